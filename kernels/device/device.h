@@ -1,0 +1,77 @@
+// What an executor needs of a device: an arena of memory, streams, events.
+//
+// One host thread per rank enqueues work on the rank's streams; each stream runs its work in FIFO order, streams run
+// beside one another. Errors of enqueued work are sticky: the stream skips what follows and Synchronize returns the
+// first one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/device/memory_meter.h"
+
+namespace shale {
+
+// A contiguous piece of device memory, zeroed, aligned to at least 4096 bytes. Freed with the object.
+class Arena {
+ public:
+  virtual ~Arena() = default;
+  std::byte* base() const { return base_; }
+  int64_t size_bytes() const { return size_bytes_; }
+
+ protected:
+  std::byte* base_ = nullptr;
+  int64_t size_bytes_ = 0;
+};
+
+// A point in a stream's work. May be recorded again; a Wait refers to the latest Record that was enqueued before it, and
+// an event that was never recorded counts as reached.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  // The following only enqueue; call from the rank's launching thread.
+  virtual absl::Status Record(Event& event) = 0;
+  virtual absl::Status Wait(const Event& event) = 0;
+  // Copies between host and device or within the device. `from` must stay valid until the stream has passed it.
+  absl::Status Copy(void* to, const void* from, int64_t size_bytes) {
+    Meter(to, size_bytes);
+    Meter(from, size_bytes);
+    return EnqueueCopy(to, from, size_bytes);
+  }
+
+  // Waits until the stream is empty; the first error of its work, if any.
+  virtual absl::Status Synchronize() = 0;
+
+  // Records what launches and copies touch, for the measured peak. Borrowed; null: nothing is recorded.
+  void set_meter(MemoryMeter* meter) { meter_ = meter; }
+  void Meter(const void* address, int64_t size_bytes) {
+    if (meter_ != nullptr) meter_->Touch(address, size_bytes);
+  }
+
+ protected:
+  virtual absl::Status EnqueueCopy(void* to, const void* from, int64_t size_bytes) = 0;
+
+ private:
+  MemoryMeter* meter_ = nullptr;
+};
+
+// Makes arenas, streams and events. Thread-safe. Outlives what it makes.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t size_bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
+};
+
+}  // namespace shale

@@ -1,0 +1,548 @@
+// The operations of a training step. An op is a struct: its formula, then its tensors with shape and dtype.
+//
+// T tokens (B sequences of S), C model width, N and K sizes of a product, H query heads, G key/value heads, D head
+// width, F inner width, V vocabulary, R rows, P parameters of a flat shard.
+// "act" is the compute dtype, f32 or bf16: one for all act tensors of an op. All arithmetic is fp32 or wider, and a value
+// that is stored in bf16 and used again in the same op is used as rounded, so that a recomputation has the same bits.
+// Unless noted tensors are contiguous, and outputs overlap no input. An absent (rank 0) tensor is an operand not given.
+// Gradients of parameters are f32; `accumulate` adds to what is there, else it is overwritten.
+//
+// VisitOperands(op, visitor) calls visitor(name, tensor, access) for every operand, absent ones included, in a fixed
+// order: binding, validation, metering and dependency analysis are all written once, on top of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "kernels/tensor.h"
+
+namespace shale {
+
+enum class Access : uint8_t { kRead, kWrite, kReadWrite };
+
+// out[t] = weight[tokens[t]] + positions[t mod S]. Tokens lie in [0, V).
+struct EmbeddingForward {
+  static constexpr absl::string_view kName = "EmbeddingForward";
+  Tensor tokens_BS;     // i32
+  Tensor weight_VC;     // act
+  Tensor positions_PC;  // act, optional, P >= S
+  Tensor out_TC;        // act
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("tokens", op.tokens_BS, Access::kRead);
+    v("weight", op.weight_VC, Access::kRead);
+    v("positions", op.positions_PC, Access::kRead);
+    v("out", op.out_TC, Access::kWrite);
+  }
+};
+
+// d_weight[v] (+)= sum of d_out[t] over tokens[t] = v, in the order of t; d_positions[s] likewise over t mod S = s.
+// Rows that no token names become zero (or stay, when accumulating).
+struct EmbeddingBackward {
+  static constexpr absl::string_view kName = "EmbeddingBackward";
+  Tensor tokens_BS;       // i32
+  Tensor d_out_TC;        // act
+  Tensor d_weight_VC;     // f32
+  Tensor d_positions_PC;  // f32, optional
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    const Access grad = op.accumulate ? Access::kReadWrite : Access::kWrite;
+    v("tokens", op.tokens_BS, Access::kRead);
+    v("d_out", op.d_out_TC, Access::kRead);
+    v("d_weight", op.d_weight_VC, grad);
+    v("d_positions", op.d_positions_PC, grad);
+  }
+};
+
+// c = op(a) op(b) + bias, or c += op(a) op(b); op transposes when asked: a is [M, K] ([K, M] when transposed), b [K, N]
+// ([N, K]). Rows may be strided, the last dimension is dense. fp32 accumulation.
+struct MatMul {
+  static constexpr absl::string_view kName = "MatMul";
+  Tensor a;       // act
+  Tensor b;       // act
+  Tensor bias_N;  // act, optional; not together with accumulate
+  Tensor c_MN;    // act or f32
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;  // c f32 only
+  int64_t m() const { return c_MN.shape[0]; }
+  int64_t n() const { return c_MN.shape[1]; }
+  int64_t k() const { return a.shape[transpose_a ? 0 : 1]; }
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("a", op.a, Access::kRead);
+    v("b", op.b, Access::kRead);
+    v("bias", op.bias_N, Access::kRead);
+    v("c", op.c_MN, op.accumulate ? Access::kReadWrite : Access::kWrite);
+  }
+};
+
+// d_bias (+)= column sums of d_out.
+struct BiasBackward {
+  static constexpr absl::string_view kName = "BiasBackward";
+  Tensor d_out_TN;  // act, rows may be strided
+  Tensor d_bias_N;  // f32
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("d_out", op.d_out_TN, Access::kRead);
+    v("d_bias", op.d_bias_N, op.accumulate ? Access::kReadWrite : Access::kWrite);
+  }
+};
+
+// sum = x + residual (sum = x when absent); y = sum / rms(sum) * weight per row, rms(s) = sqrt(mean(s^2) + epsilon);
+// rstd = 1 / rms (Zhang and Sennrich, 2019). x and y may be rank 2 [T, C] or rank 3 [T, H, D] with strided outer
+// dimensions (rows are then T*H, row t*H + h); y may be x itself.
+struct RmsNormForward {
+  static constexpr absl::string_view kName = "RmsNormForward";
+  Tensor x;         // act
+  Tensor residual;  // act, optional, shape of x
+  Tensor weight_C;  // act
+  Tensor sum;       // act; present exactly when residual is
+  Tensor y;         // act
+  Tensor rstd_R;    // f32
+  float epsilon = 0;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x, Access::kRead);
+    v("residual", op.residual, Access::kRead);
+    v("weight", op.weight_C, Access::kRead);
+    v("sum", op.sum, Access::kWrite);
+    v("y", op.y, Access::kWrite);
+    v("rstd", op.rstd_R, Access::kWrite);
+  }
+};
+
+// d_x = d_residual + (gradient of y = norm(x) with respect to x); d_weight (+)= sum over rows of d_y x rstd. x is the
+// normalised row's source (`sum` of the forward op). d_x may be d_y or d_residual itself.
+struct RmsNormBackward {
+  static constexpr absl::string_view kName = "RmsNormBackward";
+  Tensor d_y;         // act, shape and stride rules as x
+  Tensor x;           // act
+  Tensor weight_C;    // act
+  Tensor rstd_R;      // f32
+  Tensor d_residual;  // act, optional
+  Tensor d_x;         // act
+  Tensor d_weight_C;  // f32
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("d_y", op.d_y, Access::kRead);
+    v("x", op.x, Access::kRead);
+    v("weight", op.weight_C, Access::kRead);
+    v("rstd", op.rstd_R, Access::kRead);
+    v("d_residual", op.d_residual, Access::kRead);
+    v("d_x", op.d_x, Access::kWrite);
+    v("d_weight", op.d_weight_C, op.accumulate ? Access::kReadWrite : Access::kWrite);
+  }
+};
+
+// As RmsNormForward with y = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(variance + epsilon), biased variance
+// (Ba et al., 2016).
+struct LayerNormForward {
+  static constexpr absl::string_view kName = "LayerNormForward";
+  Tensor x, residual, weight_C, bias_C, sum, y;  // act
+  Tensor mean_R, rstd_R;                         // f32
+  float epsilon = 0;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x, Access::kRead);
+    v("residual", op.residual, Access::kRead);
+    v("weight", op.weight_C, Access::kRead);
+    v("bias", op.bias_C, Access::kRead);
+    v("sum", op.sum, Access::kWrite);
+    v("y", op.y, Access::kWrite);
+    v("mean", op.mean_R, Access::kWrite);
+    v("rstd", op.rstd_R, Access::kWrite);
+  }
+};
+
+struct LayerNormBackward {
+  static constexpr absl::string_view kName = "LayerNormBackward";
+  Tensor d_y, x, weight_C;  // act
+  Tensor mean_R, rstd_R;    // f32
+  Tensor d_residual;        // act, optional
+  Tensor d_x;               // act
+  Tensor d_weight_C, d_bias_C;  // f32
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    const Access grad = op.accumulate ? Access::kReadWrite : Access::kWrite;
+    v("d_y", op.d_y, Access::kRead);
+    v("x", op.x, Access::kRead);
+    v("weight", op.weight_C, Access::kRead);
+    v("mean", op.mean_R, Access::kRead);
+    v("rstd", op.rstd_R, Access::kRead);
+    v("d_residual", op.d_residual, Access::kRead);
+    v("d_x", op.d_x, Access::kWrite);
+    v("d_weight", op.d_weight_C, grad);
+    v("d_bias", op.d_bias_C, grad);
+  }
+};
+
+// Group normalisation, channels last (Wu and He, 2018): the C channels form `groups` equal groups, each normalised over
+// its channels and all L positions of a sample. y = (x - mean) * rstd * weight + bias.
+struct GroupNormForward {
+  static constexpr absl::string_view kName = "GroupNormForward";
+  Tensor x_BLC, weight_C, bias_C, y_BLC;  // act
+  Tensor mean_BG, rstd_BG;                // f32, G groups
+  float epsilon = 0;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_BLC, Access::kRead);
+    v("weight", op.weight_C, Access::kRead);
+    v("bias", op.bias_C, Access::kRead);
+    v("y", op.y_BLC, Access::kWrite);
+    v("mean", op.mean_BG, Access::kWrite);
+    v("rstd", op.rstd_BG, Access::kWrite);
+  }
+};
+
+struct GroupNormBackward {
+  static constexpr absl::string_view kName = "GroupNormBackward";
+  Tensor d_y_BLC, x_BLC, weight_C;  // act
+  Tensor mean_BG, rstd_BG;          // f32
+  Tensor d_x_BLC;                   // act
+  Tensor d_weight_C, d_bias_C;      // f32
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    const Access grad = op.accumulate ? Access::kReadWrite : Access::kWrite;
+    v("d_y", op.d_y_BLC, Access::kRead);
+    v("x", op.x_BLC, Access::kRead);
+    v("weight", op.weight_C, Access::kRead);
+    v("mean", op.mean_BG, Access::kRead);
+    v("rstd", op.rstd_BG, Access::kRead);
+    v("d_x", op.d_x_BLC, Access::kWrite);
+    v("d_weight", op.d_weight_C, grad);
+    v("d_bias", op.d_bias_C, grad);
+  }
+};
+
+// How rotary frequencies are stretched for contexts longer than those trained on (Llama 3.1; factor 1: not at all).
+// f = theta^(-2i/D), wavelength L = 2 pi / f: f stays when L < original_context / high_freq_factor, is divided by factor
+// when L > original_context / low_freq_factor, and is interpolated between.
+struct RopeScaling {
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_context = 8192;
+};
+
+// Rotary position embedding in place (Su et al., 2021), halves convention: the pair (x[i], x[i + D/2]) turns by
+// s * f(i) at position s of its sequence; by the negative angle when `inverse` (which is the gradient). Angles in fp64.
+struct Rope {
+  static constexpr absl::string_view kName = "Rope";
+  Tensor x_BSHD;  // act, outer dimensions may be strided
+  double theta = 10000;
+  RopeScaling scaling;
+  bool inverse = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_BSHD, Access::kReadWrite);
+  }
+};
+
+// Causal attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the keys
+// j <= i (and j > i - window when window > 0), p = softmax(scores), out = p v, lse = log-sum-exp of the scores.
+// Memory is linear in S: no [S, S] matrix exists (Dao, 2023).
+struct AttentionForward {
+  static constexpr absl::string_view kName = "AttentionForward";
+  Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided
+  Tensor out_BSHD;                // act, outer dimensions may be strided
+  Tensor lse_BHS;                 // f32
+  float scale = 1;
+  int64_t window = 0;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("q", op.q_BSHD, Access::kRead);
+    v("k", op.k_BSGD, Access::kRead);
+    v("v", op.v_BSGD, Access::kRead);
+    v("out", op.out_BSHD, Access::kWrite);
+    v("lse", op.lse_BHS, Access::kWrite);
+  }
+};
+
+// p from q, k and lse again; delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k, d_k = ds^T q,
+// d_v = p^T d_out, summed over the query heads of a group.
+struct AttentionBackward {
+  static constexpr absl::string_view kName = "AttentionBackward";
+  Tensor q_BSHD, k_BSGD, v_BSGD, out_BSHD;  // act, outer dimensions may be strided
+  Tensor lse_BHS;                           // f32
+  Tensor d_out_BSHD;                        // act
+  Tensor d_q_BSHD, d_k_BSGD, d_v_BSGD;      // act, outer dimensions may be strided
+  float scale = 1;
+  int64_t window = 0;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("q", op.q_BSHD, Access::kRead);
+    v("k", op.k_BSGD, Access::kRead);
+    v("v", op.v_BSGD, Access::kRead);
+    v("out", op.out_BSHD, Access::kRead);
+    v("lse", op.lse_BHS, Access::kRead);
+    v("d_out", op.d_out_BSHD, Access::kRead);
+    v("d_q", op.d_q_BSHD, Access::kWrite);
+    v("d_k", op.d_k_BSGD, Access::kWrite);
+    v("d_v", op.d_v_BSGD, Access::kWrite);
+  }
+};
+
+// y = silu(gate) * up, gate and up the halves of a row (Shazeer, 2020). silu(g) = g / (1 + exp(-g)).
+struct SwiGluForward {
+  static constexpr absl::string_view kName = "SwiGluForward";
+  Tensor gate_up_T2F;  // act, [T, 2F]
+  Tensor y_TF;         // act
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("gate_up", op.gate_up_T2F, Access::kRead);
+    v("y", op.y_TF, Access::kWrite);
+  }
+};
+
+struct SwiGluBackward {
+  static constexpr absl::string_view kName = "SwiGluBackward";
+  Tensor gate_up_T2F;    // act
+  Tensor d_y_TF;         // act
+  Tensor d_gate_up_T2F;  // act; may be gate_up itself
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("gate_up", op.gate_up_T2F, Access::kRead);
+    v("d_y", op.d_y_TF, Access::kRead);
+    v("d_gate_up", op.d_gate_up_T2F, Access::kWrite);
+  }
+};
+
+// Hendrycks and Gimpel, 2016: x Phi(x), exact, or 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+enum class GeluKind : uint8_t { kTanh, kErf };
+
+struct GeluForward {
+  static constexpr absl::string_view kName = "GeluForward";
+  Tensor x_TF, y_TF;  // act
+  GeluKind kind = GeluKind::kTanh;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_TF, Access::kRead);
+    v("y", op.y_TF, Access::kWrite);
+  }
+};
+
+struct GeluBackward {
+  static constexpr absl::string_view kName = "GeluBackward";
+  Tensor x_TF, d_y_TF, d_x_TF;  // act; d_x may be d_y itself
+  GeluKind kind = GeluKind::kTanh;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_TF, Access::kRead);
+    v("d_y", op.d_y_TF, Access::kRead);
+    v("d_x", op.d_x_TF, Access::kWrite);
+  }
+};
+
+// Per row: loss = logsumexp(logits) - logits[target], and, when `gradient`, logits become their gradient in place:
+// (softmax(logits) - onehot(target)) * scale[0]. A row whose target is negative has loss 0 and gradient 0.
+struct CrossEntropy {
+  static constexpr absl::string_view kName = "CrossEntropy";
+  Tensor logits_TV;  // act, in place
+  Tensor targets_T;  // i32, may be strided
+  Tensor scale_1;    // f32; read only when `gradient`
+  Tensor loss_T;     // f32
+  bool gradient = true;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("logits", op.logits_TV, op.gradient ? Access::kReadWrite : Access::kRead);
+    v("targets", op.targets_T, Access::kRead);
+    v("scale", op.scale_1, Access::kRead);
+    v("loss", op.loss_T, Access::kWrite);
+  }
+};
+
+// total (+)= sum of x, in fp64, in an order that depends on the size of x only.
+struct Sum {
+  static constexpr absl::string_view kName = "Sum";
+  Tensor x_N;      // f32
+  Tensor total_1;  // f64
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_N, Access::kRead);
+    v("total", op.total_1, op.accumulate ? Access::kReadWrite : Access::kWrite);
+  }
+};
+
+// total (+)= sum of squares of x, in fp64, in an order that depends on the size of x only.
+struct SumSquares {
+  static constexpr absl::string_view kName = "SumSquares";
+  Tensor x_N;      // f32
+  Tensor total_1;  // f64
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_N, Access::kRead);
+    v("total", op.total_1, op.accumulate ? Access::kReadWrite : Access::kWrite);
+  }
+};
+
+// to = from, converted (f32 to bf16 rounds to nearest even; same dtypes copy bits).
+struct Copy {
+  static constexpr absl::string_view kName = "Copy";
+  Tensor from, to;  // equal shapes, contiguous
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("from", op.from, Access::kRead);
+    v("to", op.to, Access::kWrite);
+  }
+};
+
+// out = a + b in fp32, rounded to out's dtype. out may be a or b.
+struct Add {
+  static constexpr absl::string_view kName = "Add";
+  Tensor a, b, out;  // one dtype, act, equal shapes, contiguous
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("a", op.a, Access::kRead);
+    v("b", op.b, Access::kRead);
+    v("out", op.out, Access::kWrite);
+  }
+};
+
+// A range of elements of a flat vector.
+struct ElementRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool operator==(const ElementRange&) const = default;
+};
+
+// Zeroes the given ranges of a flat vector (the gaps between parameters), which are sorted and disjoint.
+struct ZeroRanges {
+  static constexpr absl::string_view kName = "ZeroRanges";
+  Tensor x_N;  // f32 or bf16
+  std::shared_ptr<const std::vector<ElementRange>> ranges;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_N, Access::kReadWrite);
+  }
+};
+
+// What the host sets for a step: [0] learning rate, [1] largest gradient norm (0: no clipping).
+inline constexpr int kHyperLearningRate = 0;
+inline constexpr int kHyperMaxNorm = 1;
+inline constexpr int kHyperSize = 2;
+// What a step sums over its ranks, f64: [0] loss sum, [1] squared norm of the gradient, [2] non-finite values seen.
+inline constexpr int kTotalLoss = 0;
+inline constexpr int kTotalSquaredNorm = 1;
+inline constexpr int kTotalNonFinite = 2;
+inline constexpr int kTotalSize = 3;
+// What AdamW reads, f32: [0] learning rate, [1] 1 - beta1^n, [2] 1 - beta2^n, [3] factor on the gradient (clipping),
+// [4] 1 when the update is to be skipped, else 0.
+inline constexpr int kUpdateLearningRate = 0;
+inline constexpr int kUpdateCorrection1 = 1;
+inline constexpr int kUpdateCorrection2 = 2;
+inline constexpr int kUpdateGradientFactor = 3;
+inline constexpr int kUpdateSkip = 4;
+inline constexpr int kUpdateSize = 5;
+
+// scale = 1 / valid_tokens, or 0 when there are none.
+struct LossScale {
+  static constexpr absl::string_view kName = "LossScale";
+  Tensor valid_tokens_1;  // i64
+  Tensor scale_1;         // f32
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("valid_tokens", op.valid_tokens_1, Access::kRead);
+    v("scale", op.scale_1, Access::kWrite);
+  }
+};
+
+// totals[kTotalNonFinite] = 1 when the loss sum or the squared norm of this rank is not finite, else 0; those two are
+// then set to 0, so that the sum over ranks stays defined and only the third entry tells.
+struct FlagNonFinite {
+  static constexpr absl::string_view kName = "FlagNonFinite";
+  Tensor totals_3;  // f64
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("totals", op.totals_3, Access::kReadWrite);
+  }
+};
+
+// Decides the update of this step: skip when no token was valid or anything was not finite; else counts it
+// (update_count += 1) and computes what AdamW needs. Factor min(1, max_norm / (norm + 1e-6)).
+struct PrepareUpdate {
+  static constexpr absl::string_view kName = "PrepareUpdate";
+  Tensor hyper_2;         // f32, kHyper*
+  Tensor valid_tokens_1;  // i64
+  Tensor totals_3;        // f64, kTotal*, summed over ranks
+  Tensor update_count_1;  // i64, persistent
+  Tensor update_5;        // f32, kUpdate*
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("hyper", op.hyper_2, Access::kRead);
+    v("valid_tokens", op.valid_tokens_1, Access::kRead);
+    v("totals", op.totals_3, Access::kRead);
+    v("update_count", op.update_count_1, Access::kReadWrite);
+    v("update", op.update_5, Access::kWrite);
+  }
+};
+
+// AdamW (Loshchilov and Hutter, 2019) on a rank's slice of a flat group, in PyTorch's order of operations, fp32:
+//   g = gradient * factor; p -= lr * decay * p; m += (1 - beta1)(g - m); v = beta2 v + (1 - beta2) g g;
+//   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + epsilon).
+// The master p is `master` (f32), or weight joined with `low` (SPLIT), or `weight` itself when that is f32 and neither
+// is given. A bf16 weight is RoundMaster(p). Does nothing when update[kUpdateSkip] is set.
+// Element i of the slice is element `slice_begin + i` of the group; `decayed` are the ranges of the group that decay.
+struct AdamW {
+  static constexpr absl::string_view kName = "AdamW";
+  Tensor update_5;    // f32
+  Tensor gradient_P;  // f32
+  Tensor weight_P;    // f32 or bf16
+  Tensor master_P;    // f32, optional
+  Tensor low_P;       // i16, optional
+  Tensor m_P, v_P;    // f32
+  std::shared_ptr<const std::vector<ElementRange>> decayed;
+  int64_t slice_begin = 0;
+  bool sharded = true;  // slice_begin is rank x P; else 0.
+  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("update", op.update_5, Access::kRead);
+    v("gradient", op.gradient_P, Access::kRead);
+    v("weight", op.weight_P, Access::kReadWrite);
+    v("master", op.master_P, Access::kReadWrite);
+    v("low", op.low_P, Access::kReadWrite);
+    v("m", op.m_P, Access::kReadWrite);
+    v("v", op.v_P, Access::kReadWrite);
+  }
+};
+
+using Op = std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
+                        LayerNormForward, LayerNormBackward, GroupNormForward, GroupNormBackward, Rope,
+                        AttentionForward, AttentionBackward, SwiGluForward, SwiGluBackward, GeluForward, GeluBackward,
+                        CrossEntropy, Sum, SumSquares, Copy, Add, ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate,
+                        AdamW>;
+
+template <class Visitor>
+void VisitOperands(Op& op, Visitor&& visitor) {
+  std::visit([&](auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
+}
+template <class Visitor>
+void VisitOperands(const Op& op, Visitor&& visitor) {
+  std::visit([&](const auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
+}
+
+inline absl::string_view NameOf(const Op& op) {
+  return std::visit([](const auto& o) { return std::decay_t<decltype(o)>::kName; }, op);
+}
+
+// Multiply-adds count as two. Products and attention only; everything else is bound by memory, not arithmetic.
+double FlopsOf(const Op& op);
+
+// Refuses wrong shapes, dtypes, strides and aliasing, naming op, operand, what was wanted and what was found. Looks at
+// shapes only, so symbolic ops may be checked when a program is compiled.
+absl::Status Validate(const Op& op);
+
+}  // namespace shale

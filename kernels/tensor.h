@@ -1,0 +1,146 @@
+// A view of memory: type, shape, strides, and where it lies.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "kernels/check.h"
+#include "kernels/dtype.h"
+
+namespace shale {
+
+// Where a tensor lies while its program is being compiled: in a graph `symbol` is a value, in a program a buffer.
+// `rank_stride_bytes` x rank is added when a rank binds its program: the slice of a replicated buffer that it owns.
+struct Location {
+  int32_t symbol = -1;
+  int64_t offset_bytes = 0;
+  int64_t rank_stride_bytes = 0;
+};
+
+// A strided view of up to four dimensions. Owns nothing. Symbolic (`data` null, `where` set) in graphs and programs,
+// bound (`data` set) in launches; kernels read `data` only. A tensor of no dimensions and no symbol is absent: an
+// optional operand that was not given.
+struct Tensor {
+  static constexpr int kMaxRank = 4;
+
+  void* data = nullptr;
+  Location where;
+  DType dtype = DType::kFloat32;
+  int rank = 0;
+  std::array<int64_t, kMaxRank> shape = {};
+  std::array<int64_t, kMaxRank> strides = {};  // In elements.
+
+  // A contiguous (row-major) tensor.
+  static Tensor Contiguous(DType dtype, std::initializer_list<int64_t> shape, void* data = nullptr) {
+    SHALE_CHECK(shape.size() >= 1 && shape.size() <= kMaxRank);
+    Tensor t;
+    t.data = data;
+    t.dtype = dtype;
+    t.rank = static_cast<int>(shape.size());
+    int i = 0;
+    for (int64_t n : shape) t.shape[i++] = n;
+    int64_t stride = 1;
+    for (i = t.rank - 1; i >= 0; --i) {
+      t.strides[i] = stride;
+      stride *= t.shape[i];
+    }
+    return t;
+  }
+
+  bool present() const { return rank > 0; }
+  int64_t dim(int i) const { return shape[i < 0 ? rank + i : i]; }
+  int64_t stride(int i) const { return strides[i < 0 ? rank + i : i]; }
+
+  int64_t elements() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= shape[i];
+    return rank == 0 ? 0 : n;
+  }
+  // Elements from the first to one past the last, gaps between rows included.
+  int64_t extent() const {
+    if (elements() == 0) return 0;
+    int64_t last = 0;
+    for (int i = 0; i < rank; ++i) last += (shape[i] - 1) * strides[i];
+    return last + 1;
+  }
+  int64_t extent_bytes() const { return extent() * SizeOf(dtype); }
+
+  bool contiguous() const {
+    int64_t stride = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      if (shape[i] != 1 && strides[i] != stride) return false;
+      stride *= shape[i];
+    }
+    return true;
+  }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+
+  // The part [begin, begin + count) of dimension `axis`.
+  Tensor Slice(int axis, int64_t begin, int64_t count) const {
+    SHALE_CHECK(axis < rank && begin >= 0 && count >= 0 && begin + count <= shape[axis]);
+    Tensor t = *this;
+    t.shape[axis] = count;
+    t.Advance(begin * strides[axis]);
+    return t;
+  }
+
+  // The same elements of a contiguous tensor under another shape.
+  Tensor Reshape(std::initializer_list<int64_t> new_shape) const {
+    SHALE_CHECK(contiguous());
+    Tensor t = Contiguous(dtype, new_shape, data);
+    t.where = where;
+    SHALE_CHECK(t.elements() == elements());
+    return t;
+  }
+
+  // Splits the last dimension, which must be dense, into [count, width]: [T, H*D] -> [T, H, D].
+  Tensor SplitLast(int64_t count, int64_t width) const {
+    SHALE_CHECK(rank < kMaxRank && count * width == shape[rank - 1] && strides[rank - 1] == 1);
+    Tensor t = *this;
+    t.shape[rank - 1] = count;
+    t.strides[rank - 1] = width;
+    t.shape[rank] = width;
+    t.strides[rank] = 1;
+    t.rank = rank + 1;
+    return t;
+  }
+
+  // Splits the first dimension into [count, shape[0] / count]: [B*S, N] -> [B, S, N].
+  Tensor SplitFirst(int64_t count) const {
+    SHALE_CHECK(rank < kMaxRank && count > 0 && shape[0] % count == 0);
+    Tensor t = *this;
+    for (int i = rank; i > 0; --i) {
+      t.shape[i] = shape[i - 1];
+      t.strides[i] = strides[i - 1];
+    }
+    t.shape[0] = count;
+    t.shape[1] = shape[0] / count;
+    t.strides[0] = t.shape[1] * strides[0];
+    t.rank = rank + 1;
+    return t;
+  }
+
+  // Moves the start by `elements`, in memory or in its buffer.
+  void Advance(int64_t elements) {
+    const int64_t bytes = elements * SizeOf(dtype);
+    if (data != nullptr) data = static_cast<std::byte*>(data) + bytes;
+    where.offset_bytes += bytes;
+  }
+
+  // "bf16[4, 128, 64]".
+  std::string ToString() const {
+    std::string text(shale::ToString(dtype).data(), shale::ToString(dtype).size());
+    text += "[";
+    for (int i = 0; i < rank; ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+    return text + "]";
+  }
+};
+
+}  // namespace shale
