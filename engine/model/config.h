@@ -1,0 +1,81 @@
+// The shapes of the models that the engine can build, as plain values with every default already decided.
+//
+// engine/config makes them from a job file (proto/job.proto documents each field at length); a program that embeds the
+// engine may fill them in itself. Nothing here is checked: engine/config/parse.h has ValidateJob.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+
+namespace shale {
+
+// kLayerNorm always carries a bias beside its weight, kRmsNorm never does.
+enum class NormKind { kRmsNorm, kLayerNorm };
+
+// kLearned adds a row of a [max_positions, width] table to the embedding; kRotary turns queries and keys (RoPE).
+enum class PositionKind { kLearned, kRotary };
+
+// kSwiGlu reads two projections of `hidden` columns each, silu(gate) * up; the GELUs read one.
+enum class Activation { kSwiGlu, kGeluTanh, kGeluErf };
+
+// Llama-3 scaling of rotary frequencies.
+struct RopeScaling {
+  double factor = 8;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_context = 8192;  // Tokens.
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
+// A decoder-only transformer: embedding, `layers` pre-norm blocks, final norm, head. The defaults are those of LLAMA.
+struct DecoderConfig {
+  int64_t vocabulary = 0;  // Tokens; 0: whatever the data needs, which the trainer sets before it builds the model.
+  int64_t width = 0;       // Of the residual stream.
+  int64_t layers = 0;
+  int64_t heads = 0;          // Query heads.
+  int64_t kv_heads = 0;       // Key and value heads; divides heads.
+  int64_t head_width = 0;     // Of one head; heads x head_width need not be width.
+  int64_t hidden = 0;         // Inner width of the feed-forward layer.
+  int64_t max_positions = 0;  // Longest sequence, in tokens; rows of the table when positions are learned.
+
+  NormKind norm = NormKind::kRmsNorm;
+  PositionKind position = PositionKind::kRotary;
+  Activation activation = Activation::kSwiGlu;
+
+  double rope_theta = 10000;  // Only kRotary reads it.
+  std::optional<RopeScaling> rope_scaling;
+  double norm_epsilon = 1e-5;
+  bool tied_head = false;       // The head uses the embedding's weight.
+  bool qkv_bias = false;        // Bias on the Q, K, V projection.
+  bool linear_bias = false;     // Bias on the other linear layers of a block (attention output, feed-forward).
+  bool qk_norm = false;         // RMSNorm over head_width of each head's Q and K, before the rotation.
+  bool parallel_block = false;  // Attention and feed-forward read the same norm and add to the same residual.
+  bool parallel_norms = false;  // Only with parallel_block: each of the two has a norm of its own.
+  int64_t attention_window = 0;  // Tokens a query sees, itself included; 0: all before it.
+
+  double init_std = 0.02;  // Of initial weights; projections into the residual get init_std / sqrt(2 x layers).
+
+  bool operator==(const DecoderConfig&) const = default;
+};
+
+// A multi-layer perceptron that classifies the next token from the sequence_length tokens before it.
+struct MlpConfig {
+  int64_t vocabulary = 0;  // As in DecoderConfig.
+  int64_t embedding = 0;   // Width of a token's embedding.
+  int64_t hidden = 0;      // Width of each hidden layer.
+  int64_t layers = 2;      // Hidden layers.
+  double init_std = 0.02;
+
+  bool operator==(const MlpConfig&) const = default;
+};
+
+using ModelConfig = std::variant<DecoderConfig, MlpConfig>;
+
+// Tokens in the vocabulary of either kind.
+inline int64_t Vocabulary(const ModelConfig& model) {
+  return std::visit([](const auto& config) { return config.vocabulary; }, model);
+}
+
+}  // namespace shale
