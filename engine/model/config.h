@@ -20,13 +20,13 @@ enum class PositionKind { kLearned, kRotary };
 enum class Activation { kSwiGlu, kGeluTanh, kGeluErf };
 
 // Llama-3 scaling of rotary frequencies.
-struct RopeScaling {
+struct RopeScalingConfig {
   double factor = 8;
   double low_freq_factor = 1;
   double high_freq_factor = 4;
   int64_t original_context = 8192;  // Tokens.
 
-  bool operator==(const RopeScaling&) const = default;
+  bool operator==(const RopeScalingConfig&) const = default;
 };
 
 // A decoder-only transformer: embedding, `layers` pre-norm blocks, final norm, head. The defaults are those of LLAMA.
@@ -45,7 +45,7 @@ struct DecoderConfig {
   Activation activation = Activation::kSwiGlu;
 
   double rope_theta = 10000;  // Only kRotary reads it.
-  std::optional<RopeScaling> rope_scaling;
+  std::optional<RopeScalingConfig> rope_scaling;
   double norm_epsilon = 1e-5;
   bool tied_head = false;       // The head uses the embedding's weight.
   bool qkv_bias = false;        // Bias on the Q, K, V projection.

@@ -1,0 +1,41 @@
+#include "engine/graph/layers.h"
+
+namespace shale {
+
+Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC) {
+  const Tensor tokens = b.UseData(ValueRole::kInputs);
+  const Tensor weight = b.UseParameter(weight_VC);
+  const Tensor positions = positions_PC ? b.UseParameter(*positions_PC) : Tensor();
+  const Tensor out = b.NewActivation("out", b.options().compute_dtype, {b.tokens(), weight.dim(1)});
+  b.Emit(EmbeddingForward{.tokens_BS = tokens, .weight_VC = weight, .positions_PC = positions, .out_TC = out});
+  b.OnBackward([=](GradientBuilder& g) {
+    if (!g.HasGradient(out)) return;
+    g.Emit(EmbeddingBackward{.tokens_BS = tokens,
+                             .d_out_TC = g.Gradient(out),
+                             .d_weight_VC = g.ParameterGradient(weight),
+                             .d_positions_PC = positions.present() ? g.ParameterGradient(positions) : Tensor()});
+  });
+  return out;
+}
+
+Tensor Linear(GraphBuilder& b, const Tensor& x, ParameterId weight_NK, std::optional<ParameterId> bias_N,
+              absl::string_view name) {
+  const Tensor weight = b.UseParameter(weight_NK);
+  const Tensor bias = bias_N ? b.UseParameter(*bias_N) : Tensor();
+  const Tensor y = b.NewActivation(name, b.options().compute_dtype, {x.dim(0), weight.dim(0)});
+  b.Emit(MatMul{.a = x, .b = weight, .bias_N = bias, .c_MN = y, .transpose_b = true});
+  b.OnBackward([=](GradientBuilder& g) {
+    if (!g.HasGradient(y)) return;
+    const Tensor d_y = g.Gradient(y);
+    if (g.NeedsGradient(x)) {
+      const Tensor d_x = g.NewGradient(x);
+      g.Emit(MatMul{.a = d_y, .b = weight, .c_MN = d_x});
+      g.Contribute(x, d_x);
+    }
+    g.Emit(MatMul{.a = d_y, .b = x, .c_MN = g.ParameterGradient(weight), .transpose_a = true});
+    if (bias.present()) g.Emit(BiasBackward{.d_out_TN = d_y, .d_bias_N = g.ParameterGradient(bias)});
+  });
+  return y;
+}
+
+}  // namespace shale

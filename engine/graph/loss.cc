@@ -1,0 +1,62 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "engine/graph/layers.h"
+
+namespace shale {
+namespace {
+
+// The targets that belong to `rows` rows: all of them, or the last of each sequence.
+Tensor TargetsFor(GraphBuilder& b, int64_t rows) {
+  Tensor targets = b.UseData(ValueRole::kTargets);
+  const int64_t B = b.options().micro_batch, S = b.options().sequence_length;
+  if (rows == B * S) return targets.Reshape({rows});
+  Tensor last = targets.Slice(1, S - 1, 1);
+  last.rank = 1;
+  return last;
+}
+
+// The logits of one row a sequence.
+void EmitLogits(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  Tensor wanted = x;
+  if (x.dim(0) != b.options().micro_batch) {
+    // Taking rows is an embedding whose table is x.
+    wanted = b.NewActivation("rows", x.dtype, {b.options().micro_batch, x.dim(1)});
+    const Tensor rows = b.UseData(ValueRole::kRows).Reshape({b.options().micro_batch, 1});
+    b.Emit(EmbeddingForward{.tokens_BS = rows, .weight_VC = x, .out_TC = wanted});
+  }
+  b.Emit(MatMul{.a = wanted, .b = weight, .bias_N = bias, .c_MN = b.UseData(ValueRole::kLogits), .transpose_b = true});
+}
+
+}  // namespace
+
+void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC, std::optional<ParameterId> bias_V) {
+  const Tensor weight = b.UseParameter(weight_VC);
+  const Tensor bias = bias_V ? b.UseParameter(*bias_V) : Tensor();
+  if (b.options().mode == GraphMode::kLogits) return EmitLogits(b, x, weight, bias);
+
+  // Forward and backward of a chunk follow each other while its logits are still warm; the logits become their own
+  // gradient in place. The gradient of x is complete when the loop ends, so the rule only hands it on.
+  const bool training = b.options().mode == GraphMode::kTraining;
+  const int64_t rows = x.dim(0), chunk = std::min(rows, b.options().loss_chunk_tokens), V = weight.dim(0);
+  const Tensor targets = TargetsFor(b, rows);
+  const Tensor scale = b.UseData(ValueRole::kLossScale), total = b.UseData(ValueRole::kLossTotal);
+  const Tensor logits = b.NewActivation("logits", x.dtype, {chunk, V});
+  const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});
+  const Tensor d_x = training ? b.NewGradient(x) : Tensor();
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t count = std::min(chunk, rows - begin);
+    const Tensor x_chunk = x.Slice(0, begin, count), logits_chunk = logits.Slice(0, 0, count);
+    b.Emit(MatMul{.a = x_chunk, .b = weight, .bias_N = bias, .c_MN = logits_chunk, .transpose_b = true});
+    b.Emit(CrossEntropy{.logits_TV = logits_chunk, .targets_T = targets.Slice(0, begin, count), .scale_1 = scale,
+                        .loss_T = loss.Slice(0, begin, count), .gradient = training});
+    if (!training) continue;
+    b.Emit(MatMul{.a = logits_chunk, .b = weight, .c_MN = d_x.Slice(0, begin, count)});
+    b.Emit(MatMul{.a = logits_chunk, .b = x_chunk, .c_MN = b.ParameterGradient(weight), .transpose_a = true});
+    if (bias.present()) b.Emit(BiasBackward{.d_out_TN = logits_chunk, .d_bias_N = b.ParameterGradient(bias)});
+  }
+  b.Emit(Sum{.x_N = loss, .total_1 = total});
+  b.OnBackward([=](GradientBuilder& g) { g.Contribute(x, d_x); });
+}
+
+}  // namespace shale

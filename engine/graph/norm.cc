@@ -1,0 +1,85 @@
+#include "absl/strings/str_cat.h"
+#include "engine/graph/layers.h"
+
+namespace shale {
+namespace {
+
+// One norm, with its statistics and its gradient rule. `residual` and `sum` are absent or both given; `source` is what is
+// normalised: x, or the sum.
+void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
+              const NormParameters& norm, absl::string_view name) {
+  const Tensor source = sum.present() ? sum : x;
+  const int64_t rows = source.elements() / source.dim(-1);
+  const Tensor weight = b.UseParameter(norm.weight);
+  const Tensor bias = norm.bias ? b.UseParameter(*norm.bias) : Tensor();
+  const Tensor mean =
+      norm.bias ? b.NewActivation(absl::StrCat(name, ".mean"), DType::kFloat32, {rows}, /*cheap=*/true) : Tensor();
+  const Tensor rstd = b.NewActivation(absl::StrCat(name, ".rstd"), DType::kFloat32, {rows}, /*cheap=*/true);
+  const float epsilon = static_cast<float>(norm.epsilon);
+  const auto forward = [&](const Tensor& from, const Tensor& add, const Tensor& total) -> Op {
+    if (norm.bias) {
+      return LayerNormForward{.x = from, .residual = add, .weight_C = weight, .bias_C = bias, .sum = total, .y = y,
+                              .mean_R = mean, .rstd_R = rstd, .epsilon = epsilon};
+    }
+    return RmsNormForward{.x = from, .residual = add, .weight_C = weight, .sum = total, .y = y, .rstd_R = rstd,
+                          .epsilon = epsilon};
+  };
+  std::optional<Op> from_sum;
+  if (sum.present()) from_sum = forward(sum, Tensor(), Tensor());
+  b.Emit(forward(x, residual, sum), std::move(from_sum));
+
+  const bool view = x.rank == 3;
+  b.OnBackward([=](GradientBuilder& g) {
+    if (!g.HasGradient(y)) return;
+    const Tensor d_y = g.Gradient(y);
+    // What has reached the residual stream so far is folded into the gradient that leaves this norm.
+    const Tensor d_residual = view ? Tensor() : g.TakeGradient(source).value_or(Tensor());
+    const Tensor d_x = view ? g.GradientStorage(source) : g.NewGradient(source);
+    if (bias.present()) {
+      g.Emit(LayerNormBackward{.d_y = d_y, .x = source, .weight_C = weight, .mean_R = mean, .rstd_R = rstd,
+                               .d_residual = d_residual, .d_x = d_x, .d_weight_C = g.ParameterGradient(weight),
+                               .d_bias_C = g.ParameterGradient(bias)});
+    } else {
+      g.Emit(RmsNormBackward{.d_y = d_y, .x = source, .weight_C = weight, .rstd_R = rstd, .d_residual = d_residual,
+                             .d_x = d_x, .d_weight_C = g.ParameterGradient(weight)});
+    }
+    if (view) return;
+    g.Contribute(x, d_x);
+    if (residual.present()) g.Contribute(residual, d_x);
+  });
+}
+
+}  // namespace
+
+Tensor Norm(GraphBuilder& b, const Tensor& x, const NormParameters& norm, absl::string_view name) {
+  const Tensor y = b.NewActivation(name, x.dtype, {x.dim(0), x.dim(1)}, /*cheap=*/true);
+  EmitNorm(b, x, Tensor(), Tensor(), y, norm, name);
+  return y;
+}
+
+std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const NormParameters& norm,
+                                  absl::string_view sum_name, absl::string_view name) {
+  const Tensor sum = b.NewActivation(sum_name, x.dtype, {x.dim(0), x.dim(1)});
+  b.MarkSublayerInput(sum);
+  const Tensor y = b.NewActivation(name, x.dtype, {x.dim(0), x.dim(1)}, /*cheap=*/true);
+  EmitNorm(b, x, residual, sum, y, norm, name);
+  return {sum, y};
+}
+
+void HeadNorm(GraphBuilder& b, const Tensor& x_THD, ParameterId weight_D, double epsilon, const Tensor& y_THD,
+              absl::string_view name) {
+  EmitNorm(b, x_THD, Tensor(), Tensor(), y_THD, {.weight = weight_D, .epsilon = epsilon}, name);
+}
+
+Tensor AddResidual(GraphBuilder& b, const Tensor& x, const Tensor& y, absl::string_view name) {
+  const Tensor out = b.NewActivation(name, x.dtype, {x.dim(0), x.dim(1)});
+  b.Emit(Add{.a = x, .b = y, .out = out});
+  b.OnBackward([=](GradientBuilder& g) {
+    if (!g.HasGradient(out)) return;
+    g.Contribute(x, g.Gradient(out));
+    g.Contribute(y, g.Gradient(out));
+  });
+  return out;
+}
+
+}  // namespace shale

@@ -1,0 +1,162 @@
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "engine/graph/layers.h"
+#include "engine/model/model.h"
+
+namespace shale {
+namespace {
+
+using Kind = Initializer::Kind;
+
+struct LinearParameters {
+  ParameterId weight;
+  std::optional<ParameterId> bias;
+};
+
+// The parameters of one unit of the decoder, under a common prefix, in one group.
+class ParameterScope {
+ public:
+  ParameterScope(GraphBuilder& b, const DecoderConfig& config, GroupId group, std::string prefix)
+      : b_(b), config_(config), group_(group), prefix_(std::move(prefix)) {}
+
+  NormParameters Norm(absl::string_view name) {
+    NormParameters norm;
+    norm.weight = Add(absl::StrCat(name, ".weight"), {config_.width}, {Kind::kOnes});
+    if (config_.norm == NormKind::kLayerNorm) {
+      norm.bias = Add(absl::StrCat(name, ".bias"), {config_.width}, {Kind::kZeros});
+    }
+    norm.epsilon = config_.norm_epsilon;
+    return norm;
+  }
+  LinearParameters Linear(absl::string_view name, int64_t out, int64_t in, bool bias, double std) {
+    LinearParameters linear;
+    linear.weight = Add(absl::StrCat(name, ".weight"), {out, in}, {Kind::kNormal, std});
+    if (bias) linear.bias = Add(absl::StrCat(name, ".bias"), {out}, {Kind::kZeros});
+    return linear;
+  }
+  ParameterId Add(absl::string_view name, std::vector<int64_t> shape, Initializer initializer) {
+    return b_.AddParameter(group_, absl::StrCat(prefix_, name), std::move(shape), initializer);
+  }
+
+ private:
+  GraphBuilder& b_;
+  const DecoderConfig& config_;
+  GroupId group_;
+  std::string prefix_;
+};
+
+struct BlockParameters {
+  NormParameters attention_norm;
+  LinearParameters qkv;
+  std::optional<ParameterId> q_norm, k_norm;
+  LinearParameters output;
+  std::optional<NormParameters> ffn_norm;
+  LinearParameters up;  // Gate and up packed for SwiGLU.
+  LinearParameters down;
+};
+
+BlockParameters AddBlockParameters(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
+  const std::string name = absl::StrCat("blocks.", layer);
+  ParameterScope scope(b, c, b.AddGroup(name), absl::StrCat(name, "."));
+  // Projections into the residual stream start smaller, so that its variance does not grow with depth (GPT-2).
+  const double residual_std = c.init_std / std::sqrt(2.0 * c.layers);
+  const int64_t up = c.activation == Activation::kSwiGlu ? 2 * c.hidden : c.hidden;
+  BlockParameters p;
+  p.attention_norm = scope.Norm("attention_norm");
+  p.qkv = scope.Linear("attention.qkv", (c.heads + 2 * c.kv_heads) * c.head_width, c.width, c.qkv_bias, c.init_std);
+  if (c.qk_norm) {
+    p.q_norm = scope.Add("attention.q_norm.weight", {c.head_width}, {Kind::kOnes});
+    p.k_norm = scope.Add("attention.k_norm.weight", {c.head_width}, {Kind::kOnes});
+  }
+  p.output = scope.Linear("attention.output", c.width, c.heads * c.head_width, c.linear_bias, residual_std);
+  if (!c.parallel_block || c.parallel_norms) p.ffn_norm = scope.Norm("ffn_norm");
+  p.up = scope.Linear(c.activation == Activation::kSwiGlu ? "ffn.gate_up" : "ffn.up", up, c.width, c.linear_bias,
+                      c.init_std);
+  p.down = scope.Linear("ffn.down", c.width, c.hidden, c.linear_bias, residual_std);
+  return p;
+}
+
+Tensor AttentionSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockParameters& p, const Tensor& x) {
+  const int64_t H = c.heads, G = c.kv_heads, D = c.head_width, B = b.options().micro_batch;
+  const Tensor qkv = Linear(b, x, p.qkv.weight, p.qkv.bias, "attention.qkv");
+  const Tensor v = qkv.Slice(1, (H + G) * D, G * D).SplitLast(G, D).SplitFirst(B);
+  Tensor qk = qkv.Slice(1, 0, (H + G) * D);
+  if (c.qk_norm) {
+    const Tensor normed = b.NewActivation("attention.qk_normed", x.dtype, {x.dim(0), (H + G) * D}, /*cheap=*/true);
+    HeadNorm(b, qk.Slice(1, 0, H * D).SplitLast(H, D), *p.q_norm, c.norm_epsilon,
+             normed.Slice(1, 0, H * D).SplitLast(H, D), "attention.q_norm");
+    HeadNorm(b, qk.Slice(1, H * D, G * D).SplitLast(G, D), *p.k_norm, c.norm_epsilon,
+             normed.Slice(1, H * D, G * D).SplitLast(G, D), "attention.k_norm");
+    qk = normed;
+  }
+  if (c.position == PositionKind::kRotary) {
+    RopeScaling scaling;
+    if (c.rope_scaling) {
+      scaling = {c.rope_scaling->factor, c.rope_scaling->low_freq_factor, c.rope_scaling->high_freq_factor,
+                 c.rope_scaling->original_context};
+    }
+    ApplyRope(b, qk.SplitLast(H + G, D).SplitFirst(B), c.rope_theta, scaling);
+  }
+  const Tensor q = qk.Slice(1, 0, H * D).SplitLast(H, D).SplitFirst(B);
+  const Tensor k = qk.Slice(1, H * D, G * D).SplitLast(G, D).SplitFirst(B);
+  return Linear(b, Attention(b, q, k, v, c.attention_window), p.output.weight, p.output.bias, "attention.projected");
+}
+
+Tensor FeedForwardSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockParameters& p, const Tensor& x) {
+  const bool swiglu = c.activation == Activation::kSwiGlu;
+  const Tensor up = Linear(b, x, p.up.weight, p.up.bias, swiglu ? "ffn.gate_up" : "ffn.up");
+  const Tensor act =
+      swiglu ? SwiGlu(b, up) : Gelu(b, up, c.activation == Activation::kGeluErf ? GeluKind::kErf : GeluKind::kTanh);
+  return Linear(b, act, p.down.weight, p.down.bias, "ffn.projected");
+}
+
+void BuildBlock(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
+  const BlockParameters p = AddBlockParameters(b, c, layer);
+  b.BeginUnit(absl::StrCat("blocks.", layer), static_cast<int>(layer));
+  const Tensor x = b.UnitInput();
+  b.SetSublayer(Sublayer::kAttention);
+  const Tensor normed = Norm(b, x, p.attention_norm, "attention_norm");
+  const Tensor attention = AttentionSublayer(b, c, p, normed);
+  b.SetSublayer(Sublayer::kFeedForward);
+  Tensor middle, ffn_input;
+  if (c.parallel_block) {
+    ffn_input = p.ffn_norm ? Norm(b, x, *p.ffn_norm, "ffn_norm") : normed;
+    const Tensor ffn = FeedForwardSublayer(b, c, p, ffn_input);
+    middle = AddResidual(b, x, attention, "residual");
+    b.EndUnit(AddResidual(b, middle, ffn, "out"));
+    return;
+  }
+  std::tie(middle, ffn_input) = AddNorm(b, attention, x, *p.ffn_norm, "residual", "ffn_norm");
+  b.EndUnit(AddResidual(b, middle, FeedForwardSublayer(b, c, p, ffn_input), "out"));
+}
+
+}  // namespace
+
+absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& c, GraphOptions options) {
+  options.vocabulary = c.vocabulary;
+  GraphBuilder b(options);
+  // A tied embedding, its positions and the final norm are one group: the head gathers once, not twice.
+  const GroupId embedding = b.AddGroup("embedding");
+  ParameterScope first(b, c, embedding, "");
+  const ParameterId weight = first.Add("embedding.weight", {c.vocabulary, c.width}, {Kind::kNormal, c.init_std});
+  std::optional<ParameterId> positions;
+  if (c.position == PositionKind::kLearned) {
+    positions = first.Add("embedding.positions", {c.max_positions, c.width}, {Kind::kNormal, c.init_std});
+  }
+  b.BeginUnit("embedding");
+  b.EndUnit(Embedding(b, weight, positions));
+
+  for (int64_t layer = 0; layer < c.layers; ++layer) BuildBlock(b, c, layer);
+
+  ParameterScope last(b, c, c.tied_head ? embedding : b.AddGroup("head"), "");
+  const NormParameters norm = last.Norm("final_norm");
+  const ParameterId head =
+      c.tied_head ? weight : last.Add("head.weight", {c.vocabulary, c.width}, {Kind::kNormal, c.init_std});
+  b.BeginUnit("head");
+  LinearCrossEntropy(b, Norm(b, b.UnitInput(), norm, "final_norm"), head, std::nullopt);
+  b.EndLastUnit();
+  return b.Finish();
+}
+
+}  // namespace shale

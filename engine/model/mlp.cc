@@ -1,0 +1,48 @@
+#include "absl/strings/str_cat.h"
+#include "engine/graph/layers.h"
+#include "engine/model/model.h"
+
+namespace shale {
+
+absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& c, GraphOptions options) {
+  using Kind = Initializer::Kind;
+  options.vocabulary = c.vocabulary;
+  options.last_target_only = true;
+  GraphBuilder b(options);
+  const Initializer normal = {Kind::kNormal, c.init_std};
+  const int64_t B = options.micro_batch, S = options.sequence_length;
+
+  const GroupId embedding = b.AddGroup("embedding");
+  const ParameterId table = b.AddParameter(embedding, "embedding.weight", {c.vocabulary, c.embedding}, normal);
+  b.BeginUnit("embedding");
+  b.EndUnit(Embedding(b, table, std::nullopt));
+
+  int64_t width = S * c.embedding;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const std::string name = absl::StrCat("hidden.", i);
+    const GroupId group = b.AddGroup(name);
+    const ParameterId weight = b.AddParameter(group, name + ".weight", {c.hidden, width}, normal);
+    const ParameterId bias = b.AddParameter(group, name + ".bias", {c.hidden}, {Kind::kZeros});
+    b.BeginUnit(name, static_cast<int>(i));
+    b.SetSublayer(Sublayer::kFeedForward);
+    // The embeddings of a sequence, side by side, are one row.
+    const Tensor x = b.UnitInput().Reshape({B, width});
+    b.EndUnit(Gelu(b, Linear(b, x, weight, bias, "ffn.up"), GeluKind::kTanh));
+    width = c.hidden;
+  }
+
+  const GroupId head = b.AddGroup("head");
+  const ParameterId weight = b.AddParameter(head, "head.weight", {c.vocabulary, width}, normal);
+  const ParameterId bias = b.AddParameter(head, "head.bias", {c.vocabulary}, {Kind::kZeros});
+  b.BeginUnit("head");
+  LinearCrossEntropy(b, b.UnitInput(), weight, bias);
+  b.EndLastUnit();
+  return b.Finish();
+}
+
+absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options) {
+  if (const auto* decoder = std::get_if<DecoderConfig>(&config)) return BuildDecoder(*decoder, options);
+  return BuildMlp(std::get<MlpConfig>(config), options);
+}
+
+}  // namespace shale

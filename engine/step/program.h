@@ -1,0 +1,148 @@
+// A step program: the complete list of instructions that one rank runs in one optimizer step, as data.
+//
+// The same program runs on every rank of a role. It is compiled before anything is allocated (engine/step/compile.h),
+// memory is planned from it (engine/memory/plan.h), and the executor (engine/runtime) walks it without deciding anything.
+//
+// Instructions stand in issue order: the order in which a rank's thread enqueues them. Each stream runs its own in that
+// order; `waits` order the streams among each other and are derived, with addresses known, by engine/memory/waits.h.
+// A section that repeats is a loop over micro-batches: planning for K = 1000 costs no more than for K = 3.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "kernels/ops.h"
+
+namespace shale {
+
+using BufferId = int32_t;
+using InstructionId = int32_t;
+
+// Lines of the memory report.
+enum class BufferCategory : uint8_t {
+  kParameterShards,
+  kMasterWeights,
+  kOptimizerState,
+  kGradientShards,
+  kUnshardedGradients,
+  kGatheredParameters,
+  kActivations,           // Kept from forward to backward.
+  kActivationBoundaries,  // Inputs and outputs of units, and their gradients.
+  kWorkspace,             // What lives within one pass of a unit.
+  kLossWorkspace,
+  kStaging,
+  kLibraryWorkspace,
+  kData,  // Tokens and the scalars of a step.
+};
+inline constexpr int kBufferCategories = 13;
+absl::string_view ToString(BufferCategory category);
+
+// A piece of the arena. Persistent buffers come first, keep their bytes from step to step, and are the same in all
+// programs of a job. The others live from their first to their last access in issue order (see memory/lifetimes.h).
+struct Buffer {
+  std::string name;
+  BufferCategory category = BufferCategory::kWorkspace;
+  int64_t slot_bytes = 0;
+  int64_t slots = 1;  // More than one: a slot for each micro-batch of the step; an instruction uses that of its own.
+  bool persistent = false;
+  // Keeps the bytes until this instruction although the last access is earlier, so that the next unit need not wait for
+  // the collective that reads them. -1: no.
+  InstructionId held_until = -1;
+  int64_t size_bytes() const { return slot_bytes * slots; }
+};
+
+enum class StreamId : uint8_t { kCompute, kGather, kReduce, kCopy };
+inline constexpr int kStreams = 4;
+absl::string_view ToString(StreamId stream);
+
+enum class Phase : uint8_t { kBegin, kForward, kRecompute, kBackward, kReduce, kUpdate, kEnd };
+absl::string_view ToString(Phase phase);
+
+enum class CollectiveKind : uint8_t { kAllGather, kReduceScatterSum, kAllReduceSum };
+absl::string_view ToString(CollectiveKind kind);
+
+// kAllGather: `local` is this rank's shard, `full` the result. kReduceScatterSum: `full` in, `local` out. kAllReduceSum:
+// `full` in place, `local` absent.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kAllGather;
+  Tensor local;
+  Tensor full;
+};
+
+// What passes between host and device in a step. The host side is StepInputs / StepOutputs of the executor.
+enum class HostItem : uint8_t {
+  kInputs,       // Tokens of the instruction's micro-batch, [B, S] i32, to the device.
+  kTargets,      // Likewise its targets.
+  kRows,         // [B] i32, to the device.
+  kHyper,        // kHyper* of kernels/ops.h, to the device.
+  kValidTokens,  // i64, this rank's count over all micro-batches of the step, to the device.
+  kTotals,       // kTotal* of kernels/ops.h, to the host.
+  kGlobalTokens,  // i64, summed over ranks, to the host.
+  kLogits,       // [B, V], to the host.
+};
+absl::string_view ToString(HostItem item);
+constexpr bool ToHost(HostItem item) { return item >= HostItem::kTotals; }
+
+struct HostCopy {
+  HostItem item = HostItem::kInputs;
+  Tensor device;
+};
+
+using Action = std::variant<Op, Collective, HostCopy>;
+
+struct Instruction {
+  Action action;
+  StreamId stream = StreamId::kCompute;
+  Phase phase = Phase::kForward;
+  int32_t unit = -1;         // Index of the unit it works for; -1: the step.
+  int32_t micro_batch = -1;  // In a section that repeats: of the first pass. -1: the step.
+  Tensor scratch;            // Bytes for the op's library, as an i16 vector; absent: none.
+  std::vector<InstructionId> waits;  // On other streams: their latest issue must have finished.
+};
+
+// Instructions [begin, end), run `repeat` times, each pass one micro-batch further.
+struct Section {
+  InstructionId begin = 0;
+  InstructionId end = 0;
+  int64_t repeat = 1;
+};
+
+struct StepProgram {
+  std::vector<Buffer> buffers;
+  std::vector<Instruction> instructions;
+  std::vector<Section> sections;  // Cover the instructions, in order.
+  std::vector<std::string> units;  // Names.
+  int64_t micro_batches = 1;       // K.
+};
+
+// Calls visitor(name, tensor, access) for every present operand of an instruction, scratch (a write) included.
+template <class Visitor>
+void VisitInstruction(const Instruction& instruction, Visitor&& visitor) {
+  const auto present = [&](absl::string_view name, const Tensor& t, Access access) {
+    if (t.present()) visitor(name, t, access);
+  };
+  if (const auto* op = std::get_if<Op>(&instruction.action)) {
+    VisitOperands(*op, present);
+  } else if (const auto* collective = std::get_if<Collective>(&instruction.action)) {
+    const bool scatter = collective->kind == CollectiveKind::kReduceScatterSum;
+    present("local", collective->local, scatter ? Access::kWrite : Access::kRead);
+    present("full", collective->full,
+            scatter ? Access::kRead
+                    : (collective->kind == CollectiveKind::kAllGather ? Access::kWrite : Access::kReadWrite));
+  } else {
+    const auto& copy = std::get<HostCopy>(instruction.action);
+    present(ToString(copy.item), copy.device, ToHost(copy.item) ? Access::kRead : Access::kWrite);
+  }
+  present("scratch", instruction.scratch, Access::kWrite);
+}
+
+// "MatMul", "AllGather", "ToDevice inputs".
+std::string NameOf(const Instruction& instruction);
+
+// A readable listing: sections, instructions with stream, phase, unit, micro-batch, operands, waits.
+std::string DumpProgram(const StepProgram& program);
+
+}  // namespace shale
