@@ -174,10 +174,10 @@ def main():
         clipped = (golden["curve_norm"] > case.max_gradient_norm).sum()
         parameters = sum(v.size for k, v in golden.items() if k.startswith("param/"))
         curve_noise = np.abs(golden["curve"] / golden["curve_fp64"] - 1).max()
-        print(f"{case.name:12} {parameters:6} parameters "
-              f"{path.stat().st_size / 1024:4.0f} KiB  loss {golden['loss'][0]:.6f} -> {golden['curve'][-1]:.4f}  "
-              f"clipped {clipped:2}/{STEPS}  "
-              f"curve noise {curve_noise:.1e}  bf16 error: autocast {total('bf16_error'):.2e}, full {total('bf16_full_error'):.2e}")
+        print(f"{case.name:12} {parameters:6} parameters {path.stat().st_size / 1024:4.0f} KiB  "
+              f"loss {golden['loss'][0]:.6f} -> {golden['curve'][-1]:.4f}  "
+              f"clipped {clipped:2}/{STEPS}  curve noise {curve_noise:.1e}  "
+              f"bf16 error: autocast {total('bf16_error'):.2e}, full {total('bf16_full_error'):.2e}")
 
 
 if __name__ == "__main__":
