@@ -1,0 +1,49 @@
+#include "engine/config/errors.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace shale {
+
+constexpr size_t kMaxMessages = 20;
+
+void SpecErrors::Add(const std::string& path, absl::string_view message) { AddAt(Find(path), path, message); }
+
+void SpecErrors::AddAt(const SpecLocation& location, const std::string& path, absl::string_view message) {
+  std::string text = location.source;
+  if (location.line > 0) absl::StrAppend(&text, ":", location.line, ":", location.column);
+  if (!path.empty()) absl::StrAppend(&text, ": ", path);
+  absl::StrAppend(&text, ": ", message);
+  messages_.push_back(std::move(text));
+  if (!path.empty()) faulty_.insert(path);
+}
+
+void SpecErrors::AddRule(const std::vector<std::string>& paths, absl::string_view message) {
+  const std::string* first_given = nullptr;
+  for (const std::string& path : paths) {
+    if (faulty_.count(path) > 0) return;
+    if (first_given == nullptr && locations_.count(path) > 0) first_given = &path;
+  }
+  const std::string& path = first_given != nullptr ? *first_given : paths.front();
+  AddAt(Find(path), path, message);
+}
+
+absl::Status SpecErrors::ToStatus() const {
+  if (messages_.empty()) return absl::OkStatus();
+  if (messages_.size() <= kMaxMessages) return absl::InvalidArgumentError(absl::StrJoin(messages_, "\n"));
+  const std::vector<std::string> shown(messages_.begin(), messages_.begin() + kMaxMessages);
+  return absl::InvalidArgumentError(
+      absl::StrCat(absl::StrJoin(shown, "\n"), "\nand ", messages_.size() - kMaxMessages, " more errors"));
+}
+
+SpecLocation SpecErrors::Find(std::string path) const {
+  while (!path.empty()) {
+    const auto found = locations_.find(path);
+    if (found != locations_.end()) return found->second;
+    const size_t end = path.find_last_of(".[");
+    path.resize(end == std::string::npos ? 0 : end);
+  }
+  return {source_};
+}
+
+}  // namespace shale

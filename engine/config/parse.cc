@@ -1,0 +1,183 @@
+#include "engine/config/parse.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/config/errors.h"
+#include "engine/config/names.h"
+#include "engine/config/overrides.h"
+#include "engine/config/print.h"
+#include "engine/config/ranges.h"
+#include "engine/config/resolve.h"
+#include "engine/config/rules.h"
+#include "engine/config/text_bytes.h"
+#include "engine/config/text_check.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/text_format.h"
+#include "kernels/check.h"
+#include "proto/job.pb.h"
+
+namespace shale {
+namespace {
+
+constexpr size_t kMaxBytes = size_t{1} << 20;
+// Both protobuf parsers recurse; without a limit a hostile spec would overflow the stack.
+constexpr int kMaxDepth = 64;
+
+enum class Form { kText, kBinary };
+
+// protobuf reports to its own log unless somebody listens.
+class FirstError : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
+    if (message_.empty()) message_ = absl::StrCat("line ", line + 1, ": ", message);
+  }
+  const std::string& message() const { return message_; }
+
+ private:
+  std::string message_;
+};
+
+absl::Status CheckSize(absl::string_view bytes, absl::string_view filename) {
+  if (bytes.size() <= kMaxBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(filename, ": more than 1 MiB; a job spec is a few hundred bytes, is this the right file?"));
+}
+
+absl::Status CheckText(absl::string_view text, absl::string_view filename) {
+  const size_t at = FindNonText(text);
+  if (at == absl::string_view::npos) return absl::OkStatus();
+  const absl::string_view before = text.substr(0, at);
+  const size_t line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t column = at - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0: the first line.
+  return absl::InvalidArgumentError(absl::StrCat(filename, ":", line, ":", column, ": found the byte ",
+                                                 absl::Hex(static_cast<uint8_t>(text[at]), absl::kZeroPad2),
+                                                 " (hexadecimal), which UTF-8 text does not hold here"));
+}
+
+// Text of a message at `prefix` of the job. Syntax errors and bad names end here, all of them reported.
+absl::Status ReadText(absl::string_view text, const std::string& prefix, google::protobuf::Message* message,
+                      SpecErrors* errors, absl::string_view filename) {
+  SHALE_RETURN_IF_ERROR(CheckSize(text, filename));
+  SHALE_RETURN_IF_ERROR(CheckText(text, filename));
+  const TextSource source = {std::string(filename), /*has_lines=*/true, prefix};
+  CheckSpecText(text, *proto::Job::descriptor(), *message->GetDescriptor(), source, errors);
+  SHALE_RETURN_IF_ERROR(errors->ToStatus());
+  google::protobuf::TextFormat::Parser parser;
+  FirstError first_error;
+  parser.RecordErrorsTo(&first_error);
+  parser.SetRecursionLimit(kMaxDepth);
+  if (parser.ParseFromString(std::string(text), message)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(filename, ": ", first_error.message()));
+}
+
+absl::Status ReadBinary(absl::string_view bytes, proto::Job* job, absl::string_view filename) {
+  SHALE_RETURN_IF_ERROR(CheckSize(bytes, filename));
+  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                                static_cast<int>(bytes.size()));
+  stream.SetRecursionLimit(kMaxDepth);
+  if (job->ParseFromCodedStream(&stream) && stream.ConsumedEntireMessage()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(filename, ": neither textproto nor a binary job; text must be UTF-8 without control characters"));
+}
+
+void MakeAbsolute(const std::filesystem::path& folder, std::string* path) {
+  if (!path->empty() && path->front() != '/') *path = (folder / *path).lexically_normal().string();
+}
+
+void MakeDataPathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
+  MakeAbsolute(folder, spec->mutable_data()->mutable_path());
+  MakeAbsolute(folder, spec->mutable_data()->mutable_evaluation_path());
+}
+
+absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_view filename,
+                             absl::Span<const std::string> overrides) {
+  SpecErrors errors{std::string(filename)};
+  proto::Job spec;
+  SHALE_RETURN_IF_ERROR(form == Form::kText ? ReadText(bytes, "", &spec, &errors, filename)
+                                            : ReadBinary(bytes, &spec, filename));
+  // Paths in the file start at the file; those of overrides at the working directory, where they were typed.
+  std::error_code unknown_directory;  // Then paths stay relative.
+  const std::filesystem::path here = std::filesystem::current_path(unknown_directory);
+  MakeDataPathsAbsolute(here / std::filesystem::path(std::string(filename)).parent_path(), &spec);
+  ApplyOverrides(overrides, &spec, &errors);
+  MakeDataPathsAbsolute(here, &spec);
+
+  CheckFields(&spec, &errors);
+  Job job = ResolveJob(spec);
+  CheckRules(spec, job, &errors);
+  SHALE_RETURN_IF_ERROR(errors.ToStatus());
+  return job;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a folder; expected a job file, such as job.textproto"));
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open the job file"));
+  }
+  std::string bytes(kMaxBytes + 1, '\0');  // One more than allowed tells a file that is too long.
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (file.bad()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot read the job file"));
+  bytes.resize(static_cast<size_t>(file.gcount()));
+  return bytes;
+}
+
+Form FormOf(absl::string_view path, absl::string_view bytes) {
+  for (absl::string_view ending : {".binpb", ".pb"}) {
+    if (absl::EndsWith(path, ending)) return Form::kBinary;
+  }
+  for (absl::string_view ending : {".textproto", ".txtpb", ".prototxt"}) {
+    if (absl::EndsWith(path, ending)) return Form::kText;
+  }
+  return FindNonText(bytes) == absl::string_view::npos ? Form::kText : Form::kBinary;
+}
+
+}  // namespace
+
+absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides) {
+  SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(std::string(path)));
+  return ParseJob(bytes, FormOf(path, bytes), path, overrides);
+}
+
+absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
+                                 absl::Span<const std::string> overrides) {
+  return ParseJob(text, Form::kText, filename, overrides);
+}
+
+absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,
+                                   absl::Span<const std::string> overrides) {
+  return ParseJob(bytes, Form::kBinary, filename, overrides);
+}
+
+absl::Status ValidateJob(const Job& job) { return ParseJobText(ResolvedJobText(job), "job").status(); }
+
+absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t sequence_length,
+                                           absl::string_view filename) {
+  SpecErrors errors{std::string(filename)};
+  proto::Job spec;
+  // What the checks of a whole job require besides the model.
+  spec.mutable_batch()->set_global_batch(1);
+  spec.mutable_batch()->set_sequence_length(sequence_length);
+  SHALE_RETURN_IF_ERROR(ReadText(text, "model", spec.mutable_model(), &errors, filename));
+  CheckFields(&spec, &errors);
+  const Job job = ResolveJob(spec);
+  CheckModelRules(spec.model(), job.model, job.batch.sequence_length, &errors);
+  CheckSizes(job, &errors);
+  SHALE_RETURN_IF_ERROR(errors.ToStatus());
+  return job.model;
+}
+
+}  // namespace shale

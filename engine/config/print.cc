@@ -1,0 +1,159 @@
+#include "engine/config/print.h"
+
+#include "engine/config/proto_enums.h"
+#include "google/protobuf/text_format.h"
+#include "proto/job.pb.h"
+
+namespace shale {
+namespace {
+
+// Values that stand for "still undecided" are left out; the spec has no such number.
+void Print(const DecoderConfig& config, proto::DecoderSpec& spec) {
+  if (config.vocabulary > 0) spec.set_vocabulary(config.vocabulary);
+  spec.set_width(config.width);
+  spec.set_layers(config.layers);
+  spec.set_heads(config.heads);
+  spec.set_kv_heads(config.kv_heads);
+  spec.set_head_width(config.head_width);
+  spec.set_hidden(config.hidden);
+  spec.set_max_positions(config.max_positions);
+  spec.set_norm(ToSpec<proto::DecoderSpec::Norm>(config.norm));
+  spec.set_position(ToSpec<proto::DecoderSpec::Position>(config.position));
+  spec.set_activation(ToSpec<proto::DecoderSpec::Activation>(config.activation));
+  if (config.position == PositionKind::kRotary) spec.set_rope_theta(config.rope_theta);
+  if (config.rope_scaling) {
+    proto::RopeScalingSpec& scaling = *spec.mutable_rope_scaling();
+    scaling.set_factor(config.rope_scaling->factor);
+    scaling.set_low_freq_factor(config.rope_scaling->low_freq_factor);
+    scaling.set_high_freq_factor(config.rope_scaling->high_freq_factor);
+    scaling.set_original_context(config.rope_scaling->original_context);
+  }
+  spec.set_norm_epsilon(config.norm_epsilon);
+  spec.set_tied_head(config.tied_head);
+  spec.set_qkv_bias(config.qkv_bias);
+  spec.set_linear_bias(config.linear_bias);
+  spec.set_qk_norm(config.qk_norm);
+  spec.set_parallel_block(config.parallel_block);
+  spec.set_parallel_norms(config.parallel_norms);
+  spec.set_attention_window(config.attention_window);
+  spec.set_init_std(config.init_std);
+}
+
+void Print(const MlpConfig& config, proto::MlpSpec& spec) {
+  if (config.vocabulary > 0) spec.set_vocabulary(config.vocabulary);
+  spec.set_embedding(config.embedding);
+  spec.set_hidden(config.hidden);
+  spec.set_layers(config.layers);
+  spec.set_init_std(config.init_std);
+}
+
+void Print(const DataConfig& config, proto::DataSpec& spec) {
+  spec.set_path(config.path);
+  spec.set_format(static_cast<proto::DataSpec::Format>(config.format));
+  spec.set_order(ToSpec<proto::DataSpec::Order>(config.order));
+  spec.set_seed(config.seed);
+  if (!config.evaluation_path.empty()) spec.set_evaluation_path(config.evaluation_path);
+  spec.set_evaluation_fraction(config.evaluation_fraction);
+}
+
+void Print(const BatchConfig& config, proto::BatchSpec& spec) {
+  spec.set_global_batch(config.global_batch);
+  spec.set_micro_batch(config.micro_batch);
+  spec.set_sequence_length(config.sequence_length);
+}
+
+void Print(const ShardingConfig& config, proto::ShardingSpec& spec) {
+  spec.set_strategy(ToSpec<proto::ShardingSpec::Strategy>(config.strategy));
+  spec.set_schedule(ToSpec<proto::ShardingSpec::Schedule>(config.schedule));
+  spec.set_ranks(config.ranks);
+  if (config.strategy != Strategy::kFull) return;
+  spec.set_prefetch(config.prefetch);
+  spec.set_reshard_after_forward(config.reshard_after_forward);
+}
+
+void Print(const PrecisionConfig& config, proto::PrecisionSpec& spec) {
+  spec.set_compute(ToSpec<proto::PrecisionSpec::Compute>(config.compute));
+  spec.set_master(ToSpec<proto::PrecisionSpec::Master>(config.master));
+}
+
+void Print(const MemoryConfig& config, proto::MemorySpec& spec) {
+  spec.set_retention(ToSpec<proto::MemorySpec::Retention>(config.retention));
+  if (config.every_nth != 1) spec.set_every_nth(config.every_nth);
+  if (config.first_layers != 0 || config.last_layers != 0) {
+    spec.set_first_layers(config.first_layers);
+    spec.set_last_layers(config.last_layers);
+  }
+  for (const std::string& pattern : config.recompute) spec.add_recompute(pattern);
+  if (config.budget_bytes != 0) spec.set_budget_bytes(config.budget_bytes);
+  spec.set_loss_chunk_tokens(config.loss_chunk_tokens);
+}
+
+void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {
+  spec.set_learning_rate(config.learning_rate);
+  spec.set_beta1(config.beta1);
+  spec.set_beta2(config.beta2);
+  spec.set_epsilon(config.epsilon);
+  spec.set_weight_decay(config.weight_decay);
+  for (const std::string& pattern : config.no_decay) spec.add_no_decay(pattern);
+  spec.set_max_gradient_norm(config.max_gradient_norm);
+  spec.set_non_finite(ToSpec<proto::OptimizerSpec::NonFinite>(config.non_finite));
+  spec.set_scaling(ToSpec<proto::OptimizerSpec::ScalingRule>(config.scaling));
+  if (config.base_batch != 0) spec.set_base_batch(config.base_batch);
+}
+
+void Print(const LearningRateConfig& config, proto::LearningRateSpec& spec) {
+  spec.set_shape(ToSpec<proto::LearningRateSpec::Shape>(config.shape));
+  if (config.steps != 0) spec.set_steps(config.steps);
+  if (config.epochs != 0) spec.set_epochs(config.epochs);
+  if (config.warmup_steps != 0) spec.set_warmup_steps(config.warmup_steps);
+  if (config.warmup_samples != 0) spec.set_warmup_samples(config.warmup_samples);
+  if (config.warmup_tokens != 0) spec.set_warmup_tokens(config.warmup_tokens);
+  if (config.shape != CurveShape::kConstant) spec.set_final_fraction(config.final_fraction);
+  if (config.shape == CurveShape::kWarmupStableDecay) spec.set_decay_fraction(config.decay_fraction);
+}
+
+void Print(const TelemetryConfig& config, proto::TelemetrySpec& spec) {
+  if (!config.run_folder.empty()) spec.set_run_folder(config.run_folder);
+  spec.set_print_every(config.print_every);
+  spec.set_evaluate_every(config.evaluate_every);
+  spec.set_evaluation_batches(config.evaluation_batches);
+  if (config.peak_flops != 0) spec.set_peak_flops(config.peak_flops);
+}
+
+void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
+  spec.set_device(ToSpec<proto::RuntimeSpec::Device>(config.device));
+  spec.set_ops(ToSpec<proto::RuntimeSpec::Ops>(config.ops));
+  if (config.threads_per_rank != 0) spec.set_threads_per_rank(config.threads_per_rank);
+  spec.set_seed(config.seed);
+  spec.set_synchronous(config.synchronous);
+}
+
+}  // namespace
+
+std::string ResolvedJobText(const Job& job) {
+  proto::Job spec;
+  spec.set_name(job.name);
+  if (const auto* decoder = std::get_if<DecoderConfig>(&job.model)) {
+    Print(*decoder, *spec.mutable_model()->mutable_decoder());
+  } else {
+    Print(std::get<MlpConfig>(job.model), *spec.mutable_model()->mutable_mlp());
+  }
+  Print(job.data, *spec.mutable_data());
+  Print(job.batch, *spec.mutable_batch());
+  Print(job.sharding, *spec.mutable_sharding());
+  Print(job.precision, *spec.mutable_precision());
+  Print(job.memory, *spec.mutable_memory());
+  Print(job.optimizer, *spec.mutable_optimizer());
+  Print(job.schedule, *spec.mutable_schedule());
+  spec.mutable_checkpoint()->set_every_steps(job.checkpoint.every_steps);
+  Print(job.telemetry, *spec.mutable_telemetry());
+  Print(job.runtime, *spec.mutable_runtime());
+
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetUseUtf8StringEscaping(true);
+  std::string text;
+  printer.PrintToString(spec, &text);
+  return "# The job as it runs: every default is written out.\n" + text;
+}
+
+}  // namespace shale

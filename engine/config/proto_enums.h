@@ -1,0 +1,53 @@
+// Between the enums of the job spec and those of the plain structs, which list the same values in the same order; the
+// spec has its "left out" before them.
+#pragma once
+
+#include "engine/config/job.h"
+#include "proto/job.pb.h"
+
+namespace shale {
+
+template <typename Plain, typename Spec>
+Plain FromSpec(Spec value, Plain if_left_out) {
+  return value == Spec{} ? if_left_out : static_cast<Plain>(static_cast<int>(value) - 1);
+}
+
+template <typename Spec, typename Plain>
+Spec ToSpec(Plain value) {
+  return static_cast<Spec>(static_cast<int>(value) + 1);
+}
+
+namespace proto_enums_internal {
+
+template <typename Plain, typename Spec>
+constexpr bool Same(Plain plain, Spec spec) {
+  return static_cast<int>(plain) + 1 == static_cast<int>(spec);
+}
+
+static_assert(Same(NormKind::kLayerNorm, proto::DecoderSpec::LAYER_NORM));
+static_assert(Same(PositionKind::kRotary, proto::DecoderSpec::ROTARY));
+static_assert(Same(Activation::kSwiGlu, proto::DecoderSpec::SWIGLU));
+static_assert(Same(Activation::kGeluErf, proto::DecoderSpec::GELU_ERF));
+static_assert(Same(DataOrder::kSequential, proto::DataSpec::SEQUENTIAL));
+static_assert(Same(Strategy::kOptimizer, proto::ShardingSpec::OPTIMIZER));
+static_assert(Same(Strategy::kFull, proto::ShardingSpec::FULL));
+static_assert(Same(Schedule::kSharded, proto::ShardingSpec::SHARDED));
+static_assert(Same(Schedule::kLayered, proto::ShardingSpec::LAYERED));
+static_assert(Same(ComputePrecision::kBFloat16, proto::PrecisionSpec::BF16));
+static_assert(Same(MasterWeights::kSplit, proto::PrecisionSpec::SPLIT));
+static_assert(Same(RetentionPreset::kCheap, proto::MemorySpec::CHEAP));
+static_assert(Same(RetentionPreset::kFeedForward, proto::MemorySpec::FFN));
+static_assert(Same(RetentionPreset::kBlock, proto::MemorySpec::BLOCK));
+static_assert(Same(NonFinite::kSkip, proto::OptimizerSpec::SKIP));
+static_assert(Same(ScalingRule::kLinear, proto::OptimizerSpec::LINEAR));
+static_assert(Same(ScalingRule::kSquareRoot, proto::OptimizerSpec::SQUARE_ROOT));
+static_assert(Same(CurveShape::kLinear, proto::LearningRateSpec::LINEAR));
+static_assert(Same(CurveShape::kWarmupStableDecay, proto::LearningRateSpec::WARMUP_STABLE_DECAY));
+static_assert(Same(DeviceType::kCpu, proto::RuntimeSpec::CPU));
+static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
+// Here "left out" has a meaning of its own, and a place in the plain enum.
+static_assert(static_cast<int>(DataFormat::kByContent) == proto::DataSpec::FORMAT_UNSPECIFIED);
+static_assert(static_cast<int>(DataFormat::kLlmc) == proto::DataSpec::LLMC);
+
+}  // namespace proto_enums_internal
+}  // namespace shale

@@ -1,0 +1,213 @@
+#include "engine/config/ranges.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/config/names.h"
+#include "engine/config/text_bytes.h"
+#include "google/protobuf/unknown_field_set.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// The upper ends keep products of two or three sizes inside 128 bits; engine/config/sizes.cc checks the products.
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxWidth = int64_t{1} << 24;
+constexpr int64_t kMaxHidden = int64_t{1} << 26;
+constexpr int64_t kMaxLayers = int64_t{1} << 16;
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxSequences = int64_t{1} << 40;
+constexpr int64_t kMaxSteps = int64_t{1} << 40;
+constexpr bool kRequired = true;
+
+constexpr IntRange kIntRanges[] = {
+    {"model.decoder.vocabulary", 1, kInt32Max},
+    {"model.decoder.width", 1, kMaxWidth, kRequired},
+    {"model.decoder.layers", 1, kMaxLayers, kRequired},
+    {"model.decoder.heads", 1, 1 << 20, kRequired},
+    {"model.decoder.kv_heads", 1, 1 << 20},
+    {"model.decoder.head_width", 2, kMaxWidth},
+    {"model.decoder.hidden", 1, kMaxHidden},
+    {"model.decoder.max_positions", 1, kMaxTokens},
+    {"model.decoder.rope_scaling.original_context", 1, kMaxTokens},
+    {"model.decoder.attention_window", 0, kMaxTokens},
+    {"model.mlp.vocabulary", 1, kInt32Max},
+    {"model.mlp.embedding", 1, kMaxWidth, kRequired},
+    {"model.mlp.hidden", 1, kMaxHidden, kRequired},
+    {"model.mlp.layers", 1, kMaxLayers},
+    {"batch.global_batch", 1, kMaxSequences, kRequired},
+    {"batch.micro_batch", 1, 1 << 20},
+    {"batch.sequence_length", 1, kMaxTokens, kRequired},
+    {"sharding.ranks", 1, 1 << 20},
+    {"sharding.prefetch", 0, kMaxLayers},
+    {"memory.every_nth", 1, kMaxLayers},
+    {"memory.first_layers", 0, kMaxLayers},
+    {"memory.last_layers", 0, kMaxLayers},
+    {"memory.budget_bytes", 0, int64_t{1} << 60},
+    {"memory.loss_chunk_tokens", 1, kMaxTokens},
+    {"optimizer.base_batch", 1, kMaxSequences},
+    {"schedule.steps", 1, kMaxSteps},
+    {"schedule.warmup_steps", 0, kMaxSteps},
+    {"schedule.warmup_samples", 0, int64_t{1} << 60},
+    {"schedule.warmup_tokens", 0, int64_t{1} << 60},
+    {"checkpoint.every_steps", 0, kMaxSteps},
+    {"telemetry.print_every", 1, kMaxSteps},
+    {"telemetry.evaluate_every", 0, kMaxSteps},
+    {"telemetry.evaluation_batches", 1, kInt32Max},
+    {"runtime.threads_per_rank", 1, 4096},
+};
+
+// A value that steps compute with in fp32 stays in the normal range of fp32, and a decay below 1 stays below it.
+constexpr double kTiny = 1e-30;
+constexpr double kBelowOne = 0.999999;
+
+constexpr RealRange kRealRanges[] = {
+    {"model.decoder.rope_theta", 1, 1e12},
+    {"model.decoder.rope_scaling.factor", 1, 1e6},
+    {"model.decoder.rope_scaling.low_freq_factor", 1e-6, 1e6},
+    {"model.decoder.rope_scaling.high_freq_factor", 1e-6, 1e6},
+    {"model.decoder.norm_epsilon", kTiny, 1},
+    {"model.decoder.init_std", 0, 100},
+    {"model.mlp.init_std", 0, 100},
+    {"data.evaluation_fraction", 0, 0.5},
+    {"optimizer.learning_rate", kTiny, 1000},
+    {"optimizer.beta1", 0, kBelowOne},
+    {"optimizer.beta2", 0, kBelowOne},
+    {"optimizer.epsilon", kTiny, 1},
+    {"optimizer.weight_decay", 0, 1000},
+    {"optimizer.max_gradient_norm", 0, 1e30},
+    {"schedule.epochs", 1e-9, 1e9},
+    {"schedule.final_fraction", 0, 1},
+    {"schedule.decay_fraction", 1e-6, 1},
+    {"telemetry.peak_flops", 1, 1e21},
+};
+
+template <typename Range, size_t n>
+const Range* Find(const Range (&ranges)[n], absl::string_view path) {
+  for (const Range& range : ranges) {
+    if (range.path == path) return &range;
+  }
+  return nullptr;
+}
+
+class FieldChecker {
+ public:
+  explicit FieldChecker(SpecErrors* errors) : errors_(*errors) {}
+
+  void Check(Message* message, const std::string& path) {
+    const Descriptor& type = *message->GetDescriptor();
+    const Reflection& reflection = *message->GetReflection();
+    if (!reflection.GetUnknownFields(*message).empty()) {
+      const int number = reflection.GetUnknownFields(*message).field(0).number();
+      errors_.Add(path, absl::StrCat("holds a field of number ", number, ", which ", type.name(),
+                                     " has not; was it written by another version?"));
+    }
+    for (int i = 0; i < type.field_count(); ++i) {
+      const FieldDescriptor& field = *type.field(i);
+      const std::string field_path = path.empty() ? field.name() : absl::StrCat(path, ".", field.name());
+      switch (field.cpp_type()) {
+        case FieldDescriptor::CPPTYPE_MESSAGE: CheckMessage(message, field, field_path); break;
+        case FieldDescriptor::CPPTYPE_INT64: CheckInt(message, field, field_path); break;
+        case FieldDescriptor::CPPTYPE_DOUBLE: CheckReal(message, field, field_path); break;
+        case FieldDescriptor::CPPTYPE_ENUM: CheckEnum(message, field, field_path); break;
+        case FieldDescriptor::CPPTYPE_STRING: CheckStrings(message, field, field_path); break;
+        case FieldDescriptor::CPPTYPE_BOOL: break;
+        case FieldDescriptor::CPPTYPE_UINT64: break;  // Seeds: every value is one.
+        default: SHALE_CHECK(false) << field_path << " has a type that no check covers";
+      }
+    }
+  }
+
+ private:
+  // A section that is left out may have fields that are required. What lies deeper is a kind of model or a feature, and
+  // requires nothing unless it was chosen.
+  void CheckMessage(Message* message, const FieldDescriptor& field, const std::string& path) {
+    const Reflection& reflection = *message->GetReflection();
+    const bool is_section = path.find('.') == std::string::npos;
+    if (is_section || reflection.HasField(*message, &field)) Check(reflection.MutableMessage(message, &field), path);
+  }
+
+  void CheckInt(Message* message, const FieldDescriptor& field, const std::string& path) {
+    const IntRange* range = FindIntRange(path);
+    SHALE_CHECK(range != nullptr) << path << " has no range";
+    const Reflection& reflection = *message->GetReflection();
+    if (!reflection.HasField(*message, &field)) {
+      if (!range->required) return;
+      errors_.Add(path, absl::StrCat("missing, and there is no default; allowed: ", RangeText(path)));
+      return reflection.SetInt64(message, &field, range->min);
+    }
+    const int64_t value = reflection.GetInt64(*message, &field);
+    if (range->min <= value && value <= range->max) return;
+    errors_.Add(path, absl::StrCat("found ", value, "; allowed: ", RangeText(path)));
+    reflection.SetInt64(message, &field, std::clamp(value, range->min, range->max));
+  }
+
+  void CheckReal(Message* message, const FieldDescriptor& field, const std::string& path) {
+    const RealRange* range = FindRealRange(path);
+    SHALE_CHECK(range != nullptr) << path << " has no range";
+    const Reflection& reflection = *message->GetReflection();
+    if (!reflection.HasField(*message, &field)) return;
+    const double value = reflection.GetDouble(*message, &field);
+    if (range->min <= value && value <= range->max) return;  // False for NaN.
+    errors_.Add(path, absl::StrCat("found ", NumberText(value), "; allowed: ", RangeText(path)));
+    reflection.SetDouble(message, &field, range->max);
+  }
+
+  void CheckEnum(Message* message, const FieldDescriptor& field, const std::string& path) {
+    const Reflection& reflection = *message->GetReflection();
+    const int number = reflection.GetEnumValue(*message, &field);
+    if (field.enum_type()->FindValueByNumber(number) != nullptr) return;
+    errors_.Add(path, EnumMessage(*field.enum_type(), absl::StrCat(number)));
+    reflection.ClearField(message, &field);
+  }
+
+  void CheckStrings(Message* message, const FieldDescriptor& field, const std::string& path) {
+    const Reflection& reflection = *message->GetReflection();
+    if (!field.is_repeated()) return CheckString(reflection.GetString(*message, &field), path);
+    for (int i = 0; i < reflection.FieldSize(*message, &field); ++i) {
+      CheckString(reflection.GetRepeatedString(*message, &field, i), absl::StrCat(path, "[", i, "]"));
+    }
+  }
+
+  void CheckString(const std::string& value, const std::string& path) {
+    if (FindNonText(value) == absl::string_view::npos && value.find_first_of("\t\r\n") == std::string::npos) return;
+    errors_.Add(path, absl::StrCat("found ", Quoted(value), "; allowed: one line of UTF-8 text"));
+  }
+
+  SpecErrors& errors_;
+};
+
+}  // namespace
+
+const IntRange* FindIntRange(absl::string_view path) { return Find(kIntRanges, path); }
+
+const RealRange* FindRealRange(absl::string_view path) { return Find(kRealRanges, path); }
+
+std::string NumberText(double value) {
+  for (int digits = 1; digits < 17; ++digits) {
+    const std::string text = absl::StrFormat("%.*g", digits, value);
+    if (std::strtod(text.c_str(), nullptr) == value) return text;
+  }
+  return absl::StrFormat("%.17g", value);
+}
+
+std::string RangeText(absl::string_view path) {
+  if (const IntRange* range = FindIntRange(path)) return absl::StrCat(range->min, " to ", range->max);
+  if (const RealRange* range = FindRealRange(path)) {
+    return absl::StrCat(NumberText(range->min), " to ", NumberText(range->max));
+  }
+  return absl::StrCat("0 to ", std::numeric_limits<uint64_t>::max());
+}
+
+void CheckFields(proto::Job* job, SpecErrors* errors) { FieldChecker(errors).Check(job, ""); }
+
+}  // namespace shale

@@ -1,0 +1,124 @@
+#include "engine/config/resolve.h"
+
+#include "absl/strings/str_cat.h"
+#include "engine/config/proto_enums.h"
+
+namespace shale {
+namespace {
+
+DataConfig ResolveData(const proto::DataSpec& spec) {
+  DataConfig config;
+  config.path = spec.path();
+  config.format = static_cast<DataFormat>(spec.format());
+  config.order = FromSpec(spec.order(), config.order);
+  if (spec.has_seed()) config.seed = spec.seed();
+  config.evaluation_path = spec.evaluation_path();
+  config.evaluation_fraction = spec.evaluation_fraction();
+  return config;
+}
+
+BatchConfig ResolveBatch(const proto::BatchSpec& spec) {
+  BatchConfig config;
+  config.global_batch = spec.global_batch();
+  if (spec.has_micro_batch()) config.micro_batch = spec.micro_batch();
+  config.sequence_length = spec.sequence_length();
+  return config;
+}
+
+ShardingConfig ResolveSharding(const proto::ShardingSpec& spec) {
+  ShardingConfig config;
+  config.strategy = FromSpec(spec.strategy(), config.strategy);
+  config.schedule = FromSpec(spec.schedule(), config.schedule);
+  if (spec.has_ranks()) config.ranks = spec.ranks();
+  if (spec.has_prefetch()) config.prefetch = spec.prefetch();
+  if (spec.has_reshard_after_forward()) config.reshard_after_forward = spec.reshard_after_forward();
+  return config;
+}
+
+PrecisionConfig ResolvePrecision(const proto::PrecisionSpec& spec) {
+  PrecisionConfig config;
+  config.compute = FromSpec(spec.compute(), config.compute);
+  config.master = FromSpec(spec.master(), config.master);
+  return config;
+}
+
+MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
+  MemoryConfig config;
+  config.retention = FromSpec(spec.retention(), config.retention);
+  if (spec.has_every_nth()) config.every_nth = spec.every_nth();
+  config.first_layers = spec.first_layers();
+  config.last_layers = spec.last_layers();
+  config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
+  config.budget_bytes = spec.budget_bytes();
+  if (spec.has_loss_chunk_tokens()) config.loss_chunk_tokens = spec.loss_chunk_tokens();
+  return config;
+}
+
+OptimizerConfig ResolveOptimizer(const proto::OptimizerSpec& spec) {
+  OptimizerConfig config;
+  if (spec.has_learning_rate()) config.learning_rate = spec.learning_rate();
+  if (spec.has_beta1()) config.beta1 = spec.beta1();
+  if (spec.has_beta2()) config.beta2 = spec.beta2();
+  if (spec.has_epsilon()) config.epsilon = spec.epsilon();
+  if (spec.has_weight_decay()) config.weight_decay = spec.weight_decay();
+  config.no_decay.assign(spec.no_decay().begin(), spec.no_decay().end());
+  if (spec.has_max_gradient_norm()) config.max_gradient_norm = spec.max_gradient_norm();
+  config.non_finite = FromSpec(spec.non_finite(), config.non_finite);
+  config.scaling = FromSpec(spec.scaling(), config.scaling);
+  config.base_batch = spec.base_batch();
+  return config;
+}
+
+LearningRateConfig ResolveSchedule(const proto::LearningRateSpec& spec) {
+  LearningRateConfig config;
+  config.shape = FromSpec(spec.shape(), config.shape);
+  config.steps = spec.steps();
+  config.epochs = spec.epochs();
+  config.warmup_steps = spec.warmup_steps();
+  config.warmup_samples = spec.warmup_samples();
+  config.warmup_tokens = spec.warmup_tokens();
+  if (spec.has_final_fraction()) config.final_fraction = spec.final_fraction();
+  if (spec.has_decay_fraction()) config.decay_fraction = spec.decay_fraction();
+  return config;
+}
+
+TelemetryConfig ResolveTelemetry(const proto::TelemetrySpec& spec, const std::string& name) {
+  TelemetryConfig config;
+  config.run_folder = spec.run_folder().empty() ? absl::StrCat("runs/", name) : spec.run_folder();
+  if (spec.has_print_every()) config.print_every = spec.print_every();
+  config.evaluate_every = spec.evaluate_every();
+  if (spec.has_evaluation_batches()) config.evaluation_batches = spec.evaluation_batches();
+  config.peak_flops = spec.peak_flops();
+  return config;
+}
+
+RuntimeConfig ResolveRuntime(const proto::RuntimeSpec& spec) {
+  RuntimeConfig config;
+  config.device = FromSpec(spec.device(), config.device);
+  config.ops = FromSpec(spec.ops(), config.ops);
+  config.threads_per_rank = spec.threads_per_rank();
+  if (spec.has_seed()) config.seed = spec.seed();
+  config.synchronous = spec.synchronous();
+  return config;
+}
+
+}  // namespace
+
+Job ResolveJob(const proto::Job& spec) {
+  Job job;
+  if (!spec.name().empty()) job.name = spec.name();
+  job.model = ResolveModel(spec.model(), spec.batch().sequence_length());
+  job.data = ResolveData(spec.data());
+  job.batch = ResolveBatch(spec.batch());
+  job.sharding = ResolveSharding(spec.sharding());
+  job.precision = ResolvePrecision(spec.precision());
+  job.memory = ResolveMemory(spec.memory());
+  job.optimizer = ResolveOptimizer(spec.optimizer());
+  job.schedule = ResolveSchedule(spec.schedule());
+  job.checkpoint.every_steps = spec.checkpoint().every_steps();
+  job.telemetry = ResolveTelemetry(spec.telemetry(), job.name);
+  job.runtime = ResolveRuntime(spec.runtime());
+  return job;
+}
+
+}  // namespace shale

@@ -1,0 +1,157 @@
+#include "engine/config/rules.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "engine/config/names.h"
+#include "engine/config/ranges.h"
+
+namespace shale {
+namespace {
+
+void CheckName(const std::string& name, SpecErrors& errors) {
+  constexpr size_t kLongest = 128;
+  bool good = name.size() <= kLongest && name[0] != '.';
+  for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
+  if (good) return;
+  errors.AddRule({"name"}, absl::StrCat("found ", Quoted(name), "; allowed: letters, digits, '.', '_' and '-', up to ",
+                                        kLongest, " of them, and no '.' at the start"));
+}
+
+void CheckData(const Job& job, SpecErrors& errors) {
+  const DataConfig& data = job.data;
+  if (data.path.empty()) errors.AddRule({"data.path"}, "missing; give a text file, a folder of them or a token file");
+  if (!data.evaluation_path.empty() && data.evaluation_fraction > 0) {
+    errors.AddRule({"data.evaluation_fraction", "data.evaluation_path"},
+                   "evaluation_path and evaluation_fraction are both given; keep one");
+  }
+  if (job.telemetry.evaluate_every > 0 && data.evaluation_path.empty() && data.evaluation_fraction == 0) {
+    errors.AddRule({"telemetry.evaluate_every", "data.evaluation_fraction", "data.evaluation_path"},
+                   "there is no evaluation data; give data.evaluation_path or data.evaluation_fraction");
+  }
+}
+
+void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& sharding, SpecErrors& errors) {
+  const Strategy strategy = sharding.strategy;
+  const auto refuse = [&](absl::string_view advice) {
+    errors.AddRule({"sharding.schedule", "sharding.strategy"},
+                   absl::StrCat(ToString(sharding.schedule), " does not go with strategy ", ToString(strategy), ": ",
+                                advice));
+  };
+  if (sharding.schedule == Schedule::kSharded && strategy == Strategy::kNone) {
+    refuse("nothing is sharded to reduce into; use strategy GRADIENTS, or schedule DEFERRED or LAYERED");
+  }
+  if (sharding.schedule == Schedule::kSharded && strategy == Strategy::kOptimizer) {
+    refuse("sharded gradients are strategy GRADIENTS; use that, or schedule DEFERRED or LAYERED");
+  }
+  if (sharding.schedule == Schedule::kDeferred && strategy == Strategy::kGradients) {
+    refuse("unsharded gradients are strategy OPTIMIZER; use that, or schedule SHARDED or LAYERED");
+  }
+  if (strategy == Strategy::kFull) return;
+  const std::string only_full =
+      absl::StrCat("only strategy FULL gathers parameters for use, and this is ", ToString(strategy), "; leave it out");
+  if (spec.has_prefetch()) errors.AddRule({"sharding.prefetch", "sharding.strategy"}, only_full);
+  if (spec.has_reshard_after_forward()) {
+    errors.AddRule({"sharding.reshard_after_forward", "sharding.strategy"}, only_full);
+  }
+}
+
+void CheckPrecision(const PrecisionConfig& precision, SpecErrors& errors) {
+  if (precision.master == MasterWeights::kSplit && precision.compute != ComputePrecision::kBFloat16) {
+    errors.AddRule({"precision.master", "precision.compute"},
+                   "SPLIT keeps the low bits of bf16 weights; use compute BF16, or master MASTER_FP32");
+  }
+}
+
+void CheckMemory(const proto::MemorySpec& spec, const Job& job, SpecErrors& errors) {
+  const MemoryConfig& memory = job.memory;
+  const bool has_ends = spec.has_first_layers() || spec.has_last_layers();
+  const std::string first_given = spec.has_every_nth()      ? "memory.every_nth"
+                                  : spec.has_first_layers() ? "memory.first_layers"
+                                                            : "memory.last_layers";
+  if (spec.has_every_nth() && has_ends) {
+    errors.AddRule({"memory.every_nth", "memory.first_layers", "memory.last_layers"},
+                   "every_nth does not go with first_layers and last_layers; keep one choice of blocks");
+  }
+  if (has_ends && memory.first_layers + memory.last_layers == 0) {
+    errors.AddRule({first_given, "memory.first_layers", "memory.last_layers"},
+                   "first_layers and last_layers choose no block; give a number, or leave both out for all blocks");
+  }
+  if ((spec.has_every_nth() || has_ends) && memory.retention == RetentionPreset::kKeepAll) {
+    errors.AddRule({first_given, "memory.retention"},
+                   "retention KEEP_ALL recomputes nothing that blocks could be chosen for; choose another, or leave "
+                   "every_nth, first_layers and last_layers out");
+  }
+  const auto* decoder = std::get_if<DecoderConfig>(&job.model);
+  if (decoder != nullptr && memory.first_layers + memory.last_layers > decoder->layers) {
+    errors.AddRule({first_given, "memory.first_layers", "memory.last_layers", "model.decoder.layers"},
+                   absl::StrCat("first_layers ", memory.first_layers, " and last_layers ", memory.last_layers,
+                                " are more than the model's ", decoder->layers, " layers"));
+  }
+}
+
+void CheckOptimizer(const OptimizerConfig& optimizer, SpecErrors& errors) {
+  const bool scales = optimizer.scaling != ScalingRule::kConstant;
+  if (scales && optimizer.base_batch == 0) {
+    errors.AddRule({"optimizer.scaling", "optimizer.base_batch"},
+                   "scales by global_batch / base_batch; give base_batch, the sequences per step that learning_rate "
+                   "is for");
+  }
+  if (!scales && optimizer.base_batch > 0) {
+    errors.AddRule({"optimizer.base_batch", "optimizer.scaling"},
+                   "only scaling LINEAR or SQUARE_ROOT reads it; choose one, or leave it out");
+  }
+}
+
+void CheckSchedule(const proto::LearningRateSpec& spec, const Job& job, SpecErrors& errors) {
+  const LearningRateConfig& schedule = job.schedule;
+  if (spec.has_steps() == spec.has_epochs()) {
+    errors.AddRule({"schedule.steps", "schedule.epochs"},
+                   spec.has_steps() ? "steps and epochs are both given; keep one"
+                                    : "missing; give steps, or epochs, as the length of the run");
+  }
+  if ((schedule.warmup_steps > 0) + (schedule.warmup_samples > 0) + (schedule.warmup_tokens > 0) > 1) {
+    errors.AddRule({"schedule.warmup_steps", "schedule.warmup_samples", "schedule.warmup_tokens"},
+                   "more than one of warmup_steps, warmup_samples and warmup_tokens is given; keep one");
+  }
+  // In 128 bits: each factor is in its range, their product need not be in 64.
+  const unsigned __int128 samples = static_cast<unsigned __int128>(schedule.steps) * job.batch.global_batch;
+  const struct { const char* path; int64_t warmup; unsigned __int128 run; } warmups[] = {
+      {"schedule.warmup_steps", schedule.warmup_steps, static_cast<unsigned __int128>(schedule.steps)},
+      {"schedule.warmup_samples", schedule.warmup_samples, samples},
+      {"schedule.warmup_tokens", schedule.warmup_tokens, samples * job.batch.sequence_length},
+  };
+  for (const auto& [path, warmup, run] : warmups) {
+    if (spec.has_steps() && static_cast<unsigned __int128>(warmup) > run) {
+      errors.AddRule({path, "schedule.steps", "batch.global_batch", "batch.sequence_length"},
+                     absl::StrCat("found ", warmup, ", longer than the whole run of ", static_cast<uint64_t>(run)));
+    } else if (spec.has_steps() && schedule.shape == CurveShape::kWarmupStableDecay &&
+               warmup > (1 - schedule.decay_fraction) * static_cast<double>(run) * (1 + 1e-9)) {
+      errors.AddRule({path, "schedule.decay_fraction", "schedule.steps", "batch.global_batch", "batch.sequence_length"},
+                     absl::StrCat("found ", warmup, ", which reaches into the decay, the last ",
+                                  NumberText(schedule.decay_fraction), " of the run; shorten one of them"));
+    }
+  }
+  if (spec.has_final_fraction() && schedule.shape == CurveShape::kConstant) {
+    errors.AddRule({"schedule.final_fraction", "schedule.shape"}, "shape CONSTANT stays at the peak; leave it out");
+  }
+  if (spec.has_decay_fraction() && schedule.shape != CurveShape::kWarmupStableDecay) {
+    errors.AddRule({"schedule.decay_fraction", "schedule.shape"},
+                   "only shape WARMUP_STABLE_DECAY reads it; choose that, or leave it out");
+  }
+}
+
+}  // namespace
+
+void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
+  CheckName(job.name, *errors);
+  CheckModelRules(spec.model(), job.model, job.batch.sequence_length, errors);
+  CheckData(job, *errors);
+  CheckSharding(spec.sharding(), job.sharding, *errors);
+  CheckPrecision(job.precision, *errors);
+  CheckMemory(spec.memory(), job, *errors);
+  CheckOptimizer(job.optimizer, *errors);
+  CheckSchedule(spec.schedule(), job, *errors);
+  CheckSizes(job, errors);
+}
+
+}  // namespace shale

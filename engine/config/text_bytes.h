@@ -1,0 +1,14 @@
+// Telling text from other bytes.
+#pragma once
+
+#include <cstddef>
+
+#include "absl/strings/string_view.h"
+
+namespace shale {
+
+// The offset of the first byte that clean text does not hold, npos if there is none. Clean text is well-formed UTF-8
+// (no overlong forms, no surrogates, nothing above U+10FFFF) without control characters other than tab and line ends.
+size_t FindNonText(absl::string_view bytes);
+
+}  // namespace shale

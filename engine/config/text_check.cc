@@ -1,0 +1,252 @@
+#include "engine/config/text_check.h"
+
+#include <limits>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/config/names.h"
+#include "engine/config/ranges.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+
+namespace shale {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::OneofDescriptor;
+using google::protobuf::io::Tokenizer;
+
+// Walks the tokens once, with a stack of the messages that are open (no recursion, whatever the text).
+class TextChecker : google::protobuf::io::ErrorCollector {
+ public:
+  TextChecker(absl::string_view text, const Descriptor& root, const TextSource& source, SpecErrors* errors)
+      : root_(root), source_(source), errors_(*errors), input_(text.data(), static_cast<int>(text.size())),
+        tokenizer_(&input_, this) {
+    // As the protobuf text parser sets its own.
+    tokenizer_.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
+    tokenizer_.set_allow_f_after_float(true);
+    tokenizer_.set_require_space_after_number(false);
+    tokenizer_.set_allow_multiline_strings(true);
+    tokenizer_.Next();
+  }
+
+  void Check(const Descriptor& type) {
+    open_.push_back({&type, source_.prefix, ""});
+    while (!stopped_) {
+      if (AtEnd()) {
+        if (open_.size() > 1) Stop(absl::StrCat("the text ends where \"", open_.back().closing, "\" is missing"));
+        return;
+      }
+      if (open_.size() > 1 && At(open_.back().closing)) {
+        CloseMessage();
+      } else if (open_.size() == 1 && source_.one_field && fields_ > 0) {
+        Stop(absl::StrCat("found ", Current(), " after the value; give one value"));
+      } else {
+        Field();
+      }
+    }
+  }
+
+ private:
+  struct OpenMessage {
+    const Descriptor* type;
+    std::string path;
+    std::string closing;  // Token that ends it.
+    std::set<const FieldDescriptor*> fields;
+    std::set<const OneofDescriptor*> oneofs;
+  };
+
+  // What the tokenizer finds: a string without an end, a character that belongs to no token.
+  void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
+    if (!stopped_) errors_.AddAt(Location(line, column), open_.empty() ? "" : open_.back().path, message);
+    stopped_ = true;
+  }
+
+  bool At(absl::string_view token) {
+    return tokenizer_.current().text == token && !AtType(Tokenizer::TYPE_STRING);
+  }
+  bool AtType(Tokenizer::TokenType type) { return tokenizer_.current().type == type; }
+  bool AtEnd() { return AtType(Tokenizer::TYPE_END); }
+  std::string Current() { return AtEnd() ? "the end" : Quoted(tokenizer_.current().text); }
+
+  bool Skip(absl::string_view token) {
+    if (!At(token)) return false;
+    tokenizer_.Next();
+    return true;
+  }
+
+  SpecLocation Location(int line, int column) const {
+    return source_.has_lines ? SpecLocation{source_.name, line + 1, column + 1} : SpecLocation{source_.name};
+  }
+  SpecLocation Here() { return Location(tokenizer_.current().line, tokenizer_.current().column); }
+
+  // Syntax that leaves no place to go on from.
+  void Stop(absl::string_view message) {
+    if (!stopped_) errors_.AddAt(Here(), open_.back().path, message);
+    stopped_ = true;
+  }
+
+  void Field() {
+    if (!AtType(Tokenizer::TYPE_IDENTIFIER)) return Stop(absl::StrCat("found ", Current(), "; expected a field name"));
+    const std::string name = tokenizer_.current().text;
+    const SpecLocation place = Here();
+    OpenMessage& message = open_.back();
+    const std::string path = message.path.empty() ? name : absl::StrCat(message.path, ".", name);
+    if (open_.size() == 1) ++fields_;
+    tokenizer_.Next();
+    const FieldDescriptor* field = message.type->FindFieldByName(name);
+    if (field == nullptr) {
+      errors_.AddAt(place, path, UnknownFieldMessage(root_, *message.type, name));
+      return SkipUnknown();
+    }
+    NoteTwice(message, *field, path, place);
+    if (!field->is_repeated()) errors_.Locate(path, place);
+    const bool is_message = field->message_type() != nullptr;
+    if (!Skip(":") && !is_message) return Stop(absl::StrCat("found ", Current(), " after ", path, "; expected \":\""));
+    if (field->is_repeated() && Skip("[")) {
+      List(*field, path, place);
+    } else if (is_message) {
+      return OpenBody(*field, path);  // Its end skips the separator.
+    } else {
+      Value(*field, path, place);
+    }
+    SkipSeparator();
+  }
+
+  void NoteTwice(OpenMessage& message, const FieldDescriptor& field, const std::string& path,
+                 const SpecLocation& place) {
+    if (field.is_repeated()) return;
+    if (!message.fields.insert(&field).second) {
+      errors_.AddAt(place, path, "given twice; keep one");
+    } else if (const OneofDescriptor* oneof = field.real_containing_oneof()) {
+      if (!message.oneofs.insert(oneof).second) {
+        errors_.AddAt(place, path, absl::StrCat("given beside another ", oneof->name(), "; keep one"));
+      }
+    }
+  }
+
+  void OpenBody(const FieldDescriptor& field, const std::string& path) {
+    const bool angle = At("<");
+    if (!angle && !At("{")) return Stop(absl::StrCat("found ", Current(), " after ", path, "; expected \"{\""));
+    tokenizer_.Next();
+    open_.push_back({field.message_type(), path, angle ? ">" : "}"});
+  }
+
+  void CloseMessage() {
+    open_.pop_back();
+    tokenizer_.Next();
+    SkipSeparator();
+  }
+
+  void SkipSeparator() {
+    if (!Skip(",")) Skip(";");
+  }
+
+  // The values of a list; the spec has no lists of messages.
+  void List(const FieldDescriptor& field, const std::string& path, const SpecLocation& place) {
+    if (Skip("]")) return;
+    do {
+      Value(field, path, place);
+      if (stopped_) return;
+    } while (Skip(","));
+    if (!Skip("]")) Stop(absl::StrCat("found ", Current(), " in the list ", path, "; expected \",\" or \"]\""));
+  }
+
+  void Value(const FieldDescriptor& field, std::string path, const SpecLocation& place) {
+    if (field.is_repeated()) {
+      absl::StrAppend(&path, "[", items_[path]++, "]");
+      errors_.Locate(path, place);
+    }
+    const bool negative = Skip("-");
+    if (AtEnd() || AtType(Tokenizer::TYPE_SYMBOL)) {
+      return Stop(absl::StrCat("found ", Current(), " after ", path, ":; expected a value"));
+    }
+    const Tokenizer::Token token = tokenizer_.current();
+    const std::string found = absl::StrCat(negative ? "-" : "", token.text);
+    tokenizer_.Next();
+    while (token.type == Tokenizer::TYPE_STRING && AtType(Tokenizer::TYPE_STRING)) tokenizer_.Next();
+    const std::string wrong = ValueError(field, token, negative, found, path);
+    if (!wrong.empty()) errors_.AddAt(place, path, wrong);
+  }
+
+  // What is wrong with a value, empty if nothing is.
+  std::string ValueError(const FieldDescriptor& field, const Tokenizer::Token& token, bool negative,
+                         const std::string& found, const std::string& path) {
+    const bool is_integer = token.type == Tokenizer::TYPE_INTEGER;
+    const bool is_name = token.type == Tokenizer::TYPE_IDENTIFIER && !negative;
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_ENUM:
+        if (is_name && FindEnumValue(*field.enum_type(), token.text) != nullptr) return "";
+        return EnumMessage(*field.enum_type(), found);
+      case FieldDescriptor::CPPTYPE_BOOL:
+        if (is_name && (token.text == "true" || token.text == "false")) return "";
+        return absl::StrCat("found ", Quoted(found), "; allowed: true, false");
+      case FieldDescriptor::CPPTYPE_STRING:
+        if (token.type == Tokenizer::TYPE_STRING && !negative) return "";
+        return absl::StrCat("found ", Quoted(found), "; expected text in quotes");
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        if (token.type == Tokenizer::TYPE_FLOAT || IsNonFinite(token)) return "";
+        if (is_integer && IsDecimal(token.text)) return "";
+        return absl::StrCat("found ", Quoted(found), "; expected a number, ", RangeText(path));
+      default: {
+        const bool is_signed = field.cpp_type() == FieldDescriptor::CPPTYPE_INT64;
+        const uint64_t max = is_signed ? std::numeric_limits<int64_t>::max() : std::numeric_limits<uint64_t>::max();
+        uint64_t value;
+        if (is_integer && IsDecimal(token.text) && (is_signed || !negative) &&
+            Tokenizer::ParseInteger(token.text, max, &value)) {
+          return "";
+        }
+        return absl::StrCat("found ", Quoted(found), "; expected a whole number, ", RangeText(path));
+      }
+    }
+  }
+
+  // No hexadecimal, and no octal: 010 would be 8.
+  static bool IsDecimal(const std::string& text) { return text.size() == 1 || text[0] != '0'; }
+
+  // Left to the check of ranges, which a binary spec needs too.
+  static bool IsNonFinite(const Tokenizer::Token& token) {
+    return token.type == Tokenizer::TYPE_IDENTIFIER &&
+           (absl::EqualsIgnoreCase(token.text, "nan") || absl::EqualsIgnoreCase(token.text, "inf") ||
+            absl::EqualsIgnoreCase(token.text, "infinity"));
+  }
+
+  // The value of a field that does not exist: anything in balanced brackets, or one value.
+  void SkipUnknown() {
+    if (!Skip(":") && !At("{") && !At("<")) return;
+    int depth = 0;
+    while (!AtEnd() && !stopped_) {
+      if (At("{") || At("<") || At("[")) ++depth;
+      if (At("}") || At(">") || At("]")) --depth;
+      if (depth < 0) return;  // No value at all: the bracket closes the message around.
+      const bool minus = At("-");
+      const bool text = AtType(Tokenizer::TYPE_STRING);
+      tokenizer_.Next();
+      if (depth == 0 && !minus && !(text && AtType(Tokenizer::TYPE_STRING))) break;
+    }
+    SkipSeparator();
+  }
+
+  const Descriptor& root_;
+  const TextSource& source_;
+  SpecErrors& errors_;
+  google::protobuf::io::ArrayInputStream input_;
+  Tokenizer tokenizer_;
+  std::vector<OpenMessage> open_;
+  std::map<std::string, int> items_;  // Values so far of each list field.
+  int fields_ = 0;                    // Given at the top level.
+  bool stopped_ = false;
+};
+
+}  // namespace
+
+void CheckSpecText(absl::string_view text, const Descriptor& root, const Descriptor& type, const TextSource& source,
+                   SpecErrors* errors) {
+  TextChecker(text, root, source, errors).Check(type);
+}
+
+}  // namespace shale
