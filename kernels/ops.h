@@ -409,6 +409,18 @@ struct Add {
   }
 };
 
+// total = x, or total += x when `accumulate`.
+struct Accumulate {
+  static constexpr absl::string_view kName = "Accumulate";
+  Tensor x_N, total_N;  // f32
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_N, Access::kRead);
+    v("total", op.total_N, op.accumulate ? Access::kReadWrite : Access::kWrite);
+  }
+};
+
 // A range of elements of a flat vector.
 struct ElementRange {
   int64_t begin = 0;
@@ -522,7 +534,7 @@ struct AdamW {
 using Op = std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
                         LayerNormForward, LayerNormBackward, GroupNormForward, GroupNormBackward, Rope,
                         AttentionForward, AttentionBackward, SwiGluForward, SwiGluBackward, GeluForward, GeluBackward,
-                        CrossEntropy, Sum, SumSquares, Copy, Add, ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate,
+                        CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate, ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate,
                         AdamW>;
 
 template <class Visitor>
@@ -532,6 +544,15 @@ void VisitOperands(Op& op, Visitor&& visitor) {
 template <class Visitor>
 void VisitOperands(const Op& op, Visitor&& visitor) {
   std::visit([&](const auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
+}
+
+// Sets `accumulate` of an op that has it; others are left alone.
+inline void SetAccumulate(Op& op, bool accumulate) {
+  std::visit(
+      [&](auto& o) {
+        if constexpr (requires { o.accumulate; }) o.accumulate = accumulate;
+      },
+      op);
 }
 
 inline absl::string_view NameOf(const Op& op) {

@@ -5,7 +5,8 @@
 //
 // Instructions stand in issue order: the order in which a rank's thread enqueues them. Each stream runs its own in that
 // order; `waits` order the streams among each other and are derived, with addresses known, by engine/memory/waits.h.
-// A section that repeats is a loop over micro-batches: planning for K = 1000 costs no more than for K = 3.
+// A section that repeats is a loop over the K micro-batches, one body for all of them: the plan for K = 1000 is the plan for
+// K = 1. What differs between the passes of a loop is said by the instruction (`last_pass_only`, `accumulate_after_first`).
 #pragma once
 
 #include <cstdint>
@@ -98,7 +99,12 @@ struct Instruction {
   StreamId stream = StreamId::kCompute;
   Phase phase = Phase::kForward;
   int32_t unit = -1;         // Index of the unit it works for; -1: the step.
-  int32_t micro_batch = -1;  // In a section that repeats: of the first pass. -1: the step.
+  int32_t micro_batch = -1;  // -1: the step. Else 0, plus the pass of its section.
+  // Issued in the last pass of its section only (the reductions of DEFERRED). Lifetimes treat it as issued in every pass;
+  // waits and checks must not take order from it in a pass in which it is not issued.
+  bool last_pass_only = false;
+  // The op is issued with `accumulate` unset in the first pass of its section, and set in the others.
+  bool accumulate_after_first = false;
   Tensor scratch;            // Bytes for the op's library, as an i16 vector; absent: none.
   std::vector<InstructionId> waits;  // On other streams: their latest issue must have finished.
 };
@@ -118,13 +124,19 @@ struct StepProgram {
   int64_t micro_batches = 1;       // K.
 };
 
-// Calls visitor(name, tensor, access) for every present operand of an instruction, scratch (a write) included.
+// Calls visitor(name, tensor, access) for every present operand of an instruction, scratch (a write) included, as of one
+// pass of its section: with `accumulate_after_first` the first pass writes what the others read and write.
 template <class Visitor>
-void VisitInstruction(const Instruction& instruction, Visitor&& visitor) {
+void VisitInstruction(const Instruction& instruction, bool first_pass, Visitor&& visitor) {
   const auto present = [&](absl::string_view name, const Tensor& t, Access access) {
     if (t.present()) visitor(name, t, access);
   };
-  if (const auto* op = std::get_if<Op>(&instruction.action)) {
+  if (const auto* op = std::get_if<Op>(&instruction.action);
+      op != nullptr && instruction.accumulate_after_first && first_pass) {
+    Op first = *op;
+    SetAccumulate(first, false);
+    VisitOperands(std::as_const(first), present);
+  } else if (op != nullptr) {
     VisitOperands(*op, present);
   } else if (const auto* collective = std::get_if<Collective>(&instruction.action)) {
     const bool scatter = collective->kind == CollectiveKind::kReduceScatterSum;

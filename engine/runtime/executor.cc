@@ -1,0 +1,206 @@
+#include "engine/runtime/executor.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace shale {
+namespace {
+
+// Calls visitor(tensor) for every operand of an instruction that can be changed.
+template <class Visitor>
+void VisitTensors(Instruction& instruction, Visitor&& visitor) {
+  if (Op* op = std::get_if<Op>(&instruction.action)) {
+    VisitOperands(*op, [&](absl::string_view, Tensor& t, Access) { visitor(t); });
+  } else if (auto* collective = std::get_if<Collective>(&instruction.action)) {
+    visitor(collective->local);
+    visitor(collective->full);
+  } else {
+    visitor(std::get<HostCopy>(instruction.action).device);
+  }
+  visitor(instruction.scratch);
+}
+
+absl::Status WantSize(HostItem item, int64_t found, int64_t wanted) {
+  if (found >= wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("step input ", ToString(item), " has ", found, " elements, the program reads ", wanted));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device, Ops& ops, Communicator* gather,
+                                                                 Communicator* reduce, int rank, int64_t arena_bytes) {
+  std::unique_ptr<RankRuntime> runtime(new RankRuntime(device, ops, gather, reduce, rank));
+  SHALE_ASSIGN_OR_RETURN(runtime->arena_, device.Allocate(arena_bytes));
+  runtime->meter_ = std::make_unique<MemoryMeter>(runtime->arena_->base(), arena_bytes);
+  for (int s = 0; s < kStreams; ++s) {
+    SHALE_ASSIGN_OR_RETURN(runtime->streams_[s], device.CreateStream(ToString(static_cast<StreamId>(s))));
+    runtime->streams_[s]->set_meter(runtime->meter_.get());
+  }
+  return runtime;
+}
+
+Communicator* RankRuntime::communicator(StreamId id) {
+  if (id == StreamId::kGather) return gather_;
+  return id == StreamId::kReduce ? reduce_ : nullptr;
+}
+
+void RankRuntime::Abort(const absl::Status& reason) {
+  if (gather_ != nullptr) gather_->Abort(reason);
+  if (reduce_ != nullptr) reduce_->Abort(reason);
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& program, const MemoryPlan& plan,
+                                                           RankRuntime& runtime, const ExecutorOptions& options) {
+  if (plan.peak_bytes > runtime.arena().size_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan needs ", plan.peak_bytes, " bytes, the arena has ",
+                                                   runtime.arena().size_bytes()));
+  }
+  std::unique_ptr<Executor> executor(new Executor(program, plan, runtime, options));
+  SHALE_RETURN_IF_ERROR(executor->Bind());
+  return executor;
+}
+
+absl::Status Executor::Bind() {
+  bound_ = program_.instructions;
+  varies_.assign(bound_.size(), false);
+  events_.resize(bound_.size());
+  for (size_t id = 0; id < bound_.size(); ++id) {
+    Instruction& instruction = bound_[id];
+    varies_[id] = instruction.accumulate_after_first;
+    VisitTensors(instruction, [&](Tensor& t) {
+      if (!t.present()) return;
+      const Location& where = t.where;
+      t.data = runtime_.arena().base() + plan_.addresses[where.symbol] + where.offset_bytes +
+               runtime_.rank() * where.rank_stride_bytes;
+      if (program_.buffers[where.symbol].slots > 1) varies_[id] = true;
+    });
+    if (Op* op = std::get_if<Op>(&instruction.action)) {
+      if (auto* adamw = std::get_if<AdamW>(op)) {
+        adamw->slice_begin = adamw->sharded ? runtime_.rank() * adamw->gradient_P.elements() : 0;
+      }
+      SHALE_RETURN_IF_ERROR(Validate(*op));
+      SHALE_RETURN_IF_ERROR(runtime_.ops().Prepare(*op));
+      if (instruction.accumulate_after_first) {
+        Op first = *op;
+        SetAccumulate(first, false);
+        SHALE_RETURN_IF_ERROR(runtime_.ops().Prepare(first));
+      }
+    }
+    for (InstructionId wait : instruction.waits) {
+      if (events_[wait] != nullptr) continue;
+      SHALE_ASSIGN_OR_RETURN(events_[wait], runtime_.device().CreateEvent());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
+  absl::Status status = Issue(inputs, outputs);
+  // Peers wait in collectives for what this rank will not issue any more.
+  if (!status.ok()) runtime_.Abort(status);
+  absl::Status finished = Synchronize();
+  return status.ok() ? finished : status;
+}
+
+absl::Status Executor::Synchronize() {
+  absl::Status first;
+  // Compute first: when it failed, communication waits for peers that wait for us.
+  for (StreamId id : {StreamId::kCompute, StreamId::kCopy, StreamId::kReduce, StreamId::kGather}) {
+    absl::Status status = runtime_.stream(id).Synchronize();
+    if (status.ok()) continue;
+    if (first.ok()) {
+      first = status;
+      runtime_.Abort(status);
+    }
+  }
+  return first;
+}
+
+absl::Status Executor::Issue(const StepInputs& inputs, StepOutputs& outputs) {
+  for (const Section& section : program_.sections) {
+    for (int64_t pass = 0; pass < section.repeat; ++pass) {
+      for (InstructionId id = section.begin; id < section.end; ++id) {
+        if (bound_[id].last_pass_only && pass + 1 < section.repeat) continue;
+        SHALE_RETURN_IF_ERROR(IssueInstruction(id, pass, inputs, outputs));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass, const StepInputs& inputs,
+                                        StepOutputs& outputs) {
+  const Instruction* instruction = &bound_[id];
+  Instruction of_pass;
+  if (varies_[id]) {
+    of_pass = bound_[id];
+    if (of_pass.accumulate_after_first) SetAccumulate(std::get<Op>(of_pass.action), pass > 0);
+    VisitTensors(of_pass, [&](Tensor& t) {
+      if (!t.present()) return;
+      const Buffer& buffer = program_.buffers[t.where.symbol];
+      if (buffer.slots > 1) t.data = static_cast<std::byte*>(t.data) + pass * buffer.slot_bytes;
+    });
+    instruction = &of_pass;
+  }
+  Stream& stream = runtime_.stream(instruction->stream);
+  for (InstructionId wait : instruction->waits) SHALE_RETURN_IF_ERROR(stream.Wait(*events_[wait]));
+  if (options_.observer != nullptr) options_.observer->Before(id, pass, *instruction);
+  SHALE_RETURN_IF_ERROR(Launch(*instruction, pass, inputs, outputs));
+  if (events_[id] != nullptr) SHALE_RETURN_IF_ERROR(stream.Record(*events_[id]));
+  if (options_.synchronous || options_.observer != nullptr) {
+    if (absl::Status status = stream.Synchronize(); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("instruction ", id, " (", NameOf(*instruction), ", unit ",
+                                       instruction->unit < 0 ? "-" : program_.units[instruction->unit],
+                                       ", micro-batch ", pass, "): ", status.message()));
+    }
+    if (options_.observer != nullptr) options_.observer->After(id, pass, *instruction);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Launch(const Instruction& bound, int64_t pass, const StepInputs& inputs, StepOutputs& outputs) {
+  Stream& stream = runtime_.stream(bound.stream);
+  if (const Op* op = std::get_if<Op>(&bound.action)) {
+    const Scratch scratch{static_cast<std::byte*>(bound.scratch.data), bound.scratch.extent_bytes()};
+    return runtime_.ops().Launch(*op, scratch, stream);
+  }
+  if (const auto* collective = std::get_if<Collective>(&bound.action)) {
+    Communicator* communicator = runtime_.communicator(bound.stream);
+    SHALE_CHECK(communicator != nullptr) << "a collective on stream " << ToString(bound.stream) << " of a lone rank";
+    switch (collective->kind) {
+      case CollectiveKind::kAllGather: return communicator->AllGather(collective->local, collective->full, stream);
+      case CollectiveKind::kReduceScatterSum:
+        return communicator->ReduceScatterSum(collective->full, collective->local, stream);
+      case CollectiveKind::kAllReduceSum: return communicator->AllReduceSum(collective->full, stream);
+    }
+  }
+  return CopyItem(std::get<HostCopy>(bound.action), pass, inputs, outputs, stream);
+}
+
+absl::Status Executor::CopyItem(const HostCopy& copy, int64_t micro_batch, const StepInputs& inputs,
+                                StepOutputs& outputs, Stream& stream) {
+  const Tensor& device = copy.device;
+  const int64_t elements = device.elements(), bytes = device.extent_bytes();
+  const auto tokens = [&](absl::Span<const int32_t> all, int64_t begin) -> absl::Status {
+    SHALE_RETURN_IF_ERROR(WantSize(copy.item, std::ssize(all), begin + elements));
+    return stream.Copy(device.data, all.data() + begin, bytes);
+  };
+  switch (copy.item) {
+    case HostItem::kInputs: return tokens(inputs.inputs, micro_batch * elements);
+    case HostItem::kTargets: return tokens(inputs.targets, micro_batch * elements);
+    case HostItem::kRows: return tokens(inputs.rows, 0);
+    case HostItem::kHyper: return stream.Copy(device.data, inputs.hyper.data(), bytes);
+    case HostItem::kValidTokens: return stream.Copy(device.data, &inputs.valid_tokens, bytes);
+    case HostItem::kTotals: return stream.Copy(outputs.totals.data(), device.data, bytes);
+    case HostItem::kGlobalTokens: return stream.Copy(&outputs.global_tokens, device.data, bytes);
+    case HostItem::kLogits:
+      outputs.logits.resize(bytes);
+      return stream.Copy(outputs.logits.data(), device.data, bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shale

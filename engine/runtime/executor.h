@@ -1,0 +1,114 @@
+// The executor: walks a step program on one rank's streams. It allocates nothing while it runs and decides nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/memory/plan.h"
+#include "engine/step/program.h"
+#include "kernels/device/device.h"
+#include "kernels/op_backend.h"
+#include "sharding/comm/communicator.h"
+
+namespace shale {
+
+// What one rank runs on: its arena, its streams, its communicators. Shared by the executors of a job's programs, of which
+// one runs at a time. Borrows ops and communicators. With one rank the communicators may be null.
+class RankRuntime {
+ public:
+  static absl::StatusOr<std::unique_ptr<RankRuntime>> Create(Device& device, Ops& ops, Communicator* gather,
+                                                             Communicator* reduce, int rank, int64_t arena_bytes);
+
+  Ops& ops() { return ops_; }
+  int rank() const { return rank_; }
+  Arena& arena() { return *arena_; }
+  Device& device() { return device_; }
+  Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
+  // The communicator that works on `id`; null: none does.
+  Communicator* communicator(StreamId id);
+  // Highest byte of the arena that any launch or copy has touched, one past: measured apart from the plan.
+  int64_t measured_peak_bytes() const { return meter_->peak_bytes(); }
+  // Unblocks this rank and its peers after a failure. Any thread.
+  void Abort(const absl::Status& reason);
+
+ private:
+  RankRuntime(Device& device, Ops& ops, Communicator* gather, Communicator* reduce, int rank)
+      : device_(device), ops_(ops), gather_(gather), reduce_(reduce), rank_(rank) {}
+  Device& device_;
+  Ops& ops_;
+  Communicator* gather_;
+  Communicator* reduce_;
+  int rank_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<MemoryMeter> meter_;
+  std::array<std::unique_ptr<Stream>, kStreams> streams_;  // Last: their threads end first.
+};
+
+// The host's side of a step, for one rank. Sizes as the program's HostCopy instructions want them; micro-batch by
+// micro-batch. Must stay valid until Run returns.
+struct StepInputs {
+  absl::Span<const int32_t> inputs;   // [K, B, S]
+  absl::Span<const int32_t> targets;  // [K, B, S]
+  absl::Span<const int32_t> rows;     // [B]
+  std::array<float, kHyperSize> hyper = {};
+  int64_t valid_tokens = 0;  // Of this rank.
+};
+
+struct StepOutputs {
+  std::array<double, kTotalSize> totals = {};  // Over all ranks.
+  int64_t global_tokens = 0;
+  std::vector<std::byte> logits;  // [B, V] in the compute dtype.
+};
+
+// Sees every instruction of a run: for checks. Implies that instructions run one at a time.
+class ExecutionObserver {
+ public:
+  virtual ~ExecutionObserver() = default;
+  // `instruction` with operands bound to memory, before and after it ran.
+  virtual void Before(InstructionId id, int64_t pass, const Instruction& instruction) = 0;
+  virtual void After(InstructionId id, int64_t pass, const Instruction& instruction) = 0;
+};
+
+struct ExecutorOptions {
+  bool synchronous = false;               // One instruction at a time: an error names its instruction.
+  ExecutionObserver* observer = nullptr;  // Borrowed.
+};
+
+class Executor {
+ public:
+  // Binds the program to the runtime's arena and prepares its ops. `program` and `plan` must outlive the executor.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(const StepProgram& program, const MemoryPlan& plan,
+                                                          RankRuntime& runtime, const ExecutorOptions& options);
+
+  // Runs the program once; on the rank's launching thread. After an error the peers are unblocked, and the runtime cannot
+  // be used again.
+  absl::Status Run(const StepInputs& inputs, StepOutputs& outputs);
+
+ private:
+  Executor(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime, const ExecutorOptions& options)
+      : program_(program), plan_(plan), runtime_(runtime), options_(options) {}
+
+  absl::Status Bind();
+  absl::Status Issue(const StepInputs& inputs, StepOutputs& outputs);
+  absl::Status IssueInstruction(InstructionId id, int64_t pass, const StepInputs& inputs, StepOutputs& outputs);
+  absl::Status Launch(const Instruction& bound, int64_t pass, const StepInputs& inputs, StepOutputs& outputs);
+  absl::Status CopyItem(const HostCopy& copy, int64_t micro_batch, const StepInputs& inputs, StepOutputs& outputs,
+                        Stream& stream);
+  absl::Status Synchronize();
+
+  const StepProgram& program_;
+  const MemoryPlan& plan_;
+  RankRuntime& runtime_;
+  const ExecutorOptions options_;
+  std::vector<Instruction> bound_;             // Operands as of the first pass.
+  std::vector<bool> varies_;                   // By instruction: differs from pass to pass.
+  std::vector<std::unique_ptr<Event>> events_;  // By instruction; null: nobody waits for it.
+};
+
+}  // namespace shale

@@ -1,0 +1,323 @@
+#include "engine/step/compile.h"
+
+#include <memory>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "engine/step/gather.h"
+#include "engine/step/reduce.h"
+#include "engine/step/retention.h"
+#include "engine/step/unit_emitter.h"
+
+namespace shale {
+namespace {
+
+// The buffers of a step that belong to no unit.
+struct StepData {
+  Tensor hyper, valid_tokens, loss_scale, update, logits;
+};
+
+class StepCompiler {
+ public:
+  StepCompiler(const ModelGraph& model, const StepOptions& options, const Ops& ops)
+      : model_(model), options_(options), writer_(ops) {}
+
+  absl::StatusOr<CompiledStep> Compile() {
+    SHALE_ASSIGN_OR_RETURN(state_, DeclareState(model_, options_, writer_));
+    for (const UnitGraph& unit : model_.units) writer_.program().units.push_back(unit.name);
+    writer_.program().micro_batches = options_.micro_batches;
+    PlanUnits();
+    gatherer_.emplace(model_, options_, state_, GatherUses(), writer_);
+    reducer_.emplace(model_, options_, state_, writer_);
+    EmitBegin();
+    if (layered_) {
+      EmitLayered();
+    } else {
+      EmitBody();
+    }
+    writer_.BeginSection(1);
+    EmitEnd();
+    CompiledStep compiled;
+    compiled.state = std::move(state_);
+    compiled.program = writer_.Finish();
+    return compiled;
+  }
+
+ private:
+  int units() const { return static_cast<int>(model_.units.size()); }
+  int last() const { return units() - 1; }
+  bool training() const { return model_.mode == GraphMode::kTraining; }
+
+  // Decides what is kept, and makes the buffers between units: in LAYERED a slot for every micro-batch.
+  void PlanUnits() {
+    layered_ = training() && options_.schedule == Schedule::kLayered;
+    const int64_t slots = layered_ ? options_.micro_batches : 1;
+    int64_t layers = 0;
+    for (const UnitGraph& unit : model_.units) layers += unit.layer >= 0;
+    for (int u = 0; u < units(); ++u) {
+      const UnitGraph& unit = model_.units[u];
+      kept_.push_back(DecideKept(unit, u == last(), options_.retention, layers));
+      unit_buffers_.push_back(std::make_unique<UnitBuffers>(unit, kept_[u], slots, writer_));
+      Tensor output, gradient;
+      if (unit.output >= 0) {
+        const Value& value = unit.values[unit.output];
+        output = writer_.AddTensor(value.name, BufferCategory::kActivationBoundaries, value.tensor, slots);
+        if (training()) {
+          gradient = writer_.AddTensor(absl::StrCat(value.name, ".gradient"), BufferCategory::kActivationBoundaries,
+                                       value.tensor, slots);
+        }
+      }
+      outputs_.push_back(output);
+      output_gradients_.push_back(gradient);
+    }
+  }
+
+  // Forward of every unit, the last one with its backward; then backward of the others.
+  std::vector<GatherUse> GatherUses() const {
+    std::vector<GatherUse> uses;
+    for (int u = 0; u < units(); ++u) {
+      const bool both = training() && u == last();
+      uses.push_back({u, Phase::kForward, GroupsRead(model_, model_.units[u], kept_[u], true, both)});
+    }
+    if (!training()) return uses;
+    for (int u = last() - 1; u >= 0; --u) {
+      uses.push_back({u, Phase::kBackward, GroupsRead(model_, model_.units[u], kept_[u], false, true)});
+    }
+    return uses;
+  }
+
+  void EmitBegin() {
+    const auto data = [&](absl::string_view name, DType dtype, int64_t n) {
+      return writer_.AddTensor(std::string(name), BufferCategory::kData, Tensor::Contiguous(dtype, {n}));
+    };
+    const EmitContext copy{.stream = StreamId::kCopy};
+    if (model_.mode == GraphMode::kLogits) {
+      data_.logits =
+          writer_.AddTensor("logits", BufferCategory::kLossWorkspace,
+                            Tensor::Contiguous(model_.compute_dtype, {model_.micro_batch, model_.vocabulary}));
+      return;
+    }
+    data_.valid_tokens = data("valid_tokens", DType::kInt64, 1);
+    writer_.Emit(copy, HostCopy{HostItem::kValidTokens, data_.valid_tokens});
+    if (options_.ranks > 1) {
+      writer_.Emit({.stream = StreamId::kReduce},
+                   Collective{.kind = CollectiveKind::kAllReduceSum, .full = data_.valid_tokens});
+    }
+    data_.loss_scale = data("loss_scale", DType::kFloat32, 1);
+    writer_.Emit({}, Op(LossScale{.valid_tokens_1 = data_.valid_tokens, .scale_1 = data_.loss_scale}));
+    if (!training()) return;
+    data_.hyper = data("hyper", DType::kFloat32, kHyperSize);
+    data_.update = data("update", DType::kFloat32, kUpdateSize);
+    writer_.Emit(copy, HostCopy{HostItem::kHyper, data_.hyper});
+  }
+
+  // SHARDED, DEFERRED, and programs without gradients: a micro-batch runs through all units.
+  void EmitBody() {
+    writer_.BeginSection(options_.micro_batches);
+    int use = 0;
+    for (int u = 0; u < units(); ++u) {
+      gatherer_->Prepare(use);
+      if (training() && u == last()) reducer_->BeginUnit(u, 0);
+      EmitForward(u, use++);
+      if (training() && u == last()) reducer_->EndUnit(u, 0);
+    }
+    if (!training()) return;
+    for (int u = last() - 1; u >= 0; --u) {
+      gatherer_->Prepare(use);
+      reducer_->BeginUnit(u, 0);
+      EmitBackward(u, use++);
+      reducer_->EndUnit(u, 0);
+    }
+  }
+
+  // LAYERED: all micro-batches run through a unit.
+  void EmitLayered() {
+    int use = 0;
+    const auto loop = [&](int u, bool backward) {
+      writer_.BeginSection(1);
+      gatherer_->Prepare(use);
+      const bool gradients = backward || u == last();
+      if (gradients) reducer_->BeginUnit(u, -1);
+      writer_.BeginSection(options_.micro_batches);
+      if (backward) {
+        EmitBackward(u, use++);
+      } else {
+        EmitForward(u, use++);
+      }
+      writer_.BeginSection(1);
+      if (gradients) reducer_->EndUnit(u, -1);
+    };
+    for (int u = 0; u < units(); ++u) loop(u, false);
+    for (int u = last() - 1; u >= 0; --u) loop(u, true);
+  }
+
+  void EmitForward(int u, int use) {
+    UnitEmitter emitter = MakeEmitter(u, use);
+    emitter.EmitForward();
+    if (training() && u == last()) emitter.EmitBackward();
+  }
+
+  void EmitBackward(int u, int use) { MakeEmitter(u, use).EmitBackward(); }
+
+  UnitEmitter MakeEmitter(int u, int use) {
+    return UnitEmitter(
+        model_.units[u], *unit_buffers_[u], u == last(), {.unit = u, .micro_batch = 0},
+        [this, u, use](const Value& value) { return Resolve(u, use, value); },
+        [this, u](Instruction& instruction, const std::vector<const Value*>& written) {
+          Accumulates(u, instruction, written);
+        },
+        writer_);
+  }
+
+  Tensor Resolve(int u, int use, const Value& value) {
+    const UnitGraph& unit = model_.units[u];
+    switch (value.role) {
+      case ValueRole::kActivation: return outputs_[u];
+      case ValueRole::kUnitInput: return outputs_[u - 1];
+      case ValueRole::kOutputGradient: return output_gradients_[u];
+      case ValueRole::kGradient: return output_gradients_[u - 1];
+      case ValueRole::kParameter: {
+        const Parameter& parameter = model_.parameters[value.parameter];
+        const ShardLayout::Placement* p = state_.groups[parameter.group].layout.Find(parameter.name);
+        return gatherer_->Full(use, parameter.group).Slice(0, p->offset_elements, p->elements);
+      }
+      case ValueRole::kParameterGradient: return reducer_->Gradient(u, value.parameter);
+      case ValueRole::kInputs: return Load(u, HostItem::kInputs, value);
+      case ValueRole::kTargets: return Load(u, HostItem::kTargets, value);
+      case ValueRole::kRows: return Load(u, HostItem::kRows, value);
+      case ValueRole::kLossScale: return data_.loss_scale;
+      case ValueRole::kLossTotal: return state_.totals.Slice(0, kTotalLoss, 1);
+      case ValueRole::kLogits: return data_.logits;
+    }
+    SHALE_CHECK(false) << unit.name << ": " << value.name;
+    return {};
+  }
+
+  // Brings data of the micro-batch to the device, for one pass of one unit: nothing grows with K.
+  Tensor Load(int u, HostItem item, const Value& value) {
+    const Tensor device = writer_.AddTensor(value.name, BufferCategory::kData, value.tensor);
+    writer_.Emit({.stream = StreamId::kCopy, .phase = Phase::kForward, .unit = u, .micro_batch = 0},
+                 HostCopy{item, device});
+    return device;
+  }
+
+  void Accumulates(int u, Instruction& instruction, const std::vector<const Value*>& written) {
+    if (written.front()->role == ValueRole::kLossTotal) {
+      instruction.accumulate_after_first = true;
+      SetAccumulate(std::get<Op>(instruction.action), true);
+      return;
+    }
+    std::vector<ParameterId> parameters;
+    for (const Value* value : written) parameters.push_back(value->parameter);
+    reducer_->SetAccumulation(u, instruction, parameters);
+  }
+
+  void EmitEnd() {
+    const EmitContext compute{.phase = Phase::kEnd}, copy{.stream = StreamId::kCopy, .phase = Phase::kEnd};
+    if (model_.mode == GraphMode::kLogits) {
+      writer_.Emit(copy, HostCopy{HostItem::kLogits, data_.logits});
+      return;
+    }
+    if (training()) {
+      EmitNorm();
+      if (options_.ranks > 1) EmitAllReduce(state_.totals);
+      EmitUpdate();
+    } else if (options_.ranks > 1) {
+      EmitAllReduce(state_.totals.Slice(0, kTotalLoss, 1));
+    }
+    writer_.Emit(copy, HostCopy{HostItem::kTotals, state_.totals});
+    writer_.Emit(copy, HostCopy{HostItem::kGlobalTokens, data_.valid_tokens});
+  }
+
+  void EmitAllReduce(const Tensor& data) {
+    writer_.Emit({.stream = StreamId::kReduce, .phase = Phase::kEnd},
+                 Collective{.kind = CollectiveKind::kAllReduceSum, .full = data});
+  }
+
+  // Each rank squares the slice that it owns; replicated gradients are sliced for that.
+  void EmitNorm() {
+    const EmitContext context{.phase = Phase::kUpdate};
+    bool first = true;
+    for (const GroupState& g : state_.groups) {
+      Tensor slice = g.own_gradient;
+      if (options_.strategy == Strategy::kNone && options_.ranks > 1) {
+        slice = slice.Slice(0, 0, g.layout.shard_elements());
+        slice.where.rank_stride_bytes = g.layout.shard_elements() * SizeOf(slice.dtype);
+      }
+      writer_.Emit(context, Op(SumSquares{.x_N = slice,
+                                          .total_1 = state_.totals.Slice(0, kTotalSquaredNorm, 1),
+                                          .accumulate = !first}));
+      first = false;
+    }
+    writer_.Emit(context, Op(FlagNonFinite{.totals_3 = state_.totals}));
+  }
+
+  void EmitUpdate() {
+    const EmitContext context{.phase = Phase::kUpdate};
+    writer_.Emit(context, Op(PrepareUpdate{.hyper_2 = data_.hyper,
+                                           .valid_tokens_1 = data_.valid_tokens,
+                                           .totals_3 = state_.totals,
+                                           .update_count_1 = state_.update_count,
+                                           .update_5 = data_.update,
+                                           .beta1 = options_.beta1,
+                                           .beta2 = options_.beta2}));
+    const bool regather = options_.ranks > 1 && (options_.strategy == Strategy::kOptimizer ||
+                                                 options_.strategy == Strategy::kGradients);
+    for (const GroupState& g : state_.groups) {
+      writer_.Emit(context,
+                   Op(AdamW{.update_5 = data_.update,
+                            .gradient_P = g.own_gradient,
+                            .weight_P = g.own_weight,
+                            .master_P = g.master,
+                            .low_P = g.low,
+                            .m_P = g.m,
+                            .v_P = g.v,
+                            .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
+                            .sharded = options_.strategy != Strategy::kNone,
+                            .beta1 = static_cast<float>(options_.beta1),
+                            .beta2 = static_cast<float>(options_.beta2),
+                            .epsilon = static_cast<float>(options_.epsilon),
+                            .weight_decay = static_cast<float>(options_.weight_decay)}));
+      if (!regather) continue;
+      writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
+                   Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
+    }
+  }
+
+  const ModelGraph& model_;
+  const StepOptions& options_;
+  ProgramWriter writer_;
+  JobState state_;
+  StepData data_;
+  bool layered_ = false;
+  std::vector<std::vector<bool>> kept_;
+  std::vector<std::unique_ptr<UnitBuffers>> unit_buffers_;
+  std::vector<Tensor> outputs_, output_gradients_;  // By unit.
+  std::optional<Gatherer> gatherer_;
+  std::optional<Reducer> reducer_;
+};
+
+}  // namespace
+
+absl::Status CheckCombination(Strategy strategy, Schedule schedule) {
+  if (schedule == Schedule::kSharded && (strategy == Strategy::kNone || strategy == Strategy::kOptimizer)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("strategy ", ToString(strategy),
+                     " keeps gradients unsharded, schedule SHARDED shards them: use strategy GRADIENTS, or schedule "
+                     "DEFERRED or LAYERED"));
+  }
+  if (schedule == Schedule::kDeferred && strategy == Strategy::kGradients) {
+    return absl::InvalidArgumentError(
+        "strategy GRADIENTS shards gradients, schedule DEFERRED keeps them unsharded: that is strategy OPTIMIZER; use "
+        "it, or schedule SHARDED or LAYERED");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
+  SHALE_CHECK(options.schedule != Schedule::kAuto && options.ranks >= 1 && options.micro_batches >= 1);
+  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.schedule));
+  return StepCompiler(model, options, ops).Compile();
+}
+
+}  // namespace shale

@@ -1,0 +1,27 @@
+// Compiles a model and its options into the program of one step.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "engine/graph/graph.h"
+#include "engine/step/options.h"
+#include "engine/step/program.h"
+#include "engine/step/state.h"
+
+namespace shale {
+
+// A program without waits (see memory/waits.h), and where the persistent state lies in its buffers.
+struct CompiledStep {
+  StepProgram program;
+  JobState state;
+};
+
+// Refuses a schedule that does not exist for the strategy, with the name of the one that does the same:
+//   NONE, OPTIMIZER with SHARDED -> GRADIENTS with SHARDED;  GRADIENTS with DEFERRED -> OPTIMIZER with DEFERRED.
+absl::Status CheckCombination(Strategy strategy, Schedule schedule);
+
+// By the graph's mode: kTraining, the whole optimizer step; kEvaluation, the loss of `micro_batches` micro-batches;
+// kLogits, the logits of one micro-batch. All programs of a job must be compiled with the same options, micro_batches
+// apart: then their persistent buffers are the same. `ops` is asked for scratch sizes only.
+absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops);
+
+}  // namespace shale

@@ -1,0 +1,41 @@
+// What the step compiler is told besides the model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/step/options_enums.h"
+
+namespace shale {
+
+// Which tensors that backward needs are computed again instead of kept.
+struct RetentionOptions {
+  RetentionPreset preset = RetentionPreset::kKeepAll;
+  // The blocks that the preset applies to, the others keep all: the first a and the last b when a + b > 0, else blocks
+  // 0, n, 2n, ...
+  int64_t every_nth = 1;
+  int64_t first_layers = 0;
+  int64_t last_layers = 0;
+  // Values to recompute besides, in any unit but the last: `*` matches any run of characters.
+  std::vector<std::string> patterns;
+};
+
+struct StepOptions {
+  Strategy strategy = Strategy::kFull;
+  Schedule schedule = Schedule::kSharded;  // Not kAuto.
+  int64_t ranks = 1;
+  int64_t micro_batches = 1;  // K, accumulation steps.
+  int64_t prefetch = 1;       // Units gathered ahead of the one in use.
+  bool reshard_after_forward = true;
+  MasterWeights master = MasterWeights::kFloat32;
+  RetentionOptions retention;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  // Parameters by name that do not decay; vectors never do.
+  std::vector<std::string> no_decay_patterns;
+};
+
+}  // namespace shale

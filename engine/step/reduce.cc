@@ -1,0 +1,145 @@
+#include "engine/step/reduce.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+
+namespace shale {
+namespace {
+
+// The elements of a flat group that a unit's backward does not write: gaps, and parameters (or rows of them) that only
+// another unit uses.
+std::vector<ElementRange> Unwritten(const ModelGraph& model, const UnitGraph& unit, GroupId group,
+                                    const ShardLayout& layout) {
+  std::vector<ElementRange> written;
+  const auto note = [&](const Op& op) {
+    VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
+      if (!t.present()) return;
+      const Value& value = unit.values[t.where.symbol];
+      if (value.role != ValueRole::kParameterGradient || model.parameters[value.parameter].group != group) return;
+      const int64_t begin =
+          layout.Find(model.parameters[value.parameter].name)->offset_elements + t.where.offset_bytes / SizeOf(t.dtype);
+      written.push_back({begin, begin + t.extent()});
+    });
+  };
+  for (const Node& node : unit.forward) note(node.op);
+  for (const Node& node : unit.backward) note(node.op);
+  std::sort(written.begin(), written.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
+  std::vector<ElementRange> unwritten;
+  int64_t at = 0;
+  for (const ElementRange& range : written) {
+    if (range.begin > at) unwritten.push_back({at, range.begin});
+    at = std::max(at, range.end);
+  }
+  if (at < layout.padded_elements()) unwritten.push_back({at, layout.padded_elements()});
+  return unwritten;
+}
+
+}  // namespace
+
+Reducer::Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer)
+    : model_(model),
+      options_(options),
+      state_(state),
+      writer_(writer),
+      layered_(options.schedule == Schedule::kLayered),
+      groups_written_(model.units.size()),
+      progress_(model.groups.size()) {
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    std::set<GroupId> groups;
+    for (const Value& value : model.units[u].values) {
+      if (value.role == ValueRole::kParameterGradient) groups.insert(model.parameters[value.parameter].group);
+    }
+    groups_written_[u].assign(groups.begin(), groups.end());
+    for (GroupId group : groups) ++progress_[group].units;
+  }
+}
+
+void Reducer::BeginUnit(int unit, int micro_batch) {
+  for (GroupId group : GroupsWritten(unit)) {
+    const GroupState& g = state_.groups[group];
+    if (g.full_gradient.present()) continue;
+    Tensor& gradient = progress_[group].unit_gradient;
+    gradient = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".unit_gradient"),
+                                 BufferCategory::kUnshardedGradients,
+                                 Tensor::Contiguous(DType::kFloat32, {g.layout.padded_elements()}));
+    auto ranges = std::make_shared<std::vector<ElementRange>>(Unwritten(model_, model_.units[unit], group, g.layout));
+    if (ranges->empty()) continue;
+    writer_.Emit({.phase = Phase::kBackward, .unit = unit, .micro_batch = micro_batch},
+                 Op(ZeroRanges{.x_N = gradient, .ranges = std::move(ranges)}));
+  }
+}
+
+Tensor Reducer::Gradient(int unit, ParameterId parameter) {
+  const GroupId group = model_.parameters[parameter].group;
+  const GroupState& g = state_.groups[group];
+  const Tensor& flat = g.full_gradient.present() ? g.full_gradient : progress_[group].unit_gradient;
+  SHALE_CHECK(flat.present()) << model_.units[unit].name << ": no gradient for " << model_.parameters[parameter].name;
+  const ShardLayout::Placement* placement = g.layout.Find(model_.parameters[parameter].name);
+  return flat.Slice(0, placement->offset_elements, placement->elements);
+}
+
+void Reducer::SetAccumulation(int unit, Instruction& instruction, const std::vector<ParameterId>& parameters) {
+  // A unit gradient of SHARDED is new in every micro-batch; every other buffer takes all of them.
+  int first_writes = 0;
+  bool every_micro_batch = false;
+  for (ParameterId parameter : parameters) {
+    const BufferId buffer = Gradient(unit, parameter).where.symbol;
+    first_writes += written_.insert({buffer, parameter}).second;
+    every_micro_batch = state_.groups[model_.parameters[parameter].group].full_gradient.present() || layered_;
+  }
+  SHALE_CHECK(first_writes == 0 || first_writes == std::ssize(parameters))
+      << model_.units[unit].name << ": one op writes a gradient for the first time and adds to another";
+  instruction.accumulate_after_first = first_writes > 0 && every_micro_batch;
+  SetAccumulate(std::get<Op>(instruction.action), first_writes == 0 || every_micro_batch);
+}
+
+void Reducer::EndUnit(int unit, int micro_batch) {
+  // The unit gradients that were being reduced while this unit ran may go now.
+  for (BufferId buffer : in_flight_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
+  in_flight_.clear();
+  for (GroupId group : GroupsWritten(unit)) {
+    ++progress_[group].units_done;
+    if (options_.ranks == 1) continue;
+    if (state_.groups[group].full_gradient.present()) {
+      ReduceStepGradient(unit, group, micro_batch);
+    } else {
+      ReduceUnitGradient(unit, group, micro_batch);
+    }
+  }
+}
+
+void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
+  if (progress_[group].units_done < progress_[group].units) return;
+  const GroupState& g = state_.groups[group];
+  Collective reduce{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = g.full_gradient};
+  if (options_.strategy == Strategy::kNone) {
+    reduce = {.kind = CollectiveKind::kAllReduceSum, .full = g.full_gradient};
+  }
+  Instruction& instruction = writer_.Emit(
+      {.stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch}, reduce);
+  instruction.last_pass_only = micro_batch >= 0;
+}
+
+void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
+  const GroupState& g = state_.groups[group];
+  const EmitContext context{
+      .stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch};
+  const Tensor full = progress_[group].unit_gradient;
+  in_flight_.push_back(full.where.symbol);
+  // Reduced once a step: straight into the shard.
+  if (layered_ && progress_[group].units == 1) {
+    writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
+    return;
+  }
+  const Tensor reduced = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".reduced"),
+                                           BufferCategory::kStaging, g.own_gradient);
+  writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
+  const bool first = progress_[group].units_done == 1;
+  Instruction& add =
+      writer_.Emit(context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !layered_}));
+  add.accumulate_after_first = first && !layered_;
+}
+
+}  // namespace shale

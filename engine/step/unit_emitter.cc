@@ -1,0 +1,159 @@
+#include "engine/step/unit_emitter.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace shale {
+namespace {
+
+// Makes a value available in backward: calls rerun(node), in order, for each of its producers that has not run again yet.
+template <class Rerun>
+void EnsureAvailable(const UnitGraph& unit, std::vector<bool>& available, std::vector<bool>& rerun_done, ValueId id,
+                     Rerun&& rerun) {
+  if (unit.values[id].role != ValueRole::kActivation || available[id]) return;
+  for (int node : unit.values[id].producers) {
+    if (rerun_done[node]) continue;
+    rerun(node);
+    rerun_done[node] = true;
+  }
+  available[id] = true;
+}
+
+// The op that recomputes `node`: from its kept sum, where it has one.
+const Op& RerunOp(const UnitGraph& unit, const std::vector<bool>& available, int node) {
+  const Node& n = unit.forward[node];
+  if (!n.from_sum) return n.op;
+  ValueId sum = -1;
+  VisitOperands(n.op, [&](absl::string_view name, const Tensor& t, Access) {
+    if (name == "sum") sum = t.where.symbol;
+  });
+  return sum >= 0 && available[sum] ? *n.from_sum : n.op;
+}
+
+std::vector<bool> AvailableAtStartOfBackward(const UnitGraph& unit, const std::vector<bool>& kept) {
+  std::vector<bool> available(unit.values.size(), true);
+  for (size_t id = 0; id < unit.values.size(); ++id) {
+    if (unit.values[id].role == ValueRole::kActivation) available[id] = kept[id];
+  }
+  return available;
+}
+
+}  // namespace
+
+UnitBuffers::UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer)
+    : unit_(unit), kept_(std::move(kept)), slots_(slots), writer_(writer), buffers_(unit.values.size()) {}
+
+Tensor UnitBuffers::Kept(ValueId id) {
+  if (!buffers_[id].present()) {
+    const Value& value = unit_.values[id];
+    buffers_[id] = writer_.AddTensor(value.name, BufferCategory::kActivations, value.tensor, slots_);
+  }
+  return buffers_[id];
+}
+
+UnitEmitter::UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
+                         Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer)
+    : unit_(unit),
+      buffers_(buffers),
+      last_unit_(last_unit),
+      context_(context),
+      resolver_(std::move(resolver)),
+      accumulation_(std::move(accumulation)),
+      writer_(writer),
+      bound_(unit.values.size()),
+      available_(unit.values.size(), true) {}
+
+Tensor UnitEmitter::Bind(ValueId id, Access access) {
+  if (bound_[id].present()) return bound_[id];
+  const Value& value = unit_.values[id];
+  if (id == unit_.output || id == unit_.input_gradient ||
+      (value.role != ValueRole::kActivation && value.role != ValueRole::kGradient)) {
+    return bound_[id] = resolver_(value);
+  }
+  if (value.role == ValueRole::kActivation && buffers_.IsKept(id) && !last_unit_) {
+    return bound_[id] = buffers_.Kept(id);
+  }
+  SHALE_CHECK(access != Access::kRead) << value.name << " is read before it is computed";
+  return bound_[id] = writer_.AddTensor(
+             value.name, last_unit_ ? BufferCategory::kLossWorkspace : BufferCategory::kWorkspace, value.tensor);
+}
+
+void UnitEmitter::EmitNode(Op op, Phase phase) {
+  std::vector<const Value*> accumulated;
+  // Reads first, so that a value that is read before anything wrote it is found out.
+  VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
+    if (!t.present()) return;
+    const Value& value = unit_.values[t.where.symbol];
+    if (value.role == ValueRole::kParameterGradient || value.role == ValueRole::kLossTotal) {
+      accumulated.push_back(&value);
+    }
+    const Tensor storage = Bind(t.where.symbol, access);
+    t.where.symbol = storage.where.symbol;
+    t.where.offset_bytes += storage.where.offset_bytes;
+    t.where.rank_stride_bytes = storage.where.rank_stride_bytes;
+  });
+  context_.phase = phase;
+  Instruction& instruction = writer_.Emit(context_, std::move(op));
+  if (!accumulated.empty()) accumulation_(instruction, accumulated);
+}
+
+void UnitEmitter::EmitForward() {
+  for (const Node& node : unit_.forward) EmitNode(node.op, Phase::kForward);
+}
+
+void UnitEmitter::EmitBackward() {
+  if (!last_unit_) {
+    std::vector<bool> kept(unit_.values.size());
+    for (size_t id = 0; id < kept.size(); ++id) kept[id] = buffers_.IsKept(static_cast<ValueId>(id));
+    available_ = AvailableAtStartOfBackward(unit_, kept);
+    rerun_done_.assign(unit_.forward.size(), false);
+    bound_.assign(unit_.values.size(), Tensor());
+  }
+  for (const Node& node : unit_.backward) {
+    EnsureReads(node.op);
+    EmitNode(node.op, Phase::kBackward);
+  }
+}
+
+void UnitEmitter::Ensure(ValueId id) {
+  EnsureAvailable(unit_, available_, rerun_done_, id, [&](int node) { Rerun(node); });
+}
+
+void UnitEmitter::EnsureReads(const Op& op) {
+  // An op that updates a value in place finds it as its earlier producers, rerun just before, have left it.
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+    if (t.present() && access == Access::kRead) Ensure(t.where.symbol);
+  });
+}
+
+void UnitEmitter::Rerun(int node) {
+  const Op& op = RerunOp(unit_, available_, node);
+  EnsureReads(op);
+  EmitNode(op, Phase::kRecompute);
+}
+
+std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
+                                bool forward, bool backward) {
+  std::set<GroupId> groups;
+  std::vector<bool> available = AvailableAtStartOfBackward(unit, kept), rerun_done(unit.forward.size(), false);
+  const std::function<void(const Op&, bool)> visit = [&](const Op& op, bool recompute) {
+    VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+      if (!t.present() || access != Access::kRead) return;
+      const Value& value = unit.values[t.where.symbol];
+      if (value.role == ValueRole::kParameter) groups.insert(model.parameters[value.parameter].group);
+      if (!recompute) return;
+      EnsureAvailable(unit, available, rerun_done, t.where.symbol,
+                      [&](int node) { visit(RerunOp(unit, available, node), true); });
+    });
+  };
+  if (forward) {
+    for (const Node& node : unit.forward) visit(node.op, false);
+  }
+  if (backward) {
+    for (const Node& node : unit.backward) visit(node.op, true);
+  }
+  return {groups.begin(), groups.end()};
+}
+
+}  // namespace shale

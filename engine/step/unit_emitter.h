@@ -1,0 +1,69 @@
+// Turns a unit's nodes into instructions: binds values to buffers, and recomputes what was not kept.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/step/writer.h"
+
+namespace shale {
+
+// Where the values of a unit that are not local to one pass lie.
+class UnitBuffers {
+ public:
+  // Activations of unit `index` that stay from forward to backward. `slots`: K when all micro-batches run through a unit
+  // before the next one, else 1.
+  UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer);
+
+  // The buffer of a kept activation, made at first use.
+  Tensor Kept(ValueId id);
+  bool IsKept(ValueId id) const { return kept_[id]; }
+
+ private:
+  const UnitGraph& unit_;
+  std::vector<bool> kept_;
+  int64_t slots_;
+  ProgramWriter& writer_;
+  std::vector<Tensor> buffers_;
+};
+
+// One pass of one unit: forward, backward, or both.
+class UnitEmitter {
+ public:
+  // Finds the buffer of a value that is no activation: input, gradients at the border, parameters, data.
+  using Resolver = std::function<Tensor(const Value&)>;
+  // Tells how an op that writes parameter gradients or the loss total adds up: called with the op and the written
+  // values' buffers, before it is emitted.
+  using AccumulationRule = std::function<void(Instruction&, const std::vector<const Value*>&)>;
+
+  UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
+              Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
+
+  void EmitForward();
+  void EmitBackward();
+
+ private:
+  Tensor Bind(ValueId id, Access access);
+  void EmitNode(Op op, Phase phase);
+  void Ensure(ValueId id);
+  void EnsureReads(const Op& op);
+  void Rerun(int node);
+
+  const UnitGraph& unit_;
+  UnitBuffers& buffers_;
+  const bool last_unit_;
+  EmitContext context_;
+  Resolver resolver_;
+  AccumulationRule accumulation_;
+  ProgramWriter& writer_;
+  std::vector<Tensor> bound_;    // By value, in this pass.
+  std::vector<bool> available_;   // By value: holds its final bytes.
+  std::vector<bool> rerun_done_;  // By forward node, in backward.
+};
+
+// Groups whose parameters are read by the forward nodes, or by backward with its recomputation.
+std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
+                                bool forward, bool backward);
+
+}  // namespace shale

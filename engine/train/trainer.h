@@ -1,0 +1,92 @@
+// Trainer: the embedding API. Trains the model of a job on the ranks of this process.
+//
+//   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob("job.textproto", {}));
+//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, Trainer::Create(job, {}));
+//   while (!trainer->done()) {
+//     SHALE_ASSIGN_OR_RETURN(StepReport report, trainer->Step());
+//   }
+//
+// No globals, no signal handlers, no exit: any number of trainers may live in one process. A trainer is used by one thread
+// at a time; RequestStop may be called from any. After an error from Step only destruction (and reading) may follow.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/config/job.h"
+#include "engine/planner/job_plan.h"
+
+namespace shale {
+
+struct StepReport {
+  int64_t step = 0;    // Counted from 1.
+  int64_t tokens = 0;  // Valid target tokens so far, over all ranks and steps.
+  int64_t step_tokens = 0;
+  double loss = 0;           // Mean over the valid tokens of the global batch; 0 when there are none.
+  double gradient_norm = 0;  // Before clipping.
+  double learning_rate = 0;
+  bool updated = true;  // False: nothing was valid, or something was not finite and the step was skipped.
+  double seconds = 0;
+  double tokens_per_second = 0;
+  double mfu = 0;  // Of peak_flops x ranks; 0 when no peak is known.
+  int64_t peak_bytes_planned = 0;   // Per rank.
+  int64_t peak_bytes_measured = 0;  // Largest over the ranks, so far.
+};
+
+struct EvaluationReport {
+  double loss = 0;  // Mean over valid tokens.
+  int64_t tokens = 0;
+};
+
+struct TrainerOptions {
+  // Peak FLOP/s of one rank, for MFU; 0: none is reported.
+  double peak_flops = 0;
+};
+
+class Trainer {
+ public:
+  // Plans the job, refuses it if it does not fit, opens the data, allocates, and initialises the weights.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Job& job, const TrainerOptions& options);
+  ~Trainer();
+
+  // The job with everything decided: vocabulary, schedule, steps.
+  const Job& job() const;
+  const JobPlan& plan() const;
+  int64_t total_steps() const;
+  int64_t steps_done() const;
+  // All steps done, or a stop was requested.
+  bool done() const;
+
+  // One optimizer step on the next global batch.
+  absl::StatusOr<StepReport> Step();
+  // The loss on evaluation data, at most `batches` micro-batches per rank. FailedPrecondition: there is none.
+  absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);
+  bool has_evaluation_data() const;
+
+  // No step begins after this. Safe in any thread, and in a signal handler.
+  void RequestStop();
+
+  // The trained weights as fp32 (masters where there are any), by parameter name; `values` has all its elements.
+  absl::Status ReadParameter(absl::string_view name, absl::Span<float> values) const;
+  absl::Status WriteParameter(absl::string_view name, absl::Span<const float> values);
+  // The reduced gradient of the last step, before clipping.
+  absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
+  const std::vector<Parameter>& parameters() const;
+
+  // Writes the weights as one safetensors file, durably: f32, names as in the model, the model's spec in the metadata.
+  absl::Status SaveWeights(const std::string& path) const;
+
+ private:
+  class Impl;
+  explicit Trainer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shale
