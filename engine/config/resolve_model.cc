@@ -83,7 +83,7 @@ DecoderConfig ResolveDecoder(const proto::DecoderSpec& spec, int64_t sequence_le
   if (spec.has_rope_theta()) config.rope_theta = spec.rope_theta();
   if (spec.has_rope_scaling()) {
     const proto::RopeScalingSpec& from = spec.rope_scaling();
-    RopeScaling& to = config.rope_scaling.emplace();
+    RopeScalingConfig& to = config.rope_scaling.emplace();
     if (from.has_factor()) to.factor = from.factor();
     if (from.has_low_freq_factor()) to.low_freq_factor = from.low_freq_factor();
     if (from.has_high_freq_factor()) to.high_freq_factor = from.high_freq_factor();
