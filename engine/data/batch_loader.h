@@ -1,0 +1,78 @@
+// What each rank reads in each micro-batch.
+//
+// B sequences in a micro-batch, S tokens in a sequence, W ranks, G sequences in a global batch,
+// K = ceil(G / (B W)) micro-batches on each rank in a step.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/data/sample_order.h"
+#include "engine/data/token_source.h"
+
+namespace shale {
+
+enum class TargetPositions {
+  kEvery,  // Every token of a sequence has a target.
+  kLast,   // Only the last one: the token that follows the sequence.
+};
+
+// Target of a token that does not count.
+constexpr int32_t kMaskedTarget = -1;
+
+struct BatchShape {
+  int64_t micro_batch = 1;      // B
+  int64_t sequence_length = 1;  // S
+  int64_t ranks = 1;            // W
+  int64_t global_batch = 1;     // G
+  TargetPositions targets = TargetPositions::kEvery;
+
+  // K
+  int64_t AccumulationSteps() const { return (global_batch - 1) / (micro_batch * ranks) + 1; }
+};
+
+// The samples of one step: positions [begin, begin + count) of the order.
+struct StepSamples {
+  int64_t begin = 0;
+  int64_t count = 0;  // At most G; fewer in a short last batch, 0 is legal.
+};
+
+// A pure function from (step, rank, micro-batch) to tokens: it keeps no state, so that any rank may ask for any part,
+// from any thread, as often as it likes.
+//
+// Slot b of micro-batch k on rank r holds the step's sample number (k W + r) B + b. Numbers from `count` on are missing
+// (a short batch, or G not a multiple of B W): inputs 0, targets kMaskedTarget. So the samples of a step depend on
+// neither W, nor K, nor B, and what is missing is missing from the last micro-batch first.
+class BatchLoader {
+ public:
+  // The order counts samples of S tokens of `source`. InvalidArgument if they do not match, if a size is below 1, or if
+  // the source has no whole sequence.
+  static absl::StatusOr<BatchLoader> Create(TokenSource source, SampleOrder order, const BatchShape& shape);
+
+  const BatchShape& shape() const { return shape_; }
+  const TokenSource& source() const { return source_; }
+  int64_t samples_per_epoch() const { return order_.sample_count(); }
+
+  // Targets that count in a micro-batch. Reads nothing.
+  int64_t ValidTokens(const StepSamples& step, int64_t rank, int64_t micro_batch) const;
+
+  // Fills inputs and targets, each [B, S]. Allocates nothing as long as it succeeds.
+  // REQUIRES: 0 <= rank < W, 0 <= micro_batch < K, 0 <= step.count <= G.
+  absl::Status Fill(const StepSamples& step, int64_t rank, int64_t micro_batch, absl::Span<int32_t> inputs_BS,
+                    absl::Span<int32_t> targets_BS) const;
+
+ private:
+  BatchLoader(TokenSource source, SampleOrder order, const BatchShape& shape)
+      : source_(std::move(source)), order_(order), shape_(shape) {}
+
+  // Of the micro-batch's B slots, the number that hold a sample; they come first.
+  int64_t FilledSlots(const StepSamples& step, int64_t rank, int64_t micro_batch) const;
+
+  TokenSource source_;
+  SampleOrder order_;
+  BatchShape shape_;
+};
+
+}  // namespace shale

@@ -1,0 +1,173 @@
+#include "engine/data/token_source.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+int64_t NamedVocabulary(TokenEncoding encoding) {
+  switch (encoding) {
+    case TokenEncoding::kBytes: return 256;
+    case TokenEncoding::kLlmcGpt2: return 50257;
+    case TokenEncoding::kLlmcLlama3: return 128256;
+  }
+  return 0;
+}
+
+constexpr size_t kSkippedNamed = 5;  // Describe counts the rest.
+
+}  // namespace
+
+// Tokens lie in `files`, or else in `tokens`.
+struct TokenSource::Data {
+  std::string name;
+  TokenFiles files;
+  std::vector<int64_t> first;  // Position of each file's first token.
+  std::vector<int32_t> tokens;
+  int64_t size = 0;
+  int64_t largest = 0;
+  int64_t largest_position = 0;
+  std::string largest_path;
+};
+
+TokenSource::TokenSource(std::shared_ptr<const Data> data) : data_(std::move(data)), end_(data_->size) {}
+
+absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, TokenFormat format) {
+  auto data = std::make_shared<Data>();
+  data->name = path;
+  SHALE_ASSIGN_OR_RETURN(data->files, OpenTokenFiles(path, format));
+  data->largest = -1;
+  for (const TokenFile& file : data->files.files) {
+    if (!data->first.empty() && file.encoding == TokenEncoding::kBytes) ++data->size;  // The newline between files.
+    data->first.push_back(data->size);
+    if (file.largest > data->largest) {
+      data->largest = file.largest;
+      data->largest_position = data->size + file.largest_position;
+      data->largest_path = file.path;
+    }
+    data->size += file.count;
+  }
+  return TokenSource(std::move(data));
+}
+
+absl::StatusOr<TokenSource> TokenSource::FromTokens(std::vector<int32_t> tokens) {
+  if (tokens.empty()) return absl::InvalidArgumentError("no tokens were given");
+  const auto smallest = std::min_element(tokens.begin(), tokens.end());
+  if (*smallest < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", *smallest, " at position ", smallest - tokens.begin(), " is negative"));
+  }
+  const auto largest = std::max_element(tokens.begin(), tokens.end());
+  auto data = std::make_shared<Data>();
+  data->name = "tokens in memory";
+  data->size = tokens.size();
+  data->largest = *largest;
+  data->largest_position = largest - tokens.begin();
+  data->largest_path = data->name;
+  data->tokens = std::move(tokens);
+  return TokenSource(std::move(data));
+}
+
+int64_t TokenSource::vocabulary() const {
+  const std::vector<TokenFile>& files = data_->files.files;
+  return std::max(files.empty() ? 0 : NamedVocabulary(files[0].encoding), data_->largest + 1);
+}
+
+bool TokenSource::is_text() const {
+  const std::vector<TokenFile>& files = data_->files.files;
+  return !files.empty() && files[0].encoding == TokenEncoding::kBytes;
+}
+
+const std::vector<std::string>& TokenSource::skipped() const { return data_->files.skipped; }
+
+std::string TokenSource::Describe() const {
+  const size_t files = data_->files.files.size();
+  std::string text = absl::StrCat(data_->name, ": ");
+  if (files > 0) absl::StrAppend(&text, files, is_text() ? " text" : " llm.c", files == 1 ? " file, " : " files, ");
+  if (size() != data_->size) absl::StrAppend(&text, size(), " of ");
+  absl::StrAppend(&text, data_->size, " tokens");
+  const std::vector<std::string>& skipped = data_->files.skipped;
+  if (skipped.empty()) return text;
+  const size_t named = std::min(skipped.size(), kSkippedNamed);
+  absl::StrAppend(&text, "; skipped: ", absl::StrJoin(skipped.begin(), skipped.begin() + named, ", "));
+  if (named < skipped.size()) absl::StrAppend(&text, " and ", skipped.size() - named, " more");
+  return text;
+}
+
+absl::Status TokenSource::Read(int64_t begin, int64_t count, int32_t* out) const {
+  SHALE_CHECK(begin >= 0 && count >= 0 && begin <= size() - count)
+      << data_->name << ": tokens [" << begin << ", " << begin << " + " << count << ") of " << size();
+  int64_t at = begin_ + begin;
+  const int64_t end = at + count;
+  if (data_->files.files.empty()) {
+    std::copy(data_->tokens.begin() + at, data_->tokens.begin() + end, out);
+    return absl::OkStatus();
+  }
+  const std::vector<int64_t>& first = data_->first;
+  size_t index = std::upper_bound(first.begin(), first.end(), at) - first.begin() - 1;
+  while (at < end) {
+    const TokenFile& file = data_->files.files[index];
+    const int64_t offset = at - first[index];
+    if (offset < file.count) {
+      const int64_t n = std::min(end - at, file.count - offset);
+      SHALE_RETURN_IF_ERROR(file.Read(offset, n, out));
+      at += n;
+      out += n;
+    }
+    // More is wanted, so another file follows; a position between the two is the newline that parts them.
+    if (at < end && at < first[++index]) {
+      *out++ = '\n';
+      ++at;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenSource::CheckVocabulary(int64_t vocabulary) const {
+  if (data_->largest < vocabulary) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(data_->largest_path, ": token ", data_->largest, " at position ",
+                                                 data_->largest_position, " does not fit a vocabulary of ", vocabulary,
+                                                 "; the model needs at least ", data_->largest + 1,
+                                                 is_text() ? " (256 for any text)" : ""));
+}
+
+absl::Status TokenSource::CheckLength(int64_t sequence_length) const {
+  if (size() > sequence_length) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      data_->name, ": ", size(), size() == 1 ? " token" : " tokens", " found, but one sequence of ", sequence_length,
+      " takes ", sequence_length + 1, " (the last target is one later); give more data or a sequence length of at most ",
+      std::max<int64_t>(size() - 1, 0)));
+}
+
+TokenSource TokenSource::Slice(int64_t begin, int64_t end) const {
+  SHALE_CHECK(0 <= begin && begin <= end && end <= size())
+      << data_->name << ": slice [" << begin << ", " << end << ") of " << size();
+  TokenSource slice = *this;
+  slice.begin_ = begin_ + begin;
+  slice.end_ = begin_ + end;
+  return slice;
+}
+
+absl::StatusOr<TokenSplit> HoldOutEnd(const TokenSource& source, double fraction, int64_t sequence_length) {
+  if (!(fraction > 0 && fraction < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("the fraction held out must lie between 0 and 1; found ", fraction));
+  }
+  const int64_t held_out = static_cast<int64_t>(std::floor(fraction * static_cast<double>(source.size())));
+  TokenSplit split{.training = source.Slice(0, source.size() - held_out),
+                   .evaluation = source.Slice(source.size() - held_out, source.size())};
+  for (const auto& [part, name] : {std::pair(&split.training, "training"), std::pair(&split.evaluation, "evaluation")}) {
+    const absl::Status status = part->CheckLength(sequence_length);
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("with ", fraction, " of the data held out, too little is left for ",
+                                                      name, ": ", status.message()));
+    }
+  }
+  return split;
+}
+
+}  // namespace shale

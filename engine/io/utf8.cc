@@ -1,0 +1,60 @@
+#include "engine/io/utf8.h"
+
+#include <cstring>
+
+namespace shale {
+namespace {
+
+// Length of the ASCII prefix, eight bytes at a time: most text is ASCII, and data sets have many gigabytes of it.
+size_t AsciiPrefix(absl::string_view bytes) {
+  size_t at = 0;
+  for (; at + 8 <= bytes.size(); at += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes.data() + at, 8);
+    if ((word & 0x8080808080808080) != 0) break;
+  }
+  while (at < bytes.size() && static_cast<uint8_t>(bytes[at]) < 0x80) ++at;
+  return at;
+}
+
+}  // namespace
+
+bool Utf8Validator::Feed(absl::string_view bytes) {
+  if (failed_) return false;
+  size_t at = 0;
+  while (true) {
+    if (pending_ == 0) at += AsciiPrefix(bytes.substr(at));
+    if (at == bytes.size()) break;
+    const uint8_t byte = static_cast<uint8_t>(bytes[at]);
+    if (pending_ > 0) {
+      failed_ = byte < low_ || byte > high_;
+      --pending_;
+      low_ = 0x80;
+      high_ = 0xBF;
+    } else {
+      character_offset_ = offset_ + at;
+      pending_ = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+      if (byte == 0xE0) low_ = 0xA0;   // Shorter forms exist.
+      if (byte == 0xED) high_ = 0x9F;  // Surrogates.
+      if (byte == 0xF0) low_ = 0x90;
+      if (byte == 0xF4) high_ = 0x8F;  // Above U+10FFFF.
+      failed_ = byte < 0xC2 || byte > 0xF4;
+    }
+    if (failed_) return false;
+    ++at;
+  }
+  offset_ += bytes.size();
+  return true;
+}
+
+bool Utf8Validator::Finish() {
+  failed_ = failed_ || pending_ > 0;
+  return !failed_;
+}
+
+bool IsUtf8(absl::string_view bytes) {
+  Utf8Validator validator;
+  return validator.Feed(bytes) && validator.Finish();
+}
+
+}  // namespace shale
