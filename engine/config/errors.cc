@@ -6,26 +6,29 @@
 namespace shale {
 
 constexpr size_t kMaxMessages = 20;
+constexpr size_t kLongestPath = 200;  // The longest one that exists has 45 characters.
 
 void SpecErrors::Add(const std::string& path, absl::string_view message) { AddAt(Find(path), path, message); }
 
 void SpecErrors::AddAt(const SpecLocation& location, const std::string& path, absl::string_view message) {
   std::string text = location.source;
   if (location.line > 0) absl::StrAppend(&text, ":", location.line, ":", location.column);
-  if (!path.empty()) absl::StrAppend(&text, ": ", path);
+  if (!path.empty()) absl::StrAppend(&text, ": ", path.substr(0, kLongestPath));
   absl::StrAppend(&text, ": ", message);
   messages_.push_back(std::move(text));
   if (!path.empty()) faulty_.insert(path);
 }
 
 void SpecErrors::AddRule(const std::vector<std::string>& paths, absl::string_view message) {
-  const std::string* first_given = nullptr;
   for (const std::string& path : paths) {
     if (faulty_.count(path) > 0) return;
-    if (first_given == nullptr && locations_.count(path) > 0) first_given = &path;
   }
-  const std::string& path = first_given != nullptr ? *first_given : paths.front();
-  AddAt(Find(path), path, message);
+  for (const bool overridden : {true, false}) {
+    for (const std::string& path : paths) {
+      if (Given(path, overridden)) return Add(path, message);
+    }
+  }
+  Add(paths.front(), message);
 }
 
 absl::Status SpecErrors::ToStatus() const {
@@ -34,6 +37,11 @@ absl::Status SpecErrors::ToStatus() const {
   const std::vector<std::string> shown(messages_.begin(), messages_.begin() + kMaxMessages);
   return absl::InvalidArgumentError(
       absl::StrCat(absl::StrJoin(shown, "\n"), "\nand ", messages_.size() - kMaxMessages, " more errors"));
+}
+
+bool SpecErrors::Given(const std::string& path, bool overridden) const {
+  const auto found = locations_.find(path);
+  return found != locations_.end() && (!overridden || found->second.line == 0);
 }
 
 SpecLocation SpecErrors::Find(std::string path) const {

@@ -32,8 +32,9 @@ class SpecErrors {
   void Add(const std::string& path, absl::string_view message);
   // The same at a place that is known, which need not be a field's (`path` may be empty).
   void AddAt(const SpecLocation& location, const std::string& path, absl::string_view message);
-  // Reports a rule that several fields break together, at the first one that the spec gives. Silent when one of them is
-  // faulty already: what it should have been nobody knows.
+  // Reports a rule that several fields break together: at the first one that an override gives, as the likely cause,
+  // else at the first one that the spec gives. Silent when one of them is faulty already: what it should have been
+  // nobody knows.
   void AddRule(const std::vector<std::string>& paths, absl::string_view message);
 
   bool empty() const { return messages_.empty(); }
@@ -43,6 +44,8 @@ class SpecErrors {
 
  private:
   SpecLocation Find(std::string path) const;
+  // Whether `path` was given, and by an override if `overridden`.
+  bool Given(const std::string& path, bool overridden) const;
 
   std::string source_;
   std::map<std::string, SpecLocation> locations_;

@@ -65,27 +65,24 @@ void CheckPrecision(const PrecisionConfig& precision, SpecErrors& errors) {
 void CheckMemory(const proto::MemorySpec& spec, const Job& job, SpecErrors& errors) {
   const MemoryConfig& memory = job.memory;
   const bool has_ends = spec.has_first_layers() || spec.has_last_layers();
-  const std::string first_given = spec.has_every_nth()      ? "memory.every_nth"
-                                  : spec.has_first_layers() ? "memory.first_layers"
-                                                            : "memory.last_layers";
   if (spec.has_every_nth() && has_ends) {
     errors.AddRule({"memory.every_nth", "memory.first_layers", "memory.last_layers"},
                    "every_nth does not go with first_layers and last_layers; keep one choice of blocks");
   }
   if (has_ends && memory.first_layers + memory.last_layers == 0) {
-    errors.AddRule({first_given, "memory.first_layers", "memory.last_layers"},
+    errors.AddRule({"memory.first_layers", "memory.last_layers"},
                    "first_layers and last_layers choose no block; give a number, or leave both out for all blocks");
   }
   if ((spec.has_every_nth() || has_ends) && memory.retention == RetentionPreset::kKeepAll) {
-    errors.AddRule({first_given, "memory.retention"},
+    errors.AddRule({"memory.every_nth", "memory.first_layers", "memory.last_layers", "memory.retention"},
                    "retention KEEP_ALL recomputes nothing that blocks could be chosen for; choose another, or leave "
                    "every_nth, first_layers and last_layers out");
   }
-  const auto* decoder = std::get_if<DecoderConfig>(&job.model);
-  if (decoder != nullptr && memory.first_layers + memory.last_layers > decoder->layers) {
-    errors.AddRule({first_given, "memory.first_layers", "memory.last_layers", "model.decoder.layers"},
+  const int64_t layers = std::visit([](const auto& model) { return model.layers; }, job.model);
+  if (memory.first_layers + memory.last_layers > layers) {
+    errors.AddRule({"memory.first_layers", "memory.last_layers", "model.decoder.layers", "model.mlp.layers"},
                    absl::StrCat("first_layers ", memory.first_layers, " and last_layers ", memory.last_layers,
-                                " are more than the model's ", decoder->layers, " layers"));
+                                " are more than the model's ", layers, " layers"));
   }
 }
 

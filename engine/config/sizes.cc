@@ -89,9 +89,15 @@ Wide ParameterCount(const ModelConfig& model, int64_t sequence_length) {
 void CheckSizes(const Job& job, SpecErrors* errors) {
   // Weight, gradient, master and two moments take at most 20 bytes a parameter.
   constexpr int kBytesPerParameter = 20;
-  if (ParameterCount(job.model, job.batch.sequence_length) > kLimit / kBytesPerParameter) {
-    errors->AddRule({"model"}, absl::StrCat("more than 2^62 bytes of parameters and their state; make width, hidden, "
-                                            "layers or vocabulary smaller"));
+  const Wide parameters = ParameterCount(job.model, job.batch.sequence_length);
+  if (parameters > kLimit / kBytesPerParameter) {
+    const std::string kind = std::holds_alternative<DecoderConfig>(job.model) ? "model.decoder." : "model.mlp.";
+    std::vector<std::string> paths;
+    for (const char* size : {"width", "embedding", "hidden", "heads", "head_width", "layers", "vocabulary"}) {
+      paths.push_back(kind + size);
+    }
+    errors->AddRule(paths, absl::StrCat("the model has ", absl::StrFormat("%.2g", static_cast<double>(parameters)),
+                                        " parameters, whose state is above 2^62 bytes; make its sizes smaller"));
   }
   CheckActivations(job, *errors);
   const Factor length = {"batch.sequence_length", job.batch.sequence_length};

@@ -1,0 +1,140 @@
+// Specs that somebody made to hurt, or that a disk damaged.
+#include <cstdio>
+#include <fstream>
+#include <random>
+#include <string>
+
+#include "engine/config/parse.h"
+#include "engine/config/text_bytes.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+#include "proto/job.pb.h"
+#include "tests/engine/config/specs.h"
+
+namespace shale {
+namespace {
+
+std::string Repeat(const std::string& text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+TEST(Hostile, DeepNestingIsRefusedWithoutAStackFrameForEach) {
+  constexpr int kDepth = 10000;
+  for (const std::string open : {"a {", "a: [", "a <", "model { decoder { rope_scaling { a {", "model {", "model <"}) {
+    EXPECT_NE(ParseError(Repeat(open, kDepth)), "") << open;
+    EXPECT_NE(ParseError(Repeat(open, kDepth) + Repeat("}", kDepth)), "") << open;
+  }
+  EXPECT_NE(SetError({"model=" + Repeat("{ a ", kDepth)}), "");
+  EXPECT_NE(SetError({Repeat("model.", kDepth) + "=1"}), "");
+}
+
+TEST(Hostile, DeepNestingInBinaryIsRefused) {
+  // Unknown field 100 as a group in a group in a group: tags 0xA3 0x06.
+  EXPECT_NE(ErrorOf(ParseJobBinary(Repeat("\xa3\x06", 10000), "job.pb").status()), "");
+}
+
+TEST(Hostile, MegabytesAreRefused) {
+  const std::string comment = "#" + std::string(2 << 20, 'x');
+  EXPECT_EQ(ParseError(comment),
+            "job.textproto: more than 1 MiB; a job spec is a few hundred bytes, is this the right file?");
+  EXPECT_NE(ErrorOf(ParseJobBinary(comment, "job.pb").status()).find("more than 1 MiB"), std::string::npos);
+  const std::string path = testing::TempDir() + "/big.textproto";
+  std::ofstream(path) << comment;
+  EXPECT_NE(ErrorOf(LoadJob(path).status()).find("more than 1 MiB"), std::string::npos);
+  // Just below the limit, every byte counted.
+  EXPECT_EQ(ParseError(kDecoderJob + comment.substr(0, (1 << 20) - sizeof(kDecoderJob) + 1)), "");
+}
+
+TEST(Hostile, ManyErrorsStayAShortMessage) {
+  EXPECT_LT(ParseError(Repeat("batch { micro_batch: 0 } ", 40000)).size(), 10000);
+  EXPECT_LT(ParseError("name: " + std::string(1000000, 'x')).size(), 1000);
+  EXPECT_LT(ParseError(std::string(1000000, 'x') + ": 1").size(), 1000);
+}
+
+TEST(Hostile, StringsAreOneLineOfText) {
+  for (const char* bad : {"data { path: \"a\\000b\" }", "data { path: \"\\xff\" }", "data { path: \"a\\nb\" }",
+                          "data { path: \"\\xed\\xa0\\x80\" }", "memory { recompute: \"\\x7f\" }"}) {
+    EXPECT_NE(ParseError(bad).find("allowed: one line of UTF-8 text"), std::string::npos) << ParseError(bad);
+  }
+}
+
+TEST(Hostile, BinaryEnumNumbersAndUnknownFieldsAreRefused) {
+  proto::Job spec;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(kDecoderJob, &spec));
+  spec.mutable_sharding()->set_strategy(static_cast<proto::ShardingSpec::Strategy>(77));
+  EXPECT_EQ(ErrorOf(ParseJobBinary(spec.SerializeAsString(), "job.pb").status()),
+            "job.pb: sharding.strategy: found \"77\"; allowed: NONE, OPTIMIZER, GRADIENTS, FULL");
+  spec.clear_sharding();
+  spec.mutable_batch()->GetReflection()->MutableUnknownFields(spec.mutable_batch())->AddVarint(99, 1);
+  EXPECT_EQ(ErrorOf(ParseJobBinary(spec.SerializeAsString(), "job.pb").status()),
+            "job.pb: batch: holds a field of number 99, which BatchSpec has not; was it written by another version?");
+}
+
+TEST(Hostile, TheFormOfAFileIsFoundByItsNameOrBytes) {
+  proto::Job spec;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(kDecoderJob, &spec));
+  const std::string folder = testing::TempDir();
+  std::ofstream(folder + "/a.job") << kDecoderJob;
+  std::ofstream(folder + "/b.job") << spec.SerializeAsString();
+  std::ofstream(folder + "/c.binpb") << spec.SerializeAsString();
+  std::ofstream(folder + "/d.textproto") << spec.SerializeAsString();
+  std::ofstream(folder + "/e.job") << "\x01\x02 neither";
+  for (const char* good : {"/a.job", "/b.job", "/c.binpb"}) {
+    const absl::StatusOr<Job> job = LoadJob(folder + good);
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(*job, *LoadJob(folder + "/a.job"));
+  }
+  EXPECT_NE(ErrorOf(LoadJob(folder + "/d.textproto").status()).find("which UTF-8 text does not hold"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(LoadJob(folder + "/e.job").status()).find("neither textproto nor a binary job"), std::string::npos);
+}
+
+TEST(Hostile, TextIsWellFormedUtf8) {
+  EXPECT_EQ(FindNonText("plain\ttext\r\n\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"), absl::string_view::npos);
+  for (const char* bad : {"ab\xff", "ab\xc0\xaf", "ab\xe0\x80\x80", "ab\xed\xa0\x80", "ab\xf4\x90\x80\x80", "ab\xc3",
+                          "ab\xe2\x82", "ab\x01", "ab\x7f", "ab\x80"}) {
+    EXPECT_EQ(FindNonText(bad), 2) << bad;
+  }
+}
+
+// Damages a spec at a few places: bytes changed, removed, doubled, or pieces of it swapped in.
+std::string Mutate(std::string text, std::mt19937& random) {
+  const auto below = [&](size_t n) { return n == 0 ? 0 : random() % n; };
+  for (size_t edits = 1 + below(4); edits > 0 && !text.empty(); --edits) {
+    const size_t at = below(text.size());
+    switch (below(5)) {
+      case 0: text[at] = static_cast<char>(random()); break;
+      case 1: text.erase(at, 1 + below(8)); break;
+      case 2: text.insert(at, text.substr(below(text.size()), below(40))); break;
+      case 3: text[at] = "{}<>[]:;,-#\"'\\0123456789eE.\n"[below(28)]; break;
+      default: std::swap(text[at], text[below(text.size())]); break;
+    }
+  }
+  return text;
+}
+
+TEST(Hostile, ADamagedSpecIsReadOrRefused) {
+  std::mt19937 random(20240607);
+  proto::Job spec;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(kFullJob, &spec));
+  const std::string binary = spec.SerializeAsString();
+  int refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const absl::Status text = ParseJobText(Mutate(kFullJob, random), "job.textproto").status();
+    const absl::Status bytes = ParseJobBinary(Mutate(binary, random), "job.pb").status();
+    for (const absl::Status& status : {text, bytes}) {
+      if (status.ok()) continue;
+      ++refused;
+      ASSERT_TRUE(absl::IsInvalidArgument(status));
+      ASSERT_EQ(status.message().substr(0, 4), "job.") << status;
+      // The check before the protobuf parser finds all that the parser would: its own messages never show.
+      ASSERT_EQ(status.message().find(": line "), absl::string_view::npos) << status;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace shale

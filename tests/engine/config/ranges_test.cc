@@ -1,0 +1,112 @@
+#include "engine/config/ranges.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "engine/config/parse.h"
+#include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
+#include "proto/job.pb.h"
+#include "tests/engine/config/specs.h"
+
+namespace shale {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+
+struct Number {
+  std::string path;
+  FieldDescriptor::CppType type;
+};
+
+void Collect(const Descriptor& type, const std::string& prefix, std::vector<Number>& numbers) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const std::string path = absl::StrCat(prefix, field.name());
+    if (field.message_type() != nullptr) Collect(*field.message_type(), path + ".", numbers);
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT64 || field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+      numbers.push_back({path, field.cpp_type()});
+    }
+  }
+}
+
+std::vector<Number> Numbers() {
+  std::vector<Number> numbers;
+  Collect(*proto::Job::descriptor(), "", numbers);
+  return numbers;
+}
+
+// What the job of the right kind says about `path` at `value`, contradictions aside: "found ...", or nothing.
+std::string RangeError(const std::string& path, const std::string& value) {
+  const bool is_mlp = path.find(".mlp.") != std::string::npos;
+  const std::string error = ParseError(is_mlp ? kMlpJob : kDecoderJob, {path + "=" + value});
+  const std::string expected = absl::StrCat("--set: ", path, ": found ");
+  const size_t at = error.find(expected);
+  const size_t allowed = error.find("allowed: " + RangeText(path));
+  return at == std::string::npos || allowed == std::string::npos ? "" : error.substr(at);
+}
+
+TEST(Ranges, EveryNumberHasOne) {
+  ASSERT_GE(Numbers().size(), 50);
+  for (const Number& number : Numbers()) {
+    const bool is_int = number.type == FieldDescriptor::CPPTYPE_INT64;
+    EXPECT_EQ(FindIntRange(number.path) != nullptr, is_int) << number.path;
+    EXPECT_EQ(FindRealRange(number.path) != nullptr, !is_int) << number.path;
+  }
+}
+
+TEST(Ranges, EndsAreInsideAndWhatFollowsThemOutside) {
+  for (const Number& number : Numbers()) {
+    SCOPED_TRACE(number.path);
+    if (const IntRange* range = FindIntRange(number.path)) {
+      EXPECT_EQ(RangeError(number.path, absl::StrCat(range->min)), "");
+      EXPECT_EQ(RangeError(number.path, absl::StrCat(range->max)), "");
+      EXPECT_NE(RangeError(number.path, absl::StrCat(range->min - 1)), "");
+      EXPECT_NE(RangeError(number.path, absl::StrCat(range->max + 1)), "");
+      EXPECT_NE(RangeError(number.path, "9223372036854775807"), "");
+      EXPECT_NE(RangeError(number.path, "-9223372036854775807"), "");
+    } else {
+      const RealRange* range_of_reals = FindRealRange(number.path);
+      EXPECT_EQ(RangeError(number.path, NumberText(range_of_reals->min)), "");
+      EXPECT_EQ(RangeError(number.path, NumberText(range_of_reals->max)), "");
+      EXPECT_NE(RangeError(number.path, NumberText(std::nextafter(range_of_reals->min, -1e300))), "");
+      EXPECT_NE(RangeError(number.path, NumberText(std::nextafter(range_of_reals->max, 1e300))), "");
+    }
+  }
+}
+
+TEST(Ranges, NoRealMayBeNanOrInfinite) {
+  for (const Number& number : Numbers()) {
+    if (number.type != FieldDescriptor::CPPTYPE_DOUBLE) continue;
+    for (const char* value : {"nan", "-nan", "inf", "-inf", "Infinity", "1e999", "-1e999"}) {
+      EXPECT_NE(RangeError(number.path, value), "") << number.path << "=" << value;
+    }
+  }
+}
+
+TEST(Ranges, NegativeZeroIsZero) {
+  EXPECT_EQ(SetError({"optimizer.weight_decay=-0"}), "");
+  EXPECT_EQ(SetError({"optimizer.weight_decay=-0.0"}), "");
+  EXPECT_EQ(SetError({"optimizer.epsilon=-0.0"}), "--set: optimizer.epsilon: found -0; allowed: 1e-30 to 1");
+}
+
+TEST(Ranges, RequiredNumbersAreAskedFor) {
+  const std::string message = ParseError("model { decoder { } }");
+  for (const char* path : {"model.decoder.width", "model.decoder.layers", "model.decoder.heads", "batch.global_batch",
+                           "batch.sequence_length"}) {
+    EXPECT_NE(message.find(absl::StrCat(path, ": missing, and there is no default; allowed: ", RangeText(path))),
+              std::string::npos)
+        << path;
+  }
+}
+
+TEST(Ranges, NumbersAreShownInTheFewestDigitsThatReadBack) {
+  EXPECT_EQ(NumberText(0.1), "0.1");
+  EXPECT_EQ(NumberText(1e-30), "1e-30");
+  EXPECT_EQ(NumberText(0.30000000000000004), "0.30000000000000004");
+  EXPECT_EQ(NumberText(std::numeric_limits<double>::infinity()), "inf");
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,146 @@
+// Defaults, and text that parses back.
+#include "engine/config/parse.h"
+#include "engine/config/print.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+#include "proto/job.pb.h"
+#include "tests/engine/config/specs.h"
+
+namespace shale {
+namespace {
+
+Job Parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const absl::StatusOr<Job> job = ParseJobText(text, "job.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status() << "\n" << text;
+  return job.ok() ? *job : Job();
+}
+
+void ExpectRoundTrip(const Job& job) {
+  EXPECT_EQ(Parse(ResolvedJobText(job)), job) << ResolvedJobText(job);
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job);
+}
+
+TEST(RoundTrip, AResolvedJobParsesBackEqual) {
+  for (const char* text : {kDecoderJob, kMlpJob, kFullJob}) ExpectRoundTrip(Parse(text));
+}
+
+TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
+  for (const char* override :
+       {"model.decoder.family=GPT2", "model.decoder.family=QWEN2", "model.decoder.family=QWEN3",
+        "model.decoder.family=MISTRAL", "model.decoder.family=FALCON", "sharding.strategy=NONE",
+        "sharding.strategy=OPTIMIZER", "sharding.strategy=GRADIENTS", "schedule.shape=CONSTANT",
+        "schedule.shape=LINEAR", "schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=3",
+        "schedule.warmup_tokens=3", "data.evaluation_fraction=0.1", "optimizer.learning_rate=0.1000000000000000055",
+        "optimizer.weight_decay=-0.0", "optimizer.learning_rate=1.7976931348623157e-29", "name=b"}) {
+    SCOPED_TRACE(override);
+    ExpectRoundTrip(Parse(kDecoderJob, {override}));
+  }
+}
+
+TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
+  const Job job = Parse(kFullJob);
+  EXPECT_EQ(job.data.seed, 18446744073709551615u);
+  EXPECT_EQ(job.memory.recompute[1], "tab \"q\" \\ back");
+  EXPECT_EQ(job.telemetry.run_folder, "/tmp/r\xc3\xa4n");
+  EXPECT_EQ(job.schedule.decay_fraction, 0.30000000000000004);
+  const auto& decoder = std::get<DecoderConfig>(job.model);
+  EXPECT_EQ(decoder.norm, NormKind::kRmsNorm);
+  EXPECT_EQ(decoder.activation, Activation::kGeluTanh);
+  EXPECT_EQ(decoder.rope_theta, 12345.678901234567);
+  EXPECT_FALSE(decoder.tied_head);
+  EXPECT_EQ(job.sharding.prefetch, 0);
+  EXPECT_FALSE(job.sharding.reshard_after_forward);
+}
+
+TEST(RoundTrip, BinaryAndTextAreTheSameJob) {
+  proto::Job spec;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(kFullJob, &spec));
+  const absl::StatusOr<Job> binary = ParseJobBinary(spec.SerializeAsString(), "job.binpb");
+  ASSERT_TRUE(binary.ok()) << binary.status();
+  EXPECT_EQ(*binary, Parse(kFullJob));
+}
+
+TEST(Validate, ReportsAJobThatWasChangedIntoAContradiction) {
+  Job job = Parse(kDecoderJob);
+  std::get<DecoderConfig>(job.model).vocabulary = 256;
+  EXPECT_TRUE(ValidateJob(job).ok());
+  std::get<DecoderConfig>(job.model).kv_heads = 3;
+  job.optimizer.beta1 = 2;
+  const std::string message = ErrorOf(ValidateJob(job));
+  EXPECT_NE(message.find("heads 4 is not a multiple of kv_heads 3; try kv_heads 2 or 4"), std::string::npos) << message;
+  EXPECT_NE(message.find("optimizer.beta1: found 2; allowed: 0 to 0.999999"), std::string::npos) << message;
+}
+
+TEST(Defaults, AreThoseTheSpecDocuments) {
+  const Job job = Parse(kDecoderJob);
+  DecoderConfig llama;
+  llama.width = 64;
+  llama.layers = 4;
+  llama.heads = llama.kv_heads = 4;
+  llama.head_width = 16;
+  llama.hidden = 192;  // 8/3 x 64 = 170.7, in multiples of 64.
+  llama.max_positions = 32;
+  EXPECT_EQ(std::get<DecoderConfig>(job.model), llama);
+  EXPECT_EQ(job.telemetry.run_folder, "runs/shale");
+  Job expected;
+  expected.model = llama;
+  expected.data.path = "/text";
+  expected.batch = {.global_batch = 8, .micro_batch = 1, .sequence_length = 32};
+  expected.schedule.steps = 10;
+  expected.telemetry.run_folder = "runs/shale";
+  EXPECT_EQ(job, expected);
+}
+
+DecoderConfig Family(const std::string& family) {
+  return std::get<DecoderConfig>(Parse(kDecoderJob, {"model.decoder.family=" + family}).model);
+}
+
+TEST(Defaults, EachFamilyIsItsShape) {
+  const DecoderConfig llama = Family("LLAMA");
+  DecoderConfig expected = llama;
+  expected.qkv_bias = true;
+  expected.norm_epsilon = 1e-6;
+  EXPECT_EQ(Family("QWEN2"), expected);
+  expected.qkv_bias = false;
+  expected.qk_norm = true;
+  EXPECT_EQ(Family("QWEN3"), expected);
+  EXPECT_EQ(Family("MISTRAL"), llama);
+
+  expected = llama;
+  expected.norm = NormKind::kLayerNorm;
+  expected.position = PositionKind::kLearned;
+  expected.activation = Activation::kGeluTanh;
+  expected.hidden = 256;
+  expected.tied_head = expected.qkv_bias = expected.linear_bias = true;
+  EXPECT_EQ(Family("GPT2"), expected);
+
+  expected.position = PositionKind::kRotary;
+  expected.activation = Activation::kGeluErf;
+  expected.qkv_bias = expected.linear_bias = false;
+  expected.parallel_block = true;
+  expected.kv_heads = 1;
+  EXPECT_EQ(Family("FALCON"), expected);
+}
+
+TEST(ModelText, IsABareModel) {
+  const absl::StatusOr<ModelConfig> model = ParseModelText("decoder { width: 64 layers: 4 heads: 4 }", 32);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(*model, Parse(kDecoderJob).model);
+  EXPECT_EQ(ErrorOf(ParseModelText("decoder { width: 64 layers: 4 heds: 4 }", 32, "tiny.textproto").status()),
+            "tiny.textproto:1:31: model.decoder.heds: no such field; allowed: family, vocabulary, width, layers, "
+            "heads, kv_heads, head_width, hidden, max_positions, rope_theta, rope_scaling, norm_epsilon, tied_head, "
+            "qkv_bias, linear_bias, qk_norm, parallel_block, parallel_norms, attention_window, init_std, norm, "
+            "position, activation; did you mean heads?");
+  EXPECT_EQ(ErrorOf(ParseModelText("mlp { embedding: 1 hidden: 0 }", 32).status()),
+            "model:1:20: model.mlp.hidden: found 0; allowed: 1 to 67108864");
+  EXPECT_EQ(ErrorOf(ParseModelText("", 32).status()), "model: model: missing; give decoder { ... } or mlp { ... }");
+}
+
+TEST(AccumulationSteps, CoverTheGlobalBatch) {
+  EXPECT_EQ(AccumulationSteps({.global_batch = 8, .micro_batch = 2}, 2), 2);
+  EXPECT_EQ(AccumulationSteps({.global_batch = 9, .micro_batch = 2}, 2), 3);
+  EXPECT_EQ(AccumulationSteps({.global_batch = 1, .micro_batch = 4}, 8), 1);
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,160 @@
+// Fields that are each in range and wrong together.
+#include "engine/config/parse.h"
+#include "gtest/gtest.h"
+#include "tests/engine/config/specs.h"
+
+namespace shale {
+namespace {
+
+struct Rule {
+  std::vector<std::string> overrides;
+  std::string message;  // Empty: allowed.
+};
+
+class Rules : public testing::TestWithParam<Rule> {};
+
+TEST_P(Rules, RefuseContradictionsByName) { EXPECT_EQ(SetError(GetParam().overrides), GetParam().message); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Model, Rules,
+    testing::Values(
+        Rule{{"model.decoder.width=1000", "model.decoder.heads=12"},
+             "--set: model.decoder.width: width 1000 is not a multiple of heads 12; try width 984 or 1008, or give "
+             "head_width"},
+        Rule{{"model.decoder.heads=64"},
+             "--set: model.decoder.heads: width 64 divided by heads 64 is the odd head_width 1; try width "
+             "128, or give head_width"},
+        Rule{{"model.decoder.heads=71", "model.decoder.head_width=64"}, ""},
+        Rule{{"model.decoder.head_width=63"},
+             "--set: model.decoder.head_width: found 63, which is odd; try 62 or 64"},
+        Rule{{"model.decoder.heads=12", "model.decoder.head_width=8", "model.decoder.kv_heads=5"},
+             "--set: model.decoder.kv_heads: heads 12 is not a multiple of kv_heads 5; try kv_heads 4 or 6"},
+        Rule{{"model.decoder.kv_heads=8"},
+             "--set: model.decoder.kv_heads: heads 4 is not a multiple of kv_heads 8; try kv_heads 4"},
+        Rule{{"model.decoder.parallel_norms=true"},
+             "--set: model.decoder.parallel_norms: needs parallel_block, for other blocks have both norms already; set "
+             "parallel_block too, or leave it out"},
+        Rule{{"model.decoder.parallel_norms=true", "model.decoder.family=FALCON"}, ""},
+        Rule{{"model.decoder.family=GPT2", "model.decoder.rope_theta=500"},
+             "--set: model.decoder.rope_theta: positions are learned, and only ROTARY reads it; leave it out, or give "
+             "position ROTARY"},
+        Rule{{"model.decoder.family=GPT2", "model.decoder.position=ROTARY", "model.decoder.rope_theta=500"}, ""},
+        Rule{{"model.decoder.rope_scaling={low_freq_factor: 4}"},
+             "--set: model.decoder.rope_scaling.low_freq_factor: low_freq_factor must be below high_freq_factor; "
+             "Llama 3 has 1 and 4"},
+        Rule{{"model.decoder.max_positions=31"},
+             "--set: model.decoder.max_positions: found 31, below sequence_length 32; raise it, or shorten the "
+             "sequences"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Sharding, Rules,
+    testing::Values(
+        Rule{{"sharding.strategy=NONE", "sharding.schedule=SHARDED"},
+             "--set: sharding.schedule: SHARDED does not go with strategy NONE: nothing is sharded to reduce into; use "
+             "strategy GRADIENTS, or schedule DEFERRED or LAYERED"},
+        Rule{{"sharding.strategy=OPTIMIZER", "sharding.schedule=SHARDED"},
+             "--set: sharding.schedule: SHARDED does not go with strategy OPTIMIZER: sharded gradients are strategy "
+             "GRADIENTS; use that, or schedule DEFERRED or LAYERED"},
+        Rule{{"sharding.strategy=GRADIENTS", "sharding.schedule=DEFERRED"},
+             "--set: sharding.schedule: DEFERRED does not go with strategy GRADIENTS: unsharded gradients are strategy "
+             "OPTIMIZER; use that, or schedule SHARDED or LAYERED"},
+        Rule{{"sharding.strategy=NONE", "sharding.schedule=DEFERRED"}, ""},
+        Rule{{"sharding.strategy=NONE", "sharding.schedule=LAYERED"}, ""},
+        Rule{{"sharding.strategy=FULL", "sharding.schedule=DEFERRED"}, ""},
+        Rule{{"sharding.strategy=GRADIENTS", "sharding.prefetch=2"},
+             "--set: sharding.prefetch: only strategy FULL gathers parameters for use, and this is GRADIENTS; leave it "
+             "out"},
+        Rule{{"sharding.strategy=NONE", "sharding.reshard_after_forward=false"},
+             "--set: sharding.reshard_after_forward: only strategy FULL gathers parameters for use, and this is NONE; "
+             "leave it out"},
+        Rule{{"precision.master=SPLIT"},
+             "--set: precision.master: SPLIT keeps the low bits of bf16 weights; use compute BF16, or master "
+             "MASTER_FP32"},
+        Rule{{"precision.master=SPLIT", "precision.compute=BF16"}, ""}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Memory, Rules,
+    testing::Values(
+        Rule{{"memory.retention=BLOCK", "memory.every_nth=2", "memory.first_layers=1"},
+             "--set: memory.every_nth: every_nth does not go with first_layers and last_layers; keep one choice of "
+             "blocks"},
+        Rule{{"memory.retention=BLOCK", "memory.first_layers=0"},
+             "--set: memory.first_layers: first_layers and last_layers choose no block; give a number, or leave both "
+             "out for all blocks"},
+        Rule{{"memory.every_nth=2"},
+             "--set: memory.every_nth: retention KEEP_ALL recomputes nothing that blocks could be chosen for; choose "
+             "another, or leave every_nth, first_layers and last_layers out"},
+        Rule{{"memory.retention=FFN", "memory.last_layers=5"},
+             "--set: memory.last_layers: first_layers 0 and last_layers 5 are more than the model's 4 layers"},
+        Rule{{"memory.retention=FFN", "memory.first_layers=1", "memory.last_layers=3"}, ""}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Run, Rules,
+    testing::Values(
+        Rule{{"optimizer.scaling=LINEAR"},
+             "--set: optimizer.scaling: scales by global_batch / base_batch; give base_batch, the sequences per step "
+             "that learning_rate is for"},
+        Rule{{"optimizer.base_batch=8"},
+             "--set: optimizer.base_batch: only scaling LINEAR or SQUARE_ROOT reads it; choose one, or leave it out"},
+        Rule{{"schedule.epochs=1"}, "--set: schedule.epochs: steps and epochs are both given; keep one"},
+        Rule{{"schedule.steps="},
+             "job.textproto:9:12: schedule.steps: missing; give steps, or epochs, as the length of the run"},
+        Rule{{"schedule.warmup_steps=1", "schedule.warmup_tokens=9"},
+             "--set: schedule.warmup_steps: more than one of warmup_steps, warmup_samples and warmup_tokens is given; "
+             "keep one"},
+        Rule{{"schedule.warmup_steps=11"}, "--set: schedule.warmup_steps: found 11, longer than the whole run of 10"},
+        Rule{{"schedule.warmup_samples=81"}, "--set: schedule.warmup_samples: found 81, longer than the whole run of "
+                                             "80"},
+        Rule{{"schedule.warmup_tokens=2560"}, ""},
+        Rule{{"schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=9"},
+             "--set: schedule.warmup_steps: found 9, which reaches into the decay, the last 0.2 of the run; shorten "
+             "one of them"},
+        Rule{{"schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=8"}, ""},
+        Rule{{"schedule.shape=CONSTANT", "schedule.final_fraction=1"},
+             "--set: schedule.final_fraction: shape CONSTANT stays at the peak; leave it out"},
+        Rule{{"schedule.decay_fraction=0.5"},
+             "--set: schedule.decay_fraction: only shape WARMUP_STABLE_DECAY reads it; choose that, or leave it out"},
+        Rule{{"data.evaluation_fraction=0.1", "data.evaluation_path=/x"},
+             "--set: data.evaluation_fraction: evaluation_path and evaluation_fraction are both given; keep one"},
+        Rule{{"telemetry.evaluate_every=5"},
+             "--set: telemetry.evaluate_every: there is no evaluation data; give data.evaluation_path or "
+             "data.evaluation_fraction"},
+        Rule{{"data.path="},
+             "job.textproto:4:8: data.path: missing; give a text file, a folder of them or a token file"},
+        Rule{{"name=../up"},
+             "--set: name: found \"../up\"; allowed: letters, digits, '.', '_' and '-', up to 128 of them, and no '.' "
+             "at the start"}));
+
+TEST(Sizes, AProductAbove62BitsIsRefusedByName) {
+  const std::vector<std::string> big = {"model.decoder.width=16777216", "model.decoder.head_width=65536",
+                                        "model.decoder.heads=1048576"};
+  EXPECT_EQ(SetError(big),
+            "--set: model.decoder.width: the model has 1.8e+19 parameters, whose state is above 2^62 bytes; make "
+            "its sizes smaller");
+  EXPECT_EQ(SetError({"schedule.steps=1000000000000", "batch.global_batch=1000000000000"}),
+            "--set: batch.global_batch: the tokens of the run, batch.global_batch (1000000000000) x "
+            "batch.sequence_length (32) x schedule.steps (1000000000000), come to 3.2e+25, above 2^62; make them "
+            "smaller");
+  EXPECT_EQ(SetError({"batch.micro_batch=1048576", "batch.sequence_length=16777216", "model.decoder.hidden=1000000"}),
+            "--set: batch.micro_batch: the activations of the feed-forward layers, batch.micro_batch (1048576) x "
+            "batch.sequence_length (16777216) x model.decoder.hidden (1000000) x model.decoder.layers (4), come to "
+            "7e+19, above 2^62; make them smaller");
+}
+
+TEST(Sizes, EveryUpperEndTogetherIsRefusedNotOverflowed) {
+  const std::string message = SetError(
+      {"model.decoder.vocabulary=2147483647", "model.decoder.width=16777216", "model.decoder.layers=65536",
+       "model.decoder.heads=1048576", "model.decoder.head_width=16777216", "model.decoder.hidden=67108864",
+       "batch.micro_batch=1048576", "batch.global_batch=1099511627776", "batch.sequence_length=16777216",
+       "memory.loss_chunk_tokens=16777216", "schedule.steps=1099511627776", "sharding.ranks=1048576"});
+  EXPECT_NE(message.find("above 2^62"), std::string::npos);
+  EXPECT_NE(message.find("parameters, whose state is above 2^62 bytes"), std::string::npos);
+}
+
+TEST(Rules, AFaultyFieldIsReportedOnce) {
+  // Neither heads = 0 nor width against it.
+  EXPECT_EQ(SetError({"model.decoder.heads=0"}), "--set: model.decoder.heads: found 0; allowed: 1 to 1048576");
+}
+
+}  // namespace
+}  // namespace shale

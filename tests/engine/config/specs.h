@@ -1,0 +1,71 @@
+// Specs that the tests of engine/config start from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/config/parse.h"
+
+namespace shale {
+
+// The smallest job with a decoder. Line and column of its fields appear in expected messages.
+inline constexpr char kDecoderJob[] = R"(model {
+  decoder { width: 64 layers: 4 heads: 4 }
+}
+data { path: "/text" }
+batch {
+  global_batch: 8
+  sequence_length: 32
+}
+schedule { steps: 10 }
+)";
+
+inline constexpr char kMlpJob[] = R"(model { mlp { embedding: 8 hidden: 16 } }
+data { path: "/text" }
+batch { global_batch: 8 sequence_length: 4 }
+schedule { epochs: 1.5 }
+)";
+
+// Every field of a job with a decoder, none at its default.
+inline constexpr char kFullJob[] = R"(name: "full"
+model {
+  decoder {
+    family: FALCON vocabulary: 1000 width: 96 layers: 6 heads: 6 kv_heads: 3 head_width: 32 hidden: 200
+    max_positions: 512 rope_theta: 12345.678901234567
+    rope_scaling { factor: 4 low_freq_factor: 0.5 high_freq_factor: 3 original_context: 64 }
+    norm_epsilon: 3e-6 tied_head: false qkv_bias: true linear_bias: true qk_norm: true parallel_block: true
+    parallel_norms: true attention_window: 16 init_std: 0.013 norm: RMS_NORM position: ROTARY activation: GELU_TANH
+  }
+}
+data { path: "/a" format: LLMC order: SEQUENTIAL seed: 18446744073709551615 evaluation_path: "/b" }
+batch { global_batch: 100 micro_batch: 3 sequence_length: 48 }
+sharding { strategy: FULL schedule: LAYERED ranks: 5 prefetch: 0 reshard_after_forward: false }
+precision { compute: BF16 master: SPLIT }
+memory {
+  retention: BLOCK first_layers: 1 last_layers: 2 recompute: "blocks.*.ffn.up" recompute: 'tab "q" \\ back'
+  budget_bytes: 123456789012 loss_chunk_tokens: 77
+}
+optimizer {
+  learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"
+  max_gradient_norm: 0 non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
+}
+schedule {
+  shape: WARMUP_STABLE_DECAY steps: 1000 warmup_samples: 5000 final_fraction: 0 decay_fraction: 0.30000000000000004
+}
+checkpoint { every_steps: 50 }
+telemetry { run_folder: "/tmp/r\303\244n" print_every: 10 evaluate_every: 20 evaluation_batches: 3 peak_flops: 1e14 }
+runtime { device: CPU ops: REFERENCE threads_per_rank: 2 seed: 7 synchronous: true }
+)";
+
+inline std::string ErrorOf(const absl::Status& status) { return std::string(status.message()); }
+
+// What parsing `text` as job.textproto says; empty if it parses.
+inline std::string ParseError(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return ErrorOf(ParseJobText(text, "job.textproto", overrides).status());
+}
+
+// What the decoder job says with those overrides.
+inline std::string SetError(const std::vector<std::string>& overrides) { return ParseError(kDecoderJob, overrides); }
+
+}  // namespace shale
