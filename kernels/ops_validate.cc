@@ -1,0 +1,17 @@
+#include "kernels/op_checker.h"
+#include "kernels/ops.h"
+
+namespace shale {
+
+absl::Status Validate(const Op& op) {
+  return std::visit(
+      [](const auto& o) {
+        internal::OpChecker checker(std::decay_t<decltype(o)>::kName);
+        internal::Check(checker, o);
+        checker.NoOtherOverlaps(o);
+        return checker.status();
+      },
+      op);
+}
+
+}  // namespace shale

@@ -1,0 +1,125 @@
+// Checks of the ops on flat vectors and scalars. Flat vectors may be empty: a rank may own nothing of a group.
+#include "kernels/op_checker.h"
+
+namespace shale::internal {
+namespace {
+
+Dim Flat(absl::string_view name) { return Dim{.name = name, .minimum = 0}; }
+
+bool IsFloat(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; }
+
+bool SameShape(const Tensor& a, const Tensor& b) {
+  if (a.rank != b.rank) return false;
+  for (int i = 0; i < a.rank; ++i) {
+    if (a.shape[i] != b.shape[i]) return false;
+  }
+  return true;
+}
+
+void CheckAlike(OpChecker& c, absl::string_view name, const Tensor& t, absl::string_view model_name,
+                const Tensor& model) {
+  c.Require(t.present(), name, " is missing; wanted the shape of ", model_name);
+  c.Require(SameShape(t, model), name, " is ", t.ToString(), "; wanted the shape of ", model_name, ", ",
+            model.ToString());
+  c.Require(t.contiguous(), name, " is strided; wanted contiguous");
+}
+
+// Sorted, disjoint, not negative.
+void CheckRanges(OpChecker& c, absl::string_view name, const std::vector<ElementRange>& ranges) {
+  int64_t last = 0;
+  for (const ElementRange& r : ranges) {
+    c.Require(r.begin >= last && r.end >= r.begin, name, " holds [", r.begin, ", ", r.end, ") after an end of ", last,
+              "; wanted sorted ranges that do not overlap");
+    last = r.end;
+  }
+}
+
+template <class OpType>
+void CheckReduction(OpChecker& c, const OpType& op) {
+  Dim N = Flat("N"), one{"", 1};
+  c.Typed("x", op.x_N, DType::kFloat32, {&N});
+  c.Typed("total", op.total_1, DType::kFloat64, {&one});
+}
+
+}  // namespace
+
+void Check(OpChecker& c, const Sum& op) { CheckReduction(c, op); }
+
+void Check(OpChecker& c, const SumSquares& op) { CheckReduction(c, op); }
+
+void Check(OpChecker& c, const Copy& op) {
+  c.Require(op.from.present(), "from is missing");
+  c.Require(op.from.contiguous(), "from is strided; wanted contiguous");
+  CheckAlike(c, "to", op.to, "from", op.from);
+  c.Require(op.from.dtype == op.to.dtype || (IsFloat(op.from.dtype) && IsFloat(op.to.dtype)), "from is ",
+            op.from.ToString(), " and to is ", op.to.ToString(), "; wanted one dtype, or f32 and bf16");
+}
+
+void Check(OpChecker& c, const Add& op) {
+  c.Require(op.a.present(), "a is missing");
+  c.Require(IsFloat(op.a.dtype), "a is ", op.a.ToString(), "; wanted f32 or bf16");
+  c.Require(op.a.contiguous(), "a is strided; wanted contiguous");
+  for (const auto& [name, tensor] : {std::pair<absl::string_view, const Tensor*>{"b", &op.b}, {"out", &op.out}}) {
+    CheckAlike(c, name, *tensor, "a", op.a);
+    c.Require(tensor->dtype == op.a.dtype, name, " is ", tensor->ToString(), "; wanted the dtype of a, ",
+              ToString(op.a.dtype));
+  }
+  c.MayBe("out", "a");
+  c.MayBe("out", "b");
+}
+
+void Check(OpChecker& c, const Accumulate& op) {
+  Dim N = Flat("N");
+  c.Typed("x", op.x_N, DType::kFloat32, {&N});
+  c.Typed("total", op.total_N, DType::kFloat32, {&N});
+}
+
+void Check(OpChecker& c, const ZeroRanges& op) {
+  Dim N = Flat("N");
+  c.Act("x", op.x_N, {&N});
+  c.Require(op.ranges != nullptr, "ranges is null; wanted a list");
+  if (!c.ok()) return;
+  CheckRanges(c, "ranges", *op.ranges);
+  c.Require(op.ranges->empty() || op.ranges->back().end <= N.size, "ranges ends at ",
+            op.ranges->empty() ? 0 : op.ranges->back().end, "; wanted at most N=", N.size);
+}
+
+void Check(OpChecker& c, const LossScale& op) {
+  Dim one{"", 1};
+  c.Typed("valid_tokens", op.valid_tokens_1, DType::kInt64, {&one});
+  c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
+}
+
+void Check(OpChecker& c, const FlagNonFinite& op) {
+  Dim three{"totals", kTotalSize};
+  c.Typed("totals", op.totals_3, DType::kFloat64, {&three});
+}
+
+void Check(OpChecker& c, const PrepareUpdate& op) {
+  Dim one{"", 1}, hyper{"hyper", kHyperSize}, totals{"totals", kTotalSize}, update{"update", kUpdateSize};
+  c.Typed("hyper", op.hyper_2, DType::kFloat32, {&hyper});
+  c.Typed("valid_tokens", op.valid_tokens_1, DType::kInt64, {&one});
+  c.Typed("totals", op.totals_3, DType::kFloat64, {&totals});
+  c.Typed("update_count", op.update_count_1, DType::kInt64, {&one});
+  c.Typed("update", op.update_5, DType::kFloat32, {&update});
+}
+
+void Check(OpChecker& c, const AdamW& op) {
+  Dim P = Flat("P"), update{"update", kUpdateSize};
+  c.Typed("update", op.update_5, DType::kFloat32, {&update});
+  c.Typed("gradient", op.gradient_P, DType::kFloat32, {&P});
+  c.Act("weight", op.weight_P, {&P});
+  const bool wide = op.weight_P.dtype == DType::kFloat32;
+  c.Require(!(op.master_P.present() && op.low_P.present()), "master and low are both given; wanted one of them");
+  c.Require(!(wide && op.low_P.present()), "low is given for an f32 weight; wanted a bf16 weight, or no low");
+  c.Require(wide || op.master_P.present() || op.low_P.present(),
+            "weight is bf16 and neither master nor low is given; wanted one of them");
+  if (op.master_P.present()) c.Typed("master", op.master_P, DType::kFloat32, {&P});
+  if (op.low_P.present()) c.Typed("low", op.low_P, DType::kInt16, {&P});
+  c.Typed("m", op.m_P, DType::kFloat32, {&P});
+  c.Typed("v", op.v_P, DType::kFloat32, {&P});
+  if (op.decayed != nullptr) CheckRanges(c, "decayed", *op.decayed);
+  c.Require(op.slice_begin >= 0, "slice_begin is ", op.slice_begin, "; wanted 0 or more");
+}
+
+}  // namespace shale::internal

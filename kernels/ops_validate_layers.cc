@@ -1,0 +1,139 @@
+// Checks of the products, embedding, rotary embedding, attention, activations and loss.
+#include "kernels/op_checker.h"
+
+namespace shale::internal {
+
+void Check(OpChecker& c, const EmbeddingForward& op) {
+  Dim B{"B"}, S{"S"}, V{"V"}, C{"C"}, P{"P"};
+  c.Typed("tokens", op.tokens_BS, DType::kInt32, {&B, &S});
+  c.Act("weight", op.weight_VC, {&V, &C});
+  if (op.positions_PC.present()) {
+    c.Act("positions", op.positions_PC, {&P, &C});
+    c.Require(P.size >= S.size, "positions has ", P.size, " rows; wanted at least S=", S.size);
+  }
+  Dim T{"T", B.size * S.size};
+  c.Act("out", op.out_TC, {&T, &C});
+}
+
+void Check(OpChecker& c, const EmbeddingBackward& op) {
+  Dim B{"B"}, S{"S"}, V{"V"}, C{"C"}, P{"P"};
+  c.Typed("tokens", op.tokens_BS, DType::kInt32, {&B, &S});
+  Dim T{"T", B.size * S.size};
+  c.Act("d_out", op.d_out_TC, {&T, &C});
+  c.Typed("d_weight", op.d_weight_VC, DType::kFloat32, {&V, &C});
+  if (op.d_positions_PC.present()) {
+    c.Typed("d_positions", op.d_positions_PC, DType::kFloat32, {&P, &C});
+    c.Require(P.size >= S.size, "d_positions has ", P.size, " rows; wanted at least S=", S.size);
+  }
+}
+
+void Check(OpChecker& c, const MatMul& op) {
+  Dim M{"M"}, N{"N"}, K{"K"};
+  if (op.transpose_a) {
+    c.Act("a", op.a, {&K, &M}, Layout::kDenseRows);
+  } else {
+    c.Act("a", op.a, {&M, &K}, Layout::kDenseRows);
+  }
+  if (op.transpose_b) {
+    c.Act("b", op.b, {&N, &K}, Layout::kDenseRows);
+  } else {
+    c.Act("b", op.b, {&K, &N}, Layout::kDenseRows);
+  }
+  if (op.bias_N.present()) {
+    c.Act("bias", op.bias_N, {&N});
+    c.Require(!op.accumulate, "bias is given together with accumulate; wanted one or the other");
+  }
+  if (op.accumulate) {
+    c.Typed("c", op.c_MN, DType::kFloat32, {&M, &N}, Layout::kDenseRows);
+  } else {
+    c.ActOrFloat("c", op.c_MN, {&M, &N}, Layout::kDenseRows);
+  }
+}
+
+void Check(OpChecker& c, const BiasBackward& op) {
+  Dim T{"T"}, N{"N"};
+  c.Act("d_out", op.d_out_TN, {&T, &N}, Layout::kDenseRows);
+  c.Typed("d_bias", op.d_bias_N, DType::kFloat32, {&N});
+}
+
+void Check(OpChecker& c, const Rope& op) {
+  Dim B{"B"}, S{"S"}, H{"H"}, D{"D"};
+  c.Act("x", op.x_BSHD, {&B, &S, &H, &D}, Layout::kDenseRows);
+  c.Require(D.size % 2 == 0, "x has head width ", D.size, "; wanted an even one");
+  c.Require(op.theta > 0, "theta is ", op.theta, "; wanted more than 0");
+  c.Require(op.scaling.factor > 0, "scaling.factor is ", op.scaling.factor, "; wanted more than 0");
+}
+
+namespace {
+
+struct AttentionDims {
+  Dim B{"B"}, S{"S"}, H{"H"}, G{"G"}, D{"D"};
+};
+
+template <class OpType>
+void CheckAttentionInputs(OpChecker& c, const OpType& op, AttentionDims& d) {
+  c.Act("q", op.q_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
+  c.Act("k", op.k_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
+  c.Act("v", op.v_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
+  if (!c.ok()) return;
+  c.Require(d.H.size % d.G.size == 0, "q has ", d.H.size, " heads, k ", d.G.size, "; wanted a multiple of those of k");
+  c.Require(op.window >= 0, "window is ", op.window, "; wanted 0 (none) or more");
+  c.Act("out", op.out_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
+  c.Typed("lse", op.lse_BHS, DType::kFloat32, {&d.B, &d.H, &d.S});
+}
+
+}  // namespace
+
+void Check(OpChecker& c, const AttentionForward& op) {
+  AttentionDims d;
+  CheckAttentionInputs(c, op, d);
+}
+
+void Check(OpChecker& c, const AttentionBackward& op) {
+  AttentionDims d;
+  CheckAttentionInputs(c, op, d);
+  c.Act("d_out", op.d_out_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
+  c.Act("d_q", op.d_q_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
+  c.Act("d_k", op.d_k_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
+  c.Act("d_v", op.d_v_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
+}
+
+void Check(OpChecker& c, const SwiGluForward& op) {
+  Dim T{"T"}, F{"F"};
+  c.Act("y", op.y_TF, {&T, &F});
+  Dim F2{"2F", 2 * F.size};
+  c.Act("gate_up", op.gate_up_T2F, {&T, &F2});
+}
+
+void Check(OpChecker& c, const SwiGluBackward& op) {
+  Dim T{"T"}, F{"F"};
+  c.Act("d_y", op.d_y_TF, {&T, &F});
+  Dim F2{"2F", 2 * F.size};
+  c.Act("gate_up", op.gate_up_T2F, {&T, &F2});
+  c.Act("d_gate_up", op.d_gate_up_T2F, {&T, &F2});
+  c.MayBe("d_gate_up", "gate_up");
+}
+
+void Check(OpChecker& c, const GeluForward& op) {
+  Dim T{"T"}, F{"F"};
+  c.Act("x", op.x_TF, {&T, &F});
+  c.Act("y", op.y_TF, {&T, &F});
+}
+
+void Check(OpChecker& c, const GeluBackward& op) {
+  Dim T{"T"}, F{"F"};
+  c.Act("x", op.x_TF, {&T, &F});
+  c.Act("d_y", op.d_y_TF, {&T, &F});
+  c.Act("d_x", op.d_x_TF, {&T, &F});
+  c.MayBe("d_x", "d_y");
+}
+
+void Check(OpChecker& c, const CrossEntropy& op) {
+  Dim T{"T"}, V{"V"}, one{"", 1};
+  c.Act("logits", op.logits_TV, {&T, &V});
+  c.Typed("targets", op.targets_T, DType::kInt32, {&T}, Layout::kStrided);
+  if (op.gradient || op.scale_1.present()) c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
+  c.Typed("loss", op.loss_T, DType::kFloat32, {&T});
+}
+
+}  // namespace shale::internal

@@ -1,0 +1,116 @@
+// Checks of the norms.
+#include "kernels/op_checker.h"
+
+namespace shale::internal {
+namespace {
+
+// The rows of x [T, C] or [T, H, D], and the operands that have its shape.
+struct RowDims {
+  Dim T{"T"}, H{"H"}, C{"C"};
+  bool heads = false;
+
+  explicit RowDims(const Tensor& x) : heads(x.rank == 3) {}
+
+  void CheckRows(OpChecker& c, absl::string_view name, const Tensor& t, Layout layout) {
+    if (heads) {
+      c.Act(name, t, {&T, &H, &C}, layout);
+    } else {
+      c.Act(name, t, {&T, &C}, layout);
+    }
+  }
+  Dim R() const { return Dim{"R", heads ? T.size * H.size : T.size}; }
+};
+
+void CheckEpsilon(OpChecker& c, float epsilon) {
+  c.Require(epsilon >= 0, "epsilon is ", epsilon, "; wanted 0 or more");
+}
+
+template <class OpType>
+RowDims CheckNormForward(OpChecker& c, const OpType& op) {
+  RowDims d(op.x);
+  d.CheckRows(c, "x", op.x, Layout::kDenseRows);
+  c.Act("weight", op.weight_C, {&d.C});
+  c.Require(op.residual.present() == op.sum.present(), "residual is ", op.residual.present() ? "given" : "missing",
+            " and sum is ", op.sum.present() ? "given" : "missing", "; wanted both or neither");
+  if (op.residual.present()) {
+    d.CheckRows(c, "residual", op.residual, Layout::kContiguous);
+    d.CheckRows(c, "sum", op.sum, Layout::kContiguous);
+  }
+  d.CheckRows(c, "y", op.y, Layout::kDenseRows);
+  Dim R = d.R();
+  c.Typed("rstd", op.rstd_R, DType::kFloat32, {&R});
+  CheckEpsilon(c, op.epsilon);
+  c.MayBe("y", "x");
+  return d;
+}
+
+template <class OpType>
+RowDims CheckNormBackward(OpChecker& c, const OpType& op) {
+  RowDims d(op.x);
+  d.CheckRows(c, "x", op.x, Layout::kDenseRows);
+  d.CheckRows(c, "d_y", op.d_y, Layout::kDenseRows);
+  c.Act("weight", op.weight_C, {&d.C});
+  Dim R = d.R();
+  c.Typed("rstd", op.rstd_R, DType::kFloat32, {&R});
+  // d_residual may be d_x itself, whose rows may be strided.
+  if (op.d_residual.present()) d.CheckRows(c, "d_residual", op.d_residual, Layout::kDenseRows);
+  d.CheckRows(c, "d_x", op.d_x, Layout::kDenseRows);
+  c.Typed("d_weight", op.d_weight_C, DType::kFloat32, {&d.C});
+  c.MayBe("d_x", "d_y");
+  c.MayBe("d_x", "d_residual");
+  return d;
+}
+
+struct GroupDims {
+  Dim B{"B"}, L{"L"}, C{"C"}, G{"G"};
+};
+
+template <class OpType>
+void CheckGroupNorm(OpChecker& c, const OpType& op, GroupDims& d) {
+  c.Act("x", op.x_BLC, {&d.B, &d.L, &d.C});
+  c.Act("weight", op.weight_C, {&d.C});
+  c.Typed("mean", op.mean_BG, DType::kFloat32, {&d.B, &d.G});
+  c.Typed("rstd", op.rstd_BG, DType::kFloat32, {&d.B, &d.G});
+  if (!c.ok()) return;
+  c.Require(d.C.size % d.G.size == 0, "x has ", d.C.size, " channels, mean ", d.G.size,
+            " groups; wanted groups of equal size");
+}
+
+}  // namespace
+
+void Check(OpChecker& c, const RmsNormForward& op) { CheckNormForward(c, op); }
+
+void Check(OpChecker& c, const RmsNormBackward& op) { CheckNormBackward(c, op); }
+
+void Check(OpChecker& c, const LayerNormForward& op) {
+  RowDims d = CheckNormForward(c, op);
+  Dim R = d.R();
+  c.Act("bias", op.bias_C, {&d.C});
+  c.Typed("mean", op.mean_R, DType::kFloat32, {&R});
+}
+
+void Check(OpChecker& c, const LayerNormBackward& op) {
+  RowDims d = CheckNormBackward(c, op);
+  Dim R = d.R();
+  c.Typed("mean", op.mean_R, DType::kFloat32, {&R});
+  c.Typed("d_bias", op.d_bias_C, DType::kFloat32, {&d.C});
+}
+
+void Check(OpChecker& c, const GroupNormForward& op) {
+  GroupDims d;
+  CheckGroupNorm(c, op, d);
+  c.Act("bias", op.bias_C, {&d.C});
+  c.Act("y", op.y_BLC, {&d.B, &d.L, &d.C});
+  CheckEpsilon(c, op.epsilon);
+}
+
+void Check(OpChecker& c, const GroupNormBackward& op) {
+  GroupDims d;
+  CheckGroupNorm(c, op, d);
+  c.Act("d_y", op.d_y_BLC, {&d.B, &d.L, &d.C});
+  c.Act("d_x", op.d_x_BLC, {&d.B, &d.L, &d.C});
+  c.Typed("d_weight", op.d_weight_C, DType::kFloat32, {&d.C});
+  c.Typed("d_bias", op.d_bias_C, DType::kFloat32, {&d.C});
+}
+
+}  // namespace shale::internal
