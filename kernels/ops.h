@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "kernels/element_range.h"
 #include "kernels/tensor.h"
 
 namespace shale {
@@ -419,13 +420,6 @@ struct Accumulate {
     v("x", op.x_N, Access::kRead);
     v("total", op.total_N, op.accumulate ? Access::kReadWrite : Access::kWrite);
   }
-};
-
-// A range of elements of a flat vector.
-struct ElementRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-  bool operator==(const ElementRange&) const = default;
 };
 
 // Zeroes the given ranges of a flat vector (the gaps between parameters), which are sorted and disjoint.

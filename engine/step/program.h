@@ -16,6 +16,7 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/ops.h"
+#include "sharding/comm/collective_kind.h"
 
 namespace shale {
 
@@ -61,9 +62,6 @@ absl::string_view ToString(StreamId stream);
 
 enum class Phase : uint8_t { kBegin, kForward, kRecompute, kBackward, kReduce, kUpdate, kEnd };
 absl::string_view ToString(Phase phase);
-
-enum class CollectiveKind : uint8_t { kAllGather, kReduceScatterSum, kAllReduceSum };
-absl::string_view ToString(CollectiveKind kind);
 
 // kAllGather: `local` is this rank's shard, `full` the result. kReduceScatterSum: `full` in, `local` out. kAllReduceSum:
 // `full` in place, `local` absent.

@@ -1,0 +1,127 @@
+#include "sharding/shard_layout.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// So that offsets in bytes, eight to an element at most, stay within 63 bits.
+constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 8;
+
+int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+absl::Status TooLarge(absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " has more than ", kMaxElements, " elements, the most that a flat group can hold"));
+}
+
+absl::StatusOr<int64_t> ElementsOf(const ShardLayout::Entry& entry) {
+  int64_t elements = 1;
+  for (int64_t dimension : entry.shape) {
+    if (dimension < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("parameter ", entry.name, " has shape [",
+                                                     absl::StrJoin(entry.shape, ", "),
+                                                     "]; every dimension must be at least 1"));
+    }
+    if (elements > kMaxElements / dimension) {
+      return TooLarge(absl::StrCat("parameter ", entry.name, " of shape [", absl::StrJoin(entry.shape, ", "), "]"));
+    }
+    elements *= dimension;
+  }
+  return elements;
+}
+
+}  // namespace
+
+absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries, int world_size) {
+  if (world_size < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("a group is sharded over at least 1 rank, not ", world_size));
+  }
+  ShardLayout layout;
+  layout.world_size_ = world_size;
+  int64_t end = 0;
+  for (const Entry& entry : entries) {
+    if (entry.name.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter ", layout.parameters_.size(), " of a group has no name"));
+    }
+    SHALE_ASSIGN_OR_RETURN(const int64_t elements, ElementsOf(entry));
+    const int64_t offset = RoundUp(end, kAlignment);
+    if (elements > kMaxElements - kAlignment - offset) return TooLarge(absl::StrCat("the group up to ", entry.name));
+    const int index = static_cast<int>(layout.parameters_.size());
+    if (!layout.index_by_name_.try_emplace(entry.name, index).second) {
+      return absl::InvalidArgumentError(absl::StrCat("parameter ", entry.name, " is twice in one group"));
+    }
+    layout.parameters_.push_back({entry.name, entry.shape, offset, elements});
+    end = offset + elements;
+  }
+  // Slices are counted in blocks of kAlignment elements.
+  const int64_t blocks = RoundUp(end, kAlignment) / kAlignment;
+  const int64_t blocks_per_rank = blocks / world_size + (blocks % world_size != 0 ? 1 : 0);
+  if (blocks_per_rank > kMaxElements / kAlignment / world_size) {
+    return TooLarge(absl::StrCat("the group, padded for ", world_size, " ranks,"));
+  }
+  layout.shard_elements_ = blocks_per_rank * kAlignment;
+  return layout;
+}
+
+const ShardLayout::Placement* ShardLayout::Find(absl::string_view name) const {
+  const auto it = index_by_name_.find(name);
+  return it == index_by_name_.end() ? nullptr : &parameters_[it->second];
+}
+
+ElementRange ShardLayout::ShardRange(int rank) const {
+  SHALE_CHECK(rank >= 0 && rank < world_size_) << "rank " << rank << " of " << world_size_;
+  return {rank * shard_elements_, (rank + 1) * shard_elements_};
+}
+
+std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int rank) const {
+  const ElementRange slice = ShardRange(rank);
+  std::vector<Piece> pieces;
+  auto it = std::partition_point(parameters_.begin(), parameters_.end(),
+                                 [&](const Placement& p) { return p.range().end <= slice.begin; });
+  for (; it != parameters_.end() && it->offset_elements < slice.end; ++it) {
+    const int64_t begin = std::max(slice.begin, it->offset_elements);
+    const int64_t end = std::min(slice.end, it->range().end);
+    pieces.push_back({.parameter = static_cast<int>(it - parameters_.begin()),
+                      .range = {begin - it->offset_elements, end - it->offset_elements},
+                      .slice_offset = begin - slice.begin});
+  }
+  return pieces;
+}
+
+std::vector<ElementRange> ShardLayout::gaps() const {
+  std::vector<ElementRange> gaps;
+  int64_t at = 0;
+  const auto skip_to = [&](int64_t next) {
+    if (at < next) gaps.push_back({at, next});
+  };
+  for (const Placement& p : parameters_) {
+    skip_to(p.offset_elements);
+    at = p.range().end;
+  }
+  skip_to(padded_elements());
+  return gaps;
+}
+
+std::vector<ElementRange> ShardLayout::Ranges(absl::FunctionRef<bool(const Placement&)> wanted) const {
+  std::vector<ElementRange> ranges;
+  for (const Placement& p : parameters_) {
+    if (!wanted(p)) continue;
+    if (!ranges.empty() && ranges.back().end == p.offset_elements) {
+      ranges.back().end = p.range().end;
+    } else {
+      ranges.push_back(p.range());
+    }
+  }
+  return ranges;
+}
+
+}  // namespace shale

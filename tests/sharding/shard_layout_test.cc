@@ -1,0 +1,179 @@
+#include "sharding/shard_layout.h"
+
+#include <limits>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Sizes around the alignment, a scalar, a straddling matrix; none divides by three, five or seven.
+const std::vector<ShardLayout::Entry>& AwkwardEntries() {
+  static const auto& entries = *new std::vector<ShardLayout::Entry>{
+      {"embedding", {131, 17}}, {"scalar", {}},      {"exact", {128}},      {"one_more", {129}},
+      {"bias", {3}},            {"cube", {5, 7, 11}}, {"touching", {2, 128}}, {"norm", {127}}};
+  return entries;
+}
+
+std::vector<ShardLayout::Entry> RandomEntries(std::mt19937& random) {
+  std::vector<ShardLayout::Entry> entries;
+  const int count = random() % 12;
+  for (int i = 0; i < count; ++i) {
+    ShardLayout::Entry entry{.name = absl::StrCat("p", i)};
+    for (int d = random() % 4; d > 0; --d) entry.shape.push_back(1 + random() % 40);
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+ShardLayout Make(const std::vector<ShardLayout::Entry>& entries, int world_size) {
+  absl::StatusOr<ShardLayout> layout = ShardLayout::Create(entries, world_size);
+  EXPECT_TRUE(layout.ok()) << layout.status();
+  return *std::move(layout);
+}
+
+std::string ErrorOf(const std::vector<ShardLayout::Entry>& entries, int world_size = 1) {
+  absl::StatusOr<ShardLayout> layout = ShardLayout::Create(entries, world_size);
+  EXPECT_EQ(layout.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(layout.status().message());
+}
+
+// Every law that holds for any layout.
+void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int world_size) {
+  SCOPED_TRACE(absl::StrCat(entries.size(), " parameters, ", world_size, " ranks"));
+  const ShardLayout layout = Make(entries, world_size);
+  ASSERT_EQ(layout.world_size(), world_size);
+  ASSERT_EQ(layout.shard_elements() % ShardLayout::kAlignment, 0);
+  ASSERT_EQ(layout.padded_elements(), layout.shard_elements() * world_size);
+  ASSERT_GE(layout.padded_elements(), layout.total_elements());
+  // No rank's slice could be one block shorter.
+  ASSERT_TRUE(layout.total_elements() > (layout.shard_elements() - ShardLayout::kAlignment) * world_size);
+
+  // Paint every element with what the layout says of it: exactly one of a parameter or a gap.
+  std::vector<int> owner(layout.padded_elements(), 0);
+  for (const ElementRange& gap : layout.gaps()) {
+    ASSERT_LT(gap.begin, gap.end);
+    for (int64_t i = gap.begin; i < gap.end; ++i) owner[i] += 1;
+  }
+  for (const ShardLayout::Placement& p : layout.parameters()) {
+    ASSERT_EQ(p.offset_elements % ShardLayout::kAlignment, 0);
+    for (int64_t i = p.offset_elements; i < p.range().end; ++i) owner[i] += 1;
+  }
+  for (int64_t i = 0; i < std::ssize(owner); ++i) ASSERT_EQ(owner[i], 1) << "element " << i;
+
+  // Slices tile the vector, and pieces tile every parameter, each element once, and where its slice says.
+  std::vector<std::vector<int>> seen(entries.size());
+  for (size_t p = 0; p < entries.size(); ++p) seen[p].resize(layout.parameters()[p].elements, 0);
+  int64_t next_slice = 0;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const ElementRange slice = layout.ShardRange(rank);
+    ASSERT_EQ(slice.begin, next_slice);
+    ASSERT_EQ(slice.end - slice.begin, layout.shard_elements());
+    next_slice = slice.end;
+    int64_t after = 0;
+    for (const ShardLayout::Piece& piece : layout.ParameterPieces(rank)) {
+      ASSERT_LT(piece.range.begin, piece.range.end);
+      ASSERT_GE(piece.slice_offset, after);
+      after = piece.slice_offset + piece.range.end - piece.range.begin;
+      ASSERT_LE(after, layout.shard_elements());
+      const ShardLayout::Placement& p = layout.parameters()[piece.parameter];
+      ASSERT_EQ(p.offset_elements + piece.range.begin, slice.begin + piece.slice_offset);
+      for (int64_t i = piece.range.begin; i < piece.range.end; ++i) seen[piece.parameter][i] += 1;
+    }
+  }
+  ASSERT_EQ(next_slice, layout.padded_elements());
+  for (const std::vector<int>& parameter : seen) {
+    for (int times : parameter) ASSERT_EQ(times, 1);
+  }
+}
+
+TEST(ShardLayoutTest, EveryElementHasOneOwnerForEveryWorldSize) {
+  for (int world_size = 1; world_size <= 8; ++world_size) CheckLaws(AwkwardEntries(), world_size);
+  CheckLaws(AwkwardEntries(), 61);
+}
+
+TEST(ShardLayoutTest, EveryElementHasOneOwnerInRandomGroups) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 60; ++i) CheckLaws(RandomEntries(random), 1 + random() % 9);
+}
+
+TEST(ShardLayoutTest, OffsetsDoNotDependOnTheWorldSize) {
+  const ShardLayout one = Make(AwkwardEntries(), 1);
+  for (int world_size : {2, 3, 4, 5, 6, 7, 8, 1000, 16384}) {
+    const ShardLayout layout = Make(AwkwardEntries(), world_size);
+    EXPECT_EQ(layout.total_elements(), one.total_elements());
+    for (size_t i = 0; i < AwkwardEntries().size(); ++i) {
+      EXPECT_EQ(layout.parameters()[i].offset_elements, one.parameters()[i].offset_elements);
+    }
+  }
+}
+
+TEST(ShardLayoutTest, PlacesParametersInOrderAtMultiplesOf256BytesOfBFloat16) {
+  const ShardLayout layout = Make({{"embed", {20, 10}}, {"norm", {90}}}, 3);
+  ASSERT_NE(layout.Find("norm"), nullptr);
+  EXPECT_EQ(layout.Find("norm")->offset_elements, 256);
+  EXPECT_EQ(layout.Find("norm")->elements, 90);
+  EXPECT_EQ(layout.Find("embed")->offset_elements, 0);
+  EXPECT_THAT(layout.Find("embed")->shape, ElementsAre(20, 10));
+  EXPECT_EQ(layout.Find("nor"), nullptr);
+  EXPECT_EQ(layout.total_elements(), 346);
+  EXPECT_EQ(layout.shard_elements(), 128);
+  EXPECT_THAT(layout.gaps(), ElementsAre(ElementRange{200, 256}, ElementRange{346, 384}));
+  EXPECT_THAT(layout.ParameterPieces(0), ElementsAre(ShardLayout::Piece{0, {0, 128}, 0}));
+  EXPECT_THAT(layout.ParameterPieces(1), ElementsAre(ShardLayout::Piece{0, {128, 200}, 0}));
+  EXPECT_THAT(layout.ParameterPieces(2), ElementsAre(ShardLayout::Piece{1, {0, 90}, 0}));
+}
+
+TEST(ShardLayoutTest, ASliceMayHoldNoParameter) {
+  const ShardLayout layout = Make({{"small", {10}}}, 8);
+  EXPECT_EQ(layout.shard_elements(), 128);
+  EXPECT_EQ(layout.ParameterPieces(0).size(), 1);
+  for (int rank = 1; rank < 8; ++rank) EXPECT_THAT(layout.ParameterPieces(rank), IsEmpty());
+}
+
+TEST(ShardLayoutTest, AGroupMayHoldNoParameter) {
+  const ShardLayout layout = Make({}, 4);
+  EXPECT_EQ(layout.padded_elements(), 0);
+  EXPECT_THAT(layout.gaps(), IsEmpty());
+  EXPECT_THAT(layout.ParameterPieces(3), IsEmpty());
+}
+
+TEST(ShardLayoutTest, RangesMergeWhatTouchesAndNothingElse) {
+  const ShardLayout layout = Make({{"a", {128}}, {"b", {256}}, {"c", {5}}, {"d", {128}}, {"e", {1}}}, 2);
+  const auto all = [](const ShardLayout::Placement&) { return true; };
+  EXPECT_THAT(layout.Ranges(all), ElementsAre(ElementRange{0, 389}, ElementRange{512, 641}));
+  const auto not_b = [](const ShardLayout::Placement& p) { return p.name != "b"; };
+  EXPECT_THAT(layout.Ranges(not_b),
+              ElementsAre(ElementRange{0, 128}, ElementRange{384, 389}, ElementRange{512, 641}));
+  EXPECT_THAT(layout.Ranges([](const ShardLayout::Placement&) { return false; }), IsEmpty());
+}
+
+TEST(ShardLayoutTest, RefusesWhatCannotBeLaidOut) {
+  EXPECT_THAT(ErrorOf({{"a", {4}}}, 0), HasSubstr("at least 1 rank, not 0"));
+  EXPECT_THAT(ErrorOf({{"a", {4}}}, -3), HasSubstr("-3"));
+  EXPECT_THAT(ErrorOf({{"a", {4}}, {"", {4}}}), HasSubstr("parameter 1 of a group has no name"));
+  EXPECT_THAT(ErrorOf({{"a", {4}}, {"b", {4}}, {"a", {4}}}), HasSubstr("parameter a is twice"));
+  EXPECT_THAT(ErrorOf({{"a", {4, 0}}}), HasSubstr("parameter a has shape [4, 0]"));
+  EXPECT_THAT(ErrorOf({{"a", {-1}}}), HasSubstr("at least 1"));
+}
+
+TEST(ShardLayoutTest, RefusesSizesThatOverflow) {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(ErrorOf({{"a", {kHuge}}}), HasSubstr("parameter a of shape"));
+  EXPECT_THAT(ErrorOf({{"a", {int64_t{1} << 32, int64_t{1} << 32}}}), HasSubstr("parameter a of shape"));
+  EXPECT_THAT(ErrorOf({{"a", {kHuge / 8}}}), HasSubstr("the group up to a"));
+  EXPECT_THAT(ErrorOf({{"a", {kHuge / 16}}, {"b", {kHuge / 16}}}), HasSubstr("the group up to b"));
+  // Fits, but its padding does not.
+  EXPECT_THAT(ErrorOf({{"a", {kHuge / 8 - 200}}}, std::numeric_limits<int>::max()), HasSubstr("padded for"));
+  EXPECT_EQ(Make({{"a", {3}}}, std::numeric_limits<int>::max()).shard_elements(), 128);
+}
+
+}  // namespace
+}  // namespace shale
