@@ -1,7 +1,7 @@
 #include "engine/config/ranges.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "absl/strings/str_cat.h"

@@ -29,7 +29,6 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     // As the protobuf text parser sets its own.
     tokenizer_.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
     tokenizer_.set_allow_f_after_float(true);
-    tokenizer_.set_require_space_after_number(false);
     tokenizer_.Next();
   }
 

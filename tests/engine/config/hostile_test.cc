@@ -1,5 +1,4 @@
 // Specs that somebody made to hurt, or that a disk damaged.
-#include <cstdio>
 #include <fstream>
 #include <random>
 #include <string>

@@ -1,5 +1,4 @@
 // The job files that come with the engine.
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <string>

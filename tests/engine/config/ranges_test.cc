@@ -1,5 +1,6 @@
 #include "engine/config/ranges.h"
 
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
