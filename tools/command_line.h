@@ -1,0 +1,72 @@
+// Command lines of the tools: named flags, a complete --help, and nothing that is not understood.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace shale {
+
+// Exit codes of every tool.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;  // The command line or the job is wrong; nothing was started.
+
+// Flags are added first, each with the place its value goes to, which holds the default until then; then Parse. Written
+// `--name=value` or `--name value`, a switch `--name` or `--no-name`; '-' and '_' in names are the same.
+//
+//   CommandLine line("train", "Trains the model of a job.");
+//   line.Text("job", "FILE", "The job spec.", &job).Required().Switch("overwrite", "Replace a former run.", &overwrite);
+//   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+class CommandLine {
+ public:
+  CommandLine(std::string program, std::string summary)
+      : program_(std::move(program)), summary_(std::move(summary)) {}
+
+  CommandLine& Text(std::string name, std::string value_name, std::string help, std::string* value);
+  // Every occurrence adds one more.
+  CommandLine& List(std::string name, std::string value_name, std::string help, std::vector<std::string>* values);
+  CommandLine& Integer(std::string name, std::string help, int64_t minimum, int64_t maximum, int64_t* value);
+  CommandLine& Number(std::string name, std::string help, double minimum, double maximum, double* value);
+  CommandLine& Switch(std::string name, std::string help, bool* value);
+  // Parse fails without this flag.
+  CommandLine& Required();
+  // Printed at the end of --help.
+  CommandLine& Footer(std::string footer);
+
+  // Everything that is wrong, one line each (InvalidArgument): unknown flags with the nearest name, values of the wrong
+  // type or out of range, required flags that are missing, words that belong to no flag.
+  absl::Status Parse(const std::vector<std::string>& arguments);
+  bool help_wanted() const { return help_wanted_; }
+  std::string HelpText() const;
+
+  // What main does first: goes to the folder that the tool was called from (under `bazel run` that is not the working
+  // directory), parses, prints help or errors. Returns whether the tool should end now, with `*exit_code`.
+  bool Done(int argc, char** argv, int* exit_code);
+
+ private:
+  struct Flag {
+    std::string name;
+    std::string value_name;  // Empty: a switch.
+    std::string help;
+    std::string default_text;
+    bool required = false;
+    bool seen = false;
+    std::function<std::string(absl::string_view)> set;  // Returns what was wrong; empty: nothing.
+  };
+  CommandLine& Add(Flag flag);
+  Flag* Find(absl::string_view name);
+  std::string Suggest(absl::string_view name) const;
+  void ParseFlag(const std::vector<std::string>& arguments, size_t& i, std::vector<std::string>& errors);
+
+  const std::string program_, summary_;
+  std::string footer_;
+  std::vector<Flag> flags_;
+  bool help_wanted_ = false;
+};
+
+}  // namespace shale
