@@ -1,0 +1,174 @@
+#include "engine/data/batch_loader.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Tokens that tell their own position.
+TokenSource Counting(int32_t size) {
+  std::vector<int32_t> tokens(size);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return TokenSource::FromTokens(std::move(tokens)).value();
+}
+
+struct Batch {
+  std::vector<int32_t> inputs;
+  std::vector<int32_t> targets;
+};
+
+Batch Load(const BatchLoader& loader, const StepSamples& step, int64_t rank, int64_t micro_batch) {
+  const size_t size = loader.shape().micro_batch * loader.shape().sequence_length;
+  Batch batch{std::vector<int32_t>(size, 12345), std::vector<int32_t>(size, 12345)};
+  EXPECT_TRUE(
+      loader.Fill(step, rank, micro_batch, absl::MakeSpan(batch.inputs), absl::MakeSpan(batch.targets)).ok());
+  const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; });
+  EXPECT_EQ(loader.ValidTokens(step, rank, micro_batch), counted);
+  return batch;
+}
+
+BatchLoader Make(const TokenSource& source, SampleOrderKind kind, const BatchShape& shape) {
+  const SampleOrder order(kind, 9, SampleCount(source.size(), shape.sequence_length));
+  return BatchLoader::Create(source, order, shape).value();
+}
+
+TEST(BatchLoaderTest, TargetsAreOneLaterThanInputs) {
+  const BatchLoader loader = Make(Counting(7), SampleOrderKind::kSequential,
+                                  {.micro_batch = 2, .sequence_length = 3, .ranks = 1, .global_batch = 2});
+  const Batch batch = Load(loader, {0, 2}, 0, 0);
+  EXPECT_THAT(batch.inputs, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(batch.targets, ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+TEST(BatchLoaderTest, OnlyTheLastTokenMayHaveATarget) {
+  const BatchLoader loader =
+      Make(Counting(7), SampleOrderKind::kSequential,
+           {.micro_batch = 2, .sequence_length = 3, .ranks = 1, .global_batch = 2, .targets = TargetPositions::kLast});
+  const Batch batch = Load(loader, {0, 2}, 0, 0);
+  EXPECT_THAT(batch.inputs, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(batch.targets, ElementsAre(-1, -1, 3, -1, -1, 6));
+}
+
+TEST(BatchLoaderTest, SequencesOfOneTokenWork) {
+  const BatchLoader loader = Make(Counting(3), SampleOrderKind::kSequential, {.global_batch = 2});
+  EXPECT_EQ(loader.shape().AccumulationSteps(), 2);
+  EXPECT_THAT(Load(loader, {0, 2}, 0, 1).inputs, ElementsAre(1));
+  EXPECT_THAT(Load(loader, {0, 2}, 0, 1).targets, ElementsAre(2));
+}
+
+TEST(BatchLoaderTest, SlotsGoBySequenceThenRankThenMicroBatch) {
+  const BatchLoader loader = Make(Counting(100), SampleOrderKind::kSequential,
+                                  {.micro_batch = 2, .sequence_length = 1, .ranks = 3, .global_batch = 12});
+  EXPECT_THAT(Load(loader, {0, 12}, 0, 0).inputs, ElementsAre(0, 1));
+  EXPECT_THAT(Load(loader, {0, 12}, 1, 0).inputs, ElementsAre(2, 3));
+  EXPECT_THAT(Load(loader, {0, 12}, 2, 0).inputs, ElementsAre(4, 5));
+  EXPECT_THAT(Load(loader, {0, 12}, 0, 1).inputs, ElementsAre(6, 7));
+  EXPECT_THAT(Load(loader, {40, 12}, 2, 1).inputs, ElementsAre(50, 51));
+}
+
+TEST(BatchLoaderTest, MissingSamplesAreMasked) {
+  const BatchLoader loader = Make(Counting(100), SampleOrderKind::kSequential,
+                                  {.micro_batch = 2, .sequence_length = 2, .ranks = 2, .global_batch = 5});
+  EXPECT_EQ(loader.shape().AccumulationSteps(), 2);
+  const Batch half = Load(loader, {10, 5}, 0, 1);  // Sample 4 of the step, and none.
+  EXPECT_THAT(half.inputs, ElementsAre(28, 29, 0, 0));
+  EXPECT_THAT(half.targets, ElementsAre(29, 30, -1, -1));
+  const Batch none = Load(loader, {10, 5}, 1, 1);
+  EXPECT_THAT(none.inputs, Each(0));
+  EXPECT_THAT(none.targets, Each(-1));
+  EXPECT_THAT(Load(loader, {10, 0}, 0, 0).targets, Each(-1));
+}
+
+// The law that makes W and K free to choose: the samples of a step, and their contents, are the same.
+TEST(BatchLoaderTest, RanksAndMicroBatchesDoNotChangeTheSamples) {
+  const TokenSource source = Counting(1000);
+  const int64_t length = 3;
+  for (const int64_t count : {13, 7, 1, 0}) {
+    for (const int64_t position : {0, 330, 1000}) {  // 330: the step runs over the end of the first epoch of 333.
+      std::vector<std::vector<int32_t>> expected;
+      for (const int64_t ranks : {1, 2, 3, 4, 8, 16}) {
+        for (const int64_t micro_batch : {1, 2, 3, 13}) {
+          const BatchLoader loader = Make(
+              source, SampleOrderKind::kShuffled,
+              {.micro_batch = micro_batch, .sequence_length = length, .ranks = ranks, .global_batch = 13});
+          std::vector<std::vector<int32_t>> found;
+          for (int64_t k = 0; k < loader.shape().AccumulationSteps(); ++k) {
+            for (int64_t r = 0; r < ranks; ++r) {
+              const Batch batch = Load(loader, {position, count}, r, k);
+              for (int64_t b = 0; b < micro_batch; ++b) {
+                if (batch.targets[b * length] < 0) continue;
+                found.emplace_back(batch.inputs.begin() + b * length, batch.inputs.begin() + (b + 1) * length);
+                EXPECT_EQ(batch.targets[b * length + 2], found.back()[2] + 1);
+              }
+            }
+          }
+          if (expected.empty()) expected = found;
+          EXPECT_EQ(found.size(), count);
+          EXPECT_EQ(found, expected) << ranks << " ranks, micro-batch " << micro_batch;
+        }
+      }
+    }
+  }
+}
+
+TEST(BatchLoaderTest, AnEpochReadsEverySampleOnce) {
+  const BatchLoader loader = Make(Counting(34), SampleOrderKind::kShuffled,
+                                  {.micro_batch = 2, .sequence_length = 3, .ranks = 2, .global_batch = 4});
+  ASSERT_EQ(loader.samples_per_epoch(), 11);
+  std::vector<int32_t> starts;
+  for (int64_t position = 0; position < 11; position += 4) {
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const Batch batch = Load(loader, {position, std::min<int64_t>(4, 11 - position)}, rank, 0);
+      for (int64_t b = 0; b < 2; ++b) {
+        if (batch.targets[b * 3] >= 0) starts.push_back(batch.inputs[b * 3]);
+      }
+    }
+  }
+  std::sort(starts.begin(), starts.end());
+  EXPECT_THAT(starts, ElementsAre(0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30));
+}
+
+TEST(BatchLoaderTest, RanksReadAtOnce) {
+  const BatchLoader loader = Make(Counting(5000), SampleOrderKind::kShuffled,
+                                  {.micro_batch = 2, .sequence_length = 7, .ranks = 4, .global_batch = 32});
+  std::vector<std::thread> ranks;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    ranks.emplace_back([&loader, rank] {
+      for (int64_t step = 0; step < 50; ++step) {
+        for (int64_t k = 0; k < 4; ++k) {
+          const Batch batch = Load(loader, {step * 32, 32}, rank, k);
+          for (size_t i = 0; i < batch.inputs.size(); ++i) ASSERT_EQ(batch.targets[i], batch.inputs[i] + 1);
+        }
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(BatchLoaderTest, RefusesWhatDoesNotFitTogether) {
+  const auto refusal = [](const TokenSource& source, int64_t samples, const BatchShape& shape) {
+    const SampleOrder order(SampleOrderKind::kShuffled, 1, samples);
+    return std::string(BatchLoader::Create(source, order, shape).status().message());
+  };
+  EXPECT_THAT(refusal(Counting(10), 1, {.sequence_length = 10}), HasSubstr("10 tokens found, but one sequence of 10"));
+  EXPECT_THAT(refusal(Counting(10), 8, {.sequence_length = 1}),
+              HasSubstr("the order is one of 8 samples, but 10 tokens hold 9 of 1"));
+  EXPECT_THAT(refusal(Counting(10), 9, {.micro_batch = 0}), HasSubstr("the micro batch must lie in 1 to 2147483647"));
+  EXPECT_THAT(refusal(Counting(10), 9, {.ranks = -1}), HasSubstr("number of ranks"));
+  EXPECT_THAT(refusal(Counting(10), 9, {.global_batch = int64_t{1} << 40}), HasSubstr("global batch"));
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,189 @@
+// What is refused, and in which words.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/data/token_source.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/llmc_bytes.h"
+#include "tests/engine/io/obey_permissions.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace shale {
+namespace {
+
+using testing::HasSubstr;
+
+class TokenSourceErrorsTest : public testing::Test {
+ protected:
+  // Opens and expects this error.
+  void ExpectRefused(const std::string& path, absl::StatusCode code, const std::string& message,
+                     TokenFormat format = TokenFormat::kByContent) {
+    const absl::Status status = TokenSource::Open(path, format).status();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+
+  TempFolder folder_;
+};
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
+
+TEST_F(TokenSourceErrorsTest, AMissingPath) {
+  ExpectRefused(folder_.Path("none"), absl::StatusCode::kNotFound,
+                absl::StrCat("cannot open ", folder_.Path("none"),
+                             ": No such file or directory; data must be a text file, a folder of text files or an "
+                             "llm.c token file"));
+  ExpectRefused("", absl::StatusCode::kNotFound, "No such file or directory");
+}
+
+TEST_F(TokenSourceErrorsTest, AnEmptyFile) {
+  const std::string path = folder_.Write("a.txt", "");
+  ExpectRefused(path, kInvalid, absl::StrCat(path, " is empty; it must hold text or tokens"));
+}
+
+TEST_F(TokenSourceErrorsTest, AFileThatMayNotBeRead) {
+  const std::string path = folder_.Write("a.txt", "secret");
+  ASSERT_EQ(chmod(path.c_str(), 0), 0);
+  const ObeyPermissions obey;
+  const std::string message = absl::StrCat("cannot open ", path, ": Permission denied");
+  ExpectRefused(path, absl::StatusCode::kPermissionDenied, message);
+  ExpectRefused(folder_.path(), absl::StatusCode::kPermissionDenied, message);
+}
+
+TEST_F(TokenSourceErrorsTest, AFolderThatMayNotBeRead) {
+  std::filesystem::create_directory(folder_.Path("sub"));
+  ASSERT_EQ(chmod(folder_.Path("sub").c_str(), 0), 0);
+  const ObeyPermissions obey;
+  ExpectRefused(folder_.Path("sub"), absl::StatusCode::kPermissionDenied,
+                absl::StrCat("cannot list folder ", folder_.Path("sub"), ": Permission denied"));
+}
+
+TEST_F(TokenSourceErrorsTest, WhatIsNoFile) {
+  ASSERT_EQ(mkfifo(folder_.Path("pipe").c_str(), 0600), 0);
+  ExpectRefused(folder_.Path("pipe"), kInvalid, "pipe is not a regular file");
+}
+
+TEST_F(TokenSourceErrorsTest, ABrokenLinkInAFolder) {
+  folder_.Write("a.txt", "text");
+  std::filesystem::create_symlink("gone", folder_.Path("link"));
+  ExpectRefused(folder_.path(), absl::StatusCode::kNotFound, "/link: No such file or directory");
+}
+
+TEST_F(TokenSourceErrorsTest, AFolderWithoutFiles) {
+  ExpectRefused(folder_.path(), kInvalid, absl::StrCat("folder ", folder_.path(), " holds no text file (of 0 entries"));
+  folder_.Write("a.dat", std::string("\0\1", 2));
+  folder_.Write("empty", "");
+  std::filesystem::create_directory(folder_.Path("sub"));
+  ExpectRefused(folder_.path(), kInvalid, "(of 3 entries, all were passed over; subfolders are not entered)");
+  ExpectRefused(folder_.path(), kInvalid, "holds no llm.c token file", TokenFormat::kLlmc);
+}
+
+TEST_F(TokenSourceErrorsTest, TextThatIsNotUtf8) {
+  const std::string path = folder_.Write("latin1.txt", "first\nsecond\nM\xFCnchen\n");
+  ExpectRefused(path, kInvalid, absl::StrCat(path, " is not UTF-8: byte 0xFC at offset 14 (line 3)"));
+  ExpectRefused(path, kInvalid, "iconv -f WINDOWS-1252 -t UTF-8");
+  ExpectRefused(folder_.path(), kInvalid, "latin1.txt is not UTF-8: byte 0xFC at offset 14 (line 3)");
+}
+
+TEST_F(TokenSourceErrorsTest, TextThatEndsInsideACharacter) {
+  ExpectRefused(folder_.Write("a.txt", "one \xE2\x82"), kInvalid, "byte 0xE2 at offset 4 (line 1)");
+}
+
+TEST_F(TokenSourceErrorsTest, NotUtf8FarInsideAFile) {
+  std::string text;
+  for (int i = 0; i < 100000; ++i) text += "line\n";
+  ExpectRefused(folder_.Write("a.txt", text + "\xC0\x80"), kInvalid, "byte 0xC0 at offset 500000 (line 100001)");
+}
+
+TEST_F(TokenSourceErrorsTest, TextShorterThanOneSequence) {
+  const std::string path = folder_.Write("a.txt", "12345678");
+  const TokenSource source = TokenSource::Open(path).value();
+  EXPECT_TRUE(source.CheckLength(7).ok());
+  const absl::Status status = source.CheckLength(8);
+  EXPECT_EQ(status.code(), kInvalid);
+  EXPECT_EQ(status.message(), absl::StrCat(path, ": 8 tokens found, but one sequence of 8 takes 9 (the last target is "
+                                                 "one later); give more data or a sequence length of at most 7"));
+}
+
+TEST_F(TokenSourceErrorsTest, AVocabularySmallerThanAToken) {
+  const std::string path = folder_.Write("a.bin", LlmcBytes<uint16_t>({5, 700, 6, 700}));
+  const TokenSource source = TokenSource::Open(path).value();
+  EXPECT_TRUE(source.CheckVocabulary(701).ok());
+  const absl::Status status = source.CheckVocabulary(700);
+  EXPECT_EQ(status.code(), kInvalid);
+  EXPECT_EQ(status.message(), absl::StrCat(path, ": token 700 at position 1 does not fit a vocabulary of 700; the model "
+                                                 "needs at least 701"));
+}
+
+TEST_F(TokenSourceErrorsTest, AVocabularySmallerThanAByteNamesItsFile) {
+  folder_.Write("a.txt", "ab");
+  folder_.Write("b.txt", "az");
+  const TokenSource source = TokenSource::Open(folder_.path()).value();
+  EXPECT_TRUE(source.CheckVocabulary(128).ok());
+  EXPECT_EQ(source.CheckVocabulary(100).message(),
+            absl::StrCat(folder_.Path("b.txt"), ": token 122 at position 4 does not fit a vocabulary of 100; the model "
+                                                "needs at least 123 (256 for any text)"));
+}
+
+TEST_F(TokenSourceErrorsTest, AnLlmcFileCutShort) {
+  const std::string bytes = LlmcBytes<uint16_t>({1, 2, 3});
+  ExpectRefused(folder_.Write("a.bin", bytes.substr(0, 1029)), kDataLoss,
+                "a.bin was cut short: its header promises 3 tokens, 1030 bytes in all, but it has 1029");
+  ExpectRefused(folder_.Write("a.bin", bytes.substr(0, 500)), kDataLoss, "a.bin has 500 bytes, less than the header");
+  ExpectRefused(folder_.Write("a.bin", bytes + "x"), kDataLoss, "is damaged: its header promises 3 tokens, 1030 bytes");
+  const std::string wide = LlmcBytes<uint32_t>({1, 2, 3});
+  ExpectRefused(folder_.Write("a.bin", wide.substr(0, 1030)), kDataLoss, "1036 bytes in all, but it has 1030");
+}
+
+TEST_F(TokenSourceErrorsTest, AnLlmcFileOfAnotherVersion) {
+  std::string bytes = LlmcBytes<uint16_t>({1, 2, 3});
+  bytes[4] = 9;
+  ExpectRefused(folder_.Write("a.bin", bytes), kInvalid, "llm.c token file of version 9; only 1 is known");
+}
+
+TEST_F(TokenSourceErrorsTest, AnLlmcFileWithANegativeCount) {
+  std::string bytes = LlmcBytes<uint16_t>({1, 2, 3});
+  bytes[11] = static_cast<char>(0x80);
+  ExpectRefused(folder_.Write("a.bin", bytes), kDataLoss, "its header promises -2147483645 tokens");
+}
+
+TEST_F(TokenSourceErrorsTest, AnLlmcFileWithoutTokens) {
+  ExpectRefused(folder_.Write("a.bin", LlmcBytes<uint16_t>({})), kInvalid, "holds no tokens: its count is 0");
+}
+
+TEST_F(TokenSourceErrorsTest, AnLlmcTokenThatNoVocabularyHas) {
+  ExpectRefused(folder_.Write("a.bin", LlmcBytes<uint32_t>({7, 0x80000000u})), kDataLoss,
+                "is damaged: token 2147483648 at position 1");
+}
+
+TEST_F(TokenSourceErrorsTest, AnotherMagicNumber) {
+  std::string bytes = LlmcBytes<uint16_t>({1, 2, 3});
+  bytes[0] ^= 1;
+  const std::string path = folder_.Write("a.bin", bytes);
+  ExpectRefused(path, kInvalid, "begins with the number 20240521; an llm.c token file begins with 20240520 (GPT-2) or "
+                                "20240801 (Llama-3)", TokenFormat::kLlmc);
+  ExpectRefused(path, kInvalid, "is not UTF-8");
+}
+
+TEST_F(TokenSourceErrorsTest, NoTokensOfOnesOwn) {
+  EXPECT_EQ(TokenSource::FromTokens({}).status().message(), "no tokens were given");
+  EXPECT_EQ(TokenSource::FromTokens({1, 2, -1}).status().message(), "token -1 at position 2 is negative");
+}
+
+TEST_F(TokenSourceErrorsTest, AFileCutShortWhileInUse) {
+  const std::string path = folder_.Write("a.txt", "0123456789");
+  const TokenSource source = TokenSource::Open(path).value();
+  ASSERT_EQ(truncate(path.c_str(), 5), 0);
+  int32_t tokens[10];
+  EXPECT_TRUE(source.Read(0, 5, tokens).ok());
+  EXPECT_EQ(source.Read(0, 10, tokens).code(), kDataLoss);
+}
+
+}  // namespace
+}  // namespace shale
