@@ -1,0 +1,37 @@
+#include "kernels/cpu/cpu_ops.h"
+
+#include "kernels/check.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/products.h"
+#include "kernels/reference/host_ops.h"
+
+namespace shale {
+namespace {
+
+class CpuOps : public HostOps {
+ public:
+  explicit CpuOps(const CpuOptions& options)
+      : context_{.threads = options.threads, .products = cpu::CreateProducts(options.threads)} {}
+
+  int64_t ScratchBytes(const Op& op) const override {
+    return std::visit([&](const auto& o) { return cpu::ScratchBytesOf(o, context_); }, op);
+  }
+  absl::Status Prepare(const Op& op) override {
+    return std::visit([&](const auto& o) { return cpu::PrepareOp(o, context_); }, op);
+  }
+  absl::Status Run(const Op& op, Scratch scratch) const override {
+    return std::visit([&](const auto& o) { return cpu::Run(o, scratch, context_); }, op);
+  }
+
+ private:
+  cpu::Context context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> CreateCpuOps(const CpuOptions& options) {
+  SHALE_CHECK(options.threads >= 1) << "CpuOptions.threads is " << options.threads;
+  return std::make_unique<CpuOps>(options);
+}
+
+}  // namespace shale

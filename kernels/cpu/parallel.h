@@ -1,0 +1,40 @@
+// Loops over blocks whose bounds depend on sizes only. Baseline code: SIMD kernels are called per block, through
+// Highway's dispatch, so that no OpenMP region lies inside code compiled for one instruction set.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace shale::cpu {
+
+// Calls body(begin, end) for [0, block), [block, 2 * block), ... up to `n`, on up to `threads` threads.
+template <class Body>
+void ParallelFor(int threads, int64_t n, int64_t block, const Body& body) {
+  const int64_t blocks = (n + block - 1) / block;
+  if (threads <= 1 || blocks <= 1) {
+    for (int64_t begin = 0; begin < n; begin += block) body(begin, std::min(n, begin + block));
+    return;
+  }
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t i = 0; i < blocks; ++i) body(i * block, std::min(n, (i + 1) * block));
+}
+
+// How n items (rows of a column sum, elements of a total) are split into partial sums: at most `most` of them, each of at
+// least `least` items, whatever the number of threads.
+struct Partition {
+  int64_t n = 0;
+  int64_t block = 1;
+  int64_t blocks() const { return (n + block - 1) / block; }
+};
+inline Partition PartitionOf(int64_t n, int64_t least, int64_t most) {
+  return {.n = n, .block = std::max(least, (n + most - 1) / most)};
+}
+
+// Rows per block for a loop over independent rows of `row_elements`: about 32 KiB of fp32, which starts a block in well
+// under its own running time and still balances.
+inline int64_t RowsPerBlock(int64_t row_elements) {
+  return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, row_elements));
+}
+inline constexpr int64_t kElementsPerBlock = 16384;
+
+}  // namespace shale::cpu

@@ -1,0 +1,54 @@
+// Elements of any floating tensor as fp64, which is how the reference reads and writes.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/tensor.h"
+
+namespace shale::reference {
+
+// The element `offset` elements from the start of `t`. REQUIRES: t is f32, bf16 or f64.
+inline double Get(const Tensor& t, int64_t offset) {
+  switch (t.dtype) {
+    case DType::kFloat32: return t.as<const float>()[offset];
+    case DType::kBFloat16: return ToFloat(t.as<const BFloat16>()[offset]);
+    case DType::kFloat64: return t.as<const double>()[offset];
+    default: SHALE_CHECK(false) << "not a floating tensor: " << t.ToString();
+  }
+  return 0;
+}
+
+// Stores `value` rounded to t's dtype, and returns it as rounded: what is used again must be what was stored.
+inline double Put(const Tensor& t, int64_t offset, double value) {
+  switch (t.dtype) {
+    case DType::kFloat32: t.as<float>()[offset] = static_cast<float>(value); break;
+    case DType::kBFloat16: t.as<BFloat16>()[offset] = RoundToBFloat16(static_cast<float>(value)); break;
+    case DType::kFloat64: t.as<double>()[offset] = value; break;
+    default: SHALE_CHECK(false) << "not a floating tensor: " << t.ToString();
+  }
+  return Get(t, offset);
+}
+
+// Adds to what is there, or overwrites it.
+inline double PutGradient(const Tensor& t, int64_t offset, double value, bool accumulate) {
+  return Put(t, offset, accumulate ? Get(t, offset) + value : value);
+}
+
+// Where row `r` of [R, C], [T, H, D] or [B, S, H, D] starts: rows are numbered over all dimensions but the last.
+inline int64_t RowOffset(const Tensor& t, int64_t row) {
+  int64_t offset = 0;
+  for (int i = t.rank - 2; i >= 0; --i) {
+    offset += row % t.shape[i] * t.strides[i];
+    row /= t.shape[i];
+  }
+  return offset;
+}
+
+// Rows of RowOffset.
+inline int64_t RowCount(const Tensor& t) {
+  int64_t rows = 1;
+  for (int i = 0; i < t.rank - 1; ++i) rows *= t.shape[i];
+  return rows;
+}
+
+}  // namespace shale::reference

@@ -1,0 +1,48 @@
+// One function per op, on bound tensors. Private to kernels/reference.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/ops.h"
+
+namespace shale::reference {
+
+// embedding.cc
+absl::Status Reference(const EmbeddingForward& op);
+absl::Status Reference(const EmbeddingBackward& op);
+// matmul.cc
+absl::Status Reference(const MatMul& op);
+// rope.cc
+absl::Status Reference(const Rope& op);
+// attention.cc
+absl::Status Reference(const AttentionForward& op);
+absl::Status Reference(const AttentionBackward& op);
+// cross_entropy.cc
+absl::Status Reference(const CrossEntropy& op);
+// norm.cc
+absl::Status Reference(const RmsNormForward& op);
+absl::Status Reference(const RmsNormBackward& op);
+absl::Status Reference(const LayerNormForward& op);
+absl::Status Reference(const LayerNormBackward& op);
+// group_norm.cc
+absl::Status Reference(const GroupNormForward& op);
+absl::Status Reference(const GroupNormBackward& op);
+// activation.cc
+absl::Status Reference(const SwiGluForward& op);
+absl::Status Reference(const SwiGluBackward& op);
+absl::Status Reference(const GeluForward& op);
+absl::Status Reference(const GeluBackward& op);
+// elementwise.cc
+absl::Status Reference(const BiasBackward& op);
+absl::Status Reference(const Sum& op);
+absl::Status Reference(const SumSquares& op);
+absl::Status Reference(const Copy& op);
+absl::Status Reference(const Add& op);
+absl::Status Reference(const Accumulate& op);
+absl::Status Reference(const ZeroRanges& op);
+// optimizer.cc; the first three serve the fast backend too.
+absl::Status Reference(const LossScale& op);
+absl::Status Reference(const FlagNonFinite& op);
+absl::Status Reference(const PrepareUpdate& op);
+absl::Status Reference(const AdamW& op);
+
+}  // namespace shale::reference

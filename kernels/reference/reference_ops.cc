@@ -1,0 +1,23 @@
+#include "kernels/reference/reference_ops.h"
+
+#include "kernels/reference/host_ops.h"
+#include "kernels/reference/reference_kernels.h"
+
+namespace shale {
+namespace {
+
+class ReferenceOps : public HostOps {
+ public:
+  int64_t ScratchBytes(const Op& op) const override { return 0; }
+  absl::Status Run(const Op& op, Scratch scratch) const override { return RunReference(op); }
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> CreateReferenceOps() { return std::make_unique<ReferenceOps>(); }
+
+absl::Status RunReference(const Op& op) {
+  return std::visit([](const auto& o) { return reference::Reference(o); }, op);
+}
+
+}  // namespace shale

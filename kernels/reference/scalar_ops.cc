@@ -1,0 +1,60 @@
+#include "kernels/reference/scalar_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace shale {
+
+absl::Status RunOnHost(const LossScale& op) {
+  const int64_t valid = *op.valid_tokens_1.as<const int64_t>();
+  *op.scale_1.as<float>() = valid > 0 ? static_cast<float>(1.0 / static_cast<double>(valid)) : 0.0f;
+  return absl::OkStatus();
+}
+
+absl::Status RunOnHost(const FlagNonFinite& op) {
+  double* totals = op.totals_3.as<double>();
+  const bool finite = std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
+  totals[kTotalNonFinite] = finite ? 0 : 1;
+  if (!finite) totals[kTotalLoss] = totals[kTotalSquaredNorm] = 0;
+  return absl::OkStatus();
+}
+
+absl::Status RunOnHost(const PrepareUpdate& op) {
+  const float* hyper = op.hyper_2.as<const float>();
+  const double* totals = op.totals_3.as<const double>();
+  int64_t& count = *op.update_count_1.as<int64_t>();
+  float* update = op.update_5.as<float>();
+
+  // Ranks flag their own values; what is finite on each may still overflow in the sum.
+  const bool finite = totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) &&
+                      std::isfinite(totals[kTotalSquaredNorm]);
+  const bool skip = !finite || *op.valid_tokens_1.as<const int64_t>() <= 0;
+  update[kUpdateLearningRate] = hyper[kHyperLearningRate];
+  update[kUpdateSkip] = skip ? 1.0f : 0.0f;
+  if (skip) {
+    update[kUpdateCorrection1] = 1;
+    update[kUpdateCorrection2] = 1;
+    update[kUpdateGradientFactor] = 0;
+    return absl::OkStatus();
+  }
+  ++count;
+  const double n = static_cast<double>(count);
+  update[kUpdateCorrection1] = static_cast<float>(1 - std::pow(op.beta1, n));
+  update[kUpdateCorrection2] = static_cast<float>(1 - std::pow(op.beta2, n));
+  const double max_norm = hyper[kHyperMaxNorm];
+  const double norm = std::sqrt(totals[kTotalSquaredNorm]);
+  update[kUpdateGradientFactor] = max_norm > 0 ? static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6))) : 1.0f;
+  return absl::OkStatus();
+}
+
+absl::Status RunOnHost(const ZeroRanges& op) {
+  const int64_t size = SizeOf(op.x_N.dtype);
+  auto* x = op.x_N.as<std::byte>();
+  for (const ElementRange& range : *op.ranges) {
+    std::memset(x + range.begin * size, 0, static_cast<size_t>((range.end - range.begin) * size));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shale
