@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/model/config.h"
+#include "engine/runtime/ops_kind.h"
 #include "engine/step/options_enums.h"
 
 namespace shale {
@@ -126,7 +127,6 @@ struct TelemetryConfig {
 };
 
 enum class DeviceType { kCpu };
-enum class OpsKind { kFast, kReference };
 
 struct RuntimeConfig {
   DeviceType device = DeviceType::kCpu;

@@ -10,10 +10,13 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
   b.Emit(EmbeddingForward{.tokens_BS = tokens, .weight_VC = weight, .positions_PC = positions, .out_TC = out});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(out)) return;
-    g.Emit(EmbeddingBackward{.tokens_BS = tokens,
-                             .d_out_TC = g.Gradient(out),
-                             .d_weight_VC = g.ParameterGradient(weight),
-                             .d_positions_PC = positions.present() ? g.ParameterGradient(positions) : Tensor()});
+    const Tensor d_out = g.Gradient(out);
+    g.Emit(EmbeddingBackward{.tokens_BS = tokens, .d_out_TC = d_out, .d_weight_VC = g.ParameterGradient(weight)});
+    if (!positions.present()) return;
+    // The table is added to every sequence, as a bias is to every row. Rows past S get no gradient: they stay zero.
+    const int64_t B = tokens.dim(0), S = tokens.dim(1), C = out.dim(1);
+    g.Emit(BiasBackward{.d_out_TN = d_out.Reshape({B, S * C}),
+                        .d_bias_N = g.ParameterGradient(positions).Slice(0, 0, S).Reshape({S * C})});
   });
   return out;
 }

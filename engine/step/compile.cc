@@ -213,7 +213,7 @@ class StepCompiler {
   }
 
   void EmitEnd() {
-    const EmitContext compute{.phase = Phase::kEnd}, copy{.stream = StreamId::kCopy, .phase = Phase::kEnd};
+    const EmitContext copy{.stream = StreamId::kCopy, .phase = Phase::kEnd};
     if (model_.mode == GraphMode::kLogits) {
       writer_.Emit(copy, HostCopy{HostItem::kLogits, data_.logits});
       return;

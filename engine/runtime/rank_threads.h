@@ -1,0 +1,37 @@
+// One thread for each rank of a process, kept from step to step.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace shale {
+
+class RankThreads {
+ public:
+  explicit RankThreads(int ranks);
+  ~RankThreads();
+  RankThreads(const RankThreads&) = delete;
+
+  // Calls work(rank) in every rank's thread and waits for all. Returns the error that came first by cause: one that is
+  // not Aborted before one that is (those only repeat a peer's), then by rank. One caller at a time.
+  absl::Status Run(const std::function<absl::Status(int)>& work);
+
+ private:
+  void Loop(int rank);
+
+  std::mutex mutex_;
+  std::condition_variable wake_, finished_;
+  const std::function<absl::Status(int)>* work_ = nullptr;  // Guarded by mutex_, like all below.
+  int64_t round_ = 0;
+  int running_ = 0;
+  bool stop_ = false;
+  std::vector<absl::Status> results_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace shale

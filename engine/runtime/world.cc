@@ -1,0 +1,72 @@
+#include "engine/runtime/world.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/device/cpu/cpu_device.h"
+#include "kernels/reference/reference_ops.h"
+#include "sharding/comm/in_process.h"
+
+namespace shale {
+
+std::unique_ptr<Ops> CreateOps(OpsKind kind, int threads) {
+  if (kind == OpsKind::kReference) return CreateReferenceOps();
+  return CreateCpuOps({.threads = threads});
+}
+
+absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options, int64_t arena_bytes) {
+  std::unique_ptr<World> world(new World());
+  world->device_ = CreateCpuDevice({.synchronous = options.synchronous});
+  if (options.ranks > 1) {
+    SHALE_ASSIGN_OR_RETURN(world->gather_, CreateInProcessGroup(options.ranks));
+    SHALE_ASSIGN_OR_RETURN(world->reduce_, CreateInProcessGroup(options.ranks));
+  }
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    world->ops_.push_back(CreateOps(options.ops, options.threads_per_rank));
+    Communicator *gather = nullptr, *reduce = nullptr;
+    if (options.ranks > 1) {
+      if (options.wrap) {
+        world->gather_[rank] = options.wrap(std::move(world->gather_[rank]), rank, StreamId::kGather);
+        world->reduce_[rank] = options.wrap(std::move(world->reduce_[rank]), rank, StreamId::kReduce);
+      }
+      gather = world->gather_[rank].get();
+      reduce = world->reduce_[rank].get();
+    }
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<RankRuntime> runtime,
+                           RankRuntime::Create(*world->device_, *world->ops_[rank], gather, reduce, rank, arena_bytes));
+    world->ranks_.push_back(std::move(runtime));
+  }
+  world->threads_ = std::make_unique<RankThreads>(options.ranks);
+  return world;
+}
+
+std::vector<RankRuntime*> World::ranks() {
+  std::vector<RankRuntime*> ranks;
+  for (const auto& rank : ranks_) ranks.push_back(rank.get());
+  return ranks;
+}
+
+int64_t World::measured_peak_bytes() const {
+  int64_t peak = 0;
+  for (const auto& rank : ranks_) peak = std::max(peak, rank->measured_peak_bytes());
+  return peak;
+}
+
+absl::StatusOr<std::unique_ptr<WorldProgram>> WorldProgram::Create(World& world, const StepProgram& program,
+                                                                   const MemoryPlan& plan,
+                                                                   const ExecutorOptions& options) {
+  std::unique_ptr<WorldProgram> result(new WorldProgram(world));
+  for (int rank = 0; rank < world.size(); ++rank) {
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                           Executor::Create(program, plan, world.rank(rank), options));
+    result->executors_.push_back(std::move(executor));
+  }
+  return result;
+}
+
+absl::Status WorldProgram::Run(const std::vector<StepInputs>& inputs) {
+  SHALE_CHECK(std::ssize(inputs) == world_.size());
+  return world_.ForEachRank([&](int rank) { return executors_[rank]->Run(inputs[rank], outputs_[rank]); });
+}
+
+}  // namespace shale

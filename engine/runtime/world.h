@@ -1,0 +1,70 @@
+// World: the ranks of one process, on the CPU: a device, ops, communicators and an arena for each.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/runtime/executor.h"
+#include "engine/runtime/ops_kind.h"
+#include "engine/runtime/rank_threads.h"
+
+namespace shale {
+
+struct WorldOptions {
+  int ranks = 1;
+  int threads_per_rank = 1;
+  OpsKind ops = OpsKind::kFast;
+  bool synchronous = false;  // Streams run in the launching thread, one instruction at a time.
+  // Wraps each communicator, for tracing. May be null.
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId stream)> wrap;
+};
+
+// The ops of one rank, as a world with these options would have them. Planning asks them for scratch sizes.
+std::unique_ptr<Ops> CreateOps(OpsKind kind, int threads);
+
+class World {
+ public:
+  // Allocates one arena of `arena_bytes` per rank.
+  static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options, int64_t arena_bytes);
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  RankRuntime& rank(int r) { return *ranks_[r]; }
+  std::vector<RankRuntime*> ranks();
+  // Largest over the ranks.
+  int64_t measured_peak_bytes() const;
+
+  // Runs work(rank) on every rank's launching thread, and waits. The first failure (in rank order, a peer's abort last)
+  // is returned.
+  absl::Status ForEachRank(const std::function<absl::Status(int)>& work) { return threads_->Run(work); }
+
+ private:
+  World() = default;
+  std::unique_ptr<Device> device_;
+  std::vector<std::unique_ptr<Ops>> ops_;
+  std::vector<std::unique_ptr<Communicator>> gather_, reduce_;
+  std::vector<std::unique_ptr<RankRuntime>> ranks_;
+  std::unique_ptr<RankThreads> threads_;
+};
+
+// One program of a job, ready to run on every rank of a world. Borrows all three; the program must stay where it is.
+class WorldProgram {
+ public:
+  static absl::StatusOr<std::unique_ptr<WorldProgram>> Create(World& world, const StepProgram& program,
+                                                              const MemoryPlan& plan, const ExecutorOptions& options);
+
+  // Runs it once on all ranks; inputs by rank. Outputs are those of each rank.
+  absl::Status Run(const std::vector<StepInputs>& inputs);
+  const StepOutputs& outputs(int rank) const { return outputs_[rank]; }
+
+ private:
+  explicit WorldProgram(World& world) : world_(world), outputs_(world.size()) {}
+  World& world_;
+  std::vector<std::unique_ptr<Executor>> executors_;
+  std::vector<StepOutputs> outputs_;
+};
+
+}  // namespace shale

@@ -1,0 +1,182 @@
+#include "engine/train/parameter_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "absl/strings/str_cat.h"
+
+namespace shale {
+namespace {
+
+constexpr int64_t kChunkElements = 1 << 18;
+
+// SplitMix64 (Steele et al., 2014): a bijective mix, used as a counter generator.
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// FNV-1a, so that a parameter's values depend on its name and not on its place in the model.
+uint64_t Hash(absl::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (unsigned char c : name) hash = (hash ^ c) * 0x100000001b3;
+  return hash;
+}
+
+// In (0, 1].
+double Uniform(uint64_t bits) { return (static_cast<double>(bits >> 11) + 1.0) * 0x1p-53; }
+
+// Standard normal values by Box and Muller; elements 2i and 2i + 1 share a pair.
+void FillNormal(uint64_t key, int64_t begin, double deviation, absl::Span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t element = static_cast<uint64_t>(begin) + i;
+    const uint64_t pair = element / 2;
+    const double radius = std::sqrt(-2.0 * std::log(Uniform(Mix(key + 2 * pair))));
+    const double angle = 2.0 * std::numbers::pi * Uniform(Mix(key + 2 * pair + 1));
+    if (element % 2 == 0 && i + 1 < values.size()) {
+      values[i] = static_cast<float>(deviation * radius * std::cos(angle));
+      values[++i] = static_cast<float>(deviation * radius * std::sin(angle));
+    } else {
+      values[i] = static_cast<float>(deviation * radius * (element % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+    }
+  }
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(const ModelGraph& model, const JobState& state, const MemoryPlan& plan,
+                               std::vector<RankRuntime*> ranks)
+    : model_(model), state_(state), plan_(plan), ranks_(std::move(ranks)) {}
+
+absl::StatusOr<ParameterId> ParameterStore::Find(absl::string_view name) const {
+  for (size_t id = 0; id < model_.parameters.size(); ++id) {
+    if (model_.parameters[id].name == name) return static_cast<ParameterId>(id);
+  }
+  return absl::NotFoundError(absl::StrCat("the model has no parameter ", name));
+}
+
+absl::StatusOr<ParameterId> ParameterStore::FindWhole(absl::string_view name, int64_t elements) const {
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, Find(name));
+  if (model_.parameters[id].elements() != elements) {
+    return absl::InvalidArgumentError(absl::StrCat("parameter ", name, " has ", model_.parameters[id].elements(),
+                                                   " elements, the caller brought ", elements));
+  }
+  return id;
+}
+
+std::vector<ParameterStore::Piece> ParameterStore::PiecesOf(ParameterId id, int64_t begin, int64_t count,
+                                                            bool own) const {
+  const Parameter& parameter = model_.parameters[id];
+  SHALE_CHECK(begin >= 0 && count >= 0 && begin + count <= parameter.elements()) << parameter.name;
+  const GroupState& g = state_.groups[parameter.group];
+  const int64_t flat = g.layout.Find(parameter.name)->offset_elements + begin;
+  std::vector<Piece> pieces;
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    // Replicas hold the whole group; what is owned may be all of it as well (nothing sharded).
+    const bool whole = !own || g.m.elements() == g.layout.padded_elements();
+    const int64_t slice = whole ? 0 : rank * g.layout.shard_elements();
+    const int64_t size = whole ? g.layout.padded_elements() : g.layout.shard_elements();
+    const int64_t first = std::max(flat, slice), end = std::min(flat + count, slice + size);
+    if (first < end) pieces.push_back({rank, first - flat, end - first, first - slice});
+  }
+  return pieces;
+}
+
+std::byte* ParameterStore::Address(const Tensor& tensor, int rank, int64_t element) const {
+  return ranks_[rank]->arena().base() + plan_.addresses[tensor.where.symbol] + tensor.where.offset_bytes +
+         rank * tensor.where.rank_stride_bytes + element * SizeOf(tensor.dtype);
+}
+
+absl::Status ParameterStore::ToDevice(int rank, std::byte* to, const void* from, int64_t bytes) const {
+  Stream& stream = ranks_[rank]->stream(StreamId::kCopy);
+  SHALE_RETURN_IF_ERROR(stream.Copy(to, from, bytes));
+  return stream.Synchronize();
+}
+
+absl::Status ParameterStore::ToHost(int rank, void* to, const std::byte* from, int64_t bytes) const {
+  Stream& stream = ranks_[rank]->stream(StreamId::kCopy);
+  SHALE_RETURN_IF_ERROR(stream.Copy(to, from, bytes));
+  return stream.Synchronize();
+}
+
+absl::Status ParameterStore::WriteWeights(const Tensor& weight, const Piece& piece, const float* values) {
+  std::byte* to = Address(weight, piece.rank, piece.at);
+  if (weight.dtype == DType::kFloat32) return ToDevice(piece.rank, to, values, piece.count * 4);
+  std::vector<BFloat16> rounded(piece.count);
+  for (int64_t i = 0; i < piece.count; ++i) rounded[i] = RoundMaster(values[i]);
+  return ToDevice(piece.rank, to, rounded.data(), piece.count * 2);
+}
+
+absl::Status ParameterStore::Write(ParameterId id, int64_t begin, absl::Span<const float> values) {
+  const GroupState& g = state_.groups[model_.parameters[id].group];
+  const int64_t size = std::ssize(values);
+  for (const Piece& piece : PiecesOf(id, begin, size, /*own=*/true)) {
+    const float* from = values.data() + piece.from;
+    if (!g.full_weight.present()) SHALE_RETURN_IF_ERROR(WriteWeights(g.own_weight, piece, from));
+    if (g.master.present()) {
+      SHALE_RETURN_IF_ERROR(ToDevice(piece.rank, Address(g.master, piece.rank, piece.at), from, piece.count * 4));
+    }
+    if (g.low.present()) {
+      std::vector<int16_t> low(piece.count);
+      for (int64_t i = 0; i < piece.count; ++i) low[i] = MasterLowBits(from[i], RoundMaster(from[i]));
+      SHALE_RETURN_IF_ERROR(ToDevice(piece.rank, Address(g.low, piece.rank, piece.at), low.data(), piece.count * 2));
+    }
+  }
+  if (!g.full_weight.present()) return absl::OkStatus();
+  for (const Piece& piece : PiecesOf(id, begin, size, /*own=*/false)) {
+    SHALE_RETURN_IF_ERROR(WriteWeights(g.full_weight, piece, values.data() + piece.from));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::ReadFloats(const Tensor& tensor, const Piece& piece, float* values) const {
+  return ToHost(piece.rank, values, Address(tensor, piece.rank, piece.at), piece.count * 4);
+}
+
+absl::Status ParameterStore::Read(ParameterId id, int64_t begin, absl::Span<float> values) const {
+  const GroupState& g = state_.groups[model_.parameters[id].group];
+  for (const Piece& piece : PiecesOf(id, begin, std::ssize(values), /*own=*/true)) {
+    float* to = values.data() + piece.from;
+    if (g.master.present() || g.own_weight.dtype == DType::kFloat32) {
+      SHALE_RETURN_IF_ERROR(ReadFloats(g.master.present() ? g.master : g.own_weight, piece, to));
+      continue;
+    }
+    std::vector<BFloat16> weight(piece.count);
+    std::vector<int16_t> low(piece.count);
+    SHALE_RETURN_IF_ERROR(
+        ToHost(piece.rank, weight.data(), Address(g.own_weight, piece.rank, piece.at), piece.count * 2));
+    SHALE_RETURN_IF_ERROR(ToHost(piece.rank, low.data(), Address(g.low, piece.rank, piece.at), piece.count * 2));
+    for (int64_t i = 0; i < piece.count; ++i) to[i] = JoinMaster(weight[i], low[i]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::ReadGradient(ParameterId id, int64_t begin, absl::Span<float> values) const {
+  const GroupState& g = state_.groups[model_.parameters[id].group];
+  for (const Piece& piece : PiecesOf(id, begin, std::ssize(values), /*own=*/true)) {
+    SHALE_RETURN_IF_ERROR(ReadFloats(g.own_gradient, piece, values.data() + piece.from));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::Initialize(uint64_t seed) {
+  std::vector<float> values;
+  for (size_t id = 0; id < model_.parameters.size(); ++id) {
+    const Parameter& parameter = model_.parameters[id];
+    const uint64_t key = Mix(seed ^ Hash(parameter.name));
+    for (int64_t begin = 0; begin < parameter.elements(); begin += kChunkElements) {
+      values.assign(std::min(kChunkElements, parameter.elements() - begin),
+                    parameter.initializer.kind == Initializer::Kind::kOnes ? 1.0f : 0.0f);
+      if (parameter.initializer.kind == Initializer::Kind::kNormal) {
+        FillNormal(key, begin, parameter.initializer.standard_deviation, absl::MakeSpan(values));
+      }
+      SHALE_RETURN_IF_ERROR(Write(static_cast<ParameterId>(id), begin, values));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shale

@@ -1,0 +1,71 @@
+#include "tests/engine/arena_checker.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace shale::testing {
+
+ArenaChecker::ArenaChecker(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime,
+                           std::function<void(std::string)> report)
+    : program_(program),
+      plan_(plan),
+      runtime_(runtime),
+      report_(std::move(report)),
+      ends_(program.instructions.size()),
+      section_of_(program.instructions.size()) {
+  lifetimes_ = ComputeLifetimes(program);
+  for (size_t b = 0; b < lifetimes_.size(); ++b) {
+    if (!program.buffers[b].persistent && lifetimes_[b].first <= lifetimes_[b].last) {
+      ends_[lifetimes_[b].last].push_back(static_cast<BufferId>(b));
+    }
+  }
+  for (const Section& section : program.sections) {
+    for (InstructionId id = section.begin; id < section.end; ++id) section_of_[id] = &section;
+  }
+}
+
+void ArenaChecker::Before(InstructionId, int64_t, const Instruction&) {
+  // Every stream is idle, and collectives of peers write only into their own arenas.
+  before_.assign(runtime_.arena().base(), runtime_.arena().base() + runtime_.arena().size_bytes());
+}
+
+void ArenaChecker::After(InstructionId id, int64_t pass, const Instruction& instruction) {
+  const std::byte* base = runtime_.arena().base();
+  std::vector<bool> allowed(before_.size(), false);
+  VisitInstruction(instruction, pass == 0, [&](absl::string_view, const Tensor& t, Access access) {
+    if (access == Access::kRead) return;
+    const int64_t begin = static_cast<const std::byte*>(t.data) - base;
+    // Dense in the last dimension; the gaps between strided rows are not the op's to write.
+    const int64_t row = t.dim(-1) * SizeOf(t.dtype);
+    const int64_t rows = t.elements() / t.dim(-1);
+    for (int64_t r = 0; r < rows; ++r) {
+      int64_t rest = r, offset = 0;
+      for (int i = t.rank - 2; i >= 0; --i) {
+        offset += (rest % t.shape[i]) * t.strides[i];
+        rest /= t.shape[i];
+      }
+      const int64_t at = begin + offset * SizeOf(t.dtype);
+      if (t.stride(-1) == 1) std::fill(allowed.begin() + at, allowed.begin() + at + row, true);
+    }
+  });
+  for (size_t i = 0; i < before_.size(); ++i) {
+    if (base[i] == before_[i] || allowed[i]) continue;
+    report_(absl::StrCat("rank ", runtime_.rank(), ", instruction ", id, " (", NameOf(instruction), ", pass ", pass,
+                         ") changed byte ", i, " outside its writes"));
+    break;
+  }
+  PoisonDead(id, pass);
+}
+
+void ArenaChecker::PoisonDead(InstructionId id, int64_t pass) {
+  const Section& section = *section_of_[id];
+  for (BufferId b : ends_[id]) {
+    // What lives through a loop dies with its last pass.
+    const bool whole_loop = lifetimes_[b].first <= section.begin && section.repeat > 1;
+    if (whole_loop && pass + 1 < section.repeat) continue;
+    std::memset(runtime_.arena().base() + plan_.addresses[b], 0xff, program_.buffers[b].size_bytes());
+  }
+}
+
+}  // namespace shale::testing

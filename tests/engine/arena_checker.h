@@ -1,0 +1,36 @@
+// Watches a rank's arena while a program runs on it: finds every byte that changed outside an instruction's writes, and
+// poisons buffers when their lifetime ends.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/memory/plan.h"
+#include "engine/runtime/executor.h"
+
+namespace shale::testing {
+
+class ArenaChecker : public ExecutionObserver {
+ public:
+  // `report` is called for each violation, on the rank's thread. Borrows the rest.
+  ArenaChecker(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime,
+               std::function<void(std::string)> report);
+
+  void Before(InstructionId id, int64_t pass, const Instruction& instruction) override;
+  void After(InstructionId id, int64_t pass, const Instruction& instruction) override;
+
+ private:
+  void PoisonDead(InstructionId id, int64_t pass);
+
+  const StepProgram& program_;
+  const MemoryPlan& plan_;
+  RankRuntime& runtime_;
+  std::function<void(std::string)> report_;
+  std::vector<Lifetime> lifetimes_;
+  std::vector<std::vector<BufferId>> ends_;  // By instruction: buffers whose lifetime ends with it.
+  std::vector<const Section*> section_of_;
+  std::vector<std::byte> before_;
+};
+
+}  // namespace shale::testing

@@ -1,0 +1,185 @@
+#include "tests/engine/job_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "engine/memory/check.h"
+#include "engine/memory/waits.h"
+#include "engine/train/parameter_store.h"
+
+namespace shale::testing {
+
+DecoderConfig SmallDecoder() {
+  DecoderConfig c;
+  c.vocabulary = 23;
+  c.width = 20;
+  c.layers = 3;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_width = 6;
+  c.hidden = 28;
+  c.max_positions = 16;
+  c.init_std = 0.2;
+  return c;
+}
+
+MlpConfig SmallMlp() { return {.vocabulary = 19, .embedding = 5, .hidden = 17, .layers = 2, .init_std = 0.3}; }
+
+Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed, bool masks) {
+  std::mt19937_64 random(seed);
+  Tokens tokens{sequences, length, {}, {}};
+  for (int64_t i = 0; i < sequences * length; ++i) {
+    tokens.inputs.push_back(static_cast<int32_t>(random() % vocabulary));
+    tokens.targets.push_back(masks && random() % 8 == 0 ? -1 : static_cast<int32_t>(random() % vocabulary));
+  }
+  return tokens;
+}
+
+namespace {
+
+struct HostTokens {
+  std::vector<int32_t> inputs, targets;
+  int64_t valid = 0;
+};
+
+HostTokens TokensOfRank(const Tokens& tokens, const RunOptions& options, int rank, bool last_only) {
+  HostTokens host;
+  const int64_t B = options.micro_batch, S = tokens.length, W = options.step.ranks;
+  for (int64_t k = 0; k < options.step.micro_batches; ++k) {
+    for (int64_t b = 0; b < B; ++b) {
+      const int64_t sequence = (k * W + rank) * B + b;
+      for (int64_t s = 0; s < S; ++s) {
+        const bool there = sequence < tokens.sequences;
+        host.inputs.push_back(there ? tokens.inputs[sequence * S + s] : 0);
+        const int32_t target = there && (!last_only || s == S - 1) ? tokens.targets[sequence * S + s] : -1;
+        host.targets.push_back(target);
+        host.valid += target >= 0;
+      }
+    }
+  }
+  return host;
+}
+
+absl::Status EditWeights(ParameterStore& store, const RunOptions& options) {
+  if (!options.edit_weights) return absl::OkStatus();
+  for (size_t id = 0; id < store.parameters().size(); ++id) {
+    std::vector<float> values(store.parameters()[id].elements());
+    SHALE_RETURN_IF_ERROR(store.Read(static_cast<ParameterId>(id), 0, absl::MakeSpan(values)));
+    options.edit_weights(store.parameters()[id].name, values);
+    SHALE_RETURN_IF_ERROR(store.Write(static_cast<ParameterId>(id), 0, values));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& batches) {
+  const Tokens& tokens = batches[0];
+  const int64_t W = options.step.ranks, per_pass = W * options.micro_batch;
+  options.step.micro_batches = (tokens.sequences + per_pass - 1) / per_pass;
+  GraphOptions graph_options{.compute_dtype = options.dtype,
+                             .micro_batch = options.micro_batch,
+                             .sequence_length = tokens.length,
+                             .loss_chunk_tokens = options.loss_chunk_tokens};
+  SHALE_ASSIGN_OR_RETURN(const ModelGraph graph, BuildModel(options.model, graph_options));
+  const std::unique_ptr<Ops> ops = CreateOps(options.ops, static_cast<int>(options.threads));
+  RunResult result;
+  SHALE_ASSIGN_OR_RETURN(result.step, CompileStep(graph, options.step, *ops));
+  SHALE_ASSIGN_OR_RETURN(result.plan, PlanMemory(result.step.program, options.memory));
+  DeriveWaits(result.step.program, result.plan);
+  SHALE_RETURN_IF_ERROR(CheckProgram(result.step.program, result.plan));
+
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<World> world,
+                         World::Create({.ranks = static_cast<int>(W),
+                                        .threads_per_rank = static_cast<int>(options.threads),
+                                        .ops = options.ops,
+                                        .synchronous = options.synchronous,
+                                        .wrap = options.wrap},
+                                       result.plan.peak_bytes));
+  ParameterStore store(graph, result.step.state, result.plan, world->ranks());
+  SHALE_RETURN_IF_ERROR(store.Initialize(3));
+  SHALE_RETURN_IF_ERROR(EditWeights(store, options));
+
+  std::vector<std::unique_ptr<ExecutionObserver>> observers;
+  std::vector<std::unique_ptr<Executor>> executors;
+  std::vector<std::vector<HostTokens>> host(batches.size());   // By batch, then by rank.
+  std::vector<std::vector<StepInputs>> inputs(batches.size(), std::vector<StepInputs>(W));
+  for (int rank = 0; rank < W; ++rank) {
+    observers.push_back(options.observe ? options.observe(result.step.program, result.plan, world->rank(rank)) : nullptr);
+    SHALE_ASSIGN_OR_RETURN(
+        std::unique_ptr<Executor> executor,
+        Executor::Create(result.step.program, result.plan, world->rank(rank),
+                         {.synchronous = options.synchronous, .observer = observers.back().get()}));
+    executors.push_back(std::move(executor));
+  }
+  for (size_t batch = 0; batch < batches.size(); ++batch) {
+    for (int rank = 0; rank < W; ++rank) {
+      host[batch].push_back(TokensOfRank(batches[batch], options, rank, graph.last_target_only));
+    }
+    for (int rank = 0; rank < W; ++rank) {
+      inputs[batch][rank] = {.inputs = host[batch][rank].inputs,
+                             .targets = host[batch][rank].targets,
+                             .hyper = {static_cast<float>(options.learning_rate), static_cast<float>(options.max_norm)},
+                             .valid_tokens = host[batch][rank].valid};
+    }
+  }
+  const auto read_all = [&](bool gradients, std::map<std::string, std::vector<float>>& into) -> absl::Status {
+    for (size_t i = 0; i < graph.parameters.size(); ++i) {
+      const auto id = static_cast<ParameterId>(i);
+      std::vector<float>& values = into[graph.parameters[i].name];
+      values.resize(graph.parameters[i].elements());
+      SHALE_RETURN_IF_ERROR(gradients ? store.ReadGradient(id, 0, absl::MakeSpan(values))
+                                      : store.Read(id, 0, absl::MakeSpan(values)));
+    }
+    return absl::OkStatus();
+  };
+  std::vector<StepOutputs> outputs(W);
+  for (int step = 0; step < options.steps; ++step) {
+    SHALE_RETURN_IF_ERROR(
+        world->ForEachRank([&](int rank) { return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank]); }));
+    for (const StepOutputs& out : outputs) {
+      if (out.totals != outputs[0].totals || out.global_tokens != outputs[0].global_tokens) {
+        return absl::InternalError("ranks disagree about the totals of a step");
+      }
+    }
+    const StepOutputs& out = outputs[0];
+    result.losses.push_back(out.totals[kTotalLoss] / static_cast<double>(std::max<int64_t>(1, out.global_tokens)));
+    result.norms.push_back(std::sqrt(out.totals[kTotalSquaredNorm]));
+    result.global_tokens = out.global_tokens;
+    result.non_finite = out.totals[kTotalNonFinite] != 0;
+    if (step == 0 && options.gradients_of_first_step) SHALE_RETURN_IF_ERROR(read_all(true, result.gradients));
+  }
+  if (!options.gradients_of_first_step) SHALE_RETURN_IF_ERROR(read_all(true, result.gradients));
+  SHALE_RETURN_IF_ERROR(read_all(false, result.weights));
+  result.measured_peak_bytes = world->measured_peak_bytes();
+  return result;
+}
+
+double LargestDistance(const std::map<std::string, std::vector<float>>& a,
+                       const std::map<std::string, std::vector<float>>& b, std::string* worst) {
+  double total = 0;
+  for (const auto& [name, values] : b) {
+    for (float v : values) total += static_cast<double>(v) * v;
+  }
+  // A gradient that is zero but for rounding (a key bias) is measured against the whole.
+  const double floor = 1e-3 * std::sqrt(total);
+  double largest = 0;
+  for (const auto& [name, values] : b) {
+    const std::vector<float>& other = a.at(name);
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double d = static_cast<double>(other[i]) - values[i];
+      difference += d * d;
+      norm += static_cast<double>(values[i]) * values[i];
+    }
+    const double distance = std::sqrt(difference) / std::max(std::sqrt(norm), floor);
+    if (!(distance <= largest)) {
+      largest = distance;
+      if (worst != nullptr) *worst = name;
+    }
+  }
+  return largest;
+}
+
+}  // namespace shale::testing

@@ -1,0 +1,76 @@
+// Runs whole steps of small models, for laws that compare one way of running a job with another.
+//
+// B sequences in a micro-batch, S tokens in a sequence, W ranks, K micro-batches, G sequences in a global batch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/memory/plan.h"
+#include "engine/model/model.h"
+#include "engine/runtime/world.h"
+#include "engine/step/compile.h"
+
+namespace shale::testing {
+
+// A small decoder on awkward sizes: nothing is a multiple of a vector, a block or a rank count.
+DecoderConfig SmallDecoder();
+MlpConfig SmallMlp();
+
+struct Tokens {
+  int64_t sequences = 0, length = 0;
+  std::vector<int32_t> inputs, targets;  // [G, S]
+};
+// Random tokens; about one target in eight masked when `masks`.
+Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed, bool masks = true);
+
+struct RunOptions {
+  ModelConfig model = SmallDecoder();
+  DType dtype = DType::kFloat32;
+  int64_t micro_batch = 1;
+  int64_t loss_chunk_tokens = 7;
+  StepOptions step;
+  OpsKind ops = OpsKind::kFast;
+  int64_t threads = 1;
+  int steps = 1;
+  double learning_rate = 1e-2;
+  double max_norm = 1;
+  MemoryPlanOptions memory;
+  bool synchronous = false;
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId)> wrap;
+  // Makes the observer of a rank; may be null.
+  std::function<std::unique_ptr<ExecutionObserver>(const StepProgram&, const MemoryPlan&, RankRuntime&)> observe;
+  std::function<void(std::string name, std::vector<float>&)> edit_weights;  // Before the first step.
+  bool gradients_of_first_step = false;  // Else of the last.
+};
+
+struct RunResult {
+  CompiledStep step;
+  MemoryPlan plan;
+  std::vector<double> losses;  // Mean per step, every rank's being equal.
+  std::vector<double> norms;
+  int64_t global_tokens = 0;  // Of the last step.
+  bool non_finite = false;    // In the last step.
+  std::map<std::string, std::vector<float>> gradients;  // Reduced, not clipped.
+  std::map<std::string, std::vector<float>> weights;    // After the last step.
+  int64_t measured_peak_bytes = 0;
+};
+
+// Compiles, plans, checks (CheckProgram) and runs `steps` steps, step i on batch i mod n, all of one shape; slot b of micro-batch k on rank r
+// holds sequence (k W + r) B + b, missing ones are masked. K of `options.step` is set from the tokens.
+absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& batches);
+inline absl::StatusOr<RunResult> RunJob(RunOptions options, const Tokens& tokens) {
+  return RunJob(std::move(options), std::vector<Tokens>{tokens});
+}
+
+// Largest relative distance ||a - b|| / max(||b||, floor) over the tensors of two maps with equal keys; the name of the
+// worst goes to *worst.
+double LargestDistance(const std::map<std::string, std::vector<float>>& a,
+                       const std::map<std::string, std::vector<float>>& b, std::string* worst);
+
+}  // namespace shale::testing

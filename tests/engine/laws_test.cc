@@ -1,0 +1,270 @@
+// The laws of a training step: how a job is cut up must not change what it computes.
+//
+// W ranks, K micro-batches. Losses and reduced gradients are compared, not weights: AdamW's first step is lr x sign(g),
+// which makes a full step of rounding noise around zero.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "tests/engine/job_harness.h"
+
+namespace shale::testing {
+namespace {
+
+// Two ways of summing the same T tokens' contributions in fp32 differ by at most T 2^-24 of the sum of magnitudes; on these
+// sizes (T <= 77, sums of mixed sign) a few hundred roundings: 2e-5 of a tensor's norm is ten times what theory expects
+// of random signs and far below what a lost or doubled token does (1 / T).
+constexpr double kReordered = 2e-5;
+// bf16 activations do not depend on W or K; only sums of gradients are reordered, and those are fp32. What a row computes may
+// depend on the rows beside it through the blocking of products, then an activation can fall on the other side of a
+// rounding: 2^-9 of one activation, seen through a gradient.
+constexpr double kReorderedBf16 = 1e-2;
+
+struct Combination {
+  Strategy strategy;
+  Schedule schedule;
+};
+const Combination kCombinations[] = {
+    {Strategy::kNone, Schedule::kDeferred},      {Strategy::kNone, Schedule::kLayered},
+    {Strategy::kOptimizer, Schedule::kDeferred}, {Strategy::kOptimizer, Schedule::kLayered},
+    {Strategy::kGradients, Schedule::kSharded},  {Strategy::kGradients, Schedule::kLayered},
+    {Strategy::kFull, Schedule::kSharded},       {Strategy::kFull, Schedule::kDeferred},
+    {Strategy::kFull, Schedule::kLayered},
+};
+
+std::string Name(const Combination& c, int64_t ranks, int64_t micro_batch) {
+  return absl::StrCat(ToString(c.strategy), " ", ToString(c.schedule), " W=", ranks, " B=", micro_batch);
+}
+
+RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
+  absl::StatusOr<RunResult> result = RunJob(options, tokens);
+  EXPECT_TRUE(result.ok()) << result.status();
+  if (!result.ok()) return {};
+  return *std::move(result);
+}
+
+RunOptions With(const Combination& c, int64_t ranks, int64_t micro_batch) {
+  RunOptions options;
+  options.step.strategy = c.strategy;
+  options.step.schedule = c.schedule;
+  options.step.ranks = ranks;
+  options.micro_batch = micro_batch;
+  return options;
+}
+
+void ExpectSame(const RunResult& a, const RunResult& b, double tolerance, const std::string& what) {
+  ASSERT_FALSE(a.losses.empty()) << what;
+  ASSERT_FALSE(b.losses.empty()) << what;
+  EXPECT_NEAR(a.losses[0], b.losses[0], tolerance * std::abs(b.losses[0])) << what;
+  EXPECT_EQ(a.global_tokens, b.global_tokens) << what;
+  std::string worst;
+  EXPECT_LE(LargestDistance(a.gradients, b.gradients, &worst), tolerance) << what << ": " << worst;
+}
+
+void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& what) {
+  ASSERT_FALSE(a.losses.empty()) << what;
+  EXPECT_EQ(a.losses, b.losses) << what;
+  EXPECT_EQ(a.norms, b.norms) << what;
+  for (const auto& [name, gradient] : a.gradients) EXPECT_EQ(gradient, b.gradients.at(name)) << what << ": " << name;
+  for (const auto& [name, weight] : a.weights) EXPECT_EQ(weight, b.weights.at(name)) << what << ": " << name;
+}
+
+TEST(StepLaws, EveryStrategyScheduleAndWorldAgreesWithOneRank) {
+  const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 1);
+  const RunResult one = MustRun(With({Strategy::kFull, Schedule::kSharded}, 1, 7), tokens);
+  for (const Combination& c : kCombinations) {
+    for (int64_t ranks : {1, 2, 3, 4, 8}) {
+      ExpectSame(MustRun(With(c, ranks, 1), tokens), one, kReordered, Name(c, ranks, 1));
+    }
+  }
+}
+
+TEST(StepLaws, MicroBatchesEqualOneLargeBatch) {
+  const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 2);
+  const RunResult one = MustRun(With({Strategy::kFull, Schedule::kSharded}, 1, 6), tokens);
+  for (const Combination& c : kCombinations) {
+    for (int64_t micro_batch : {1, 2, 3}) {
+      ExpectSame(MustRun(With(c, 2, micro_batch), tokens), one, kReordered, Name(c, 2, micro_batch));
+    }
+  }
+}
+
+TEST(StepLaws, EveryWorldAgreesInBf16) {
+  const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 1);
+  for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit}) {
+    RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 1, 1);
+    options.dtype = DType::kBFloat16;
+    options.step.master = master;
+    const RunResult one = MustRun(options, tokens);
+    for (const Combination& c : kCombinations) {
+      RunOptions other = With(c, 3, 1);
+      other.dtype = DType::kBFloat16;
+      other.step.master = master;
+      ExpectSame(MustRun(other, tokens), one, kReorderedBf16, Name(c, 3, 1));
+    }
+  }
+}
+
+TEST(StepLaws, DeferredAndLayeredAgreeToTheBit) {
+  const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 3);
+  for (Strategy strategy : {Strategy::kNone, Strategy::kOptimizer, Strategy::kFull}) {
+    for (int64_t ranks : {1, 2, 3}) {
+      RunOptions deferred = With({strategy, Schedule::kDeferred}, ranks, 1);
+      RunOptions layered = With({strategy, Schedule::kLayered}, ranks, 1);
+      deferred.steps = layered.steps = 3;
+      ExpectEqualBits(MustRun(deferred, tokens), MustRun(layered, tokens), Name({strategy, Schedule::kLayered}, ranks, 1));
+    }
+  }
+}
+
+TEST(StepLaws, EveryRetentionAgreesToTheBit) {
+  const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 4);
+  DecoderConfig normed = SmallDecoder();
+  normed.qk_norm = true;
+  DecoderConfig parallel = SmallDecoder();
+  parallel.parallel_block = true;
+  parallel.norm = NormKind::kLayerNorm;
+  parallel.activation = Activation::kGeluErf;
+  parallel.tied_head = true;
+  for (const DecoderConfig& model : {SmallDecoder(), normed, parallel}) {
+    for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (Schedule schedule : {Schedule::kSharded, Schedule::kLayered}) {
+        RunOptions options = With({Strategy::kFull, schedule}, 2, 1);
+        options.model = model;
+        options.dtype = dtype;
+        options.steps = 2;
+        const RunResult keep_all = MustRun(options, tokens);
+        for (RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kAttention,
+                                       RetentionPreset::kFeedForward, RetentionPreset::kSublayers,
+                                       RetentionPreset::kBlock}) {
+          options.step.retention.preset = preset;
+          ExpectEqualBits(MustRun(options, tokens), keep_all, std::string(ToString(preset)));
+          options.step.retention.every_nth = 2;
+          ExpectEqualBits(MustRun(options, tokens), keep_all, absl::StrCat(ToString(preset), " every second"));
+          options.step.retention.every_nth = 1;
+          options.step.retention.last_layers = 1;
+          ExpectEqualBits(MustRun(options, tokens), keep_all, absl::StrCat(ToString(preset), " last"));
+          options.step.retention.last_layers = 0;
+        }
+        options.step.retention = {.patterns = {"blocks.*.attention.lse", "blocks.1.ffn*", "*.rstd"}};
+        ExpectEqualBits(MustRun(options, tokens), keep_all, "patterns");
+      }
+    }
+  }
+}
+
+TEST(StepLaws, PrefetchAndReshardChangeNoBits) {
+  const Tokens tokens = RandomTokens(5, 11, SmallDecoder().vocabulary, 5);
+  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 3, 1);
+  options.steps = 2;
+  const RunResult base = MustRun(options, tokens);
+  for (int64_t prefetch : {0, 2, 100}) {
+    for (bool reshard : {true, false}) {
+      options.step.prefetch = prefetch;
+      options.step.reshard_after_forward = reshard;
+      ExpectEqualBits(MustRun(options, tokens), base, absl::StrCat("prefetch ", prefetch, " reshard ", reshard));
+    }
+  }
+}
+
+TEST(StepLaws, TiedHeadAgreesOverStrategiesAndSchedules) {
+  const Tokens tokens = RandomTokens(5, 11, SmallDecoder().vocabulary, 6);
+  DecoderConfig model = SmallDecoder();
+  model.tied_head = true;
+  model.position = PositionKind::kLearned;
+  model.norm = NormKind::kLayerNorm;
+  model.qkv_bias = model.linear_bias = true;
+  model.activation = Activation::kGeluTanh;
+  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 1, 5);
+  options.model = model;
+  const RunResult one = MustRun(options, tokens);
+  for (const Combination& c : kCombinations) {
+    for (int64_t ranks : {1, 2, 3}) {
+      RunOptions other = With(c, ranks, 1);
+      other.model = model;
+      ExpectSame(MustRun(other, tokens), one, kReordered, Name(c, ranks, 1));
+    }
+  }
+}
+
+TEST(StepLaws, AModelOfOnesOwnObeysThemToo) {
+  const Tokens tokens = RandomTokens(7, 5, SmallMlp().vocabulary, 7, /*masks=*/false);
+  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 1, 7);
+  options.model = SmallMlp();
+  const RunResult one = MustRun(options, tokens);
+  EXPECT_EQ(one.global_tokens, 7);
+  for (const Combination& c : kCombinations) {
+    RunOptions other = With(c, 3, 2);
+    other.model = SmallMlp();
+    ExpectSame(MustRun(other, tokens), one, kReordered, Name(c, 3, 2));
+  }
+}
+
+TEST(StepLaws, AMaskedShortBatchEqualsTheSmallerOne) {
+  const Tokens small = RandomTokens(3, 11, SmallDecoder().vocabulary, 8);
+  Tokens padded = small;
+  padded.sequences = 6;
+  padded.inputs.resize(6 * 11, 0);
+  padded.targets.resize(6 * 11, -1);
+  for (const Combination& c : kCombinations) {
+    ExpectSame(MustRun(With(c, 2, 1), padded), MustRun(With(c, 1, 1), small), kReordered, Name(c, 2, 1));
+  }
+}
+
+TEST(StepLaws, AnAllMaskedRankChangesNothing) {
+  // Two sequences on three ranks: the third has nothing but masks.
+  const Tokens tokens = RandomTokens(2, 11, SmallDecoder().vocabulary, 9);
+  for (const Combination& c : kCombinations) {
+    ExpectSame(MustRun(With(c, 3, 1), tokens), MustRun(With(c, 1, 1), tokens), kReordered, Name(c, 3, 1));
+  }
+}
+
+TEST(StepLaws, AStepWithoutAValidTokenUpdatesNothing) {
+  Tokens tokens = RandomTokens(3, 11, SmallDecoder().vocabulary, 10);
+  std::fill(tokens.targets.begin(), tokens.targets.end(), -1);
+  for (const Combination& c : kCombinations) {
+    RunOptions options = With(c, 2, 1);
+    std::map<std::string, std::vector<float>> before;
+    options.edit_weights = [&](std::string name, std::vector<float>& values) { before[name] = values; };
+    const RunResult result = MustRun(options, tokens);
+    EXPECT_EQ(result.global_tokens, 0) << Name(c, 2, 1);
+    EXPECT_EQ(result.losses, std::vector<double>{0.0}) << Name(c, 2, 1);
+    EXPECT_EQ(result.weights, before) << Name(c, 2, 1);
+  }
+}
+
+TEST(StepLaws, ANonFiniteValueOnOneRankSkipsTheUpdateOnAll) {
+  const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 11, /*masks=*/false);
+  for (const Combination& c : kCombinations) {
+    RunOptions options = With(c, 2, 1);
+    std::map<std::string, std::vector<float>> before;
+    options.edit_weights = [&](std::string name, std::vector<float>& values) {
+      if (name == "head.weight") values[3] = std::numeric_limits<float>::infinity();
+      before[name] = values;
+    };
+    const RunResult result = MustRun(options, tokens);
+    EXPECT_TRUE(result.non_finite) << Name(c, 2, 1);
+    EXPECT_EQ(result.weights, before) << Name(c, 2, 1);
+  }
+}
+
+TEST(StepLaws, ThreadsAndReferenceOpsAgree) {
+  const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 12);
+  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 2, 2);
+  const RunResult fast = MustRun(options, tokens);
+  options.threads = 2;
+  ExpectEqualBits(MustRun(options, tokens), fast, "two threads");
+  options.ops = OpsKind::kReference;
+  ExpectSame(MustRun(options, tokens), fast, kReordered, "reference ops");
+}
+
+TEST(StepLaws, TheSameJobRepeatsItsBits) {
+  const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 13);
+  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 3, 1);
+  options.steps = 4;
+  ExpectEqualBits(MustRun(options, tokens), MustRun(options, tokens), "again");
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,120 @@
+// Measured memory equals the plan, and no instruction touches what is not its own.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "tests/engine/arena_checker.h"
+#include "tests/engine/job_harness.h"
+
+namespace shale::testing {
+namespace {
+
+// A random job that exists: any strategy, schedule, retention, model, dtype, W and K.
+RunOptions RandomJob(std::mt19937_64& random) {
+  const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+  RunOptions options;
+  StepOptions& step = options.step;
+  do {
+    step.strategy = static_cast<Strategy>(pick(4));
+    step.schedule = static_cast<Schedule>(1 + pick(3));
+  } while (!CheckCombination(step.strategy, step.schedule).ok());
+  step.ranks = 1 + pick(4);
+  step.prefetch = pick(4);
+  step.reshard_after_forward = pick(4) != 0;
+  step.retention.preset = static_cast<RetentionPreset>(pick(6));
+  if (pick(3) == 0) step.retention.every_nth = 2;
+  if (pick(4) == 0) step.retention.first_layers = 1;
+  if (pick(2) == 0) {
+    options.dtype = DType::kBFloat16;
+    if (pick(2) == 0) step.master = MasterWeights::kSplit;
+  }
+  options.micro_batch = 1 + pick(3);
+  options.loss_chunk_tokens = 1 + pick(30);
+  if (pick(6) == 0) {
+    options.model = SmallMlp();
+    return options;
+  }
+  DecoderConfig c = SmallDecoder();
+  c.layers = 1 + pick(4);
+  c.tied_head = pick(2);
+  c.qk_norm = pick(3) == 0;
+  c.qkv_bias = pick(2);
+  c.linear_bias = pick(3) == 0;
+  if (pick(2)) c.norm = NormKind::kLayerNorm;
+  if (pick(3) == 0) c.position = PositionKind::kLearned;
+  if (pick(3) == 0) c.activation = Activation::kGeluTanh;
+  c.parallel_block = pick(4) == 0;
+  c.parallel_norms = c.parallel_block && pick(2);
+  c.attention_window = pick(3) == 0 ? 3 : 0;
+  options.model = c;
+  return options;
+}
+
+std::string Describe(const RunOptions& o, int seed) {
+  return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.schedule), " ",
+                      ToString(o.step.retention.preset), " W=", o.step.ranks, " B=", o.micro_batch, " ",
+                      ToString(o.dtype));
+}
+
+TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {
+  for (int seed = 0; seed < 200; ++seed) {
+    std::mt19937_64 random(seed);
+    const RunOptions options = RandomJob(random);
+    const Tokens tokens = RandomTokens(1 + random() % 8, 9, 19, seed);
+    absl::StatusOr<RunResult> result = RunJob(options, tokens);
+    ASSERT_TRUE(result.ok()) << Describe(options, seed) << ": " << result.status();
+    EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes) << Describe(options, seed);
+  }
+}
+
+TEST(MemoryLaws, InstructionsWriteOnlyWhatTheySay) {
+  for (int seed = 1000; seed < 1040; ++seed) {
+    std::mt19937_64 random(seed);
+    RunOptions options = RandomJob(random);
+    options.memory.red_zone_bytes = 256;
+    options.steps = 2;
+    std::vector<std::string> violations;
+    std::mutex mutex;
+    options.observe = [&](const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime) {
+      return std::make_unique<ArenaChecker>(program, plan, runtime, [&](std::string text) {
+        std::lock_guard lock(mutex);
+        violations.push_back(std::move(text));
+      });
+    };
+    const Tokens tokens = RandomTokens(1 + random() % 6, 9, 19, seed);
+    absl::StatusOr<RunResult> checked = RunJob(options, tokens);
+    ASSERT_TRUE(checked.ok()) << Describe(options, seed) << ": " << checked.status();
+    EXPECT_TRUE(violations.empty()) << Describe(options, seed) << ": " << violations.size() << " violations, first: "
+                                    << violations.front();
+    // Dead bytes were poisoned with NaN: had anything read them, the numbers would show it.
+    options.observe = nullptr;
+    options.memory.red_zone_bytes = 0;
+    absl::StatusOr<RunResult> plain = RunJob(options, tokens);
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    EXPECT_EQ(checked->losses, plain->losses) << Describe(options, seed);
+    EXPECT_EQ(checked->gradients, plain->gradients) << Describe(options, seed);
+  }
+}
+
+TEST(MemoryLaws, ThePeakOfShardedAndDeferredDoesNotDependOnK) {
+  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred}) {
+    for (int64_t ranks : {1, 2, 3}) {
+      int64_t peak = 0;
+      for (int64_t sequences : {1, 2, 3, 9}) {
+        RunOptions options;
+        options.step.schedule = schedule;
+        options.step.ranks = ranks;
+        absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(sequences * ranks, 9, 19, 5));
+        ASSERT_TRUE(result.ok()) << result.status();
+        if (peak == 0) peak = result->plan.peak_bytes;
+        EXPECT_EQ(result->plan.peak_bytes, peak) << ToString(schedule) << " W=" << ranks << " K=" << sequences;
+        EXPECT_EQ(result->measured_peak_bytes, peak) << ToString(schedule) << " W=" << ranks << " K=" << sequences;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing
