@@ -1,0 +1,143 @@
+// Every rank issues exactly the collectives that the schedule promises: in number, order and bytes.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "sharding/comm/tracing.h"
+#include "tests/engine/job_harness.h"
+
+namespace shale::testing {
+namespace {
+
+struct Counts {
+  int64_t gathers = 0, reductions = 0;
+  bool operator==(const Counts&) const = default;
+};
+
+// Per unit and step, from the design: K micro-batches.
+struct Row {
+  Strategy strategy;
+  Schedule schedule;
+  bool reshard;
+  bool tied;
+  // Of a block; of an untied embedding or head; of a tied embedding with its head.
+  Counts (*block)(int64_t K);
+  Counts (*end)(int64_t K);
+};
+
+const Row kRows[] = {
+    {Strategy::kFull, Schedule::kSharded, true, false, [](int64_t K) { return Counts{2 * K, K}; },
+     [](int64_t K) { return Counts{K, K}; }},
+    {Strategy::kFull, Schedule::kDeferred, true, false, [](int64_t K) { return Counts{2 * K, 1}; },
+     [](int64_t K) { return Counts{K, 1}; }},
+    {Strategy::kFull, Schedule::kLayered, true, false, [](int64_t) { return Counts{2, 1}; },
+     [](int64_t) { return Counts{1, 1}; }},
+    {Strategy::kFull, Schedule::kSharded, false, false, [](int64_t K) { return Counts{K, K}; },
+     [](int64_t K) { return Counts{K, K}; }},
+    {Strategy::kFull, Schedule::kDeferred, false, false, [](int64_t K) { return Counts{K, 1}; },
+     [](int64_t K) { return Counts{K, 1}; }},
+    {Strategy::kFull, Schedule::kLayered, false, false, [](int64_t) { return Counts{1, 1}; },
+     [](int64_t) { return Counts{1, 1}; }},
+    {Strategy::kFull, Schedule::kSharded, true, true, [](int64_t K) { return Counts{2 * K, K}; },
+     [](int64_t K) { return Counts{2 * K, 2 * K}; }},
+    {Strategy::kFull, Schedule::kDeferred, true, true, [](int64_t K) { return Counts{2 * K, 1}; },
+     [](int64_t K) { return Counts{2 * K, 1}; }},
+    {Strategy::kFull, Schedule::kLayered, true, true, [](int64_t) { return Counts{2, 1}; },
+     [](int64_t) { return Counts{2, 2}; }},
+    {Strategy::kGradients, Schedule::kSharded, true, false, [](int64_t K) { return Counts{1, K}; },
+     [](int64_t K) { return Counts{1, K}; }},
+    {Strategy::kGradients, Schedule::kLayered, true, false, [](int64_t) { return Counts{1, 1}; },
+     [](int64_t) { return Counts{1, 1}; }},
+    {Strategy::kOptimizer, Schedule::kDeferred, true, false, [](int64_t) { return Counts{1, 1}; },
+     [](int64_t) { return Counts{1, 1}; }},
+    {Strategy::kOptimizer, Schedule::kLayered, true, false, [](int64_t) { return Counts{1, 1}; },
+     [](int64_t) { return Counts{1, 1}; }},
+    {Strategy::kNone, Schedule::kDeferred, true, false, [](int64_t) { return Counts{0, 1}; },
+     [](int64_t) { return Counts{0, 1}; }},
+    {Strategy::kNone, Schedule::kLayered, true, false, [](int64_t) { return Counts{0, 1}; },
+     [](int64_t) { return Counts{0, 1}; }},
+};
+
+std::string Describe(const Row& row, int64_t K) {
+  return absl::StrCat(ToString(row.strategy), " ", ToString(row.schedule), row.reshard ? "" : " kept gathered",
+                      row.tied ? " tied" : "", " K=", K);
+}
+
+TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
+  for (const Row& row : kRows) {
+    for (int64_t K : {1, 2, 5}) {
+      constexpr int kRanks = 3;
+      DecoderConfig model = SmallDecoder();
+      model.tied_head = row.tied;
+      RunOptions options;
+      options.model = model;
+      options.step.strategy = row.strategy;
+      options.step.schedule = row.schedule;
+      options.step.reshard_after_forward = row.reshard;
+      options.step.ranks = kRanks;
+      std::mutex mutex;
+      std::map<std::pair<int, StreamId>, std::shared_ptr<CollectiveTrace>> traces;
+      options.wrap = [&](std::unique_ptr<Communicator> inner, int rank, StreamId stream) {
+        auto trace = std::make_shared<CollectiveTrace>();
+        std::lock_guard lock(mutex);
+        traces[{rank, stream}] = trace;
+        return std::make_unique<TracingCommunicator>(std::move(inner), trace);
+      };
+      absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(K * kRanks, 7, model.vocabulary, 1));
+      ASSERT_TRUE(result.ok()) << Describe(row, K) << ": " << result.status();
+
+      // By bytes of the full vector: blocks are equal, the ends of the model are of other sizes.
+      std::map<int64_t, Counts> expected;
+      const bool replicated = row.strategy == Strategy::kNone;
+      for (const GroupState& g : result->step.state.groups) {
+        const bool block = g.layout.parameters()[0].name.rfind("blocks.", 0) == 0;
+        const Counts counts = block ? row.block(K) : row.end(K);
+        Counts& sum = expected[g.layout.padded_elements() * 4];
+        sum.gathers += counts.gathers;
+        sum.reductions += counts.reductions;
+      }
+      for (int rank = 0; rank < kRanks; ++rank) {
+        std::map<int64_t, Counts> seen;
+        int64_t scalars = 0;
+        for (StreamId stream : {StreamId::kGather, StreamId::kReduce}) {
+          for (const CollectiveRecord& record : traces[{rank, stream}]->records()) {
+            if (record.kind == CollectiveKind::kAllGather) {
+              ++seen[record.full_bytes].gathers;
+            } else if (record.kind == CollectiveKind::kReduceScatterSum ||
+                       (replicated && record.dtype == DType::kFloat32)) {
+              ++seen[record.full_bytes].reductions;
+            } else {
+              EXPECT_LE(record.full_bytes, 24) << Describe(row, K);
+              ++scalars;
+            }
+          }
+          EXPECT_EQ((traces[{rank, stream}]->records()), (traces[{0, stream}]->records())) << Describe(row, K);
+        }
+        EXPECT_EQ(seen, expected) << Describe(row, K) << " rank " << rank;
+        EXPECT_EQ(scalars, 2) << Describe(row, K) << ": the count of valid tokens, and the packed totals";
+      }
+    }
+  }
+}
+
+TEST(CommunicationLaws, OneRankCommunicatesNothing) {
+  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
+    RunOptions options;
+    options.step.schedule = schedule;
+    absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(3, 7, SmallDecoder().vocabulary, 1));
+    ASSERT_TRUE(result.ok()) << result.status();
+    for (const Instruction& instruction : result->step.program.instructions) {
+      EXPECT_FALSE(std::holds_alternative<Collective>(instruction.action));
+    }
+  }
+}
+
+TEST(CommunicationLaws, CombinationsThatDoNotExistAreRefusedWithTheRightOne) {
+  EXPECT_NE(CheckCombination(Strategy::kNone, Schedule::kSharded).message().find("GRADIENTS"), std::string::npos);
+  EXPECT_NE(CheckCombination(Strategy::kOptimizer, Schedule::kSharded).message().find("GRADIENTS"), std::string::npos);
+  EXPECT_NE(CheckCombination(Strategy::kGradients, Schedule::kDeferred).message().find("OPTIMIZER"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,243 @@
+// The embedding API, from a job's text to trained weights.
+#include "engine/train/trainer.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/config/parse.h"
+
+namespace shale {
+namespace {
+
+// A text with structure to learn, and not a multiple of anything.
+std::string WriteText(const std::string& name, int lines) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/", name, ".", getpid(), ".txt");
+  std::ofstream out(path);
+  for (int i = 0; i < lines; ++i) out << "the " << i % 7 << " quick brown foxes jump over the lazy dog.\n";
+  return path;
+}
+
+Job MustParse(const std::string& text, std::vector<std::string> overrides = {}) {
+  absl::StatusOr<Job> job = ParseJobText(text, "job.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return job.ok() ? *job : Job();
+}
+
+Job SmallJob(const std::string& path, std::vector<std::string> overrides = {}) {
+  return MustParse(absl::StrCat(R"(
+model { decoder { family: LLAMA width: 32 layers: 2 heads: 4 kv_heads: 2 hidden: 48 } }
+batch { global_batch: 6 micro_batch: 2 sequence_length: 24 }
+sharding { ranks: 2 }
+optimizer { learning_rate: 1e-2 }
+schedule { steps: 12 warmup_steps: 2 }
+runtime { threads_per_rank: 1 }
+data { path: ")", path, "\" evaluation_fraction: 0.2 }\n"), std::move(overrides));
+}
+
+std::unique_ptr<Trainer> MustCreate(const Job& job) {
+  absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {});
+  EXPECT_TRUE(trainer.ok()) << trainer.status();
+  return trainer.ok() ? *std::move(trainer) : nullptr;
+}
+
+std::vector<StepReport> RunAll(Trainer& trainer) {
+  std::vector<StepReport> reports;
+  while (!trainer.done()) {
+    absl::StatusOr<StepReport> report = trainer.Step();
+    EXPECT_TRUE(report.ok()) << report.status();
+    if (!report.ok()) break;
+    reports.push_back(*report);
+  }
+  return reports;
+}
+
+TEST(Trainer, LearnsATextAndEvaluatesIt) {
+  auto trainer = MustCreate(SmallJob(WriteText("learn", 120), {"schedule.steps=60"}));
+  ASSERT_NE(trainer, nullptr);
+  EXPECT_EQ(Vocabulary(trainer->job().model), 256);
+  absl::StatusOr<EvaluationReport> before = trainer->Evaluate(4);
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_NEAR(before->loss, std::log(256.0), 0.3);
+  const std::vector<StepReport> reports = RunAll(*trainer);
+  ASSERT_EQ(reports.size(), 60);
+  EXPECT_EQ(reports.back().step, 60);
+  EXPECT_EQ(reports.back().tokens, 60 * 6 * 24);
+  EXPECT_LT(reports.back().loss, 1.5);
+  EXPECT_EQ(reports.back().peak_bytes_measured, trainer->plan().train.memory.peak_bytes);
+  absl::StatusOr<EvaluationReport> after = trainer->Evaluate(4);
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_LT(after->loss, 1.5);
+  EXPECT_FALSE(trainer->Step().ok());
+}
+
+TEST(Trainer, EvaluationChangesNothingOfTheTraining) {
+  const Job job = SmallJob(WriteText("pure", 60));
+  auto plain = MustCreate(job), watched = MustCreate(job);
+  ASSERT_TRUE(plain && watched);
+  for (int i = 0; i < 5; ++i) {
+    absl::StatusOr<StepReport> a = plain->Step(), b = watched->Step();
+    ASSERT_TRUE(a.ok() && b.ok());
+    EXPECT_EQ(a->loss, b->loss);
+    ASSERT_TRUE(watched->Evaluate(3).ok());
+  }
+}
+
+TEST(Trainer, SeveralTrainersInOneProcessDoNotDisturbEachOther) {
+  const Job job = SmallJob(WriteText("several", 60));
+  auto alone = MustCreate(job);
+  ASSERT_NE(alone, nullptr);
+  const std::vector<StepReport> expected = RunAll(*alone);
+  auto first = MustCreate(job), second = MustCreate(job);
+  ASSERT_TRUE(first && second);
+  std::vector<StepReport> a, b;
+  std::thread thread([&] { a = RunAll(*first); });
+  b = RunAll(*second);
+  thread.join();
+  ASSERT_EQ(a.size(), expected.size());
+  ASSERT_EQ(b.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(a[i].loss, expected[i].loss);
+    EXPECT_EQ(b[i].loss, expected[i].loss);
+  }
+}
+
+TEST(Trainer, TheLossDoesNotDependOnRanksOrMicroBatches) {
+  const std::string text = WriteText("ranks", 60);
+  auto reference = MustCreate(SmallJob(text, {"sharding.ranks=1", "batch.micro_batch=6"}));
+  ASSERT_NE(reference, nullptr);
+  const double loss = RunAll(*reference)[0].loss;
+  for (const std::vector<std::string>& overrides :
+       std::vector<std::vector<std::string>>{{"sharding.ranks=3", "batch.micro_batch=1"},
+                                             {"sharding.ranks=2", "sharding.strategy=NONE", "sharding.schedule=AUTO"},
+                                             {"sharding.ranks=4", "sharding.schedule=LAYERED"}}) {
+    auto other = MustCreate(SmallJob(text, overrides));
+    ASSERT_NE(other, nullptr);
+    EXPECT_NEAR(RunAll(*other)[0].loss, loss, 1e-5 * loss);
+  }
+}
+
+TEST(Trainer, ARunInEpochsEndsWithAShortBatch) {
+  const std::string text = WriteText("epochs", 10);
+  auto trainer = MustCreate(SmallJob(text, {"schedule.steps=", "schedule.epochs=1", "data.evaluation_fraction=",
+                                            "batch.global_batch=7"}));
+  ASSERT_NE(trainer, nullptr);
+  std::ifstream in(text);
+  const std::string content((std::istreambuf_iterator<char>(in)), {});
+  const int64_t samples = (static_cast<int64_t>(content.size()) - 1) / 24;
+  ASSERT_NE(samples % 7, 0);
+  const std::vector<StepReport> reports = RunAll(*trainer);
+  EXPECT_EQ(std::ssize(reports), (samples + 6) / 7);
+  EXPECT_EQ(reports.back().step_tokens, samples % 7 * 24);
+  EXPECT_EQ(reports.back().tokens, samples * 24);
+}
+
+TEST(Trainer, AStopIsTakenAtTheNextStep) {
+  auto trainer = MustCreate(SmallJob(WriteText("stop", 60)));
+  ASSERT_NE(trainer, nullptr);
+  ASSERT_TRUE(trainer->Step().ok());
+  trainer->RequestStop();
+  EXPECT_TRUE(trainer->done());
+  EXPECT_FALSE(trainer->Step().ok());
+  EXPECT_EQ(trainer->steps_done(), 1);
+}
+
+TEST(Trainer, NonFiniteStopsOrSkipsByChoice) {
+  const std::string text = WriteText("nonfinite", 60);
+  for (const bool skip : {false, true}) {
+    auto trainer = MustCreate(SmallJob(text, {absl::StrCat("optimizer.non_finite=", skip ? "SKIP" : "STOP")}));
+    ASSERT_NE(trainer, nullptr);
+    std::vector<float> norm(32, std::numeric_limits<float>::infinity()), read(32);
+    ASSERT_TRUE(trainer->WriteParameter("final_norm.weight", norm).ok());
+    absl::StatusOr<StepReport> report = trainer->Step();
+    ASSERT_EQ(report.ok(), skip) << report.status();
+    if (skip) {
+      EXPECT_FALSE(report->updated);
+      EXPECT_TRUE(std::isnan(report->loss));
+    } else {
+      EXPECT_NE(report.status().message().find("optimizer.non_finite: SKIP"), std::string::npos) << report.status();
+      EXPECT_FALSE(trainer->Step().ok());
+    }
+    ASSERT_TRUE(trainer->ReadParameter("final_norm.weight", absl::MakeSpan(read)).ok());
+    EXPECT_EQ(read, norm);
+  }
+}
+
+TEST(Trainer, ParametersReadBackAsWrittenForEveryKindOfMaster) {
+  const std::string text = WriteText("masters", 60);
+  for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
+           {}, {"precision.compute=BF16"}, {"precision.compute=BF16", "precision.master=SPLIT"},
+           {"sharding.strategy=NONE", "precision.compute=BF16"}, {"sharding.strategy=OPTIMIZER"}}) {
+    auto trainer = MustCreate(SmallJob(text, overrides));
+    ASSERT_NE(trainer, nullptr);
+    for (const Parameter& parameter : trainer->parameters()) {
+      std::vector<float> values(parameter.elements()), read(values.size());
+      for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i)) * 0.1f;
+      ASSERT_TRUE(trainer->WriteParameter(parameter.name, values).ok());
+      ASSERT_TRUE(trainer->ReadParameter(parameter.name, absl::MakeSpan(read)).ok());
+      EXPECT_EQ(read, values) << parameter.name;
+    }
+    EXPECT_EQ(trainer->WriteParameter("nothing", {}).code(), absl::StatusCode::kNotFound);
+  }
+}
+
+TEST(Trainer, SavedWeightsAreTheParameters) {
+  auto trainer = MustCreate(SmallJob(WriteText("save", 60)));
+  ASSERT_NE(trainer, nullptr);
+  ASSERT_TRUE(trainer->Step().ok());
+  const std::string path = absl::StrCat(::testing::TempDir(), "/weights.", getpid(), ".safetensors");
+  ASSERT_TRUE(trainer->SaveWeights(path).ok());
+  absl::StatusOr<SafetensorsReader> file = SafetensorsReader::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->tensors().size(), trainer->parameters().size());
+  for (const Parameter& parameter : trainer->parameters()) {
+    const SafetensorsTensor* tensor = file->Find(parameter.name);
+    ASSERT_NE(tensor, nullptr) << parameter.name;
+    EXPECT_EQ(tensor->shape, parameter.shape);
+    std::vector<float> saved(parameter.elements()), read(saved.size());
+    ASSERT_TRUE(file->ReadFloat32(*tensor, 0, absl::MakeSpan(saved)).ok());
+    ASSERT_TRUE(trainer->ReadParameter(parameter.name, absl::MakeSpan(read)).ok());
+    EXPECT_EQ(saved, read) << parameter.name;
+  }
+}
+
+TEST(Trainer, RefusesWhatItCannotDoWithAWayOut) {
+  const auto message = [](const Job& job) {
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {});
+    return trainer.ok() ? std::string("created") : std::string(trainer.status().message());
+  };
+  const std::string text = WriteText("refuse", 60);
+  EXPECT_NE(message(SmallJob("/no/such/file")).find("/no/such/file"), std::string::npos);
+  EXPECT_NE(message(SmallJob(WriteText("short", 0))).find("empty"), std::string::npos);
+  const std::string budget = message(SmallJob(text, {"memory.budget_bytes=200000"}));
+  EXPECT_NE(budget.find("budget"), std::string::npos) << budget;
+  const std::string vocabulary = message(SmallJob(text, {"model.decoder.vocabulary=100"}));
+  EXPECT_NE(vocabulary.find("100"), std::string::npos) << vocabulary;
+  const std::string sequence = message(SmallJob(WriteText("few", 1), {"data.evaluation_fraction=", "batch.sequence_length=100"}));
+  EXPECT_NE(sequence.find("100"), std::string::npos) << sequence;
+}
+
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(Trainer, MemoryDoesNotGrowAfterTheFirstSteps) {
+  auto trainer = MustCreate(SmallJob(WriteText("rss", 60), {"schedule.steps=220"}));
+  ASSERT_NE(trainer, nullptr);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(trainer->Step().ok());
+  const int64_t before = ResidentBytes();
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(trainer->Step().ok());
+  EXPECT_LT(ResidentBytes() - before, 1 << 20);
+}
+
+}  // namespace
+}  // namespace shale
