@@ -6,8 +6,7 @@
 namespace shale {
 
 absl::Status HostOps::Enqueue(const Op& op, Scratch scratch, Stream& stream) {
-  auto* cpu_stream = dynamic_cast<CpuStream*>(&stream);
-  SHALE_CHECK(cpu_stream != nullptr) << NameOf(op) << ": launched on a stream of another device";
+  SHALE_ASSIGN_OR_RETURN(CpuStream * cpu_stream, CpuStream::From(stream));
   return cpu_stream->Enqueue([this, op, scratch] { return Run(op, scratch); });
 }
 

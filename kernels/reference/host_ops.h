@@ -13,7 +13,7 @@ class HostOps : public Ops {
   virtual absl::Status Run(const Op& op, Scratch scratch) const = 0;
 
  protected:
-  // REQUIRES: `stream` is a CpuStream. This object must outlive what it enqueues.
+  // `stream` must be a CpuStream. This object must outlive what it enqueues.
   absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) final;
 };
 

@@ -1,0 +1,24 @@
+// Every backend that the conformance suite runs on. A new backend adds one entry.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "kernels/op_backend.h"
+
+namespace shale::testing {
+
+struct TestBackend {
+  std::string name;
+  // Backends of one family promise the same bits (a kernel on one thread and on two).
+  std::string family;
+  std::function<std::unique_ptr<Device>()> create_device;
+  std::function<std::unique_ptr<Ops>()> create_ops;
+};
+
+const std::vector<TestBackend>& TestBackends();
+
+}  // namespace shale::testing

@@ -1,0 +1,109 @@
+#include "tests/kernels/test_memory.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+namespace shale::testing {
+
+Tensor TestMemory::Allocate(DType dtype, std::initializer_list<int64_t> shape) {
+  Tensor t = Tensor::Contiguous(dtype, shape);
+  t.where.symbol = static_cast<int32_t>(offsets_.size());
+  const int64_t begin = static_cast<int64_t>(image_.size() + 255) / 256 * 256;
+  image_.resize(begin, std::byte{0xC3});
+  offsets_.push_back(begin);
+  image_.resize(begin + t.extent_bytes(), std::byte{0xFF});
+  image_.resize(image_.size() + kRedZoneBytes, std::byte{0xC3});
+  return t;
+}
+
+double TestMemory::Uniform(double low, double high) {
+  // splitmix64 (Steele, Lea and Flood, 2014).
+  uint64_t z = seed_ += 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  z ^= z >> 31;
+  return low + (high - low) * static_cast<double>(z >> 11) * 0x1p-53;
+}
+
+Tensor TestMemory::Random(DType dtype, std::initializer_list<int64_t> shape, double low, double high) {
+  const Tensor t = Allocate(dtype, shape);
+  const Tensor bound = Bind(t, image_.data());
+  for (int64_t i = 0; i < t.elements(); ++i) SetElement(bound, i, Uniform(low, high));
+  return t;
+}
+
+Tensor TestMemory::RandomIntegers(DType dtype, std::initializer_list<int64_t> shape, int64_t low, int64_t high) {
+  const Tensor t = Allocate(dtype, shape);
+  const Tensor bound = Bind(t, image_.data());
+  for (int64_t i = 0; i < t.elements(); ++i) {
+    SetElement(bound, i, std::floor(Uniform(static_cast<double>(low), static_cast<double>(high))));
+  }
+  return t;
+}
+
+Tensor TestMemory::Values(DType dtype, std::initializer_list<int64_t> shape, absl::Span<const double> values) {
+  const Tensor t = Allocate(dtype, shape);
+  SHALE_CHECK(t.elements() == static_cast<int64_t>(values.size()));
+  const Tensor bound = Bind(t, image_.data());
+  for (int64_t i = 0; i < t.elements(); ++i) SetElement(bound, i, values[i]);
+  return t;
+}
+
+Tensor TestMemory::Output(DType dtype, std::initializer_list<int64_t> shape) { return Allocate(dtype, shape); }
+
+Tensor TestMemory::Bind(const Tensor& t, std::byte* base) const {
+  Tensor bound = t;
+  if (t.present()) bound.data = base + offsets_[t.where.symbol] + t.where.offset_bytes;
+  return bound;
+}
+
+Op TestMemory::Bind(const Op& op, std::byte* base) const {
+  Op bound = op;
+  VisitOperands(bound, [&](absl::string_view, Tensor& t, Access) { t = Bind(t, base); });
+  return bound;
+}
+
+AlignedBytes::AlignedBytes(absl::Span<const std::byte> bytes)
+    : data_(static_cast<std::byte*>(std::aligned_alloc(4096, (bytes.size() + 4095) / 4096 * 4096))) {
+  SHALE_CHECK(data_ != nullptr);
+  std::memcpy(data_, bytes.data(), bytes.size());
+}
+
+AlignedBytes::~AlignedBytes() { std::free(data_); }
+
+int64_t OffsetOf(const Tensor& t, int64_t index) {
+  int64_t offset = 0;
+  for (int i = t.rank - 1; i >= 0; --i) {
+    offset += index % t.shape[i] * t.strides[i];
+    index /= t.shape[i];
+  }
+  return offset;
+}
+
+double ElementOf(const Tensor& t, int64_t index) {
+  const int64_t at = OffsetOf(t, index);
+  switch (t.dtype) {
+    case DType::kFloat32: return t.as<const float>()[at];
+    case DType::kBFloat16: return ToFloat(t.as<const BFloat16>()[at]);
+    case DType::kFloat64: return t.as<const double>()[at];
+    case DType::kInt16: return t.as<const int16_t>()[at];
+    case DType::kInt32: return t.as<const int32_t>()[at];
+    case DType::kInt64: return static_cast<double>(t.as<const int64_t>()[at]);
+  }
+  return 0;
+}
+
+void SetElement(const Tensor& t, int64_t index, double value) {
+  const int64_t at = OffsetOf(t, index);
+  switch (t.dtype) {
+    case DType::kFloat32: t.as<float>()[at] = static_cast<float>(value); break;
+    case DType::kBFloat16: t.as<BFloat16>()[at] = RoundToBFloat16(static_cast<float>(value)); break;
+    case DType::kFloat64: t.as<double>()[at] = value; break;
+    case DType::kInt16: t.as<int16_t>()[at] = static_cast<int16_t>(value); break;
+    case DType::kInt32: t.as<int32_t>()[at] = static_cast<int32_t>(value); break;
+    case DType::kInt64: t.as<int64_t>()[at] = static_cast<int64_t>(value); break;
+  }
+}
+
+}  // namespace shale::testing
