@@ -2,18 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
+#include "engine/graph/builder.h"
 #include "engine/memory/plan.h"
 #include "engine/step/compile.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
 
-// One program of the job with its addresses and waits.
+// A program of a job with its graph, its addresses and its waits. Holds no references: move it where you like, but an
+// executor borrows program and plan.
 struct PlannedProgram {
   ModelGraph graph;
   CompiledStep step;
@@ -23,34 +26,46 @@ struct PlannedProgram {
 // A schedule that was compiled while looking for the best one.
 struct ScheduleCandidate {
   Schedule schedule = Schedule::kSharded;
-  absl::Status status;        // Not OK: does not exist for the strategy.
-  int64_t peak_bytes = 0;     // Per rank.
-  int64_t communicated_bytes = 0;  // By one rank in one step.
+  absl::Status status;             // Not OK: the strategy has no such schedule, or it is too large to be planned.
+  int64_t peak_bytes = 0;          // Of one rank's arena, evaluation included.
+  int64_t communicated_bytes = 0;  // Sent by one rank in one step (CommunicationSummary::sent_bytes).
 };
 
 struct JobPlan {
   StepOptions options;  // As compiled: the schedule is decided.
   PlannedProgram train;
-  PlannedProgram evaluate;
-  int64_t arena_bytes = 0;   // One rank's arena: the largest of the programs' peaks.
-  int64_t budget_bytes = 0;  // What one rank may plan.
+  PlannedProgram evaluate;  // Of one micro-batch a run, over the same persistent buffers as `train`.
+  int64_t arena_bytes = 0;   // One rank's arena: the larger of the two peaks.
+  int64_t budget_bytes = 0;  // What one rank may plan; kNoBudget: no limit.
   std::string schedule_reason;  // Why this schedule, with the numbers of the others.
-  std::vector<ScheduleCandidate> candidates;
+  std::vector<ScheduleCandidate> candidates;  // In the order of the enum; one if the job names its schedule.
 };
+
+// A memory.budget_bytes that everything fits: for looking at a job that is to run elsewhere.
+inline constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
 
 // The graph and step options that a job asks for, for `mode`; the schedule may still be AUTO. The vocabulary must be known.
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);
 StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSteps (engine/config/job.h).
 
-// What one rank may plan: memory.budget_bytes, or 80 % of this machine's memory divided by the ranks.
+// What one rank may plan: memory.budget_bytes, or 80 % of this machine's memory divided by the ranks, which share it.
 int64_t BudgetBytes(const Job& job);
 
-// Compiles and plans the job's programs. AUTO: of the schedules that exist for the strategy and fit the budget the one that
-// communicates least, then the one with the least memory. ResourceExhausted when nothing fits: "needs 31.2 GiB, budget
-// 24.0 GiB; fits with activation BLOCK (22.1 GiB) or schedule LAYERED (23.0 GiB)". `ops` is asked for scratch sizes only.
+// Compute threads of one rank: runtime.threads_per_rank, or this machine's cores divided by the ranks, at least 1.
+int ThreadsPerRank(const Job& job);
+
+// Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. `ops` is asked for
+// scratch sizes only. AUTO: of the schedules that exist for the strategy and fit the budget the one that communicates
+// least, then the one with the least memory, then the first. Errors:
+//   ResourceExhausted  nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
+//                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)". The ways out were
+//                      compiled too; each can be given to --set as it stands, and none changes what is computed.
+//   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; a program of millions of instructions.
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops);
 
-// A program with graph `mode` for the same persistent state as `plan.train` (generation compiles kLogits).
+// One more program of a job: with the StepOptions of its plan (micro_batches apart) it has the same persistent buffers at
+// the same addresses. Generation compiles kLogits, always of one micro-batch. The peak may exceed JobPlan::arena_bytes; no
+// budget is checked.
 absl::StatusOr<PlannedProgram> PlanProgram(const Job& job, const StepOptions& options, GraphMode mode, const Ops& ops,
                                            const MemoryPlanOptions& memory_options = {});
 

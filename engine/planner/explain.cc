@@ -1,0 +1,251 @@
+#include "engine/planner/explain.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/memory/report.h"
+#include "engine/planner/text.h"
+#include "engine/planner/trial.h"
+
+namespace shale {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+
+// What one alternative costs.
+struct Cost {
+  StepOptions options;
+  int64_t bytes = 0;
+  int64_t sent_bytes = 0;
+  FlopsSummary flops;
+  std::array<int64_t, kBufferCategories> at_peak = {};
+};
+
+// "saves 1.2 GiB", "adds 1.2 GiB", "the same".
+std::string Difference(int64_t bytes, int64_t than) {
+  if (bytes == than) return "the same";
+  return bytes < than ? absl::StrCat("saves ", FormatBytes(than - bytes)) : absl::StrCat("adds ", FormatBytes(bytes - than));
+}
+
+class Explainer {
+ public:
+  Explainer(const Job& job, const JobPlan& plan, const Ops& ops) : job_(job), plan_(plan), ops_(ops) {}
+
+  absl::StatusOr<std::string> Explain() {
+    SHALE_ASSIGN_OR_RETURN(own_, CostOf(plan_.options));
+    std::string text = WhereBytesGo();
+    SHALE_ASSIGN_OR_RETURN(const std::string micro_batches, MicroBatches());
+    SHALE_ASSIGN_OR_RETURN(const std::string retention, Retention());
+    absl::StrAppend(&text, micro_batches, Update(), retention, NoSync(), Strategies());
+    return text;
+  }
+
+ private:
+  int64_t ranks() const { return plan_.options.ranks; }
+
+  absl::StatusOr<Cost> CostOf(const StepOptions& options) const {
+    SHALE_ASSIGN_OR_RETURN(Choice choice, ChooseSchedule(plan_.train.graph, plan_.evaluate.graph, options,
+                                                         plan_.budget_bytes, ops_));
+    const PlannedStep& train = choice.trial.train;
+    return Cost{choice.options, choice.trial.arena_bytes(), choice.communication.sent_bytes,
+                SummarizeFlops(train.step.program), train.memory.bytes_at_peak};
+  }
+
+  std::string Fits(int64_t bytes) const { return bytes <= plan_.budget_bytes ? "" : "does not fit"; }
+
+  // Why a category has the bytes that it has.
+  std::string Reason(BufferCategory category) const {
+    const StepOptions& o = plan_.options;
+    const bool shared = ranks() > 1;
+    const std::string mine = shared ? absl::StrCat("of this rank's 1/", ranks()) : "of all parameters";
+    const bool layered = o.schedule == Schedule::kLayered;
+    switch (category) {
+      case BufferCategory::kParameterShards:
+        return absl::StrCat("weights ", GathersParameters(o) ? mine : "of the whole model, on every rank");
+      case BufferCategory::kMasterWeights:
+        return absl::StrCat("what a weight has beyond bf16, ", o.strategy == Strategy::kNone ? "of all" : mine);
+      case BufferCategory::kOptimizerState:
+        return absl::StrCat("AdamW's two moments in fp32, ", o.strategy == Strategy::kNone ? "of all" : mine);
+      case BufferCategory::kGradientShards: return absl::StrCat("fp32, where gradients accumulate, ", mine);
+      case BufferCategory::kUnshardedGradients:
+        return AccumulatesUnsharded(o) ? "fp32, of the whole model, until they are reduced once a step"
+                                       : "fp32, of the unit in backward and the one being reduced";
+      case BufferCategory::kGatheredParameters:
+        return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
+                                       : "all units, kept from forward to backward";
+      case BufferCategory::kActivations:
+        return absl::StrCat("kept from forward to backward under ", ToString(o.retention.preset),
+                            layered ? absl::StrCat(", for each of ", o.micro_batches, " micro-batches") : "");
+      case BufferCategory::kActivationBoundaries:
+        return absl::StrCat("inputs of units and their gradients",
+                            layered ? absl::StrCat(", for each of ", o.micro_batches, " micro-batches") : "");
+      case BufferCategory::kWorkspace: return "gone when a unit's pass ends";
+      case BufferCategory::kLossWorkspace:
+        return absl::StrCat("the head: logits of ", job_.memory.loss_chunk_tokens, " tokens at a time, never of all");
+      case BufferCategory::kStaging: return "a reduced gradient before it is added up";
+      case BufferCategory::kLibraryWorkspace: return "scratch of the kernels";
+      case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";
+    }
+    return "";
+  }
+
+  std::string WhereBytesGo() const {
+    Rows rows;
+    std::vector<std::pair<int64_t, int>> sorted;
+    int64_t total = 0;
+    for (int c = 0; c < kBufferCategories; ++c) {
+      sorted.push_back({-own_.at_peak[c], c});
+      total += own_.at_peak[c];
+    }
+    std::sort(sorted.begin(), sorted.end());
+    for (const auto& [negative, c] : sorted) {
+      if (negative == 0) continue;
+      const auto category = static_cast<BufferCategory>(c);
+      rows.push_back({std::string(ToString(category)), FormatBytes(-negative),
+                      Percent(static_cast<double>(-negative), static_cast<double>(total)), Reason(category)});
+    }
+    return absl::StrCat(
+        "Where every byte goes\n",
+        Paragraph(absl::StrCat("At the fullest moment of training ", FormatBytes(total), " of one rank are in use; the "
+                               "arena of ", FormatBytes(plan_.arena_bytes), " is what the placement needs for them.")),
+        Table(rows), "\n");
+  }
+
+  absl::StatusOr<std::string> MicroBatches() const {
+    const int64_t k = plan_.options.micro_batches;
+    StepOptions other = plan_.options;
+    other.micro_batches = k > 1 ? 1 : 4;
+    SHALE_ASSIGN_OR_RETURN(const Cost cost, CostOf(other));
+    const Cost& many = k > 1 ? own_ : cost;
+    const Cost& one = k > 1 ? cost : own_;
+    std::string text = absl::StrCat("With K = ", many.options.micro_batches, " micro-batches a step one rank needs ",
+                                    FormatBytes(many.bytes), ", with one ", FormatBytes(one.bytes), ": ");
+    if (many.bytes == one.bytes) {
+      absl::StrAppend(&text, "accumulating adds nothing. One micro-batch after the other uses the same activations, and "
+                             "gradients add up in a buffer that a single micro-batch has too.");
+    } else if (many.bytes > one.bytes) {
+      absl::StrAppend(&text, "accumulating adds ", FormatBytes(many.bytes - one.bytes),
+                      ". LAYERED takes all micro-batches through a unit before the next unit, so that what backward needs "
+                      "is kept once for each; in return gathers and reductions happen once a step. A stronger retention "
+                      "makes it less.");
+    } else {
+      absl::StrAppend(&text, "the placement happens to be tighter by ", FormatBytes(one.bytes - many.bytes), ".");
+    }
+    return absl::StrCat("What K micro-batches add", k > 1 ? "" : " (this job has K = 1; K = 4 was compiled to compare)",
+                        "\n", Paragraph(text), "\n");
+  }
+
+  std::string Update() const {
+    const UpdateMemory memory = MeasureUpdate(plan_.train.step.program);
+    const int64_t added = std::max<int64_t>(0, memory.update_bytes - memory.elsewhere_bytes);
+    std::string text = absl::StrCat("While AdamW runs ", FormatBytes(memory.update_bytes), " are in use, before it at most ",
+                                    FormatBytes(memory.elsewhere_bytes), ": it adds ",
+                                    added == 0 ? "nothing" : FormatBytes(added),
+                                    ". It updates weights, masters and moments in place, in one pass over the shard, from "
+                                    "gradients that are there already, and the clipping factor is a scalar: no copy of "
+                                    "anything the size of the model is made, in the first step or later.");
+    return absl::StrCat("What the optimizer step adds\n", Paragraph(text), "\n");
+  }
+
+  absl::StatusOr<std::string> Retention() const {
+    Rows rows = {{"retention", "needs", "against KEEP_ALL", "computed again", ""}};
+    int64_t keep_all = 0;
+    for (RetentionPreset preset :
+         {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
+          RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
+      StepOptions options = plan_.options;
+      options.retention.preset = preset;
+      SHALE_ASSIGN_OR_RETURN(const Cost cost, CostOf(options));
+      if (preset == RetentionPreset::kKeepAll) keep_all = cost.bytes;
+      rows.push_back({std::string(ToString(preset)), FormatBytes(cost.bytes), Difference(cost.bytes, keep_all),
+                      absl::StrCat(FormatFlops(cost.flops.recompute), " (",
+                                   Percent(cost.flops.recompute, cost.flops.forward + cost.flops.backward), ")"),
+                      preset == plan_.options.retention.preset ? "this job" : Fits(cost.bytes)});
+    }
+    return absl::StrCat(
+        "What each retention saves and costs\n",
+        Paragraph(absl::StrCat("What is not kept is computed again in backward, from what is kept and with the same bits. "
+                               "The last column of numbers is what one rank computes again in a step, and its share of "
+                               "forward and backward (", FormatFlops(own_.flops.forward + own_.flops.backward), ").")),
+        Table(rows), "\n");
+  }
+
+  // What no_sync does elsewhere is schedule DEFERRED; under GRADIENTS that is strategy OPTIMIZER.
+  std::string NoSync() const {
+    const std::string title = "What accumulating without synchronisation (no_sync) would cost\n";
+    if (ranks() == 1) {
+      return absl::StrCat(title, Paragraph("Nothing: one rank has nobody to synchronise with."), "\n");
+    }
+    Rows rows = {{"schedule", "needs", "against this job", "one rank sends", ""}};
+    Cost deferred;
+    for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
+      StepOptions options = plan_.options;
+      options.schedule = schedule;
+      if (schedule == Schedule::kDeferred && options.strategy == Strategy::kGradients) {
+        options.strategy = Strategy::kOptimizer;
+      }
+      std::string name(ToString(schedule));
+      if (options.strategy != plan_.options.strategy) absl::StrAppend(&name, " with strategy OPTIMIZER");
+      const absl::StatusOr<Cost> cost = CostOf(options);
+      if (!cost.ok()) {
+        rows.push_back({name, "-", "-", "-", CheckCombination(options.strategy, schedule).ok()
+                                                 ? "too large"
+                                                 : absl::StrCat("not with ", ToString(options.strategy))});
+        continue;
+      }
+      if (schedule == Schedule::kDeferred) deferred = *cost;
+      rows.push_back({name, FormatBytes(cost->bytes), Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
+                      schedule == plan_.options.schedule ? "this job" : Fits(cost->bytes)});
+    }
+    const double parameters = static_cast<double>(CountParameters(plan_.train.graph));
+    std::string text = absl::StrCat(
+        "Skipping the reduction until the last micro-batch means to hold the gradients of all ",
+        WithCommas(static_cast<int64_t>(parameters)), " parameters in fp32 on every rank, ",
+        FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))), ", not 1/", ranks(),
+        " of them. Here that is schedule DEFERRED: ");
+    if (deferred.bytes == 0) {
+      absl::StrAppend(&text, "it is too large to be planned.");
+    } else {
+      absl::StrAppend(&text, "it needs ", FormatBytes(deferred.bytes), " and sends ", FormatBytes(deferred.sent_bytes),
+                      " a step, this job's ", FormatBytes(own_.bytes), " and ", FormatBytes(own_.sent_bytes), ".");
+    }
+    if (plan_.options.micro_batches == 1) absl::StrAppend(&text, " With one micro-batch a step it saves no reduction.");
+    return absl::StrCat(title, Paragraph(text), Table(rows), "\n");
+  }
+
+  std::string Strategies() const {
+    if (ranks() == 1) return "";
+    Rows rows = {{"strategy", "schedule", "needs", "against this job", "one rank sends", ""}};
+    for (Strategy strategy : {Strategy::kNone, Strategy::kOptimizer, Strategy::kGradients, Strategy::kFull}) {
+      StepOptions options = plan_.options;
+      if (strategy != options.strategy) options.schedule = Schedule::kAuto;
+      options.strategy = strategy;
+      const absl::StatusOr<Cost> cost = CostOf(options);
+      if (!cost.ok()) {
+        rows.push_back({std::string(ToString(strategy)), "-", "-", "-", "-", "too large"});
+        continue;
+      }
+      rows.push_back({std::string(ToString(strategy)), std::string(ToString(cost->options.schedule)),
+                      FormatBytes(cost->bytes), Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
+                      strategy == plan_.options.strategy ? "this job" : Fits(cost->bytes)});
+    }
+    return absl::StrCat("What other strategies would need\n",
+                        Paragraph("Each with the schedule that AUTO would take under this budget."), Table(rows), "\n");
+  }
+
+  const Job& job_;
+  const JobPlan& plan_;
+  const Ops& ops_;
+  Cost own_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Ops& ops) {
+  return Explainer(job, plan, ops).Explain();
+}
+
+}  // namespace shale

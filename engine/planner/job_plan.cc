@@ -1,0 +1,139 @@
+#include "engine/planner/job_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/memory/check.h"
+#include "engine/memory/report.h"
+#include "engine/memory/waits.h"
+#include "engine/planner/machine.h"
+#include "engine/planner/trial.h"
+#include "engine/planner/ways_out.h"
+
+namespace shale {
+namespace {
+
+// Orders the streams of a planned program, and proves the result.
+absl::Status Finish(PlannedProgram& program) {
+  DeriveWaits(program.step.program, program.memory);
+  return CheckProgram(program.step.program, program.memory);
+}
+
+std::string Describe(const ScheduleCandidate& c, int64_t budget_bytes) {
+  if (!c.status.ok()) return absl::StrCat(ToString(c.schedule), ": ", c.status.message());
+  return absl::StrCat(ToString(c.schedule), ": ", FormatBytes(c.peak_bytes), ", sends ",
+                      FormatBytes(c.communicated_bytes), c.peak_bytes <= budget_bytes ? "" : ", does not fit");
+}
+
+// Why the chosen schedule, in words and numbers.
+std::string Reason(const Choice& choice, int64_t budget_bytes) {
+  const Schedule chosen = choice.options.schedule;
+  if (choice.candidates.size() == 1) return "the job names it";
+  std::vector<std::string> others;
+  bool sends_as_much = false, fits_too = false;
+  for (const ScheduleCandidate& c : choice.candidates) {
+    if (c.schedule == chosen) continue;
+    others.push_back(Describe(c, budget_bytes));
+    const bool fits = c.status.ok() && c.peak_bytes <= budget_bytes;
+    fits_too |= fits;
+    sends_as_much |= fits && c.communicated_bytes == choice.communication.sent_bytes;
+  }
+  std::string reason = absl::StrCat("it needs ", FormatBytes(choice.trial.arena_bytes()));
+  if (choice.options.ranks == 1) {
+    absl::StrAppend(&reason, ", the least of all, and one rank sends nothing");
+  } else {
+    absl::StrAppend(&reason, " and sends ", FormatBytes(choice.communication.sent_bytes), " a step");
+    if (!fits_too) {
+      absl::StrAppend(&reason, "; no other fits");
+    } else if (sends_as_much) {
+      absl::StrAppend(&reason, ": the least communication that fits, and of those the least memory");
+    } else {
+      absl::StrAppend(&reason, ": the least communication that fits");
+    }
+  }
+  return absl::StrCat(reason, " (", absl::StrJoin(others, "; "), ")");
+}
+
+}  // namespace
+
+GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
+  GraphOptions options;
+  options.mode = mode;
+  options.compute_dtype =
+      job.precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+  options.micro_batch = job.batch.micro_batch;
+  options.sequence_length = job.batch.sequence_length;
+  options.vocabulary = Vocabulary(job.model);
+  options.loss_chunk_tokens = job.memory.loss_chunk_tokens;
+  options.last_target_only = std::holds_alternative<MlpConfig>(job.model);
+  return options;
+}
+
+StepOptions StepOptionsFor(const Job& job) {
+  StepOptions options;
+  options.strategy = job.sharding.strategy;
+  options.schedule = job.sharding.schedule;
+  options.ranks = job.sharding.ranks;
+  options.micro_batches = AccumulationSteps(job.batch, job.sharding.ranks);
+  options.prefetch = job.sharding.prefetch;
+  options.reshard_after_forward = job.sharding.reshard_after_forward;
+  options.master = job.precision.master;
+  options.retention = {.preset = job.memory.retention,
+                       .every_nth = job.memory.every_nth,
+                       .first_layers = job.memory.first_layers,
+                       .last_layers = job.memory.last_layers,
+                       .patterns = job.memory.recompute};
+  options.beta1 = job.optimizer.beta1;
+  options.beta2 = job.optimizer.beta2;
+  options.epsilon = job.optimizer.epsilon;
+  options.weight_decay = job.optimizer.weight_decay;
+  options.no_decay_patterns = job.optimizer.no_decay;
+  return options;
+}
+
+int64_t BudgetBytes(const Job& job) {
+  if (job.memory.budget_bytes > 0) return job.memory.budget_bytes;
+  return MachineMemoryBytes() / 5 * 4 / std::max<int64_t>(1, job.sharding.ranks);
+}
+
+int ThreadsPerRank(const Job& job) {
+  if (job.runtime.threads_per_rank > 0) return static_cast<int>(job.runtime.threads_per_rank);
+  return static_cast<int>(std::max<int64_t>(1, MachineCores() / std::max<int64_t>(1, job.sharding.ranks)));
+}
+
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops) {
+  SHALE_ASSIGN_OR_RETURN(JobGraphs graphs, BuildGraphs(job));
+  const int64_t budget = BudgetBytes(job);
+  SHALE_ASSIGN_OR_RETURN(Choice choice,
+                         ChooseSchedule(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, ops));
+  if (!choice.fits) return DoesNotFit(job, choice, ops);
+  JobPlan plan;
+  plan.schedule_reason = Reason(choice, budget);
+  plan.candidates = std::move(choice.candidates);
+  plan.options = std::move(choice.options);
+  plan.budget_bytes = budget;
+  plan.arena_bytes = choice.trial.arena_bytes();
+  Trial& trial = choice.trial;
+  plan.train = {std::move(graphs.train), std::move(trial.train.step), std::move(trial.train.memory)};
+  plan.evaluate = {std::move(graphs.evaluate), std::move(trial.evaluate.step), std::move(trial.evaluate.memory)};
+  SHALE_RETURN_IF_ERROR(Finish(plan.train));
+  SHALE_RETURN_IF_ERROR(Finish(plan.evaluate));
+  return plan;
+}
+
+absl::StatusOr<PlannedProgram> PlanProgram(const Job& job, const StepOptions& options, GraphMode mode, const Ops& ops,
+                                           const MemoryPlanOptions& memory_options) {
+  StepOptions compiled = options;
+  if (mode == GraphMode::kLogits) compiled.micro_batches = 1;
+  PlannedProgram program;
+  SHALE_ASSIGN_OR_RETURN(program.graph, BuildGraph(job, mode));
+  SHALE_ASSIGN_OR_RETURN(PlannedStep planned, CompileAndPlan(program.graph, compiled, ops, memory_options));
+  program.step = std::move(planned.step);
+  program.memory = std::move(planned.memory);
+  SHALE_RETURN_IF_ERROR(Finish(program));
+  return program;
+}
+
+}  // namespace shale

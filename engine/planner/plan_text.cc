@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/memory/report.h"
+#include "engine/planner/explain.h"
+#include "engine/planner/text.h"
+
+namespace shale {
+namespace {
+
+std::string DescribeModel(const Job& job) {
+  if (const auto* d = std::get_if<DecoderConfig>(&job.model)) {
+    return absl::StrCat("decoder, ", Plural(d->layers, "block"), " of width ", d->width, ", ", Plural(d->heads, "head"),
+                        " of ", d->head_width,
+                        d->kv_heads != d->heads ? absl::StrCat(" (", d->kv_heads, " for keys and values)") : "",
+                        ", inner width ", d->hidden, ", vocabulary ", d->vocabulary, d->tied_head ? ", tied head" : "");
+  }
+  const auto& m = std::get<MlpConfig>(job.model);
+  return absl::StrCat("MLP, ", Plural(m.layers, "hidden layer"), " of width ", m.hidden, ", embedding ", m.embedding,
+                      ", vocabulary ", m.vocabulary);
+}
+
+std::string DescribePrecision(const Job& job) {
+  if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
+  return absl::StrCat("bf16, ", job.precision.master == MasterWeights::kSplit ? "masters of 16 more bits (SPLIT)"
+                                                                              : "fp32 masters");
+}
+
+std::string DescribeBatch(const Job& job) {
+  const int64_t k = AccumulationSteps(job.batch, job.sharding.ranks);
+  std::string text = absl::StrCat(
+      Plural(job.batch.global_batch, "sequence"), " of ", Plural(job.batch.sequence_length, "token"), " a step: ",
+      Plural(job.sharding.ranks, "rank"), " x ", Plural(k, "micro-batch"), " x ",
+      Plural(job.batch.micro_batch, "sequence"));
+  // Both factors passed the config's check of products.
+  const int64_t masked = job.sharding.ranks * job.batch.micro_batch * k - job.batch.global_batch;
+  if (masked > 0) absl::StrAppend(&text, ", of which ", WithCommas(masked), " are masked");
+  return text;
+}
+
+std::string DescribeSharding(const JobPlan& plan) {
+  const StepOptions& o = plan.options;
+  std::string text(ToString(o.strategy));
+  if (o.strategy == Strategy::kFull && o.ranks > 1) {
+    absl::StrAppend(&text, ", ", Plural(o.prefetch, "unit"), " gathered ahead, parameters ",
+                    o.reshard_after_forward ? "freed" : "kept", " after forward");
+  }
+  return text;
+}
+
+std::string DescribeRetention(const RetentionOptions& r) {
+  std::string text(ToString(r.preset));
+  if (r.first_layers + r.last_layers > 0) {
+    absl::StrAppend(&text, " for the first ", r.first_layers, " and the last ", r.last_layers, " blocks");
+  } else if (r.every_nth > 1) {
+    absl::StrAppend(&text, " for every block whose number divides by ", r.every_nth);
+  }
+  if (!r.patterns.empty()) absl::StrAppend(&text, "; computed again besides: ", absl::StrJoin(r.patterns, ", "));
+  return text;
+}
+
+std::string DescribeBudget(const Job& job, const JobPlan& plan) {
+  if (plan.budget_bytes == kNoBudget) return "no limit";
+  return absl::StrCat(FormatBytes(plan.budget_bytes), ", of which the plan takes ",
+                      Percent(static_cast<double>(plan.arena_bytes), static_cast<double>(plan.budget_bytes)),
+                      job.memory.budget_bytes > 0 ? "" : " (80 % of this machine's memory, shared by its ranks)");
+}
+
+std::string DescribeCommunication(const CommunicationSummary& c, int64_t ranks) {
+  if (ranks == 1) return "none, on one rank";
+  return absl::StrCat(Plural(c.gathers, "gather"), " (", FormatBytes(c.gathered_bytes), "), ",
+                      Plural(c.reductions, "reduction"), " (", FormatBytes(c.reduced_bytes), "), ",
+                      Plural(c.all_reduces, "all-reduce"), " (", FormatBytes(c.all_reduced_bytes), "); one rank sends ",
+                      FormatBytes(c.sent_bytes));
+}
+
+}  // namespace
+
+std::string PlanText(const Job& job, const JobPlan& plan) {
+  const StepProgram& program = plan.train.step.program;
+  const FlopsSummary flops = SummarizeFlops(program);
+  const double per_token = ModelFlopsPerToken(job, plan.train.graph);
+  const std::vector<std::vector<std::string>> facts = {
+      {"model", DescribeModel(job)},
+      {"parameters", absl::StrCat(WithCommas(CountParameters(plan.train.graph)), " in ",
+                                  Plural(static_cast<int64_t>(plan.train.graph.units.size()), "unit"))},
+      {"precision", DescribePrecision(job)},
+      {"batch", DescribeBatch(job)},
+      {"strategy", DescribeSharding(plan)},
+      {"schedule", absl::StrCat(ToString(plan.options.schedule), ": ", plan.schedule_reason)},
+      {"retention", DescribeRetention(plan.options.retention)},
+      {"memory", absl::StrCat(FormatBytes(plan.arena_bytes), " (", WithCommas(plan.arena_bytes),
+                              " bytes) of one rank: training ", FormatBytes(plan.train.memory.peak_bytes),
+                              ", evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes), ", in the same bytes")},
+      {"budget", DescribeBudget(job, plan)},
+      {"communication", absl::StrCat("a step: ", DescribeCommunication(SummarizeCommunication(program, plan.options.ranks),
+                                                                        plan.options.ranks))},
+      {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", again ",
+                                  FormatFlops(flops.recompute), ", backward ", FormatFlops(flops.backward),
+                                  "; for MFU ", FormatFlops(per_token), " a token")},
+      {"program", absl::StrCat(Plural(static_cast<int64_t>(program.instructions.size()), "instruction"), ", ",
+                               Plural(static_cast<int64_t>(program.buffers.size()), "buffer"))},
+  };
+  return absl::StrCat("Plan of ", job.name, "\n", Table(facts), "\n", MemoryReport(program, plan.train.memory));
+}
+
+}  // namespace shale

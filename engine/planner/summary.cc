@@ -1,0 +1,144 @@
+#include "engine/planner/summary.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/memory/plan.h"
+#include "engine/planner/saturate.h"
+
+namespace shale {
+namespace {
+
+// Calls visitor(instruction, times issued in a step).
+template <class Visitor>
+void VisitIssues(const StepProgram& program, Visitor&& visitor) {
+  for (const Section& section : program.sections) {
+    for (InstructionId id = section.begin; id < section.end; ++id) {
+      const Instruction& instruction = program.instructions[id];
+      visitor(instruction, instruction.last_pass_only ? 1 : section.repeat);
+    }
+  }
+}
+
+int64_t RingBytes(int64_t ranks, const CommunicationSummary& s) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide moved = static_cast<Wide>(s.gathered_bytes) + s.reduced_bytes + 2 * static_cast<Wide>(s.all_reduced_bytes);
+  // Divided first when the product would not fit: then the last few bytes do not matter.
+  const Wide limit = ~Wide{0} / static_cast<Wide>(ranks);
+  const Wide sent = moved <= limit ? moved * (ranks - 1) / ranks : moved / ranks * (ranks - 1);
+  return static_cast<int64_t>(std::min<Wide>(sent, std::numeric_limits<int64_t>::max()));
+}
+
+// Buffers that hold logits and then, in place, their gradient: products that read them are backward.
+std::unordered_set<BufferId> LogitsGradients(const StepProgram& program) {
+  std::unordered_set<BufferId> buffers;
+  for (const Instruction& instruction : program.instructions) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    const CrossEntropy* loss = op == nullptr ? nullptr : std::get_if<CrossEntropy>(op);
+    if (loss != nullptr && loss->gradient) buffers.insert(loss->logits_TV.where.symbol);
+  }
+  return buffers;
+}
+
+// Queries of one sequence times the keys that each sees, as a multiple of the sequence length: S / 2 when causal.
+double MeanKeys(int64_t sequence_length, int64_t window) {
+  const double s = static_cast<double>(sequence_length);
+  if (window <= 0 || window >= sequence_length) return s / 2;
+  const double w = static_cast<double>(window);
+  return w - w * w / (2 * s);
+}
+
+}  // namespace
+
+CommunicationSummary SummarizeCommunication(const StepProgram& program, int64_t ranks) {
+  CommunicationSummary s;
+  const auto add = [](int64_t& count, int64_t& bytes, const Collective& collective, int64_t times) {
+    count = SaturatedAdd(count, times);
+    bytes = SaturatedAdd(bytes, SaturatedMultiply(collective.full.extent_bytes(), times));
+  };
+  VisitIssues(program, [&](const Instruction& instruction, int64_t times) {
+    const auto* collective = std::get_if<Collective>(&instruction.action);
+    if (collective == nullptr) return;
+    switch (collective->kind) {
+      case CollectiveKind::kAllGather: return add(s.gathers, s.gathered_bytes, *collective, times);
+      case CollectiveKind::kReduceScatterSum: return add(s.reductions, s.reduced_bytes, *collective, times);
+      case CollectiveKind::kAllReduceSum: return add(s.all_reduces, s.all_reduced_bytes, *collective, times);
+    }
+  });
+  s.sent_bytes = RingBytes(ranks, s);
+  return s;
+}
+
+FlopsSummary SummarizeFlops(const StepProgram& program) {
+  const std::unordered_set<BufferId> logits_gradients = LogitsGradients(program);
+  FlopsSummary s;
+  VisitIssues(program, [&](const Instruction& instruction, int64_t times) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    if (op == nullptr) return;
+    const double flops = FlopsOf(*op) * static_cast<double>(times);
+    const auto* product = std::get_if<MatMul>(op);
+    if (instruction.phase == Phase::kRecompute) {
+      s.recompute += flops;
+    } else if (instruction.phase == Phase::kForward &&
+               !(product != nullptr && logits_gradients.contains(product->a.where.symbol))) {
+      s.forward += flops;
+    } else {
+      s.backward += flops;
+    }
+  });
+  return s;
+}
+
+UpdateMemory MeasureUpdate(const StepProgram& program) {
+  const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
+  // By instruction: by how much more is alive than at the one before.
+  std::vector<int64_t> change(program.instructions.size() + 1, 0);
+  for (size_t b = 0; b < lifetimes.size(); ++b) {
+    if (lifetimes[b].first > lifetimes[b].last) continue;
+    change[lifetimes[b].first] += program.buffers[b].size_bytes();
+    change[lifetimes[b].last + 1] -= program.buffers[b].size_bytes();
+  }
+  UpdateMemory memory;
+  int64_t live = 0;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    live += change[i];
+    int64_t& largest =
+        program.instructions[i].phase == Phase::kUpdate ? memory.update_bytes : memory.elsewhere_bytes;
+    largest = std::max(largest, live);
+  }
+  return memory;
+}
+
+int64_t CountParameters(const ModelGraph& graph) {
+  int64_t count = 0;
+  for (const Parameter& parameter : graph.parameters) count = SaturatedAdd(count, parameter.elements());
+  return count;
+}
+
+double ModelFlopsPerToken(const Job& job, const ModelGraph& graph) {
+  std::set<ParameterId> computed;
+  for (const UnitGraph& unit : graph.units) {
+    for (const Node& node : unit.forward) {
+      if (std::holds_alternative<EmbeddingForward>(node.op)) continue;
+      VisitOperands(node.op, [&](absl::string_view, const Tensor& t, Access) {
+        if (!t.present()) return;
+        const Value& value = unit.values[t.where.symbol];
+        if (value.role == ValueRole::kParameter) computed.insert(value.parameter);
+      });
+    }
+  }
+  double parameters = 0;
+  for (ParameterId id : computed) parameters += static_cast<double>(graph.parameters[id].elements());
+  double flops = 6 * parameters;
+  if (const auto* decoder = std::get_if<DecoderConfig>(&job.model)) {
+    const double width = static_cast<double>(decoder->heads) * static_cast<double>(decoder->head_width);
+    flops += 12 * static_cast<double>(decoder->layers) * width *
+             MeanKeys(job.batch.sequence_length, decoder->attention_window);
+  }
+  return flops;
+}
+
+}  // namespace shale

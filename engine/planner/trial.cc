@@ -1,0 +1,82 @@
+#include "engine/planner/trial.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "engine/model/model.h"
+#include "engine/planner/limits.h"
+
+namespace shale {
+absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode) {
+  SHALE_RETURN_IF_ERROR(CheckGraphSize(job));
+  return BuildModel(job.model, GraphOptionsFor(job, mode));
+}
+
+absl::StatusOr<JobGraphs> BuildGraphs(const Job& job) {
+  JobGraphs graphs;
+  SHALE_ASSIGN_OR_RETURN(graphs.train, BuildGraph(job, GraphMode::kTraining));
+  SHALE_ASSIGN_OR_RETURN(graphs.evaluate, BuildGraph(job, GraphMode::kEvaluation));
+  return graphs;
+}
+
+absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
+                                           const MemoryPlanOptions& memory_options) {
+  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.schedule));
+  SHALE_RETURN_IF_ERROR(CheckProgramSize(graph, options));
+  PlannedStep planned;
+  SHALE_ASSIGN_OR_RETURN(planned.step, CompileStep(graph, options, ops));
+  SHALE_ASSIGN_OR_RETURN(planned.memory, PlanMemory(planned.step.program, memory_options));
+  return planned;
+}
+
+absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
+                                   const Ops& ops) {
+  Trial trial;
+  SHALE_ASSIGN_OR_RETURN(trial.train, CompileAndPlan(train, options, ops));
+  StepOptions once = options;
+  once.micro_batches = 1;
+  SHALE_ASSIGN_OR_RETURN(trial.evaluate, CompileAndPlan(evaluate, once, ops));
+  return trial;
+}
+
+std::vector<Schedule> SchedulesOf(const StepOptions& options) {
+  if (options.schedule != Schedule::kAuto) return {options.schedule};
+  return {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered};
+}
+
+absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
+                                      int64_t budget_bytes, const Ops& ops) {
+  Choice best;
+  bool any = false;
+  std::vector<ScheduleCandidate> candidates;
+  // What is compared, smallest first. Where nothing fits only memory counts.
+  const auto rank = [](bool fits, int64_t sent, int64_t bytes) {
+    return std::make_tuple(!fits, fits ? sent : 0, bytes);
+  };
+  for (Schedule schedule : SchedulesOf(options)) {
+    StepOptions tried = options;
+    tried.schedule = schedule;
+    absl::StatusOr<Trial> trial = CompileTrial(train, evaluate, tried, ops);
+    candidates.push_back({.schedule = schedule, .status = trial.status()});
+    if (!trial.ok()) continue;
+    const CommunicationSummary communication = SummarizeCommunication(trial->train.step.program, options.ranks);
+    candidates.back().peak_bytes = trial->arena_bytes();
+    candidates.back().communicated_bytes = communication.sent_bytes;
+    const bool fits = trial->arena_bytes() <= budget_bytes;
+    if (any && rank(fits, communication.sent_bytes, trial->arena_bytes()) >=
+                   rank(best.fits, best.communication.sent_bytes, best.trial.arena_bytes())) {
+      continue;
+    }
+    any = true;
+    best.options = std::move(tried);
+    best.trial = *std::move(trial);
+    best.communication = communication;
+    best.fits = fits;
+  }
+  if (!any) return candidates.front().status;
+  best.candidates = std::move(candidates);
+  return best;
+}
+
+}  // namespace shale

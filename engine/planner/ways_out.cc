@@ -1,0 +1,247 @@
+#include "engine/planner/ways_out.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/memory/report.h"
+
+namespace shale {
+namespace {
+
+// One or more settings, as --set takes them, and the job with them.
+struct Change {
+  std::string settings;
+  Job job;
+};
+
+struct WayOut {
+  std::string settings;
+  int64_t bytes = 0;
+  double recompute = 0;  // FLOPs of one step.
+};
+
+class WaysOut {
+ public:
+  WaysOut(const Job& job, const Ops& ops) : job_(job), ops_(ops) {}
+
+  // All single changes that suffice.
+  std::vector<std::string> Single() {
+    AddRetention();
+    AddSchedule();
+    AddFirst(Strategies());
+    AddFirst(Simple());
+    AddFirst(MicroBatches());
+    AddFirst(Ranks());
+    return std::move(found_);
+  }
+
+  // Everything that saves memory at once, and what that needs; nothing if the job does all of it already.
+  std::optional<WayOut> Everything(bool& fits) {
+    Change all{.job = job_};
+    const auto apply = [&](bool applies, absl::string_view setting, auto&& set) {
+      if (!applies) return;
+      absl::StrAppend(&all.settings, all.settings.empty() ? "" : ", ", setting);
+      set(all.job);
+    };
+    const MemoryConfig& m = job_.memory;
+    apply(m.retention != RetentionPreset::kBlock || m.every_nth != 1 || m.first_layers + m.last_layers > 0,
+          "memory.retention=BLOCK", [](Job& job) { Retain(RetentionPreset::kBlock, job); });
+    apply(job_.sharding.strategy != Strategy::kFull, "sharding.strategy=FULL",
+          [](Job& job) { job.sharding.strategy = Strategy::kFull; });
+    apply(job_.sharding.schedule != Schedule::kAuto && job_.sharding.schedule != Schedule::kSharded,
+          "sharding.schedule=SHARDED", [](Job& job) { job.sharding.schedule = Schedule::kSharded; });
+    apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
+    for (Change& simple : Simple()) {
+      apply(true, simple.settings, [&](Job& job) {
+        job.memory.loss_chunk_tokens = std::min(job.memory.loss_chunk_tokens, simple.job.memory.loss_chunk_tokens);
+        job.sharding.prefetch = std::min(job.sharding.prefetch, simple.job.sharding.prefetch);
+        job.sharding.reshard_after_forward |= simple.job.sharding.reshard_after_forward;
+        if (simple.job.precision.master == MasterWeights::kSplit) job.precision.master = MasterWeights::kSplit;
+      });
+    }
+    if (all.settings.empty()) return std::nullopt;
+    return Try(all, fits);
+  }
+
+ private:
+  static void Retain(RetentionPreset preset, Job& job) {
+    job.memory.retention = preset;
+    job.memory.every_nth = 1;
+    job.memory.first_layers = job.memory.last_layers = 0;
+  }
+
+  // The cheapest way to run a job; nothing if there is none at all.
+  std::optional<Choice> Choose(const Job& job) const {
+    absl::StatusOr<JobGraphs> graphs = BuildGraphs(job);
+    if (!graphs.ok()) return std::nullopt;
+    absl::StatusOr<Choice> choice =
+        ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), BudgetBytes(job), ops_);
+    if (!choice.ok()) return std::nullopt;
+    return *std::move(choice);
+  }
+
+  // Compiles the job with the change; nothing if it cannot be.
+  std::optional<WayOut> Try(const Change& change, bool& fits) const {
+    const std::optional<Choice> choice = Choose(change.job);
+    fits = choice && choice->fits;
+    if (!choice) return std::nullopt;
+    return WayOut{change.settings, choice->trial.arena_bytes(),
+                  SummarizeFlops(choice->trial.train.step.program).recompute};
+  }
+
+  void Add(const WayOut& way) { found_.push_back(absl::StrCat(way.settings, " (", FormatBytes(way.bytes), ")")); }
+
+  // The first of each kind that fits: changes come with the least painful ones first.
+  void AddFirst(const std::vector<Change>& changes) {
+    std::string kind;
+    for (const Change& change : changes) {
+      const std::string field = change.settings.substr(0, change.settings.find('='));
+      if (field == kind) continue;
+      bool fits = false;
+      const std::optional<WayOut> way = Try(change, fits);
+      if (!fits) continue;
+      kind = field;
+      Add(*way);
+    }
+  }
+
+  // The preset that computes least again.
+  void AddRetention() {
+    const bool everywhere =
+        job_.memory.every_nth == 1 && job_.memory.first_layers == 0 && job_.memory.last_layers == 0;
+    std::optional<WayOut> best;
+    for (RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
+                                   RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
+      if (preset == job_.memory.retention && everywhere) continue;
+      Change change{absl::StrCat("memory.retention=", ToString(preset), everywhere ? "" : " for all blocks"), job_};
+      Retain(preset, change.job);
+      bool fits = false;
+      std::optional<WayOut> way = Try(change, fits);
+      if (fits && (!best || way->recompute < best->recompute)) best = std::move(way);
+    }
+    if (best) Add(*best);
+  }
+
+  void AddSchedule() {
+    if (job_.sharding.schedule == Schedule::kAuto) return;  // All were tried.
+    Job any = job_;
+    any.sharding.schedule = Schedule::kAuto;
+    const std::optional<Choice> choice = Choose(any);
+    if (!choice || !choice->fits) return;
+    Add({absl::StrCat("sharding.schedule=", ToString(choice->options.schedule)), choice->trial.arena_bytes()});
+  }
+
+  // The strategies that shard more, with a schedule that they have.
+  std::vector<Change> Strategies() const {
+    std::vector<Change> changes;
+    for (Strategy strategy : {Strategy::kOptimizer, Strategy::kGradients, Strategy::kFull}) {
+      if (job_.sharding.ranks == 1 || strategy <= job_.sharding.strategy) continue;
+      Change change{absl::StrCat("sharding.strategy=", ToString(strategy)), job_};
+      change.job.sharding.strategy = strategy;
+      const Schedule schedule = job_.sharding.schedule;
+      if (schedule != Schedule::kAuto && !CheckCombination(strategy, schedule).ok()) {
+        absl::StrAppend(&change.settings, " with sharding.schedule=AUTO");
+        change.job.sharding.schedule = Schedule::kAuto;
+      }
+      changes.push_back(std::move(change));
+    }
+    return changes;
+  }
+
+  // Switches that cost little.
+  std::vector<Change> Simple() const {
+    std::vector<Change> changes;
+    const bool gathers = job_.sharding.strategy == Strategy::kFull && job_.sharding.ranks > 1;
+    const auto add = [&](bool applies, std::string settings, auto&& set) {
+      if (!applies) return;
+      changes.push_back({std::move(settings), job_});
+      set(changes.back().job);
+    };
+    add(gathers && !job_.sharding.reshard_after_forward, "sharding.reshard_after_forward=true",
+        [](Job& job) { job.sharding.reshard_after_forward = true; });
+    add(gathers && job_.sharding.prefetch > 0, "sharding.prefetch=0", [](Job& job) { job.sharding.prefetch = 0; });
+    add(job_.memory.loss_chunk_tokens > 128, "memory.loss_chunk_tokens=128",
+        [](Job& job) { job.memory.loss_chunk_tokens = 128; });
+    add(job_.precision.compute == ComputePrecision::kBFloat16 && job_.precision.master == MasterWeights::kFloat32,
+        "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
+    return changes;
+  }
+
+  // Halves, largest first; nothing when even one sequence at a time does not fit.
+  std::vector<Change> MicroBatches() {
+    std::vector<Change> changes;
+    for (int64_t micro = job_.batch.micro_batch / 2; micro >= 1; micro /= 2) {
+      changes.push_back({absl::StrCat("batch.micro_batch=", micro), job_});
+      changes.back().job.batch.micro_batch = micro;
+    }
+    bool fits = false;
+    if (!changes.empty()) Try(changes.back(), fits);
+    if (!fits) changes.clear();
+    return changes;
+  }
+
+  // More ranks with the same budget each, as long as each has a sequence; on one machine, which they share, fewer.
+  std::vector<Change> Ranks() const {
+    std::vector<Change> changes;
+    const auto add = [&](int64_t ranks) {
+      changes.push_back({absl::StrCat("sharding.ranks=", ranks), job_});
+      changes.back().job.sharding.ranks = ranks;
+    };
+    const int64_t ranks = job_.sharding.ranks;
+    if (job_.memory.budget_bytes == 0) {
+      for (int64_t fewer = ranks / 2; fewer >= 1; fewer /= 2) add(fewer);
+    } else if (job_.sharding.strategy != Strategy::kNone) {
+      for (int64_t more = 2 * ranks; more <= 16 * ranks && more <= job_.batch.global_batch; more *= 2) add(more);
+    }
+    return changes;
+  }
+
+  const Job& job_;
+  const Ops& ops_;
+  std::vector<std::string> found_;
+};
+
+std::string DescribeBudget(const Job& job) {
+  const std::string budget = absl::StrCat("budget ", FormatBytes(BudgetBytes(job)));
+  if (job.memory.budget_bytes > 0) return budget;
+  return absl::StrCat(budget, " (80 % of this machine's memory",
+                      job.sharding.ranks > 1 ? absl::StrCat(", divided by ", job.sharding.ranks, " ranks") : "",
+                      "; memory.budget_bytes sets another)");
+}
+
+// "a", "a or b", "a, b or c".
+std::string JoinAlternatives(const std::vector<std::string>& all) {
+  if (all.size() < 2) return absl::StrJoin(all, "");
+  return absl::StrCat(absl::StrJoin(all.begin(), all.end() - 1, ", "), " or ", all.back());
+}
+
+}  // namespace
+
+absl::Status DoesNotFit(const Job& job, const Choice& choice, const Ops& ops) {
+  const int64_t needs = choice.trial.arena_bytes();
+  std::string message =
+      absl::StrCat("needs ", FormatBytes(needs), " per rank, ", DescribeBudget(job), ", ",
+                   FormatBytes(needs - BudgetBytes(job)), " too little; ");
+  WaysOut ways(job, ops);
+  const std::vector<std::string> single = ways.Single();
+  if (!single.empty()) {
+    return absl::ResourceExhaustedError(absl::StrCat(message, "fits with ", JoinAlternatives(single)));
+  }
+  bool fits = false;
+  const std::optional<WayOut> all = ways.Everything(fits);
+  if (!all) {
+    absl::StrAppend(&message, "nothing is left that would save memory");
+  } else {
+    absl::StrAppend(&message, fits ? "no single change suffices, together these do: " : "it is still too large with ",
+                    all->settings, " (", FormatBytes(all->bytes), ")");
+  }
+  if (!fits) absl::StrAppend(&message, "; make the model or batch.sequence_length smaller, or the budget larger");
+  return absl::ResourceExhaustedError(message);
+}
+
+}  // namespace shale
