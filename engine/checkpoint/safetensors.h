@@ -1,0 +1,122 @@
+// safetensors: named tensors in one file, as Hugging Face and most of the world store weights.
+//
+//   u64 N | N bytes of JSON, padded with spaces | the data, tensor behind tensor without gaps
+//
+// All numbers are little-endian, as are the machines that this builds for.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/io/file.h"
+#include "kernels/dtype.h"
+
+namespace shale {
+
+// What the format knows; names in files are those after the k ("F8_E4M3").
+enum class SafetensorsDType : uint8_t {
+  kF4, kF6_E2M3, kF6_E3M2,
+  kBOOL, kU8, kI8, kF8_E5M2, kF8_E4M3, kF8_E8M0, kF8_E5M2FNUZ, kF8_E4M3FNUZ,
+  kI16, kU16, kF16, kBF16,
+  kI32, kU32, kF32,
+  kI64, kU64, kF64, kC64,
+};
+
+absl::string_view ToString(SafetensorsDType dtype);
+int BitsPerElement(SafetensorsDType dtype);
+SafetensorsDType ToSafetensors(DType dtype);
+
+// One tensor, where it lies in the data.
+struct SafetensorsTensor {
+  std::string name;
+  SafetensorsDType dtype = SafetensorsDType::kF32;
+  std::vector<int64_t> shape;  // Empty: one element. A dimension of 0: none.
+  int64_t begin = 0;           // In bytes, from the start of the data.
+  int64_t end = 0;
+
+  int64_t size_bytes() const { return end - begin; }
+  int64_t elements() const;
+};
+
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+// Reads a file of anybody's making. Opening reads and checks the header only; tensors are read on demand, so that memory
+// does not grow with the file. Safe to read from any thread.
+class SafetensorsReader {
+ public:
+  // Refuses (InvalidArgument, with the path and what is wrong) everything that the format does not allow: a header that
+  // is longer than the file or than 100,000,000 bytes, is not UTF-8, not JSON, not an object of the right members, or
+  // has a name twice; tensors that overlap, leave gaps, have another size than shape and dtype say, or do not fill the
+  // file exactly; more than 64 dimensions.
+  static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
+
+  // In the order of the data.
+  const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
+  const SafetensorsMetadata& metadata() const { return metadata_; }
+  // Null if there is no such tensor. Valid as long as the reader lives.
+  const SafetensorsTensor* Find(absl::string_view name) const;
+
+  // Fills `out` from byte `begin` of the tensor on. OutOfRange if it does not have that many.
+  absl::Status Read(const SafetensorsTensor& tensor, int64_t begin, absl::Span<char> out) const;
+
+  // Elements [begin, begin + out.size()) of a tensor of F32, F16 or BF16 as floats; these hold them exactly.
+  // InvalidArgument for another dtype, OutOfRange if it does not have that many.
+  absl::Status ReadFloat32(const SafetensorsTensor& tensor, int64_t begin, absl::Span<float> out) const;
+
+ private:
+  explicit SafetensorsReader(InputFile file) : file_(std::move(file)) {}
+
+  InputFile file_;
+  int64_t data_begin_ = 0;
+  std::vector<SafetensorsTensor> tensors_;
+  absl::flat_hash_map<std::string, size_t> index_;
+  SafetensorsMetadata metadata_;
+};
+
+// Writes a file that appears whole or not at all (see DurableFile). What is in it is said first; then the bytes of each
+// tensor come in order, in pieces of any size, the tensors in any order or in turns. One thread at a time.
+class SafetensorsWriter {
+ public:
+  struct Entry {
+    std::string name;  // UTF-8, not "__metadata__".
+    SafetensorsDType dtype = SafetensorsDType::kF32;
+    std::vector<int64_t> shape;
+  };
+
+  // The data is laid out with the widest dtypes first, then by name, so that every tensor is aligned. InvalidArgument
+  // for a name that is not UTF-8 or occurs twice, a negative dimension, or sizes beyond 2^63.
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(const std::string& path,
+                                                                   absl::Span<const Entry> entries,
+                                                                   const SafetensorsMetadata& metadata);
+
+  // Appends to the bytes of one tensor. NotFound for an unknown name, OutOfRange for more bytes than it has.
+  absl::Status Append(absl::string_view name, absl::string_view bytes);
+  // The same for elements: written as F32, or rounded to nearest even as BF16. InvalidArgument for another dtype.
+  absl::Status AppendFloat32(absl::string_view name, absl::Span<const float> values);
+
+  // Makes the file appear. FailedPrecondition, with names, if a tensor is not complete.
+  absl::Status Finish();
+
+ private:
+  struct Tensor {
+    SafetensorsTensor place;
+    int64_t written_bytes = 0;
+  };
+
+  explicit SafetensorsWriter(DurableFile file) : file_(std::move(file)) {}
+  absl::StatusOr<Tensor*> FindTensor(absl::string_view name);
+
+  DurableFile file_;
+  int64_t data_begin_ = 0;
+  absl::flat_hash_map<std::string, Tensor> tensors_;
+};
+
+}  // namespace shale

@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/safetensors_header.h"
+#include "engine/io/utf8.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+absl::StatusOr<SafetensorsHeader> LayOut(absl::Span<const SafetensorsWriter::Entry> entries,
+                                         const SafetensorsMetadata& metadata) {
+  SafetensorsHeader header{.metadata = metadata};
+  for (const auto& [key, value] : metadata) {
+    if (!IsUtf8(key) || !IsUtf8(value)) return absl::InvalidArgumentError("the metadata is not UTF-8");
+  }
+  for (const SafetensorsWriter::Entry& entry : entries) {
+    if (!IsUtf8(entry.name) || entry.name == "__metadata__") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a tensor cannot be named \"", entry.name, "\": it must be UTF-8 and not __metadata__"));
+    }
+    if (entry.shape.size() > kMaxSafetensorsDimensions) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", entry.name, " has ", entry.shape.size(),
+                                                     " dimensions; at most ", kMaxSafetensorsDimensions, " fit"));
+    }
+    header.tensors.push_back({.name = entry.name, .dtype = entry.dtype, .shape = entry.shape});
+  }
+  std::sort(header.tensors.begin(), header.tensors.end(), [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
+    return std::tuple(-BitsPerElement(a.dtype), a.name) < std::tuple(-BitsPerElement(b.dtype), b.name);
+  });
+  int64_t end = 0;
+  for (SafetensorsTensor& tensor : header.tensors) {
+    const absl::StatusOr<int64_t> bytes = SafetensorsBytes(tensor.dtype, tensor.shape);
+    if (!bytes.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, ": ", bytes.status().message()));
+    }
+    tensor.begin = end;
+    // Room for the header is left too.
+    if (*bytes > std::numeric_limits<int64_t>::max() - 2 * kMaxSafetensorsHeaderBytes - end) {
+      return absl::InvalidArgumentError("the tensors have more bytes than can be counted");
+    }
+    tensor.end = end += *bytes;
+  }
+  return header;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(const std::string& path,
+                                                                             absl::Span<const Entry> entries,
+                                                                             const SafetensorsMetadata& metadata) {
+  SHALE_ASSIGN_OR_RETURN(const SafetensorsHeader header, LayOut(entries, metadata));
+  const std::string text = SafetensorsHeaderText(header);
+  if (text.size() > static_cast<size_t>(kMaxSafetensorsHeaderBytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("the header of ", path, " would have ", text.size(),
+                                                   " bytes; at most ", kMaxSafetensorsHeaderBytes, " are allowed"));
+  }
+  SHALE_ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
+  auto writer = absl::WrapUnique(new SafetensorsWriter(std::move(file)));
+  for (const SafetensorsTensor& tensor : header.tensors) {
+    if (!writer->tensors_.try_emplace(tensor.name, Tensor{.place = tensor}).second) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, " is given twice"));
+    }
+  }
+  const uint64_t length = text.size();
+  SHALE_RETURN_IF_ERROR(
+      writer->file_.WriteAt(0, absl::string_view(reinterpret_cast<const char*>(&length), sizeof(length))));
+  SHALE_RETURN_IF_ERROR(writer->file_.WriteAt(sizeof(length), text));
+  writer->data_begin_ = static_cast<int64_t>(sizeof(length) + length);
+  return writer;
+}
+
+absl::StatusOr<SafetensorsWriter::Tensor*> SafetensorsWriter::FindTensor(absl::string_view name) {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    return absl::NotFoundError(absl::StrCat(file_.path(), " was announced without a tensor ", name));
+  }
+  return &found->second;
+}
+
+absl::Status SafetensorsWriter::Append(absl::string_view name, absl::string_view bytes) {
+  SHALE_ASSIGN_OR_RETURN(Tensor * tensor, FindTensor(name));
+  const int64_t missing = tensor->place.size_bytes() - tensor->written_bytes;
+  if (static_cast<int64_t>(bytes.size()) > missing) {
+    return absl::OutOfRangeError(absl::StrCat("tensor ", name, " has ", tensor->place.size_bytes(), " bytes, of which ",
+                                              missing, " are missing; ", bytes.size(), " more do not fit"));
+  }
+  SHALE_RETURN_IF_ERROR(file_.WriteAt(data_begin_ + tensor->place.begin + tensor->written_bytes, bytes));
+  tensor->written_bytes += bytes.size();
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsWriter::AppendFloat32(absl::string_view name, absl::Span<const float> values) {
+  SHALE_ASSIGN_OR_RETURN(const Tensor* tensor, FindTensor(name));
+  if (tensor->place.dtype == SafetensorsDType::kF32) {
+    return Append(name, absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
+  }
+  if (tensor->place.dtype != SafetensorsDType::kBF16) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is of dtype ", ToString(tensor->place.dtype),
+                                                   "; floats are written as F32 or BF16"));
+  }
+  constexpr size_t kChunk = 4096;
+  BFloat16 buffer[kChunk];
+  while (!values.empty()) {
+    const absl::Span<const float> chunk = values.subspan(0, kChunk);
+    std::transform(chunk.begin(), chunk.end(), buffer, RoundToBFloat16);
+    SHALE_RETURN_IF_ERROR(
+        Append(name, absl::string_view(reinterpret_cast<const char*>(buffer), chunk.size() * sizeof(BFloat16))));
+    values.remove_prefix(chunk.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsWriter::Finish() {
+  constexpr size_t kMaxNamed = 5;
+  std::vector<std::string> incomplete;
+  for (const auto& [name, tensor] : tensors_) {
+    if (tensor.written_bytes == tensor.place.size_bytes()) continue;
+    incomplete.push_back(
+        absl::StrCat(name, " (", tensor.written_bytes, " of ", tensor.place.size_bytes(), " bytes)"));
+  }
+  if (incomplete.empty()) return file_.Commit();
+  std::sort(incomplete.begin(), incomplete.end());
+  const size_t named = std::min(incomplete.size(), kMaxNamed);
+  return absl::FailedPreconditionError(
+      absl::StrCat(file_.path(), " is not complete: ",
+                   absl::StrJoin(incomplete.begin(), incomplete.begin() + named, ", "),
+                   named < incomplete.size() ? absl::StrCat(" and ", incomplete.size() - named, " more") : ""));
+}
+
+}  // namespace shale
