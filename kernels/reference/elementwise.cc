@@ -1,0 +1,53 @@
+#include <cstring>
+
+#include "kernels/reference/element.h"
+#include "kernels/reference/reference_kernels.h"
+#include "kernels/reference/scalar_ops.h"
+
+namespace shale::reference {
+
+absl::Status Reference(const BiasBackward& op) {
+  for (int64_t i = 0; i < op.d_bias_N.dim(0); ++i) {
+    double total = 0;
+    for (int64_t t = 0; t < op.d_out_TN.dim(0); ++t) total += Get(op.d_out_TN, RowOffset(op.d_out_TN, t) + i);
+    PutGradient(op.d_bias_N, i, total, op.accumulate);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reference(const Sum& op) {
+  double total = 0;
+  for (int64_t i = 0; i < op.x_N.dim(0); ++i) total += Get(op.x_N, i);
+  PutGradient(op.total_1, 0, total, op.accumulate);
+  return absl::OkStatus();
+}
+
+absl::Status Reference(const SumSquares& op) {
+  double total = 0;
+  for (int64_t i = 0; i < op.x_N.dim(0); ++i) total += Get(op.x_N, i) * Get(op.x_N, i);
+  PutGradient(op.total_1, 0, total, op.accumulate);
+  return absl::OkStatus();
+}
+
+absl::Status Reference(const Copy& op) {
+  if (op.from.dtype == op.to.dtype) {
+    std::memcpy(op.to.data, op.from.data, static_cast<size_t>(op.from.extent_bytes()));
+    return absl::OkStatus();
+  }
+  for (int64_t i = 0; i < op.from.elements(); ++i) Put(op.to, i, Get(op.from, i));
+  return absl::OkStatus();
+}
+
+absl::Status Reference(const Add& op) {
+  for (int64_t i = 0; i < op.out.elements(); ++i) Put(op.out, i, Get(op.a, i) + Get(op.b, i));
+  return absl::OkStatus();
+}
+
+absl::Status Reference(const Accumulate& op) {
+  for (int64_t i = 0; i < op.x_N.dim(0); ++i) PutGradient(op.total_N, i, Get(op.x_N, i), op.accumulate);
+  return absl::OkStatus();
+}
+
+absl::Status Reference(const ZeroRanges& op) { return RunOnHost(op); }
+
+}  // namespace shale::reference
