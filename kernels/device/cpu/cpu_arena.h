@@ -1,0 +1,28 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/device/device.h"
+
+namespace shale {
+
+// One private mapping of zeroed memory. Above 2 MiB it starts at a multiple of 2 MiB and asks for huge pages: a page
+// fault costs as much for 4 KiB as for 2 MiB. Pages become resident when they are first touched.
+class CpuArena : public Arena {
+ public:
+  // Adds the size to `allocated_bytes` while it lives, unless that would exceed `limit_bytes`.
+  static absl::StatusOr<std::unique_ptr<CpuArena>> Create(int64_t size_bytes, int64_t limit_bytes,
+                                                          std::atomic<int64_t>& allocated_bytes);
+  ~CpuArena() override;
+
+ private:
+  explicit CpuArena(std::atomic<int64_t>& allocated_bytes) : allocated_bytes_(allocated_bytes) {}
+
+  std::atomic<int64_t>& allocated_bytes_;
+  int64_t mapped_bytes_ = 0;  // size_bytes() in whole pages.
+};
+
+}  // namespace shale

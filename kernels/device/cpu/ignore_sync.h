@@ -1,0 +1,41 @@
+// See [Note: happens-before of streams].
+#pragma once
+
+#if defined(__SANITIZE_THREAD__)
+#define SHALE_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SHALE_THREAD_SANITIZER 1
+#endif
+#endif
+
+#ifdef SHALE_THREAD_SANITIZER
+extern "C" void AnnotateIgnoreSyncBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreSyncEnd(const char* file, int line);
+#endif
+
+namespace shale {
+
+// [Note: happens-before of streams]
+// A missing wait between streams must be a data race for ThreadSanitizer even when the threads happen to run in the right
+// order. ThreadSanitizer takes every mutex, condition variable and acquire/release pair for intended order, so a queue
+// with a lock would order the streams by accident: stream A unlocks after its work, the launching thread locks to enqueue
+// there, then enqueues on stream B, and A's work seems to be ordered before B's. Hence
+// - order passes only through the value of a Counter (release when it advances, acquire in the thread that waits): from
+//   enqueueing to running, from an event's record to those that wait for it, from a stream's end to Synchronize; and, once
+//   per turn of a stream's ring of slots, from running to enqueueing again;
+// - what only blocks and wakes threads is hidden from ThreadSanitizer while this object lives.
+// For the same reason streams and events refer to one another by plain pointers: the count of a shared_ptr is such a pair.
+class IgnoreSyncForThreadSanitizer {
+ public:
+#ifdef SHALE_THREAD_SANITIZER
+  IgnoreSyncForThreadSanitizer() { AnnotateIgnoreSyncBegin(__FILE__, __LINE__); }
+  ~IgnoreSyncForThreadSanitizer() { AnnotateIgnoreSyncEnd(__FILE__, __LINE__); }
+#else
+  IgnoreSyncForThreadSanitizer() {}
+#endif
+  IgnoreSyncForThreadSanitizer(const IgnoreSyncForThreadSanitizer&) = delete;
+  IgnoreSyncForThreadSanitizer& operator=(const IgnoreSyncForThreadSanitizer&) = delete;
+};
+
+}  // namespace shale

@@ -1,0 +1,45 @@
+// How far a stream has come, for those that wait for it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "kernels/device/cpu/counter.h"
+
+namespace shale {
+
+// Counts the finished items of one stream and keeps its first error. Owned by the device, so that it outlives events and
+// waiting streams whatever the order of their destruction.
+class StreamProgress {
+ public:
+  // By the thread that runs the stream's items.
+  void Finish() { finished_.Advance(); }
+  // The item that runs has failed; call before Finish. Only the first error is kept.
+  void Fail(absl::Status error) {
+    if (failed()) return;
+    error_ = std::move(error);
+    failed_at_.store(finished_.value() + 1, std::memory_order_release);
+  }
+
+  // Any thread.
+  bool failed() const { return failed_at_.load(std::memory_order_acquire) != kNever; }
+  const absl::Status& error() const { return error_; }  // REQUIRES: failed().
+  // Blocks until `items` items have finished; returns how many have.
+  uint64_t Await(uint64_t items) const { return finished_.AwaitAtLeast(items); }
+  // The error if one of the first `items` items failed. REQUIRES: they have finished.
+  absl::Status ErrorOf(uint64_t items) const {
+    return failed_at_.load(std::memory_order_acquire) <= items ? error_ : absl::OkStatus();
+  }
+
+ private:
+  static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+  Counter finished_;
+  absl::Status error_;  // Written once, before failed_at_.
+  std::atomic<uint64_t> failed_at_ = kNever;
+};
+
+}  // namespace shale

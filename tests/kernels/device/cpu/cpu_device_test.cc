@@ -1,0 +1,105 @@
+#include "kernels/device/cpu/cpu_device.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale {
+namespace {
+
+using ::testing::HasSubstr;
+
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0;
+  statm >> pages >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+TEST(CpuDeviceTest, ArenasThatLiveTogetherShareTheMemoryLimit) {
+  CpuDevice device({.memory_limit_bytes = 100000});
+  absl::StatusOr<std::unique_ptr<Arena>> first = device.Allocate(60000);
+  ASSERT_TRUE(first.ok());
+  absl::StatusOr<std::unique_ptr<Arena>> second = device.Allocate(50000);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr("an arena of 50000 bytes does not fit: memory for arenas is 100000 bytes, of which 60000 are "
+                        "taken; 10000 bytes are missing"));
+  EXPECT_TRUE(device.Allocate(40000).ok());
+  first->reset();
+  EXPECT_TRUE(device.Allocate(100000).ok());
+}
+
+TEST(CpuDeviceTest, AnArenaIsWritableToItsLastByteAndGivenBack) {
+  constexpr int64_t kBytes = (int64_t{40} << 20) + 5;
+  CpuDevice device;
+  const int64_t before = ResidentBytes();
+  {
+    absl::StatusOr<std::unique_ptr<Arena>> arena = device.Allocate(kBytes);
+    ASSERT_TRUE(arena.ok());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>((*arena)->base()) % (2 << 20), 0);
+    std::memset((*arena)->base(), 1, kBytes);
+    EXPECT_GE(ResidentBytes() - before, kBytes * 9 / 10);
+  }
+  EXPECT_LT(ResidentBytes() - before, kBytes / 10);
+}
+
+TEST(CpuDeviceTest, InitializeRunsInTheStreamsThreadBeforeItsWork) {
+  std::thread::id initialized;
+  std::string name;
+  CpuDevice device({.thread_name_prefix = "rank 3 ", .initialize = [&](absl::string_view stream) {
+                      initialized = std::this_thread::get_id();
+                      name = std::string(stream);
+                    }});
+  std::unique_ptr<Stream> stream = *device.CreateStream("reduce and scatter");
+  std::thread::id worked;
+  char thread_name[32] = {};
+  ASSERT_TRUE(static_cast<CpuStream&>(*stream)
+                  .Enqueue([&] {
+                    worked = std::this_thread::get_id();
+                    pthread_getname_np(pthread_self(), thread_name, sizeof(thread_name));
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  ASSERT_TRUE(stream->Synchronize().ok());
+  EXPECT_EQ(initialized, worked);
+  EXPECT_NE(worked, std::this_thread::get_id());
+  EXPECT_EQ(name, "reduce and scatter");
+  EXPECT_STREQ(thread_name, "rank 3 reduce a");  // Linux keeps 15 bytes.
+}
+
+TEST(CpuDeviceTest, AnExceptionInInitializeFailsTheStream) {
+  CpuDevice device({.initialize = [](absl::string_view) { throw std::runtime_error("no such setting"); }});
+  std::unique_ptr<Stream> stream = *device.CreateStream("compute");
+  (void)static_cast<CpuStream&>(*stream).Enqueue([] { return absl::OkStatus(); });
+  EXPECT_THAT(std::string(stream->Synchronize().message()), HasSubstr("no such setting"));
+}
+
+TEST(CpuDeviceTest, AnObjectOfAnotherDeviceIsRefused) {
+  class OtherEvent : public Event {};
+  class OtherStream : public Stream {
+   public:
+    absl::Status Record(Event&) override { return absl::OkStatus(); }
+    absl::Status Wait(const Event&) override { return absl::OkStatus(); }
+    absl::Status Synchronize() override { return absl::OkStatus(); }
+
+   protected:
+    absl::Status EnqueueCopy(void*, const void*, int64_t) override { return absl::OkStatus(); }
+  };
+  CpuDevice device;
+  std::unique_ptr<Stream> stream = *device.CreateStream("compute");
+  OtherEvent event;
+  EXPECT_EQ(stream->Record(event).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stream->Wait(event).code(), absl::StatusCode::kInvalidArgument);
+  OtherStream other;
+  EXPECT_EQ(CpuStream::From(other).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(*CpuStream::From(*stream), stream.get());
+}
+
+}  // namespace
+}  // namespace shale

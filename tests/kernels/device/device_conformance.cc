@@ -1,0 +1,194 @@
+#include "tests/kernels/device/device_conformance.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace shale {
+namespace {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceConformance);
+
+TEST_P(DeviceConformance, AnArenaIsZeroedAlignedAndAsLargeAsAsked) {
+  for (int64_t size : {0, 1, 4096, 4097, 3 << 20, (4 << 20) + 12345}) {
+    std::unique_ptr<Arena> arena = MakeArena(size);
+    ASSERT_EQ(arena->size_bytes(), size);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(arena->base()) % 4096, 0);
+    std::vector<std::byte> bytes(size, std::byte{1});
+    std::unique_ptr<Stream> stream = MakeStream("copy");
+    ASSERT_TRUE(stream->Copy(bytes.data(), arena->base(), size).ok());
+    ASSERT_TRUE(stream->Synchronize().ok());
+    EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{0}), size);
+  }
+}
+
+TEST_P(DeviceConformance, AnArenaThatCannotBeIsRefusedWithItsSize) {
+  absl::StatusOr<std::unique_ptr<Arena>> huge = device_->Allocate(int64_t{1} << 60);
+  ASSERT_EQ(huge.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(huge.status().message().find("1152921504606846976 bytes"), absl::string_view::npos) << huge.status();
+  EXPECT_EQ(device_->Allocate(-1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(device_->Allocate(4096).ok());
+}
+
+TEST_P(DeviceConformance, AStreamRunsInOrder) {
+  std::unique_ptr<Arena> arena = MakeArena(8 * 1001);
+  std::unique_ptr<Stream> stream = MakeStream("copy");
+  const int64_t value = 0x5ca1ab1e;
+  // Each copy hands on what the one before brought.
+  ASSERT_TRUE(stream->Copy(arena->base(), &value, 8).ok());
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(stream->Copy(arena->base() + 8 * (i + 1), arena->base() + 8 * i, 8).ok());
+  }
+  int64_t last = 0;
+  ASSERT_TRUE(stream->Copy(&last, arena->base() + 8 * 1000, 8).ok());
+  ASSERT_TRUE(stream->Synchronize().ok());
+  EXPECT_EQ(last, value);
+}
+
+TEST_P(DeviceConformance, AnEventThatWasNeverRecordedIsReached) {
+  std::unique_ptr<Stream> stream = MakeStream("compute");
+  std::unique_ptr<Event> event = MakeEvent();
+  ASSERT_TRUE(stream->Wait(*event).ok());
+  EXPECT_TRUE(stream->Synchronize().ok());
+}
+
+TEST_P(DeviceConformance, AWaitRefersToTheLatestRecordBeforeIt) {
+  constexpr int64_t kBytes = 1 << 20;
+  std::unique_ptr<Arena> arena = MakeArena(3 * kBytes);
+  std::byte *first = arena->base(), *second = first + kBytes, *result = second + kBytes;
+  std::unique_ptr<Stream> writer = MakeStream("writer"), reader = MakeStream("reader");
+  std::unique_ptr<Event> event = MakeEvent();
+  const std::vector<std::byte> ones(kBytes, std::byte{1}), twos(kBytes, std::byte{2});
+  ASSERT_TRUE(writer->Copy(first, ones.data(), kBytes).ok());
+  ASSERT_TRUE(writer->Record(*event).ok());
+  ASSERT_TRUE(reader->Wait(*event).ok());
+  ASSERT_TRUE(reader->Copy(result, first, kBytes).ok());
+  ASSERT_TRUE(writer->Copy(second, twos.data(), kBytes).ok());
+  ASSERT_TRUE(writer->Record(*event).ok());
+  ASSERT_TRUE(reader->Wait(*event).ok());
+  ASSERT_TRUE(reader->Copy(result, second, kBytes / 2).ok());
+  std::vector<std::byte> seen(kBytes);
+  ASSERT_TRUE(reader->Copy(seen.data(), result, kBytes).ok());
+  ASSERT_TRUE(reader->Synchronize().ok());
+  EXPECT_EQ(std::count(seen.begin(), seen.begin() + kBytes / 2, std::byte{2}), kBytes / 2);
+  EXPECT_EQ(std::count(seen.begin() + kBytes / 2, seen.end(), std::byte{1}), kBytes / 2);
+}
+
+TEST_P(DeviceConformance, StreamsMayEndBeforeThoseThatWaitForThem) {
+  std::unique_ptr<Arena> arena = MakeArena(1 << 20);
+  std::unique_ptr<Stream> first = MakeStream("first"), second = MakeStream("second");
+  {
+    std::unique_ptr<Event> event = MakeEvent();
+    const std::vector<std::byte> ones(1 << 20, std::byte{1});
+    ASSERT_TRUE(first->Copy(arena->base(), ones.data(), 1 << 20).ok());
+    ASSERT_TRUE(first->Record(*event).ok());
+    ASSERT_TRUE(second->Wait(*event).ok());
+    first.reset();
+  }
+  std::byte last{0};
+  ASSERT_TRUE(second->Copy(&last, arena->base() + (1 << 20) - 1, 1).ok());
+  ASSERT_TRUE(second->Synchronize().ok());
+  EXPECT_EQ(last, std::byte{1});
+}
+
+TEST_P(DeviceConformance, CopiesAreMeteredOnBothSides) {
+  std::unique_ptr<Arena> arena = MakeArena(4096);
+  MemoryMeter meter(arena->base(), 4096);
+  std::unique_ptr<Stream> stream = MakeStream("copy");
+  stream->set_meter(&meter);
+  std::byte host[64] = {};
+  ASSERT_TRUE(stream->Copy(arena->base() + 100, host, 64).ok());
+  EXPECT_EQ(meter.peak_bytes(), 164);
+  ASSERT_TRUE(stream->Copy(host, arena->base() + 1000, 24).ok());
+  EXPECT_EQ(meter.peak_bytes(), 1024);
+  ASSERT_TRUE(stream->Synchronize().ok());
+}
+
+// Random copies between the slots of an arena, on four streams, with exactly the waits that reads and writes ask for
+// (an event per copy, some recorded over), must leave what the same copies leave one after the other.
+TEST_P(DeviceConformance, RandomProgramsOnFourStreamsMatchSequentialExecution) {
+  constexpr int kStreams = 4, kSlots = 12, kSlotBytes = 20000, kCopies = 600;
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    std::mt19937 random(seed);
+    std::unique_ptr<Arena> arena = MakeArena(kSlots * kSlotBytes);
+    std::vector<std::byte> expected(kSlots * kSlotBytes);
+    for (std::byte& b : expected) b = static_cast<std::byte>(random());
+    const std::vector<std::byte> start = expected;
+    std::array<std::unique_ptr<Stream>, kStreams> streams;
+    for (int s = 0; s < kStreams; ++s) streams[s] = MakeStream(absl::StrCat("s", s));
+    ASSERT_TRUE(streams[0]->Copy(arena->base(), start.data(), start.size()).ok());
+    ASSERT_TRUE(streams[0]->Synchronize().ok());
+
+    // The last write of a slot and the reads since, each as the stream that did it, with an event of (slot, stream) that
+    // is recorded over and over.
+    struct Access {
+      bool pending = false;
+      std::unique_ptr<Event> event;
+    };
+    std::array<std::array<Access, kStreams>, kSlots> reads, writes;
+    for (int slot = 0; slot < kSlots; ++slot) {
+      for (int s = 0; s < kStreams; ++s) {
+        reads[slot][s].event = MakeEvent();
+        writes[slot][s].event = MakeEvent();
+      }
+    }
+    for (int i = 0; i < kCopies; ++i) {
+      const int s = random() % kStreams, from = random() % kSlots;
+      const int to = (from + 1 + random() % (kSlots - 1)) % kSlots;
+      const int64_t begin = random() % kSlotBytes, size = random() % (kSlotBytes - begin);
+      const auto wait = [&](std::array<Access, kStreams>& accesses) {
+        for (int other = 0; other < kStreams; ++other) {
+          if (!accesses[other].pending || other == s) continue;
+          ASSERT_TRUE(streams[s]->Wait(*accesses[other].event).ok());
+        }
+      };
+      wait(writes[from]);
+      wait(writes[to]);
+      wait(reads[to]);
+      ASSERT_TRUE(
+          streams[s]
+              ->Copy(arena->base() + to * kSlotBytes + begin, arena->base() + from * kSlotBytes + begin, size)
+              .ok());
+      std::memcpy(&expected[to * kSlotBytes + begin], &expected[from * kSlotBytes + begin], size);
+      for (int other = 0; other < kStreams; ++other) {
+        reads[to][other].pending = false;
+        writes[to][other].pending = other == s;
+      }
+      reads[from][s].pending = true;
+      ASSERT_TRUE(streams[s]->Record(*reads[from][s].event).ok());
+      ASSERT_TRUE(streams[s]->Record(*writes[to][s].event).ok());
+    }
+    for (auto& stream : streams) ASSERT_TRUE(stream->Synchronize().ok());
+    std::vector<std::byte> found(kSlots * kSlotBytes);
+    ASSERT_TRUE(streams[3]->Copy(found.data(), arena->base(), found.size()).ok());
+    ASSERT_TRUE(streams[3]->Synchronize().ok());
+    ASSERT_TRUE(found == expected);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Stream> DeviceConformance::MakeStream(absl::string_view name) {
+  absl::StatusOr<std::unique_ptr<Stream>> stream = device_->CreateStream(name);
+  EXPECT_TRUE(stream.ok()) << stream.status();
+  return *std::move(stream);
+}
+
+std::unique_ptr<Event> DeviceConformance::MakeEvent() {
+  absl::StatusOr<std::unique_ptr<Event>> event = device_->CreateEvent();
+  EXPECT_TRUE(event.ok()) << event.status();
+  return *std::move(event);
+}
+
+std::unique_ptr<Arena> DeviceConformance::MakeArena(int64_t size_bytes) {
+  absl::StatusOr<std::unique_ptr<Arena>> arena = device_->Allocate(size_bytes);
+  EXPECT_TRUE(arena.ok()) << arena.status();
+  return *std::move(arena);
+}
+
+}  // namespace shale
