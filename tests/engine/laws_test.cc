@@ -250,6 +250,7 @@ TEST(StepLaws, ANonFiniteValueOnOneRankSkipsTheUpdateOnAll) {
 }
 
 TEST(StepLaws, ThreadsAndReferenceOpsAgree) {
+  if (kTestedOps != OpsKind::kFast) GTEST_SKIP() << "the fast ops cannot run here";
   const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 12);
   RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 2, 2);
   const RunResult fast = MustRun(options, tokens);

@@ -32,8 +32,7 @@ struct Batch {
 Batch Load(const BatchLoader& loader, const StepSamples& step, int64_t rank, int64_t micro_batch) {
   const size_t size = loader.shape().micro_batch * loader.shape().sequence_length;
   Batch batch{std::vector<int32_t>(size, 12345), std::vector<int32_t>(size, 12345)};
-  EXPECT_TRUE(
-      loader.Fill(step, rank, micro_batch, absl::MakeSpan(batch.inputs), absl::MakeSpan(batch.targets)).ok());
+  EXPECT_TRUE(loader.Fill(step, rank, micro_batch, absl::MakeSpan(batch.inputs), absl::MakeSpan(batch.targets)).ok());
   const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; });
   EXPECT_EQ(loader.ValidTokens(step, rank, micro_batch), counted);
   return batch;
@@ -100,9 +99,9 @@ TEST(BatchLoaderTest, RanksAndMicroBatchesDoNotChangeTheSamples) {
       std::vector<std::vector<int32_t>> expected;
       for (const int64_t ranks : {1, 2, 3, 4, 8, 16}) {
         for (const int64_t micro_batch : {1, 2, 3, 13}) {
-          const BatchLoader loader = Make(
-              source, SampleOrderKind::kShuffled,
-              {.micro_batch = micro_batch, .sequence_length = length, .ranks = ranks, .global_batch = 13});
+          const BatchLoader loader =
+              Make(source, SampleOrderKind::kShuffled,
+                   {.micro_batch = micro_batch, .sequence_length = length, .ranks = ranks, .global_batch = 13});
           std::vector<std::vector<int32_t>> found;
           for (int64_t k = 0; k < loader.shape().AccumulationSteps(); ++k) {
             for (int64_t r = 0; r < ranks; ++r) {

@@ -107,8 +107,9 @@ TEST_F(TokenSourceErrorsTest, TextShorterThanOneSequence) {
   EXPECT_TRUE(source.CheckLength(7).ok());
   const absl::Status status = source.CheckLength(8);
   EXPECT_EQ(status.code(), kInvalid);
-  EXPECT_EQ(status.message(), absl::StrCat(path, ": 8 tokens found, but one sequence of 8 takes 9 (the last target is "
-                                                 "one later); give more data or a sequence length of at most 7"));
+  EXPECT_EQ(status.message(), absl::StrCat(path,
+                                           ": 8 tokens found, but one sequence of 8 takes 9 (the last target is "
+                                           "one later); give more data or a sequence length of at most 7"));
 }
 
 TEST_F(TokenSourceErrorsTest, AVocabularySmallerThanAToken) {
@@ -117,8 +118,9 @@ TEST_F(TokenSourceErrorsTest, AVocabularySmallerThanAToken) {
   EXPECT_TRUE(source.CheckVocabulary(701).ok());
   const absl::Status status = source.CheckVocabulary(700);
   EXPECT_EQ(status.code(), kInvalid);
-  EXPECT_EQ(status.message(), absl::StrCat(path, ": token 700 at position 1 does not fit a vocabulary of 700; the model "
-                                                 "needs at least 701"));
+  EXPECT_EQ(status.message(), absl::StrCat(path,
+                                           ": token 700 at position 1 does not fit a vocabulary of 700; the model "
+                                           "needs at least 701"));
 }
 
 TEST_F(TokenSourceErrorsTest, AVocabularySmallerThanAByteNamesItsFile) {
@@ -127,8 +129,9 @@ TEST_F(TokenSourceErrorsTest, AVocabularySmallerThanAByteNamesItsFile) {
   const TokenSource source = TokenSource::Open(folder_.path()).value();
   EXPECT_TRUE(source.CheckVocabulary(128).ok());
   EXPECT_EQ(source.CheckVocabulary(100).message(),
-            absl::StrCat(folder_.Path("b.txt"), ": token 122 at position 4 does not fit a vocabulary of 100; the model "
-                                                "needs at least 123 (256 for any text)"));
+            absl::StrCat(folder_.Path("b.txt"),
+                         ": token 122 at position 4 does not fit a vocabulary of 100; the model "
+                         "needs at least 123 (256 for any text)"));
 }
 
 TEST_F(TokenSourceErrorsTest, AnLlmcFileCutShort) {
@@ -166,8 +169,10 @@ TEST_F(TokenSourceErrorsTest, AnotherMagicNumber) {
   std::string bytes = LlmcBytes<uint16_t>({1, 2, 3});
   bytes[0] ^= 1;
   const std::string path = folder_.Write("a.bin", bytes);
-  ExpectRefused(path, kInvalid, "begins with the number 20240521; an llm.c token file begins with 20240520 (GPT-2) or "
-                                "20240801 (Llama-3)", TokenFormat::kLlmc);
+  ExpectRefused(path, kInvalid,
+                "begins with the number 20240521; an llm.c token file begins with 20240520 (GPT-2) or "
+                "20240801 (Llama-3)",
+                TokenFormat::kLlmc);
   ExpectRefused(path, kInvalid, "is not UTF-8");
 }
 

@@ -111,9 +111,9 @@ TEST(TokenSourceTest, AFolderReadsEachTextOnceAndNoBinaries) {
   const TokenSource source = TokenSource::Open(folder.path()).value();
   EXPECT_EQ(Text(source), "Art\n%\n\nWise\n");
   EXPECT_THAT(source.skipped(), ElementsAre("art.dat (binary)", "art.u8 (the same as art)"));
-  EXPECT_EQ(source.Describe(),
-            absl::StrCat(folder.path(),
-                         ": 2 text files, 12 tokens; skipped: art.dat (binary), art.u8 (the same as art)"));
+  EXPECT_EQ(
+      source.Describe(),
+      absl::StrCat(folder.path(), ": 2 text files, 12 tokens; skipped: art.dat (binary), art.u8 (the same as art)"));
 }
 
 TEST(TokenSourceTest, AFolderOfLlmcFilesIsOneSequence) {

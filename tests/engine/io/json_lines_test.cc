@@ -23,8 +23,7 @@ std::string Contents(const std::string& path) { return ReadFile(path, 1 << 20).v
 TEST(JsonObjectTest, KeepsOrderAndValues) {
   JsonObject object;
   object.Add("step", 12).Add("tokens", int64_t{1} << 40).Add("loss", 0.1).Add("name", "a").Add("done", true);
-  EXPECT_EQ(object.ToString(),
-            R"({"step": 12, "tokens": 1099511627776, "loss": 0.1, "name": "a", "done": true})");
+  EXPECT_EQ(object.ToString(), R"({"step": 12, "tokens": 1099511627776, "loss": 0.1, "name": "a", "done": true})");
   EXPECT_EQ(JsonObject().ToString(), "{}");
 }
 
@@ -46,7 +45,10 @@ TEST(JsonQuoteTest, EscapesWhatMustBe) {
   EXPECT_EQ(JsonQuote("a\"b\\c\n\x01/\x7F"), "\"a\\\"b\\\\c\\u000a\\u0001/\\u007f\"");
   EXPECT_EQ(JsonQuote("über \U0001F600"), "\"über \U0001F600\"");
   EXPECT_EQ(JsonQuote("a\xFF\xC3"), "\"a\uFFFD\uFFFD\"");
-  EXPECT_EQ(JsonQuote("\xE2\x82" "b"), "\"\uFFFD\uFFFD" "b\"");
+  EXPECT_EQ(JsonQuote("\xE2\x82"
+                      "b"),
+            "\"\uFFFD\uFFFD"
+            "b\"");
 }
 
 TEST(JsonQuoteTest, EveryStringReadsBack) {
@@ -70,9 +72,11 @@ TEST(JsonLinesWriterTest, ALineIsThereAsSoonAsItIsAppended) {
 TEST(JsonLinesWriterTest, ContinuesBehindTheLastWholeLine) {
   const TempFolder folder;
   const std::string long_line(10000, 'x');
-  for (const auto& [before, kept] :
-       {std::pair<std::string, std::string>{"", ""}, {"a\nb\n", "a\nb\n"}, {"a\nb", "a\n"}, {"torn", ""},
-        {"a\n" + long_line, "a\n"}}) {
+  for (const auto& [before, kept] : {std::pair<std::string, std::string>{"", ""},
+                                     {"a\nb\n", "a\nb\n"},
+                                     {"a\nb", "a\n"},
+                                     {"torn", ""},
+                                     {"a\n" + long_line, "a\n"}}) {
     const std::string path = folder.Write("m.jsonl", before);
     auto writer = JsonLinesWriter::Open(path, Mode::kContinue).value();
     ASSERT_TRUE(writer->Append(JsonObject().Add("step", 1)).ok());

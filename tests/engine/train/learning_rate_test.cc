@@ -103,7 +103,8 @@ TEST(LearningRateTest, DecayTakesAtLeastOneStep) {
 
 TEST(LearningRateTest, RefusesAWarmUpAndADecayThatOverlap) {
   const auto status = LearningRateSchedule::Create(
-      {.shape = Shape::kWarmupStableDecay, .steps = 10, .warmup = 6, .decay_fraction = 0.5}).status();
+                          {.shape = Shape::kWarmupStableDecay, .steps = 10, .warmup = 6, .decay_fraction = 0.5})
+                          .status();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("a warm-up of 6 steps and a decay of 5 do not fit into a run of 10; shorten the warm-up to 5"));
 }
@@ -139,8 +140,8 @@ TEST(LearningRateTest, WarmUpCountsStepsSamplesOrTokens) {
 }
 
 TEST(LearningRateTest, TheScaleMultipliesTheWholeCurve) {
-  LearningRateOptions options = {.shape = Shape::kCosine, .peak = 0.5, .steps = 20, .warmup = 5, .base_batch = 16,
-                                 .global_batch = 64};
+  LearningRateOptions options = {
+      .shape = Shape::kCosine, .peak = 0.5, .steps = 20, .warmup = 5, .base_batch = 16, .global_batch = 64};
   const auto none = Make(options);
   options.scaling = LearningRateScaling::kLinear;
   const auto linear = Make(options);

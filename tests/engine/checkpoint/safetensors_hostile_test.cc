@@ -1,0 +1,247 @@
+// What a reader must refuse: files come from strangers.
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/safetensors_header.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace shale {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::string Refusal(absl::string_view json, int64_t data_bytes) {
+  const absl::Status status = ParseSafetensorsHeader(json, data_bytes).status();
+  EXPECT_FALSE(status.ok()) << json.substr(0, 200);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_LT(status.message().size(), 400);
+  return std::string(status.message());
+}
+
+// A header with one tensor "t".
+std::string One(absl::string_view dtype, absl::string_view shape, absl::string_view offsets) {
+  return absl::StrCat(R"({"t":{"dtype":")", dtype, R"(","shape":)", shape, R"(,"data_offsets":)", offsets, "}}");
+}
+
+TEST(SafetensorsHeaderTest, AcceptsWhatTheFormatAllows) {
+  EXPECT_TRUE(ParseSafetensorsHeader("{}", 0).ok());
+  EXPECT_TRUE(ParseSafetensorsHeader("{}      ", 0).ok());
+  EXPECT_TRUE(ParseSafetensorsHeader("{ \n \"t\" : {\"data_offsets\":[0,4],\"shape\":[],\"dtype\":\"F32\"}}", 4).ok());
+  EXPECT_TRUE(ParseSafetensorsHeader(One("F32", "[2,0,3]", "[0,0]"), 0).ok());
+  EXPECT_TRUE(ParseSafetensorsHeader(One("F6_E2M3", "[4]", "[0,3]"), 3).ok());
+  EXPECT_TRUE(
+      ParseSafetensorsHeader(R"({"__metadata__":{},"\u00fc\"":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1)
+          .ok());
+}
+
+TEST(SafetensorsHeaderTest, SortsTensorsAsTheyLie) {
+  const SafetensorsHeader header = ParseSafetensorsHeader(R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]},)"
+                                                          R"("c":{"dtype":"U8","shape":[0],"data_offsets":[1,1]},)"
+                                                          R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+                                                          3)
+                                       .value();
+  ASSERT_EQ(header.tensors.size(), 3);
+  EXPECT_EQ(header.tensors[0].name, "a");
+  EXPECT_EQ(header.tensors[1].name, "c");
+  EXPECT_EQ(header.tensors[2].name, "b");
+}
+
+TEST(SafetensorsHeaderTest, RefusesWhatIsNoObject) {
+  for (const absl::string_view json :
+       {"", " ", "[]", "1", "null", "\"x\"", " {}", "\n{}", "\xEF\xBB\xBF{}", "{}\n", "{", "}"}) {
+    EXPECT_THAT(Refusal(json, 0), HasSubstr("no JSON object")) << json;
+  }
+  EXPECT_THAT(Refusal(absl::string_view("{}\0", 3), 0), HasSubstr("no JSON object"));
+}
+
+TEST(SafetensorsHeaderTest, RefusesWhatIsNoJson) {
+  EXPECT_THAT(Refusal("{}{}", 0), HasSubstr("not JSON at its byte 3"));
+  EXPECT_THAT(Refusal("{} {}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal("{\"a\":}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal("{'a':{}}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal("{,}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal(One("U8", "[01]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal(One("U8", "[1,]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal(One("U8", "[NaN]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal(One("U8", "/* */[1]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal(std::string("{\"a\0\":{}}", 9), 0), HasSubstr("not JSON"));
+}
+
+TEST(SafetensorsHeaderTest, RefusesWhatIsNotUtf8) {
+  EXPECT_THAT(Refusal("{\"\xFF\":{}}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal("{\"\xED\xA0\x80\":{}}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal(R"({"\ud800":{}})", 0), HasSubstr("not JSON"));
+}
+
+TEST(SafetensorsHeaderTest, RefusesDuplicates) {
+  const std::string t = R"("t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
+  EXPECT_THAT(Refusal(absl::StrCat("{", t, ",", t, "}"), 1), HasSubstr("\"t\" occurs twice"));
+  // The same name in other letters.
+  EXPECT_THAT(Refusal(absl::StrCat("{", t, R"(,"\u0074":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})"), 2),
+              HasSubstr("\"t\" occurs twice"));
+  EXPECT_THAT(Refusal(R"({"__metadata__":{},"__metadata__":{}})", 0), HasSubstr("\"__metadata__\" occurs twice"));
+  EXPECT_THAT(Refusal(R"({"__metadata__":{"a":"1","a":"2"}})", 0), HasSubstr("\"a\" occurs twice in __metadata__"));
+  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
+              HasSubstr("tensor \"t\": dtype occurs twice"));
+}
+
+TEST(SafetensorsHeaderTest, RefusesOtherMembers) {
+  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","shape":[1]}})", 1), HasSubstr("dtype, shape or data_offsets is missing"));
+  EXPECT_THAT(Refusal(R"({"t":{}})", 1), HasSubstr("tensor \"t\": dtype, shape or data_offsets is missing"));
+  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","stride":[1]}})", 1), HasSubstr("unknown member \"stride\""));
+  EXPECT_THAT(Refusal(R"({"t":[]})", 1), HasSubstr("\"t\" is a list, not an object"));
+  EXPECT_THAT(Refusal(R"({"t":null})", 1), HasSubstr("\"t\" is null, not an object"));
+  EXPECT_THAT(Refusal(R"({"t":{"dtype":1,"shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("dtype is a number"));
+  EXPECT_THAT(Refusal(R"({"t":{"dtype":["U8"],"shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("dtype is a list"));
+  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", 1), HasSubstr("shape is a number"));
+  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","shape":{},"data_offsets":[0,1]}})", 1), HasSubstr("shape is an object"));
+  EXPECT_THAT(Refusal(R"({"__metadata__":{"a":1}})", 0), HasSubstr("__metadata__ of \"a\" is a number"));
+  EXPECT_THAT(Refusal(R"({"__metadata__":{"a":{}}})", 0), HasSubstr("is an object; it maps strings to strings"));
+  EXPECT_THAT(Refusal(R"({"__metadata__":"a"})", 0), HasSubstr("is a string, not an object"));
+}
+
+TEST(SafetensorsHeaderTest, RefusesOtherNumbers) {
+  EXPECT_THAT(Refusal(One("U8", "[-1]", "[0,1]"), 1), HasSubstr("shape holds a negative number"));
+  EXPECT_THAT(Refusal(One("U8", "[1.0]", "[0,1]"), 1), HasSubstr("shape holds a number that is no integer"));
+  EXPECT_THAT(Refusal(One("U8", "[1e0]", "[0,1]"), 1), HasSubstr("no integer"));
+  EXPECT_THAT(Refusal(One("U8", "[\"1\"]", "[0,1]"), 1), HasSubstr("shape holds a string"));
+  EXPECT_THAT(Refusal(One("U8", "[[1]]", "[0,1]"), 1), HasSubstr("shape holds a list"));
+  EXPECT_THAT(Refusal(One("U8", "[true]", "[0,1]"), 1), HasSubstr("shape holds true or false"));
+  EXPECT_THAT(Refusal(One("U8", "[9223372036854775808]", "[0,1]"), 1), HasSubstr("9223372036854775808 is too large"));
+  EXPECT_THAT(Refusal(One("U8", "[1e999]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal(One("U8", "[99999999999999999999]", "[0,1]"), 1), HasSubstr("no integer"));
+  EXPECT_THAT(Refusal(One("U8", "[1]", "[1]"), 1), HasSubstr("data_offsets must be [begin, end]"));
+  EXPECT_THAT(Refusal(One("U8", "[1]", "[0,1,1]"), 1), HasSubstr("data_offsets must be [begin, end]"));
+  EXPECT_THAT(Refusal(One("U8", "[1]", "[0,-1]"), 1), HasSubstr("data_offsets holds a negative number"));
+}
+
+TEST(SafetensorsHeaderTest, RefusesUnknownDTypes) {
+  EXPECT_THAT(Refusal(One("F33", "[1]", "[0,1]"), 1), HasSubstr("tensor \"t\": unknown dtype \"F33\""));
+  EXPECT_THAT(Refusal(One("f32", "[1]", "[0,4]"), 4), HasSubstr("unknown dtype"));
+}
+
+TEST(SafetensorsHeaderTest, RefusesSizesThatDoNotAgree) {
+  EXPECT_THAT(Refusal(One("F32", "[2,2]", "[0,12]"), 12), HasSubstr("has 12 bytes, but F32 [2, 2] takes 16"));
+  EXPECT_THAT(Refusal(One("F32", "[]", "[0,0]"), 0), HasSubstr("takes 4"));
+  EXPECT_THAT(Refusal(One("U8", "[1]", "[1,0]"), 1), HasSubstr("ends at byte 0, before it begins at 1"));
+  EXPECT_THAT(Refusal(One("F4", "[3]", "[0,2]"), 2), HasSubstr("takes 12 bits, which are no whole bytes"));
+  EXPECT_THAT(Refusal(One("F32", "[4294967296,4294967296]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
+  // 2^62 elements of 4 bytes are 0 bytes to whoever multiplies without looking.
+  EXPECT_THAT(Refusal(One("F32", "[4611686018427387904]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
+  EXPECT_THAT(Refusal(One("U8", "[4294967296,4294967296,0]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
+}
+
+TEST(SafetensorsHeaderTest, RefusesGapsAndOverlaps) {
+  const auto two = [](absl::string_view first, absl::string_view second) {
+    return absl::StrCat(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":)", first,
+                        R"(},"b":{"dtype":"U8","shape":[2],"data_offsets":)", second, "}}");
+  };
+  EXPECT_TRUE(ParseSafetensorsHeader(two("[0,2]", "[2,4]"), 4).ok());
+  EXPECT_TRUE(ParseSafetensorsHeader(two("[2,4]", "[0,2]"), 4).ok());
+  EXPECT_THAT(Refusal(two("[1,3]", "[3,5]"), 5),
+              HasSubstr("\"a\": begins at byte 1, but the tensor before it ends at 0"));
+  EXPECT_THAT(Refusal(two("[0,2]", "[3,5]"), 5), HasSubstr("\"b\": begins at byte 3"));
+  EXPECT_THAT(Refusal(two("[0,2]", "[1,3]"), 3), HasSubstr("\"b\": begins at byte 1"));
+  EXPECT_THAT(Refusal(two("[0,2]", "[0,2]"), 2), HasSubstr("\"b\": begins at byte 0"));
+  EXPECT_THAT(Refusal(two("[0,2]", "[2,4]"), 3), HasSubstr("end at byte 4 of the data, but there are 3"));
+  EXPECT_THAT(Refusal(two("[0,2]", "[2,4]"), 5), HasSubstr("end at byte 4 of the data, but there are 5"));
+  EXPECT_THAT(Refusal("{}", 1), HasSubstr("end at byte 0 of the data, but there are 1"));
+  EXPECT_THAT(Refusal(One("U8", "[9223372036854775807]", "[0,9223372036854775807]"), 1), HasSubstr("can be counted"));
+}
+
+TEST(SafetensorsHeaderTest, SurvivesDepthAndWidth) {
+  const size_t size = 1 << 20;
+  EXPECT_THAT(Refusal(absl::StrCat("{\"a\":", std::string(size, '['), "}"), 0), HasSubstr("\"a\" is a list"));
+  std::string objects = "{";
+  for (int i = 0; i < 100000; ++i) objects += "\"a\":{";
+  EXPECT_THAT(Refusal(objects + "}", 0), HasSubstr("unknown member \"a\""));
+  EXPECT_THAT(Refusal(absl::StrCat("{\"", std::string(size, 'n'), "\":1}"), 0), HasSubstr("nnn\"... is a number"));
+  std::string ones = "1";
+  for (int i = 0; i < 100000; ++i) ones += ",1";
+  EXPECT_THAT(Refusal(One("U8", absl::StrCat("[", ones, "]"), "[0,1]"), 1), HasSubstr("more than 64 dimensions"));
+  EXPECT_THAT(Refusal(One("U8", "[1]", absl::StrCat("[", ones, "]")), 1), HasSubstr("must be [begin, end]"));
+}
+
+// Whatever bytes are changed, the answer is a header or a refusal.
+TEST(SafetensorsHeaderTest, SurvivesMutations) {
+  const std::string good = R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+                           R"("b":{"dtype":"BF16","shape":[],"data_offsets":[24,26]}})";
+  ASSERT_TRUE(ParseSafetensorsHeader(good, 26).ok());
+  std::mt19937 random(1);
+  const std::string alphabet = "{}[],:\"\\0129-.eE tfnaub_\x80\xFF";
+  for (int i = 0; i < 20000; ++i) {
+    std::string bad = good;
+    for (int n = random() % 4; n >= 0; --n) {
+      const size_t at = random() % bad.size();
+      switch (random() % 3) {
+        case 0: bad[at] = alphabet[random() % alphabet.size()]; break;
+        case 1: bad.erase(at, 1 + random() % 8); break;
+        case 2: bad.insert(at, bad.substr(random() % bad.size(), random() % 16)); break;
+      }
+      if (bad.empty()) bad = "{";
+    }
+    const absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(bad, 26);
+    if (!header.ok()) {
+      EXPECT_EQ(header.status().code(), absl::StatusCode::kInvalidArgument);
+      continue;
+    }
+    int64_t bytes = 0;
+    for (const SafetensorsTensor& tensor : header->tensors) bytes += tensor.size_bytes();
+    EXPECT_EQ(bytes, 26) << bad;
+  }
+}
+
+class SafetensorsFileTest : public testing::Test {
+ protected:
+  std::string Refusal(uint64_t length, absl::string_view rest) {
+    std::string bytes(8, '\0');
+    std::memcpy(bytes.data(), &length, 8);
+    const std::string path = folder_.Write("a.safetensors", absl::StrCat(bytes, rest));
+    const absl::Status status = SafetensorsReader::Open(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), StartsWith(path + " is no valid safetensors file: "));
+    return std::string(status.message());
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(SafetensorsFileTest, RefusesLengthsThatAreNone) {
+  EXPECT_THAT(Refusal(100, "{}"), HasSubstr("its header claims 100 bytes, but only 2 follow"));
+  EXPECT_THAT(Refusal(100'000'001, "{}"), HasSubstr("claims 100000001 bytes; at most 100000000 are allowed"));
+  EXPECT_THAT(Refusal(~uint64_t{0}, "{}"), HasSubstr("claims 18446744073709551615 bytes"));
+  EXPECT_THAT(Refusal(~uint64_t{0} - 7, "{}"), HasSubstr("at most"));
+  EXPECT_THAT(Refusal(0, ""), HasSubstr("no JSON object"));
+  EXPECT_THAT(Refusal(2, "{}x"), HasSubstr("end at byte 0 of the data, but there are 1"));
+}
+
+TEST_F(SafetensorsFileTest, RefusesShortFiles) {
+  for (const absl::string_view bytes : {"", "\2\0\0\0\0\0\0"}) {
+    const absl::Status status = SafetensorsReader::Open(folder_.Write("a", bytes)).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("too few for the length of a header"));
+  }
+  EXPECT_EQ(SafetensorsReader::Open(folder_.Path("none")).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SafetensorsFileTest, RefusesAFileCutShortOrGrown) {
+  const std::string path = folder_.Path("a.safetensors");
+  auto writer = SafetensorsWriter::Create(path, {{"a", SafetensorsDType::kF32, {2}}}, {}).value();
+  ASSERT_TRUE(writer->AppendFloat32("a", {1, 2}).ok());
+  ASSERT_TRUE(writer->Finish().ok());
+  const std::string bytes = ReadFile(path, 1000).value();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_EQ(SafetensorsReader::Open(folder_.Write("b", bytes.substr(0, size))).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_FALSE(SafetensorsReader::Open(folder_.Write("b", bytes + "x")).ok());
+  EXPECT_TRUE(SafetensorsReader::Open(folder_.Write("b", bytes)).ok());
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,106 @@
+#include "engine/graph/builder.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "engine/config/rules.h"
+#include "engine/graph/layers.h"
+#include "engine/model/model.h"
+
+namespace shale {
+namespace {
+
+constexpr Initializer kOnes{Initializer::Kind::kOnes};
+
+TEST(GraphBuilder, AShapeThatDoesNotFitIsNamedWithItsUnit) {
+  GraphBuilder b({.micro_batch = 2, .sequence_length = 3, .vocabulary = 5});
+  const GroupId group = b.AddGroup("all");
+  const ParameterId table = b.AddParameter(group, "table", {5, 4}, kOnes);
+  const ParameterId wrong = b.AddParameter(group, "wrong", {7, 3}, kOnes);
+  b.BeginUnit("first");
+  b.EndUnit(Linear(b, Embedding(b, table, std::nullopt), wrong, std::nullopt, "projected"));
+  b.BeginUnit("second");
+  LinearCrossEntropy(b, b.UnitInput(), b.AddParameter(group, "head", {5, 7}, kOnes), std::nullopt);
+  b.EndLastUnit();
+  const absl::Status status = b.Finish().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("unit first"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("MatMul"), std::string::npos) << status;
+}
+
+TEST(GraphBuilder, TwoParametersOfOneNameAreRefused) {
+  GraphBuilder b({.vocabulary = 5});
+  const GroupId group = b.AddGroup("all");
+  const ParameterId table = b.AddParameter(group, "table", {5, 4}, kOnes);
+  b.AddParameter(group, "table", {5, 4}, kOnes);
+  b.BeginUnit("only");
+  LinearCrossEntropy(b, Embedding(b, table, std::nullopt), table, std::nullopt);
+  b.EndLastUnit();
+  EXPECT_NE(b.Finish().status().message().find("table"), std::string::npos);
+}
+
+TEST(GraphBuilder, AModelThatDoesNotEndInALossIsRefused) {
+  GraphBuilder b({.vocabulary = 5});
+  const ParameterId table = b.AddParameter(b.AddGroup("all"), "table", {5, 4}, kOnes);
+  b.BeginUnit("only");
+  b.EndUnit(Embedding(b, table, std::nullopt));
+  EXPECT_NE(b.Finish().status().message().find("EndLastUnit"), std::string::npos);
+}
+
+TEST(GraphBuilder, EvaluationAndLogitsHaveNoGradients) {
+  for (GraphMode mode : {GraphMode::kEvaluation, GraphMode::kLogits}) {
+    MlpConfig c{.vocabulary = 7, .embedding = 3, .hidden = 5};
+    absl::StatusOr<ModelGraph> graph = BuildMlp(c, {.mode = mode, .micro_batch = 2, .sequence_length = 4});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    for (const UnitGraph& unit : graph->units) {
+      EXPECT_TRUE(unit.backward.empty());
+      for (const Value& value : unit.values) {
+        EXPECT_NE(value.role, ValueRole::kParameterGradient) << value.name;
+        EXPECT_NE(value.role, ValueRole::kGradient) << value.name;
+      }
+    }
+  }
+}
+
+TEST(GraphBuilder, EveryParameterHasExactlyOneFirstGradient) {
+  for (bool tied : {false, true}) {
+    DecoderConfig c{.vocabulary = 11, .width = 8, .layers = 2, .heads = 2, .kv_heads = 1, .head_width = 4, .hidden = 12};
+    c.tied_head = tied;
+    c.qk_norm = c.qkv_bias = true;
+    absl::StatusOr<ModelGraph> graph = BuildDecoder(c, {.micro_batch = 2, .sequence_length = 3});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    std::vector<int> uses(graph->parameters.size(), 0);
+    for (const UnitGraph& unit : graph->units) {
+      for (const Value& value : unit.values) uses[value.parameter < 0 ? 0 : value.parameter] +=
+          value.role == ValueRole::kParameterGradient;
+    }
+    for (size_t id = 0; id < uses.size(); ++id) {
+      const bool shared = tied && graph->parameters[id].name == "embedding.weight";
+      EXPECT_EQ(uses[id], shared ? 2 : 1) << graph->parameters[id].name;
+    }
+  }
+}
+
+TEST(BuildModel, HasAsManyParametersAsTheConfigurationSays) {
+  DecoderConfig llama{.vocabulary = 50, .width = 24, .layers = 3, .heads = 4, .kv_heads = 2, .head_width = 6,
+                      .hidden = 40, .max_positions = 16};
+  DecoderConfig gpt2 = llama;
+  gpt2.norm = NormKind::kLayerNorm;
+  gpt2.position = PositionKind::kLearned;
+  gpt2.activation = Activation::kGeluTanh;
+  gpt2.qkv_bias = gpt2.linear_bias = gpt2.tied_head = true;
+  DecoderConfig falcon = llama;
+  falcon.parallel_block = falcon.parallel_norms = falcon.qk_norm = true;
+  falcon.activation = Activation::kGeluErf;
+  const MlpConfig mlp{.vocabulary = 50, .embedding = 4, .hidden = 9};
+  for (const ModelConfig& model : {ModelConfig(llama), ModelConfig(gpt2), ModelConfig(falcon), ModelConfig(mlp)}) {
+    absl::StatusOr<ModelGraph> graph = BuildModel(model, {.micro_batch = 2, .sequence_length = 8});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    int64_t elements = 0;
+    for (const Parameter& parameter : graph->parameters) elements += parameter.elements();
+    EXPECT_EQ(elements, static_cast<int64_t>(ParameterCount(model, 8)));
+  }
+}
+
+}  // namespace
+}  // namespace shale
