@@ -1,0 +1,81 @@
+// DumpProgram: one line for each buffer and each instruction. "m0" marks what is done for a micro-batch, the pass of its
+// section being added; "-" what is done for the step.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "engine/step/program.h"
+
+namespace shale {
+namespace {
+
+std::string UnitName(const StepProgram& program, int32_t unit) {
+  if (unit < 0) return "-";
+  if (unit >= std::ssize(program.units)) return absl::StrCat("unit ", unit);
+  return program.units[unit];
+}
+
+// "#7 blocks.0.x+1024+rank*512 bf16[4, 64]".
+std::string OperandText(const StepProgram& program, const Tensor& t) {
+  std::string text = absl::StrCat("#", t.where.symbol);
+  if (t.where.symbol >= 0 && t.where.symbol < std::ssize(program.buffers)) {
+    absl::StrAppend(&text, " ", program.buffers[t.where.symbol].name);
+  }
+  if (t.where.offset_bytes != 0) absl::StrAppend(&text, "+", t.where.offset_bytes);
+  if (t.where.rank_stride_bytes != 0) absl::StrAppend(&text, "+rank*", t.where.rank_stride_bytes);
+  absl::StrAppend(&text, " ", t.ToString());
+  if (!t.contiguous()) absl::StrAppend(&text, " strided");
+  return text;
+}
+
+// "reads a = #1 x f32[4], b = #2 w f32[4]; writes c = #3 y f32[4]".
+std::string OperandsText(const StepProgram& program, const Instruction& instruction) {
+  std::vector<std::string> by_access[3];
+  VisitInstruction(instruction, /*first_pass=*/false, [&](absl::string_view name, const Tensor& t, Access access) {
+    by_access[static_cast<int>(access)].push_back(absl::StrCat(name, " = ", OperandText(program, t)));
+  });
+  std::vector<std::string> parts;
+  for (const auto& [access, verb] :
+       {std::pair(Access::kRead, "reads "), {Access::kWrite, "writes "}, {Access::kReadWrite, "updates "}}) {
+    const std::vector<std::string>& operands = by_access[static_cast<int>(access)];
+    if (!operands.empty()) parts.push_back(absl::StrCat(verb, absl::StrJoin(operands, ", ")));
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
+void AppendInstruction(const StepProgram& program, InstructionId id, int unit_width, std::string& text) {
+  const Instruction& instruction = program.instructions[id];
+  absl::StrAppendFormat(&text, "%6d  %-7s  %-9s  %-*s  %s  %s: %s", id, ToString(instruction.stream),
+                        ToString(instruction.phase), unit_width, UnitName(program, instruction.unit),
+                        instruction.micro_batch < 0 ? "- " : absl::StrCat("m", instruction.micro_batch),
+                        NameOf(instruction), OperandsText(program, instruction));
+  if (instruction.last_pass_only) absl::StrAppend(&text, "; in the last pass only");
+  if (instruction.accumulate_after_first) absl::StrAppend(&text, "; overwrites in the first pass");
+  if (!instruction.waits.empty()) absl::StrAppend(&text, "; waits ", absl::StrJoin(instruction.waits, ", "));
+  text += "\n";
+}
+
+}  // namespace
+
+std::string DumpProgram(const StepProgram& program) {
+  std::string text =
+      absl::StrCat(program.units.size(), " units, ", program.micro_batches, " micro-batches, ", program.buffers.size(),
+                   " buffers, ", program.instructions.size(), " instructions\n\nbuffers\n");
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    absl::StrAppend(&text, "  #", b, " ", buffer.name, ": ", buffer.slots > 1 ? absl::StrCat(buffer.slots, " x ") : "",
+                    buffer.slot_bytes, " bytes, ", ToString(buffer.category), buffer.persistent ? ", persistent" : "");
+    if (buffer.held_until >= 0) absl::StrAppend(&text, ", held until ", buffer.held_until);
+    text += "\n";
+  }
+  int unit_width = 1;
+  for (const std::string& unit : program.units) unit_width = std::max(unit_width, static_cast<int>(unit.size()));
+  for (const Section& section : program.sections) {
+    absl::StrAppend(&text, "\n", section.repeat == 1 ? "once" : absl::StrCat(section.repeat, " times"), "\n");
+    for (InstructionId id = section.begin; id < section.end; ++id) AppendInstruction(program, id, unit_width, text);
+  }
+  return text;
+}
+
+}  // namespace shale
