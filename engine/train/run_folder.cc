@@ -1,0 +1,106 @@
+#include "engine/train/run_folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/io/file.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr char kJob[] = "job.textproto";
+constexpr char kPlan[] = "plan.txt";
+constexpr char kMetrics[] = "metrics.jsonl";
+constexpr char kWeights[] = "model.safetensors";
+constexpr size_t kNamesShown = 4;
+
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path) {
+  DIR* folder = opendir(path.c_str());
+  if (folder == nullptr) return FileError(errno, "read folder", path);
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(folder)) {
+    const absl::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  closedir(folder);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::Status Remove(const std::string& path) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) return FileError(errno, "remove", path);
+  return absl::OkStatus();
+}
+
+// Whether a run may start in a folder that holds `names`.
+absl::Status CheckContents(const std::string& path, std::vector<std::string> names, RunFolder::Existing existing) {
+  if (names.empty()) return absl::OkStatus();
+  const bool is_run = std::find(names.begin(), names.end(), kJob) != names.end();
+  if (is_run && existing == RunFolder::Existing::kReplace) return absl::OkStatus();
+  if (names.size() > kNamesShown) {
+    names.resize(kNamesShown);
+    names.push_back("...");
+  }
+  return absl::AlreadyExistsError(absl::StrCat(
+      "the run folder ", path, " is not empty (", absl::StrJoin(names, ", "), "): ",
+      is_run ? "choose another with telemetry.run_folder, or replace that run with --overwrite"
+             : "and it is not a run, which would have a job.textproto; choose another with telemetry.run_folder"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& path, Existing existing) {
+  struct stat info;
+  const bool made = stat(path.c_str(), &info) != 0;
+  SHALE_RETURN_IF_ERROR(MakeFolders(path));
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return FileError(errno, "open folder", path);
+  auto folder = absl::WrapUnique(new RunFolder(path, fd, made));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return FileError(errno, "lock folder", path);
+    return absl::FailedPreconditionError(absl::StrCat(
+        "another run is writing to ", path, ": wait for its end, or choose another folder with telemetry.run_folder"));
+  }
+  SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, NamesIn(path));
+  SHALE_RETURN_IF_ERROR(CheckContents(path, std::move(names), existing));
+  // A temporary that is gone again at once: better to learn now that nothing can be written than after the first steps.
+  SHALE_RETURN_IF_ERROR(DurableFile::Create(JoinPath(path, kMetrics)).status());
+  return folder;
+}
+
+RunFolder::~RunFolder() {
+  // rmdir leaves a folder alone that holds anything.
+  if (made_ && metrics_ == nullptr) rmdir(path_.c_str());
+  close(lock_fd_);
+}
+
+absl::Status RunFolder::Begin(absl::string_view job_text, absl::string_view plan_text) {
+  SHALE_CHECK(metrics_ == nullptr) << path_ << ": begun twice";
+  // The former weights go first: they must never lie beside a job that they do not belong to.
+  for (const char* name : {kWeights, kMetrics, kPlan}) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(JobPath(path_), job_text));
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), plan_text));
+  SHALE_ASSIGN_OR_RETURN(metrics_, JsonLinesWriter::Open(JoinPath(path_, kMetrics), JsonLinesWriter::Mode::kReplace));
+  return absl::OkStatus();
+}
+
+absl::Status RunFolder::AppendMetrics(const JsonObject& row) {
+  SHALE_CHECK(metrics_ != nullptr) << path_ << ": metrics before Begin";
+  return metrics_->Append(row);
+}
+
+std::string RunFolder::JobPath(absl::string_view run_folder) { return JoinPath(run_folder, kJob); }
+std::string RunFolder::WeightsPath(absl::string_view run_folder) { return JoinPath(run_folder, kWeights); }
+
+}  // namespace shale

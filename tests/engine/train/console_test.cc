@@ -1,0 +1,103 @@
+#include "engine/train/console.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+StepReport Report(int64_t step) {
+  StepReport report;
+  report.step = step;
+  report.step_tokens = 17060;
+  report.loss = 2.73118;
+  report.gradient_norm = 0.8134;
+  report.learning_rate = 1.2e-3;
+  report.seconds = 0.5;
+  report.tokens_per_second = 34120;
+  report.mfu = 0.412;
+  report.peak_bytes_measured = int64_t{212} << 20;
+  return report;
+}
+
+TEST(FormatTest, CountsAreGroupedByThousands) {
+  EXPECT_EQ(FormatCount(0), "0");
+  EXPECT_EQ(FormatCount(999), "999");
+  EXPECT_EQ(FormatCount(1000), "1,000");
+  EXPECT_EQ(FormatCount(-123456), "-123,456");
+  EXPECT_EQ(FormatCount(1234567), "1,234,567");
+}
+
+TEST(FormatTest, DurationsShowTheTwoLargestUnits) {
+  EXPECT_EQ(FormatDuration(0.2), "0s");
+  EXPECT_EQ(FormatDuration(59.4), "59s");
+  EXPECT_EQ(FormatDuration(59.6), "1m 00s");
+  EXPECT_EQ(FormatDuration(92), "1m 32s");
+  EXPECT_EQ(FormatDuration(7500), "2h 05m");
+  EXPECT_EQ(FormatDuration(3 * 86400 + 4 * 3600), "3d 04h");
+}
+
+TEST(ConsoleTest, AStepIsOneLine) {
+  Console console(400, 1);
+  EXPECT_EQ(console.Step(Report(12)),
+            "step  12/400  loss 2.7312  norm 0.813  lr 1.20e-03  34,120 tok/s  mfu 41.2%  memory 212 MiB  eta 3m 14s");
+}
+
+TEST(ConsoleTest, WithoutAPeakThereIsNoMfu) {
+  Console console(400, 1);
+  StepReport report = Report(1);
+  report.mfu = 0;
+  EXPECT_THAT(*console.Step(report), HasSubstr("34,120 tok/s  memory"));
+}
+
+TEST(ConsoleTest, EveryNthStepPrintsAveragesSinceTheLastLine) {
+  Console console(10, 4);
+  EXPECT_TRUE(console.Step(Report(1)).has_value());
+  EXPECT_FALSE(console.Step(Report(2)).has_value());
+  StepReport slow = Report(3);
+  slow.seconds = 2;
+  slow.mfu = 0.103;
+  EXPECT_FALSE(console.Step(slow).has_value());
+  // 3 x 17,060 tokens in 3 seconds.
+  const std::optional<std::string> line = console.Step(Report(4));
+  ASSERT_TRUE(line.has_value());
+  EXPECT_THAT(*line, HasSubstr("17,060 tok/s  mfu 20.6%"));
+  for (int64_t step = 5; step <= 7; ++step) EXPECT_FALSE(console.Step(Report(step)).has_value());
+  EXPECT_TRUE(console.Step(Report(8)).has_value());
+  EXPECT_FALSE(console.Step(Report(9)).has_value());
+  EXPECT_THAT(*console.Step(Report(10)), EndsWith("eta 0s"));
+}
+
+TEST(ConsoleTest, TheFirstStepDoesNotSpoilTheTimeLeft) {
+  Console console(102, 1);
+  StepReport first = Report(1);
+  first.seconds = 30;
+  EXPECT_THAT(*console.Step(first), EndsWith("eta 50m 30s"));
+  EXPECT_THAT(*console.Step(Report(2)), EndsWith("eta 50s"));
+}
+
+TEST(ConsoleTest, AStepThatChangedNothingSaysWhyAlthoughItIsNotDue) {
+  Console console(100, 50);
+  console.Step(Report(1));
+  StepReport report = Report(2);
+  report.updated = false;
+  report.loss = report.gradient_norm = std::nan("");
+  EXPECT_THAT(*console.Step(report), EndsWith("(not finite: step skipped)"));
+  report.step = 3;
+  report.loss = report.gradient_norm = 0;
+  report.step_tokens = 0;
+  EXPECT_THAT(*console.Step(report), EndsWith("(no valid token: weights unchanged)"));
+}
+
+TEST(ConsoleTest, AnEvaluationIsOneLine) {
+  EXPECT_EQ(Console::Evaluation(100, {.loss = 2.5, .tokens = 16384}),
+            "evaluation at step 100  loss 2.5000  perplexity 12.18  over 16,384 tokens");
+}
+
+}  // namespace
+}  // namespace shale

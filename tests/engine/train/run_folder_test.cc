@@ -1,0 +1,142 @@
+#include "engine/train/run_folder.h"
+
+#include <linux/capability.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "engine/io/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale {
+namespace {
+
+using ::testing::HasSubstr;
+using Existing = RunFolder::Existing;
+
+// Root may write anywhere; without its capabilities the permissions of files count. They return at the end of the scope.
+class WithoutPrivileges {
+ public:
+  WithoutPrivileges() {
+    syscall(SYS_capget, &header_, before_);
+    __user_cap_data_struct none[2] = {before_[0], before_[1]};
+    none[0].effective = none[1].effective = 0;
+    syscall(SYS_capset, &header_, none);
+  }
+  ~WithoutPrivileges() { syscall(SYS_capset, &header_, before_); }
+
+ private:
+  __user_cap_header_struct header_ = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct before_[2] = {};
+};
+
+class RunFolderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = JoinPath(::testing::TempDir(), "run_folder_XXXXXX");
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  std::string Path(absl::string_view name) const { return JoinPath(root_, name); }
+  static bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+  static std::string Text(const std::string& path) { return ReadFile(path, 1 << 20).value_or("(missing)"); }
+  // A finished run.
+  void MakeRun(const std::string& path) {
+    auto folder = RunFolder::Claim(path, Existing::kRefuse);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    ASSERT_TRUE((*folder)->Begin("job one", "plan one").ok());
+    ASSERT_TRUE((*folder)->AppendMetrics(JsonObject().Add("step", 1)).ok());
+    ASSERT_TRUE(WriteFileDurably((*folder)->weights_path(), "weights one").ok());
+  }
+  std::string root_;
+};
+
+TEST_F(RunFolderTest, ARunLeavesJobPlanAndMetrics) {
+  MakeRun(Path("a/b"));
+  EXPECT_EQ(Text(Path("a/b/job.textproto")), "job one");
+  EXPECT_EQ(Text(Path("a/b/plan.txt")), "plan one");
+  EXPECT_EQ(Text(Path("a/b/metrics.jsonl")), "{\"step\": 1}\n");
+  EXPECT_EQ(RunFolder::JobPath(Path("a/b")), Path("a/b/job.textproto"));
+  EXPECT_EQ(RunFolder::WeightsPath(Path("a/b")), Path("a/b/model.safetensors"));
+}
+
+TEST_F(RunFolderTest, AnEarlierRunIsRefusedWithTheWayOutAndKeepsEverything) {
+  MakeRun(Path("run"));
+  const absl::Status status = RunFolder::Claim(Path("run"), Existing::kRefuse).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(status.message(), "the run folder " + Path("run") +
+                                  " is not empty (job.textproto, metrics.jsonl, model.safetensors, plan.txt): choose "
+                                  "another with telemetry.run_folder, or replace that run with --overwrite");
+  EXPECT_EQ(Text(Path("run/job.textproto")), "job one");
+  EXPECT_EQ(Text(Path("run/model.safetensors")), "weights one");
+}
+
+TEST_F(RunFolderTest, ReplacingLosesNothingBeforeTheNewRunBegins) {
+  MakeRun(Path("run"));
+  ASSERT_TRUE(WriteFileDurably(Path("run/notes.txt"), "mine").ok());
+  { ASSERT_TRUE(RunFolder::Claim(Path("run"), Existing::kReplace).ok()); }
+  EXPECT_EQ(Text(Path("run/model.safetensors")), "weights one");
+  EXPECT_EQ(Text(Path("run/metrics.jsonl")), "{\"step\": 1}\n");
+
+  auto folder = RunFolder::Claim(Path("run"), Existing::kReplace);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE((*folder)->Begin("job two", "plan two").ok());
+  EXPECT_EQ(Text(Path("run/job.textproto")), "job two");
+  EXPECT_EQ(Text(Path("run/metrics.jsonl")), "");
+  EXPECT_FALSE(Exists(Path("run/model.safetensors")));
+  EXPECT_EQ(Text(Path("run/notes.txt")), "mine");
+}
+
+TEST_F(RunFolderTest, AFolderThatIsNoRunIsNeverReplaced) {
+  ASSERT_TRUE(MakeFolders(Path("photos")).ok());
+  for (const char* name : {"1.jpg", "2.jpg", "3.jpg", "4.jpg", "5.jpg"}) {
+    ASSERT_TRUE(WriteFileDurably(JoinPath(Path("photos"), name), "x").ok());
+  }
+  const absl::Status status = RunFolder::Claim(Path("photos"), Existing::kReplace).status();
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("is not empty (1.jpg, 2.jpg, 3.jpg, 4.jpg, ...): and it is not a run"));
+}
+
+TEST_F(RunFolderTest, AClaimWithoutARunLeavesNoFolderBehind) {
+  { ASSERT_TRUE(RunFolder::Claim(Path("new"), Existing::kRefuse).ok()); }
+  EXPECT_FALSE(Exists(Path("new")));
+  ASSERT_TRUE(MakeFolders(Path("mine")).ok());
+  { ASSERT_TRUE(RunFolder::Claim(Path("mine"), Existing::kRefuse).ok()); }
+  EXPECT_TRUE(Exists(Path("mine")));
+}
+
+TEST_F(RunFolderTest, TwoRunsNeverShareAFolder) {
+  auto first = RunFolder::Claim(Path("run"), Existing::kRefuse);
+  ASSERT_TRUE(first.ok());
+  const absl::Status status = RunFolder::Claim(Path("run"), Existing::kRefuse).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another run is writing to " + Path("run")));
+  first->reset();
+  EXPECT_TRUE(RunFolder::Claim(Path("run"), Existing::kRefuse).ok());
+}
+
+TEST_F(RunFolderTest, AFileInTheWayIsNamed) {
+  ASSERT_TRUE(WriteFileDurably(Path("file"), "x").ok());
+  EXPECT_EQ(RunFolder::Claim(Path("file/run"), Existing::kRefuse).status().message(),
+            "cannot make folder " + Path("file") + ": Not a directory");
+}
+
+TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsRefusedBeforeTheRun) {
+  ASSERT_TRUE(MakeFolders(Path("closed/run")).ok());
+  chmod(Path("closed/run").c_str(), 0555);
+  absl::Status status;
+  {
+    WithoutPrivileges plain;
+    status = RunFolder::Claim(Path("closed/run"), Existing::kRefuse).status();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(Path("closed")));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Permission denied"));
+}
+
+}  // namespace
+}  // namespace shale
