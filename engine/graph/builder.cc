@@ -37,8 +37,8 @@ GroupId GraphBuilder::AddGroup(std::string name) {
 ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vector<int64_t> shape,
                                        Initializer initializer) {
   SHALE_CHECK(group >= 0 && group < graph_.groups.size()) << name;
-  for (const Parameter& other : graph_.parameters) {
-    if (other.name == name) Fail(absl::InvalidArgumentError(absl::StrCat("two parameters are named ", name)));
+  if (!parameter_names_.insert(name).second) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("two parameters are named ", name)));
   }
   if (shape.empty() || shape.size() > Tensor::kMaxRank) {
     Fail(absl::InvalidArgumentError(absl::StrCat("parameter ", name, " has ", shape.size(), " dimensions; 1 to ",

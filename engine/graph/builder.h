@@ -15,6 +15,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -87,6 +88,7 @@ class GraphBuilder {
   bool in_unit_ = false;
   Sublayer sublayer_ = Sublayer::kNone;
   std::vector<std::function<void(GradientBuilder&)>> rules_;
+  std::unordered_set<std::string> parameter_names_;
 };
 
 // Emits the backward nodes of one unit. Gradients are tracked by value: several uses of a value add up.

@@ -13,7 +13,7 @@ Gatherer::Gatherer(const ModelGraph& model, const StepOptions& options, const Jo
       state_(state),
       writer_(writer),
       uses_(std::move(uses)),
-      gathered_(uses_.size(), std::vector<Tensor>(model.groups.size())),
+      gathered_(uses_.size()),
       kept_(model.groups.size()) {}
 
 void Gatherer::Prepare(int index) {
@@ -25,7 +25,7 @@ void Gatherer::Issue(int index) {
   const GatherUse& use = uses_[index];
   for (GroupId group : use.groups) {
     const GroupState& g = state_.groups[group];
-    Tensor& full = gathered_[index][group];
+    Tensor& full = gathered_[index].emplace_back();
     if (!GathersParameters(options_)) {
       full = g.full_weight;
       continue;
@@ -43,9 +43,11 @@ void Gatherer::Issue(int index) {
 }
 
 const Tensor& Gatherer::Full(int index, GroupId group) const {
-  SHALE_CHECK(index < issued_ && gathered_[index][group].present())
+  const std::vector<GroupId>& groups = uses_[index].groups;
+  const auto at = std::find(groups.begin(), groups.end(), group);
+  SHALE_CHECK(index < issued_ && at != groups.end())
       << model_.groups[group].name << " was not gathered for use " << index;
-  return gathered_[index][group];
+  return gathered_[index][at - groups.begin()];
 }
 
 }  // namespace shale

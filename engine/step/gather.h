@@ -34,7 +34,7 @@ class Gatherer {
   const JobState& state_;
   ProgramWriter& writer_;
   std::vector<GatherUse> uses_;
-  std::vector<std::vector<Tensor>> gathered_;  // By use, then by group; absent: not used there.
+  std::vector<std::vector<Tensor>> gathered_;  // By use, as its `groups`.
   std::vector<Tensor> kept_;  // By group: gathered in forward and not freed (reshard_after_forward off).
   int issued_ = 0;
 };
