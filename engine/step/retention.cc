@@ -36,6 +36,15 @@ bool MayKeep(const UnitGraph& unit, const Value& value, bool last_unit, const Re
 
 }  // namespace
 
+ValueId SumOf(const Node& node) {
+  ValueId sum = -1;
+  if (!node.from_sum) return sum;
+  VisitOperands(node.op, [&](absl::string_view name, const Tensor& t, Access) {
+    if (name == "sum") sum = t.where.symbol;
+  });
+  return sum;
+}
+
 std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const RetentionOptions& options, int64_t layers) {
   std::vector<bool> may_keep(unit.values.size());
   for (size_t id = 0; id < may_keep.size(); ++id) {
@@ -69,7 +78,11 @@ std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const Retent
       kept[id] = true;
       continue;
     }
-    for (int node : value.producers) want_reads(unit.forward[node].op);
+    for (int node : value.producers) {
+      const Node& producer = unit.forward[node];
+      const ValueId sum = SumOf(producer);
+      want_reads(sum >= 0 && may_keep[sum] ? *producer.from_sum : producer.op);
+    }
   }
   return kept;
 }

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "engine/step/retention.h"
+
 namespace shale {
 namespace {
 
@@ -23,11 +25,7 @@ void EnsureAvailable(const UnitGraph& unit, std::vector<bool>& available, std::v
 // The op that recomputes `node`: from its kept sum, where it has one.
 const Op& RerunOp(const UnitGraph& unit, const std::vector<bool>& available, int node) {
   const Node& n = unit.forward[node];
-  if (!n.from_sum) return n.op;
-  ValueId sum = -1;
-  VisitOperands(n.op, [&](absl::string_view name, const Tensor& t, Access) {
-    if (name == "sum") sum = t.where.symbol;
-  });
+  const ValueId sum = SumOf(n);
   return sum >= 0 && available[sum] ? *n.from_sum : n.op;
 }
 
