@@ -48,8 +48,8 @@ struct SafetensorsTensor {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-// Reads a file of anybody's making. Opening reads and checks the header only; tensors are read on demand, so that memory
-// does not grow with the file. Safe to read from any thread.
+// Reads a file of anybody's making. Opening reads and checks the header only; tensors are read on demand, so that
+// memory does not grow with the file. Safe to read from any thread.
 class SafetensorsReader {
  public:
   // Refuses (InvalidArgument, with the path and what is wrong) everything that the format does not allow: a header that
@@ -92,7 +92,7 @@ class SafetensorsWriter {
   };
 
   // The data is laid out with the widest dtypes first, then by name, so that every tensor is aligned. InvalidArgument
-  // for a name that is not UTF-8 or occurs twice, a negative dimension, or sizes beyond 2^63.
+  // for a name that is not UTF-8 or occurs twice, a negative dimension, or more bytes than can be counted.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(const std::string& path,
                                                                    absl::Span<const Entry> entries,
                                                                    const SafetensorsMetadata& metadata);

@@ -137,8 +137,8 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     switch (place_) {
       case Place::kStart: return Fail(absl::StrCat("the header is ", found, ", not an object"));
       case Place::kTop: return Fail(absl::StrCat(Shown(member_), " is ", found, ", not an object"));
-      case Place::kMetadata: return Fail(absl::StrCat("__metadata__ of ", Shown(member_), " is ", found,
-                                                      "; it maps strings to strings"));
+      case Place::kMetadata:
+        return Fail(absl::StrCat("__metadata__ of ", Shown(member_), " is ", found, "; it maps strings to strings"));
       case Place::kTensor: return Fail(absl::StrCat(member_, " is ", found));
       case Place::kShape: return Fail(absl::StrCat("shape holds ", found));
       case Place::kOffsets: return Fail(absl::StrCat("data_offsets holds ", found));
@@ -148,7 +148,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
   SafetensorsHeader& header_;
   Place place_ = Place::kStart;
-  std::string member_;  // The last name read.
+  std::string member_;                        // The last name read.
   absl::flat_hash_set<std::string> names_;    // Of the top.
   absl::flat_hash_set<std::string> members_;  // Of the tensor.
   std::vector<int64_t> offsets_;

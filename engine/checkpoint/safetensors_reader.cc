@@ -28,8 +28,8 @@ float HalfToFloat(uint16_t half) {
 float BFloat16ToFloat(uint16_t bits) { return ToFloat(BFloat16{bits}); }
 
 absl::Status OutOfRange(const SafetensorsTensor& tensor, int64_t begin, size_t count, int64_t size, const char* unit) {
-  return absl::OutOfRangeError(absl::StrCat("tensor ", tensor.name, " has ", size, " ", unit, "; asked for ", count,
-                                            " from number ", begin));
+  return absl::OutOfRangeError(
+      absl::StrCat("tensor ", tensor.name, " has ", size, " ", unit, "; asked for ", count, " from number ", begin));
 }
 
 }  // namespace
@@ -92,8 +92,7 @@ absl::Status SafetensorsReader::ReadFloat32(const SafetensorsTensor& tensor, int
   uint16_t buffer[kChunk];
   for (int64_t at = 0; at < size; at += kChunk) {
     const int64_t count = std::min(kChunk, size - at);
-    SHALE_RETURN_IF_ERROR(
-        Read(tensor, (begin + at) * 2, absl::MakeSpan(reinterpret_cast<char*>(buffer), count * 2)));
+    SHALE_RETURN_IF_ERROR(Read(tensor, (begin + at) * 2, absl::MakeSpan(reinterpret_cast<char*>(buffer), count * 2)));
     std::transform(buffer, buffer + count, out.data() + at,
                    tensor.dtype == SafetensorsDType::kF16 ? HalfToFloat : BFloat16ToFloat);
   }

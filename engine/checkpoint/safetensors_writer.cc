@@ -122,16 +122,14 @@ absl::Status SafetensorsWriter::Finish() {
   std::vector<std::string> incomplete;
   for (const auto& [name, tensor] : tensors_) {
     if (tensor.written_bytes == tensor.place.size_bytes()) continue;
-    incomplete.push_back(
-        absl::StrCat(name, " (", tensor.written_bytes, " of ", tensor.place.size_bytes(), " bytes)"));
+    incomplete.push_back(absl::StrCat(name, " (", tensor.written_bytes, " of ", tensor.place.size_bytes(), " bytes)"));
   }
   if (incomplete.empty()) return file_.Commit();
   std::sort(incomplete.begin(), incomplete.end());
   const size_t named = std::min(incomplete.size(), kMaxNamed);
-  return absl::FailedPreconditionError(
-      absl::StrCat(file_.path(), " is not complete: ",
-                   absl::StrJoin(incomplete.begin(), incomplete.begin() + named, ", "),
-                   named < incomplete.size() ? absl::StrCat(" and ", incomplete.size() - named, " more") : ""));
+  return absl::FailedPreconditionError(absl::StrCat(
+      file_.path(), " is not complete: ", absl::StrJoin(incomplete.begin(), incomplete.begin() + named, ", "),
+      named < incomplete.size() ? absl::StrCat(" and ", incomplete.size() - named, " more") : ""));
 }
 
 }  // namespace shale

@@ -10,8 +10,10 @@
 namespace shale {
 
 absl::StatusOr<BatchLoader> BatchLoader::Create(TokenSource source, SampleOrder order, const BatchShape& shape) {
-  for (const auto& [size, name] : {std::pair(shape.micro_batch, "micro batch"), {shape.ranks, "number of ranks"},
-                                   {shape.sequence_length, "sequence length"}, {shape.global_batch, "global batch"}}) {
+  for (const auto& [size, name] : {std::pair(shape.micro_batch, "micro batch"),
+                                   {shape.ranks, "number of ranks"},
+                                   {shape.sequence_length, "sequence length"},
+                                   {shape.global_batch, "global batch"}}) {
     constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
     if (size < 1 || size > kMax) {
       return absl::InvalidArgumentError(absl::StrCat("the ", name, " must lie in 1 to ", kMax, "; found ", size));

@@ -275,8 +275,9 @@ absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, TokenFormat f
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) {
     const absl::Status reason = FileError(error ? error.value() : ENOENT, "open", path);
-    return absl::Status(reason.code(), absl::StrCat(reason.message(), "; data must be a text file, a folder of text "
-                                                                      "files or an llm.c token file"));
+    return absl::Status(reason.code(), absl::StrCat(reason.message(),
+                                                    "; data must be a text file, a folder of text "
+                                                    "files or an llm.c token file"));
   }
   return std::filesystem::is_directory(status) ? OpenFolder(path, format) : OpenOneFile(path, format);
 }

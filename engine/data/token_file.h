@@ -29,8 +29,8 @@ constexpr int BytesPerToken(TokenEncoding encoding) {
 struct TokenFile {
   std::string path;
   TokenEncoding encoding = TokenEncoding::kBytes;
-  int64_t header_bytes = 0;  // Before the first token.
-  int64_t count = 0;         // Tokens.
+  int64_t header_bytes = 0;      // Before the first token.
+  int64_t count = 0;             // Tokens.
   int64_t largest = 0;           // The largest token, as its file holds it,
   int64_t largest_position = 0;  // and where in the file it first stands, in tokens.
   InputFile::Identity identity;

@@ -138,10 +138,11 @@ absl::Status TokenSource::CheckVocabulary(int64_t vocabulary) const {
 
 absl::Status TokenSource::CheckLength(int64_t sequence_length) const {
   if (size() > sequence_length) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      data_->name, ": ", size(), size() == 1 ? " token" : " tokens", " found, but one sequence of ", sequence_length,
-      " takes ", sequence_length + 1, " (the last target is one later); give more data or a sequence length of at most ",
-      std::max<int64_t>(size() - 1, 0)));
+  return absl::InvalidArgumentError(
+      absl::StrCat(data_->name, ": ", size(), size() == 1 ? " token" : " tokens", " found, but one sequence of ",
+                   sequence_length, " takes ", sequence_length + 1,
+                   " (the last target is one later); give more data or a sequence length of at most ",
+                   std::max<int64_t>(size() - 1, 0)));
 }
 
 TokenSource TokenSource::Slice(int64_t begin, int64_t end) const {
@@ -160,11 +161,13 @@ absl::StatusOr<TokenSplit> HoldOutEnd(const TokenSource& source, double fraction
   const int64_t held_out = static_cast<int64_t>(std::floor(fraction * static_cast<double>(source.size())));
   TokenSplit split{.training = source.Slice(0, source.size() - held_out),
                    .evaluation = source.Slice(source.size() - held_out, source.size())};
-  for (const auto& [part, name] : {std::pair(&split.training, "training"), std::pair(&split.evaluation, "evaluation")}) {
+  for (const auto& [part, name] :
+       {std::pair(&split.training, "training"), std::pair(&split.evaluation, "evaluation")}) {
     const absl::Status status = part->CheckLength(sequence_length);
     if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("with ", fraction, " of the data held out, too little is left for ",
-                                                      name, ": ", status.message()));
+      return absl::Status(status.code(),
+                          absl::StrCat("with ", fraction, " of the data held out, too little is left for ", name, ": ",
+                                       status.message()));
     }
   }
   return split;

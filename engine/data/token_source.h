@@ -51,7 +51,8 @@ class TokenSource {
   const std::vector<std::string>& skipped() const;
 
   // out[0, count) = tokens [begin, begin + count). REQUIRES: the range lies in [0, size()). Allocates nothing as long
-  // as it succeeds. DataLoss if a file changed since it was opened.
+  // as it succeeds, but for the path of a file that is opened again (those beyond the first 128 of a folder do not stay
+  // open). DataLoss if a file changed since it was opened.
   absl::Status Read(int64_t begin, int64_t count, int32_t* out) const;
 
   // OK if every token of the files is below `vocabulary`; else InvalidArgument with the largest token and its place.

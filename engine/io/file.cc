@@ -108,7 +108,10 @@ absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_), identity_(other.identity_) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      size_(other.size_),
+      identity_(other.identity_) {}
 
 InputFile& InputFile::operator=(InputFile&& other) noexcept {
   if (this == &other) return *this;

@@ -46,7 +46,8 @@ class JsonLinesWriter {
   JsonLinesWriter& operator=(const JsonLinesWriter&) = delete;
   ~JsonLinesWriter();
 
-  // A line that fails to be written, for instance on a full disk, leaves no part of itself behind; the next may succeed.
+  // A line that fails to be written, for instance on a full disk, leaves no part of itself behind; the next may
+  // succeed.
   absl::Status Append(const JsonObject& object);
 
  private:

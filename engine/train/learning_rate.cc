@@ -18,7 +18,8 @@ absl::Status CheckOptions(const LearningRateOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("the learning rate must be a finite number of at least 0; found ", options.peak));
   }
-  for (const auto& [value, name] : {std::pair(options.steps, "number of steps"), {options.global_batch, "global batch"},
+  for (const auto& [value, name] : {std::pair(options.steps, "number of steps"),
+                                    {options.global_batch, "global batch"},
                                     {options.sequence_length, "sequence length"}}) {
     if (value < 1) return absl::InvalidArgumentError(absl::StrCat("the ", name, " must be at least 1; found ", value));
   }
@@ -78,10 +79,10 @@ absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const Learning
     const double share = options.decay_fraction * static_cast<double>(options.steps);
     const int64_t decay_steps = std::max<int64_t>(1, std::llround(share));
     if (schedule.warmup_steps_ > options.steps - decay_steps) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a warm-up of ", schedule.warmup_steps_, " steps and a decay of ", decay_steps, " do not fit into a run of ",
-          options.steps, "; shorten the warm-up to ", options.steps - decay_steps, " steps or lower decay_fraction (",
-          options.decay_fraction, ")"));
+      return absl::InvalidArgumentError(absl::StrCat("a warm-up of ", schedule.warmup_steps_, " steps and a decay of ",
+                                                     decay_steps, " do not fit into a run of ", options.steps,
+                                                     "; shorten the warm-up to ", options.steps - decay_steps,
+                                                     " steps or lower decay_fraction (", options.decay_fraction, ")"));
     }
     schedule.decline_begin_ = schedule.last_step_ - decay_steps;
   }

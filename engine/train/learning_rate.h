@@ -54,7 +54,7 @@ class LearningRateSchedule {
   // The rate of a step. REQUIRES: step >= 0.
   double At(int64_t step) const;
 
-  double peak() const { return peak_; }  // Scaled.
+  double peak() const { return peak_; }                   // Scaled.
   int64_t warmup_steps() const { return warmup_steps_; }  // w
   // The last step at the peak before the decline (a, or N - 1 - D); N - 1 or later if nothing declines.
   int64_t decline_begin() const { return decline_begin_; }
