@@ -45,7 +45,7 @@ class TokenSource {
   // Whether tokens are the bytes of UTF-8 text.
   bool is_text() const;
 
-  // For people: "fortunes: 43 text files, 2576674 tokens; skipped: art.dat (binary), ...".
+  // For people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
   std::string Describe() const;
   // What Open passed over in a folder.
   const std::vector<std::string>& skipped() const;
