@@ -1,0 +1,28 @@
+#include "kernels/reference/index_checks.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace shale {
+
+absl::Status CheckTokens(absl::string_view op, const Tensor& tokens_BS, int64_t vocabulary) {
+  const int32_t* tokens = tokens_BS.as<const int32_t>();
+  for (int64_t t = 0; t < tokens_BS.elements(); ++t) {
+    if (tokens[t] >= 0 && tokens[t] < vocabulary) continue;
+    return absl::OutOfRangeError(
+        absl::StrCat(op, ": tokens[", t, "] is ", tokens[t], "; wanted one in [0, ", vocabulary, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTargets(absl::string_view op, const Tensor& targets_T, int64_t vocabulary) {
+  const int32_t* targets = targets_T.as<const int32_t>();
+  for (int64_t t = 0; t < targets_T.dim(0); ++t) {
+    const int32_t target = targets[t * targets_T.stride(0)];
+    if (target < vocabulary) continue;
+    return absl::OutOfRangeError(absl::StrCat(op, ": targets[", t, "] is ", target, "; wanted one below ", vocabulary,
+                                              ", or a negative one to ignore the row"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shale
