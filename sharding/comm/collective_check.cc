@@ -1,0 +1,63 @@
+#include "sharding/comm/collective_check.h"
+
+#include "absl/strings/str_cat.h"
+#include "sharding/comm/collective_kind.h"
+
+namespace shale {
+namespace {
+
+template <class... Parts>
+absl::Status Refuse(CollectiveKind kind, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(ToString(kind), ": ", parts...));
+}
+
+absl::Status CheckOperand(CollectiveKind kind, absl::string_view name, const Tensor& t) {
+  if (!t.present()) return Refuse(kind, name, " is absent");
+  if (!t.contiguous()) return Refuse(kind, name, " ", t.ToString(), " is not contiguous");
+  if (t.data == nullptr && t.elements() > 0) return Refuse(kind, name, " ", t.ToString(), " is not bound to memory");
+  return absl::OkStatus();
+}
+
+absl::Status CheckSum(CollectiveKind kind, DType dtype) {
+  if (dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kInt64) return absl::OkStatus();
+  return Refuse(kind, "sums are of f32, f64 or i64, found ", ToString(dtype));
+}
+
+absl::Status CheckShardAndFull(CollectiveKind kind, const Tensor& shard, const Tensor& full, int rank, int size) {
+  if (absl::Status status = CheckOperand(kind, "shard", shard); !status.ok()) return status;
+  if (absl::Status status = CheckOperand(kind, "full", full); !status.ok()) return status;
+  if (shard.dtype != full.dtype) {
+    return Refuse(kind, "shard ", shard.ToString(), " and full ", full.ToString(), " differ in type");
+  }
+  if (full.elements() % size != 0 || full.elements() / size != shard.elements()) {
+    return Refuse(kind, "full ", full.ToString(), " must have ", size, " times the elements of shard ",
+                  shard.ToString(), ", one slice for each rank");
+  }
+  const int64_t bytes = shard.extent_bytes();
+  const auto shard_begin = reinterpret_cast<uintptr_t>(shard.data), full_begin = reinterpret_cast<uintptr_t>(full.data);
+  const bool disjoint = shard_begin + bytes <= full_begin || full_begin + bytes * size <= shard_begin;
+  if (bytes > 0 && !disjoint && shard_begin != full_begin + bytes * rank) {
+    return Refuse(kind, "shard overlaps full, and is not its slice ", rank);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckAllGather(const Tensor& shard, const Tensor& full, int rank, int size) {
+  return CheckShardAndFull(CollectiveKind::kAllGather, shard, full, rank, size);
+}
+
+absl::Status CheckReduceScatterSum(const Tensor& full, const Tensor& shard, int rank, int size) {
+  const CollectiveKind kind = CollectiveKind::kReduceScatterSum;
+  if (absl::Status status = CheckShardAndFull(kind, shard, full, rank, size); !status.ok()) return status;
+  return CheckSum(kind, full.dtype);
+}
+
+absl::Status CheckAllReduceSum(const Tensor& data) {
+  const CollectiveKind kind = CollectiveKind::kAllReduceSum;
+  if (absl::Status status = CheckOperand(kind, "data", data); !status.ok()) return status;
+  return CheckSum(kind, data.dtype);
+}
+
+}  // namespace shale

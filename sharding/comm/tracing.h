@@ -1,0 +1,64 @@
+// Records the collectives that pass, for tests that count them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "sharding/comm/collective_kind.h"
+#include "sharding/comm/communicator.h"
+
+namespace shale {
+
+struct CollectiveRecord {
+  CollectiveKind kind = CollectiveKind::kAllGather;
+  DType dtype = DType::kFloat32;
+  int64_t elements = 0;  // Of the whole vector: `full`, or the `data` of an all-reduce.
+  std::string label;     // Of the communicator that it went through.
+  int64_t bytes() const { return elements * SizeOf(dtype); }
+  bool operator==(const CollectiveRecord&) const = default;
+};
+
+// "gather AllGather 4096 bf16", for messages of tests.
+std::string ToString(const CollectiveRecord& record);
+
+// The collectives of one rank in the order in which they were enqueued, over all of its communicators. Thread-safe.
+class CollectiveTrace {
+ public:
+  void Add(CollectiveRecord record);
+  std::vector<CollectiveRecord> records() const;
+  void Clear();
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<CollectiveRecord> records_;
+};
+
+// Passes everything on to the communicator that it owns. Records a collective when that has accepted it. Borrows `trace`,
+// which several communicators may share.
+class TracingCommunicator : public Communicator {
+ public:
+  TracingCommunicator(std::unique_ptr<Communicator> wrapped, CollectiveTrace* trace, std::string label = "");
+
+  int rank() const override { return wrapped_->rank(); }
+  int size() const override { return wrapped_->size(); }
+  void Abort(absl::Status reason) override { wrapped_->Abort(std::move(reason)); }
+
+ protected:
+  absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) override;
+  absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) override;
+  absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override;
+
+ private:
+  absl::Status Note(absl::Status enqueued, CollectiveKind kind, const Tensor& whole);
+
+  const std::unique_ptr<Communicator> wrapped_;
+  CollectiveTrace* const trace_;
+  const std::string label_;
+};
+
+}  // namespace shale
