@@ -1,0 +1,150 @@
+#include "engine/generate/generator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/config/parse.h"
+#include "engine/generate/load_weights.h"
+#include "engine/planner/job_plan.h"
+#include "engine/runtime/world.h"
+#include "engine/train/parameter_store.h"
+#include "engine/train/run_folder.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// The job as generation runs it: one sequence, one rank, all cores.
+Job ForGeneration(Job job) {
+  job.batch.global_batch = job.batch.micro_batch = 1;
+  job.sharding = {.strategy = Strategy::kNone, .schedule = Schedule::kDeferred, .ranks = 1};
+  job.runtime.threads_per_rank = 0;
+  return job;
+}
+
+void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<float>& values) {
+  SHALE_CHECK(bytes.size() == values.size() * SizeOf(dtype));
+  if (dtype == DType::kFloat32) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    BFloat16 value;
+    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+    values[i] = ToFloat(value);
+  }
+}
+
+}  // namespace
+
+class Generator::Impl {
+ public:
+  absl::Status Create(const Job& job, const std::string& weights_path) {
+    job_ = ForGeneration(job);
+    SHALE_ASSIGN_OR_RETURN(SafetensorsReader weights, SafetensorsReader::Open(weights_path));
+    const int threads = ThreadsPerRank(job_);
+    SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits,
+                                                 *CreateOps(job_.runtime.ops, threads)));
+    SHALE_ASSIGN_OR_RETURN(world_, World::Create({.ranks = 1, .threads_per_rank = threads, .ops = job_.runtime.ops},
+                                                 program_.memory.peak_bytes));
+    SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
+    ParameterStore store(program_.graph, program_.step.state, program_.memory, world_->ranks());
+    if (const absl::Status loaded = LoadWeights(weights, store); !loaded.ok()) {
+      return absl::Status(loaded.code(), absl::StrCat(weights_path, ": ", loaded.message()));
+    }
+    window_.resize(job_.batch.sequence_length);
+    logits_.resize(program_.graph.vocabulary);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> context) {
+    if (context.empty()) return absl::InvalidArgumentError("nothing to continue: the prompt has no tokens");
+    const int64_t window = std::ssize(window_), count = std::min<int64_t>(window, std::ssize(context));
+    for (int32_t token : context.last(count)) {
+      if (token < 0 || token >= vocabulary()) {
+        return absl::InvalidArgumentError(absl::StrCat("token ", token, " is outside the model's vocabulary of ",
+                                                       vocabulary(), " tokens"));
+      }
+    }
+    // A model that looks at every position of the window (the MLP) wants its tokens at the end. Attention is causal: there
+    // the tokens come first, at the positions that they were trained at, and what follows does not matter.
+    const int64_t begin = program_.graph.last_target_only ? window - count : 0;
+    std::fill(window_.begin(), window_.end(), is_text() ? '\n' : 0);
+    std::copy(context.end() - count, context.end(), window_.begin() + begin);
+    const int32_t row = static_cast<int32_t>(count - 1);
+    StepInputs inputs;
+    inputs.inputs = window_;
+    inputs.rows = absl::MakeConstSpan(&row, 1);
+    SHALE_RETURN_IF_ERROR(run_->Run({inputs}));
+    ToFloats(run_->outputs(0).logits, program_.graph.compute_dtype, logits_);
+    return absl::MakeConstSpan(logits_);
+  }
+
+  bool is_text() const { return job_.data.format == DataFormat::kText; }
+  int64_t vocabulary() const { return program_.graph.vocabulary; }
+
+ private:
+  Job job_;
+  PlannedProgram program_;
+  std::unique_ptr<World> world_;
+  std::unique_ptr<WorldProgram> run_;
+  std::vector<int32_t> window_;  // [S]
+  std::vector<float> logits_;    // [V]
+};
+
+Generator::Generator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Generator::~Generator() = default;
+
+int64_t Generator::vocabulary() const { return impl_->vocabulary(); }
+bool Generator::is_text() const { return impl_->is_text(); }
+
+absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const Job& job, const std::string& weights_path) {
+  auto impl = std::make_unique<Impl>();
+  SHALE_RETURN_IF_ERROR(impl->Create(job, weights_path));
+  return absl::WrapUnique(new Generator(std::move(impl)));
+}
+
+absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string& run_folder) {
+  SHALE_ASSIGN_OR_RETURN(const Job job, LoadJob(RunFolder::JobPath(run_folder)));
+  return Create(job, RunFolder::WeightsPath(run_folder));
+}
+
+absl::StatusOr<std::vector<int32_t>> Generator::TextPrompt(absl::string_view text) const {
+  if (!is_text()) {
+    return absl::InvalidArgumentError(
+        "the model was trained on token files, and which text its tokens stand for is not known here: prompt it with "
+        "tokens");
+  }
+  if (text.empty()) text = "\n";
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < text.size(); ++i) {
+    tokens.push_back(static_cast<uint8_t>(text[i]));
+    if (tokens.back() >= vocabulary()) {
+      return absl::InvalidArgumentError(absl::StrCat("the prompt's byte ", tokens.back(), " at offset ", i,
+                                                     " is outside the model's vocabulary of ", vocabulary(), " tokens"));
+    }
+  }
+  return tokens;
+}
+
+absl::StatusOr<absl::Span<const float>> Generator::Logits(absl::Span<const int32_t> context) {
+  return impl_->Logits(context);
+}
+
+absl::Status Generator::Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
+                                 absl::FunctionRef<bool(int32_t)> emit) {
+  Sampler sampler(sampling);
+  std::vector<int32_t> context(prompt.begin(), prompt.end());
+  for (int64_t i = 0; i < count; ++i) {
+    SHALE_ASSIGN_OR_RETURN(const absl::Span<const float> logits, Logits(context));
+    SHALE_ASSIGN_OR_RETURN(const int32_t token, sampler.Draw(logits));
+    context.push_back(token);
+    if (!emit(token)) break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shale
