@@ -1,0 +1,99 @@
+// Continues a prompt with the model of a finished run.
+
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "engine/generate/generator.h"
+#include "engine/generate/utf8_stream.h"
+#include "kernels/check.h"
+#include "tools/command_line.h"
+
+namespace shale {
+namespace {
+
+struct Flags {
+  std::string run;
+  std::string prompt;
+  std::string prompt_tokens;
+  int64_t tokens = 200;
+  double temperature = 0.8;
+  int64_t top_k = 40;
+  int64_t seed = 1;
+};
+
+absl::StatusOr<std::vector<int32_t>> ParseTokens(const std::string& text) {
+  std::vector<int32_t> tokens;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    int32_t token = 0;
+    if (!absl::SimpleAtoi(part, &token)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--prompt_tokens: found \"", part, "\"; wanted numbers with commas between, as in 15496,11,995"));
+    }
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+absl::StatusOr<std::vector<int32_t>> Prompt(const Generator& generator, const Flags& flags) {
+  if (!flags.prompt_tokens.empty() && !flags.prompt.empty()) {
+    return absl::InvalidArgumentError("--prompt and --prompt_tokens exclude each other");
+  }
+  if (!flags.prompt_tokens.empty()) return ParseTokens(flags.prompt_tokens);
+  absl::StatusOr<std::vector<int32_t>> tokens = generator.TextPrompt(flags.prompt);
+  if (tokens.ok() || generator.is_text()) return tokens;
+  return absl::InvalidArgumentError(absl::StrCat(tokens.status().message(), ", --prompt_tokens=1,2,3"));
+}
+
+void Show(absl::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+absl::Status Generate(const Flags& flags) {
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Generator> generator, Generator::FromRun(flags.run));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, Prompt(*generator, flags));
+  const SamplingOptions sampling = {.temperature = flags.temperature, .top_k = flags.top_k,
+                                    .seed = static_cast<uint64_t>(flags.seed)};
+  Utf8Stream characters;
+  const auto show = [&](int32_t token) {
+    Show(generator->is_text() ? characters.Push(static_cast<uint8_t>(token)) : absl::StrCat(token, " "));
+    return true;
+  };
+  if (generator->is_text()) Show(flags.prompt);
+  const absl::Status status = generator->Generate(prompt, flags.tokens, sampling, show);
+  Show(characters.Finish() + "\n");
+  return status;
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::Flags flags;
+  shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
+  line.Text("run", "FOLDER", "The run folder, with job.textproto and model.safetensors.", &flags.run).Required();
+  line.Text("prompt", "TEXT", "What to continue; empty: a new line.", &flags.prompt);
+  line.Text("prompt_tokens", "N,N,...", "What to continue, as tokens: for models of token files, which print tokens.",
+            &flags.prompt_tokens);
+  line.Integer("tokens", "How many tokens to generate; a token of a text model is a byte.", 1, 100'000'000, &flags.tokens);
+  line.Number("temperature", "Below 1 the likely becomes likelier; 0: always the most likely token.", 0, 1000,
+              &flags.temperature);
+  line.Integer("top_k", "Draw among the k most likely tokens only; 0: among all.", 0,
+               std::numeric_limits<int32_t>::max(), &flags.top_k);
+  line.Integer("seed", "Of the draws.", 0, std::numeric_limits<int64_t>::max(), &flags.seed);
+  line.Footer("Exit codes: 0 generated; 1 failed; 2 wrong command line.");
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  const absl::Status status = shale::Generate(flags);
+  if (status.ok()) return shale::kExitOk;
+  const std::string message(status.message());
+  std::fprintf(stderr, "generate: %s\n", message.c_str());
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? shale::kExitUsage : shale::kExitFailed;
+}

@@ -1,0 +1,124 @@
+// Trains the model of a job: prints the plan, then a line per step, and keeps the result in a run folder.
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/config/parse.h"
+#include "engine/config/print.h"
+#include "engine/planner/explain.h"
+#include "engine/step/program.h"
+#include "engine/train/peak_flops.h"
+#include "engine/train/run.h"
+#include "engine/train/run_folder.h"
+#include "engine/train/trainer.h"
+#include "kernels/check.h"
+#include "tools/command_line.h"
+
+namespace shale {
+namespace {
+
+constexpr char kFooter[] =
+    "The run folder (telemetry.run_folder, by default runs/<name>) gets job.textproto, plan.txt, metrics.jsonl and\n"
+    "model.safetensors. Ctrl-C ends the run at the next step boundary and saves the weights; a second one ends at once.\n"
+    "\n"
+    "Exit codes: 0 trained to the end; 1 the run failed; 2 wrong command line, job or data, nothing was started;\n"
+    "130 or 143 ended by SIGINT or SIGTERM.";
+
+// What signals are told through: a handler may touch nothing else.
+std::atomic<Trainer*> g_trainer = nullptr;
+std::atomic<int> g_signal = 0;
+
+extern "C" void OnSignal(int signal) {
+  if (g_signal.exchange(signal) != 0) _exit(128 + signal);
+  // Nothing is there to be saved before the trainer is.
+  Trainer* trainer = g_trainer.load();
+  if (trainer == nullptr) _exit(128 + signal);
+  trainer->RequestStop();
+}
+
+void CatchSignals() {
+  struct sigaction action = {};
+  action.sa_handler = OnSignal;
+  // A second signal may come while a system call of the first step's end is under way: such calls go on by themselves.
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+void Print(absl::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+int Fail(const absl::Status& status, int exit_code) {
+  std::fflush(stdout);
+  const std::string message(status.message());
+  std::fprintf(stderr, "train: %s\n", message.c_str());
+  return exit_code;
+}
+
+int Train(const std::string& job_path, const std::vector<std::string>& overrides, bool overwrite, bool dump_program) {
+  const absl::StatusOr<Job> job = LoadJob(job_path, overrides);
+  if (!job.ok()) return Fail(job.status(), kExitUsage);
+  // Before anything that takes time: a folder that cannot be used is known at once.
+  const auto existing = overwrite ? RunFolder::Existing::kReplace : RunFolder::Existing::kRefuse;
+  absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Claim(job->telemetry.run_folder, existing);
+  if (!folder.ok()) return Fail(folder.status(), kExitUsage);
+
+  TrainerOptions options;
+  options.peak_flops = job->telemetry.peak_flops;
+  if (options.peak_flops == 0) {
+    const DType dtype = job->precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+    const absl::StatusOr<double> peak = MeasurePeakFlops(dtype, ThreadsPerRank(*job));
+    if (!peak.ok()) return Fail(peak.status(), kExitFailed);
+    options.peak_flops = *peak;
+  }
+  absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(*job, options);
+  if (!trainer.ok()) return Fail(trainer.status(), kExitUsage);
+
+  const JobPlan& plan = (*trainer)->plan();
+  const std::string plan_text = PlanText((*trainer)->job(), plan);
+  Print(plan_text);
+  if (dump_program) Print(DumpProgram(plan.train.step.program));
+
+  // From here on a stop goes through the trainer, so that a folder with a job in it also gets weights.
+  g_trainer = trainer->get();
+  absl::Status status = (*folder)->Begin(ResolvedJobText((*trainer)->job()), plan_text);
+  if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
+  g_trainer = nullptr;
+  if (!status.ok()) return Fail(status, kExitFailed);
+  if (g_signal != 0 && (*trainer)->steps_done() < (*trainer)->total_steps()) {
+    Print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(), "; the run is in ",
+                       (*folder)->path()));
+    return 128 + g_signal;
+  }
+  Print(absl::StrCat("done; the run is in ", (*folder)->path()));
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  std::string job;
+  std::vector<std::string> overrides;
+  bool overwrite = false, dump_program = false;
+  shale::CommandLine line("train", "Trains the model that a job describes, and keeps the result in the job's run folder.");
+  line.Text("job", "FILE", "The job spec, text or binary (proto/job.proto).", &job).Required();
+  line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.", &overrides);
+  line.Switch("overwrite", "Replace the run that lies in the run folder.", &overwrite);
+  line.Switch("dump_program", "Print the program of a step, instruction by instruction.", &dump_program);
+  line.Footer(shale::kFooter);
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  shale::CatchSignals();
+  return shale::Train(job, overrides, overwrite, dump_program);
+}
