@@ -1,6 +1,7 @@
 #include "engine/planner/job_plan.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,9 +9,9 @@
 #include "engine/memory/check.h"
 #include "engine/memory/report.h"
 #include "engine/memory/waits.h"
-#include "engine/planner/machine.h"
 #include "engine/planner/trial.h"
 #include "engine/planner/ways_out.h"
+#include "kernels/device/cpu/physical_memory.h"
 
 namespace shale {
 namespace {
@@ -95,12 +96,13 @@ StepOptions StepOptionsFor(const Job& job) {
 
 int64_t BudgetBytes(const Job& job) {
   if (job.memory.budget_bytes > 0) return job.memory.budget_bytes;
-  return MachineMemoryBytes() / 5 * 4 / std::max<int64_t>(1, job.sharding.ranks);
+  return PhysicalMemoryBytes() / 5 * 4 / std::max<int64_t>(1, job.sharding.ranks);
 }
 
 int ThreadsPerRank(const Job& job) {
   if (job.runtime.threads_per_rank > 0) return static_cast<int>(job.runtime.threads_per_rank);
-  return static_cast<int>(std::max<int64_t>(1, MachineCores() / std::max<int64_t>(1, job.sharding.ranks)));
+  const int64_t cores = std::thread::hardware_concurrency();
+  return static_cast<int>(std::max<int64_t>(1, cores / std::max<int64_t>(1, job.sharding.ranks)));
 }
 
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops) {

@@ -1,0 +1,159 @@
+// The tables of collectives per unit and step, as assertions on compiled programs.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/graph/graph.h"
+#include "engine/model/model.h"
+#include "engine/planner/summary.h"
+#include "engine/planner/job_plan.h"
+#include "gtest/gtest.h"
+#include "sharding/shard_layout.h"
+#include "tests/engine/planner/planner_jobs.h"
+
+namespace shale {
+namespace {
+
+enum class Shape { kUntied, kTied, kMlp };
+
+Job JobOf(Shape shape) { return shape == Shape::kMlp ? SmallMlpJob() : SmallDecoderJob(shape == Shape::kTied); }
+
+ModelGraph GraphOf(const Job& job) {
+  absl::StatusOr<ModelGraph> graph = BuildModel(job.model, GraphOptionsFor(job, GraphMode::kTraining));
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+CommunicationSummary Communicate(const ModelGraph& graph, const StepOptions& options) {
+  const absl::StatusOr<CompiledStep> step = CompileStep(graph, options, ScratchOnlyOps());
+  EXPECT_TRUE(step.ok()) << step.status();
+  return SummarizeCommunication(step->program, options.ranks);
+}
+
+constexpr int64_t kLayers = 3;
+// Embedding, blocks, head: in a tied model embedding and head are one flat group.
+int64_t Groups(Shape shape) { return kLayers + (shape == Shape::kTied ? 1 : 2); }
+
+// Per unit and step, times K where the table says K: what a block, what the embedding and the head together count.
+struct Row {
+  Strategy strategy;
+  Schedule schedule;
+  bool reshard = true;
+  int64_t block_gathers, block_reductions;
+  int64_t ends_gathers, ends_reductions;            // Embedding + head, untied.
+  int64_t tied_ends_gathers, tied_ends_reductions;  // The one group of both.
+  int64_t group_all_reduces = 0;                    // Of every group.
+};
+
+std::vector<Row> Table(int64_t k) {
+  using enum Strategy;
+  using enum Schedule;
+  return {
+      {kFull, kSharded, true, 2 * k, k, k + k, k + k, 2 * k, 2 * k},
+      {kFull, kDeferred, true, 2 * k, 1, k + k, 1 + 1, 2 * k, 1},
+      {kFull, kLayered, true, 2, 1, 1 + 1, 1 + 1, 2, 2},
+      // Kept gathered after forward. A tied pair is gathered once, and reduced by each of its two units.
+      {kFull, kSharded, false, k, k, k + k, k + k, k, 2 * k},
+      {kFull, kDeferred, false, k, 1, k + k, 1 + 1, k, 1},
+      {kFull, kLayered, false, 1, 1, 1 + 1, 1 + 1, 1, 2},
+      // The gather follows AdamW.
+      {kGradients, kSharded, true, 1, k, 1 + 1, k + k, 1, 2 * k},
+      {kGradients, kLayered, true, 1, 1, 1 + 1, 1 + 1, 1, 2},
+      {kOptimizer, kDeferred, true, 1, 1, 1 + 1, 1 + 1, 1, 1},
+      {kOptimizer, kLayered, true, 1, 1, 1 + 1, 1 + 1, 1, 1},
+      {kNone, kDeferred, true, 0, 0, 0, 0, 0, 0, 1},
+      {kNone, kLayered, true, 0, 0, 0, 0, 0, 0, 1},
+  };
+}
+
+std::string Label(const Row& row, const StepOptions& o) {
+  return absl::StrCat(ToString(row.strategy), " ", ToString(row.schedule), row.reshard ? "" : ", not resharded", ", K = ",
+                      o.micro_batches, ", W = ", o.ranks, ", prefetch ", o.prefetch, ", ", ToString(o.retention.preset));
+}
+
+class CollectivesTest : public testing::TestWithParam<Shape> {};
+
+TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
+  const ModelGraph graph = GraphOf(JobOf(GetParam()));
+  const bool tied = GetParam() == Shape::kTied;
+  for (int64_t k : {1, 2, 5}) {
+    for (const Row& row : Table(k)) {
+      for (int64_t ranks : {2, 5}) {
+        for (int64_t prefetch : {0, 1, 3}) {
+          for (RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
+            StepOptions options;
+            options.strategy = row.strategy;
+            options.schedule = row.schedule;
+            options.reshard_after_forward = row.reshard;
+            options.ranks = ranks;
+            options.micro_batches = k;
+            options.prefetch = prefetch;
+            options.retention.preset = preset;
+            const CommunicationSummary c = Communicate(graph, options);
+            const std::string label = Label(row, options);
+            EXPECT_EQ(c.gathers, kLayers * row.block_gathers + (tied ? row.tied_ends_gathers : row.ends_gathers)) << label;
+            EXPECT_EQ(c.reductions, kLayers * row.block_reductions +
+                                        (tied ? row.tied_ends_reductions : row.ends_reductions)) << label;
+            // Besides: the count of valid tokens, and {loss sum, squared norm, non-finite}.
+            EXPECT_EQ(c.all_reduces, Groups(GetParam()) * row.group_all_reduces + 2) << label;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectivesTest, OneRankCommunicatesNothing) {
+  const ModelGraph graph = GraphOf(JobOf(GetParam()));
+  for (const Row& row : Table(3)) {
+    StepOptions options;
+    options.strategy = row.strategy;
+    options.schedule = row.schedule;
+    options.reshard_after_forward = row.reshard;
+    options.micro_batches = 3;
+    const CommunicationSummary c = Communicate(graph, options);
+    EXPECT_EQ(c.gathers + c.reductions + c.all_reduces, 0) << Label(row, options);
+    EXPECT_EQ(c.sent_bytes, 0) << Label(row, options);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CollectivesTest, testing::Values(Shape::kUntied, Shape::kTied, Shape::kMlp),
+                         [](const auto& info) {
+                           return info.param == Shape::kMlp ? "Mlp" : info.param == Shape::kTied ? "Tied" : "Untied";
+                         });
+
+TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
+  Job job = SmallDecoderJob(false);
+  job.precision.compute = ComputePrecision::kBFloat16;
+  const ModelGraph graph = GraphOf(job);
+  StepOptions options = StepOptionsFor(job);
+  options.schedule = Schedule::kDeferred;
+  ASSERT_EQ(options.micro_batches, 4);  // 40 sequences over 5 ranks, 2 at a time.
+  int64_t gathered = 0, reduced = 0;
+  for (const ParameterGroup& group : graph.groups) {
+    std::vector<ShardLayout::Entry> entries;
+    for (ParameterId id : group.parameters) entries.push_back({graph.parameters[id].name, graph.parameters[id].shape});
+    const int64_t elements = ShardLayout::Create(entries, 5)->padded_elements();
+    const bool block = group.name.substr(0, 6) == "blocks";
+    gathered += 2 * elements * (block ? 2 * 4 : 4);  // bf16; blocks in forward and backward of each micro-batch.
+    reduced += 4 * elements;                          // fp32; once.
+  }
+  const CommunicationSummary c = Communicate(graph, options);
+  EXPECT_EQ(c.gathered_bytes, gathered);
+  EXPECT_EQ(c.reduced_bytes, reduced);
+  EXPECT_EQ(c.all_reduced_bytes, 8 + 3 * 8);  // An i64 count, three f64 totals.
+  // A ring of five passes on four fifths of every vector, and of an all-reduced one twice.
+  EXPECT_EQ(c.sent_bytes, 4 * (gathered + reduced + 2 * (8 + 3 * 8)) / 5);
+}
+
+TEST(Communication, RefusedCombinationsNameTheRightOne) {
+  const auto message = [](Strategy strategy, Schedule schedule) {
+    return std::string(CheckCombination(strategy, schedule).message());
+  };
+  EXPECT_NE(message(Strategy::kGradients, Schedule::kDeferred).find("OPTIMIZER"), std::string::npos);
+  EXPECT_NE(message(Strategy::kOptimizer, Schedule::kSharded).find("GRADIENTS"), std::string::npos);
+  EXPECT_NE(message(Strategy::kNone, Schedule::kSharded).find("GRADIENTS"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,175 @@
+#include "engine/planner/explain.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "engine/memory/report.h"
+#include "engine/planner/text.h"
+#include "gtest/gtest.h"
+#include "tests/engine/planner/planner_jobs.h"
+
+namespace shale {
+namespace {
+
+JobPlan Plan(const Job& job) {
+  absl::StatusOr<JobPlan> plan = PlanJob(job, ScratchOnlyOps());
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+std::string Explain(const Job& job) {
+  absl::StatusOr<std::string> text = ExplainText(job, Plan(job), ScratchOnlyOps());
+  EXPECT_TRUE(text.ok()) << text.status();
+  return *std::move(text);
+}
+
+// The words of the text with single spaces, so that line breaks do not matter.
+std::string Flat(const std::string& text) {
+  std::string flat;
+  for (absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+    absl::StrAppend(&flat, flat.empty() ? "" : " ", word);
+  }
+  return flat;
+}
+
+// The table row that starts with `name`, after `title`.
+std::string Row(const std::string& text, absl::string_view title, absl::string_view name) {
+  bool found = false;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    found |= absl::StartsWith(line, title);
+    if (found && absl::StartsWith(line, absl::StrCat("  ", name, " "))) return Flat(std::string(line));
+  }
+  return "";
+}
+
+Job Named(Schedule schedule) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.schedule = schedule;
+  return job;
+}
+
+TEST(Explain, MicroBatchesAddNothingUnlessLayered) {
+  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred}) {
+    EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(schedule))), "accumulating adds nothing"));
+  }
+  Job job = Named(Schedule::kLayered);
+  const int64_t four = Plan(job).arena_bytes;
+  const std::string text = Flat(Explain(job));
+  job.batch.global_batch = 10;
+  const int64_t one = Plan(job).arena_bytes;
+  EXPECT_TRUE(absl::StrContains(text, absl::StrCat("With K = 4 micro-batches a step one rank needs ", FormatBytes(four),
+                                                   ", with one ", FormatBytes(one), ": accumulating adds ",
+                                                   FormatBytes(four - one))))
+      << text;
+}
+
+TEST(Explain, RetentionsShowWhatTheirOwnPlansNeed) {
+  Job job = Named(Schedule::kSharded);
+  const std::string text = Explain(job);
+  const int64_t keep_all = Plan(job).arena_bytes;
+  for (RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
+                                 RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
+    job.memory.retention = preset;
+    const JobPlan plan = Plan(job);
+    const FlopsSummary flops = SummarizeFlops(plan.train.step.program);
+    const std::string saved = plan.arena_bytes == keep_all
+                                  ? "the same"
+                                  : absl::StrCat("saves ", FormatBytes(keep_all - plan.arena_bytes));
+    EXPECT_EQ(Row(text, "What each retention", std::string(ToString(preset))),
+              absl::StrCat(ToString(preset), " ", FormatBytes(plan.arena_bytes), " ", saved, " ",
+                           FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward),
+                           ")"));
+  }
+}
+
+TEST(Explain, NoSyncHoldsTheGradientsOfTheWholeModel) {
+  Job job = Named(Schedule::kSharded);
+  const JobPlan own = Plan(job);
+  const std::string text = Explain(job);
+  // 12 columns; three blocks, embedding and head of 50 rows, final norm.
+  const int64_t block = 12 * 24 + 12 * 12 + 12 * 40 + 20 * 12 + 2 * 12, parameters = 3 * block + 2 * 50 * 12 + 12;
+  EXPECT_TRUE(absl::StrContains(Flat(text), absl::StrCat("all ", WithCommas(parameters), " parameters in fp32 on every rank, ",
+                                                         FormatBytes(4 * parameters))))
+      << text;
+  const JobPlan deferred = Plan(Named(Schedule::kDeferred));
+  EXPECT_EQ(Row(text, "What accumulating", "DEFERRED"),
+            absl::StrCat("DEFERRED ", FormatBytes(deferred.arena_bytes), " adds ",
+                         FormatBytes(deferred.arena_bytes - own.arena_bytes), " ",
+                         FormatBytes(SummarizeCommunication(deferred.train.step.program, 5).sent_bytes)));
+}
+
+TEST(Explain, NoSyncOfGradientsIsStrategyOptimizer) {
+  Job job = Named(Schedule::kSharded);
+  job.sharding.strategy = Strategy::kGradients;
+  const std::string text = Explain(job);
+  job.sharding.strategy = Strategy::kOptimizer;
+  job.sharding.schedule = Schedule::kDeferred;
+  EXPECT_TRUE(absl::StrContains(Row(text, "What accumulating", "DEFERRED with strategy OPTIMIZER"),
+                                FormatBytes(Plan(job).arena_bytes)))
+      << text;
+}
+
+TEST(Explain, TheOptimizerStepAddsNothing) {
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(Schedule::kSharded))), "it adds nothing"));
+}
+
+TEST(Explain, CategoriesAddUpToThePeak) {
+  const Job job = Named(Schedule::kSharded);
+  const JobPlan plan = Plan(job);
+  const std::string text = Explain(job);
+  for (int c = 0; c < kBufferCategories; ++c) {
+    const int64_t bytes = plan.train.memory.bytes_at_peak[c];
+    const std::string row = Row(text, "Where every byte goes", ToString(static_cast<BufferCategory>(c)));
+    EXPECT_EQ(row.empty(), bytes == 0) << row;
+    EXPECT_TRUE(bytes == 0 || absl::StrContains(row, FormatBytes(bytes))) << row;
+  }
+}
+
+TEST(Explain, OneRankHasNobodyToSynchroniseWith) {
+  Job job = SmallMlpJob();
+  job.sharding.ranks = 1;
+  EXPECT_TRUE(absl::StrContains(Explain(job), "one rank has nobody to synchronise with"));
+}
+
+TEST(PlanText, NamesWhatWasDecided) {
+  const Job job = SmallDecoderJob(false);
+  const JobPlan plan = Plan(job);
+  const std::string text = Flat(PlanText(job, plan));
+  for (const std::string& part :
+       {std::string("Plan of small"), absl::StrCat("schedule ", ToString(plan.options.schedule), ": ", plan.schedule_reason),
+        std::string("40 sequences of 7 tokens a step: 5 ranks x 4 micro-batches x 2 sequences"),
+        absl::StrCat(WithCommas(plan.arena_bytes), " bytes"), std::string("memory")}) {
+    EXPECT_TRUE(absl::StrContains(text, part)) << part << " in\n" << text;
+  }
+}
+
+TEST(PlanText, CountsMaskedSequences) {
+  Job job = SmallDecoderJob(false);
+  job.batch.global_batch = 33;
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "of which 7 are masked"));
+}
+
+TEST(Text, NumbersAsPeopleReadThem) {
+  EXPECT_EQ(WithCommas(0), "0");
+  EXPECT_EQ(WithCommas(999), "999");
+  EXPECT_EQ(WithCommas(1234567), "1,234,567");
+  EXPECT_EQ(WithCommas(-123456), "-123,456");
+  EXPECT_EQ(FormatFlops(0), "0 FLOP");
+  EXPECT_EQ(FormatFlops(999.4), "999 FLOP");
+  EXPECT_EQ(FormatFlops(1e3), "1.00 kFLOP");
+  EXPECT_EQ(FormatFlops(45.67e12), "45.7 TFLOP");
+  EXPECT_EQ(FormatFlops(999.7e12), "1.00 PFLOP");
+  EXPECT_EQ(Percent(1, 8), "12.5 %");
+  EXPECT_EQ(Percent(1, 0), "0 %");
+  EXPECT_EQ(Plural(1, "batch"), "1 batch");
+  EXPECT_EQ(Plural(2000, "batch"), "2,000 batches");
+  EXPECT_EQ(Plural(2, "rank"), "2 ranks");
+  EXPECT_EQ(Paragraph("one two  three", 7), "one two\nthree\n");
+  EXPECT_EQ(Table({{"a", "1", "x"}, {"bb", "22"}}), "  a    1  x\n  bb  22\n");
+}
+
+}  // namespace
+}  // namespace shale

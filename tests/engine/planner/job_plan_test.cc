@@ -1,0 +1,236 @@
+#include "engine/planner/job_plan.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "engine/config/parse.h"
+#include "engine/config/print.h"
+#include "engine/memory/report.h"
+#include "gtest/gtest.h"
+#include "tests/engine/planner/planner_jobs.h"
+
+namespace shale {
+namespace {
+
+JobPlan Plan(const Job& job) {
+  absl::StatusOr<JobPlan> plan = PlanJob(job, ScratchOnlyOps());
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+std::string Refusal(const Job& job) {
+  const absl::StatusOr<JobPlan> plan = PlanJob(job, ScratchOnlyOps());
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted) << plan.status();
+  return std::string(plan.status().message());
+}
+
+TEST(AutoSchedule, TakesTheLeastCommunicationThatFits) {
+  Job job = SmallDecoderJob(false);
+  const JobPlan unlimited = Plan(job);
+  ASSERT_EQ(unlimited.candidates.size(), 3);
+  // 2K gathers and K reductions, 2K and 1, 2 and 1.
+  EXPECT_EQ(unlimited.options.schedule, Schedule::kLayered);
+  std::vector<int64_t> peaks;
+  for (const ScheduleCandidate& c : unlimited.candidates) {
+    ASSERT_TRUE(c.status.ok()) << c.status;
+    peaks.push_back(c.peak_bytes);
+  }
+  for (int64_t budget : peaks) {
+    const ScheduleCandidate* best = nullptr;
+    for (const ScheduleCandidate& c : unlimited.candidates) {
+      if (c.peak_bytes > budget) continue;
+      if (best == nullptr || c.communicated_bytes < best->communicated_bytes) best = &c;
+    }
+    job.memory.budget_bytes = budget;
+    const JobPlan plan = Plan(job);
+    EXPECT_EQ(plan.options.schedule, best->schedule) << budget;
+    EXPECT_EQ(plan.arena_bytes, best->peak_bytes);
+    EXPECT_LE(plan.arena_bytes, budget);
+  }
+  // The least of all communicates most: nothing is accumulated unsharded, nothing kept for several micro-batches.
+  job.memory.budget_bytes = *std::min_element(peaks.begin(), peaks.end());
+  EXPECT_EQ(Plan(job).options.schedule, Schedule::kSharded);
+}
+
+TEST(AutoSchedule, SaysWhyWithTheNumbersOfTheOthers) {
+  Job job = SmallDecoderJob(false);
+  const JobPlan plan = Plan(job);
+  for (const ScheduleCandidate& c : plan.candidates) {
+    EXPECT_TRUE(absl::StrContains(plan.schedule_reason, FormatBytes(c.peak_bytes))) << plan.schedule_reason;
+    EXPECT_TRUE(absl::StrContains(plan.schedule_reason, FormatBytes(c.communicated_bytes))) << plan.schedule_reason;
+  }
+  job.sharding.schedule = Schedule::kSharded;
+  EXPECT_EQ(Plan(job).schedule_reason, "the job names it");
+}
+
+TEST(AutoSchedule, WithEqualCommunicationTakesTheLeastMemory) {
+  // One micro-batch: every schedule gathers twice and reduces once.
+  Job job = SmallDecoderJob(false);
+  job.batch.global_batch = 10;
+  const JobPlan plan = Plan(job);
+  ASSERT_EQ(plan.options.micro_batches, 1);
+  for (const ScheduleCandidate& c : plan.candidates) {
+    EXPECT_EQ(c.communicated_bytes, plan.candidates[0].communicated_bytes);
+    EXPECT_LE(plan.arena_bytes, c.peak_bytes);
+  }
+}
+
+TEST(AutoSchedule, PassesOverWhatTheStrategyDoesNotHave) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.strategy = Strategy::kOptimizer;
+  const JobPlan plan = Plan(job);
+  EXPECT_EQ(plan.candidates[0].schedule, Schedule::kSharded);
+  EXPECT_FALSE(plan.candidates[0].status.ok());
+  EXPECT_NE(plan.options.schedule, Schedule::kSharded);
+  job.sharding.schedule = Schedule::kSharded;
+  EXPECT_EQ(PlanJob(job, ScratchOnlyOps()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(AutoSchedule, OneRankTakesTheLeastMemory) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.ranks = 1;
+  const JobPlan plan = Plan(job);
+  EXPECT_EQ(plan.options.schedule, Schedule::kSharded);
+  for (const ScheduleCandidate& c : plan.candidates) EXPECT_EQ(c.communicated_bytes, 0);
+}
+
+TEST(Plan, EvaluationUsesTheSamePersistentBytes) {
+  for (Strategy strategy : {Strategy::kNone, Strategy::kOptimizer, Strategy::kGradients, Strategy::kFull}) {
+    Job job = SmallDecoderJob(true);
+    job.sharding.strategy = strategy;
+    const JobPlan plan = Plan(job);
+    EXPECT_EQ(plan.arena_bytes, std::max(plan.train.memory.peak_bytes, plan.evaluate.memory.peak_bytes));
+    const absl::StatusOr<PlannedProgram> logits =
+        PlanProgram(job, plan.options, GraphMode::kLogits, ScratchOnlyOps());
+    ASSERT_TRUE(logits.ok()) << logits.status();
+    for (const PlannedProgram* other : {&plan.evaluate, &*logits}) {
+      EXPECT_EQ(other->memory.persistent_bytes, plan.train.memory.persistent_bytes);
+      for (size_t b = 0; b < plan.train.step.program.buffers.size(); ++b) {
+        const Buffer& buffer = plan.train.step.program.buffers[b];
+        if (!buffer.persistent) break;
+        EXPECT_EQ(other->step.program.buffers[b].name, buffer.name);
+        EXPECT_EQ(other->step.program.buffers[b].size_bytes(), buffer.size_bytes());
+        EXPECT_EQ(other->memory.addresses[b], plan.train.memory.addresses[b]);
+      }
+    }
+  }
+}
+
+TEST(Plan, TakesTheSameMemoryForEveryNumberOfMicroBatches) {
+  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred}) {
+    Job job = SmallDecoderJob(false);
+    job.sharding.schedule = schedule;
+    job.batch.global_batch = 10;
+    const int64_t one = Plan(job).arena_bytes;
+    for (int64_t k : {2, 3, 1000}) {
+      job.batch.global_batch = 10 * k;
+      EXPECT_EQ(Plan(job).arena_bytes, one) << ToString(schedule) << " K = " << k;
+    }
+  }
+}
+
+// The settings after "fits with", as --set takes them.
+std::vector<std::string> SettingsIn(const std::string& message) {
+  std::vector<std::string> settings;
+  for (absl::string_view word : absl::StrSplit(message, absl::ByAnyChar(" ,;"), absl::SkipEmpty())) {
+    if (absl::StrContains(word, '=')) settings.emplace_back(word);
+  }
+  return settings;
+}
+
+TEST(Budget, RefusesWithNumbersAndSettingsThatReallyFit) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.schedule = Schedule::kLayered;
+  job.sharding.strategy = Strategy::kGradients;
+  const int64_t needs = Plan(job).arena_bytes;
+  job.memory.budget_bytes = needs - 1;
+  const std::string message = Refusal(job);
+  EXPECT_TRUE(absl::StartsWith(message, absl::StrCat("needs ", FormatBytes(needs), " per rank, budget ",
+                                                     FormatBytes(needs - 1), ", 1 B too little; fits with ")))
+      << message;
+  const std::vector<std::string> settings = SettingsIn(message);
+  for (const char* field : {"memory.retention=", "sharding.schedule=", "sharding.strategy=FULL", "batch.micro_batch=1"}) {
+    EXPECT_TRUE(std::any_of(settings.begin(), settings.end(),
+                            [&](const std::string& s) { return absl::StartsWith(s, field); }))
+        << field << " in " << message;
+  }
+  for (const std::string& setting : settings) {
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", {setting});
+    ASSERT_TRUE(changed.ok()) << setting << ": " << changed.status();
+    const JobPlan plan = Plan(*changed);
+    EXPECT_LE(plan.arena_bytes, needs - 1) << setting;
+    EXPECT_TRUE(absl::StrContains(message, absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), ")")))
+        << setting << " needs " << FormatBytes(plan.arena_bytes) << ": " << message;
+  }
+}
+
+TEST(Budget, NamesSeveralSettingsTogetherWhenNoneSuffices) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.strategy = Strategy::kNone;
+  job.sharding.schedule = Schedule::kDeferred;
+  job.sharding.ranks = 2;
+  // What everything together needs is what fits at least.
+  job.memory.budget_bytes = 1;
+  const std::string hopeless = Refusal(job);
+  EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with memory.retention=BLOCK, ")) << hopeless;
+  Job all = job;
+  all.memory.budget_bytes = int64_t{1} << 40;
+  const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(all), "job", SettingsIn(hopeless));
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  job.memory.budget_bytes = Plan(*changed).arena_bytes;
+  const std::string message = Refusal(job);
+  EXPECT_TRUE(absl::StrContains(message, "no single change suffices, together these do: ")) << message;
+  EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes), ")"))) << message;
+}
+
+TEST(Budget, IsDividedByTheRanksOfThisMachineUnlessNamed) {
+  Job job = SmallDecoderJob(false);
+  EXPECT_EQ(BudgetBytes(job), int64_t{1} << 40);
+  job.memory.budget_bytes = 0;
+  job.sharding.ranks = 1;
+  const int64_t all = BudgetBytes(job);
+  EXPECT_GT(all, 0);
+  job.sharding.ranks = 3;
+  EXPECT_EQ(BudgetBytes(job), all / 3);
+}
+
+TEST(Hostile, SizesBeyondAnyMachineAreRefused) {
+  Job job = SmallDecoderJob(false);
+  job.batch.micro_batch = 1 << 20;
+  job.batch.sequence_length = 1 << 24;
+  std::get<DecoderConfig>(job.model).hidden = 1 << 26;
+  EXPECT_EQ(PlanJob(job, ScratchOnlyOps()).status().code(), absl::StatusCode::kInvalidArgument);
+
+  // Tokens so many that chunks of the loss would be more instructions than a program can have.
+  job = SmallDecoderJob(false);
+  job.batch.sequence_length = 1 << 24;
+  job.memory.loss_chunk_tokens = 1;
+  EXPECT_EQ(PlanJob(job, ScratchOnlyOps()).status().code(), absl::StatusCode::kInvalidArgument);
+
+  job = SmallDecoderJob(false);
+  std::get<DecoderConfig>(job.model).layers = 1 << 16;
+  EXPECT_EQ(PlanJob(job, ScratchOnlyOps()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Hostile, ManyMicroBatchesOnlyRuleOutLayered) {
+  Job job = SmallDecoderJob(false);
+  job.batch.global_batch = int64_t{1} << 58;
+  const JobPlan plan = Plan(job);
+  EXPECT_NE(plan.options.schedule, Schedule::kLayered);
+  EXPECT_FALSE(plan.candidates[2].status.ok());
+}
+
+TEST(Hostile, AnUnknownVocabularyIsRefused) {
+  Job job = SmallDecoderJob(false);
+  std::get<DecoderConfig>(job.model).vocabulary = 0;
+  const absl::Status status = PlanJob(job, ScratchOnlyOps()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "model.decoder.vocabulary")) << status;
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,56 @@
+// Small jobs, and ops that are asked for scratch sizes only.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/config/job.h"
+#include "kernels/op_backend.h"
+
+namespace shale {
+
+// Every op wants 1000 bytes of scratch, and none can run.
+class ScratchOnlyOps : public Ops {
+ public:
+  int64_t ScratchBytes(const Op&) const override { return 1000; }
+
+ protected:
+  absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
+};
+
+// Sizes that nothing divides: five ranks share parameters of 12, 20 and 28 columns.
+inline Job SmallDecoderJob(bool tied) {
+  Job job;
+  job.name = "small";
+  DecoderConfig model;
+  model.vocabulary = 50;
+  model.width = 12;
+  model.layers = 3;
+  model.heads = 2;
+  model.kv_heads = 1;
+  model.head_width = 6;
+  model.hidden = 20;
+  model.max_positions = 16;
+  model.tied_head = tied;
+  job.model = model;
+  job.data.path = "/nowhere";
+  job.batch = {.global_batch = 40, .micro_batch = 2, .sequence_length = 7};
+  job.sharding.ranks = 5;
+  job.memory.loss_chunk_tokens = 4;
+  job.memory.budget_bytes = int64_t{1} << 40;
+  job.schedule.steps = 1;
+  job.telemetry.run_folder = "runs/small";
+  return job;
+}
+
+inline Job SmallMlpJob() {
+  Job job = SmallDecoderJob(false);
+  MlpConfig model;
+  model.vocabulary = 50;
+  model.embedding = 6;
+  model.hidden = 28;
+  model.layers = 3;
+  job.model = model;
+  return job;
+}
+
+}  // namespace shale

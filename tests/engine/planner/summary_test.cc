@@ -1,0 +1,113 @@
+#include "engine/planner/summary.h"
+
+#include <limits>
+
+#include "engine/model/model.h"
+#include "engine/planner/job_plan.h"
+#include "gtest/gtest.h"
+#include "tests/engine/planner/planner_jobs.h"
+
+namespace shale {
+namespace {
+
+ModelGraph GraphOf(const Job& job) {
+  absl::StatusOr<ModelGraph> graph = BuildModel(job.model, GraphOptionsFor(job, GraphMode::kTraining));
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+FlopsSummary Flops(const Job& job, RetentionPreset preset, Schedule schedule = Schedule::kSharded) {
+  StepOptions options = StepOptionsFor(job);
+  options.schedule = schedule;
+  options.retention.preset = preset;
+  return SummarizeFlops(CompileStep(GraphOf(job), options, ScratchOnlyOps())->program);
+}
+
+// Of SmallDecoderJob: one rank runs 4 micro-batches of 2 sequences of 7 tokens.
+constexpr double kTokens = 4 * 2 * 7;
+constexpr double kC = 12, kH = 2, kG = 1, kD = 6, kF = 20, kV = 50, kL = 3, kS = 7;
+constexpr double kQkv = kC * (kH + 2 * kG) * kD, kProjection = kH * kD * kC, kUp = kC * 2 * kF, kDown = kF * kC;
+// Causal: query i sees i + 1 keys. q k^T and p v, two operations a product.
+constexpr double kAttentionForward = 4 * kH * kD * (kS + 1) / 2;
+
+TEST(Flops, FollowFromTheShapes) {
+  const FlopsSummary f = Flops(SmallDecoderJob(false), RetentionPreset::kKeepAll);
+  const double products = 2 * kTokens * (kL * (kQkv + kProjection + kUp + kDown) + kV * kC);
+  EXPECT_DOUBLE_EQ(f.forward, products + kTokens * kL * kAttentionForward);
+  // Two products for each of forward; attention's scores once more, then four.
+  EXPECT_DOUBLE_EQ(f.backward, 2 * products + kTokens * kL * 2.5 * kAttentionForward);
+  EXPECT_EQ(f.recompute, 0);
+}
+
+TEST(Flops, BlockRetentionRunsABlockAgainUpToWhatBackwardReads) {
+  // The last product of a block feeds an addition only: nobody reads it in backward.
+  const double again = kTokens * kL * (2 * (kQkv + kProjection + kUp) + kAttentionForward);
+  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
+    const FlopsSummary f = Flops(SmallDecoderJob(false), RetentionPreset::kBlock, schedule);
+    EXPECT_DOUBLE_EQ(f.recompute, again) << ToString(schedule);
+    const FlopsSummary keep = Flops(SmallDecoderJob(false), RetentionPreset::kKeepAll);
+    EXPECT_DOUBLE_EQ(f.forward, keep.forward);
+    EXPECT_DOUBLE_EQ(f.backward, keep.backward);
+  }
+}
+
+TEST(Flops, CheapRetentionRunsNoProductAgain) {
+  EXPECT_EQ(Flops(SmallDecoderJob(false), RetentionPreset::kCheap).recompute, 0);
+}
+
+TEST(ModelFlopsPerToken, LeavesOutTablesThatAreOnlyLookedUp) {
+  Job job = SmallDecoderJob(false);
+  // Projections, three pairs of... each block has two norms; then the final norm and the head.
+  const double block = kQkv + kProjection + kUp + kDown + 2 * kC;
+  const double expected = 6 * (kL * block + kC + kV * kC) + 6 * kL * kH * kD * kS;
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), expected);
+  // A tied table is the head too.
+  job = SmallDecoderJob(true);
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), expected);
+}
+
+TEST(ModelFlopsPerToken, IsThatOfGpt2) {
+  Job job = SmallDecoderJob(true);
+  DecoderConfig gpt2;
+  gpt2.vocabulary = 50257;
+  gpt2.width = 768;
+  gpt2.layers = gpt2.heads = gpt2.kv_heads = 12;
+  gpt2.head_width = 64;
+  gpt2.hidden = 3072;
+  gpt2.max_positions = 1024;
+  gpt2.norm = NormKind::kLayerNorm;
+  gpt2.position = PositionKind::kLearned;
+  gpt2.activation = Activation::kGeluTanh;
+  gpt2.tied_head = gpt2.qkv_bias = gpt2.linear_bias = true;
+  job.model = gpt2;
+  job.batch.sequence_length = 1024;
+  const ModelGraph graph = GraphOf(job);
+  EXPECT_EQ(CountParameters(graph), 124439808);
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, graph), 6.0 * (124439808 - 1024 * 768) + 6.0 * 12 * 768 * 1024);
+}
+
+TEST(ModelFlopsPerToken, AWindowShortensAttention) {
+  Job job = SmallDecoderJob(false);
+  const double causal = ModelFlopsPerToken(job, GraphOf(job));
+  auto& model = std::get<DecoderConfig>(job.model);
+  model.attention_window = 7;
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), causal);
+  model.attention_window = 3;
+  // On average 3 - 9 / 14 keys of 3.5.
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), causal - 12 * kL * kH * kD * (3.5 - (3 - 9.0 / 14)));
+}
+
+TEST(Summaries, StopAtTheLargestNumberInsteadOfWrappingAround) {
+  StepProgram program;
+  const Tensor full = Tensor::Contiguous(DType::kFloat32, {int64_t{1} << 58});
+  program.instructions.resize(1);
+  program.instructions[0].action = Collective{.kind = CollectiveKind::kAllGather, .local = full, .full = full};
+  program.sections = {{0, 1, int64_t{1} << 40}};
+  const CommunicationSummary c = SummarizeCommunication(program, 1 << 20);
+  EXPECT_EQ(c.gathers, int64_t{1} << 40);
+  EXPECT_EQ(c.gathered_bytes, std::numeric_limits<int64_t>::max());
+  EXPECT_GT(c.sent_bytes, std::numeric_limits<int64_t>::max() / 2);
+}
+
+}  // namespace
+}  // namespace shale

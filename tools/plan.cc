@@ -1,0 +1,121 @@
+// plan: what a job would need, without running it and without its data.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "engine/config/parse.h"
+#include "engine/data/token_source.h"
+#include "engine/memory/report.h"
+#include "engine/planner/explain.h"
+#include "engine/planner/job_plan.h"
+#include "engine/runtime/world.h"
+#include "tools/command_line.h"
+
+namespace shale {
+namespace {
+
+struct Flags {
+  std::string job;
+  std::vector<std::string> set;
+  int64_t ranks = 0;
+  bool explain = false;
+  bool dump_program = false;
+};
+
+TokenFormat FormatOf(const DataConfig& data) {
+  switch (data.format) {
+    case DataFormat::kText: return TokenFormat::kText;
+    case DataFormat::kLlmc: return TokenFormat::kLlmc;
+    case DataFormat::kByContent: break;
+  }
+  return TokenFormat::kByContent;
+}
+
+// A job that leaves its vocabulary to the data has that of its bytes, or of the data if it is here.
+absl::Status DecideVocabulary(Job& job) {
+  if (Vocabulary(job.model) > 0) return absl::OkStatus();
+  int64_t vocabulary = 256;
+  if (job.data.format != DataFormat::kText) {
+    const absl::StatusOr<TokenSource> data = TokenSource::Open(job.data.path, FormatOf(job.data));
+    if (!data.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the job leaves its vocabulary to its data, which cannot be read (", data.status().message(),
+          "); add --set model.", std::holds_alternative<MlpConfig>(job.model) ? "mlp" : "decoder",
+          ".vocabulary=N, or --set data.format=TEXT if it is text"));
+    }
+    vocabulary = data->vocabulary();
+  }
+  std::visit([&](auto& model) { model.vocabulary = vocabulary; }, job.model);
+  return ValidateJob(job);
+}
+
+// As PlanJob; but a job that names no budget is often to run elsewhere, so that where this machine is too small it is
+// planned without a limit, and `remark` says so.
+absl::StatusOr<JobPlan> Plan(const Job& job, const Ops& ops, std::string& remark) {
+  if (job.memory.budget_bytes > 0) return PlanJob(job, ops);
+  Job unlimited = job;
+  unlimited.memory.budget_bytes = kNoBudget;
+  absl::StatusOr<JobPlan> plan = PlanJob(unlimited, ops);
+  if (!plan.ok()) return plan;
+  int64_t least = plan->arena_bytes;
+  for (const ScheduleCandidate& c : plan->candidates) {
+    if (c.status.ok()) least = std::min(least, c.peak_bytes);
+  }
+  if (least <= BudgetBytes(job)) return PlanJob(job, ops);
+  remark = absl::StrCat("This machine is too small for the job: a rank needs ", FormatBytes(least),
+                        ", and 80 % of the memory here, divided by ", job.sharding.ranks, ", are ",
+                        FormatBytes(BudgetBytes(job)),
+                        ".\nIt was planned without a limit; memory.budget_bytes names what a rank has where it will run.\n");
+  return plan;
+}
+
+int Fail(const absl::Status& status, int exit_code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "plan: %s\n", std::string(status.message()).c_str());
+  return exit_code;
+}
+
+int Run(const Flags& flags) {
+  std::vector<std::string> overrides = flags.set;
+  if (flags.ranks > 0) overrides.push_back(absl::StrCat("sharding.ranks=", flags.ranks));
+  absl::StatusOr<Job> job = LoadJob(flags.job, overrides);
+  if (!job.ok()) return Fail(job.status(), kExitUsage);
+  if (absl::Status status = DecideVocabulary(*job); !status.ok()) return Fail(status, kExitUsage);
+  const std::unique_ptr<Ops> ops = CreateOps(job->runtime.ops, ThreadsPerRank(*job));
+  std::string remark;
+  const absl::StatusOr<JobPlan> plan = Plan(*job, *ops, remark);
+  if (!plan.ok()) return Fail(plan.status(), kExitUsage);
+  std::fputs(PlanText(*job, *plan).c_str(), stdout);
+  if (!remark.empty()) std::printf("\n%s", remark.c_str());
+  if (flags.explain) {
+    const absl::StatusOr<std::string> text = ExplainText(*job, *plan, *ops);
+    if (!text.ok()) return Fail(text.status(), kExitFailed);
+    std::printf("\n%s", text->c_str());
+  }
+  if (flags.dump_program) std::printf("\n%s", DumpProgram(plan->train.step.program).c_str());
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::Flags flags;
+  shale::CommandLine line("plan",
+                          "Compiles the program of a job and plans its memory, for any number of ranks and without "
+                          "running anything: memory by category, communication, arithmetic. The job's data need not exist.");
+  line.Text("job", "FILE", "The job spec, text or binary.", &flags.job).Required();
+  line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3. May be repeated.",
+            &flags.set);
+  line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
+  line.Switch("explain", "Also what micro-batches, the optimizer step, retention, no_sync and other strategies cost.",
+              &flags.explain);
+  line.Switch("dump_program", "Also the training program, instruction by instruction.", &flags.dump_program);
+  line.Footer("A job that does not fit memory.budget_bytes is refused, with the settings that would make it fit.");
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  return shale::Run(flags);
+}
