@@ -11,7 +11,7 @@ namespace {
 class CpuOps : public HostOps {
  public:
   explicit CpuOps(const CpuOptions& options)
-      : context_{.threads = options.threads, .products = cpu::CreateProducts(options.threads)} {}
+      : context_{.threads = options.threads, .products = std::make_shared<cpu::Products>(options.threads)} {}
 
   int64_t ScratchBytes(const Op& op) const override {
     return std::visit([&](const auto& o) { return cpu::ScratchBytesOf(o, context_); }, op);

@@ -19,7 +19,8 @@ inline constexpr int64_t kRedZoneBytes = 512;
 // Slice of a wider one: what lies between its rows is then watched like a red zone.
 class TestMemory {
  public:
-  explicit TestMemory(uint64_t seed = 1) : seed_(seed) {}
+  TestMemory() = default;
+  explicit TestMemory(uint64_t seed) : seed_(seed) {}
 
   // Values drawn uniformly from [low, high), rounded to `dtype` (a floating one).
   Tensor Random(DType dtype, std::initializer_list<int64_t> shape, double low = -1, double high = 1);
@@ -41,7 +42,7 @@ class TestMemory {
   Tensor Allocate(DType dtype, std::initializer_list<int64_t> shape);
   double Uniform(double low, double high);
 
-  uint64_t seed_;
+  uint64_t seed_ = 1;
   std::vector<std::byte> image_ = std::vector<std::byte>(kRedZoneBytes, std::byte{0xC3});
   std::vector<int64_t> offsets_;  // Of buffer i in the image.
 };

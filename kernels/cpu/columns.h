@@ -1,0 +1,25 @@
+// Column sums: the gradient of a parameter that every row of a matrix shares.
+//
+// Rows are cut into blocks (at most kMostPartials, whatever the number of threads); each block adds its rows up in order
+// into a row of partial sums in scratch, and the partial sums are added up in order of blocks.
+#pragma once
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/parallel.h"
+
+namespace shale::cpu {
+
+inline constexpr int64_t kMostPartials = 64;
+
+inline Partition RowPartition(int64_t rows) { return PartitionOf(rows, /*least=*/16, kMostPartials); }
+
+// Scratch for partial sums of `columns` columns in all.
+inline int64_t ColumnScratchBytes(int64_t rows, int64_t columns) {
+  return RowPartition(rows).blocks() * columns * static_cast<int64_t>(sizeof(float));
+}
+
+// out[c] (+)= sum over b of partials[b * stride + c], for `columns` columns.
+void AddPartials(const float* partials, int64_t blocks, int64_t stride, int64_t columns, float* out, bool accumulate,
+                 int threads);
+
+}  // namespace shale::cpu

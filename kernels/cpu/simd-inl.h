@@ -1,0 +1,119 @@
+// What the Highway kernels share: loads and stores of f32 and bf16 as fp32 vectors, and loops with a remainder.
+//
+// A kernel file includes itself once per instruction set (hwy/foreach_target.h), and this header each time. Loops never
+// read or write past the end of a row: the last, partial vector goes through a buffer on the stack.
+
+#if defined(SHALE_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_SIMD_INL_H_
+#undef SHALE_KERNELS_CPU_SIMD_INL_H_
+#else
+#define SHALE_KERNELS_CPU_SIMD_INL_H_
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using Vector = hn::Vec<Floats>;
+using Bits = hn::RebindToUnsigned<Floats>;
+using HalfBits = hn::Rebind<uint16_t, Floats>;
+
+HWY_INLINE Vector Load(const float* from) { return hn::LoadU(Floats(), from); }
+HWY_INLINE Vector Load(const BFloat16* from) {
+  const auto bits = hn::PromoteTo(Bits(), hn::LoadU(HalfBits(), reinterpret_cast<const uint16_t*>(from)));
+  return hn::BitCast(Floats(), hn::ShiftLeft<16>(bits));
+}
+
+// The upper halves of 32-bit values. They fit 16 bits, so that the saturation of DemoteTo never acts.
+HWY_INLINE hn::Vec<HalfBits> UpperHalves(hn::Vec<Bits> bits) {
+  return hn::DemoteTo(HalfBits(), hn::BitCast(hn::RebindToSigned<Bits>(), hn::ShiftRight<16>(bits)));
+}
+
+// As fp32, what RoundToBFloat16 makes of `v`, in the upper halves (the lower ones are not cleared).
+HWY_INLINE hn::Vec<Bits> RoundBits(Vector v) {
+  const Bits d;
+  const auto bits = hn::BitCast(d, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(d, 0x7fff)), odd);
+  const auto quiet = hn::Or(bits, hn::Set(d, 0x400000));
+  return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(v)), quiet, rounded);
+}
+
+HWY_INLINE void Store(Vector v, float* to) { hn::StoreU(v, Floats(), to); }
+HWY_INLINE void Store(Vector v, BFloat16* to) {
+  hn::StoreU(UpperHalves(RoundBits(v)), HalfBits(), reinterpret_cast<uint16_t*>(to));
+}
+
+// `v` as it will be read back after a Store to T.
+template <class T>
+HWY_INLINE Vector Rounded(Vector v) {
+  if constexpr (sizeof(T) == sizeof(float)) return v;
+  const Bits d;
+  return hn::BitCast(Floats(), hn::And(RoundBits(v), hn::Set(d, 0xffff0000u)));
+}
+
+// How a loop body reaches memory: a full vector at a time, or the first `n` lanes of one (the others read as 0). Keep
+// clears the others of a vector that was computed.
+struct Full {
+  HWY_INLINE Vector Keep(Vector v) const { return v; }
+  template <class T>
+  HWY_INLINE Vector Load(const T* from) const {
+    return HWY_NAMESPACE::Load(from);
+  }
+  template <class T>
+  HWY_INLINE void Store(Vector v, T* to) const {
+    HWY_NAMESPACE::Store(v, to);
+  }
+  HWY_INLINE hn::Vec<HalfBits> LoadHalves(const uint16_t* from) const { return hn::LoadU(HalfBits(), from); }
+  HWY_INLINE void StoreHalves(hn::Vec<HalfBits> v, uint16_t* to) const { hn::StoreU(v, HalfBits(), to); }
+};
+struct Partial {
+  size_t n;
+  HWY_INLINE Vector Keep(Vector v) const { return hn::IfThenElseZero(hn::FirstN(Floats(), n), v); }
+  template <class T>
+  HWY_INLINE Vector Load(const T* from) const {
+    T lanes[HWY_MAX_BYTES / sizeof(float)] = {};
+    std::memcpy(lanes, from, n * sizeof(T));
+    return HWY_NAMESPACE::Load(lanes);
+  }
+  template <class T>
+  HWY_INLINE void Store(Vector v, T* to) const {
+    T lanes[HWY_MAX_BYTES / sizeof(float)];
+    HWY_NAMESPACE::Store(v, lanes);
+    std::memcpy(to, lanes, n * sizeof(T));
+  }
+  HWY_INLINE hn::Vec<HalfBits> LoadHalves(const uint16_t* from) const {
+    uint16_t lanes[HWY_MAX_BYTES / sizeof(float)] = {};
+    std::memcpy(lanes, from, n * sizeof(uint16_t));
+    return hn::LoadU(HalfBits(), lanes);
+  }
+  HWY_INLINE void StoreHalves(hn::Vec<HalfBits> v, uint16_t* to) const {
+    uint16_t lanes[HWY_MAX_BYTES / sizeof(float)];
+    hn::StoreU(v, HalfBits(), lanes);
+    std::memcpy(to, lanes, n * sizeof(uint16_t));
+  }
+};
+
+// Calls body(i, lanes) for [0, count) in steps of a vector, `lanes` being Full or, at the end, Partial.
+template <class Body>
+HWY_INLINE void ForVectors(int64_t count, const Body& body) {
+  const int64_t step = static_cast<int64_t>(hn::Lanes(Floats()));
+  int64_t i = 0;
+  for (; i + step <= count; i += step) body(i, Full());
+  if (i < count) body(i, Partial{static_cast<size_t>(count - i)});
+}
+
+HWY_INLINE float SumOfLanes(Vector v) { return hn::GetLane(hn::SumOfLanes(Floats(), v)); }
+HWY_INLINE Vector Splat(float x) { return hn::Set(Floats(), x); }
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
