@@ -1,0 +1,185 @@
+#include "engine/generate/generator.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/config/parse.h"
+#include "engine/config/print.h"
+#include "engine/io/file.h"
+#include "engine/train/run_folder.h"
+#include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kSequence = 12;
+constexpr char kEvaluationText[] = "sphinx of black quartz, judge my vow; pack";
+constexpr char kLlama[] = "decoder { family: LLAMA width: 32 layers: 2 heads: 4 kv_heads: 2 }";
+constexpr char kGpt2[] = "decoder { family: GPT2 width: 32 layers: 1 heads: 2 }";
+constexpr char kMlp[] = "mlp { embedding: 8 hidden: 32 }";
+
+// A run folder with a model that was trained for a few steps on two ranks.
+class GeneratorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = JoinPath(::testing::TempDir(), "generator_XXXXXX");
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    run_ = pattern;
+    std::string text;
+    for (int i = 0; i < 40; ++i) absl::StrAppend(&text, "pack my box with five dozen liquor jugs; ");
+    ASSERT_TRUE(WriteFileDurably(JoinPath(run_, "text"), text).ok());
+    ASSERT_TRUE(WriteFileDurably(JoinPath(run_, "evaluation"), kEvaluationText).ok());
+  }
+
+  void Train(const std::string& model, const std::string& more = "") {
+    absl::StatusOr<Job> job = ParseJobText(
+        absl::StrCat("model { ", model, " } data { path: \"text\" evaluation_path: \"evaluation\" } ",
+                     "batch { global_batch: 4 micro_batch: 2 sequence_length: ", kSequence, " } sharding { ranks: 2 } ",
+                     "optimizer { learning_rate: 1e-2 } schedule { steps: 4 } runtime { threads_per_rank: 1 } ", more),
+        JoinPath(run_, "job"));
+    ASSERT_TRUE(job.ok()) << job.status();
+    auto trainer = Trainer::Create(*job, {});
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    while (!(*trainer)->done()) ASSERT_TRUE((*trainer)->Step().ok());
+    const absl::StatusOr<EvaluationReport> evaluation = (*trainer)->Evaluate(100);
+    ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+    evaluation_ = *evaluation;
+    ASSERT_TRUE((*trainer)->SaveWeights(RunFolder::WeightsPath(run_)).ok());
+    ASSERT_TRUE(WriteFileDurably(RunFolder::JobPath(run_), ResolvedJobText((*trainer)->job())).ok());
+  }
+
+  std::unique_ptr<Generator> Load() {
+    auto generator = Generator::FromRun(run_);
+    EXPECT_TRUE(generator.ok()) << generator.status();
+    return generator.ok() ? *std::move(generator) : nullptr;
+  }
+
+  // The evaluation's loss, from the logits of each context by itself.
+  double LossOfLogits(Generator& generator, bool last_only) {
+    const std::vector<int32_t> tokens = *generator.TextPrompt(kEvaluationText);
+    double sum = 0;
+    int64_t count = 0;
+    for (size_t begin = 0; begin + kSequence < tokens.size(); begin += kSequence) {
+      for (int length = last_only ? kSequence : 1; length <= kSequence; ++length) {
+        const auto logits = generator.Logits(absl::MakeConstSpan(tokens).subspan(begin, length));
+        EXPECT_TRUE(logits.ok()) << logits.status();
+        if (!logits.ok()) return NAN;
+        double total = 0;
+        for (float logit : *logits) total += std::exp(logit);
+        sum += std::log(total) - (*logits)[tokens[begin + length]];
+        ++count;
+      }
+    }
+    EXPECT_EQ(count, evaluation_.tokens);
+    return sum / static_cast<double>(count);
+  }
+
+  std::string run_;
+  EvaluationReport evaluation_;
+};
+
+// Ties generation to training: loaded weights, window, row and padding must all be right for this to hold. fp32 sums of
+// a few hundred terms of order one: 1e-5 leaves a wide margin, and any mistake is far above it.
+TEST_F(GeneratorTest, LogitsOfEveryPrefixGiveTheEvaluationLoss) {
+  for (const char* model : {kLlama, kGpt2}) {
+    Train(model);
+    auto generator = Load();
+    ASSERT_NE(generator, nullptr);
+    EXPECT_NEAR(LossOfLogits(*generator, false), evaluation_.loss, 1e-5) << model;
+  }
+}
+
+TEST_F(GeneratorTest, AModelOfWholeWindowsGivesTheEvaluationLoss) {
+  Train(kMlp);
+  auto generator = Load();
+  ASSERT_NE(generator, nullptr);
+  EXPECT_NEAR(LossOfLogits(*generator, true), evaluation_.loss, 1e-5);
+  // Shorter contexts are padded.
+  EXPECT_TRUE(generator->Logits({'a'}).ok());
+}
+
+// Logits are rounded to bf16 on their way out, the loss is taken from rounded ones too: what differs is the order of sums
+// before the rounding, so that a few of them land one step (2^-8) apart.
+TEST_F(GeneratorTest, BFloat16WeightsInTwoHalvesGiveTheEvaluationLoss) {
+  Train(kLlama, "precision { compute: BF16 master: SPLIT }");
+  auto generator = Load();
+  ASSERT_NE(generator, nullptr);
+  EXPECT_NEAR(LossOfLogits(*generator, false), evaluation_.loss, 0x1p-8 * evaluation_.loss);
+}
+
+TEST_F(GeneratorTest, OnlyTheLastWindowCounts) {
+  Train(kLlama);
+  auto generator = Load();
+  ASSERT_NE(generator, nullptr);
+  const std::vector<int32_t> tokens = *generator->TextPrompt(kEvaluationText);
+  const auto all = generator->Logits(tokens);
+  ASSERT_TRUE(all.ok());
+  const std::vector<float> expected(all->begin(), all->end());
+  const auto last = generator->Logits(absl::MakeConstSpan(tokens).last(kSequence));
+  ASSERT_TRUE(last.ok());
+  EXPECT_EQ(std::vector<float>(last->begin(), last->end()), expected);
+}
+
+TEST_F(GeneratorTest, GenerationRepeatsItselfAndStopsWhenTold) {
+  Train(kLlama);
+  std::vector<std::vector<int32_t>> runs(2);
+  for (std::vector<int32_t>& out : runs) {
+    auto generator = Load();
+    ASSERT_NE(generator, nullptr);
+    ASSERT_TRUE(generator->Generate({'p'}, 30, {.seed = 5}, [&](int32_t token) {
+      out.push_back(token);
+      return out.size() < 20;
+    }).ok());
+  }
+  EXPECT_EQ(runs[0].size(), 20);
+  EXPECT_EQ(runs[0], runs[1]);
+}
+
+TEST_F(GeneratorTest, PromptsAreChecked) {
+  Train(kLlama);
+  auto generator = Load();
+  ASSERT_NE(generator, nullptr);
+  EXPECT_EQ(generator->vocabulary(), 256);
+  EXPECT_TRUE(generator->is_text());
+  EXPECT_THAT(*generator->TextPrompt(""), ::testing::ElementsAre('\n'));
+  EXPECT_THAT(*generator->TextPrompt("a\xc3\xa9"), ::testing::ElementsAre('a', 0xc3, 0xa9));
+  EXPECT_EQ(generator->Logits({}).status().message(), "nothing to continue: the prompt has no tokens");
+  EXPECT_EQ(generator->Logits({65, 256}).status().message(), "token 256 is outside the model's vocabulary of 256 tokens");
+  EXPECT_EQ(generator->Logits({-1}).status().message(), "token -1 is outside the model's vocabulary of 256 tokens");
+}
+
+TEST_F(GeneratorTest, WeightsOfAnotherModelAreRefusedByName) {
+  Train(kLlama);
+  const std::string path = RunFolder::WeightsPath(run_);
+  const auto message = [&](const std::string& from, const std::string& to) {
+    std::string text = *ReadFile(RunFolder::JobPath(run_), 1 << 20);
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+    const absl::StatusOr<Job> job = ParseJobText(text, RunFolder::JobPath(run_));
+    EXPECT_TRUE(job.ok()) << job.status();
+    return std::string(Generator::Create(*job, path).status().message());
+  };
+  EXPECT_THAT(message("layers: 2", "layers: 3"), HasSubstr(path + ": the weights have no tensor blocks.2."));
+  EXPECT_THAT(message("layers: 2", "layers: 1"), HasSubstr("the weights have a tensor blocks.1."));
+  EXPECT_THAT(message("vocabulary: 256", "vocabulary: 300"),
+              HasSubstr("the weights' tensor embedding.weight is [256, 32]; the job's model wants [300, 32]"));
+}
+
+TEST_F(GeneratorTest, AFolderThatIsNoRunIsNamed) {
+  EXPECT_THAT(std::string(Generator::FromRun(run_).status().message()), HasSubstr(RunFolder::JobPath(run_)));
+  Train(kLlama);
+  ASSERT_EQ(unlink(RunFolder::WeightsPath(run_).c_str()), 0);
+  EXPECT_THAT(std::string(Generator::FromRun(run_).status().message()), HasSubstr(RunFolder::WeightsPath(run_)));
+}
+
+}  // namespace
+}  // namespace shale

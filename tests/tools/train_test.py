@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""The tools as a user meets them: a run from its job to generated text, every refusal with its message, Ctrl-C."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+_TRAIN = os.path.abspath("tools/train")
+_GENERATE = os.path.abspath("tools/generate")
+
+_JOB = """
+name: "test"
+model { decoder { family: LLAMA width: 32 layers: 2 heads: 4 } }
+data { path: "text.txt" evaluation_fraction: 0.2 }
+batch { global_batch: 4 micro_batch: 1 sequence_length: 32 }
+sharding { ranks: 2 }
+optimizer { learning_rate: 1e-2 }
+schedule { steps: 12 }
+telemetry { evaluate_every: 5 peak_flops: 1e11 }
+"""
+
+_STEP_FIELDS = [
+    "step", "tokens", "loss", "grad_norm", "learning_rate", "updated", "seconds", "tokens_per_second", "mfu",
+    "peak_bytes_planned", "peak_bytes_measured",
+]
+
+
+class ToolsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.write("job.textproto", _JOB)
+        self.write("text.txt", "The quick brown fox jumps over the lazy dog.\n" * 60)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "wb") as out:
+            out.write(text if isinstance(text, bytes) else text.encode())
+
+    def read(self, name):
+        with open(self.path(name), encoding="utf-8") as text:
+            return text.read()
+
+    def call(self, tool, *arguments):
+        # As under `bazel run`: the tool starts elsewhere, and is told where it was called from.
+        return subprocess.run([tool, *arguments], cwd="/", env=dict(os.environ, BUILD_WORKING_DIRECTORY=self.folder),
+                              capture_output=True, timeout=120, check=False)
+
+    def train(self, *arguments):
+        return self.call(_TRAIN, "--job=job.textproto", *arguments)
+
+    def metrics(self, run="runs/test"):
+        return [json.loads(line) for line in self.read(run + "/metrics.jsonl").splitlines()]
+
+    def refused(self, wanted, *arguments):
+        """The run does not start: the message is right, and nothing is left behind."""
+        result = self.train(*arguments)
+        error = result.stderr.decode()
+        self.assertEqual(result.returncode, 2, error)
+        self.assertRegex(error, wanted)
+        self.assertFalse(os.path.exists(self.path("runs/test")), error)
+
+    def test_a_run_goes_from_its_job_to_text(self):
+        result = self.train("--set", "checkpoint.every_steps=5")
+        output = result.stdout.decode()
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        self.assertEqual(sorted(os.listdir(self.path("runs/test"))),
+                         ["job.textproto", "metrics.jsonl", "model.safetensors", "plan.txt"])
+        self.assertIn(self.read("runs/test/plan.txt"), output)
+        self.assertRegex(output, r"\nstep 12/12  loss \d\.\d{4}  norm \S+  lr \S+  [\d,]+ tok/s  mfu .*  eta 0s\n")
+        self.assertRegex(output, r"\nevaluation at step 12  loss ")
+        self.assertEqual(len(re.findall(r"saved runs/test/model.safetensors", output)), 3)
+
+        steps = [row for row in self.metrics() if "loss" in row]
+        self.assertEqual([row["step"] for row in steps], list(range(1, 13)))
+        for row in steps:
+            self.assertEqual(list(row), _STEP_FIELDS)
+            self.assertEqual(row["tokens"], row["step"] * 4 * 32)
+            self.assertEqual(row["peak_bytes_measured"], row["peak_bytes_planned"])
+        self.assertLess(steps[-1]["loss"], steps[0]["loss"])
+        self.assertEqual([row["step"] for row in self.metrics() if "evaluation_loss" in row], [5, 10, 12])
+
+        # What was resolved says the same again.
+        self.assertIn("vocabulary: 256", self.read("runs/test/job.textproto"))
+        again = self.call(_TRAIN, "--job=runs/test/job.textproto", "--set=telemetry.run_folder=again")
+        self.assertEqual(again.returncode, 0, again.stderr.decode())
+        self.assertEqual([row["loss"] for row in self.metrics("again") if "loss" in row],
+                         [row["loss"] for row in steps])
+
+        text = self.call(_GENERATE, "--run=runs/test", "--prompt=The \u20ac", "--tokens=60")
+        self.assertEqual(text.returncode, 0, text.stderr.decode())
+        self.assertTrue(text.stdout.decode("utf-8").startswith("The \u20ac"))
+        self.assertGreater(len(text.stdout.decode()), 20)
+        same = self.call(_GENERATE, "--run=runs/test", "--prompt=The \u20ac", "--tokens=60")
+        self.assertEqual(text.stdout, same.stdout)
+        self.assertEqual(self.call(_GENERATE, "--run=runs/test", "--tokens=5").returncode, 0)
+
+    def test_help_is_complete_and_unknown_flags_are_refused(self):
+        for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program"]),
+                            (_GENERATE, ["--run=FOLDER", "--prompt=TEXT", "--tokens=N", "--temperature=X", "--top_k=N",
+                                         "--seed=N"])):
+            result = self.call(tool, "--help")
+            self.assertEqual(result.returncode, 0)
+            for flag in flags + ["Exit codes: 0"]:
+                self.assertIn(flag, result.stdout.decode())
+            wrong = self.call(tool, "--jobb=x")
+            self.assertEqual(wrong.returncode, 2)
+            self.assertIn("unknown flag --jobb", wrong.stderr.decode())
+
+    def test_the_program_of_a_step_is_printed_on_request(self):
+        result = self.train("--dump_program", "--set=schedule.steps=1")
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        for word in ("AllGather", "ReduceScatter", "MatMul", "blocks.1"):
+            self.assertIn(word, result.stdout.decode())
+
+    def test_an_earlier_run_is_kept_unless_it_is_to_be_replaced(self):
+        self.assertEqual(self.train("--set=schedule.steps=1").returncode, 0)
+        before = self.read("runs/test/job.textproto")
+        result = self.train("--set=schedule.steps=2")
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr.decode(), r"runs/test is not empty .*--overwrite")
+        # A job that is wrong costs nobody a run, not even with --overwrite.
+        self.assertEqual(self.train("--overwrite", "--set=data.path=nowhere").returncode, 2)
+        self.assertEqual(self.read("runs/test/job.textproto"), before)
+        self.assertEqual(len(self.metrics()), 2)
+        self.assertTrue(os.path.exists(self.path("runs/test/model.safetensors")))
+        self.assertEqual(self.train("--overwrite", "--set=schedule.steps=2").returncode, 0)
+        self.assertEqual(len(self.metrics()), 3)
+
+    def test_a_folder_that_cannot_be_written_is_refused(self):
+        self.write("file", "in the way")
+        self.refused(r"cannot make folder file: Not a directory", "--set=telemetry.run_folder=file/run")
+
+    def test_a_text_that_cannot_be_used_is_refused(self):
+        self.refused(r"nowhere\.txt: No such file", "--set=data.path=nowhere.txt")
+        self.write("empty.txt", "")
+        self.refused(r"empty\.txt.*empty", "--set=data.path=empty.txt")
+        self.write("short.txt", "too short")
+        self.refused(r"9 tokens|33 tokens", "--set=data.path=short.txt", "--set=data.evaluation_fraction=0")
+        self.write("latin1.txt", "caf\u00e9 ".encode("latin-1") * 500)
+        self.refused(r"latin1\.txt.*UTF-8", "--set=data.path=latin1.txt", "--set=data.format=TEXT")
+
+    def test_what_does_not_fit_is_refused(self):
+        self.refused(r"vocabulary", "--set=model.decoder.vocabulary=100")
+        self.refused(r"needs .* budget 10\.0 KiB", "--set=memory.budget_bytes=10240")
+
+    def test_a_run_that_diverges_fails_and_keeps_the_weights_before(self):
+        result = self.train("--set=optimizer.learning_rate=1000", "--set=optimizer.max_gradient_norm=0",
+                            "--set=precision.compute=BF16", "--set=model.decoder.init_std=1000")
+        self.assertEqual(result.returncode, 1, result.stdout.decode())
+        self.assertIn("not finite", result.stderr.decode())
+        self.assertTrue(os.path.exists(self.path("runs/test/model.safetensors")))
+
+    def start(self, *arguments):
+        """A run that would take long, in its third step or later."""
+        process = subprocess.Popen([_TRAIN, "--job=job.textproto", "--set=schedule.steps=1000000", *arguments],
+                                   cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        for line in process.stdout:
+            if line.lstrip().startswith(b"step") and int(re.search(rb"(\d+)/", line).group(1)) >= 3:
+                return process
+        self.fail("it ended before its third step")
+
+    def test_a_signal_ends_the_run_at_a_step_boundary_with_the_folder_whole(self):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            run = "stopped-%d" % code
+            process = self.start("--set=telemetry.run_folder=" + run)
+            process.send_signal(number)
+            output = process.stdout.read().decode()
+            self.assertEqual(process.wait(timeout=60), code, output)
+            last = self.metrics(run)[-1]["step"]
+            self.assertIn("saved %s/model.safetensors after step %d\n" % (run, last), output)
+            self.assertIn("stopped after step %d of 1000000" % last, output)
+            self.assertEqual(sorted(os.listdir(self.path(run))),
+                             ["job.textproto", "metrics.jsonl", "model.safetensors", "plan.txt"])
+            text = self.call(_GENERATE, "--run=" + run, "--tokens=3")
+            self.assertEqual(text.returncode, 0, text.stderr.decode())
+
+    def test_a_second_signal_ends_it_at_once(self):
+        # A step of a minute or more: plain loops over a model that is far too large for them.
+        process = subprocess.Popen(
+            [_TRAIN, "--job=job.textproto", "--set=runtime.ops=REFERENCE", "--set=model.decoder.width=1024",
+             "--set=batch.sequence_length=512", "--set=data.evaluation_fraction=0"],
+            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        metrics = self.path("runs/test/metrics.jsonl")
+        deadline = time.monotonic() + 60
+        while not os.path.exists(metrics):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=3), 130)
+
+    def test_generate_says_what_it_misses(self):
+        nowhere = self.call(_GENERATE, "--run=nowhere")
+        self.assertEqual(nowhere.returncode, 2)
+        self.assertRegex(nowhere.stderr.decode(), r"nowhere/job\.textproto: No such file")
+        self.assertEqual(self.train("--set=schedule.steps=1").returncode, 0)
+        token = self.call(_GENERATE, "--run=runs/test", "--prompt_tokens=65,256")
+        self.assertEqual(token.returncode, 2)
+        self.assertIn("token 256 is outside the model's vocabulary of 256 tokens", token.stderr.decode())
+        words = self.call(_GENERATE, "--run=runs/test", "--prompt_tokens=a,b")
+        self.assertEqual(words.returncode, 2)
+        # Weights of another model are not taken.
+        job = self.read("runs/test/job.textproto").replace("layers: 2", "layers: 3")
+        self.write("runs/test/job.textproto", job)
+        other = self.call(_GENERATE, "--run=runs/test")
+        self.assertEqual(other.returncode, 2)
+        self.assertIn("model.safetensors: the weights have no tensor blocks.2.", other.stderr.decode())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
