@@ -10,38 +10,32 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "engine/memory/lifetimes.h"
 #include "engine/step/program.h"
 
 namespace shale {
 
-// Instructions [first, last] of one program during which a buffer holds its bytes. Persistent buffers: the whole program.
-// An access inside a section that repeats, to a buffer that is also used outside it (or read before it is written in it),
-// extends to the whole section: the next pass needs it. Never used: first > last.
-struct Lifetime {
-  InstructionId first = 0;
-  InstructionId last = -1;
-};
-std::vector<Lifetime> ComputeLifetimes(const StepProgram& program);
-
 struct MemoryPlanOptions {
-  int64_t alignment_bytes = 256;
-  // Unused bytes after every buffer: the checking executor looks for stray writes there.
+  int64_t alignment_bytes = 256;  // Of addresses.
+  // Bytes after every buffer that belong to nobody: the checking executor looks for stray writes there. Not counted in
+  // peak_bytes behind the highest buffer, so that the measured peak still equals the planned one.
   int64_t red_zone_bytes = 0;
 };
 
 struct MemoryPlan {
-  std::vector<int64_t> addresses;  // By BufferId; bytes from the start of the arena. Buffers never used: 0.
+  std::vector<int64_t> addresses;  // By BufferId; bytes from the start of the arena. Transient buffers never used: 0.
   int64_t persistent_bytes = 0;    // [0, persistent_bytes) is the same in all programs of a job.
-  int64_t peak_bytes = 0;          // One past the highest byte that this program uses.
-  int64_t lower_bound_bytes = 0;   // Largest sum of live buffers at one instruction: no plan can be smaller.
+  int64_t peak_bytes = 0;          // One past the last byte of the highest buffer.
+  // Largest sum of live buffers at one instruction, without alignment and red zones: no plan can be smaller.
+  int64_t lower_bound_bytes = 0;
   InstructionId peak_instruction = 0;                       // Where that sum is reached first.
-  std::array<int64_t, kBufferCategories> bytes_at_peak = {};  // Live bytes there, by category.
+  std::array<int64_t, kBufferCategories> bytes_at_peak = {};  // Live bytes there, by category: their sum is the bound.
   std::vector<BufferId> largest_at_peak;                    // Live there, largest first, at most 12.
 };
 
-// Plans one program. Deterministic. `persistent`: the persistent buffers of every program of the job are its first ones,
-// in the same order and with the same sizes, so they get the same addresses.
+// Plans one program. Deterministic, and the same for any K that leaves the buffers' sizes alone. The persistent buffers of
+// every program of a job are the same, in the same order and with the same sizes, so they get the same addresses, used or
+// not. Internal: the program is malformed (see structure.h). ResourceExhausted: its bytes do not fit int64.
 absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options);
 
 }  // namespace shale

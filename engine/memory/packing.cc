@@ -1,0 +1,160 @@
+#include "engine/memory/packing.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "engine/memory/occupancy.h"
+
+namespace shale {
+namespace {
+
+// Taken ranges to look at before no further order is tried: about a twentieth of a second. Counted instead of timed, so that
+// a plan is the same on every machine.
+constexpr int64_t kWork = 2'000'000;
+constexpr int64_t kWorkOfPlacement = 30;  // Of one interval, whatever it finds.
+// A height within this fraction of the lower bound is good enough to stop.
+constexpr int64_t kToleratedFraction = 1000;
+
+// Intervals in moments instead of times. A moment stands for a run of times in which intervals begin but none ends: of
+// those times the last has them all, and whoever meets in time meets in a moment.
+struct Moments {
+  std::vector<PackInterval> intervals;
+  int32_t count = 0;
+};
+
+Moments ToMoments(absl::Span<const PackInterval> intervals) {
+  std::vector<int32_t> begins, ends, kept;
+  for (const PackInterval& interval : intervals) {
+    begins.push_back(interval.first);
+    ends.push_back(interval.last);
+  }
+  std::sort(begins.begin(), begins.end());
+  std::sort(ends.begin(), ends.end());
+  size_t end = 0;
+  for (size_t i = 0; i < begins.size(); ++i) {
+    const int32_t next = i + 1 < begins.size() ? begins[i + 1] : std::numeric_limits<int32_t>::max();
+    if (next == begins[i]) continue;
+    const size_t before = end;
+    while (end < ends.size() && ends[end] < next) ++end;
+    if (end > before) kept.push_back(begins[i]);
+  }
+  Moments moments{.count = static_cast<int32_t>(kept.size())};
+  for (const PackInterval& interval : intervals) {
+    const auto first = std::lower_bound(kept.begin(), kept.end(), interval.first) - kept.begin();
+    const auto last = std::upper_bound(kept.begin(), kept.end(), interval.last) - kept.begin() - 1;
+    moments.intervals.push_back({interval.bytes, static_cast<int32_t>(first), static_cast<int32_t>(last)});
+  }
+  return moments;
+}
+
+// The lowest place for `bytes` among ranges that are taken. Sorts them.
+int64_t LowestOffset(std::vector<ByteRange>& taken, int64_t bytes) {
+  std::sort(taken.begin(), taken.end(), [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+  int64_t top = 0;
+  for (const ByteRange& range : taken) {
+    if (range.begin - top >= bytes) return top;
+    top = std::max(top, range.end);
+  }
+  return top;
+}
+
+// Places the intervals one by one, each as low as it goes. Adds to `work`.
+Packing Place(const Moments& moments, const std::vector<int32_t>& order, int64_t& work) {
+  Packing packing{.offsets = std::vector<int64_t>(moments.intervals.size(), 0)};
+  Occupancy occupancy(moments.count);
+  std::vector<ByteRange> taken;
+  for (int32_t i : order) {
+    const PackInterval& interval = moments.intervals[i];
+    if (interval.bytes == 0) continue;
+    taken.clear();
+    occupancy.TakenDuring(interval.first, interval.last, taken);
+    work += kWorkOfPlacement + std::ssize(taken);
+    const int64_t offset = LowestOffset(taken, interval.bytes);
+    packing.offsets[i] = offset;
+    packing.height = std::max(packing.height, offset + interval.bytes);
+    occupancy.Take(interval.first, interval.last, {offset, offset + interval.bytes});
+  }
+  return packing;
+}
+
+// An order of placement, and how it went.
+struct Attempt {
+  std::vector<int32_t> order;
+  Packing packing;
+  bool stuck = false;  // Everything at the top is at the front already.
+};
+
+// Largest key first; ties as given.
+std::vector<int32_t> Descending(const Moments& moments, const std::function<double(const PackInterval&)>& key) {
+  std::vector<std::pair<double, int32_t>> keyed;
+  for (const PackInterval& interval : moments.intervals) {
+    keyed.push_back({-key(interval), static_cast<int32_t>(keyed.size())});
+  }
+  std::sort(keyed.begin(), keyed.end());
+  std::vector<int32_t> order;
+  for (const auto& [negated_key, i] : keyed) order.push_back(i);
+  return order;
+}
+
+// Moves what reaches the top to the front.
+void RaiseTop(const Moments& moments, Attempt& attempt) {
+  std::vector<int32_t> next = attempt.order;
+  std::stable_partition(next.begin(), next.end(), [&](int32_t i) {
+    return attempt.packing.offsets[i] + moments.intervals[i].bytes == attempt.packing.height;
+  });
+  attempt.stuck = next == attempt.order;
+  attempt.order = std::move(next);
+}
+
+}  // namespace
+
+int64_t LargestLiveBytes(absl::Span<const PackInterval> intervals) {
+  std::vector<std::pair<int32_t, int64_t>> changes;
+  for (const PackInterval& interval : intervals) {
+    changes.push_back({interval.first, interval.bytes});
+    changes.push_back({interval.last + 1, -interval.bytes});
+  }
+  std::sort(changes.begin(), changes.end());  // At one time what ends goes first.
+  int64_t live = 0, largest = 0;
+  for (const auto& [time, bytes] : changes) {
+    live += bytes;
+    largest = std::max(largest, live);
+  }
+  return largest;
+}
+
+Packing PackIntervals(absl::Span<const PackInterval> intervals) {
+  const Moments moments = ToMoments(intervals);
+  const int64_t lower_bound = LargestLiveBytes(moments.intervals);
+  const int64_t good_enough = lower_bound + lower_bound / kToleratedFraction;
+  const auto bytes = [](const PackInterval& i) { return static_cast<double>(i.bytes); };
+  const auto duration = [](const PackInterval& i) { return static_cast<double>(i.last - i.first); };
+  // By power of two, and in order of time among equals: layers that repeat tend to repeat their addresses.
+  const auto magnitude = [](const PackInterval& i) {
+    return static_cast<double>(std::bit_width(static_cast<uint64_t>(i.bytes))) * 0x1p32 - i.first;
+  };
+
+  std::vector<Attempt> attempts;
+  attempts.push_back({.order = Descending(moments, bytes)});
+  attempts.push_back({.order = Descending(moments, duration)});
+  attempts.push_back({.order = Descending(moments, magnitude)});
+  Packing best;
+  int64_t work = 0;
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (Attempt& attempt : attempts) {
+      if (attempt.stuck) continue;
+      if (!best.offsets.empty() && (best.height <= good_enough || work > kWork)) return best;
+      attempt.packing = Place(moments, attempt.order, work);
+      if (best.offsets.empty() || attempt.packing.height < best.height) best = attempt.packing;
+      RaiseTop(moments, attempt);
+      progress = true;
+    }
+  }
+  return best;
+}
+
+}  // namespace shale

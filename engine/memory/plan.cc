@@ -1,0 +1,117 @@
+#include "engine/memory/plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "engine/memory/packing.h"
+#include "engine/memory/structure.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr size_t kLargestBuffers = 12;
+
+absl::Status CheckOptions(const MemoryPlanOptions& options) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  if (options.alignment_bytes < 1 || options.alignment_bytes > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("alignment of ", options.alignment_bytes, " bytes; wanted 1 to 2^40"));
+  }
+  if (options.red_zone_bytes < 0 || options.red_zone_bytes > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("red zones of ", options.red_zone_bytes, " bytes; wanted 0 to 2^40"));
+  }
+  return absl::OkStatus();
+}
+
+// Bytes that every buffer takes, red zone and alignment included. Refuses what int64 cannot sum up.
+absl::StatusOr<std::vector<int64_t>> Footprints(const StepProgram& program, const std::vector<Lifetime>& lifetimes,
+                                                const MemoryPlanOptions& options) {
+  std::vector<int64_t> footprints(program.buffers.size(), 0);
+  int64_t total = 0;
+  for (size_t b = 0; b < footprints.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    if (!buffer.persistent && !lifetimes[b].used()) continue;
+    const int64_t alignment = options.alignment_bytes;
+    int64_t bytes = 0;
+    if (__builtin_add_overflow(buffer.size_bytes(), options.red_zone_bytes + alignment - 1, &bytes) ||
+        __builtin_add_overflow(total, bytes / alignment * alignment, &total)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the buffers of one rank sum to more than 2^63 bytes at ", buffer.name, " (", buffer.slots,
+                       " slots of ", buffer.slot_bytes, " bytes)"));
+    }
+    footprints[b] = bytes / alignment * alignment;
+  }
+  return footprints;
+}
+
+// Fills in what is alive when most is, alignment and red zones apart.
+void FindPeak(const StepProgram& program, const std::vector<Lifetime>& lifetimes, MemoryPlan& plan) {
+  const auto alive_at = [&](size_t b, InstructionId id) {
+    return program.buffers[b].persistent || (lifetimes[b].first <= id && id <= lifetimes[b].last);
+  };
+  std::vector<int64_t> change(program.instructions.size() + 1, 0);
+  int64_t live = 0;
+  for (size_t b = 0; b < lifetimes.size(); ++b) {
+    const int64_t bytes = program.buffers[b].size_bytes();
+    if (program.buffers[b].persistent) {
+      live += bytes;
+    } else if (lifetimes[b].used()) {
+      change[lifetimes[b].first] += bytes;
+      change[lifetimes[b].last + 1] -= bytes;
+    }
+  }
+  plan.lower_bound_bytes = live;
+  for (size_t id = 0; id < program.instructions.size(); ++id) {
+    live += change[id];
+    if (live <= plan.lower_bound_bytes) continue;
+    plan.lower_bound_bytes = live;
+    plan.peak_instruction = static_cast<InstructionId>(id);
+  }
+  for (size_t b = 0; b < lifetimes.size(); ++b) {
+    if (!alive_at(b, plan.peak_instruction)) continue;
+    plan.bytes_at_peak[static_cast<int>(program.buffers[b].category)] += program.buffers[b].size_bytes();
+    plan.largest_at_peak.push_back(static_cast<BufferId>(b));
+  }
+  std::stable_sort(plan.largest_at_peak.begin(), plan.largest_at_peak.end(), [&](BufferId a, BufferId b) {
+    return program.buffers[a].size_bytes() > program.buffers[b].size_bytes();
+  });
+  if (plan.largest_at_peak.size() > kLargestBuffers) plan.largest_at_peak.resize(kLargestBuffers);
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options) {
+  SHALE_RETURN_IF_ERROR(CheckOptions(options));
+  SHALE_RETURN_IF_ERROR(CheckStructure(program));
+  const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
+  SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> footprints, Footprints(program, lifetimes, options));
+
+  MemoryPlan plan;
+  plan.addresses.assign(program.buffers.size(), 0);
+  std::vector<BufferId> transients;
+  std::vector<PackInterval> intervals;
+  for (size_t b = 0; b < footprints.size(); ++b) {
+    if (program.buffers[b].persistent) {
+      plan.addresses[b] = plan.persistent_bytes;
+      plan.persistent_bytes += footprints[b];
+    } else if (lifetimes[b].used()) {
+      transients.push_back(static_cast<BufferId>(b));
+      intervals.push_back({footprints[b], lifetimes[b].first, lifetimes[b].last});
+    }
+  }
+  const Packing packing = PackIntervals(intervals);
+  for (size_t i = 0; i < transients.size(); ++i) {
+    plan.addresses[transients[i]] = plan.persistent_bytes + packing.offsets[i];
+  }
+  for (size_t b = 0; b < footprints.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    if (!buffer.persistent && !lifetimes[b].used()) continue;
+    plan.peak_bytes = std::max(plan.peak_bytes, plan.addresses[b] + buffer.size_bytes());
+  }
+  FindPeak(program, lifetimes, plan);
+  return plan;
+}
+
+}  // namespace shale

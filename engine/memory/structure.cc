@@ -1,0 +1,103 @@
+#include "engine/memory/structure.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+absl::Status CheckSections(const StepProgram& program) {
+  InstructionId at = 0;
+  for (const Section& section : program.sections) {
+    if (section.begin != at || section.end < at || section.end > std::ssize(program.instructions)) {
+      return absl::InternalError(absl::StrCat("a section covers instructions [", section.begin, ", ", section.end,
+                                              "); wanted one that begins at ", at, " and ends by ",
+                                              program.instructions.size()));
+    }
+    if (section.repeat < 1) {
+      return absl::InternalError(
+          absl::StrCat("the section at instruction ", at, " repeats ", section.repeat, " times; wanted at least once"));
+    }
+    at = section.end;
+  }
+  if (at != std::ssize(program.instructions)) {
+    return absl::InternalError(
+        absl::StrCat("the sections end at instruction ", at, "; wanted ", program.instructions.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBuffer(const StepProgram& program, const Buffer& buffer) {
+  int64_t bytes = 0;
+  if (buffer.slot_bytes < 0 || buffer.slots < 1) {
+    return absl::InternalError(
+        absl::StrCat("buffer ", buffer.name, " has ", buffer.slots, " slots of ", buffer.slot_bytes, " bytes"));
+  }
+  if (__builtin_mul_overflow(buffer.slot_bytes, buffer.slots, &bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat("buffer ", buffer.name, " needs ", buffer.slots, " slots of ",
+                                                     buffer.slot_bytes, " bytes: more than 2^63 bytes"));
+  }
+  if (buffer.held_until >= std::ssize(program.instructions)) {
+    return absl::InternalError(absl::StrCat("buffer ", buffer.name, " is held until instruction ", buffer.held_until,
+                                            " of ", program.instructions.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOperand(const StepProgram& program, const Section& section, InstructionId id, absl::string_view name,
+                          const Tensor& t) {
+  const auto error = [&](const auto&... what) {
+    return absl::InternalError(absl::StrCat(Describe(program, id), ": operand ", name, " ", t.ToString(), " ", what...));
+  };
+  const Location& where = t.where;
+  if (where.symbol < 0 || where.symbol >= std::ssize(program.buffers)) {
+    return error("lies in buffer ", where.symbol, "; there are ", program.buffers.size());
+  }
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] < 0 || t.strides[i] < 0) return error("has a negative size or stride");
+  }
+  const Buffer& buffer = program.buffers[where.symbol];
+  const int64_t extent = t.extent_bytes();
+  if (where.offset_bytes < 0 || where.rank_stride_bytes < 0 || extent > buffer.slot_bytes ||
+      where.offset_bytes > buffer.slot_bytes - extent) {
+    return error("needs ", extent, " bytes at byte ", where.offset_bytes, " of buffer ", buffer.name, ", which has ",
+                 buffer.slot_bytes);
+  }
+  const int64_t micro_batch = program.instructions[id].micro_batch;
+  if (buffer.slots > 1 && (micro_batch < 0 || micro_batch > buffer.slots - section.repeat)) {
+    return error("lies in buffer ", buffer.name, " with a slot for each of ", buffer.slots,
+                 " micro-batches; the instruction is of micro-batch ", micro_batch, " in a section of ", section.repeat,
+                 " passes");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string Describe(const StepProgram& program, InstructionId id) {
+  const Instruction& instruction = program.instructions[id];
+  std::string text =
+      absl::StrCat("instruction ", id, " (", NameOf(instruction), ", ", ToString(instruction.stream), " stream, ");
+  if (instruction.unit >= 0 && instruction.unit < std::ssize(program.units)) {
+    absl::StrAppend(&text, "unit ", program.units[instruction.unit], ", ");
+  }
+  return absl::StrCat(text, ToString(instruction.phase), ")");
+}
+
+absl::Status CheckStructure(const StepProgram& program) {
+  SHALE_RETURN_IF_ERROR(CheckSections(program));
+  for (const Buffer& buffer : program.buffers) SHALE_RETURN_IF_ERROR(CheckBuffer(program, buffer));
+  for (const Section& section : program.sections) {
+    for (InstructionId id = section.begin; id < section.end; ++id) {
+      absl::Status status;
+      VisitInstruction(program.instructions[id], /*first_pass=*/false,
+                       [&](absl::string_view name, const Tensor& t, Access) {
+                         if (status.ok()) status = CheckOperand(program, section, id, name, t);
+                       });
+      SHALE_RETURN_IF_ERROR(status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shale
