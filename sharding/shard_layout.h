@@ -1,15 +1,16 @@
 // ShardLayout: where every parameter of a flat group lies, and which rank owns what. Nothing else knows.
 //
-//   Two parameters of 200 and 90 elements on three ranks, offsets in elements; x: elements of no parameter ("gaps").
+//   Parameters of 200 and 90 elements on three ranks, offsets in elements; x: elements of no parameter ("gaps").
 //
-//   0          128        200  256         346  384
-//   |  embed    :          |xxx| norm       |xxx|
-//   |  rank 0   |  rank 1      |  rank 2        |
+//   0           128    200  256     346 384
+//   |  embed    :      |xxxx|  norm |xxx|
+//   |  rank 0   |  rank 1   |  rank 2   |
 //
-// Every parameter starts at a multiple of kAlignment elements, whatever the world size, so that offsets never change with
-// it; the tail is padded so that the slices of all ranks are equal and start at such multiples too. A slice may hold part
-// of a parameter, several, or none. Offsets count elements, for a group is stored in several dtypes; in the narrowest, of
-// two bytes, kAlignment elements are 256 bytes. Saved state names a parameter and a range of it, never an offset of here.
+// Every parameter starts at a multiple of kAlignment elements, whatever the world size, so that offsets never change
+// with it; the tail is padded so that the slices of all ranks are equal and start at such multiples too. A slice may
+// hold part of a parameter, several, or none. Offsets count elements, for a group is stored in several dtypes; in the
+// narrowest, of two bytes, kAlignment elements are 256 bytes. Saved state names a parameter and a range of it, never an
+// offset of here.
 #pragma once
 
 #include <cstdint>

@@ -125,8 +125,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroup(
                                                                                 const InProcessGroupOptions& options) {
   if (size < 1) return absl::InvalidArgumentError(absl::StrCat("a group has at least 1 rank, not ", size));
   if (!(options.timeout_seconds >= 0 && options.timeout_seconds <= kMaxTimeoutSeconds)) {
-    return absl::InvalidArgumentError(absl::StrCat("a time-out is 0 (none) to ", kMaxTimeoutSeconds, " seconds, not ",
-                                                   options.timeout_seconds));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a time-out is 0 (none) to ", kMaxTimeoutSeconds, " seconds, not ", options.timeout_seconds));
   }
   auto rendezvous = std::make_shared<Rendezvous>(size, options.timeout_seconds);
   std::vector<std::unique_ptr<Communicator>> group;

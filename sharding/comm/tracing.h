@@ -38,8 +38,8 @@ class CollectiveTrace {
   std::vector<CollectiveRecord> records_;
 };
 
-// Passes everything on to the communicator that it owns. Records a collective when that has accepted it. Borrows `trace`,
-// which several communicators may share.
+// Passes everything on to the communicator that it owns. Records a collective when that has accepted it. Borrows
+// `trace`, which several communicators may share.
 class TracingCommunicator : public Communicator {
  public:
   TracingCommunicator(std::unique_ptr<Communicator> wrapped, CollectiveTrace* trace, std::string label = "");

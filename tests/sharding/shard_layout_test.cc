@@ -17,8 +17,8 @@ using ::testing::IsEmpty;
 // Sizes around the alignment, a scalar, a straddling matrix; none divides by three, five or seven.
 const std::vector<ShardLayout::Entry>& AwkwardEntries() {
   static const auto& entries = *new std::vector<ShardLayout::Entry>{
-      {"embedding", {131, 17}}, {"scalar", {}},      {"exact", {128}},      {"one_more", {129}},
-      {"bias", {3}},            {"cube", {5, 7, 11}}, {"touching", {2, 128}}, {"norm", {127}}};
+      {"embedding", {131, 17}}, {"scalar", {}},         {"exact", {128}}, {"one_more", {129}}, {"bias", {3}},
+      {"cube", {5, 7, 11}},     {"touching", {2, 128}}, {"norm", {127}}};
   return entries;
 }
 
@@ -150,8 +150,7 @@ TEST(ShardLayoutTest, RangesMergeWhatTouchesAndNothingElse) {
   const auto all = [](const ShardLayout::Placement&) { return true; };
   EXPECT_THAT(layout.Ranges(all), ElementsAre(ElementRange{0, 389}, ElementRange{512, 641}));
   const auto not_b = [](const ShardLayout::Placement& p) { return p.name != "b"; };
-  EXPECT_THAT(layout.Ranges(not_b),
-              ElementsAre(ElementRange{0, 128}, ElementRange{384, 389}, ElementRange{512, 641}));
+  EXPECT_THAT(layout.Ranges(not_b), ElementsAre(ElementRange{0, 128}, ElementRange{384, 389}, ElementRange{512, 641}));
   EXPECT_THAT(layout.Ranges([](const ShardLayout::Placement&) { return false; }), IsEmpty());
 }
 

@@ -4,8 +4,8 @@
 
 namespace shale {
 
-// A waiting thread writes wake_at_, then reads value_; the advancing one writes value_, then reads wake_at_. All four are
-// sequentially consistent, so at least one of the two sees the other's write: no wake-up is lost.
+// A waiting thread writes wake_at_, then reads value_; the advancing one writes value_, then reads wake_at_. All four
+// are sequentially consistent, so at least one of the two sees the other's write: no wake-up is lost.
 
 void Counter::Advance() {
   const uint64_t value = value_.load(std::memory_order_relaxed) + 1;

@@ -9,9 +9,9 @@
 
 namespace shale {
 
-// What the advancing thread did before Advance is visible to a thread for which AwaitAtLeast has returned that count, and
-// nothing else is ordered: see [Note: happens-before of streams] in ignore_sync.h. Waiting blocks and never spins, for
-// there are more streams than cores.
+// What the advancing thread did before Advance is visible to a thread for which AwaitAtLeast has returned that count,
+// and nothing else is ordered: see [Note: happens-before of streams] in ignore_sync.h. Waiting blocks and never spins,
+// for there are more streams than cores.
 class Counter {
  public:
   // Adds one. One thread only.

@@ -23,8 +23,8 @@ struct CpuDeviceOptions {
   int64_t queue_depth = 1024;      // Items that a stream holds before enqueueing blocks.
   int64_t memory_limit_bytes = 0;  // For all arenas that live together. 0: the machine's memory.
   std::string thread_name_prefix;  // Of the streams' threads.
-  // Runs in every stream's thread before its work (synchronous: in the thread that calls CreateStream), for settings that
-  // belong to a thread, such as how many OpenMP may use. Gets the stream's name. May be empty.
+  // Runs in every stream's thread before its work (synchronous: in the thread that calls CreateStream), for settings
+  // that belong to a thread, such as how many OpenMP may use. Gets the stream's name. May be empty.
   std::function<void(absl::string_view stream)> initialize;
 };
 

@@ -73,8 +73,8 @@ absl::Status CpuStream::Record(Event& event) {
 absl::Status CpuStream::Wait(const Event& event) {
   const auto* cpu_event = dynamic_cast<const CpuEvent*>(&event);
   if (cpu_event == nullptr) return NotOfTheCpu("an event");
-  // FIFO order already waits for this stream's own records. For other streams the wait is enqueued even if the event has
-  // been reached: finding out here would order what follows on every stream, not on this one alone.
+  // FIFO order already waits for this stream's own records. For other streams the wait is enqueued even if the event
+  // has been reached: finding out here would order what follows on every stream, not on this one alone.
   if (cpu_event->progress_ == nullptr || cpu_event->progress_ == &progress_) return absl::OkStatus();
   Push(Item{.awaited = cpu_event->progress_, .awaited_items = cpu_event->items_});
   return absl::OkStatus();

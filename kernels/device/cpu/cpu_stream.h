@@ -1,16 +1,17 @@
 // CpuStream: a FIFO of closures with a thread that runs them.
 //
-// What is enqueued lies in a ring of fixed depth, so that nothing grows however far the launching thread runs ahead: when
-// the ring is full, enqueueing blocks until half of it is free. That cannot deadlock as long as waits refer to records
-// enqueued before (Event promises it) and all ranks enqueue their collectives in the same order: the first unfinished
-// instruction of the program, over all ranks, then waits for nothing that has yet to be enqueued.
+// What is enqueued lies in a ring of fixed depth, so that nothing grows however far the launching thread runs ahead:
+// when the ring is full, enqueueing blocks until half of it is free. That cannot deadlock as long as waits refer to
+// records enqueued before (Event promises it) and all ranks enqueue their collectives in the same order: the first
+// unfinished instruction of the program, over all ranks, then waits for nothing that has yet to be enqueued.
 //
 // Errors. The first error of a stream stays: later work is destroyed without being run, counts as finished, and Enqueue
-// returns the error as soon as it is known. A stream that waits for a record made at or after the failure fails with the
-// same error; waits themselves are never skipped, so that the order of streams holds to the end. An exception that leaves
-// a closure is an error.
+// returns the error as soon as it is known. A stream that waits for a record made at or after the failure fails with
+// the same error; waits themselves are never skipped, so that the order of streams holds to the end. An exception that
+// leaves a closure is an error.
 //
-// Synchronous streams have no thread: what is enqueued runs at once in the calling thread, and Enqueue returns its error.
+// Synchronous streams have no thread: what is enqueued runs at once in the calling thread, and Enqueue returns its
+// error.
 #pragma once
 
 #include <cstdint>

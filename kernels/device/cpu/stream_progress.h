@@ -11,8 +11,8 @@
 
 namespace shale {
 
-// Counts the finished items of one stream and keeps its first error. Owned by the device, so that it outlives events and
-// waiting streams whatever the order of their destruction.
+// Counts the finished items of one stream and keeps its first error. Owned by the device, so that it outlives events
+// and waiting streams whatever the order of their destruction.
 class StreamProgress {
  public:
   // By the thread that runs the stream's items.

@@ -124,8 +124,8 @@ TEST_P(DeviceConformance, RandomProgramsOnFourStreamsMatchSequentialExecution) {
     ASSERT_TRUE(streams[0]->Copy(arena->base(), start.data(), start.size()).ok());
     ASSERT_TRUE(streams[0]->Synchronize().ok());
 
-    // The last write of a slot and the reads since, each as the stream that did it, with an event of (slot, stream) that
-    // is recorded over and over.
+    // The last write of a slot and the reads since, each as the stream that did it, with an event of (slot, stream)
+    // that is recorded over and over.
     struct Access {
       bool pending = false;
       std::unique_ptr<Event> event;
@@ -150,10 +150,9 @@ TEST_P(DeviceConformance, RandomProgramsOnFourStreamsMatchSequentialExecution) {
       wait(writes[from]);
       wait(writes[to]);
       wait(reads[to]);
-      ASSERT_TRUE(
-          streams[s]
-              ->Copy(arena->base() + to * kSlotBytes + begin, arena->base() + from * kSlotBytes + begin, size)
-              .ok());
+      ASSERT_TRUE(streams[s]
+                      ->Copy(arena->base() + to * kSlotBytes + begin, arena->base() + from * kSlotBytes + begin, size)
+                      .ok());
       std::memcpy(&expected[to * kSlotBytes + begin], &expected[from * kSlotBytes + begin], size);
       for (int other = 0; other < kStreams; ++other) {
         reads[to][other].pending = false;

@@ -13,8 +13,8 @@ namespace {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorConformance);
 
 template <class T>
-constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kFloat32
-                           : std::is_same_v<T, double> ? DType::kFloat64
+constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::kFloat32
+                           : std::is_same_v<T, double>  ? DType::kFloat64
                            : std::is_same_v<T, int64_t> ? DType::kInt64
                            : std::is_same_v<T, int32_t> ? DType::kInt32
                                                         : DType::kInt16;
@@ -51,9 +51,7 @@ void CheckAllGatherOf(Communicator& communicator, Stream& stream) {
       std::vector<T> shard(n), full(n * size);
       T* own = in_place ? full.data() + rank * n : shard.data();
       for (int64_t i = 0; i < n; ++i) own[i] = Value<T>(rank, i);
-      ASSERT_TRUE(communicator
-                      .AllGather(Tensor::Contiguous(kDTypeOf<T>, {n}, own), View(full), stream)
-                      .ok());
+      ASSERT_TRUE(communicator.AllGather(Tensor::Contiguous(kDTypeOf<T>, {n}, own), View(full), stream).ok());
       ASSERT_TRUE(stream.Synchronize().ok());
       for (int64_t i = 0; i < n * size; ++i) ASSERT_EQ(full[i], Value<T>(i / n, i % n)) << i << " of " << n * size;
     }
@@ -84,9 +82,8 @@ TEST_P(CommunicatorConformance, ReduceScatterSumGivesEachRankTheSumOfItsSlice) {
           std::vector<float> full(n * size), shard(n);
           for (int64_t i = 0; i < n * size; ++i) full[i] = Value<float>(rank, i);
           float* own = in_place ? full.data() + rank * n : shard.data();
-          ASSERT_TRUE(group[rank]
-                          ->ReduceScatterSum(View(full), Tensor::Contiguous(DType::kFloat32, {n}, own), *stream)
-                          .ok());
+          ASSERT_TRUE(
+              group[rank]->ReduceScatterSum(View(full), Tensor::Contiguous(DType::kFloat32, {n}, own), *stream).ok());
           ASSERT_TRUE(stream->Synchronize().ok());
           for (int64_t i = 0; i < n; ++i) ASSERT_EQ(own[i], SumOfValues<float>(size, rank * n + i)) << i << " of " << n;
         }
@@ -159,8 +156,8 @@ TEST_P(CommunicatorConformance, AFinishedCollectiveNeedsItsInputsNoMore) {
   });
 }
 
-// Two groups on two streams of each rank, a long random sequence of collectives, some in place, against the same sequence
-// computed on all ranks' data at once.
+// Two groups on two streams of each rank, a long random sequence of collectives, some in place, against the same
+// sequence computed on all ranks' data at once.
 TEST_P(CommunicatorConformance, RandomSequencesOnTwoGroupsMatchWhatTheySay) {
   constexpr int kSteps = 150;
   constexpr int64_t kMaxSlice = 700;
@@ -246,66 +243,6 @@ TEST_P(CommunicatorConformance, OperandsThatDoNotFitAreRefusedAndNothingIsEnqueu
   const Tensor columns = Tensor::Contiguous(DType::kFloat32, {4, 5}, full.data()).Slice(1, 0, 2);
   refused(communicator.AllReduceSum(columns, *stream), "not contiguous");
   EXPECT_TRUE(stream->Synchronize().ok());
-}
-
-TEST_P(CommunicatorConformance, AbortEndsTheCollectivesOfAllRanksNowAndLater) {
-  constexpr int kRanks = 3;
-  Group group = CreateGroup(kRanks);
-  ForEachRank(kRanks, [&](int rank) {
-    std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
-    std::vector<float> data(100);
-    ASSERT_TRUE(group[rank]->AllReduceSum(View(data), *stream).ok());
-    ASSERT_TRUE(stream->Synchronize().ok());
-    if (rank == 1) {
-      group[rank]->Abort(absl::DataLossError("disk full"));
-      group[rank]->Abort(absl::InternalError("a later reason"));
-    }
-    for (int i = 0; i < 2; ++i) {
-      std::unique_ptr<Stream> another = *device_->CreateStream("reduce");
-      (void)group[rank]->AllReduceSum(View(data), *another);
-      const absl::Status status = another->Synchronize();
-      EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-      EXPECT_NE(status.message().find("disk full"), absl::string_view::npos) << status;
-    }
-  });
-}
-
-TEST_P(CommunicatorConformance, AMemberThatIsDestroyedAbortsTheOthers) {
-  constexpr int kRanks = 3;
-  Group group = CreateGroup(kRanks);
-  ForEachRank(kRanks, [&](int rank) {
-    if (rank == 0) {
-      group[rank].reset();
-      return;
-    }
-    std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
-    std::vector<float> data(100);
-    (void)group[rank]->AllReduceSum(View(data), *stream);
-    EXPECT_EQ(stream->Synchronize().code(), absl::StatusCode::kAborted);
-  });
-}
-
-// A rank that is told of an abort frees its buffers at once, while peers may be in the middle of the last collective that
-// all had begun. AddressSanitizer and ThreadSanitizer watch.
-TEST_P(CommunicatorConformance, AnAbortLeavesNobodyReadingFreedMemory) {
-  constexpr int kRanks = 4;
-  constexpr int64_t n = 50000;
-  for (int round = 0; round < 15; ++round) {
-    Group group = CreateGroup(kRanks);
-    ForEachRank(kRanks, [&](int rank) {
-      std::mt19937 random(round);
-      const int last = 1 + random() % 6;
-      absl::Status status;
-      for (int i = 0; status.ok(); ++i) {
-        std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
-        std::vector<float> data(n, 1.0f);
-        if (rank == 0 && i == last) group[rank]->Abort(absl::CancelledError("stop"));
-        (void)group[rank]->AllReduceSum(View(data), *stream);
-        status = stream->Synchronize();
-      }
-      EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-    });
-  }
 }
 
 }  // namespace

@@ -20,15 +20,14 @@ Group Create(int size, double timeout_seconds = 0) {
   return *std::move(group);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    InProcess, CommunicatorConformance,
-    ::testing::Values(CommunicatorCase{"Threads", [](int size) { return Create(size); },
-                                       [] { return CreateCpuDevice(); }},
-                      CommunicatorCase{"ShallowQueues", [](int size) { return Create(size, 600); },
-                                       [] { return CreateCpuDevice({.queue_depth = 2}); }},
-                      CommunicatorCase{"Synchronous", [](int size) { return Create(size); },
-                                       [] { return CreateCpuDevice({.synchronous = true}); }}),
-    CaseName);
+INSTANTIATE_TEST_SUITE_P(InProcess, CommunicatorConformance,
+                         ::testing::Values(CommunicatorCase{"Threads", [](int size) { return Create(size); },
+                                                            [] { return CreateCpuDevice(); }},
+                                           CommunicatorCase{"ShallowQueues", [](int size) { return Create(size, 600); },
+                                                            [] { return CreateCpuDevice({.queue_depth = 2}); }},
+                                           CommunicatorCase{"Synchronous", [](int size) { return Create(size); },
+                                                            [] { return CreateCpuDevice({.synchronous = true}); }}),
+                         CaseName);
 
 // Runs `enqueue` on every rank with a stream; what the streams say, by rank.
 std::vector<absl::Status> RunRanks(int ranks, const std::function<absl::Status(int, Stream&)>& enqueue) {
@@ -58,7 +57,7 @@ TEST(InProcessGroupTest, SumsAreFormedInRankOrderInFloat32) {
     for (int64_t i = 0; i < n * kRanks; ++i) expected[i] += data[rank][i];
   }
   std::vector<std::vector<float>> shards(kRanks, std::vector<float>(n));
-  for (const absl::Status& status : RunRanks(kRanks, [&](int rank, Stream& stream) {
+  for (const absl::Status& status : RunRanks(kRanks, [&](int rank, Stream&stream) {
          const Tensor full = Tensor::Contiguous(DType::kFloat32, {n * kRanks}, data[rank].data());
          const Tensor shard = Tensor::Contiguous(DType::kFloat32, {n}, shards[rank].data());
          absl::Status status = group[rank]->ReduceScatterSum(full, shard, stream);
@@ -76,7 +75,7 @@ TEST(InProcessGroupTest, SumsAreFormedInRankOrderInFloat32) {
 TEST(InProcessGroupTest, ANaNOfOneRankReachesAll) {
   Group group = Create(2);
   float data[2] = {1.0f, std::nanf("")};
-  for (const absl::Status& status : RunRanks(2, [&](int rank, Stream& stream) {
+  for (const absl::Status& status : RunRanks(2, [&](int rank, Stream&stream) {
          return group[rank]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {1}, &data[rank]), stream);
        })) {
     ASSERT_TRUE(status.ok()) << status;
@@ -103,7 +102,7 @@ TEST(InProcessGroupTest, RanksThatWantDifferentThingsAreToldWhoWantedWhat) {
   };
   for (const Case& odd : cases) {
     Group group = Create(3);
-    for (const absl::Status& status : RunRanks(3, [&](int rank, Stream& stream) {
+    for (const absl::Status& status : RunRanks(3, [&](int rank, Stream&stream) {
            absl::Status first = group[rank]->AllReduceSum(f32(rank, 5), stream);
            if (!first.ok()) return first;
            return rank == 1 ? odd.odd(*group[rank], stream) : group[rank]->AllReduceSum(f32(rank, 12), stream);
@@ -112,8 +111,8 @@ TEST(InProcessGroupTest, RanksThatWantDifferentThingsAreToldWhoWantedWhat) {
       EXPECT_THAT(std::string(status.message()), HasSubstr(odd.message));
     }
     // The group is dead.
-    for (const absl::Status& status : RunRanks(
-             3, [&](int rank, Stream& stream) { return group[rank]->AllReduceSum(f32(rank, 5), stream); })) {
+    for (const absl::Status& status :
+         RunRanks(3, [&](int rank, Stream&stream) { return group[rank]->AllReduceSum(f32(rank, 5), stream); })) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     }
   }

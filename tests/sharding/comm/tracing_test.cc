@@ -12,17 +12,17 @@ using ::testing::ElementsAre;
 
 // Whatever is true of a group is true of one that is traced.
 INSTANTIATE_TEST_SUITE_P(Traced, CommunicatorConformance,
-                         ::testing::Values(CommunicatorCase{
-                             "InProcess",
-                             [](int size) {
-                               static auto& trace = *new CollectiveTrace();
-                               Group group = *CreateInProcessGroup(size);
-                               for (auto& member : group) {
-                                 member = std::make_unique<TracingCommunicator>(std::move(member), &trace);
-                               }
-                               return group;
-                             },
-                             [] { return CreateCpuDevice(); }}),
+                         ::testing::Values(CommunicatorCase{"InProcess",
+                                                            [](int size) {
+                                                              static auto& trace = *new CollectiveTrace();
+                                                              Group group = *CreateInProcessGroup(size);
+                                                              for (auto& member : group) {
+                                                                member = std::make_unique<TracingCommunicator>(
+                                                                    std::move(member), &trace);
+                                                              }
+                                                              return group;
+                                                            },
+                                                            [] { return CreateCpuDevice(); }}),
                          CaseName);
 
 TEST(TracingTest, RecordsWhatWasEnqueuedInOrderOverAllCommunicators) {

@@ -58,10 +58,12 @@ TEST_P(CpuStreamTest, WorkRunsInTheOrderInWhichItWasEnqueued) {
   CpuStream& stream = NewStream("compute");
   std::vector<int> log;
   for (int i = 0; i < 5000; ++i) {
-    ASSERT_TRUE(stream.Enqueue([&log, i] {
-      log.push_back(i);
-      return absl::OkStatus();
-    }).ok());
+    ASSERT_TRUE(stream
+                    .Enqueue([&log, i] {
+                      log.push_back(i);
+                      return absl::OkStatus();
+                    })
+                    .ok());
   }
   ASSERT_TRUE(stream.Synchronize().ok());
   ASSERT_EQ(log.size(), 5000);
@@ -82,8 +84,7 @@ TEST_P(CpuStreamTest, TheFirstErrorStaysAndSkipsWhatFollows) {
 TEST_P(CpuStreamTest, AnExceptionIsAnErrorThatNamesTheStream) {
   CpuStream& first = NewStream("compute");
   (void)first.Enqueue([]() -> absl::Status { throw std::runtime_error("out of primitives"); });
-  EXPECT_EQ(first.Synchronize(),
-            absl::InternalError("work on stream compute threw an exception: out of primitives"));
+  EXPECT_EQ(first.Synchronize(), absl::InternalError("work on stream compute threw an exception: out of primitives"));
   CpuStream& second = NewStream("copy");
   (void)second.Enqueue([]() -> absl::Status { throw 3; });
   EXPECT_EQ(second.Synchronize(), absl::InternalError("work on stream copy threw an unknown exception"));

@@ -1,5 +1,5 @@
-// [Note: happens-before of streams] promises that ThreadSanitizer finds a missing wait also when the threads happen to run
-// in the right order. Here they do, by long sleeps.
+// [Note: happens-before of streams] promises that ThreadSanitizer finds a missing wait also when the threads happen to
+// run in the right order. Here they do, by long sleeps.
 
 #include <chrono>
 #include <cstdlib>

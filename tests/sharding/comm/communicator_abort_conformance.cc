@@ -1,0 +1,75 @@
+// How a group ends when a rank fails.
+
+#include <random>
+
+#include "tests/sharding/comm/communicator_conformance.h"
+
+namespace shale {
+namespace {
+
+Tensor View(std::vector<float>& values) {
+  return Tensor::Contiguous(DType::kFloat32, {std::ssize(values)}, values.data());
+}
+
+TEST_P(CommunicatorConformance, AbortEndsTheCollectivesOfAllRanksNowAndLater) {
+  constexpr int kRanks = 3;
+  Group group = CreateGroup(kRanks);
+  ForEachRank(kRanks, [&](int rank) {
+    std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
+    std::vector<float> data(100);
+    ASSERT_TRUE(group[rank]->AllReduceSum(View(data), *stream).ok());
+    ASSERT_TRUE(stream->Synchronize().ok());
+    if (rank == 1) {
+      group[rank]->Abort(absl::DataLossError("disk full"));
+      group[rank]->Abort(absl::InternalError("a later reason"));
+    }
+    for (int i = 0; i < 2; ++i) {
+      std::unique_ptr<Stream> another = *device_->CreateStream("reduce");
+      (void)group[rank]->AllReduceSum(View(data), *another);
+      const absl::Status status = another->Synchronize();
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+      EXPECT_NE(status.message().find("disk full"), absl::string_view::npos) << status;
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, AMemberThatIsDestroyedAbortsTheOthers) {
+  constexpr int kRanks = 3;
+  Group group = CreateGroup(kRanks);
+  ForEachRank(kRanks, [&](int rank) {
+    if (rank == 0) {
+      group[rank].reset();
+      return;
+    }
+    std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
+    std::vector<float> data(100);
+    (void)group[rank]->AllReduceSum(View(data), *stream);
+    EXPECT_EQ(stream->Synchronize().code(), absl::StatusCode::kAborted);
+  });
+}
+
+// A rank that is told of an abort frees its buffers at once, while peers may be in the middle of the last collective
+// that all had begun. AddressSanitizer and ThreadSanitizer watch.
+TEST_P(CommunicatorConformance, AnAbortLeavesNobodyReadingFreedMemory) {
+  constexpr int kRanks = 4;
+  constexpr int64_t n = 50000;
+  for (int round = 0; round < 15; ++round) {
+    Group group = CreateGroup(kRanks);
+    ForEachRank(kRanks, [&](int rank) {
+      std::mt19937 random(round);
+      const int last = 1 + random() % 6;
+      absl::Status status;
+      for (int i = 0; status.ok(); ++i) {
+        std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
+        std::vector<float> data(n, 1.0f);
+        if (rank == 0 && i == last) group[rank]->Abort(absl::CancelledError("stop"));
+        (void)group[rank]->AllReduceSum(View(data), *stream);
+        status = stream->Synchronize();
+      }
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace shale
