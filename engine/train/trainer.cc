@@ -1,8 +1,11 @@
 #include "engine/train/trainer.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -65,6 +68,14 @@ absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64
        .targets = std::holds_alternative<MlpConfig>(job.model) ? TargetPositions::kLast : TargetPositions::kEvery});
 }
 
+// 0 where the system does not tell.
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
 // Optimizer steps of the run; the last one of a run in epochs may be short.
 int64_t TotalSteps(const Job& job, int64_t samples_per_epoch) {
   if (job.schedule.steps > 0) return job.schedule.steps;
@@ -112,6 +123,8 @@ class Trainer::Impl {
     ResolveThreads();
     SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, *CreateOps(job_.runtime.ops, static_cast<int>(job_.runtime.threads_per_rank))));
     job_.sharding.schedule = plan_.options.schedule;
+    batch_ = std::make_unique<HostBatch>(*loader_, plan_.options.micro_batches);
+    overhead_bytes_ = ResidentBytes();
     SHALE_ASSIGN_OR_RETURN(world_, World::Create({.ranks = static_cast<int>(job_.sharding.ranks),
                                                   .threads_per_rank = static_cast<int>(job_.runtime.threads_per_rank),
                                                   .ops = job_.runtime.ops,
@@ -124,7 +137,6 @@ class Trainer::Impl {
     store_ = std::make_unique<ParameterStore>(plan_.train.graph, plan_.train.step.state, plan_.train.memory,
                                               world_->ranks());
     SHALE_RETURN_IF_ERROR(store_->Initialize(job_.runtime.seed));
-    batch_ = std::make_unique<HostBatch>(*loader_, plan_.options.micro_batches);
     flops_per_token_ = ModelFlopsPerToken(job_, plan_.train.graph);
     return absl::OkStatus();
   }
@@ -231,6 +243,7 @@ class Trainer::Impl {
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<BatchLoader> evaluation_loader_;
   int64_t total_steps_ = 0, steps_ = 0;
+  int64_t overhead_bytes_ = 0;
   std::atomic<bool> stop_ = false;
 
  private:
@@ -311,6 +324,7 @@ Trainer::~Trainer() = default;
 
 const Job& Trainer::job() const { return impl_->job_; }
 const JobPlan& Trainer::plan() const { return impl_->plan_; }
+int64_t Trainer::overhead_bytes() const { return impl_->overhead_bytes_; }
 int64_t Trainer::total_steps() const { return impl_->total_steps_; }
 int64_t Trainer::steps_done() const { return impl_->steps_; }
 bool Trainer::done() const { return impl_->done(); }

@@ -59,6 +59,9 @@ class Trainer {
   // The job with everything decided: vocabulary, schedule, steps.
   const Job& job() const;
   const JobPlan& plan() const;
+  // Resident memory of the process outside the arenas, as measured just before they were allocated: code, libraries, data
+  // buffers, whatever else the process holds.
+  int64_t overhead_bytes() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
   // All steps done, or a stop was requested.

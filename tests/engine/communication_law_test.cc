@@ -1,8 +1,6 @@
 // Every rank issues exactly the collectives that the schedule promises: in number, order and bytes.
 #include <gtest/gtest.h>
 
-#include <mutex>
-
 #include "absl/strings/str_cat.h"
 #include "sharding/comm/tracing.h"
 #include "tests/engine/job_harness.h"
@@ -76,13 +74,9 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
       options.step.schedule = row.schedule;
       options.step.reshard_after_forward = row.reshard;
       options.step.ranks = kRanks;
-      std::mutex mutex;
-      std::map<std::pair<int, StreamId>, std::shared_ptr<CollectiveTrace>> traces;
+      std::vector<CollectiveTrace> traces(kRanks);
       options.wrap = [&](std::unique_ptr<Communicator> inner, int rank, StreamId stream) {
-        auto trace = std::make_shared<CollectiveTrace>();
-        std::lock_guard lock(mutex);
-        traces[{rank, stream}] = trace;
-        return std::make_unique<TracingCommunicator>(std::move(inner), trace);
+        return std::make_unique<TracingCommunicator>(std::move(inner), &traces[rank], std::string(ToString(stream)));
       };
       absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(K * kRanks, 7, model.vocabulary, 1));
       ASSERT_TRUE(result.ok()) << Describe(row, K) << ": " << result.status();
@@ -100,20 +94,18 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
       for (int rank = 0; rank < kRanks; ++rank) {
         std::map<int64_t, Counts> seen;
         int64_t scalars = 0;
-        for (StreamId stream : {StreamId::kGather, StreamId::kReduce}) {
-          for (const CollectiveRecord& record : traces[{rank, stream}]->records()) {
-            if (record.kind == CollectiveKind::kAllGather) {
-              ++seen[record.full_bytes].gathers;
-            } else if (record.kind == CollectiveKind::kReduceScatterSum ||
-                       (replicated && record.dtype == DType::kFloat32)) {
-              ++seen[record.full_bytes].reductions;
-            } else {
-              EXPECT_LE(record.full_bytes, 24) << Describe(row, K);
-              ++scalars;
-            }
+        for (const CollectiveRecord& record : traces[rank].records()) {
+          if (record.kind == CollectiveKind::kAllGather) {
+            ++seen[record.bytes()].gathers;
+          } else if (record.kind == CollectiveKind::kReduceScatterSum ||
+                     (replicated && record.dtype == DType::kFloat32)) {
+            ++seen[record.bytes()].reductions;
+          } else {
+            EXPECT_LE(record.bytes(), 24) << Describe(row, K);
+            ++scalars;
           }
-          EXPECT_EQ((traces[{rank, stream}]->records()), (traces[{0, stream}]->records())) << Describe(row, K);
         }
+        EXPECT_EQ(traces[rank].records(), traces[0].records()) << Describe(row, K);
         EXPECT_EQ(seen, expected) << Describe(row, K) << " rank " << rank;
         EXPECT_EQ(scalars, 2) << Describe(row, K) << ": the count of valid tokens, and the packed totals";
       }

@@ -230,6 +230,19 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {
+  // About 72 M parameters on two ranks: 16 bytes each in state alone.
+  auto trainer = MustCreate(SmallJob(WriteText("large", 60),
+                                     {"model.decoder.vocabulary=60000", "model.decoder.width=512",
+                                      "model.decoder.hidden=1024", "batch.global_batch=2", "batch.micro_batch=1"}));
+  ASSERT_NE(trainer, nullptr);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer->Step().ok());
+  const int64_t arenas = 2 * trainer->plan().arena_bytes;
+  ASSERT_GT(arenas, int64_t{1} << 30);
+  const double expected = static_cast<double>(arenas + trainer->overhead_bytes());
+  EXPECT_NEAR(static_cast<double>(ResidentBytes()), expected, 0.05 * expected);
+}
+
 TEST(Trainer, MemoryDoesNotGrowAfterTheFirstSteps) {
   auto trainer = MustCreate(SmallJob(WriteText("rss", 60), {"schedule.steps=220"}));
   ASSERT_NE(trainer, nullptr);
