@@ -50,6 +50,13 @@ Tensor TestMemory::Values(DType dtype, std::initializer_list<int64_t> shape, abs
   return t;
 }
 
+Tensor TestMemory::FloatBits(std::initializer_list<int64_t> shape, absl::Span<const uint32_t> bits) {
+  const Tensor t = Allocate(DType::kFloat32, shape);
+  SHALE_CHECK(t.elements() == static_cast<int64_t>(bits.size()));
+  std::memcpy(Bind(t, image_.data()).data, bits.data(), bits.size() * sizeof(uint32_t));
+  return t;
+}
+
 Tensor TestMemory::Output(DType dtype, std::initializer_list<int64_t> shape) { return Allocate(dtype, shape); }
 
 Tensor TestMemory::Bind(const Tensor& t, std::byte* base) const {

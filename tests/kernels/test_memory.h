@@ -28,6 +28,8 @@ class TestMemory {
   Tensor RandomIntegers(DType dtype, std::initializer_list<int64_t> shape, int64_t low, int64_t high);
   // These values, in order, rounded to any dtype.
   Tensor Values(DType dtype, std::initializer_list<int64_t> shape, absl::Span<const double> values);
+  // These bits, for values that no double carries through (NaNs with their payload).
+  Tensor FloatBits(std::initializer_list<int64_t> shape, absl::Span<const uint32_t> bits);
   // Every byte 0xFF, which is a NaN in all floating types: what an op does not overwrite, or reads first, shows.
   Tensor Output(DType dtype, std::initializer_list<int64_t> shape);
 

@@ -1,0 +1,146 @@
+// SwiGLU and GELU.
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/gradient_check.h"
+#include "tests/kernels/op_conformance.h"
+
+namespace shale::testing {
+namespace {
+
+// exp, 1 + e and the quotient each cost an fp32 sigmoid about two units; two or three products follow. Far out, where
+// e^-x overflows, sigmoid may be 0 instead of some 1e-38.
+constexpr double kUnits = 16 * kUnit32;
+constexpr double kTiny = 1e-36;
+
+const std::vector<double>& ExtremeValues() {
+  static const auto& values = *new std::vector<double>{
+      0.0, -0.0, 1e-30, -1e-30, 1e-6, -1e-6, -1.278, 5, -5, 20, -20, 86, -86, 88, -88, 90, -90, 103, -103, 105, -105,
+      1e4, -1e4, 1e10, -1e10, 1e20, -1e20, 1e30, -1e30, 3e38, -3e38, std::numeric_limits<double>::quiet_NaN()};
+  return values;
+}
+
+std::string Shape(DType act, int64_t rows, int64_t width) {
+  return NameOf(act) + "_" + std::to_string(rows) + "x" + std::to_string(width);
+}
+
+OpCase SwiGluForwardCase(DType act, int64_t t, int64_t f) {
+  OpCase c{.name = "SwiGluForward_" + Shape(act, t, f)};
+  c.op = SwiGluForward{.gate_up_T2F = c.memory.Random(act, {t, 2 * f}, -10, 10), .y_TF = c.memory.Output(act, {t, f})};
+  c.tolerances["y"] = {.absolute = kTiny, .relative = kUnits};
+  return c;
+}
+
+OpCase SwiGluBackwardCase(DType act, int64_t t, int64_t f, bool in_place) {
+  OpCase c{.name = "SwiGluBackward_" + Shape(act, t, f) + (in_place ? "_in_place" : "")};
+  const Tensor gate_up = c.memory.Random(act, {t, 2 * f}, -4, 4);
+  c.op = SwiGluBackward{.gate_up_T2F = gate_up,
+                        .d_y_TF = c.memory.Random(act, {t, f}),
+                        .d_gate_up_T2F = in_place ? gate_up : c.memory.Output(act, {t, 2 * f})};
+  // silu' has a zero at -1.278, so its error is not relative; |d_y up| < 4.
+  c.tolerances["d_gate_up"] = {.absolute = 4 * kUnits, .relative = kUnits};
+  return c;
+}
+
+OpCase SwiGluExtremesCase(DType act, bool backward) {
+  OpCase c{.name = std::string(backward ? "SwiGluBackward_" : "SwiGluForward_") + NameOf(act) + "_extremes"};
+  const int64_t f = static_cast<int64_t>(ExtremeValues().size());
+  std::vector<double> row = ExtremeValues();
+  row.resize(2 * f, 1.0);
+  const Tensor gate_up = c.memory.Values(act, {1, 2 * f}, row);
+  if (backward) {
+    c.op = SwiGluBackward{.gate_up_T2F = gate_up,
+                          .d_y_TF = c.memory.Values(act, {1, f}, std::vector<double>(f, 1.0)),
+                          .d_gate_up_T2F = c.memory.Output(act, {1, 2 * f})};
+    c.tolerances["d_gate_up"] = {.absolute = 4 * kUnits, .relative = kUnits};
+  } else {
+    c.op = SwiGluForward{.gate_up_T2F = gate_up, .y_TF = c.memory.Output(act, {1, f})};
+    // Beyond -88 silu is 1e-36 and less; fp32 may flush it.
+    c.tolerances["y"] = {.absolute = kTiny, .relative = kUnits};
+  }
+  return c;
+}
+
+std::string KindName(GeluKind kind) { return kind == GeluKind::kTanh ? "Tanh" : "Erf"; }
+
+// The erf kernel's tail has a relative error of 5 units, and x^2 / 2 units more from its exponent: less than 16 units of
+// the largest |x|'s. Left of about -1 the value is a small part of x, and is only as good as that.
+OpCase GeluCase(DType act, GeluKind kind, bool backward, bool in_place, int64_t t, int64_t f, bool extremes) {
+  OpCase c{.name = "Gelu" + KindName(kind) + (backward ? "Backward_" : "Forward_") + Shape(act, t, f) +
+                   (in_place ? "_in_place" : "") + (extremes ? "_extremes" : "")};
+  const Tensor x = extremes ? c.memory.Values(act, {t, f}, ExtremeValues()) : c.memory.Random(act, {t, f}, -6, 6);
+  if (!backward) {
+    c.op = GeluForward{.x_TF = x, .y_TF = c.memory.Output(act, {t, f}), .kind = kind};
+    c.tolerances["y"] = {.absolute = 4 * kUnits, .relative = kUnits};
+    return c;
+  }
+  const Tensor d_y = c.memory.Random(act, {t, f}, 0.5, 1);
+  c.op = GeluBackward{.x_TF = x, .d_y_TF = d_y, .d_x_TF = in_place ? d_y : c.memory.Output(act, {t, f}), .kind = kind};
+  c.tolerances["d_x"] = {.absolute = 4 * kUnits, .relative = kUnits};
+  return c;
+}
+
+std::vector<OpCase> ActivationCases() {
+  std::vector<OpCase> cases;
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    for (const auto& [t, f] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {5, 16}, {2, 33}, {41, 241}, {2, 9001}}) {
+      cases.push_back(SwiGluForwardCase(act, t, f));
+      cases.push_back(SwiGluBackwardCase(act, t, f, false));
+      for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
+        cases.push_back(GeluCase(act, kind, false, false, t, f, false));
+        cases.push_back(GeluCase(act, kind, true, false, t, f, false));
+      }
+    }
+    cases.push_back(SwiGluBackwardCase(act, 4, 37, true));
+    cases.push_back(SwiGluExtremesCase(act, false));
+    cases.push_back(SwiGluExtremesCase(act, true));
+    const int64_t extremes = static_cast<int64_t>(ExtremeValues().size());
+    for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
+      cases.push_back(GeluCase(act, kind, true, true, 4, 37, false));
+      cases.push_back(GeluCase(act, kind, false, false, 1, extremes, true));
+      cases.push_back(GeluCase(act, kind, true, false, 1, extremes, true));
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Activation, OpConformance, ::testing::ValuesIn(ActivationCases()), CaseName);
+
+constexpr DType kWide = DType::kFloat64;
+
+TEST(ActivationGradient, SwiGluIsTheDerivativeOfItsForward) {
+  GradientCase c;
+  const Tensor gate_up = c.memory.Random(kWide, {3, 10}, -4, 4), y = c.memory.Output(kWide, {3, 5});
+  const Tensor d_y = c.memory.Random(kWide, {3, 5}), d_gate_up = c.memory.Output(kWide, {3, 10});
+  c.forward = {SwiGluForward{.gate_up_T2F = gate_up, .y_TF = y}};
+  c.backward = {SwiGluBackward{.gate_up_T2F = gate_up, .d_y_TF = d_y, .d_gate_up_T2F = d_gate_up}};
+  c.outputs = {{y, d_y}};
+  c.inputs = {{gate_up, d_gate_up}};
+  ExpectGradientsMatchFiniteDifferences(c);
+}
+
+TEST(ActivationGradient, GeluIsTheDerivativeOfItsForward) {
+  for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
+    GradientCase c;
+    const Tensor x = c.memory.Random(kWide, {3, 20}, -5, 5), y = c.memory.Output(kWide, {3, 20});
+    const Tensor d_y = c.memory.Random(kWide, {3, 20}), d_x = c.memory.Output(kWide, {3, 20});
+    c.forward = {GeluForward{.x_TF = x, .y_TF = y, .kind = kind}};
+    c.backward = {GeluBackward{.x_TF = x, .d_y_TF = d_y, .d_x_TF = d_x, .kind = kind}};
+    c.outputs = {{y, d_y}};
+    c.inputs = {{x, d_x}};
+    ExpectGradientsMatchFiniteDifferences(c);
+  }
+}
+
+// Against values of the exact normal distribution (Abramowitz and Stegun, table 26.1): Phi(1) and Phi(-2).
+TEST(Activation, GeluErfIsExact) {
+  TestMemory memory;
+  const Tensor x = memory.Values(kWide, {1, 2}, {1.0, -2.0});
+  const Tensor y = memory.Output(kWide, {1, 2});
+  std::vector<std::byte> image = RunOnReference(memory, GeluForward{.x_TF = x, .y_TF = y, .kind = GeluKind::kErf});
+  EXPECT_NEAR(ElementOf(memory.Bind(y, image.data()), 0), 0.841344746068543, 1e-14);
+  EXPECT_NEAR(ElementOf(memory.Bind(y, image.data()), 1), -2 * 0.022750131948179, 1e-14);
+}
+
+}  // namespace
+}  // namespace shale::testing

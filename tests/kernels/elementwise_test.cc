@@ -1,0 +1,155 @@
+// Sums, copies, additions, column sums.
+#include <bit>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/gradient_check.h"
+#include "tests/kernels/op_conformance.h"
+#include "tests/kernels/test_backends.h"
+
+namespace shale::testing {
+namespace {
+
+// About the 16 lanes and the blocks of a sum, and nothing at all.
+const std::vector<int64_t>& FlatSizes() {
+  static const auto& sizes = *new std::vector<int64_t>{0, 1, 7, 15, 16, 17, 1009, 16384, 16385, 100003};
+  return sizes;
+}
+
+std::shared_ptr<const std::vector<ElementRange>> Ranges(std::vector<ElementRange> ranges) {
+  return std::make_shared<const std::vector<ElementRange>>(std::move(ranges));
+}
+
+template <class OpType>
+OpCase SumCase(int64_t n, bool accumulate) {
+  OpCase c{.name = std::string(OpType::kName.data(), OpType::kName.size()) + "_" + std::to_string(n) +
+                   (accumulate ? "_accumulate" : "")};
+  OpType op;
+  op.x_N = c.memory.Random(DType::kFloat32, {n});
+  op.total_1 = accumulate ? c.memory.Random(DType::kFloat64, {1}) : c.memory.Output(DType::kFloat64, {1});
+  op.accumulate = accumulate;
+  c.op = op;
+  // n additions in fp64, sums of magnitudes below n + 1.
+  const double terms = static_cast<double>(n) + 1;
+  c.tolerances["total"] = {.absolute = terms * terms * 0x1p-53};
+  return c;
+}
+
+OpCase CopyCase(DType from, DType to, int64_t n) {
+  OpCase c{.name = "Copy_" + NameOf(from) + "_" + NameOf(to) + "_" + std::to_string(n)};
+  const bool integer = from == DType::kInt16 || from == DType::kInt32 || from == DType::kInt64;
+  c.op = Copy{.from = integer ? c.memory.RandomIntegers(from, {n}, -1000, 1000) : c.memory.Random(from, {n}),
+              .to = c.memory.Output(to, {n})};
+  return c;
+}
+
+enum class AddOnto { kNew, kA, kB, kDouble };
+
+OpCase AddCase(DType act, int64_t n, AddOnto onto) {
+  OpCase c{.name = "Add_" + NameOf(act) + "_" + std::to_string(n) + "_" + std::to_string(static_cast<int>(onto))};
+  const Tensor a = c.memory.Random(act, {3, n});
+  const Tensor b = onto == AddOnto::kDouble ? a : c.memory.Random(act, {3, n});
+  const Tensor out = onto == AddOnto::kA ? a : onto == AddOnto::kB ? b : c.memory.Output(act, {3, n});
+  c.op = Add{.a = a, .b = b, .out = out};
+  return c;  // One fp32 addition, rounded once: everybody's bits.
+}
+
+OpCase AccumulateCase(int64_t n, bool accumulate) {
+  OpCase c{.name = "Accumulate_" + std::to_string(n) + (accumulate ? "_accumulate" : "")};
+  c.op = Accumulate{
+      .x_N = c.memory.Random(DType::kFloat32, {n}),
+      .total_N = accumulate ? c.memory.Random(DType::kFloat32, {n}) : c.memory.Output(DType::kFloat32, {n}),
+      .accumulate = accumulate};
+  return c;
+}
+
+OpCase BiasBackwardCase(DType act, int64_t rows, int64_t width, bool strided, bool accumulate) {
+  OpCase c{.name = "BiasBackward_" + NameOf(act) + "_" + std::to_string(rows) + "x" + std::to_string(width) +
+                   (strided ? "_strided" : "") + (accumulate ? "_accumulate" : "")};
+  BiasBackward op;
+  op.d_out_TN = c.memory.Random(act, {rows, width + (strided ? 9 : 0)});
+  if (strided) op.d_out_TN = op.d_out_TN.Slice(1, 4, width);
+  op.d_bias_N = accumulate ? c.memory.Random(DType::kFloat32, {width}) : c.memory.Output(DType::kFloat32, {width});
+  op.accumulate = accumulate;
+  c.op = op;
+  const double terms = static_cast<double>(rows) + 1;
+  c.tolerances["d_bias"] = {.absolute = terms * terms * kUnit32};
+  return c;
+}
+
+OpCase ZeroRangesCase(DType dtype, int64_t n, std::vector<ElementRange> ranges) {
+  OpCase c{.name = "ZeroRanges_" + NameOf(dtype) + "_" + std::to_string(n) + "_" + std::to_string(ranges.size())};
+  c.op = ZeroRanges{.x_N = c.memory.Random(dtype, {n}), .ranges = Ranges(std::move(ranges))};
+  return c;
+}
+
+std::vector<OpCase> ElementwiseCases() {
+  std::vector<OpCase> cases;
+  for (const int64_t n : FlatSizes()) {
+    for (const bool accumulate : {false, true}) {
+      cases.push_back(SumCase<Sum>(n, accumulate));
+      cases.push_back(SumCase<SumSquares>(n, accumulate));
+      cases.push_back(AccumulateCase(n, accumulate));
+    }
+    for (const DType from : {DType::kFloat32, DType::kBFloat16}) {
+      for (const DType to : {DType::kFloat32, DType::kBFloat16}) cases.push_back(CopyCase(from, to, n));
+    }
+    if (n == 0) continue;
+    for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+      for (const AddOnto onto : {AddOnto::kNew, AddOnto::kA, AddOnto::kB, AddOnto::kDouble}) {
+        cases.push_back(AddCase(act, n, onto));
+      }
+    }
+  }
+  for (const DType dtype : {DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
+    cases.push_back(CopyCase(dtype, dtype, 33));
+  }
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    cases.push_back(BiasBackwardCase(act, 1, 1, false, false));
+    cases.push_back(BiasBackwardCase(act, 3, 7, false, true));
+    cases.push_back(BiasBackwardCase(act, 37, 16, true, false));
+    cases.push_back(BiasBackwardCase(act, 130, 33, true, true));
+    cases.push_back(BiasBackwardCase(act, 1100, 5, false, false));
+    cases.push_back(BiasBackwardCase(act, 20, 1031, false, false));
+    cases.push_back(ZeroRangesCase(act, 40, {}));
+    cases.push_back(ZeroRangesCase(act, 40, {{0, 1}, {3, 3}, {5, 17}, {39, 40}}));
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Elementwise, OpConformance, ::testing::ValuesIn(ElementwiseCases()), CaseName);
+
+// All 65,536 upper halves, NaNs and infinities among them, each with low halves around the tie.
+TEST(Copy, RoundsToNearestEvenAndKeepsNaNs) {
+  std::vector<uint32_t> bits;
+  for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+    for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) bits.push_back(upper << 16 | lower);
+  }
+  const int64_t n = static_cast<int64_t>(bits.size());
+  TestMemory memory;
+  const Tensor from = memory.FloatBits({n}, bits), to = memory.Output(DType::kBFloat16, {n});
+  for (const TestBackend& backend : TestBackends()) {
+    SCOPED_TRACE(backend.name);
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, Copy{.from = from, .to = to});
+    const auto* got = memory.Bind(to, image.data()).as<const BFloat16>();
+    for (int64_t i = 0; i < n; ++i) {
+      const uint16_t want = RoundToBFloat16(std::bit_cast<float>(bits[i])).bits;
+      ASSERT_EQ(got[i].bits, want) << std::hex << bits[i];
+    }
+  }
+}
+
+TEST(BiasGradient, IsTheDerivativeOfAProductsBias) {
+  constexpr DType kWide = DType::kFloat64;
+  GradientCase c;
+  const Tensor a = c.memory.Random(kWide, {4, 2}), b = c.memory.Random(kWide, {2, 3}), bias = c.memory.Random(kWide, {3});
+  const Tensor out = c.memory.Output(kWide, {4, 3}), d_out = c.memory.Random(kWide, {4, 3});
+  const Tensor d_bias = c.memory.Output(kWide, {3});
+  c.forward = {MatMul{.a = a, .b = b, .bias_N = bias, .c_MN = out}};
+  c.backward = {BiasBackward{.d_out_TN = d_out, .d_bias_N = d_bias}};
+  c.outputs = {{out, d_out}};
+  c.inputs = {{bias, d_bias}};
+  ExpectGradientsMatchFiniteDifferences(c);
+}
+
+}  // namespace
+}  // namespace shale::testing
