@@ -1,0 +1,255 @@
+// Validate: every operand of every op is looked at, and what is refused is named.
+#include <set>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/op_conformance.h"
+#include "tests/kernels/valid_ops.h"
+
+namespace shale::testing {
+namespace {
+
+std::string Text(absl::string_view view) { return std::string(view.data(), view.size()); }
+
+// Calls body(number, name, tensor, access) for the present operands of `op`.
+template <class AnyOp, class Body>
+void ForOperands(AnyOp& op, const Body& body) {
+  int number = 0;
+  VisitOperands(op, [&](absl::string_view name, auto& tensor, Access access) {
+    if (tensor.present()) body(number, Text(name), tensor, access);
+    ++number;
+  });
+}
+
+// A copy of `op` whose operand `number` is `change(operand)`.
+template <class Change>
+Op With(const Op& op, int number, const Change& change) {
+  Op changed = op;
+  ForOperands(changed, [&](int n, const std::string&, Tensor& t, Access) {
+    if (n == number) change(t);
+  });
+  return changed;
+}
+
+TEST(Validate, AcceptsOneOfEveryOp) {
+  std::set<size_t> kinds;
+  for (const Op& op : ValidOps()) {
+    EXPECT_TRUE(Validate(op).ok()) << Validate(op);
+    kinds.insert(op.index());
+  }
+  EXPECT_EQ(kinds.size(), std::variant_size_v<Op>);
+}
+
+TEST(Validate, NamesAnOperandOfTheWrongRank) {
+  for (const Op& op : ValidOps()) {
+    ForOperands(op, [&](int number, const std::string& name, const Tensor&, Access) {
+      const Op wrong = With(op, number, [](Tensor& t) {
+        if (t.rank == Tensor::kMaxRank) {
+          --t.rank;
+        } else {
+          t.shape[t.rank] = 1;
+          t.strides[t.rank++] = 1;
+        }
+      });
+      // A copy or an addition has no rank of its own; and x tells a norm whether rows have heads.
+      const bool free = std::holds_alternative<Copy>(op) || std::holds_alternative<Add>(op);
+      ExpectRefused(wrong, free || name == "x" ? std::vector<std::string>{} : std::vector<std::string>{name + " is "});
+    });
+  }
+}
+
+TEST(Validate, NamesAnOperandOfTheWrongDType) {
+  for (const Op& op : ValidOps()) {
+    ForOperands(op, [&](int number, const std::string& name, const Tensor& operand, Access) {
+      const DType other = operand.dtype == DType::kInt64 ? DType::kFloat32 : DType::kInt64;
+      const Op wrong = With(op, number, [&](Tensor& t) { t.dtype = other; });
+      ExpectRefused(wrong, {name + " is ", Text(ToString(other)) + "[", "wanted "});
+    });
+  }
+}
+
+TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
+  const std::set<std::string> optional = {
+      "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias",
+      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual"};
+  for (const Op& op : ValidOps()) {
+    ForOperands(op, [&](int number, const std::string& name, const Tensor&, Access) {
+      const Op without = With(op, number, [](Tensor& t) { t = Tensor(); });
+      if (optional.count(Text(shale::NameOf(op)) + "." + name) > 0) {
+        EXPECT_TRUE(Validate(without).ok()) << Validate(without);
+      } else {
+        ExpectRefused(without, {});
+      }
+    });
+  }
+}
+
+TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
+  // Operands whose rows may be strided; all others are contiguous.
+  const std::set<std::string> strided = {
+      "MatMul.a", "MatMul.b", "MatMul.c", "BiasBackward.d_out", "Rope.x",
+      "AttentionForward.q", "AttentionForward.k", "AttentionForward.v", "AttentionForward.out",
+      "AttentionBackward.q", "AttentionBackward.k", "AttentionBackward.v", "AttentionBackward.out",
+      "AttentionBackward.d_out", "AttentionBackward.d_q", "AttentionBackward.d_k", "AttentionBackward.d_v",
+      "RmsNormForward.x", "RmsNormForward.y", "RmsNormBackward.x", "RmsNormBackward.d_y", "RmsNormBackward.d_x",
+      "RmsNormBackward.d_residual", "LayerNormForward.x", "LayerNormForward.y", "LayerNormBackward.x",
+      "LayerNormBackward.d_y", "LayerNormBackward.d_x", "LayerNormBackward.d_residual"};
+  for (const Op& op : ValidOps()) {
+    ForOperands(op, [&](int number, const std::string& name, const Tensor& operand, Access) {
+      if (operand.rank < 2) return;
+      const Op wide = With(op, number, [](Tensor& t) {
+        for (int i = 0; i < t.rank - 1; ++i) t.strides[i] *= 2;
+      });
+      if (strided.count(Text(shale::NameOf(op)) + "." + name) > 0) {
+        EXPECT_TRUE(Validate(wide).ok()) << Validate(wide);
+      } else {
+        ExpectRefused(wide, {name + " is "});
+      }
+      // Columns two apart, and rows that lie on one another, are refused everywhere.
+      ExpectRefused(With(op, number, [](Tensor& t) {
+                      for (int i = 0; i < t.rank; ++i) t.strides[i] *= 2;
+                    }), {name + " is "});
+      ExpectRefused(With(op, number, [](Tensor& t) { t.strides[0] = 1; }), {name + " is "});
+    });
+  }
+}
+
+TEST(Validate, RefusesOutputsThatOverlapAnything) {
+  const std::set<std::string> same_view = {
+      "RmsNormForward.y.x", "LayerNormForward.y.x", "RmsNormBackward.d_x.d_y", "RmsNormBackward.d_x.d_residual",
+      "LayerNormBackward.d_x.d_y", "LayerNormBackward.d_x.d_residual", "SwiGluBackward.d_gate_up.gate_up",
+      "GeluBackward.d_x.d_y", "Add.out.a", "Add.out.b"};
+  for (const Op& op : ValidOps()) {
+    ForOperands(op, [&](int out_number, const std::string& out_name, const Tensor& out, Access access) {
+      if (access == Access::kRead) return;
+      ForOperands(op, [&](int other_number, const std::string& other_name, const Tensor&, Access) {
+        if (other_number == out_number) return;
+        const Op overlapping = With(op, other_number, [&](Tensor& t) { t.where = out.where; });
+        const std::string key = Text(shale::NameOf(op)) + "." + out_name + "." + other_name;
+        if (same_view.count(key) > 0) {
+          EXPECT_TRUE(Validate(overlapping).ok()) << Validate(overlapping);
+          // One element further it is no longer the same view.
+          ExpectRefused(With(op, other_number, [&](Tensor& t) {
+                          t.where = out.where;
+                          t.Advance(1);
+                        }), {out_name, other_name, "the very same view"});
+        } else {
+          ExpectRefused(overlapping, {out_name, other_name, "overlaps"});
+        }
+      });
+    });
+  }
+}
+
+TEST(Validate, SaysWhatItWantedAndFound) {
+  RmsNormForward op;
+  op.x = Tensor::Contiguous(DType::kBFloat16, {6, 16});
+  op.weight_C = Tensor::Contiguous(DType::kBFloat16, {8});
+  const absl::Status status = Validate(op);
+  EXPECT_EQ(Text(status.message()), "RmsNormForward: weight is bf16[8]; wanted bf16[C=16]");
+}
+
+// The slices of a fused matrix interleave in memory and share no byte.
+TEST(Validate, KnowsThatColumnsOfOneMatrixDoNotOverlap) {
+  constexpr int64_t kTokens = 6, kHeads = 4, kGroups = 2, kWidth = 8, kRow = (kHeads + 2 * kGroups) * kWidth;
+  const auto columns = [&](int32_t symbol, int64_t begin, int64_t heads) {
+    Tensor fused = Tensor::Contiguous(DType::kBFloat16, {kTokens, kRow});
+    fused.where.symbol = symbol;
+    return fused.Slice(1, begin * kWidth, heads * kWidth).SplitLast(heads, kWidth).SplitFirst(2);
+  };
+  const auto attention = [&](int64_t first_k) {
+    AttentionBackward op;
+    op.q_BSHD = columns(0, 0, kHeads);
+    op.k_BSGD = columns(0, kHeads, kGroups);
+    op.v_BSGD = columns(0, kHeads + kGroups, kGroups);
+    op.out_BSHD = op.d_out_BSHD = Tensor::Contiguous(DType::kBFloat16, {2, 3, kHeads, kWidth});
+    op.lse_BHS = Tensor::Contiguous(DType::kFloat32, {2, kHeads, 3});
+    op.d_q_BSHD = columns(1, 0, kHeads);
+    op.d_k_BSGD = columns(1, first_k, kGroups);
+    op.d_v_BSGD = columns(1, kHeads + kGroups, kGroups);
+    return op;
+  };
+  EXPECT_TRUE(Validate(attention(kHeads)).ok()) << Validate(attention(kHeads));
+  ExpectRefused(attention(kHeads - 1), {"d_q overlaps d_k"});
+  ExpectRefused(attention(kHeads + 1), {"d_k overlaps d_v"});
+  // Bound operands are compared by address.
+  std::vector<std::byte> memory(kTokens * kRow * 2);
+  AttentionBackward bound = attention(kHeads);
+  bound.d_q_BSHD.data = bound.d_v_BSGD.data = memory.data();
+  ExpectRefused(bound, {"d_q overlaps d_v"});
+}
+
+TEST(Validate, RefusesContradictions) {
+  const std::vector<Op> ops = ValidOps();
+  const auto valid = [&](auto wanted) {
+    for (const Op& op : ops) {
+      if (const auto* found = std::get_if<decltype(wanted)>(&op)) return *found;
+    }
+    return wanted;
+  };
+  MatMul product = valid(MatMul());
+  product.c_MN.dtype = DType::kFloat32;
+  product.accumulate = true;
+  ExpectRefused(product, {"bias", "accumulate"});
+  product.bias_N = Tensor();
+  product.c_MN.dtype = DType::kBFloat16;
+  ExpectRefused(product, {"c is bf16", "wanted f32"});
+
+  AttentionForward attention = valid(AttentionForward());
+  attention.window = -1;
+  ExpectRefused(attention, {"window is -1"});
+
+  RmsNormForward norm = valid(RmsNormForward());
+  norm.sum = Tensor();
+  ExpectRefused(norm, {"residual is given and sum is missing"});
+
+  EmbeddingForward embedding = valid(EmbeddingForward());
+  embedding.positions_PC.shape[0] = 2;
+  ExpectRefused(embedding, {"positions has 2 rows", "S=3"});
+
+  Rope rope = valid(Rope());
+  rope.x_BSHD = Tensor::Contiguous(DType::kFloat32, {1, 2, 3, 5});
+  ExpectRefused(rope, {"head width 5"});
+
+  CrossEntropy loss = valid(CrossEntropy());
+  loss.scale_1 = Tensor();
+  ExpectRefused(loss, {"scale is missing"});
+  loss.gradient = false;
+  EXPECT_TRUE(Validate(loss).ok()) << Validate(loss);
+
+  AdamW adamw = valid(AdamW());
+  adamw.master_P = adamw.m_P;
+  ExpectRefused(adamw, {"master and low are both given"});
+  adamw.master_P = adamw.low_P = Tensor();
+  ExpectRefused(adamw, {"neither master nor low"});
+  adamw = valid(AdamW());
+  adamw.decayed = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{4, 9}, {8, 10}});
+  ExpectRefused(adamw, {"decayed", "[8, 10)"});
+
+  ZeroRanges zero = valid(ZeroRanges());
+  zero.ranges = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{4, 14}});
+  ExpectRefused(zero, {"ranges ends at 14", "N=13"});
+}
+
+TEST(Flops, CountProductsAndAttentionOnly) {
+  for (const Op& op : ValidOps()) {
+    const bool counted = std::holds_alternative<MatMul>(op) || std::holds_alternative<AttentionForward>(op) ||
+                         std::holds_alternative<AttentionBackward>(op);
+    EXPECT_EQ(FlopsOf(op) > 0, counted) << Text(shale::NameOf(op));
+  }
+  MatMul product;
+  product.a = Tensor::Contiguous(DType::kFloat32, {5, 3});
+  product.c_MN = Tensor::Contiguous(DType::kFloat32, {3, 7});
+  product.transpose_a = true;
+  EXPECT_EQ(FlopsOf(product), 2 * 3 * 5 * 7);
+  // 4 queries see 1 + 2 + 3 + 4 keys, or 1 + 2 + 2 + 2 through a window of two; 2 flops per pair and width, twice.
+  AttentionForward attention;
+  attention.q_BSHD = Tensor::Contiguous(DType::kFloat32, {2, 4, 3, 8});
+  EXPECT_EQ(FlopsOf(attention), 2 * 3 * 10 * 4 * 8);
+  attention.window = 2;
+  EXPECT_EQ(FlopsOf(attention), 2 * 3 * 7 * 4 * 8);
+  attention.window = 100;
+  EXPECT_EQ(FlopsOf(attention), 2 * 3 * 10 * 4 * 8);
+}
+
+}  // namespace
+}  // namespace shale::testing

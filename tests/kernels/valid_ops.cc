@@ -1,0 +1,93 @@
+#include "tests/kernels/valid_ops.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr DType kAct = DType::kBFloat16;
+constexpr DType kF32 = DType::kFloat32;
+constexpr DType kF64 = DType::kFloat64;
+constexpr DType kI32 = DType::kInt32;
+constexpr DType kI64 = DType::kInt64;
+
+Tensor New(DType dtype, std::initializer_list<int64_t> shape) { return Tensor::Contiguous(dtype, shape); }
+Tensor Act(std::initializer_list<int64_t> shape) { return New(kAct, shape); }
+Tensor Float(std::initializer_list<int64_t> shape) { return New(kF32, shape); }
+
+std::shared_ptr<const std::vector<ElementRange>> Ranges() {
+  return std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{1, 3}, {5, 9}});
+}
+
+// Sizes that differ from one another, so that no mistake passes as another size.
+constexpr int64_t kB = 2, kS = 3, kT = kB * kS, kC = 10, kV = 11, kH = 4, kG = 2, kD = 8, kF = 7, kN = 13, kK = 5;
+
+std::vector<Op> LayerOps() {
+  return {
+      EmbeddingForward{New(kI32, {kB, kS}), Act({kV, kC}), Act({kS + 1, kC}), Act({kT, kC})},
+      EmbeddingBackward{New(kI32, {kB, kS}), Act({kT, kC}), Float({kV, kC}), Float({kS + 1, kC})},
+      MatMul{Act({kT, kK}), Act({kK, kN}), Act({kN}), Act({kT, kN})},
+      MatMul{.a = Act({kK, kT}), .b = Act({kN, kK}), .c_MN = Float({kT, kN}), .transpose_a = true, .transpose_b = true,
+             .accumulate = true},
+      BiasBackward{Act({kT, kN}), Float({kN})},
+      Rope{.x_BSHD = Act({kB, kS, kH, kD})},
+      AttentionForward{Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kH, kD}),
+                       Float({kB, kH, kS})},
+      AttentionBackward{Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kH, kD}),
+                        Float({kB, kH, kS}), Act({kB, kS, kH, kD}), Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}),
+                        Act({kB, kS, kG, kD})},
+      SwiGluForward{Act({kT, 2 * kF}), Act({kT, kF})},
+      SwiGluBackward{Act({kT, 2 * kF}), Act({kT, kF}), Act({kT, 2 * kF})},
+      GeluForward{Act({kT, kF}), Act({kT, kF})},
+      GeluBackward{Act({kT, kF}), Act({kT, kF}), Act({kT, kF})},
+      CrossEntropy{Act({kT, kV}), New(kI32, {kT}), Float({1}), Float({kT})},
+  };
+}
+
+std::vector<Op> NormOps() {
+  return {
+      RmsNormForward{Act({kT, kC}), Act({kT, kC}), Act({kC}), Act({kT, kC}), Act({kT, kC}), Float({kT})},
+      RmsNormBackward{Act({kT, kC}), Act({kT, kC}), Act({kC}), Float({kT}), Act({kT, kC}), Act({kT, kC}), Float({kC})},
+      LayerNormForward{Act({kT, kC}), Act({kT, kC}), Act({kC}), Act({kC}), Act({kT, kC}), Act({kT, kC}), Float({kT}),
+                       Float({kT})},
+      LayerNormBackward{Act({kT, kC}), Act({kT, kC}), Act({kC}), Float({kT}), Float({kT}), Act({kT, kC}),
+                        Act({kT, kC}), Float({kC}), Float({kC})},
+      GroupNormForward{Act({kB, kS, kC}), Act({kC}), Act({kC}), Act({kB, kS, kC}), Float({kB, 5}), Float({kB, 5})},
+      GroupNormBackward{Act({kB, kS, kC}), Act({kB, kS, kC}), Act({kC}), Float({kB, 5}), Float({kB, 5}),
+                        Act({kB, kS, kC}), Float({kC}), Float({kC})},
+  };
+}
+
+std::vector<Op> FlatOps() {
+  AdamW adamw{Float({kUpdateSize}), Float({kN}), Act({kN}), Tensor(), New(DType::kInt16, {kN}), Float({kN}),
+              Float({kN})};
+  adamw.decayed = Ranges();
+  return {
+      Sum{Float({kN}), New(kF64, {1})},
+      SumSquares{Float({kN}), New(kF64, {1})},
+      Copy{Act({kT, kN}), Float({kT, kN})},
+      Add{Act({kT, kN}), Act({kT, kN}), Act({kT, kN})},
+      Accumulate{Float({kN}), Float({kN})},
+      ZeroRanges{Act({kN}), Ranges()},
+      LossScale{New(kI64, {1}), Float({1})},
+      FlagNonFinite{New(kF64, {kTotalSize})},
+      PrepareUpdate{Float({kHyperSize}), New(kI64, {1}), New(kF64, {kTotalSize}), New(kI64, {1}), Float({kUpdateSize})},
+      adamw,
+  };
+}
+
+}  // namespace
+
+std::vector<Op> ValidOps() {
+  std::vector<Op> ops;
+  for (std::vector<Op> family : {LayerOps(), NormOps(), FlatOps()}) {
+    for (Op& op : family) {
+      int32_t symbol = 0;
+      VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
+        if (t.present()) t.where.symbol = symbol++;
+      });
+      ops.push_back(std::move(op));
+    }
+  }
+  return ops;
+}
+
+}  // namespace shale::testing
