@@ -7,11 +7,18 @@
 
 namespace shale {
 
-// Independent of DeriveWaits: computes what happens before what from FIFO order and `waits` alone (loops are unrolled far
-// enough for every pair of passes that can meet), and checks that of any two accesses to one byte, at least one a write,
-// one happens before the other, in issue order; that every read finds bytes that were written by the same buffer before
-// (or the buffer is persistent); that waits name instructions that exist and form no cycle; that operands lie inside
-// their buffers, and buffers inside the plan. The error names both instructions, the buffers and the bytes.
+// Independent of DeriveWaits: computes what happens before what from FIFO order and `waits` alone, and checks
+// - that operands lie inside their buffers, and buffers that are used inside the plan;
+// - that a wait names an instruction of another stream that is issued before, so that waits form no cycle;
+// - that of any two accesses to one byte, at least one of them a write, the one issued first has finished before the other
+//   starts;
+// - that a read finds bytes that its own buffer's last writer left there: none that were never written, and none of another
+//   buffer. Persistent buffers are written from the start. A strided operand counts with its gaps.
+// Loops are unrolled for min(K, 4) passes: the first, two like all others, and the last (why that is enough: [Note: three
+// passes are enough] in waits.h; one more, since this is a proof). Operands whose place depends on the rank or the
+// micro-batch count as their whole buffer in the third point, and as rank 0 sees them in the fourth.
+//
+// Internal: the first violation, with both instructions, their buffers and the bytes.
 absl::Status CheckProgram(const StepProgram& program, const MemoryPlan& plan);
 
 }  // namespace shale

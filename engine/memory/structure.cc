@@ -72,6 +72,22 @@ absl::Status CheckOperand(const StepProgram& program, const Section& section, In
   return absl::OkStatus();
 }
 
+absl::Status CheckWait(const StepProgram& program, const Section& section, InstructionId id, InstructionId wait) {
+  if (wait < 0 || wait >= std::ssize(program.instructions)) {
+    return absl::InternalError(absl::StrCat(Describe(program, id), " waits for instruction ", wait, "; there are ",
+                                            program.instructions.size()));
+  }
+  const Instruction& other = program.instructions[wait];
+  if (other.stream == program.instructions[id].stream) {
+    return absl::InternalError(
+        absl::StrCat(Describe(program, id), " waits for ", Describe(program, wait), ", which is on its own stream"));
+  }
+  const bool pass_before = wait > id && wait < section.end && section.repeat > 1 && !other.last_pass_only;
+  if (wait < id || pass_before) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(Describe(program, id), " waits for ", Describe(program, wait),
+                                          ", which is never issued before it: a cycle"));
+}
+
 }  // namespace
 
 std::string Describe(const StepProgram& program, InstructionId id) {
@@ -95,6 +111,17 @@ absl::Status CheckStructure(const StepProgram& program) {
                          if (status.ok()) status = CheckOperand(program, section, id, name, t);
                        });
       SHALE_RETURN_IF_ERROR(status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWaits(const StepProgram& program) {
+  for (const Section& section : program.sections) {
+    for (InstructionId id = section.begin; id < section.end; ++id) {
+      for (InstructionId wait : program.instructions[id].waits) {
+        SHALE_RETURN_IF_ERROR(CheckWait(program, section, id, wait));
+      }
     }
   }
   return absl::OkStatus();

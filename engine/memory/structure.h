@@ -1,6 +1,8 @@
 // What every pass over a program relies on.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "engine/step/program.h"
 
@@ -10,6 +12,10 @@ namespace shale {
 // int64; that operands name buffers that exist and lie inside them; that slots exist for every micro-batch that asks for
 // one. The error names the instruction and the operand.
 absl::Status CheckStructure(const StepProgram& program);
+
+// Checks that a wait names an instruction of another stream that is issued before, in the pass before at the latest: then
+// waits form no cycle. REQUIRES: CheckStructure accepts the program.
+absl::Status CheckWaits(const StepProgram& program);
 
 // "instruction 57 (MatMul, compute stream, unit blocks.3, backward)".
 std::string Describe(const StepProgram& program, InstructionId id);

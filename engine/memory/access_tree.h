@@ -1,0 +1,74 @@
+// The latest accesses to ranges of the arena, for the check after planning.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "engine/step/program.h"
+
+namespace shale {
+
+// The latest issue, by stream, that read, and that wrote; -1: none.
+struct LatestAccesses {
+  std::array<int32_t, kStreams> read = {-1, -1, -1, -1};
+  std::array<int32_t, kStreams> write = {-1, -1, -1, -1};
+
+  void Join(const LatestAccesses& other) {
+    for (int s = 0; s < kStreams; ++s) {
+      read[s] = std::max(read[s], other.read[s]);
+      write[s] = std::max(write[s], other.write[s]);
+    }
+  }
+};
+
+// A binary tree over cells of the arena, numbered in order of address; a cell is what no operand divides. A node keeps the
+// latest accesses to any of its cells, and those to all of them at once. Both calls take logarithmic time.
+class AccessTree {
+ public:
+  explicit AccessTree(int32_t cells) {
+    while (leaves_ < cells) leaves_ *= 2;
+    nodes_.resize(2 * leaves_);
+  }
+
+  // Records an access to cells [begin, end) by `issue`, which is later than all before.
+  void Record(int32_t begin, int32_t end, int stream, bool write, int32_t issue) {
+    const auto set = [&](LatestAccesses& latest) { (write ? latest.write : latest.read)[stream] = issue; };
+    for (int32_t l = begin + leaves_, r = end + leaves_; l < r; l /= 2, r /= 2) {
+      if (l % 2 == 1) {
+        set(nodes_[l].any);
+        set(nodes_[l++].all);
+      }
+      if (r % 2 == 1) {
+        set(nodes_[--r].any);
+        set(nodes_[r].all);
+      }
+    }
+    for (int32_t n = (begin + leaves_) / 2; n > 0; n /= 2) set(nodes_[n].any);
+    for (int32_t n = (end - 1 + leaves_) / 2; n > 0; n /= 2) set(nodes_[n].any);
+  }
+
+  // The latest accesses to any of the cells [begin, end).
+  LatestAccesses Latest(int32_t begin, int32_t end) const {
+    LatestAccesses latest;
+    for (int32_t l = begin + leaves_, r = end + leaves_; l < r; l /= 2, r /= 2) {
+      if (l % 2 == 1) latest.Join(nodes_[l++].any);
+      if (r % 2 == 1) latest.Join(nodes_[--r].any);
+    }
+    // What covers a whole node covers the cells below it.
+    for (int32_t n = begin + leaves_; n > 0; n /= 2) latest.Join(nodes_[n].all);
+    for (int32_t n = end - 1 + leaves_; n > 0; n /= 2) latest.Join(nodes_[n].all);
+    return latest;
+  }
+
+ private:
+  struct Node {
+    LatestAccesses any;
+    LatestAccesses all;
+  };
+  int32_t leaves_ = 1;       // A power of two.
+  std::vector<Node> nodes_;  // The root is 1, the children of n are 2n and 2n + 1, leaf i is leaves_ + i.
+};
+
+}  // namespace shale

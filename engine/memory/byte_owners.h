@@ -1,0 +1,48 @@
+// Whose bytes lie where in the arena, for the check after planning.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <map>
+
+#include "engine/step/program.h"
+
+namespace shale {
+
+// By byte: the buffer that wrote it last. Neighbours of one owner are one piece, so that there are about as many pieces as
+// live buffers.
+class ByteOwners {
+ public:
+  ByteOwners() { pieces_[std::numeric_limits<int64_t>::min()] = -1; }
+
+  void Set(int64_t begin, int64_t end, BufferId owner) {
+    if (begin >= end) return;
+    auto it = std::prev(pieces_.upper_bound(begin));
+    if (it->second == owner && EndOf(it) >= end) return;
+    const BufferId after = std::prev(pieces_.upper_bound(end))->second;
+    const BufferId before = it->first < begin ? it->second : (it == pieces_.begin() ? -1 : std::prev(it)->second);
+    pieces_.erase(pieces_.lower_bound(begin), pieces_.upper_bound(end));
+    if (before != owner) pieces_[begin] = owner;
+    if (after != owner) pieces_[end] = after;
+  }
+
+  // The first byte of [begin, end) that `owner` does not own; `end`: it owns all.
+  int64_t FirstForeign(int64_t begin, int64_t end, BufferId owner) const {
+    for (auto it = std::prev(pieces_.upper_bound(begin)); begin < end; ++it) {
+      if (it->second != owner) return begin;
+      begin = EndOf(it);
+    }
+    return end;
+  }
+
+ private:
+  using Pieces = std::map<int64_t, BufferId>;  // By first byte; each reaches to the next. -1: nobody.
+  int64_t EndOf(Pieces::const_iterator it) const {
+    const auto next = std::next(it);
+    return next == pieces_.end() ? std::numeric_limits<int64_t>::max() : next->first;
+  }
+  Pieces pieces_;
+};
+
+}  // namespace shale

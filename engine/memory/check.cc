@@ -1,0 +1,280 @@
+#include "engine/memory/check.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/memory/access_tree.h"
+#include "engine/memory/byte_owners.h"
+#include "engine/memory/structure.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr int64_t kPasses = 4;
+
+// An operand in the arena.
+struct ArenaOperand {
+  BufferId buffer = -1;
+  bool reads = false, writes = false;
+  int64_t begin = 0, end = 0;            // Bytes that it may touch, on any rank and in any pass.
+  int64_t slot_begin = 0, slot_end = 0;  // Bytes of its slot on rank 0.
+  int32_t cell_begin = 0, cell_end = 0;  // [begin, end) in cells of the tree.
+  const ZeroRanges* zeroes = nullptr;    // Of slot_begin .. slot_end it writes these, and reads nothing.
+};
+
+// An instruction in one pass of its section.
+struct Issue {
+  InstructionId instruction = -1;
+  int64_t pass = 0;
+  std::array<int32_t, kStreams> finished = {-1, -1, -1, -1};  // By stream: the last issue that has finished when it has.
+};
+
+class Checker {
+ public:
+  Checker(const StepProgram& program, const MemoryPlan& plan) : program_(program), plan_(plan) {}
+
+  absl::Status Run() {
+    SHALE_RETURN_IF_ERROR(CheckStructure(program_));
+    SHALE_RETURN_IF_ERROR(CheckAddresses());
+    SHALE_RETURN_IF_ERROR(CheckWaits(program_));
+    CollectOperands();
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      const Buffer& buffer = program_.buffers[b];
+      if (!buffer.persistent) continue;
+      owners_.Set(plan_.addresses[b], plan_.addresses[b] + buffer.size_bytes(), static_cast<BufferId>(b));
+    }
+    for (const Section& section : program_.sections) {
+      const int64_t passes = std::min(section.repeat, kPasses);
+      for (int64_t pass = 0; pass < passes; ++pass) {
+        for (InstructionId id = section.begin; id < section.end; ++id) {
+          if (program_.instructions[id].last_pass_only && pass + 1 < passes) continue;
+          SHALE_RETURN_IF_ERROR(CheckIssue(id, pass));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status CheckAddresses() const {
+    if (plan_.addresses.size() != program_.buffers.size()) {
+      return absl::InternalError(absl::StrCat("the plan has ", plan_.addresses.size(), " addresses for ",
+                                              program_.buffers.size(), " buffers"));
+    }
+    std::vector<bool> used(program_.buffers.size(), false);
+    for (const Instruction& instruction : program_.instructions) {
+      VisitInstruction(instruction, /*first_pass=*/false,
+                       [&](absl::string_view, const Tensor& t, Access) { used[t.where.symbol] = true; });
+    }
+    for (size_t b = 0; b < used.size(); ++b) {
+      const Buffer& buffer = program_.buffers[b];
+      const int64_t address = plan_.addresses[b], bytes = buffer.size_bytes();
+      if ((!used[b] && !buffer.persistent) || (address >= 0 && bytes <= plan_.peak_bytes - address)) continue;
+      return absl::InternalError(absl::StrCat("buffer ", buffer.name, " of ", bytes, " bytes lies at ", address,
+                                              ", outside the ", plan_.peak_bytes, " bytes of the plan"));
+    }
+    return absl::OkStatus();
+  }
+
+  // All operands, and the cells that their ends cut the arena into.
+  void CollectOperands() {
+    std::vector<int64_t> cuts;
+    for (const Instruction& instruction : program_.instructions) {
+      first_pass_.push_back(OperandsOf(instruction, true));
+      later_passes_.push_back(instruction.accumulate_after_first ? OperandsOf(instruction, false)
+                                                                 : std::vector<ArenaOperand>());
+      for (const ArenaOperand& operand : first_pass_.back()) {
+        cuts.push_back(operand.begin);
+        cuts.push_back(operand.end);
+      }
+    }
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    for (auto* passes : {&first_pass_, &later_passes_}) {
+      for (std::vector<ArenaOperand>& operands : *passes) {
+        for (ArenaOperand& operand : operands) {
+          operand.cell_begin = std::lower_bound(cuts.begin(), cuts.end(), operand.begin) - cuts.begin();
+          operand.cell_end = std::lower_bound(cuts.begin(), cuts.end(), operand.end) - cuts.begin();
+        }
+      }
+    }
+    tree_ = AccessTree(std::max<int32_t>(1, std::ssize(cuts)));
+    latest_.assign(program_.instructions.size(), -1);
+  }
+
+  std::vector<ArenaOperand> OperandsOf(const Instruction& instruction, bool first_pass) const {
+    std::vector<ArenaOperand> operands;
+    VisitInstruction(instruction, first_pass, [&](absl::string_view, const Tensor& t, Access access) {
+      const Buffer& buffer = program_.buffers[t.where.symbol];
+      ArenaOperand operand{.buffer = t.where.symbol,
+                           .reads = access != Access::kWrite,
+                           .writes = access != Access::kRead,
+                           .begin = plan_.addresses[t.where.symbol],
+                           .slot_begin = t.where.offset_bytes,
+                           .slot_end = t.where.offset_bytes + t.extent_bytes()};
+      operand.end = operand.begin + buffer.size_bytes();
+      if (buffer.slots == 1 && t.where.rank_stride_bytes == 0) {
+        operand.end = operand.begin + operand.slot_end;
+        operand.begin += operand.slot_begin;
+      }
+      if (const auto* op = std::get_if<Op>(&instruction.action); op != nullptr && access == Access::kReadWrite) {
+        operand.zeroes = std::get_if<ZeroRanges>(op);
+      }
+      if (t.extent_bytes() > 0) operands.push_back(operand);
+    });
+    return operands;
+  }
+
+  const std::vector<ArenaOperand>& Operands(const Issue& issue) const {
+    const bool later = issue.pass > 0 && program_.instructions[issue.instruction].accumulate_after_first;
+    return (later ? later_passes_ : first_pass_)[issue.instruction];
+  }
+
+  // An operand's bytes in a pass. Of the passes that are not unrolled, the last one stands for all.
+  int64_t SlotAddress(const Issue& issue, const ArenaOperand& operand) const {
+    const Buffer& buffer = program_.buffers[operand.buffer];
+    const int64_t micro_batch = program_.instructions[issue.instruction].micro_batch + issue.pass;
+    const int64_t slot = buffer.slots > 1 ? std::min(micro_batch, kPasses - 1) : 0;
+    return plan_.addresses[operand.buffer] + slot * buffer.slot_bytes;
+  }
+
+  absl::Status CheckIssue(InstructionId id, int64_t pass) {
+    const Instruction& instruction = program_.instructions[id];
+    const int stream = static_cast<int>(instruction.stream);
+    Issue issue{.instruction = id, .pass = pass};
+    const auto join = [&](int32_t earlier) {
+      if (earlier < 0) return;
+      for (int s = 0; s < kStreams; ++s) {
+        issue.finished[s] = std::max(issue.finished[s], issues_[earlier].finished[s]);
+      }
+    };
+    join(last_[stream]);
+    for (InstructionId wait : instruction.waits) join(latest_[wait]);
+
+    const int32_t self = static_cast<int32_t>(issues_.size());
+    SHALE_RETURN_IF_ERROR(CheckOverlap(issue));
+    for (const ArenaOperand& operand : Operands(issue)) {
+      SHALE_RETURN_IF_ERROR(CheckOrder(issue, operand));
+      if (operand.reads && operand.zeroes == nullptr) SHALE_RETURN_IF_ERROR(CheckContent(issue, operand));
+    }
+    for (const ArenaOperand& operand : Operands(issue)) {
+      if (operand.reads) tree_.Record(operand.cell_begin, operand.cell_end, stream, /*write=*/false, self);
+      if (operand.writes) tree_.Record(operand.cell_begin, operand.cell_end, stream, /*write=*/true, self);
+      if (operand.writes) Own(issue, operand);
+    }
+    issue.finished[stream] = self;
+    last_[stream] = latest_[id] = self;
+    issues_.push_back(issue);
+    return absl::OkStatus();
+  }
+
+  // Within one instruction: what it writes shares no byte with another buffer's operand. (Of one buffer, it may work in
+  // place.)
+  absl::Status CheckOverlap(const Issue& issue) const {
+    const std::vector<ArenaOperand>& operands = Operands(issue);
+    for (const ArenaOperand& written : operands) {
+      if (!written.writes) continue;
+      for (const ArenaOperand& other : operands) {
+        const int64_t begin = std::max(written.begin, other.begin), end = std::min(written.end, other.end);
+        if (other.buffer == written.buffer || begin >= end) continue;
+        return absl::InternalError(absl::StrCat(DescribeIssue(issue), " writes ", BytesOf(written, begin, end),
+                                                ", which are ", BytesOf(other, begin, end), ", its other operand: bytes [",
+                                                begin, ", ", end, ") of the arena"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckOrder(const Issue& issue, const ArenaOperand& operand) const {
+    const LatestAccesses latest = tree_.Latest(operand.cell_begin, operand.cell_end);
+    const int own = static_cast<int>(program_.instructions[issue.instruction].stream);
+    for (int s = 0; s < kStreams; ++s) {
+      if (s == own) continue;  // FIFO.
+      if (latest.write[s] > issue.finished[s]) return Unordered(issue, operand, latest.write[s], /*by_write=*/true);
+      if (operand.writes && latest.read[s] > issue.finished[s]) {
+        return Unordered(issue, operand, latest.read[s], /*by_write=*/false);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckContent(const Issue& issue, const ArenaOperand& operand) const {
+    const int64_t address = SlotAddress(issue, operand);
+    const int64_t end = address + operand.slot_end;
+    const int64_t foreign = owners_.FirstForeign(address + operand.slot_begin, end, operand.buffer);
+    return foreign == end ? absl::OkStatus() : Foreign(issue, operand, foreign);
+  }
+
+  void Own(const Issue& issue, const ArenaOperand& operand) {
+    const int64_t begin = SlotAddress(issue, operand) + operand.slot_begin;
+    if (operand.zeroes == nullptr) {
+      owners_.Set(begin, begin + operand.slot_end - operand.slot_begin, operand.buffer);
+      return;
+    }
+    const int64_t element_bytes = SizeOf(operand.zeroes->x_N.dtype);
+    for (const ElementRange& range : *operand.zeroes->ranges) {
+      owners_.Set(begin + range.begin * element_bytes, begin + range.end * element_bytes, operand.buffer);
+    }
+  }
+
+  std::string DescribeIssue(const Issue& issue) const {
+    std::string text = Describe(program_, issue.instruction);
+    if (issue.pass > 0) absl::StrAppend(&text, " in pass ", issue.pass);
+    return text;
+  }
+
+  // "bytes [0, 256) of buffer x".
+  std::string BytesOf(const ArenaOperand& operand, int64_t begin, int64_t end) const {
+    const int64_t address = plan_.addresses[operand.buffer];
+    return absl::StrCat("bytes [", begin - address, ", ", end - address, ") of buffer ",
+                        program_.buffers[operand.buffer].name);
+  }
+
+  absl::Status Unordered(const Issue& issue, const ArenaOperand& operand, int32_t earlier, bool by_write) const {
+    for (const ArenaOperand& other : Operands(issues_[earlier])) {
+      const int64_t begin = std::max(operand.begin, other.begin), end = std::min(operand.end, other.end);
+      if (begin >= end || !(by_write ? other.writes : other.reads)) continue;
+      return absl::InternalError(absl::StrCat(
+          DescribeIssue(issue), operand.writes ? " writes " : " reads ", BytesOf(operand, begin, end), ", while ",
+          DescribeIssue(issues_[earlier]), by_write ? " may still write " : " may still read ",
+          BytesOf(other, begin, end), ": bytes [", begin, ", ", end, ") of the arena, and no wait orders the two"));
+    }
+    return absl::InternalError("an access without an operand");
+  }
+
+  // Somebody else's bytes: finds who wrote them last.
+  absl::Status Foreign(const Issue& issue, const ArenaOperand& operand, int64_t at) const {
+    const std::string text = absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1),
+                                          " (byte ", at, " of the arena), ");
+    for (auto earlier = issues_.rbegin(); earlier != issues_.rend(); ++earlier) {
+      for (const ArenaOperand& other : Operands(*earlier)) {
+        const int64_t address = SlotAddress(*earlier, other);
+        if (!other.writes || other.zeroes != nullptr || other.buffer == operand.buffer) continue;
+        if (at < address + other.slot_begin || at >= address + other.slot_end) continue;
+        return absl::InternalError(
+            absl::StrCat(text, "which ", DescribeIssue(*earlier), " has overwritten with ", BytesOf(other, at, at + 1)));
+      }
+    }
+    return absl::InternalError(absl::StrCat(text, "which nothing has written before"));
+  }
+
+  const StepProgram& program_;
+  const MemoryPlan& plan_;
+  std::vector<std::vector<ArenaOperand>> first_pass_, later_passes_;  // By instruction; later ones only where they differ.
+  AccessTree tree_ = AccessTree(1);
+  ByteOwners owners_;
+  std::vector<Issue> issues_;                                  // In issue order.
+  std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1};      // By stream.
+  std::vector<int32_t> latest_;                                // By instruction.
+};
+
+}  // namespace
+
+absl::Status CheckProgram(const StepProgram& program, const MemoryPlan& plan) { return Checker(program, plan).Run(); }
+
+}  // namespace shale

@@ -1,0 +1,177 @@
+#include "engine/memory/waits.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "engine/memory/operands.h"
+
+namespace shale {
+namespace {
+
+constexpr int64_t kPasses = 3;  // See [Note: three passes are enough].
+
+// Issues are numbered in issue order; a stream's issues finish in that order. -1: none.
+using IssueId = int32_t;
+// By stream: an issue on it, and with it all before.
+using Clock = std::array<IssueId, kStreams>;
+constexpr Clock kNothing = {-1, -1, -1, -1};
+static_assert(kStreams == 4);
+
+void Join(Clock& clock, const Clock& other) {
+  for (int s = 0; s < kStreams; ++s) clock[s] = std::max(clock[s], other[s]);
+}
+
+struct Issue {
+  InstructionId instruction = -1;
+  int stream = 0;
+  Clock finished = kNothing;  // What has finished when this one has; itself included.
+};
+
+// By byte of the arena: who wrote it last, and who has read it since.
+class AccessMap {
+ public:
+  AccessMap() { pieces_[std::numeric_limits<int64_t>::min()] = {}; }
+
+  // Raises `needed` to the write that a read of `bytes` must come after.
+  void Read(ByteRange bytes, IssueId issue, int stream, const std::vector<Issue>& issues, Clock& needed) {
+    const auto end = Split(bytes.end);
+    for (auto it = Split(bytes.begin); it != end; ++it) {
+      Need(it->second.writer, issues, needed);
+      it->second.readers[stream] = issue;
+    }
+  }
+
+  void Write(ByteRange bytes, IssueId issue, const std::vector<Issue>& issues, Clock& needed) {
+    const auto end = Split(bytes.end);
+    const auto begin = Split(bytes.begin);
+    for (auto it = begin; it != end; ++it) {
+      Need(it->second.writer, issues, needed);
+      Join(needed, it->second.readers);
+    }
+    begin->second = {.writer = issue};
+    pieces_.erase(std::next(begin), end);
+  }
+
+ private:
+  struct Piece {
+    IssueId writer = -1;
+    Clock readers = kNothing;
+  };
+  using Pieces = std::map<int64_t, Piece>;  // By first byte; each reaches to the next.
+
+  static void Need(IssueId writer, const std::vector<Issue>& issues, Clock& needed) {
+    if (writer >= 0) needed[issues[writer].stream] = std::max(needed[issues[writer].stream], writer);
+  }
+
+  Pieces::iterator Split(int64_t at) {
+    const auto next = pieces_.upper_bound(at);
+    const auto it = std::prev(next);
+    return it->first == at ? it : pieces_.emplace_hint(next, at, it->second);
+  }
+
+  Pieces pieces_;
+};
+
+struct ArenaAccess {
+  ByteRange bytes;
+  bool writes = false;
+};
+
+// Reads first: what an instruction writes does not order its own reads.
+std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan, const Instruction& instruction) {
+  std::vector<ArenaAccess> accesses;
+  for (const OperandBytes& operand : OperandsOf(instruction)) {
+    const Buffer& buffer = program.buffers[operand.buffer];
+    const int64_t address = plan.addresses[operand.buffer];
+    ByteRange bytes{address + operand.bytes.begin, address + operand.bytes.end};
+    if (buffer.slots > 1 || operand.by_rank) bytes = {address, address + buffer.size_bytes()};
+    if (bytes.begin < bytes.end) accesses.push_back({bytes, operand.writes});
+  }
+  std::stable_sort(accesses.begin(), accesses.end(),
+                   [](const ArenaAccess& a, const ArenaAccess& b) { return a.writes < b.writes; });
+  return accesses;
+}
+
+class WaitDeriver {
+ public:
+  WaitDeriver(StepProgram& program, const MemoryPlan& plan) : program_(program) {
+    latest_.assign(program.instructions.size(), -1);
+    for (Instruction& instruction : program.instructions) {
+      instruction.waits.clear();
+      accesses_.push_back(AccessesOf(program, plan, instruction));
+    }
+  }
+
+  void Run() {
+    for (const Section& section : program_.sections) {
+      const int64_t passes = std::min(section.repeat, kPasses);
+      for (int64_t pass = 0; pass < passes; ++pass) {
+        for (InstructionId id = section.begin; id < section.end; ++id) {
+          if (!program_.instructions[id].last_pass_only || pass + 1 == passes) IssueOne(id);
+        }
+      }
+    }
+    for (Instruction& instruction : program_.instructions) {
+      std::sort(instruction.waits.begin(), instruction.waits.end());
+    }
+  }
+
+ private:
+  void IssueOne(InstructionId id) {
+    Instruction& instruction = program_.instructions[id];
+    const int stream = static_cast<int>(instruction.stream);
+    const IssueId self = static_cast<IssueId>(issues_.size());
+    issues_.push_back({id, stream, finished_[stream]});
+    Clock needed = kNothing;
+    for (const ArenaAccess& access : accesses_[id]) {
+      if (access.writes) {
+        map_.Write(access.bytes, self, issues_, needed);
+      } else {
+        map_.Read(access.bytes, self, stream, issues_, needed);
+      }
+    }
+    Clock& finished = issues_.back().finished;
+    AddWaits(needed, stream, finished, instruction);
+    finished[stream] = self;
+    finished_[stream] = finished;
+    latest_[id] = self;
+  }
+
+  // Adds the waits that `needed` asks for beyond `finished`, which has FIFO order, and joins them to it.
+  void AddWaits(const Clock& needed, int own_stream, Clock& finished, Instruction& instruction) {
+    // A wait is for the latest issue of an instruction, which may be a later one than needed.
+    Clock candidates = kNothing;
+    for (int s = 0; s < kStreams; ++s) {
+      if (s != own_stream && needed[s] > finished[s]) candidates[s] = latest_[issues_[needed[s]].instruction];
+    }
+    const auto implied = [&](int s) {
+      return std::any_of(candidates.begin(), candidates.end(), [&](IssueId other) {
+        return other >= 0 && other != candidates[s] && issues_[other].finished[s] >= candidates[s];
+      });
+    };
+    for (int s = 0; s < kStreams; ++s) {
+      if (candidates[s] < 0 || implied(s)) continue;
+      Join(finished, issues_[candidates[s]].finished);
+      const InstructionId wait = issues_[candidates[s]].instruction;
+      if (std::find(instruction.waits.begin(), instruction.waits.end(), wait) == instruction.waits.end()) {
+        instruction.waits.push_back(wait);
+      }
+    }
+  }
+
+  StepProgram& program_;
+  std::vector<std::vector<ArenaAccess>> accesses_;  // By instruction.
+  AccessMap map_;
+  std::vector<Issue> issues_;
+  std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing};  // By stream, after its last issue.
+  std::vector<IssueId> latest_;  // By instruction.
+};
+
+}  // namespace
+
+void DeriveWaits(StepProgram& program, const MemoryPlan& plan) { WaitDeriver(program, plan).Run(); }
+
+}  // namespace shale
