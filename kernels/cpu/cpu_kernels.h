@@ -25,7 +25,6 @@ template <class OpType>
 int64_t ScratchBytesOf(const OpType&, const Context&) {
   return 0;
 }
-int64_t ScratchBytesOf(const EmbeddingBackward& op, const Context& context);
 int64_t ScratchBytesOf(const MatMul& op, const Context& context);
 int64_t ScratchBytesOf(const AttentionForward& op, const Context& context);
 int64_t ScratchBytesOf(const AttentionBackward& op, const Context& context);
@@ -44,10 +43,8 @@ absl::Status PrepareOp(const OpType&, const Context&) {
   return absl::OkStatus();
 }
 absl::Status PrepareOp(const MatMul& op, const Context& context);
-absl::Status PrepareOp(const AttentionForward& op, const Context& context);
-absl::Status PrepareOp(const AttentionBackward& op, const Context& context);
 
-// embedding.cc, matmul.cc, rope.cc, attention.cc, cross_entropy.cc
+// embedding.cc, matmul.cc, rope.cc, attention_forward.cc, attention_backward.cc, cross_entropy.cc
 absl::Status Run(const EmbeddingForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const EmbeddingBackward& op, Scratch scratch, const Context& context);
 absl::Status Run(const MatMul& op, Scratch scratch, const Context& context);

@@ -1,0 +1,54 @@
+// How attention is cut up, and where its scratch lies. Shared by the forward and the backward kernel.
+//
+// One item (a head of a sequence; backward: the heads of a sequence that share a key head) is one thread's. Its keys and
+// values are copied into scratch as fp32, in the order in which the products read them, and its queries are taken 32 at a
+// time: their scores with all keys form a strip of 32 rows, whence memory linear in S. Products skip what the mask hides
+// in groups of 8 queries and panels of 32 keys.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace shale::cpu {
+
+inline constexpr int64_t kQueries = 32;  // Rows of a strip.
+inline constexpr int64_t kGroup = 8;     // Rows of one product.
+inline constexpr int64_t kPanel = 32;    // Columns of one product.
+
+inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline int64_t RoundDown(int64_t n, int64_t unit) { return n / unit * unit; }
+
+struct AttentionSizes {
+  AttentionSizes(const Tensor& q_BSHD, int64_t window) : s(q_BSHD.dim(1)), d(q_BSHD.dim(3)), window(window) {}
+
+  int64_t s, d, window;
+
+  int64_t padded_s() const { return RoundUp(s, kPanel); }
+  int64_t padded_d() const { return RoundUp(d, kPanel); }
+  // From one row of a strip to the next: never a power of two, which would put all rows on the same cache lines.
+  int64_t strip_stride() const { return padded_s() + 16; }
+  // The first key that query i sees. The last is i.
+  int64_t FirstKey(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
+};
+
+// Carves arrays of floats out of scratch, each aligned to 64 bytes. With no memory it only counts.
+class Carver {
+ public:
+  explicit Carver(std::byte* data) : data_(reinterpret_cast<float*>(data)) {}
+  float* Take(int64_t floats) {
+    float* taken = data_ == nullptr ? nullptr : data_ + taken_;
+    taken_ += RoundUp(floats, 16);
+    return taken;
+  }
+  // A multiple of 256.
+  int64_t size_bytes() const { return RoundUp(taken_ * static_cast<int64_t>(sizeof(float)), 256); }
+
+ private:
+  float* data_;
+  int64_t taken_ = 0;
+};
+
+}  // namespace shale::cpu

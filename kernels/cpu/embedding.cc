@@ -1,0 +1,111 @@
+// Embedding. Forward copies rows; backward adds rows in the order of tokens, every thread to columns of its own, so that no
+// order depends on the number of threads.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+#include <cstring>
+
+#include "kernels/check.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd-inl.h"
+#include "kernels/reference/index_checks.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+
+template <class T>
+void EmbeddingForwardT(const EmbeddingForward& op, int64_t begin, int64_t end) {
+  const int32_t* tokens = op.tokens_BS.as<const int32_t>();
+  const int64_t s = op.tokens_BS.dim(1), c = op.out_TC.dim(1);
+  for (int64_t t = begin; t < end; ++t) {
+    const T* row = op.weight_VC.as<const T>() + tokens[t] * c;
+    T* out = op.out_TC.as<T>() + t * c;
+    if (!op.positions_PC.present()) {
+      std::memcpy(out, row, static_cast<size_t>(c) * sizeof(T));
+      continue;
+    }
+    const T* position = op.positions_PC.as<const T>() + t % s * c;
+    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
+      lanes.Store(hn::Add(lanes.Load(row + i), lanes.Load(position + i)), out + i);
+    });
+  }
+}
+
+template <class T>
+void EmbeddingBackwardT(const EmbeddingBackward& op, int64_t begin, int64_t end) {
+  const int32_t* tokens = op.tokens_BS.as<const int32_t>();
+  const int64_t rows = op.d_out_TC.dim(0), s = op.tokens_BS.dim(1), c = op.d_out_TC.dim(1);
+  float* d_weight = op.d_weight_VC.as<float>();
+  float* d_positions = op.d_positions_PC.as<float>();
+  for (int64_t t = 0; t < rows; ++t) {
+    const T* d_out = op.d_out_TC.as<const T>() + t * c + begin;
+    const auto add_to = [&](float* row) HWY_ATTR {
+      ForVectors(end - begin, [&](int64_t i, auto lanes) HWY_ATTR {
+        lanes.Store(hn::Add(lanes.Load(row + i), lanes.Load(d_out + i)), row + i);
+      });
+    };
+    add_to(d_weight + tokens[t] * c + begin);
+    if (d_positions != nullptr) add_to(d_positions + t % s * c + begin);
+  }
+}
+
+// Rows [begin, end).
+void EmbeddingForwardRows(const EmbeddingForward& op, int64_t begin, int64_t end) {
+  op.out_TC.dtype == DType::kFloat32 ? EmbeddingForwardT<float>(op, begin, end)
+                                     : EmbeddingForwardT<BFloat16>(op, begin, end);
+}
+// Adds columns [begin, end) to what is there.
+void EmbeddingBackwardColumns(const EmbeddingBackward& op, int64_t begin, int64_t end) {
+  op.d_out_TC.dtype == DType::kFloat32 ? EmbeddingBackwardT<float>(op, begin, end)
+                                       : EmbeddingBackwardT<BFloat16>(op, begin, end);
+}
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace shale::cpu {
+namespace {
+
+HWY_EXPORT(EmbeddingForwardRows);
+HWY_EXPORT(EmbeddingBackwardColumns);
+
+void Zero(const Tensor& t, int threads) {
+  if (!t.present()) return;
+  float* x = t.as<float>();
+  ParallelFor(threads, t.elements(), /*block=*/1 << 16, [&](int64_t begin, int64_t end) {
+    std::memset(x + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+  });
+}
+
+}  // namespace
+
+absl::Status Run(const EmbeddingForward& op, Scratch scratch, const Context& context) {
+  SHALE_RETURN_IF_ERROR(CheckTokens(op.kName, op.tokens_BS, op.weight_VC.dim(0)));
+  ParallelFor(context.threads, op.out_TC.dim(0), RowsPerBlock(op.out_TC.dim(1)), [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(EmbeddingForwardRows)(op, begin, end);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Run(const EmbeddingBackward& op, Scratch scratch, const Context& context) {
+  SHALE_RETURN_IF_ERROR(CheckTokens(op.kName, op.tokens_BS, op.d_weight_VC.dim(0)));
+  if (!op.accumulate) {
+    Zero(op.d_weight_VC, context.threads);
+    Zero(op.d_positions_PC, context.threads);
+  }
+  // One block a thread, of whole cache lines. How columns are cut changes no sum.
+  constexpr int64_t kLine = 16;
+  const int64_t c = op.d_out_TC.dim(1), lines = (c + kLine - 1) / kLine;
+  const int64_t block = (lines + context.threads - 1) / context.threads * kLine;
+  ParallelFor(context.threads, c, block, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(EmbeddingBackwardColumns)(op, begin, end);
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace shale::cpu
+#endif

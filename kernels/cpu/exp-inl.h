@@ -1,0 +1,49 @@
+// The exponential of a softmax. Highway's own returns 0 for a NaN; a NaN among scores must stay one, for it is how a step
+// that went wrong is noticed.
+
+#if defined(SHALE_KERNELS_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_EXP_INL_H_
+#undef SHALE_KERNELS_CPU_EXP_INL_H_
+#else
+#define SHALE_KERNELS_CPU_EXP_INL_H_
+#endif
+
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+
+// e^x to within 2 units in the last place for x up to 88, as if x were 88 above that; 0 where the result would be
+// subnormal, hence for -infinity; NaN for NaN. With n = round(x / ln 2) and r = x - n ln 2, |r| < 0.35: e^x = 2^n e^r, and
+// e^r by the polynomial of Cephes' expf (Moshier).
+HWY_INLINE Vector Exp(Vector x) {
+  const Floats d;
+  const hn::RebindToSigned<Floats> di;
+  // Min takes its second operand when one is a NaN.
+  const Vector bounded = hn::Min(Splat(88.0f), x);
+  const auto n = hn::NearestInt(hn::Mul(bounded, Splat(1.44269504f)));
+  const Vector nf = hn::ConvertTo(d, n);
+  // ln 2 in two parts, the first of so few bits that n times it is exact.
+  const Vector r = hn::NegMulAdd(nf, Splat(-2.12194440e-4f), hn::NegMulAdd(nf, Splat(0.693359375f), bounded));
+  Vector p = hn::MulAdd(Splat(1.9875691500e-4f), r, Splat(1.3981999507e-3f));
+  p = hn::MulAdd(p, r, Splat(8.3334519073e-3f));
+  p = hn::MulAdd(p, r, Splat(4.1665795894e-2f));
+  p = hn::MulAdd(p, r, Splat(1.6666665459e-1f));
+  p = hn::MulAdd(p, r, Splat(5.0000001201e-1f));
+  p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, Splat(1.0f)));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
+  return hn::IfThenZeroElse(hn::Lt(x, Splat(-87.33f)), hn::Mul(p, power));
+}
+
+// `v` with the lanes that memory did not fill set to `fill`.
+HWY_INLINE Vector FillRest(Full, Vector v, float fill) { return v; }
+HWY_INLINE Vector FillRest(Partial lanes, Vector v, float fill) {
+  return hn::IfThenElse(hn::FirstN(Floats(), lanes.n), v, Splat(fill));
+}
+
+HWY_INLINE float MaxOfLanes(Vector v) { return hn::GetLane(hn::MaxOfLanes(Floats(), v)); }
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

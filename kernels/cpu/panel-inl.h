@@ -1,0 +1,181 @@
+// Small matrix products on fp32 panels in cache, and the packing of rows into them.
+
+#if defined(SHALE_KERNELS_CPU_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_PANEL_INL_H_
+#undef SHALE_KERNELS_CPU_PANEL_INL_H_
+#else
+#define SHALE_KERNELS_CPU_PANEL_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+
+// kRows x 2 vectors of accumulators. Nested instead of an array, so that they are registers at any level of optimisation.
+template <int kRows>
+struct Accumulators {
+  Vector left, right;
+  Accumulators<kRows - 1> below;
+
+  HWY_INLINE void Clear() {
+    left = hn::Zero(Floats());
+    right = hn::Zero(Floats());
+    below.Clear();
+  }
+  HWY_INLINE void Load(const float* c, int64_t stride) {
+    left = HWY_NAMESPACE::Load(c);
+    right = HWY_NAMESPACE::Load(c + hn::Lanes(Floats()));
+    below.Load(c + stride, stride);
+  }
+  HWY_INLINE void MulAdd(const float* a, int64_t stride, Vector b_left, Vector b_right) {
+    const Vector x = Splat(*a);
+    left = hn::MulAdd(x, b_left, left);
+    right = hn::MulAdd(x, b_right, right);
+    below.MulAdd(a + stride, stride, b_left, b_right);
+  }
+  HWY_INLINE void Store(float* c, int64_t stride) const {
+    HWY_NAMESPACE::Store(left, c);
+    HWY_NAMESPACE::Store(right, c + hn::Lanes(Floats()));
+    below.Store(c + stride, stride);
+  }
+};
+template <>
+struct Accumulators<0> {
+  HWY_INLINE void Clear() {}
+  HWY_INLINE void Load(const float*, int64_t) {}
+  HWY_INLINE void MulAdd(const float*, int64_t, Vector, Vector) {}
+  HWY_INLINE void Store(float*, int64_t) const {}
+};
+
+// 8 x 2 vectors fill the 32 registers of AVX-512 and keep both of its multipliers busy; others have 16 registers.
+constexpr int kTileRows = HWY_MAX_BYTES >= 64 ? 8 : 4;
+static_assert(HWY_MAX_BYTES <= 64, "a panel is at most two vectors wide");
+
+enum class Operand { kRows, kColumns };
+enum class Result { kWrite, kAdd };
+
+// c[r][n] (+)= sum over i of a(r, i) b[i][n], for kGroup rows r and kPanel columns n; a(r, i) is a[r][i] (kRows) or
+// a[i][r] (kColumns). Strides in floats, from one row in memory to the next.
+template <Operand kA, Result kC>
+void MultiplyPanel(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float* c,
+                   int64_t c_stride) {
+  const int64_t a_row = kA == Operand::kRows ? a_stride : 1, a_next = kA == Operand::kRows ? 1 : a_stride;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  for (int64_t r = 0; r < kGroup; r += kTileRows) {
+    for (int64_t n = 0; n < kPanel; n += 2 * lanes) {
+      Accumulators<kTileRows> tile;
+      float* to = c + r * c_stride + n;
+      if constexpr (kC == Result::kAdd) {
+        tile.Load(to, c_stride);
+      } else {
+        tile.Clear();
+      }
+      const float* x = a + r * a_row;
+      const float* y = b + n;
+      for (int64_t i = 0; i < k; ++i, x += a_next, y += b_stride) {
+        tile.MulAdd(x, a_row, Load(y), Load(y + lanes));
+      }
+      tile.Store(to, c_stride);
+    }
+  }
+}
+
+// to[r] = from[r] * factor for `rows` rows of `width`, as fp32, and zeros up to column `to_stride`.
+template <class T>
+void PackRows(const T* from, int64_t from_stride, int64_t rows, int64_t width, float factor, float* to,
+              int64_t to_stride) {
+  for (int64_t r = 0; r < rows; ++r, from += from_stride, to += to_stride) {
+    ForVectors(width, [&](int64_t i, auto lanes) HWY_ATTR {
+      lanes.Store(hn::Mul(lanes.Load(from + i), Splat(factor)), to + i);
+    });
+    std::fill(to + width, to + to_stride, 0.0f);
+  }
+}
+
+// to[r] = from[r] * factor, rounded to T.
+template <class T>
+void UnpackRows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float factor, T* to,
+                int64_t to_stride) {
+  for (int64_t r = 0; r < rows; ++r, from += from_stride, to += to_stride) {
+    ForVectors(width, [&](int64_t i, auto lanes) HWY_ATTR {
+      lanes.Store(hn::Mul(lanes.Load(from + i), Splat(factor)), to + i);
+    });
+  }
+}
+
+// to[i][r] = from[r][i] for kPanel rows r of `stride`, a multiple of 4.
+HWY_INLINE void TransposePanel(const float* from, int64_t stride, float* to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int64_t i = 0; i < stride; ++i) {
+    for (int64_t r = 0; r < kPanel; ++r) to[i * kPanel + r] = from[r * stride + i];
+  }
+#else
+  // In squares of 4 x 4.
+  const hn::Full128<float> d;
+  for (int64_t i = 0; i < stride; i += 4) {
+    for (int64_t r = 0; r < kPanel; r += 4) {
+      const float* corner = from + r * stride + i;
+      const auto row0 = hn::LoadU(d, corner), row1 = hn::LoadU(d, corner + stride);
+      const auto row2 = hn::LoadU(d, corner + 2 * stride), row3 = hn::LoadU(d, corner + 3 * stride);
+      const auto left01 = hn::InterleaveLower(d, row0, row1), left23 = hn::InterleaveLower(d, row2, row3);
+      const auto right01 = hn::InterleaveUpper(d, row0, row1), right23 = hn::InterleaveUpper(d, row2, row3);
+      float* out = to + i * kPanel + r;
+      hn::StoreU(hn::ConcatLowerLower(d, left23, left01), d, out);
+      hn::StoreU(hn::ConcatUpperUpper(d, left23, left01), d, out + kPanel);
+      hn::StoreU(hn::ConcatLowerLower(d, right23, right01), d, out + 2 * kPanel);
+      hn::StoreU(hn::ConcatUpperUpper(d, right23, right01), d, out + 3 * kPanel);
+    }
+  }
+#endif
+}
+
+// Panels of kPanel rows, each transposed: row r, column i goes to to[r / kPanel][i][r % kPanel]. Rows up to the end of the
+// last panel are zeros. `rows_of_panel` is room for kPanel x to_width floats.
+template <class T>
+void PackTransposed(const T* from, int64_t from_stride, int64_t rows, int64_t width, float* to, int64_t to_width,
+                    float* rows_of_panel) {
+  for (int64_t begin = 0; begin < rows; begin += kPanel) {
+    const int64_t count = std::min(kPanel, rows - begin);
+    PackRows(from + begin * from_stride, from_stride, count, width, 1.0f, rows_of_panel, to_width);
+    std::fill(rows_of_panel + count * to_width, rows_of_panel + kPanel * to_width, 0.0f);
+    TransposePanel(rows_of_panel, to_width, to + begin * to_width);
+  }
+}
+
+// Calls body(i) for vectors that cover [first, end), from a multiple of a vector on.
+template <class Body>
+HWY_INLINE void ForCoveringVectors(int64_t first, int64_t end, const Body& body) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  for (int64_t i = RoundDown(first, lanes); i < end; i += lanes) body(i);
+}
+
+// Sets what lies in the covering vectors of [first, end) but not in [first, end) to `fill`.
+HWY_INLINE void FillEdges(float* row, int64_t first, int64_t end, float fill) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  const int64_t left = RoundDown(first, lanes), right = RoundDown(end, lanes);
+  if (left < first) {
+    const auto outside = hn::FirstN(Floats(), static_cast<size_t>(first - left));
+    Store(hn::IfThenElse(outside, Splat(fill), Load(row + left)), row + left);
+  }
+  if (right < end) {
+    const auto inside = hn::FirstN(Floats(), static_cast<size_t>(end - right));
+    Store(hn::IfThenElse(inside, Load(row + right), Splat(fill)), row + right);
+  }
+}
+
+// Zeros the vectors of [begin, end) that do not cover [first, last): what a product of a whole group reads of this row.
+// `begin` is a multiple of a vector.
+HWY_INLINE void ZeroAround(float* row, int64_t begin, int64_t first, int64_t last, int64_t end) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  for (int64_t i = begin; i < RoundDown(first, lanes); i += lanes) Store(hn::Zero(Floats()), row + i);
+  for (int64_t i = RoundUp(last, lanes); i < end; i += lanes) Store(hn::Zero(Floats()), row + i);
+}
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
