@@ -5,23 +5,24 @@
 #include "hwy/highway.h"
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
-
-#include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// s = sigmoid(x) and 1 - s, without cancellation in either.
+// s = sigmoid(x) and 1 - s, without cancellation in either, and without an overflow that would meet a zero: with
+// e = exp(-|x|) they are 1 / (1 + e) and e / (1 + e), or the other way round.
 struct Sigmoid {
   Vector s, complement;
 };
 HWY_INLINE Sigmoid SigmoidOf(Vector x) {
-  // From 104 on Exp is undefined; from 89 on it is infinite, and s is 0. Min takes its second operand when one is a NaN.
-  const Vector e = hn::Exp(Floats(), hn::Min(Splat(104.0f), hn::Neg(x)));
-  const Vector s = hn::Div(Splat(1.0f), hn::Add(Splat(1.0f), e));
-  return {s, hn::IfThenElse(hn::Lt(x, Splat(-87.0f)), Splat(1.0f), hn::Mul(e, s))};
+  const Vector e = Exp(hn::Neg(hn::Abs(x)));
+  const Vector larger = hn::Div(Splat(1.0f), hn::Add(Splat(1.0f), e));
+  const Vector smaller = hn::Mul(e, larger);
+  const auto negative = hn::Lt(x, hn::Zero(Floats()));
+  return {hn::IfThenElse(negative, smaller, larger), hn::IfThenElse(negative, larger, smaller)};
 }
 
 template <class T>
@@ -65,8 +66,9 @@ constexpr float kCubic = 0.044715f;
 // Gelu by the tanh formula is x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3). Beyond |x| = 50 sigmoid is 0 or 1 to the
 // last bit; there z is frozen, so that no overflow meets a zero.
 struct TanhGelu {
-  static HWY_INLINE Vector Clamped(Vector x) {
-    return hn::Min(Splat(50.0f), hn::Max(Splat(-50.0f), x));
+  static HWY_INLINE Vector Clamped(Vector x) {  // A NaN stays one.
+    const Vector limit = Splat(50.0f);
+    return hn::IfThenElse(hn::Gt(hn::Abs(x), limit), hn::CopySign(limit, x), x);
   }
   static HWY_INLINE Vector TwiceZ(Vector x, Vector x2) {
     return hn::Mul(hn::Mul(Splat(kTwiceSqrt2OverPi), x), hn::MulAdd(Splat(kCubic), x2, Splat(1.0f)));
@@ -98,7 +100,7 @@ struct ErfGelu {
                           0.0996374785900116f, 0.12079835683107376f, 0.11962638795375824f}) {
       p = hn::MulAdd(p, t, Splat(c));
     }
-    const Vector density = hn::Exp(Floats(), hn::Mul(Splat(-0.5f), hn::Mul(a, a)));
+    const Vector density = Exp(hn::Mul(Splat(-0.5f), hn::Mul(a, a)));
     return {hn::Mul(hn::Mul(p, t), density), density};
   }
   static HWY_INLINE Vector Phi(Vector x, Vector tail) {

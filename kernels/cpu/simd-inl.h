@@ -31,9 +31,8 @@ HWY_INLINE Vector Load(const BFloat16* from) {
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(bits));
 }
 
-// The upper halves of 32-bit values. They fit 16 bits, so that the saturation of DemoteTo never acts.
 HWY_INLINE hn::Vec<HalfBits> UpperHalves(hn::Vec<Bits> bits) {
-  return hn::DemoteTo(HalfBits(), hn::BitCast(hn::RebindToSigned<Bits>(), hn::ShiftRight<16>(bits)));
+  return hn::TruncateTo(HalfBits(), hn::ShiftRight<16>(bits));
 }
 
 // As fp32, what RoundToBFloat16 makes of `v`, in the upper halves (the lower ones are not cleared).

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 
 #include "kernels/reference/reference_ops.h"
@@ -13,10 +14,15 @@ namespace {
 // What an op runs on; one per backend for the whole test program, as for a rank.
 struct Rig {
   explicit Rig(const TestBackend& backend)
-      : name(backend.name), family(backend.family), device(backend.create_device()), ops(backend.create_ops()) {
+      : name(backend.name),
+        family(backend.family),
+        select(backend.select),
+        device(backend.create_device()),
+        ops(backend.create_ops()) {
     stream = *device->CreateStream("compute");
   }
   std::string name, family;
+  std::function<void()> select;
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
   std::unique_ptr<Stream> stream;
@@ -35,6 +41,7 @@ constexpr std::byte kScratchGuard{0x5A};
 
 // Everything lies in one arena: the case's image, then scratch between red zones of its own.
 absl::Status RunOnRig(Rig& rig, const TestMemory& memory, const Op& symbolic, std::vector<std::byte>& image) {
+  if (rig.select) rig.select();
   const int64_t scratch_bytes = rig.ops->ScratchBytes(symbolic);
   const int64_t scratch_begin = static_cast<int64_t>(memory.image().size() + kRedZoneBytes + 255) / 256 * 256;
   const int64_t total = scratch_begin + scratch_bytes + kRedZoneBytes;

@@ -1,5 +1,6 @@
 #include "tests/kernels/test_backends.h"
 
+#include "hwy/targets.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/reference/reference_ops.h"
@@ -9,11 +10,14 @@ namespace {
 
 std::unique_ptr<Device> CpuForTests() { return CreateCpuDevice({.synchronous = true}); }
 
-TestBackend FastCpu(int threads) {
-  return {.name = "cpu_threads" + std::to_string(threads),
-          .family = "cpu",
+// Kernels choose their instruction set at each call, for the whole process: the best of `targets` that they were built for,
+// or the portable one.
+TestBackend FastCpu(std::string name, std::string family, int threads, int64_t targets) {
+  return {.name = std::move(name),
+          .family = std::move(family),
           .create_device = CpuForTests,
-          .create_ops = [threads] { return CreateCpuOps({.threads = threads}); }};
+          .create_ops = [threads] { return CreateCpuOps({.threads = threads}); },
+          .select = [targets] { hwy::GetChosenTarget().Update(targets); }};
 }
 
 std::vector<TestBackend> MakeBackends() {
@@ -22,8 +26,11 @@ std::vector<TestBackend> MakeBackends() {
       {.name = "reference", .family = "reference", .create_device = CpuForTests, .create_ops = CreateReferenceOps});
 // libgomp is not instrumented: ThreadSanitizer would report its barriers as races.
 #ifndef __SANITIZE_THREAD__
-  backends.push_back(FastCpu(1));
-  backends.push_back(FastCpu(2));
+  const int64_t best = hwy::SupportedTargets();
+  backends.push_back(FastCpu("cpu_threads1", "cpu", 1, best));
+  backends.push_back(FastCpu("cpu_threads2", "cpu", 2, best));
+  if ((best & HWY_AVX2) != 0) backends.push_back(FastCpu("cpu_avx2", "cpu_avx2", 1, HWY_AVX2));
+  backends.push_back(FastCpu("cpu_portable", "cpu_portable", 1, 0));
 #endif
   return backends;
 }

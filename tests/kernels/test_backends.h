@@ -17,6 +17,8 @@ struct TestBackend {
   std::string family;
   std::function<std::unique_ptr<Device>()> create_device;
   std::function<std::unique_ptr<Ops>()> create_ops;
+  // Called before every launch; may be empty.
+  std::function<void()> select;
 };
 
 const std::vector<TestBackend>& TestBackends();
