@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/config/parse.h"
-#include "engine/config/print.h"
 #include "engine/data/batch_loader.h"
 #include "engine/planner/explain.h"
 #include "engine/runtime/world.h"
