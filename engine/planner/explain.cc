@@ -109,8 +109,9 @@ class Explainer {
     }
     return absl::StrCat(
         "Where every byte goes\n",
-        Paragraph(absl::StrCat("At the fullest moment of training ", FormatBytes(total), " of one rank are in use; the "
-                               "arena of ", FormatBytes(plan_.arena_bytes), " is what the placement needs for them.")),
+        Paragraph(absl::StrCat("At the fullest moment of training ", FormatBytes(total), " of one rank are in use. The "
+                               "arena, ", FormatBytes(plan_.arena_bytes), ", holds every buffer of the step; those that are "
+                               "not alive at the same time share bytes.")),
         Table(rows), "\n");
   }
 
@@ -168,8 +169,9 @@ class Explainer {
     return absl::StrCat(
         "What each retention saves and costs\n",
         Paragraph(absl::StrCat("What is not kept is computed again in backward, from what is kept and with the same bits. "
-                               "The last column of numbers is what one rank computes again in a step, and its share of "
-                               "forward and backward (", FormatFlops(own_.flops.forward + own_.flops.backward), ").")),
+                               "The last number is what one rank computes again in a step, against forward and backward (",
+                               FormatFlops(own_.flops.forward + own_.flops.backward), "). Products and attention count; "
+                               "norms and activation functions only move bytes.")),
         Table(rows), "\n");
   }
 

@@ -22,8 +22,12 @@ absl::Status Finish(PlannedProgram& program) {
   return CheckProgram(program.step.program, program.memory);
 }
 
-std::string Describe(const ScheduleCandidate& c, int64_t budget_bytes) {
-  if (!c.status.ok()) return absl::StrCat(ToString(c.schedule), ": ", c.status.message());
+std::string Describe(const ScheduleCandidate& c, const StepOptions& options, int64_t budget_bytes) {
+  if (!c.status.ok()) {
+    return absl::StrCat(ToString(c.schedule), CheckCombination(options.strategy, c.schedule).ok()
+                                                  ? ": too large to be planned"
+                                                  : absl::StrCat(": not with strategy ", ToString(options.strategy)));
+  }
   return absl::StrCat(ToString(c.schedule), ": ", FormatBytes(c.peak_bytes), ", sends ",
                       FormatBytes(c.communicated_bytes), c.peak_bytes <= budget_bytes ? "" : ", does not fit");
 }
@@ -36,7 +40,7 @@ std::string Reason(const Choice& choice, int64_t budget_bytes) {
   bool sends_as_much = false, fits_too = false;
   for (const ScheduleCandidate& c : choice.candidates) {
     if (c.schedule == chosen) continue;
-    others.push_back(Describe(c, budget_bytes));
+    others.push_back(Describe(c, choice.options, budget_bytes));
     const bool fits = c.status.ok() && c.peak_bytes <= budget_bytes;
     fits_too |= fits;
     sends_as_much |= fits && c.communicated_bytes == choice.communication.sent_bytes;

@@ -1,9 +1,10 @@
-#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
 #include "engine/planner/text.h"
@@ -71,7 +72,7 @@ std::string DescribeBudget(const Job& job, const JobPlan& plan) {
 
 std::string DescribeCommunication(const CommunicationSummary& c, int64_t ranks) {
   if (ranks == 1) return "none, on one rank";
-  return absl::StrCat(Plural(c.gathers, "gather"), " (", FormatBytes(c.gathered_bytes), "), ",
+  return absl::StrCat("a step: ", Plural(c.gathers, "gather"), " (", FormatBytes(c.gathered_bytes), "), ",
                       Plural(c.reductions, "reduction"), " (", FormatBytes(c.reduced_bytes), "), ",
                       Plural(c.all_reduces, "all-reduce"), " (", FormatBytes(c.all_reduced_bytes), "); one rank sends ",
                       FormatBytes(c.sent_bytes));
@@ -83,7 +84,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
   const StepProgram& program = plan.train.step.program;
   const FlopsSummary flops = SummarizeFlops(program);
   const double per_token = ModelFlopsPerToken(job, plan.train.graph);
-  const std::vector<std::vector<std::string>> facts = {
+  const std::vector<std::pair<std::string, std::string>> facts = {
       {"model", DescribeModel(job)},
       {"parameters", absl::StrCat(WithCommas(CountParameters(plan.train.graph)), " in ",
                                   Plural(static_cast<int64_t>(plan.train.graph.units.size()), "unit"))},
@@ -92,19 +93,25 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"strategy", DescribeSharding(plan)},
       {"schedule", absl::StrCat(ToString(plan.options.schedule), ": ", plan.schedule_reason)},
       {"retention", DescribeRetention(plan.options.retention)},
-      {"memory", absl::StrCat(FormatBytes(plan.arena_bytes), " (", WithCommas(plan.arena_bytes),
-                              " bytes) of one rank: training ", FormatBytes(plan.train.memory.peak_bytes),
-                              ", evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes), ", in the same bytes")},
+      {"memory", absl::StrCat("one arena a rank of ", FormatBytes(plan.arena_bytes), " (", WithCommas(plan.arena_bytes),
+                              " bytes): training uses ", FormatBytes(plan.train.memory.peak_bytes),
+                              " of it, evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes))},
       {"budget", DescribeBudget(job, plan)},
-      {"communication", absl::StrCat("a step: ", DescribeCommunication(SummarizeCommunication(program, plan.options.ranks),
-                                                                        plan.options.ranks))},
-      {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", again ",
+      {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.ranks), plan.options.ranks)},
+      {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", computed again ",
                                   FormatFlops(flops.recompute), ", backward ", FormatFlops(flops.backward),
-                                  "; for MFU ", FormatFlops(per_token), " a token")},
+                                  "; MFU counts ", FormatFlops(per_token), " a token")},
       {"program", absl::StrCat(Plural(static_cast<int64_t>(program.instructions.size()), "instruction"), ", ",
                                Plural(static_cast<int64_t>(program.buffers.size()), "buffer"))},
   };
-  return absl::StrCat("Plan of ", job.name, "\n", Table(facts), "\n", MemoryReport(program, plan.train.memory));
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, fact] : facts) {
+    std::string heading = name;  // Of its first line only.
+    for (absl::string_view line : absl::StrSplit(Paragraph(fact, 95), '\n', absl::SkipEmpty())) {
+      rows.push_back({std::exchange(heading, ""), std::string(line)});
+    }
+  }
+  return absl::StrCat("Plan of ", job.name, "\n", Table(rows), "\n", MemoryReport(program, plan.train.memory));
 }
 
 }  // namespace shale

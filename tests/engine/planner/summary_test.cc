@@ -57,7 +57,7 @@ TEST(Flops, CheapRetentionRunsNoProductAgain) {
 
 TEST(ModelFlopsPerToken, LeavesOutTablesThatAreOnlyLookedUp) {
   Job job = SmallDecoderJob(false);
-  // Projections, three pairs of... each block has two norms; then the final norm and the head.
+  // A block has four products and two norms; after the blocks come the final norm and the head.
   const double block = kQkv + kProjection + kUp + kDown + 2 * kC;
   const double expected = 6 * (kL * block + kC + kV * kC) + 6 * kL * kH * kD * kS;
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), expected);
