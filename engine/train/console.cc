@@ -16,7 +16,7 @@ constexpr double kSmoothing = 0.1;  // Weight of the newest step in the time of 
 std::string FormatCount(int64_t count) {
   std::string digits = absl::StrCat(count);
   const size_t first = count < 0 ? 1 : 0;
-  for (size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, ",");
+  for (size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, 1, ',');
   return digits;
 }
 
@@ -40,7 +40,7 @@ std::optional<std::string> Console::Step(const StepReport& report) {
   if (!due) return std::nullopt;
 
   const std::string total = absl::StrCat(total_steps_);
-  std::string line = absl::StrFormat("step %*d/%s  loss %.4f  norm %.3g  lr %.2e", static_cast<int>(total.size()),
+  std::string line = absl::StrFormat("step %*d/%s  loss %.4f  norm %#.3g  lr %.2e", static_cast<int>(total.size()),
                                      report.step, total, report.loss, report.gradient_norm,
                                      report.learning_rate);
   const double seconds = std::fmax(seconds_, 1e-9);

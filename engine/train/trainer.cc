@@ -197,6 +197,7 @@ class Trainer::Impl {
     HostBatch batch(*evaluation_loader_, 1);
     const int64_t per_run = job_.batch.micro_batch * job_.sharding.ranks;
     EvaluationReport report;
+    report.step = steps_;
     double sum = 0;
     for (int64_t i = 0; i < batches; ++i) {
       const int64_t begin = i * per_run;
@@ -248,6 +249,7 @@ class Trainer::Impl {
  private:
   absl::Status OpenData() {
     SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job_.data.path, Format()));
+    job_.data.format = source.is_text() ? DataFormat::kText : DataFormat::kLlmc;
     std::visit([&](auto& model) { if (model.vocabulary == 0) model.vocabulary = source.vocabulary(); }, job_.model);
     SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job_.model)));
     std::unique_ptr<TokenSource> evaluation;
@@ -329,6 +331,20 @@ int64_t Trainer::steps_done() const { return impl_->steps_; }
 bool Trainer::done() const { return impl_->done(); }
 absl::StatusOr<StepReport> Trainer::Step() { return impl_->Step(); }
 absl::StatusOr<EvaluationReport> Trainer::Evaluate(int64_t batches) { return impl_->Evaluate(batches); }
+absl::Status Trainer::Run(const TrainCallbacks& callbacks) {
+  const TelemetryConfig& telemetry = job().telemetry;
+  while (!done()) {
+    SHALE_ASSIGN_OR_RETURN(const StepReport report, Step());
+    if (callbacks.on_step) SHALE_RETURN_IF_ERROR(callbacks.on_step(report));
+    const bool last = report.step == total_steps();
+    const bool due = last || (telemetry.evaluate_every > 0 && report.step % telemetry.evaluate_every == 0);
+    if (!due || !has_evaluation_data() || (done() && !last)) continue;
+    SHALE_ASSIGN_OR_RETURN(const EvaluationReport evaluation, Evaluate(telemetry.evaluation_batches));
+    if (callbacks.on_evaluation) SHALE_RETURN_IF_ERROR(callbacks.on_evaluation(evaluation));
+  }
+  return absl::OkStatus();
+}
+
 bool Trainer::has_evaluation_data() const { return impl_->evaluation_loader_ != nullptr; }
 void Trainer::RequestStop() { impl_->stop_.store(true, std::memory_order_relaxed); }
 absl::Status Trainer::SaveWeights(const std::string& path) const { return impl_->SaveWeights(path); }
