@@ -144,7 +144,7 @@ class ToolsTest(unittest.TestCase):
         self.write("empty.txt", "")
         self.refused(r"empty\.txt.*empty", "--set=data.path=empty.txt")
         self.write("short.txt", "too short")
-        self.refused(r"9 tokens|33 tokens", "--set=data.path=short.txt", "--set=data.evaluation_fraction=0")
+        self.refused(r"9 tokens found, but one sequence of 32 takes 33|too little is left", "--set=data.path=short.txt")
         self.write("latin1.txt", "caf\u00e9 ".encode("latin-1") * 500)
         self.refused(r"latin1\.txt.*UTF-8", "--set=data.path=latin1.txt", "--set=data.format=TEXT")
 
@@ -153,8 +153,8 @@ class ToolsTest(unittest.TestCase):
         self.refused(r"needs .* budget 10\.0 KiB", "--set=memory.budget_bytes=10240")
 
     def test_a_run_that_diverges_fails_and_keeps_the_weights_before(self):
-        result = self.train("--set=optimizer.learning_rate=1000", "--set=optimizer.max_gradient_norm=0",
-                            "--set=precision.compute=BF16", "--set=model.decoder.init_std=1000")
+        result = self.train("--set=optimizer.learning_rate=1000", "--set=optimizer.weight_decay=1",
+                            "--set=schedule.steps=50")
         self.assertEqual(result.returncode, 1, result.stdout.decode())
         self.assertIn("not finite", result.stderr.decode())
         self.assertTrue(os.path.exists(self.path("runs/test/model.safetensors")))
@@ -190,7 +190,7 @@ class ToolsTest(unittest.TestCase):
         # A step of a minute or more: plain loops over a model that is far too large for them.
         process = subprocess.Popen(
             [_TRAIN, "--job=job.textproto", "--set=runtime.ops=REFERENCE", "--set=model.decoder.width=1024",
-             "--set=batch.sequence_length=512", "--set=data.evaluation_fraction=0"],
+             "--set=batch.sequence_length=256"],
             cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
@@ -198,6 +198,7 @@ class ToolsTest(unittest.TestCase):
         metrics = self.path("runs/test/metrics.jsonl")
         deadline = time.monotonic() + 60
         while not os.path.exists(metrics):
+            self.assertIsNone(process.poll())
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
         time.sleep(0.3)
@@ -210,7 +211,7 @@ class ToolsTest(unittest.TestCase):
     def test_generate_says_what_it_misses(self):
         nowhere = self.call(_GENERATE, "--run=nowhere")
         self.assertEqual(nowhere.returncode, 2)
-        self.assertRegex(nowhere.stderr.decode(), r"nowhere/job\.textproto: No such file")
+        self.assertRegex(nowhere.stderr.decode(), r"nowhere/job\.textproto: .*No such file")
         self.assertEqual(self.train("--set=schedule.steps=1").returncode, 0)
         token = self.call(_GENERATE, "--run=runs/test", "--prompt_tokens=65,256")
         self.assertEqual(token.returncode, 2)
