@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
                           "Compiles the program of a job and plans its memory, for any number of ranks and without "
                           "running anything: memory by category, communication, arithmetic. The job's data need not exist.");
   line.Text("job", "FILE", "The job spec, text or binary.", &flags.job).Required();
-  line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3. May be repeated.",
+  line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.",
             &flags.set);
   line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
   line.Switch("explain", "Also what micro-batches, the optimizer step, retention, no_sync and other strategies cost.",
