@@ -2,9 +2,9 @@
 //
 //   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob("job.textproto", {}));
 //   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, Trainer::Create(job, {}));
-//   while (!trainer->done()) {
-//     SHALE_ASSIGN_OR_RETURN(StepReport report, trainer->Step());
-//   }
+//   SHALE_RETURN_IF_ERROR(trainer->Run({.on_step = [](const StepReport& report) { ...; return absl::OkStatus(); }}));
+//
+// or step by step, with Step and Evaluate.
 //
 // No globals, no signal handlers, no exit: any number of trainers may live in one process. A trainer is used by one thread
 // at a time; RequestStop may be called from any. After an error from Step only destruction (and reading) may follow.
@@ -41,6 +41,7 @@ struct StepReport {
 };
 
 struct EvaluationReport {
+  int64_t step = 0;  // Steps done.
   double loss = 0;  // Mean over valid tokens.
   int64_t tokens = 0;
 };
@@ -48,6 +49,12 @@ struct EvaluationReport {
 struct TrainerOptions {
   // Peak FLOP/s of one rank, for MFU; 0: none is reported.
   double peak_flops = 0;
+};
+
+// What Run tells of; called on its thread, between steps. An error ends the run and is what Run returns. May be empty.
+struct TrainCallbacks {
+  std::function<absl::Status(const StepReport&)> on_step;
+  std::function<absl::Status(const EvaluationReport&)> on_evaluation;
 };
 
 class Trainer {
@@ -72,6 +79,9 @@ class Trainer {
   // The loss on evaluation data, at most `batches` micro-batches per rank. FailedPrecondition: there is none.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);
   bool has_evaluation_data() const;
+  // Steps until done(), and evaluates every telemetry.evaluate_every steps and after the last one. A run that was told to
+  // stop does so without another pass over evaluation data.
+  absl::Status Run(const TrainCallbacks& callbacks);
 
   // No step begins after this. Safe in any thread, and in a signal handler.
   void RequestStop();

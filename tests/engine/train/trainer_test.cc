@@ -77,6 +77,32 @@ TEST(Trainer, LearnsATextAndEvaluatesIt) {
   EXPECT_FALSE(trainer->Step().ok());
 }
 
+TEST(Trainer, RunTellsOfStepsAndEvaluationsAndEndsWhenTold) {
+  const Job job = SmallJob(WriteText("run", 60), {"telemetry.evaluate_every=4", "telemetry.evaluation_batches=1"});
+  auto trainer = MustCreate(job);
+  ASSERT_NE(trainer, nullptr);
+  std::vector<int64_t> steps, evaluations;
+  TrainCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport& report) {
+    steps.push_back(report.step);
+    if (report.step == 10) trainer->RequestStop();
+    return absl::OkStatus();
+  };
+  callbacks.on_evaluation = [&](const EvaluationReport& report) {
+    evaluations.push_back(report.step);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(trainer->Run(callbacks).ok());
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(evaluations, (std::vector<int64_t>{4, 8}));
+
+  auto refused = MustCreate(job);
+  ASSERT_NE(refused, nullptr);
+  callbacks.on_step = [](const StepReport&) { return absl::CancelledError("enough"); };
+  EXPECT_EQ(refused->Run(callbacks).message(), "enough");
+  EXPECT_EQ(refused->steps_done(), 1);
+}
+
 TEST(Trainer, EvaluationChangesNothingOfTheTraining) {
   const Job job = SmallJob(WriteText("pure", 60));
   auto plain = MustCreate(job), watched = MustCreate(job);
