@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Plans from the command line: of every job in tools/jobs, of more ranks than this machine has, and what is refused."""
+
+import glob
+import os
+import resource
+import subprocess
+import tempfile
+import unittest
+
+_PLAN = os.path.abspath("tools/plan")
+_JOBS = os.path.abspath("tools/jobs")
+
+
+def instrumented():
+    """Whether the tool was built with a sanitizer, which is slower by far and needs memory of its own."""
+    with open(_PLAN, "rb") as tool:
+        code = tool.read()
+    return b"__asan_init" in code or b"__tsan_init" in code
+
+
+class PlanTest(unittest.TestCase):
+    def call(self, *arguments):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
+            environment = dict(os.environ, BUILD_WORKING_DIRECTORY=folder)
+            return subprocess.run([_PLAN, *arguments], cwd="/", env=environment, capture_output=True, text=True,
+                                  timeout=120, check=False)
+
+    def plan(self, job, *arguments):
+        result = self.call(f"--job={_JOBS}/{job}.textproto", *arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return " ".join(result.stdout.split())
+
+    def refused(self, wanted, *arguments):
+        result = self.call(*arguments)
+        self.assertEqual(result.returncode, 2, result.stdout)
+        self.assertRegex(result.stderr, wanted)
+
+    def test_every_job_plans_without_its_data(self):
+        jobs = [os.path.splitext(os.path.basename(path))[0] for path in glob.glob(_JOBS + "/*.textproto")]
+        self.assertGreaterEqual(len(jobs), 13)
+        for job in jobs:
+            with self.subTest(job):
+                text = self.plan(job)
+                self.assertIn("Plan of " + job, text)
+                self.assertIn(" one arena a rank of ", text)
+
+    def test_405b_on_16384_ranks_takes_two_seconds_and_a_gibibyte_at_most(self):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        text = self.plan("llama3_405b")
+        self.assertIn("parameters 405,853,388,800 in 128 units", text)
+        self.assertIn("16,384 ranks x 1 micro-batch x 1 sequence", text)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if not instrumented():
+            # Of the processor, not of the clock: other tests run beside this one.
+            seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            self.assertLess(seconds, 2)
+            self.assertLess(after.ru_maxrss * 1024, 1 << 30)
+
+    def test_more_ranks_than_this_machine_has(self):
+        text = self.plan("quickstart", "--ranks=1024")
+        self.assertIn("1,024 ranks x 1 micro-batch x 8 sequences, of which 8,160 are masked", text)
+
+    def test_a_job_without_a_budget_is_planned_although_this_machine_is_too_small(self):
+        text = self.plan("llama3_8b", "--set=memory.budget_bytes=", "--set=sharding.ranks=1")
+        self.assertIn("This machine is too small for the job: a rank needs", text)
+        self.assertIn("budget no limit", text)
+
+    def test_explains(self):
+        text = self.plan("quickstart", "--explain")
+        for part in ["Where every byte goes", "What K micro-batches add", "What the optimizer step adds",
+                     "What each retention saves and costs", "no_sync", "What other strategies would need"]:
+            self.assertIn(part, text)
+
+    def test_prints_the_program(self):
+        text = self.plan("quickstart", "--dump_program")
+        self.assertIn("AllGather", text)
+        self.assertIn("AdamW", text)
+
+    def test_what_does_not_fit_is_refused_with_what_would(self):
+        job = f"--job={_JOBS}/quickstart.textproto"
+        self.refused(r"needs .* per rank, budget 47\.7 MiB, .* too little; fits with .*memory\.retention=", job,
+                     "--set=memory.budget_bytes=50000000")
+
+    def test_a_vocabulary_that_only_missing_data_could_tell(self):
+        job = f"--job={_JOBS}/quickstart.textproto"
+        self.refused(r"vocabulary.*cannot be read.*--set model\.decoder\.vocabulary=N", job, "--set=data.format=LLMC",
+                     "--set=data.path=/nowhere/tokens")
+
+    def test_wrong_command_lines_and_jobs(self):
+        self.refused("--job=FILE is required")
+        self.refused("No such file", "--job=/nowhere/job.textproto")
+        self.refused("did you mean FULL", f"--job={_JOBS}/quickstart.textproto", "--set=sharding.strategy=FULLY")
+
+    def test_helps(self):
+        result = self.call("--help")
+        self.assertEqual(result.returncode, 0)
+        for flag in ["--job", "--set", "--ranks", "--explain", "--dump_program"]:
+            self.assertIn(flag, result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
