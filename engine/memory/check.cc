@@ -9,13 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include "engine/memory/access_tree.h"
 #include "engine/memory/byte_owners.h"
+#include "engine/memory/range_set.h"
 #include "engine/memory/structure.h"
 #include "kernels/check.h"
 
 namespace shale {
 namespace {
 
-constexpr int64_t kPasses = 4;
+// Loops are unrolled for so many passes: the first two, two that stand for all between, and the last.
+constexpr int64_t kPasses = 5;
 
 // An operand in the arena.
 struct ArenaOperand {
@@ -27,10 +29,24 @@ struct ArenaOperand {
   const ZeroRanges* zeroes = nullptr;    // Of slot_begin .. slot_end it writes these, and reads nothing.
 };
 
-// An instruction in one pass of its section.
+// Passes of a section, one or several that are alike.
+struct Passes {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+// The passes that the unrolled pass `index` stands for. Two in a row stand for the same ones, so that what one of these does
+// meets what a later one does.
+Passes PassesOf(const Section& section, int64_t index) {
+  if (section.repeat <= kPasses || index < 2) return {index, index};
+  if (index == kPasses - 1) return {section.repeat - 1, section.repeat - 1};
+  return {2, section.repeat - 2};
+}
+
+// An instruction in a pass of its section.
 struct Issue {
   InstructionId instruction = -1;
-  int64_t pass = 0;
+  Passes passes;
   std::array<int32_t, kStreams> finished = {-1, -1, -1, -1};  // By stream: the last issue that has finished when it has.
 };
 
@@ -53,7 +69,7 @@ class Checker {
       for (int64_t pass = 0; pass < passes; ++pass) {
         for (InstructionId id = section.begin; id < section.end; ++id) {
           if (program_.instructions[id].last_pass_only && pass + 1 < passes) continue;
-          SHALE_RETURN_IF_ERROR(CheckIssue(id, pass));
+          SHALE_RETURN_IF_ERROR(CheckIssue(id, PassesOf(section, pass)));
         }
       }
     }
@@ -131,22 +147,24 @@ class Checker {
   }
 
   const std::vector<ArenaOperand>& Operands(const Issue& issue) const {
-    const bool later = issue.pass > 0 && program_.instructions[issue.instruction].accumulate_after_first;
+    const bool later = issue.passes.first > 0 && program_.instructions[issue.instruction].accumulate_after_first;
     return (later ? later_passes_ : first_pass_)[issue.instruction];
   }
 
-  // An operand's bytes in a pass. Of the passes that are not unrolled, the last one stands for all.
-  int64_t SlotAddress(const Issue& issue, const ArenaOperand& operand) const {
+  // Bytes [begin, end) of an operand's slot; of several slots, from the first one's to the last one's.
+  ByteRange PassBytes(const Issue& issue, const ArenaOperand& operand, int64_t begin, int64_t end) const {
     const Buffer& buffer = program_.buffers[operand.buffer];
-    const int64_t micro_batch = program_.instructions[issue.instruction].micro_batch + issue.pass;
-    const int64_t slot = buffer.slots > 1 ? std::min(micro_batch, kPasses - 1) : 0;
-    return plan_.addresses[operand.buffer] + slot * buffer.slot_bytes;
+    const int64_t address = plan_.addresses[operand.buffer];
+    if (buffer.slots == 1) return {address + begin, address + end};
+    const int64_t micro_batch = program_.instructions[issue.instruction].micro_batch;
+    return {address + (micro_batch + issue.passes.first) * buffer.slot_bytes + begin,
+            address + (micro_batch + issue.passes.last) * buffer.slot_bytes + end};
   }
 
-  absl::Status CheckIssue(InstructionId id, int64_t pass) {
+  absl::Status CheckIssue(InstructionId id, Passes passes) {
     const Instruction& instruction = program_.instructions[id];
     const int stream = static_cast<int>(instruction.stream);
-    Issue issue{.instruction = id, .pass = pass};
+    Issue issue{.instruction = id, .passes = passes};
     const auto join = [&](int32_t earlier) {
       if (earlier < 0) return;
       for (int s = 0; s < kStreams; ++s) {
@@ -204,27 +222,29 @@ class Checker {
   }
 
   absl::Status CheckContent(const Issue& issue, const ArenaOperand& operand) const {
-    const int64_t address = SlotAddress(issue, operand);
-    const int64_t end = address + operand.slot_end;
-    const int64_t foreign = owners_.FirstForeign(address + operand.slot_begin, end, operand.buffer);
-    return foreign == end ? absl::OkStatus() : Foreign(issue, operand, foreign);
+    const ByteRange bytes = PassBytes(issue, operand, operand.slot_begin, operand.slot_end);
+    const int64_t foreign = owners_.FirstForeign(bytes.begin, bytes.end, operand.buffer);
+    return foreign == bytes.end ? absl::OkStatus() : Foreign(issue, operand, foreign);
   }
 
   void Own(const Issue& issue, const ArenaOperand& operand) {
-    const int64_t begin = SlotAddress(issue, operand) + operand.slot_begin;
+    const auto own = [&](int64_t begin, int64_t end) {
+      const ByteRange bytes = PassBytes(issue, operand, begin, end);
+      owners_.Set(bytes.begin, bytes.end, operand.buffer);
+    };
     if (operand.zeroes == nullptr) {
-      owners_.Set(begin, begin + operand.slot_end - operand.slot_begin, operand.buffer);
+      own(operand.slot_begin, operand.slot_end);
       return;
     }
     const int64_t element_bytes = SizeOf(operand.zeroes->x_N.dtype);
     for (const ElementRange& range : *operand.zeroes->ranges) {
-      owners_.Set(begin + range.begin * element_bytes, begin + range.end * element_bytes, operand.buffer);
+      own(operand.slot_begin + range.begin * element_bytes, operand.slot_begin + range.end * element_bytes);
     }
   }
 
   std::string DescribeIssue(const Issue& issue) const {
     std::string text = Describe(program_, issue.instruction);
-    if (issue.pass > 0) absl::StrAppend(&text, " in pass ", issue.pass);
+    if (issue.passes.first > 0) absl::StrAppend(&text, " in pass ", issue.passes.first);
     return text;
   }
 
@@ -253,9 +273,9 @@ class Checker {
                                           " (byte ", at, " of the arena), ");
     for (auto earlier = issues_.rbegin(); earlier != issues_.rend(); ++earlier) {
       for (const ArenaOperand& other : Operands(*earlier)) {
-        const int64_t address = SlotAddress(*earlier, other);
+        const ByteRange bytes = PassBytes(*earlier, other, other.slot_begin, other.slot_end);
         if (!other.writes || other.zeroes != nullptr || other.buffer == operand.buffer) continue;
-        if (at < address + other.slot_begin || at >= address + other.slot_end) continue;
+        if (at < bytes.begin || at >= bytes.end) continue;
         return absl::InternalError(
             absl::StrCat(text, "which ", DescribeIssue(*earlier), " has overwritten with ", BytesOf(other, at, at + 1)));
       }

@@ -15,6 +15,7 @@ namespace {
 // a plan is the same on every machine.
 constexpr int64_t kWork = 2'000'000;
 constexpr int64_t kWorkOfPlacement = 30;  // Of one interval, whatever it finds.
+constexpr int kRounds = 16;               // Most orders derived from each of the first ones.
 // A height within this fraction of the lower bound is good enough to stop.
 constexpr int64_t kToleratedFraction = 1000;
 
@@ -143,15 +144,13 @@ Packing PackIntervals(absl::Span<const PackInterval> intervals) {
   attempts.push_back({.order = Descending(moments, magnitude)});
   Packing best;
   int64_t work = 0;
-  for (bool progress = true; progress;) {
-    progress = false;
+  for (int round = 0; round <= kRounds; ++round) {
     for (Attempt& attempt : attempts) {
       if (attempt.stuck) continue;
       if (!best.offsets.empty() && (best.height <= good_enough || work > kWork)) return best;
       attempt.packing = Place(moments, attempt.order, work);
       if (best.offsets.empty() || attempt.packing.height < best.height) best = attempt.packing;
       RaiseTop(moments, attempt);
-      progress = true;
     }
   }
   return best;

@@ -1,0 +1,115 @@
+// Breaks planned programs in small ways, and holds CheckProgram against the plain comparison of every pair in every pass: it
+// must refuse what that refuses, and nothing else.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "engine/memory/check.h"
+#include "engine/memory/waits.h"
+#include "tests/engine/memory/random_program.h"
+#include "tests/engine/memory/unrolled.h"
+
+namespace shale::testing {
+namespace {
+
+struct Planned {
+  StepProgram program;
+  MemoryPlan plan;
+};
+
+Planned PlanRandom(uint64_t seed) {
+  const RandomProgramOptions options{.instructions = 24, .largest_repeat = 7, .largest_buffer_bytes = 100};
+  Planned planned{.program = RandomProgram(seed, options)};
+  planned.plan = *PlanMemory(planned.program, {.alignment_bytes = 2});
+  DeriveWaits(planned.program, planned.plan);
+  return planned;
+}
+
+// Calls mutate(planned, random) on copies of random programs; it returns false where there is nothing to break.
+// Returns the part of the mutants that were wrong.
+template <class Mutate>
+double RefusedFraction(int programs, int mutants_each, Mutate mutate) {
+  int made = 0, wrong = 0;
+  for (int seed = 0; seed < programs; ++seed) {
+    const Planned original = PlanRandom(seed);
+    for (int m = 0; m < mutants_each; ++m) {
+      std::mt19937_64 random(1000 * seed + m);
+      Planned mutant = original;
+      if (!mutate(mutant, random)) continue;
+      const std::string violation = FindViolation(mutant.program, mutant.plan);
+      const absl::Status status = CheckProgram(mutant.program, mutant.plan);
+      // Of more than 5 passes the check takes those in the middle for one, with the gaps between their slots.
+      const bool exact = original.program.micro_batches <= 5;
+      EXPECT_TRUE(violation.empty() ? status.ok() || !exact : !status.ok())
+          << "program " << seed << ", mutant " << m << ": wanted \"" << violation << "\", found " << status;
+      ++made;
+      wrong += !violation.empty();
+    }
+  }
+  EXPECT_GT(made, programs);
+  return static_cast<double>(wrong) / std::max(1, made);
+}
+
+// The instruction and place of a random wait; false: there is none.
+bool PickWait(StepProgram& program, std::mt19937_64& random, Instruction*& instruction, size_t& place) {
+  std::vector<std::pair<Instruction*, size_t>> waits;
+  for (Instruction& i : program.instructions) {
+    for (size_t w = 0; w < i.waits.size(); ++w) waits.push_back({&i, w});
+  }
+  if (waits.empty()) return false;
+  std::tie(instruction, place) = waits[random() % waits.size()];
+  return true;
+}
+
+TEST(Mutation, ARemovedWaitIsFoundWhereItIsNeeded) {
+  const double refused = RefusedFraction(50, 6, [](Planned& planned, std::mt19937_64& random) {
+    Instruction* instruction = nullptr;
+    size_t place = 0;
+    if (!PickWait(planned.program, random, instruction, place)) return false;
+    instruction->waits.erase(instruction->waits.begin() + place);
+    return true;
+  });
+  // In loops a wait for the first pass may be implied in all passes by one for the others.
+  EXPECT_GT(refused, 0.9);
+}
+
+TEST(Mutation, AMovedAddressIsFoundWhereItMeetsALiveBuffer) {
+  const double refused = RefusedFraction(50, 6, [](Planned& planned, std::mt19937_64& random) {
+    const std::vector<Lifetime> lifetimes = ComputeLifetimes(planned.program);
+    const size_t moved = random() % planned.program.buffers.size(), onto = random() % planned.program.buffers.size();
+    if (moved == onto || !lifetimes[moved].used() || !lifetimes[onto].used()) return false;
+    if (lifetimes[moved].last < lifetimes[onto].first || lifetimes[onto].last < lifetimes[moved].first) return false;
+    const int64_t address = planned.plan.addresses[onto];
+    if (address + planned.program.buffers[moved].size_bytes() > planned.plan.peak_bytes) return false;
+    planned.plan.addresses[moved] = address;
+    return true;
+  });
+  EXPECT_GT(refused, 0.6);
+}
+
+TEST(Mutation, ARedirectedWaitIsFoundWhereItNoLongerHelps) {
+  const double refused = RefusedFraction(50, 6, [](Planned& planned, std::mt19937_64& random) {
+    Instruction* instruction = nullptr;
+    size_t place = 0;
+    if (!PickWait(planned.program, random, instruction, place)) return false;
+    instruction->waits[place] = static_cast<InstructionId>(random() % planned.program.instructions.size());
+    return true;
+  });
+  EXPECT_GT(refused, 0.6);
+}
+
+TEST(Mutation, AMovedBufferIsFoundWhereItsBytesAreInUseAlthoughWaitsOrderAll) {
+  // What a planner would do that forgot a rule of lifetimes.
+  RefusedFraction(50, 6, [](Planned& planned, std::mt19937_64& random) {
+    const size_t moved = random() % planned.program.buffers.size();
+    const int64_t room = planned.plan.peak_bytes - planned.program.buffers[moved].size_bytes();
+    if (room <= 0) return false;
+    planned.plan.addresses[moved] = static_cast<int64_t>(random() % room) / 2 * 2;
+    DeriveWaits(planned.program, planned.plan);
+    return true;
+  });
+}
+
+}  // namespace
+}  // namespace shale::testing

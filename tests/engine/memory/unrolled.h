@@ -1,0 +1,37 @@
+// A program with all its loops unrolled: the specification that planning, waits and their check are tested against. Slow and
+// plain on purpose.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/memory/plan.h"
+#include "engine/memory/range_set.h"
+#include "engine/step/program.h"
+
+namespace shale::testing {
+
+// An operand in one issue.
+struct UnrolledAccess {
+  BufferId buffer = -1;
+  bool reads = false, writes = false;
+  ByteRange touched;               // Bytes of the arena that it may touch on any rank and in any micro-batch.
+  std::vector<ByteRange> exact;    // Bytes of the arena that it touches on the rank asked for.
+  std::vector<ByteRange> in_slot;  // The same, as bytes of the buffer.
+};
+
+struct UnrolledIssue {
+  InstructionId instruction = -1;
+  int64_t pass = 0;
+  int stream = 0;
+  std::vector<int> waits;  // Issues that must have finished, not counting the stream's own.
+  std::vector<UnrolledAccess> accesses;
+};
+
+// In issue order, all passes of all loops. A wait is for the most recent issue of its instruction, if there was any.
+std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& plan, int64_t rank);
+
+// What is wrong with a planned program with waits, found by comparing every pair of issues and every byte; "": nothing.
+std::string FindViolation(const StepProgram& program, const MemoryPlan& plan);
+
+}  // namespace shale::testing
