@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
+#include "engine/memory/report.h"
 #include "engine/planner/explain.h"
 #include "engine/step/program.h"
 #include "engine/train/peak_flops.h"
@@ -86,7 +87,9 @@ int Train(const std::string& job_path, const std::vector<std::string>& overrides
   if (!trainer.ok()) return Fail(trainer.status(), kExitUsage);
 
   const JobPlan& plan = (*trainer)->plan();
-  const std::string plan_text = PlanText((*trainer)->job(), plan);
+  const std::string plan_text =
+      absl::StrCat(PlanText((*trainer)->job(), plan), "\noutside the arenas  ", FormatBytes((*trainer)->overhead_bytes()),
+                   " of this process, as measured: code, libraries, data buffers\n");
   Print(plan_text);
   if (dump_program) Print(DumpProgram(plan.train.step.program));
 
