@@ -217,8 +217,7 @@ TEST(AdamW, EveryMasterSurvivesTheSplit) {
   for (uint32_t upper = 0; upper < 0x10000; upper += 3) {
     for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
       const float p = std::bit_cast<float>(upper << 16 | lower);
-      // The largest finite values round to an infinity, from which nothing comes back.
-      if (std::isfinite(p) && std::abs(p) < 3.38e38f) masters.push_back(p);
+      if (std::isfinite(p)) masters.push_back(p);
     }
   }
   const int64_t n = static_cast<int64_t>(masters.size());

@@ -1,0 +1,127 @@
+// Views of tensors, and the conversions between fp32, bfloat16 and split masters.
+#include "kernels/tensor.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace shale {
+namespace {
+
+// The memory of `t`, element by element in row-major order, as offsets from its buffer's start.
+std::vector<int64_t> Places(const Tensor& t) {
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < t.elements(); ++i) {
+    int64_t rest = i, at = t.where.offset_bytes / SizeOf(t.dtype);
+    for (int d = t.rank - 1; d >= 0; --d) {
+      at += rest % t.shape[d] * t.strides[d];
+      rest /= t.shape[d];
+    }
+    places.push_back(at);
+  }
+  return places;
+}
+
+TEST(Tensor, AnAbsentOneHasNoElements) {
+  const Tensor t;
+  EXPECT_FALSE(t.present());
+  EXPECT_EQ(t.elements(), 0);
+  EXPECT_EQ(t.extent_bytes(), 0);
+}
+
+TEST(Tensor, SliceKeepsThePlaceOfItsElements) {
+  const Tensor fused = Tensor::Contiguous(DType::kBFloat16, {3, 10});
+  const Tensor columns = fused.Slice(1, 4, 2);
+  EXPECT_EQ(Places(columns), (std::vector<int64_t>{4, 5, 14, 15, 24, 25}));
+  EXPECT_FALSE(columns.contiguous());
+  EXPECT_EQ(columns.elements(), 6);
+  EXPECT_EQ(columns.extent(), 22);  // Two rows of ten, and two.
+  EXPECT_EQ(columns.extent_bytes(), 44);
+  EXPECT_EQ(columns.where.offset_bytes, 8);
+  EXPECT_TRUE(fused.Slice(0, 1, 2).contiguous());
+  EXPECT_TRUE(fused.Slice(0, 1, 1).Slice(1, 3, 4).contiguous());
+}
+
+TEST(Tensor, BoundAndSymbolicViewsMoveAlike) {
+  std::vector<float> memory(30);
+  const Tensor bound = Tensor::Contiguous(DType::kFloat32, {3, 10}, memory.data()).Slice(0, 1, 2).Slice(1, 4, 2);
+  EXPECT_EQ(bound.as<float>(), memory.data() + 14);
+  EXPECT_EQ(bound.where.offset_bytes, 56);
+}
+
+TEST(Tensor, SplitsOfARowAndOfTokensCompose) {
+  // [B*S, (H + G) * D] -> the G part as [B, S, G, D].
+  const Tensor fused = Tensor::Contiguous(DType::kFloat32, {4, 6});
+  const Tensor view = fused.Slice(1, 2, 4).SplitLast(2, 2).SplitFirst(2);
+  ASSERT_EQ(view.rank, 4);
+  EXPECT_EQ(view.ToString(), "f32[2, 2, 2, 2]");
+  EXPECT_EQ(Places(view), (std::vector<int64_t>{2, 3, 4, 5, 8, 9, 10, 11, 14, 15, 16, 17, 20, 21, 22, 23}));
+}
+
+TEST(Tensor, ReshapeKeepsTheBuffer) {
+  Tensor t = Tensor::Contiguous(DType::kInt32, {4, 6});
+  t.where = {.symbol = 7, .offset_bytes = 64, .rank_stride_bytes = 256};
+  const Tensor flat = t.Reshape({24});
+  EXPECT_EQ(flat.where.symbol, 7);
+  EXPECT_EQ(flat.where.offset_bytes, 64);
+  EXPECT_EQ(flat.where.rank_stride_bytes, 256);
+  EXPECT_EQ(Places(flat), Places(t));
+}
+
+TEST(TensorDeathTest, RefusesWhatDoesNotFit) {
+  const Tensor t = Tensor::Contiguous(DType::kFloat32, {4, 6});
+  EXPECT_DEATH(t.Slice(1, 4, 3), "check failed");
+  EXPECT_DEATH(t.SplitLast(4, 2), "check failed");
+  EXPECT_DEATH(t.Reshape({5, 5}), "check failed");
+  EXPECT_DEATH(t.Slice(1, 0, 3).Reshape({12}), "check failed");
+}
+
+TEST(BFloat16, RoundsToNearestTiesToEven) {
+  const auto round = [](uint32_t bits) { return RoundToBFloat16(std::bit_cast<float>(bits)).bits; };
+  EXPECT_EQ(round(0x3f800000), 0x3f80);
+  EXPECT_EQ(round(0x3f807fff), 0x3f80);
+  EXPECT_EQ(round(0x3f808000), 0x3f80);  // A tie: to the even one, below...
+  EXPECT_EQ(round(0x3f818000), 0x3f82);  // ... or above.
+  EXPECT_EQ(round(0x3f808001), 0x3f81);
+  EXPECT_EQ(round(0x7f7fffff), 0x7f80);  // The largest fp32 is nearest to infinity.
+  EXPECT_EQ(round(0xff800000), 0xff80);
+  EXPECT_TRUE(std::isnan(ToFloat(RoundToBFloat16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_TRUE(std::isnan(ToFloat(RoundToBFloat16(std::bit_cast<float>(0x7f800001u)))));
+}
+
+TEST(SplitMaster, HoldsEveryFiniteMasterExactly) {
+  for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+    for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      const float master = std::bit_cast<float>(upper << 16 | lower);
+      if (!std::isfinite(master)) continue;
+      const BFloat16 weight = RoundMaster(master);
+      const float joined = JoinMaster(weight, MasterLowBits(master, weight));
+      ASSERT_EQ(std::bit_cast<uint32_t>(joined), upper << 16 | lower);
+      // No other bf16 is nearer, unless the master rounds to infinity.
+      if (std::isfinite(ToFloat(weight))) {
+        ASSERT_LE(std::abs(static_cast<double>(ToFloat(weight)) - master),
+                  std::abs(static_cast<double>(ToFloat(RoundToBFloat16(master))) - master));
+      }
+    }
+  }
+}
+
+TEST(SplitMaster, RoundsHalfAwayFromZero) {
+  EXPECT_EQ(RoundMaster(std::bit_cast<float>(0x3f808000u)).bits, 0x3f81);
+  EXPECT_EQ(RoundMaster(std::bit_cast<float>(0xbf808000u)).bits, 0xbf81);
+}
+
+TEST(SplitMaster, ANaNStaysOne) {
+  for (const uint32_t bits : {0x7fc00000u, 0x7f800001u, 0xffffffffu}) {
+    const float nan = std::bit_cast<float>(bits);
+    const BFloat16 weight = RoundMaster(nan);
+    EXPECT_TRUE(std::isnan(ToFloat(weight)));
+    EXPECT_TRUE(std::isnan(JoinMaster(weight, MasterLowBits(nan, weight))));
+  }
+}
+
+}  // namespace
+}  // namespace shale
