@@ -1,6 +1,6 @@
-// Attention, backward. For 32 queries at a time: their probabilities again from scores and log-sum-exp, the gradient of the
-// scores, and from both the gradient of the queries; those of keys and values are sums over all queries, and over the query
-// heads of the group, in fp32 in scratch. See attention_sizes.h for how the work is cut; arithmetic bounds it.
+// Attention, backward. For 32 queries at a time: their probabilities again from scores and log-sum-exp, the gradient of
+// the scores, and from both the gradient of the queries; those of keys and values are sums over all queries, and over
+// the query heads of the group, in fp32 in scratch. Bound by arithmetic; attention_sizes.h says how the work is cut.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
 #include "hwy/foreach_target.h"
@@ -33,12 +33,12 @@ struct BackwardScratch {
         d_out(carver.Take(kQueries * sizes.padded_d())),
         rows(carver.Take(kQueries * sizes.padded_d())) {}
 
-  float *k;                    // [S, D]
+  float* k;                    // [S, D]
   float *k_panels, *v_panels;  // [S / 32][D][32]
   float *d_k, *d_v;            // [S, D]
   float *p, *ds;               // [32, S]: scores, then probabilities; d_out v^T, then the gradient of q k^T.
   float *q, *d_out;            // [32, D], q scaled
-  float *rows;                 // [32, D]: out; then d_q. Before that, room to transpose in.
+  float* rows;                 // [32, D]: out; then d_q. Before that, room to transpose in.
 };
 
 }  // namespace shale::cpu
@@ -54,8 +54,8 @@ HWY_INLINE float Dot(const float* x, const float* y, int64_t count) {
   return SumOfLanes(sum);
 }
 
-// From scores and d_out v^T to probabilities and the gradient of scores, for columns [first, end) of a row; 0 in the rest
-// of the vectors that cover them.
+// From scores and d_out v^T to probabilities and the gradient of scores, for columns [first, end) of a row; 0 in the
+// rest of the vectors that cover them.
 HWY_INLINE void SoftmaxBackwardRow(float* p, float* ds, int64_t first, int64_t end, float lse, float delta) {
   ForCoveringVectors(first, end, [&](int64_t i) HWY_ATTR {
     const Vector probability = Exp(hn::Sub(Load(p + i), Splat(lse)));
@@ -68,7 +68,8 @@ HWY_INLINE void SoftmaxBackwardRow(float* p, float* ds, int64_t first, int64_t e
 
 // One query head's part: writes d_q and adds to the group's d_k and d_v.
 template <class T>
-void AddHead(const AttentionBackward& op, const AttentionSizes& sizes, int64_t b, int64_t h, const BackwardScratch& own) {
+void AddHead(const AttentionBackward& op, const AttentionSizes& sizes, int64_t b, int64_t h,
+             const BackwardScratch& own) {
   const int64_t s = sizes.s, d = sizes.d, padded_d = sizes.padded_d(), stride = sizes.strip_stride();
   const auto row = [b, h](const Tensor& t, int64_t i) {
     return t.as<T>() + b * t.stride(0) + i * t.stride(1) + h * t.stride(2);
@@ -90,8 +91,8 @@ void AddHead(const AttentionBackward& op, const AttentionSizes& sizes, int64_t b
       const int64_t first = RoundDown(sizes.FirstKey(i0 + r), kPanel), end = std::min(i0 + r + kGroup, s);
       for (int64_t j = first; j < end; j += kPanel) {
         const int64_t at = r * stride + j - origin;
-        MultiplyPanel<Operand::kRows, Result::kWrite>(own.q + r * padded_d, padded_d, own.k_panels + j * padded_d, kPanel,
-                                                      d, own.p + at, stride);
+        MultiplyPanel<Operand::kRows, Result::kWrite>(own.q + r * padded_d, padded_d, own.k_panels + j * padded_d,
+                                                      kPanel, d, own.p + at, stride);
         MultiplyPanel<Operand::kRows, Result::kWrite>(own.d_out + r * padded_d, padded_d, own.v_panels + j * padded_d,
                                                       kPanel, d, own.ds + at, stride);
       }

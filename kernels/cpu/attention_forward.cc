@@ -1,5 +1,5 @@
-// Attention, forward: scores of 32 queries with all their keys, softmax in place, product with the values. See
-// attention_sizes.h for how the work is cut; arithmetic bounds it.
+// Attention, forward: scores of 32 queries with all their keys, softmax in place, product with the values. Bound
+// by arithmetic; attention_sizes.h says how the work is cut.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cc"
 #include "hwy/foreach_target.h"
@@ -43,8 +43,8 @@ struct ForwardScratch {
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// row[j] = e^(row[j] - largest) for j in [first, end), 0 in the rest of the vectors that cover it. Returns the sum of what
-// it wrote, and the log-sum-exp.
+// row[j] = e^(row[j] - largest) for j in [first, end), 0 in the rest of the vectors that cover it. Returns the sum of
+// what it wrote, and the log-sum-exp.
 struct SoftmaxTotals {
   float sum, lse;
 };
@@ -88,8 +88,8 @@ void AttentionForwardT(const AttentionForward& op, int64_t b, int64_t h, std::by
     for (int64_t r = 0; r < queries; r += kGroup) {
       const int64_t first = RoundDown(sizes.FirstKey(i0 + r), kPanel), end = std::min(i0 + r + kGroup, s);
       for (int64_t j = first; j < end; j += kPanel) {
-        MultiplyPanel<Operand::kRows, Result::kWrite>(own.q + r * padded_d, padded_d, own.k_panels + j * padded_d, kPanel,
-                                                      d, own.strip + r * stride + j - origin, stride);
+        MultiplyPanel<Operand::kRows, Result::kWrite>(own.q + r * padded_d, padded_d, own.k_panels + j * padded_d,
+                                                      kPanel, d, own.strip + r * stride + j - origin, stride);
       }
       for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {
         float* row = own.strip + i * stride;

@@ -1,9 +1,9 @@
 // How attention is cut up, and where its scratch lies. Shared by the forward and the backward kernel.
 //
-// One item (a head of a sequence; backward: the heads of a sequence that share a key head) is one thread's. Its keys and
-// values are copied into scratch as fp32, in the order in which the products read them, and its queries are taken 32 at a
-// time: their scores with all keys form a strip of 32 rows, whence memory linear in S. Products skip what the mask hides
-// in groups of 8 queries and panels of 32 keys.
+// One item (a head of a sequence; backward: the heads of a sequence that share a key head) is one thread's. Its keys
+// and values are copied into scratch as fp32, in the order in which the products read them, and its queries are taken
+// 32 at a time: their scores with all keys form a strip of 32 rows, whence memory linear in S. Products skip what the
+// mask hides in groups of 8 queries and panels of 32 keys.
 #pragma once
 
 #include <algorithm>

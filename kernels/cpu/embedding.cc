@@ -1,5 +1,5 @@
-// Embedding. Forward copies rows; backward adds rows in the order of tokens, every thread to columns of its own, so that no
-// order depends on the number of threads.
+// Embedding. Forward copies rows; backward adds rows in the order of tokens, every thread to columns of its own, so
+// that no order depends on the number of threads.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cc"
 #include "hwy/foreach_target.h"

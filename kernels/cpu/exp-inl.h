@@ -1,5 +1,5 @@
-// The exponential of a softmax. Highway's own returns 0 for a NaN; a NaN among scores must stay one, for it is how a step
-// that went wrong is noticed.
+// The exponential of a softmax. Highway's own returns 0 for a NaN; a NaN among scores must stay one, for it is how a
+// step that went wrong is noticed.
 
 #if defined(SHALE_KERNELS_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_EXP_INL_H_
@@ -14,13 +14,13 @@ HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
 // e^x to within 2 units in the last place for x up to 88, as if x were 88 above that; 0 where the result would be
-// subnormal, hence for -infinity; NaN for NaN. With n = round(x / ln 2) and r = x - n ln 2, |r| < 0.35: e^x = 2^n e^r, and
-// e^r by the polynomial of Cephes' expf (Moshier).
+// subnormal, hence for -infinity; NaN for NaN. With n = round(x / ln 2) and r = x - n ln 2, |r| < 0.35: e^x = 2^n e^r,
+// and e^r by the polynomial of Cephes' expf (Moshier).
 HWY_INLINE Vector Exp(Vector x) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
-  // Min takes its second operand when one is a NaN.
-  const Vector bounded = hn::Min(Splat(88.0f), x);
+  // Not Min: which operand that takes beside a NaN depends on the instruction set.
+  const Vector bounded = hn::IfThenElse(hn::Gt(x, Splat(88.0f)), Splat(88.0f), x);
   const auto n = hn::NearestInt(hn::Mul(bounded, Splat(1.44269504f)));
   const Vector nf = hn::ConvertTo(d, n);
   // ln 2 in two parts, the first of so few bits that n times it is exact.

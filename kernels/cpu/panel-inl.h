@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// kRows x 2 vectors of accumulators. Nested instead of an array, so that they are registers at any level of optimisation.
+// kRows x 2 vectors of accumulators. Nested, for GCC at -O2 would put an array of them into memory.
 template <int kRows>
 struct Accumulators {
   Vector left, right;
@@ -133,8 +133,8 @@ HWY_INLINE void TransposePanel(const float* from, int64_t stride, float* to) {
 #endif
 }
 
-// Panels of kPanel rows, each transposed: row r, column i goes to to[r / kPanel][i][r % kPanel]. Rows up to the end of the
-// last panel are zeros. `rows_of_panel` is room for kPanel x to_width floats.
+// Panels of kPanel rows, each transposed: row r, column i goes to to[r / kPanel][i][r % kPanel]. Rows up to the end of
+// the last panel are zeros. `rows_of_panel` is room for kPanel x to_width floats.
 template <class T>
 void PackTransposed(const T* from, int64_t from_stride, int64_t rows, int64_t width, float* to, int64_t to_width,
                     float* rows_of_panel) {

@@ -13,8 +13,8 @@
 namespace shale::cpu {
 namespace {
 
-// oneDNN asks OpenMP how many threads there are, when it makes a primitive and when it runs one. The answer belongs to the
-// calling thread, and is put back for what else runs on it.
+// oneDNN asks OpenMP how many threads there are, when it makes a primitive and when it runs one. The answer belongs to
+// the calling thread, and is put back for what else runs on it.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -51,10 +51,10 @@ dnnl::matmul::primitive_desc Describe(const ProductShape& s) {
 }
 
 absl::Status ErrorOf(const ProductShape& s, absl::string_view what, int status) {
-  return absl::InternalError(absl::StrCat("oneDNN: ", what, " (status ", status, ") for a product of M=", s.m, " N=", s.n,
-                                          " K=", s.k, " in ", ToString(s.dtype), " to ", ToString(s.c_dtype),
-                                          ", strides of a ", s.a_stride_m, ", ", s.a_stride_k, ", of b ", s.b_stride_k,
-                                          ", ", s.b_stride_n, ", of c ", s.c_stride_m));
+  return absl::InternalError(absl::StrCat("oneDNN: ", what, " (status ", status, ") for a product of M=", s.m,
+                                          " N=", s.n, " K=", s.k, " in ", ToString(s.dtype), " to ",
+                                          ToString(s.c_dtype), ", strides of a ", s.a_stride_m, ", ", s.a_stride_k,
+                                          ", of b ", s.b_stride_k, ", ", s.b_stride_n, ", of c ", s.c_stride_m));
 }
 absl::Status ErrorOf(const ProductShape& s, const dnnl::error& error) { return ErrorOf(s, error.what(), error.status); }
 
@@ -74,8 +74,8 @@ Cut EvenCut(int64_t size, int64_t most, int64_t unit) {
   return {size, (part + unit - 1) / unit * unit};
 }
 
-// Tiles of up to 256 x 512 are as fast as the whole. Fewer than eight would leave threads idle, so that they shrink, but
-// not below 64 nor to less than some 30 microseconds of work.
+// Tiles of up to 256 x 512 are as fast as the whole. Fewer than eight would leave threads idle, so that they shrink,
+// but not below 64 nor to less than some 30 microseconds of work.
 struct Tiling {
   Cut m, n;
   int64_t tiles() const { return m.count() * n.count(); }
@@ -83,8 +83,7 @@ struct Tiling {
 Tiling TilingOf(const ProductShape& s) {
   int64_t m = 256, n = 512;
   const auto cut = [&] { return Tiling{EvenCut(s.m, m, 16), EvenCut(s.n, n, 64)}; };
-  while (cut().tiles() < 8 && std::max(m, n) > 64 &&
-         std::min(m, s.m) * std::min(n, s.n) * s.k > int64_t{1} << 23) {
+  while (cut().tiles() < 8 && std::max(m, n) > 64 && std::min(m, s.m) * std::min(n, s.n) * s.k > int64_t{1} << 23) {
     (std::min(n, s.n) > std::min(m, s.m) ? n : m) /= 2;
   }
   return cut();
@@ -142,7 +141,7 @@ class Products::Product {
     Tile tiles[4];
   };
 
-  // Sets the sizes of the tiles of one kind: bit 0 of `edge`: last along n; bit 1: last along m. False when there are none.
+  // Sets the sizes of one kind of tile (bit 0 of `edge`: last along n, bit 1: last along m). False: there are none.
   bool TileOf(int edge, ProductShape& tile) const {
     const bool last_n = edge & 1, last_m = edge & 2;
     if ((!last_n && tiling_.n.count() == 1) || (!last_m && tiling_.m.count() == 1)) return false;
@@ -179,11 +178,11 @@ class Products::Product {
     const int64_t size = SizeOf(shape_.dtype), c_size = SizeOf(shape_.c_dtype);
     // oneDNN takes operands that it only reads as void* too.
     const auto set = [](dnnl::memory& to, const void* base, int64_t offset_bytes) {
-      return dnnl_memory_set_data_handle(to.get(), const_cast<std::byte*>(static_cast<const std::byte*>(base)) + offset_bytes);
+      return dnnl_memory_set_data_handle(to.get(),
+                                         const_cast<std::byte*>(static_cast<const std::byte*>(base)) + offset_bytes);
     };
-    dnnl_exec_arg_t arguments[5] = {{DNNL_ARG_SRC, memory.a.get()},
-                                    {DNNL_ARG_WEIGHTS, memory.b.get()},
-                                    {DNNL_ARG_DST, memory.c.get()}};
+    dnnl_exec_arg_t arguments[5] = {
+        {DNNL_ARG_SRC, memory.a.get()}, {DNNL_ARG_WEIGHTS, memory.b.get()}, {DNNL_ARG_DST, memory.c.get()}};
     int count = 3;
     dnnl_status_t status = set(memory.a, operands.a, m * shape_.a_stride_m * size);
     if (status == dnnl_success) status = set(memory.b, operands.b, n * shape_.b_stride_n * size);
@@ -214,8 +213,15 @@ class Products::Product {
 Products::Products(int threads) : threads_(threads) {
   const OneThread one_thread;
   try {
-    Describe({.m = 64, .n = 64, .k = 64, .a_stride_m = 64, .a_stride_k = 1, .b_stride_k = 64, .b_stride_n = 1,
-              .c_stride_m = 64, .dtype = DType::kBFloat16});
+    Describe({.m = 64,
+              .n = 64,
+              .k = 64,
+              .a_stride_m = 64,
+              .a_stride_k = 1,
+              .b_stride_k = 64,
+              .b_stride_n = 1,
+              .c_stride_m = 64,
+              .dtype = DType::kBFloat16});
     has_bfloat16_ = true;
   } catch (const dnnl::error&) {
     has_bfloat16_ = false;

@@ -1,7 +1,7 @@
 // Matrix products by oneDNN: the only code that knows its API. Private to kernels/cpu.
 //
-// oneDNN splits small products with a long K over its threads and adds the parts, so that its bits depend on their number.
-// Here a product is cut into tiles by its sizes alone, and each tile is a primitive for one thread.
+// oneDNN splits small products with a long K over its threads and adds the parts, so that its bits depend on their
+// number. Here a product is cut into tiles by its sizes alone, and each tile is a primitive for one thread.
 #pragma once
 
 #include <compare>
@@ -17,8 +17,8 @@
 
 namespace shale::cpu {
 
-// c = a b + bias, or c += a b, for strided a [M, K], b [K, N] and c [M, N]: all that primitives are made for. Strides in
-// elements; of a's, and of b's, one is 1.
+// c = a b + bias, or c += a b, for strided a [M, K], b [K, N] and c [M, N]: all that primitives are made for. Strides
+// in elements; of a's, and of b's, one is 1.
 struct ProductShape {
   int64_t m = 0, n = 0, k = 0;
   int64_t a_stride_m = 0, a_stride_k = 0;

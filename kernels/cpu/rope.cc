@@ -1,6 +1,6 @@
-// Rotary embedding. The cosines and sines of a position serve all its rows (B sequences, H heads). They come from those of
-// the position before by one rotation in fp64, and anew from the angle every kPositions: an error of 32 x 2^-53 at most,
-// for a hundredth of the sines and cosines. Nothing is kept between launches.
+// Rotary embedding. The cosines and sines of a position serve all its rows (B sequences, H heads). They come from those
+// of the position before by one rotation in fp64, and anew from the angle every kPositions: an error of 32 x 2^-53 at
+// most, for a hundredth of the sines and cosines. Nothing is kept between launches.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
 #include "hwy/foreach_target.h"

@@ -20,7 +20,7 @@ double Dot(const Tensor& x, int64_t x_row, const Tensor& y, int64_t y_row) {
   return total;
 }
 
-// Calls body(b, h, g, i, first) for every query i of every query head h, which reads key head g from key `first` to key i.
+// Calls body(b, h, g, i, first) for every query i of every query head h; it reads keys `first` to i of key head g.
 template <class OpType, class Body>
 void ForEachQuery(const OpType& op, const Body& body) {
   const int64_t heads = op.q_BSHD.dim(2), per_group = heads / op.k_BSGD.dim(2);

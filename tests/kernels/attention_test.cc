@@ -1,0 +1,255 @@
+// Causal attention with grouped heads.
+#include <cmath>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/gradient_check.h"
+#include "tests/kernels/op_conformance.h"
+#include "tests/kernels/test_backends.h"
+
+namespace shale::testing {
+namespace {
+
+struct Shape {
+  int64_t batch, s, heads, groups, width;
+  int64_t window = 0;
+  bool packed = false;  // q, k and v (and their gradients) are columns of one matrix.
+  double range = 1;     // Of q and k.
+  int64_t query_heads_per_group() const { return heads / groups; }
+};
+
+std::string NameOfCase(const char* kind, const Shape& s, DType act) {
+  return std::string(kind) + "_" + NameOf(act) + "_B" + std::to_string(s.batch) + "_S" + std::to_string(s.s) + "_H" +
+         std::to_string(s.heads) + "_G" + std::to_string(s.groups) + "_D" + std::to_string(s.width) +
+         (s.window > 0 ? "_window" + std::to_string(s.window) : "") + (s.packed ? "_packed" : "") +
+         (s.range != 1 ? "_range" + std::to_string(static_cast<int>(s.range)) : "");
+}
+
+using Sizes = std::initializer_list<int64_t>;
+
+struct Heads {
+  Tensor q, k, v;
+};
+
+// [B, S, H, D] and twice [B, S, G, D]; of [T, (H + 2G) D + 3] when packed.
+template <class Make>
+Heads MakeHeads(const Shape& s, const Make& make) {
+  if (!s.packed) {
+    return {make({s.batch, s.s, s.heads, s.width}), make({s.batch, s.s, s.groups, s.width}),
+            make({s.batch, s.s, s.groups, s.width})};
+  }
+  const Tensor all = make({s.batch * s.s, (s.heads + 2 * s.groups) * s.width + 3});
+  const auto columns = [&](int64_t begin, int64_t heads) {
+    return all.Slice(1, begin * s.width, heads * s.width).SplitLast(heads, s.width).SplitFirst(s.batch);
+  };
+  return {columns(0, s.heads), columns(s.heads, s.groups), columns(s.heads + s.groups, s.groups)};
+}
+
+AttentionForward Forward(TestMemory& memory, const Shape& s, DType act, DType lse) {
+  const Heads heads = MakeHeads(s, [&](Sizes shape) { return memory.Random(act, shape, -s.range, s.range); });
+  return {.q_BSHD = heads.q,
+          .k_BSGD = heads.k,
+          .v_BSGD = heads.v,
+          .out_BSHD = memory.Output(act, {s.batch, s.s, s.heads, s.width}),
+          .lse_BHS = memory.Output(lse, {s.batch, s.heads, s.s}),
+          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.width))),
+          .window = s.window};
+}
+
+// Of what `forward` left behind, and a random d_out.
+AttentionBackward Backward(TestMemory& memory, const Shape& s, DType act, const AttentionForward& forward) {
+  const Heads d = MakeHeads(s, [&](Sizes shape) { return memory.Output(act, shape); });
+  return {.q_BSHD = forward.q_BSHD,
+          .k_BSGD = forward.k_BSGD,
+          .v_BSGD = forward.v_BSGD,
+          .out_BSHD = forward.out_BSHD,
+          .lse_BHS = forward.lse_BHS,
+          .d_out_BSHD = memory.Random(act, {s.batch, s.s, s.heads, s.width}),
+          .d_q_BSHD = d.q,
+          .d_k_BSGD = d.k,
+          .d_v_BSGD = d.v,
+          .scale = forward.scale,
+          .window = s.window};
+}
+
+// A tensor of the same contents as `t` has in `image`.
+Tensor CopyOf(TestMemory& to, const TestMemory& from, const Tensor& t, std::vector<std::byte>& image, Sizes shape) {
+  const Tensor bound = from.Bind(t, image.data());
+  std::vector<double> values(t.elements());
+  for (int64_t i = 0; i < t.elements(); ++i) values[i] = ElementOf(bound, i);
+  return to.Values(t.dtype, shape, values);
+}
+
+// Errors of what the kernels have in common, with u = 2^-24. A sum of n products x y, rounded n times, is off by a
+// random walk: within 4 sqrt(n) u sum |x y| (Higham and Mary, 2019), and sum |x y| is within half of n max |x| max |y|.
+struct Errors {
+  explicit Errors(const Shape& s) {
+    const double d = static_cast<double>(s.width), root = std::sqrt(d), keys = static_cast<double>(s.s);
+    largest_score = root * s.range * s.range;
+    // Also of its scaling.
+    score = (4 * root + 4) * kUnit32 * largest_score / 2;
+    lse = score + (4 * std::sqrt(keys) + 4) * kUnit32 + (largest_score + std::log(keys)) * kUnit32;
+    // Relative: of its argument, the exponential and its division.
+    probability = score + lse + 8 * kUnit32;
+  }
+  double largest_score, score, lse, probability;
+};
+
+OpCase ForwardCase(const Shape& s, DType act) {
+  OpCase c{.name = NameOfCase("Forward", s, act)};
+  c.op = Forward(c.memory, s, act, DType::kFloat32);
+  const Errors errors(s);
+  c.tolerances["lse"] = {.absolute = errors.lse};
+  // A mean of values of up to `range`, weighted by the probabilities, which sum to 1.
+  const double mean = (4 * std::sqrt(static_cast<double>(s.s)) + 4) * kUnit32;
+  c.tolerances["out"] = {.absolute = s.range * (2 * errors.probability + mean)};
+  return c;
+}
+
+OpCase BackwardCase(const Shape& s, DType act) {
+  OpCase c{.name = NameOfCase("Backward", s, act)};
+  TestMemory before;
+  AttentionForward forward = Forward(before, s, act, DType::kFloat32);
+  std::vector<std::byte> image = RunOnReference(before, forward);
+  AttentionForward known = Forward(c.memory, s, act, DType::kFloat32);  // The same q, k and v: one seed.
+  known.out_BSHD = CopyOf(c.memory, before, forward.out_BSHD, image, {s.batch, s.s, s.heads, s.width});
+  known.lse_BHS = CopyOf(c.memory, before, forward.lse_BHS, image, {s.batch, s.heads, s.s});
+  const AttentionBackward op = Backward(c.memory, s, act, known);
+  c.op = op;
+
+  // d_out v^T and delta are D products each, within 6 sqrt(D) / 3 of zero (six deviations of d_out v, each of 1/3
+  // range).
+  const Errors errors(s);
+  const double d = static_cast<double>(s.width), queries = static_cast<double>(s.s);
+  const double d_p = 2 * std::sqrt(d) * s.range;
+  const double d_p_error = 2 * 4 * std::sqrt(d) * kUnit32 * d * s.range / 2;
+  const double walk = (4 * std::sqrt(queries * s.query_heads_per_group()) + 4) * kUnit32;
+  const double ds_error = d_p_error + 2 * d_p * (errors.probability + walk);  // Per unit of probability.
+  c.tolerances["d_q"] = {.absolute = op.scale * s.range * ds_error};
+  // A key's probabilities over all queries of its group: about 1 + 1/2 + ... + 1/S per head, times what scores may add.
+  const double column =
+      s.query_heads_per_group() * (1 + std::log(queries)) * std::exp(std::min(2.0, errors.largest_score));
+  c.tolerances["d_k"] = {.absolute = op.scale * s.range * column * ds_error};
+  c.tolerances["d_v"] = {.absolute = column * (errors.probability + walk)};
+  return c;
+}
+
+// S about the strips of 32 queries, the groups of 8 and the panels of 32 keys; D about the panels of 32.
+std::vector<OpCase> AttentionCases() {
+  const std::vector<Shape> shapes = {
+      {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2},
+      {.batch = 1, .s = 7, .heads = 2, .groups = 1, .width = 6},
+      {.batch = 2, .s = 33, .heads = 6, .groups = 2, .width = 16},
+      {.batch = 1, .s = 65, .heads = 2, .groups = 2, .width = 64},
+      {.batch = 1, .s = 100, .heads = 2, .groups = 1, .width = 40},
+      {.batch = 1, .s = 40, .heads = 2, .groups = 2, .width = 128},
+      {.batch = 1, .s = 41, .heads = 1, .groups = 1, .width = 5},
+      {.batch = 1, .s = 70, .heads = 2, .groups = 1, .width = 16, .window = 1},
+      {.batch = 2, .s = 97, .heads = 2, .groups = 1, .width = 24, .window = 5},
+      {.batch = 1, .s = 150, .heads = 2, .groups = 2, .width = 8, .window = 33},
+      {.batch = 1, .s = 64, .heads = 2, .groups = 1, .width = 32, .window = 64},
+      {.batch = 1, .s = 39, .heads = 1, .groups = 1, .width = 10, .window = 1000},
+      {.batch = 2, .s = 45, .heads = 4, .groups = 2, .width = 12, .packed = true},
+      {.batch = 1, .s = 83, .heads = 6, .groups = 1, .width = 10, .window = 9, .packed = true},
+      {.batch = 1, .s = 72, .heads = 2, .groups = 1, .width = 16, .range = 8},
+  };
+  std::vector<OpCase> cases;
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    for (const Shape& s : shapes) {
+      cases.push_back(ForwardCase(s, act));
+      cases.push_back(BackwardCase(s, act));
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Attention, OpConformance, ::testing::ValuesIn(AttentionCases()), CaseName);
+
+TEST(AttentionTest, BackwardIsTheDerivativeOfForward) {
+  for (const int64_t window : {0, 2}) {
+    SCOPED_TRACE(window);
+    GradientCase c;
+    const Shape s = {.batch = 2, .s = 4, .heads = 4, .groups = 2, .width = 3, .window = window};
+    const AttentionForward forward = Forward(c.memory, s, DType::kFloat64, DType::kFloat64);
+    const AttentionBackward backward = Backward(c.memory, s, DType::kFloat64, forward);
+    c.forward = {forward};
+    c.backward = {backward};
+    c.outputs = {{forward.out_BSHD, backward.d_out_BSHD}};
+    c.inputs = {
+        {forward.q_BSHD, backward.d_q_BSHD}, {forward.k_BSGD, backward.d_k_BSGD}, {forward.v_BSGD, backward.d_v_BSGD}};
+    ExpectGradientsMatchFiniteDifferences(c);
+  }
+}
+
+// With q = 0 every visible key counts alike, so that out is the mean of the values seen: with v[j] = j, of the numbers
+// of the first key seen to i. By hand, for the reference too.
+TEST(AttentionTest, AQueryAveragesTheKeysItSees) {
+  constexpr int64_t kLength = 75;
+  for (const int64_t window : {0, 1, 6, 40, 75, 76}) {
+    TestMemory memory;
+    std::vector<double> numbers(kLength * 2);
+    for (int64_t i = 0; i < kLength * 2; ++i) numbers[i] = static_cast<double>(i / 2);
+    const AttentionForward op = {
+        .q_BSHD = memory.Values(DType::kFloat32, {1, kLength, 1, 2}, std::vector<double>(kLength * 2)),
+        .k_BSGD = memory.Random(DType::kFloat32, {1, kLength, 1, 2}),
+        .v_BSGD = memory.Values(DType::kFloat32, {1, kLength, 1, 2}, numbers),
+        .out_BSHD = memory.Output(DType::kFloat32, {1, kLength, 1, 2}),
+        .lse_BHS = memory.Output(DType::kFloat32, {1, 1, kLength}),
+        .window = window};
+    for (const TestBackend& backend : TestBackends()) {
+      std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+      const Tensor out = memory.Bind(op.out_BSHD, image.data()), lse = memory.Bind(op.lse_BHS, image.data());
+      for (int64_t i = 0; i < kLength; ++i) {
+        const double first = window > 0 ? std::max<double>(0, static_cast<double>(i - window + 1)) : 0;
+        const double last = static_cast<double>(i);
+        EXPECT_NEAR(ElementOf(out, 2 * i), (first + last) / 2, 1e-4)
+            << backend.name << " window " << window << " " << i;
+        EXPECT_NEAR(ElementOf(lse, i), std::log(last - first + 1), 1e-5)
+            << backend.name << " window " << window << " " << i;
+      }
+    }
+  }
+}
+
+// Blocks hide nothing: what a query does not see changes none of its bits, however large.
+TEST(AttentionTest, LaterKeysChangeNoBitOfAnEarlierQuery) {
+  constexpr int64_t kLength = 45, kSeen = 37;
+  const Shape s = {.batch = 1, .s = kLength, .heads = 1, .groups = 1, .width = 8};
+  for (const TestBackend& backend : TestBackends()) {
+    SCOPED_TRACE(backend.name);
+    std::vector<std::vector<double>> outs;
+    for (const double later : {1.0, 1e30}) {
+      TestMemory memory;
+      std::vector<double> k(kLength * 8, 0.25), v(kLength * 8, 0.5);
+      for (int64_t i = kSeen * 8; i < kLength * 8; ++i) k[i] = v[i] = later;
+      AttentionForward op = Forward(memory, s, DType::kFloat32, DType::kFloat32);
+      op.k_BSGD = memory.Values(DType::kFloat32, {1, kLength, 1, 8}, k);
+      op.v_BSGD = memory.Values(DType::kFloat32, {1, kLength, 1, 8}, v);
+      std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+      const Tensor out = memory.Bind(op.out_BSHD, image.data());
+      outs.emplace_back();
+      for (int64_t i = 0; i < kSeen * 8; ++i) outs.back().push_back(ElementOf(out, i));
+    }
+    EXPECT_EQ(outs[0], outs[1]);
+  }
+}
+
+TEST(AttentionTest, ANaNIsSeenByEveryQueryThatReadsIt) {
+  const Shape s = {.batch = 1, .s = 50, .heads = 2, .groups = 1, .width = 8};
+  for (const TestBackend& backend : TestBackends()) {
+    SCOPED_TRACE(backend.name);
+    TestMemory memory;
+    AttentionForward op = Forward(memory, s, DType::kFloat32, DType::kFloat32);
+    std::vector<double> k(50 * 8, 0.25);
+    k[33 * 8 + 3] = std::nan("");
+    op.k_BSGD = memory.Values(DType::kFloat32, {1, 50, 1, 8}, k);
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+    const Tensor out = memory.Bind(op.out_BSHD, image.data()), lse = memory.Bind(op.lse_BHS, image.data());
+    for (int64_t i = 0; i < 50; ++i) {
+      EXPECT_EQ(std::isnan(ElementOf(out, i * 16)), i >= 33) << i;
+      EXPECT_EQ(std::isnan(ElementOf(lse, i)), i >= 33) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,131 @@
+// Cross-entropy.
+#include <cmath>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/gradient_check.h"
+#include "tests/kernels/op_conformance.h"
+#include "tests/kernels/run_errors.h"
+#include "tests/kernels/test_backends.h"
+
+namespace shale::testing {
+namespace {
+
+struct Shape {
+  int64_t rows, vocabulary;
+  bool gradient = true;
+  bool strided = false;
+  double range = 1;  // Logits lie in [-range, range).
+};
+
+OpCase MakeCase(const Shape& s, DType act) {
+  OpCase c;
+  c.name = NameOf(act) + "_" + std::to_string(s.rows) + "x" + std::to_string(s.vocabulary) +
+           (s.gradient ? "_gradient" : "") + (s.strided ? "_strided" : "") + "_range" +
+           std::to_string(static_cast<int>(s.range));
+  CrossEntropy op{.gradient = s.gradient};
+  op.logits_TV = c.memory.Random(act, {s.rows, s.vocabulary}, -s.range, s.range);
+  // Every fourth row or so is ignored.
+  const int64_t ignored = std::max<int64_t>(1, s.vocabulary / 3);
+  if (s.strided) {
+    op.targets_T = c.memory.RandomIntegers(DType::kInt32, {s.rows, 3}, -ignored, s.vocabulary).Slice(1, 1, 1);
+    op.targets_T.rank = 1;
+  } else {
+    op.targets_T = c.memory.RandomIntegers(DType::kInt32, {s.rows}, -ignored, s.vocabulary);
+  }
+  op.scale_1 = c.memory.Values(DType::kFloat32, {1}, {0.37});
+  op.loss_T = c.memory.Output(DType::kFloat32, {s.rows});
+  c.op = op;
+  // An exponential is within 4 units and its argument x - max, of up to 2 range, rounded once; sums are of 1,024 terms
+  // or V.
+  const double exponential = (4 + 2 * s.range) * kUnit32;
+  const double sum = exponential + std::min<double>(1024, static_cast<double>(s.vocabulary)) * kUnit32;
+  c.tolerances["loss"] = {.absolute = sum, .relative = 2 * kUnit32};
+  // p - 1 is computed in fp64.
+  c.tolerances["logits"] = {.absolute = 0x1p-50, .relative = sum + exponential + 4 * kUnit32};
+  return c;
+}
+
+std::vector<OpCase> CrossEntropyCases() {
+  std::vector<OpCase> cases;
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    for (const Shape& s : std::vector<Shape>{{.rows = 1, .vocabulary = 1},
+                                             {.rows = 3, .vocabulary = 2},
+                                             {.rows = 7, .vocabulary = 13, .strided = true},
+                                             {.rows = 5, .vocabulary = 64, .range = 30},
+                                             {.rows = 4, .vocabulary = 1031, .gradient = false},
+                                             {.rows = 4, .vocabulary = 3001, .strided = true, .range = 5},
+                                             {.rows = 3, .vocabulary = 17, .gradient = false, .range = 1000},
+                                             {.rows = 3, .vocabulary = 17, .range = 1000}}) {
+      cases.push_back(MakeCase(s, act));
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(CrossEntropy, OpConformance, ::testing::ValuesIn(CrossEntropyCases()), CaseName);
+
+TEST(CrossEntropyTest, GradientIsTheDerivativeOfTheLoss) {
+  constexpr DType kWide = DType::kFloat64;
+  GradientCase c;
+  const Tensor logits = c.memory.Random(kWide, {4, 5}), gradient = c.memory.Output(kWide, {4, 5});
+  const Tensor targets = c.memory.Values(DType::kInt32, {4}, {2, -1, 0, 4});
+  const Tensor scale = c.memory.Values(kWide, {1}, {1.0}), loss = c.memory.Output(kWide, {4});
+  c.forward = {
+      CrossEntropy{.logits_TV = logits, .targets_T = targets, .scale_1 = scale, .loss_T = loss, .gradient = false}};
+  c.backward = {Copy{.from = logits, .to = gradient},
+                CrossEntropy{.logits_TV = gradient, .targets_T = targets, .scale_1 = scale, .loss_T = loss}};
+  c.outputs = {{loss, Tensor()}};
+  c.inputs = {{logits, gradient}};
+  ExpectGradientsMatchFiniteDifferences(c);
+}
+
+// Written out by hand, for the reference too.
+TEST(CrossEntropyTest, KnownValues) {
+  TestMemory memory;
+  const double log2 = std::log(2.0), log3 = std::log(3.0);
+  const CrossEntropy op = {.logits_TV = memory.Values(DType::kFloat32, {3, 3}, {0, log2, log3, 5, 5, 5, 1, 2, 3}),
+                           .targets_T = memory.Values(DType::kInt32, {3}, {1, 2, -7}),
+                           .scale_1 = memory.Values(DType::kFloat32, {1}, {6}),
+                           .loss_T = memory.Output(DType::kFloat32, {3})};
+  const std::vector<double> losses = {log3, log3, 0}, gradients = {1, -4, 3, 2, 2, -4, 0, 0, 0};
+  for (const TestBackend& backend : TestBackends()) {
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+    const Tensor loss = memory.Bind(op.loss_T, image.data()), gradient = memory.Bind(op.logits_TV, image.data());
+    for (int64_t i = 0; i < 3; ++i) EXPECT_NEAR(ElementOf(loss, i), losses[i], 1e-6) << backend.name << " " << i;
+    for (int64_t i = 0; i < 9; ++i) EXPECT_NEAR(ElementOf(gradient, i), gradients[i], 3e-6) << backend.name << " " << i;
+  }
+}
+
+// What is not finite must be seen in the loss, for that is how a step learns that it must be skipped.
+TEST(CrossEntropyTest, LogitsThatAreNotFiniteGiveALossThatIsNot) {
+  for (const double bad : {std::nan(""), HUGE_VAL}) {
+    for (const int64_t at : {0, 5, 19}) {
+      TestMemory memory;
+      std::vector<double> logits(20, 0.5);
+      logits[at] = bad;
+      for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+        const CrossEntropy op = {.logits_TV = memory.Values(act, {1, 20}, logits),
+                                 .targets_T = memory.Values(DType::kInt32, {1}, {3}),
+                                 .scale_1 = memory.Values(DType::kFloat32, {1}, {1}),
+                                 .loss_T = memory.Output(DType::kFloat32, {1})};
+        for (const TestBackend& backend : TestBackends()) {
+          std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+          EXPECT_FALSE(std::isfinite(ElementOf(memory.Bind(op.loss_T, image.data()), 0))) << backend.name << " " << at;
+          EXPECT_TRUE(std::isnan(ElementOf(memory.Bind(op.logits_TV, image.data()), 3))) << backend.name << " " << at;
+        }
+      }
+    }
+  }
+}
+
+TEST(CrossEntropyTest, TargetsPastTheVocabularyAreErrorsThatWriteNothing) {
+  TestMemory memory;
+  const CrossEntropy op = {.logits_TV = memory.Random(DType::kFloat32, {2, 5}),
+                           .targets_T = memory.Values(DType::kInt32, {2}, {-5, 5}),
+                           .scale_1 = memory.Values(DType::kFloat32, {1}, {1}),
+                           .loss_T = memory.Output(DType::kFloat32, {2})};
+  ExpectRunFails(memory, op, {"targets[1]", "is 5", "below 5"});
+}
+
+}  // namespace
+}  // namespace shale::testing

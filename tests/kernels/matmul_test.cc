@@ -1,0 +1,97 @@
+// Matrix products. BUILD runs this file again with oneDNN held to older processors, where bf16 is widened.
+#include "gtest/gtest.h"
+#include "tests/kernels/op_conformance.h"
+#include "tests/kernels/test_backends.h"
+
+namespace shale::testing {
+namespace {
+
+struct ProductCase {
+  int64_t m, n, k;
+  bool bias = false;
+  bool accumulate = false;
+  bool strided = false;
+};
+
+// [rows, columns], contiguous or cut out of a wider matrix.
+Tensor Matrix(TestMemory& memory, DType dtype, int64_t rows, int64_t columns, bool strided, bool output) {
+  const int64_t stride = strided ? columns + 7 : columns;
+  const Tensor t = output ? memory.Output(dtype, {rows, stride}) : memory.Random(dtype, {rows, stride});
+  return strided ? t.Slice(1, 4, columns) : t;
+}
+
+OpCase MakeCase(const ProductCase& p, bool transpose_a, bool transpose_b, DType act, DType c_dtype) {
+  OpCase c;
+  c.name = NameOf(act) + "_" + NameOf(c_dtype) + "_" + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" +
+           std::to_string(p.k) + (transpose_a ? "_ta" : "") + (transpose_b ? "_tb" : "") + (p.bias ? "_bias" : "") +
+           (p.accumulate ? "_accumulate" : "") + (p.strided ? "_strided" : "");
+  MatMul op{.transpose_a = transpose_a, .transpose_b = transpose_b, .accumulate = p.accumulate};
+  op.a = transpose_a ? Matrix(c.memory, act, p.k, p.m, p.strided, false)
+                     : Matrix(c.memory, act, p.m, p.k, p.strided, false);
+  op.b = transpose_b ? Matrix(c.memory, act, p.n, p.k, p.strided, false)
+                     : Matrix(c.memory, act, p.k, p.n, p.strided, false);
+  if (p.bias) op.bias_N = c.memory.Random(act, {p.n});
+  op.c_MN = Matrix(c.memory, c_dtype, p.m, p.n, p.strided, /*output=*/!p.accumulate);
+  c.op = op;
+  // K products of up to 1, and bias or c of up to 1, in any order: each of the partial sums is within one unit of
+  // itself.
+  const double terms = static_cast<double>(p.k) + 1;
+  c.tolerances["c"] = {.absolute = (terms + 1) * terms * kUnit32};
+  return c;
+}
+
+std::vector<OpCase> ProductCases() {
+  const std::vector<ProductCase> products = {
+      {.m = 1, .n = 1, .k = 1},
+      {.m = 1, .n = 7, .k = 13, .bias = true},
+      {.m = 1, .n = 67, .k = 1, .strided = true},
+      {.m = 31, .n = 1, .k = 17, .accumulate = true},
+      {.m = 2, .n = 3, .k = 5, .strided = true},
+      {.m = 13, .n = 11, .k = 2, .bias = true, .strided = true},
+      {.m = 17, .n = 33, .k = 64, .accumulate = true, .strided = true},
+      {.m = 64, .n = 64, .k = 64},
+      {.m = 65, .n = 131, .k = 31, .bias = true},
+  };
+  std::vector<OpCase> cases;
+  const auto add = [&](const ProductCase& p, bool transpose_a, bool transpose_b) {
+    cases.push_back(MakeCase(p, transpose_a, transpose_b, DType::kFloat32, DType::kFloat32));
+    cases.push_back(MakeCase(p, transpose_a, transpose_b, DType::kBFloat16, DType::kFloat32));
+    if (!p.accumulate) cases.push_back(MakeCase(p, transpose_a, transpose_b, DType::kBFloat16, DType::kBFloat16));
+  };
+  for (const ProductCase& p : products) {
+    for (const bool transpose_a : {false, true}) {
+      for (const bool transpose_b : {false, true}) add(p, transpose_a, transpose_b);
+    }
+  }
+  // Several tiles, with edges along both sides.
+  add({.m = 277, .n = 530, .k = 4, .bias = true}, false, true);
+  add({.m = 277, .n = 530, .k = 3, .accumulate = true, .strided = true}, true, false);
+  // oneDNN would split this K over threads.
+  add({.m = 2, .n = 3, .k = 2048}, true, false);
+  add({.m = 1, .n = 16, .k = 2048}, false, false);
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(MatMul, OpConformance, ::testing::ValuesIn(ProductCases()), CaseName);
+
+// A micro-batch that accumulates must add to what is there what the first one wrote.
+TEST(MatMulTest, AccumulatingOntoZerosWritesTheSameBits) {
+  TestMemory memory;
+  MatMul write{.a = memory.Random(DType::kFloat32, {70, 40}),
+               .b = memory.Random(DType::kFloat32, {70, 90}),
+               .c_MN = memory.Output(DType::kFloat32, {40, 90}),
+               .transpose_a = true};
+  MatMul add = write;
+  add.c_MN = memory.Values(DType::kFloat32, {40, 90}, std::vector<double>(40 * 90, 0.0));
+  add.accumulate = true;
+  for (const TestBackend& backend : TestBackends()) {
+    SCOPED_TRACE(backend.name);
+    std::vector<std::byte> written = RunOnBackend(backend.name, memory, write);
+    std::vector<std::byte> added = RunOnBackend(backend.name, memory, add);
+    const Tensor w = memory.Bind(write.c_MN, written.data()), a = memory.Bind(add.c_MN, added.data());
+    for (int64_t i = 0; i < w.elements(); ++i) ASSERT_EQ(ElementOf(w, i), ElementOf(a, i)) << i;
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,16 @@
+// Ops that must fail when they run, because of what their operands hold.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "tests/kernels/test_memory.h"
+
+namespace shale::testing {
+
+// That a launch of `op`, on every backend, ends with OutOfRange and a message with the op's name and each of `parts`,
+// and changes no byte of `memory`.
+void ExpectRunFails(const TestMemory& memory, const Op& op, const std::vector<std::string>& parts);
+
+}  // namespace shale::testing
