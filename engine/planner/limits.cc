@@ -49,7 +49,7 @@ absl::Status CheckGraphSize(const Job& job) {
   const double instructions = kPerLayer * static_cast<double>(Layers(job)) + kPerChunk * std::ceil(rows / chunk);
   if (instructions > kLargestPlanInstructions) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "the step would have about %.2g instructions, at most %.2g are planned; make memory.loss_chunk_tokens (%d) larger "
+        "the step would have about %.0f instructions, at most %.0f are planned; make memory.loss_chunk_tokens (%d) larger "
         "for %.0f rows of logits, or layers (%d) fewer",
         instructions, kLargestPlanInstructions, job.memory.loss_chunk_tokens, rows, Layers(job)));
   }

@@ -12,8 +12,8 @@ namespace shale {
 
 // No rank of any machine has so much memory: 1 EiB.
 inline constexpr double kLargestPlanBytes = 0x1p60;
-// Instructions of a program, about; a thousand blocks have 60,000.
-inline constexpr double kLargestPlanInstructions = 0x1p20;
+// Instructions of a program, about; a thousand blocks have 40,000. Planning so many takes seconds and a gigabyte.
+inline constexpr double kLargestPlanInstructions = 0x1p18;
 
 // Before the graph is built: its tensors and the number of its nodes. InvalidArgument names the fields to change.
 absl::Status CheckGraphSize(const Job& job);

@@ -198,6 +198,20 @@ TEST(Budget, IsDividedByTheRanksOfThisMachineUnlessNamed) {
   EXPECT_EQ(BudgetBytes(job), all / 3);
 }
 
+TEST(Budget, OfAMachineIsEasedByFewerRanks) {
+  Job job = SmallDecoderJob(false);
+  job.memory.budget_bytes = 0;
+  // Padding alone takes megabytes for each of a million ranks, and a machine has less for each.
+  job.sharding.ranks = 1 << 20;
+  const std::string message = Refusal(job);
+  EXPECT_TRUE(absl::StrContains(message, "(80 % of this machine's memory, divided by 1048576 ranks;")) << message;
+  const std::vector<std::string> settings = SettingsIn(message);
+  ASSERT_FALSE(settings.empty()) << message;
+  ASSERT_TRUE(absl::StartsWith(settings.back(), "sharding.ranks=")) << message;
+  job.sharding.ranks = std::stoll(settings.back().substr(settings.back().find('=') + 1));
+  EXPECT_LE(Plan(job).arena_bytes, BudgetBytes(job));
+}
+
 TEST(Hostile, SizesBeyondAnyMachineAreRefused) {
   Job job = SmallDecoderJob(false);
   job.batch.micro_batch = 1 << 20;
