@@ -66,10 +66,10 @@ absl::StatusOr<JobPlan> Plan(const Job& job, const Ops& ops, std::string& remark
     if (c.status.ok()) least = std::min(least, c.peak_bytes);
   }
   if (least <= BudgetBytes(job)) return PlanJob(job, ops);
-  remark = absl::StrCat("This machine is too small for the job: a rank needs ", FormatBytes(least),
-                        ", and 80 % of the memory here, divided by ", job.sharding.ranks, ", are ",
-                        FormatBytes(BudgetBytes(job)),
-                        ".\nIt was planned without a limit; memory.budget_bytes names what a rank has where it will run.\n");
+  remark = absl::StrCat(
+      "This machine is too small for the job: a rank needs ", FormatBytes(least),
+      ", and 80 % of the memory here, divided by ", job.sharding.ranks, ", are ", FormatBytes(BudgetBytes(job)),
+      ".\nIt was planned without a limit; memory.budget_bytes names what a rank has where it will run.\n");
   return plan;
 }
 
@@ -105,9 +105,10 @@ int Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   shale::Flags flags;
-  shale::CommandLine line("plan",
-                          "Compiles the program of a job and plans its memory, for any number of ranks and without "
-                          "running anything: memory by category, communication, arithmetic. The job's data need not exist.");
+  shale::CommandLine line(
+      "plan",
+      "Compiles the program of a job and plans its memory, for any number of ranks and without "
+      "running anything: memory by category, communication, arithmetic. The job's data need not exist.");
   line.Text("job", "FILE", "The job spec, text or binary.", &flags.job).Required();
   line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.",
             &flags.set);

@@ -27,7 +27,8 @@ struct Cost {
 // "saves 1.2 GiB", "adds 1.2 GiB", "the same".
 std::string Difference(int64_t bytes, int64_t than) {
   if (bytes == than) return "the same";
-  return bytes < than ? absl::StrCat("saves ", FormatBytes(than - bytes)) : absl::StrCat("adds ", FormatBytes(bytes - than));
+  return bytes < than ? absl::StrCat("saves ", FormatBytes(than - bytes))
+                      : absl::StrCat("adds ", FormatBytes(bytes - than));
 }
 
 class Explainer {
@@ -107,12 +108,12 @@ class Explainer {
       rows.push_back({std::string(ToString(category)), FormatBytes(-negative),
                       Percent(static_cast<double>(-negative), static_cast<double>(total)), Reason(category)});
     }
-    return absl::StrCat(
-        "Where every byte goes\n",
-        Paragraph(absl::StrCat("At the fullest moment of training ", FormatBytes(total), " of one rank are in use. The "
-                               "arena, ", FormatBytes(plan_.arena_bytes), ", holds every buffer of the step; those that are "
-                               "not alive at the same time share bytes.")),
-        Table(rows), "\n");
+    return absl::StrCat("Where every byte goes\n",
+                        Paragraph(absl::StrCat("At the fullest moment of training ", FormatBytes(total),
+                                               " of one rank are in use. The arena, ", FormatBytes(plan_.arena_bytes),
+                                               ", holds every buffer of the step; those that are not alive at the "
+                                               "same time share bytes.")),
+                        Table(rows), "\n");
   }
 
   absl::StatusOr<std::string> MicroBatches() const {
@@ -125,13 +126,15 @@ class Explainer {
     std::string text = absl::StrCat("With K = ", many.options.micro_batches, " micro-batches a step one rank needs ",
                                     FormatBytes(many.bytes), ", with one ", FormatBytes(one.bytes), ": ");
     if (many.bytes == one.bytes) {
-      absl::StrAppend(&text, "accumulating adds nothing. One micro-batch after the other uses the same activations, and "
-                             "gradients add up in a buffer that a single micro-batch has too.");
+      absl::StrAppend(&text,
+                      "accumulating adds nothing. One micro-batch after the other uses the same activations, and "
+                      "gradients add up in a buffer that a single micro-batch has too.");
     } else if (many.bytes > one.bytes) {
-      absl::StrAppend(&text, "accumulating adds ", FormatBytes(many.bytes - one.bytes),
-                      ". LAYERED takes all micro-batches through a unit before the next unit, so that what backward needs "
-                      "is kept once for each; in return gathers and reductions happen once a step. A stronger retention "
-                      "makes it less.");
+      absl::StrAppend(
+          &text, "accumulating adds ", FormatBytes(many.bytes - one.bytes),
+          ". LAYERED takes all micro-batches through a unit before the next unit, so that what backward needs "
+          "is kept once for each; in return gathers and reductions happen once a step. A stronger retention "
+          "makes it less.");
     } else {
       absl::StrAppend(&text, "the placement happens to be tighter by ", FormatBytes(one.bytes - many.bytes), ".");
     }
@@ -142,12 +145,12 @@ class Explainer {
   std::string Update() const {
     const UpdateMemory memory = MeasureUpdate(plan_.train.step.program);
     const int64_t added = std::max<int64_t>(0, memory.update_bytes - memory.elsewhere_bytes);
-    std::string text = absl::StrCat("While AdamW runs ", FormatBytes(memory.update_bytes), " are in use, before it at most ",
-                                    FormatBytes(memory.elsewhere_bytes), ": it adds ",
-                                    added == 0 ? "nothing" : FormatBytes(added),
-                                    ". It updates weights, masters and moments in place, in one pass over the shard, from "
-                                    "gradients that are there already, and the clipping factor is a scalar: no copy of "
-                                    "anything the size of the model is made, in the first step or later.");
+    std::string text =
+        absl::StrCat("While AdamW runs ", FormatBytes(memory.update_bytes), " are in use, before it at most ",
+                     FormatBytes(memory.elsewhere_bytes), ": it adds ", added == 0 ? "nothing" : FormatBytes(added),
+                     ". It updates weights, masters and moments in place, in one pass over the shard, from "
+                     "gradients that are there already, and the clipping factor is a scalar: no copy of "
+                     "anything the size of the model is made, in the first step or later.");
     return absl::StrCat("What the optimizer step adds\n", Paragraph(text), "\n");
   }
 
@@ -155,8 +158,8 @@ class Explainer {
     Rows rows = {{"retention", "needs", "against KEEP_ALL", "computed again", ""}};
     int64_t keep_all = 0;
     for (RetentionPreset preset :
-         {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
-          RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
+         {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kAttention,
+          RetentionPreset::kFeedForward, RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
       StepOptions options = plan_.options;
       options.retention.preset = preset;
       SHALE_ASSIGN_OR_RETURN(const Cost cost, CostOf(options));
@@ -166,13 +169,13 @@ class Explainer {
                                    Percent(cost.flops.recompute, cost.flops.forward + cost.flops.backward), ")"),
                       preset == plan_.options.retention.preset ? "this job" : Fits(cost.bytes)});
     }
-    return absl::StrCat(
-        "What each retention saves and costs\n",
-        Paragraph(absl::StrCat("What is not kept is computed again in backward, from what is kept and with the same bits. "
-                               "The last number is what one rank computes again in a step, against forward and backward (",
-                               FormatFlops(own_.flops.forward + own_.flops.backward), "). Products and attention count; "
-                               "norms and activation functions only move bytes.")),
-        Table(rows), "\n");
+    return absl::StrCat("What each retention saves and costs\n",
+                        Paragraph(absl::StrCat(
+                            "What is not kept is computed again in backward, from what is kept and with the same bits. "
+                            "The last number is what one rank computes again in a step, against forward and backward (",
+                            FormatFlops(own_.flops.forward + own_.flops.backward),
+                            "). Products and attention count; norms and activation functions only move bytes.")),
+                        Table(rows), "\n");
   }
 
   // What no_sync does elsewhere is schedule DEFERRED; under GRADIENTS that is strategy OPTIMIZER.
@@ -199,7 +202,8 @@ class Explainer {
         continue;
       }
       if (schedule == Schedule::kDeferred) deferred = *cost;
-      rows.push_back({name, FormatBytes(cost->bytes), Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
+      rows.push_back({name, FormatBytes(cost->bytes), Difference(cost->bytes, own_.bytes),
+                      FormatBytes(cost->sent_bytes),
                       schedule == plan_.options.schedule ? "this job" : Fits(cost->bytes)});
     }
     const double parameters = static_cast<double>(CountParameters(plan_.train.graph));

@@ -9,14 +9,14 @@
 
 namespace shale {
 
-// The plan as `train` prints it and plan.txt keeps it: model, batch, strategy and schedule with the reason, memory report,
-// communication, arithmetic. Ends in a newline.
+// The plan as `train` prints it and plan.txt keeps it: model, batch, strategy and schedule with the reason, memory
+// report, communication, arithmetic. Ends in a newline.
 std::string PlanText(const Job& job, const JobPlan& plan);
 
-// Answers what people ask of their trainers: where every byte goes, what K micro-batches add and why, what the optimizer
-// step adds, what each retention saves and costs in FLOPs, what accumulating unsharded (no_sync) would cost, what other
-// strategies would need. The alternatives are really compiled and planned: seconds for the largest models. Ends in a
-// newline.
+// Answers what people ask of their trainers: where every byte goes, what K micro-batches add and why, what the
+// optimizer step adds, what each retention saves and costs in FLOPs, what accumulating unsharded (no_sync) would cost,
+// what other strategies would need. The alternatives are really compiled and planned: seconds for the largest models.
+// Ends in a newline.
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Ops& ops);
 
 }  // namespace shale

@@ -44,7 +44,8 @@ struct JobPlan {
 // A memory.budget_bytes that everything fits: for looking at a job that is to run elsewhere.
 inline constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
 
-// The graph and step options that a job asks for, for `mode`; the schedule may still be AUTO. The vocabulary must be known.
+// The graph and step options that a job asks for, for `mode`; the schedule may still be AUTO. The vocabulary must be
+// known.
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);
 StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSteps (engine/config/job.h).
 
@@ -54,18 +55,18 @@ int64_t BudgetBytes(const Job& job);
 // Compute threads of one rank: runtime.threads_per_rank, or this machine's cores divided by the ranks, at least 1.
 int ThreadsPerRank(const Job& job);
 
-// Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. `ops` is asked for
-// scratch sizes only. AUTO: of the schedules that exist for the strategy and fit the budget the one that communicates
-// least, then the one with the least memory, then the first. Errors:
+// Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. `ops` is asked
+// for scratch sizes only. AUTO: of the schedules that exist for the strategy and fit the budget the one that
+// communicates least, then the one with the least memory, then the first. Errors:
 //   ResourceExhausted  nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
 //                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)". The ways out were
 //                      compiled too; each can be given to --set as it stands, and none changes what is computed.
-//   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; a program of millions of instructions.
+//   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; the program would be too long.
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops);
 
-// One more program of a job: with the StepOptions of its plan (micro_batches apart) it has the same persistent buffers at
-// the same addresses. Generation compiles kLogits, always of one micro-batch. The peak may exceed JobPlan::arena_bytes; no
-// budget is checked.
+// One more program of a job: with the StepOptions of its plan (micro_batches apart) it has the same persistent buffers
+// at the same addresses. Generation compiles kLogits, always of one micro-batch. The peak may exceed
+// JobPlan::arena_bytes; no budget is checked.
 absl::StatusOr<PlannedProgram> PlanProgram(const Job& job, const StepOptions& options, GraphMode mode, const Ops& ops,
                                            const MemoryPlanOptions& memory_options = {});
 

@@ -40,18 +40,18 @@ absl::Status CheckGraphSize(const Job& job) {
   const double chunk = static_cast<double>(std::max<int64_t>(1, job.memory.loss_chunk_tokens));
   const double bytes = 8 * std::max(tokens * WidestRow(job), std::min(rows, chunk) * vocabulary);
   if (bytes > kLargestPlanBytes) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "one tensor of one micro-batch would have %.2g bytes; make batch.micro_batch (%d), batch.sequence_length (%d) or "
-        "the model smaller",
-        bytes, job.batch.micro_batch, job.batch.sequence_length));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("one tensor of one micro-batch would have %.2g bytes; make batch.micro_batch (%d), "
+                        "batch.sequence_length (%d) or the model smaller",
+                        bytes, job.batch.micro_batch, job.batch.sequence_length));
   }
   constexpr double kPerLayer = 64, kPerChunk = 5;
   const double instructions = kPerLayer * static_cast<double>(Layers(job)) + kPerChunk * std::ceil(rows / chunk);
   if (instructions > kLargestPlanInstructions) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "the step would have about %.0f instructions, at most %.0f are planned; make memory.loss_chunk_tokens (%d) larger "
-        "for %.0f rows of logits, or layers (%d) fewer",
-        instructions, kLargestPlanInstructions, job.memory.loss_chunk_tokens, rows, Layers(job)));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the step would have about %.0f instructions, at most %.0f are planned; make "
+                        "memory.loss_chunk_tokens (%d) larger for %.0f rows of logits, or layers (%d) fewer",
+                        instructions, kLargestPlanInstructions, job.memory.loss_chunk_tokens, rows, Layers(job)));
   }
   return absl::OkStatus();
 }

@@ -9,8 +9,8 @@
 
 namespace shale {
 
-// The collectives that one rank takes part in during one step. Bytes are those of the full vectors, of which a rank holds
-// 1 / W. Counts and bytes stop at the largest int64.
+// The collectives that one rank takes part in during one step. Bytes are those of the full vectors, of which a rank
+// holds 1 / W. Counts and bytes stop at the largest int64.
 struct CommunicationSummary {
   int64_t gathers = 0, reductions = 0, all_reduces = 0;  // The two all-reduces of scalars included.
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;
@@ -19,8 +19,8 @@ struct CommunicationSummary {
 };
 CommunicationSummary SummarizeCommunication(const StepProgram& program, int64_t ranks);
 
-// Floating point operations of one rank in one step, by phase. The gradients of the loss and the head, which are computed
-// in the same pass as the loss, are backward.
+// Floating point operations of one rank in one step, by phase. The gradients of the loss and the head, which are
+// computed in the same pass as the loss, are backward.
 struct FlopsSummary {
   double forward = 0, recompute = 0, backward = 0;
   double total() const { return forward + recompute + backward; }
@@ -34,10 +34,10 @@ struct UpdateMemory {
 };
 UpdateMemory MeasureUpdate(const StepProgram& program);
 
-// Floating point operations that a model needs for one target token, forward and backward, as MFU counts them:
-// 6 x parameters (embedding tables that are only looked up excluded, the head included) + 6 x layers x attention width x
-// sequence (causal: half of all pairs; a window shortens it). What is computed again does not count. `graph` is the job's
-// training graph.
+// Floating point operations that a model needs for one target token, forward and backward, as MFU counts them: 6 x
+// parameters (embedding tables that are only looked up excluded, the head included) + 6 x layers x attention width x
+// sequence (causal: half of all pairs; a window shortens it). What is computed again does not count. `graph` is the
+// job's training graph.
 double ModelFlopsPerToken(const Job& job, const ModelGraph& graph);
 
 // Parameters of the model, in elements, without padding.

@@ -38,8 +38,8 @@ absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& ev
 // The schedules that the job leaves to choose from.
 std::vector<Schedule> SchedulesOf(const StepOptions& options);
 
-// The cheapest way to run a job: of the schedules it leaves open the one that fits the budget and communicates least, then
-// needs the least memory; when none fits, the one with the least memory.
+// The cheapest way to run a job: of the schedules it leaves open the one that fits the budget and communicates least,
+// then needs the least memory; when none fits, the one with the least memory.
 struct Choice {
   StepOptions options;  // With the schedule decided.
   Trial trial;

@@ -67,8 +67,9 @@ std::vector<Row> Table(int64_t k) {
 }
 
 std::string Label(const Row& row, const StepOptions& o) {
-  return absl::StrCat(ToString(row.strategy), " ", ToString(row.schedule), row.reshard ? "" : ", not resharded", ", K = ",
-                      o.micro_batches, ", W = ", o.ranks, ", prefetch ", o.prefetch, ", ", ToString(o.retention.preset));
+  return absl::StrCat(ToString(row.strategy), " ", ToString(row.schedule), row.reshard ? "" : ", not resharded",
+                      ", K = ", o.micro_batches, ", W = ", o.ranks, ", prefetch ", o.prefetch, ", ",
+                      ToString(o.retention.preset));
 }
 
 class CollectivesTest : public testing::TestWithParam<Shape> {};
@@ -91,7 +92,8 @@ TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
             options.retention.preset = preset;
             const CommunicationSummary c = Communicate(graph, options);
             const std::string label = Label(row, options);
-            EXPECT_EQ(c.gathers, kLayers * row.block_gathers + (tied ? row.tied_ends_gathers : row.ends_gathers)) << label;
+            EXPECT_EQ(c.gathers, kLayers * row.block_gathers + (tied ? row.tied_ends_gathers : row.ends_gathers))
+                << label;
             EXPECT_EQ(c.reductions, kLayers * row.block_reductions +
                                         (tied ? row.tied_ends_reductions : row.ends_reductions)) << label;
             // Besides: the count of valid tokens, and {loss sum, squared norm, non-finite}.

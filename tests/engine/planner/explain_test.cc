@@ -91,8 +91,9 @@ TEST(Explain, NoSyncHoldsTheGradientsOfTheWholeModel) {
   const std::string text = Explain(job);
   // 12 columns; three blocks, embedding and head of 50 rows, final norm.
   const int64_t block = 12 * 24 + 12 * 12 + 12 * 40 + 20 * 12 + 2 * 12, parameters = 3 * block + 2 * 50 * 12 + 12;
-  EXPECT_TRUE(absl::StrContains(Flat(text), absl::StrCat("all ", WithCommas(parameters), " parameters in fp32 on every rank, ",
-                                                         FormatBytes(4 * parameters))))
+  EXPECT_TRUE(absl::StrContains(
+      Flat(text),
+      absl::StrCat("all ", WithCommas(parameters), " parameters in fp32 on every rank, ", FormatBytes(4 * parameters))))
       << text;
   const JobPlan deferred = Plan(Named(Schedule::kDeferred));
   EXPECT_EQ(Row(text, "What accumulating", "DEFERRED"),
@@ -139,7 +140,8 @@ TEST(PlanText, NamesWhatWasDecided) {
   const JobPlan plan = Plan(job);
   const std::string text = Flat(PlanText(job, plan));
   for (const std::string& part :
-       {std::string("Plan of small"), absl::StrCat("schedule ", ToString(plan.options.schedule), ": ", plan.schedule_reason),
+       {std::string("Plan of small"),
+        absl::StrCat("schedule ", ToString(plan.options.schedule), ": ", plan.schedule_reason),
         std::string("40 sequences of 7 tokens a step: 5 ranks x 4 micro-batches x 2 sequences"),
         absl::StrCat(WithCommas(plan.arena_bytes), " bytes"), std::string("memory")}) {
     EXPECT_TRUE(absl::StrContains(text, part)) << part << " in\n" << text;

@@ -153,7 +153,8 @@ TEST(Budget, RefusesWithNumbersAndSettingsThatReallyFit) {
                                                      FormatBytes(needs - 1), ", 1 B too little; fits with ")))
       << message;
   const std::vector<std::string> settings = SettingsIn(message);
-  for (const char* field : {"memory.retention=", "sharding.schedule=", "sharding.strategy=FULL", "batch.micro_batch=1"}) {
+  for (const char* field :
+       {"memory.retention=", "sharding.schedule=", "sharding.strategy=FULL", "batch.micro_batch=1"}) {
     EXPECT_TRUE(std::any_of(settings.begin(), settings.end(),
                             [&](const std::string& s) { return absl::StartsWith(s, field); }))
         << field << " in " << message;
