@@ -9,12 +9,15 @@ namespace shale::internal {
 namespace {
 
 bool OverlapFree(const Tensor& t) {
-  std::array<std::pair<int64_t, int64_t>, Tensor::kMaxRank> dims;  // (stride, size)
+  // (stride, size), by stride: at most four, inserted in order.
+  std::array<std::pair<int64_t, int64_t>, Tensor::kMaxRank> dims;
   int n = 0;
   for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] > 1) dims[n++] = {t.strides[i], t.shape[i]};
+    if (t.shape[i] <= 1) continue;
+    int at = n++;
+    for (; at > 0 && dims[at - 1].first > t.strides[i]; --at) dims[at] = dims[at - 1];
+    dims[at] = {t.strides[i], t.shape[i]};
   }
-  std::sort(dims.begin(), dims.begin() + n);
   int64_t span = 1;
   for (int i = 0; i < n; ++i) {
     if (dims[i].first < span) return false;

@@ -82,8 +82,8 @@ class OpChecker {
   std::vector<std::pair<absl::string_view, absl::string_view>> allowed_;
 };
 
-// Whether an element of `a` and one of `b` may lie on the same bytes. Exact for views of one row length (the columns of a
-// fused matrix), else whenever the spans from first to last element meet.
+// Whether an element of `a` and one of `b` may lie on the same bytes. Exact for views of one row length (the columns of
+// a fused matrix), else whenever the spans from first to last element meet.
 bool Overlap(const Tensor& a, const Tensor& b);
 
 // One check per op family; each continues with the shapes, dtypes and aliasing of its header comment in ops.h.

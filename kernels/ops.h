@@ -2,10 +2,10 @@
 //
 // T tokens (B sequences of S), C model width, N and K sizes of a product, H query heads, G key/value heads, D head
 // width, F inner width, V vocabulary, R rows, P parameters of a flat shard.
-// "act" is the compute dtype, f32 or bf16: one for all act tensors of an op. All arithmetic is fp32 or wider, and a value
-// that is stored in bf16 and used again in the same op is used as rounded, so that a recomputation has the same bits.
-// Unless noted tensors are contiguous, and outputs overlap no input. An absent (rank 0) tensor is an operand not given.
-// Gradients of parameters are f32; `accumulate` adds to what is there, else it is overwritten.
+// "act" is the compute dtype, f32 or bf16: one for all act tensors of an op. All arithmetic is fp32 or wider, and a
+// value that is stored in bf16 and used again in the same op is used as rounded, so that a recomputation has the same
+// bits. Unless noted tensors are contiguous, and outputs overlap no input. An absent (rank 0) tensor is an operand not
+// given. Gradients of parameters are f32; `accumulate` adds to what is there, else it is overwritten.
 //
 // VisitOperands(op, visitor) calls visitor(name, tensor, access) for every operand, absent ones included, in a fixed
 // order: binding, validation, metering and dependency analysis are all written once, on top of it.
@@ -225,8 +225,8 @@ struct GroupNormBackward {
 };
 
 // How rotary frequencies are stretched for contexts longer than those trained on (Llama 3.1; factor 1: not at all).
-// f = theta^(-2i/D), wavelength L = 2 pi / f: f stays when L < original_context / high_freq_factor, is divided by factor
-// when L > original_context / low_freq_factor, and is interpolated between.
+// f = theta^(-2i/D), wavelength L = 2 pi / f: f stays when L < original_context / high_freq_factor, is divided by
+// factor when L > original_context / low_freq_factor, and is interpolated between.
 struct RopeScaling {
   double factor = 1;
   double low_freq_factor = 1;
@@ -248,8 +248,8 @@ struct Rope {
   }
 };
 
-// Causal attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the keys
-// j <= i (and j > i - window when window > 0), p = softmax(scores), out = p v, lse = log-sum-exp of the scores.
+// Causal attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the
+// keys j <= i (and j > i - window when window > 0), p = softmax(scores), out = p v, lse = log-sum-exp of the scores.
 // Memory is linear in S: no [S, S] matrix exists (Dao, 2023).
 struct AttentionForward {
   static constexpr absl::string_view kName = "AttentionForward";
@@ -525,11 +525,11 @@ struct AdamW {
   }
 };
 
-using Op = std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
-                        LayerNormForward, LayerNormBackward, GroupNormForward, GroupNormBackward, Rope,
-                        AttentionForward, AttentionBackward, SwiGluForward, SwiGluBackward, GeluForward, GeluBackward,
-                        CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate, ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate,
-                        AdamW>;
+using Op =
+    std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
+                 LayerNormForward, LayerNormBackward, GroupNormForward, GroupNormBackward, Rope, AttentionForward,
+                 AttentionBackward, SwiGluForward, SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum,
+                 SumSquares, Copy, Add, Accumulate, ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate, AdamW>;
 
 template <class Visitor>
 void VisitOperands(Op& op, Visitor&& visitor) {

@@ -8,8 +8,8 @@
 //   b.EndUnit(y);
 //   StatusOr<ModelGraph> graph = b.Finish();
 //
-// Layers (layers.h) emit ops and, with OnBackward, the rule that emits their gradients; EndUnit runs the rules in reverse.
-// Errors (a shape that does not fit) are remembered and returned by Finish. Not thread-safe.
+// Layers (layers.h) emit ops and, with OnBackward, the rule that emits their gradients; EndUnit runs the rules in
+// reverse. Errors (a shape that does not fit) are remembered and returned by Finish. Not thread-safe.
 #pragma once
 
 #include <functional>

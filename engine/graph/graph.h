@@ -91,7 +91,8 @@ struct UnitGraph {
   ValueId input_gradient = -1;   // kGradient; -1: the first unit, or no gradients.
 };
 
-// kTraining: forward, loss and gradients. kEvaluation: forward and loss. kLogits: forward, logits of one row a sequence.
+// kTraining: forward, loss and gradients. kEvaluation: forward and loss. kLogits: forward, logits of one row a
+// sequence.
 enum class GraphMode { kTraining, kEvaluation, kLogits };
 
 struct ModelGraph {

@@ -47,8 +47,8 @@ Tensor Gelu(GraphBuilder& b, const Tensor& x_TF, GeluKind kind);
 // a + b, whole activations.
 Tensor AddResidual(GraphBuilder& b, const Tensor& a_TC, const Tensor& b_TC, absl::string_view name);
 
-// The head, by mode: the loss and its gradients, the loss, or logits. Logits exist for loss_chunk_tokens rows at a time.
-// x has a row for every token, or one for every sequence (then the last target of the sequence counts).
+// The head, by mode: the loss and its gradients, the loss, or logits. Logits exist for loss_chunk_tokens rows at a
+// time. x has a row for every token, or one for every sequence (then the last target of the sequence counts).
 void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_VC, std::optional<ParameterId> bias_V);
 
 }  // namespace shale

@@ -4,8 +4,8 @@
 namespace shale {
 namespace {
 
-// One norm, with its statistics and its gradient rule. `residual` and `sum` are absent or both given; `source` is what is
-// normalised: x, or the sum.
+// One norm, with its statistics and its gradient rule. `residual` and `sum` are absent or both given; `source` is what
+// is normalised: x, or the sum.
 void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
               const NormParameters& norm, absl::string_view name) {
   const Tensor source = sum.present() ? sum : x;

@@ -18,8 +18,8 @@
 
 namespace shale {
 
-// What one rank runs on: its arena, its streams, its communicators. Shared by the executors of a job's programs, of which
-// one runs at a time. Borrows ops and communicators. With one rank the communicators may be null.
+// What one rank runs on: its arena, its streams, its communicators. Shared by the executors of a job's programs, of
+// which one runs at a time. Borrows ops and communicators. With one rank the communicators may be null.
 class RankRuntime {
  public:
   static absl::StatusOr<std::unique_ptr<RankRuntime>> Create(Device& device, Ops& ops, Communicator* gather,
@@ -86,8 +86,8 @@ class Executor {
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const StepProgram& program, const MemoryPlan& plan,
                                                           RankRuntime& runtime, const ExecutorOptions& options);
 
-  // Runs the program once; on the rank's launching thread. After an error the peers are unblocked, and the runtime cannot
-  // be used again.
+  // Runs the program once; on the rank's launching thread. After an error the peers are unblocked, and the runtime
+  // cannot be used again.
   absl::Status Run(const StepInputs& inputs, StepOutputs& outputs);
 
  private:

@@ -1,12 +1,14 @@
 // A step program: the complete list of instructions that one rank runs in one optimizer step, as data.
 //
 // The same program runs on every rank of a role. It is compiled before anything is allocated (engine/step/compile.h),
-// memory is planned from it (engine/memory/plan.h), and the executor (engine/runtime) walks it without deciding anything.
+// memory is planned from it (engine/memory/plan.h), and the executor (engine/runtime) walks it without deciding
+// anything.
 //
 // Instructions stand in issue order: the order in which a rank's thread enqueues them. Each stream runs its own in that
 // order; `waits` order the streams among each other and are derived, with addresses known, by engine/memory/waits.h.
-// A section that repeats is a loop over the K micro-batches, one body for all of them: the plan for K = 1000 is the plan for
-// K = 1. What differs between the passes of a loop is said by the instruction (`last_pass_only`, `accumulate_after_first`).
+// A section that repeats is a loop over the K micro-batches, one body for all of them: the plan for K = 1000 is the
+// plan for K = 1. What differs between the passes of a loop is said by the instruction (`last_pass_only`,
+// `accumulate_after_first`).
 #pragma once
 
 #include <cstdint>
@@ -63,8 +65,8 @@ absl::string_view ToString(StreamId stream);
 enum class Phase : uint8_t { kBegin, kForward, kRecompute, kBackward, kReduce, kUpdate, kEnd };
 absl::string_view ToString(Phase phase);
 
-// kAllGather: `local` is this rank's shard, `full` the result. kReduceScatterSum: `full` in, `local` out. kAllReduceSum:
-// `full` in place, `local` absent.
+// kAllGather: `local` is this rank's shard, `full` the result. kReduceScatterSum: `full` in, `local` out.
+// kAllReduceSum: `full` in place, `local` absent.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllGather;
   Tensor local;
@@ -98,8 +100,8 @@ struct Instruction {
   Phase phase = Phase::kForward;
   int32_t unit = -1;         // Index of the unit it works for; -1: the step.
   int32_t micro_batch = -1;  // -1: the step. Else 0, plus the pass of its section.
-  // Issued in the last pass of its section only (the reductions of DEFERRED). Lifetimes treat it as issued in every pass;
-  // waits and checks must not take order from it in a pass in which it is not issued.
+  // Issued in the last pass of its section only (the reductions of DEFERRED). Lifetimes treat it as issued in every
+  // pass; waits and checks must not take order from it in a pass in which it is not issued.
   bool last_pass_only = false;
   // The op is issued with `accumulate` unset in the first pass of its section, and set in the others.
   bool accumulate_after_first = false;
@@ -122,8 +124,8 @@ struct StepProgram {
   int64_t micro_batches = 1;       // K.
 };
 
-// Calls visitor(name, tensor, access) for every present operand of an instruction, scratch (a write) included, as of one
-// pass of its section: with `accumulate_after_first` the first pass writes what the others read and write.
+// Calls visitor(name, tensor, access) for every present operand of an instruction, scratch (a write) included, as of
+// one pass of its section: with `accumulate_after_first` the first pass writes what the others read and write.
 template <class Visitor>
 void VisitInstruction(const Instruction& instruction, bool first_pass, Visitor&& visitor) {
   const auto present = [&](absl::string_view name, const Tensor& t, Access access) {

@@ -137,8 +137,8 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
                                            BufferCategory::kStaging, g.own_gradient);
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
-  Instruction& add =
-      writer_.Emit(context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !layered_}));
+  Instruction& add = writer_.Emit(
+      context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !layered_}));
   add.accumulate_after_first = first && !layered_;
 }
 

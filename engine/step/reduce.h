@@ -10,8 +10,8 @@
 
 namespace shale {
 
-// One per program. A group's gradients either accumulate in its persistent buffer (one rank, or unsharded over the step),
-// or in a unit gradient that lives until it has been reduced into the rank's shard.
+// One per program. A group's gradients either accumulate in its persistent buffer (one rank, or unsharded over the
+// step), or in a unit gradient that lives until it has been reduced into the rank's shard.
 class Reducer {
  public:
   // `uses`: for every group, how many units write its gradients. `layered`: a unit gradient takes all micro-batches.

@@ -31,8 +31,8 @@ struct JobState {
   Tensor totals;                   // f64[kTotalSize].
 };
 
-// Adds the persistent buffers, in an order that depends on the model and the options only, so that all programs of a job
-// agree on them. Must come before any other buffer.
+// Adds the persistent buffers, in an order that depends on the model and the options only, so that all programs of a
+// job agree on them. Must come before any other buffer.
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer);
 
 // Whether gradients accumulate unsharded over the step.

@@ -9,7 +9,8 @@
 namespace shale {
 namespace {
 
-// Makes a value available in backward: calls rerun(node), in order, for each of its producers that has not run again yet.
+// Makes a value available in backward: calls rerun(node), in order, for each of its producers that has not run again
+// yet.
 template <class Rerun>
 void EnsureAvailable(const UnitGraph& unit, std::vector<bool>& available, std::vector<bool>& rerun_done, ValueId id,
                      Rerun&& rerun) {

@@ -12,8 +12,8 @@ namespace shale {
 // Where the values of a unit that are not local to one pass lie.
 class UnitBuffers {
  public:
-  // Activations of unit `index` that stay from forward to backward. `slots`: K when all micro-batches run through a unit
-  // before the next one, else 1.
+  // Activations of unit `index` that stay from forward to backward. `slots`: K when all micro-batches run through a
+  // unit before the next one, else 1.
   UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer);
 
   // The buffer of a kept activation, made at first use.

@@ -36,7 +36,8 @@ std::optional<std::string> Console::Step(const StepReport& report) {
   tokens_ += report.step_tokens;
   seconds_ += report.seconds;
   mfu_seconds_ += report.mfu * report.seconds;
-  const bool due = steps_seen_ == 1 || report.step == total_steps_ || report.step % print_every_ == 0 || !report.updated;
+  const bool due =
+      steps_seen_ == 1 || report.step == total_steps_ || report.step % print_every_ == 0 || !report.updated;
   if (!due) return std::nullopt;
 
   const std::string total = absl::StrCat(total_steps_);

@@ -13,9 +13,9 @@
 
 namespace shale {
 
-// Borrows everything it is given. Use while no program runs. Values are fp32, row-major elements of a parameter; how they
-// are kept (bf16 weight with fp32 master, SPLIT, slices, replicas) is its business. Staging is bounded: a caller that
-// streams a large parameter in ranges never holds it whole.
+// Borrows everything it is given. Use while no program runs. Values are fp32, row-major elements of a parameter; how
+// they are kept (bf16 weight with fp32 master, SPLIT, slices, replicas) is its business. Staging is bounded: a caller
+// that streams a large parameter in ranges never holds it whole.
 class ParameterStore {
  public:
   ParameterStore(const ModelGraph& model, const JobState& state, const MemoryPlan& plan,
@@ -34,8 +34,8 @@ class ParameterStore {
   // The reduced gradient of the last step, before clipping.
   absl::Status ReadGradient(ParameterId id, int64_t begin, absl::Span<float> values) const;
 
-  // Gives every parameter its initial values: a function of the seed, the parameter's name and the element, so that they
-  // do not depend on how the job is sharded.
+  // Gives every parameter its initial values: a function of the seed, the parameter's name and the element, so that
+  // they do not depend on how the job is sharded.
   absl::Status Initialize(uint64_t seed);
 
  private:

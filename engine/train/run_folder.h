@@ -17,7 +17,8 @@
 namespace shale {
 
 // Claimed -> begun. A claim changes nothing of what a former run left there, so that a job which turns out to be wrong
-// costs nobody their results; it holds a lock on the folder until destruction, so that two runs never share one. One thread.
+// costs nobody their results; it holds a lock on the folder until destruction, so that two runs never share one. One
+// thread.
 class RunFolder {
  public:
   enum class Existing {
@@ -25,8 +26,9 @@ class RunFolder {
     kReplace,  // A former run's files are replaced when the new run begins; other files stay.
   };
 
-  // Makes the folder if it is missing and proves that files can be written there. Errors: AlreadyExists when something is
-  // in it (with kReplace: when that is not a run), FailedPrecondition when another run holds it, or what the system says.
+  // Makes the folder if it is missing and proves that files can be written there. Errors: AlreadyExists when something
+  // is in it (with kReplace: when that is not a run), FailedPrecondition when another run holds it, or what the system
+  // says.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Claim(const std::string& path, Existing existing);
   // Removes the folder if Claim made it and nothing has been written since.
   ~RunFolder();

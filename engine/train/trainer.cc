@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/safetensors.h"
@@ -83,7 +82,8 @@ int64_t TotalSteps(const Job& job, int64_t samples_per_epoch) {
 }
 
 // The job's names for curves and scaling rules are those of the schedule, in its order.
-static_assert(static_cast<int>(CurveShape::kWarmupStableDecay) == static_cast<int>(LearningRateShape::kWarmupStableDecay));
+static_assert(static_cast<int>(CurveShape::kWarmupStableDecay) ==
+              static_cast<int>(LearningRateShape::kWarmupStableDecay));
 static_assert(static_cast<int>(ScalingRule::kSquareRoot) == static_cast<int>(LearningRateScaling::kSquareRoot));
 
 LearningRateOptions LearningRateFor(const Job& job, int64_t total_steps) {
@@ -119,8 +119,9 @@ class Trainer::Impl {
     options_ = options;
     SHALE_RETURN_IF_ERROR(OpenData());
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
-    ResolveThreads();
-    SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, *CreateOps(job_.runtime.ops, static_cast<int>(job_.runtime.threads_per_rank))));
+    job_.runtime.threads_per_rank = ThreadsPerRank(job_);
+    SHALE_ASSIGN_OR_RETURN(
+        plan_, PlanJob(job_, *CreateOps(job_.runtime.ops, static_cast<int>(job_.runtime.threads_per_rank))));
     job_.sharding.schedule = plan_.options.schedule;
     batch_ = std::make_unique<HostBatch>(*loader_, plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();
@@ -130,7 +131,8 @@ class Trainer::Impl {
                                                   .synchronous = job_.runtime.synchronous},
                                                  plan_.arena_bytes));
     const ExecutorOptions executor{.synchronous = job_.runtime.synchronous};
-    SHALE_ASSIGN_OR_RETURN(train_, WorldProgram::Create(*world_, plan_.train.step.program, plan_.train.memory, executor));
+    SHALE_ASSIGN_OR_RETURN(train_,
+                           WorldProgram::Create(*world_, plan_.train.step.program, plan_.train.memory, executor));
     SHALE_ASSIGN_OR_RETURN(
         evaluate_, WorldProgram::Create(*world_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
     store_ = std::make_unique<ParameterStore>(plan_.train.graph, plan_.train.step.state, plan_.train.memory,
@@ -271,7 +273,8 @@ class Trainer::Impl {
       evaluation_loader_ = std::make_unique<BatchLoader>(std::move(held_out));
     }
     total_steps_ = TotalSteps(job_, loader_->samples_per_epoch());
-    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule schedule, LearningRateSchedule::Create(LearningRateFor(job_, total_steps_)));
+    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
+                           LearningRateSchedule::Create(LearningRateFor(job_, total_steps_)));
     learning_rate_ = std::make_unique<LearningRateSchedule>(schedule);
     return absl::OkStatus();
   }
@@ -283,12 +286,6 @@ class Trainer::Impl {
       case DataFormat::kByContent: break;
     }
     return TokenFormat::kByContent;
-  }
-
-  void ResolveThreads() {
-    if (job_.runtime.threads_per_rank > 0) return;
-    const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-    job_.runtime.threads_per_rank = std::max<int64_t>(1, cores / job_.sharding.ranks);
   }
 
   // A run in epochs ends with what is left; a run in steps always takes whole batches, across epochs.

@@ -6,8 +6,9 @@
 //
 // or step by step, with Step and Evaluate.
 //
-// No globals, no signal handlers, no exit: any number of trainers may live in one process. A trainer is used by one thread
-// at a time; RequestStop may be called from any. After an error from Step only destruction (and reading) may follow.
+// No globals, no signal handlers, no exit: any number of trainers may live in one process. A trainer is used by one
+// thread at a time; RequestStop may be called from any. After an error from Step only destruction (and reading) may
+// follow.
 #pragma once
 
 #include <cstdint>
@@ -66,8 +67,8 @@ class Trainer {
   // The job with everything decided: vocabulary, schedule, steps.
   const Job& job() const;
   const JobPlan& plan() const;
-  // Resident memory of the process outside the arenas, as measured just before they were allocated: code, libraries, data
-  // buffers, whatever else the process holds.
+  // Resident memory of the process outside the arenas, as measured just before they were allocated: code, libraries,
+  // data buffers, whatever else the process holds.
   int64_t overhead_bytes() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
@@ -79,8 +80,8 @@ class Trainer {
   // The loss on evaluation data, at most `batches` micro-batches per rank. FailedPrecondition: there is none.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);
   bool has_evaluation_data() const;
-  // Steps until done(), and evaluates every telemetry.evaluate_every steps and after the last one. A run that was told to
-  // stop does so without another pass over evaluation data.
+  // Steps until done(), and evaluates every telemetry.evaluate_every steps and after the last one. A run that was told
+  // to stop does so without another pass over evaluation data.
   absl::Status Run(const TrainCallbacks& callbacks);
 
   // No step begins after this. Safe in any thread, and in a signal handler.

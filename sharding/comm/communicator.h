@@ -1,7 +1,7 @@
 // Communicator: the collectives of one group of ranks.
 //
-// One per rank, mesh axis and stream. Every rank enqueues the same collectives in the same order, from one thread; then no
-// two ranks can wait for each other. A collective never averages. A finished collective means that its inputs may be
+// One per rank, mesh axis and stream. Every rank enqueues the same collectives in the same order, from one thread; then
+// no two ranks can wait for each other. A collective never averages. A finished collective means that its inputs may be
 // overwritten. Sums are in fp32 (fp64, int64 for those dtypes), in rank order where a backend says so.
 #pragma once
 

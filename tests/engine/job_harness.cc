@@ -106,7 +106,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   std::vector<std::vector<HostTokens>> host(batches.size());   // By batch, then by rank.
   std::vector<std::vector<StepInputs>> inputs(batches.size(), std::vector<StepInputs>(W));
   for (int rank = 0; rank < W; ++rank) {
-    observers.push_back(options.observe ? options.observe(result.step.program, result.plan, world->rank(rank)) : nullptr);
+    observers.push_back(options.observe ? options.observe(result.step.program, result.plan, world->rank(rank))
+                                        : nullptr);
     SHALE_ASSIGN_OR_RETURN(
         std::unique_ptr<Executor> executor,
         Executor::Create(result.step.program, result.plan, world->rank(rank),
@@ -136,8 +137,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   };
   std::vector<StepOutputs> outputs(W);
   for (int step = 0; step < options.steps; ++step) {
-    SHALE_RETURN_IF_ERROR(
-        world->ForEachRank([&](int rank) { return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank]); }));
+    SHALE_RETURN_IF_ERROR(world->ForEachRank(
+        [&](int rank) { return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank]); }));
     for (const StepOutputs& out : outputs) {
       if (out.totals != outputs[0].totals || out.global_tokens != outputs[0].global_tokens) {
         return absl::InternalError("ranks disagree about the totals of a step");

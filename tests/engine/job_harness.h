@@ -68,8 +68,9 @@ struct RunResult {
   int64_t measured_peak_bytes = 0;
 };
 
-// Compiles, plans, checks (CheckProgram) and runs `steps` steps, step i on batch i mod n, all of one shape; slot b of micro-batch k on rank r
-// holds sequence (k W + r) B + b, missing ones are masked. K of `options.step` is set from the tokens.
+// Compiles, plans, checks (CheckProgram) and runs `steps` steps, step i on batch i mod n, all of one shape; slot b of
+// micro-batch k on rank r holds sequence (k W + r) B + b, missing ones are masked. K of `options.step` is set from the
+// tokens.
 absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& batches);
 inline absl::StatusOr<RunResult> RunJob(RunOptions options, const Tokens& tokens) {
   return RunJob(std::move(options), std::vector<Tokens>{tokens});

@@ -12,13 +12,13 @@
 namespace shale::testing {
 namespace {
 
-// Two ways of summing the same T tokens' contributions in fp32 differ by at most T 2^-24 of the sum of magnitudes; on these
-// sizes (T <= 77, sums of mixed sign) a few hundred roundings: 2e-5 of a tensor's norm is ten times what theory expects
-// of random signs and far below what a lost or doubled token does (1 / T).
+// Two ways of summing the same T tokens' contributions in fp32 differ by at most T 2^-24 of the sum of magnitudes; on
+// these sizes (T <= 77, sums of mixed sign) a few hundred roundings: 2e-5 of a tensor's norm is ten times what theory
+// expects of random signs and far below what a lost or doubled token does (1 / T).
 constexpr double kReordered = 2e-5;
-// bf16 activations do not depend on W or K; only sums of gradients are reordered, and those are fp32. What a row computes may
-// depend on the rows beside it through the blocking of products, then an activation can fall on the other side of a
-// rounding: 2^-9 of one activation, seen through a gradient.
+// bf16 activations do not depend on W or K; only sums of gradients are reordered, and those are fp32. What a row
+// computes may depend on the rows beside it through the blocking of products, then an activation can fall on the other
+// side of a rounding: 2^-9 of one activation, seen through a gradient.
 constexpr double kReorderedBf16 = 1e-2;
 
 struct Combination {
@@ -113,7 +113,8 @@ TEST(StepLaws, DeferredAndLayeredAgreeToTheBit) {
       RunOptions deferred = With({strategy, Schedule::kDeferred}, ranks, 1);
       RunOptions layered = With({strategy, Schedule::kLayered}, ranks, 1);
       deferred.steps = layered.steps = 3;
-      ExpectEqualBits(MustRun(deferred, tokens), MustRun(layered, tokens), Name({strategy, Schedule::kLayered}, ranks, 1));
+      ExpectEqualBits(MustRun(deferred, tokens), MustRun(layered, tokens),
+                      Name({strategy, Schedule::kLayered}, ranks, 1));
     }
   }
 }

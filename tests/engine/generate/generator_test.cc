@@ -106,8 +106,8 @@ TEST_F(GeneratorTest, AModelOfWholeWindowsGivesTheEvaluationLoss) {
   EXPECT_TRUE(generator->Logits({'a'}).ok());
 }
 
-// Logits are rounded to bf16 on their way out, the loss is taken from rounded ones too: what differs is the order of sums
-// before the rounding, so that a few of them land one step (2^-8) apart.
+// Logits are rounded to bf16 on their way out, the loss is taken from rounded ones too: what differs is the order of
+// sums before the rounding, so that a few of them land one step (2^-8) apart.
 TEST_F(GeneratorTest, BFloat16WeightsInTwoHalvesGiveTheEvaluationLoss) {
   Train(kLlama, "precision { compute: BF16 master: SPLIT }");
   auto generator = Load();
@@ -152,7 +152,8 @@ TEST_F(GeneratorTest, PromptsAreChecked) {
   EXPECT_THAT(*generator->TextPrompt(""), ::testing::ElementsAre('\n'));
   EXPECT_THAT(*generator->TextPrompt("a\xc3\xa9"), ::testing::ElementsAre('a', 0xc3, 0xa9));
   EXPECT_EQ(generator->Logits({}).status().message(), "nothing to continue: the prompt has no tokens");
-  EXPECT_EQ(generator->Logits({65, 256}).status().message(), "token 256 is outside the model's vocabulary of 256 tokens");
+  EXPECT_EQ(generator->Logits({65, 256}).status().message(),
+            "token 256 is outside the model's vocabulary of 256 tokens");
   EXPECT_EQ(generator->Logits({-1}).status().message(), "token -1 is outside the model's vocabulary of 256 tokens");
 }
 

@@ -64,7 +64,8 @@ TEST(GraphBuilder, EvaluationAndLogitsHaveNoGradients) {
 
 TEST(GraphBuilder, EveryParameterHasExactlyOneFirstGradient) {
   for (bool tied : {false, true}) {
-    DecoderConfig c{.vocabulary = 11, .width = 8, .layers = 2, .heads = 2, .kv_heads = 1, .head_width = 4, .hidden = 12};
+    DecoderConfig c{
+        .vocabulary = 11, .width = 8, .layers = 2, .heads = 2, .kv_heads = 1, .head_width = 4, .hidden = 12};
     c.tied_head = tied;
     c.qk_norm = c.qkv_bias = true;
     absl::StatusOr<ModelGraph> graph = BuildDecoder(c, {.micro_batch = 2, .sequence_length = 3});

@@ -18,7 +18,8 @@ namespace {
 using ::testing::HasSubstr;
 using Existing = RunFolder::Existing;
 
-// Root may write anywhere; without its capabilities the permissions of files count. They return at the end of the scope.
+// Root may write anywhere; without its capabilities the permissions of files count. They return at the end of the
+// scope.
 class WithoutPrivileges {
  public:
   WithoutPrivileges() {

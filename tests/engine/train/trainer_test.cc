@@ -245,7 +245,8 @@ TEST(Trainer, RefusesWhatItCannotDoWithAWayOut) {
   EXPECT_NE(budget.find("budget"), std::string::npos) << budget;
   const std::string vocabulary = message(SmallJob(text, {"model.decoder.vocabulary=100"}));
   EXPECT_NE(vocabulary.find("100"), std::string::npos) << vocabulary;
-  const std::string sequence = message(SmallJob(WriteText("few", 1), {"data.evaluation_fraction=", "batch.sequence_length=100"}));
+  const std::string sequence =
+      message(SmallJob(WriteText("few", 1), {"data.evaluation_fraction=", "batch.sequence_length=100"}));
   EXPECT_NE(sequence.find("100"), std::string::npos) << sequence;
 }
 
