@@ -2,7 +2,7 @@
 //
 // One host thread per rank enqueues work on the rank's streams; each stream runs its work in FIFO order, streams run
 // beside one another. Errors of enqueued work are sticky: the stream skips what follows and Synchronize returns the
-// first one.
+// first one. A stream that waits for a failed one fails with the same error.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ class Arena {
   int64_t size_bytes_ = 0;
 };
 
-// A point in a stream's work. May be recorded again; a Wait refers to the latest Record that was enqueued before it, and
-// an event that was never recorded counts as reached.
+// A point in a stream's work. May be recorded again; a Wait refers to the latest Record that was enqueued before it,
+// and an event that was never recorded counts as reached.
 class Event {
  public:
   virtual ~Event() = default;

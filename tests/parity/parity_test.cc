@@ -36,16 +36,18 @@ std::vector<float> Floats(const SafetensorsReader& file, const std::string& name
 
 Golden Load(const std::string& name) {
   Golden golden;
-  absl::StatusOr<SafetensorsReader> file = SafetensorsReader::Open(absl::StrCat("tests/parity/golden/", name, ".safetensors"));
+  absl::StatusOr<SafetensorsReader> file =
+      SafetensorsReader::Open(absl::StrCat("tests/parity/golden/", name, ".safetensors"));
   EXPECT_TRUE(file.ok()) << file.status();
   golden.file = std::make_unique<SafetensorsReader>(*std::move(file));
   const SafetensorsMetadata& meta = golden.file->metadata();
   int64_t S = 0, B = 0;
   EXPECT_TRUE(absl::SimpleAtoi(meta.at("sequence_length"), &S) && absl::SimpleAtoi(meta.at("batch"), &B));
-  absl::StatusOr<Job> job = ParseJobText(
-      absl::StrCat("model { ", meta.at("model"), " }\noptimizer { ", meta.at("optimizer"), " }\ndata { path: \"none\" }\n",
-                   "batch { global_batch: ", B, " micro_batch: ", B, " sequence_length: ", S, " }\nschedule { steps: 1 }"),
-      name);
+  absl::StatusOr<Job> job =
+      ParseJobText(absl::StrCat("model { ", meta.at("model"), " }\noptimizer { ", meta.at("optimizer"),
+                                " }\ndata { path: \"none\" }\n", "batch { global_batch: ", B, " micro_batch: ", B,
+                                " sequence_length: ", S, " }\nschedule { steps: 1 }"),
+                   name);
   EXPECT_TRUE(job.ok()) << job.status();
   golden.options.model = job->model;
   golden.options.micro_batch = B;
@@ -63,7 +65,8 @@ Golden Load(const std::string& name) {
     values = initial;
   };
   golden.first = {B, S, Raw<int32_t>(*reader, "inputs"), Raw<int32_t>(*reader, "targets")};
-  const std::vector<int32_t> inputs = Raw<int32_t>(*reader, "curve_inputs"), targets = Raw<int32_t>(*reader, "curve_targets");
+  const std::vector<int32_t> inputs = Raw<int32_t>(*reader, "curve_inputs"),
+                             targets = Raw<int32_t>(*reader, "curve_targets");
   for (size_t at = 0; at < inputs.size(); at += B * S) {
     golden.curve.push_back({B, S, {inputs.begin() + at, inputs.begin() + at + B * S},
                             {targets.begin() + at, targets.begin() + at + B * S}});
