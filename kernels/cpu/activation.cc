@@ -63,8 +63,8 @@ void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
 constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 
-// Gelu by the tanh formula is x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3). Beyond |x| = 50 sigmoid is 0 or 1 to the
-// last bit; there z is frozen, so that no overflow meets a zero.
+// Gelu by the tanh formula is x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3). Beyond |x| = 50 sigmoid is 0 or 1 to
+// the last bit; there z is frozen, so that no overflow meets a zero.
 struct TanhGelu {
   static HWY_INLINE Vector Clamped(Vector x) {  // A NaN stays one.
     const Vector limit = Splat(50.0f);
@@ -86,8 +86,8 @@ struct TanhGelu {
   }
 };
 
-// x Phi(x). The tail Phi(-a), a >= 0, is e^(-a^2 / 2) P(t) with t = 1 / (1 + 0.3 a) and P a polynomial of degree 8 fitted
-// for the smallest relative error on a < 13.5: 2.7e-7 in fp32, for which the exponential's argument adds a^2 / 2 x 2^-24.
+// x Phi(x). The tail Phi(-a), a >= 0, is e^(-a^2 / 2) P(t) with t = 1 / (1 + 0.3 a) and P a polynomial of degree 8
+// fitted for the smallest relative error on a < 13.5: 2.7e-7 in fp32. Rounding a^2 / 2 adds as many units of 2^-24.
 struct ErfGelu {
   struct Normal {
     Vector tail, density;  // Phi(-|x|), and e^(-x^2 / 2).

@@ -1,7 +1,7 @@
 // Column sums: the gradient of a parameter that every row of a matrix shares.
 //
-// Rows are cut into blocks (at most kMostPartials, whatever the number of threads); each block adds its rows up in order
-// into a row of partial sums in scratch, and the partial sums are added up in order of blocks.
+// Rows are cut into blocks (at most kMostPartials, whatever the number of threads); each block adds its rows up in
+// order into a row of partial sums in scratch, and the partial sums are added up in order of blocks.
 #pragma once
 
 #include "kernels/cpu/cpu_kernels.h"

@@ -14,8 +14,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// The sum of x, or of its squares, in fp64. There are always 16 partial sums, however wide vectors are, and the square of
-// an fp32 is exact in fp64: every instruction set gives the same bits.
+// The sum of x, or of its squares, in fp64. There are always 16 partial sums, however wide vectors are, and the square
+// of an fp32 is exact in fp64: every instruction set gives the same bits.
 double SumElements(const float* x, int64_t count, bool squares) {
   constexpr int64_t kSums = 16;
   const hn::CappedTag<double, 8> d;

@@ -1,5 +1,5 @@
-// GroupNorm, channels last. A group's channels may be few, so vectors run over all channels of a position: sums are kept
-// per channel, and what belongs to a group (mean, rstd, ...) is spread over its channels before it is used.
+// GroupNorm, channels last. A group's channels may be few, so vectors run over all channels of a position: sums are
+// kept per channel, and what belongs to a group (mean, rstd, ...) is spread over its channels before it is used.
 //
 // A sample's positions are cut into blocks by size alone; a block leaves its sums per channel in scratch.
 #undef HWY_TARGET_INCLUDE

@@ -19,8 +19,8 @@ void ParallelFor(int threads, int64_t n, int64_t block, const Body& body) {
   for (int64_t i = 0; i < blocks; ++i) body(i * block, std::min(n, (i + 1) * block));
 }
 
-// How n items (rows of a column sum, elements of a total) are split into partial sums: at most `most` of them, each of at
-// least `least` items, whatever the number of threads.
+// How n items (rows of a column sum, elements of a total) are split into partial sums: at most `most` of them, each of
+// at least `least` items, whatever the number of threads.
 struct Partition {
   int64_t n = 0;
   int64_t block = 1;

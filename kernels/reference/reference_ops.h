@@ -10,8 +10,8 @@ namespace shale {
 
 std::unique_ptr<Ops> CreateReferenceOps();
 
-// Runs one bound op on the calling thread. Beside what Validate admits, f32 and bf16 operands may be f64 (all of them, or
-// some): then nothing is rounded on the way, which is what finite differences need.
+// Runs one bound op on the calling thread. Beside what Validate admits, f32 and bf16 operands may be f64 (all of them,
+// or some): then nothing is rounded on the way, which is what finite differences need.
 absl::Status RunReference(const Op& op);
 
 }  // namespace shale

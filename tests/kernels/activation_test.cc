@@ -63,8 +63,8 @@ OpCase SwiGluExtremesCase(DType act, bool backward) {
 
 std::string KindName(GeluKind kind) { return kind == GeluKind::kTanh ? "Tanh" : "Erf"; }
 
-// The erf kernel's tail has a relative error of 5 units, and x^2 / 2 units more from its exponent: less than 16 units of
-// the largest |x|'s. Left of about -1 the value is a small part of x, and is only as good as that.
+// The erf kernel's tail has a relative error of 5 units, and x^2 / 2 units more from its exponent: less than 16 units
+// of the largest |x|'s. Left of about -1 the value is a small part of x, and is only as good as that.
 OpCase GeluCase(DType act, GeluKind kind, bool backward, bool in_place, int64_t t, int64_t f, bool extremes) {
   OpCase c{.name = "Gelu" + KindName(kind) + (backward ? "Backward_" : "Forward_") + Shape(act, t, f) +
                    (in_place ? "_in_place" : "") + (extremes ? "_extremes" : "")};

@@ -141,7 +141,8 @@ TEST(Copy, RoundsToNearestEvenAndKeepsNaNs) {
 TEST(BiasGradient, IsTheDerivativeOfAProductsBias) {
   constexpr DType kWide = DType::kFloat64;
   GradientCase c;
-  const Tensor a = c.memory.Random(kWide, {4, 2}), b = c.memory.Random(kWide, {2, 3}), bias = c.memory.Random(kWide, {3});
+  const Tensor a = c.memory.Random(kWide, {4, 2}), b = c.memory.Random(kWide, {2, 3}),
+               bias = c.memory.Random(kWide, {3});
   const Tensor out = c.memory.Output(kWide, {4, 3}), d_out = c.memory.Random(kWide, {4, 3});
   const Tensor d_bias = c.memory.Output(kWide, {3});
   c.forward = {MatMul{.a = a, .b = b, .bias_N = bias, .c_MN = out}};

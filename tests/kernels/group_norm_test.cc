@@ -29,7 +29,8 @@ GroupNormForward ForwardInputs(TestMemory& memory, const GroupShape& s, DType ac
           .epsilon = static_cast<float>(kEpsilon)};
 }
 
-// As for LayerNorm, with n the size of a group. Small groups may have any variance down to 0; epsilon bounds rstd by 32.
+// As for LayerNorm, with n the size of a group. Small groups may have any variance down to 0; epsilon bounds rstd
+// by 32.
 OpCase ForwardCase(const GroupShape& s, DType act) {
   OpCase c{.name = "GroupNormForward_" + s.Name(act)};
   c.op = ForwardInputs(c.memory, s, act);
@@ -46,7 +47,8 @@ OpCase ForwardCase(const GroupShape& s, DType act) {
 OpCase BackwardCase(const GroupShape& s, DType act) {
   OpCase c{.name = "GroupNormBackward_" + s.Name(act)};
   const auto gradient = [&] {
-    return s.accumulate ? c.memory.Random(DType::kFloat32, {s.channels}) : c.memory.Output(DType::kFloat32, {s.channels});
+    return s.accumulate ? c.memory.Random(DType::kFloat32, {s.channels})
+                        : c.memory.Output(DType::kFloat32, {s.channels});
   };
   GroupNormBackward op;
   op.d_y_BLC = c.memory.Random(act, {s.samples, s.positions, s.channels});

@@ -40,13 +40,13 @@ Tensor RowTensor(TestMemory& memory, const NormShape& s, DType dtype, bool outpu
   return s.heads > 0 ? t.SplitLast(s.heads, s.width) : t;
 }
 
-// x is uniform in [-1, 1): rms and deviation are about 0.58, except in very short rows, where epsilon = 1e-3 bounds 1 / rms.
+// x is uniform in [-1, 1): rms and deviation are about 0.58, except in very short rows, where epsilon = 1e-3 bounds
+// 1 / rms.
 double LargestRstd(const NormShape& s) { return s.width < 7 ? 32 : 3; }
 
-// A sum of n terms of one sign in fp32, in whatever order, is within n units of itself, and its root within half of that.
-Tolerance RstdTolerance(const NormShape& s) {
-  return {.relative = (static_cast<double>(s.width) + 4) * kUnit32};
-}
+// A sum of n terms of one sign in fp32, in whatever order, is within n units of itself, and its root within half of
+// that.
+Tolerance RstdTolerance(const NormShape& s) { return {.relative = (static_cast<double>(s.width) + 4) * kUnit32}; }
 
 template <class OpType>
 OpType NormForwardInputs(TestMemory& memory, const NormShape& s, DType act) {
@@ -94,14 +94,16 @@ OpType NormBackwardInputs(TestMemory& memory, const NormShape& s, DType act) {
   op.weight_C = memory.Random(act, {s.width}, 0.5, 1.5);
   op.rstd_R = memory.Random(DType::kFloat32, {s.all_rows()}, 1, 3);
   if (s.residual) op.d_residual = RowTensor(memory, s, act, /*output=*/false, /*strided=*/false);
-  op.d_x = s.in_place ? op.d_y : s.onto_residual ? op.d_residual : RowTensor(memory, s, act, /*output=*/true, s.strided);
+  op.d_x = s.in_place        ? op.d_y
+           : s.onto_residual ? op.d_residual
+                             : RowTensor(memory, s, act, /*output=*/true, s.strided);
   op.d_weight_C = s.accumulate ? memory.Random(DType::kFloat32, {s.width}) : memory.Output(DType::kFloat32, {s.width});
   op.accumulate = s.accumulate;
   return op;
 }
 
-// With |d_y| < 1, |weight| < 1.5, |n| < 6 (|x - mean| < 2, rstd < 3): |g n| < 9. The means of n terms are within n units of
-// the mean of |g n|, and reach d_x times |n| rstd < 18. A column sums `rows` terms of up to 6.
+// With |d_y| < 1, |weight| < 1.5, |n| < 6 (|x - mean| < 2, rstd < 3): |g n| < 9. The means of n terms are within n
+// units of the mean of |g n|, and reach d_x times |n| rstd < 18. A column sums `rows` terms of up to 6.
 std::map<std::string, Tolerance> NormBackwardTolerances(const NormShape& s) {
   const double rows = static_cast<double>(s.all_rows());
   const Tolerance columns = {.absolute = (rows + 4) * kUnit32 * 6 * rows, .relative = kUnit32};
@@ -120,7 +122,8 @@ OpCase LayerNormBackwardCase(const NormShape& s, DType act) {
   OpCase c{.name = "LayerNormBackward_" + s.Name(act)};
   auto op = NormBackwardInputs<LayerNormBackward>(c.memory, s, act);
   op.mean_R = c.memory.Random(DType::kFloat32, {s.all_rows()});
-  op.d_bias_C = s.accumulate ? c.memory.Random(DType::kFloat32, {s.width}) : c.memory.Output(DType::kFloat32, {s.width});
+  op.d_bias_C =
+      s.accumulate ? c.memory.Random(DType::kFloat32, {s.width}) : c.memory.Output(DType::kFloat32, {s.width});
   c.op = op;
   c.tolerances = NormBackwardTolerances(s);
   return c;

@@ -175,7 +175,9 @@ void ExpectRefused(const Op& op, const std::vector<std::string>& parts) {
   const std::string message(status.message().data(), status.message().size());
   EXPECT_NE(message.find(std::string(shale::NameOf(op).data(), shale::NameOf(op).size()) + ": "), std::string::npos)
       << message;
-  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks " << part;
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks " << part;
+  }
 }
 
 }  // namespace shale::testing

@@ -48,7 +48,9 @@ AdamW MakeAdamW(TestMemory& memory, Masters form, const std::vector<double>& mas
     op.weight_P = memory.Values(DType::kBFloat16, {n}, weights);
     if (form == Masters::kSplit) op.low_P = memory.Values(DType::kInt16, {n}, lows);
   }
-  if (form == Masters::kFloat || form == Masters::kFloatWide) op.master_P = memory.Values(DType::kFloat32, {n}, masters);
+  if (form == Masters::kFloat || form == Masters::kFloatWide) {
+    op.master_P = memory.Values(DType::kFloat32, {n}, masters);
+  }
   return op;
 }
 
@@ -125,7 +127,8 @@ std::vector<OpCase> OptimizerCases() {
                      .scale_1 = c.memory.Output(DType::kFloat32, {1})};
     cases.push_back(std::move(c));
   }
-  const std::vector<std::vector<double>> totals = {{2.5, 3, 7}, {kNaN, 3, 0}, {2.5, kInfinity, 0}, {-kInfinity, kNaN, 1}};
+  const std::vector<std::vector<double>> totals = {
+      {2.5, 3, 7}, {kNaN, 3, 0}, {2.5, kInfinity, 0}, {-kInfinity, kNaN, 1}};
   for (size_t i = 0; i < totals.size(); ++i) {
     OpCase c{.name = "FlagNonFinite_" + std::to_string(i)};
     c.op = FlagNonFinite{.totals_3 = c.memory.Values(DType::kFloat64, {kTotalSize}, totals[i])};

@@ -10,8 +10,8 @@ namespace {
 
 std::unique_ptr<Device> CpuForTests() { return CreateCpuDevice({.synchronous = true}); }
 
-// Kernels choose their instruction set at each call, for the whole process: the best of `targets` that they were built for,
-// or the portable one.
+// Kernels choose their instruction set at each call, for the whole process: the best of `targets` that they were built
+// for, or the portable one.
 TestBackend FastCpu(std::string name, std::string family, int threads, int64_t targets) {
   return {.name = std::move(name),
           .family = std::move(family),

@@ -15,8 +15,8 @@ namespace shale::testing {
 
 inline constexpr int64_t kRedZoneBytes = 512;
 
-// Builds symbolic tensors (`where.symbol` numbers a buffer), and the bytes they have before the op. A strided operand is a
-// Slice of a wider one: what lies between its rows is then watched like a red zone.
+// Builds symbolic tensors (`where.symbol` numbers a buffer), and the bytes they have before the op. A strided operand
+// is a Slice of a wider one: what lies between its rows is then watched like a red zone.
 class TestMemory {
  public:
   TestMemory() = default;
