@@ -23,8 +23,8 @@ struct LatestAccesses {
   }
 };
 
-// A binary tree over cells of the arena, numbered in order of address; a cell is what no operand divides. A node keeps the
-// latest accesses to any of its cells, and those to all of them at once. Both calls take logarithmic time.
+// A binary tree over cells of the arena, numbered in order of address; a cell is what no operand divides. A node keeps
+// the latest accesses to any of its cells, and those to all of them at once. Both calls take logarithmic time.
 class AccessTree {
  public:
   explicit AccessTree(int32_t cells) {

@@ -10,8 +10,8 @@
 
 namespace shale {
 
-// By byte: the buffer that wrote it last. Neighbours of one owner are one piece, so that there are about as many pieces as
-// live buffers.
+// By byte: the buffer that wrote it last. Neighbours of one owner are one piece, so that there are about as many pieces
+// as live buffers.
 class ByteOwners {
  public:
   ByteOwners() { pieces_[std::numeric_limits<int64_t>::min()] = -1; }

@@ -35,8 +35,8 @@ struct Passes {
   int64_t last = 0;
 };
 
-// The passes that the unrolled pass `index` stands for. Two in a row stand for the same ones, so that what one of these does
-// meets what a later one does.
+// The passes that the unrolled pass `index` stands for. Two in a row stand for the same ones, so that what one of these
+// does meets what a later one does.
 Passes PassesOf(const Section& section, int64_t index) {
   if (section.repeat <= kPasses || index < 2) return {index, index};
   if (index == kPasses - 1) return {section.repeat - 1, section.repeat - 1};
@@ -47,7 +47,8 @@ Passes PassesOf(const Section& section, int64_t index) {
 struct Issue {
   InstructionId instruction = -1;
   Passes passes;
-  std::array<int32_t, kStreams> finished = {-1, -1, -1, -1};  // By stream: the last issue that has finished when it has.
+  // By stream: the last issue that has finished when it has.
+  std::array<int32_t, kStreams> finished = {-1, -1, -1, -1};
 };
 
 class Checker {
@@ -201,8 +202,8 @@ class Checker {
         const int64_t begin = std::max(written.begin, other.begin), end = std::min(written.end, other.end);
         if (other.buffer == written.buffer || begin >= end) continue;
         return absl::InternalError(absl::StrCat(DescribeIssue(issue), " writes ", BytesOf(written, begin, end),
-                                                ", which are ", BytesOf(other, begin, end), ", its other operand: bytes [",
-                                                begin, ", ", end, ") of the arena"));
+                                                ", which are ", BytesOf(other, begin, end),
+                                                ", its other operand: bytes [", begin, ", ", end, ") of the arena"));
       }
     }
     return absl::OkStatus();
@@ -269,15 +270,15 @@ class Checker {
 
   // Somebody else's bytes: finds who wrote them last.
   absl::Status Foreign(const Issue& issue, const ArenaOperand& operand, int64_t at) const {
-    const std::string text = absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1),
-                                          " (byte ", at, " of the arena), ");
+    const std::string text =
+        absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1), " (byte ", at, " of the arena), ");
     for (auto earlier = issues_.rbegin(); earlier != issues_.rend(); ++earlier) {
       for (const ArenaOperand& other : Operands(*earlier)) {
         const ByteRange bytes = PassBytes(*earlier, other, other.slot_begin, other.slot_end);
         if (!other.writes || other.zeroes != nullptr || other.buffer == operand.buffer) continue;
         if (at < bytes.begin || at >= bytes.end) continue;
-        return absl::InternalError(
-            absl::StrCat(text, "which ", DescribeIssue(*earlier), " has overwritten with ", BytesOf(other, at, at + 1)));
+        return absl::InternalError(absl::StrCat(text, "which ", DescribeIssue(*earlier), " has overwritten with ",
+                                                BytesOf(other, at, at + 1)));
       }
     }
     return absl::InternalError(absl::StrCat(text, "which nothing has written before"));
@@ -285,12 +286,13 @@ class Checker {
 
   const StepProgram& program_;
   const MemoryPlan& plan_;
-  std::vector<std::vector<ArenaOperand>> first_pass_, later_passes_;  // By instruction; later ones only where they differ.
+  // By instruction; later passes only where they differ.
+  std::vector<std::vector<ArenaOperand>> first_pass_, later_passes_;
   AccessTree tree_ = AccessTree(1);
   ByteOwners owners_;
-  std::vector<Issue> issues_;                                  // In issue order.
-  std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1};      // By stream.
-  std::vector<int32_t> latest_;                                // By instruction.
+  std::vector<Issue> issues_;                              // In issue order.
+  std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1};  // By stream.
+  std::vector<int32_t> latest_;                            // By instruction.
 };
 
 }  // namespace

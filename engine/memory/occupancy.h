@@ -8,9 +8,9 @@
 
 namespace shale {
 
-// A binary tree over time whose leaves are blocks of a few moments. Every node keeps the bytes taken at any of its moments,
-// and those taken at all of them by what covers it whole. Long intervals touch a few nodes, and neighbours in memory join
-// into one range, so that both Take and TakenDuring cost about the logarithm of the number of intervals.
+// A binary tree over time whose leaves are blocks of a few moments. Every node keeps the bytes taken at any of its
+// moments, and those taken at all of them by what covers it whole. Long intervals touch a few nodes, and neighbours in
+// memory join into one range, so that both Take and TakenDuring cost about the logarithm of the number of intervals.
 class Occupancy {
  public:
   // Moments are numbered [0, moments).
@@ -37,9 +37,9 @@ class Occupancy {
   void Collect(int node, int32_t begin, int32_t end, int32_t first, int32_t last, std::vector<ByteRange>& taken) const;
   bool IsLeaf(int node) const { return node >= leaves_; }
 
-  int leaves_ = 1;                            // A power of two.
-  std::vector<Node> nodes_;                   // The root is 1, the children of n are 2n and 2n + 1.
-  std::vector<std::vector<Entry>> in_leaf_;   // By leaf: what covers only part of it.
+  int leaves_ = 1;                           // A power of two.
+  std::vector<Node> nodes_;                  // The root is 1, the children of n are 2n and 2n + 1.
+  std::vector<std::vector<Entry>> in_leaf_;  // By leaf: what covers only part of it.
 };
 
 }  // namespace shale

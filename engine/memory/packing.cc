@@ -11,8 +11,8 @@
 namespace shale {
 namespace {
 
-// Taken ranges to look at before no further order is tried: about a twentieth of a second. Counted instead of timed, so that
-// a plan is the same on every machine.
+// Taken ranges to look at before no further order is tried: about a twentieth of a second. Counted instead of timed, so
+// that a plan is the same on every machine.
 constexpr int64_t kWork = 2'000'000;
 constexpr int64_t kWorkOfPlacement = 30;  // Of one interval, whatever it finds.
 constexpr int kRounds = 16;               // Most orders derived from each of the first ones.

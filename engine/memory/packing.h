@@ -1,8 +1,8 @@
 // Offline interval packing: an offset for every interval, so that intervals that meet in time share no byte.
 //
 // Finding the least height is NP-hard. What programs look like helps: most intervals are short, the long ones nest
-// (activations wait for their backward) or overlap like bricks (gathered parameters). Several greedy orders are tried, and
-// the one that came lowest is improved by moving to its front what stood out at the top.
+// (activations wait for their backward) or overlap like bricks (gathered parameters). Several greedy orders are tried,
+// and the one that came lowest is improved by moving to its front what stood out at the top.
 #pragma once
 
 #include <cstdint>

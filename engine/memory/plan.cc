@@ -37,9 +37,9 @@ absl::StatusOr<std::vector<int64_t>> Footprints(const StepProgram& program, cons
     int64_t bytes = 0;
     if (__builtin_add_overflow(buffer.size_bytes(), options.red_zone_bytes + alignment - 1, &bytes) ||
         __builtin_add_overflow(total, bytes / alignment * alignment, &total)) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the buffers of one rank sum to more than 2^63 bytes at ", buffer.name, " (", buffer.slots,
-                       " slots of ", buffer.slot_bytes, " bytes)"));
+      return absl::ResourceExhaustedError(absl::StrCat("the buffers of one rank sum to more than 2^63 bytes at ",
+                                                       buffer.name, " (", buffer.slots, " slots of ", buffer.slot_bytes,
+                                                       " bytes)"));
     }
     footprints[b] = bytes / alignment * alignment;
   }

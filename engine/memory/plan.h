@@ -28,14 +28,14 @@ struct MemoryPlan {
   int64_t peak_bytes = 0;          // One past the last byte of the highest buffer.
   // Largest sum of live buffers at one instruction, without alignment and red zones: no plan can be smaller.
   int64_t lower_bound_bytes = 0;
-  InstructionId peak_instruction = 0;                       // Where that sum is reached first.
+  InstructionId peak_instruction = 0;                         // Where that sum is reached first.
   std::array<int64_t, kBufferCategories> bytes_at_peak = {};  // Live bytes there, by category: their sum is the bound.
-  std::vector<BufferId> largest_at_peak;                    // Live there, largest first, at most 12.
+  std::vector<BufferId> largest_at_peak;                      // Live there, largest first, at most 12.
 };
 
-// Plans one program. Deterministic, and the same for any K that leaves the buffers' sizes alone. The persistent buffers of
-// every program of a job are the same, in the same order and with the same sizes, so they get the same addresses, used or
-// not. Internal: the program is malformed (see structure.h). ResourceExhausted: its bytes do not fit int64.
+// Plans one program. Deterministic, and the same for any K that leaves the buffers' sizes alone. The persistent buffers
+// of every program of a job are the same, in the same order and with the same sizes, so they get the same addresses,
+// used or not. Internal: the program is malformed (see structure.h). ResourceExhausted: its bytes do not fit int64.
 absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options);
 
 }  // namespace shale

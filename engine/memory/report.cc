@@ -58,8 +58,8 @@ std::string MemoryReport(const StepProgram& program, const MemoryPlan& plan) {
   for (BufferId b : plan.largest_at_peak) width = std::max(width, program.buffers[b].name.size());
   for (BufferId b : plan.largest_at_peak) {
     const Buffer& buffer = program.buffers[b];
-    absl::StrAppendFormat(&text, "  %9s  %-*s  %s", FormatBytes(buffer.size_bytes()), static_cast<int>(width), buffer.name,
-                          ToString(buffer.category));
+    absl::StrAppendFormat(&text, "  %9s  %-*s  %s", FormatBytes(buffer.size_bytes()), static_cast<int>(width),
+                          buffer.name, ToString(buffer.category));
     if (buffer.slots > 1) absl::StrAppend(&text, ", ", buffer.slots, " slots of ", FormatBytes(buffer.slot_bytes));
     text += "\n";
   }

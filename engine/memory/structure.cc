@@ -47,7 +47,8 @@ absl::Status CheckBuffer(const StepProgram& program, const Buffer& buffer) {
 absl::Status CheckOperand(const StepProgram& program, const Section& section, InstructionId id, absl::string_view name,
                           const Tensor& t) {
   const auto error = [&](const auto&... what) {
-    return absl::InternalError(absl::StrCat(Describe(program, id), ": operand ", name, " ", t.ToString(), " ", what...));
+    return absl::InternalError(
+        absl::StrCat(Describe(program, id), ": operand ", name, " ", t.ToString(), " ", what...));
   };
   const Location& where = t.where;
   if (where.symbol < 0 || where.symbol >= std::ssize(program.buffers)) {

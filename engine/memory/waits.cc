@@ -81,7 +81,8 @@ struct ArenaAccess {
 };
 
 // Reads first: what an instruction writes does not order its own reads.
-std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan, const Instruction& instruction) {
+std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan,
+                                    const Instruction& instruction) {
   std::vector<ArenaAccess> accesses;
   for (const OperandBytes& operand : OperandsOf(instruction)) {
     const Buffer& buffer = program.buffers[operand.buffer];
@@ -166,7 +167,8 @@ class WaitDeriver {
   std::vector<std::vector<ArenaAccess>> accesses_;  // By instruction.
   AccessMap map_;
   std::vector<Issue> issues_;
-  std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing};  // By stream, after its last issue.
+  // By stream: what has finished when its last issue has.
+  std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing};
   std::vector<IssueId> latest_;  // By instruction.
 };
 

@@ -10,14 +10,14 @@ namespace shale {
 // write of its bytes, a write for the last write and all reads since, if those are on another stream and not already
 // implied by earlier waits and FIFO order. That covers both data and the reuse of addresses.
 //
-// An instruction that waits for another waits for its most recent issue, if there was any: in a loop that may be the one of
-// the pass before, and then the number waited for is the larger one. Every issue that is waited for comes before in issue
-// order, so waits can form no cycle. Waits stand in ascending order.
+// An instruction that waits for another waits for its most recent issue, if there was any: in a loop that may be the
+// one of the pass before, and then the number waited for is the larger one. Every issue that is waited for comes before
+// in issue order, so waits can form no cycle. Waits stand in ascending order.
 //
-// [Note: three passes are enough] Loops are simulated for min(K, 3) passes, and an instruction gets the waits that any of
-// them needs. The first pass may meet what lies before the loop; the last one may hold instructions that the others have
-// not; the one between is like all others: what it must wait for was issued in itself or the pass before, and so were the
-// waits and the FIFO order that may make a wait superfluous. Shifted by a pass, they still do.
+// [Note: three passes are enough] Loops are simulated for min(K, 3) passes, and an instruction gets the waits that any
+// of them needs. The first pass may meet what lies before the loop; the last one may hold instructions that the others
+// have not; the one between is like all others: what it must wait for was issued in itself or the pass before, and so
+// were the waits and the FIFO order that may make a wait superfluous. Shifted by a pass, they still do.
 //
 // Operands whose place depends on the rank or the micro-batch count as their whole buffer.
 void DeriveWaits(StepProgram& program, const MemoryPlan& plan);

@@ -1,5 +1,5 @@
-// DumpProgram: one line for each buffer and each instruction. "m0" marks what is done for a micro-batch, the pass of its
-// section being added; "-" what is done for the step.
+// DumpProgram: one line for each buffer and each instruction. "m0" marks what is done for a micro-batch, the pass of
+// its section being added; "-" what is done for the step.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -46,10 +46,11 @@ TEST_F(Check, FindsAReadBeforeItsWriteHasFinished) {
   use.unit = 1;
   use.phase = Phase::kBackward;
   EXPECT_EQ(Message(), "");
-  EXPECT_EQ(Message([](StepProgram& p, MemoryPlan&) { p.instructions[1].waits.clear(); }),
-            "instruction 1 (LayerNormForward, compute stream, unit blocks.0, backward) reads bytes [20, 50) of buffer x, "
-            "while instruction 0 (AllGather, gather stream, unit blocks.0, forward) may still write bytes [20, 50) of "
-            "buffer x: bytes [532, 562) of the arena, and no wait orders the two");
+  EXPECT_EQ(
+      Message([](StepProgram& p, MemoryPlan&) { p.instructions[1].waits.clear(); }),
+      "instruction 1 (LayerNormForward, compute stream, unit blocks.0, backward) reads bytes [20, 50) of buffer x, "
+      "while instruction 0 (AllGather, gather stream, unit blocks.0, forward) may still write bytes [20, 50) of "
+      "buffer x: bytes [532, 562) of the arena, and no wait orders the two");
 }
 
 TEST_F(Check, FindsBytesThatAreReusedTooEarly) {
@@ -66,10 +67,11 @@ TEST_F(Check, FindsARaceWithThePassBefore) {
   b_.Loop(2);
   b_.Touch(kGather, {}, {X()});
   b_.Touch(kCompute, {X()}, {});
-  EXPECT_EQ(Message([](StepProgram& p, MemoryPlan&) { p.instructions[0].waits.clear(); }),
-            "instruction 0 (LayerNormForward, gather stream, forward) in pass 1 writes bytes [0, 100) of buffer x, while "
-            "instruction 1 (LayerNormForward, compute stream, forward) may still read bytes [0, 100) of buffer x: bytes "
-            "[512, 612) of the arena, and no wait orders the two");
+  EXPECT_EQ(
+      Message([](StepProgram& p, MemoryPlan&) { p.instructions[0].waits.clear(); }),
+      "instruction 0 (LayerNormForward, gather stream, forward) in pass 1 writes bytes [0, 100) of buffer x, while "
+      "instruction 1 (LayerNormForward, compute stream, forward) may still read bytes [0, 100) of buffer x: bytes "
+      "[512, 612) of the arena, and no wait orders the two");
 }
 
 TEST_F(Check, TakesNoOrderFromAPassInWhichAnInstructionIsNotIssued) {
@@ -79,14 +81,16 @@ TEST_F(Check, TakesNoOrderFromAPassInWhichAnInstructionIsNotIssued) {
   b_.Touch(kCompute, {X()}, {});                       // 2, waits for 0
   EXPECT_EQ(Message(), "");
   const std::string message = Message([](StepProgram& p, MemoryPlan&) { p.instructions[2].waits = {1}; });
-  EXPECT_NE(message.find("instruction 2 (LayerNormForward, compute stream, forward) reads"), std::string::npos) << message;
+  EXPECT_NE(message.find("instruction 2 (LayerNormForward, compute stream, forward) reads"), std::string::npos)
+      << message;
 }
 
 TEST_F(Check, FindsAReadOfWhatNothingWrote) {
   b_.Touch(kCompute, {}, {X(0, 40)});
   b_.Touch(kCompute, {X(0, 42)}, {});
-  EXPECT_EQ(Message(), "instruction 1 (LayerNormForward, compute stream, forward) reads bytes [40, 41) of buffer x (byte 552 "
-                       "of the arena), which nothing has written before");
+  EXPECT_EQ(Message(),
+            "instruction 1 (LayerNormForward, compute stream, forward) reads bytes [40, 41) of buffer x (byte 552 "
+            "of the arena), which nothing has written before");
 }
 
 TEST_F(Check, FindsAReadOfWhatTheFirstPassHasNotWritten) {
@@ -106,9 +110,10 @@ TEST_F(Check, AcceptsAccumulationThatOverwritesFirst) {
 
 TEST_F(Check, FindsGapsThatWereNotZeroed) {
   b_.Touch(kCompute, {}, {X(0, 60)});
-  b_.Add(kCompute, Op(ZeroRanges{
-                       .x_N = X(),
-                       .ranges = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{30, 49}})}));
+  b_.Add(
+      kCompute,
+      Op(ZeroRanges{.x_N = X(),
+                    .ranges = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{30, 49}})}));
   b_.Touch(kCompute, {X(0, 98)}, {});
   EXPECT_EQ(Message(), "");
   b_.Touch(kCompute, {X()}, {});
@@ -119,10 +124,11 @@ TEST_F(Check, FindsABufferPlacedOverALiveOne) {
   b_.Touch(kCompute, {}, {X()});
   b_.Touch(kCompute, {}, {b_.Bytes(y_)});
   b_.Touch(kCompute, {X(), b_.Bytes(y_)}, {});
-  EXPECT_EQ(Message([&](StepProgram&, MemoryPlan& plan) { plan.addresses[y_] = plan.addresses[x_] + 10; }),
-            "instruction 2 (LayerNormForward, compute stream, forward) reads bytes [10, 11) of buffer x (byte 522 of the "
-            "arena), which instruction 1 (LayerNormForward, compute stream, forward) has overwritten with bytes [0, 1) of "
-            "buffer y");
+  EXPECT_EQ(
+      Message([&](StepProgram&, MemoryPlan& plan) { plan.addresses[y_] = plan.addresses[x_] + 10; }),
+      "instruction 2 (LayerNormForward, compute stream, forward) reads bytes [10, 11) of buffer x (byte 522 of the "
+      "arena), which instruction 1 (LayerNormForward, compute stream, forward) has overwritten with bytes [0, 1) of "
+      "buffer y");
 }
 
 TEST_F(Check, FindsABufferPlacedOverAPersistentOne) {
@@ -134,21 +140,24 @@ TEST_F(Check, FindsABufferPlacedOverAPersistentOne) {
 TEST_F(Check, FindsAnOutputOverAnInputOfTheSameInstruction) {
   b_.Touch(kCompute, {}, {X()});
   b_.Touch(kCompute, {X()}, {b_.Bytes(y_)});
-  EXPECT_EQ(Message([&](StepProgram&, MemoryPlan& plan) { plan.addresses[y_] = plan.addresses[x_] + 90; }),
-            "instruction 1 (LayerNormForward, compute stream, forward) writes bytes [0, 10) of buffer y, which are bytes "
-            "[90, 100) of buffer x, its other operand: bytes [602, 612) of the arena");
+  EXPECT_EQ(
+      Message([&](StepProgram&, MemoryPlan& plan) { plan.addresses[y_] = plan.addresses[x_] + 90; }),
+      "instruction 1 (LayerNormForward, compute stream, forward) writes bytes [0, 10) of buffer y, which are bytes "
+      "[90, 100) of buffer x, its other operand: bytes [602, 612) of the arena");
 }
 
 TEST_F(Check, RefusesWaitsThatNeverEnd) {
   b_.Touch(kGather, {}, {X()});
   b_.Touch(kCompute, {X()}, {});
   b_.Touch(kCompute, {X()}, {});
-  EXPECT_EQ(Message([](StepProgram& p, MemoryPlan&) { p.instructions[0].waits = {1}; }),
-            "instruction 0 (LayerNormForward, gather stream, forward) waits for instruction 1 (LayerNormForward, compute "
-            "stream, forward), which is never issued before it: a cycle");
-  EXPECT_EQ(Message([](StepProgram& p, MemoryPlan&) { p.instructions[2].waits = {1}; }),
-            "instruction 2 (LayerNormForward, compute stream, forward) waits for instruction 1 (LayerNormForward, compute "
-            "stream, forward), which is on its own stream");
+  EXPECT_EQ(
+      Message([](StepProgram& p, MemoryPlan&) { p.instructions[0].waits = {1}; }),
+      "instruction 0 (LayerNormForward, gather stream, forward) waits for instruction 1 (LayerNormForward, compute "
+      "stream, forward), which is never issued before it: a cycle");
+  EXPECT_EQ(
+      Message([](StepProgram& p, MemoryPlan&) { p.instructions[2].waits = {1}; }),
+      "instruction 2 (LayerNormForward, compute stream, forward) waits for instruction 1 (LayerNormForward, compute "
+      "stream, forward), which is on its own stream");
   StepProgram program = b_.Finish();
   const MemoryPlan plan = *PlanMemory(program, {});
   program.instructions[2].waits = {3};

@@ -53,7 +53,8 @@ class Machine {
         random_(seed) {
     for (size_t b = 0; b < program.buffers.size(); ++b) {
       if (!program.buffers[b].persistent) continue;
-      std::fill_n(arena_.begin() + plan.addresses[b], program.buffers[b].size_bytes(), InitialTag(static_cast<BufferId>(b)));
+      std::fill_n(arena_.begin() + plan.addresses[b], program.buffers[b].size_bytes(),
+                  InitialTag(static_cast<BufferId>(b)));
     }
     for (size_t i = 0; i < issues_.size(); ++i) queues_[issues_[i].stream].push_back(static_cast<int>(i));
   }

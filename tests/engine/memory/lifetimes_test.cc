@@ -8,7 +8,9 @@
 
 namespace shale {
 
-void PrintTo(const Lifetime& lifetime, std::ostream* out) { *out << "[" << lifetime.first << ", " << lifetime.last << "]"; }
+void PrintTo(const Lifetime& lifetime, std::ostream* out) {
+  *out << "[" << lifetime.first << ", " << lifetime.last << "]";
+}
 
 namespace testing {
 namespace {
@@ -168,9 +170,10 @@ TEST_F(Lifetimes, CountARangeThatIsZeroedAsWritten) {
   // A gradient whose gaps are zeroed in every pass is new in every pass, although the op leaves the rest as it is.
   builder_.Loop(2);
   Nothing();
-  builder_.Add(kCompute, Op(ZeroRanges{.x_N = builder_.Bytes(x_),
-                                       .ranges = std::make_shared<const std::vector<ElementRange>>(
-                                           std::vector<ElementRange>{{30, 50}})}));
+  builder_.Add(
+      kCompute,
+      Op(ZeroRanges{.x_N = builder_.Bytes(x_),
+                    .ranges = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{30, 50}})}));
   builder_.Touch(kCompute, {}, {builder_.Bytes(x_, 0, 60)});
   Read(x_);
   Nothing();
@@ -180,9 +183,10 @@ TEST_F(Lifetimes, CountARangeThatIsZeroedAsWritten) {
 TEST_F(Lifetimes, DoNotCountWhatIsNotZeroed) {
   builder_.Loop(2);
   Nothing();
-  builder_.Add(kCompute, Op(ZeroRanges{.x_N = builder_.Bytes(x_),
-                                       .ranges = std::make_shared<const std::vector<ElementRange>>(
-                                           std::vector<ElementRange>{{30, 50}})}));
+  builder_.Add(
+      kCompute,
+      Op(ZeroRanges{.x_N = builder_.Bytes(x_),
+                    .ranges = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{30, 50}})}));
   Read(x_);
   Nothing();
   EXPECT_EQ(Of(x_), (Lifetime{0, 3}));

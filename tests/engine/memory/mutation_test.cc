@@ -1,5 +1,5 @@
-// Breaks planned programs in small ways, and holds CheckProgram against the plain comparison of every pair in every pass: it
-// must refuse what that refuses, and nothing else.
+// Breaks planned programs in small ways, and holds CheckProgram against the plain comparison of every pair in every
+// pass: it must refuse what that refuses, and nothing else.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -27,7 +27,8 @@ bool Counts(const StepProgram& program, const std::vector<Lifetime>& lifetimes, 
 TEST(PlanMemory, BuffersAliveTogetherNeverShareBytes) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const StepProgram program = RandomProgram(seed, {.instructions = 60});
-    const MemoryPlanOptions options{.alignment_bytes = seed % 3 == 0 ? 256 : 2, .red_zone_bytes = seed % 2 == 0 ? 0 : 64};
+    const MemoryPlanOptions options{.alignment_bytes = seed % 3 == 0 ? 256 : 2,
+                                    .red_zone_bytes = seed % 2 == 0 ? 0 : 64};
     const MemoryPlan plan = Plan(program, options);
     const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
     for (size_t a = 0; a < program.buffers.size(); ++a) {
@@ -184,14 +185,17 @@ TEST(PlanMemory, RefusesMalformedPrograms) {
   const auto y = [](StepProgram& p) -> Tensor& {
     return std::get<LayerNormForward>(std::get<Op>(p.instructions[0].action)).sum;
   };
-  EXPECT_EQ(message([&](StepProgram& p) { y(p).where.symbol = 1; }),
-            "instruction 0 (LayerNormForward, compute stream, forward): operand sum i16[50] lies in buffer 1; there are 1");
-  EXPECT_EQ(message([&](StepProgram& p) { y(p).where.offset_bytes = 2; }),
-            "instruction 0 (LayerNormForward, compute stream, forward): operand sum i16[50] needs 100 bytes at byte 2 of "
-            "buffer x, which has 100");
-  EXPECT_EQ(message([&](StepProgram& p) { p.buffers[0].slots = 3; }),
-            "instruction 0 (LayerNormForward, compute stream, forward): operand sum i16[50] lies in buffer x with a slot "
-            "for each of 3 micro-batches; the instruction is of micro-batch -1 in a section of 1 passes");
+  EXPECT_EQ(
+      message([&](StepProgram& p) { y(p).where.symbol = 1; }),
+      "instruction 0 (LayerNormForward, compute stream, forward): operand sum i16[50] lies in buffer 1; there are 1");
+  EXPECT_EQ(
+      message([&](StepProgram& p) { y(p).where.offset_bytes = 2; }),
+      "instruction 0 (LayerNormForward, compute stream, forward): operand sum i16[50] needs 100 bytes at byte 2 of "
+      "buffer x, which has 100");
+  EXPECT_EQ(
+      message([&](StepProgram& p) { p.buffers[0].slots = 3; }),
+      "instruction 0 (LayerNormForward, compute stream, forward): operand sum i16[50] lies in buffer x with a slot "
+      "for each of 3 micro-batches; the instruction is of micro-batch -1 in a section of 1 passes");
   EXPECT_EQ(message([&](StepProgram& p) { p.sections.clear(); }), "the sections end at instruction 0; wanted 1");
   EXPECT_EQ(message([&](StepProgram& p) { p.sections[0].repeat = 0; }),
             "the section at instruction 0 repeats 0 times; wanted at least once");

@@ -145,8 +145,9 @@ class Generator {
     if (id < 0) return {};
     taken_.push_back(id);
     const Readable& r = readable_[id];
-    const std::vector<ByteRange>& ranges =
-        r.in_pass.ranges().empty() || (Pick(2) == 0 && !r.before.ranges().empty()) ? r.before.ranges() : r.in_pass.ranges();
+    const std::vector<ByteRange>& ranges = r.in_pass.ranges().empty() || (Pick(2) == 0 && !r.before.ranges().empty())
+                                               ? r.before.ranges()
+                                               : r.in_pass.ranges();
     const ByteRange range = ranges[Pick(std::ssize(ranges))];
     const int64_t bytes = buffer(id).slot_bytes;
     if (!to_update && options_.places_by_rank && range == ByteRange{0, bytes} && bytes >= 4 && Pick(4) == 0) {

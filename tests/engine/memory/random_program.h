@@ -18,9 +18,9 @@ struct RandomProgramOptions {
 // buffers, scratch, strided operands, ranges to zero. No waits.
 StepProgram RandomProgram(uint64_t seed, const RandomProgramOptions& options = {});
 
-// A program of the shape of a fully sharded training step, by the thousands: `layers` forward and backward again in one loop,
-// with gathered parameters one layer ahead, kept activations, workspace, and gradients that are reduced while the next layer
-// runs. Sizes vary a little by `seed`.
+// A program of the shape of a fully sharded training step, by the thousands: `layers` forward and backward again in one
+// loop, with gathered parameters one layer ahead, kept activations, workspace, and gradients that are reduced while the
+// next layer runs. Sizes vary a little by `seed`.
 StepProgram LayeredProgram(int layers, uint64_t seed);
 
 }  // namespace shale::testing

@@ -7,9 +7,7 @@
 namespace shale::testing {
 namespace {
 
-bool Overlap(const ByteRange& a, const ByteRange& b) {
-  return std::max(a.begin, b.begin) < std::min(a.end, b.end);
-}
+bool Overlap(const ByteRange& a, const ByteRange& b) { return std::max(a.begin, b.begin) < std::min(a.end, b.end); }
 
 // By issue: all issues that have finished when it starts.
 std::vector<std::vector<bool>> FinishedBefore(const std::vector<UnrolledIssue>& issues) {

@@ -1,5 +1,5 @@
-// A program with all its loops unrolled: the specification that planning, waits and their check are tested against. Slow and
-// plain on purpose.
+// A program with all its loops unrolled: the specification that planning, waits and their check are tested against.
+// Slow and plain on purpose.
 #pragma once
 
 #include <string>

@@ -62,10 +62,10 @@ TEST_F(DerivedWaits, NothingWaitsOnItsOwnStreamOrForReads) {
 
 TEST_F(DerivedWaits, AreLeftOutWhereEarlierOnesImplyThem) {
   const BufferId y = b_.AddBuffer("y", 10);
-  b_.Touch(kGather, {}, {X()});                  // 0
-  b_.Touch(kCompute, {X()}, {b_.Bytes(y)});      // 1 waits for 0
-  b_.Touch(kCompute, {X()}, {});                 // 2: FIFO after 1
-  b_.Touch(kReduce, {X(), b_.Bytes(y)}, {});     // 3: 1 implies 0
+  b_.Touch(kGather, {}, {X()});               // 0
+  b_.Touch(kCompute, {X()}, {b_.Bytes(y)});   // 1 waits for 0
+  b_.Touch(kCompute, {X()}, {});              // 2: FIFO after 1
+  b_.Touch(kReduce, {X(), b_.Bytes(y)}, {});  // 3: 1 implies 0
   EXPECT_EQ(Waits(b_.Finish()), (std::vector<Ids>{{}, {0}, {}, {1}}));
 }
 
@@ -89,8 +89,8 @@ TEST_F(DerivedWaits, KeepBuffersThatShareBytesApart) {
 
 TEST_F(DerivedWaits, ReachIntoThePassBefore) {
   b_.Loop(5);
-  b_.Touch(kGather, {}, {X()});      // 0: before it overwrites, 1 of the pass before must have read.
-  b_.Touch(kCompute, {X()}, {});     // 1
+  b_.Touch(kGather, {}, {X()});   // 0: before it overwrites, 1 of the pass before must have read.
+  b_.Touch(kCompute, {X()}, {});  // 1
   EXPECT_EQ(Waits(b_.Finish()), (std::vector<Ids>{{1}, {0}}));
 }
 
@@ -104,9 +104,9 @@ TEST_F(DerivedWaits, OfALoopThatRunsOnceDoNotReachBack) {
 TEST_F(DerivedWaits, TakeNoOrderFromTheLastPassInOthers) {
   // 1 would order 2 after 0, but in the last pass only.
   b_.Loop(4);
-  b_.Touch(kGather, {}, {X()});                                   // 0
-  b_.Touch(kReduce, {X()}, {}).last_pass_only = true;             // 1
-  b_.Touch(kCompute, {X()}, {});                                  // 2
+  b_.Touch(kGather, {}, {X()});                        // 0
+  b_.Touch(kReduce, {X()}, {}).last_pass_only = true;  // 1
+  b_.Touch(kCompute, {X()}, {});                       // 2
   const std::vector<Ids> waits = Waits(b_.Finish());
   EXPECT_EQ(waits, (std::vector<Ids>{{2}, {0}, {0}}));
 }
@@ -115,11 +115,11 @@ TEST_F(DerivedWaits, CountPlacesByRankAndMicroBatchAsTheWholeBuffer) {
   const BufferId kept = b_.AddBuffer("kept", 10, /*slots=*/3);
   Tensor own = b_.Bytes(p_, 0, 50);
   own.where.rank_stride_bytes = 50;
-  b_.Touch(kReduce, {}, {own});                             // 0
-  b_.Touch(kCompute, {b_.Bytes(p_, 60, 10)}, {});           // 1
+  b_.Touch(kReduce, {}, {own});                    // 0
+  b_.Touch(kCompute, {b_.Bytes(p_, 60, 10)}, {});  // 1
   b_.Loop(3);
-  b_.Touch(kCompute, {}, {b_.Bytes(kept)});                 // 2
-  b_.Touch(kCopy, {b_.Bytes(kept)}, {});                    // 3
+  b_.Touch(kCompute, {}, {b_.Bytes(kept)});  // 2
+  b_.Touch(kCopy, {b_.Bytes(kept)}, {});     // 3
   EXPECT_EQ(Waits(b_.Finish()), (std::vector<Ids>{{}, {0}, {3}, {2}}));
 }
 

@@ -23,8 +23,8 @@ Tensor Vector(BufferId buffer, int64_t elements, DType dtype = DType::kFloat32) 
 std::vector<std::string> Visited(const Instruction& instruction, bool first_pass) {
   std::vector<std::string> visited;
   VisitInstruction(instruction, first_pass, [&](absl::string_view name, const Tensor&, Access access) {
-    visited.push_back(absl::StrCat(
-        name, access == Access::kRead ? ": read" : (access == Access::kWrite ? ": write" : ": update")));
+    visited.push_back(
+        absl::StrCat(name, access == Access::kRead ? ": read" : (access == Access::kWrite ? ": write" : ": update")));
   });
   return visited;
 }
@@ -49,8 +49,9 @@ TEST(VisitInstruction, WritesInTheFirstPassWhatItAddsToLater) {
 TEST(VisitInstruction, KnowsWhatCollectivesAndCopiesTouch) {
   const Tensor local = Vector(0, 2), full = Vector(1, 4);
   const auto collective = [&](CollectiveKind kind) {
-    return Instruction{.action = Collective{
-                           .kind = kind, .local = kind == CollectiveKind::kAllReduceSum ? Tensor() : local, .full = full}};
+    return Instruction{
+        .action =
+            Collective{.kind = kind, .local = kind == CollectiveKind::kAllReduceSum ? Tensor() : local, .full = full}};
   };
   EXPECT_EQ(Visited(collective(CollectiveKind::kAllGather), true), (Operands{"local: read", "full: write"}));
   EXPECT_EQ(Visited(collective(CollectiveKind::kReduceScatterSum), true), (Operands{"local: write", "full: read"}));
@@ -93,12 +94,21 @@ TEST(DumpProgram, ListsBuffersAndInstructions) {
   Tensor own = Vector(2, 8);
   own.where.rank_stride_bytes = 32;
   program.instructions = {
-      {.action = Collective{.local = Vector(0, 16), .full = Vector(2, 32)}, .stream = StreamId::kGather,
+      {.action = Collective{.local = Vector(0, 16), .full = Vector(2, 32)},
+       .stream = StreamId::kGather,
        .phase = Phase::kBegin},
-      {.action = Op(Sum{.x_N = rows, .total_1 = own, .accumulate = true}), .phase = Phase::kBackward, .unit = 1,
-       .micro_batch = 0, .accumulate_after_first = true, .waits = {0, 2}},
-      {.action = Op(Rope{.x_BSHD = rows}), .stream = StreamId::kReduce, .unit = 0, .micro_batch = 0,
-       .last_pass_only = true, .scratch = Vector(2, 4, DType::kInt16)},
+      {.action = Op(Sum{.x_N = rows, .total_1 = own, .accumulate = true}),
+       .phase = Phase::kBackward,
+       .unit = 1,
+       .micro_batch = 0,
+       .accumulate_after_first = true,
+       .waits = {0, 2}},
+      {.action = Op(Rope{.x_BSHD = rows}),
+       .stream = StreamId::kReduce,
+       .unit = 0,
+       .micro_batch = 0,
+       .last_pass_only = true,
+       .scratch = Vector(2, 4, DType::kInt16)},
   };
   program.sections = {{0, 1, 1}, {1, 3, 3}};
   EXPECT_EQ(DumpProgram(program), R"(2 units, 3 micro-batches, 3 buffers, 3 instructions
