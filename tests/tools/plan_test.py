@@ -59,7 +59,7 @@ class PlanTest(unittest.TestCase):
 
     def test_more_ranks_than_this_machine_has(self):
         text = self.plan("quickstart", "--ranks=1024")
-        self.assertIn("1,024 ranks x 1 micro-batch x 8 sequences, of which 8,160 are masked", text)
+        self.assertIn("1,024 ranks x 1 micro-batch x 4 sequences, of which 4,080 are masked", text)
 
     def test_a_job_without_a_budget_is_planned_although_this_machine_is_too_small(self):
         text = self.plan("llama3_8b", "--set=memory.budget_bytes=", "--set=sharding.ranks=1")
@@ -79,8 +79,8 @@ class PlanTest(unittest.TestCase):
 
     def test_what_does_not_fit_is_refused_with_what_would(self):
         job = f"--job={_JOBS}/quickstart.textproto"
-        self.refused(r"needs .* per rank, budget 47\.7 MiB, .* too little; fits with .*memory\.retention=", job,
-                     "--set=memory.budget_bytes=50000000")
+        self.refused(r"needs .* per rank, budget 33\.4 MiB, .* too little; fits with .*memory\.retention=", job,
+                     "--set=memory.budget_bytes=35000000")
 
     def test_a_vocabulary_that_only_missing_data_could_tell(self):
         job = f"--job={_JOBS}/quickstart.textproto"
