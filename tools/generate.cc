@@ -15,6 +15,7 @@
 #include "engine/generate/utf8_stream.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
+#include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {
@@ -77,6 +78,7 @@ absl::Status Generate(const Flags& flags) {
 }  // namespace shale
 
 int main(int argc, char** argv) {
+  shale::WaitPassively(argv);
   shale::Flags flags;
   shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
   line.Text("run", "FOLDER", "The run folder, with job.textproto and model.safetensors.", &flags.run).Required();

@@ -22,6 +22,7 @@
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
+#include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {
@@ -112,6 +113,7 @@ int Train(const std::string& job_path, const std::vector<std::string>& overrides
 }  // namespace shale
 
 int main(int argc, char** argv) {
+  shale::WaitPassively(argv);
   std::string job;
   std::vector<std::string> overrides;
   bool overwrite = false, dump_program = false;

@@ -1,0 +1,21 @@
+#include "tools/passive_waiting.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+
+namespace shale {
+
+void WaitPassively(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  char program[PATH_MAX];
+  const ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
+  if (size <= 0) return;
+  program[size] = '\0';
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  // Returns only if it fails; then threads spin, which is slower but right.
+  execv(program, argv);
+}
+
+}  // namespace shale
