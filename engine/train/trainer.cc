@@ -157,6 +157,15 @@ class Trainer::Impl {
       return status;
     }
     const StepOutputs& out = train_->outputs(0);
+    const bool finite = out.totals[kTotalNonFinite] == 0;
+    if (!finite && job_.optimizer.non_finite == NonFinite::kStop) {
+      failed_ = true;
+      return absl::DataLossError(
+          absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ",
+                       out.totals[kTotalNonFinite], " of ", job_.sharding.ranks,
+                       " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
+                       "optimizer.non_finite: SKIP to leave out such steps"));
+    }
     position_ += NextSamples().count;
     ++steps_;
     tokens_ += out.global_tokens;
@@ -168,7 +177,6 @@ class Trainer::Impl {
     report.learning_rate = learning_rate;
     report.loss = out.global_tokens > 0 ? out.totals[kTotalLoss] / static_cast<double>(out.global_tokens) : 0;
     report.gradient_norm = std::sqrt(out.totals[kTotalSquaredNorm]);
-    const bool finite = out.totals[kTotalNonFinite] == 0;
     report.updated = finite && out.global_tokens > 0;
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     report.tokens_per_second = static_cast<double>(out.global_tokens) / report.seconds;
@@ -178,16 +186,7 @@ class Trainer::Impl {
     }
     report.peak_bytes_planned = plan_.arena_bytes;
     report.peak_bytes_measured = world_->measured_peak_bytes();
-    if (!finite) {
-      report.loss = report.gradient_norm = std::nan("");
-      if (job_.optimizer.non_finite == NonFinite::kStop) {
-        failed_ = true;
-        return absl::DataLossError(absl::StrCat(
-            "step ", steps_, ": the loss or the gradient is not finite (on ", out.totals[kTotalNonFinite], " of ",
-            job_.sharding.ranks, " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
-            "optimizer.non_finite: SKIP to leave out such steps"));
-      }
-    }
+    if (!finite) report.loss = report.gradient_norm = std::nan("");
     return report;
   }
 

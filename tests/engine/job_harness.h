@@ -52,7 +52,7 @@ struct RunOptions {
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId)> wrap;
   // Makes the observer of a rank; may be null.
   std::function<std::unique_ptr<ExecutionObserver>(const StepProgram&, const MemoryPlan&, RankRuntime&)> observe;
-  std::function<void(std::string name, std::vector<float>&)> edit_weights;  // Before the first step.
+  std::function<void(const std::string& name, std::vector<float>&)> edit_weights;  // Before the first step.
   bool gradients_of_first_step = false;  // Else of the last.
 };
 

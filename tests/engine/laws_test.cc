@@ -227,7 +227,7 @@ TEST(StepLaws, AStepWithoutAValidTokenUpdatesNothing) {
   for (const Combination& c : kCombinations) {
     RunOptions options = With(c, 2, 1);
     std::map<std::string, std::vector<float>> before;
-    options.edit_weights = [&](std::string name, std::vector<float>& values) { before[name] = values; };
+    options.edit_weights = [&](const std::string& name, std::vector<float>& values) { before[name] = values; };
     const RunResult result = MustRun(options, tokens);
     EXPECT_EQ(result.global_tokens, 0) << Name(c, 2, 1);
     EXPECT_EQ(result.losses, std::vector<double>{0.0}) << Name(c, 2, 1);
@@ -240,7 +240,7 @@ TEST(StepLaws, ANonFiniteValueOnOneRankSkipsTheUpdateOnAll) {
   for (const Combination& c : kCombinations) {
     RunOptions options = With(c, 2, 1);
     std::map<std::string, std::vector<float>> before;
-    options.edit_weights = [&](std::string name, std::vector<float>& values) {
+    options.edit_weights = [&](const std::string& name, std::vector<float>& values) {
       if (name == "head.weight") values[3] = std::numeric_limits<float>::infinity();
       before[name] = values;
     };

@@ -59,7 +59,7 @@ Golden Load(const std::string& name) {
   golden.options.step.epsilon = job->optimizer.epsilon;
   golden.options.step.weight_decay = job->optimizer.weight_decay;
   const SafetensorsReader* reader = golden.file.get();
-  golden.options.edit_weights = [reader](std::string parameter, std::vector<float>& values) {
+  golden.options.edit_weights = [reader](const std::string& parameter, std::vector<float>& values) {
     const std::vector<float> initial = Floats(*reader, absl::StrCat("param/", parameter));
     ASSERT_EQ(initial.size(), values.size()) << parameter;
     values = initial;

@@ -188,6 +188,7 @@ TEST(Trainer, NonFiniteStopsOrSkipsByChoice) {
       EXPECT_TRUE(std::isnan(report->loss));
     } else {
       EXPECT_NE(report.status().message().find("optimizer.non_finite: SKIP"), std::string::npos) << report.status();
+      EXPECT_EQ(trainer->steps_done(), 0);
       EXPECT_FALSE(trainer->Step().ok());
     }
     ASSERT_TRUE(trainer->ReadParameter("final_norm.weight", absl::MakeSpan(read)).ok());
