@@ -1,9 +1,11 @@
 #include "engine/io/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -12,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -26,25 +29,10 @@ std::pair<std::string, std::string> SplitPath(const std::string& path) {
   return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
-absl::Status SyncFolder(const std::string& folder) {
-  const int fd = TEMP_FAILURE_RETRY(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd < 0) return FileError(errno, "open folder", folder);
-  // EINVAL: a file system that has nothing to flush for folders.
-  const bool failed = TEMP_FAILURE_RETRY(fsync(fd)) != 0 && errno != EINVAL;
-  const int error_number = errno;
-  close(fd);
-  return failed ? FileError(error_number, "flush folder", folder) : absl::OkStatus();
-}
-
-absl::Status WriteAll(int fd, const std::string& path, int64_t offset, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const size_t wanted = std::min<size_t>(bytes.size(), kMaxTransferBytes);
-    const ssize_t written = TEMP_FAILURE_RETRY(pwrite(fd, bytes.data(), wanted, offset));
-    if (written < 0) return FileError(errno, "write", path);
-    bytes.remove_prefix(written);
-    offset += written;
-  }
-  return absl::OkStatus();
+// An error about a temporary file, told of the file that it was to become.
+absl::Status Renamed(const absl::Status& status, absl::string_view temporary, absl::string_view path) {
+  return status.ok() ? status
+                     : absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{temporary, path}}));
 }
 
 }  // namespace
@@ -72,6 +60,19 @@ absl::Status MakeFolders(const std::string& path) {
   return path.empty() ? FileError(ENOENT, "make folder", "\"\"") : absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
+  DIR* folder = opendir(path.c_str());
+  if (folder == nullptr) return FileError(errno, "read folder", path);
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(folder)) {
+    const absl::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  closedir(folder);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
   SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
   if (file.size() > max_bytes) {
@@ -83,8 +84,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
   return contents;
 }
 
-absl::Status WriteFileDurably(const std::string& path, absl::string_view contents) {
-  SHALE_ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
+absl::Status WriteFileDurably(const std::string& path, absl::string_view contents, FileSystem& files) {
+  SHALE_ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path, files));
   SHALE_RETURN_IF_ERROR(file.WriteAt(0, contents));
   return file.Commit();
 }
@@ -143,44 +144,46 @@ absl::Status InputFile::ReadAt(int64_t offset, void* out, int64_t size) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path) {
+absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path, FileSystem& files) {
   static std::atomic<int64_t> counter = 0;
   const auto [folder, name] = SplitPath(path);
   DurableFile file;
+  file.files_ = &files;
   file.path_ = path;
   // A name may be taken by what a crashed process with our id left behind.
-  do {
-    file.temporary_path_ = JoinPath(folder, absl::StrCat(".", name, ".tmp-", getpid(), "-", counter.fetch_add(1)));
-    file.fd_ = TEMP_FAILURE_RETRY(open(file.temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  } while (file.fd_ < 0 && errno == EEXIST);
-  if (file.fd_ < 0) {
-    file.temporary_path_.clear();
-    return FileError(errno, "write", path);
+  while (true) {
+    std::string temporary = JoinPath(folder, absl::StrCat(".", name, ".tmp-", getpid(), "-", counter.fetch_add(1)));
+    absl::StatusOr<std::unique_ptr<WritableFile>> created = files.Create(temporary);
+    if (absl::IsAlreadyExists(created.status())) continue;
+    if (!created.ok()) return Renamed(created.status(), temporary, path);
+    file.file_ = *std::move(created);
+    file.temporary_path_ = std::move(temporary);
+    return file;
   }
-  return file;
 }
 
 DurableFile::DurableFile(DurableFile&& other) noexcept
-    : path_(std::move(other.path_)),
+    : files_(other.files_),
+      path_(std::move(other.path_)),
       temporary_path_(std::exchange(other.temporary_path_, "")),
-      fd_(std::exchange(other.fd_, -1)) {}
+      file_(std::move(other.file_)) {}
 
 DurableFile::~DurableFile() {
-  if (fd_ >= 0) close(fd_);
-  if (!temporary_path_.empty()) unlink(temporary_path_.c_str());
+  file_ = nullptr;
+  // It is a leftover already: if it cannot be removed, nothing is lost but its bytes.
+  if (!temporary_path_.empty()) files_->RemoveFile(temporary_path_).IgnoreError();
 }
 
 absl::Status DurableFile::WriteAt(int64_t offset, absl::string_view bytes) {
-  return WriteAll(fd_, path_, offset, bytes);
+  return Renamed(file_->WriteAt(offset, bytes), temporary_path_, path_);
 }
 
 absl::Status DurableFile::Commit() {
-  if (TEMP_FAILURE_RETRY(fsync(fd_)) != 0) return FileError(errno, "flush", path_);
-  // Some network file systems tell of a failed write only here.
-  if (close(std::exchange(fd_, -1)) != 0 && errno != EINTR) return FileError(errno, "close", path_);
-  if (rename(temporary_path_.c_str(), path_.c_str()) != 0) return FileError(errno, "replace", path_);
+  SHALE_RETURN_IF_ERROR(Renamed(file_->Sync(), temporary_path_, path_));
+  SHALE_RETURN_IF_ERROR(Renamed(file_->Close(), temporary_path_, path_));
+  SHALE_RETURN_IF_ERROR(files_->Rename(temporary_path_, path_));
   temporary_path_.clear();
-  return SyncFolder(SplitPath(path_).first);
+  return files_->SyncFolder(SplitPath(path_).first);
 }
 
 }  // namespace shale

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/io/file_system.h"
 
 namespace shale {
 
@@ -23,11 +25,15 @@ std::string JoinPath(absl::string_view folder, absl::string_view name);
 // Makes the folder and those above it that are missing. One that exists is fine.
 absl::Status MakeFolders(const std::string& path);
 
+// The names in a folder, hidden ones too, sorted.
+absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path);
+
 // The whole file. Refuses one above `max_bytes` (ResourceExhausted) before it reads.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 // Replaces the file at `path` so that after a crash it holds either the old bytes or the new ones. See DurableFile.
-absl::Status WriteFileDurably(const std::string& path, absl::string_view contents);
+absl::Status WriteFileDurably(const std::string& path, absl::string_view contents,
+                              FileSystem& files = PosixFileSystem());
 
 // A regular file, open for reading. Reads go by offset and may come from any thread. Reads rather than a mapping: pages
 // of a mapping count as our memory, and a file cut short under a mapping kills the process instead of failing a read.
@@ -67,14 +73,14 @@ class InputFile {
 // and renames. Destroyed without Commit, it removes the temporary. One thread at a time.
 class DurableFile {
  public:
-  static absl::StatusOr<DurableFile> Create(const std::string& path);
+  // Borrows `files`.
+  static absl::StatusOr<DurableFile> Create(const std::string& path, FileSystem& files = PosixFileSystem());
   DurableFile(DurableFile&& other) noexcept;
   DurableFile& operator=(DurableFile&&) = delete;
   ~DurableFile();
 
   const std::string& path() const { return path_; }
 
-  // Writes with pwrite: a writing mapping would die of SIGBUS on a full disk.
   absl::Status WriteAt(int64_t offset, absl::string_view bytes);
   // Flushes the file, renames it to path() and flushes the folder. Nothing may follow but destruction.
   absl::Status Commit();
@@ -82,9 +88,10 @@ class DurableFile {
  private:
   DurableFile() = default;
 
+  FileSystem* files_ = nullptr;
   std::string path_;
   std::string temporary_path_;  // Empty once committed.
-  int fd_ = -1;
+  std::unique_ptr<WritableFile> file_;
 };
 
 }  // namespace shale

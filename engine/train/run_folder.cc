@@ -1,6 +1,5 @@
 #include "engine/train/run_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -24,19 +23,6 @@ constexpr char kPlan[] = "plan.txt";
 constexpr char kMetrics[] = "metrics.jsonl";
 constexpr char kWeights[] = "model.safetensors";
 constexpr size_t kNamesShown = 4;
-
-absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path) {
-  DIR* folder = opendir(path.c_str());
-  if (folder == nullptr) return FileError(errno, "read folder", path);
-  std::vector<std::string> names;
-  while (const dirent* entry = readdir(folder)) {
-    const absl::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
-  }
-  closedir(folder);
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 absl::Status Remove(const std::string& path) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) return FileError(errno, "remove", path);
@@ -72,7 +58,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
     return absl::FailedPreconditionError(absl::StrCat(
         "another run is writing to ", path, ": wait for its end, or choose another folder with telemetry.run_folder"));
   }
-  SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, NamesIn(path));
+  SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));
   SHALE_RETURN_IF_ERROR(CheckContents(path, std::move(names), existing));
   // A temporary that is gone again at once: better to learn now that nothing can be written than after the first steps.
   SHALE_RETURN_IF_ERROR(DurableFile::Create(JoinPath(path, kMetrics)).status());

@@ -1,0 +1,185 @@
+#include "engine/checkpoint/manifest.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/checkpoint/framing.h"
+#include "engine/io/crc32c.h"
+#include "engine/io/utf8.h"
+#include "kernels/check.h"
+#include "proto/checkpoint.pb.h"
+
+namespace shale {
+namespace {
+
+constexpr char kMagic[] = "SHALEMAN";
+constexpr uint32_t kVersion = 1;
+constexpr int kMaxDimensions = 64;
+
+template <class... Args>
+absl::Status Refuse(const Args&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(what...));
+}
+
+absl::Status CheckParameter(const SavedParameter& parameter) {
+  if (parameter.name.empty() || !IsUtf8(parameter.name)) return Refuse("a parameter has no name in UTF-8");
+  if (parameter.shape.size() > kMaxDimensions) {
+    return Refuse("parameter ", parameter.name, " has ", parameter.shape.size(), " dimensions");
+  }
+  // Bytes of the widest part must be countable too.
+  int64_t room = std::numeric_limits<int64_t>::max() / 8;
+  for (int64_t dimension : parameter.shape) {
+    if (dimension < 1 || dimension > room) {
+      return Refuse("parameter ", parameter.name, " has a dimension of ", dimension, ", or too many elements");
+    }
+    room /= dimension;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
+  if (const std::string expected = ShardFileName(rank, ranks); file.name != expected) {
+    return Refuse("file ", rank, " is named \"", file.name, "\"; expected ", expected);
+  }
+  if (file.size_bytes < 1) return Refuse(file.name, " has a size of ", file.size_bytes);
+  const int64_t chunks = (file.size_bytes - 1) / kCheckpointChunkBytes + 1;
+  if (static_cast<int64_t>(file.chunk_crcs.size()) != chunks) {
+    return Refuse(file.name, " has ", file.chunk_crcs.size(), " checksums; its ", file.size_bytes, " bytes have ",
+                  chunks, " chunks");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const Manifest& m) {
+  if (m.step < 0 || m.tokens < 0 || m.samples < 0 || m.update_count < 0 || m.update_count > m.step) {
+    return Refuse("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ", m.update_count,
+                  " do not go together");
+  }
+  if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
+    return Refuse("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");
+  }
+  if (m.ranks < 1 || m.ranks != static_cast<int64_t>(m.files.size())) {
+    return Refuse("it has ", m.files.size(), " files for ", m.ranks, " ranks");
+  }
+  if (m.parameters.empty()) return Refuse("it has no parameters");
+  absl::flat_hash_set<absl::string_view> names;
+  for (const SavedParameter& parameter : m.parameters) {
+    SHALE_RETURN_IF_ERROR(CheckParameter(parameter));
+    if (!names.insert(parameter.name).second) return Refuse("parameter ", parameter.name, " is in it twice");
+  }
+  for (int64_t rank = 0; rank < m.ranks; ++rank) SHALE_RETURN_IF_ERROR(CheckFile(m.files[rank], rank, m.ranks));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::string_view ToString(SavedPart part) {
+  switch (part) {
+    case SavedPart::kValue: return "value";
+    case SavedPart::kHigh: return "high bits";
+    case SavedPart::kLow: return "low bits";
+    case SavedPart::kFirstMoment: return "m";
+    case SavedPart::kSecondMoment: return "v";
+  }
+  return "?";
+}
+
+absl::string_view ToString(SavedValues values) { return values == SavedValues::kSplit ? "SPLIT" : "FP32"; }
+
+std::vector<SavedPart> PartsOf(SavedValues values) {
+  // The wide ones first: then every element lies at a multiple of its size.
+  if (values == SavedValues::kFloat32) {
+    return {SavedPart::kFirstMoment, SavedPart::kSecondMoment, SavedPart::kValue};
+  }
+  return {SavedPart::kFirstMoment, SavedPart::kSecondMoment, SavedPart::kHigh, SavedPart::kLow};
+}
+
+int64_t SavedParameter::elements() const {
+  int64_t elements = 1;
+  for (int64_t dimension : shape) elements *= dimension;
+  return elements;
+}
+
+uint32_t Manifest::job_crc() const { return Crc32c(job); }
+
+std::string ShardFileName(int64_t rank, int64_t ranks) { return absl::StrFormat("rank-%05d-of-%05d.shard", rank, ranks); }
+
+std::string SerializeManifest(const Manifest& manifest) {
+  proto::CheckpointManifest m;
+  m.set_step(manifest.step);
+  m.set_tokens(manifest.tokens);
+  m.set_samples(manifest.samples);
+  m.set_update_count(manifest.update_count);
+  m.set_seed(manifest.seed);
+  m.set_job(manifest.job);
+  m.set_job_crc32c(manifest.job_crc());
+  proto::DataRecord& data = *m.mutable_data();
+  data.set_samples_per_epoch(manifest.data.samples_per_epoch);
+  data.set_sequence_length(manifest.data.sequence_length);
+  data.set_shuffled(manifest.data.shuffled);
+  data.set_seed(manifest.data.seed);
+  data.set_tokenizer(manifest.data.tokenizer);
+  proto::LayoutRecord& layout = *m.mutable_layout();
+  layout.set_ranks(manifest.ranks);
+  layout.set_strategy(manifest.strategy);
+  layout.set_schedule(manifest.schedule);
+  layout.set_values(std::string(ToString(manifest.values)));
+  for (const SavedParameter& parameter : manifest.parameters) {
+    proto::ParameterRecord& record = *m.add_parameters();
+    record.set_name(parameter.name);
+    record.mutable_shape()->Assign(parameter.shape.begin(), parameter.shape.end());
+  }
+  for (const SavedFile& file : manifest.files) {
+    proto::FileRecord& record = *m.add_files();
+    record.set_name(file.name);
+    record.set_size(file.size_bytes);
+    record.mutable_chunk_crc32c()->Assign(file.chunk_crcs.begin(), file.chunk_crcs.end());
+  }
+  return Frame(kMagic, kVersion, m.SerializeAsString());
+}
+
+absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
+  SHALE_ASSIGN_OR_RETURN(const absl::string_view message, Unframe(kMagic, kVersion, bytes, kMaxManifestBytes));
+  if (message.size() + kFrameHeadBytes != bytes.size()) {
+    return Refuse(bytes.size() - message.size() - kFrameHeadBytes, " bytes follow its end");
+  }
+  proto::CheckpointManifest m;
+  if (!m.ParseFromArray(message.data(), static_cast<int>(message.size()))) return Refuse("its message is malformed");
+  if (!m.GetReflection()->GetUnknownFields(m).empty()) {
+    return Refuse("it has fields that this program does not know: it was written by a newer one");
+  }
+  Manifest manifest;
+  manifest.step = m.step();
+  manifest.tokens = m.tokens();
+  manifest.samples = m.samples();
+  manifest.update_count = m.update_count();
+  manifest.seed = m.seed();
+  manifest.job = m.job();
+  if (manifest.job_crc() != m.job_crc32c()) return Refuse("its job and the job's digest do not match");
+  manifest.data = {.samples_per_epoch = m.data().samples_per_epoch(),
+                   .sequence_length = m.data().sequence_length(),
+                   .shuffled = m.data().shuffled(),
+                   .seed = m.data().seed(),
+                   .tokenizer = m.data().tokenizer()};
+  manifest.ranks = m.layout().ranks();
+  manifest.strategy = m.layout().strategy();
+  manifest.schedule = m.layout().schedule();
+  if (m.layout().values() != ToString(SavedValues::kFloat32) && m.layout().values() != ToString(SavedValues::kSplit)) {
+    return Refuse("its values are saved as \"", m.layout().values(), "\"; known are FP32 and SPLIT");
+  }
+  manifest.values =
+      m.layout().values() == ToString(SavedValues::kSplit) ? SavedValues::kSplit : SavedValues::kFloat32;
+  for (const proto::ParameterRecord& record : m.parameters()) {
+    manifest.parameters.push_back({record.name(), {record.shape().begin(), record.shape().end()}});
+  }
+  for (const proto::FileRecord& record : m.files()) {
+    manifest.files.push_back({record.name(), record.size(), {record.chunk_crc32c().begin(), record.chunk_crc32c().end()}});
+  }
+  SHALE_RETURN_IF_ERROR(Check(manifest));
+  return manifest;
+}
+
+}  // namespace shale

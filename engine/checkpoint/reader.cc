@@ -1,0 +1,233 @@
+#include "engine/checkpoint/reader.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "engine/checkpoint/framing.h"
+#include "engine/io/crc32c.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// What a parser says of the contents of a file, with the file's path in front.
+absl::Status At(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+// Links are refused: a checkpoint is what lies in its folder.
+absl::Status CheckRegular(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return FileError(errno, "examine", path);
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+  return absl::OkStatus();
+}
+
+ElementRange Intersect(ElementRange a, ElementRange b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& folder) {
+  CheckpointReader reader;
+  reader.folder_ = folder;
+  const std::string path = JoinPath(folder, kManifestName);
+  SHALE_RETURN_IF_ERROR(CheckRegular(path));
+  SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxManifestBytes + kFrameHeadBytes));
+  absl::StatusOr<Manifest> manifest = ParseManifest(bytes);
+  if (!manifest.ok()) return At(path, manifest.status());
+  reader.manifest_ = *std::move(manifest);
+  for (size_t i = 0; i < reader.manifest_.parameters.size(); ++i) {
+    reader.parameter_index_[reader.manifest_.parameters[i].name] = static_cast<int>(i);
+  }
+  SHALE_RETURN_IF_ERROR(reader.OpenFiles());
+  SHALE_RETURN_IF_ERROR(reader.CheckCoverage());
+  return reader;
+}
+
+absl::StatusOr<InputFile> CheckpointReader::OpenShard(int64_t rank) const {
+  const SavedFile& file = manifest_.files[rank];
+  const std::string path = JoinPath(folder_, file.name);
+  SHALE_RETURN_IF_ERROR(CheckRegular(path));
+  SHALE_ASSIGN_OR_RETURN(InputFile opened, InputFile::Open(path));
+  if (opened.size() != file.size_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has ", opened.size(), " bytes; the manifest says ", file.size_bytes));
+  }
+  return opened;
+}
+
+absl::Status CheckpointReader::OpenFiles() {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(folder_));
+  absl::flat_hash_set<absl::string_view> known = {kManifestName};
+  for (const SavedFile& file : manifest_.files) known.insert(file.name);
+  for (const std::string& name : names) {
+    if (!known.contains(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(JoinPath(folder_, name), " is not in the manifest: it does not belong there"));
+    }
+  }
+  std::string head;
+  for (int64_t rank = 0; rank < manifest_.ranks; ++rank) {
+    SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenShard(rank));
+    head.resize(std::min<int64_t>(file.size(), kFrameHeadBytes));
+    SHALE_RETURN_IF_ERROR(file.ReadAt(0, head.data(), std::ssize(head)));
+    const absl::StatusOr<int64_t> bytes = ShardHeadBytes(head);
+    if (!bytes.ok()) return At(file.path(), bytes.status());
+    head.resize(std::min(file.size(), *bytes));
+    SHALE_RETURN_IF_ERROR(file.ReadAt(0, head.data(), std::ssize(head)));
+    absl::StatusOr<ShardHeader> header = ParseShardHeader(head, file.size());
+    if (!header.ok()) return At(file.path(), header.status());
+    if (header->rank != rank) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file.path(), " is the shard of rank ", header->rank, ": files were swapped"));
+    }
+    for (const ShardPiece& piece : header->pieces) {
+      const bool known = piece.parameter < static_cast<int64_t>(manifest_.parameters.size());
+      if (!known || piece.range.end > manifest_.parameters[piece.parameter].elements()) {
+        return absl::InvalidArgumentError(absl::StrCat(file.path(), " has elements up to ", piece.range.end,
+                                                       " of parameter ", piece.parameter,
+                                                       ", which the manifest does not have"));
+      }
+    }
+    shards_.push_back(*std::move(header));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::CheckCoverage() const {
+  const std::vector<SavedPart> parts = PartsOf(manifest_.values);
+  std::vector<std::vector<ElementRange>> ranges(manifest_.parameters.size() * parts.size());
+  for (const ShardHeader& shard : shards_) {
+    for (const ShardPiece& piece : shard.pieces) {
+      const auto part = std::find(parts.begin(), parts.end(), piece.part);
+      if (part == parts.end()) {
+        return absl::InvalidArgumentError(absl::StrCat(folder_, ": ", ShardFileName(shard.rank, manifest_.ranks),
+                                                       " has ", ToString(piece.part), ", and the manifest says ",
+                                                       ToString(manifest_.values)));
+      }
+      ranges[piece.parameter * parts.size() + (part - parts.begin())].push_back(piece.range);
+    }
+  }
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const SavedParameter& parameter = manifest_.parameters[i / parts.size()];
+    std::sort(ranges[i].begin(), ranges[i].end(), [](auto a, auto b) { return a.begin < b.begin; });
+    int64_t end = 0;
+    ranges[i].push_back({parameter.elements(), parameter.elements()});
+    for (const ElementRange& range : ranges[i]) {
+      if (range.begin != end) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            folder_, ": ", ToString(parts[i % parts.size()]), " of ", parameter.name,
+            range.begin > end ? " lacks" : " has twice", " elements ", std::min(range.begin, end), " to ",
+            std::max(range.begin, end)));
+      }
+      end = range.end;
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t CheckpointReader::size_bytes() const {
+  int64_t bytes = 0;
+  for (const SavedFile& file : manifest_.files) bytes += file.size_bytes;
+  return bytes;
+}
+
+int CheckpointReader::FindParameter(absl::string_view name) const {
+  const auto found = parameter_index_.find(name);
+  return found == parameter_index_.end() ? -1 : found->second;
+}
+
+namespace {
+
+absl::StatusOr<absl::string_view> ReadChunkOf(const InputFile& file, const SavedFile& saved, int64_t chunk,
+                                              absl::Span<char> out) {
+  const int64_t begin = chunk * kCheckpointChunkBytes;
+  const int64_t size = std::min(kCheckpointChunkBytes, saved.size_bytes - begin);
+  SHALE_CHECK(size > 0 && std::ssize(out) >= size);
+  SHALE_RETURN_IF_ERROR(file.ReadAt(begin, out.data(), size));
+  const absl::string_view bytes(out.data(), size);
+  if (const uint32_t crc = Crc32c(bytes); crc != saved.chunk_crcs[chunk]) {
+    return absl::DataLossError(absl::StrFormat(
+        "%s is damaged between bytes %d and %d: their checksum is %08x, the manifest says %08x", file.path(), begin,
+        begin + size, crc, saved.chunk_crcs[chunk]));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<absl::string_view> CheckpointReader::ReadChunk(int64_t rank, int64_t chunk, absl::Span<char> out) const {
+  SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenShard(rank));
+  return ReadChunkOf(file, manifest_.files[rank], chunk, out);
+}
+
+absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const ShardPiece&)> wanted,
+                                      absl::FunctionRef<absl::Status(const ShardPiece&, const char*)> sink,
+                                      absl::Span<char> staging) const {
+  for (const ShardHeader& shard : shards_) {
+    std::vector<ShardPiece> parts;  // What is wanted of this file, in the order of the bytes.
+    for (const ShardPiece& piece : shard.pieces) {
+      ShardPiece part = piece;
+      part.range = Intersect(wanted(piece), piece.range);
+      if (part.range.begin >= part.range.end) continue;
+      part.offset_bytes += (part.range.begin - piece.range.begin) * BytesPerElement(part.part);
+      parts.push_back(part);
+    }
+    if (parts.empty()) continue;
+    SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenShard(shard.rank));
+    int64_t held = -1;
+    absl::string_view bytes;
+    for (ShardPiece part : parts) {
+      // A piece may reach over several chunks; an element never does.
+      while (part.range.begin < part.range.end) {
+        const int64_t chunk = part.offset_bytes / kCheckpointChunkBytes;
+        if (chunk != held) {
+          SHALE_ASSIGN_OR_RETURN(bytes, ReadChunkOf(file, manifest_.files[shard.rank], chunk, staging));
+          held = chunk;
+        }
+        const int64_t at = part.offset_bytes - chunk * kCheckpointChunkBytes;
+        ShardPiece here = part;
+        here.range.end =
+            std::min(part.range.end, part.range.begin + (std::ssize(bytes) - at) / BytesPerElement(part.part));
+        SHALE_RETURN_IF_ERROR(sink(here, bytes.data() + at));
+        part.offset_bytes += here.size_bytes();
+        part.range.begin = here.range.end;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::Verify(absl::Span<char> staging) const {
+  constexpr size_t kNamed = 20;
+  std::vector<std::string> damaged;
+  size_t more = 0;
+  for (int64_t rank = 0; rank < manifest_.ranks; ++rank) {
+    SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenShard(rank));
+    for (int64_t chunk = 0; chunk < std::ssize(manifest_.files[rank].chunk_crcs); ++chunk) {
+      const absl::Status status = ReadChunkOf(file, manifest_.files[rank], chunk, staging).status();
+      if (status.ok()) continue;
+      if (!absl::IsDataLoss(status)) return status;
+      if (damaged.size() < kNamed) {
+        damaged.emplace_back(status.message());
+      } else {
+        ++more;
+      }
+    }
+  }
+  if (damaged.empty()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(absl::StrJoin(damaged, "\n"), more > 0 ? absl::StrCat("\nand ", more, " more") : ""));
+}
+
+}  // namespace shale

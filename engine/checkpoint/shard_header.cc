@@ -1,0 +1,91 @@
+#include "engine/checkpoint/shard_header.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/framing.h"
+#include "kernels/check.h"
+#include "proto/checkpoint.pb.h"
+
+namespace shale {
+namespace {
+
+constexpr char kMagic[] = "SHALESHD";
+constexpr uint32_t kVersion = 1;
+
+int64_t PaddedBytes(int64_t message_bytes) {
+  return (kFrameHeadBytes + message_bytes + kShardAlignment - 1) / kShardAlignment * kShardAlignment;
+}
+
+template <class... Args>
+absl::Status Refuse(const Args&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("its head ", what...));
+}
+
+}  // namespace
+
+std::string SerializeShardHeader(ShardHeader& header) {
+  proto::ShardHeader message;
+  message.set_rank(header.rank);
+  for (const ShardPiece& piece : header.pieces) {
+    proto::PieceRecord& record = *message.add_pieces();
+    record.set_parameter(piece.parameter);
+    record.set_part(static_cast<int32_t>(piece.part));
+    record.set_begin(piece.range.begin);
+    record.set_end(piece.range.end);
+  }
+  std::string head = Frame(kMagic, kVersion, message.SerializeAsString());
+  head.resize(PaddedBytes(static_cast<int64_t>(head.size()) - kFrameHeadBytes), '\0');
+  header.size_bytes = static_cast<int64_t>(head.size());
+  for (ShardPiece& piece : header.pieces) {
+    SHALE_CHECK(header.size_bytes % BytesPerElement(piece.part) == 0) << "a wide part behind a narrow one";
+    piece.offset_bytes = header.size_bytes;
+    header.size_bytes += piece.size_bytes();
+  }
+  return head;
+}
+
+absl::StatusOr<int64_t> ShardHeadBytes(absl::string_view bytes) {
+  SHALE_ASSIGN_OR_RETURN(const int64_t message, FramedBytes(kMagic, kVersion, bytes, kMaxShardHeaderBytes));
+  return PaddedBytes(message);
+}
+
+absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t file_bytes) {
+  SHALE_ASSIGN_OR_RETURN(const absl::string_view message, Unframe(kMagic, kVersion, head, kMaxShardHeaderBytes));
+  const int64_t padded = PaddedBytes(static_cast<int64_t>(message.size()));
+  if (static_cast<int64_t>(head.size()) < padded) return Refuse("is cut short");
+  const absl::string_view padding = head.substr(kFrameHeadBytes + message.size(), padded - kFrameHeadBytes - message.size());
+  if (!std::all_of(padding.begin(), padding.end(), [](char c) { return c == '\0'; })) {
+    return Refuse("is padded with something else than zeros");
+  }
+  proto::ShardHeader parsed;
+  if (!parsed.ParseFromArray(message.data(), static_cast<int>(message.size()))) return Refuse("is malformed");
+  if (!parsed.GetReflection()->GetUnknownFields(parsed).empty()) return Refuse("has unknown fields");
+  ShardHeader header;
+  header.rank = parsed.rank();
+  int64_t end = padded;
+  for (const proto::PieceRecord& record : parsed.pieces()) {
+    if (record.part() < static_cast<int>(SavedPart::kValue) || record.part() > static_cast<int>(SavedPart::kSecondMoment)) {
+      return Refuse("has a piece of part ", record.part(), ", which is unknown");
+    }
+    const auto part = static_cast<SavedPart>(record.part());
+    if (record.parameter() < 0 || record.begin() < 0 || record.begin() >= record.end()) {
+      return Refuse("has a piece with elements ", record.begin(), " to ", record.end(), " of parameter ",
+                    record.parameter());
+    }
+    const ShardPiece piece{record.parameter(), part, {record.begin(), record.end()}, end};
+    if (end % BytesPerElement(part) != 0 ||
+        record.end() - record.begin() > (file_bytes - end) / BytesPerElement(part)) {
+      return Refuse("has a piece of ", record.end() - record.begin(), " elements at byte ", end,
+                    ", which do not lie well in a file of ", file_bytes, " bytes");
+    }
+    end += piece.size_bytes();
+    header.pieces.push_back(piece);
+  }
+  if (end != file_bytes) return Refuse("accounts for ", end, " bytes of a file of ", file_bytes);
+  header.size_bytes = end;
+  return header;
+}
+
+}  // namespace shale

@@ -1,0 +1,161 @@
+#include "engine/checkpoint/store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/io/file.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr char kPrefix[] = "step-";
+// Endings of hidden names: being written, being removed, and the former checkpoint of a step that is being replaced.
+constexpr char kTemporary[] = ".tmp";
+constexpr char kTrash[] = ".trash";
+constexpr char kReplaced[] = ".replaced";
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
+
+}  // namespace
+
+std::string CheckpointFolderName(int64_t step) { return absl::StrFormat("%s%010d", kPrefix, step); }
+
+absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = ListFolder(folder);
+  if (absl::IsNotFound(names.status())) return std::vector<CheckpointPath>();
+  if (!names.ok()) return names.status();
+  std::vector<CheckpointPath> checkpoints;
+  for (const std::string& name : *names) {
+    absl::string_view digits = name;
+    int64_t step = 0;
+    if (!absl::ConsumePrefix(&digits, kPrefix) || !absl::SimpleAtoi(digits, &step) || step < 0) continue;
+    if (name == CheckpointFolderName(step)) checkpoints.push_back({step, JoinPath(folder, name)});
+  }
+  std::sort(checkpoints.begin(), checkpoints.end(),
+            [](const CheckpointPath& a, const CheckpointPath& b) { return a.step > b.step; });
+  return checkpoints;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(const std::string& folder,
+                                                                       const Options& options) {
+  SHALE_CHECK(options.keep_last >= 1 && options.keep_every >= 0);
+  SHALE_RETURN_IF_ERROR(MakeFolders(folder));
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return FileError(errno, "open folder", folder);
+  auto store = absl::WrapUnique(new CheckpointStore(folder, options, fd));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return FileError(errno, "lock folder", folder);
+    return absl::FailedPreconditionError(
+        absl::StrCat("another run saves its checkpoints in ", folder, ": wait for its end, or choose another folder"));
+  }
+  SHALE_RETURN_IF_ERROR(store->RemoveLeftovers());
+  return store;
+}
+
+CheckpointStore::~CheckpointStore() { close(lock_fd_); }
+
+std::string CheckpointStore::Hidden(absl::string_view name, absl::string_view what) const {
+  return JoinPath(folder_, absl::StrCat(".", name, what));
+}
+
+absl::Status CheckpointStore::RemoveLeftovers() {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(folder_));
+  for (const std::string& hidden : names) {
+    absl::string_view name = hidden;
+    if (!absl::ConsumePrefix(&name, ".") || !absl::StartsWith(name, kPrefix)) continue;
+    const std::string path = JoinPath(folder_, hidden);
+    if (absl::ConsumeSuffix(&name, kReplaced) && !Exists(JoinPath(folder_, name))) {
+      // The save that was to replace it never came to its end.
+      SHALE_RETURN_IF_ERROR(files().Rename(path, JoinPath(folder_, name)));
+    } else if (absl::EndsWith(hidden, kReplaced) || absl::EndsWith(hidden, kTemporary) ||
+               absl::EndsWith(hidden, kTrash)) {
+      SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(path, files()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> CheckpointStore::Save(
+    Manifest manifest, absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string&)> write) {
+  const std::string name = CheckpointFolderName(manifest.step);
+  const std::string temporary = Hidden(name, kTemporary);
+  absl::Status status = WriteTemporary(temporary, manifest, write);
+  if (status.ok()) status = Commit(temporary, manifest.step);
+  if (!status.ok()) {
+    // If that fails too, the next Open does it.
+    if (Exists(temporary)) RemoveFolderAndFiles(temporary, files()).IgnoreError();
+    return absl::Status(status.code(), absl::StrCat("no checkpoint of step ", manifest.step, ": ", status.message()));
+  }
+  // The checkpoint stands: one too many on the disk is no reason to say otherwise.
+  RemoveUnwanted().IgnoreError();
+  return JoinPath(folder_, name);
+}
+
+absl::Status CheckpointStore::WriteTemporary(
+    const std::string& temporary, Manifest& manifest,
+    absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string&)> write) {
+  // What an earlier save could not remove.
+  if (Exists(temporary)) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(temporary, files()));
+  SHALE_RETURN_IF_ERROR(files().MakeFolder(temporary));
+  SHALE_ASSIGN_OR_RETURN(manifest.files, write(temporary));
+  manifest.ranks = std::ssize(manifest.files);
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files().Create(JoinPath(temporary, kManifestName)));
+  SHALE_RETURN_IF_ERROR(file->WriteAt(0, SerializeManifest(manifest)));
+  SHALE_RETURN_IF_ERROR(file->Sync());
+  SHALE_RETURN_IF_ERROR(file->Close());
+  return files().SyncFolder(temporary);
+}
+
+absl::Status CheckpointStore::Commit(const std::string& temporary, int64_t step) {
+  const std::string name = CheckpointFolderName(step), path = JoinPath(folder_, name);
+  const std::string replaced = Hidden(name, kReplaced);
+  const bool replaces = Exists(path);
+  if (replaces) SHALE_RETURN_IF_ERROR(files().Rename(path, replaced));
+  if (absl::Status status = files().Rename(temporary, path); !status.ok()) {
+    if (replaces) files().Rename(replaced, path).IgnoreError();
+    return status;
+  }
+  SHALE_RETURN_IF_ERROR(files().SyncFolder(folder_));
+  if (replaces) RemoveFolderAndFiles(replaced, files()).IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::RemoveUnwanted() {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder_));
+  int64_t kept = 0;
+  for (const CheckpointPath& checkpoint : checkpoints) {
+    // One that is damaged counts for nothing, and stays for whoever wants to look into it.
+    if (!CheckpointReader::Open(checkpoint.path).ok()) continue;
+    const bool periodic = options_.keep_every > 0 && checkpoint.step % options_.keep_every == 0;
+    if (++kept > options_.keep_last && !periodic) {
+      SHALE_RETURN_IF_ERROR(Discard(CheckpointFolderName(checkpoint.step)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::Discard(const std::string& name) {
+  const std::string trash = Hidden(name, kTrash);
+  if (Exists(trash)) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(trash, files()));
+  SHALE_RETURN_IF_ERROR(files().Rename(JoinPath(folder_, name), trash));
+  return RemoveFolderAndFiles(trash, files());
+}
+
+}  // namespace shale

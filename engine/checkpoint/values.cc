@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/reader.h"
+#include "kernels/check.h"
+#include "kernels/dtype.h"
+
+namespace shale {
+namespace {
+
+constexpr int kCachedChunks = 4;
+
+}  // namespace
+
+CheckpointValues::CheckpointValues(const CheckpointReader& reader)
+    : reader_(reader),
+      first_(reader.manifest().parameters.size()),
+      second_(first_.size()),
+      cache_(kCachedChunks) {
+  for (const ShardHeader& shard : reader.shards()) {
+    for (const ShardPiece& piece : shard.pieces) {
+      const bool first = piece.part == SavedPart::kValue || piece.part == SavedPart::kHigh;
+      if (!first && piece.part != SavedPart::kLow) continue;
+      (first ? first_ : second_)[piece.parameter].push_back({piece.range, shard.rank, piece.offset_bytes});
+    }
+  }
+  for (auto* places : {&first_, &second_}) {
+    for (std::vector<Place>& of_parameter : *places) {
+      std::sort(of_parameter.begin(), of_parameter.end(),
+                [](const Place& a, const Place& b) { return a.range.begin < b.range.begin; });
+    }
+  }
+}
+
+absl::StatusOr<const char*> CheckpointValues::Fetch(int64_t rank, int64_t index) {
+  Chunk* oldest = &cache_[0];
+  for (Chunk& chunk : cache_) {
+    if (chunk.rank == rank && chunk.index == index) {
+      chunk.used = ++clock_;
+      return chunk.bytes.get();
+    }
+    if (chunk.used < oldest->used) oldest = &chunk;
+  }
+  if (oldest->bytes == nullptr) oldest->bytes = std::make_unique<char[]>(kCheckpointChunkBytes);
+  oldest->rank = -1;
+  SHALE_RETURN_IF_ERROR(
+      reader_.ReadChunk(rank, index, absl::MakeSpan(oldest->bytes.get(), kCheckpointChunkBytes)).status());
+  oldest->rank = rank;
+  oldest->index = index;
+  oldest->used = ++clock_;
+  return oldest->bytes.get();
+}
+
+absl::Status CheckpointValues::ReadPart(const std::vector<Place>& places, int64_t begin, int64_t elements,
+                                        int64_t element_bytes,
+                                        absl::FunctionRef<void(int64_t, const char*, int64_t)> sink) {
+  const int64_t end = begin + elements;
+  auto place = std::partition_point(places.begin(), places.end(), [&](const Place& p) { return p.range.end <= begin; });
+  for (int64_t at = begin; at < end;) {
+    SHALE_CHECK(place != places.end() && place->range.begin <= at);  // The reader checked that nothing is missing.
+    const int64_t offset = place->offset_bytes + (at - place->range.begin) * element_bytes;
+    const int64_t chunk = offset / kCheckpointChunkBytes, in_chunk = offset % kCheckpointChunkBytes;
+    SHALE_ASSIGN_OR_RETURN(const char* bytes, Fetch(place->rank, chunk));
+    const int64_t count =
+        std::min({end - at, place->range.end - at, (kCheckpointChunkBytes - in_chunk) / element_bytes});
+    sink(at - begin, bytes + in_chunk, count);
+    at += count;
+    if (at == place->range.end) ++place;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointValues::Read(absl::string_view parameter, int64_t begin, absl::Span<float> out) {
+  const int index = reader_.FindParameter(parameter);
+  if (index < 0) {
+    return absl::NotFoundError(absl::StrCat(reader_.folder(), " has no parameter ", parameter));
+  }
+  const int64_t elements = reader_.manifest().parameters[index].elements(), size = std::ssize(out);
+  if (begin < 0 || size > elements || begin > elements - size) {
+    return absl::OutOfRangeError(absl::StrCat("parameter ", parameter, " has ", elements, " elements; asked for ", size,
+                                              " from number ", begin));
+  }
+  if (reader_.manifest().values == SavedValues::kFloat32) {
+    return ReadPart(first_[index], begin, size, 4, [&](int64_t at, const char* bytes, int64_t count) {
+      std::memcpy(out.data() + at, bytes, count * 4);
+    });
+  }
+  SHALE_RETURN_IF_ERROR(ReadPart(first_[index], begin, size, 2, [&](int64_t at, const char* bytes, int64_t count) {
+    const auto* high = reinterpret_cast<const BFloat16*>(bytes);
+    for (int64_t i = 0; i < count; ++i) out[at + i] = ToFloat(high[i]);
+  }));
+  return ReadPart(second_[index], begin, size, 2, [&](int64_t at, const char* bytes, int64_t count) {
+    const auto* low = reinterpret_cast<const int16_t*>(bytes);
+    for (int64_t i = 0; i < count; ++i) {
+      // What was written above has the weight's bits in its upper half.
+      const auto weight = static_cast<uint16_t>(std::bit_cast<uint32_t>(out[at + i]) >> 16);
+      out[at + i] = JoinMaster(BFloat16{weight}, low[i]);
+    }
+  });
+}
+
+}  // namespace shale

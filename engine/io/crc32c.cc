@@ -1,0 +1,22 @@
+#include "engine/io/crc32c.h"
+
+#include <isa-l/crc.h>
+
+#include <algorithm>
+
+namespace shale {
+
+uint32_t Crc32c(absl::string_view bytes, uint32_t before) {
+  constexpr size_t kMaxBytes = 1 << 30;  // ISA-L counts in int.
+  uint32_t crc = ~before;
+  while (!bytes.empty()) {
+    const absl::string_view part = bytes.substr(0, kMaxBytes);
+    // ISA-L wants a pointer to what may change, and changes nothing.
+    crc = crc32_iscsi(reinterpret_cast<unsigned char*>(const_cast<char*>(part.data())), static_cast<int>(part.size()),
+                      crc);
+    bytes.remove_prefix(part.size());
+  }
+  return ~crc;
+}
+
+}  // namespace shale
