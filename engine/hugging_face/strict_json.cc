@@ -1,0 +1,75 @@
+#include "engine/hugging_face/strict_json.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/io/json_lines.h"
+
+namespace shale {
+namespace {
+
+std::string Shown(absl::string_view text) {
+  constexpr size_t kMaxShown = 80;
+  return text.size() <= kMaxShown ? std::string(text) : absl::StrCat(text.substr(0, kMaxShown), "...");
+}
+
+// Walks the text without building anything, up to the first thing that is refused.
+class Checker : public nlohmann::json_sax<Json> {
+ public:
+  const std::string& error() const { return error_; }
+
+  bool null() override { return Value(); }
+  bool boolean(bool) override { return Value(); }
+  bool number_integer(number_integer_t) override { return Value(); }
+  bool number_unsigned(number_unsigned_t) override { return Value(); }
+  bool number_float(number_float_t, const string_t&) override { return Value(); }
+  bool string(string_t&) override { return Value(); }
+  bool binary(binary_t&) override { return Value(); }
+  bool start_object(std::size_t) override { return Open(); }
+  bool start_array(std::size_t) override { return Value() && Open(); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& name) override {
+    return names_.back().insert(name).second || Fail(absl::StrCat(JsonQuote(Shown(name)), " occurs twice"));
+  }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    return Fail(absl::StrCat("it is not JSON at its byte ", position));
+  }
+
+ private:
+  bool Fail(std::string what) {
+    error_ = std::move(what);
+    return false;
+  }
+  bool Value() { return !names_.empty() || Fail("it is not an object between { and }"); }
+  bool Open() {
+    names_.emplace_back();
+    return names_.size() <= kMaxJsonDepth || Fail(absl::StrCat("it nests deeper than ", kMaxJsonDepth, " levels"));
+  }
+  bool Close() {
+    names_.pop_back();
+    return true;
+  }
+
+  std::vector<absl::flat_hash_set<std::string>> names_;  // Of each open object, outermost first; arrays have none.
+  std::string error_;
+};
+
+}  // namespace
+
+absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
+  Checker checker;
+  if (!Json::sax_parse(text.begin(), text.end(), &checker)) return absl::InvalidArgumentError(checker.error());
+  return Json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
+}
+
+std::string ShownJson(const Json& value) {
+  // Without the handler for what is not UTF-8, dump may throw.
+  return Shown(value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace));
+}
+
+}  // namespace shale

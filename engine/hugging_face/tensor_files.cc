@@ -1,0 +1,84 @@
+#include "engine/hugging_face/tensor_files.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/hugging_face/folder_path.h"
+#include "engine/hugging_face/index.h"
+#include "engine/io/file.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr absl::string_view kSingleFile = "model.safetensors";
+constexpr absl::string_view kIndexFile = "model.safetensors.index.json";
+
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenFile(const std::string& folder, absl::string_view name) {
+  SHALE_ASSIGN_OR_RETURN(const std::string path, ResolveInFolder(folder, name));
+  SHALE_ASSIGN_OR_RETURN(SafetensorsReader reader, SafetensorsReader::Open(path));
+  return std::make_unique<SafetensorsReader>(std::move(reader));
+}
+
+absl::StatusOr<SafetensorsIndex> ReadIndex(const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(const std::string path, ResolveInFolder(folder, kIndexFile));
+  SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxSafetensorsIndexBytes));
+  absl::StatusOr<SafetensorsIndex> index = ParseSafetensorsIndex(text);
+  if (index.ok()) return index;
+  return absl::InvalidArgumentError(absl::StrCat(JoinPath(folder, kIndexFile), ": ", index.status().message()));
+}
+
+}  // namespace
+
+std::string HfProblems::ToString(absl::string_view what) const {
+  constexpr size_t kMaxShown = 20;
+  std::string text = absl::StrCat(what, ":");
+  for (size_t i = 0; i < std::min(problems_.size(), kMaxShown); ++i) absl::StrAppend(&text, "\n  ", problems_[i]);
+  if (problems_.size() > kMaxShown) absl::StrAppend(&text, "\n  and ", problems_.size() - kMaxShown, " more");
+  return text;
+}
+
+absl::StatusOr<TensorFiles> OpenTensorFiles(const std::string& folder, HfProblems* problems) {
+  TensorFiles result;
+  absl::StatusOr<std::unique_ptr<SafetensorsReader>> single = OpenFile(folder, kSingleFile);
+  if (single.ok()) {
+    result.files.push_back(*std::move(single));
+    for (const SafetensorsTensor& tensor : result.files[0]->tensors()) {
+      result.tensors[tensor.name] = {result.files[0].get(), &tensor};
+    }
+    return result;
+  }
+  if (!absl::IsNotFound(single.status())) return single.status();
+
+  absl::StatusOr<SafetensorsIndex> index = ReadIndex(folder);
+  if (absl::IsNotFound(index.status())) {
+    return absl::NotFoundError(
+        absl::StrCat(folder, " has neither ", kSingleFile, " nor ", kIndexFile, "; weights must be safetensors"));
+  }
+  SHALE_RETURN_IF_ERROR(index.status());
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : index->files) names.insert(file);
+  for (const std::string& name : names) {
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> reader, OpenFile(folder, name));
+    for (const SafetensorsTensor& tensor : reader->tensors()) {
+      const auto promised = index->files.find(tensor.name);
+      if (promised == index->files.end()) {
+        problems->Add(absl::StrCat(tensor.name, ": lies in ", name, ", but the index does not name it"));
+      } else if (promised->second != name) {
+        problems->Add(absl::StrCat(tensor.name, ": lies in ", name, ", but the index says ", promised->second));
+      } else {
+        result.tensors[tensor.name] = {reader.get(), &tensor};
+      }
+    }
+    result.files.push_back(std::move(reader));
+  }
+  for (const auto& [tensor, file] : index->files) {
+    if (result.tensors.contains(tensor)) continue;
+    problems->Add(absl::StrCat(tensor, ": the index places it in ", file, ", which does not have it"));
+  }
+  return result;
+}
+
+}  // namespace shale

@@ -1,0 +1,218 @@
+#include "engine/hugging_face/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "engine/hugging_face/layout.h"
+#include "engine/hugging_face/tensor_files.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr int64_t kStagingFloats = int64_t{1} << 19;  // 2 MiB; comparing takes two.
+
+std::string ShapeText(absl::Span<const int64_t> shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+
+// True if two tensors of equal shape hold the same values to the bit, once they are floats.
+absl::StatusOr<bool> HaveEqualValues(const StoredTensor& a, const StoredTensor& b) {
+  const int64_t elements = a.tensor->elements();
+  std::vector<float> left(std::min(elements, kStagingFloats)), right(left.size());
+  for (int64_t at = 0; at < elements; at += kStagingFloats) {
+    const size_t count = std::min(kStagingFloats, elements - at);
+    SHALE_RETURN_IF_ERROR(a.Read(at, absl::MakeSpan(left).subspan(0, count)));
+    SHALE_RETURN_IF_ERROR(b.Read(at, absl::MakeSpan(right).subspan(0, count)));
+    if (std::memcmp(left.data(), right.data(), count * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+// Pairs what the model needs with what the files have.
+class Matcher {
+ public:
+  Matcher(const HfLayout& layout, const TensorFiles& files, HfProblems* problems)
+      : layout_(layout), problems_(*problems) {
+    for (const auto& [name, stored] : files.tensors) {
+      absl::string_view bare = name;
+      absl::ConsumePrefix(&bare, layout.prefix);
+      const auto [at, is_new] = stored_.try_emplace(std::string(bare), Stored{name, stored});
+      if (!is_new) problems_.Add(absl::StrCat(name, ": stored twice, also as ", at->second.name));
+    }
+  }
+
+  // The tensors in the layout's order. Not to be used if there were problems.
+  absl::StatusOr<std::vector<StoredTensor>> Match(bool tied) {
+    std::optional<Stored> repeat;
+    if (tied) repeat = Take(HfLayout::kHeadName);
+    if (repeat.has_value() && !stored_.contains(layout_.embedding_name)) {
+      stored_.emplace(layout_.embedding_name, *std::exchange(repeat, std::nullopt));
+    }
+    std::vector<StoredTensor> tensors;
+    for (const HfTensor& wanted : layout_.tensors) {
+      const std::optional<Stored> found = Take(wanted.name);
+      if (!found.has_value()) {
+        problems_.Add(absl::StrCat(layout_.FullName(wanted), ": missing, wanted ", ShapeText(wanted.shape)));
+      } else {
+        CheckTensor(*found, wanted.shape);
+      }
+      tensors.push_back(found.has_value() ? found->stored : StoredTensor());
+    }
+    const StoredTensor& embedding = tensors[0];
+    if (repeat.has_value() && embedding.tensor != nullptr && CheckTensor(*repeat, layout_.tensors[0].shape) &&
+        problems_.empty()) {
+      SHALE_ASSIGN_OR_RETURN(const bool equal, HaveEqualValues(embedding, repeat->stored));
+      if (!equal) {
+        problems_.Add(absl::StrCat(repeat->name, ": differs from ", embedding.tensor->name,
+                                   ", though tie_word_embeddings says that they are one; set it to false"));
+      }
+    }
+    for (const auto& [bare, stored] : stored_) {
+      if (!IsKnownHfBuffer(bare)) {
+        problems_.Add(absl::StrCat(stored.name, ": the model has no such tensor; found ",
+                                   ShapeText(stored.stored.tensor->shape)));
+      }
+    }
+    return tensors;
+  }
+
+ private:
+  struct Stored {
+    std::string name;  // In the file.
+    StoredTensor stored;
+  };
+
+  std::optional<Stored> Take(const std::string& bare) {
+    const auto found = stored_.find(bare);
+    if (found == stored_.end()) return std::nullopt;
+    const Stored stored = found->second;
+    stored_.erase(found);
+    return stored;
+  }
+
+  bool CheckTensor(const Stored& found, const std::vector<int64_t>& shape) {
+    const SafetensorsTensor& tensor = *found.stored.tensor;
+    if (tensor.shape != shape) {
+      problems_.Add(absl::StrCat(found.name, ": found ", ShapeText(tensor.shape), ", wanted ", ShapeText(shape)));
+      return false;
+    }
+    if (tensor.dtype != SafetensorsDType::kF32 && tensor.dtype != SafetensorsDType::kF16 &&
+        tensor.dtype != SafetensorsDType::kBF16) {
+      problems_.Add(absl::StrCat(found.name, ": found dtype ", ToString(tensor.dtype), ", wanted F32, F16 or BF16"));
+      return false;
+    }
+    return true;
+  }
+
+  const HfLayout& layout_;
+  HfProblems& problems_;
+  std::map<std::string, Stored> stored_;  // What is not paired yet, by name without prefix.
+};
+
+// Elements [begin, end) of a parameter that lies transposed, [columns, all rows]: rectangle by rectangle, a column's run
+// after the other.
+absl::Status ReadTransposed(const StoredTensor& stored, int64_t columns, int64_t begin, absl::Span<float> values) {
+  if (values.empty()) return absl::OkStatus();
+  const int64_t all_rows = stored.tensor->shape[1], end = begin + static_cast<int64_t>(values.size());
+  const int64_t first_row = begin / columns, last_row = (end - 1) / columns;
+  std::vector<float> staging(std::min(kStagingFloats, static_cast<int64_t>(values.size()) + 2 * columns));
+  // Enough columns side by side that what is written is whole cache lines.
+  constexpr int64_t kColumns = 16;
+  const int64_t max_rows = static_cast<int64_t>(staging.size()) / kColumns;
+  const int64_t tile_rows = std::max<int64_t>(1, max_rows);
+  for (int64_t row = first_row; row <= last_row; row += tile_rows) {
+    const int64_t row_end = std::min(row + tile_rows, last_row + 1);
+    const int64_t tile_columns = std::min(columns, static_cast<int64_t>(staging.size()) / (row_end - row));
+    for (int64_t column = 0; column < columns; column += tile_columns) {
+      const int64_t column_end = std::min(column + tile_columns, columns);
+      // Only the first and the last row may be wanted in part.
+      const auto first_of = [&](int64_t c) { return row * columns + c >= begin ? row : row + 1; };
+      const auto end_of = [&](int64_t c) { return (row_end - 1) * columns + c < end ? row_end : row_end - 1; };
+      for (int64_t c = column; c < column_end; ++c) {
+        const int64_t from = first_of(c), count = end_of(c) - from;
+        if (count <= 0) continue;
+        float* run = staging.data() + (c - column) * (row_end - row) + (from - row);
+        SHALE_RETURN_IF_ERROR(stored.Read(c * all_rows + from, absl::MakeSpan(run, count)));
+      }
+      for (int64_t r = row; r < row_end; ++r) {
+        for (int64_t c = column; c < column_end; ++c) {
+          if (r < first_of(c) || r >= end_of(c)) continue;
+          values[r * columns + c - begin] = staging[(c - column) * (row_end - row) + (r - row)];
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+struct HfWeights::State {
+  HfLayout layout;
+  std::vector<HfParameterShape> parameters;
+  TensorFiles files;
+  std::vector<StoredTensor> tensors;  // By number in the layout.
+};
+
+HfWeights::HfWeights(std::unique_ptr<State> state) : state_(std::move(state)) {}
+HfWeights::HfWeights(HfWeights&&) noexcept = default;
+HfWeights& HfWeights::operator=(HfWeights&&) noexcept = default;
+HfWeights::~HfWeights() = default;
+
+absl::StatusOr<std::vector<HfParameterShape>> HfParameterShapes(const DecoderConfig& config) {
+  SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfLayout(config));
+  std::vector<HfParameterShape> shapes;
+  for (const HfParameter& parameter : layout.parameters) shapes.push_back({parameter.name, parameter.shape});
+  return shapes;
+}
+
+absl::StatusOr<HfWeights> HfWeights::Open(const std::string& folder, const DecoderConfig& config) {
+  auto state = std::make_unique<State>();
+  SHALE_ASSIGN_OR_RETURN(state->layout, MakeHfLayout(config));
+  SHALE_ASSIGN_OR_RETURN(state->parameters, HfParameterShapes(config));
+  HfProblems problems;
+  SHALE_ASSIGN_OR_RETURN(state->files, OpenTensorFiles(folder, &problems));
+  Matcher matcher(state->layout, state->files, &problems);
+  SHALE_ASSIGN_OR_RETURN(state->tensors, matcher.Match(config.tied_head));
+  if (!problems.empty()) {
+    return absl::InvalidArgumentError(
+        problems.ToString(absl::StrCat(folder, " does not hold the weights that its config.json describes")));
+  }
+  return HfWeights(std::move(state));
+}
+
+const std::vector<HfParameterShape>& HfWeights::parameters() const { return state_->parameters; }
+
+absl::Status HfWeights::Read(absl::string_view name, int64_t begin, absl::Span<float> values) const {
+  const auto found = state_->layout.parameter_index.find(name);
+  if (found == state_->layout.parameter_index.end()) {
+    return absl::NotFoundError(absl::StrCat("the model has no parameter ", name));
+  }
+  const HfParameter& parameter = state_->layout.parameters[found->second];
+  const int64_t size = values.size(), columns = parameter.columns();
+  if (begin < 0 || size > parameter.elements() || begin > parameter.elements() - size) {
+    return absl::OutOfRangeError(absl::StrCat("parameter ", name, " has ", parameter.elements(), " elements; asked for ",
+                                              size, " from number ", begin));
+  }
+  for (const HfPiece& piece : parameter.pieces) {
+    const int64_t from = std::max(begin, piece.row * columns);
+    const int64_t to = std::min(begin + size, (piece.row + piece.rows) * columns);
+    if (from >= to) continue;
+    const absl::Span<float> out = values.subspan(from - begin, to - from);
+    const StoredTensor& stored = state_->tensors[piece.tensor];
+    const int64_t at = from + (piece.tensor_row - piece.row) * columns;  // In the tensor, were it not transposed.
+    if (state_->layout.tensors[piece.tensor].transposed) {
+      SHALE_RETURN_IF_ERROR(ReadTransposed(stored, columns, at, out));
+    } else {
+      SHALE_RETURN_IF_ERROR(stored.Read(at, out));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shale
