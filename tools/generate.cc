@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
   shale::WaitPassively(argv);
   shale::Flags flags;
   shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
-  line.Text("run", "FOLDER", "The run folder, with job.textproto and model.safetensors.", &flags.run).Required();
+  line.Text("run", "FOLDER", "The run folder, of whose checkpoints the newest is read.", &flags.run).Required();
   line.Text("prompt", "TEXT", "What to continue; empty: a new line.", &flags.prompt);
   line.Text("prompt_tokens", "N,N,...", "What to continue, as tokens: for models of token files, which print tokens.",
             &flags.prompt_tokens);

@@ -29,7 +29,11 @@ namespace {
 
 constexpr char kFooter[] =
     "The run folder (telemetry.run_folder, by default runs/<name>) gets job.textproto, plan.txt, metrics.jsonl and\n"
-    "model.safetensors. Ctrl-C ends the run at the next step boundary and saves the weights; a second one ends at once.\n"
+    "checkpoints. Ctrl-C ends the run at the next step boundary with a checkpoint; a second one ends at once.\n"
+    "\n"
+    "--resume=latest goes on from the newest checkpoint in the run folder that is whole, --resume=auto does so if there\n"
+    "is one and else begins anew (for jobs that are started again whenever they end), --resume=FOLDER goes on from that\n"
+    "checkpoint. The job may have changed in anything but model, tokenizer, sequence length and order of the data.\n"
     "\n"
     "Exit codes: 0 trained to the end; 1 the run failed; 2 wrong command line, job or data, nothing was started;\n"
     "130 or 143 ended by SIGINT or SIGTERM.";
@@ -68,15 +72,48 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-int Train(const std::string& job_path, const std::vector<std::string>& overrides, bool overwrite, bool dump_program) {
-  const absl::StatusOr<Job> job = LoadJob(job_path, overrides);
+void PrintResumed(const Resumed& resumed) {
+  for (const std::string& reason : resumed.passed_over) Print(absl::StrCat("passed over: ", reason));
+  if (resumed.path.empty()) return;
+  Print(absl::StrCat("going on from ", resumed.path, " after step ", resumed.manifest.step));
+}
+
+ResumeOptions ParseResume(const std::string& resume) {
+  if (resume.empty()) return {};
+  if (resume == "latest") return {.from = ResumeFrom::kLatest};
+  if (resume == "auto") return {.from = ResumeFrom::kLatestOrStart};
+  return {.from = ResumeFrom::kPath, .path = resume};
+}
+
+RunFolder::Existing ExistingFor(ResumeFrom from, bool overwrite) {
+  if (overwrite) return RunFolder::Existing::kReplace;
+  return from == ResumeFrom::kNothing ? RunFolder::Existing::kRefuse : RunFolder::Existing::kContinue;
+}
+
+struct Flags {
+  std::string job;
+  std::vector<std::string> overrides;
+  std::string resume;
+  bool overwrite = false;
+  bool dump_program = false;
+};
+
+int Train(const Flags& flags) {
+  const ResumeOptions resume = ParseResume(flags.resume);
+  if (flags.overwrite && resume.from != ResumeFrom::kNothing) {
+    return Fail(absl::InvalidArgumentError("--overwrite and --resume exclude each other: one begins anew, the other "
+                                           "goes on"), kExitUsage);
+  }
+  const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
   // Before anything that takes time: a folder that cannot be used is known at once.
-  const auto existing = overwrite ? RunFolder::Existing::kReplace : RunFolder::Existing::kRefuse;
-  absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Claim(job->telemetry.run_folder, existing);
+  absl::StatusOr<std::unique_ptr<RunFolder>> folder =
+      RunFolder::Claim(job->telemetry.run_folder, ExistingFor(resume.from, flags.overwrite));
   if (!folder.ok()) return Fail(folder.status(), kExitUsage);
 
   TrainerOptions options;
+  options.checkpoint_folder = (*folder)->checkpoints_path();
+  options.resume = resume;
   options.peak_flops = job->telemetry.peak_flops;
   if (options.peak_flops == 0) {
     const DType dtype = job->precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
@@ -92,11 +129,14 @@ int Train(const std::string& job_path, const std::vector<std::string>& overrides
       absl::StrCat(PlanText((*trainer)->job(), plan), "\noutside the arenas  ", FormatBytes((*trainer)->overhead_bytes()),
                    " of this process, as measured: code, libraries, data buffers\n");
   Print(plan_text);
-  if (dump_program) Print(DumpProgram(plan.train.step.program));
+  if (flags.dump_program) Print(DumpProgram(plan.train.step.program));
 
-  // From here on a stop goes through the trainer, so that a folder with a job in it also gets weights.
+  PrintResumed((*trainer)->resumed());
+
+  // From here on a stop goes through the trainer, so that a folder with a job in it also gets a checkpoint.
   g_trainer = trainer->get();
-  absl::Status status = (*folder)->Begin(ResolvedJobText((*trainer)->job()), plan_text);
+  absl::Status status =
+      (*folder)->Begin(ResolvedJobText((*trainer)->job()), plan_text, (*trainer)->resumed().manifest.step);
   if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
   g_trainer = nullptr;
   if (!status.ok()) return Fail(status, kExitFailed);
@@ -114,16 +154,15 @@ int Train(const std::string& job_path, const std::vector<std::string>& overrides
 
 int main(int argc, char** argv) {
   shale::WaitPassively(argv);
-  std::string job;
-  std::vector<std::string> overrides;
-  bool overwrite = false, dump_program = false;
+  shale::Flags flags;
   shale::CommandLine line("train", "Trains the model that a job describes, and keeps the result in the job's run folder.");
-  line.Text("job", "FILE", "The job spec, text or binary (proto/job.proto).", &job).Required();
-  line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.", &overrides);
-  line.Switch("overwrite", "Replace the run that lies in the run folder.", &overwrite);
-  line.Switch("dump_program", "Print the program of a step, instruction by instruction.", &dump_program);
+  line.Text("job", "FILE", "The job spec, text or binary (proto/job.proto).", &flags.job).Required();
+  line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.", &flags.overrides);
+  line.Switch("overwrite", "Replace the run that lies in the run folder.", &flags.overwrite);
+  line.Text("resume", "latest|auto|FOLDER", "Go on from a checkpoint; see below.", &flags.resume);
+  line.Switch("dump_program", "Print the program of a step, instruction by instruction.", &flags.dump_program);
   line.Footer(shale::kFooter);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   shale::CatchSignals();
-  return shale::Train(job, overrides, overwrite, dump_program);
+  return shale::Train(flags);
 }

@@ -99,7 +99,8 @@ class SafetensorsWriter {
 
   // Appends to the bytes of one tensor. NotFound for an unknown name, OutOfRange for more bytes than it has.
   absl::Status Append(absl::string_view name, absl::string_view bytes);
-  // The same for elements: written as F32, or rounded to nearest even as BF16. InvalidArgument for another dtype.
+  // The same for elements: written as F32, or rounded to nearest even as BF16 or F16. InvalidArgument for another dtype,
+  // OutOfRange for a finite element that F16 cannot hold.
   absl::Status AppendFloat32(absl::string_view name, absl::Span<const float> values);
 
   // Makes the file appear. FailedPrecondition, with names, if a tensor is not complete.

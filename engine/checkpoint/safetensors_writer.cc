@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -13,6 +15,21 @@
 
 namespace shale {
 namespace {
+
+constexpr float kHalfOverflow = 65520;  // From here on up, rounding gives infinity.
+
+// IEEE half precision, to nearest, ties to even; a NaN stays a (quiet) NaN.
+uint16_t RoundToHalf(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const float magnitude = std::fabs(x);
+  if (std::isnan(x)) return sign | 0x7E00 | (bits >> 13 & 0x3FF);
+  if (magnitude >= kHalfOverflow) return sign | 0x7C00;
+  // Below the normal numbers halves are 2^-24 apart; adding 1/2, whose floats are so too, rounds to a multiple of that.
+  if (magnitude < 0x1p-14f) return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(magnitude + 0.5f) - 0x3F000000);
+  const uint32_t normal = std::bit_cast<uint32_t>(magnitude) - (uint32_t{112} << 23);  // Exponent bias 127 to 15.
+  return sign | static_cast<uint16_t>((normal + 0xFFF + (normal >> 13 & 1)) >> 13);
+}
 
 absl::StatusOr<SafetensorsHeader> LayOut(absl::Span<const SafetensorsWriter::Entry> entries,
                                          const SafetensorsMetadata& metadata) {
@@ -101,17 +118,24 @@ absl::Status SafetensorsWriter::AppendFloat32(absl::string_view name, absl::Span
   if (tensor->place.dtype == SafetensorsDType::kF32) {
     return Append(name, absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
   }
-  if (tensor->place.dtype != SafetensorsDType::kBF16) {
+  const bool half = tensor->place.dtype == SafetensorsDType::kF16;
+  if (!half && tensor->place.dtype != SafetensorsDType::kBF16) {
     return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is of dtype ", ToString(tensor->place.dtype),
-                                                   "; floats are written as F32 or BF16"));
+                                                   "; floats are written as F32, F16 or BF16"));
   }
   constexpr size_t kChunk = 4096;
-  BFloat16 buffer[kChunk];
+  uint16_t buffer[kChunk];
   while (!values.empty()) {
     const absl::Span<const float> chunk = values.subspan(0, kChunk);
-    std::transform(chunk.begin(), chunk.end(), buffer, RoundToBFloat16);
+    for (size_t i = 0; i < chunk.size(); ++i) {
+      if (half && std::isfinite(chunk[i]) && std::fabs(chunk[i]) >= kHalfOverflow) {
+        return absl::OutOfRangeError(
+            absl::StrCat("tensor ", name, " holds ", chunk[i], ", which F16 cannot hold; write BF16 or F32"));
+      }
+      buffer[i] = half ? RoundToHalf(chunk[i]) : RoundToBFloat16(chunk[i]).bits;
+    }
     SHALE_RETURN_IF_ERROR(
-        Append(name, absl::string_view(reinterpret_cast<const char*>(buffer), chunk.size() * sizeof(BFloat16))));
+        Append(name, absl::string_view(reinterpret_cast<const char*>(buffer), chunk.size() * sizeof(uint16_t))));
     values.remove_prefix(chunk.size());
   }
   return absl::OkStatus();

@@ -56,10 +56,11 @@ absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& f
 absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(const std::string& folder,
                                                                        const Options& options) {
   SHALE_CHECK(options.keep_last >= 1 && options.keep_every >= 0);
+  const bool made = !Exists(folder);
   SHALE_RETURN_IF_ERROR(MakeFolders(folder));
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return FileError(errno, "open folder", folder);
-  auto store = absl::WrapUnique(new CheckpointStore(folder, options, fd));
+  auto store = absl::WrapUnique(new CheckpointStore(folder, options, fd, made));
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return FileError(errno, "lock folder", folder);
     return absl::FailedPreconditionError(
@@ -69,7 +70,11 @@ absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(const std
   return store;
 }
 
-CheckpointStore::~CheckpointStore() { close(lock_fd_); }
+CheckpointStore::~CheckpointStore() {
+  // rmdir leaves a folder alone that holds anything.
+  if (made_) rmdir(folder_.c_str());
+  close(lock_fd_);
+}
 
 std::string CheckpointStore::Hidden(absl::string_view name, absl::string_view what) const {
   return JoinPath(folder_, absl::StrCat(".", name, what));

@@ -45,6 +45,7 @@ class CheckpointStore {
   // Makes the folder if it is missing, and removes what crashed saves left. FailedPrecondition if another writer has
   // it open.
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(const std::string& folder, const Options& options);
+  // Removes the folder if Open made it and nothing was saved.
   ~CheckpointStore();
   CheckpointStore(const CheckpointStore&) = delete;
 
@@ -60,8 +61,8 @@ class CheckpointStore {
       absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string& temporary)> write);
 
  private:
-  CheckpointStore(std::string folder, const Options& options, int lock_fd)
-      : folder_(std::move(folder)), options_(options), lock_fd_(lock_fd) {}
+  CheckpointStore(std::string folder, const Options& options, int lock_fd, bool made)
+      : folder_(std::move(folder)), options_(options), lock_fd_(lock_fd), made_(made) {}
 
   absl::Status RemoveLeftovers();
   absl::Status WriteTemporary(const std::string& temporary, Manifest& manifest,
@@ -75,6 +76,7 @@ class CheckpointStore {
   const std::string folder_;
   const Options options_;
   const int lock_fd_;
+  const bool made_;
 };
 
 }  // namespace shale

@@ -110,8 +110,15 @@ struct LearningRateConfig {
   bool operator==(const LearningRateConfig&) const = default;
 };
 
+// What follows when a checkpoint cannot be written.
+enum class SaveFailure { kStop, kContinue };
+
 struct CheckpointConfig {
   int64_t every_steps = 0;  // 0: only at the end.
+  int64_t keep_last = 2;
+  int64_t keep_every = 0;    // Steps; 0: none is kept for ever.
+  bool asynchronous = true;  // Only every_steps > 0 reads it: what is saved at the end has nothing to wait for.
+  SaveFailure on_failure = SaveFailure::kStop;
 
   bool operator==(const CheckpointConfig&) const = default;
 };
@@ -141,6 +148,7 @@ struct RuntimeConfig {
 struct Job {
   std::string name = "shale";
   ModelConfig model;
+  std::string hf_folder;  // Initial weights: a Hugging Face folder of the same model; empty: random.
   DataConfig data;
   BatchConfig batch;
   ShardingConfig sharding;

@@ -112,6 +112,14 @@ void Print(const LearningRateConfig& config, proto::LearningRateSpec& spec) {
   if (config.shape == CurveShape::kWarmupStableDecay) spec.set_decay_fraction(config.decay_fraction);
 }
 
+void Print(const CheckpointConfig& config, proto::CheckpointSpec& spec) {
+  spec.set_every_steps(config.every_steps);
+  spec.set_keep_last(config.keep_last);
+  spec.set_keep_every(config.keep_every);
+  spec.set_asynchronous(config.asynchronous);
+  spec.set_on_failure(ToSpec<proto::CheckpointSpec::Failure>(config.on_failure));
+}
+
 void Print(const TelemetryConfig& config, proto::TelemetrySpec& spec) {
   if (!config.run_folder.empty()) spec.set_run_folder(config.run_folder);
   spec.set_print_every(config.print_every);
@@ -138,6 +146,7 @@ std::string ResolvedJobText(const Job& job) {
   } else {
     Print(std::get<MlpConfig>(job.model), *spec.mutable_model()->mutable_mlp());
   }
+  if (!job.hf_folder.empty()) spec.mutable_model()->set_hf_folder(job.hf_folder);
   Print(job.data, *spec.mutable_data());
   Print(job.batch, *spec.mutable_batch());
   Print(job.sharding, *spec.mutable_sharding());
@@ -145,7 +154,7 @@ std::string ResolvedJobText(const Job& job) {
   Print(job.memory, *spec.mutable_memory());
   Print(job.optimizer, *spec.mutable_optimizer());
   Print(job.schedule, *spec.mutable_schedule());
-  spec.mutable_checkpoint()->set_every_steps(job.checkpoint.every_steps);
+  Print(job.checkpoint, *spec.mutable_checkpoint());
   Print(job.telemetry, *spec.mutable_telemetry());
   Print(job.runtime, *spec.mutable_runtime());
 

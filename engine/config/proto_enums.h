@@ -43,6 +43,7 @@ static_assert(Same(ScalingRule::kLinear, proto::OptimizerSpec::LINEAR));
 static_assert(Same(ScalingRule::kSquareRoot, proto::OptimizerSpec::SQUARE_ROOT));
 static_assert(Same(CurveShape::kLinear, proto::LearningRateSpec::LINEAR));
 static_assert(Same(CurveShape::kWarmupStableDecay, proto::LearningRateSpec::WARMUP_STABLE_DECAY));
+static_assert(Same(SaveFailure::kContinue, proto::CheckpointSpec::CONTINUE));
 static_assert(Same(DeviceType::kCpu, proto::RuntimeSpec::CPU));
 static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
 // Here "left out" has a meaning of its own, and a place in the plain enum.

@@ -60,6 +60,8 @@ constexpr IntRange kIntRanges[] = {
     {"schedule.warmup_samples", 0, int64_t{1} << 60},
     {"schedule.warmup_tokens", 0, int64_t{1} << 60},
     {"checkpoint.every_steps", 0, kMaxSteps},
+    {"checkpoint.keep_last", 1, kMaxSteps},
+    {"checkpoint.keep_every", 0, kMaxSteps},
     {"telemetry.print_every", 1, kMaxSteps},
     {"telemetry.evaluate_every", 0, kMaxSteps},
     {"telemetry.evaluation_batches", 1, kInt32Max},

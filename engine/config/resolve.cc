@@ -82,6 +82,16 @@ LearningRateConfig ResolveSchedule(const proto::LearningRateSpec& spec) {
   return config;
 }
 
+CheckpointConfig ResolveCheckpoint(const proto::CheckpointSpec& spec) {
+  CheckpointConfig config;
+  config.every_steps = spec.every_steps();
+  if (spec.has_keep_last()) config.keep_last = spec.keep_last();
+  config.keep_every = spec.keep_every();
+  if (spec.has_asynchronous()) config.asynchronous = spec.asynchronous();
+  config.on_failure = FromSpec(spec.on_failure(), config.on_failure);
+  return config;
+}
+
 TelemetryConfig ResolveTelemetry(const proto::TelemetrySpec& spec, const std::string& name) {
   TelemetryConfig config;
   config.run_folder = spec.run_folder().empty() ? absl::StrCat("runs/", name) : spec.run_folder();
@@ -108,6 +118,7 @@ Job ResolveJob(const proto::Job& spec) {
   Job job;
   if (!spec.name().empty()) job.name = spec.name();
   job.model = ResolveModel(spec.model(), spec.batch().sequence_length());
+  job.hf_folder = spec.model().hf_folder();
   job.data = ResolveData(spec.data());
   job.batch = ResolveBatch(spec.batch());
   job.sharding = ResolveSharding(spec.sharding());
@@ -115,7 +126,7 @@ Job ResolveJob(const proto::Job& spec) {
   job.memory = ResolveMemory(spec.memory());
   job.optimizer = ResolveOptimizer(spec.optimizer());
   job.schedule = ResolveSchedule(spec.schedule());
-  job.checkpoint.every_steps = spec.checkpoint().every_steps();
+  job.checkpoint = ResolveCheckpoint(spec.checkpoint());
   job.telemetry = ResolveTelemetry(spec.telemetry(), job.name);
   job.runtime = ResolveRuntime(spec.runtime());
   return job;

@@ -83,6 +83,17 @@ bool TokenSource::is_text() const {
   return !files.empty() && files[0].encoding == TokenEncoding::kBytes;
 }
 
+std::string TokenSource::tokenizer() const {
+  const std::vector<TokenFile>& files = data_->files.files;
+  if (files.empty()) return "";
+  switch (files[0].encoding) {
+    case TokenEncoding::kBytes: return "bytes";
+    case TokenEncoding::kLlmcGpt2: return "GPT-2 (llm.c)";
+    case TokenEncoding::kLlmcLlama3: return "Llama 3 (llm.c)";
+  }
+  return "";
+}
+
 const std::vector<std::string>& TokenSource::skipped() const { return data_->files.skipped; }
 
 std::string TokenSource::Describe() const {

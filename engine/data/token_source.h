@@ -45,6 +45,10 @@ class TokenSource {
   // Whether tokens are the bytes of UTF-8 text.
   bool is_text() const;
 
+  // Names what made the tokens, as far as their encoding tells: "bytes", "GPT-2 (llm.c)", "Llama 3 (llm.c)"; "" for
+  // tokens of the caller's own.
+  std::string tokenizer() const;
+
   // For people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
   std::string Describe() const;
   // What Open passed over in a folder.

@@ -5,12 +5,12 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/newest.h"
 #include "engine/config/parse.h"
-#include "engine/generate/load_weights.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/world.h"
-#include "engine/train/parameter_store.h"
+#include "engine/train/checkpointer.h"
+#include "engine/train/resume.h"
 #include "engine/train/run_folder.h"
 #include "kernels/check.h"
 
@@ -22,6 +22,7 @@ Job ForGeneration(Job job) {
   job.batch.global_batch = job.batch.micro_batch = 1;
   job.sharding = {.strategy = Strategy::kNone, .schedule = Schedule::kDeferred, .ranks = 1};
   job.runtime.threads_per_rank = 0;
+  job.checkpoint = {};  // Nothing is saved.
   return job;
 }
 
@@ -42,19 +43,19 @@ void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<floa
 
 class Generator::Impl {
  public:
-  absl::Status Create(const Job& job, const std::string& weights_path) {
+  absl::Status Create(const CheckpointReader& checkpoint) {
+    SHALE_ASSIGN_OR_RETURN(
+        const Job job, ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
     job_ = ForGeneration(job);
-    SHALE_ASSIGN_OR_RETURN(SafetensorsReader weights, SafetensorsReader::Open(weights_path));
     const int threads = ThreadsPerRank(job_);
     SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits,
                                                  *CreateOps(job_.runtime.ops, threads)));
     SHALE_ASSIGN_OR_RETURN(world_, World::Create({.ranks = 1, .threads_per_rank = threads, .ops = job_.runtime.ops},
                                                  program_.memory.peak_bytes));
     SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
-    ParameterStore store(program_.graph, program_.step.state, program_.memory, world_->ranks());
-    if (const absl::Status loaded = LoadWeights(weights, store); !loaded.ok()) {
-      return absl::Status(loaded.code(), absl::StrCat(weights_path, ": ", loaded.message()));
-    }
+    SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
+    std::vector<RankState> ranks = RankStates(program_, *world_);
+    SHALE_RETURN_IF_ERROR(RestoreRanks(checkpoint, /*values_only=*/true, *world_, ranks));
     window_.resize(job_.batch.sequence_length);
     logits_.resize(program_.graph.vocabulary);
     return absl::OkStatus();
@@ -101,15 +102,22 @@ Generator::~Generator() = default;
 int64_t Generator::vocabulary() const { return impl_->vocabulary(); }
 bool Generator::is_text() const { return impl_->is_text(); }
 
-absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const Job& job, const std::string& weights_path) {
+absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const CheckpointReader& checkpoint) {
   auto impl = std::make_unique<Impl>();
-  SHALE_RETURN_IF_ERROR(impl->Create(job, weights_path));
+  SHALE_RETURN_IF_ERROR(impl->Create(checkpoint));
   return absl::WrapUnique(new Generator(std::move(impl)));
 }
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string& run_folder) {
-  SHALE_ASSIGN_OR_RETURN(const Job job, LoadJob(RunFolder::JobPath(run_folder)));
-  return Create(job, RunFolder::WeightsPath(run_folder));
+  std::unique_ptr<Generator> generator;
+  const std::string folder = RunFolder::CheckpointsPath(run_folder);
+  const auto create = [&](const CheckpointReader& checkpoint) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(generator, Create(checkpoint));
+    return absl::OkStatus();
+  };
+  SHALE_RETURN_IF_ERROR(UseNewestCheckpoint(folder, create).status());
+  if (generator == nullptr) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
+  return generator;
 }
 
 absl::StatusOr<std::vector<int32_t>> Generator::TextPrompt(absl::string_view text) const {

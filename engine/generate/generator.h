@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/config/job.h"
+#include "engine/checkpoint/reader.h"
 #include "engine/generate/sampler.h"
 
 namespace shale {
@@ -24,9 +24,9 @@ namespace shale {
 // made the training step. Every token costs one pass over a window of sequence_length tokens. One thread at a time.
 class Generator {
  public:
-  // A job with a decided vocabulary, and the safetensors file of its weights.
-  static absl::StatusOr<std::unique_ptr<Generator>> Create(const Job& job, const std::string& weights_path);
-  // The job and the weights of a run folder (engine/train/run_folder.h).
+  // The job and the weights of a checkpoint, which is not needed any more afterwards.
+  static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint);
+  // Those of the newest checkpoint of a run folder (engine/train/run_folder.h) that is whole.
   static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder);
   ~Generator();
 

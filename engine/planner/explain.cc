@@ -89,6 +89,9 @@ class Explainer {
       case BufferCategory::kStaging: return "a reduced gradient before it is added up";
       case BufferCategory::kLibraryWorkspace: return "scratch of the kernels";
       case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";
+      case BufferCategory::kSnapshot:
+        return "what a checkpoint saves, copied, so that steps go on while it is written; checkpoint.asynchronous=false "
+               "does without";
     }
     return "";
   }

@@ -95,6 +95,7 @@ StepOptions StepOptionsFor(const Job& job) {
   options.epsilon = job.optimizer.epsilon;
   options.weight_decay = job.optimizer.weight_decay;
   options.no_decay_patterns = job.optimizer.no_decay;
+  options.snapshot = job.checkpoint.every_steps > 0 && job.checkpoint.asynchronous;
   return options;
 }
 
@@ -126,6 +127,13 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops) {
   plan.evaluate = {std::move(graphs.evaluate), std::move(trial.evaluate.step), std::move(trial.evaluate.memory)};
   SHALE_RETURN_IF_ERROR(Finish(plan.train));
   SHALE_RETURN_IF_ERROR(Finish(plan.evaluate));
+  if (plan.options.snapshot) {
+    PlannedProgram snapshot{.graph = plan.train.graph};
+    SHALE_ASSIGN_OR_RETURN(snapshot.step, CompileSnapshot(snapshot.graph, plan.options, ops));
+    SHALE_ASSIGN_OR_RETURN(snapshot.memory, PlanMemory(snapshot.step.program, {}));
+    SHALE_RETURN_IF_ERROR(Finish(snapshot));
+    plan.snapshot = std::move(snapshot);
+  }
   return plan;
 }
 

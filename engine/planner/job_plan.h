@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ struct JobPlan {
   StepOptions options;  // As compiled: the schedule is decided.
   PlannedProgram train;
   PlannedProgram evaluate;  // Of one micro-batch a run, over the same persistent buffers as `train`.
-  int64_t arena_bytes = 0;   // One rank's arena: the larger of the two peaks.
+  std::optional<PlannedProgram> snapshot;  // Of StepOptions::snapshot; over the same persistent buffers.
+  int64_t arena_bytes = 0;   // One rank's arena: the largest of the peaks.
   int64_t budget_bytes = 0;  // What one rank may plan; kNoBudget: no limit.
   std::string schedule_reason;  // Why this schedule, with the numbers of the others.
   std::vector<ScheduleCandidate> candidates;  // In the order of the enum; one if the job names its schedule.

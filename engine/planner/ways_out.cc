@@ -169,6 +169,8 @@ class WaysOut {
         [](Job& job) { job.memory.loss_chunk_tokens = 128; });
     add(job_.precision.compute == ComputePrecision::kBFloat16 && job_.precision.master == MasterWeights::kFloat32,
         "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
+    add(StepOptionsFor(job_).snapshot, "checkpoint.asynchronous=false",
+        [](Job& job) { job.checkpoint.asynchronous = false; });
     return changes;
   }
 

@@ -320,4 +320,23 @@ absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOpti
   return StepCompiler(model, options, ops).Compile();
 }
 
+absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
+  SHALE_CHECK(options.snapshot);
+  ProgramWriter writer(ops);
+  CompiledStep compiled;
+  SHALE_ASSIGN_OR_RETURN(compiled.state, DeclareState(model, options, writer));
+  const auto copy = [&](const Tensor& from, const Tensor& to) {
+    if (from.present()) writer.Emit({.stream = StreamId::kCopy, .phase = Phase::kEnd}, Op(Copy{from, to}));
+  };
+  for (const GroupState& g : compiled.state.groups) {
+    copy(g.saved.m, g.snapshot.m);
+    copy(g.saved.v, g.snapshot.v);
+    copy(g.saved.value, g.snapshot.value);
+    copy(g.saved.high, g.snapshot.high);
+    copy(g.saved.low, g.snapshot.low);
+  }
+  compiled.program = writer.Finish();
+  return compiled;
+}
+
 }  // namespace shale

@@ -24,4 +24,8 @@ absl::Status CheckCombination(Strategy strategy, Schedule schedule);
 // apart: then their persistent buffers are the same. `ops` is asked for scratch sizes only.
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops);
 
+// The program that copies what a checkpoint saves (GroupState::saved) to where it stays while the next steps run
+// (GroupState::snapshot). REQUIRES: options.snapshot.
+absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const StepOptions& options, const Ops& ops);
+
 }  // namespace shale

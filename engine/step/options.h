@@ -36,6 +36,8 @@ struct StepOptions {
   double weight_decay = 0.1;
   // Parameters by name that do not decay; vectors never do.
   std::vector<std::string> no_decay_patterns;
+  // Room for a copy of what a checkpoint saves, which is written to disk while the next steps run (CompileSnapshot).
+  bool snapshot = false;
 };
 
 }  // namespace shale

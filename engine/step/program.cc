@@ -19,6 +19,7 @@ absl::string_view ToString(BufferCategory category) {
     case BufferCategory::kStaging: return "staging";
     case BufferCategory::kLibraryWorkspace: return "library workspace";
     case BufferCategory::kData: return "data";
+    case BufferCategory::kSnapshot: return "checkpoint snapshot";
   }
   return "?";
 }

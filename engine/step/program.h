@@ -39,9 +39,10 @@ enum class BufferCategory : uint8_t {
   kLossWorkspace,
   kStaging,
   kLibraryWorkspace,
-  kData,  // Tokens and the scalars of a step.
+  kData,      // Tokens and the scalars of a step.
+  kSnapshot,  // The copy of the state that a checkpoint is written from.
 };
-inline constexpr int kBufferCategories = 13;
+inline constexpr int kBufferCategories = 14;
 absl::string_view ToString(BufferCategory category);
 
 // A piece of the arena. Persistent buffers come first, keep their bytes from step to step, and are the same in all

@@ -21,6 +21,20 @@ Tensor OwnSlice(const Tensor& full, const ShardLayout& layout) {
   return own;
 }
 
+SavedTensors SavedOf(const GroupState& g) {
+  const auto mine = [&](const Tensor& t) {
+    return t.present() && t.elements() > g.layout.shard_elements() ? OwnSlice(t, g.layout) : t;
+  };
+  SavedTensors saved{.m = mine(g.m), .v = mine(g.v)};
+  if (g.low.present()) {
+    saved.high = mine(g.own_weight);
+    saved.low = mine(g.low);
+  } else {
+    saved.value = mine(g.master.present() ? g.master : g.own_weight);
+  }
+  return saved;
+}
+
 }  // namespace
 
 bool AccumulatesUnsharded(const StepOptions& options) {
@@ -74,6 +88,18 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
       if (!Decays(model.parameters[group.parameters[i]], options)) continue;
       const ShardLayout::Placement& p = layout.parameters()[i];
       g.decayed.push_back({p.offset_elements, p.offset_elements + p.elements});
+    }
+    g.saved = SavedOf(g);
+    if (options.snapshot) {
+      const auto copy = [&](absl::string_view what, const Tensor& t) {
+        return t.present() ? add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements())
+                           : Tensor();
+      };
+      g.snapshot = {.value = copy("value", g.saved.value),
+                    .high = copy("high", g.saved.high),
+                    .low = copy("low", g.saved.low),
+                    .m = copy("m", g.saved.m),
+                    .v = copy("v", g.saved.v)};
     }
     state.groups.push_back(std::move(g));
   }

@@ -11,6 +11,14 @@
 
 namespace shale {
 
+// What a checkpoint saves of a group on one rank: a slice of it, in all strategies, so that the ranks together save
+// every element once. Absent tensors are not saved.
+struct SavedTensors {
+  Tensor value;      // f32: masters, or the weights of fp32 compute.
+  Tensor high, low;  // bf16 weights and their low bits (SPLIT).
+  Tensor m, v;       // f32.
+};
+
 // One flat group. Tensors are symbolic in the program's buffers; absent ones do not exist under these options. "Own" is
 // what this rank updates: its slice of the group, or all of it when nothing is sharded (NONE) or there is one rank.
 struct GroupState {
@@ -23,6 +31,8 @@ struct GroupState {
   Tensor own_gradient;     // f32, what AdamW reads.
   Tensor full_gradient;    // f32; accumulates unsharded over the whole step. Absent: reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
+  SavedTensors saved;     // Views of the above.
+  SavedTensors snapshot;  // A copy of `saved`; absent without StepOptions::snapshot.
 };
 
 struct JobState {

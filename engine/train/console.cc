@@ -63,4 +63,9 @@ std::string Console::Evaluation(int64_t step, const EvaluationReport& report) {
                          std::exp(report.loss), FormatCount(report.tokens));
 }
 
+std::string Console::Checkpoint(const CheckpointReport& report) {
+  if (!report.status.ok()) return absl::StrCat("NOT SAVED: ", report.status.message());
+  return absl::StrFormat("saved %s  %s in %.2fs", report.path, FormatBytes(report.bytes), report.seconds);
+}
+
 }  // namespace shale

@@ -2,6 +2,7 @@
 //
 //   step  12/400  loss 2.7312  norm 0.81  lr 1.20e-03  34,120 tok/s  mfu 41.2%  memory 212 MiB  eta 1m 32s
 //   evaluation at step 100  loss 2.5010  perplexity 12.19  over 16,384 tokens
+//   saved runs/a/checkpoints/step-0000000100  21.4 MiB in 0.08s
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@ class Console {
   // did not update the weights. Speed and MFU are averages since the last line; memory is one rank's measured peak.
   std::optional<std::string> Step(const StepReport& report);
   static std::string Evaluation(int64_t step, const EvaluationReport& report);
+  static std::string Checkpoint(const CheckpointReport& report);
 
  private:
   double SecondsLeft(int64_t step) const;

@@ -34,10 +34,6 @@ class ParameterStore {
   // The reduced gradient of the last step, before clipping.
   absl::Status ReadGradient(ParameterId id, int64_t begin, absl::Span<float> values) const;
 
-  // Gives every parameter its initial values: a function of the seed, the parameter's name and the element, so that
-  // they do not depend on how the job is sharded.
-  absl::Status Initialize(uint64_t seed);
-
  private:
   // A run of elements that one rank keeps contiguously.
   struct Piece {

@@ -13,10 +13,8 @@ namespace shale {
 // Takes one line, without its end.
 using PrintLine = std::function<void(absl::string_view)>;
 
-// Steps until the trainer is done: all steps taken, or Trainer::RequestStop called. Writes every step and evaluation
-// into the folder's metrics, the weights every checkpoint.every_steps and at the end, however the end came; lines go to
-// `print`. A step that could not be applied (not finite, data lost) ends the run with the weights before it saved; a
-// failure that leaves them in doubt saves nothing. REQUIRES: the folder has begun.
+// Trainer::Run with every step and evaluation written into the folder's metrics, and lines about them and about
+// checkpoints given to `print`. REQUIRES: the folder has begun.
 absl::Status TrainToEnd(Trainer& trainer, RunFolder& folder, const PrintLine& print);
 
 }  // namespace shale

@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/checkpoint/store.h"
 #include "engine/io/file.h"
+#include "engine/train/cut_metrics.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -21,7 +24,7 @@ namespace {
 constexpr char kJob[] = "job.textproto";
 constexpr char kPlan[] = "plan.txt";
 constexpr char kMetrics[] = "metrics.jsonl";
-constexpr char kWeights[] = "model.safetensors";
+constexpr char kCheckpoints[] = "checkpoints";
 constexpr size_t kNamesShown = 4;
 
 absl::Status Remove(const std::string& path) {
@@ -33,14 +36,15 @@ absl::Status Remove(const std::string& path) {
 absl::Status CheckContents(const std::string& path, std::vector<std::string> names, RunFolder::Existing existing) {
   if (names.empty()) return absl::OkStatus();
   const bool is_run = std::find(names.begin(), names.end(), kJob) != names.end();
-  if (is_run && existing == RunFolder::Existing::kReplace) return absl::OkStatus();
+  if (is_run && existing != RunFolder::Existing::kRefuse) return absl::OkStatus();
   if (names.size() > kNamesShown) {
     names.resize(kNamesShown);
     names.push_back("...");
   }
   return absl::AlreadyExistsError(absl::StrCat(
       "the run folder ", path, " is not empty (", absl::StrJoin(names, ", "), "): ",
-      is_run ? "choose another with telemetry.run_folder, or replace that run with --overwrite"
+      is_run ? "choose another with telemetry.run_folder, go on with that run by --resume=latest, or replace it "
+               "with --overwrite"
              : "and it is not a run, which would have a job.textproto; choose another with telemetry.run_folder"));
 }
 
@@ -71,13 +75,35 @@ RunFolder::~RunFolder() {
   close(lock_fd_);
 }
 
-absl::Status RunFolder::Begin(absl::string_view job_text, absl::string_view plan_text) {
+absl::Status RunFolder::RemoveLeftovers() {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path_));
+  for (const std::string& name : names) {
+    for (const char* file : {kJob, kPlan, kMetrics}) {
+      if (absl::StartsWith(name, absl::StrCat(".", file, ".tmp-"))) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunFolder::RemoveFormerRun() {
+  // The former state goes first: it must never lie beside a job that it does not belong to.
+  SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(checkpoints_path()));
+  for (const CheckpointPath& checkpoint : checkpoints) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(checkpoint.path));
+  for (const char* name : {kMetrics, kPlan}) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
+  return absl::OkStatus();
+}
+
+absl::Status RunFolder::Begin(absl::string_view job_text, absl::string_view plan_text, int64_t step) {
   SHALE_CHECK(metrics_ == nullptr) << path_ << ": begun twice";
-  // The former weights go first: they must never lie beside a job that they do not belong to.
-  for (const char* name : {kWeights, kMetrics, kPlan}) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
+  SHALE_RETURN_IF_ERROR(RemoveLeftovers());
+  if (step == 0) {
+    SHALE_RETURN_IF_ERROR(RemoveFormerRun());
+  } else {
+    SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), step));
+  }
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JobPath(path_), job_text));
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), plan_text));
-  SHALE_ASSIGN_OR_RETURN(metrics_, JsonLinesWriter::Open(JoinPath(path_, kMetrics), JsonLinesWriter::Mode::kReplace));
+  SHALE_ASSIGN_OR_RETURN(metrics_, JsonLinesWriter::Open(JoinPath(path_, kMetrics), JsonLinesWriter::Mode::kContinue));
   return absl::OkStatus();
 }
 
@@ -87,6 +113,6 @@ absl::Status RunFolder::AppendMetrics(const JsonObject& row) {
 }
 
 std::string RunFolder::JobPath(absl::string_view run_folder) { return JoinPath(run_folder, kJob); }
-std::string RunFolder::WeightsPath(absl::string_view run_folder) { return JoinPath(run_folder, kWeights); }
+std::string RunFolder::CheckpointsPath(absl::string_view run_folder) { return JoinPath(run_folder, kCheckpoints); }
 
 }  // namespace shale

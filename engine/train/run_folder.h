@@ -1,9 +1,9 @@
 // The folder that one run writes to: what it was told, what it planned, what it measured, what it learned.
 //
-//   job.textproto      the job, every default written out
-//   plan.txt           the memory plan
-//   metrics.jsonl      one line per step and per evaluation (engine/train/metrics.h)
-//   model.safetensors  the trained weights; replaced as a whole, so that it is always one state of the model
+//   job.textproto  the job, every default written out
+//   plan.txt       the memory plan
+//   metrics.jsonl  one line per step and per evaluation (engine/train/metrics.h)
+//   checkpoints/   the trained state (engine/checkpoint/store.h)
 #pragma once
 
 #include <memory>
@@ -23,31 +23,36 @@ class RunFolder {
  public:
   enum class Existing {
     kRefuse,   // A folder that is not empty is refused.
-    kReplace,  // A former run's files are replaced when the new run begins; other files stay.
+    kReplace,   // A former run's files are replaced when the new run begins; other files stay.
+    kContinue,  // A former run is gone on with.
   };
 
   // Makes the folder if it is missing and proves that files can be written there. Errors: AlreadyExists when something
-  // is in it (with kReplace: when that is not a run), FailedPrecondition when another run holds it, or what the system
+  // is in it (with the others: when that is not a run), FailedPrecondition when another run holds it, or what the system
   // says.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Claim(const std::string& path, Existing existing);
   // Removes the folder if Claim made it and nothing has been written since.
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
 
-  // Removes a former run's files, writes job and plan, and starts the metrics. Once.
-  absl::Status Begin(absl::string_view job_text, absl::string_view plan_text);
+  // Writes job and plan, and starts the metrics. Once. A run that begins at step 0 first removes what a former run left,
+  // its checkpoints included; one that goes on after `step` keeps the metrics up to it and all checkpoints.
+  absl::Status Begin(absl::string_view job_text, absl::string_view plan_text, int64_t step = 0);
   // REQUIRES: begun.
   absl::Status AppendMetrics(const JsonObject& row);
 
   const std::string& path() const { return path_; }
-  std::string weights_path() const { return WeightsPath(path_); }
+  std::string checkpoints_path() const { return CheckpointsPath(path_); }
 
   // Where a run keeps what others read.
   static std::string JobPath(absl::string_view run_folder);
-  static std::string WeightsPath(absl::string_view run_folder);
+  static std::string CheckpointsPath(absl::string_view run_folder);
 
  private:
   RunFolder(std::string path, int lock_fd, bool made) : path_(std::move(path)), lock_fd_(lock_fd), made_(made) {}
+
+  absl::Status RemoveLeftovers();
+  absl::Status RemoveFormerRun();
 
   const std::string path_;
   const int lock_fd_;

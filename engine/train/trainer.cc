@@ -7,64 +7,19 @@
 #include <cmath>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/safetensors.h"
 #include "engine/config/parse.h"
-#include "engine/data/batch_loader.h"
+#include "engine/config/print.h"
 #include "engine/planner/explain.h"
 #include "engine/runtime/world.h"
+#include "engine/train/initial_values.h"
+#include "engine/train/job_data.h"
 #include "engine/train/learning_rate.h"
 #include "engine/train/parameter_store.h"
 
 namespace shale {
 namespace {
-
-// The host's tokens of one program run, for every rank.
-class HostBatch {
- public:
-  HostBatch(const BatchLoader& loader, int64_t micro_batches)
-      : loader_(loader),
-        micro_batches_(micro_batches),
-        tokens_(loader.shape().micro_batch * loader.shape().sequence_length),
-        inputs_(loader.shape().ranks, std::vector<int32_t>(tokens_ * micro_batches)),
-        targets_(inputs_) {}
-
-  // Fills the tokens of `step` and returns what each rank's executor wants.
-  absl::StatusOr<std::vector<StepInputs>> Fill(const StepSamples& step) {
-    std::vector<StepInputs> all(inputs_.size());
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      StepInputs& in = all[rank];
-      in.inputs = inputs_[rank];
-      in.targets = targets_[rank];
-      for (int64_t k = 0; k < micro_batches_; ++k) {
-        SHALE_RETURN_IF_ERROR(loader_.Fill(step, rank, k, absl::MakeSpan(inputs_[rank]).subspan(k * tokens_, tokens_),
-                                           absl::MakeSpan(targets_[rank]).subspan(k * tokens_, tokens_)));
-        in.valid_tokens += loader_.ValidTokens(step, rank, k);
-      }
-    }
-    return all;
-  }
-
- private:
-  const BatchLoader& loader_;
-  int64_t micro_batches_;
-  int64_t tokens_;
-  std::vector<std::vector<int32_t>> inputs_, targets_;  // By rank.
-};
-
-absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64_t global_batch, bool evaluation) {
-  const int64_t samples = SampleCount(source.size(), job.batch.sequence_length);
-  SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
-  const bool shuffled = !evaluation && job.data.order == DataOrder::kShuffled;
-  const SampleOrder order(shuffled ? SampleOrderKind::kShuffled : SampleOrderKind::kSequential, job.data.seed, samples);
-  return BatchLoader::Create(
-      std::move(source), order,
-      {.micro_batch = job.batch.micro_batch,
-       .sequence_length = job.batch.sequence_length,
-       .ranks = job.sharding.ranks,
-       .global_batch = global_batch,
-       .targets = std::holds_alternative<MlpConfig>(job.model) ? TargetPositions::kLast : TargetPositions::kEvery});
-}
 
 // 0 where the system does not tell.
 int64_t ResidentBytes() {
@@ -72,13 +27,6 @@ int64_t ResidentBytes() {
   int64_t pages = 0, resident = 0;
   statm >> pages >> resident;
   return resident * sysconf(_SC_PAGESIZE);
-}
-
-// Optimizer steps of the run; the last one of a run in epochs may be short.
-int64_t TotalSteps(const Job& job, int64_t samples_per_epoch) {
-  if (job.schedule.steps > 0) return job.schedule.steps;
-  const double samples = job.schedule.epochs * static_cast<double>(samples_per_epoch);
-  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(samples / static_cast<double>(job.batch.global_batch))));
 }
 
 // The job's names for curves and scaling rules are those of the schedule, in its order.
@@ -117,13 +65,16 @@ class Trainer::Impl {
   absl::Status Create(Job job, const TrainerOptions& options) {
     job_ = std::move(job);
     options_ = options;
-    SHALE_RETURN_IF_ERROR(OpenData());
+    SHALE_ASSIGN_OR_RETURN(data_, JobData::Open(job_));
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
+    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
+                           LearningRateSchedule::Create(LearningRateFor(job_, data_->total_steps())));
+    learning_rate_ = std::make_unique<LearningRateSchedule>(schedule);
     job_.runtime.threads_per_rank = ThreadsPerRank(job_);
     SHALE_ASSIGN_OR_RETURN(
         plan_, PlanJob(job_, *CreateOps(job_.runtime.ops, static_cast<int>(job_.runtime.threads_per_rank))));
     job_.sharding.schedule = plan_.options.schedule;
-    batch_ = std::make_unique<HostBatch>(*loader_, plan_.options.micro_batches);
+    batch_ = std::make_unique<HostBatch>(data_->training(), plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();
     SHALE_ASSIGN_OR_RETURN(world_, World::Create({.ranks = static_cast<int>(job_.sharding.ranks),
                                                   .threads_per_rank = static_cast<int>(job_.runtime.threads_per_rank),
@@ -137,9 +88,14 @@ class Trainer::Impl {
         evaluate_, WorldProgram::Create(*world_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
     store_ = std::make_unique<ParameterStore>(plan_.train.graph, plan_.train.step.state, plan_.train.memory,
                                               world_->ranks());
-    SHALE_RETURN_IF_ERROR(store_->Initialize(job_.runtime.seed));
     flops_per_token_ = ModelFlopsPerToken(job_, plan_.train.graph);
-    return absl::OkStatus();
+    if (!options_.checkpoint_folder.empty()) {
+      SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *world_, options_.checkpoint_folder,
+                                                                 {.keep_last = job_.checkpoint.keep_last,
+                                                                  .keep_every = job_.checkpoint.keep_every,
+                                                                  .files = options_.files}));
+    }
+    return Begin();
   }
 
   absl::StatusOr<StepReport> Step() {
@@ -147,13 +103,13 @@ class Trainer::Impl {
     if (done()) return absl::FailedPreconditionError("the run is over: no step is left, or a stop was requested");
     const auto start = std::chrono::steady_clock::now();
     const double learning_rate = learning_rate_->At(steps_);
-    SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch_->Fill(NextSamples()));
+    SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch_->Fill(data_->SamplesAt(position_)));
     for (StepInputs& in : inputs) {
       in.hyper[kHyperLearningRate] = static_cast<float>(learning_rate);
       in.hyper[kHyperMaxNorm] = static_cast<float>(job_.optimizer.max_gradient_norm);
     }
     if (absl::Status status = train_->Run(inputs); !status.ok()) {
-      failed_ = true;
+      failed_ = damaged_ = true;
       return status;
     }
     const StepOutputs& out = train_->outputs(0);
@@ -166,7 +122,7 @@ class Trainer::Impl {
                        " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
                        "optimizer.non_finite: SKIP to leave out such steps"));
     }
-    position_ += NextSamples().count;
+    position_ += data_->SamplesAt(position_).count;
     ++steps_;
     tokens_ += out.global_tokens;
 
@@ -191,22 +147,23 @@ class Trainer::Impl {
   }
 
   absl::StatusOr<EvaluationReport> Evaluate(int64_t batches) {
-    if (evaluation_loader_ == nullptr) {
+    const BatchLoader* loader = data_->evaluation();
+    if (loader == nullptr) {
       return absl::FailedPreconditionError(
           "the job has no evaluation data: set data.evaluation_path or data.evaluation_fraction");
     }
-    HostBatch batch(*evaluation_loader_, 1);
+    HostBatch batch(*loader, 1);
     const int64_t per_run = job_.batch.micro_batch * job_.sharding.ranks;
     EvaluationReport report;
     report.step = steps_;
     double sum = 0;
     for (int64_t i = 0; i < batches; ++i) {
       const int64_t begin = i * per_run;
-      const int64_t count = std::min(per_run, evaluation_loader_->samples_per_epoch() - begin);
+      const int64_t count = std::min(per_run, loader->samples_per_epoch() - begin);
       if (count <= 0) break;
       SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch.Fill({begin, count}));
       if (absl::Status status = evaluate_->Run(inputs); !status.ok()) {
-        failed_ = true;
+        failed_ = damaged_ = true;
         return status;
       }
       sum += evaluate_->outputs(0).totals[kTotalLoss];
@@ -216,98 +173,139 @@ class Trainer::Impl {
     return report;
   }
 
-  absl::Status SaveWeights(const std::string& path) const {
-    std::vector<SafetensorsWriter::Entry> entries;
-    for (const Parameter& parameter : store_->parameters()) {
-      entries.push_back({parameter.name, SafetensorsDType::kF32, parameter.shape});
-    }
-    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsWriter> writer,
-                           SafetensorsWriter::Create(path, entries, {{"step", absl::StrCat(steps_)}}));
-    std::vector<float> values;
-    for (size_t id = 0; id < store_->parameters().size(); ++id) {
-      const int64_t elements = store_->parameters()[id].elements();
-      for (int64_t begin = 0; begin < elements; begin += kChunkElements) {
-        values.resize(std::min(kChunkElements, elements - begin));
-        SHALE_RETURN_IF_ERROR(store_->Read(static_cast<ParameterId>(id), begin, absl::MakeSpan(values)));
-        SHALE_RETURN_IF_ERROR(writer->AppendFloat32(store_->parameters()[id].name, values));
-      }
-    }
-    return writer->Finish();
+  // Steps and what is due between them.
+  absl::Status Run(const TrainCallbacks& callbacks) {
+    absl::Status status = RunSteps(callbacks);
+    if (checkpointer_ == nullptr) return status;
+    absl::Status saved = TakeCheckpoint(callbacks, Checkpointer::Wait::kYes);
+    // A run that stops because nothing can be saved does not try once more.
+    const bool try_again = saved.ok() && !save_failed_;
+    if (try_again && !damaged_ && steps_ != saved_step_) saved = Report(callbacks, Save());
+    return status.ok() ? saved : status;
   }
 
-  bool done() const { return stop_.load(std::memory_order_relaxed) || steps_ >= total_steps_; }
+  absl::StatusOr<std::string> SaveCheckpoint() {
+    if (checkpointer_ == nullptr) return absl::FailedPreconditionError("the trainer was given no checkpoint folder");
+    if (damaged_) return absl::FailedPreconditionError("a failure left the state unusable: it is not saved");
+    SHALE_RETURN_IF_ERROR(TakeCheckpoint({}, Checkpointer::Wait::kYes));
+    const CheckpointReport report = Save();
+    if (!report.status.ok()) return report.status;
+    return report.path;
+  }
 
-  static constexpr int64_t kChunkElements = 1 << 20;
+  bool done() const {
+    return stop_.load(std::memory_order_relaxed) || steps_ >= data_->total_steps() ||
+           data_->SamplesAt(position_).count == 0;
+  }
 
   Job job_;
   JobPlan plan_;
+  Resumed resumed_;
   std::unique_ptr<ParameterStore> store_;
-  std::unique_ptr<BatchLoader> evaluation_loader_;
-  int64_t total_steps_ = 0, steps_ = 0;
+  std::unique_ptr<JobData> data_;
+  int64_t steps_ = 0;
   int64_t overhead_bytes_ = 0;
   std::atomic<bool> stop_ = false;
 
  private:
-  absl::Status OpenData() {
-    SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job_.data.path, Format()));
-    job_.data.format = source.is_text() ? DataFormat::kText : DataFormat::kLlmc;
-    std::visit([&](auto& model) { if (model.vocabulary == 0) model.vocabulary = source.vocabulary(); }, job_.model);
-    SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job_.model)));
-    std::unique_ptr<TokenSource> evaluation;
-    if (!job_.data.evaluation_path.empty()) {
-      SHALE_ASSIGN_OR_RETURN(TokenSource opened, TokenSource::Open(job_.data.evaluation_path, Format()));
-      SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job_.model)));
-      evaluation = std::make_unique<TokenSource>(std::move(opened));
-    } else if (job_.data.evaluation_fraction > 0) {
-      SHALE_ASSIGN_OR_RETURN(TokenSplit split,
-                             HoldOutEnd(source, job_.data.evaluation_fraction, job_.batch.sequence_length));
-      source = split.training;
-      evaluation = std::make_unique<TokenSource>(split.evaluation);
+  // Sets the state that training begins with.
+  absl::Status Begin() {
+    std::vector<RankState> ranks = RankStates(plan_.train, *world_);
+    SHALE_ASSIGN_OR_RETURN(
+        resumed_, Resume(
+                      options_.resume, options_.checkpoint_folder,
+                      [&](const Manifest& manifest) { return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph); },
+                      [&](const CheckpointReader& checkpoint) {
+                        return RestoreRanks(checkpoint, /*values_only=*/false, *world_, ranks);
+                      }));
+    if (!resumed_.path.empty()) {
+      steps_ = resumed_.manifest.step;
+      tokens_ = resumed_.manifest.tokens;
+      position_ = resumed_.manifest.samples;
+      if (absl::StartsWith(resumed_.path, options_.checkpoint_folder)) saved_step_ = steps_;
+      return absl::OkStatus();
     }
-    SHALE_ASSIGN_OR_RETURN(BatchLoader loader, MakeLoader(job_, source, job_.batch.global_batch, false));
-    loader_ = std::make_unique<BatchLoader>(std::move(loader));
-    if (evaluation != nullptr) {
-      SHALE_ASSIGN_OR_RETURN(BatchLoader held_out, MakeLoader(job_, *evaluation,
-                                                              job_.batch.micro_batch * job_.sharding.ranks, true));
-      evaluation_loader_ = std::make_unique<BatchLoader>(std::move(held_out));
+    const auto initial = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+      FillInitialValues(parameter, job_.runtime.seed, begin, values);
+      return absl::OkStatus();
+    };
+    return FillRanks(initial, *world_, ranks);
+  }
+
+  absl::Status RunSteps(const TrainCallbacks& callbacks) {
+    const TelemetryConfig& telemetry = job_.telemetry;
+    while (!done()) {
+      SHALE_ASSIGN_OR_RETURN(const StepReport report, Step());
+      if (callbacks.on_step) SHALE_RETURN_IF_ERROR(callbacks.on_step(report));
+      SHALE_RETURN_IF_ERROR(CheckpointIfDue(callbacks));
+      const bool last = report.step == data_->total_steps();
+      const bool due = last || (telemetry.evaluate_every > 0 && report.step % telemetry.evaluate_every == 0);
+      if (!due || data_->evaluation() == nullptr || (done() && !last)) continue;
+      SHALE_ASSIGN_OR_RETURN(const EvaluationReport evaluation, Evaluate(telemetry.evaluation_batches));
+      if (callbacks.on_evaluation) SHALE_RETURN_IF_ERROR(callbacks.on_evaluation(evaluation));
     }
-    total_steps_ = TotalSteps(job_, loader_->samples_per_epoch());
-    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
-                           LearningRateSchedule::Create(LearningRateFor(job_, total_steps_)));
-    learning_rate_ = std::make_unique<LearningRateSchedule>(schedule);
     return absl::OkStatus();
   }
 
-  TokenFormat Format() const {
-    switch (job_.data.format) {
-      case DataFormat::kText: return TokenFormat::kText;
-      case DataFormat::kLlmc: return TokenFormat::kLlmc;
-      case DataFormat::kByContent: break;
+  // What is saved at the end of the run is left to Run.
+  absl::Status CheckpointIfDue(const TrainCallbacks& callbacks) {
+    if (checkpointer_ == nullptr) return absl::OkStatus();
+    SHALE_RETURN_IF_ERROR(TakeCheckpoint(callbacks, Checkpointer::Wait::kNo));
+    const int64_t every = job_.checkpoint.every_steps;
+    if (every == 0 || steps_ % every != 0 || done()) return absl::OkStatus();
+    // One at a time: a disk that is slower than the interval holds the steps up rather than fall behind.
+    SHALE_RETURN_IF_ERROR(TakeCheckpoint(callbacks, Checkpointer::Wait::kYes));
+    if (absl::Status status = checkpointer_->Start(ManifestNow()); !status.ok()) {
+      failed_ = damaged_ = true;
+      return status;
     }
-    return TokenFormat::kByContent;
+    return absl::OkStatus();
   }
 
-  // A run in epochs ends with what is left; a run in steps always takes whole batches, across epochs.
-  StepSamples NextSamples() const {
-    int64_t count = job_.batch.global_batch;
-    if (job_.schedule.steps == 0) {
-      const auto all = static_cast<int64_t>(std::llround(job_.schedule.epochs *
-                                                         static_cast<double>(loader_->samples_per_epoch())));
-      count = std::min(count, std::max<int64_t>(0, all - position_));
+  // Reports the save that was under way, if it has ended.
+  absl::Status TakeCheckpoint(const TrainCallbacks& callbacks, Checkpointer::Wait wait) {
+    const std::optional<CheckpointReport> report = checkpointer_->Take(wait);
+    if (!report) return absl::OkStatus();
+    const absl::Status status = Report(callbacks, *report);
+    return job_.checkpoint.on_failure == SaveFailure::kContinue && status == report->status ? absl::OkStatus() : status;
+  }
+
+  CheckpointReport Save() { return checkpointer_->Save(ManifestNow()); }
+
+  absl::Status Report(const TrainCallbacks& callbacks, const CheckpointReport& report) {
+    if (report.status.ok()) {
+      saved_step_ = report.step;
+    } else {
+      save_failed_ = job_.checkpoint.on_failure == SaveFailure::kStop;
     }
-    return {position_, count};
+    if (callbacks.on_checkpoint) SHALE_RETURN_IF_ERROR(callbacks.on_checkpoint(report));
+    return report.status;
+  }
+
+  Manifest ManifestNow() const {
+    Manifest manifest;
+    manifest.step = steps_;
+    manifest.tokens = tokens_;
+    manifest.samples = position_;
+    manifest.seed = job_.runtime.seed;
+    manifest.job = ResolvedJobText(job_);
+    manifest.data = data_->saved();
+    return manifest;
   }
 
   TrainerOptions options_;
   std::unique_ptr<World> world_;
   std::unique_ptr<WorldProgram> train_, evaluate_;
-  std::unique_ptr<BatchLoader> loader_;
+  std::unique_ptr<Checkpointer> checkpointer_;  // Null: nothing is saved.
   std::unique_ptr<HostBatch> batch_;
   std::unique_ptr<LearningRateSchedule> learning_rate_;
   double flops_per_token_ = 0;
   int64_t position_ = 0;  // Samples taken so far, over all epochs.
   int64_t tokens_ = 0;
-  bool failed_ = false;
+  int64_t saved_step_ = -1;   // The step of the newest checkpoint in the folder that is known to be good.
+  bool save_failed_ = false;  // And the run is to stop for it.
+  bool failed_ = false;       // No step may follow.
+  bool damaged_ = false;      // The state is not that of the last step.
 };
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Job& job, const TrainerOptions& options) {
@@ -322,28 +320,16 @@ Trainer::~Trainer() = default;
 const Job& Trainer::job() const { return impl_->job_; }
 const JobPlan& Trainer::plan() const { return impl_->plan_; }
 int64_t Trainer::overhead_bytes() const { return impl_->overhead_bytes_; }
-int64_t Trainer::total_steps() const { return impl_->total_steps_; }
+const Resumed& Trainer::resumed() const { return impl_->resumed_; }
+int64_t Trainer::total_steps() const { return impl_->data_->total_steps(); }
 int64_t Trainer::steps_done() const { return impl_->steps_; }
 bool Trainer::done() const { return impl_->done(); }
 absl::StatusOr<StepReport> Trainer::Step() { return impl_->Step(); }
 absl::StatusOr<EvaluationReport> Trainer::Evaluate(int64_t batches) { return impl_->Evaluate(batches); }
-absl::Status Trainer::Run(const TrainCallbacks& callbacks) {
-  const TelemetryConfig& telemetry = job().telemetry;
-  while (!done()) {
-    SHALE_ASSIGN_OR_RETURN(const StepReport report, Step());
-    if (callbacks.on_step) SHALE_RETURN_IF_ERROR(callbacks.on_step(report));
-    const bool last = report.step == total_steps();
-    const bool due = last || (telemetry.evaluate_every > 0 && report.step % telemetry.evaluate_every == 0);
-    if (!due || !has_evaluation_data() || (done() && !last)) continue;
-    SHALE_ASSIGN_OR_RETURN(const EvaluationReport evaluation, Evaluate(telemetry.evaluation_batches));
-    if (callbacks.on_evaluation) SHALE_RETURN_IF_ERROR(callbacks.on_evaluation(evaluation));
-  }
-  return absl::OkStatus();
-}
-
-bool Trainer::has_evaluation_data() const { return impl_->evaluation_loader_ != nullptr; }
+absl::Status Trainer::Run(const TrainCallbacks& callbacks) { return impl_->Run(callbacks); }
+bool Trainer::has_evaluation_data() const { return impl_->data_->evaluation() != nullptr; }
 void Trainer::RequestStop() { impl_->stop_.store(true, std::memory_order_relaxed); }
-absl::Status Trainer::SaveWeights(const std::string& path) const { return impl_->SaveWeights(path); }
+absl::StatusOr<std::string> Trainer::SaveCheckpoint() { return impl_->SaveCheckpoint(); }
 const std::vector<Parameter>& Trainer::parameters() const { return impl_->store_->parameters(); }
 
 absl::Status Trainer::ReadParameter(absl::string_view name, absl::Span<float> values) const {

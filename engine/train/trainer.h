@@ -1,10 +1,12 @@
 // Trainer: the embedding API. Trains the model of a job on the ranks of this process.
 //
 //   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob("job.textproto", {}));
-//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, Trainer::Create(job, {}));
+//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+//                          Trainer::Create(job, {.checkpoint_folder = "checkpoints",
+//                                                .resume = {.from = ResumeFrom::kLatestOrStart}}));
 //   SHALE_RETURN_IF_ERROR(trainer->Run({.on_step = [](const StepReport& report) { ...; return absl::OkStatus(); }}));
 //
-// or step by step, with Step and Evaluate.
+// or step by step, with Step, Evaluate and SaveCheckpoint.
 //
 // No globals, no signal handlers, no exit: any number of trainers may live in one process. A trainer is used by one
 // thread at a time; RequestStop may be called from any. After an error from Step only destruction (and reading) may
@@ -22,7 +24,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/config/job.h"
+#include "engine/io/file_system.h"
 #include "engine/planner/job_plan.h"
+#include "engine/train/checkpointer.h"
+#include "engine/train/resume.h"
 
 namespace shale {
 
@@ -50,23 +55,33 @@ struct EvaluationReport {
 struct TrainerOptions {
   // Peak FLOP/s of one rank, for MFU; 0: none is reported.
   double peak_flops = 0;
+  // Where checkpoints go; empty: nothing is saved. The trainer holds it alone as long as it lives.
+  std::string checkpoint_folder;
+  ResumeOptions resume;
+  // A folder whose tokenizer files say which tokenizer made the tokens, besides their encoding; empty: job.hf_folder.
+  std::string tokenizer_folder;
+  FileSystem* files = &PosixFileSystem();  // What checkpoints are written through. Borrowed.
 };
 
 // What Run tells of; called on its thread, between steps. An error ends the run and is what Run returns. May be empty.
 struct TrainCallbacks {
   std::function<absl::Status(const StepReport&)> on_step;
   std::function<absl::Status(const EvaluationReport&)> on_evaluation;
+  std::function<absl::Status(const CheckpointReport&)> on_checkpoint;  // Also of one that failed.
 };
 
 class Trainer {
  public:
-  // Plans the job, refuses it if it does not fit, opens the data, allocates, and initialises the weights.
+  // Plans the job, refuses it if it does not fit, opens the data, allocates, and restores a checkpoint, reads
+  // job.hf_folder or initialises the weights.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Job& job, const TrainerOptions& options);
   ~Trainer();
 
   // The job with everything decided: vocabulary, schedule, steps.
   const Job& job() const;
   const JobPlan& plan() const;
+  // Which checkpoint it went on from, if any.
+  const Resumed& resumed() const;
   // Resident memory of the process outside the arenas, as measured just before they were allocated: code, libraries,
   // data buffers, whatever else the process holds.
   int64_t overhead_bytes() const;
@@ -81,8 +96,13 @@ class Trainer {
   absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);
   bool has_evaluation_data() const;
   // Steps until done(), and evaluates every telemetry.evaluate_every steps and after the last one. A run that was told
-  // to stop does so without another pass over evaluation data.
+  // to stop does so without another pass over evaluation data. With a checkpoint folder it saves as job.checkpoint says,
+  // and, however it ends, the last state that is good; the error of that save is returned if there is no other.
   absl::Status Run(const TrainCallbacks& callbacks);
+
+  // Saves the state after the last step, and returns when the checkpoint is committed: its path. FailedPrecondition
+  // without a checkpoint folder, or when a failure left the state unusable.
+  absl::StatusOr<std::string> SaveCheckpoint();
 
   // No step begins after this. Safe in any thread, and in a signal handler.
   void RequestStop();
@@ -93,9 +113,6 @@ class Trainer {
   // The reduced gradient of the last step, before clipping.
   absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
   const std::vector<Parameter>& parameters() const;
-
-  // Writes the weights as one safetensors file, durably: f32, names as in the model, the model's spec in the metadata.
-  absl::Status SaveWeights(const std::string& path) const;
 
  private:
   class Impl;

@@ -6,6 +6,8 @@
 
 #include "engine/memory/check.h"
 #include "engine/memory/waits.h"
+#include "engine/train/checkpointer.h"
+#include "engine/train/initial_values.h"
 #include "engine/train/parameter_store.h"
 
 namespace shale::testing {
@@ -98,7 +100,13 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                                         .wrap = options.wrap},
                                        result.plan.peak_bytes));
   ParameterStore store(graph, result.step.state, result.plan, world->ranks());
-  SHALE_RETURN_IF_ERROR(store.Initialize(3));
+  std::vector<RankState> states;
+  for (RankRuntime* rank : world->ranks()) states.emplace_back(graph, result.step.state, result.plan, *rank);
+  const auto initial = [](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+    FillInitialValues(parameter, 3, begin, values);
+    return absl::OkStatus();
+  };
+  SHALE_RETURN_IF_ERROR(FillRanks(initial, *world, states));
   SHALE_RETURN_IF_ERROR(EditWeights(store, options));
 
   std::vector<std::unique_ptr<ExecutionObserver>> observers;

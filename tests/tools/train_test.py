@@ -73,11 +73,13 @@ class ToolsTest(unittest.TestCase):
         output = result.stdout.decode()
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         self.assertEqual(sorted(os.listdir(self.path("runs/test"))),
-                         ["job.textproto", "metrics.jsonl", "model.safetensors", "plan.txt"])
+                         ["checkpoints", "job.textproto", "metrics.jsonl", "plan.txt"])
         self.assertIn(self.read("runs/test/plan.txt"), output)
         self.assertRegex(output, r"\nstep 12/12  loss \d\.\d{4}  norm \S+  lr \S+  [\d,]+ tok/s  mfu .*  eta 0s\n")
         self.assertRegex(output, r"\nevaluation at step 12  loss ")
-        self.assertEqual(len(re.findall(r"saved runs/test/model.safetensors", output)), 3)
+        self.assertEqual(re.findall(r"saved runs/test/checkpoints/step-(\d+)  ", output), ["0000000005", "0000000010", "0000000012"])
+        self.assertEqual(sorted(os.listdir(self.path("runs/test/checkpoints"))),
+                         ["step-0000000010", "step-0000000012"])
 
         steps = [row for row in self.metrics() if "loss" in row]
         self.assertEqual([row["step"] for row in steps], list(range(1, 13)))
@@ -104,7 +106,7 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(self.call(_GENERATE, "--run=runs/test", "--tokens=5").returncode, 0)
 
     def test_help_is_complete_and_unknown_flags_are_refused(self):
-        for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program"]),
+        for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program", "--resume=latest|auto|FOLDER"]),
                             (_GENERATE, ["--run=FOLDER", "--prompt=TEXT", "--tokens=N", "--temperature=X", "--top_k=N",
                                          "--seed=N"])):
             result = self.call(tool, "--help")
@@ -138,7 +140,7 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(self.train("--overwrite", "--set=data.path=nowhere").returncode, 2)
         self.assertEqual(self.read("runs/test/job.textproto"), before)
         self.assertEqual(len(self.metrics()), 2)
-        self.assertTrue(os.path.exists(self.path("runs/test/model.safetensors")))
+        self.assertTrue(os.listdir(self.path("runs/test/checkpoints")))
         self.assertEqual(self.train("--overwrite", "--set=schedule.steps=2").returncode, 0)
         self.assertEqual(len(self.metrics()), 3)
 
@@ -164,7 +166,7 @@ class ToolsTest(unittest.TestCase):
                             "--set=schedule.steps=50")
         self.assertEqual(result.returncode, 1, result.stdout.decode())
         self.assertIn("not finite", result.stderr.decode())
-        self.assertTrue(os.path.exists(self.path("runs/test/model.safetensors")))
+        self.assertTrue(os.listdir(self.path("runs/test/checkpoints")))
 
     def start(self, *arguments):
         """A run that would take long, in its third step or later."""
@@ -186,10 +188,10 @@ class ToolsTest(unittest.TestCase):
             output = process.stdout.read().decode()
             self.assertEqual(process.wait(timeout=60), code, output)
             last = self.metrics(run)[-1]["step"]
-            self.assertIn("saved %s/model.safetensors after step %d\n" % (run, last), output)
+            self.assertIn("saved %s/checkpoints/step-%010d  " % (run, last), output)
             self.assertIn("stopped after step %d of 1000000" % last, output)
             self.assertEqual(sorted(os.listdir(self.path(run))),
-                             ["job.textproto", "metrics.jsonl", "model.safetensors", "plan.txt"])
+                             ["checkpoints", "job.textproto", "metrics.jsonl", "plan.txt"])
             text = self.call(_GENERATE, "--run=" + run, "--tokens=3")
             self.assertEqual(text.returncode, 0, text.stderr.decode())
 
@@ -218,19 +220,53 @@ class ToolsTest(unittest.TestCase):
     def test_generate_says_what_it_misses(self):
         nowhere = self.call(_GENERATE, "--run=nowhere")
         self.assertEqual(nowhere.returncode, 2)
-        self.assertRegex(nowhere.stderr.decode(), r"nowhere/job\.textproto: .*No such file")
+        self.assertRegex(nowhere.stderr.decode(), r"there is no checkpoint in nowhere/checkpoints")
         self.assertEqual(self.train("--set=schedule.steps=1").returncode, 0)
         token = self.call(_GENERATE, "--run=runs/test", "--prompt_tokens=65,256")
         self.assertEqual(token.returncode, 2)
         self.assertIn("token 256 is outside the model's vocabulary of 256 tokens", token.stderr.decode())
         words = self.call(_GENERATE, "--run=runs/test", "--prompt_tokens=a,b")
         self.assertEqual(words.returncode, 2)
-        # Weights of another model are not taken.
-        job = self.read("runs/test/job.textproto").replace("layers: 2", "layers: 3")
-        self.write("runs/test/job.textproto", job)
-        other = self.call(_GENERATE, "--run=runs/test")
-        self.assertEqual(other.returncode, 2)
-        self.assertIn("model.safetensors: the weights have no tensor blocks.2.", other.stderr.decode())
+        with open(self.path("runs/test/checkpoints/step-0000000001/MANIFEST"), "r+b") as manifest:
+            manifest.seek(60)
+            manifest.write(b"?")
+        damaged = self.call(_GENERATE, "--run=runs/test")
+        self.assertEqual(damaged.returncode, 1)
+        self.assertIn("MANIFEST: it is damaged", damaged.stderr.decode())
+
+    def test_a_run_goes_on_from_its_newest_whole_checkpoint(self):
+        straight = self.train("--set=telemetry.run_folder=straight")
+        self.assertEqual(straight.returncode, 0, straight.stderr.decode())
+        auto = ("--set=checkpoint.every_steps=4", "--resume=auto")
+        first = self.train("--set=checkpoint.keep_last=9", *auto)
+        self.assertEqual(first.returncode, 0, first.stderr.decode())
+        self.assertNotIn("going on", first.stdout.decode())
+        with open(self.path("runs/test/checkpoints/step-0000000012/rank-00001-of-00002.shard"), "r+b") as shard:
+            shard.seek(-5, os.SEEK_END)
+            shard.write(b"!")
+        again = self.train("--resume=latest", "--set=checkpoint.keep_last=9")
+        output = again.stdout.decode()
+        self.assertEqual(again.returncode, 0, again.stderr.decode())
+        self.assertRegex(output, r"passed over: \S*step-0000000012/rank-00001-of-00002.shard is damaged between bytes")
+        self.assertIn("going on from runs/test/checkpoints/step-0000000008 after step 8\n", output)
+        rows = [[(row["step"], row["tokens"], row["loss"], row["grad_norm"]) for row in self.metrics(run) if "loss" in row]
+                for run in ("straight", "runs/test")]
+        self.assertEqual(rows[0], rows[1])
+        named = self.train("--resume=runs/test/checkpoints/step-0000000004")
+        self.assertEqual(named.returncode, 0, named.stderr.decode())
+        self.assertIn("\nstep  5/12", named.stdout.decode())
+        # What cannot be gone on with is refused with the reason, and nothing is lost.
+        for arguments, reason in (
+                (["--resume=nowhere"], r"nowhere/MANIFEST: No such file"),
+                (["--resume=latest", "--set=model.decoder.layers=3"], r"layers: 2\", the job's model \"layers: 3"),
+                (["--resume=latest", "--set=batch.sequence_length=16"], r"sequence_length is 32, the job's 16"),
+                (["--resume=latest", "--overwrite"], r"exclude each other"),
+                (["--resume=latest", "--set=telemetry.run_folder=fresh"], r"no checkpoint in fresh/checkpoints")):
+            result = self.train(*arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertRegex(result.stderr.decode(), reason)
+        self.assertFalse(os.path.exists(self.path("fresh")))
+        self.assertEqual(len([row for row in self.metrics() if "loss" in row]), 12)
 
 
 if __name__ == "__main__":

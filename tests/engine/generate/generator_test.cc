@@ -46,14 +46,15 @@ class GeneratorTest : public ::testing::Test {
                      "optimizer { learning_rate: 1e-2 } schedule { steps: 4 } runtime { threads_per_rank: 1 } ", more),
         JoinPath(run_, "job"));
     ASSERT_TRUE(job.ok()) << job.status();
-    auto trainer = Trainer::Create(*job, {});
+    auto trainer = Trainer::Create(*job, {.checkpoint_folder = RunFolder::CheckpointsPath(run_)});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     while (!(*trainer)->done()) ASSERT_TRUE((*trainer)->Step().ok());
     const absl::StatusOr<EvaluationReport> evaluation = (*trainer)->Evaluate(100);
     ASSERT_TRUE(evaluation.ok()) << evaluation.status();
     evaluation_ = *evaluation;
-    ASSERT_TRUE((*trainer)->SaveWeights(RunFolder::WeightsPath(run_)).ok());
-    ASSERT_TRUE(WriteFileDurably(RunFolder::JobPath(run_), ResolvedJobText((*trainer)->job())).ok());
+    const absl::StatusOr<std::string> saved = (*trainer)->SaveCheckpoint();
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    checkpoint_ = *saved;
   }
 
   std::unique_ptr<Generator> Load() {
@@ -84,6 +85,7 @@ class GeneratorTest : public ::testing::Test {
 
   std::string run_;
   EvaluationReport evaluation_;
+  std::string checkpoint_;
 };
 
 // Ties generation to training: loaded weights, window, row and padding must all be right for this to hold. fp32 sums of
@@ -157,29 +159,14 @@ TEST_F(GeneratorTest, PromptsAreChecked) {
   EXPECT_EQ(generator->Logits({-1}).status().message(), "token -1 is outside the model's vocabulary of 256 tokens");
 }
 
-TEST_F(GeneratorTest, WeightsOfAnotherModelAreRefusedByName) {
+TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
+  const std::string folder = RunFolder::CheckpointsPath(run_);
+  EXPECT_EQ(std::string(Generator::FromRun(run_).status().message()), "there is no checkpoint in " + folder);
   Train(kLlama);
-  const std::string path = RunFolder::WeightsPath(run_);
-  const auto message = [&](const std::string& from, const std::string& to) {
-    std::string text = *ReadFile(RunFolder::JobPath(run_), 1 << 20);
-    const size_t at = text.find(from);
-    EXPECT_NE(at, std::string::npos) << from;
-    text.replace(at, from.size(), to);
-    const absl::StatusOr<Job> job = ParseJobText(text, RunFolder::JobPath(run_));
-    EXPECT_TRUE(job.ok()) << job.status();
-    return std::string(Generator::Create(*job, path).status().message());
-  };
-  EXPECT_THAT(message("layers: 2", "layers: 3"), HasSubstr(path + ": the weights have no tensor blocks.2."));
-  EXPECT_THAT(message("layers: 2", "layers: 1"), HasSubstr("the weights have a tensor blocks.1."));
-  EXPECT_THAT(message("vocabulary: 256", "vocabulary: 300"),
-              HasSubstr("the weights' tensor embedding.weight is [256, 32]; the job's model wants [300, 32]"));
-}
-
-TEST_F(GeneratorTest, AFolderThatIsNoRunIsNamed) {
-  EXPECT_THAT(std::string(Generator::FromRun(run_).status().message()), HasSubstr(RunFolder::JobPath(run_)));
-  Train(kLlama);
-  ASSERT_EQ(unlink(RunFolder::WeightsPath(run_).c_str()), 0);
-  EXPECT_THAT(std::string(Generator::FromRun(run_).status().message()), HasSubstr(RunFolder::WeightsPath(run_)));
+  ASSERT_EQ(truncate(JoinPath(checkpoint_, "MANIFEST").c_str(), 100), 0);
+  const std::string message(Generator::FromRun(run_).status().message());
+  EXPECT_THAT(message, HasSubstr("no checkpoint in " + folder + " is whole"));
+  EXPECT_THAT(message, HasSubstr(checkpoint_ + "/MANIFEST: it claims a message of"));
 }
 
 }  // namespace

@@ -51,7 +51,9 @@ class RunFolderTest : public ::testing::Test {
     ASSERT_TRUE(folder.ok()) << folder.status();
     ASSERT_TRUE((*folder)->Begin("job one", "plan one").ok());
     ASSERT_TRUE((*folder)->AppendMetrics(JsonObject().Add("step", 1)).ok());
-    ASSERT_TRUE(WriteFileDurably((*folder)->weights_path(), "weights one").ok());
+    const std::string checkpoint = JoinPath((*folder)->checkpoints_path(), "step-0000000001");
+    ASSERT_TRUE(MakeFolders(checkpoint).ok());
+    ASSERT_TRUE(WriteFileDurably(JoinPath(checkpoint, "MANIFEST"), "state one").ok());
   }
   std::string root_;
 };
@@ -62,7 +64,7 @@ TEST_F(RunFolderTest, ARunLeavesJobPlanAndMetrics) {
   EXPECT_EQ(Text(Path("a/b/plan.txt")), "plan one");
   EXPECT_EQ(Text(Path("a/b/metrics.jsonl")), "{\"step\": 1}\n");
   EXPECT_EQ(RunFolder::JobPath(Path("a/b")), Path("a/b/job.textproto"));
-  EXPECT_EQ(RunFolder::WeightsPath(Path("a/b")), Path("a/b/model.safetensors"));
+  EXPECT_EQ(RunFolder::CheckpointsPath(Path("a/b")), Path("a/b/checkpoints"));
 }
 
 TEST_F(RunFolderTest, AnEarlierRunIsRefusedWithTheWayOutAndKeepsEverything) {
@@ -70,17 +72,18 @@ TEST_F(RunFolderTest, AnEarlierRunIsRefusedWithTheWayOutAndKeepsEverything) {
   const absl::Status status = RunFolder::Claim(Path("run"), Existing::kRefuse).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(status.message(), "the run folder " + Path("run") +
-                                  " is not empty (job.textproto, metrics.jsonl, model.safetensors, plan.txt): choose "
-                                  "another with telemetry.run_folder, or replace that run with --overwrite");
+                                  " is not empty (checkpoints, job.textproto, metrics.jsonl, plan.txt): choose another "
+                                  "with telemetry.run_folder, go on with that run by --resume=latest, or replace it "
+                                  "with --overwrite");
   EXPECT_EQ(Text(Path("run/job.textproto")), "job one");
-  EXPECT_EQ(Text(Path("run/model.safetensors")), "weights one");
+  EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
 }
 
 TEST_F(RunFolderTest, ReplacingLosesNothingBeforeTheNewRunBegins) {
   MakeRun(Path("run"));
   ASSERT_TRUE(WriteFileDurably(Path("run/notes.txt"), "mine").ok());
   { ASSERT_TRUE(RunFolder::Claim(Path("run"), Existing::kReplace).ok()); }
-  EXPECT_EQ(Text(Path("run/model.safetensors")), "weights one");
+  EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
   EXPECT_EQ(Text(Path("run/metrics.jsonl")), "{\"step\": 1}\n");
 
   auto folder = RunFolder::Claim(Path("run"), Existing::kReplace);
@@ -88,8 +91,23 @@ TEST_F(RunFolderTest, ReplacingLosesNothingBeforeTheNewRunBegins) {
   ASSERT_TRUE((*folder)->Begin("job two", "plan two").ok());
   EXPECT_EQ(Text(Path("run/job.textproto")), "job two");
   EXPECT_EQ(Text(Path("run/metrics.jsonl")), "");
-  EXPECT_FALSE(Exists(Path("run/model.safetensors")));
+  EXPECT_FALSE(Exists(Path("run/checkpoints/step-0000000001")));
   EXPECT_EQ(Text(Path("run/notes.txt")), "mine");
+}
+
+TEST_F(RunFolderTest, ARunThatGoesOnKeepsItsCheckpointsAndTheMetricsUpToItsStep) {
+  MakeRun(Path("run"));
+  ASSERT_TRUE(WriteFileDurably(Path("run/metrics.jsonl"),
+                               "{\"step\": 1}\n{\"step\": 2, \"loss\": 1.5}\nbroken\n{\"step\": 3}\n{\"st").ok());
+  ASSERT_TRUE(WriteFileDurably(Path("run/.plan.txt.tmp-1-2"), "half").ok());
+  auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE((*folder)->Begin("job two", "plan two", 2).ok());
+  ASSERT_TRUE((*folder)->AppendMetrics(JsonObject().Add("step", 3)).ok());
+  EXPECT_EQ(Text(Path("run/metrics.jsonl")), "{\"step\": 1}\n{\"step\": 2, \"loss\": 1.5}\n{\"step\": 3}\n");
+  EXPECT_EQ(Text(Path("run/job.textproto")), "job two");
+  EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
+  EXPECT_FALSE(Exists(Path("run/.plan.txt.tmp-1-2")));
 }
 
 TEST_F(RunFolderTest, AFolderThatIsNoRunIsNeverReplaced) {

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/safetensors.h"
 #include "engine/config/parse.h"
 
 namespace shale {
@@ -211,26 +210,6 @@ TEST(Trainer, ParametersReadBackAsWrittenForEveryKindOfMaster) {
       EXPECT_EQ(read, values) << parameter.name;
     }
     EXPECT_EQ(trainer->WriteParameter("nothing", {}).code(), absl::StatusCode::kNotFound);
-  }
-}
-
-TEST(Trainer, SavedWeightsAreTheParameters) {
-  auto trainer = MustCreate(SmallJob(WriteText("save", 60)));
-  ASSERT_NE(trainer, nullptr);
-  ASSERT_TRUE(trainer->Step().ok());
-  const std::string path = absl::StrCat(::testing::TempDir(), "/weights.", getpid(), ".safetensors");
-  ASSERT_TRUE(trainer->SaveWeights(path).ok());
-  absl::StatusOr<SafetensorsReader> file = SafetensorsReader::Open(path);
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->tensors().size(), trainer->parameters().size());
-  for (const Parameter& parameter : trainer->parameters()) {
-    const SafetensorsTensor* tensor = file->Find(parameter.name);
-    ASSERT_NE(tensor, nullptr) << parameter.name;
-    EXPECT_EQ(tensor->shape, parameter.shape);
-    std::vector<float> saved(parameter.elements()), read(saved.size());
-    ASSERT_TRUE(file->ReadFloat32(*tensor, 0, absl::MakeSpan(saved)).ok());
-    ASSERT_TRUE(trainer->ReadParameter(parameter.name, absl::MakeSpan(read)).ok());
-    EXPECT_EQ(saved, read) << parameter.name;
   }
 }
 

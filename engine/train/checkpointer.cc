@@ -1,0 +1,127 @@
+#include "engine/train/checkpointer.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// What each rank's thread streams through, for as long as it does.
+std::unique_ptr<char[]> MakeStaging() { return std::make_unique_for_overwrite<char[]>(kCheckpointChunkBytes); }
+
+}  // namespace
+
+std::vector<RankState> RankStates(const PlannedProgram& program, World& world) {
+  std::vector<RankState> ranks;
+  for (RankRuntime* runtime : world.ranks()) {
+    ranks.emplace_back(program.graph, program.step.state, program.memory, *runtime);
+  }
+  return ranks;
+}
+
+absl::Status RestoreRanks(const CheckpointReader& checkpoint, bool values_only, World& world,
+                          std::vector<RankState>& ranks) {
+  return world.ForEachRank([&](int rank) {
+    const std::unique_ptr<char[]> staging = MakeStaging();
+    return ranks[rank].Restore(checkpoint, values_only, absl::MakeSpan(staging.get(), kCheckpointChunkBytes));
+  });
+}
+
+absl::Status FillRanks(RankState::ReadValues read, World& world, std::vector<RankState>& ranks) {
+  return world.ForEachRank([&](int rank) {
+    const std::unique_ptr<char[]> staging = MakeStaging();
+    return ranks[rank].Fill(read, absl::MakeSpan(staging.get(), kCheckpointChunkBytes));
+  });
+}
+
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan& plan, World& world,
+                                                                   const std::string& folder,
+                                                                   const CheckpointStore::Options& options) {
+  auto checkpointer = absl::WrapUnique(new Checkpointer(plan, world));
+  SHALE_ASSIGN_OR_RETURN(checkpointer->store_, CheckpointStore::Open(folder, options));
+  checkpointer->ranks_ = RankStates(plan.train, world);
+  checkpointer->staging_ = MakeStaging();
+  if (plan.snapshot) {
+    SHALE_ASSIGN_OR_RETURN(checkpointer->snapshot_, WorldProgram::Create(world, plan.snapshot->step.program,
+                                                                         plan.snapshot->memory, {}));
+  }
+  return checkpointer;
+}
+
+Checkpointer::~Checkpointer() {
+  if (pending_.valid()) pending_.wait();
+}
+
+void Checkpointer::Complete(Manifest& manifest) const {
+  for (const Parameter& parameter : plan_.train.graph.parameters) {
+    manifest.parameters.push_back({parameter.name, parameter.shape});
+  }
+  manifest.strategy = std::string(ToString(plan_.options.strategy));
+  manifest.schedule = std::string(ToString(plan_.options.schedule));
+  manifest.values = plan_.train.step.state.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
+  manifest.update_count = ranks_[0].update_count();
+}
+
+CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source source, double started) {
+  CheckpointReport report{.step = manifest.step};
+  const auto staging = absl::MakeSpan(staging_.get(), kCheckpointChunkBytes);
+  const auto write = [&](const std::string& temporary) -> absl::StatusOr<std::vector<SavedFile>> {
+    std::vector<SavedFile> files;
+    for (const RankState& rank : ranks_) {
+      SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(store_->files(), temporary, std::ssize(files), std::ssize(ranks_),
+                                                        rank.Pieces(source), staging));
+      report.bytes += file.size_bytes;
+      files.push_back(std::move(file));
+    }
+    return files;
+  };
+  absl::StatusOr<std::string> path = store_->Save(manifest, write);
+  report.status = path.status();
+  if (path.ok()) report.path = *std::move(path);
+  report.seconds = Now() - started;
+  return report;
+}
+
+CheckpointReport Checkpointer::Save(Manifest manifest) {
+  SHALE_CHECK(!pending_.valid()) << "a save is under way";
+  const double started = Now();
+  Complete(manifest);
+  CheckpointReport report = Write(manifest, RankState::Source::kState, started);
+  report.stop_seconds = report.seconds;
+  return report;
+}
+
+absl::Status Checkpointer::Start(Manifest manifest) {
+  SHALE_CHECK(!pending_.valid()) << "a save is under way";
+  if (snapshot_ == nullptr) {
+    std::promise<CheckpointReport> saved;
+    saved.set_value(Save(std::move(manifest)));
+    pending_ = saved.get_future();
+    return absl::OkStatus();
+  }
+  const double started = Now();
+  Complete(manifest);
+  SHALE_RETURN_IF_ERROR(snapshot_->Run(std::vector<StepInputs>(ranks_.size())));
+  const double stop_seconds = Now() - started;
+  pending_ = std::async(std::launch::async, [this, manifest = std::move(manifest), started, stop_seconds] {
+    CheckpointReport report = Write(manifest, RankState::Source::kSnapshot, started);
+    report.stop_seconds = stop_seconds;
+    return report;
+  });
+  return absl::OkStatus();
+}
+
+std::optional<CheckpointReport> Checkpointer::Take(Wait wait) {
+  if (!pending_.valid()) return std::nullopt;
+  if (wait == Wait::kNo && pending_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return std::nullopt;
+  return pending_.get();
+}
+
+}  // namespace shale

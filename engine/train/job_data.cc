@@ -1,0 +1,113 @@
+#include "engine/train/job_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/types/span.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64_t global_batch, bool evaluation) {
+  const int64_t samples = SampleCount(source.size(), job.batch.sequence_length);
+  SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
+  const bool shuffled = !evaluation && job.data.order == DataOrder::kShuffled;
+  const SampleOrder order(shuffled ? SampleOrderKind::kShuffled : SampleOrderKind::kSequential, job.data.seed, samples);
+  return BatchLoader::Create(
+      std::move(source), order,
+      {.micro_batch = job.batch.micro_batch,
+       .sequence_length = job.batch.sequence_length,
+       .ranks = job.sharding.ranks,
+       .global_batch = global_batch,
+       .targets = std::holds_alternative<MlpConfig>(job.model) ? TargetPositions::kLast : TargetPositions::kEvery});
+}
+
+TokenFormat FormatOf(const Job& job) {
+  switch (job.data.format) {
+    case DataFormat::kText: return TokenFormat::kText;
+    case DataFormat::kLlmc: return TokenFormat::kLlmc;
+    case DataFormat::kByContent: break;
+  }
+  return TokenFormat::kByContent;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job) {
+  auto data = absl::WrapUnique(new JobData);
+  SHALE_RETURN_IF_ERROR(data->OpenFiles(job));
+  const int64_t samples = data->training_->samples_per_epoch();
+  data->global_batch_ = job.batch.global_batch;
+  if (job.schedule.steps > 0) {
+    data->total_steps_ = job.schedule.steps;
+  } else {
+    const double all = job.schedule.epochs * static_cast<double>(samples);
+    data->total_samples_ = static_cast<int64_t>(std::llround(all));
+    data->total_steps_ =
+        std::max<int64_t>(1, static_cast<int64_t>(std::ceil(all / static_cast<double>(job.batch.global_batch))));
+  }
+  data->saved_.samples_per_epoch = samples;
+  data->saved_.sequence_length = job.batch.sequence_length;
+  data->saved_.shuffled = job.data.order == DataOrder::kShuffled;
+  data->saved_.seed = job.data.seed;
+  return data;
+}
+
+absl::Status JobData::OpenFiles(Job& job) {
+  SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job.data.path, FormatOf(job)));
+  job.data.format = source.is_text() ? DataFormat::kText : DataFormat::kLlmc;
+  saved_.tokenizer = source.tokenizer();
+  std::visit([&](auto& model) { if (model.vocabulary == 0) model.vocabulary = source.vocabulary(); }, job.model);
+  SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
+  std::unique_ptr<TokenSource> held_out;
+  if (!job.data.evaluation_path.empty()) {
+    SHALE_ASSIGN_OR_RETURN(TokenSource opened, TokenSource::Open(job.data.evaluation_path, FormatOf(job)));
+    SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
+    held_out = std::make_unique<TokenSource>(std::move(opened));
+  } else if (job.data.evaluation_fraction > 0) {
+    SHALE_ASSIGN_OR_RETURN(TokenSplit split,
+                           HoldOutEnd(source, job.data.evaluation_fraction, job.batch.sequence_length));
+    source = split.training;
+    held_out = std::make_unique<TokenSource>(split.evaluation);
+  }
+  SHALE_ASSIGN_OR_RETURN(BatchLoader training, MakeLoader(job, source, job.batch.global_batch, false));
+  training_ = std::make_unique<BatchLoader>(std::move(training));
+  if (held_out == nullptr) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(BatchLoader evaluation,
+                         MakeLoader(job, *held_out, job.batch.micro_batch * job.sharding.ranks, true));
+  evaluation_ = std::make_unique<BatchLoader>(std::move(evaluation));
+  return absl::OkStatus();
+}
+
+StepSamples JobData::SamplesAt(int64_t position) const {
+  if (total_samples_ < 0) return {position, global_batch_};
+  return {position, std::clamp<int64_t>(total_samples_ - position, 0, global_batch_)};
+}
+
+HostBatch::HostBatch(const BatchLoader& loader, int64_t micro_batches)
+    : loader_(loader),
+      micro_batches_(micro_batches),
+      tokens_(loader.shape().micro_batch * loader.shape().sequence_length),
+      inputs_(loader.shape().ranks, std::vector<int32_t>(tokens_ * micro_batches)),
+      targets_(inputs_) {}
+
+absl::StatusOr<std::vector<StepInputs>> HostBatch::Fill(const StepSamples& step) {
+  std::vector<StepInputs> all(inputs_.size());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    StepInputs& in = all[rank];
+    in.inputs = inputs_[rank];
+    in.targets = targets_[rank];
+    for (int64_t k = 0; k < micro_batches_; ++k) {
+      SHALE_RETURN_IF_ERROR(loader_.Fill(step, rank, k, absl::MakeSpan(inputs_[rank]).subspan(k * tokens_, tokens_),
+                                         absl::MakeSpan(targets_[rank]).subspan(k * tokens_, tokens_)));
+      in.valid_tokens += loader_.ValidTokens(step, rank, k);
+    }
+  }
+  return all;
+}
+
+}  // namespace shale

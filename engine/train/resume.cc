@@ -1,0 +1,120 @@
+#include "engine/train/resume.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_split.h"
+#include "engine/checkpoint/newest.h"
+#include "engine/config/parse.h"
+#include "engine/config/print.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+template <class... Args>
+absl::Status Differs(const Args&... what) {
+  return absl::FailedPreconditionError(absl::StrCat("the checkpoint is of another run: ", what...));
+}
+
+// The model alone, a line for each field.
+std::vector<std::string> ModelLines(ModelConfig model) {
+  // Nobody initialises what is restored.
+  std::visit([](auto& config) { config.init_std = 0; }, model);
+  // Rotary positions have no table: the longest sequence is no part of the model.
+  if (auto* decoder = std::get_if<DecoderConfig>(&model); decoder && decoder->position == PositionKind::kRotary) {
+    decoder->max_positions = 0;
+  }
+  Job job;
+  job.model = std::move(model);
+  return absl::StrSplit(ResolvedJobText(job), '\n');
+}
+
+absl::Status CheckSameModel(const ModelConfig& saved, const ModelConfig& model) {
+  const std::vector<std::string> theirs = ModelLines(saved), ours = ModelLines(model);
+  const auto line = [](const std::vector<std::string>& lines, size_t i) {
+    return i < lines.size() ? std::string(absl::StripAsciiWhitespace(lines[i])) : "nothing";
+  };
+  for (size_t i = 0; i < std::max(theirs.size(), ours.size()); ++i) {
+    if (line(theirs, i) == line(ours, i)) continue;
+    return Differs("its model has \"", line(theirs, i), "\", the job's model \"", line(ours, i), "\"");
+  }
+  return absl::OkStatus();
+}
+
+std::string Describe(absl::string_view name, const std::vector<int64_t>& shape) {
+  return absl::StrCat(name, " [", absl::StrJoin(shape, ", "), "]");
+}
+
+}  // namespace
+
+absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model) {
+  for (size_t i = 0; i < std::max(saved.size(), model.parameters.size()); ++i) {
+    const std::string theirs = i < saved.size() ? Describe(saved[i].name, saved[i].shape) : "none";
+    const std::string ours =
+        i < model.parameters.size() ? Describe(model.parameters[i].name, model.parameters[i].shape) : "none";
+    if (theirs != ours) return Differs("its parameter ", i, " is ", theirs, ", the job's model has ", ours);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data,
+                          const ModelGraph& model) {
+  const absl::StatusOr<Job> saved = ParseJobText(manifest.job, "the checkpoint's job");
+  if (!saved.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the checkpoint's job cannot be read by this program: ", saved.status().message()));
+  }
+  SHALE_RETURN_IF_ERROR(CheckSameModel(saved->model, job.model));
+  SHALE_RETURN_IF_ERROR(CheckSameParameters(manifest.parameters, model));
+  const SavedData& theirs = manifest.data;
+  if (theirs.tokenizer != data.tokenizer) {
+    return Differs("its tokens are of \"", theirs.tokenizer, "\", those of data.path of \"", data.tokenizer, "\"");
+  }
+  if (theirs.sequence_length != data.sequence_length) {
+    return Differs("its batch.sequence_length is ", theirs.sequence_length, ", the job's ", data.sequence_length);
+  }
+  if (theirs.samples_per_epoch != data.samples_per_epoch) {
+    return Differs("its data has ", theirs.samples_per_epoch, " samples, data.path has ", data.samples_per_epoch,
+                   "; its place in the data means nothing in other data");
+  }
+  if (theirs.shuffled != data.shuffled) {
+    return Differs("its data.order is ", theirs.shuffled ? "SHUFFLED" : "SEQUENTIAL", ", the job's is the other");
+  }
+  if (theirs.shuffled && theirs.seed != data.seed) {
+    return Differs("its data.seed is ", theirs.seed, ", the job's ", data.seed);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder,
+                               absl::FunctionRef<absl::Status(const Manifest&)> check,
+                               absl::FunctionRef<absl::Status(const CheckpointReader&)> restore) {
+  Resumed resumed;
+  const auto use = [&](const CheckpointReader& checkpoint) -> absl::Status {
+    if (absl::Status same = check(checkpoint.manifest()); !same.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat(checkpoint.folder(), ": ", same.message()));
+    }
+    SHALE_RETURN_IF_ERROR(restore(checkpoint));
+    resumed.path = checkpoint.folder();
+    resumed.manifest = checkpoint.manifest();
+    return absl::OkStatus();
+  };
+  if (options.from == ResumeFrom::kNothing) return resumed;
+  if (options.from == ResumeFrom::kPath) {
+    SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(options.path));
+    SHALE_RETURN_IF_ERROR(use(checkpoint));
+    return resumed;
+  }
+  SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
+  resumed.passed_over = std::move(newest.passed_over);
+  if (newest.path.empty() && options.from == ResumeFrom::kLatest) {
+    return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder, " to go on from"));
+  }
+  return resumed;
+}
+
+}  // namespace shale
