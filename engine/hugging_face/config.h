@@ -1,9 +1,9 @@
 // config.json of a Hugging Face folder: to and from the engine's DecoderConfig.
 //
 // Families: llama, mistral, qwen2, qwen3, gpt2, falcon. What is read is what transformers computes from the same file,
-// its defaults for absent keys included; only the sizes must be there. Settings of dropout are ignored: the engine trains
-// without, and at inference there is none. Keys that have no part in the model's arithmetic (token ids, architectures,
-// names) are not looked at.
+// its defaults for absent keys included; only the sizes must be there. Settings of dropout are ignored: the engine
+// trains without, and at inference there is none. Keys that have no part in the model's arithmetic (token ids,
+// architectures, names) are not looked at.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ namespace shale {
 
 constexpr int64_t kMaxHfConfigBytes = int64_t{16} << 20;
 
-// The decoder that `folder`/config.json describes. InvalidArgument, with a line `file: key: found ...; allowed: ...` for
-// each, for whatever the engine cannot compute exactly: another model_type, alibi, other scalings of rotary frequencies
-// than llama3, other activations, biases that only some layers have, windows that only some layers have, partial rotary,
-// quantized weights; and for sizes and numbers that are missing, out of range or of another type. Files that lead out of
-// the folder are refused as ResolveInFolder says.
+// The decoder that `folder`/config.json describes. InvalidArgument, with a line `file: key: found ...; allowed: ...`
+// for each, for whatever the engine cannot compute exactly: another model_type, alibi, other scalings of rotary
+// frequencies than llama3, other activations, biases that only some layers have, windows that only some layers have,
+// partial rotary, quantized weights; and for sizes and numbers that are missing, out of range or of another type. Files
+// that lead out of the folder are refused as ResolveInFolder says.
 absl::StatusOr<DecoderConfig> ReadHfConfig(const std::string& folder);
 
 // The same for the text of the file; `path` stands in messages. Any bytes are fine as input.

@@ -27,8 +27,8 @@ class HfErrors {
   std::vector<std::string> errors_;
 };
 
-// Borrows the object and the errors. A member that is null counts as absent, as it does for Python's None. What is wrong
-// goes to the errors, and the reader gets some value that is allowed.
+// Borrows the object and the errors. A member that is null counts as absent, as it does for Python's None. What is
+// wrong goes to the errors, and the reader gets some value that is allowed.
 class HfFields {
  public:
   // `prefix` stands before the keys in messages ("rope_scaling.").

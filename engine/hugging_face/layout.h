@@ -54,8 +54,8 @@ struct HfLayout {
   std::string FullName(const HfTensor& tensor) const { return tensor.prefixed ? prefix + tensor.name : tensor.name; }
 };
 
-// InvalidArgument, with the reason, for a decoder that no family expresses (ChooseHfModelType). Types that share a shape
-// share a layout, so that only the config decides.
+// InvalidArgument, with the reason, for a decoder that no family expresses (ChooseHfModelType). Types that share a
+// shape share a layout, so that only the config decides.
 absl::StatusOr<HfLayout> MakeHfLayout(const DecoderConfig& config);
 
 // True for the buffers that older folders keep beside the weights, by name without prefix: rotary frequencies, masks.

@@ -8,6 +8,8 @@
 namespace shale {
 namespace {
 
+constexpr absl::string_view kHalfBiased = "one of qkv_bias and linear_bias without the other";
+
 absl::Status Refuse(HfModelType type, absl::string_view reason) {
   return absl::InvalidArgumentError(absl::StrCat("no ", ToString(type), " model of transformers has ", reason));
 }
@@ -21,7 +23,7 @@ absl::Status CheckLlamaLike(HfModelType type, const DecoderConfig& c) {
     return Refuse(type, c.qk_norm ? "qk_norm" : "queries and keys without qk_norm");
   }
   if (type == HfModelType::kLlama) {
-    if (c.qkv_bias != c.linear_bias) return Refuse(type, "qkv_bias without linear_bias, or linear_bias without qkv_bias");
+    if (c.qkv_bias != c.linear_bias) return Refuse(type, kHalfBiased);
     if (c.attention_window != 0) return Refuse(type, "an attention_window");
     if (c.width % c.heads != 0) {
       return Refuse(type, absl::StrCat("width ", c.width, ", which is not a multiple of heads ", c.heads));
@@ -51,7 +53,7 @@ absl::Status CheckLayerNormed(HfModelType type, const DecoderConfig& c) {
     return absl::OkStatus();
   }
   if (c.position != PositionKind::kRotary) return Refuse(type, "learned positions");
-  if (c.qkv_bias != c.linear_bias) return Refuse(type, "qkv_bias without linear_bias, or linear_bias without qkv_bias");
+  if (c.qkv_bias != c.linear_bias) return Refuse(type, kHalfBiased);
   if (!c.parallel_block && c.kv_heads != 1 && c.kv_heads != c.heads) {
     return Refuse(type, absl::StrCat("kv_heads ", c.kv_heads, " of heads ", c.heads, " without a parallel block"));
   }

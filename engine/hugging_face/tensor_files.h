@@ -38,9 +38,9 @@ struct TensorFiles {
   std::map<std::string, StoredTensor> tensors;  // By the name in the file.
 };
 
-// Opens model.safetensors, or what model.safetensors.index.json names. Where index and files disagree, `problems` says so
-// and the rest is still there. Errors: no such files (NotFound), a file or index that is no valid one, links that lead
-// out of the folder (ResolveInFolder).
+// Opens model.safetensors, or what model.safetensors.index.json names. Where index and files disagree, `problems` says
+// so and the rest is still there. Errors: no such files (NotFound), a file or index that is no valid one, links that
+// lead out of the folder (ResolveInFolder).
 absl::StatusOr<TensorFiles> OpenTensorFiles(const std::string& folder, HfProblems* problems);
 
 }  // namespace shale

@@ -114,8 +114,8 @@ class Matcher {
   std::map<std::string, Stored> stored_;  // What is not paired yet, by name without prefix.
 };
 
-// Elements [begin, end) of a parameter that lies transposed, [columns, all rows]: rectangle by rectangle, a column's run
-// after the other.
+// Elements [begin, end) of a parameter that lies transposed, [columns, all rows]: rectangle by rectangle, a column's
+// run after the other.
 absl::Status ReadTransposed(const StoredTensor& stored, int64_t columns, int64_t begin, absl::Span<float> values) {
   if (values.empty()) return absl::OkStatus();
   const int64_t all_rows = stored.tensor->shape[1], end = begin + static_cast<int64_t>(values.size());
@@ -196,8 +196,8 @@ absl::Status HfWeights::Read(absl::string_view name, int64_t begin, absl::Span<f
   const HfParameter& parameter = state_->layout.parameters[found->second];
   const int64_t size = values.size(), columns = parameter.columns();
   if (begin < 0 || size > parameter.elements() || begin > parameter.elements() - size) {
-    return absl::OutOfRangeError(absl::StrCat("parameter ", name, " has ", parameter.elements(), " elements; asked for ",
-                                              size, " from number ", begin));
+    return absl::OutOfRangeError(absl::StrCat("parameter ", name, " has ", parameter.elements(),
+                                              " elements; asked for ", size, " from number ", begin));
   }
   for (const HfPiece& piece : parameter.pieces) {
     const int64_t from = std::max(begin, piece.row * columns);

@@ -35,8 +35,8 @@ class HfWeights {
  public:
   // Looks for model.safetensors, else for the files that model.safetensors.index.json names (transformers looks in the
   // same order), and reads their headers. Tensor names may have the family's prefix ("model.", "transformer.") or lack
-  // it; rotary frequencies and masks that older folders keep are passed over. A tied head that is stored too must repeat
-  // the embedding, which is compared, or stand in for it.
+  // it; rotary frequencies and masks that older folders keep are passed over. A tied head that is stored too must
+  // repeat the embedding, which is compared, or stand in for it.
   //
   // InvalidArgument lists everything at once (20 shown): tensors that are missing, that the model does not have, of
   // another shape, of another dtype than F32, F16 or BF16, that the index places in a file without them, or that lie in

@@ -1,0 +1,203 @@
+#include "engine/hugging_face/export.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/hugging_face/config.h"
+#include "engine/hugging_face/folder_path.h"
+#include "engine/hugging_face/layout.h"
+#include "engine/hugging_face/staged_folder.h"
+#include "engine/hugging_face/strict_json.h"
+#include "engine/io/file.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr int64_t kStagingFloats = int64_t{1} << 19;  // 2 MiB.
+constexpr int64_t kCopyBytes = int64_t{1} << 20;
+
+int64_t Elements(const HfTensor& tensor) {
+  int64_t elements = 1;
+  for (const int64_t size : tensor.shape) elements *= size;
+  return elements;
+}
+
+// Streams one tensor after the other out of our parameters.
+class TensorStream {
+ public:
+  TensorStream(const HfLayout& layout, const HfParameterReader& reader) : layout_(layout), reader_(reader) {}
+
+  absl::Status Write(const HfTensor& tensor, SafetensorsWriter& writer) {
+    return tensor.transposed ? WriteTransposed(tensor, writer) : WriteRows(tensor, writer);
+  }
+
+ private:
+  const HfParameter& ParameterOf(const HfPiece& piece) const { return layout_.parameters[piece.parameter]; }
+
+  absl::Span<float> Staging(std::vector<float>& buffer, int64_t count) {
+    if (buffer.size() < static_cast<size_t>(count)) buffer.resize(count);
+    return absl::MakeSpan(buffer).subspan(0, count);
+  }
+
+  absl::Status WriteRows(const HfTensor& tensor, SafetensorsWriter& writer) {
+    const std::string name = layout_.FullName(tensor);
+    for (const HfPiece& piece : tensor.pieces) {
+      const int64_t columns = ParameterOf(piece).columns();
+      const int64_t end = (piece.row + piece.rows) * columns;
+      for (int64_t at = piece.row * columns; at < end; at += kStagingFloats) {
+        const absl::Span<float> values = Staging(tile_, std::min(kStagingFloats, end - at));
+        SHALE_RETURN_IF_ERROR(reader_(ParameterOf(piece).name, at, values));
+        SHALE_RETURN_IF_ERROR(writer.AppendFloat32(name, values));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The file has [columns, rows] of ours: as many columns at a time as fit, each of all rows; a column that does not
+  // fit is cut into runs of rows.
+  absl::Status WriteTransposed(const HfTensor& tensor, SafetensorsWriter& writer) {
+    const std::string name = layout_.FullName(tensor);
+    const int64_t columns = tensor.shape[0], rows = tensor.shape[1];
+    const int64_t tile_rows = std::min(rows, kStagingFloats);
+    const int64_t tile_columns = std::clamp<int64_t>(kStagingFloats / rows, 1, columns);
+    for (int64_t column = 0; column < columns; column += tile_columns) {
+      const int64_t width = std::min(tile_columns, columns - column);
+      for (int64_t row = 0; row < rows; row += tile_rows) {
+        const int64_t height = std::min(tile_rows, rows - row);
+        const absl::Span<float> tile = Staging(tile_, width * height);
+        const absl::Span<float> run = Staging(run_, width);
+        for (const HfPiece& piece : tensor.pieces) {
+          const int64_t from = std::max(row, piece.tensor_row);
+          const int64_t to = std::min(row + height, piece.tensor_row + piece.rows);
+          for (int64_t r = from; r < to; ++r) {
+            const int64_t our_row = piece.row + r - piece.tensor_row;
+            SHALE_RETURN_IF_ERROR(reader_(ParameterOf(piece).name, our_row * columns + column, run));
+            for (int64_t c = 0; c < width; ++c) tile[c * height + r - row] = run[c];
+          }
+        }
+        SHALE_RETURN_IF_ERROR(writer.AppendFloat32(name, tile));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const HfLayout& layout_;
+  const HfParameterReader& reader_;
+  std::vector<float> tile_, run_;
+};
+
+// Tensors in order, a new file whenever the next one does not fit any more.
+std::vector<std::vector<const HfTensor*>> CutIntoFiles(const HfLayout& layout, int element_bytes, int64_t max_bytes) {
+  std::vector<std::vector<const HfTensor*>> files(1);
+  int64_t bytes = 0;
+  for (const HfTensor& tensor : layout.tensors) {
+    const int64_t size = Elements(tensor) * element_bytes;
+    if (!files.back().empty() && size > max_bytes - bytes) {
+      files.emplace_back();
+      bytes = 0;
+    }
+    files.back().push_back(&tensor);
+    bytes += size;
+  }
+  return files;
+}
+
+absl::Status WriteWeights(const HfLayout& layout, const HfExportOptions& options, const HfParameterReader& reader,
+                          const std::string& folder) {
+  const int element_bytes = BitsPerElement(options.dtype) / 8;
+  const auto files = CutIntoFiles(layout, element_bytes, options.max_file_bytes);
+  TensorStream stream(layout, reader);
+  Json weight_map = Json::object();
+  int64_t total_bytes = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string name = files.size() == 1
+                                 ? "model.safetensors"
+                                 : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    std::vector<SafetensorsWriter::Entry> entries;
+    for (const HfTensor* tensor : files[i]) {
+      entries.push_back({layout.FullName(*tensor), options.dtype, tensor->shape});
+      weight_map[entries.back().name] = name;
+      total_bytes += Elements(*tensor) * element_bytes;
+    }
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsWriter> writer,
+                           SafetensorsWriter::Create(JoinPath(folder, name), entries, {{"format", "pt"}}));
+    for (const HfTensor* tensor : files[i]) SHALE_RETURN_IF_ERROR(stream.Write(*tensor, *writer));
+    SHALE_RETURN_IF_ERROR(writer->Finish());
+  }
+  if (files.size() == 1) return absl::OkStatus();
+  Json index = Json::object();
+  index["metadata"]["total_size"] = total_bytes;
+  index["weight_map"] = std::move(weight_map);
+  return WriteFileDurably(JoinPath(folder, "model.safetensors.index.json"), index.dump(2) + "\n");
+}
+
+absl::Status CopyFile(const std::string& from, const std::string& to) {
+  SHALE_ASSIGN_OR_RETURN(const InputFile input, InputFile::Open(from));
+  SHALE_ASSIGN_OR_RETURN(DurableFile output, DurableFile::Create(to));
+  std::string bytes;
+  for (int64_t at = 0; at < input.size(); at += kCopyBytes) {
+    bytes.resize(std::min(kCopyBytes, input.size() - at));
+    SHALE_RETURN_IF_ERROR(input.ReadAt(at, bytes.data(), bytes.size()));
+    SHALE_RETURN_IF_ERROR(output.WriteAt(at, bytes));
+  }
+  return output.Commit();
+}
+
+absl::Status CopyFiles(const std::string& base, const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (auto at = std::filesystem::directory_iterator(base, error); !error && at != std::filesystem::end(at);
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (IsCopiedHfFile(name)) names.push_back(name);
+  }
+  if (error) return FileError(error.value(), "list folder", base);
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    SHALE_ASSIGN_OR_RETURN(const std::string from, ResolveInFolder(base, name));
+    SHALE_RETURN_IF_ERROR(CopyFile(from, JoinPath(folder, name)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool IsCopiedHfFile(absl::string_view name) {
+  constexpr absl::string_view kNames[] = {
+      "added_tokens.json", "chat_template.json", "chat_template.jinja",      "generation_config.json",
+      "merges.txt",        "spiece.model",       "sentencepiece.bpe.model",  "special_tokens_map.json",
+      "tekken.json",       "vocab.json",         "vocab.txt"};
+  return absl::StartsWith(name, "tokenizer") ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& options, const HfParameterReader& reader,
+                      const std::string& folder) {
+  if (options.max_file_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_file_bytes: found ", options.max_file_bytes, ", wanted 1 or more"));
+  }
+  SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfLayout(config));
+  HfConfigOptions config_options{.dtype = options.dtype};
+  if (!options.base_folder.empty()) {
+    SHALE_ASSIGN_OR_RETURN(const std::string path, ResolveInFolder(options.base_folder, "config.json"));
+    SHALE_ASSIGN_OR_RETURN(config_options.base, ReadFile(path, kMaxHfConfigBytes));
+  }
+  SHALE_ASSIGN_OR_RETURN(const std::string text, HfConfigText(config, config_options));
+  SHALE_ASSIGN_OR_RETURN(StagedFolder staged, StagedFolder::Create(folder));
+  if (!options.base_folder.empty()) SHALE_RETURN_IF_ERROR(CopyFiles(options.base_folder, staged.path()));
+  SHALE_RETURN_IF_ERROR(WriteWeights(layout, options, reader, staged.path()));
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(staged.path(), "config.json"), text));
+  return staged.Commit();
+}
+
+}  // namespace shale

@@ -1,0 +1,77 @@
+#include "engine/hugging_face/staged_folder.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/io/file.h"
+#include "engine/io/file_system.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status CheckAbsentOrEmpty(const std::string& target) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(target, error);
+  if (status.type() == fs::file_type::not_found) return absl::OkStatus();
+  if (error) return FileError(error.value(), "examine", target);
+  if (status.type() != fs::file_type::directory) {
+    return absl::FailedPreconditionError(absl::StrCat(target, " is there and is no folder; give another name"));
+  }
+  const bool empty = fs::is_empty(target, error);
+  if (error) return FileError(error.value(), "examine", target);
+  if (empty) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(target, " is not empty; give a folder that is empty or does not exist"));
+}
+
+}  // namespace
+
+absl::StatusOr<StagedFolder> StagedFolder::Create(const std::string& target) {
+  static std::atomic<int64_t> counter = 0;
+  std::error_code error;
+  fs::path whole = fs::absolute(target, error).lexically_normal();
+  if (error || target.empty()) return FileError(error ? error.value() : ENOENT, "make folder", target);
+  if (!whole.has_filename()) whole = whole.parent_path();  // "a/b/" is a/b.
+  StagedFolder folder;
+  folder.target_ = whole.string();
+  folder.parent_ = whole.parent_path().string();
+  SHALE_RETURN_IF_ERROR(MakeFolders(folder.parent_));
+  SHALE_RETURN_IF_ERROR(CheckAbsentOrEmpty(folder.target_));
+  absl::Status made;
+  do {  // A name may be taken by what a crashed process with our id left behind.
+    const std::string path = JoinPath(
+        folder.parent_, absl::StrCat(".", whole.filename().string(), ".tmp-", getpid(), "-", counter.fetch_add(1)));
+    made = PosixFileSystem().MakeFolder(path);
+    if (made.ok()) folder.path_ = path;
+  } while (absl::IsAlreadyExists(made));
+  SHALE_RETURN_IF_ERROR(made);
+  return folder;
+}
+
+StagedFolder::StagedFolder(StagedFolder&& other) noexcept
+    : parent_(std::move(other.parent_)),
+      target_(std::move(other.target_)),
+      path_(std::exchange(other.path_, "")) {}
+
+StagedFolder::~StagedFolder() {
+  // Somebody else's error is on its way; that this fails too would tell nobody more.
+  if (!path_.empty()) RemoveFolderAndFiles(path_).IgnoreError();
+}
+
+absl::Status StagedFolder::Commit() {
+  SHALE_RETURN_IF_ERROR(PosixFileSystem().SyncFolder(path_));
+  SHALE_RETURN_IF_ERROR(CheckAbsentOrEmpty(target_));
+  SHALE_RETURN_IF_ERROR(PosixFileSystem().Rename(path_, target_));
+  path_.clear();
+  return PosixFileSystem().SyncFolder(parent_);
+}
+
+}  // namespace shale

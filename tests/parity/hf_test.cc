@@ -1,0 +1,213 @@
+// The engine against transformers, on the folders of tests/parity/golden/hf (tools/parity/README.md says what is in
+// them): what is imported computes and trains as there, and goes back out as it came.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/hugging_face/config.h"
+#include "engine/hugging_face/export.h"
+#include "engine/hugging_face/weights.h"
+#include "engine/io/file.h"
+#include "tests/engine/io/temp_folder.h"
+#include "tests/engine/job_harness.h"
+
+namespace shale::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kSteps = 8;
+
+std::string Folder(const std::string& name) { return absl::StrCat("tests/parity/golden/hf/", name); }
+
+template <class T>
+std::vector<T> Raw(const SafetensorsReader& file, const std::string& name) {
+  const SafetensorsTensor* tensor = file.Find(name);
+  if (tensor == nullptr) {
+    ADD_FAILURE() << "no tensor " << name;
+    return {};
+  }
+  std::vector<T> values(tensor->size_bytes() / sizeof(T));
+  EXPECT_TRUE(file.Read(*tensor, 0, {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)}).ok());
+  return values;
+}
+
+std::vector<float> ReadWhole(const HfWeights& weights, const std::string& name) {
+  int64_t elements = 0;
+  for (const HfParameterShape& parameter : weights.parameters()) {
+    if (parameter.name != name) continue;
+    elements = 1;
+    for (const int64_t size : parameter.shape) elements *= size;
+  }
+  std::vector<float> values(elements);
+  const absl::Status status = weights.Read(name, 0, absl::MakeSpan(values));
+  EXPECT_TRUE(status.ok()) << status;
+  return values;
+}
+
+// The tensors of every safetensors file in a folder but the golden's own: their dtype, shape and bytes.
+std::map<std::string, std::string> AllTensors(const std::string& folder) {
+  std::map<std::string, std::string> all;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!absl::EndsWith(name, ".safetensors") || name == "golden.safetensors") continue;
+    absl::StatusOr<SafetensorsReader> reader = SafetensorsReader::Open(entry.path().string());
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    for (const SafetensorsTensor& tensor : reader->tensors()) {
+      const std::vector<char> bytes = Raw<char>(*reader, tensor.name);
+      std::string& value = all[tensor.name];
+      value = absl::StrCat(ToString(tensor.dtype), " ");
+      for (const int64_t size : tensor.shape) absl::StrAppend(&value, size, " ");
+      value.append(bytes.data(), bytes.size());
+    }
+  }
+  return all;
+}
+
+class HfParity : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<DecoderConfig> config = ReadHfConfig(Folder(GetParam()));
+    ASSERT_TRUE(config.ok()) << config.status();
+    config_ = *config;
+    absl::StatusOr<HfWeights> weights = HfWeights::Open(Folder(GetParam()), config_);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    weights_ = std::make_unique<HfWeights>(*std::move(weights));
+    absl::StatusOr<SafetensorsReader> golden =
+        SafetensorsReader::Open(absl::StrCat(Folder(GetParam()), "/golden.safetensors"));
+    ASSERT_TRUE(golden.ok()) << golden.status();
+    golden_ = std::make_unique<SafetensorsReader>(*std::move(golden));
+    const SafetensorsTensor* inputs = golden_->Find("inputs");
+    ASSERT_NE(inputs, nullptr);
+    tokens_ = {inputs->shape[0], inputs->shape[1], Raw<int32_t>(*golden_, "inputs"), Raw<int32_t>(*golden_, "targets")};
+  }
+
+  // As make_hf_goldens.py has it.
+  RunOptions Options() const {
+    RunOptions options;
+    options.model = config_;
+    options.micro_batch = tokens_.sequences;
+    options.loss_chunk_tokens = 11;
+    options.steps = kSteps;
+    options.learning_rate = 1e-3;
+    options.max_norm = 1;
+    options.step.beta1 = 0.9;
+    options.step.beta2 = 0.95;
+    options.step.epsilon = 1e-3;
+    options.step.weight_decay = 0.1;
+    options.edit_weights = [this](const std::string& parameter, std::vector<float>& values) {
+      const absl::Status status = weights_->Read(parameter, 0, absl::MakeSpan(values));
+      ASSERT_TRUE(status.ok()) << status;
+    };
+    return options;
+  }
+
+  // Exports what was imported, as `dtype`.
+  absl::Status Export(SafetensorsDType dtype, const std::string& base, const std::string& folder) const {
+    return ExportHf(config_, {.dtype = dtype, .max_file_bytes = 20000, .base_folder = base},
+                    [this](absl::string_view parameter, int64_t begin, absl::Span<float> values) {
+                      return weights_->Read(parameter, begin, values);
+                    },
+                    folder);
+  }
+
+  DecoderConfig config_;
+  std::unique_ptr<HfWeights> weights_;
+  std::unique_ptr<SafetensorsReader> golden_;
+  Tokens tokens_;
+};
+
+TEST_P(HfParity, EightStepsOfAdamWGoAsInTransformers) {
+  const absl::StatusOr<RunResult> result = RunJob(Options(), tokens_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::vector<double> losses = Raw<double>(*golden_, "losses"), norms = Raw<double>(*golden_, "norms");
+  ASSERT_EQ(losses.size(), kSteps);
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(result->losses[step], losses[step], 1e-5 * losses[step]) << "step " << step;
+    EXPECT_NEAR(result->norms[step], norms[step], 1e-4 * norms[step]) << "step " << step;
+  }
+
+  // The weights afterwards, as a folder: HfWeights reads them under our names.
+  const TempFolder folder;
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const SafetensorsTensor& tensor : golden_->tensors()) {
+    if (!absl::StartsWith(tensor.name, "after/")) continue;
+    entries.push_back({tensor.name.substr(6), tensor.dtype, tensor.shape});
+  }
+  auto writer = SafetensorsWriter::Create(folder.Path("model.safetensors"), entries, {}).value();
+  for (const SafetensorsWriter::Entry& entry : entries) {
+    ASSERT_TRUE(writer->AppendFloat32(entry.name, Raw<float>(*golden_, "after/" + entry.name)).ok());
+  }
+  ASSERT_TRUE(writer->Finish().ok());
+  const absl::StatusOr<HfWeights> after = HfWeights::Open(folder.path(), config_);
+  ASSERT_TRUE(after.ok()) << after.status();
+  for (const auto& [name, values] : result->weights) {
+    const std::vector<float> wanted = ReadWhole(*after, name), initial = ReadWhole(*weights_, name);
+    ASSERT_EQ(wanted.size(), values.size()) << name;
+    double apart = 0, moved = 0, size = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      apart += std::pow(static_cast<double>(values[i]) - wanted[i], 2);
+      moved += std::pow(static_cast<double>(wanted[i]) - initial[i], 2);
+      size += std::pow(static_cast<double>(wanted[i]), 2);
+    }
+    // A gradient is good to 1e-5 of itself (parity_test) and moves weights by learning rate x gradient / epsilon at
+    // most; beside that each of eight steps rounds each weight by 2^-24 of itself. Ten times both.
+    EXPECT_LE(std::sqrt(apart), 1e-4 * std::sqrt(moved) + 10 * kSteps * std::pow(2, -24) * std::sqrt(size)) << name;
+  }
+}
+
+TEST_P(HfParity, ShardedOverThreeRanksTheLossesAreTheSame) {
+  RunOptions options = Options();
+  options.micro_batch = 1;
+  options.step.ranks = 3;
+  const absl::StatusOr<RunResult> result = RunJob(options, tokens_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::vector<double> losses = Raw<double>(*golden_, "losses");
+  for (int step = 0; step < kSteps; ++step) EXPECT_NEAR(result->losses[step], losses[step], 1e-5 * losses[step]);
+}
+
+// Where the tests' outputs are kept (bazel test), tools/parity/check_export.py can load the exported folders.
+TEST_P(HfParity, WhatGoesOutIsWhatCameInToTheBit) {
+  const std::map<std::string, std::string> wanted = AllTensors(Folder(GetParam()));
+  ASSERT_FALSE(wanted.empty());
+  const std::string& first = wanted.begin()->second;
+  const SafetensorsDType dtype = absl::StartsWith(first, "BF16")  ? SafetensorsDType::kBF16
+                                 : absl::StartsWith(first, "F16") ? SafetensorsDType::kF16
+                                                                  : SafetensorsDType::kF32;
+  const TempFolder temporary;
+  const char* kept = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
+  const std::string root = kept != nullptr ? kept : temporary.path();
+  for (const bool based : {true, false}) {
+    const std::string folder = absl::StrCat(root, "/", GetParam(), based ? "" : "_new");
+    const absl::Status status = Export(dtype, based ? Folder(GetParam()) : "", folder);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(fs::exists(folder + "/model.safetensors.index.json"));
+    const std::map<std::string, std::string> found = AllTensors(folder);
+    EXPECT_EQ(found.size(), wanted.size());
+    for (const auto& [name, bytes] : wanted) {
+      ASSERT_TRUE(found.contains(name)) << name;
+      EXPECT_TRUE(found.at(name) == bytes) << name;
+    }
+    const absl::StatusOr<DecoderConfig> config = ReadHfConfig(folder);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(*config, config_);
+    if (based) {
+      EXPECT_EQ(ReadFile(folder + "/generation_config.json", 1 << 20).value(),
+                ReadFile(Folder(GetParam()) + "/generation_config.json", 1 << 20).value());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, HfParity,
+                         ::testing::Values("llama", "llama_bias", "llama3_rope", "mistral", "qwen2", "qwen2_window",
+                                           "qwen3", "gpt2", "falcon_7b", "falcon_40b", "falcon_11b", "falcon_rw"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace shale::testing

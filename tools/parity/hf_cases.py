@@ -1,0 +1,88 @@
+"""The folders of tests/parity/golden/hf: tiny models of every Hugging Face family that the engine reads.
+
+V 61 tokens, two layers; sizes are awkward on purpose. Each case is a config of transformers, what its weights are stored
+as, and how small its files are cut.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import torch
+import transformers
+
+SEQUENCE_LENGTH = 13
+BATCH = 3
+_TOKENS = dict(vocab_size=61, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+
+@dataclass(frozen=True)
+class HfCase:
+    name: str
+    family: str  # Of the classes in transformers: "Llama" of LlamaConfig.
+    options: dict
+    dtype: torch.dtype = torch.float32
+    max_shard_size: str = "1GB"
+
+    def make_config(self):
+        return getattr(transformers, self.family + "Config")(**_TOKENS, **self.options)
+
+    def make_model(self):
+        """The model, rounded to `dtype`, with weights that depend on the case's name only."""
+        model = transformers.AutoModelForCausalLM.from_config(self.make_config(), attn_implementation="eager").eval()
+        generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(_initial(name, noise))
+        return model.to(self.dtype)
+
+    def make_batch(self):
+        """Tokens and targets, each [BATCH, SEQUENCE_LENGTH]; targets are the next tokens, a few of them -1."""
+        generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()) + 1)
+        text = torch.randint(61, (BATCH, SEQUENCE_LENGTH + 1), generator=generator)
+        inputs, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+        targets[0, 2:5] = -1
+        targets[1, -1] = -1
+        return inputs, targets
+
+
+def _initial(name, noise):
+    if "norm" in name or "ln_" in name:
+        return 1 + 0.3 * noise if name.endswith("weight") else 0.2 * noise
+    if name.endswith("bias"):
+        return 0.2 * noise
+    if "embed" in name or "wte" in name or "wpe" in name:
+        return 0.3 * noise
+    return noise / math.sqrt(noise.shape[1])
+
+
+def _llama(heads, kv_heads, **options):
+    return dict(hidden_size=24, intermediate_size=34, num_hidden_layers=2, num_attention_heads=heads,
+                num_key_value_heads=kv_heads, max_position_embeddings=64, **options)
+
+
+def _falcon(heads, **options):
+    return dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=heads, ffn_hidden_size=52,
+                max_position_embeddings=64, hidden_dropout=0.0, attention_dropout=0.0, **options)
+
+
+CASES = [
+    HfCase("llama", "Llama", _llama(4, 2, head_dim=10, rms_norm_eps=1e-5), max_shard_size="20KB"),
+    HfCase("llama_bias", "Llama", _llama(3, 3, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    HfCase("llama3_rope", "Llama", _llama(3, 1, tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=32))),
+    HfCase("mistral", "Mistral", _llama(4, 2, sliding_window=5), dtype=torch.bfloat16),
+    HfCase("qwen2", "Qwen2", _llama(6, 2, tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="default", rope_theta=1000000.0)), dtype=torch.float16),
+    HfCase("qwen2_window", "Qwen2", _llama(4, 1, use_sliding_window=True, sliding_window=5, max_window_layers=0)),
+    HfCase("qwen3", "Qwen3", _llama(5, 1, head_dim=6)),
+    HfCase("gpt2", "GPT2", dict(n_embd=24, n_layer=2, n_head=3, n_inner=52, n_positions=17, attn_pdrop=0.0,
+                                embd_pdrop=0.0, resid_pdrop=0.0)),
+    HfCase("falcon_7b", "Falcon", _falcon(6, multi_query=True)),
+    HfCase("falcon_40b", "Falcon", _falcon(6, new_decoder_architecture=True, num_kv_heads=3)),
+    HfCase("falcon_11b", "Falcon", _falcon(6, new_decoder_architecture=True, num_kv_heads=2,
+                                           num_ln_in_parallel_attn=1, tie_word_embeddings=False)),
+    HfCase("falcon_rw", "Falcon", _falcon(4, multi_query=False, parallel_attn=False, bias=True)),
+]
