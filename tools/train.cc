@@ -78,6 +78,13 @@ void PrintResumed(const Resumed& resumed) {
   Print(absl::StrCat("going on from ", resumed.path, " after step ", resumed.manifest.step));
 }
 
+// Where the tokenizer's files are: in the job's Hugging Face folder, or, when that is gone, in the run's copy.
+std::string TokenizerFolder(const Job& job, const RunFolder& folder, ResumeFrom from) {
+  const std::string copy = RunFolder::HfPath(folder.path());
+  if (!job.hf_folder.empty() && access(job.hf_folder.c_str(), F_OK) == 0) return job.hf_folder;
+  return from != ResumeFrom::kNothing && access(copy.c_str(), F_OK) == 0 ? copy : "";
+}
+
 ResumeOptions ParseResume(const std::string& resume) {
   if (resume.empty()) return {};
   if (resume == "latest") return {.from = ResumeFrom::kLatest};
@@ -114,6 +121,7 @@ int Train(const Flags& flags) {
   TrainerOptions options;
   options.checkpoint_folder = (*folder)->checkpoints_path();
   options.resume = resume;
+  options.tokenizer_folder = TokenizerFolder(*job, **folder, resume.from);
   options.peak_flops = job->telemetry.peak_flops;
   if (options.peak_flops == 0) {
     const DType dtype = job->precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
@@ -131,12 +139,16 @@ int Train(const Flags& flags) {
   Print(plan_text);
   if (flags.dump_program) Print(DumpProgram(plan.train.step.program));
 
+  const std::string job_text = ResolvedJobText((*trainer)->job());
   PrintResumed((*trainer)->resumed());
 
   // From here on a stop goes through the trainer, so that a folder with a job in it also gets a checkpoint.
   g_trainer = trainer->get();
   absl::Status status =
-      (*folder)->Begin(ResolvedJobText((*trainer)->job()), plan_text, (*trainer)->resumed().manifest.step);
+      (*folder)->Begin({.job_text = job_text,
+                         .plan_text = plan_text,
+                         .step = (*trainer)->resumed().manifest.step,
+                         .hf_folder = job->hf_folder});
   if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
   g_trainer = nullptr;
   if (!status.ok()) return Fail(status, kExitFailed);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/config/errors.h"
+#include "engine/config/model_spec.h"
 #include "engine/config/names.h"
 #include "engine/config/overrides.h"
 #include "engine/config/print.h"
@@ -19,6 +20,7 @@
 #include "engine/config/rules.h"
 #include "engine/config/text_bytes.h"
 #include "engine/config/text_check.h"
+#include "engine/hugging_face/config.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
@@ -93,9 +95,19 @@ void MakeAbsolute(const std::filesystem::path& folder, std::string* path) {
   if (!path->empty() && path->front() != '/') *path = (folder / *path).lexically_normal().string();
 }
 
-void MakeDataPathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
+void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
+  if (spec->has_model()) MakeAbsolute(folder, spec->mutable_model()->mutable_hf_folder());
   MakeAbsolute(folder, spec->mutable_data()->mutable_path());
   MakeAbsolute(folder, spec->mutable_data()->mutable_evaluation_path());
+}
+
+// A Hugging Face folder says what its model looks like. A spec that says so itself needs no folder to be there: its
+// shape is compared when the weights are read.
+void ReadShape(proto::ModelSpec* model, SpecErrors* errors) {
+  if (model->hf_folder().empty() || model->kind_case() != proto::ModelSpec::KIND_NOT_SET) return;
+  const absl::StatusOr<DecoderConfig> config = ReadHfConfig(model->hf_folder());
+  if (config.ok()) return WriteSpec(*config, *model->mutable_decoder());
+  errors->Add("model.hf_folder", std::string(config.status().message()));
 }
 
 absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_view filename,
@@ -107,9 +119,10 @@ absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_vi
   // Paths in the file start at the file; those of overrides at the working directory, where they were typed.
   std::error_code unknown_directory;  // Then paths stay relative.
   const std::filesystem::path here = std::filesystem::current_path(unknown_directory);
-  MakeDataPathsAbsolute(here / std::filesystem::path(std::string(filename)).parent_path(), &spec);
+  MakePathsAbsolute(here / std::filesystem::path(std::string(filename)).parent_path(), &spec);
   ApplyOverrides(overrides, &spec, &errors);
-  MakeDataPathsAbsolute(here, &spec);
+  MakePathsAbsolute(here, &spec);
+  ReadShape(spec.mutable_model(), &errors);
 
   CheckFields(&spec, &errors);
   Job job = ResolveJob(spec);

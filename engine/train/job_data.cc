@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "engine/hugging_face/tokenizer_digest.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -37,9 +39,13 @@ TokenFormat FormatOf(const Job& job) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job) {
+absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job, const std::string& tokenizer_folder) {
   auto data = absl::WrapUnique(new JobData);
   SHALE_RETURN_IF_ERROR(data->OpenFiles(job));
+  if (!tokenizer_folder.empty()) {
+    SHALE_ASSIGN_OR_RETURN(const std::string digest, TokenizerDigest(tokenizer_folder));
+    if (!digest.empty()) absl::StrAppend(&data->saved_.tokenizer, "; ", digest);
+  }
   const int64_t samples = data->training_->samples_per_epoch();
   data->global_batch_ = job.batch.global_batch;
   if (job.schedule.steps > 0) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,7 +18,8 @@ namespace shale {
 class JobData {
  public:
   // Opens and checks the files of the job, and decides what it left to them: the format and the vocabulary.
-  static absl::StatusOr<std::unique_ptr<JobData>> Open(Job& job);
+  // `tokenizer_folder`, which may be empty, tells of the tokenizer (TokenizerDigest).
+  static absl::StatusOr<std::unique_ptr<JobData>> Open(Job& job, const std::string& tokenizer_folder);
 
   const BatchLoader& training() const { return *training_; }
   const BatchLoader* evaluation() const { return evaluation_.get(); }  // Null: none.

@@ -33,23 +33,23 @@ std::vector<std::string> ModelLines(ModelConfig model) {
   return absl::StrSplit(ResolvedJobText(job), '\n');
 }
 
-absl::Status CheckSameModel(const ModelConfig& saved, const ModelConfig& model) {
-  const std::vector<std::string> theirs = ModelLines(saved), ours = ModelLines(model);
-  const auto line = [](const std::vector<std::string>& lines, size_t i) {
-    return i < lines.size() ? std::string(absl::StripAsciiWhitespace(lines[i])) : "nothing";
-  };
-  for (size_t i = 0; i < std::max(theirs.size(), ours.size()); ++i) {
-    if (line(theirs, i) == line(ours, i)) continue;
-    return Differs("its model has \"", line(theirs, i), "\", the job's model \"", line(ours, i), "\"");
-  }
-  return absl::OkStatus();
-}
-
 std::string Describe(absl::string_view name, const std::vector<int64_t>& shape) {
   return absl::StrCat(name, " [", absl::StrJoin(shape, ", "), "]");
 }
 
 }  // namespace
+
+std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
+  const std::vector<std::string> first = ModelLines(a), second = ModelLines(b);
+  const auto line = [](const std::vector<std::string>& lines, size_t i) {
+    return i < lines.size() ? std::string(absl::StripAsciiWhitespace(lines[i])) : "nothing";
+  };
+  for (size_t i = 0; i < std::max(first.size(), second.size()); ++i) {
+    if (line(first, i) == line(second, i)) continue;
+    return absl::StrCat("it has \"", line(first, i), "\", the job's model \"", line(second, i), "\"");
+  }
+  return "";
+}
 
 absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model) {
   for (size_t i = 0; i < std::max(saved.size(), model.parameters.size()); ++i) {
@@ -68,7 +68,9 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint's job cannot be read by this program: ", saved.status().message()));
   }
-  SHALE_RETURN_IF_ERROR(CheckSameModel(saved->model, job.model));
+  if (const std::string difference = FirstDifference(saved->model, job.model); !difference.empty()) {
+    return Differs(difference);
+  }
   SHALE_RETURN_IF_ERROR(CheckSameParameters(manifest.parameters, model));
   const SavedData& theirs = manifest.data;
   if (theirs.tokenizer != data.tokenizer) {

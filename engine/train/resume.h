@@ -34,6 +34,10 @@ struct Resumed {
   std::vector<std::string> passed_over;  // Newer checkpoints that are damaged, each with the reason.
 };
 
+// The first field in which a model is another than the job's, in words; empty if the two compute the same. How weights
+// are initialised makes no difference, nor does the longest sequence where positions are rotary.
+std::string FirstDifference(const ModelConfig& model, const ModelConfig& of_job);
+
 // OK if a run of `job` can go on from a checkpoint: the same model, tokenizer, sequences and order of the data. Else
 // FailedPrecondition with the first difference. Ranks, strategy, schedule, retention, precision, batch, optimizer and
 // learning rate may all be others.

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/store.h"
+#include "engine/hugging_face/export.h"
 #include "engine/io/file.h"
 #include "engine/train/cut_metrics.h"
 #include "kernels/check.h"
@@ -25,7 +26,11 @@ constexpr char kJob[] = "job.textproto";
 constexpr char kPlan[] = "plan.txt";
 constexpr char kMetrics[] = "metrics.jsonl";
 constexpr char kCheckpoints[] = "checkpoints";
+constexpr char kHf[] = "hf";
+constexpr int64_t kMaxHfFileBytes = int64_t{1} << 30;
 constexpr size_t kNamesShown = 4;
+
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 absl::Status Remove(const std::string& path) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) return FileError(errno, "remove", path);
@@ -89,20 +94,34 @@ absl::Status RunFolder::RemoveFormerRun() {
   // The former state goes first: it must never lie beside a job that it does not belong to.
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(checkpoints_path()));
   for (const CheckpointPath& checkpoint : checkpoints) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(checkpoint.path));
+  if (Exists(HfPath(path_))) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(HfPath(path_)));
   for (const char* name : {kMetrics, kPlan}) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
   return absl::OkStatus();
 }
 
-absl::Status RunFolder::Begin(absl::string_view job_text, absl::string_view plan_text, int64_t step) {
+absl::Status RunFolder::CopyHfFiles(const std::string& from) {
+  const std::string to = HfPath(path_);
+  SHALE_RETURN_IF_ERROR(MakeFolders(to));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(from));
+  for (const std::string& name : names) {
+    if (name != "config.json" && !IsCopiedHfFile(name)) continue;
+    SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(JoinPath(from, name), kMaxHfFileBytes));
+    SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(to, name), bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunFolder::Begin(const Start& start) {
   SHALE_CHECK(metrics_ == nullptr) << path_ << ": begun twice";
   SHALE_RETURN_IF_ERROR(RemoveLeftovers());
-  if (step == 0) {
+  if (start.step == 0) {
     SHALE_RETURN_IF_ERROR(RemoveFormerRun());
+    if (!start.hf_folder.empty()) SHALE_RETURN_IF_ERROR(CopyHfFiles(start.hf_folder));
   } else {
-    SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), step));
+    SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), start.step));
   }
-  SHALE_RETURN_IF_ERROR(WriteFileDurably(JobPath(path_), job_text));
-  SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), plan_text));
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(JobPath(path_), start.job_text));
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), start.plan_text));
   SHALE_ASSIGN_OR_RETURN(metrics_, JsonLinesWriter::Open(JoinPath(path_, kMetrics), JsonLinesWriter::Mode::kContinue));
   return absl::OkStatus();
 }
@@ -114,5 +133,6 @@ absl::Status RunFolder::AppendMetrics(const JsonObject& row) {
 
 std::string RunFolder::JobPath(absl::string_view run_folder) { return JoinPath(run_folder, kJob); }
 std::string RunFolder::CheckpointsPath(absl::string_view run_folder) { return JoinPath(run_folder, kCheckpoints); }
+std::string RunFolder::HfPath(absl::string_view run_folder) { return JoinPath(run_folder, kHf); }
 
 }  // namespace shale

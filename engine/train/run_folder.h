@@ -4,6 +4,8 @@
 //   plan.txt       the memory plan
 //   metrics.jsonl  one line per step and per evaluation (engine/train/metrics.h)
 //   checkpoints/   the trained state (engine/checkpoint/store.h)
+//   hf/            of a run that began with a Hugging Face folder: its config.json and tokenizer files, so that the model
+//                  can be exported with them when that folder is gone
 #pragma once
 
 #include <memory>
@@ -35,9 +37,15 @@ class RunFolder {
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
 
-  // Writes job and plan, and starts the metrics. Once. A run that begins at step 0 first removes what a former run left,
-  // its checkpoints included; one that goes on after `step` keeps the metrics up to it and all checkpoints.
-  absl::Status Begin(absl::string_view job_text, absl::string_view plan_text, int64_t step = 0);
+  struct Start {
+    absl::string_view job_text;
+    absl::string_view plan_text;
+    int64_t step = 0;       // After which the run goes on; 0: it begins.
+    std::string hf_folder;  // Of the job; empty: none.
+  };
+  // Writes job and plan, and starts the metrics. Once. A run that begins first removes what a former run left, its
+  // checkpoints included; one that goes on keeps the metrics up to its step, all checkpoints, and hf/.
+  absl::Status Begin(const Start& start);
   // REQUIRES: begun.
   absl::Status AppendMetrics(const JsonObject& row);
 
@@ -47,12 +55,14 @@ class RunFolder {
   // Where a run keeps what others read.
   static std::string JobPath(absl::string_view run_folder);
   static std::string CheckpointsPath(absl::string_view run_folder);
+  static std::string HfPath(absl::string_view run_folder);  // May be missing.
 
  private:
   RunFolder(std::string path, int lock_fd, bool made) : path_(std::move(path)), lock_fd_(lock_fd), made_(made) {}
 
   absl::Status RemoveLeftovers();
   absl::Status RemoveFormerRun();
+  absl::Status CopyHfFiles(const std::string& from);
 
   const std::string path_;
   const int lock_fd_;

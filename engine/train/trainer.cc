@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
+#include "engine/hugging_face/config.h"
+#include "engine/hugging_face/weights.h"
 #include "engine/planner/explain.h"
 #include "engine/runtime/world.h"
 #include "engine/train/initial_values.h"
@@ -65,7 +67,7 @@ class Trainer::Impl {
   absl::Status Create(Job job, const TrainerOptions& options) {
     job_ = std::move(job);
     options_ = options;
-    SHALE_ASSIGN_OR_RETURN(data_, JobData::Open(job_));
+    SHALE_ASSIGN_OR_RETURN(data_, JobData::Open(job_, options_.tokenizer_folder));
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
     SHALE_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
                            LearningRateSchedule::Create(LearningRateFor(job_, data_->total_steps())));
@@ -225,11 +227,26 @@ class Trainer::Impl {
       if (absl::StartsWith(resumed_.path, options_.checkpoint_folder)) saved_step_ = steps_;
       return absl::OkStatus();
     }
+    if (!job_.hf_folder.empty()) return ReadHfWeights(ranks);
     const auto initial = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
       FillInitialValues(parameter, job_.runtime.seed, begin, values);
       return absl::OkStatus();
     };
     return FillRanks(initial, *world_, ranks);
+  }
+
+  absl::Status ReadHfWeights(std::vector<RankState>& ranks) {
+    SHALE_ASSIGN_OR_RETURN(const DecoderConfig config, ReadHfConfig(job_.hf_folder));
+    if (const std::string difference = FirstDifference(config, job_.model); !difference.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("model.hf_folder: ", job_.hf_folder, " holds another model than the job's: ", difference,
+                       "; leave model.decoder out to take its shape"));
+    }
+    SHALE_ASSIGN_OR_RETURN(const HfWeights weights, HfWeights::Open(job_.hf_folder, config));
+    const auto read = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+      return weights.Read(parameter.name, begin, values);
+    };
+    return FillRanks(read, *world_, ranks);
   }
 
   absl::Status RunSteps(const TrainCallbacks& callbacks) {

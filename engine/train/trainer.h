@@ -58,7 +58,7 @@ struct TrainerOptions {
   // Where checkpoints go; empty: nothing is saved. The trainer holds it alone as long as it lives.
   std::string checkpoint_folder;
   ResumeOptions resume;
-  // A folder whose tokenizer files say which tokenizer made the tokens, besides their encoding; empty: job.hf_folder.
+  // A folder whose tokenizer files say which tokenizer made the tokens, besides their encoding; empty: none.
   std::string tokenizer_folder;
   FileSystem* files = &PosixFileSystem();  // What checkpoints are written through. Borrowed.
 };

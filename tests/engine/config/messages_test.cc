@@ -92,7 +92,7 @@ TEST(Messages, ReportAllThatIsWrongAtOnce) {
             "job.textproto:2:3: batch.micro_batch: found 0; allowed: 1 to 1048576\n"
             "job.textproto:1:1: batch.sequence_length: missing, and there is no default; allowed: 1 to 16777216\n"
             "job.textproto:6:13: optimizer.beta1: found nan; allowed: 0 to 0.999999\n"
-            "job.textproto: model: missing; give decoder { ... } or mlp { ... }\n"
+            "job.textproto: model: missing; give decoder { ... }, mlp { ... } or hf_folder\n"
             "job.textproto: schedule.steps: missing; give steps, or epochs, as the length of the run");
 }
 

@@ -133,7 +133,7 @@ TEST(ModelText, IsABareModel) {
             "position, activation; did you mean heads?");
   EXPECT_EQ(ErrorOf(ParseModelText("mlp { embedding: 1 hidden: 0 }", 32).status()),
             "model:1:20: model.mlp.hidden: found 0; allowed: 1 to 67108864");
-  EXPECT_EQ(ErrorOf(ParseModelText("", 32).status()), "model: model: missing; give decoder { ... } or mlp { ... }");
+  EXPECT_EQ(ErrorOf(ParseModelText("", 32).status()), "model: model: missing; give decoder { ... }, mlp { ... } or hf_folder");
 }
 
 TEST(AccumulationSteps, CoverTheGlobalBatch) {

@@ -49,7 +49,7 @@ class RunFolderTest : public ::testing::Test {
   void MakeRun(const std::string& path) {
     auto folder = RunFolder::Claim(path, Existing::kRefuse);
     ASSERT_TRUE(folder.ok()) << folder.status();
-    ASSERT_TRUE((*folder)->Begin("job one", "plan one").ok());
+    ASSERT_TRUE((*folder)->Begin({.job_text = "job one", .plan_text = "plan one"}).ok());
     ASSERT_TRUE((*folder)->AppendMetrics(JsonObject().Add("step", 1)).ok());
     const std::string checkpoint = JoinPath((*folder)->checkpoints_path(), "step-0000000001");
     ASSERT_TRUE(MakeFolders(checkpoint).ok());
@@ -88,7 +88,7 @@ TEST_F(RunFolderTest, ReplacingLosesNothingBeforeTheNewRunBegins) {
 
   auto folder = RunFolder::Claim(Path("run"), Existing::kReplace);
   ASSERT_TRUE(folder.ok()) << folder.status();
-  ASSERT_TRUE((*folder)->Begin("job two", "plan two").ok());
+  ASSERT_TRUE((*folder)->Begin({.job_text = "job two", .plan_text = "plan two"}).ok());
   EXPECT_EQ(Text(Path("run/job.textproto")), "job two");
   EXPECT_EQ(Text(Path("run/metrics.jsonl")), "");
   EXPECT_FALSE(Exists(Path("run/checkpoints/step-0000000001")));
@@ -102,7 +102,7 @@ TEST_F(RunFolderTest, ARunThatGoesOnKeepsItsCheckpointsAndTheMetricsUpToItsStep)
   ASSERT_TRUE(WriteFileDurably(Path("run/.plan.txt.tmp-1-2"), "half").ok());
   auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
   ASSERT_TRUE(folder.ok()) << folder.status();
-  ASSERT_TRUE((*folder)->Begin("job two", "plan two", 2).ok());
+  ASSERT_TRUE((*folder)->Begin({.job_text = "job two", .plan_text = "plan two", .step = 2}).ok());
   ASSERT_TRUE((*folder)->AppendMetrics(JsonObject().Add("step", 3)).ok());
   EXPECT_EQ(Text(Path("run/metrics.jsonl")), "{\"step\": 1}\n{\"step\": 2, \"loss\": 1.5}\n{\"step\": 3}\n");
   EXPECT_EQ(Text(Path("run/job.textproto")), "job two");

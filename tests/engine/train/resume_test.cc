@@ -1,0 +1,360 @@
+// Laws of saving and going on: N steps, a checkpoint and N more are 2N steps, to the bit when nothing was changed, and in
+// what they mean when the job is sharded, scheduled or stored otherwise.
+#include "engine/train/resume.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/store.h"
+#include "engine/config/parse.h"
+#include "engine/io/file.h"
+#include "engine/train/trainer.h"
+
+namespace shale {
+namespace {
+
+// ThreadSanitizer does not see the synchronisation of OpenMP's library, which the fast ops use.
+#ifdef __SANITIZE_THREAD__
+constexpr char kOps[] = "runtime.ops=REFERENCE";
+#else
+constexpr char kOps[] = "runtime.ops=FAST";
+#endif
+
+class ResumeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = JoinPath(::testing::TempDir(), "resume_XXXXXX");
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+    std::string text;
+    for (int i = 0; i < 40; ++i) absl::StrAppend(&text, "the ", i * i % 97, " quick brown foxes jump over the dog.\n");
+    ASSERT_TRUE(WriteFileDurably(Path("text"), text).ok());
+  }
+  std::string Path(absl::string_view name) const { return JoinPath(root_, name); }
+
+  // Awkward on purpose: three ranks, a global batch that nothing divides, a parameter that two units use.
+  Job MakeJob(const std::vector<std::string>& overrides) const {
+    std::vector<std::string> all = {kOps};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
+model { decoder { family: GPT2 width: 24 layers: 2 heads: 2 hidden: 40 } }
+batch { global_batch: 7 micro_batch: 1 sequence_length: 10 }
+sharding { ranks: 3 }
+optimizer { learning_rate: 1e-2 }
+schedule { steps: 6 warmup_steps: 2 }
+checkpoint { every_steps: 3 keep_last: 9 }
+runtime { threads_per_rank: 1 }
+data { path: ")", Path("text"), "\" }\n"), "job.textproto", all);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? *job : Job();
+  }
+
+  struct Run {
+    absl::Status status;
+    std::map<int64_t, double> losses;  // By step.
+    int64_t tokens = 0;                // After the last step.
+    Resumed resumed;
+  };
+  // Runs a job, whose checkpoints go to `folder`, to its end or to `last_step`.
+  Run Train(const Job& job, const std::string& folder, const ResumeOptions& resume = {}, int64_t last_step = -1) {
+    Run run;
+    auto trainer = Trainer::Create(job, {.checkpoint_folder = Path(folder), .resume = resume});
+    if (!trainer.ok()) {
+      run.status = trainer.status();
+      return run;
+    }
+    run.resumed = (*trainer)->resumed();
+    run.status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
+      run.losses[report.step] = report.loss;
+      run.tokens = report.tokens;
+      if (report.step == last_step) (*trainer)->RequestStop();
+      return absl::OkStatus();
+    }});
+    return run;
+  }
+  ResumeOptions From(const std::string& folder, int64_t step) const {
+    return {.from = ResumeFrom::kPath, .path = Checkpoint(folder, step)};
+  }
+  std::string Checkpoint(const std::string& folder, int64_t step) const {
+    return JoinPath(Path(folder), CheckpointFolderName(step));
+  }
+
+  // Everything that is saved, whatever its form: parameter and part to elements in fp32.
+  std::map<std::string, std::vector<float>> State(const std::string& path) {
+    absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    std::map<std::string, std::vector<float>> state;
+    if (!reader.ok()) return state;
+    CheckpointValues values(*reader);
+    for (const SavedParameter& parameter : reader->manifest().parameters) {
+      std::vector<float>& value = state[parameter.name];
+      value.resize(parameter.elements());
+      EXPECT_TRUE(values.Read(parameter.name, 0, absl::MakeSpan(value)).ok());
+      state[parameter.name + " m"].resize(parameter.elements());
+      state[parameter.name + " v"].resize(parameter.elements());
+    }
+    std::vector<char> staging(kCheckpointChunkBytes);
+    const auto moments = [](const ShardPiece& piece) {
+      return BytesPerElement(piece.part) == 4 && piece.part != SavedPart::kValue ? piece.range : ElementRange{};
+    };
+    const auto keep = [&](const ShardPiece& piece, const char* bytes) {
+      const std::string name = absl::StrCat(reader->manifest().parameters[piece.parameter].name, " ", ToString(piece.part));
+      std::memcpy(state[name].data() + piece.range.begin, bytes, piece.size_bytes());
+      return absl::OkStatus();
+    };
+    EXPECT_TRUE(reader->Stream(moments, keep, absl::MakeSpan(staging)).ok());
+    return state;
+  }
+
+  void ExpectSameBytes(const std::string& a, const std::string& b) {
+    const absl::StatusOr<std::vector<std::string>> names = ListFolder(a), others = ListFolder(b);
+    ASSERT_TRUE(names.ok()) << names.status();
+    ASSERT_TRUE(others.ok()) << others.status();
+    EXPECT_EQ(*names, *others);
+    for (const std::string& name : *names) {
+      EXPECT_TRUE(*ReadFile(JoinPath(a, name), 1 << 30) == *ReadFile(JoinPath(b, name), 1 << 30)) << name;
+    }
+  }
+
+  std::string root_;
+};
+
+struct Sharding {
+  const char* strategy;
+  const char* schedule;
+};
+constexpr Sharding kShardings[] = {{"NONE", "DEFERRED"},      {"NONE", "LAYERED"},      {"OPTIMIZER", "DEFERRED"},
+                                   {"OPTIMIZER", "LAYERED"},  {"GRADIENTS", "SHARDED"}, {"GRADIENTS", "LAYERED"},
+                                   {"FULL", "SHARDED"},       {"FULL", "DEFERRED"},     {"FULL", "LAYERED"}};
+const std::vector<std::string> kPrecisions[] = {{"precision.compute=FP32"},
+                                                {"precision.compute=BF16"},
+                                                {"precision.compute=BF16", "precision.master=SPLIT"}};
+
+class SameBits : public ResumeTest, public ::testing::WithParamInterface<std::tuple<int, int, bool>> {
+ protected:
+  std::vector<std::string> Overrides() const {
+    const auto [sharding, precision, asynchronous] = GetParam();
+    std::vector<std::string> all = kPrecisions[precision];
+    all.push_back(absl::StrCat("sharding.strategy=", kShardings[sharding].strategy));
+    all.push_back(absl::StrCat("sharding.schedule=", kShardings[sharding].schedule));
+    all.push_back(absl::StrCat("checkpoint.asynchronous=", asynchronous ? "true" : "false"));
+    return all;
+  }
+};
+
+TEST_P(SameBits, StoppingAndGoingOnChangesNone) {
+  const Job job = MakeJob(Overrides());
+  const Run straight = Train(job, "straight");
+  ASSERT_TRUE(straight.status.ok()) << straight.status;
+  // The checkpoint of step 3 was written while step 4 ran; what step 4 made of the state is lost again.
+  ASSERT_TRUE(Train(job, "stopped", {}, 4).status.ok());
+  const Run resumed = Train(job, "resumed", From("stopped", 3));
+  ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+  EXPECT_EQ(resumed.resumed.manifest.step, 3);
+  ASSERT_EQ(resumed.losses.size(), 3);
+  for (const auto& [step, loss] : resumed.losses) EXPECT_EQ(loss, straight.losses.at(step)) << "step " << step;
+  EXPECT_EQ(resumed.tokens, straight.tokens);
+  // Weights, masters, moments, counters: the checkpoints of the last step are the same files.
+  ExpectSameBytes(Checkpoint("straight", 6), Checkpoint("resumed", 6));
+  ExpectSameBytes(Checkpoint("straight", 3), Checkpoint("stopped", 3));
+}
+
+std::string NameOf(const std::tuple<int, int, bool>& parameter) {
+  const auto [sharding, precision, asynchronous] = parameter;
+  constexpr const char* kNames[] = {"Fp32", "Bf16", "Split"};
+  return absl::StrCat(kShardings[sharding].strategy, "_", kShardings[sharding].schedule, "_", kNames[precision],
+                      asynchronous ? "_Asynchronous" : "_Blocking");
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, SameBits,
+                         ::testing::Combine(::testing::Range(0, static_cast<int>(std::size(kShardings))),
+                                            ::testing::Range(0, static_cast<int>(std::size(kPrecisions))),
+                                            ::testing::Bool()),
+                         [](const auto& test) { return NameOf(test.param); });
+
+// A job that goes on as another one: what it was saved by, and what it is restored by.
+struct Change {
+  const char* name;
+  std::vector<std::string> saved, restored;
+};
+
+class SameState : public ResumeTest, public ::testing::WithParamInterface<Change> {};
+
+TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
+  const Job saved = MakeJob(GetParam().saved), other = MakeJob(GetParam().restored);
+  const Run straight = Train(saved, "straight");
+  ASSERT_TRUE(straight.status.ok()) << straight.status;
+
+  // Restored and saved again at once: every value and every moment is what it was, to the bit.
+  auto trainer = Trainer::Create(other, {.checkpoint_folder = Path("again"), .resume = From("straight", 3)});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_EQ((*trainer)->steps_done(), 3);
+  const absl::StatusOr<std::string> again = (*trainer)->SaveCheckpoint();
+  ASSERT_TRUE(again.ok()) << again.status();
+  const auto before = State(Checkpoint("straight", 3)), after = State(*again);
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [name, values] : before) {
+    EXPECT_EQ(std::memcmp(values.data(), after.at(name).data(), values.size() * 4), 0) << name;
+  }
+  const Manifest first = CheckpointReader::Open(Checkpoint("straight", 3))->manifest();
+  const Manifest second = CheckpointReader::Open(*again)->manifest();
+  EXPECT_EQ(first.samples, second.samples);
+  EXPECT_EQ(first.tokens, second.tokens);
+  EXPECT_EQ(first.update_count, second.update_count);
+  trainer->reset();
+
+  // The next step sees the same samples: another order of summation moves its loss by rounding only, other samples by
+  // percents. In fp32 the sum of n terms errs by at most n 2^-24 relative to their magnitude; a loss sums at most 40
+  // products in a row and 70 tokens, and losses are of the size of their terms: 110 x 2^-24 < 1e-5. bf16 activations
+  // round at 2^-9 each, and masters that are equal give weights that are equal: what differs is the order of summation
+  // only, which may flip single roundings: 2^-9 of one in some hundred terms.
+  const bool bf16 = absl::StrJoin(GetParam().saved, " ").find("BF16") != std::string::npos ||
+                    absl::StrJoin(GetParam().restored, " ").find("BF16") != std::string::npos;
+  const bool same_compute = GetParam().saved[0] == GetParam().restored[0];
+  const Run resumed = Train(other, "resumed", From("straight", 3), 4);
+  ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+  const double tolerance = !bf16 ? 1e-5 : same_compute ? 2e-3 : 1e-2;
+  EXPECT_NEAR(resumed.losses.at(4), straight.losses.at(4), tolerance * straight.losses.at(4));
+}
+
+std::vector<Change> Changes() {
+  const std::string fp32 = "precision.compute=FP32", bf16 = "precision.compute=BF16", split = "precision.master=SPLIT";
+  std::vector<Change> changes = {
+      {"OneRank", {fp32}, {fp32, "sharding.ranks=1"}},
+      {"TwoRanks", {fp32}, {fp32, "sharding.ranks=2"}},
+      {"FourRanks", {fp32}, {fp32, "sharding.ranks=4"}},
+      {"EightRanks", {fp32}, {fp32, "sharding.ranks=8"}},
+      {"FromOneRankToThree", {fp32, "sharding.ranks=1"}, {fp32}},
+      {"FullToNone", {fp32}, {fp32, "sharding.strategy=NONE"}},
+      {"NoneToFull", {fp32, "sharding.strategy=NONE"}, {fp32, "sharding.ranks=2"}},
+      {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=OPTIMIZER"}},
+      {"OptimizerToGradients", {bf16, "sharding.strategy=OPTIMIZER"}, {bf16, "sharding.strategy=GRADIENTS"}},
+      {"Retention", {fp32}, {fp32, "memory.retention=BLOCK"}},
+      {"Schedule", {fp32, "sharding.schedule=SHARDED"}, {fp32, "sharding.schedule=LAYERED"}},
+      {"MicroBatch", {fp32}, {fp32, "batch.micro_batch=2"}},
+      {"MastersToSplit", {bf16}, {bf16, split, "sharding.ranks=2"}},
+      {"SplitToMasters", {bf16, split}, {bf16, "sharding.ranks=2"}},
+      {"SplitToReplicatedMasters", {bf16, split}, {bf16, "sharding.strategy=GRADIENTS"}},
+      {"SplitToNone", {bf16, split}, {bf16, split, "sharding.strategy=NONE"}},
+      {"SplitToFp32", {bf16, split}, {fp32, "sharding.ranks=4"}},
+      {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=OPTIMIZER"}},
+      {"Fp32ToSplit", {fp32}, {bf16, split, "sharding.ranks=2"}},
+  };
+  return changes;
+}
+
+INSTANTIATE_TEST_SUITE_P(Changes, SameState, ::testing::ValuesIn(Changes()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_F(ResumeTest, TheNewestWholeCheckpointIsTakenAndADamagedOneNamed) {
+  const Job job = MakeJob({});
+  ASSERT_TRUE(Train(job, "run").status.ok());
+  const std::string shard = JoinPath(Checkpoint("run", 6), ShardFileName(1, 3));
+  ASSERT_EQ(truncate(shard.c_str(), 5000), 0);
+  const Run resumed = Train(job, "run", {.from = ResumeFrom::kLatest});
+  ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+  EXPECT_EQ(resumed.resumed.path, Checkpoint("run", 3));
+  ASSERT_EQ(resumed.resumed.passed_over.size(), 1);
+  EXPECT_NE(resumed.resumed.passed_over[0].find(shard + " has 5000 bytes"), std::string::npos);
+  // It was written again, whole.
+  EXPECT_TRUE(CheckpointReader::Open(Checkpoint("run", 6)).ok());
+  // By name a damaged one is refused.
+  ASSERT_EQ(truncate(shard.c_str(), 5000), 0);
+  EXPECT_EQ(Train(job, "run", From("run", 6)).status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ResumeTest, NothingBeginsAnewOverARunWhoseCheckpointsAreAllDamaged) {
+  const Job job = MakeJob({});
+  EXPECT_EQ(Train(job, "run", {.from = ResumeFrom::kLatest}).status.code(), absl::StatusCode::kNotFound);
+  const Run first = Train(job, "run", {.from = ResumeFrom::kLatestOrStart});
+  ASSERT_TRUE(first.status.ok()) << first.status;
+  EXPECT_EQ(first.resumed.path, "");
+  for (int64_t step : {3, 6}) ASSERT_EQ(truncate(JoinPath(Checkpoint("run", step), "MANIFEST").c_str(), 10), 0);
+  const absl::Status status = Train(job, "run", {.from = ResumeFrom::kLatestOrStart}).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(std::string(status.message()).find("no checkpoint in " + Path("run") + " is whole"), std::string::npos);
+}
+
+TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
+  const Job job = MakeJob({});
+  ASSERT_TRUE(Train(job, "run", {}, 3).status.ok());
+  std::string longer = *ReadFile(Path("text"), 1 << 20) + "and one more line, for another sample or two.\n";
+  ASSERT_TRUE(WriteFileDurably(Path("longer"), longer).ok());
+  const auto refusal = [&](const std::vector<std::string>& overrides) {
+    const absl::Status status = Train(MakeJob(overrides), "run", {.from = ResumeFrom::kLatest}).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    return std::string(status.message());
+  };
+  const auto expect = [&](const std::vector<std::string>& overrides, const std::string& part) {
+    const std::string message = refusal(overrides);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  expect({"model.decoder.layers=3"}, "it has \"layers: 2\", the job's model \"layers: 3\"");
+  expect({"model.decoder.norm_epsilon=1e-4"}, "norm_epsilon: 1e-05");
+  expect({"model.decoder.max_positions=16"}, "max_positions: 10");
+  expect({"batch.sequence_length=9", "model.decoder.max_positions=10"}, "batch.sequence_length is 10, the job's 9");
+  expect({"data.path=" + Path("longer")}, "samples, data.path has");
+  expect({"data.order=SEQUENTIAL"}, "data.order is SHUFFLED");
+  expect({"data.seed=2"}, "data.seed is 1, the job's 2");
+  // What only steers the training may change.
+  const Run prolonged =
+      Train(MakeJob({"schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}), "run",
+            {.from = ResumeFrom::kLatest});
+  EXPECT_TRUE(prolonged.status.ok()) << prolonged.status;
+  EXPECT_EQ(prolonged.losses.size(), 5);
+}
+
+TEST_F(ResumeTest, ARunThatIsAtItsEndHasNothingToDo) {
+  const Job job = MakeJob({});
+  ASSERT_TRUE(Train(job, "run").status.ok());
+  const std::string before = *ReadFile(JoinPath(Checkpoint("run", 6), "MANIFEST"), 1 << 20);
+  const Run again = Train(job, "run", {.from = ResumeFrom::kLatest});
+  EXPECT_TRUE(again.status.ok()) << again.status;
+  EXPECT_TRUE(again.losses.empty());
+  EXPECT_EQ(*ReadFile(JoinPath(Checkpoint("run", 6), "MANIFEST"), 1 << 20), before);
+}
+
+TEST_F(ResumeTest, ARunInEpochsGoesOnWhereItsDataStood) {
+  const std::vector<std::string> overrides = {"checkpoint.every_steps=5"};
+  absl::StatusOr<Job> job = ParseJobText(
+      absl::StrCat("model { mlp { embedding: 4 hidden: 12 } } batch { global_batch: 11 sequence_length: 8 } ",
+                   "schedule { epochs: 1.5 } checkpoint { every_steps: 5 keep_last: 100 } sharding { ranks: 2 } ",
+                   "runtime { threads_per_rank: 1 } data { path: \"", Path("text"), "\" }"),
+      "job", std::vector<std::string>{kOps});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const Run straight = Train(*job, "straight");
+  ASSERT_TRUE(straight.status.ok()) << straight.status;
+  const Run resumed = Train(*job, "resumed", From("straight", 10));
+  ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+  EXPECT_EQ(resumed.losses.rbegin()->first, straight.losses.rbegin()->first);
+  for (const auto& [step, loss] : resumed.losses) EXPECT_EQ(loss, straight.losses.at(step)) << step;
+  EXPECT_EQ(resumed.tokens, straight.tokens);
+}
+
+TEST_F(ResumeTest, TheSnapshotIsALineOfThePlan) {
+  const auto arena = [&](const std::vector<std::string>& overrides, int64_t* snapshot) {
+    auto trainer = Trainer::Create(MakeJob(overrides), {});
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    *snapshot = (*trainer)->plan().train.memory.bytes_at_peak[static_cast<int>(BufferCategory::kSnapshot)];
+    return (*trainer)->plan().arena_bytes;
+  };
+  int64_t with = 0, without = 0, only_at_end = 0;
+  const int64_t more = arena({}, &with) - arena({"checkpoint.asynchronous=false"}, &without);
+  arena({"checkpoint.every_steps=0"}, &only_at_end);
+  EXPECT_EQ(without, 0);
+  EXPECT_EQ(only_at_end, 0);
+  EXPECT_GT(with, 0);
+  EXPECT_EQ(more, with);
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,105 @@
+// Writes the model of a run as a Hugging Face folder.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/config/parse.h"
+#include "engine/hugging_face/export.h"
+#include "engine/train/run_folder.h"
+#include "kernels/check.h"
+#include "tools/command_line.h"
+
+namespace shale {
+namespace {
+
+struct Flags {
+  std::string run;
+  std::string checkpoint;
+  std::string out;
+  std::string dtype = "F32";
+  int64_t max_file_bytes = HfExportOptions().max_file_bytes;
+};
+
+absl::StatusOr<SafetensorsDType> ParseDType(const std::string& name) {
+  if (name == "F32") return SafetensorsDType::kF32;
+  if (name == "BF16") return SafetensorsDType::kBF16;
+  if (name == "F16") return SafetensorsDType::kF16;
+  return absl::InvalidArgumentError(absl::StrCat("--dtype: found \"", name, "\"; allowed: F32, BF16, F16"));
+}
+
+absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& flags, HfExportOptions options) {
+  SHALE_ASSIGN_OR_RETURN(const Job job,
+                         ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+  const auto* config = std::get_if<DecoderConfig>(&job.model);
+  if (config == nullptr) {
+    return absl::FailedPreconditionError("the model is an MLP, which no Hugging Face family is; only decoders are exported");
+  }
+  const std::string copies = RunFolder::HfPath(flags.run);
+  if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) options.base_folder = copies;
+  CheckpointValues values(checkpoint);
+  const auto read = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
+    return values.Read(parameter, begin, out);
+  };
+  SHALE_RETURN_IF_ERROR(ExportHf(*config, options, read, flags.out));
+  std::printf("exported %s (step %ld) to %s as %s\n", checkpoint.folder().c_str(),
+              static_cast<long>(checkpoint.manifest().step), flags.out.c_str(), flags.dtype.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Export(const Flags& flags) {
+  if (flags.run.empty() == flags.checkpoint.empty()) {
+    return absl::InvalidArgumentError("give one of --run and --checkpoint");
+  }
+  HfExportOptions options{.max_file_bytes = flags.max_file_bytes};
+  SHALE_ASSIGN_OR_RETURN(options.dtype, ParseDType(flags.dtype));
+  if (!flags.checkpoint.empty()) {
+    SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(flags.checkpoint));
+    return ExportCheckpoint(checkpoint, flags, options);
+  }
+  const std::string folder = RunFolder::CheckpointsPath(flags.run);
+  absl::Status exported;
+  // Only a checkpoint that turns out to be damaged while it is read is passed over for an older one.
+  const auto use = [&](const CheckpointReader& checkpoint) {
+    exported = ExportCheckpoint(checkpoint, flags, options);
+    return absl::IsDataLoss(exported) ? exported : absl::OkStatus();
+  };
+  SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
+  for (const std::string& reason : newest.passed_over) std::fprintf(stderr, "passed over: %s\n", reason.c_str());
+  if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
+  return exported;
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::Flags flags;
+  shale::CommandLine line("export", "Writes the model of a run as a Hugging Face folder, which transformers loads.");
+  line.Text("run", "FOLDER", "The run folder; its newest checkpoint that is whole is exported.", &flags.run);
+  line.Text("checkpoint", "FOLDER", "Instead of --run: a checkpoint.", &flags.checkpoint);
+  line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
+  line.Text("dtype", "F32|BF16|F16", "What the weights are rounded to.", &flags.dtype);
+  line.Integer("max_file_bytes", "Weights are cut into files of at most so many bytes.", 1,
+               std::numeric_limits<int64_t>::max(), &flags.max_file_bytes);
+  line.Footer(
+      "A run that began with a Hugging Face folder (model.hf_folder) gives its config.json and tokenizer files on.\n"
+      "\n"
+      "Exit codes: 0 exported; 1 failed; 2 wrong command line, or no such run. Nothing is left in the folder then.");
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  const absl::Status status = shale::Export(flags);
+  if (status.ok()) return shale::kExitOk;
+  const std::string message(status.message());
+  std::fprintf(stderr, "export: %s\n", message.c_str());
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) || absl::IsFailedPrecondition(status)
+             ? shale::kExitUsage
+             : shale::kExitFailed;
+}
