@@ -1,0 +1,37 @@
+// A job spec in binary.
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/config/parse.h"
+#include "google/protobuf/text_format.h"
+#include "kernels/check.h"
+#include "proto/job.pb.h"
+#include "tests/fuzz/job_properties.h"
+#include "tests/fuzz/properties.h"
+
+namespace shale {
+namespace {
+
+void Check(absl::string_view bytes) {
+  const absl::StatusOr<Job> job = ParseJobBinary(bytes, "job.binpb");
+  if (!job.ok()) return CheckRefusal(job.status());
+  CheckPrintsAndParsesBack(*job);
+  // In text it is the same job.
+  proto::Job spec;
+  SHALE_CHECK(spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
+  std::string printed;
+  SHALE_CHECK(google::protobuf::TextFormat::PrintToString(spec, &printed));
+  const absl::StatusOr<Job> text = ParseJobText(printed, "job.binpb");
+  SHALE_CHECK(text.ok()) << text.status() << "\n" << printed;
+  SHALE_CHECK(*text == *job) << printed;
+}
+
+}  // namespace
+}  // namespace shale
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  shale::Check({reinterpret_cast<const char*>(data), size});
+  return 0;
+}

@@ -1,0 +1,25 @@
+// Bytes as a file, for parsers that take a path.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace shale {
+
+// A file in memory that nobody else sees, under /proc/self/fd. It is gone with the object.
+class MemoryFile {
+ public:
+  explicit MemoryFile(absl::string_view bytes);
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  ~MemoryFile();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  int fd_ = -1;
+  std::string path_;
+};
+
+}  // namespace shale

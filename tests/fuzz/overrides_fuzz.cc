@@ -1,0 +1,43 @@
+// `--set` overrides of a small job: each line of the input is one.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "engine/config/parse.h"
+#include "kernels/check.h"
+#include "tests/fuzz/job_properties.h"
+#include "tests/fuzz/properties.h"
+
+namespace shale {
+namespace {
+
+constexpr char kJob[] = R"(model { decoder { width: 64 layers: 4 heads: 4 } }
+data { path: "/text" }
+batch { global_batch: 8 sequence_length: 32 }
+memory { recompute: "blocks.*.ffn.up" }
+schedule { steps: 10 }
+)";
+
+void Check(absl::string_view lines) {
+  const std::vector<std::string> overrides = absl::StrSplit(lines, '\n', absl::SkipEmpty());
+  const absl::StatusOr<Job> job = ParseJobText(kJob, "job.textproto", overrides);
+  if (job.ok()) {
+    CheckPrintsAndParsesBack(*job);
+    return;
+  }
+  CheckRefusal(job.status());
+  // The job alone is fine: whatever is wrong, an override is named.
+  SHALE_CHECK(absl::StrContains(job.status().message(), "--set")) << job.status();
+}
+
+}  // namespace
+}  // namespace shale
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  shale::Check({reinterpret_cast<const char*>(data), size});
+  return 0;
+}

@@ -1,0 +1,52 @@
+// Stands in for libFuzzer where there is none: runs the target once for each file of its corpus, and for no bytes.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace {
+
+std::string corpus;  // Folder.
+
+// In a block of its own, so that a sanitizer sees a read beyond the end.
+void RunTarget(const std::string& bytes) {
+  const std::unique_ptr<uint8_t[]> data(new uint8_t[bytes.size()]);
+  std::copy(bytes.begin(), bytes.end(), data.get());
+  EXPECT_EQ(LLVMFuzzerTestOneInput(data.get(), bytes.size()), 0);
+}
+
+TEST(Corpus, EveryInputKeepsTheProperties) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(corpus)) paths.push_back(entry.path());
+  ASSERT_FALSE(paths.empty()) << corpus;
+  std::sort(paths.begin(), paths.end());
+  RunTarget("");
+  for (const std::filesystem::path& path : paths) {
+    std::fprintf(stderr, "%s\n", path.c_str());  // A property that fails ends the process.
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    ASSERT_TRUE(file.good());
+    RunTarget(bytes);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s CORPUS_FOLDER\n", argv[0]);
+    return 2;
+  }
+  corpus = argv[1];
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,108 @@
+// Files of tokens, under each of the formats that a job can ask for: accepted is what the format's description allows,
+// no more and no less, and the tokens are those of the bytes.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/data/token_source.h"
+#include "engine/io/utf8.h"
+#include "kernels/check.h"
+#include "tests/engine/data/llmc_bytes.h"
+#include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/properties.h"
+
+namespace shale {
+namespace {
+
+constexpr size_t kHeaderBytes = 1024;
+
+std::vector<int32_t> Read(const TokenSource& source, int64_t begin, int64_t end) {
+  std::vector<int32_t> tokens(end - begin);
+  SHALE_CHECK(source.Read(begin, end - begin, tokens.data()).ok());
+  return tokens;
+}
+
+// The tokens of an llm.c file; none if it is not one.
+template <typename T>
+std::vector<int64_t> Llmc(absl::string_view bytes, int32_t magic, int32_t version) {
+  int32_t header[3];
+  if (bytes.size() < kHeaderBytes) return {};
+  std::memcpy(header, bytes.data(), sizeof(header));
+  if (header[0] != magic || header[1] != version || header[2] < 0) return {};
+  if (bytes.size() != kHeaderBytes + static_cast<size_t>(header[2]) * sizeof(T)) return {};
+  std::vector<T> tokens(header[2]);
+  std::copy(bytes.begin() + kHeaderBytes, bytes.end(), reinterpret_cast<char*>(tokens.data()));
+  std::vector<int64_t> wide(tokens.begin(), tokens.end());
+  const bool fits = std::all_of(wide.begin(), wide.end(),
+                                [](int64_t token) { return token <= std::numeric_limits<int32_t>::max(); });
+  return fits ? wide : std::vector<int64_t>();
+}
+
+bool HasLlmcMagic(absl::string_view bytes) {
+  int32_t magic = 0;
+  if (bytes.size() >= sizeof(magic)) std::memcpy(&magic, bytes.data(), sizeof(magic));
+  return magic == kGpt2Magic || magic == kLlama3Magic;
+}
+
+// What the file holds; nothing if it is to be refused.
+std::vector<int64_t> Expected(absl::string_view bytes, TokenFormat format) {
+  const bool llmc = format == TokenFormat::kLlmc || (format == TokenFormat::kByContent && HasLlmcMagic(bytes));
+  if (!llmc) {
+    if (!IsUtf8(bytes)) return {};
+    std::vector<int64_t> tokens;
+    for (const char c : bytes) tokens.push_back(static_cast<uint8_t>(c));
+    return tokens;
+  }
+  const std::vector<int64_t> gpt2 = Llmc<uint16_t>(bytes, kGpt2Magic, 1);
+  return gpt2.empty() ? Llmc<uint32_t>(bytes, kLlama3Magic, 7) : gpt2;
+}
+
+void CheckTokens(const TokenSource& source, const std::vector<int64_t>& expected) {
+  const int64_t size = source.size();
+  SHALE_CHECK(size == static_cast<int64_t>(expected.size()));
+  const std::vector<int32_t> tokens = Read(source, 0, size);
+  SHALE_CHECK(std::equal(tokens.begin(), tokens.end(), expected.begin(), expected.end()));
+  const int64_t largest = *std::max_element(expected.begin(), expected.end());
+  SHALE_CHECK(source.vocabulary() > largest);
+  SHALE_CHECK(source.CheckVocabulary(largest + 1).ok());
+  SHALE_CHECK(!source.CheckVocabulary(largest).ok());
+  SHALE_CHECK(source.CheckLength(size - 1).ok());
+  SHALE_CHECK(!source.CheckLength(size).ok());
+  const int64_t third = size / 3;
+  SHALE_CHECK(Read(source.Slice(third, size), 0, size - third) == Read(source, third, size));
+}
+
+void Check(absl::string_view bytes) {
+  const MemoryFile file(bytes);
+  for (const TokenFormat format : {TokenFormat::kByContent, TokenFormat::kText, TokenFormat::kLlmc}) {
+    const std::vector<int64_t> expected = Expected(bytes, format);
+    const absl::StatusOr<TokenSource> source = TokenSource::Open(file.path(), format);
+    SHALE_CHECK(source.ok() == !expected.empty()) << source.status();
+    if (!source.ok()) {
+      CheckRefusal(source.status());
+      continue;
+    }
+    CheckTokens(*source, expected);
+    if (source->is_text()) continue;
+    // Written again, they are the same tokens.
+    const MemoryFile written(source->tokenizer() == "GPT-2 (llm.c)"
+                                 ? LlmcBytes(std::vector<uint16_t>(expected.begin(), expected.end()))
+                                 : LlmcBytes(std::vector<uint32_t>(expected.begin(), expected.end())));
+    const absl::StatusOr<TokenSource> again = TokenSource::Open(written.path(), TokenFormat::kByContent);
+    SHALE_CHECK(again.ok()) << again.status();
+    CheckTokens(*again, expected);
+  }
+}
+
+}  // namespace
+}  // namespace shale
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  shale::Check({reinterpret_cast<const char*>(data), size});
+  return 0;
+}

@@ -1,0 +1,98 @@
+// UTF-8: the validator against a decoder written from the standard's table, in one piece and in two; the stream that
+// repairs; JSON quoting, as JSON reads it back.
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "engine/generate/utf8_stream.h"
+#include "engine/io/json_lines.h"
+#include "engine/io/utf8.h"
+#include "kernels/check.h"
+#include "tests/fuzz/properties.h"
+
+namespace shale {
+namespace {
+
+constexpr absl::string_view kReplacement = "\uFFFD";
+
+// Bytes of the character at `at`, 0 if there is none: decoded first, judged by its number.
+size_t CharacterAt(absl::string_view bytes, size_t at) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
+  const uint8_t lead = byte(at);
+  if (lead < 0x80) return 1;
+  const size_t length = lead >> 5 == 0b110 ? 2 : lead >> 4 == 0b1110 ? 3 : lead >> 3 == 0b11110 ? 4 : 0;
+  if (length == 0 || at + length > bytes.size()) return 0;
+  uint32_t number = lead & (0x7F >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if (byte(at + i) >> 6 != 0b10) return 0;
+    number = number << 6 | (byte(at + i) & 0x3F);
+  }
+  const uint32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;
+  const bool surrogate = number >= 0xD800 && number <= 0xDFFF;
+  return number < least || number > 0x10FFFF || surrogate ? 0 : length;
+}
+
+// The first byte that begins no character, or the size.
+size_t WellFormedPrefix(absl::string_view bytes) {
+  size_t at = 0;
+  while (at < bytes.size()) {
+    const size_t length = CharacterAt(bytes, at);
+    if (length == 0) break;
+    at += length;
+  }
+  return at;
+}
+
+void CheckValidator(absl::string_view first, absl::string_view second, size_t well_formed) {
+  Utf8Validator validator;
+  const bool ok = validator.Feed(first) && validator.Feed(second) && validator.Finish();
+  SHALE_CHECK(ok == (well_formed == first.size() + second.size())) << well_formed;
+  SHALE_CHECK(ok || validator.error_offset() == static_cast<int64_t>(well_formed)) << validator.error_offset();
+}
+
+// Whole characters come out as they went in; everything that comes out is UTF-8.
+void CheckStream(absl::string_view bytes, size_t well_formed) {
+  Utf8Stream stream;
+  std::string out;
+  for (const char c : bytes) {
+    const std::string shown = stream.Push(static_cast<uint8_t>(c));
+    SHALE_CHECK(IsUtf8(shown));
+    out += shown;
+  }
+  out += stream.Finish();
+  SHALE_CHECK(IsUtf8(out));
+  SHALE_CHECK(absl::string_view(out).substr(0, well_formed) == bytes.substr(0, well_formed));
+  if (well_formed == bytes.size()) {
+    SHALE_CHECK(out == bytes);
+  } else {
+    SHALE_CHECK(absl::string_view(out).substr(well_formed).find(kReplacement) != absl::string_view::npos);
+  }
+}
+
+void CheckQuote(absl::string_view bytes, bool is_utf8) {
+  const std::string quoted = JsonQuote(bytes);
+  const nlohmann::json read = nlohmann::json::parse(quoted, nullptr, /*allow_exceptions=*/false);
+  SHALE_CHECK(read.is_string()) << quoted;
+  SHALE_CHECK(quoted.find('\n') == std::string::npos) << quoted;
+  if (is_utf8) SHALE_CHECK(read.get<std::string>() == bytes) << quoted;
+}
+
+void Check(absl::string_view bytes) {
+  const size_t well_formed = WellFormedPrefix(bytes);
+  SHALE_CHECK(IsUtf8(bytes) == (well_formed == bytes.size()));
+  // Cuts near the place that matters.
+  for (size_t cut = well_formed < 4 ? 0 : well_formed - 4; cut <= well_formed + 4 && cut <= bytes.size(); ++cut) {
+    CheckValidator(bytes.substr(0, cut), bytes.substr(cut), well_formed);
+  }
+  CheckStream(bytes, well_formed);
+  CheckQuote(bytes, well_formed == bytes.size());
+}
+
+}  // namespace
+}  // namespace shale
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  shale::Check({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
