@@ -76,7 +76,7 @@ void CheckDecoder(const proto::DecoderSpec& spec, const DecoderConfig& config, i
   }
   if (sequence_length > config.max_positions) {
     errors.AddRule({"model.decoder.max_positions", "batch.sequence_length"},
-                   absl::StrCat("found ", config.max_positions, ", below sequence_length ", sequence_length,
+                   absl::StrCat("max_positions is ", config.max_positions, ", below sequence_length ", sequence_length,
                                 "; raise it, or shorten the sequences"));
   }
 }

@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: model.decoder.rope_scaling.low_freq_factor: low_freq_factor must be below high_freq_factor; "
              "Llama 3 has 1 and 4"},
         Rule{{"model.decoder.max_positions=31"},
-             "--set: model.decoder.max_positions: found 31, below sequence_length 32; raise it, or shorten the "
+             "--set: model.decoder.max_positions: max_positions is 31, below sequence_length 32; raise it, or shorten the "
              "sequences"}));
 
 INSTANTIATE_TEST_SUITE_P(
