@@ -4,8 +4,8 @@
     ~/parity_venv/bin/pip install torch numpy safetensors transformers
     ~/parity_venv/bin/python tools/parity/check_export.py FOLDER [--against FOLDER [--fresh]]
 
-Fails on a key that is missing, unexpected or misshapen, on logits that differ by more than fp32 rounding may do, and on a
-tokenizer file that is not the same. When FOLDER holds trained weights, leave --against out: there is nothing to compare
+Fails on a key that is missing, unexpected or misshapen, on logits that differ by more than fp32 rounding may do, and on
+a tokenizer file that is not the same. When FOLDER holds trained weights, leave --against out: there is nothing to compare
 them with.
 """
 

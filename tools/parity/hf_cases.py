@@ -1,7 +1,7 @@
 """The folders of tests/parity/golden/hf: tiny models of every Hugging Face family that the engine reads.
 
-V 61 tokens, two layers; sizes are awkward on purpose. Each case is a config of transformers, what its weights are stored
-as, and how small its files are cut.
+V 61 tokens, two layers; sizes are awkward on purpose. Each case is a config of transformers, what its weights are
+stored as, and how small its files are cut.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Writes tests/parity/golden/hf/<case>: a folder of transformers, and what transformers computes from it. See README.md.
+"""Writes tests/parity/golden/hf/<case>: a folder of transformers, and what is computed from it. See README.md.
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch numpy safetensors transformers

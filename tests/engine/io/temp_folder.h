@@ -14,7 +14,7 @@ namespace shale {
 
 class TempFolder {
  public:
-  TempFolder() : path_(testing::TempDir() + "/shale-XXXXXX") {
+  TempFolder() : path_(::testing::TempDir() + "/shale-XXXXXX") {
     if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "cannot make " << path_;
   }
   TempFolder(const TempFolder&) = delete;
