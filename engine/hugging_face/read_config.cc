@@ -8,6 +8,7 @@
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/fields.h"
 #include "engine/hugging_face/folder_path.h"
+#include "engine/hugging_face/rope.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
 
@@ -23,7 +24,6 @@ constexpr int64_t kMaxHeads = int64_t{1} << 20;
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 
 // What transformers takes for an absent key.
-constexpr double kDefaultTheta = 10000;
 constexpr int64_t kDefaultWindow = 4096;
 constexpr int64_t kDefaultMaxWindowLayers = 28;
 
@@ -113,7 +113,7 @@ class Reader {
     } else if (type_ == HfModelType::kQwen3) {
       top_.Demand("attention_bias", false, false, "for the engine would put biases into the feed-forward layers too");
     }
-    ReadRope();
+    ReadHfRope(top_, errors_, &c_);
     ReadWindow();
   }
 
@@ -146,7 +146,7 @@ class Reader {
     c_.tied_head = top_.BoolOr("tie_word_embeddings", true);
     c_.qkv_bias = c_.linear_bias = top_.BoolOr("bias", false);
     ReadGelu("activation", "gelu");
-    ReadRope();
+    ReadHfRope(top_, errors_, &c_);
     top_.Demand("alibi", false, false, "positions must be rotary");
     top_.Demand("apply_residual_connection_post_layernorm", false, false, "");
 
@@ -190,65 +190,6 @@ class Reader {
     c_.activation = Activation::kGeluTanh;
     if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_python_tanh") return;
     top_.Refuse(key, "\"gelu\", \"gelu_new\" or \"gelu_pytorch_tanh\"");
-  }
-
-  void ReadRope() {
-    const Json* older = top_.Find("rope_scaling");
-    const Json* newer = top_.Find("rope_parameters");
-    const absl::string_view key = newer != nullptr ? "rope_parameters" : "rope_scaling";
-    const Json* given = newer != nullptr ? newer : older;
-    c_.rope_theta = top_.NumberOr("rope_theta", kDefaultTheta, 1, 1e12);
-    CheckWholeRotation(top_);
-    if (given == nullptr) return;
-    if (older != nullptr && newer != nullptr && *older != *newer) {
-      top_.Refuse("rope_scaling", "the same as rope_parameters, or nothing");
-    }
-    if (!given->is_object()) return top_.Refuse(key, "an object");
-    const HfFields rope(*given, absl::StrCat(key, "."), errors_);
-    if (rope.Has("rope_theta")) {
-      const double theta = rope.Number("rope_theta", 1, 1e12);
-      if (top_.Has("rope_theta") && theta != c_.rope_theta) {
-        top_.Refuse("rope_theta", absl::StrCat(theta, ", as ", key, " has it"));
-      }
-      c_.rope_theta = theta;
-    }
-    CheckWholeRotation(rope);
-    const absl::string_view type_key = rope.Has("rope_type") ? "rope_type" : "type";
-    const std::string type = rope.StringOr(type_key, "default");
-    if (type != "default" && type != "llama3") return rope.Refuse(type_key, "\"default\" or \"llama3\"");
-    std::vector<absl::string_view> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-    if (type == "llama3") {
-      known.insert(known.end(),
-                   {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
-    }
-    for (const auto& [name, value] : given->items()) {
-      if (std::find(known.begin(), known.end(), absl::string_view(name)) == known.end()) {
-        rope.Refuse(name, absl::StrCat("for rope_type ", type, " only ", absl::StrJoin(known, ", ")));
-      }
-    }
-    if (type == "llama3") ReadLlama3(rope);
-  }
-
-  void ReadLlama3(const HfFields& rope) {
-    constexpr absl::string_view kOriginal = "original_max_position_embeddings";
-    RopeScalingConfig& scaling = c_.rope_scaling.emplace();
-    scaling.factor = rope.Number("factor", 1, 1e6);
-    scaling.low_freq_factor = rope.Number("low_freq_factor", 1e-6, 1e6);
-    scaling.high_freq_factor = rope.Number("high_freq_factor", 1e-6, 1e6);
-    if (scaling.low_freq_factor >= scaling.high_freq_factor) {
-      rope.Refuse("low_freq_factor", absl::StrCat("a number below high_freq_factor ", scaling.high_freq_factor));
-    }
-    scaling.original_context = rope.IntOr(kOriginal, c_.max_positions, 1, kMaxTokens);
-    // transformers lets one outside win.
-    if (top_.Has(kOriginal) && top_.Int(kOriginal, 1, kMaxTokens) != scaling.original_context) {
-      top_.Refuse(kOriginal, absl::StrCat(scaling.original_context, ", as the scaling has it"));
-    }
-  }
-
-  void CheckWholeRotation(const HfFields& fields) {
-    if (fields.NumberOr("partial_rotary_factor", 1, 0, 1) != 1) {
-      fields.Refuse("partial_rotary_factor", "1; the engine turns whole heads");
-    }
   }
 
   void ReadWindow() {

@@ -8,6 +8,7 @@
 #include "engine/hugging_face/folder_path.h"
 #include "engine/hugging_face/index.h"
 #include "engine/io/file.h"
+#include "engine/io/json_lines.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -31,6 +32,13 @@ absl::StatusOr<SafetensorsIndex> ReadIndex(const std::string& folder) {
 }
 
 }  // namespace
+
+std::string ShownTensorName(absl::string_view name) {
+  constexpr size_t kMaxShown = 120;
+  const bool plain = std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7F; });
+  if (plain && name.size() <= kMaxShown) return std::string(name);
+  return absl::StrCat(JsonQuote(name.substr(0, kMaxShown)), name.size() > kMaxShown ? "..." : "");
+}
 
 std::string HfProblems::ToString(absl::string_view what) const {
   constexpr size_t kMaxShown = 20;
@@ -63,11 +71,14 @@ absl::StatusOr<TensorFiles> OpenTensorFiles(const std::string& folder, HfProblem
   for (const std::string& name : names) {
     SHALE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> reader, OpenFile(folder, name));
     for (const SafetensorsTensor& tensor : reader->tensors()) {
+      const auto complain = [&](const auto&... what) {
+        problems->Add(absl::StrCat(ShownTensorName(tensor.name), ": lies in ", name, ", but the index ", what...));
+      };
       const auto promised = index->files.find(tensor.name);
       if (promised == index->files.end()) {
-        problems->Add(absl::StrCat(tensor.name, ": lies in ", name, ", but the index does not name it"));
+        complain("does not name it");
       } else if (promised->second != name) {
-        problems->Add(absl::StrCat(tensor.name, ": lies in ", name, ", but the index says ", promised->second));
+        complain("says ", promised->second);
       } else {
         result.tensors[tensor.name] = {reader.get(), &tensor};
       }
@@ -76,7 +87,7 @@ absl::StatusOr<TensorFiles> OpenTensorFiles(const std::string& folder, HfProblem
   }
   for (const auto& [tensor, file] : index->files) {
     if (result.tensors.contains(tensor)) continue;
-    problems->Add(absl::StrCat(tensor, ": the index places it in ", file, ", which does not have it"));
+    problems->Add(absl::StrCat(ShownTensorName(tensor), ": the index places it in ", file, ", which does not have it"));
   }
   return result;
 }

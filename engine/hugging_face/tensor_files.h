@@ -25,6 +25,9 @@ class HfProblems {
   std::vector<std::string> problems_;
 };
 
+// A tensor's name as messages show it: names come from strangers, and may be endless or move a terminal's cursor.
+std::string ShownTensorName(absl::string_view name);
+
 // A tensor and the file that it lies in. Borrows both.
 struct StoredTensor {
   const SafetensorsReader* file = nullptr;

@@ -42,7 +42,7 @@ class Matcher {
       absl::string_view bare = name;
       absl::ConsumePrefix(&bare, layout.prefix);
       const auto [at, is_new] = stored_.try_emplace(std::string(bare), Stored{name, stored});
-      if (!is_new) problems_.Add(absl::StrCat(name, ": stored twice, also as ", at->second.name));
+      if (!is_new) problems_.Add(absl::StrCat(ShownTensorName(name), ": stored twice, also as ", at->second.name));
     }
   }
 
@@ -74,7 +74,7 @@ class Matcher {
     }
     for (const auto& [bare, stored] : stored_) {
       if (!IsKnownHfBuffer(bare)) {
-        problems_.Add(absl::StrCat(stored.name, ": the model has no such tensor; found ",
+        problems_.Add(absl::StrCat(ShownTensorName(stored.name), ": the model has no such tensor; found ",
                                    ShapeText(stored.stored.tensor->shape)));
       }
     }

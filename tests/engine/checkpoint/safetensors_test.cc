@@ -194,7 +194,7 @@ TEST(SafetensorsTest, TheWriterRefusesWhatDoesNotFit) {
   EXPECT_EQ(writer->Append("b", "x").code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(writer->Append("a", "12").ok());
   EXPECT_THAT(std::string(writer->Append("a", "34").message()), HasSubstr("of which 1 are missing; 2 more do not fit"));
-  EXPECT_THAT(std::string(writer->AppendFloat32("a", {1}).message()), HasSubstr("written as F32 or BF16"));
+  EXPECT_THAT(std::string(writer->AppendFloat32("a", {1}).message()), HasSubstr("written as F32, F16 or BF16"));
 }
 
 TEST(SafetensorsTest, EveryDTypeHasItsName) {

@@ -209,6 +209,14 @@ TEST(HfWeightsTest, ListsEverythingThatIsWrong) {
               AllOf(HasSubstr("model.embed_tokens.weight: missing"), HasSubstr("\n  and 2 more")));
 }
 
+TEST(HfWeightsTest, MessagesStayReadable) {
+  Tensors tensors = TensorsOf(HfModel("llama"));
+  tensors["a\x1b[2Jb"] = tensors[std::string(100000, 'x')] = {SafetensorsDType::kF32, {1}, {1}};
+  const std::string problems = Problems(tensors, HfModel("llama"));
+  EXPECT_LT(problems.size(), 1000);
+  EXPECT_THAT(problems, Not(HasSubstr("\x1b")));
+}
+
 TEST(HfWeightsTest, NamesMayLackThePrefix) {
   for (const char* name : {"llama", "gpt2", "falcon_7b"}) {
     const DecoderConfig config = HfModel(name);

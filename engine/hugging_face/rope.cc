@@ -1,0 +1,77 @@
+#include "engine/hugging_face/rope.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace shale {
+namespace {
+
+constexpr double kDefaultTheta = 10000;
+constexpr double kMaxTheta = 1e12;
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
+
+void CheckWholeRotation(const HfFields& fields) {
+  if (fields.NumberOr("partial_rotary_factor", 1, 0, 1) != 1) {
+    fields.Refuse("partial_rotary_factor", "1; the engine turns whole heads");
+  }
+}
+
+void ReadLlama3(const HfFields& top, const HfFields& rope, DecoderConfig* config) {
+  constexpr absl::string_view kOriginal = "original_max_position_embeddings";
+  RopeScalingConfig& scaling = config->rope_scaling.emplace();
+  scaling.factor = rope.Number("factor", 1, 1e6);
+  scaling.low_freq_factor = rope.Number("low_freq_factor", 1e-6, 1e6);
+  scaling.high_freq_factor = rope.Number("high_freq_factor", 1e-6, 1e6);
+  if (scaling.low_freq_factor >= scaling.high_freq_factor) {
+    rope.Refuse("low_freq_factor", absl::StrCat("a number below high_freq_factor ", scaling.high_freq_factor));
+  }
+  scaling.original_context = rope.IntOr(kOriginal, config->max_positions, 1, kMaxTokens);
+  // transformers lets one outside win.
+  if (top.Has(kOriginal) && top.Int(kOriginal, 1, kMaxTokens) != scaling.original_context) {
+    top.Refuse(kOriginal, absl::StrCat(scaling.original_context, ", as the scaling has it"));
+  }
+}
+
+}  // namespace
+
+void ReadHfRope(const HfFields& top, HfErrors& errors, DecoderConfig* config) {
+  const Json* older = top.Find("rope_scaling");
+  const Json* newer = top.Find("rope_parameters");
+  const absl::string_view key = newer != nullptr ? "rope_parameters" : "rope_scaling";
+  const Json* given = newer != nullptr ? newer : older;
+  config->rope_theta = top.NumberOr("rope_theta", kDefaultTheta, 1, kMaxTheta);
+  CheckWholeRotation(top);
+  if (given == nullptr) return;
+  if (older != nullptr && newer != nullptr && *older != *newer) {
+    top.Refuse("rope_scaling", "the same as rope_parameters, or nothing");
+  }
+  if (!given->is_object()) return top.Refuse(key, "an object");
+  const HfFields rope(*given, absl::StrCat(key, "."), errors);
+  if (rope.Has("rope_theta")) {
+    const double theta = rope.Number("rope_theta", 1, kMaxTheta);
+    if (top.Has("rope_theta") && theta != config->rope_theta) {
+      top.Refuse("rope_theta", absl::StrCat(theta, ", as ", key, " has it"));
+    }
+    config->rope_theta = theta;
+  }
+  CheckWholeRotation(rope);
+  const absl::string_view type_key = rope.Has("rope_type") ? "rope_type" : "type";
+  const std::string type = rope.StringOr(type_key, "default");
+  if (type != "default" && type != "llama3") return rope.Refuse(type_key, "\"default\" or \"llama3\"");
+  std::vector<absl::string_view> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+  if (type == "llama3") {
+    known.insert(known.end(), {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+  }
+  for (const auto& [name, value] : given->items()) {
+    if (std::find(known.begin(), known.end(), absl::string_view(name)) == known.end()) {
+      rope.Refuse(name, absl::StrCat("for rope_type ", type, " only ", absl::StrJoin(known, ", ")));
+    }
+  }
+  if (type == "llama3") ReadLlama3(top, rope, config);
+}
+
+}  // namespace shale
