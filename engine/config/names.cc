@@ -1,11 +1,13 @@
 #include "engine/config/names.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/io/utf8.h"
 
 namespace shale {
 namespace {
@@ -15,7 +17,7 @@ using google::protobuf::EnumDescriptor;
 using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
 
-constexpr size_t kShownCharacters = 60;
+constexpr size_t kShownBytes = 60;
 constexpr size_t kLongestName = 64;
 
 // Levenshtein distance, one row at a time.
@@ -55,8 +57,12 @@ std::string FindElsewhere(const Descriptor& type, const std::string& name) {
 }  // namespace
 
 std::string Quoted(absl::string_view found) {
-  const std::string escaped = absl::Utf8SafeCEscape(found.substr(0, kShownCharacters));
-  return absl::StrCat("\"", escaped, found.size() > kShownCharacters ? "...\"" : "\"");
+  size_t size = std::min(found.size(), kShownBytes);
+  // Cut between characters, not inside one.
+  while (size > 0 && size < found.size() && (static_cast<uint8_t>(found[size]) & 0xC0) == 0x80) --size;
+  const absl::string_view shown = found.substr(0, size);
+  const std::string escaped = IsUtf8(shown) ? absl::Utf8SafeCEscape(shown) : absl::CEscape(shown);
+  return absl::StrCat("\"", escaped, size < found.size() ? "...\"" : "\"");
 }
 
 std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates) {

@@ -9,7 +9,7 @@
 
 namespace shale {
 
-// What a value looked like, in quotes, cut to a length that a line can bear.
+// What a value looked like, in quotes, cut to a length that a line can bear; UTF-8 whatever the value is.
 std::string Quoted(absl::string_view found);
 
 // The candidate with the fewest edits from `name`, upper and lower case alike; empty if none is close.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/config/names.h"
+#include "engine/config/text_bytes.h"
 #include "engine/config/text_check.h"
 #include "google/protobuf/text_format.h"
 
@@ -81,6 +82,10 @@ void ApplyOverride(const std::string& text, proto::Job* job, SpecErrors* errors)
   const absl::string_view value = absl::StripAsciiWhitespace(parts.second);
   if (path.empty() || !absl::StrContains(text, '=')) {
     errors->AddAt(Set(), "", absl::StrCat("found ", Quoted(text), "; expected path=value, as in batch.micro_batch=2"));
+    return;
+  }
+  if (FindNonText(text) != absl::string_view::npos) {
+    errors->AddAt(Set(), "", absl::StrCat("found ", Quoted(text), "; expected UTF-8 text without control characters"));
     return;
   }
   const std::vector<const FieldDescriptor*> fields = FindFields(path, *job->GetDescriptor(), errors);

@@ -105,6 +105,7 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
 // shape is compared when the weights are read.
 void ReadShape(proto::ModelSpec* model, SpecErrors* errors) {
   if (model->hf_folder().empty() || model->kind_case() != proto::ModelSpec::KIND_NOT_SET) return;
+  if (!IsLineOfText(model->hf_folder())) return;  // No path: CheckFields says so.
   const absl::StatusOr<DecoderConfig> config = ReadHfConfig(model->hf_folder());
   if (config.ok()) return WriteSpec(*config, *model->mutable_decoder());
   errors->Add("model.hf_folder", std::string(config.status().message()));

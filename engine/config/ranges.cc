@@ -181,7 +181,7 @@ class FieldChecker {
   }
 
   void CheckString(const std::string& value, const std::string& path) {
-    if (FindNonText(value) == absl::string_view::npos && value.find_first_of("\t\r\n") == std::string::npos) return;
+    if (IsLineOfText(value)) return;
     errors_.Add(path, absl::StrCat("found ", Quoted(value), "; allowed: one line of UTF-8 text"));
   }
 

@@ -40,4 +40,8 @@ size_t FindNonText(absl::string_view bytes) {
   return absl::string_view::npos;
 }
 
+bool IsLineOfText(absl::string_view bytes) {
+  return FindNonText(bytes) == absl::string_view::npos && bytes.find_first_of("\t\r\n") == absl::string_view::npos;
+}
+
 }  // namespace shale

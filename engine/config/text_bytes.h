@@ -11,4 +11,7 @@ namespace shale {
 // (no overlong forms, no surrogates, nothing above U+10FFFF) without control characters other than tab and line ends.
 size_t FindNonText(absl::string_view bytes);
 
+// Clean text without tabs and line ends.
+bool IsLineOfText(absl::string_view bytes);
+
 }  // namespace shale

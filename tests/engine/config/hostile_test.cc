@@ -59,6 +59,23 @@ TEST(Hostile, StringsAreOneLineOfText) {
   }
 }
 
+TEST(Hostile, MessagesAreTextWhateverTheSpecHolds) {
+  // Fuzzing found each of these: a value cut inside a character, bytes of an override and of a list's element, and a
+  // path with control characters that was looked up before it was refused.
+  std::string euros;
+  for (int i = 0; i < 40; ++i) euros += "\u20AC";
+  const std::string binary_path = std::string("\x12\x06\x1a\x04/a\x1b[", 8);
+  for (const std::string& message :
+       {ParseError("name: \"a" + euros + "\""), ParseError("name: \"" + euros + "\""), SetError({"name=a\xff"}),
+        SetError({"a\xff.b=1"}), SetError({"memory.recompute=[a, \xcd]"}), SetError({"name=\"\\377\""}),
+        ErrorOf(ParseJobBinary(binary_path, "job.pb").status())}) {
+    EXPECT_NE(message, "");
+    EXPECT_EQ(FindNonText(message), absl::string_view::npos) << message;
+  }
+  EXPECT_EQ(SetError({"name=a\xff"}),
+            "--set: found \"name=a\\377\"; expected UTF-8 text without control characters");
+}
+
 TEST(Hostile, BinaryEnumNumbersAndUnknownFieldsAreRefused) {
   proto::Job spec;
   ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(kDecoderJob, &spec));
