@@ -119,28 +119,20 @@ class Writer {
     Set(key, std::string(type_ == HfModelType::kFalcon ? "gelu_pytorch_tanh" : tanh_name));
   }
 
-  // As the base spells it; else as every release of transformers reads it.
+  // The older spelling, whatever the base has: every release of transformers reads it, those before 5 only it.
   void WriteRope() {
-    const bool newer = json_.contains("rope_parameters");
     for (const absl::string_view key : {"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"}) {
       Erase(key);
     }
-    Json scaling = Json::object();
-    if (c_.rope_scaling.has_value()) {
-      scaling["rope_type"] = "llama3";
-      scaling["factor"] = c_.rope_scaling->factor;
-      scaling["low_freq_factor"] = c_.rope_scaling->low_freq_factor;
-      scaling["high_freq_factor"] = c_.rope_scaling->high_freq_factor;
-      scaling["original_max_position_embeddings"] = c_.rope_scaling->original_context;
-    }
-    if (newer) {
-      if (!c_.rope_scaling.has_value()) scaling["rope_type"] = "default";
-      scaling["rope_theta"] = c_.rope_theta;
-      return Set("rope_parameters", scaling);
-    }
     Set("rope_theta", c_.rope_theta);
-    if (c_.rope_scaling.has_value()) return Set("rope_scaling", scaling);
-    Set("rope_scaling", nullptr);
+    if (!c_.rope_scaling.has_value()) return Set("rope_scaling", nullptr);
+    Json scaling = Json::object();
+    scaling["rope_type"] = "llama3";
+    scaling["factor"] = c_.rope_scaling->factor;
+    scaling["low_freq_factor"] = c_.rope_scaling->low_freq_factor;
+    scaling["high_freq_factor"] = c_.rope_scaling->high_freq_factor;
+    scaling["original_max_position_embeddings"] = c_.rope_scaling->original_context;
+    Set("rope_scaling", scaling);
   }
 
   void WriteWindow() {
