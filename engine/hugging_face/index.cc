@@ -36,7 +36,9 @@ absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view text) {
     return absl::InvalidArgumentError("it has no weight_map that maps tensor names to file names");
   }
   SafetensorsIndex index;
-  for (const auto& [tensor, file] : map->items()) {
+  for (const auto& item : map->items()) {
+    const std::string& tensor = item.key();
+    const Json& file = item.value();
     const auto fail = [&](absl::string_view what) {
       return absl::InvalidArgumentError(absl::StrCat("weight_map of ", ShownJson(Json(tensor)), ": ", what));
     };

@@ -1,0 +1,85 @@
+// The head of a shard file, without its padding. As with manifests, what lies behind the frame's head is framed anew
+// besides, padded, and told of a file that is as long as its pieces ask for.
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/checkpoint/framing.h"
+#include "engine/checkpoint/shard_header.h"
+#include "kernels/check.h"
+#include "proto/checkpoint.pb.h"
+#include "tests/fuzz/properties.h"
+
+namespace shale {
+namespace {
+
+constexpr char kMagic[] = "SHALESHD";
+constexpr uint32_t kVersion = 1;
+
+// The pieces lie one behind the other from the head to the end of the file.
+void CheckPieces(const ShardHeader& header, int64_t head_bytes, int64_t file_bytes) {
+  int64_t end = head_bytes;
+  for (const ShardPiece& piece : header.pieces) {
+    SHALE_CHECK(piece.parameter >= 0 && piece.range.begin >= 0 && piece.range.begin < piece.range.end);
+    SHALE_CHECK(piece.offset_bytes == end && end % BytesPerElement(piece.part) == 0) << end;
+    SHALE_CHECK(piece.size_bytes() > 0 && piece.size_bytes() <= file_bytes - end) << end;
+    end += piece.size_bytes();
+  }
+  SHALE_CHECK(end == file_bytes && header.size_bytes == file_bytes) << end;
+}
+
+void CheckHead(absl::string_view head, int64_t file_bytes) {
+  const absl::StatusOr<ShardHeader> header = ParseShardHeader(head, file_bytes);
+  if (!header.ok()) return CheckRefusal(header.status());
+  const absl::StatusOr<int64_t> head_bytes = ShardHeadBytes(head.substr(0, kFrameHeadBytes));
+  SHALE_CHECK(head_bytes.ok() && *head_bytes % kShardAlignment == 0) << head_bytes.status();
+  CheckPieces(*header, *head_bytes, file_bytes);
+  // Laid out again, the pieces are the same. The head may shrink: there are longer ways to write a number.
+  ShardHeader written = *header;
+  const std::string text = SerializeShardHeader(written);
+  const absl::StatusOr<ShardHeader> again = ParseShardHeader(text, written.size_bytes);
+  SHALE_CHECK(again.ok()) << again.status();
+  SHALE_CHECK(*again == written);
+  const int64_t shrunk = file_bytes - written.size_bytes;
+  SHALE_CHECK(shrunk >= 0 && shrunk % kShardAlignment == 0) << shrunk;
+  for (ShardPiece& piece : written.pieces) piece.offset_bytes += shrunk;
+  written.size_bytes += shrunk;
+  SHALE_CHECK(written == *header);
+}
+
+// Where the pieces of a message end in a file, by the format's description; the head's bytes if that cannot be counted.
+int64_t FileBytes(const std::string& message, int64_t head_bytes) {
+  proto::ShardHeader parsed;
+  if (!parsed.ParseFromString(message)) return head_bytes;
+  int64_t end = head_bytes;
+  for (const proto::PieceRecord& piece : parsed.pieces()) {
+    const int64_t width = piece.part() == 2 || piece.part() == 3 ? 2 : 4;
+    int64_t elements, bytes;
+    if (__builtin_sub_overflow(piece.end(), piece.begin(), &elements) ||
+        __builtin_mul_overflow(elements, width, &bytes) || __builtin_add_overflow(end, bytes, &end)) {
+      return head_bytes;
+    }
+  }
+  return end;
+}
+
+void Check(absl::string_view bytes) {
+  CheckHead(bytes, static_cast<int64_t>(bytes.size()));
+  const std::string message(bytes.substr(bytes.size() < kFrameHeadBytes ? 0 : kFrameHeadBytes));
+  std::string head = Frame(kMagic, kVersion, message);
+  head.resize((head.size() + kShardAlignment - 1) / kShardAlignment * kShardAlignment, '\0');
+  const int64_t file_bytes = FileBytes(message, static_cast<int64_t>(head.size()));
+  CheckHead(head, file_bytes);
+  if (ParseShardHeader(head, file_bytes).ok()) {
+    for (const int64_t wrong : {file_bytes - 1, file_bytes + 2}) SHALE_CHECK(!ParseShardHeader(head, wrong).ok());
+  }
+}
+
+}  // namespace
+}  // namespace shale
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  shale::Check({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
