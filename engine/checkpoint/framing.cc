@@ -40,8 +40,7 @@ std::string Frame(absl::string_view magic, uint32_t version, absl::string_view m
   return absl::StrCat(BytesOf(head), message);
 }
 
-absl::StatusOr<int64_t> FramedBytes(absl::string_view magic, uint32_t version, absl::string_view bytes,
-                                    int64_t max_bytes) {
+absl::StatusOr<int64_t> FramedBytes(absl::string_view magic, absl::string_view bytes, int64_t max_bytes) {
   if (bytes.size() < sizeof(Head)) {
     return absl::InvalidArgumentError(
         absl::StrCat("it has ", bytes.size(), " bytes, too few for the ", sizeof(Head), " that it begins with"));
@@ -50,10 +49,6 @@ absl::StatusOr<int64_t> FramedBytes(absl::string_view magic, uint32_t version, a
   std::memcpy(&head, bytes.data(), sizeof(head));
   if (absl::string_view(head.magic, 8) != magic) {
     return absl::InvalidArgumentError(absl::StrCat("it does not begin with \"", magic, "\""));
-  }
-  if (head.version != version) {
-    return absl::UnimplementedError(
-        absl::StrCat("it is of format version ", head.version, "; this program reads version ", version));
   }
   if (head.length > static_cast<uint64_t>(max_bytes)) {
     return absl::InvalidArgumentError(
@@ -64,7 +59,7 @@ absl::StatusOr<int64_t> FramedBytes(absl::string_view magic, uint32_t version, a
 
 absl::StatusOr<absl::string_view> Unframe(absl::string_view magic, uint32_t version, absl::string_view bytes,
                                           int64_t max_bytes) {
-  SHALE_ASSIGN_OR_RETURN(const int64_t length, FramedBytes(magic, version, bytes, max_bytes));
+  SHALE_ASSIGN_OR_RETURN(const int64_t length, FramedBytes(magic, bytes, max_bytes));
   Head head;
   std::memcpy(&head, bytes.data(), sizeof(head));
   const absl::string_view message = bytes.substr(sizeof(head), length);
@@ -75,6 +70,10 @@ absl::StatusOr<absl::string_view> Unframe(absl::string_view magic, uint32_t vers
   if (const uint32_t crc = Checksum(head, message); crc != head.crc) {
     return absl::InvalidArgumentError(
         absl::StrFormat("it is damaged: its checksum is %08x, that of its bytes %08x", head.crc, crc));
+  }
+  if (head.version != version) {
+    return absl::UnimplementedError(
+        absl::StrCat("it is of format version ", head.version, "; this program reads version ", version));
   }
   return message;
 }

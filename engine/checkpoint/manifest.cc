@@ -1,12 +1,16 @@
 #include "engine/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/checkpoint/framing.h"
+#include "engine/checkpoint/unknown_fields.h"
 #include "engine/io/crc32c.h"
 #include "engine/io/utf8.h"
 #include "kernels/check.h"
@@ -24,8 +28,20 @@ absl::Status Refuse(const Args&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
 }
 
+// What a stranger wrote, fit for a message.
+std::string Shown(absl::string_view text) { return absl::StrCat("\"", absl::CHexEscape(text.substr(0, 60)), "\""); }
+
+// Names go into messages, tables and other formats.
+bool IsName(absl::string_view name) {
+  constexpr size_t kMaxBytes = 1000;
+  return !name.empty() && name.size() <= kMaxBytes && IsUtf8(name) &&
+         std::none_of(name.begin(), name.end(), [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+}
+
 absl::Status CheckParameter(const SavedParameter& parameter) {
-  if (parameter.name.empty() || !IsUtf8(parameter.name)) return Refuse("a parameter has no name in UTF-8");
+  if (!IsName(parameter.name)) {
+    return Refuse("a parameter is named ", Shown(parameter.name), "; a name has 1 to 1,000 printable bytes of UTF-8");
+  }
   if (parameter.shape.size() > kMaxDimensions) {
     return Refuse("parameter ", parameter.name, " has ", parameter.shape.size(), " dimensions");
   }
@@ -42,7 +58,7 @@ absl::Status CheckParameter(const SavedParameter& parameter) {
 
 absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
   if (const std::string expected = ShardFileName(rank, ranks); file.name != expected) {
-    return Refuse("file ", rank, " is named \"", file.name, "\"; expected ", expected);
+    return Refuse("file ", rank, " is named ", Shown(file.name), "; expected ", expected);
   }
   if (file.size_bytes < 1) return Refuse(file.name, " has a size of ", file.size_bytes);
   const int64_t chunks = (file.size_bytes - 1) / kCheckpointChunkBytes + 1;
@@ -148,7 +164,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   }
   proto::CheckpointManifest m;
   if (!m.ParseFromArray(message.data(), static_cast<int>(message.size()))) return Refuse("its message is malformed");
-  if (!m.GetReflection()->GetUnknownFields(m).empty()) {
+  if (HasUnknownFields(m)) {
     return Refuse("it has fields that this program does not know: it was written by a newer one");
   }
   Manifest manifest;
@@ -168,7 +184,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   manifest.strategy = m.layout().strategy();
   manifest.schedule = m.layout().schedule();
   if (m.layout().values() != ToString(SavedValues::kFloat32) && m.layout().values() != ToString(SavedValues::kSplit)) {
-    return Refuse("its values are saved as \"", m.layout().values(), "\"; known are FP32 and SPLIT");
+    return Refuse("its values are saved as ", Shown(m.layout().values()), "; known are FP32 and SPLIT");
   }
   manifest.values =
       m.layout().values() == ToString(SavedValues::kSplit) ? SavedValues::kSplit : SavedValues::kFloat32;

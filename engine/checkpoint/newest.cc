@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/store.h"
 #include "kernels/check.h"
 
@@ -15,10 +16,6 @@ absl::Status Use(const CheckpointPath& candidate, absl::FunctionRef<absl::Status
                                                    ": the folder was renamed"));
   }
   return use(checkpoint);
-}
-
-bool IsDamage(const absl::Status& status) {
-  return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) || absl::IsNotFound(status);
 }
 
 }  // namespace

@@ -1,17 +1,12 @@
 #include "engine/checkpoint/reader.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "engine/checkpoint/framing.h"
-#include "engine/io/crc32c.h"
+#include "engine/checkpoint/saved_file.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -22,14 +17,6 @@ absl::Status At(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-// Links are refused: a checkpoint is what lies in its folder.
-absl::Status CheckRegular(const std::string& path) {
-  struct stat info;
-  if (lstat(path.c_str(), &info) != 0) return FileError(errno, "examine", path);
-  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
-  return absl::OkStatus();
-}
-
 ElementRange Intersect(ElementRange a, ElementRange b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -37,15 +24,25 @@ ElementRange Intersect(ElementRange a, ElementRange b) {
 
 }  // namespace
 
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
+  const std::string path = JoinPath(folder, kManifestName);
+  SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenSavedFile(path));
+  constexpr int64_t kMaxBytes = kMaxManifestBytes + kFrameHeadBytes;
+  if (file.size() > kMaxBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has ", file.size(), " bytes; at most ", kMaxBytes, " are read"));
+  }
+  std::string bytes(file.size(), '\0');
+  SHALE_RETURN_IF_ERROR(file.ReadAt(0, bytes.data(), std::ssize(bytes)));
+  absl::StatusOr<Manifest> manifest = ParseManifest(bytes);
+  if (!manifest.ok()) return At(path, manifest.status());
+  return manifest;
+}
+
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& folder) {
   CheckpointReader reader;
   reader.folder_ = folder;
-  const std::string path = JoinPath(folder, kManifestName);
-  SHALE_RETURN_IF_ERROR(CheckRegular(path));
-  SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxManifestBytes + kFrameHeadBytes));
-  absl::StatusOr<Manifest> manifest = ParseManifest(bytes);
-  if (!manifest.ok()) return At(path, manifest.status());
-  reader.manifest_ = *std::move(manifest);
+  SHALE_ASSIGN_OR_RETURN(reader.manifest_, ReadManifest(folder));
   for (size_t i = 0; i < reader.manifest_.parameters.size(); ++i) {
     reader.parameter_index_[reader.manifest_.parameters[i].name] = static_cast<int>(i);
   }
@@ -57,12 +54,8 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& folde
 absl::StatusOr<InputFile> CheckpointReader::OpenShard(int64_t rank) const {
   const SavedFile& file = manifest_.files[rank];
   const std::string path = JoinPath(folder_, file.name);
-  SHALE_RETURN_IF_ERROR(CheckRegular(path));
-  SHALE_ASSIGN_OR_RETURN(InputFile opened, InputFile::Open(path));
-  if (opened.size() != file.size_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " has ", opened.size(), " bytes; the manifest says ", file.size_bytes));
-  }
+  SHALE_ASSIGN_OR_RETURN(InputFile opened, OpenSavedFile(path));
+  SHALE_RETURN_IF_ERROR(CheckSavedSize(opened, file));
   return opened;
 }
 
@@ -147,28 +140,9 @@ int CheckpointReader::FindParameter(absl::string_view name) const {
   return found == parameter_index_.end() ? -1 : found->second;
 }
 
-namespace {
-
-absl::StatusOr<absl::string_view> ReadChunkOf(const InputFile& file, const SavedFile& saved, int64_t chunk,
-                                              absl::Span<char> out) {
-  const int64_t begin = chunk * kCheckpointChunkBytes;
-  const int64_t size = std::min(kCheckpointChunkBytes, saved.size_bytes - begin);
-  SHALE_CHECK(size > 0 && std::ssize(out) >= size);
-  SHALE_RETURN_IF_ERROR(file.ReadAt(begin, out.data(), size));
-  const absl::string_view bytes(out.data(), size);
-  if (const uint32_t crc = Crc32c(bytes); crc != saved.chunk_crcs[chunk]) {
-    return absl::DataLossError(absl::StrFormat(
-        "%s is damaged between bytes %d and %d: their checksum is %08x, the manifest says %08x", file.path(), begin,
-        begin + size, crc, saved.chunk_crcs[chunk]));
-  }
-  return bytes;
-}
-
-}  // namespace
-
 absl::StatusOr<absl::string_view> CheckpointReader::ReadChunk(int64_t rank, int64_t chunk, absl::Span<char> out) const {
   SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenShard(rank));
-  return ReadChunkOf(file, manifest_.files[rank], chunk, out);
+  return ReadSavedChunk(file, manifest_.files[rank], chunk, out);
 }
 
 absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const ShardPiece&)> wanted,
@@ -192,7 +166,7 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
       while (part.range.begin < part.range.end) {
         const int64_t chunk = part.offset_bytes / kCheckpointChunkBytes;
         if (chunk != held) {
-          SHALE_ASSIGN_OR_RETURN(bytes, ReadChunkOf(file, manifest_.files[shard.rank], chunk, staging));
+          SHALE_ASSIGN_OR_RETURN(bytes, ReadSavedChunk(file, manifest_.files[shard.rank], chunk, staging));
           held = chunk;
         }
         const int64_t at = part.offset_bytes - chunk * kCheckpointChunkBytes;
@@ -206,28 +180,6 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckpointReader::Verify(absl::Span<char> staging) const {
-  constexpr size_t kNamed = 20;
-  std::vector<std::string> damaged;
-  size_t more = 0;
-  for (int64_t rank = 0; rank < manifest_.ranks; ++rank) {
-    SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenShard(rank));
-    for (int64_t chunk = 0; chunk < std::ssize(manifest_.files[rank].chunk_crcs); ++chunk) {
-      const absl::Status status = ReadChunkOf(file, manifest_.files[rank], chunk, staging).status();
-      if (status.ok()) continue;
-      if (!absl::IsDataLoss(status)) return status;
-      if (damaged.size() < kNamed) {
-        damaged.emplace_back(status.message());
-      } else {
-        ++more;
-      }
-    }
-  }
-  if (damaged.empty()) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat(absl::StrJoin(damaged, "\n"), more > 0 ? absl::StrCat("\nand ", more, " more") : ""));
 }
 
 }  // namespace shale

@@ -18,6 +18,10 @@
 
 namespace shale {
 
+// The manifest of the checkpoint in `folder`. Errors name the file: NotFound for no such folder or no MANIFEST in it,
+// InvalidArgument or Unimplemented as ParseManifest.
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
+
 // A checkpoint whose manifest and heads are known to be whole; data is read and verified on demand. Immutable: any
 // thread may read, each with a staging buffer of its own.
 class CheckpointReader {
@@ -46,7 +50,8 @@ class CheckpointReader {
   // Reads a chunk of a shard file and verifies it; the bytes are at the start of `out`.
   absl::StatusOr<absl::string_view> ReadChunk(int64_t rank, int64_t chunk, absl::Span<char> out) const;
 
-  // Verifies every byte. DataLoss names each damaged chunk (the first 20, and how many more).
+  // Verifies every byte. DataLoss names each damaged chunk (the first 20, and how many more). VerifyCheckpoint in
+  // engine/checkpoint/verify.h goes on where Open refuses.
   absl::Status Verify(absl::Span<char> staging) const;
 
  private:
@@ -62,15 +67,20 @@ class CheckpointReader {
   absl::flat_hash_map<std::string, int> parameter_index_;
 };
 
-// Parameter values in any order, as fp32: for writing them in another format. Keeps a few chunks, so that runs of small
-// reads cost one read of the file. Borrows the reader. One thread.
+// The state of parameters in any order, as fp32 whatever form it was saved in: for writing it in another format, or for
+// looking at it. Keeps a few chunks (16 MiB), so that runs of small reads cost one read of the file. Borrows the reader.
+// One thread.
 class CheckpointValues {
  public:
   explicit CheckpointValues(const CheckpointReader& reader);
 
-  // Elements [begin, begin + out.size()) of a parameter: masters where there are any, else weights. NotFound for an
-  // unknown name, OutOfRange, DataLoss as in CheckpointReader.
-  absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> out);
+  // Elements [begin, begin + out.size()) of a parameter. `part` is kFirstMoment, kSecondMoment, or kValue: masters where
+  // there are any (put together if they were saved in halves), else weights. NotFound for an unknown name, OutOfRange,
+  // DataLoss as in CheckpointReader.
+  absl::Status Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out);
+  absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> out) {
+    return Read(SavedPart::kValue, parameter, begin, out);
+  }
 
  private:
   struct Place {
@@ -84,12 +94,14 @@ class CheckpointValues {
     int64_t used = 0;  // When.
     std::unique_ptr<char[]> bytes;
   };
-  absl::Status ReadPart(const std::vector<Place>& places, int64_t begin, int64_t elements, int64_t element_bytes,
+  // Where elements of a part lie, sorted.
+  std::vector<Place>& Places(SavedPart part, int64_t parameter);
+  absl::Status ReadPart(SavedPart part, int64_t parameter, int64_t begin, int64_t elements,
                         absl::FunctionRef<void(int64_t at, const char* bytes, int64_t count)> sink);
   absl::StatusOr<const char*> Fetch(int64_t rank, int64_t index);
 
   const CheckpointReader& reader_;
-  std::vector<std::vector<Place>> first_, second_;  // By parameter, sorted: kValue, or kHigh and kLow.
+  std::vector<std::vector<Place>> places_;
   std::vector<Chunk> cache_;
   int64_t clock_ = 0;
 };

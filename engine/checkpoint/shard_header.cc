@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/framing.h"
+#include "engine/checkpoint/unknown_fields.h"
 #include "kernels/check.h"
 #include "proto/checkpoint.pb.h"
 
@@ -47,7 +48,7 @@ std::string SerializeShardHeader(ShardHeader& header) {
 }
 
 absl::StatusOr<int64_t> ShardHeadBytes(absl::string_view bytes) {
-  SHALE_ASSIGN_OR_RETURN(const int64_t message, FramedBytes(kMagic, kVersion, bytes, kMaxShardHeaderBytes));
+  SHALE_ASSIGN_OR_RETURN(const int64_t message, FramedBytes(kMagic, bytes, kMaxShardHeaderBytes));
   return PaddedBytes(message);
 }
 
@@ -61,7 +62,9 @@ absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t fil
   }
   proto::ShardHeader parsed;
   if (!parsed.ParseFromArray(message.data(), static_cast<int>(message.size()))) return Refuse("is malformed");
-  if (!parsed.GetReflection()->GetUnknownFields(parsed).empty()) return Refuse("has unknown fields");
+  if (HasUnknownFields(parsed)) {
+    return Refuse("has fields that this program does not know: it was written by a newer one");
+  }
   ShardHeader header;
   header.rank = parsed.rank();
   int64_t end = padded;

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -33,6 +32,20 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
+// A folder itself: removing the files behind a link would remove somebody else's.
+bool IsFolder(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// The step of a folder that is named like a checkpoint; -1: it is not.
+int64_t StepOfName(absl::string_view name) {
+  absl::string_view digits = name;
+  int64_t step = 0;
+  if (!absl::ConsumePrefix(&digits, kPrefix) || !absl::SimpleAtoi(digits, &step) || step < 0) return -1;
+  return name == CheckpointFolderName(step) ? step : -1;
+}
+
 }  // namespace
 
 std::string CheckpointFolderName(int64_t step) { return absl::StrFormat("%s%010d", kPrefix, step); }
@@ -43,10 +56,9 @@ absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& f
   if (!names.ok()) return names.status();
   std::vector<CheckpointPath> checkpoints;
   for (const std::string& name : *names) {
-    absl::string_view digits = name;
-    int64_t step = 0;
-    if (!absl::ConsumePrefix(&digits, kPrefix) || !absl::SimpleAtoi(digits, &step) || step < 0) continue;
-    if (name == CheckpointFolderName(step)) checkpoints.push_back({step, JoinPath(folder, name)});
+    const int64_t step = StepOfName(name);
+    const std::string path = JoinPath(folder, name);
+    if (step >= 0 && IsFolder(path)) checkpoints.push_back({step, path});
   }
   std::sort(checkpoints.begin(), checkpoints.end(),
             [](const CheckpointPath& a, const CheckpointPath& b) { return a.step > b.step; });
@@ -60,12 +72,15 @@ absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(const std
   SHALE_RETURN_IF_ERROR(MakeFolders(folder));
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return FileError(errno, "open folder", folder);
-  auto store = absl::WrapUnique(new CheckpointStore(folder, options, fd, made));
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return FileError(errno, "lock folder", folder);
+    const int error_number = errno;
+    close(fd);
+    if (error_number != EWOULDBLOCK) return FileError(error_number, "lock folder", folder);
     return absl::FailedPreconditionError(
         absl::StrCat("another run saves its checkpoints in ", folder, ": wait for its end, or choose another folder"));
   }
+  // Only now: whoever lost the race for the lock must not remove the folder.
+  auto store = absl::WrapUnique(new CheckpointStore(folder, options, fd, made));
   SHALE_RETURN_IF_ERROR(store->RemoveLeftovers());
   return store;
 }
@@ -84,13 +99,15 @@ absl::Status CheckpointStore::RemoveLeftovers() {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(folder_));
   for (const std::string& hidden : names) {
     absl::string_view name = hidden;
-    if (!absl::ConsumePrefix(&name, ".") || !absl::StartsWith(name, kPrefix)) continue;
+    if (!absl::ConsumePrefix(&name, ".")) continue;
+    const bool replaced = absl::ConsumeSuffix(&name, kReplaced);
+    if (!replaced && !absl::ConsumeSuffix(&name, kTemporary) && !absl::ConsumeSuffix(&name, kTrash)) continue;
     const std::string path = JoinPath(folder_, hidden);
-    if (absl::ConsumeSuffix(&name, kReplaced) && !Exists(JoinPath(folder_, name))) {
+    if (StepOfName(name) < 0 || !IsFolder(path)) continue;
+    if (replaced && !Exists(JoinPath(folder_, name))) {
       // The save that was to replace it never came to its end.
       SHALE_RETURN_IF_ERROR(files().Rename(path, JoinPath(folder_, name)));
-    } else if (absl::EndsWith(hidden, kReplaced) || absl::EndsWith(hidden, kTemporary) ||
-               absl::EndsWith(hidden, kTrash)) {
+    } else {
       SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(path, files()));
     }
   }
@@ -122,7 +139,12 @@ absl::Status CheckpointStore::WriteTemporary(
   SHALE_ASSIGN_OR_RETURN(manifest.files, write(temporary));
   manifest.ranks = std::ssize(manifest.files);
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files().Create(JoinPath(temporary, kManifestName)));
-  SHALE_RETURN_IF_ERROR(file->WriteAt(0, SerializeManifest(manifest)));
+  const std::string bytes = SerializeManifest(manifest);
+  // A checkpoint that nobody could read is none.
+  if (const absl::Status readable = ParseManifest(bytes).status(); !readable.ok()) {
+    return absl::InternalError(absl::StrCat("its manifest would be refused: ", readable.message()));
+  }
+  SHALE_RETURN_IF_ERROR(file->WriteAt(0, bytes));
   SHALE_RETURN_IF_ERROR(file->Sync());
   SHALE_RETURN_IF_ERROR(file->Close());
   return files().SyncFolder(temporary);

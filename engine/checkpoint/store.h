@@ -29,8 +29,8 @@ struct CheckpointPath {
   int64_t step = 0;  // By the folder's name.
   std::string path;
 };
-// The folders in `folder` that are named like checkpoints, newest first; whether they are whole only reading tells
-// (CheckpointReader::Open). Empty if there is no such folder.
+// The folders (no links) in `folder` that are named like checkpoints, newest first; whether they are whole only reading
+// tells (CheckpointReader::Open). Empty if there is no such folder.
 absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& folder);
 
 // The writer of such a folder: one at a time, by a lock that ends with the process. One thread at a time.

@@ -12,27 +12,25 @@ namespace shale {
 namespace {
 
 constexpr int kCachedChunks = 4;
+constexpr int64_t kParts = static_cast<int64_t>(SavedPart::kSecondMoment);
 
 }  // namespace
 
 CheckpointValues::CheckpointValues(const CheckpointReader& reader)
-    : reader_(reader),
-      first_(reader.manifest().parameters.size()),
-      second_(first_.size()),
-      cache_(kCachedChunks) {
+    : reader_(reader), places_(reader.manifest().parameters.size() * kParts), cache_(kCachedChunks) {
   for (const ShardHeader& shard : reader.shards()) {
     for (const ShardPiece& piece : shard.pieces) {
-      const bool first = piece.part == SavedPart::kValue || piece.part == SavedPart::kHigh;
-      if (!first && piece.part != SavedPart::kLow) continue;
-      (first ? first_ : second_)[piece.parameter].push_back({piece.range, shard.rank, piece.offset_bytes});
+      Places(piece.part, piece.parameter).push_back({piece.range, shard.rank, piece.offset_bytes});
     }
   }
-  for (auto* places : {&first_, &second_}) {
-    for (std::vector<Place>& of_parameter : *places) {
-      std::sort(of_parameter.begin(), of_parameter.end(),
-                [](const Place& a, const Place& b) { return a.range.begin < b.range.begin; });
-    }
+  for (std::vector<Place>& places : places_) {
+    std::sort(places.begin(), places.end(),
+              [](const Place& a, const Place& b) { return a.range.begin < b.range.begin; });
   }
+}
+
+std::vector<CheckpointValues::Place>& CheckpointValues::Places(SavedPart part, int64_t parameter) {
+  return places_[parameter * kParts + static_cast<int64_t>(part) - 1];
 }
 
 absl::StatusOr<const char*> CheckpointValues::Fetch(int64_t rank, int64_t index) {
@@ -54,10 +52,10 @@ absl::StatusOr<const char*> CheckpointValues::Fetch(int64_t rank, int64_t index)
   return oldest->bytes.get();
 }
 
-absl::Status CheckpointValues::ReadPart(const std::vector<Place>& places, int64_t begin, int64_t elements,
-                                        int64_t element_bytes,
+absl::Status CheckpointValues::ReadPart(SavedPart part, int64_t parameter, int64_t begin, int64_t elements,
                                         absl::FunctionRef<void(int64_t, const char*, int64_t)> sink) {
-  const int64_t end = begin + elements;
+  const std::vector<Place>& places = Places(part, parameter);
+  const int64_t element_bytes = BytesPerElement(part), end = begin + elements;
   auto place = std::partition_point(places.begin(), places.end(), [&](const Place& p) { return p.range.end <= begin; });
   for (int64_t at = begin; at < end;) {
     SHALE_CHECK(place != places.end() && place->range.begin <= at);  // The reader checked that nothing is missing.
@@ -73,7 +71,9 @@ absl::Status CheckpointValues::ReadPart(const std::vector<Place>& places, int64_
   return absl::OkStatus();
 }
 
-absl::Status CheckpointValues::Read(absl::string_view parameter, int64_t begin, absl::Span<float> out) {
+absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter, int64_t begin,
+                                    absl::Span<float> out) {
+  SHALE_CHECK(part == SavedPart::kValue || part == SavedPart::kFirstMoment || part == SavedPart::kSecondMoment);
   const int index = reader_.FindParameter(parameter);
   if (index < 0) {
     return absl::NotFoundError(absl::StrCat(reader_.folder(), " has no parameter ", parameter));
@@ -83,16 +83,16 @@ absl::Status CheckpointValues::Read(absl::string_view parameter, int64_t begin, 
     return absl::OutOfRangeError(absl::StrCat("parameter ", parameter, " has ", elements, " elements; asked for ", size,
                                               " from number ", begin));
   }
-  if (reader_.manifest().values == SavedValues::kFloat32) {
-    return ReadPart(first_[index], begin, size, 4, [&](int64_t at, const char* bytes, int64_t count) {
+  if (part != SavedPart::kValue || reader_.manifest().values == SavedValues::kFloat32) {
+    return ReadPart(part, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
       std::memcpy(out.data() + at, bytes, count * 4);
     });
   }
-  SHALE_RETURN_IF_ERROR(ReadPart(first_[index], begin, size, 2, [&](int64_t at, const char* bytes, int64_t count) {
+  SHALE_RETURN_IF_ERROR(ReadPart(SavedPart::kHigh, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
     const auto* high = reinterpret_cast<const BFloat16*>(bytes);
     for (int64_t i = 0; i < count; ++i) out[at + i] = ToFloat(high[i]);
   }));
-  return ReadPart(second_[index], begin, size, 2, [&](int64_t at, const char* bytes, int64_t count) {
+  return ReadPart(SavedPart::kLow, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
     const auto* low = reinterpret_cast<const int16_t*>(bytes);
     for (int64_t i = 0; i < count; ++i) {
       // What was written above has the weight's bits in its upper half.

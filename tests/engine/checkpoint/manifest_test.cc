@@ -1,0 +1,203 @@
+#include "engine/checkpoint/manifest.h"
+
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/framing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/checkpoint.pb.h"
+
+namespace shale {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+
+Manifest Valid() {
+  Manifest m{.step = 12,
+             .tokens = 34567,
+             .samples = 48,
+             .update_count = 11,
+             .seed = 0xfedcba9876543210,
+             .job = "name: \"caf\xc3\xa9\"\n",
+             .data = {.samples_per_epoch = 7, .sequence_length = 96, .shuffled = true, .seed = ~uint64_t{0},
+                      .tokenizer = "bytes"},
+             .ranks = 2,
+             .strategy = "GRADIENTS",
+             .schedule = "SHARDED",
+             .values = SavedValues::kSplit,
+             .parameters = {{"w", {3, 5}}, {"scalar", {}}, {"long", {kMax / 8}}}};
+  m.files = {{ShardFileName(0, 2), kCheckpointChunkBytes, {0xffffffff}},
+             {ShardFileName(1, 2), kCheckpointChunkBytes + 1, {0, 0x12345678}}};
+  return m;
+}
+
+std::string Refusal(absl::string_view bytes) {
+  const absl::Status status = ParseManifest(bytes).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_LT(status.message().size(), 2000);
+  return std::string(status.message());
+}
+
+// What is said of a manifest whose frame and checksum are right, and that lies.
+std::string RefusalOf(const std::function<void(Manifest&)>& lie) {
+  Manifest m = Valid();
+  lie(m);
+  return Refusal(SerializeManifest(m));
+}
+
+std::string RefusalOfProto(const std::function<void(proto::CheckpointManifest&)>& lie) {
+  proto::CheckpointManifest m;
+  const std::string bytes = SerializeManifest(Valid());
+  EXPECT_TRUE(m.ParseFromString(bytes.substr(kFrameHeadBytes)));
+  lie(m);
+  return Refusal(Frame("SHALEMAN", 1, m.SerializeAsString()));
+}
+
+TEST(ManifestTest, WhatIsWrittenIsRead) {
+  for (SavedValues values : {SavedValues::kFloat32, SavedValues::kSplit}) {
+    Manifest m = Valid();
+    m.values = values;
+    const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, m);
+  }
+}
+
+TEST(ManifestTest, FilesAreNamedByRank) {
+  EXPECT_EQ(ShardFileName(3, 8), "rank-00003-of-00008.shard");
+  EXPECT_EQ(ShardFileName(123456, 1000000), "rank-123456-of-1000000.shard");
+}
+
+TEST(ManifestTest, EveryTruncationIsRefused) {
+  const std::string bytes = SerializeManifest(Valid());
+  for (size_t size = 0; size < bytes.size(); ++size) Refusal(absl::string_view(bytes).substr(0, size));
+  EXPECT_THAT(Refusal(bytes + '\0'), HasSubstr("1 bytes follow its end"));
+}
+
+TEST(ManifestTest, EveryFlippedBitIsRefused) {
+  std::string bytes = SerializeManifest(Valid());
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    bytes[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+    EXPECT_FALSE(Refusal(bytes).empty());
+    bytes[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+  }
+}
+
+TEST(ManifestTest, AnotherVersionIsToldFromDamage) {
+  std::string bytes = Frame("SHALEMAN", 2, "whatever");
+  const absl::Status status = ParseManifest(bytes).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("version 2"), HasSubstr("version 1")));
+  bytes = SerializeManifest(Valid());
+  bytes[8] ^= 2;
+  EXPECT_THAT(Refusal(bytes), HasSubstr("damaged"));
+}
+
+TEST(ManifestTest, WhatIsNoManifestIsRefused) {
+  EXPECT_THAT(Refusal(Frame("SHALESHD", 1, "")), HasSubstr("does not begin with \"SHALEMAN\""));
+  EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, "\xff\xff")), HasSubstr("malformed"));
+  EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, "")), HasSubstr("its values are saved as \"\""));
+  std::string claim = SerializeManifest(Valid());
+  for (int i = 16; i < 24; ++i) claim[i] = '\xff';
+  EXPECT_THAT(Refusal(claim), HasSubstr("it claims a message of 18446744073709551615 bytes; at most 268435456"));
+}
+
+TEST(ManifestTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
+  const auto add = [](google::protobuf::Message* message) {
+    message->GetReflection()->MutableUnknownFields(message)->AddVarint(1000, 1);
+  };
+  using M = proto::CheckpointManifest;
+  for (const std::function<void(M&)>& lie :
+       {std::function<void(M&)>([&](M& m) { add(&m); }), {[&](M& m) { add(m.mutable_data()); }},
+        {[&](M& m) { add(m.mutable_layout()); }}, {[&](M& m) { add(m.mutable_parameters(1)); }},
+        {[&](M& m) { add(m.mutable_files(0)); }}}) {
+    EXPECT_THAT(RefusalOfProto(lie), HasSubstr("written by a newer one"));
+  }
+}
+
+TEST(ManifestTest, AJobThatIsNotTheOneOfTheDigestIsRefused) {
+  EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.set_job("another"); }), HasSubstr("digest"));
+  // Text that is no UTF-8, behind a right checksum.
+  Manifest m = Valid();
+  m.job = "\xff\xfe";
+  EXPECT_THAT(Refusal(SerializeManifest(m)), HasSubstr("malformed"));
+}
+
+TEST(ManifestTest, CountsThatCannotBeAreRefused) {
+  for (int64_t bad : {int64_t{-1}, -kMax - 1}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr("do not go together"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("do not go together"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("do not go together"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.update_count = bad; }), HasSubstr("do not go together"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.samples_per_epoch = bad; }), HasSubstr("its data has"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.sequence_length = bad; }), HasSubstr("its data has"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.files[0].size_bytes = bad; }), HasSubstr("has a size of"));
+  }
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.update_count = m.step + 1; }), HasSubstr("do not go together"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.samples_per_epoch = 0; }), HasSubstr("its data has 0 samples"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));
+}
+
+TEST(ManifestTest, RanksWithoutFilesAreRefused) {
+  for (int64_t ranks : {int64_t{0}, int64_t{-1}, int64_t{1}, int64_t{3}, kMax}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.ranks = ranks; }), HasSubstr(absl::StrCat("2 files for ", ranks, " ranks")));
+  }
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.ranks = 0, m.files.clear(); }), HasSubstr("0 files for 0 ranks"));
+}
+
+TEST(ManifestTest, FilesOfOtherNamesAreRefused) {
+  for (const char* name : {"", "../rank-00000-of-00002.shard", "/etc/passwd", "rank-00001-of-00002.shard",
+                           "rank-00000-of-00003.shard", "rank-0-of-2.shard", "a/rank-00000-of-00002.shard", "\x1b[2J"}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.files[0].name = name; }),
+                AllOf(HasSubstr("expected rank-00000-of-00002.shard"), ::testing::Not(HasSubstr("\x1b"))));
+  }
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].name = std::string(1 << 20, 'x'); }), HasSubstr("expected"));
+}
+
+TEST(ManifestTest, AnotherNumberOfChecksumsThanChunksIsRefused) {
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].chunk_crcs.push_back(1); }), HasSubstr("has 2 checksums"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[1].chunk_crcs.pop_back(); }), HasSubstr("have 2 chunks"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].chunk_crcs.clear(); }), HasSubstr("has 0 checksums"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].size_bytes += 1; }), HasSubstr("have 2 chunks"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[1].size_bytes -= 1; }), HasSubstr("have 1 chunks"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].size_bytes = kMax; }), HasSubstr("has 1 checksums"));
+}
+
+TEST(ManifestTest, ShapesThatCannotBeCountedAreRefused) {
+  using Shape = std::vector<int64_t>;
+  for (const Shape& shape :
+       {Shape{0}, Shape{-1}, Shape{4, 0}, Shape{kMax}, Shape{kMax / 8 + 1}, Shape{int64_t{1} << 31, int64_t{1} << 31},
+        Shape{-1, -1}, Shape(61, 2), Shape{int64_t{1} << 62, 4}, Shape{1, 1, -kMax - 1}}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[0].shape = shape; }), HasSubstr("parameter w has a dimension of"));
+  }
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[0].shape.assign(65, 1); }), HasSubstr("65 dimensions"));
+  Manifest m = Valid();
+  m.parameters[0].shape.assign(64, 1);
+  EXPECT_TRUE(ParseManifest(SerializeManifest(m)).ok());
+}
+
+TEST(ManifestTest, ParametersWithoutAUsableNameAreRefused) {
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters.clear(); }), HasSubstr("no parameters"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].name = "w"; }), HasSubstr("parameter w is in it twice"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].name = "\xff"; }), HasSubstr("malformed"));
+  for (const std::string& name : {std::string(), std::string("a\nb"), std::string("\x1b[31m"), std::string("a\0b", 3),
+                                  std::string(1001, 'n'), std::string(1 << 20, 'n')}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[1].name = name; }), HasSubstr("a name has 1 to 1,000 printable"));
+  }
+}
+
+TEST(ManifestTest, ValuesInAnotherFormAreRefused) {
+  EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.mutable_layout()->set_values("FP64"); }),
+              HasSubstr("saved as \"FP64\"; known are FP32 and SPLIT"));
+  EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.mutable_layout()->clear_values(); }),
+              HasSubstr("saved as \"\""));
+}
+
+}  // namespace
+}  // namespace shale
