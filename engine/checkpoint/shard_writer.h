@@ -22,8 +22,8 @@ struct PieceSource {
 };
 
 // Writes the pieces, in the order given (wide parts first), to ShardFileName(rank, ranks) in `folder`, and flushes it.
-// What it returns goes into the manifest. `staging`, of at least kCheckpointChunkBytes, is all the memory it takes
-// besides the head.
+// What it returns goes into the manifest. `staging`, of kWriteStagingBytes (engine/checkpoint/staging.h), is all the
+// memory it takes besides the head; a thread of its own writes one half while the other is filled.
 absl::StatusOr<SavedFile> WriteShard(FileSystem& files, const std::string& folder, int64_t rank, int64_t ranks,
                                      absl::Span<const PieceSource> pieces, absl::Span<char> staging);
 

@@ -24,10 +24,18 @@ class PosixWritableFile : public WritableFile {
     if (fd_ >= 0) close(fd_);
   }
 
+  void BypassCache() override { direct_ = SetDirect(true); }
+
   absl::Status WriteAt(int64_t offset, absl::string_view bytes) override {
     while (!bytes.empty()) {
       const size_t wanted = std::min<size_t>(bytes.size(), kMaxTransferBytes);
+      if (direct_ && !Aligned(offset, bytes)) direct_ = !SetDirect(false);
       const ssize_t written = TEMP_FAILURE_RETRY(pwrite(fd_, bytes.data(), wanted, offset));
+      if (written < 0 && errno == EINVAL && direct_) {
+        // A file system that takes the flag and not the writes.
+        direct_ = !SetDirect(false);
+        continue;
+      }
       if (written < 0) return FileError(errno, "write", path_);
       bytes.remove_prefix(written);
       offset += written;
@@ -44,8 +52,19 @@ class PosixWritableFile : public WritableFile {
   }
 
  private:
+  static bool Aligned(int64_t offset, absl::string_view bytes) {
+    return (reinterpret_cast<uintptr_t>(bytes.data()) | static_cast<uintptr_t>(offset) | bytes.size()) %
+               kDirectAlignment ==
+           0;
+  }
+  bool SetDirect(bool on) {
+    const int flags = fcntl(fd_, F_GETFL);
+    return flags >= 0 && fcntl(fd_, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+  }
+
   const std::string path_;
   int fd_;
+  bool direct_ = false;
 };
 
 class Posix : public FileSystem {

@@ -14,10 +14,15 @@
 
 namespace shale {
 
+inline constexpr int64_t kDirectAlignment = 4096;
+
 // A file that is being written. One thread at a time. Destruction closes it.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
+  // A hint: what is written is not read again soon, so it need not pass through the system's cache, which costs a copy.
+  // Writes whose memory, offset and size are multiples of kDirectAlignment take the short way then, where there is one.
+  virtual void BypassCache() {}
   // All of `bytes`, at any offset. Writes with pwrite: a writing mapping would die of SIGBUS on a full disk.
   virtual absl::Status WriteAt(int64_t offset, absl::string_view bytes) = 0;
   // Returns when the bytes are on the disk.

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/checkpoint/staging.h"
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
 #include "engine/planner/text.h"
@@ -70,6 +71,17 @@ std::string DescribeBudget(const Job& job, const JobPlan& plan) {
                       job.memory.budget_bytes > 0 ? "" : " (80 % of this machine's memory, shared by its ranks)");
 }
 
+std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
+  int64_t bytes = 0;  // Values and two moments, in whatever form: 12 an element.
+  for (const GroupState& g : plan.train.step.state.groups) bytes += 12 * g.layout.shard_elements();
+  const int64_t every = job.checkpoint.every_steps;
+  return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
+                      FormatBytes(bytes), " a rank",
+                      plan.snapshot ? ", from a copy in the arena while training goes on" : ", while training waits",
+                      "; outside the arena ", FormatBytes(kWriteStagingBytes), " to write one, ",
+                      FormatBytes(kReadStagingBytes), " a rank to read one");
+}
+
 std::string DescribeCommunication(const CommunicationSummary& c, int64_t ranks) {
   if (ranks == 1) return "none, on one rank";
   return absl::StrCat("a step: ", Plural(c.gathers, "gather"), " (", FormatBytes(c.gathered_bytes), "), ",
@@ -97,6 +109,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
                               " bytes): training uses ", FormatBytes(plan.train.memory.peak_bytes),
                               " of it, evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes))},
       {"budget", DescribeBudget(job, plan)},
+      {"checkpoints", DescribeCheckpoints(job, plan)},
       {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.ranks), plan.options.ranks)},
       {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", computed again ",
                                   FormatFlops(flops.recompute), ", backward ", FormatFlops(flops.backward),

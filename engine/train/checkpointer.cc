@@ -13,9 +13,6 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What each rank's thread streams through, for as long as it does.
-std::unique_ptr<char[]> MakeStaging() { return std::make_unique_for_overwrite<char[]>(kCheckpointChunkBytes); }
-
 }  // namespace
 
 std::vector<RankState> RankStates(const PlannedProgram& program, World& world) {
@@ -29,15 +26,13 @@ std::vector<RankState> RankStates(const PlannedProgram& program, World& world) {
 absl::Status RestoreRanks(const CheckpointReader& checkpoint, bool values_only, World& world,
                           std::vector<RankState>& ranks) {
   return world.ForEachRank([&](int rank) {
-    const std::unique_ptr<char[]> staging = MakeStaging();
-    return ranks[rank].Restore(checkpoint, values_only, absl::MakeSpan(staging.get(), kCheckpointChunkBytes));
+    return ranks[rank].Restore(checkpoint, values_only, StagingBuffer(kReadStagingBytes).span());
   });
 }
 
 absl::Status FillRanks(RankState::ReadValues read, World& world, std::vector<RankState>& ranks) {
   return world.ForEachRank([&](int rank) {
-    const std::unique_ptr<char[]> staging = MakeStaging();
-    return ranks[rank].Fill(read, absl::MakeSpan(staging.get(), kCheckpointChunkBytes));
+    return ranks[rank].Fill(read, StagingBuffer(kReadStagingBytes).span());
   });
 }
 
@@ -47,7 +42,6 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan
   auto checkpointer = absl::WrapUnique(new Checkpointer(plan, world));
   SHALE_ASSIGN_OR_RETURN(checkpointer->store_, CheckpointStore::Open(folder, options));
   checkpointer->ranks_ = RankStates(plan.train, world);
-  checkpointer->staging_ = MakeStaging();
   if (plan.snapshot) {
     SHALE_ASSIGN_OR_RETURN(checkpointer->snapshot_, WorldProgram::Create(world, plan.snapshot->step.program,
                                                                          plan.snapshot->memory, {}));
@@ -71,12 +65,11 @@ void Checkpointer::Complete(Manifest& manifest) const {
 
 CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source source, double started) {
   CheckpointReport report{.step = manifest.step};
-  const auto staging = absl::MakeSpan(staging_.get(), kCheckpointChunkBytes);
   const auto write = [&](const std::string& temporary) -> absl::StatusOr<std::vector<SavedFile>> {
     std::vector<SavedFile> files;
     for (const RankState& rank : ranks_) {
       SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(store_->files(), temporary, std::ssize(files), std::ssize(ranks_),
-                                                        rank.Pieces(source), staging));
+                                                        rank.Pieces(source), staging_.span()));
       report.bytes += file.size_bytes;
       files.push_back(std::move(file));
     }

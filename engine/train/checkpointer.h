@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/store.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/world.h"
@@ -61,7 +62,7 @@ class Checkpointer {
   std::vector<RankState> ranks_;
   std::unique_ptr<WorldProgram> snapshot_;  // Null: none is planned.
   std::unique_ptr<CheckpointStore> store_;
-  std::unique_ptr<char[]> staging_;
+  StagingBuffer staging_{kWriteStagingBytes};
   std::future<CheckpointReport> pending_;
 };
 
