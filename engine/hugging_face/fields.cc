@@ -1,16 +1,36 @@
 #include "engine/hugging_face/fields.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace shale {
+namespace {
+
+constexpr size_t kMaxErrors = 20;
+constexpr size_t kLongestKey = 64;  // Of those that anybody means; a file may hold any.
+
+// A key as messages show it: bare if it is a word.
+std::string ShownKey(absl::string_view key) {
+  const bool word = key.size() <= kLongestKey &&
+                    std::all_of(key.begin(), key.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
+  return word ? std::string(key) : ShownJson(Json(std::string(key)));
+}
+
+}  // namespace
 
 void HfErrors::Add(absl::string_view key, absl::string_view found, absl::string_view allowed) {
+  if (++count_ > kMaxErrors) return;
   errors_.push_back(absl::StrCat(path_, ": ", key, ": found ", found, "; allowed: ", allowed));
 }
 
 absl::Status HfErrors::ToStatus() const {
-  return errors_.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
+  if (errors_.empty()) return absl::OkStatus();
+  std::string message = absl::StrJoin(errors_, "\n");
+  if (count_ > kMaxErrors) absl::StrAppend(&message, "\nand ", count_ - kMaxErrors, " more errors");
+  return absl::InvalidArgumentError(message);
 }
 
 const Json* HfFields::Find(absl::string_view key) const {
@@ -20,7 +40,7 @@ const Json* HfFields::Find(absl::string_view key) const {
 
 void HfFields::Refuse(absl::string_view key, absl::string_view allowed) const {
   const Json* value = Find(key);
-  errors_.Add(absl::StrCat(prefix_, key), value == nullptr ? "nothing" : ShownJson(*value), allowed);
+  errors_.Add(absl::StrCat(prefix_, ShownKey(key)), value == nullptr ? "nothing" : ShownJson(*value), allowed);
 }
 
 int64_t HfFields::Int(absl::string_view key, int64_t min, int64_t max) const {

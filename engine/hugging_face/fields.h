@@ -19,12 +19,13 @@ class HfErrors {
 
   void Add(absl::string_view key, absl::string_view found, absl::string_view allowed);
   bool empty() const { return errors_.empty(); }
-  // InvalidArgument with a line `path: key: found ...; allowed: ...` for each, or OK.
+  // InvalidArgument with a line `path: key: found ...; allowed: ...` for each (20 at most, and how many more), or OK.
   absl::Status ToStatus() const;
 
  private:
   std::string path_;
-  std::vector<std::string> errors_;
+  std::vector<std::string> errors_;  // Those that are shown,
+  size_t count_ = 0;                 // of so many.
 };
 
 // Borrows the object and the errors. A member that is null counts as absent, as it does for Python's None. What is

@@ -237,6 +237,18 @@ TEST(HfConfigTest, RefusesHostileText) {
   EXPECT_LT(Refusal(Replace(kLlama31, "\"silu\"", absl::StrCat("\"", std::string(100000, 'x'), "\""))).size(), 400);
 }
 
+// Keys are a stranger's as much as values are: fuzzing found them in messages as they came, however many.
+TEST(HfConfigTest, MessagesShowStrangeKeysQuotedAndNotAll) {
+  const auto refusal = [](absl::string_view keys) {
+    return Refusal(Replace(kLlama31, "\"rope_type\"", absl::StrCat(keys, "\"rope_type\"")));
+  };
+  EXPECT_THAT(refusal("\"\\u001b[2J\": 1, "), HasSubstr("rope_scaling.\"\\u001b[2J\": found 1"));
+  EXPECT_LT(refusal(absl::StrCat("\"", std::string(100000, 'x'), "\": 1, ")).size(), 600);
+  std::string many;
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&many, "\"key", i, "\": 1, ");
+  EXPECT_THAT(refusal(many), HasSubstr("and 980 more errors"));
+}
+
 // Whatever the engine exports, it reads back as the same model; with the same family when there was a base.
 TEST(HfConfigTest, TextAndConfigGoRound) {
   for (const NamedModel& model : HfModels()) {
