@@ -1,0 +1,60 @@
+// A training process that is killed at a chosen operation of its files:
+//
+//   kill_victim JOB CHECKPOINTS RESUME PROGRESS KIND N [PATH=VALUE ...]
+//
+// RESUME is "none", "auto" or a checkpoint. PROGRESS gets a line "step loss" after each step, the loss as a C hexadecimal
+// number, and at the end "end OPERATIONS". KIND is "before" or "midway" (Fault::Kind), N the operation; the rest
+// overrides the job. Exit codes: 0 the end was reached, 1 an error, which goes to stderr.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/config/parse.h"
+#include "engine/train/trainer.h"
+#include "kernels/check.h"
+#include "tests/engine/io/faulty_file_system.h"
+
+namespace shale {
+namespace {
+
+absl::Status Run(int argc, char** argv) {
+  if (argc < 7) return absl::InvalidArgumentError("too few arguments");
+  const std::string folder = argv[2], resume = argv[3], kind = argv[5];
+  SHALE_ASSIGN_OR_RETURN(const Job job, LoadJob(argv[1], std::vector<std::string>(argv + 7, argv + argc)));
+  FaultyFileSystem files({.kind = kind == "before" ? Fault::Kind::kKillBefore : Fault::Kind::kKillMidway,
+                          .first = std::strtoll(argv[6], nullptr, 10)});
+  // Each line is with the system before anything else happens: a kill takes none back.
+  const int progress = open(argv[4], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  const auto tell = [&](const std::string& line) {
+    return write(progress, line.data(), line.size()) == std::ssize(line) ? absl::OkStatus()
+                                                                         : absl::InternalError("cannot tell of progress");
+  };
+  ResumeOptions from;
+  if (resume == "auto") {
+    from.from = ResumeFrom::kLatestOrStart;
+  } else if (resume != "none") {
+    from = {.from = ResumeFrom::kPath, .path = resume};
+  }
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                         Trainer::Create(job, {.checkpoint_folder = folder, .resume = from, .files = &files}));
+  SHALE_RETURN_IF_ERROR(trainer->Run({.on_step = [&](const StepReport& report) {
+    return tell(absl::StrFormat("%d %a\n", report.step, report.loss));
+  }}));
+  return tell(absl::StrCat("end ", files.operations(), "\n"));
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  const absl::Status status = shale::Run(argc, argv);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "kill_victim: %s\n", std::string(status.message()).c_str());
+  return 1;
+}

@@ -1,0 +1,60 @@
+// The system's files, going wrong at one chosen moment: for tests of what survives.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/io/file_system.h"
+
+namespace shale {
+
+// What goes wrong, and when. Operations that change a disk are counted from 1, over all files and threads.
+struct Fault {
+  enum class Kind {
+    kNone,
+    kError,       // The operation fails; of a write the first half is done.
+    kDone,        // The operation is done, and still reports an error.
+    kKillBefore,  // The process is killed (SIGKILL) instead of the operation.
+    kKillMidway,  // The process is killed after the first half of a write; after any other operation.
+  };
+  static constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
+
+  Kind kind = Kind::kNone;
+  int64_t first = 1;     // The operation that goes wrong,
+  int64_t count = 1;     // and how many in a row do. kForEver: the disk never recovers.
+  int error_number = 0;  // kError, kDone: ENOSPC and the like.
+};
+
+// Counts, notes and spoils operations on the system's files. Any thread.
+class FaultyFileSystem : public FileSystem {
+ public:
+  explicit FaultyFileSystem(const Fault& fault) : fault_(fault) {}
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
+  absl::Status MakeFolder(const std::string& path) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status RemoveFile(const std::string& path) override;
+  absl::Status RemoveFolder(const std::string& path) override;
+  absl::Status SyncFolder(const std::string& path) override;
+
+  int64_t operations() const;  // So far.
+  // "write checkpoints/.step-0000000002.tmp/MANIFEST", one for each operation.
+  std::vector<std::string> log() const;
+
+ private:
+  class File;
+  // Counts an operation, and says what becomes of it. Does not return when that is kKillBefore.
+  Fault::Kind Next(const char* action, const std::string& path);
+  template <class Operation>
+  absl::Status Do(const char* action, const std::string& path, const Operation& operation);
+
+  const Fault fault_;
+  mutable std::mutex mutex_;
+  std::vector<std::string> log_;
+};
+
+}  // namespace shale
