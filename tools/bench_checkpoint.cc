@@ -128,7 +128,7 @@ void PrintRow(const char* what, const char* how, const std::vector<double>& ours
 }
 
 absl::Status BenchFiles(const Flags& flags) {
-  SHALE_ASSIGN_OR_RETURN(const Job job, MakeJob(flags, {"checkpoint.every_steps=0", "checkpoint.keep_last=1"}));
+  SHALE_ASSIGN_OR_RETURN(const Job job, MakeJob(flags, {"checkpoint.every_steps=0", "checkpoint.keep_last=1000000"}));
   const std::string folder = Path(flags, "checkpoints");
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, Trainer::Create(job, {.checkpoint_folder = folder}));
   SHALE_RETURN_IF_ERROR(trainer->Step().status());
@@ -160,6 +160,7 @@ absl::Status BenchFiles(const Flags& flags) {
     SHALE_ASSIGN_OR_RETURN(const double loaded, Restore(path, *world, ranks));
     SHALE_ASSIGN_OR_RETURN(const double took, ReadPlain(flags, sizes, buffer.span()));
     SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(Path(flags, "plain")));
+    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(path));
     if (i == 0) continue;
     save.push_back(saved);
     write.push_back(wrote);
