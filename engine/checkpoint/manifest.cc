@@ -35,7 +35,8 @@ std::string Shown(absl::string_view text) { return absl::StrCat("\"", absl::CHex
 bool IsName(absl::string_view name) {
   constexpr size_t kMaxBytes = 1000;
   return !name.empty() && name.size() <= kMaxBytes && IsUtf8(name) &&
-         std::none_of(name.begin(), name.end(), [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+         std::none_of(name.begin(), name.end(),
+                      [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
 }
 
 absl::Status CheckParameter(const SavedParameter& parameter) {
@@ -121,7 +122,9 @@ int64_t SavedParameter::elements() const {
 
 uint32_t Manifest::job_crc() const { return Crc32c(job); }
 
-std::string ShardFileName(int64_t rank, int64_t ranks) { return absl::StrFormat("rank-%05d-of-%05d.shard", rank, ranks); }
+std::string ShardFileName(int64_t rank, int64_t ranks) {
+  return absl::StrFormat("rank-%05d-of-%05d.shard", rank, ranks);
+}
 
 std::string SerializeManifest(const Manifest& manifest) {
   proto::CheckpointManifest m;
@@ -186,13 +189,13 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   if (m.layout().values() != ToString(SavedValues::kFloat32) && m.layout().values() != ToString(SavedValues::kSplit)) {
     return Refuse("its values are saved as ", Shown(m.layout().values()), "; known are FP32 and SPLIT");
   }
-  manifest.values =
-      m.layout().values() == ToString(SavedValues::kSplit) ? SavedValues::kSplit : SavedValues::kFloat32;
+  manifest.values = m.layout().values() == ToString(SavedValues::kSplit) ? SavedValues::kSplit : SavedValues::kFloat32;
   for (const proto::ParameterRecord& record : m.parameters()) {
     manifest.parameters.push_back({record.name(), {record.shape().begin(), record.shape().end()}});
   }
   for (const proto::FileRecord& record : m.files()) {
-    manifest.files.push_back({record.name(), record.size(), {record.chunk_crc32c().begin(), record.chunk_crc32c().end()}});
+    manifest.files.push_back(
+        {record.name(), record.size(), {record.chunk_crc32c().begin(), record.chunk_crc32c().end()}});
   }
   SHALE_RETURN_IF_ERROR(Check(manifest));
   return manifest;

@@ -118,10 +118,10 @@ absl::Status CheckpointReader::CheckCoverage() const {
     ranges[i].push_back({parameter.elements(), parameter.elements()});
     for (const ElementRange& range : ranges[i]) {
       if (range.begin != end) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            folder_, ": ", ToString(parts[i % parts.size()]), " of ", parameter.name,
-            range.begin > end ? " lacks" : " has twice", " elements ", std::min(range.begin, end), " to ",
-            std::max(range.begin, end)));
+        return absl::InvalidArgumentError(absl::StrCat(folder_, ": ", ToString(parts[i % parts.size()]), " of ",
+                                                       parameter.name, range.begin > end ? " lacks" : " has twice",
+                                                       " elements ", std::min(range.begin, end), " to ",
+                                                       std::max(range.begin, end)));
       }
       end = range.end;
     }

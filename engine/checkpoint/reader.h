@@ -35,7 +35,8 @@ class CheckpointReader {
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   const std::vector<ShardHeader>& shards() const { return shards_; }  // By rank.
-  int64_t size_bytes() const;  // Of the shard files.
+  // Of the shard files.
+  int64_t size_bytes() const;
   // Index into manifest().parameters; -1: none.
   int FindParameter(absl::string_view name) const;
 
@@ -68,15 +69,15 @@ class CheckpointReader {
 };
 
 // The state of parameters in any order, as fp32 whatever form it was saved in: for writing it in another format, or for
-// looking at it. Keeps a few chunks (16 MiB), so that runs of small reads cost one read of the file. Borrows the reader.
-// One thread.
+// looking at it. Keeps a few chunks (16 MiB), so that runs of small reads cost one read of the file. Borrows the
+// reader. One thread.
 class CheckpointValues {
  public:
   explicit CheckpointValues(const CheckpointReader& reader);
 
-  // Elements [begin, begin + out.size()) of a parameter. `part` is kFirstMoment, kSecondMoment, or kValue: masters where
-  // there are any (put together if they were saved in halves), else weights. NotFound for an unknown name, OutOfRange,
-  // DataLoss as in CheckpointReader.
+  // Elements [begin, begin + out.size()) of a parameter. `part` is kFirstMoment, kSecondMoment, or kValue: masters
+  // where there are any (put together if they were saved in halves), else weights. NotFound for an unknown name,
+  // OutOfRange, DataLoss as in CheckpointReader.
   absl::Status Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out);
   absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return Read(SavedPart::kValue, parameter, begin, out);

@@ -37,9 +37,9 @@ absl::StatusOr<absl::string_view> ReadSavedChunk(const InputFile& file, const Sa
   SHALE_RETURN_IF_ERROR(file.ReadAt(begin, out.data(), size));
   const absl::string_view bytes(out.data(), size);
   if (const uint32_t crc = Crc32c(bytes); crc != saved.chunk_crcs[chunk]) {
-    return absl::DataLossError(absl::StrFormat(
-        "%s is damaged between bytes %d and %d: their checksum is %08x, the manifest says %08x", file.path(), begin,
-        begin + size, crc, saved.chunk_crcs[chunk]));
+    return absl::DataLossError(
+        absl::StrFormat("%s is damaged between bytes %d and %d: their checksum is %08x, the manifest says %08x",
+                        file.path(), begin, begin + size, crc, saved.chunk_crcs[chunk]));
   }
   return bytes;
 }

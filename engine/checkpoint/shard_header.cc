@@ -56,7 +56,8 @@ absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t fil
   SHALE_ASSIGN_OR_RETURN(const absl::string_view message, Unframe(kMagic, kVersion, head, kMaxShardHeaderBytes));
   const int64_t padded = PaddedBytes(static_cast<int64_t>(message.size()));
   if (static_cast<int64_t>(head.size()) < padded) return Refuse("is cut short");
-  const absl::string_view padding = head.substr(kFrameHeadBytes + message.size(), padded - kFrameHeadBytes - message.size());
+  const absl::string_view padding =
+      head.substr(kFrameHeadBytes + message.size(), padded - kFrameHeadBytes - message.size());
   if (!std::all_of(padding.begin(), padding.end(), [](char c) { return c == '\0'; })) {
     return Refuse("is padded with something else than zeros");
   }
@@ -69,7 +70,8 @@ absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t fil
   header.rank = parsed.rank();
   int64_t end = padded;
   for (const proto::PieceRecord& record : parsed.pieces()) {
-    if (record.part() < static_cast<int>(SavedPart::kValue) || record.part() > static_cast<int>(SavedPart::kSecondMoment)) {
+    if (record.part() < static_cast<int>(SavedPart::kValue) ||
+        record.part() > static_cast<int>(SavedPart::kSecondMoment)) {
       return Refuse("has a piece of part ", record.part(), ", which is unknown");
     }
     const auto part = static_cast<SavedPart>(record.part());

@@ -71,8 +71,7 @@ absl::Status CheckpointValues::ReadPart(SavedPart part, int64_t parameter, int64
   return absl::OkStatus();
 }
 
-absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter, int64_t begin,
-                                    absl::Span<float> out) {
+absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out) {
   SHALE_CHECK(part == SavedPart::kValue || part == SavedPart::kFirstMoment || part == SavedPart::kSecondMoment);
   const int index = reader_.FindParameter(parameter);
   if (index < 0) {
@@ -88,10 +87,11 @@ absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter,
       std::memcpy(out.data() + at, bytes, count * 4);
     });
   }
-  SHALE_RETURN_IF_ERROR(ReadPart(SavedPart::kHigh, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
-    const auto* high = reinterpret_cast<const BFloat16*>(bytes);
-    for (int64_t i = 0; i < count; ++i) out[at + i] = ToFloat(high[i]);
-  }));
+  SHALE_RETURN_IF_ERROR(
+      ReadPart(SavedPart::kHigh, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
+        const auto* high = reinterpret_cast<const BFloat16*>(bytes);
+        for (int64_t i = 0; i < count; ++i) out[at + i] = ToFloat(high[i]);
+      }));
   return ReadPart(SavedPart::kLow, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
     const auto* low = reinterpret_cast<const int16_t*>(bytes);
     for (int64_t i = 0; i < count; ++i) {

@@ -64,8 +64,8 @@ absl::Status CheckpointReader::Verify(absl::Span<char> staging) const {
   constexpr int64_t kNamed = 20;
   std::vector<std::string> named;
   SHALE_ASSIGN_OR_RETURN(const Verified verified, VerifyCheckpoint(folder_, staging, [&](const std::string& damage) {
-    if (std::ssize(named) < kNamed) named.push_back(damage);
-  }));
+                           if (std::ssize(named) < kNamed) named.push_back(damage);
+                         }));
   if (verified.damages == 0) return absl::OkStatus();
   const int64_t more = verified.damages - std::ssize(named);
   return absl::DataLossError(

@@ -19,8 +19,8 @@ struct Verified {
 // Calls `damaged` with a line for everything that is wrong: each damaged chunk with its file and byte range, each file
 // that is missing, of another size, no file or of no use, and what CheckpointReader::Open refuses besides. Unlike Open
 // it does not stop at the first, and only needs a manifest that is whole: an error is returned for the manifest (as by
-// ReadManifest) and for what the system refuses to read. `staging`, of at least kCheckpointChunkBytes, is all the memory
-// it takes beyond the heads.
+// ReadManifest) and for what the system refuses to read. `staging`, of at least kCheckpointChunkBytes, is all the
+// memory it takes beyond the heads.
 absl::StatusOr<Verified> VerifyCheckpoint(const std::string& folder, absl::Span<char> staging,
                                           absl::FunctionRef<void(const std::string& damage)> damaged);
 

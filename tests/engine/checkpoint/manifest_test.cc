@@ -25,7 +25,10 @@ Manifest Valid() {
              .update_count = 11,
              .seed = 0xfedcba9876543210,
              .job = "name: \"caf\xc3\xa9\"\n",
-             .data = {.samples_per_epoch = 7, .sequence_length = 96, .shuffled = true, .seed = ~uint64_t{0},
+             .data = {.samples_per_epoch = 7,
+                      .sequence_length = 96,
+                      .shuffled = true,
+                      .seed = ~uint64_t{0},
                       .tokenizer = "bytes"},
              .ranks = 2,
              .strategy = "GRADIENTS",
@@ -113,10 +116,11 @@ TEST(ManifestTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
     message->GetReflection()->MutableUnknownFields(message)->AddVarint(1000, 1);
   };
   using M = proto::CheckpointManifest;
-  for (const std::function<void(M&)>& lie :
-       {std::function<void(M&)>([&](M& m) { add(&m); }), {[&](M& m) { add(m.mutable_data()); }},
-        {[&](M& m) { add(m.mutable_layout()); }}, {[&](M& m) { add(m.mutable_parameters(1)); }},
-        {[&](M& m) { add(m.mutable_files(0)); }}}) {
+  for (const std::function<void(M&)>& lie : {std::function<void(M&)>([&](M& m) { add(&m); }),
+                                             {[&](M& m) { add(m.mutable_data()); }},
+                                             {[&](M& m) { add(m.mutable_layout()); }},
+                                             {[&](M& m) { add(m.mutable_parameters(1)); }},
+                                             {[&](M& m) { add(m.mutable_files(0)); }}}) {
     EXPECT_THAT(RefusalOfProto(lie), HasSubstr("written by a newer one"));
   }
 }
@@ -146,14 +150,16 @@ TEST(ManifestTest, CountsThatCannotBeAreRefused) {
 
 TEST(ManifestTest, RanksWithoutFilesAreRefused) {
   for (int64_t ranks : {int64_t{0}, int64_t{-1}, int64_t{1}, int64_t{3}, kMax}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.ranks = ranks; }), HasSubstr(absl::StrCat("2 files for ", ranks, " ranks")));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.ranks = ranks; }),
+                HasSubstr(absl::StrCat("2 files for ", ranks, " ranks")));
   }
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.ranks = 0, m.files.clear(); }), HasSubstr("0 files for 0 ranks"));
 }
 
 TEST(ManifestTest, FilesOfOtherNamesAreRefused) {
-  for (const char* name : {"", "../rank-00000-of-00002.shard", "/etc/passwd", "rank-00001-of-00002.shard",
-                           "rank-00000-of-00003.shard", "rank-0-of-2.shard", "a/rank-00000-of-00002.shard", "\x1b[2J"}) {
+  for (const char* name :
+       {"", "../rank-00000-of-00002.shard", "/etc/passwd", "rank-00001-of-00002.shard", "rank-00000-of-00003.shard",
+        "rank-0-of-2.shard", "a/rank-00000-of-00002.shard", "\x1b[2J"}) {
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.files[0].name = name; }),
                 AllOf(HasSubstr("expected rank-00000-of-00002.shard"), ::testing::Not(HasSubstr("\x1b"))));
   }
@@ -174,7 +180,8 @@ TEST(ManifestTest, ShapesThatCannotBeCountedAreRefused) {
   for (const Shape& shape :
        {Shape{0}, Shape{-1}, Shape{4, 0}, Shape{kMax}, Shape{kMax / 8 + 1}, Shape{int64_t{1} << 31, int64_t{1} << 31},
         Shape{-1, -1}, Shape(61, 2), Shape{int64_t{1} << 62, 4}, Shape{1, 1, -kMax - 1}}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[0].shape = shape; }), HasSubstr("parameter w has a dimension of"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[0].shape = shape; }),
+                HasSubstr("parameter w has a dimension of"));
   }
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[0].shape.assign(65, 1); }), HasSubstr("65 dimensions"));
   Manifest m = Valid();
@@ -188,7 +195,8 @@ TEST(ManifestTest, ParametersWithoutAUsableNameAreRefused) {
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].name = "\xff"; }), HasSubstr("malformed"));
   for (const std::string& name : {std::string(), std::string("a\nb"), std::string("\x1b[31m"), std::string("a\0b", 3),
                                   std::string(1001, 'n'), std::string(1 << 20, 'n')}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[1].name = name; }), HasSubstr("a name has 1 to 1,000 printable"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[1].name = name; }),
+                HasSubstr("a name has 1 to 1,000 printable"));
   }
 }
 

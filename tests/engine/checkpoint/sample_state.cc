@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
-#include <memory>
 #include <random>
 
-#include "engine/checkpoint/framing.h"
+#include "engine/checkpoint/staging.h"
 #include "engine/io/file.h"
 #include "gtest/gtest.h"
 #include "kernels/dtype.h"
@@ -84,9 +82,7 @@ Manifest SampleState::ManifestOf(const SampleForm& form) const {
 }
 
 std::vector<SavedFile> SampleState::WriteShards(const std::string& folder, const SampleForm& form) const {
-  constexpr int64_t kStagingBytes = 2 * kCheckpointChunkBytes;
-  const std::unique_ptr<char, decltype(&std::free)> staging(
-      static_cast<char*>(std::aligned_alloc(4096, kStagingBytes)), &std::free);
+  const StagingBuffer staging(kWriteStagingBytes);
   std::vector<SavedFile> files;
   for (int64_t rank = 0; rank < form.ranks; ++rank) {
     std::vector<PieceSource> pieces;
@@ -97,15 +93,16 @@ std::vector<SavedFile> SampleState::WriteShards(const std::string& folder, const
       for (int i = 0; i < std::ssize(parameters_); ++i) {
         const int64_t elements = parameters_[i].elements();
         const bool last_of_three = form.ranks == 3 && i + 1 == std::ssize(parameters_);
-        const auto cut = [&](int64_t r) { return last_of_three && r == 1 ? elements * 2 / 3 : elements * r / form.ranks; };
+        const auto cut = [&](int64_t r) {
+          return last_of_three && r == 1 ? elements * 2 / 3 : elements * r / form.ranks;
+        };
         const int64_t begin = cut(rank), end = cut(rank + 1), third = begin + (end - begin) / 3;
         // Not in their order.
         add(part, i, third, end);
         add(part, i, begin, third);
       }
     }
-    absl::StatusOr<SavedFile> file = WriteShard(PosixFileSystem(), folder, rank, form.ranks, pieces,
-                                                absl::MakeSpan(staging.get(), kStagingBytes));
+    absl::StatusOr<SavedFile> file = WriteShard(PosixFileSystem(), folder, rank, form.ranks, pieces, staging.span());
     EXPECT_TRUE(file.ok()) << file.status();
     if (file.ok()) files.push_back(*std::move(file));
   }
@@ -131,8 +128,9 @@ std::string SampleState::Save(CheckpointStore& store, const SampleForm& form) co
 }
 
 SampleState SmallSample(uint64_t seed) {
-  return SampleState({{"embedding", {31, 9}}, {"block.weight", {7, 11, 13}}, {"block.bias", {1}}, {"scale", {}}, {"head", {2003}}},
-                     seed);
+  return SampleState(
+      {{"embedding", {31, 9}}, {"block.weight", {7, 11, 13}}, {"block.bias", {1}}, {"scale", {}}, {"head", {2003}}},
+      seed);
 }
 
 SampleState LargeSample(uint64_t seed) { return SampleState({{"a", {701, 1001}}, {"b", {3}}, {"c", {99'991}}}, seed); }
