@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -338,6 +339,31 @@ TEST_F(ResumeTest, ARunInEpochsGoesOnWhereItsDataStood) {
   EXPECT_EQ(resumed.losses.rbegin()->first, straight.losses.rbegin()->first);
   for (const auto& [step, loss] : resumed.losses) EXPECT_EQ(loss, straight.losses.at(step)) << step;
   EXPECT_EQ(resumed.tokens, straight.tokens);
+}
+
+// Bytes that this process has read from files so far.
+int64_t BytesRead() {
+  std::ifstream io("/proc/self/io");
+  std::string field;
+  int64_t bytes = -1;
+  io >> field >> bytes;
+  return field == "rchar:" ? bytes : -1;
+}
+
+TEST_F(ResumeTest, EachByteIsReadOnceByTheRankThatNeedsIt) {
+  const Job job = MakeJob({"model.decoder.width=96", "model.decoder.vocabulary=4096"});
+  ASSERT_TRUE(Train(job, "run", {}, 3).status.ok());
+  const auto read_by = [&](const ResumeOptions& resume) {
+    const int64_t before = BytesRead();
+    EXPECT_TRUE(Trainer::Create(job, {.resume = resume}).ok());
+    return BytesRead() - before;
+  };
+  const CheckpointReader checkpoint = *CheckpointReader::Open(Checkpoint("run", 3));
+  // The data is read in both; a checkpoint's heads are read once to be checked and once with the first chunk.
+  const int64_t more = read_by(From("run", 3)) - read_by({});
+  EXPECT_GE(more, checkpoint.size_bytes());
+  EXPECT_LE(more, checkpoint.size_bytes() + (32 << 10));
+  EXPECT_GT(checkpoint.size_bytes(), 1 << 20);
 }
 
 TEST_F(ResumeTest, TheSnapshotIsALineOfThePlan) {
