@@ -153,15 +153,25 @@ absl::Status CheckpointStore::WriteTemporary(
 absl::Status CheckpointStore::Commit(const std::string& temporary, int64_t step) {
   const std::string name = CheckpointFolderName(step), path = JoinPath(folder_, name);
   const std::string replaced = Hidden(name, kReplaced);
-  const bool replaces = Exists(path);
-  if (replaces) SHALE_RETURN_IF_ERROR(files().Rename(path, replaced));
-  if (absl::Status status = files().Rename(temporary, path); !status.ok()) {
-    if (replaces) files().Rename(replaced, path).IgnoreError();
+  const absl::Status status = Swap(temporary, path, replaced);
+  if (status.ok()) {
+    if (Exists(replaced)) RemoveFolderAndFiles(replaced, files()).IgnoreError();
     return status;
   }
-  SHALE_RETURN_IF_ERROR(files().SyncFolder(folder_));
-  if (replaces) RemoveFolderAndFiles(replaced, files()).IgnoreError();
-  return absl::OkStatus();
+  // Undone by what is there, not by what was reported: over a network a rename may be done and yet fail.
+  if (!Exists(temporary)) files().Rename(path, temporary).IgnoreError();
+  if (Exists(replaced) && !Exists(path)) files().Rename(replaced, path).IgnoreError();
+  return status;
+}
+
+absl::Status CheckpointStore::Swap(const std::string& temporary, const std::string& path, const std::string& replaced) {
+  if (Exists(path)) {
+    // What an earlier save could not remove.
+    if (Exists(replaced)) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(replaced, files()));
+    SHALE_RETURN_IF_ERROR(files().Rename(path, replaced));
+  }
+  SHALE_RETURN_IF_ERROR(files().Rename(temporary, path));
+  return files().SyncFolder(folder_);
 }
 
 absl::Status CheckpointStore::RemoveUnwanted() {

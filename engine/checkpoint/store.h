@@ -67,7 +67,9 @@ class CheckpointStore {
   absl::Status RemoveLeftovers();
   absl::Status WriteTemporary(const std::string& temporary, Manifest& manifest,
                               absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string&)> write);
+  // Gives the temporary folder its name; on failure all is as before, as far as the disk lets it.
   absl::Status Commit(const std::string& temporary, int64_t step);
+  absl::Status Swap(const std::string& temporary, const std::string& path, const std::string& replaced);
   absl::Status RemoveUnwanted();
   // A folder that nobody may read any more is renamed first: half of one must not be taken for a checkpoint.
   absl::Status Discard(const std::string& name);
