@@ -276,7 +276,8 @@ class Trainer::Impl {
       failed_ = damaged_ = true;
       return status;
     }
-    return absl::OkStatus();
+    // One that is not asynchronous has ended: if it failed, and the run is to stop for it, no step may follow.
+    return TakeCheckpoint(callbacks, Checkpointer::Wait::kNo);
   }
 
   // Reports the save that was under way, if it has ended.
