@@ -37,18 +37,33 @@ SampleState::SampleState(std::vector<SavedParameter> parameters, uint64_t seed) 
     for (std::vector<float>* part : {&parts.value, &parts.m, &parts.v}) {
       *part = RandomBits(parameter.elements(), random);
     }
-    for (float value : parts.value) {
-      const BFloat16 weight = RoundMaster(value);
-      parts.high.push_back(weight.bits);
-      parts.low.push_back(static_cast<uint16_t>(MasterLowBits(value, weight)));
-    }
+    parts.high.resize(parts.value.size());
+    parts.low.resize(parts.value.size());
     parts_.push_back(std::move(parts));
+    const auto parameter_index = static_cast<int>(parts_.size()) - 1;
+    for (int64_t i = 0; i < parameter.elements(); ++i) {
+      Set(SavedPart::kValue, parameter_index, i, parts_.back().value[i]);
+    }
   }
 }
 
-std::vector<float>& SampleState::Elements(SavedPart part, int parameter) {
-  Parts& parts = parts_[parameter];
+const std::vector<float>& SampleState::Elements(SavedPart part, int parameter) const {
+  const Parts& parts = parts_[parameter];
   return part == SavedPart::kValue ? parts.value : part == SavedPart::kFirstMoment ? parts.m : parts.v;
+}
+
+void SampleState::Set(SavedPart part, int parameter, int64_t element, float value) {
+  Parts& parts = parts_[parameter];
+  if (part == SavedPart::kFirstMoment) {
+    parts.m[element] = value;
+  } else if (part == SavedPart::kSecondMoment) {
+    parts.v[element] = value;
+  } else {
+    const BFloat16 weight = RoundMaster(value);
+    parts.value[element] = value;
+    parts.high[element] = weight.bits;
+    parts.low[element] = static_cast<uint16_t>(MasterLowBits(value, weight));
+  }
 }
 
 float SampleState::AsRead(float value, SavedValues values) {

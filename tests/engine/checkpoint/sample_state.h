@@ -24,7 +24,8 @@ class SampleState {
 
   const std::vector<SavedParameter>& parameters() const { return parameters_; }
   // kValue, kFirstMoment or kSecondMoment of a parameter.
-  std::vector<float>& Elements(SavedPart part, int parameter);
+  const std::vector<float>& Elements(SavedPart part, int parameter) const;
+  void Set(SavedPart part, int parameter, int64_t element, float value);
   // What a reader should get for kValue: a NaN whose halves were saved is quiet and has lost its low bits.
   static float AsRead(float value, SavedValues values);
 

@@ -1,0 +1,197 @@
+#include "engine/checkpoint/compare.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/types/span.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr int64_t kBatchElements = 1 << 16;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A job as text, field by field: "sharding.ranks" -> "2". Values of a field that is repeated follow each other.
+std::map<std::string, std::string> JobFields(absl::string_view text) {
+  std::map<std::string, std::string> fields;
+  std::vector<std::string> path;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (absl::ConsumeSuffix(&line, "{")) {
+      path.emplace_back(absl::StripAsciiWhitespace(line));
+    } else if (line == "}") {
+      if (!path.empty()) path.pop_back();
+    } else if (!line.empty()) {
+      const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(line, absl::MaxSplits(": ", 1));
+      std::vector<std::string> name = path;
+      name.emplace_back(field.first);
+      std::string& value = fields[absl::StrJoin(name, ".")];
+      absl::StrAppend(&value, value.empty() ? "" : ", ", field.second);
+    }
+  }
+  return fields;
+}
+
+void CompareJobs(const Manifest& a, const Manifest& b, std::vector<FieldDifference>& differences) {
+  std::map<std::string, std::string> first = JobFields(a.job), second = JobFields(b.job);
+  std::map<std::string, std::string> all = first;
+  all.insert(second.begin(), second.end());
+  for (const auto& [field, value] : all) {
+    if (first[field] != second[field]) {
+      differences.push_back({absl::StrCat("job: ", field), first[field], second[field]});
+    }
+  }
+}
+
+template <class T>
+std::string Text(const T& value) {
+  return absl::StrCat(value);
+}
+std::string Text(bool value) { return value ? "yes" : "no"; }
+std::string Text(SavedValues value) { return std::string(ToString(value)); }
+
+void CompareManifests(const Manifest& a, const Manifest& b, CheckpointDifference& difference) {
+  const auto compare = [](std::vector<FieldDifference>& to, const char* field, const auto& x, const auto& y) {
+    if (x != y) to.push_back({field, Text(x), Text(y)});
+  };
+  std::vector<FieldDifference>& state = difference.state;
+  compare(state, "step", a.step, b.step);
+  compare(state, "updates", a.update_count, b.update_count);
+  compare(state, "tokens", a.tokens, b.tokens);
+  compare(state, "samples", a.samples, b.samples);
+  compare(state, "seed", a.seed, b.seed);
+  compare(state, "samples per epoch", a.data.samples_per_epoch, b.data.samples_per_epoch);
+  compare(state, "tokens per sample", a.data.sequence_length, b.data.sequence_length);
+  compare(state, "shuffled", a.data.shuffled, b.data.shuffled);
+  // What is not shuffled needs no seed.
+  if (a.data.shuffled || b.data.shuffled) compare(state, "data seed", a.data.seed, b.data.seed);
+  compare(state, "tokenizer", a.data.tokenizer, b.data.tokenizer);
+  std::vector<FieldDifference>& writing = difference.writing;
+  compare(writing, "ranks", a.ranks, b.ranks);
+  compare(writing, "strategy", a.strategy, b.strategy);
+  compare(writing, "schedule", a.schedule, b.schedule);
+  compare(writing, "values", a.values, b.values);
+  CompareJobs(a, b, writing);
+}
+
+std::string ShapeOf(const SavedParameter& parameter) {
+  return absl::StrCat("[", absl::StrJoin(parameter.shape, ", "), "]");
+}
+
+// Sorts parameters into those that can be compared and those that cannot.
+void MatchParameters(const CheckpointReader& a, const CheckpointReader& b, CheckpointDifference& difference) {
+  for (const SavedParameter& parameter : a.manifest().parameters) {
+    const int other = b.FindParameter(parameter.name);
+    if (other < 0) {
+      difference.state.push_back({absl::StrCat("parameter ", parameter.name), ShapeOf(parameter), ""});
+    } else if (b.manifest().parameters[other] != parameter) {
+      difference.state.push_back(
+          {absl::StrCat("parameter ", parameter.name), ShapeOf(parameter), ShapeOf(b.manifest().parameters[other])});
+    } else {
+      difference.parameters.push_back({parameter, {}});
+    }
+  }
+  for (const SavedParameter& parameter : b.manifest().parameters) {
+    if (a.FindParameter(parameter.name) < 0) {
+      difference.state.push_back({absl::StrCat("parameter ", parameter.name), "", ShapeOf(parameter)});
+    }
+  }
+}
+
+double Distance(float a, float b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  if (!std::isfinite(a) || !std::isfinite(b)) return kInfinity;
+  return std::abs(static_cast<double>(a) - static_cast<double>(b));
+}
+
+void Compare(absl::Span<const float> a, absl::Span<const float> b, PartDifference& difference) {
+  for (absl::Span<const float> values : {a, b}) {
+    for (float value : values) {
+      if (std::isfinite(value)) difference.magnitude = std::max<double>(difference.magnitude, std::abs(value));
+    }
+  }
+  if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) return;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::bit_cast<uint32_t>(a[i]) == std::bit_cast<uint32_t>(b[i])) continue;
+    ++difference.different;
+    difference.largest = std::max(difference.largest, Distance(a[i], b[i]));
+  }
+}
+
+}  // namespace
+
+double PartDifference::relative() const {
+  if (largest == 0) return 0;
+  return magnitude > 0 ? largest / magnitude : kInfinity;
+}
+
+bool CheckpointDifference::Equal(double tolerance) const {
+  return state.empty() && std::all_of(parameters.begin(), parameters.end(), [&](const ParameterDifference& parameter) {
+           return std::all_of(parameter.parts.begin(), parameter.parts.end(), [&](const PartDifference& part) {
+             return tolerance > 0 ? part.relative() <= tolerance : part.different == 0;
+           });
+         });
+}
+
+absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b) {
+  CheckpointDifference difference;
+  CompareManifests(a.manifest(), b.manifest(), difference);
+  MatchParameters(a, b, difference);
+  CheckpointValues first(a), second(b);
+  std::vector<float> batch(2 * kBatchElements);
+  // Part by part, as the files are laid out: a chunk is read once by and large.
+  for (size_t part = 0; part < kStateParts.size(); ++part) {
+    for (ParameterDifference& parameter : difference.parameters) {
+      const int64_t elements = parameter.parameter.elements();
+      for (int64_t begin = 0; begin < elements; begin += kBatchElements) {
+        const int64_t count = std::min(kBatchElements, elements - begin);
+        const auto x = absl::MakeSpan(batch.data(), count), y = absl::MakeSpan(batch.data() + count, count);
+        SHALE_RETURN_IF_ERROR(first.Read(kStateParts[part], parameter.parameter.name, begin, x));
+        SHALE_RETURN_IF_ERROR(second.Read(kStateParts[part], parameter.parameter.name, begin, y));
+        Compare(x, y, parameter.parts[part]);
+      }
+    }
+  }
+  return difference;
+}
+
+absl::StatusOr<PartStatistics> StatisticsOf(CheckpointValues& values, SavedPart part, const SavedParameter& parameter) {
+  PartStatistics statistics;
+  double minimum = kInfinity, maximum = -kInfinity, sum = 0, squares = 0;
+  const int64_t elements = parameter.elements();
+  std::vector<float> batch(std::min(kBatchElements, elements));
+  for (int64_t begin = 0; begin < elements; begin += kBatchElements) {
+    const auto read = absl::MakeSpan(batch).subspan(0, std::min(kBatchElements, elements - begin));
+    SHALE_RETURN_IF_ERROR(values.Read(part, parameter.name, begin, read));
+    for (const double value : read) {
+      if (!std::isfinite(value)) {
+        ++statistics.non_finite;
+        continue;
+      }
+      minimum = std::min(minimum, value);
+      maximum = std::max(maximum, value);
+      sum += value;
+      squares += value * value;
+    }
+  }
+  if (const auto finite = static_cast<double>(elements - statistics.non_finite); finite > 0) {
+    statistics.minimum = minimum;
+    statistics.maximum = maximum;
+    statistics.mean = sum / finite;
+    statistics.rms = std::sqrt(squares / finite);
+  }
+  return statistics;
+}
+
+}  // namespace shale

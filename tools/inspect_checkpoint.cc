@@ -1,0 +1,266 @@
+// Shows what is in a checkpoint, verifies it, compares it with another.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "engine/checkpoint/compare.h"
+#include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/staging.h"
+#include "engine/checkpoint/verify.h"
+#include "engine/memory/report.h"
+#include "engine/planner/text.h"
+#include "engine/train/run_folder.h"
+#include "kernels/check.h"
+#include "tools/command_line.h"
+
+namespace shale {
+namespace {
+
+struct Flags {
+  std::string checkpoint;
+  std::string compare;
+  double tolerance = 0;
+  bool verify = false;
+  bool parameters = false;
+};
+
+// Text from a file, fit for a terminal.
+std::string Printable(absl::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
+  }
+  return out;
+}
+
+void Show(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0;
+}
+
+// The checkpoint that `path` means: itself, or the newest whole one of a run.
+absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
+  const std::string of_run = RunFolder::CheckpointsPath(path);
+  if (Exists(JoinPath(path, kManifestName)) || !Exists(of_run)) {
+    if (!Exists(path)) return absl::NotFoundError(absl::StrCat("there is no ", path));
+    return path;
+  }
+  SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest,
+                         UseNewestCheckpoint(of_run, [](const CheckpointReader&) { return absl::OkStatus(); }));
+  for (const std::string& reason : newest.passed_over) Show(absl::StrCat("passed over: ", Printable(reason), "\n"));
+  if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", of_run));
+  return newest.path;
+}
+
+// The lines of the block "model { ... }" of a job.
+std::string ModelText(absl::string_view job) {
+  std::string text;
+  bool inside = false;
+  for (absl::string_view line : absl::StrSplit(job, '\n')) {
+    inside = inside || line == "model {";
+    if (inside) absl::StrAppend(&text, "  ", Printable(line), "\n");
+    if (line == "}") inside = false;
+  }
+  return text.empty() ? "  its job names no model\n" : text;
+}
+
+void Describe(const CheckpointReader& checkpoint) {
+  const Manifest& m = checkpoint.manifest();
+  const SavedData& data = m.data;
+  int64_t elements = 0;
+  for (const SavedParameter& parameter : m.parameters) elements += parameter.elements();
+  const auto row = [](absl::string_view name, const std::string& text) {
+    Show(absl::StrFormat("  %-11s %s\n", name, text));
+  };
+  Show(absl::StrCat(checkpoint.folder(), "\n"));
+  row("step", absl::StrCat(WithCommas(m.step), ", ", Plural(m.update_count, "update"), " applied"));
+  row("tokens", WithCommas(m.tokens));
+  row("samples",
+      absl::StrCat(WithCommas(m.samples), ": epoch ", m.samples / data.samples_per_epoch, ", place ",
+                   WithCommas(m.samples % data.samples_per_epoch), " of ", WithCommas(data.samples_per_epoch)));
+  row("data", absl::StrCat("samples of ", Plural(data.sequence_length, "token"),
+                           data.shuffled ? absl::StrCat(", shuffled with seed ", data.seed) : ", in their order"));
+  row("tokenizer", Printable(data.tokenizer));
+  row("seed", absl::StrCat(m.seed));
+  row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(m.strategy), ", schedule ",
+                                 Printable(m.schedule), ", values in ", ToString(m.values)));
+  row("parameters", absl::StrCat(WithCommas(std::ssize(m.parameters)), " of ", Plural(elements, "element")));
+  row("bytes", absl::StrCat(WithCommas(checkpoint.size_bytes()), " (", FormatBytes(checkpoint.size_bytes()), ") in ",
+                            Plural(m.ranks, "file")));
+  Show(absl::StrCat(ModelText(m.job), "files\n"));
+  std::vector<std::vector<std::string>> files;
+  for (const SavedFile& file : m.files) {
+    files.push_back({file.name, WithCommas(file.size_bytes),
+                     absl::StrCat("bytes, ", Plural(std::ssize(file.chunk_crcs), "checksum"))});
+  }
+  Show(Table(files));
+}
+
+std::string NameAndShape(const SavedParameter& parameter) {
+  return absl::StrCat(parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "]");
+}
+
+int NameColumns(const std::vector<SavedParameter>& parameters) {
+  size_t columns = 10;
+  for (const SavedParameter& parameter : parameters) columns = std::max(columns, NameAndShape(parameter).size());
+  return static_cast<int>(std::min<size_t>(columns, 80));
+}
+
+// Row by row: the checkpoint may be large.
+absl::Status ShowParameters(const CheckpointReader& checkpoint) {
+  const std::vector<SavedParameter>& parameters = checkpoint.manifest().parameters;
+  const int columns = NameColumns(parameters);
+  Show(absl::StrFormat("%-*s %12s %12s %12s %12s %12s\n", columns + 2, "parameters", "minimum", "maximum", "mean",
+                       "rms", "not finite"));
+  CheckpointValues values(checkpoint);
+  for (const SavedParameter& parameter : parameters) {
+    SHALE_ASSIGN_OR_RETURN(const PartStatistics s, StatisticsOf(values, SavedPart::kValue, parameter));
+    Show(absl::StrFormat("  %-*s %12.4g %12.4g %12.4g %12.4g %12s\n", columns, NameAndShape(parameter), s.minimum,
+                         s.maximum, s.mean, s.rms, WithCommas(s.non_finite)));
+  }
+  return absl::OkStatus();
+}
+
+// Returns whether it is whole.
+absl::StatusOr<bool> Verify(const std::string& folder) {
+  const StagingBuffer staging(kReadStagingBytes);
+  const auto start = std::chrono::steady_clock::now();
+  SHALE_ASSIGN_OR_RETURN(const Verified verified,
+                         VerifyCheckpoint(folder, staging.span(), [](const std::string& damage) {
+                           Show(absl::StrCat("damaged: ", Printable(damage), "\n"));
+                         }));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Show(absl::StrFormat("verified %s bytes in %.2f s, %.2f GB/s: %s\n", WithCommas(verified.bytes), seconds,
+                       static_cast<double>(verified.bytes) / 1e9 / seconds,
+                       verified.damages == 0 ? "every checksum is right"
+                                             : absl::StrCat("DAMAGED in ", Plural(verified.damages, "place"))));
+  return verified.damages == 0;
+}
+
+std::string Cell(const PartDifference& part) {
+  if (part.different == 0) return "equal bits";
+  return absl::StrFormat("%.3g (%.2g)", part.largest, part.relative());
+}
+
+void ShowFields(absl::string_view title, const std::vector<FieldDifference>& fields) {
+  if (fields.empty()) return;
+  Show(absl::StrCat(title, "\n"));
+  for (const FieldDifference& field : fields) {
+    const auto side = [](const std::string& text) { return text.empty() ? "none" : Printable(text); };
+    Show(absl::StrCat("  ", Printable(field.field), ": ", side(field.a), " | ", side(field.b), "\n"));
+  }
+}
+
+// Returns whether they are equal.
+absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& b, double tolerance) {
+  SHALE_ASSIGN_OR_RETURN(const CheckpointDifference difference, CompareCheckpoints(a, b));
+  Show(absl::StrCat("compared with ", b.folder(), "\n"));
+  ShowFields("another state", difference.state);
+  ShowFields("written in another way, which is no part of the state", difference.writing);
+  const int columns = NameColumns(a.manifest().parameters);
+  Show(absl::StrFormat("%-*s %20s %20s %20s\n", columns + 2, "largest difference (relative)", "value", "m", "v"));
+  int64_t elements = 0, different = 0;
+  double relative = 0;
+  for (const ParameterDifference& p : difference.parameters) {
+    Show(absl::StrFormat("  %-*s %20s %20s %20s\n", columns, NameAndShape(p.parameter), Cell(p.parts[0]),
+                         Cell(p.parts[1]), Cell(p.parts[2])));
+    for (const PartDifference& part : p.parts) {
+      elements += p.parameter.elements();
+      different += part.different;
+      relative = std::max(relative, part.relative());
+    }
+  }
+  const bool equal = difference.Equal(tolerance);
+  std::string verdict = equal ? "equal" : "DIFFERENT";
+  if (different == 0) {
+    absl::StrAppend(&verdict, ": all ", WithCommas(elements), " values and moments have the same bits");
+  } else {
+    absl::StrAppend(&verdict, ": ", WithCommas(different), " of ", WithCommas(elements),
+                    " values and moments differ, relative difference at most ", absl::StrFormat("%.3g", relative));
+  }
+  if (!difference.state.empty()) absl::StrAppend(&verdict, "; other fields of the state differ");
+  Show(verdict + "\n");
+  return equal;
+}
+
+int Fail(const absl::Status& status, int exit_code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "inspect_checkpoint: %s\n", Printable(status.message()).c_str());
+  return exit_code;
+}
+
+absl::StatusOr<bool> Inspect(const std::string& folder, const std::string& other, const Flags& flags) {
+  const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(folder);
+  if (checkpoint.ok()) Describe(*checkpoint);
+  bool good = true;
+  if (flags.verify) {
+    // Finds more than what Open stopped at, unless that was the manifest.
+    SHALE_ASSIGN_OR_RETURN(good, Verify(folder));
+  }
+  if (!checkpoint.ok()) return checkpoint.status();
+  if (flags.parameters) SHALE_RETURN_IF_ERROR(ShowParameters(*checkpoint));
+  if (other.empty()) return good;
+  SHALE_ASSIGN_OR_RETURN(const CheckpointReader second, CheckpointReader::Open(other));
+  SHALE_ASSIGN_OR_RETURN(const bool equal, Compare(*checkpoint, second, flags.tolerance));
+  return good && equal;
+}
+
+int Run(const Flags& flags) {
+  if (flags.tolerance > 0 && flags.compare.empty()) {
+    return Fail(absl::InvalidArgumentError("--tolerance belongs to --compare, which is missing"), kExitUsage);
+  }
+  std::vector<std::string> folders;
+  for (const std::string& path : {flags.checkpoint, flags.compare}) {
+    const absl::StatusOr<std::string> folder = path.empty() ? "" : CheckpointAt(path);
+    if (!folder.ok()) return Fail(folder.status(), absl::IsNotFound(folder.status()) ? kExitUsage : kExitFailed);
+    folders.push_back(*folder);
+  }
+  const absl::StatusOr<bool> good = Inspect(folders[0], folders[1], flags);
+  if (!good.ok()) return Fail(good.status(), kExitFailed);
+  return *good ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::Flags flags;
+  shale::CommandLine line("inspect_checkpoint",
+                          "Shows what is in a checkpoint; verifies every byte of it, compares it with another.");
+  line.Text("checkpoint", "FOLDER", "A checkpoint, or a run folder: then its newest whole checkpoint.",
+            &flags.checkpoint)
+      .Required();
+  line.Switch("verify", "Reads every byte and names every chunk whose checksum is wrong.", &flags.verify);
+  line.Switch("parameters", "Also each parameter, with its shape and statistics of its values.", &flags.parameters);
+  line.Text(
+      "compare", "FOLDER",
+      "Another checkpoint or run, of any number of ranks, strategy and form: says which fields, values and moments "
+      "differ, and by how much.",
+      &flags.compare);
+  line.Number(
+      "tolerance",
+      "Differences up to this much of the largest magnitude in the parameter's part count as equal; 0: bits must "
+      "be equal.",
+      0, 1e30, &flags.tolerance);
+  line.Footer(
+      "It holds a few chunks of 4 MiB at a time, however large the checkpoints are.\n"
+      "\n"
+      "Exit codes: 0 whole, or equal; 1 damaged, or different; 2 wrong command line, or no such checkpoint.");
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  return shale::Run(flags);
+}
