@@ -30,13 +30,16 @@ TEST(Corpus, EveryInputKeepsTheProperties) {
   ASSERT_FALSE(paths.empty()) << corpus;
   std::sort(paths.begin(), paths.end());
   RunTarget("");
+  size_t total_bytes = 0;
   for (const std::filesystem::path& path : paths) {
     std::fprintf(stderr, "%s\n", path.c_str());  // A property that fails ends the process.
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     ASSERT_TRUE(file.good());
     RunTarget(bytes);
+    total_bytes += bytes.size();
   }
+  EXPECT_LT(total_bytes, 100'000) << "a corpus lies in the repository: keep what reaches new code, and that short";
 }
 
 }  // namespace
