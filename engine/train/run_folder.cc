@@ -37,9 +37,25 @@ absl::Status Remove(const std::string& path) {
   return absl::OkStatus();
 }
 
+// A file that was being written when a run was killed.
+bool IsTemporary(absl::string_view name) {
+  for (const char* file : {kJob, kPlan, kMetrics}) {
+    if (absl::StartsWith(name, absl::StrCat(".", file, ".tmp-"))) return true;
+  }
+  return false;
+}
+
+// What a run leaves that was killed before it began: nothing that anybody would miss.
+bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
+  if (name != kCheckpoints) return IsTemporary(name);
+  const absl::StatusOr<std::vector<std::string>> checkpoints = ListFolder(JoinPath(path, name));
+  return checkpoints.ok() && checkpoints->empty();
+}
+
 // Whether a run may start in a folder that holds `names`.
 absl::Status CheckContents(const std::string& path, std::vector<std::string> names, RunFolder::Existing existing) {
-  if (names.empty()) return absl::OkStatus();
+  const auto is_trace = [&](const std::string& name) { return IsTraceOfAClaim(path, name); };
+  if (std::all_of(names.begin(), names.end(), is_trace)) return absl::OkStatus();
   const bool is_run = std::find(names.begin(), names.end(), kJob) != names.end();
   if (is_run && existing != RunFolder::Existing::kRefuse) return absl::OkStatus();
   if (names.size() > kNamesShown) {
@@ -83,9 +99,7 @@ RunFolder::~RunFolder() {
 absl::Status RunFolder::RemoveLeftovers() {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path_));
   for (const std::string& name : names) {
-    for (const char* file : {kJob, kPlan, kMetrics}) {
-      if (absl::StartsWith(name, absl::StrCat(".", file, ".tmp-"))) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
-    }
+    if (IsTemporary(name)) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
   }
   return absl::OkStatus();
 }
@@ -116,11 +130,12 @@ absl::Status RunFolder::Begin(const Start& start) {
   SHALE_RETURN_IF_ERROR(RemoveLeftovers());
   if (start.step == 0) {
     SHALE_RETURN_IF_ERROR(RemoveFormerRun());
-    if (!start.hf_folder.empty()) SHALE_RETURN_IF_ERROR(CopyHfFiles(start.hf_folder));
   } else {
     SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), start.step));
   }
+  // Before anything else that stays: it is what tells a run's folder from any other.
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JobPath(path_), start.job_text));
+  if (start.step == 0 && !start.hf_folder.empty()) SHALE_RETURN_IF_ERROR(CopyHfFiles(start.hf_folder));
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), start.plan_text));
   SHALE_ASSIGN_OR_RETURN(metrics_, JsonLinesWriter::Open(JoinPath(path_, kMetrics), JsonLinesWriter::Mode::kContinue));
   return absl::OkStatus();

@@ -2,8 +2,6 @@
 // goes on from it cannot be told from one that was never killed.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +18,7 @@
 #include "engine/io/file.h"
 #include "engine/train/trainer.h"
 #include "tests/engine/checkpoint/survival.h"
+#include "tests/engine/io/child_process.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace shale {
@@ -45,19 +44,6 @@ Progress ReadProgress(const std::string& path) {
     }
   }
   return progress;
-}
-
-// Returns the victim's wait status.
-int Execute(std::vector<std::string> arguments) {
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  pid_t pid = 0;
-  int status = -1;
-  if (posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), environ) != 0) return -1;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return status;
 }
 
 // The parameter: whether saves are asynchronous.
@@ -100,15 +86,10 @@ class KillTest : public ::testing::TestWithParam<bool> {
     std::vector<std::string> arguments = {"tests/engine/checkpoint/kill_victim", temp_.Path("job.textproto"), folder,
                                           resume, told, kind, absl::StrCat(n)};
     arguments.insert(arguments.end(), overrides_.begin(), overrides_.end());
-    const int status = Execute(arguments);
+    const int end = ChildProcess(arguments).Wait();
     *progress = ReadProgress(told);
-    if (WIFEXITED(status)) {
-      EXPECT_EQ(WEXITSTATUS(status), 0);
-      EXPECT_GT(progress->operations, 0);
-      return false;
-    }
-    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
-    return true;
+    EXPECT_TRUE(end == -SIGKILL || (end == 0 && progress->operations > 0)) << end;
+    return end != 0;
   }
 
   // Kills a run in a copy of `before` (or none) at each operation, and goes on from what is left. `always` are

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "engine/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -126,6 +127,23 @@ TEST_F(RunFolderTest, AClaimWithoutARunLeavesNoFolderBehind) {
   ASSERT_TRUE(MakeFolders(Path("mine")).ok());
   { ASSERT_TRUE(RunFolder::Claim(Path("mine"), Existing::kRefuse).ok()); }
   EXPECT_TRUE(Exists(Path("mine")));
+}
+
+// A run that was killed, or stopped by Ctrl-C, between its claim and its beginning: its folder was taken for somebody
+// else's from then on, and a job that is started again whenever it ends never came to its first step.
+TEST_F(RunFolderTest, WhatARunLeavesThatDiedBeforeItBeganIsInNobodysWay) {
+  for (const Existing existing : {Existing::kRefuse, Existing::kReplace, Existing::kContinue}) {
+    const std::string run = Path(absl::StrCat("run-", static_cast<int>(existing)));
+    ASSERT_TRUE(MakeFolders(JoinPath(run, "checkpoints")).ok());
+    ASSERT_TRUE(WriteFileDurably(JoinPath(run, ".metrics.jsonl.tmp-1-2"), "").ok());
+    auto folder = RunFolder::Claim(run, existing);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    ASSERT_TRUE((*folder)->Begin({.job_text = "job", .plan_text = "plan"}).ok());
+    EXPECT_FALSE(Exists(JoinPath(run, ".metrics.jsonl.tmp-1-2")));
+  }
+  ASSERT_TRUE(WriteFileDurably(Path("a.txt"), "x").ok());
+  ASSERT_TRUE(MakeFolders(Path("checkpoints")).ok());
+  EXPECT_EQ(RunFolder::Claim(root_, Existing::kContinue).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
 TEST_F(RunFolderTest, TwoRunsNeverShareAFolder) {

@@ -1,0 +1,109 @@
+// Two runs that are given the same folder: the second is refused, and the first does not notice.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "engine/config/parse.h"
+#include "engine/io/file.h"
+#include "engine/train/run_folder.h"
+#include "engine/train/trainer.h"
+#include "tests/engine/checkpoint/survival.h"
+#include "tests/engine/io/child_process.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace shale {
+namespace {
+
+TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
+  const TempFolder temp;
+  const absl::StatusOr<Job> job = ParseJobText(TinyJobText(temp.Write("text.txt", TinyText())), "job.textproto");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto losses = [&](const std::string& folder, const auto& after_step) {
+    Losses losses;
+    auto trainer = Trainer::Create(*job, {.checkpoint_folder = folder});
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
+      losses[report.step] = report.loss;
+      after_step();
+      return absl::OkStatus();
+    }});
+    EXPECT_TRUE(status.ok()) << status;
+    return losses;
+  };
+  const std::string shared = temp.Path("shared"), alone = temp.Path("alone");
+  const Losses disturbed = losses(shared, [&] {
+    for (const ResumeFrom from : {ResumeFrom::kNothing, ResumeFrom::kLatestOrStart}) {
+      const auto second = Trainer::Create(*job, {.checkpoint_folder = shared, .resume = {.from = from}});
+      EXPECT_EQ(second.status(), absl::FailedPreconditionError(absl::StrCat(
+                                     "another run saves its checkpoints in ", shared,
+                                     ": wait for its end, or choose another folder")));
+    }
+  });
+  EXPECT_EQ(disturbed, losses(alone, [] {}));
+  EXPECT_EQ(*WholeCheckpoints(shared), *WholeCheckpoints(alone));
+  EXPECT_EQ(absl::StrJoin(Leftovers(shared), " "), "");
+  // It is free now.
+  EXPECT_TRUE(Trainer::Create(*job, {.checkpoint_folder = shared}).ok());
+}
+
+TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
+  setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
+  const TempFolder temp;
+  temp.Write("text.txt", TinyText());
+  temp.Write("job.textproto", TinyJobText("text.txt"));
+  // Only a signal ends it.
+  const auto command = [](const std::string& run, const std::string& flag) {
+    std::vector<std::string> all = {"tools/train", "--job=job.textproto", "--set=schedule.steps=1000000",
+                                    absl::StrCat("--set=telemetry.run_folder=", run)};
+    if (!flag.empty()) all.push_back(flag);
+    return all;
+  };
+  const auto metrics = [&](const std::string& run) {
+    std::vector<std::string> rows;
+    const std::string text = ReadFile(temp.Path(run + "/metrics.jsonl"), 1 << 30).value_or("");
+    for (absl::string_view row : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      // What follows the loss and the norm of the gradient is about time.
+      rows.emplace_back(row.substr(0, row.find("\"learning_rate\"")));
+    }
+    return rows;
+  };
+  const auto wait_for_rows = [&](ChildProcess& process, const std::string& run, size_t rows) {
+    while (process.Running() && metrics(run).size() < rows) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  ChildProcess first(command("run", ""), temp.path(), temp.Path("first.log"));
+  wait_for_rows(first, "run", 5);
+  for (const std::string flag : {"", "--resume=auto", "--resume=latest", "--overwrite"}) {
+    EXPECT_EQ(ChildProcess(command("run", flag), temp.path(), temp.Path("second.log")).Wait(), 2) << flag;
+    EXPECT_EQ(*ReadFile(temp.Path("second.log"), 1 << 20),
+              "train: another run is writing to run: wait for its end, or choose another folder with "
+              "telemetry.run_folder\n");
+  }
+  wait_for_rows(first, "run", metrics("run").size() + 5);
+  EXPECT_TRUE(first.Running()) << *ReadFile(temp.Path("first.log"), 1 << 30);
+  first.Signal(SIGTERM);
+  EXPECT_EQ(first.Wait(), 128 + SIGTERM);
+  const std::vector<std::string> disturbed = metrics("run");
+  EXPECT_EQ(WholeCheckpoints(RunFolder::CheckpointsPath(temp.Path("run")))->front(), std::ssize(disturbed));
+
+  // The same as from a run that had the folder to itself.
+  ChildProcess alone(command("alone", ""), temp.path(), temp.Path("alone.log"));
+  wait_for_rows(alone, "alone", disturbed.size() + 1);
+  alone.Kill();
+  alone.Wait();
+  std::vector<std::string> rows = metrics("alone");
+  ASSERT_GT(rows.size(), disturbed.size());
+  rows.resize(disturbed.size());
+  EXPECT_EQ(rows, disturbed);
+}
+
+}  // namespace
+}  // namespace shale
