@@ -57,6 +57,8 @@ void CatchSignals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // A limit on the size of files is an error of the write that meets it, like any other; not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 void Print(absl::string_view line) {

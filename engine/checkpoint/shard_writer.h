@@ -23,7 +23,7 @@ struct PieceSource {
 
 // Writes the pieces, in the order given (wide parts first), to ShardFileName(rank, ranks) in `folder`, and flushes it.
 // What it returns goes into the manifest. `staging`, of kWriteStagingBytes (engine/checkpoint/staging.h), is all the
-// memory it takes besides the head; a thread of its own writes one half while the other is filled.
+// memory it takes besides the head.
 absl::StatusOr<SavedFile> WriteShard(FileSystem& files, const std::string& folder, int64_t rank, int64_t ranks,
                                      absl::Span<const PieceSource> pieces, absl::Span<char> staging);
 

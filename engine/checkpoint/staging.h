@@ -27,8 +27,8 @@ class StagingBuffer {
   std::unique_ptr<char, Delete> data_;
 };
 
-// One chunk is filled while the one before it is written.
-inline constexpr int64_t kWriteStagingBytes = 2 * kCheckpointChunkBytes;
+// One chunk is filled and one waits while the one before them is written: the disk never does.
+inline constexpr int64_t kWriteStagingBytes = 3 * kCheckpointChunkBytes;
 // What a rank reads through.
 inline constexpr int64_t kReadStagingBytes = kCheckpointChunkBytes;
 

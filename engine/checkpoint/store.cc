@@ -126,7 +126,7 @@ absl::StatusOr<std::string> CheckpointStore::Save(
     return absl::Status(status.code(), absl::StrCat("no checkpoint of step ", manifest.step, ": ", status.message()));
   }
   // The checkpoint stands: one too many on the disk is no reason to say otherwise.
-  RemoveUnwanted().IgnoreError();
+  RemoveUnwanted(manifest.step).IgnoreError();
   return JoinPath(folder_, name);
 }
 
@@ -174,10 +174,11 @@ absl::Status CheckpointStore::Swap(const std::string& temporary, const std::stri
   return files().SyncFolder(folder_);
 }
 
-absl::Status CheckpointStore::RemoveUnwanted() {
+absl::Status CheckpointStore::RemoveUnwanted(int64_t saved_step) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder_));
   int64_t kept = 0;
   for (const CheckpointPath& checkpoint : checkpoints) {
+    if (checkpoint.step > saved_step) continue;
     // One that is damaged counts for nothing, and stays for whoever wants to look into it.
     if (!CheckpointReader::Open(checkpoint.path).ok()) continue;
     const bool periodic = options_.keep_every > 0 && checkpoint.step % options_.keep_every == 0;

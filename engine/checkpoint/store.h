@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& f
 class CheckpointStore {
  public:
   struct Options {
-    int64_t keep_last = 2;   // The newest that are whole, at least 1.
+    int64_t keep_last = 2;   // The newest that are whole, at least 1, up to the one that was just saved.
     int64_t keep_every = 0;  // And all whose step is a multiple of this; 0: none.
     FileSystem* files = &PosixFileSystem();  // Borrowed.
   };
@@ -70,7 +70,8 @@ class CheckpointStore {
   // Gives the temporary folder its name; on failure all is as before, as far as the disk lets it.
   absl::Status Commit(const std::string& temporary, int64_t step);
   absl::Status Swap(const std::string& temporary, const std::string& path, const std::string& replaced);
-  absl::Status RemoveUnwanted();
+  // Later checkpoints than the one just saved are of another past, or damaged, and not counted.
+  absl::Status RemoveUnwanted(int64_t saved_step);
   // A folder that nobody may read any more is renamed first: half of one must not be taken for a checkpoint.
   absl::Status Discard(const std::string& name);
   std::string Hidden(absl::string_view name, absl::string_view what) const;

@@ -64,11 +64,15 @@ absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
   DIR* folder = opendir(path.c_str());
   if (folder == nullptr) return FileError(errno, "read folder", path);
   std::vector<std::string> names;
+  errno = 0;  // At the end of a folder readdir leaves it alone.
   while (const dirent* entry = readdir(folder)) {
     const absl::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
   }
+  const int error_number = errno;
   closedir(folder);
+  if (error_number != 0) return FileError(error_number, "read folder", path);
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -142,6 +146,10 @@ absl::Status InputFile::ReadAt(int64_t offset, void* out, int64_t size) const {
     size -= got;
   }
   return absl::OkStatus();
+}
+
+void InputFile::WillRead(int64_t offset, int64_t size) const {
+  posix_fadvise(fd_, offset, size, POSIX_FADV_WILLNEED);
 }
 
 absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path, FileSystem& files) {

@@ -1,9 +1,11 @@
 #include "engine/train/checkpointer.h"
 
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -93,21 +95,33 @@ CheckpointReport Checkpointer::Save(Manifest manifest) {
 
 absl::Status Checkpointer::Start(Manifest manifest) {
   SHALE_CHECK(!pending_.valid()) << "a save is under way";
+  const auto finished = [this](CheckpointReport report) {
+    std::promise<CheckpointReport> promise;
+    promise.set_value(std::move(report));
+    pending_ = promise.get_future();
+  };
   if (snapshot_ == nullptr) {
-    std::promise<CheckpointReport> saved;
-    saved.set_value(Save(std::move(manifest)));
-    pending_ = saved.get_future();
+    finished(Save(std::move(manifest)));
     return absl::OkStatus();
   }
   const double started = Now();
   Complete(manifest);
   SHALE_RETURN_IF_ERROR(snapshot_->Run(std::vector<StepInputs>(ranks_.size())));
   const double stop_seconds = Now() - started;
-  pending_ = std::async(std::launch::async, [this, manifest = std::move(manifest), started, stop_seconds] {
-    CheckpointReport report = Write(manifest, RankState::Source::kSnapshot, started);
-    report.stop_seconds = stop_seconds;
-    return report;
-  });
+  try {
+    pending_ = std::async(std::launch::async, [this, manifest, started, stop_seconds] {
+      CheckpointReport report = Write(manifest, RankState::Source::kSnapshot, started);
+      report.stop_seconds = stop_seconds;
+      return report;
+    });
+  } catch (const std::system_error& e) {
+    finished({.step = manifest.step,
+              .status = absl::ResourceExhaustedError(
+                  absl::StrCat("no checkpoint of step ", manifest.step, ": cannot start a thread that writes it: ",
+                               e.what(), "; raise the limit on threads (ulimit -u)")),
+              .seconds = Now() - started,
+              .stop_seconds = stop_seconds});
+  }
   return absl::OkStatus();
 }
 

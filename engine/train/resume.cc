@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "kernels/check.h"
@@ -35,6 +36,19 @@ std::vector<std::string> ModelLines(ModelConfig model) {
 
 std::string Describe(absl::string_view name, const std::vector<int64_t>& shape) {
   return absl::StrCat(name, " [", absl::StrJoin(shape, ", "), "]");
+}
+
+// The next run to take the newest would take one of another past.
+absl::Status CheckNoneNewer(const std::string& folder, const Resumed& resumed) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder));
+  for (const CheckpointPath& checkpoint : checkpoints) {
+    if (checkpoint.step <= resumed.manifest.step) break;
+    if (!CheckpointReader::Open(checkpoint.path).ok()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot go on from ", resumed.path, " in a folder that holds a later checkpoint, ", checkpoint.path,
+                     ": go on in another run folder (telemetry.run_folder), or remove the later ones first"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -109,6 +123,7 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
   if (options.from == ResumeFrom::kPath) {
     SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(options.path));
     SHALE_RETURN_IF_ERROR(use(checkpoint));
+    if (!folder.empty()) SHALE_RETURN_IF_ERROR(CheckNoneNewer(folder, resumed));
     return resumed;
   }
   SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, use));

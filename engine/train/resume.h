@@ -49,8 +49,9 @@ absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const
 
 // Finds the checkpoint that `options` ask for among those in `folder`, has `check` refuse one of another run, and
 // `restore` read it. Under kLatest and kLatestOrStart a checkpoint that is damaged, which opening or restoring it shows,
-// is passed over; when every one is, that is an error: nothing begins anew over a run that was. Errors: NotFound when
-// kLatest finds none; the reason of the refusal; DataLoss.
+// is passed over; when every one is, that is an error: nothing begins anew over a run that was. Under kPath a `folder` that
+// holds a later whole checkpoint is refused: whoever asked for the newest would then get one of another past. Errors:
+// NotFound when kLatest finds none; the reason of the refusal; DataLoss.
 absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder,
                                absl::FunctionRef<absl::Status(const Manifest&)> check,
                                absl::FunctionRef<absl::Status(const CheckpointReader&)> restore);

@@ -7,12 +7,13 @@
 #include <cmath>
 #include <fstream>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/weights.h"
+#include "engine/io/file.h"
 #include "engine/planner/explain.h"
 #include "engine/runtime/world.h"
 #include "engine/train/initial_values.h"
@@ -224,7 +225,7 @@ class Trainer::Impl {
       steps_ = resumed_.manifest.step;
       tokens_ = resumed_.manifest.tokens;
       position_ = resumed_.manifest.samples;
-      if (absl::StartsWith(resumed_.path, options_.checkpoint_folder)) saved_step_ = steps_;
+      if (resumed_.path == JoinPath(options_.checkpoint_folder, CheckpointFolderName(steps_))) saved_step_ = steps_;
       return absl::OkStatus();
     }
     if (!job_.hf_folder.empty()) return ReadHfWeights(ranks);

@@ -55,7 +55,8 @@ struct EvaluationReport {
 struct TrainerOptions {
   // Peak FLOP/s of one rank, for MFU; 0: none is reported.
   double peak_flops = 0;
-  // Where checkpoints go; empty: nothing is saved. The trainer holds it alone as long as it lives.
+  // Where checkpoints go; empty: nothing is saved. The trainer holds it alone as long as it lives. A run that begins
+  // anew wants it empty: those of later steps that lie there stay, and are the newest.
   std::string checkpoint_folder;
   ResumeOptions resume;
   // A folder whose tokenizer files say which tokenizer made the tokens, besides their encoding; empty: none.

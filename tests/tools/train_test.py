@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -234,6 +235,20 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(damaged.returncode, 1)
         self.assertIn("MANIFEST: it is damaged", damaged.stderr.decode())
 
+    def test_a_limit_on_the_size_of_files_is_said_and_kept_to(self):
+        for on_failure, failures in (("STOP", 1), ("CONTINUE", 3)):
+            run = "limited-" + on_failure
+            result = subprocess.run(
+                [_TRAIN, "--job=job.textproto", "--set=checkpoint.every_steps=5", "--set=telemetry.run_folder=" + run,
+                 "--set=checkpoint.on_failure=" + on_failure],
+                cwd=self.folder, capture_output=True, timeout=120, check=False,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)))
+            self.assertEqual(result.returncode, 1, result.stderr.decode())
+            self.assertRegex(result.stderr.decode(), r"train: no checkpoint of step \d+: cannot write .*: File too large")
+            self.assertEqual(result.stdout.decode().count("NOT SAVED: no checkpoint of step "), failures)
+            checkpoints = self.path(run + "/checkpoints")
+            self.assertEqual(os.listdir(checkpoints) if os.path.exists(checkpoints) else [], [])
+
     def test_a_run_goes_on_from_its_newest_whole_checkpoint(self):
         straight = self.train("--set=telemetry.run_folder=straight")
         self.assertEqual(straight.returncode, 0, straight.stderr.decode())
@@ -252,12 +267,14 @@ class ToolsTest(unittest.TestCase):
         rows = [[(row["step"], row["tokens"], row["loss"], row["grad_norm"]) for row in self.metrics(run) if "loss" in row]
                 for run in ("straight", "runs/test")]
         self.assertEqual(rows[0], rows[1])
-        named = self.train("--resume=runs/test/checkpoints/step-0000000004")
-        self.assertEqual(named.returncode, 0, named.stderr.decode())
-        self.assertIn("\nstep  5/12", named.stdout.decode())
+        named = "--resume=runs/test/checkpoints/step-0000000004"
+        elsewhere = self.train(named, "--set=telemetry.run_folder=branch")
+        self.assertEqual(elsewhere.returncode, 0, elsewhere.stderr.decode())
+        self.assertIn("\nstep  5/12", elsewhere.stdout.decode())
         # What cannot be gone on with is refused with the reason, and nothing is lost.
         for arguments, reason in (
                 (["--resume=nowhere"], r"nowhere/MANIFEST: No such file"),
+                ([named], r"holds a later checkpoint, runs/test/checkpoints/step-0000000012: go on in another"),
                 (["--resume=latest", "--set=model.decoder.layers=3"], r"layers: 2\", the job's model \"layers: 3"),
                 (["--resume=latest", "--set=batch.sequence_length=16"], r"sequence_length is 32, the job's 16"),
                 (["--resume=latest", "--overwrite"], r"exclude each other"),

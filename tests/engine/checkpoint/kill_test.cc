@@ -149,12 +149,12 @@ TEST_P(KillTest, ARunThatThinsOutItsCheckpointsIsKilledAtEveryOperation) {
   KillEverywhere("", "auto", {});
 }
 
-// A run that goes on from an older checkpoint replaces the newer one on its way; that one is never lost.
+// A checkpoint that is saved again replaces itself; it is never lost.
 TEST_P(KillTest, ARunThatReplacesACheckpointIsKilledAtEveryOperation) {
   overrides_.push_back("checkpoint.keep_last=9");
   const std::string before = temp_.Path("before");
   Train(before, ResumeFrom::kNothing, nullptr, 4);
-  KillEverywhere(before, JoinPath(temp_.Path("run"), CheckpointFolderName(2)), {4, 2});
+  KillEverywhere(before, "again", {4, 2});
 }
 
 INSTANTIATE_TEST_SUITE_P(Saves, KillTest, ::testing::Bool(),

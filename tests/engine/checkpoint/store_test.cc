@@ -113,6 +113,18 @@ TEST_F(StoreTest, DamagedOnesNeitherCountNorGo) {
   EXPECT_THAT(Steps(), ElementsAre(5, 4, 3, 2));
 }
 
+// As when the newest was damaged in a way that only reading it shows, and the run went on from the one before.
+TEST_F(StoreTest, LaterOnesNeitherCountNorGo) {
+  const auto store = Open(/*keep_last=*/1);
+  Save(*store, 10);
+  Save(*store, 6);
+  EXPECT_THAT(Steps(), ElementsAre(10, 6));
+  Save(*store, 7);
+  EXPECT_THAT(Steps(), ElementsAre(10, 7));
+  Save(*store, 10);
+  EXPECT_THAT(Steps(), ElementsAre(10));
+}
+
 TEST_F(StoreTest, WhatIsNoCheckpointOfOursStays) {
   auto store = Open(/*keep_last=*/1);
   fs::create_directories(temp_.Path("elsewhere"));

@@ -273,6 +273,21 @@ TEST_F(ResumeTest, TheNewestWholeCheckpointIsTakenAndADamagedOneNamed) {
   EXPECT_EQ(Train(job, "run", From("run", 6)).status.code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(ResumeTest, AnEarlierCheckpointIsGoneOnFromInAnotherFolder) {
+  const Job job = MakeJob({});
+  ASSERT_TRUE(Train(job, "run").status.ok());
+  const absl::Status refused = Train(job, "run", From("run", 3)).status;
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::string(refused.message()).find("holds a later checkpoint, " + Checkpoint("run", 6)), std::string::npos)
+      << refused;
+  const Run other = Train(job, "other", From("run", 3));
+  ASSERT_TRUE(other.status.ok()) << other.status;
+  ExpectSameBytes(Checkpoint("run", 6), Checkpoint("other", 6));
+  // What nobody can take is in nobody's way.
+  ASSERT_EQ(truncate(JoinPath(Checkpoint("run", 6), "MANIFEST").c_str(), 10), 0);
+  EXPECT_TRUE(Train(job, "run", From("run", 3)).status.ok());
+}
+
 TEST_F(ResumeTest, NothingBeginsAnewOverARunWhoseCheckpointsAreAllDamaged) {
   const Job job = MakeJob({});
   EXPECT_EQ(Train(job, "run", {.from = ResumeFrom::kLatest}).status.code(), absl::StatusCode::kNotFound);
