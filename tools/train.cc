@@ -105,6 +105,7 @@ struct Flags {
   std::string resume;
   bool overwrite = false;
   bool dump_program = false;
+  TraceOptions trace;
 };
 
 int Train(const Flags& flags) {
@@ -124,6 +125,7 @@ int Train(const Flags& flags) {
   options.checkpoint_folder = (*folder)->checkpoints_path();
   options.resume = resume;
   options.tokenizer_folder = TokenizerFolder(*job, **folder, resume.from);
+  options.trace = flags.trace;
   options.peak_flops = job->telemetry.peak_flops;
   if (options.peak_flops == 0) {
     const DType dtype = job->precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
@@ -153,6 +155,11 @@ int Train(const Flags& flags) {
                          .hf_folder = job->hf_folder});
   if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
   g_trainer = nullptr;
+  if (const std::string table = (*trainer)->TraceTable(); !table.empty()) {
+    Print(absl::StrCat(table, "trace: ", flags.trace.path));
+  } else if (!flags.trace.path.empty()) {
+    Print(absl::StrCat("no trace: the run had no step ", flags.trace.first_step));
+  }
   if (!status.ok()) return Fail(status, kExitFailed);
   if (g_signal != 0 && (*trainer)->steps_done() < (*trainer)->total_steps()) {
     Print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(), "; the run is in ",
@@ -174,6 +181,11 @@ int main(int argc, char** argv) {
   line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.", &flags.overrides);
   line.Switch("overwrite", "Replace the run that lies in the run folder.", &flags.overwrite);
   line.Text("resume", "latest|auto|FOLDER", "Go on from a checkpoint; see below.", &flags.resume);
+  line.Text("trace", "FILE", "Trace some steps: when every instruction ran, for chrome://tracing or ui.perfetto.dev.",
+            &flags.trace.path);
+  line.Integer("trace_first_step", "Of the steps of this process, the first that is traced.", 1, 1000000000,
+               &flags.trace.first_step);
+  line.Integer("trace_steps", "How many are traced.", 1, 1000, &flags.trace.steps);
   line.Switch("dump_program", "Print the program of a step, instruction by instruction.", &flags.dump_program);
   line.Footer(shale::kFooter);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

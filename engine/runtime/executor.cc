@@ -96,7 +96,17 @@ absl::Status Executor::Bind() {
   return absl::OkStatus();
 }
 
+void Executor::SetTracing(bool on) {
+  tracing_ = on;
+  issued_ = 0;
+  if (!on || !times_.empty()) return;
+  int64_t issues = 0;
+  for (const Section& section : program_.sections) issues += (section.end - section.begin) * section.repeat;
+  times_.resize(issues);
+}
+
 absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
+  issued_ = 0;
   absl::Status status = Issue(inputs, outputs);
   // Peers wait in collectives for what this rank will not issue any more.
   if (!status.ok()) runtime_.Abort(status);
@@ -147,7 +157,14 @@ absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass, const St
   Stream& stream = runtime_.stream(instruction->stream);
   for (InstructionId wait : instruction->waits) SHALE_RETURN_IF_ERROR(stream.Wait(*events_[wait]));
   if (options_.observer != nullptr) options_.observer->Before(id, pass, *instruction);
+  InstructionTime* time = nullptr;
+  if (tracing_) {
+    time = &times_[issued_++];
+    *time = {.id = id, .pass = pass};
+    SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->begin_ns));
+  }
   SHALE_RETURN_IF_ERROR(Launch(*instruction, pass, inputs, outputs));
+  if (time != nullptr) SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->end_ns));
   if (events_[id] != nullptr) SHALE_RETURN_IF_ERROR(stream.Record(*events_[id]));
   if (options_.synchronous || options_.observer != nullptr) {
     if (absl::Status status = stream.Synchronize(); !status.ok()) {

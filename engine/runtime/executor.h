@@ -80,6 +80,13 @@ struct ExecutorOptions {
   ExecutionObserver* observer = nullptr;  // Borrowed.
 };
 
+// When an instruction ran: after all that it waited for, on its stream.
+struct InstructionTime {
+  InstructionId id = 0;
+  int64_t pass = 0;
+  int64_t begin_ns = 0, end_ns = 0;  // Steady clock of the host.
+};
+
 class Executor {
  public:
   // Binds the program to the runtime's arena and prepares its ops. `program` and `plan` must outlive the executor.
@@ -89,6 +96,10 @@ class Executor {
   // Runs the program once; on the rank's launching thread. After an error the peers are unblocked, and the runtime
   // cannot be used again.
   absl::Status Run(const StepInputs& inputs, StepOutputs& outputs);
+  // From now on each Run notes when its instructions ran; the first use allocates.
+  void SetTracing(bool on);
+  // Of the last run, in issue order, if it was traced.
+  absl::Span<const InstructionTime> times() const { return absl::MakeConstSpan(times_).subspan(0, issued_); }
 
  private:
   Executor(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime, const ExecutorOptions& options)
@@ -109,6 +120,9 @@ class Executor {
   std::vector<Instruction> bound_;             // Operands as of the first pass.
   std::vector<bool> varies_;                   // By instruction: differs from pass to pass.
   std::vector<std::unique_ptr<Event>> events_;  // By instruction; null: nobody waits for it.
+  bool tracing_ = false;
+  std::vector<InstructionTime> times_;  // One for each that a run issues.
+  size_t issued_ = 0;                   // Of these, in the last run.
 };
 
 }  // namespace shale

@@ -64,6 +64,10 @@ absl::StatusOr<std::unique_ptr<WorldProgram>> WorldProgram::Create(World& world,
   return result;
 }
 
+void WorldProgram::SetTracing(bool on) {
+  for (const auto& executor : executors_) executor->SetTracing(on);
+}
+
 absl::Status WorldProgram::Run(const std::vector<StepInputs>& inputs) {
   SHALE_CHECK(std::ssize(inputs) == world_.size());
   return world_.ForEachRank([&](int rank) { return executors_[rank]->Run(inputs[rank], outputs_[rank]); });

@@ -59,6 +59,9 @@ class WorldProgram {
   // Runs it once on all ranks; inputs by rank. Outputs are those of each rank.
   absl::Status Run(const std::vector<StepInputs>& inputs);
   const StepOutputs& outputs(int rank) const { return outputs_[rank]; }
+  // See Executor.
+  void SetTracing(bool on);
+  absl::Span<const InstructionTime> times(int rank) const { return executors_[rank]->times(); }
 
  private:
   explicit WorldProgram(World& world) : world_(world), outputs_(world.size()) {}

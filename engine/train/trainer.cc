@@ -15,6 +15,7 @@
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
 #include "engine/planner/explain.h"
+#include "engine/runtime/trace.h"
 #include "engine/runtime/world.h"
 #include "engine/train/initial_values.h"
 #include "engine/train/job_data.h"
@@ -111,9 +112,15 @@ class Trainer::Impl {
       in.hyper[kHyperLearningRate] = static_cast<float>(learning_rate);
       in.hyper[kHyperMaxNorm] = static_cast<float>(job_.optimizer.max_gradient_norm);
     }
+    const int64_t traced = ++steps_begun_ - options_.trace.first_step;
+    const bool tracing = !options_.trace.path.empty() && traced >= 0 && traced < options_.trace.steps;
+    train_->SetTracing(tracing);
     if (absl::Status status = train_->Run(inputs); !status.ok()) {
       failed_ = damaged_ = true;
       return status;
+    }
+    for (int rank = 0; tracing && rank < world_->size(); ++rank) {
+      trace_.Add(plan_.train.step.program, steps_ + 1, rank, train_->times(rank));
     }
     const StepOutputs& out = train_->outputs(0);
     const bool finite = out.totals[kTotalNonFinite] == 0;
@@ -179,6 +186,7 @@ class Trainer::Impl {
   // Steps and what is due between them.
   absl::Status Run(const TrainCallbacks& callbacks) {
     absl::Status status = RunSteps(callbacks);
+    if (!trace_.empty()) status.Update(WriteTrace());
     if (checkpointer_ == nullptr) return status;
     absl::Status saved = TakeCheckpoint(callbacks, Checkpointer::Wait::kYes);
     // A run that stops because nothing can be saved does not try once more.
@@ -196,6 +204,11 @@ class Trainer::Impl {
     return report.path;
   }
 
+  absl::Status WriteTrace() const {
+    if (trace_.empty()) return absl::FailedPreconditionError("no step was traced");
+    return WriteFileDurably(options_.trace.path, trace_.ChromeJson());
+  }
+
   bool done() const {
     return stop_.load(std::memory_order_relaxed) || steps_ >= data_->total_steps() ||
            data_->SamplesAt(position_).count == 0;
@@ -204,6 +217,7 @@ class Trainer::Impl {
   Job job_;
   JobPlan plan_;
   Resumed resumed_;
+  StepTrace trace_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<JobData> data_;
   int64_t steps_ = 0;
@@ -322,6 +336,7 @@ class Trainer::Impl {
   int64_t position_ = 0;  // Samples taken so far, over all epochs.
   int64_t tokens_ = 0;
   int64_t saved_step_ = -1;   // The step of the newest checkpoint in the folder that is known to be good.
+  int64_t steps_begun_ = 0;   // By this trainer.
   bool save_failed_ = false;  // And the run is to stop for it.
   bool failed_ = false;       // No step may follow.
   bool damaged_ = false;      // The state is not that of the last step.
@@ -349,6 +364,8 @@ absl::Status Trainer::Run(const TrainCallbacks& callbacks) { return impl_->Run(c
 bool Trainer::has_evaluation_data() const { return impl_->data_->evaluation() != nullptr; }
 void Trainer::RequestStop() { impl_->stop_.store(true, std::memory_order_relaxed); }
 absl::StatusOr<std::string> Trainer::SaveCheckpoint() { return impl_->SaveCheckpoint(); }
+absl::Status Trainer::WriteTrace() const { return impl_->WriteTrace(); }
+std::string Trainer::TraceTable() const { return impl_->trace_.Table(); }
 const std::vector<Parameter>& Trainer::parameters() const { return impl_->store_->parameters(); }
 
 absl::Status Trainer::ReadParameter(absl::string_view name, absl::Span<float> values) const {

@@ -52,6 +52,13 @@ struct EvaluationReport {
   int64_t tokens = 0;
 };
 
+// Which steps are traced, counted from the trainer's first, and where the trace goes (StepTrace::ChromeJson).
+struct TraceOptions {
+  std::string path;  // Empty: nothing is traced.
+  int64_t first_step = 3;  // Those before pay for page faults and caches.
+  int64_t steps = 2;
+};
+
 struct TrainerOptions {
   // Peak FLOP/s of one rank, for MFU; 0: none is reported.
   double peak_flops = 0;
@@ -61,6 +68,7 @@ struct TrainerOptions {
   ResumeOptions resume;
   // A folder whose tokenizer files say which tokenizer made the tokens, besides their encoding; empty: none.
   std::string tokenizer_folder;
+  TraceOptions trace;
   FileSystem* files = &PosixFileSystem();  // What checkpoints are written through. Borrowed.
 };
 
@@ -104,6 +112,11 @@ class Trainer {
   // Saves the state after the last step, and returns when the checkpoint is committed: its path. FailedPrecondition
   // without a checkpoint folder, or when a failure left the state unusable.
   absl::StatusOr<std::string> SaveCheckpoint();
+
+  // Writes what was traced so far to TraceOptions::path. Run does so at its end. FailedPrecondition: nothing was traced.
+  absl::Status WriteTrace() const;
+  // The same as a table (StepTrace::Table); empty if nothing was traced.
+  std::string TraceTable() const;
 
   // No step begins after this. Safe in any thread, and in a signal handler.
   void RequestStop();

@@ -49,6 +49,9 @@ class Stream {
     return EnqueueCopy(to, from, size_bytes);
   }
 
+  // Sets *nanoseconds to the time on the host's steady clock when the stream gets here. Valid after Synchronize.
+  virtual absl::Status RecordTime(int64_t* nanoseconds) = 0;
+
   // Waits until the stream is empty; the first error of its work, if any.
   virtual absl::Status Synchronize() = 0;
 

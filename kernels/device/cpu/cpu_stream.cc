@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <system_error>
@@ -78,6 +79,13 @@ absl::Status CpuStream::Wait(const Event& event) {
   if (cpu_event->progress_ == nullptr || cpu_event->progress_ == &progress_) return absl::OkStatus();
   Push(Item{.awaited = cpu_event->progress_, .awaited_items = cpu_event->items_});
   return absl::OkStatus();
+}
+
+absl::Status CpuStream::RecordTime(int64_t* nanoseconds) {
+  return Enqueue([nanoseconds] {
+    *nanoseconds = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return absl::OkStatus();
+  });
 }
 
 absl::Status CpuStream::Synchronize() {

@@ -63,6 +63,7 @@ class CpuStream : public Stream {
 
   absl::Status Record(Event& event) override;
   absl::Status Wait(const Event& event) override;
+  absl::Status RecordTime(int64_t* nanoseconds) override;
   absl::Status Synchronize() override;
 
  protected:

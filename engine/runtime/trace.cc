@@ -1,0 +1,103 @@
+#include "engine/runtime/trace.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace shale {
+namespace {
+
+int64_t BytesMoved(const Instruction& instruction, int64_t pass) {
+  int64_t bytes = 0;
+  VisitInstruction(instruction, pass == 0, [&](absl::string_view name, const Tensor& t, Access access) {
+    if (name != "scratch") bytes += (access == Access::kReadWrite ? 2 : 1) * t.elements() * SizeOf(t.dtype);
+  });
+  return bytes;
+}
+
+double FlopsOf(const Instruction& instruction) {
+  const Op* op = std::get_if<Op>(&instruction.action);
+  return op == nullptr ? 0 : FlopsOf(*op);
+}
+
+}  // namespace
+
+void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Span<const InstructionTime> times) {
+  if (times.empty()) return;
+  ranks_ = std::max(ranks_, rank + 1);
+  int64_t begin = times[0].begin_ns, end = times[0].end_ns;
+  for (const InstructionTime& time : times) {
+    begin = std::min(begin, time.begin_ns);
+    end = std::max(end, time.end_ns);
+  }
+  if (origin_ns_ < 0) origin_ns_ = begin;
+  for (const InstructionTime& time : times) {
+    const Instruction& instruction = program.instructions[time.id];
+    const std::string name = NameOf(instruction);
+    const int64_t bytes = BytesMoved(instruction, time.pass);
+    const double flops = FlopsOf(instruction);
+    absl::StrAppendFormat(
+        &events_,
+        R"({"ph":"X","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"name":"%s","cat":"%s","args":{"step":%d,"instruction":%d,)",
+        rank, static_cast<int>(instruction.stream), static_cast<double>(time.begin_ns - origin_ns_) * 1e-3,
+        static_cast<double>(time.end_ns - time.begin_ns) * 1e-3, name, ToString(instruction.phase), step, time.id);
+    if (instruction.unit >= 0) absl::StrAppendFormat(&events_, R"("unit":"%s",)", program.units[instruction.unit]);
+    if (instruction.micro_batch >= 0) absl::StrAppendFormat(&events_, R"("micro_batch":%d,)", time.pass);
+    absl::StrAppendFormat(&events_, "\"bytes\":%d,\"flops\":%.0f}},\n", bytes, flops);
+    if (rank != 0) continue;
+    Sum& sum = sums_[{instruction.stream, name, instruction.phase}];
+    ++sum.count;
+    sum.seconds += static_cast<double>(time.end_ns - time.begin_ns) * 1e-9;
+    sum.flops += flops;
+    sum.bytes += static_cast<double>(bytes);
+  }
+  if (rank != 0) return;
+  ++steps_;
+  seconds_ += static_cast<double>(end - begin) * 1e-9;
+}
+
+std::string StepTrace::ChromeJson() const {
+  std::string json = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  absl::StrAppend(&json, events_);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    absl::StrAppendFormat(&json, R"({"ph":"M","pid":%d,"name":"process_name","args":{"name":"rank %d"}},)", rank, rank);
+    for (int stream = 0; stream < kStreams; ++stream) {
+      absl::StrAppendFormat(&json, R"(%s{"ph":"M","pid":%d,"tid":%d,"name":"thread_name","args":{"name":"%s"}},)", "\n",
+                            rank, stream, ToString(static_cast<StreamId>(stream)));
+    }
+    absl::StrAppend(&json, "\n");
+  }
+  // The format has no comma behind the last event.
+  while (json.back() == ',' || json.back() == '\n') json.pop_back();
+  return absl::StrCat(json, "\n]}\n");
+}
+
+std::string StepTrace::Table() const {
+  if (empty()) return "";
+  using Row = std::pair<std::tuple<StreamId, std::string, Phase>, Sum>;
+  std::vector<Row> rows(sums_.begin(), sums_.end());
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const Row& a, const Row& b) { return a.second.seconds > b.second.seconds; });
+  const auto steps = static_cast<double>(steps_);
+  std::string table = absl::StrFormat("%-8s %-10s %-22s %6s %10s %7s %9s %8s\n", "stream", "phase", "instruction", "count",
+                                      "ms/step", "share", "GFLOP/s", "GB/s");
+  std::array<double, kStreams> busy = {};
+  for (const auto& [key, sum] : rows) {
+    const auto& [stream, name, phase] = key;
+    busy[static_cast<int>(stream)] += sum.seconds;
+    absl::StrAppendFormat(&table, "%-8s %-10s %-22s %6d %10.2f %6.1f%% %9s %8.1f\n", ToString(stream), ToString(phase), name,
+                          sum.count / steps_, 1e3 * sum.seconds / steps, 100 * sum.seconds / seconds_,
+                          sum.flops > 0 ? absl::StrFormat("%.1f", sum.flops / sum.seconds * 1e-9) : "",
+                          sum.bytes / sum.seconds * 1e-9);
+  }
+  absl::StrAppendFormat(&table, "rank 0, mean of %d steps, %.2f ms each; busy:", steps_, 1e3 * seconds_ / steps);
+  for (int stream = 0; stream < kStreams; ++stream) {
+    absl::StrAppendFormat(&table, " %s %.1f%%", ToString(static_cast<StreamId>(stream)), 100 * busy[stream] / seconds_);
+  }
+  return absl::StrCat(table, "\n");
+}
+
+}  // namespace shale
