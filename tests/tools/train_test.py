@@ -107,7 +107,8 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(self.call(_GENERATE, "--run=runs/test", "--tokens=5").returncode, 0)
 
     def test_help_is_complete_and_unknown_flags_are_refused(self):
-        for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program", "--resume=latest|auto|FOLDER"]),
+        for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program", "--resume=latest|auto|FOLDER",
+                                     "--trace=FILE", "--trace_first_step=N", "--trace_steps=N"]),
                             (_GENERATE, ["--run=FOLDER", "--prompt=TEXT", "--tokens=N", "--temperature=X", "--top_k=N",
                                          "--seed=N"])):
             result = self.call(tool, "--help")
@@ -124,6 +125,43 @@ class ToolsTest(unittest.TestCase):
             environment.update(given, OMP_DISPLAY_ENV="true")
             result = subprocess.run([_GENERATE, "--help"], env=environment, capture_output=True, check=True)
             self.assertEqual(re.findall(r"OMP_WAIT_POLICY = '(\w+)'", result.stderr.decode())[-1], wanted)
+
+    def test_a_trace_tells_when_every_instruction_ran(self):
+        plain = self.train("--set=schedule.steps=5", "--set=telemetry.run_folder=plain")
+        self.assertEqual(plain.returncode, 0, plain.stderr.decode())
+        result = self.train("--set=schedule.steps=5", "--trace=trace.json", "--trace_first_step=2", "--trace_steps=3",
+                            "--dump_program")
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        events = json.loads(self.read("trace.json"))["traceEvents"]
+        names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        self.assertEqual(len(names), 8)
+        ran = [e for e in events if e["ph"] == "X"]
+        self.assertEqual({e["args"]["step"] for e in ran}, {2, 3, 4})
+        for thread in names:
+            mine = [e for e in ran if (e["pid"], e["tid"]) == thread]
+            for earlier, later in zip(mine, mine[1:]):
+                self.assertLessEqual(earlier["ts"] + earlier["dur"], later["ts"] + 0.002)
+        # Both ranks ran the same program, all of it, K times what is in the loop.
+        for step in (2, 3, 4):
+            issued = [[(e["args"]["instruction"], e["args"].get("micro_batch"), e["name"]) for e in ran
+                       if e["pid"] == rank and e["args"]["step"] == step] for rank in (0, 1)]
+            self.assertEqual(issued[0], issued[1])
+            self.assertEqual(len(issued[0]), len(set(issued[0])))
+        products = [e["args"] for e in ran if e["name"] == "MatMul"]
+        self.assertTrue(products)
+        for args in products:
+            self.assertGreater(args["flops"], 0)
+            self.assertGreater(args["bytes"], 0)
+        self.assertRegex(result.stdout.decode(), r"compute +backward +MatMul +\d+ .*(?s:.)*rank 0, mean of 3 steps")
+        self.assertEqual([row["loss"] for row in self.metrics("plain") if "loss" in row],
+                         [row["loss"] for row in self.metrics() if "loss" in row])
+        none = self.train("--set=schedule.steps=1", "--set=telemetry.run_folder=short", "--trace=none.json")
+        self.assertEqual(none.returncode, 0)
+        self.assertIn("no trace: the run had no step 3\n", none.stdout.decode())
+        unwritable = self.train("--set=telemetry.run_folder=unwritable", "--trace=nowhere/trace.json")
+        self.assertEqual(unwritable.returncode, 1)
+        self.assertIn("nowhere/trace.json: No such file or directory", unwritable.stderr.decode())
+        self.assertTrue(os.path.isdir(self.path("unwritable/checkpoints/step-0000000012")))
 
     def test_the_program_of_a_step_is_printed_on_request(self):
         result = self.train("--dump_program", "--set=schedule.steps=1")
