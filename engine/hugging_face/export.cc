@@ -1,17 +1,14 @@
 #include "engine/hugging_face/export.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/hugging_face/config.h"
+#include "engine/hugging_face/copied_files.h"
 #include "engine/hugging_face/folder_path.h"
 #include "engine/hugging_face/layout.h"
 #include "engine/hugging_face/staged_folder.h"
@@ -153,32 +150,12 @@ absl::Status CopyFile(const std::string& from, const std::string& to) {
 }
 
 absl::Status CopyFiles(const std::string& base, const std::string& folder) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (auto at = std::filesystem::directory_iterator(base, error); !error && at != std::filesystem::end(at);
-       at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (IsCopiedHfFile(name)) names.push_back(name);
-  }
-  if (error) return FileError(error.value(), "list folder", base);
-  std::sort(names.begin(), names.end());
-  for (const std::string& name : names) {
-    SHALE_ASSIGN_OR_RETURN(const std::string from, ResolveInFolder(base, name));
-    SHALE_RETURN_IF_ERROR(CopyFile(from, JoinPath(folder, name)));
-  }
+  SHALE_ASSIGN_OR_RETURN(const std::vector<HfFile> files, ListCopiedHfFiles(base));
+  for (const HfFile& file : files) SHALE_RETURN_IF_ERROR(CopyFile(file.path, JoinPath(folder, file.name)));
   return absl::OkStatus();
 }
 
 }  // namespace
-
-bool IsCopiedHfFile(absl::string_view name) {
-  constexpr absl::string_view kNames[] = {
-      "added_tokens.json", "chat_template.json", "chat_template.jinja",      "generation_config.json",
-      "merges.txt",        "spiece.model",       "sentencepiece.bpe.model",  "special_tokens_map.json",
-      "tekken.json",       "vocab.json",         "vocab.txt"};
-  return absl::StartsWith(name, "tokenizer") ||
-         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
 
 absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& options, const HfParameterReader& reader,
                       const std::string& folder) {

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/hugging_face/copied_files.h"
 #include "engine/model/config.h"
 
 namespace shale {
@@ -18,7 +19,7 @@ struct HfExportOptions {
   // Weights are cut into files of at most so many bytes of data (one tensor that has more gets a file of its own).
   int64_t max_file_bytes = 5'000'000'000;
   // The folder that the model came from; empty: none. Its config.json is the base of the new one (HfConfigOptions), and
-  // its tokenizer files and generation_config.json are copied byte for byte.
+  // its tokenizer files and generation_config.json are copied byte for byte (ListCopiedHfFiles).
   std::string base_folder;
 };
 
@@ -34,9 +35,5 @@ using HfParameterReader =
 // folder.
 absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& options, const HfParameterReader& reader,
                       const std::string& folder);
-
-// True for the files of a Hugging Face folder that are copied: those that make up a tokenizer, and
-// generation_config.json.
-bool IsCopiedHfFile(absl::string_view name);
 
 }  // namespace shale

@@ -1,7 +1,11 @@
 #include "engine/hugging_face/tokenizer_digest.h"
 
-#include "absl/strings/str_cat.h"
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "engine/hugging_face/copied_files.h"
 #include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
@@ -14,12 +18,13 @@ constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 30;
 }  // namespace
 
 absl::StatusOr<std::string> TokenizerDigest(const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<HfFile> files, ListCopiedHfFiles(folder));
   std::string digest;
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"}) {
-    const absl::StatusOr<std::string> bytes = ReadFile(JoinPath(folder, name), kMaxTokenizerBytes);
-    if (absl::IsNotFound(bytes.status())) continue;
-    if (!bytes.ok()) return bytes.status();
-    absl::StrAppendFormat(&digest, "%s%s %08x", digest.empty() ? "" : ", ", name, Crc32c(*bytes));
+  for (const absl::string_view name : {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"}) {
+    const auto file = std::find_if(files.begin(), files.end(), [&](const HfFile& f) { return f.name == name; });
+    if (file == files.end()) continue;
+    SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file->path, kMaxTokenizerBytes));
+    absl::StrAppendFormat(&digest, "%s%s %08x", digest.empty() ? "" : ", ", name, Crc32c(bytes));
   }
   return digest;
 }
