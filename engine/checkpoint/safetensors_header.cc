@@ -55,7 +55,8 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override {
     if (place_ == Place::kMetadata) {
       header_.metadata[member_] = std::move(value);
-      return true;
+      return header_.metadata.size() <= kMaxSafetensorsMetadata ||
+             Fail(absl::StrCat("__metadata__ has more than ", kMaxSafetensorsMetadata, " entries"));
     }
     if (place_ != Place::kTensor || member_ != "dtype") return Unexpected("a string");
     const std::optional<SafetensorsDType> dtype = FindSafetensorsDType(value);
@@ -72,6 +73,10 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     } else if (place_ == Place::kTop) {
       place_ = Place::kTensor;
       members_.clear();
+      if (header_.tensors.size() == kMaxSafetensorsTensors) {
+        place_ = Place::kTop;
+        return Fail(absl::StrCat("there are more than ", kMaxSafetensorsTensors, " tensors"));
+      }
       header_.tensors.emplace_back().name = member_;
     } else {
       return Unexpected("an object");

@@ -17,6 +17,10 @@ namespace shale {
 // What implementations agree to accept at most, N.
 constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 constexpr int kMaxSafetensorsDimensions = 64;
+// Entries of __metadata__, which real files have a few of, and tensors. They take up to ten times as much memory as
+// text; a mixture of experts of 670B parameters with a tensor per expert has 90,000 tensors.
+constexpr int kMaxSafetensorsMetadata = 1 << 16;
+constexpr int kMaxSafetensorsTensors = 1 << 18;
 
 struct SafetensorsHeader {
   std::vector<SafetensorsTensor> tensors;  // In the order of the data.

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/framing.h"
-#include "engine/checkpoint/unknown_fields.h"
+#include "engine/checkpoint/wire_walk.h"
 #include "kernels/check.h"
 #include "proto/checkpoint.pb.h"
 
@@ -14,6 +14,7 @@ namespace {
 
 constexpr char kMagic[] = "SHALESHD";
 constexpr uint32_t kVersion = 1;
+constexpr WireLimit kLimits[] = {{"pieces", kMaxShardPieces, "pieces"}};
 
 int64_t PaddedBytes(int64_t message_bytes) {
   return (kFrameHeadBytes + message_bytes + kShardAlignment - 1) / kShardAlignment * kShardAlignment;
@@ -62,10 +63,10 @@ absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t fil
     return Refuse("is padded with something else than zeros");
   }
   proto::ShardHeader parsed;
-  if (!parsed.ParseFromArray(message.data(), static_cast<int>(message.size()))) return Refuse("is malformed");
-  if (HasUnknownFields(parsed)) {
-    return Refuse("has fields that this program does not know: it was written by a newer one");
+  if (const absl::Status status = CheckWire(*parsed.descriptor(), message, kLimits); !status.ok()) {
+    return Refuse(status.message());
   }
+  if (!parsed.ParseFromArray(message.data(), static_cast<int>(message.size()))) return Refuse("is malformed");
   ShardHeader header;
   header.rank = parsed.rank();
   int64_t end = padded;

@@ -20,6 +20,9 @@ namespace shale {
 
 inline constexpr int64_t kShardAlignment = 4096;
 inline constexpr int64_t kMaxShardHeaderBytes = int64_t{64} << 20;
+// A rank owns one run of each parameter, in at most four parts: this many take at most 28 MB in the file. Parsed they
+// take some 200 bytes each, which is what bounds the memory that a hostile file can take.
+inline constexpr int64_t kMaxShardPieces = 4 * kMaxSavedParameters;
 
 struct ShardPiece {
   int32_t parameter = 0;  // Index into Manifest::parameters.
@@ -48,9 +51,9 @@ std::string SerializeShardHeader(ShardHeader& header);
 absl::StatusOr<int64_t> ShardHeadBytes(absl::string_view bytes);
 
 // Any bytes are fine as input; `head` may be followed by more. InvalidArgument (without a path) for what is no such
-// head, is damaged, or does not fit a file of `file_bytes`: a range that is empty or cannot be counted, an element that
-// does not lie at a multiple of its size, pieces that do not end where the file does. Unimplemented for another
-// version.
+// head, is damaged, has more than kMaxShardPieces, or does not fit a file of `file_bytes`: a range that is empty or
+// cannot be counted, an element that does not lie at a multiple of its size, pieces that do not end where the file does.
+// Unimplemented for another version.
 absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t file_bytes);
 
 }  // namespace shale

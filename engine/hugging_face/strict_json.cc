@@ -29,7 +29,7 @@ class Checker : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t, const string_t&) override { return Value(); }
   bool string(string_t&) override { return Value(); }
   bool binary(binary_t&) override { return Value(); }
-  bool start_object(std::size_t) override { return Open(); }
+  bool start_object(std::size_t) override { return Count() && Open(); }
   bool start_array(std::size_t) override { return Value() && Open(); }
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
@@ -45,7 +45,8 @@ class Checker : public nlohmann::json_sax<Json> {
     error_ = std::move(what);
     return false;
   }
-  bool Value() { return !names_.empty() || Fail("it is not an object between { and }"); }
+  bool Count() { return ++values_ <= kMaxJsonValues || Fail(absl::StrCat("it has more than ", kMaxJsonValues, " values")); }
+  bool Value() { return (!names_.empty() || Fail("it is not an object between { and }")) && Count(); }
   bool Open() {
     names_.emplace_back();
     return names_.size() <= kMaxJsonDepth || Fail(absl::StrCat("it nests deeper than ", kMaxJsonDepth, " levels"));
@@ -56,6 +57,7 @@ class Checker : public nlohmann::json_sax<Json> {
   }
 
   std::vector<absl::flat_hash_set<std::string>> names_;  // Of each open object, outermost first; arrays have none.
+  int values_ = 0;
   std::string error_;
 };
 

@@ -13,9 +13,12 @@ namespace shale {
 using Json = nlohmann::json;
 
 constexpr int kMaxJsonDepth = 16;
+// Values, objects and lists included. Each may take two bytes in the file, and takes up to some 200 in memory. An index
+// has one for each tensor: a mixture of experts of 670B parameters with a tensor per expert has 90,000.
+constexpr int kMaxJsonValues = 1 << 20;
 
 // Any bytes are fine as input. InvalidArgument, with the byte, for what is no JSON, is no object at the top, nests
-// deeper than kMaxJsonDepth, or gives one name twice in one object (most parsers silently keep one of the two). The
+// deeper than kMaxJsonDepth, has more than kMaxJsonValues, or gives one name twice in one object (most parsers silently keep one of the two). The
 // bounds are checked before anything is built.
 absl::StatusOr<Json> ParseStrictJson(absl::string_view text);
 

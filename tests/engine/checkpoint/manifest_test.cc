@@ -125,6 +125,64 @@ TEST(ManifestTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
   }
 }
 
+// `count` times field `tag` with nothing in it, behind a right checksum.
+std::string Bomb(char tag, int count) {
+  std::string message;
+  for (int i = 0; i < count; ++i) message.append({tag, '\0'});
+  return Frame("SHALEMAN", 1, message);
+}
+
+// 100 MiB of empty submessages took 6 GB, and aborted where there was less.
+TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
+  EXPECT_THAT(Refusal(Bomb(0x52, kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
+  EXPECT_THAT(Refusal(Bomb(0x5a, kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
+  EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // Its data, twice.
+  EXPECT_THAT(Refusal(Bomb(0x62, 1 << 20)), HasSubstr("written by a newer one"));
+  for (const std::string& shape : {"\x12\x42" + std::string(66, 1), std::string("\x12\x01\x01\x12\x42") +
+                                   std::string(66, 1)}) {  // In one piece, and in two.
+    const std::string parameter = absl::StrCat("\x52", std::string(1, static_cast<char>(shape.size())), shape);
+    EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, parameter)), HasSubstr("more than 64 dimensions in one parameter"));
+  }
+  std::string unpacked;
+  for (int i = 0; i < 60; ++i) unpacked.append("\x10\x01", 2);
+  unpacked += "\x12\x05\x01\x01\x01\x01\x01";
+  EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, absl::StrCat("\x52", "\x7f", unpacked))),
+              HasSubstr("more than 64 dimensions in one parameter"));
+}
+
+TEST(ManifestTest, WhatNoWriterWritesIsMalformed) {
+  for (const std::string& message :
+       {std::string("\x00\x00", 2), std::string("\x0b\x0c"), std::string("\x09\x01\x02\x03\x04\x05\x06\x07\x08"),
+        std::string("\x52\x05\x0a"), std::string("\x52"), std::string("\x0a\x01\x01"),
+        std::string("\x88\x80\x80\x80\x80\x00\x01", 7), std::string("\x88\x80\x80\x80\x10\x01"),
+        std::string("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), std::string("\x52\xff\xff\xff\xff\x0f"),
+        std::string("\x08\x01\x08\x01")}) {
+    EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, message)), HasSubstr("malformed")) << message;
+  }
+}
+
+// 405B parameters on 16,384 ranks: nothing of a real job comes near the limits. Nor is the limit itself beyond them.
+TEST(ManifestTest, TheLargestJobsPass) {
+  Manifest m = Valid();
+  m.parameters.clear();
+  for (int i = 0; i < 1137; ++i) m.parameters.push_back({absl::StrCat("block", i / 9, ".weight", i % 9), {16384, 21760}});
+  m.ranks = 16384;
+  m.files.clear();
+  const int64_t bytes = int64_t{405'000'000'000} * 12 / m.ranks;
+  for (int i = 0; i < m.ranks; ++i) {
+    m.files.push_back({ShardFileName(i, m.ranks), bytes,
+                       std::vector<uint32_t>((bytes - 1) / kCheckpointChunkBytes + 1, 0xdeadbeef)});
+  }
+  const std::string serialized = SerializeManifest(m);
+  EXPECT_LT(serialized.size(), 6'000'000);
+  EXPECT_TRUE(ParseManifest(serialized).value() == m);
+
+  m = Valid();
+  for (int i = m.parameters.size(); i < kMaxSavedParameters; ++i) m.parameters.push_back({absl::StrCat("p", i), {3}});
+  const absl::Status status = ParseManifest(SerializeManifest(m)).status();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(ManifestTest, AJobThatIsNotTheOneOfTheDigestIsRefused) {
   EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.set_job("another"); }), HasSubstr("digest"));
   // Text that is no UTF-8, behind a right checksum.
@@ -183,7 +241,7 @@ TEST(ManifestTest, ShapesThatCannotBeCountedAreRefused) {
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[0].shape = shape; }),
                 HasSubstr("parameter w has a dimension of"));
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[0].shape.assign(65, 1); }), HasSubstr("65 dimensions"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[0].shape.assign(65, 1); }), HasSubstr("more than 64 dimensions"));
   Manifest m = Valid();
   m.parameters[0].shape.assign(64, 1);
   EXPECT_TRUE(ParseManifest(SerializeManifest(m)).ok());

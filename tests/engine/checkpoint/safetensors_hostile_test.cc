@@ -52,6 +52,18 @@ TEST(SafetensorsHeaderTest, SortsTensorsAsTheyLie) {
   EXPECT_EQ(header.tensors[2].name, "b");
 }
 
+// Ten bytes are enough for an entry, which takes ten times as many in memory.
+TEST(SafetensorsHeaderTest, RefusesMoreThanFilesHave) {
+  std::string json = R"({"__metadata__":{"":"")";
+  for (int i = 0; i < kMaxSafetensorsMetadata; ++i) absl::StrAppend(&json, ",\"", i, "\":\"\"");
+  EXPECT_THAT(Refusal(json + "}}", 0), HasSubstr("__metadata__ has more than 65536 entries"));
+  json = "{";
+  for (int i = 0; i < kMaxSafetensorsTensors; ++i) {
+    absl::StrAppend(&json, "\"", i, R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)");
+  }
+  EXPECT_THAT(Refusal(json + R"("more":{}})", 0), HasSubstr("there are more than 262144 tensors"));
+}
+
 TEST(SafetensorsHeaderTest, RefusesWhatIsNoObject) {
   for (const absl::string_view json :
        {"", " ", "[]", "1", "null", "\"x\"", " {}", "\n{}", "\xEF\xBB\xBF{}", "{}\n", "{", "}"}) {

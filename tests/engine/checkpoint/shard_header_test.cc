@@ -138,6 +138,26 @@ TEST(ShardHeaderTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
   EXPECT_THAT(RefusalOf([&](proto::ShardHeader& m) { add(m.mutable_pieces(1)); }), HasSubstr("written by a newer one"));
 }
 
+// Two bytes are enough for a piece of nothing; 64 MiB of them took gigabytes.
+TEST(ShardHeaderTest, MorePiecesThanARankHasAreRefusedBeforeTheyAreBuilt) {
+  std::string message;
+  for (int i = 0; i <= kMaxShardPieces; ++i) message.append("\x12\x00", 2);
+  std::string head = Frame("SHALESHD", 1, message);
+  head.resize((head.size() + kShardAlignment - 1) / kShardAlignment * kShardAlignment);
+  EXPECT_THAT(Refusal(head, head.size()), HasSubstr("its head has more than 1048576 pieces"));
+}
+
+TEST(ShardHeaderTest, AsManyPiecesAsFourPartsOfAllParametersPass) {
+  ShardHeader header;
+  for (int i = 0; i < kMaxShardPieces; ++i) {
+    const int64_t begin = int64_t{1} << 40;
+    header.pieces.push_back({i / 4, SavedPart::kValue, {begin, begin + 1}});
+  }
+  const std::string head = SerializeShardHeader(header);
+  EXPECT_LT(head.size(), size_t{28} << 20);
+  EXPECT_TRUE(ParseShardHeader(head, header.size_bytes).ok());
+}
+
 TEST(ShardHeaderTest, WhatIsNoHeadIsRefused) {
   EXPECT_THAT(Refusal("", 0), HasSubstr("it has 0 bytes"));
   EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, ""), kShardAlignment), HasSubstr("does not begin with \"SHALESHD\""));

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/hugging_face/strict_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -54,6 +55,15 @@ TEST(SafetensorsIndexTest, RefusesWhatIsNoIndex) {
   EXPECT_THAT(Refusal(absl::StrCat(R"({"metadata":)", std::string(50000, '['))), HasSubstr("nests deeper"));
   EXPECT_THAT(Refusal(std::string(kMaxSafetensorsIndexBytes + 1, ' ')), HasSubstr("at most"));
   EXPECT_THAT(Refusal("{\"weight_map\":{\"\xff\":\"a.safetensors\"}}"), HasSubstr("not JSON"));
+}
+
+// Two bytes are enough for a value that takes fifty in memory: 64 MiB of them took gigabytes.
+TEST(SafetensorsIndexTest, RefusesMoreValuesThanTensorsThereAre) {
+  for (const absl::string_view value : {"[],", "{},", "0,"}) {
+    std::string text = R"({"weight_map":{},"metadata":[)";
+    for (int i = 0; i < kMaxJsonValues; ++i) absl::StrAppend(&text, value);
+    EXPECT_THAT(Refusal(text + "0]}"), HasSubstr("it has more than 1048576 values"));
+  }
 }
 
 TEST(SafetensorsIndexTest, ManyTensorsTakeNoTimeSquared) {
