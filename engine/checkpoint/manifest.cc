@@ -22,6 +22,8 @@ namespace {
 constexpr char kMagic[] = "SHALEMAN";
 constexpr uint32_t kVersion = 1;
 constexpr int kMaxDimensions = 64;
+// Of steps, tokens and samples: no run gets there, and whoever goes on from there may add without overflow.
+constexpr int64_t kMaxCount = int64_t{1} << 60;
 
 // A parsed parameter or file takes up to about 250 bytes beside its name, whatever it takes in the file, and a dimension
 // 16: less than 0.7 GB in all, however small the file. The checksums and the texts take what they take in the file, a few
@@ -79,6 +81,11 @@ absl::Status Check(const Manifest& m) {
   if (m.step < 0 || m.tokens < 0 || m.samples < 0 || m.update_count < 0 || m.update_count > m.step) {
     return Refuse("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ", m.update_count,
                   " do not go together");
+  }
+  for (const auto& [what, count] : {std::pair<const char*, int64_t>{"step", m.step}, {"number of tokens", m.tokens},
+                                    {"number of samples", m.samples}, {"samples per epoch", m.data.samples_per_epoch},
+                                    {"sequence length", m.data.sequence_length}}) {
+    if (count > kMaxCount) return Refuse("its ", what, ", ", count, ", is above 2^60: no run gets there");
   }
   if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
     return Refuse("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");

@@ -206,6 +206,22 @@ TEST(ManifestTest, CountsThatCannotBeAreRefused) {
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));
 }
 
+// A position near the end of the numbers passed, and the first steps after it ended the program in an overflow.
+TEST(ManifestTest, CountsThatNoRunReachesAreRefused) {
+  constexpr int64_t kMaxCount = int64_t{1} << 60;
+  Manifest m = Valid();
+  m.step = m.tokens = m.samples = m.update_count = kMaxCount;
+  EXPECT_TRUE(ParseManifest(SerializeManifest(m)).ok());
+  for (int64_t bad : {kMaxCount + 1, kMax}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr(absl::StrCat("its step, ", bad)));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = m.update_count = bad; }), HasSubstr("no run gets there"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("its number of tokens"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("its number of samples"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.samples_per_epoch = bad; }), HasSubstr("its samples per epoch"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.sequence_length = bad; }), HasSubstr("its sequence length"));
+  }
+}
+
 TEST(ManifestTest, RanksWithoutFilesAreRefused) {
   for (int64_t ranks : {int64_t{0}, int64_t{-1}, int64_t{1}, int64_t{3}, kMax}) {
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.ranks = ranks; }),
