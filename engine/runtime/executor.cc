@@ -51,6 +51,11 @@ void RankRuntime::Abort(const absl::Status& reason) {
   if (reduce_ != nullptr) reduce_->Abort(reason);
 }
 
+void RankRuntime::Stop(const absl::Status& reason) {
+  Abort(reason);
+  for (const auto& stream : streams_) stream->Synchronize().IgnoreError();  // The reason is the error.
+}
+
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& program, const MemoryPlan& plan,
                                                            RankRuntime& runtime, const ExecutorOptions& options) {
   if (plan.peak_bytes > runtime.arena().size_bytes()) {

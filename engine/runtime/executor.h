@@ -36,6 +36,8 @@ class RankRuntime {
   int64_t measured_peak_bytes() const { return meter_->peak_bytes(); }
   // Unblocks this rank and its peers after a failure. Any thread.
   void Abort(const absl::Status& reason);
+  // Abort, and waits until nothing is left on the streams: what was enqueued may refer to what its owner drops now.
+  void Stop(const absl::Status& reason);
 
  private:
   RankRuntime(Device& device, Ops& ops, Communicator* gather, Communicator* reduce, int rank)

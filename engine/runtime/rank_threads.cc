@@ -1,9 +1,27 @@
 #include "engine/runtime/rank_threads.h"
 
+#include <system_error>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+
 namespace shale {
 
-RankThreads::RankThreads(int ranks) : results_(ranks) {
-  for (int rank = 0; rank < ranks; ++rank) threads_.emplace_back([this, rank] { Loop(rank); });
+absl::StatusOr<std::unique_ptr<RankThreads>> RankThreads::Create(int ranks) {
+  auto result = absl::WrapUnique(new RankThreads(ranks));
+  RankThreads& self = *result;
+  self.threads_.reserve(ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    try {
+      self.threads_.emplace_back([&self, rank] { self.Loop(rank); });
+    } catch (const std::system_error& e) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot start a thread for rank ", rank, " of ", ranks, ": ", e.what(),
+                       "; raise the limit on threads (ulimit -u) or run fewer ranks in one process"));
+    }
+  }
+  return result;
 }
 
 RankThreads::~RankThreads() {

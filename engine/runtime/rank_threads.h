@@ -2,26 +2,31 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace shale {
 
 class RankThreads {
  public:
-  explicit RankThreads(int ranks);
+  // ResourceExhausted if the system gives no thread.
+  static absl::StatusOr<std::unique_ptr<RankThreads>> Create(int ranks);
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
 
   // Calls work(rank) in every rank's thread and waits for all. Returns the error that came first by cause: one that is
-  // not Aborted before one that is (those only repeat a peer's), then by rank. One caller at a time.
+  // not Aborted before one that is (those only repeat a peer's), then by rank. One caller at a time. `work` does not throw.
   absl::Status Run(const std::function<absl::Status(int)>& work);
 
  private:
+  explicit RankThreads(int ranks) : results_(ranks) {}
   void Loop(int rank);
 
   std::mutex mutex_;

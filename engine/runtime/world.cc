@@ -1,7 +1,9 @@
 #include "engine/runtime/world.h"
 
 #include <algorithm>
+#include <new>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/reference/reference_ops.h"
@@ -36,8 +38,21 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options
                            RankRuntime::Create(*world->device_, *world->ops_[rank], gather, reduce, rank, arena_bytes));
     world->ranks_.push_back(std::move(runtime));
   }
-  world->threads_ = std::make_unique<RankThreads>(options.ranks);
+  SHALE_ASSIGN_OR_RETURN(world->threads_, RankThreads::Create(options.ranks));
   return world;
+}
+
+absl::Status World::ForEachRank(const std::function<absl::Status(int)>& work) {
+  return threads_->Run([&](int rank) {
+    try {
+      return work(rank);
+    } catch (const std::bad_alloc&) {
+      absl::Status status = absl::ResourceExhaustedError(
+          absl::StrCat("rank ", rank, " cannot allocate memory; free some on this machine, or run fewer ranks on it"));
+      ranks_[rank]->Stop(status);
+      return status;
+    }
+  });
 }
 
 std::vector<RankRuntime*> World::ranks() {

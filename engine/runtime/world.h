@@ -28,7 +28,7 @@ std::unique_ptr<Ops> CreateOps(OpsKind kind, int threads);
 
 class World {
  public:
-  // Allocates one arena of `arena_bytes` per rank.
+  // Allocates one arena of `arena_bytes` per rank. ResourceExhausted if there is not the memory, or the threads.
   static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options, int64_t arena_bytes);
 
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -38,8 +38,9 @@ class World {
   int64_t measured_peak_bytes() const;
 
   // Runs work(rank) on every rank's launching thread, and waits. The first failure (in rank order, a peer's abort last)
-  // is returned.
-  absl::Status ForEachRank(const std::function<absl::Status(int)>& work) { return threads_->Run(work); }
+  // is returned. `work` may throw std::bad_alloc, and nothing else: ResourceExhausted; the peers are unblocked then, and
+  // only destruction may follow.
+  absl::Status ForEachRank(const std::function<absl::Status(int)>& work);
 
  private:
   World() = default;

@@ -1,0 +1,73 @@
+// What the machine refuses to a world is an error that says so, never the end of the program.
+#include "engine/runtime/world.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <fstream>
+#include <new>
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/runtime/rank_threads.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(RankThreadsTest, EveryRankWorksInEveryRoundAndCausesComeBeforeEchoes) {
+  const auto threads = RankThreads::Create(3);
+  ASSERT_TRUE(threads.ok()) << threads.status();
+  std::atomic<int> ranks = 0;
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_TRUE((*threads)->Run([&](int rank) { return ranks += rank, absl::OkStatus(); }).ok());
+  }
+  EXPECT_EQ(ranks, 9);
+  const absl::Status status = (*threads)->Run(
+      [](int rank) { return rank == 2 ? absl::DataLossError("cause") : absl::AbortedError("echo"); });
+  EXPECT_EQ(status, absl::DataLossError("cause"));
+}
+
+// Sanitizers map memory of their own whenever they like.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// As std::thread throws while its earlier siblings run, the program used to end.
+TEST(RankThreadsTest, ThreadsThatTheSystemRefusesAreAnError) {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  ASSERT_GT(pages, 0);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit now = before;
+  now.rlim_cur = pages * sysconf(_SC_PAGESIZE) + (rlim_t{256} << 20);  // Some stacks fit.
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &now), 0);
+  const absl::Status status = RankThreads::Create(5000).status();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot start a thread for rank "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(" of 5000: "));
+}
+#endif
+
+// Peers wait in a collective for a rank that has no memory for its part.
+TEST(WorldTest, ARankWithoutMemoryIsAnErrorAndFreesItsPeers) {
+  const auto world = World::Create({.ranks = 3}, 4096);
+  ASSERT_TRUE(world.ok()) << world.status();
+  const absl::Status status = (*world)->ForEachRank([&](int rank) -> absl::Status {
+    if (rank == 1) throw std::bad_alloc();
+    RankRuntime& runtime = (*world)->rank(rank);
+    const Tensor data = Tensor::Contiguous(DType::kFloat32, {16}, runtime.arena().base());
+    Stream& stream = runtime.stream(StreamId::kReduce);
+    const absl::Status enqueued = runtime.communicator(StreamId::kReduce)->AllReduceSum(data, stream);
+    return enqueued.ok() ? stream.Synchronize() : enqueued;
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot allocate memory"));
+}
+
+}  // namespace
+}  // namespace shale::testing
