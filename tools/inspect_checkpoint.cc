@@ -138,7 +138,7 @@ absl::Status ShowParameters(const CheckpointReader& checkpoint) {
 
 // Returns whether it is whole.
 absl::StatusOr<bool> Verify(const std::string& folder) {
-  const StagingBuffer staging(kReadStagingBytes);
+  SHALE_ASSIGN_OR_RETURN(const StagingBuffer staging, StagingBuffer::Create(kReadStagingBytes));
   const auto start = std::chrono::steady_clock::now();
   SHALE_ASSIGN_OR_RETURN(const Verified verified,
                          VerifyCheckpoint(folder, staging.span(), [](const std::string& damage) {

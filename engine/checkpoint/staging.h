@@ -5,6 +5,9 @@
 #include <memory>
 #include <new>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/io/file_system.h"
@@ -14,8 +17,16 @@ namespace shale {
 // Uninitialised bytes, aligned for direct writes. Pages are taken only as they are used.
 class StagingBuffer {
  public:
+  // ResourceExhausted if there is not the memory.
+  static absl::StatusOr<StagingBuffer> Create(int64_t bytes) {
+    auto* data = static_cast<char*>(::operator new(bytes, std::align_val_t(kDirectAlignment), std::nothrow));
+    if (data != nullptr) return StagingBuffer(bytes, data);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot allocate ", bytes, " bytes to read or write checkpoints through"));
+  }
+  // Throws std::bad_alloc.
   explicit StagingBuffer(int64_t bytes)
-      : bytes_(bytes), data_(static_cast<char*>(::operator new(bytes, std::align_val_t(kDirectAlignment)))) {}
+      : StagingBuffer(bytes, static_cast<char*>(::operator new(bytes, std::align_val_t(kDirectAlignment)))) {}
 
   absl::Span<char> span() const { return absl::MakeSpan(data_.get(), bytes_); }
 
@@ -23,6 +34,8 @@ class StagingBuffer {
   struct Delete {
     void operator()(char* data) const { ::operator delete(data, std::align_val_t(kDirectAlignment)); }
   };
+  StagingBuffer(int64_t bytes, char* data) : bytes_(bytes), data_(data) {}
+
   int64_t bytes_;
   std::unique_ptr<char, Delete> data_;
 };
