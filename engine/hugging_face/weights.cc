@@ -16,7 +16,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kStagingFloats = int64_t{1} << 19;  // 2 MiB; comparing takes two.
+constexpr int64_t kStagingFloats = kHfReadStagingBytes / sizeof(float);
 
 std::string ShapeText(absl::Span<const int64_t> shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 

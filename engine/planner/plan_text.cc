@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/checkpoint/staging.h"
+#include "engine/hugging_face/weights.h"
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
 #include "engine/planner/text.h"
@@ -79,7 +80,10 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
                       FormatBytes(bytes), " a rank",
                       plan.snapshot ? ", from a copy in the arena while training goes on" : ", while training waits",
                       "; outside the arena ", FormatBytes(kWriteStagingBytes), " to write one, ",
-                      FormatBytes(kReadStagingBytes), " a rank to read one");
+                      FormatBytes(kReadStagingBytes), " a rank to read one",
+                      job.hf_folder.empty() ? ""
+                                            : absl::StrCat(", ", FormatBytes(kReadStagingBytes + kHfReadStagingBytes),
+                                                           " a rank to read model.hf_folder"));
 }
 
 std::string DescribeCommunication(const CommunicationSummary& c, int64_t ranks) {

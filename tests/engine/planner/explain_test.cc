@@ -148,6 +148,16 @@ TEST(PlanText, NamesWhatWasDecided) {
   }
 }
 
+// Reading the folder takes a second staging, of which the plan said nothing.
+TEST(PlanText, SaysWhatReadingAFolderTakes) {
+  Job job = SmallDecoderJob(false);
+  EXPECT_FALSE(absl::StrContains(Flat(PlanText(job, Plan(job))), "hf_folder"));
+  job.hf_folder = "/nowhere";
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))),
+                                "4.0 MiB a rank to read one, 6.0 MiB a rank to read model.hf_folder"))
+      << PlanText(job, Plan(job));
+}
+
 TEST(PlanText, CountsMaskedSequences) {
   Job job = SmallDecoderJob(false);
   job.batch.global_batch = 33;
