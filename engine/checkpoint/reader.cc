@@ -17,11 +17,6 @@ absl::Status At(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-ElementRange Intersect(ElementRange a, ElementRange b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
 }  // namespace
 
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {

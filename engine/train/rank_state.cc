@@ -9,11 +9,6 @@
 namespace shale {
 namespace {
 
-ElementRange Intersect(ElementRange a, ElementRange b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
 const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
   switch (part) {
     case SavedPart::kValue: return tensors.value;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/element_range.h"
 
 namespace shale {
 namespace {
@@ -23,6 +24,17 @@ std::vector<int64_t> Places(const Tensor& t) {
     places.push_back(at);
   }
   return places;
+}
+
+TEST(ElementRangeTest, AnIntersectionIsWhatBothHave) {
+  using Range = ElementRange;
+  EXPECT_EQ(Intersect({2, 7}, {4, 9}), (Range{4, 7}));
+  EXPECT_EQ(Intersect({4, 9}, {2, 7}), (Range{4, 7}));
+  EXPECT_EQ(Intersect({0, 9}, {3, 5}), (Range{3, 5}));
+  // Nothing, but never less than nothing.
+  EXPECT_EQ(Intersect({0, 3}, {3, 5}), (Range{3, 3}));
+  EXPECT_EQ(Intersect({0, 3}, {5, 8}), (Range{5, 5}));
+  EXPECT_EQ(Intersect({5, 8}, {0, 3}), (Range{5, 5}));
 }
 
 TEST(Tensor, AnAbsentOneHasNoElements) {
