@@ -30,6 +30,8 @@ constexpr char kOps[] = "runtime.ops=REFERENCE";
 constexpr char kOps[] = "runtime.ops=FAST";
 #endif
 
+constexpr char kGpt2[] = "decoder { family: GPT2 width: 24 layers: 2 heads: 2 hidden: 40 }";
+
 class ResumeTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -43,25 +45,26 @@ class ResumeTest : public ::testing::Test {
   std::string Path(absl::string_view name) const { return JoinPath(root_, name); }
 
   // Awkward on purpose: three ranks, a global batch that nothing divides, a parameter that two units use.
-  Job MakeJob(const std::vector<std::string>& overrides) const {
+  Job MakeJob(const std::vector<std::string>& overrides, absl::string_view model = kGpt2,
+              absl::string_view length = "steps: 6") const {
     std::vector<std::string> all = {kOps};
     all.insert(all.end(), overrides.begin(), overrides.end());
     absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
-model { decoder { family: GPT2 width: 24 layers: 2 heads: 2 hidden: 40 } }
 batch { global_batch: 7 micro_batch: 1 sequence_length: 10 }
 sharding { ranks: 3 }
 optimizer { learning_rate: 1e-2 }
-schedule { steps: 6 warmup_steps: 2 }
 checkpoint { every_steps: 3 keep_last: 9 }
 runtime { threads_per_rank: 1 }
-data { path: ")", Path("text"), "\" }\n"), "job.textproto", all);
+model { )", model, " } schedule { warmup_steps: 2 ", length, " } data { path: \"", Path("text"), "\" }\n"),
+                                           "job.textproto", all);
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : Job();
   }
 
   struct Run {
     absl::Status status;
-    std::map<int64_t, double> losses;  // By step.
+    std::map<int64_t, double> losses;       // By step.
+    std::map<int64_t, double> evaluations;  // By the step that they followed.
     int64_t tokens = 0;                // After the last step.
     Resumed resumed;
   };
@@ -74,12 +77,18 @@ data { path: ")", Path("text"), "\" }\n"), "job.textproto", all);
       return run;
     }
     run.resumed = (*trainer)->resumed();
-    run.status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
-      run.losses[report.step] = report.loss;
-      run.tokens = report.tokens;
-      if (report.step == last_step) (*trainer)->RequestStop();
-      return absl::OkStatus();
-    }});
+    run.status = (*trainer)->Run({.on_step =
+                                      [&](const StepReport& report) {
+                                        run.losses[report.step] = report.loss;
+                                        run.tokens = report.tokens;
+                                        if (report.step == last_step) (*trainer)->RequestStop();
+                                        return absl::OkStatus();
+                                      },
+                                  .on_evaluation =
+                                      [&](const EvaluationReport& report) {
+                                        run.evaluations[report.step] = report.loss;
+                                        return absl::OkStatus();
+                                      }});
     return run;
   }
   ResumeOptions From(const std::string& folder, int64_t step) const {
@@ -126,6 +135,28 @@ data { path: ")", Path("text"), "\" }\n"), "job.textproto", all);
     }
   }
 
+  // For jobs of six steps.
+  void ExpectThatStoppingChangesNoBit(const Job& job) {
+    const Run straight = Train(job, "straight");
+    ASSERT_TRUE(straight.status.ok()) << straight.status;
+    ASSERT_EQ(straight.losses.size(), 6);
+    // The checkpoint of step 3 was written while step 4 ran; what step 4 made of the state is lost again.
+    ASSERT_TRUE(Train(job, "stopped", {}, 4).status.ok());
+    const Run resumed = Train(job, "resumed", From("stopped", 3));
+    ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+    EXPECT_EQ(resumed.resumed.manifest.step, 3);
+    ASSERT_EQ(resumed.losses.size(), 3);
+    for (const auto& [step, loss] : resumed.losses) EXPECT_EQ(loss, straight.losses.at(step)) << "step " << step;
+    for (const auto& [step, loss] : resumed.evaluations) {
+      EXPECT_EQ(loss, straight.evaluations.at(step)) << "after step " << step;
+    }
+    EXPECT_EQ(resumed.evaluations.empty(), straight.evaluations.empty());
+    EXPECT_EQ(resumed.tokens, straight.tokens);
+    // Weights, masters, moments, counters: the checkpoints of the last step are the same files.
+    ExpectSameBytes(Checkpoint("straight", 6), Checkpoint("resumed", 6));
+    ExpectSameBytes(Checkpoint("straight", 3), Checkpoint("stopped", 3));
+  }
+
   std::string root_;
 };
 
@@ -152,22 +183,7 @@ class SameBits : public ResumeTest, public ::testing::WithParamInterface<std::tu
   }
 };
 
-TEST_P(SameBits, StoppingAndGoingOnChangesNone) {
-  const Job job = MakeJob(Overrides());
-  const Run straight = Train(job, "straight");
-  ASSERT_TRUE(straight.status.ok()) << straight.status;
-  // The checkpoint of step 3 was written while step 4 ran; what step 4 made of the state is lost again.
-  ASSERT_TRUE(Train(job, "stopped", {}, 4).status.ok());
-  const Run resumed = Train(job, "resumed", From("stopped", 3));
-  ASSERT_TRUE(resumed.status.ok()) << resumed.status;
-  EXPECT_EQ(resumed.resumed.manifest.step, 3);
-  ASSERT_EQ(resumed.losses.size(), 3);
-  for (const auto& [step, loss] : resumed.losses) EXPECT_EQ(loss, straight.losses.at(step)) << "step " << step;
-  EXPECT_EQ(resumed.tokens, straight.tokens);
-  // Weights, masters, moments, counters: the checkpoints of the last step are the same files.
-  ExpectSameBytes(Checkpoint("straight", 6), Checkpoint("resumed", 6));
-  ExpectSameBytes(Checkpoint("straight", 3), Checkpoint("stopped", 3));
-}
+TEST_P(SameBits, StoppingAndGoingOnChangesNone) { ExpectThatStoppingChangesNoBit(MakeJob(Overrides())); }
 
 std::string NameOf(const std::tuple<int, int, bool>& parameter) {
   const auto [sharding, precision, asynchronous] = parameter;
@@ -181,6 +197,50 @@ INSTANTIATE_TEST_SUITE_P(Jobs, SameBits,
                                             ::testing::Range(0, static_cast<int>(std::size(kPrecisions))),
                                             ::testing::Bool()),
                          [](const auto& test) { return NameOf(test.param); });
+
+// Jobs that differ from those above in something else than their sharding.
+struct Variation {
+  const char* name;
+  const char* model;
+  std::vector<std::string> overrides;
+  const char* length = "steps: 6";
+};
+
+class SameBitsToo : public ResumeTest, public ::testing::WithParamInterface<Variation> {};
+
+TEST_P(SameBitsToo, StoppingAndGoingOnChangesNone) {
+  ExpectThatStoppingChangesNoBit(MakeJob(GetParam().overrides, GetParam().model, GetParam().length));
+}
+
+std::vector<Variation> Variations() {
+  // Another head than the embedding; four heads share two keys and values.
+  static constexpr char kLlama[] = "decoder { family: LLAMA width: 24 layers: 2 heads: 4 kv_heads: 2 hidden: 40 }";
+  static constexpr char kMlp[] = "mlp { embedding: 5 hidden: 13 layers: 2 }";
+  const std::string bf16 = "precision.compute=BF16", split = "precision.master=SPLIT", fp32 = "precision.compute=FP32",
+                    layered = "sharding.schedule=LAYERED", block = "memory.retention=BLOCK",
+                    gradients = "sharding.strategy=GRADIENTS";
+  // The last evaluation follows the last step, in both.
+  const std::string held_out = "data.evaluation_fraction=0.25", evaluate = "telemetry.evaluate_every=2";
+  // The text has 175 samples: two and a half times are five batches of 85 and one of 13, and the checkpoint after the
+  // third lies in the second pass.
+  const std::string batch = "batch.global_batch=85";
+  static constexpr char kEpochs[] = "epochs: 2.5";
+  return {{"Llama", kLlama, {fp32}},
+          {"LlamaSplit", kLlama, {bf16, split}},
+          {"LlamaLayered", kLlama, {bf16, layered}},
+          {"LlamaReplicated", kLlama, {bf16, split, gradients}},
+          {"Mlp", kMlp, {fp32}},
+          {"MlpSplit", kMlp, {bf16, split, gradients}},
+          {"Block", kGpt2, {bf16, block}},
+          {"BlockLayered", kLlama, {bf16, split, block, layered}},
+          {"Evaluation", kGpt2, {bf16, held_out, evaluate}},
+          {"EvaluationSplit", kLlama, {bf16, split, held_out, evaluate, gradients}},
+          {"Epochs", kGpt2, {fp32, batch}, kEpochs},
+          {"EpochsSplit", kLlama, {bf16, split, batch, "batch.micro_batch=3"}, kEpochs}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Variations, SameBitsToo, ::testing::ValuesIn(Variations()),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 // A job that goes on as another one: what it was saved by, and what it is restored by.
 struct Change {
