@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""tools/bench_train: see --help, and options.py for how it measures."""
+
+import datetime
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from bench import contestants, options, place, process, table, workloads  # noqa: E402
+from bench.results import Disagreement, Results, write_line  # noqa: E402
+
+_RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def plan_of(chosen):
+    """(workload, contestant name) for a round, in order."""
+    return [(workloads.Workload(workload, precision), name)
+            for workload in chosen.workloads for precision in chosen.precisions for name in chosen.contestants
+            if workload == workloads.FIRST or not contestants.ALL[name].first_only]
+
+
+def measure(chosen, here, results, log):
+    """Runs all rounds; every record and note also goes to the open file `log`."""
+    def note(text):
+        results.notes.append(text)
+        write_line(log, {"note": text})
+        say(text)
+
+    turns = plan_of(chosen)
+    for number in range(1, chosen.rounds + 1):
+        busy = process.other_cores_now()
+        load = " ".join(f"{value:.2f}" for value in os.getloadavg())
+        note(f"round {number}: load average {load}, {busy:.2f} cores busy before it")
+        if table.is_busy(busy):
+            note(f"WARNING: the machine is busy, round {number} measures that too")
+        for workload, name in turns:
+            record = {"workload": workload.name, "precision": workload.precision, "contestant": name, "round": number}
+            steps = chosen.steps or workload.steps
+            try:
+                record.update(contestants.ALL[name].run(workload, here, steps, chosen.warmup))
+            except (process.Failed, OSError, ValueError, KeyError) as error:
+                record["failed"] = str(error) or repr(error)
+            write_line(log, record)
+            results.add(record)
+            say(_line(record))
+
+
+def _line(record):
+    head = f"round {record['round']}  {record['workload']} {record['precision']} {record['contestant']}:"
+    if "failed" in record:
+        return f"{head} FAILED: {record['failed']}"
+    single = Results()
+    single.add(record)
+    key = record["workload"], record["precision"], record["contestant"]
+    text = f"{head} {single.median(*key):.4f} s a step"
+    if "peak_rss_bytes" in record:
+        text += f", peak RSS {record['peak_rss_bytes'] / 2**30:.2f} GiB, first loss {record['first_loss']:.3f}"
+    return text + (f"  ({record['other_cores']:.2f} other cores busy)" if table.is_busy(record["other_cores"]) else "")
+
+
+def keep(text, name):
+    os.makedirs(_RESULTS, exist_ok=True)
+    path = os.path.join(_RESULTS, f"{datetime.date.today().isoformat()}-{name}.md")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    say(f"kept in {os.path.relpath(path)}")
+
+
+def run(chosen):
+    results = Results()
+    if chosen.render:
+        for path in chosen.render:
+            results.read(path)
+    else:
+        wanted = [contestants.ALL[name] for _, name in plan_of(chosen)]
+        if not wanted:
+            raise place.Missing(f"nothing to measure: of the contestants named, all are for {workloads.FIRST} only")
+        with_torch = any(isinstance(contestant, contestants.Torch) for contestant in wanted)
+        here = place.Place(chosen.threads, binaries=os.path.abspath(chosen.bin) if chosen.bin else "",
+                           venv=os.path.abspath(chosen.venv) if chosen.venv else "")
+        here.prepare(shale=not all(isinstance(contestant, contestants.Torch) for contestant in wanted), torch=with_torch)
+        results.info = here.describe()
+        path = here.path(datetime.datetime.now().strftime("runs-%Y%m%d-%H%M%S.jsonl"))
+        with open(path, "w", encoding="utf-8") as log:
+            write_line(log, {"info": results.info})
+            try:
+                measure(chosen, here, results, log)
+            except KeyboardInterrupt:
+                results.notes.append("ended before the last round was done")
+                say("interrupted; what was measured so far:")
+        say(f"measurements: {os.path.relpath(path)}\n")
+    text = table.markdown(results)
+    print(text, flush=True)
+    if chosen.keep:
+        keep(text, chosen.keep)
+    return 1 if results.failures() or table.odd_losses(results) else 0
+
+
+def main(arguments):
+    chosen = options.parse(arguments)
+    if chosen.list:
+        print(options.list_text())
+        return 0
+    try:
+        return run(chosen)
+    except (place.Missing, Disagreement, OSError, ValueError) as error:
+        say(f"bench_train: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""Runs the processes of a contestant and notes what the system knows of them: time, memory, who else was running."""
+
+import dataclasses
+import os
+import subprocess
+import threading
+import time
+
+
+class Failed(Exception):
+    """A process ended badly; the message says which and how."""
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Of one process."""
+    lines: list  # Of standard output: (seconds since the start, text).
+    seconds: float
+    peak_rss_bytes: int
+    cpu_seconds: float
+
+
+@dataclasses.dataclass
+class Group:
+    outcomes: list
+    other_cores: float  # Busy with something else while the group ran, on average.
+
+
+def busy_seconds():
+    """CPU time of the whole machine so far, time taken by its host included; 0 where nobody knows."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def other_cores_now(seconds=1.0):
+    """Cores that are busy while this process sleeps."""
+    before = busy_seconds()
+    time.sleep(seconds)
+    return (busy_seconds() - before) / seconds
+
+
+class _Process:
+    def __init__(self, command, environment, log):
+        self.command = command
+        self.log_path = log
+        self.lines = []
+        self.outcome = None
+        with open(log, "w", encoding="utf-8") as errors:
+            self.started = time.monotonic()
+            self.popen = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                          stderr=errors, text=True, errors="replace")
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        for line in self.popen.stdout:
+            self.lines.append((time.monotonic() - self.started, line.rstrip("\n")))
+
+    def poll(self):
+        """Whether it has ended."""
+        if self.outcome is None:
+            pid, status, usage = os.wait4(self.popen.pid, os.WNOHANG)
+            if pid != 0:
+                seconds = time.monotonic() - self.started
+                # So that nobody waits for it again.
+                self.popen.returncode = os.waitstatus_to_exitcode(status)
+                self.thread.join()
+                self.outcome = Outcome(self.lines, seconds, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+        return self.outcome is not None
+
+    def end(self):
+        if self.outcome is None and not self.poll():
+            self.popen.kill()
+            while not self.poll():
+                time.sleep(0.01)
+
+    def failure(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            said = file.read().strip().splitlines() or [text for _, text in self.lines]
+        return (f"{os.path.basename(self.command[0])} ended with {self.popen.returncode}: "
+                f"{' | '.join(said[-3:]) or 'it said nothing'} (see {self.log_path})")
+
+
+def run(commands, environment, log_folder, name, timeout_seconds=7200):
+    """Runs the commands beside each other until all have ended. Failed if one fails, or takes too long; then none is
+    left. Standard errors go to log_folder/name-I.log."""
+    os.makedirs(log_folder, exist_ok=True)
+    busy, started = busy_seconds(), time.monotonic()
+    processes = []
+    try:
+        for i, command in enumerate(commands):
+            processes.append(_Process(command, environment, os.path.join(log_folder, f"{name}-{i}.log")))
+        waiting = list(processes)
+        while waiting:
+            # Processes come and go in tenths of seconds and more: a look now and then takes nothing from them.
+            time.sleep(0.02)
+            for process in [p for p in waiting if p.poll()]:
+                waiting.remove(process)
+                if process.popen.returncode != 0:
+                    raise Failed(process.failure())
+            if time.monotonic() - started > timeout_seconds:
+                raise Failed(f"{name} had not ended after {timeout_seconds} s")
+    finally:
+        for process in processes:
+            process.end()
+    seconds = time.monotonic() - started
+    own = sum(p.outcome.cpu_seconds for p in processes)
+    return Group([p.outcome for p in processes], max(0.0, busy_seconds() - busy - own) / seconds)

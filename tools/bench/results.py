@@ -1,0 +1,66 @@
+"""What was measured: one record per process group, and medians over them."""
+
+import json
+import statistics
+
+
+class Disagreement(Exception):
+    """Two contestants did not train the same model."""
+
+
+class Results:
+    """Records are dicts: workload, precision, contestant, round, and a result (see contestants.py) or `failed`."""
+
+    def __init__(self):
+        self.info = {}
+        self.notes = []
+        self.records = []
+
+    def add(self, record):
+        """Disagreement if its model has another number of parameters than that of the others of its workload."""
+        for other in self.records:
+            if "parameters" in record and other["workload"] == record["workload"] and \
+                    other.get("parameters", record["parameters"]) != record["parameters"]:
+                raise Disagreement(f"{record['workload']}: {record['contestant']} has {record['parameters']:,} parameters, "
+                                   f"{other['contestant']} has {other['parameters']:,}")
+        self.records.append(record)
+
+    def read(self, path):
+        """Adds a file that `write_line` wrote. ValueError names what is wrong with it."""
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    row = json.loads(line)
+                    if "info" in row:
+                        self.info = {**row["info"], **self.info}
+                    elif "note" in row:
+                        self.notes.append(row["note"])
+                    else:
+                        _ = row["workload"], row["precision"], row["contestant"]
+                        self.add(row)
+                except (ValueError, KeyError, TypeError) as error:
+                    raise ValueError(f"{path}:{number}: no line of a measurement ({error})") from None
+
+    def of(self, workload, precision, contestant):
+        """Records of measurements that succeeded."""
+        wanted = {"workload": workload, "precision": precision, "contestant": contestant}
+        return [r for r in self.records if "seconds" in r and wanted.items() <= r.items()]
+
+    def values(self, workload, precision, contestant, key):
+        """One value per round; of a list its median."""
+        found = [r[key] for r in self.of(workload, precision, contestant) if key in r]
+        return [statistics.median(v) if isinstance(v, list) else v for v in found]
+
+    def median(self, workload, precision, contestant, key="seconds"):
+        """Over the rounds; None: not measured."""
+        values = self.values(workload, precision, contestant, key)
+        return statistics.median(values) if values else None
+
+    def failures(self):
+        return [f"{r['workload']} {r['precision']} {r['contestant']}: {r['failed']}" for r in self.records if "failed" in r]
+
+
+def write_line(file, row):
+    """What was measured is kept at once: a run of hours may be ended."""
+    file.write(json.dumps(row) + "\n")
+    file.flush()

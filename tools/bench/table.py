@@ -1,0 +1,115 @@
+"""The report: Markdown."""
+
+import math
+
+from bench import claims, contestants, workloads
+
+_BUSY_CORES = 0.1  # From here on others are in the way.
+
+
+def markdown(results):
+    parts = [_head(results)]
+    for workload in workloads.NAMES:
+        precisions = [p for p in workloads.PRECISIONS if any(results.of(workload, p, c) for c in contestants.ALL)]
+        if precisions:
+            parts += [f"## {workload}", _targets(results, workload, precisions), _medians(results, workload, precisions),
+                      _losses(results, workload, precisions)]
+    parts.append(_remarks(results))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def summary(results):
+    """(targets met, targets measured)."""
+    met = [claim.met(value, precision)
+           for workload in workloads.NAMES for claim in claims.of(workload) for precision in workloads.PRECISIONS
+           if (value := claim.value(results, workload, precision)) is not None]
+    return sum(met), len(met)
+
+
+def _head(results):
+    onednn = {r["onednn"] for r in results.records if "onednn" in r}
+    info = {**results.info, **({"oneDNN": ", ".join(sorted(onednn))} if onednn else {})}
+    met, measured = summary(results)
+    return "\n".join(["# Training steps on the CPU", "", *(f"- {name}: {text}" for name, text in info.items()), "",
+                      f"{met} of the {measured} targets measured are met."])
+
+
+def _table(header, rows):
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
+
+
+def _targets(results, workload, precisions):
+    rows = []
+    for claim in claims.of(workload):
+        row = [claim.label]
+        for precision in precisions:
+            value = claim.value(results, workload, precision)
+            sign = ">=" if claim.at_least else "<="
+            verdict = "not measured" if value is None else "met" if claim.met(value, precision) else "**not met**"
+            row += ["" if value is None else f"{value:.3f} {claim.unit}",
+                    f"{sign} {claim.targets[precision]:.3g} {claim.unit}", verdict]
+        rows.append(row)
+    header = ["shale"] + [text for precision in precisions for text in (precision, "target", "")]
+    return _table(header, rows)
+
+
+def _medians(results, workload, precisions):
+    rows = []
+    for precision in precisions:
+        for name in contestants.ALL:
+            seconds = results.values(workload, precision, name, "seconds")
+            if not seconds:
+                continue
+            median = results.median(workload, precision, name)
+            rss, start, planned, tokens, gflop, other = (
+                results.median(workload, precision, name, key)
+                for key in ("peak_rss_bytes", "start_seconds", "planned_bytes", "tokens_per_step", "gflop", "other_cores"))
+            speed = f"{tokens / median:,.0f} tokens/s" if tokens else f"{gflop / median:,.0f} GFLOP/s"
+            rows.append([f"{name} {precision}", f"{median:.4f}", f"{min(seconds):.4f} to {max(seconds):.4f}", speed,
+                         _gib(rss), _gib(planned), "" if start is None else f"{start:.2f}", f"{other:.2f}"])
+    return _table(["medians", "s a step", "by round", "speed", "peak RSS, GiB", "planned, GiB", "start, s", "other cores busy"],
+                  rows)
+
+
+def _gib(size_bytes):
+    return "" if size_bytes is None else f"{size_bytes / 2**30:.2f}"
+
+
+def _losses(results, workload, precisions):
+    parameters = next(r["parameters"] for r in results.records if r["workload"] == workload and "parameters" in r)
+    losses = [f"{name} {precision} {loss:.3f}" for precision in precisions for name in contestants.ALL
+              if (loss := results.median(workload, precision, name, "first_loss")) is not None]
+    expected = workloads.Workload(workload, precisions[0]).expected_first_loss()
+    lines = [f"{parameters:,} parameters on every side. First losses, ln(vocabulary) being {expected:.3f}: {', '.join(losses)}."]
+    return "\n".join(lines)
+
+
+def odd_losses(results):
+    """Contestants whose first loss is not that of an untrained model."""
+    odd = []
+    for record in results.records:
+        if "first_loss" in record:
+            expected = workloads.Workload(record["workload"], record["precision"]).expected_first_loss()
+            if not math.isfinite(record["first_loss"]) or abs(record["first_loss"] - expected) > 0.05 * expected:
+                odd.append(f"{record['workload']} {record['precision']} {record['contestant']}: first loss "
+                           f"{record['first_loss']:.3f}, expected about {expected:.3f}")
+    return odd
+
+
+def _remarks(results):
+    lines = list(results.notes)
+    disturbed = [r for r in results.records if r.get("other_cores", 0) > _BUSY_CORES]
+    if disturbed:
+        most = max(r["other_cores"] for r in disturbed)
+        lines.append(f"**The machine was busy**: in {len(disturbed)} of {len(results.records)} measurements something else "
+                     f"kept more than {_BUSY_CORES} cores busy, up to {most:.2f}. Measure again on an idle one.")
+    widened = sorted({r["precision"] for r in results.records if r.get("widened")})
+    if widened:
+        lines.append("This processor multiplies no bf16: those products ran in fp32.")
+    lines += [f"**Odd**: {text}" for text in odd_losses(results)]
+    lines += [f"**Failed**: {text}" for text in results.failures()]
+    return "\n".join(["## Remarks", "", *(f"- {line}" for line in lines)]) if lines else ""
+
+
+def is_busy(other_cores):
+    return other_cores > _BUSY_CORES

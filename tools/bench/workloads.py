@@ -1,0 +1,76 @@
+"""What is trained: the jobs of tools/bench/jobs, which both sides read, and the tokens that both train on."""
+
+import array
+import copy
+import math
+import os
+import random
+
+from bench import textproto
+
+JOBS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs")
+
+# Steps that are timed unless the command line says otherwise: about a quarter of a minute each, at first guess.
+_STEPS = {"llama34m": 15, "gpt2_124m": 6, "qwen2_5_0_5b": 4}
+NAMES = tuple(_STEPS)
+# The shape that the targets were set for; the others show that they come from the engine.
+FIRST = NAMES[0]
+PRECISIONS = {"fp32": "FP32", "bf16": "BF16"}
+
+_GPT2 = (20240520, 1, "H")
+_LLAMA3 = (20240801, 7, "I")
+_HEADER_BYTES = 1024
+
+
+class Workload:
+    """One job file in one precision."""
+
+    def __init__(self, name, precision):
+        self.name, self.precision = name, precision
+        self.path = os.path.join(JOBS, name + ".textproto")
+        with open(self.path, encoding="utf-8") as file:
+            self._job = textproto.parse(file.read())
+        self.steps = _STEPS[name]
+        self.vocabulary = self._job["model"]["decoder"]["vocabulary"]
+
+    def settings(self, threads, ranks=1, micro_batches=None, more=()):
+        """Fields that differ from the job file, by path: a global batch of its own size, shared by the ranks, or of
+        `micro_batches` micro-batches for each."""
+        batch = self._job["batch"]
+        global_batch = batch["global_batch"]
+        micro_batch = max(1, batch["micro_batch"] // ranks)
+        if micro_batches is not None:
+            global_batch = micro_batch * ranks * micro_batches
+        return {"precision.compute": PRECISIONS[self.precision], "batch.global_batch": global_batch,
+                "batch.micro_batch": micro_batch, "sharding.ranks": ranks, "runtime.threads_per_rank": threads // ranks,
+                **dict(more)}
+
+    def job(self, settings):
+        """The job with these settings, as a dict."""
+        job = copy.deepcopy(self._job)
+        for path, value in settings.items():
+            textproto.set_path(job, path, value)
+        return job
+
+    def expected_first_loss(self):
+        """Of weights that know nothing."""
+        return math.log(self.vocabulary)
+
+
+def write_tokens(folder, vocabulary, count=1 << 19):
+    """Writes a token file of llm.c with tokens below `vocabulary`, the small ones more often, unless it is there.
+    Returns its path."""
+    path = os.path.join(folder, f"tokens-{vocabulary}.bin")
+    magic, version, code = _GPT2 if vocabulary <= 1 << 16 else _LLAMA3
+    if os.path.exists(path) and os.path.getsize(path) == _HEADER_BYTES + count * array.array(code).itemsize:
+        return path
+    os.makedirs(folder, exist_ok=True)
+    source = random.Random(1)
+    tokens = array.array(code, (int(vocabulary * source.random() ** 3) for _ in range(count)))
+    header = array.array("i", [magic, version, count] + [0] * (_HEADER_BYTES // 4 - 3))
+    temporary = path + ".tmp"
+    with open(temporary, "wb") as file:
+        header.tofile(file)
+        tokens.tofile(file)
+    os.replace(temporary, path)
+    return path
