@@ -17,9 +17,11 @@ _ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", 
 
 
 class Contestant:
-    """`about` is a line for --list; `first_only`: it is about the engine, not the shape, so that one shape will do."""
+    """`about` is a line for --list; `first_only`: it is about the engine, not the shape, so that one shape will do;
+    `extra`: no target asks for it, so that it is measured only when it is named."""
     about = ""
     first_only = False
+    extra = False
 
     def run(self, workload, place, steps, warmup):
         """Measures once; process.Failed if that fails. Returns a result."""
@@ -96,8 +98,9 @@ def update_seconds(trace):
 class Torch(Contestant):
     """tools/parity/torch_train.py; several ranks are processes."""
 
-    def __init__(self, about, ranks=1, tuned=True, eager=False):
-        self.about, self.ranks, self.tuned, self.eager = about, ranks, tuned, eager
+    def __init__(self, about, ranks=1, tuned=True, compiled="blocks", extra=False):
+        self.about, self.extra = about, extra
+        self.ranks, self.tuned, self.compiled = ranks, tuned, compiled
 
     def run(self, workload, place, steps, warmup):
         job = workload.job(workload.settings(place.threads, self.ranks))
@@ -108,9 +111,8 @@ class Torch(Contestant):
         if self.tuned:
             environment.update(_ALLOCATOR, LD_PRELOAD=place.mkl_library())
         command = [place.python(), place.torch_program(), f"--job={json.dumps(job)}",
-                   f"--tokens={place.tokens(workload)}", f"--steps={warmup + steps}", f"--threads={threads}"]
-        if self.eager:
-            command.append("--eager")
+                   f"--tokens={place.tokens(workload)}", f"--steps={warmup + steps}", f"--threads={threads}",
+                   f"--compile={self.compiled}"]
         commands = [command]
         if self.ranks > 1:
             store = place.path("ranks")
@@ -163,4 +165,6 @@ ALL = {
     **{f"shale-{schedule.lower()}": Shale(_SCHEDULES + schedule, ranks=2, micro_batches=4,
                                           more={"sharding.schedule": schedule}, first_only=True)
        for schedule in ("SHARDED", "DEFERRED", "LAYERED")},
+    "torch-model": Torch("as torch-best, but the model compiled as a whole, loss included", compiled="model", extra=True),
+    "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }

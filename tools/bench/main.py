@@ -3,6 +3,7 @@
 
 import datetime
 import os
+import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -103,6 +104,8 @@ def run(chosen):
 
 def main(arguments):
     chosen = options.parse(arguments)
+    # As Ctrl-C: processes that are being measured end too, and what was measured is shown.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if chosen.list:
         print(options.list_text())
         return 0
@@ -111,6 +114,8 @@ def main(arguments):
     except (place.Missing, Disagreement, OSError, ValueError) as error:
         say(f"bench_train: {error}")
         return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

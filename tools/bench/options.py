@@ -48,9 +48,10 @@ def parse(arguments):
                         help="measure nothing: the table of runs.jsonl files that earlier calls left in .out/bench/")
     options = parser.parse_args(arguments)
     kinds = {"workloads": list(workloads.NAMES), "precisions": list(workloads.PRECISIONS), "contestants": list(contestants.ALL)}
+    extra = {name for name, contestant in contestants.ALL.items() if contestant.extra}
     names = [name for names in options.only for name in names.split(",")]
     for kind, known in kinds.items():
-        setattr(options, kind, [name for name in known if name in names] or known)
+        setattr(options, kind, [name for name in known if name in names] or [n for n in known if n not in extra])
     unknown = [name for name in names if not any(name in known for known in kinds.values())]
     if unknown:
         parser.error(f"argument --only: found {', '.join(map(repr, unknown))}; known are "
@@ -61,7 +62,7 @@ def parse(arguments):
 def list_text():
     lines = ["workloads:   " + ", ".join(workloads.NAMES), "precisions:  " + ", ".join(workloads.PRECISIONS), "contestants:"]
     for name, contestant in contestants.ALL.items():
-        only = f" ({workloads.FIRST} only)" if contestant.first_only else ""
+        only = f" ({workloads.FIRST} only)" if contestant.first_only else " (only when named)" if contestant.extra else ""
         lines.append(f"  {name:<16} {contestant.about}{only}")
     return "\n".join(lines)
 

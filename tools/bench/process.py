@@ -68,7 +68,10 @@ class _Process:
                 seconds = time.monotonic() - self.started
                 # So that nobody waits for it again.
                 self.popen.returncode = os.waitstatus_to_exitcode(status)
-                self.thread.join()
+                # A grandchild may keep the pipe open.
+                self.thread.join(timeout=5)
+                if not self.thread.is_alive():
+                    self.popen.stdout.close()
                 self.outcome = Outcome(self.lines, seconds, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
         return self.outcome is not None
 

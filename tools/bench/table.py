@@ -67,7 +67,7 @@ def _medians(results, workload, precisions):
             speed = f"{tokens / median:,.0f} tokens/s" if tokens else f"{gflop / median:,.0f} GFLOP/s"
             rows.append([f"{name} {precision}", f"{median:.4f}", f"{min(seconds):.4f} to {max(seconds):.4f}", speed,
                          _gib(rss), _gib(planned), "" if start is None else f"{start:.2f}", f"{other:.2f}"])
-    return _table(["medians", "s a step", "by round", "speed", "peak RSS, GiB", "planned, GiB", "start, s", "other cores busy"],
+    return _table(["medians", "s a step", "by round", "speed", "peak RSS, GiB", "planned a rank, GiB", "start, s", "other cores busy"],
                   rows)
 
 

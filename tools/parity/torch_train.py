@@ -4,7 +4,7 @@ Blocks compiled one by one, scaled_dot_product_attention, fused AdamW, gradients
 ranks by FSDP2 (fully_shard of each block) over Gloo, their bf16 by its mixed precision policy. Allocator and MKL are
 tuned from outside, by the environment (tools/bench/contestants.py). The job and the token ids are the engine's own.
 
-    torch_train.py --job=JSON --tokens=FILE --steps=N --threads=N [--eager] [--rank=N --store=FILE]
+    torch_train.py --job=JSON --tokens=FILE --steps=N --threads=N [--compile=WHAT] [--rank=N --store=FILE]
 
 Prints one JSON object: seconds and loss of every step, parameters, tokens per step, peak RSS of this process.
 
@@ -148,12 +148,12 @@ def build(job, options):
         # From the inside out: what is computed again, what is compiled, what is gathered.
         if job["memory"]["retention"] == "BLOCK":
             block = checkpoint_wrapper(block, preserve_rng_state=False)
-        if not options.eager:
+        if options.compile == "blocks":
             block = torch.compile(block)
         model.blocks[i] = block
     if options.store:
         shard(model, job, options)
-    return model, parameters
+    return torch.compile(model) if options.compile == "model" else model, parameters
 
 
 def shard(model, job, options):
@@ -218,7 +218,7 @@ def main():
     parser.add_argument("--tokens", required=True, help="a token file of llm.c")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True, help="of this process")
-    parser.add_argument("--eager", action="store_true", help="compile nothing")
+    parser.add_argument("--compile", choices=("blocks", "model", "nothing"), default="blocks")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--store", default="", help="a new file that the ranks meet at; empty: one rank, no FSDP")
     options = parser.parse_args()

@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""The benchmark's own arithmetic: what is measured, which medians make a ratio, and what is said of a target."""
+
+import contextlib
+import io
+import json
+import os
+import struct
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, "tools")
+from bench import claims, contestants, main, options, process, table, textproto, workloads
+from bench.results import Disagreement, Results
+
+
+def record(contestant, seconds, precision="fp32", workload="llama34m", number=1, **more):
+    return {"workload": workload, "precision": precision, "contestant": contestant, "round": number, "seconds": seconds,
+            "parameters": 1000, "tokens_per_step": 100, "first_loss": 9.0, "other_cores": 0.0, **more}
+
+
+def results_of(*records):
+    results = Results()
+    for one in records:
+        results.add(one)
+    return results
+
+
+def value(results, label, precision="fp32", workload="llama34m"):
+    claim, = (c for c in claims.of(workload) if c.label.startswith(label))
+    return claim.value(results, workload, precision)
+
+
+class ResultsTest(unittest.TestCase):
+    def test_a_median_is_one_over_rounds_of_medians_over_steps(self):
+        results = results_of(record("shale", [1, 9, 2], number=1), record("shale", [5, 5, 5], number=2),
+                             record("shale", [3, 3, 50], number=3))
+        self.assertEqual(results.values("llama34m", "fp32", "shale", "seconds"), [2, 5, 3])
+        self.assertEqual(results.median("llama34m", "fp32", "shale"), 3)
+
+    def test_what_was_not_measured_has_no_median(self):
+        results = results_of(record("shale", [1]), {**record("products", []), "failed": "no"} | {"seconds": [1]})
+        self.assertIsNone(results.median("llama34m", "bf16", "shale"))
+        self.assertIsNone(results.median("gpt2_124m", "fp32", "shale"))
+
+    def test_another_number_of_parameters_is_refused(self):
+        results = results_of(record("shale", [1]), record("shale", [1], workload="gpt2_124m", parameters=7))
+        with self.assertRaisesRegex(Disagreement, "llama34m: torch-best has 1,001 parameters, shale has 1,000"):
+            results.add(record("torch-best", [1], precision="bf16", parameters=1001))
+
+    def test_a_file_of_records_reads_back(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "runs.jsonl")
+            with open(path, "w", encoding="utf-8") as file:
+                for row in ({"info": {"machine": "m"}}, {"note": "n"}, record("shale", [1, 2, 3])):
+                    file.write(json.dumps(row) + "\n")
+            results = Results()
+            results.read(path)
+            self.assertEqual((results.info, results.notes), ({"machine": "m"}, ["n"]))
+            self.assertEqual(results.median("llama34m", "fp32", "shale"), 2)
+            with open(path, "a", encoding="utf-8") as file:
+                file.write("{}\n")
+            with self.assertRaisesRegex(ValueError, r"runs.jsonl:4: no line of a measurement"):
+                Results().read(path)
+
+
+class ClaimsTest(unittest.TestCase):
+    def test_speeds_are_ratios_of_medians(self):
+        results = results_of(record("shale", [2.0]), record("torch-best", [2.2]), record("products", [1.8]),
+                             record("torch-installed", [5.0]), record("shale-2ranks", [2.1]), record("fsdp2-best", [3.15]))
+        self.assertAlmostEqual(value(results, "against PyTorch at its best"), 1.1)
+        self.assertAlmostEqual(value(results, "against the matrix products"), 0.9)
+        self.assertAlmostEqual(value(results, "against PyTorch compiled, as installed"), 2.5)
+        self.assertAlmostEqual(value(results, "two sharded ranks against FSDP2"), 1.5)
+        self.assertAlmostEqual(value(results, "two sharded ranks against one"), 2.0 / 2.1)
+
+    def test_eight_micro_batches_are_held_against_eight_less_seven_optimizers(self):
+        results = results_of(record("shale", [1.0]), record("shale-k8", [7.5], update_seconds=0.1))
+        self.assertAlmostEqual(value(results, "time of K = 8"), 7.5 / (8 * 0.9 + 0.1))
+
+    def test_memory_less_what_both_must_hold(self):
+        both = [record("shale", [1], workload=w, peak_rss_bytes=26000) for w in workloads.NAMES]
+        both += [record("torch-best", [1], workload=w, peak_rss_bytes=56000) for w in workloads.NAMES]
+        results = results_of(*both)
+        self.assertAlmostEqual(value(results, "peak RSS"), 26 / 56)
+        self.assertAlmostEqual(value(results, "peak RSS", workload="gpt2_124m"), 10 / 40)
+
+    def test_the_other_shapes_have_five_percent_less_to_reach(self):
+        first, other = claims.of("llama34m")[0], claims.of("qwen2_5_0_5b")[0]
+        self.assertEqual(first.label, other.label)
+        self.assertAlmostEqual(other.targets["bf16"], 0.95 * first.targets["bf16"])
+
+    def test_a_target_that_is_just_reached_is_met(self):
+        for claim in claims.of("llama34m"):
+            self.assertTrue(claim.met(claim.targets["fp32"], "fp32"), claim.label)
+            worse = -1e-9 if claim.at_least else 1e-9
+            self.assertFalse(claim.met(claim.targets["fp32"] + worse, "fp32"), claim.label)
+
+    def test_every_claim_names_contestants_that_exist(self):
+        asked = set()
+        for claim in claims.of("llama34m") + claims.of("gpt2_124m"):
+            with contextlib.suppress(ZeroDivisionError):
+                claim.measure(lambda contestant, key="seconds": asked.add(contestant) or 1.0)
+        self.assertEqual(asked, {name for name, contestant in contestants.ALL.items() if not contestant.extra})
+
+
+class TableTest(unittest.TestCase):
+    def text(self, *records):
+        return table.markdown(results_of(*records))
+
+    def test_each_target_is_met_or_not_or_not_measured(self):
+        text = self.text(record("shale", [1.0], peak_rss_bytes=2**30), record("torch-best", [1.2], peak_rss_bytes=2**31))
+        self.assertIn("| against PyTorch at its best | 1.200 x | >= 1.08 x | met |", text)
+        self.assertIn("| peak RSS against PyTorch at its best | 0.500 x | <= 0.48 x | **not met** |", text)
+        self.assertIn("|  | >= 2.3 x | not measured |", text)
+        self.assertIn("1 of the 2 targets measured are met.", text)
+        self.assertNotIn("gpt2", text)
+
+    def test_disturbance_failures_and_odd_losses_are_told(self):
+        text = self.text(record("shale", [1.0], other_cores=0.8), record("torch-best", [1.0], first_loss=12.0),
+                         {"workload": "llama34m", "precision": "fp32", "contestant": "products", "round": 1, "failed": "no disk"})
+        self.assertIn("**The machine was busy**: in 1 of 3 measurements", text)
+        self.assertIn("torch-best: first loss 12.000, expected about 9.011", text)
+        self.assertIn("**Failed**: llama34m fp32 products: no disk", text)
+
+
+class OptionsTest(unittest.TestCase):
+    def refused(self, wanted, *arguments):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), self.assertRaises(SystemExit) as ended:
+            options.parse(list(arguments))
+        self.assertEqual(ended.exception.code, 2)
+        self.assertIn(wanted, said.getvalue())
+
+    def test_names_pick_within_their_kind(self):
+        chosen = options.parse(["--only=bf16,shale", "--only=products"])
+        self.assertEqual(chosen.workloads, list(workloads.NAMES))
+        self.assertEqual((chosen.precisions, chosen.contestants), (["bf16"], ["shale", "products"]))
+        self.assertNotIn("torch-eager", options.parse([]).contestants)
+        self.assertEqual(options.parse(["--only=torch-eager"]).contestants, ["torch-eager"])
+
+    def test_variants_of_the_engine_run_on_the_first_shape_only(self):
+        chosen = options.parse(["--only=shale-k8,shale"])
+        turns = [(workload.name, name) for workload, name in main.plan_of(chosen)]
+        self.assertEqual(turns.count(("llama34m", "shale-k8")), 2)
+        self.assertEqual({workload for workload, name in turns if name == "shale-k8"}, {"llama34m"})
+        self.assertEqual({workload for workload, name in turns if name == "shale"}, set(workloads.NAMES))
+
+    def test_what_is_not_understood_is_refused(self):
+        self.refused("found 'shalee'; known are llama34m", "--only=shalee")
+        self.refused("found '0'; wanted 1 to 1000", "--rounds=0")
+        self.refused("found '3'; wanted an even number", "--threads=3")
+        self.refused("found 'a/b'", "--keep=a/b")
+        self.refused("unrecognized arguments: --round=2", "--round=2")
+
+    def test_the_list_names_everything(self):
+        for name in (*workloads.NAMES, *workloads.PRECISIONS, *contestants.ALL):
+            self.assertIn(name, options.list_text())
+
+
+class WorkloadsTest(unittest.TestCase):
+    def test_ranks_share_the_global_batch(self):
+        one, two = (workloads.Workload("llama34m", "bf16").settings(2, ranks) for ranks in (1, 2))
+        self.assertEqual((one["batch.global_batch"], one["batch.micro_batch"], one["runtime.threads_per_rank"]), (8, 8, 2))
+        self.assertEqual((two["batch.global_batch"], two["batch.micro_batch"], two["runtime.threads_per_rank"]), (8, 4, 1))
+        self.assertEqual(two["precision.compute"], "BF16")
+
+    def test_micro_batches_multiply_the_global_batch(self):
+        settings = workloads.Workload("llama34m", "fp32").settings(2, 2, 4)
+        self.assertEqual((settings["batch.global_batch"], settings["batch.micro_batch"]), (32, 4))
+
+    def test_token_files_are_those_of_llmc(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for vocabulary, magic, width in ((8192, 20240520, "H"), (151936, 20240801, "I")):
+                path = workloads.write_tokens(folder, vocabulary, count=1000)
+                with open(path, "rb") as file:
+                    data = file.read()
+                self.assertEqual(struct.unpack_from("<3i", data)[::2], (magic, 1000))
+                tokens = struct.unpack_from(f"<1000{width}", data, 1024)
+                self.assertEqual(len(data), 1024 + struct.calcsize(f"<1000{width}"))
+                self.assertTrue(all(token < vocabulary for token in tokens))
+                before = os.stat(path).st_mtime_ns
+                self.assertEqual(workloads.write_tokens(folder, vocabulary, count=1000), path)
+                self.assertEqual(os.stat(path).st_mtime_ns, before)
+
+
+class TextprotoTest(unittest.TestCase):
+    def test_fields_of_every_kind(self):
+        job = textproto.parse('name: "a b"  # why\nmodel { decoder { width: 512 eps: 1e-6 family: GPT2 tied: true } }')
+        self.assertEqual(job, {"name": "a b", "model": {"decoder": {"width": 512, "eps": 1e-6, "family": "GPT2", "tied": True}}})
+        textproto.set_path(job, "batch.global_batch", 3)
+        self.assertEqual(job["batch"], {"global_batch": 3})
+
+    def test_what_is_wrong_is_named_by_its_line(self):
+        for text, wanted in (("a: 1\nb { c: 2", "line 2: the brace after b"), ("a: 1 }", "line 1: a brace closes nothing"),
+                             ("a: 1\na: 2", "line 2: a stands twice"), ("a:\n}", "line 1: a has no value"),
+                             ("a: 1x", "'1x' is no number"), ("\n[", r"line 2: found '\['")):
+            with self.assertRaisesRegex(ValueError, wanted):
+                textproto.parse(text)
+
+
+class OutputTest(unittest.TestCase):
+    def test_parameters_of_a_plan(self):
+        self.assertEqual(contestants.parameters_of("memory\n  parameters   34,087,424 in 75 tensors\n"), 34087424)
+        with self.assertRaises(process.Failed):
+            contestants.parameters_of("nothing")
+
+    def test_the_start_ends_where_the_first_step_begins(self):
+        lines = [(0.1, "plan"), (1.5, "step   1/18  loss 9.1"), (2.5, "step   2/18  loss 9.0")]
+        self.assertAlmostEqual(contestants.start_seconds(lines, 1.2), 0.3)
+
+    def test_the_optimizer_of_a_trace(self):
+        event = {"pid": 0, "cat": "update", "ts": 1000.0, "dur": 500.0}
+        trace = {"traceEvents": [event, {**event, "ts": 2000.0}, {**event, "pid": 1, "ts": 9000.0},
+                                 {**event, "cat": "forward", "ts": 0.0}, {"ph": "M", "pid": 0}]}
+        self.assertAlmostEqual(contestants.update_seconds(trace), 1.5e-3)
+
+
+class ProcessTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def run_all(self, *scripts, **more):
+        return process.run([["/bin/sh", "-c", script] for script in scripts], dict(os.environ), self.folder.name, "p", **more)
+
+    def test_output_and_memory_of_every_process(self):
+        group = self.run_all("echo one; echo two", "echo three")
+        self.assertEqual([[text for _, text in outcome.lines] for outcome in group.outcomes], [["one", "two"], ["three"]])
+        for outcome in group.outcomes:
+            self.assertGreater(outcome.peak_rss_bytes, 0)
+
+    def test_one_that_fails_ends_the_others(self):
+        # The others would run for longer than this test may.
+        with self.assertRaisesRegex(process.Failed, "ended with 3: no luck"):
+            self.run_all("exec sleep 10000", "echo no luck >&2; exit 3")
+
+    def test_one_that_hangs_is_ended(self):
+        with self.assertRaisesRegex(process.Failed, "had not ended after 0.1 s"):
+            self.run_all("exec sleep 10000", timeout_seconds=0.1)
+
+
+if __name__ == "__main__":
+    unittest.main()
