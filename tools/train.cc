@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ constexpr char kFooter[] =
     "\n"
     "--resume=latest goes on from the newest checkpoint in the run folder that is whole, --resume=auto does so if there\n"
     "is one and else begins anew (for jobs that are started again whenever they end), --resume=FOLDER goes on from that\n"
-    "checkpoint. The job may have changed in anything but model, tokenizer, sequence length and order of the data.\n"
+    "checkpoint. The job may have changed in anything but model, tokenizer, sequence length, data and their order.\n"
     "\n"
     "Exit codes: 0 trained to the end; 1 the run failed; 2 wrong command line, job or data, nothing was started;\n"
     "130 or 143 ended by SIGINT or SIGTERM.";
@@ -80,23 +81,36 @@ void PrintResumed(const Resumed& resumed) {
   Print(absl::StrCat("going on from ", resumed.path, " after step ", resumed.manifest.step));
 }
 
-// Where the tokenizer's files are: in the job's Hugging Face folder, or, when that is gone, in the run's copy.
-std::string TokenizerFolder(const Job& job, const RunFolder& folder, ResumeFrom from) {
-  const std::string copy = RunFolder::HfPath(folder.path());
-  if (!job.hf_folder.empty() && access(job.hf_folder.c_str(), F_OK) == 0) return job.hf_folder;
-  return from != ResumeFrom::kNothing && access(copy.c_str(), F_OK) == 0 ? copy : "";
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+// Where config.json and the tokenizer's files are: in the job's Hugging Face folder, or, when a run goes on and that is
+// gone, in the run's own copy or in that of the run whose checkpoint is named. Empty: there are none.
+std::string HfFolder(const Job& job, const RunFolder& folder, const ResumeOptions& resume) {
+  if (!job.hf_folder.empty() && Exists(job.hf_folder)) return job.hf_folder;
+  if (resume.from == ResumeFrom::kNothing || resume.from == ResumeFrom::kReplace) return "";
+  if (const std::string own = RunFolder::HfPath(folder.path()); Exists(own)) return own;
+  if (resume.from != ResumeFrom::kPath) return "";
+  const std::string theirs = RunFolder::HfPath(RunFolder::OfCheckpoint(resume.path));
+  return Exists(theirs) ? theirs : "";
 }
 
-ResumeOptions ParseResume(const std::string& resume) {
-  if (resume.empty()) return {};
+ResumeOptions ParseResume(const std::string& resume, bool overwrite) {
+  if (resume.empty()) return {.from = overwrite ? ResumeFrom::kReplace : ResumeFrom::kNothing};
   if (resume == "latest") return {.from = ResumeFrom::kLatest};
   if (resume == "auto") return {.from = ResumeFrom::kLatestOrStart};
   return {.from = ResumeFrom::kPath, .path = resume};
 }
 
-RunFolder::Existing ExistingFor(ResumeFrom from, bool overwrite) {
-  if (overwrite) return RunFolder::Existing::kReplace;
-  return from == ResumeFrom::kNothing ? RunFolder::Existing::kRefuse : RunFolder::Existing::kContinue;
+RunFolder::Existing ExistingFor(ResumeFrom from) {
+  switch (from) {
+    case ResumeFrom::kNothing: return RunFolder::Existing::kRefuse;
+    case ResumeFrom::kReplace: return RunFolder::Existing::kReplace;
+    default: return RunFolder::Existing::kContinue;
+  }
+}
+
+std::optional<int64_t> GoesOnAfter(const Resumed& resumed) {
+  return resumed.path.empty() ? std::nullopt : std::optional<int64_t>(resumed.manifest.step);
 }
 
 struct Flags {
@@ -109,8 +123,8 @@ struct Flags {
 };
 
 int Train(const Flags& flags) {
-  const ResumeOptions resume = ParseResume(flags.resume);
-  if (flags.overwrite && resume.from != ResumeFrom::kNothing) {
+  const ResumeOptions resume = ParseResume(flags.resume, flags.overwrite);
+  if (flags.overwrite && !flags.resume.empty()) {
     return Fail(absl::InvalidArgumentError("--overwrite and --resume exclude each other: one begins anew, the other "
                                            "goes on"), kExitUsage);
   }
@@ -118,13 +132,13 @@ int Train(const Flags& flags) {
   if (!job.ok()) return Fail(job.status(), kExitUsage);
   // Before anything that takes time: a folder that cannot be used is known at once.
   absl::StatusOr<std::unique_ptr<RunFolder>> folder =
-      RunFolder::Claim(job->telemetry.run_folder, ExistingFor(resume.from, flags.overwrite));
+      RunFolder::Claim(job->telemetry.run_folder, ExistingFor(resume.from));
   if (!folder.ok()) return Fail(folder.status(), kExitUsage);
 
   TrainerOptions options;
   options.checkpoint_folder = (*folder)->checkpoints_path();
   options.resume = resume;
-  options.tokenizer_folder = TokenizerFolder(*job, **folder, resume.from);
+  options.tokenizer_folder = HfFolder(*job, **folder, resume);
   options.trace = flags.trace;
   options.peak_flops = job->telemetry.peak_flops;
   if (options.peak_flops == 0) {
@@ -151,8 +165,8 @@ int Train(const Flags& flags) {
   absl::Status status =
       (*folder)->Begin({.job_text = job_text,
                          .plan_text = plan_text,
-                         .step = (*trainer)->resumed().manifest.step,
-                         .hf_folder = job->hf_folder});
+                         .goes_on_after = GoesOnAfter((*trainer)->resumed()),
+                         .hf_folder = options.tokenizer_folder});
   if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
   g_trainer = nullptr;
   if (const std::string table = (*trainer)->TraceTable(); !table.empty()) {

@@ -1,12 +1,8 @@
 #include "engine/checkpoint/store.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -68,27 +64,13 @@ absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& f
 absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(const std::string& folder,
                                                                        const Options& options) {
   SHALE_CHECK(options.keep_last >= 1 && options.keep_every >= 0);
-  const bool made = !Exists(folder);
-  SHALE_RETURN_IF_ERROR(MakeFolders(folder));
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return FileError(errno, "open folder", folder);
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    const int error_number = errno;
-    close(fd);
-    if (error_number != EWOULDBLOCK) return FileError(error_number, "lock folder", folder);
-    return absl::FailedPreconditionError(
-        absl::StrCat("another run saves its checkpoints in ", folder, ": wait for its end, or choose another folder"));
-  }
-  // Only now: whoever lost the race for the lock must not remove the folder.
-  auto store = absl::WrapUnique(new CheckpointStore(folder, options, fd, made));
+  SHALE_ASSIGN_OR_RETURN(
+      FolderLock lock,
+      FolderLock::Take(folder, absl::StrCat("another run saves its checkpoints in ", folder,
+                                            ": wait for its end, or choose another folder")));
+  auto store = absl::WrapUnique(new CheckpointStore(folder, options, std::move(lock)));
   SHALE_RETURN_IF_ERROR(store->RemoveLeftovers());
   return store;
-}
-
-CheckpointStore::~CheckpointStore() {
-  // rmdir leaves a folder alone that holds anything.
-  if (made_) rmdir(folder_.c_str());
-  close(lock_fd_);
 }
 
 std::string CheckpointStore::Hidden(absl::string_view name, absl::string_view what) const {
@@ -108,10 +90,17 @@ absl::Status CheckpointStore::RemoveLeftovers() {
       // The save that was to replace it never came to its end.
       SHALE_RETURN_IF_ERROR(files().Rename(path, JoinPath(folder_, name)));
     } else {
-      SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(path, files()));
+      // One that cannot be removed is in nobody's way: nobody reads it.
+      RemoveFolderAndFiles(path, files()).IgnoreError();
     }
   }
   return absl::OkStatus();
+}
+
+void CheckpointStore::DisregardAfter(int64_t step) {
+  for (const CheckpointPath& checkpoint : ListCheckpoints(folder_).value_or(std::vector<CheckpointPath>())) {
+    if (checkpoint.step > step) disregarded_.insert(checkpoint.step);
+  }
 }
 
 absl::StatusOr<std::string> CheckpointStore::Save(
@@ -125,8 +114,9 @@ absl::StatusOr<std::string> CheckpointStore::Save(
     if (Exists(temporary)) RemoveFolderAndFiles(temporary, files()).IgnoreError();
     return absl::Status(status.code(), absl::StrCat("no checkpoint of step ", manifest.step, ": ", status.message()));
   }
+  disregarded_.erase(manifest.step);
   // The checkpoint stands: one too many on the disk is no reason to say otherwise.
-  RemoveUnwanted(manifest.step).IgnoreError();
+  thinning_ = RemoveUnwanted(manifest.step);
   return JoinPath(folder_, name);
 }
 
@@ -178,7 +168,7 @@ absl::Status CheckpointStore::RemoveUnwanted(int64_t saved_step) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder_));
   int64_t kept = 0;
   for (const CheckpointPath& checkpoint : checkpoints) {
-    if (checkpoint.step > saved_step) continue;
+    if (checkpoint.step > saved_step || disregarded_.contains(checkpoint.step)) continue;
     // One that is damaged counts for nothing, and stays for whoever wants to look into it.
     if (!CheckpointReader::Open(checkpoint.path).ok()) continue;
     const bool periodic = options_.keep_every > 0 && checkpoint.step % options_.keep_every == 0;

@@ -5,12 +5,14 @@
 //   checkpoints/.step-0000000600.tmp/   being written
 //
 // A save writes and flushes all files of a temporary folder, the manifest last, then renames the folder and flushes its
-// parent. A crash at any moment leaves whole checkpoints and hidden leftovers, which the next Open removes.
+// parent. A crash at any moment leaves whole checkpoints and hidden leftovers, which the next Open removes if it can.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -19,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/io/file_system.h"
+#include "engine/io/folder_lock.h"
 
 namespace shale {
 
@@ -45,24 +48,27 @@ class CheckpointStore {
   // Makes the folder if it is missing, and removes what crashed saves left. FailedPrecondition if another writer has
   // it open.
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(const std::string& folder, const Options& options);
-  // Removes the folder if Open made it and nothing was saved.
-  ~CheckpointStore();
   CheckpointStore(const CheckpointStore&) = delete;
+
+  // The checkpoints of later steps that lie there now are damaged: thinning out neither counts nor removes them.
+  void DisregardAfter(int64_t step);
 
   const std::string& folder() const { return folder_; }
   FileSystem& files() const { return *options_.files; }
 
   // Writes a checkpoint: `write` puts the shard files into the temporary folder that it is given, and returns what the
   // manifest shall say of them. Then removes the checkpoints that are no longer wanted. Returns the checkpoint's path.
-  // After an error there is no such checkpoint, and those before it are as they were; if only the thinning out failed,
-  // the checkpoint stands, and the next save tries again. A checkpoint of the same step is replaced.
+  // After an error there is no such checkpoint, and those before it are as they were; if only the thinning out failed
+  // (see thinning()), the checkpoint stands, and the next save tries again. A checkpoint of the same step is replaced.
   absl::StatusOr<std::string> Save(
       Manifest manifest,
       absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string& temporary)> write);
+  // Whether the last save could remove what is no longer wanted.
+  const absl::Status& thinning() const { return thinning_; }
 
  private:
-  CheckpointStore(std::string folder, const Options& options, int lock_fd, bool made)
-      : folder_(std::move(folder)), options_(options), lock_fd_(lock_fd), made_(made) {}
+  CheckpointStore(std::string folder, const Options& options, FolderLock lock)
+      : folder_(std::move(folder)), options_(options), lock_(std::move(lock)) {}
 
   absl::Status RemoveLeftovers();
   absl::Status WriteTemporary(const std::string& temporary, Manifest& manifest,
@@ -70,7 +76,7 @@ class CheckpointStore {
   // Gives the temporary folder its name; on failure all is as before, as far as the disk lets it.
   absl::Status Commit(const std::string& temporary, int64_t step);
   absl::Status Swap(const std::string& temporary, const std::string& path, const std::string& replaced);
-  // Later checkpoints than the one just saved are of another past, or damaged, and not counted.
+  // Later checkpoints than the one just saved are not counted.
   absl::Status RemoveUnwanted(int64_t saved_step);
   // A folder that nobody may read any more is renamed first: half of one must not be taken for a checkpoint.
   absl::Status Discard(const std::string& name);
@@ -78,8 +84,9 @@ class CheckpointStore {
 
   const std::string folder_;
   const Options options_;
-  const int lock_fd_;
-  const bool made_;
+  const FolderLock lock_;  // Removes the folder if Open made it and nothing was saved.
+  std::set<int64_t> disregarded_;
+  absl::Status thinning_;
 };
 
 }  // namespace shale

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "engine/hugging_face/folder_path.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
@@ -21,8 +22,7 @@ bool MayBeAFile(const std::string& path) {
   return error || std::filesystem::is_regular_file(status);
 }
 
-}  // namespace
-
+// The files that make up a tokenizer, and generation_config.json.
 bool IsCopiedHfFile(absl::string_view name) {
   constexpr absl::string_view kNames[] = {
       "added_tokens.json", "chat_template.json", "chat_template.jinja",      "generation_config.json",
@@ -31,6 +31,8 @@ bool IsCopiedHfFile(absl::string_view name) {
   return absl::StartsWith(name, "tokenizer") ||
          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
+
+}  // namespace
 
 absl::StatusOr<std::vector<HfFile>> ListCopiedHfFiles(const std::string& folder) {
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(folder));

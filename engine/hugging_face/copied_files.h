@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 
 namespace shale {
 
@@ -14,10 +13,7 @@ struct HfFile {
   std::string path;  // Where its bytes are, with links followed.
 };
 
-// True for the names of the files that make up a tokenizer, and of generation_config.json.
-bool IsCopiedHfFile(absl::string_view name);
-
-// Those files of `folder`, sorted by name. What has such a name and is no regular file (a folder of old tokenizers) is
+// The files of `folder` that make up a tokenizer, and generation_config.json, sorted by name. What has such a name and is no regular file (a folder of old tokenizers) is
 // left out. InvalidArgument for a link to a file elsewhere, see ResolveInFolder; NotFound for a link to nothing, or if
 // there is no such folder.
 absl::StatusOr<std::vector<HfFile>> ListCopiedHfFiles(const std::string& folder);

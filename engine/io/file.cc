@@ -38,7 +38,8 @@ absl::Status Renamed(const absl::Status& status, absl::string_view temporary, ab
 }  // namespace
 
 absl::Status FileError(int error_number, absl::string_view action, absl::string_view path) {
-  return absl::ErrnoToStatus(error_number, absl::StrCat("cannot ", action, " ", path));
+  const absl::Status status = absl::ErrnoToStatus(error_number, absl::StrCat("cannot ", action, " ", path));
+  return error_number == EIO ? absl::DataLossError(status.message()) : status;
 }
 
 std::string JoinPath(absl::string_view folder, absl::string_view name) {
@@ -50,7 +51,13 @@ absl::Status MakeFolders(const std::string& path) {
   for (size_t end = 1; end <= path.size(); ++end) {
     if (end < path.size() && path[end] != '/') continue;
     const std::string folder = path.substr(0, end);
-    if (mkdir(folder.c_str(), 0777) == 0) continue;
+    if (mkdir(folder.c_str(), 0777) == 0) {
+      // What is made durable in it is worth nothing if the folder itself is lost.
+      const absl::Status status = PosixFileSystem().SyncFolder(SplitPath(folder).first);
+      // Who may write to a folder need not be allowed to read it.
+      if (!status.ok() && !absl::IsPermissionDenied(status)) return status;
+      continue;
+    }
     const int error_number = errno;
     // mkdir may name another reason for a folder that exists, for instance EROFS.
     struct stat info;

@@ -16,7 +16,8 @@
 
 namespace shale {
 
-// `cannot <action> <path>: <what errno says>`, with the status code that fits.
+// `cannot <action> <path>: <what errno says>`, with the status code that fits; DataLoss for EIO, which is how a broken
+// disk speaks.
 absl::Status FileError(int error_number, absl::string_view action, absl::string_view path);
 
 // "runs/a" and "plan.txt" make "runs/a/plan.txt". An empty folder adds nothing; an absolute `name` stands alone.

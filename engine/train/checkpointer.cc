@@ -1,6 +1,7 @@
 #include "engine/train/checkpointer.h"
 
 #include <chrono>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -42,6 +43,8 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan
                                                                    const std::string& folder,
                                                                    const CheckpointStore::Options& options) {
   auto checkpointer = absl::WrapUnique(new Checkpointer(plan, world));
+  SHALE_ASSIGN_OR_RETURN(StagingBuffer staging, StagingBuffer::Create(kWriteStagingBytes));
+  checkpointer->staging_ = std::move(staging);
   SHALE_ASSIGN_OR_RETURN(checkpointer->store_, CheckpointStore::Open(folder, options));
   checkpointer->ranks_ = RankStates(plan.train, world);
   if (plan.snapshot) {
@@ -71,7 +74,7 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
     std::vector<SavedFile> files;
     for (const RankState& rank : ranks_) {
       SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(store_->files(), temporary, std::ssize(files), std::ssize(ranks_),
-                                                        rank.Pieces(source), staging_.span()));
+                                                        rank.Pieces(source), staging_->span()));
       report.bytes += file.size_bytes;
       files.push_back(std::move(file));
     }
@@ -79,7 +82,10 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
   };
   absl::StatusOr<std::string> path = store_->Save(manifest, write);
   report.status = path.status();
-  if (path.ok()) report.path = *std::move(path);
+  if (path.ok()) {
+    report.path = *std::move(path);
+    report.thinning = store_->thinning();
+  }
   report.seconds = Now() - started;
   return report;
 }
@@ -110,7 +116,14 @@ absl::Status Checkpointer::Start(Manifest manifest) {
   const double stop_seconds = Now() - started;
   try {
     pending_ = std::async(std::launch::async, [this, manifest, started, stop_seconds] {
-      CheckpointReport report = Write(manifest, RankState::Source::kSnapshot, started);
+      CheckpointReport report;
+      try {
+        report = Write(manifest, RankState::Source::kSnapshot, started);
+      } catch (const std::bad_alloc&) {
+        report = {.step = manifest.step,
+                  .status = absl::ResourceExhaustedError(
+                      absl::StrCat("no checkpoint of step ", manifest.step, ": out of memory"))};
+      }
       report.stop_seconds = stop_seconds;
       return report;
     });

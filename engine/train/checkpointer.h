@@ -22,6 +22,7 @@ namespace shale {
 struct CheckpointReport {
   int64_t step = 0;
   absl::Status status;  // Not OK: there is no such checkpoint; those before it are as they were.
+  absl::Status thinning;  // Not OK: it stands, but an older one that is no longer wanted could not be removed.
   std::string path;
   int64_t bytes = 0;        // Of its shard files.
   double seconds = 0;       // From the request until it was committed.
@@ -39,6 +40,9 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
 
   const std::string& folder() const { return store_->folder(); }
+
+  // See CheckpointStore.
+  void DisregardAfter(int64_t step) { store_->DisregardAfter(step); }
 
   // `manifest` brings what is not known here: all but parameters, layout, update count and files. A save that is under
   // way must have been taken.
@@ -62,7 +66,7 @@ class Checkpointer {
   std::vector<RankState> ranks_;
   std::unique_ptr<WorldProgram> snapshot_;  // Null: none is planned.
   std::unique_ptr<CheckpointStore> store_;
-  StagingBuffer staging_{kWriteStagingBytes};
+  std::optional<StagingBuffer> staging_;
   std::future<CheckpointReport> pending_;
 };
 

@@ -65,7 +65,9 @@ std::string Console::Evaluation(int64_t step, const EvaluationReport& report) {
 
 std::string Console::Checkpoint(const CheckpointReport& report) {
   if (!report.status.ok()) return absl::StrCat("NOT SAVED: ", report.status.message());
-  return absl::StrFormat("saved %s  %s in %.2fs", report.path, FormatBytes(report.bytes), report.seconds);
+  std::string line = absl::StrFormat("saved %s  %s in %.2fs", report.path, FormatBytes(report.bytes), report.seconds);
+  if (!report.thinning.ok()) absl::StrAppend(&line, "; NOT REMOVED: an older one: ", report.thinning.message());
+  return line;
 }
 
 }  // namespace shale

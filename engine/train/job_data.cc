@@ -53,8 +53,7 @@ absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job, const std::stri
   } else {
     const double all = job.schedule.epochs * static_cast<double>(samples);
     data->total_samples_ = static_cast<int64_t>(std::llround(all));
-    data->total_steps_ =
-        std::max<int64_t>(1, static_cast<int64_t>(std::ceil(all / static_cast<double>(job.batch.global_batch))));
+    data->total_steps_ = std::max<int64_t>(1, data->StepsFor(data->total_samples_));
   }
   data->saved_.samples_per_epoch = samples;
   data->saved_.sequence_length = job.batch.sequence_length;
@@ -87,6 +86,12 @@ absl::Status JobData::OpenFiles(Job& job) {
                          MakeLoader(job, *held_out, job.batch.micro_batch * job.sharding.ranks, true));
   evaluation_ = std::make_unique<BatchLoader>(std::move(evaluation));
   return absl::OkStatus();
+}
+
+int64_t JobData::StepsFor(int64_t samples) const { return (samples + global_batch_ - 1) / global_batch_; }
+
+void JobData::GoOnAfter(int64_t step, int64_t samples) {
+  if (total_samples_ >= 0) total_steps_ = step + StepsFor(std::max<int64_t>(0, total_samples_ - samples));
 }
 
 StepSamples JobData::SamplesAt(int64_t position) const {

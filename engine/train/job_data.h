@@ -23,6 +23,9 @@ class JobData {
 
   const BatchLoader& training() const { return *training_; }
   const BatchLoader* evaluation() const { return evaluation_.get(); }  // Null: none.
+  // A run goes on after `step` steps that took `samples`. If it is in epochs, and its steps were larger or smaller then,
+  // what is left makes another number of steps.
+  void GoOnAfter(int64_t step, int64_t samples);
   // Optimizer steps of the run from its start; the last one of a run in epochs may be short.
   int64_t total_steps() const { return total_steps_; }
   // The samples of the step that begins at a position. A run in epochs ends with what is left, then with none; a run in
@@ -34,6 +37,7 @@ class JobData {
  private:
   JobData() = default;
   absl::Status OpenFiles(Job& job);
+  int64_t StepsFor(int64_t samples) const;
 
   std::unique_ptr<BatchLoader> training_, evaluation_;
   int64_t global_batch_ = 0;

@@ -1,5 +1,7 @@
 #include "engine/train/resume.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -8,9 +10,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
+#include "engine/io/file.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -38,17 +42,24 @@ std::string Describe(absl::string_view name, const std::vector<int64_t>& shape) 
   return absl::StrCat(name, " [", absl::StrJoin(shape, ", "), "]");
 }
 
-// The next run to take the newest would take one of another past.
-absl::Status CheckNoneNewer(const std::string& folder, const Resumed& resumed) {
+// OK if `folder` has no checkpoint of a step after `step` that anybody could take.
+absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::string_view what) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder));
   for (const CheckpointPath& checkpoint : checkpoints) {
-    if (checkpoint.step <= resumed.manifest.step) break;
-    if (!CheckpointReader::Open(checkpoint.path).ok()) continue;
+    if (checkpoint.step <= step) break;
+    if (IsDamage(CheckpointReader::Open(checkpoint.path).status())) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot go on from ", resumed.path, " in a folder that holds a later checkpoint, ", checkpoint.path,
-                     ": go on in another run folder (telemetry.run_folder), or remove the later ones first"));
+        absl::StrCat("cannot ", what, " in a folder that holds ", checkpoint.path,
+                     ", which is of another past: choose another run folder (telemetry.run_folder), go on from the newest "
+                     "(--resume=latest), or remove it first"));
   }
   return absl::OkStatus();
+}
+
+bool SameFolder(const std::string& a, const std::string& b) {
+  struct stat first, second;
+  return stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
 }
 
 }  // namespace
@@ -119,11 +130,19 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
     resumed.manifest = checkpoint.manifest();
     return absl::OkStatus();
   };
-  if (options.from == ResumeFrom::kNothing) return resumed;
+  if (options.from == ResumeFrom::kReplace) return resumed;
+  if (options.from == ResumeFrom::kNothing) {
+    if (!folder.empty()) SHALE_RETURN_IF_ERROR(CheckNoneAfter(-1, folder, "begin anew"));
+    return resumed;
+  }
   if (options.from == ResumeFrom::kPath) {
     SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(options.path));
+    if (!folder.empty()) {
+      resumed.from_elsewhere = !SameFolder(JoinPath(options.path, ".."), folder);
+      SHALE_RETURN_IF_ERROR(CheckNoneAfter(resumed.from_elsewhere ? -1 : checkpoint.manifest().step, folder,
+                                           absl::StrCat("go on from ", options.path)));
+    }
     SHALE_RETURN_IF_ERROR(use(checkpoint));
-    if (!folder.empty()) SHALE_RETURN_IF_ERROR(CheckNoneNewer(folder, resumed));
     return resumed;
   }
   SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, use));

@@ -16,7 +16,8 @@
 namespace shale {
 
 enum class ResumeFrom {
-  kNothing,        // Begin anew.
+  kNothing,        // Begin anew, where no checkpoint lies.
+  kReplace,        // Begin anew. Whoever asks for that removes the checkpoints that lie there before the first step.
   kLatest,         // The newest checkpoint that is whole; there must be one.
   kLatestOrStart,  // That, or begin anew when no checkpoint was ever committed.
   kPath,           // The one that is named.
@@ -30,6 +31,7 @@ struct ResumeOptions {
 // What became of it.
 struct Resumed {
   std::string path;  // Empty: begun anew.
+  bool from_elsewhere = false;  // The checkpoint does not lie in the run's own folder.
   Manifest manifest;
   std::vector<std::string> passed_over;  // Newer checkpoints that are damaged, each with the reason.
 };
@@ -49,9 +51,10 @@ absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const
 
 // Finds the checkpoint that `options` ask for among those in `folder`, has `check` refuse one of another run, and
 // `restore` read it. Under kLatest and kLatestOrStart a checkpoint that is damaged, which opening or restoring it shows,
-// is passed over; when every one is, that is an error: nothing begins anew over a run that was. Under kPath a `folder` that
-// holds a later whole checkpoint is refused: whoever asked for the newest would then get one of another past. Errors:
-// NotFound when kLatest finds none; the reason of the refusal; DataLoss.
+// is passed over; when every one is, that is an error: nothing begins anew over a run that was. A `folder`
+// that holds whole checkpoints of another past is refused, for whoever asked for the newest would then get one of those:
+// any under kNothing, and under kPath, later ones than the one named, or any when that lies elsewhere. Errors: NotFound
+// when kLatest finds none; the reason of the refusal; DataLoss.
 absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder,
                                absl::FunctionRef<absl::Status(const Manifest&)> check,
                                absl::FunctionRef<absl::Status(const CheckpointReader&)> restore);

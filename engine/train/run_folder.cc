@@ -1,8 +1,5 @@
 #include "engine/train/run_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/store.h"
-#include "engine/hugging_face/export.h"
+#include "engine/hugging_face/copied_files.h"
+#include "engine/hugging_face/folder_path.h"
 #include "engine/io/file.h"
 #include "engine/train/cut_metrics.h"
 #include "kernels/check.h"
@@ -27,6 +25,7 @@ constexpr char kPlan[] = "plan.txt";
 constexpr char kMetrics[] = "metrics.jsonl";
 constexpr char kCheckpoints[] = "checkpoints";
 constexpr char kHf[] = "hf";
+constexpr char kStagedHf[] = ".hf.tmp";
 constexpr int64_t kMaxHfFileBytes = int64_t{1} << 30;
 constexpr size_t kNamesShown = 4;
 
@@ -45,9 +44,14 @@ bool IsTemporary(absl::string_view name) {
   return false;
 }
 
+bool HasCheckpoints(const std::string& path) {
+  const absl::StatusOr<std::vector<CheckpointPath>> checkpoints = ListCheckpoints(RunFolder::CheckpointsPath(path));
+  return checkpoints.ok() && !checkpoints->empty();
+}
+
 // What a run leaves that was killed before it began: nothing that anybody would miss.
 bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
-  if (name != kCheckpoints) return IsTemporary(name);
+  if (name != kCheckpoints) return IsTemporary(name) || name == kStagedHf;
   const absl::StatusOr<std::vector<std::string>> checkpoints = ListFolder(JoinPath(path, name));
   return checkpoints.ok() && checkpoints->empty();
 }
@@ -56,7 +60,9 @@ bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
 absl::Status CheckContents(const std::string& path, std::vector<std::string> names, RunFolder::Existing existing) {
   const auto is_trace = [&](const std::string& name) { return IsTraceOfAClaim(path, name); };
   if (std::all_of(names.begin(), names.end(), is_trace)) return absl::OkStatus();
-  const bool is_run = std::find(names.begin(), names.end(), kJob) != names.end();
+  // A run that goes on from another's checkpoint saves it here before anything else.
+  const bool is_run = std::find(names.begin(), names.end(), kJob) != names.end() ||
+                      (existing == RunFolder::Existing::kContinue && HasCheckpoints(path));
   if (is_run && existing != RunFolder::Existing::kRefuse) return absl::OkStatus();
   if (names.size() > kNamesShown) {
     names.resize(kNamesShown);
@@ -72,17 +78,11 @@ absl::Status CheckContents(const std::string& path, std::vector<std::string> nam
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& path, Existing existing) {
-  struct stat info;
-  const bool made = stat(path.c_str(), &info) != 0;
-  SHALE_RETURN_IF_ERROR(MakeFolders(path));
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return FileError(errno, "open folder", path);
-  auto folder = absl::WrapUnique(new RunFolder(path, fd, made));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return FileError(errno, "lock folder", path);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "another run is writing to ", path, ": wait for its end, or choose another folder with telemetry.run_folder"));
-  }
+  SHALE_ASSIGN_OR_RETURN(
+      FolderLock lock,
+      FolderLock::Take(path, absl::StrCat("another run is writing to ", path, ": wait for its end, or choose another "
+                                          "folder with telemetry.run_folder")));
+  auto folder = absl::WrapUnique(new RunFolder(path, std::move(lock)));
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));
   SHALE_RETURN_IF_ERROR(CheckContents(path, std::move(names), existing));
   // A temporary that is gone again at once: better to learn now that nothing can be written than after the first steps.
@@ -90,16 +90,11 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
   return folder;
 }
 
-RunFolder::~RunFolder() {
-  // rmdir leaves a folder alone that holds anything.
-  if (made_ && metrics_ == nullptr) rmdir(path_.c_str());
-  close(lock_fd_);
-}
-
 absl::Status RunFolder::RemoveLeftovers() {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path_));
   for (const std::string& name : names) {
     if (IsTemporary(name)) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
+    if (name == kStagedHf) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(JoinPath(path_, name)));
   }
   return absl::OkStatus();
 }
@@ -114,28 +109,40 @@ absl::Status RunFolder::RemoveFormerRun() {
 }
 
 absl::Status RunFolder::CopyHfFiles(const std::string& from) {
-  const std::string to = HfPath(path_);
+  const std::string to = JoinPath(path_, kStagedHf);
   SHALE_RETURN_IF_ERROR(MakeFolders(to));
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(from));
-  for (const std::string& name : names) {
-    if (name != "config.json" && !IsCopiedHfFile(name)) continue;
-    SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(JoinPath(from, name), kMaxHfFileBytes));
-    SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(to, name), bytes));
+  SHALE_ASSIGN_OR_RETURN(std::vector<HfFile> files, ListCopiedHfFiles(from));
+  if (absl::StatusOr<std::string> config = ResolveInFolder(from, "config.json"); config.ok()) {
+    files.push_back({"config.json", *std::move(config)});
+  } else if (!absl::IsNotFound(config.status())) {
+    return config.status();
+  }
+  for (const HfFile& file : files) {
+    SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, kMaxHfFileBytes));
+    SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(to, file.name), bytes));
   }
   return absl::OkStatus();
+}
+
+absl::Status RunFolder::TakeHfFiles() {
+  SHALE_RETURN_IF_ERROR(PosixFileSystem().Rename(JoinPath(path_, kStagedHf), HfPath(path_)));
+  return PosixFileSystem().SyncFolder(path_);
 }
 
 absl::Status RunFolder::Begin(const Start& start) {
   SHALE_CHECK(metrics_ == nullptr) << path_ << ": begun twice";
   SHALE_RETURN_IF_ERROR(RemoveLeftovers());
-  if (start.step == 0) {
+  const bool anew = !start.goes_on_after.has_value();
+  const bool takes_hf = !start.hf_folder.empty() && (anew || !Exists(HfPath(path_)));
+  if (takes_hf) SHALE_RETURN_IF_ERROR(CopyHfFiles(start.hf_folder));
+  if (anew) {
     SHALE_RETURN_IF_ERROR(RemoveFormerRun());
   } else {
-    SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), start.step));
+    SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), *start.goes_on_after));
   }
   // Before anything else that stays: it is what tells a run's folder from any other.
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JobPath(path_), start.job_text));
-  if (start.step == 0 && !start.hf_folder.empty()) SHALE_RETURN_IF_ERROR(CopyHfFiles(start.hf_folder));
+  if (takes_hf) SHALE_RETURN_IF_ERROR(TakeHfFiles());
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), start.plan_text));
   SHALE_ASSIGN_OR_RETURN(metrics_, JsonLinesWriter::Open(JoinPath(path_, kMetrics), JsonLinesWriter::Mode::kContinue));
   return absl::OkStatus();
@@ -149,5 +156,6 @@ absl::Status RunFolder::AppendMetrics(const JsonObject& row) {
 std::string RunFolder::JobPath(absl::string_view run_folder) { return JoinPath(run_folder, kJob); }
 std::string RunFolder::CheckpointsPath(absl::string_view run_folder) { return JoinPath(run_folder, kCheckpoints); }
 std::string RunFolder::HfPath(absl::string_view run_folder) { return JoinPath(run_folder, kHf); }
+std::string RunFolder::OfCheckpoint(absl::string_view checkpoint) { return JoinPath(checkpoint, "../.."); }
 
 }  // namespace shale

@@ -8,12 +8,16 @@
 //                  can be exported with them when that folder is gone
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/io/folder_lock.h"
 #include "engine/io/json_lines.h"
 
 namespace shale {
@@ -33,18 +37,17 @@ class RunFolder {
   // is in it (with the others: when that is not a run), FailedPrecondition when another run holds it, or what the system
   // says.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Claim(const std::string& path, Existing existing);
-  // Removes the folder if Claim made it and nothing has been written since.
-  ~RunFolder();
   RunFolder(const RunFolder&) = delete;
 
   struct Start {
     absl::string_view job_text;
     absl::string_view plan_text;
-    int64_t step = 0;       // After which the run goes on; 0: it begins.
-    std::string hf_folder;  // Of the job; empty: none.
+    std::optional<int64_t> goes_on_after;  // A step; none: the run begins anew.
+    std::string hf_folder;  // Where config.json and the tokenizer's files come from; empty: nowhere.
   };
-  // Writes job and plan, and starts the metrics. Once. A run that begins first removes what a former run left, its
-  // checkpoints included; one that goes on keeps the metrics up to its step, all checkpoints, and hf/.
+  // Writes job and plan, and starts the metrics. Once. A run that begins anew removes what a former run left, its
+  // checkpoints included, once everything is read that the new one needs; one that goes on keeps the metrics up to its
+  // step, all checkpoints, and hf/ if it has that.
   absl::Status Begin(const Start& start);
   // REQUIRES: begun.
   absl::Status AppendMetrics(const JsonObject& row);
@@ -56,17 +59,20 @@ class RunFolder {
   static std::string JobPath(absl::string_view run_folder);
   static std::string CheckpointsPath(absl::string_view run_folder);
   static std::string HfPath(absl::string_view run_folder);  // May be missing.
+  // The run folder that a checkpoint lies in, if it lies in one.
+  static std::string OfCheckpoint(absl::string_view checkpoint);
 
  private:
-  RunFolder(std::string path, int lock_fd, bool made) : path_(std::move(path)), lock_fd_(lock_fd), made_(made) {}
+  RunFolder(std::string path, FolderLock lock) : path_(std::move(path)), lock_(std::move(lock)) {}
 
   absl::Status RemoveLeftovers();
   absl::Status RemoveFormerRun();
+  // Copies what is kept of a Hugging Face folder to a hidden one, which TakeHfFiles gives its name.
   absl::Status CopyHfFiles(const std::string& from);
+  absl::Status TakeHfFiles();
 
   const std::string path_;
-  const int lock_fd_;
-  const bool made_;
+  const FolderLock lock_;  // Removes the folder if Claim made it and nothing has been written since.
   std::unique_ptr<JsonLinesWriter> metrics_;  // Null until begun.
 };
 

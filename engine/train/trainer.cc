@@ -8,7 +8,6 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/hugging_face/config.h"
@@ -71,9 +70,7 @@ class Trainer::Impl {
     options_ = options;
     SHALE_ASSIGN_OR_RETURN(data_, JobData::Open(job_, options_.tokenizer_folder));
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
-    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
-                           LearningRateSchedule::Create(LearningRateFor(job_, data_->total_steps())));
-    learning_rate_ = std::make_unique<LearningRateSchedule>(schedule);
+    SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
     job_.runtime.threads_per_rank = ThreadsPerRank(job_);
     SHALE_ASSIGN_OR_RETURN(
         plan_, PlanJob(job_, *CreateOps(job_.runtime.ops, static_cast<int>(job_.runtime.threads_per_rank))));
@@ -239,8 +236,16 @@ class Trainer::Impl {
       steps_ = resumed_.manifest.step;
       tokens_ = resumed_.manifest.tokens;
       position_ = resumed_.manifest.samples;
-      if (resumed_.path == JoinPath(options_.checkpoint_folder, CheckpointFolderName(steps_))) saved_step_ = steps_;
-      return absl::OkStatus();
+      data_->GoOnAfter(steps_, position_);
+      SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
+      if (checkpointer_ == nullptr) return absl::OkStatus();
+      saved_step_ = steps_;
+      if (!resumed_.from_elsewhere) {
+        checkpointer_->DisregardAfter(steps_);
+        return absl::OkStatus();
+      }
+      // From now on the newest checkpoint of the folder is the run's own: killed before its next save, it goes on here.
+      return Save().status;
     }
     if (!job_.hf_folder.empty()) return ReadHfWeights(ranks);
     const auto initial = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
@@ -248,6 +253,13 @@ class Trainer::Impl {
       return absl::OkStatus();
     };
     return FillRanks(initial, *world_, ranks);
+  }
+
+  absl::Status ScheduleLearningRate() {
+    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
+                           LearningRateSchedule::Create(LearningRateFor(job_, data_->total_steps())));
+    learning_rate_ = std::make_unique<LearningRateSchedule>(schedule);
+    return absl::OkStatus();
   }
 
   absl::Status ReadHfWeights(std::vector<RankState>& ranks) {

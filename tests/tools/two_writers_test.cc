@@ -52,7 +52,7 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
   EXPECT_EQ(*WholeCheckpoints(shared), *WholeCheckpoints(alone));
   EXPECT_EQ(absl::StrJoin(Leftovers(shared), " "), "");
   // It is free now.
-  EXPECT_TRUE(Trainer::Create(*job, {.checkpoint_folder = shared}).ok());
+  EXPECT_TRUE(Trainer::Create(*job, {.checkpoint_folder = shared, .resume = {.from = ResumeFrom::kLatest}}).ok());
 }
 
 TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {

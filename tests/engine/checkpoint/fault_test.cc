@@ -147,8 +147,9 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
                            Trainer::Create(job, {.checkpoint_folder = Checkpoints(),
                                                  .resume = {.from = ResumeFrom::kLatestOrStart},
                                                  .files = &files}));
-    SHALE_RETURN_IF_ERROR(
-        folder->Begin({.job_text = "job", .plan_text = "plan", .step = trainer->resumed().manifest.step}));
+    RunFolder::Start start{.job_text = "job", .plan_text = "plan"};
+    if (!trainer->resumed().path.empty()) start.goes_on_after = trainer->resumed().manifest.step;
+    SHALE_RETURN_IF_ERROR(folder->Begin(start));
     const std::string last = absl::StrCat("step ", last_step, "/");
     return TrainToEnd(*trainer, *folder, [&](absl::string_view line) {
       Read(line, outcome);

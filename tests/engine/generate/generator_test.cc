@@ -46,7 +46,8 @@ class GeneratorTest : public ::testing::Test {
                      "optimizer { learning_rate: 1e-2 } schedule { steps: 4 } runtime { threads_per_rank: 1 } ", more),
         JoinPath(run_, "job"));
     ASSERT_TRUE(job.ok()) << job.status();
-    auto trainer = Trainer::Create(*job, {.checkpoint_folder = RunFolder::CheckpointsPath(run_)});
+    auto trainer = Trainer::Create(*job, {.checkpoint_folder = RunFolder::CheckpointsPath(run_),
+                                         .resume = {.from = ResumeFrom::kReplace}});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     while (!(*trainer)->done()) ASSERT_TRUE((*trainer)->Step().ok());
     const absl::StatusOr<EvaluationReport> evaluation = (*trainer)->Evaluate(100);

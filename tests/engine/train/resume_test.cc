@@ -338,14 +338,58 @@ TEST_F(ResumeTest, AnEarlierCheckpointIsGoneOnFromInAnotherFolder) {
   ASSERT_TRUE(Train(job, "run").status.ok());
   const absl::Status refused = Train(job, "run", From("run", 3)).status;
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(std::string(refused.message()).find("holds a later checkpoint, " + Checkpoint("run", 6)), std::string::npos)
+  EXPECT_NE(std::string(refused.message()).find("in a folder that holds " + Checkpoint("run", 6)), std::string::npos)
       << refused;
   const Run other = Train(job, "other", From("run", 3));
   ASSERT_TRUE(other.status.ok()) << other.status;
   ExpectSameBytes(Checkpoint("run", 6), Checkpoint("other", 6));
+  // Nor is the past of one run mixed with that of another.
+  EXPECT_EQ(Train(job, "other", From("run", 6)).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Train(job, "run").status.code(), absl::StatusCode::kFailedPrecondition);
   // What nobody can take is in nobody's way.
   ASSERT_EQ(truncate(JoinPath(Checkpoint("run", 6), "MANIFEST").c_str(), 10), 0);
   EXPECT_TRUE(Train(job, "run", From("run", 3)).status.ok());
+}
+
+// Killed before its first save, it would begin anew, or go on with what lay there.
+TEST_F(ResumeTest, ARunThatGoesOnFromAnothersCheckpointHasItAtOnce) {
+  const Job job = MakeJob({});
+  ASSERT_TRUE(Train(job, "run").status.ok());
+  ASSERT_TRUE(Trainer::Create(job, {.checkpoint_folder = Path("branch"), .resume = From("run", 3)}).ok());
+  const Run resumed = Train(job, "branch", {.from = ResumeFrom::kLatestOrStart});
+  ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+  EXPECT_EQ(resumed.resumed.path, Checkpoint("branch", 3));
+  ExpectSameBytes(Checkpoint("run", 6), Checkpoint("branch", 6));
+}
+
+TEST_F(ResumeTest, ARunThatWasStoppedBeforeItsFirstStepGoesOnFromThere) {
+  const Job job = MakeJob({});
+  ASSERT_TRUE(Train(job, "straight").status.ok());
+  {
+    auto trainer = Trainer::Create(job, {.checkpoint_folder = Path("run")});
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    (*trainer)->RequestStop();
+    ASSERT_TRUE((*trainer)->Run({}).ok());
+  }
+  const Run resumed = Train(job, "run", {.from = ResumeFrom::kLatest});
+  ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+  EXPECT_EQ(resumed.resumed.path, Checkpoint("run", 0));
+  ExpectSameBytes(Checkpoint("straight", 6), Checkpoint("run", 6));
+}
+
+// What only reading its payload shows.
+TEST_F(ResumeTest, ADamagedCheckpointThatWasPassedOverPushesNoneOut) {
+  ASSERT_TRUE(Train(MakeJob({}), "run").status.ok());
+  const std::string shard = JoinPath(Checkpoint("run", 6), ShardFileName(1, 3));
+  std::string bytes = *ReadFile(shard, 1 << 24);
+  bytes.back() ^= 1;
+  ASSERT_TRUE(WriteFileDurably(shard, bytes).ok());
+  const Job longer = MakeJob({"schedule.steps=8", "checkpoint.every_steps=4", "checkpoint.keep_last=2"});
+  const Run resumed = Train(longer, "run", {.from = ResumeFrom::kLatest});
+  ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+  EXPECT_EQ(resumed.resumed.path, Checkpoint("run", 3));
+  EXPECT_TRUE(CheckpointReader::Open(Checkpoint("run", 4)).ok());
+  EXPECT_TRUE(CheckpointReader::Open(Checkpoint("run", 8)).ok());
 }
 
 TEST_F(ResumeTest, NothingBeginsAnewOverARunWhoseCheckpointsAreAllDamaged) {
@@ -414,6 +458,39 @@ TEST_F(ResumeTest, ARunInEpochsGoesOnWhereItsDataStood) {
   EXPECT_EQ(resumed.losses.rbegin()->first, straight.losses.rbegin()->first);
   for (const auto& [step, loss] : resumed.losses) EXPECT_EQ(loss, straight.losses.at(step)) << step;
   EXPECT_EQ(resumed.tokens, straight.tokens);
+}
+
+// However large its batches are from then on, a run in epochs sees each sample as often as before.
+TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
+  const auto make = [&](int batch) {
+    const absl::StatusOr<Job> job = ParseJobText(
+        absl::StrCat("model { mlp { embedding: 4 hidden: 12 } } batch { global_batch: ", batch, " sequence_length: 8 } ",
+                     "schedule { epochs: 1 } checkpoint { every_steps: 5 keep_last: 100 } ",
+                     "runtime { threads_per_rank: 1 } data { path: \"", Path("text"), "\" evaluation_fraction: 0.1 }"),
+        "job", std::vector<std::string>{kOps});
+    EXPECT_TRUE(job.ok()) << job.status();
+    return *job;
+  };
+  const Run straight = Train(make(8), "straight");
+  ASSERT_TRUE(straight.status.ok()) << straight.status;
+  for (const int batch : {3, 16}) {
+    const std::string folder = absl::StrCat("batch", batch);
+    auto trainer = Trainer::Create(make(batch), {.checkpoint_folder = Path(folder), .resume = From("straight", 5)});
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    int64_t tokens = 0, evaluated_after = 0;
+    const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
+                                                   tokens = report.tokens;
+                                                   return absl::OkStatus();
+                                                 },
+                                                 .on_evaluation = [&](const EvaluationReport& report) {
+                                                   evaluated_after = report.step;
+                                                   return absl::OkStatus();
+                                                 }});
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(tokens, straight.tokens);
+    EXPECT_EQ(evaluated_after, (*trainer)->total_steps());
+    EXPECT_EQ((*trainer)->steps_done(), (*trainer)->total_steps());
+  }
 }
 
 // Bytes that this process has read from files so far.

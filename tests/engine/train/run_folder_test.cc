@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -103,12 +104,52 @@ TEST_F(RunFolderTest, ARunThatGoesOnKeepsItsCheckpointsAndTheMetricsUpToItsStep)
   ASSERT_TRUE(WriteFileDurably(Path("run/.plan.txt.tmp-1-2"), "half").ok());
   auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
   ASSERT_TRUE(folder.ok()) << folder.status();
-  ASSERT_TRUE((*folder)->Begin({.job_text = "job two", .plan_text = "plan two", .step = 2}).ok());
+  ASSERT_TRUE((*folder)->Begin({.job_text = "job two", .plan_text = "plan two", .goes_on_after = 2}).ok());
   ASSERT_TRUE((*folder)->AppendMetrics(JsonObject().Add("step", 3)).ok());
   EXPECT_EQ(Text(Path("run/metrics.jsonl")), "{\"step\": 1}\n{\"step\": 2, \"loss\": 1.5}\n{\"step\": 3}\n");
   EXPECT_EQ(Text(Path("run/job.textproto")), "job two");
   EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
   EXPECT_FALSE(Exists(Path("run/.plan.txt.tmp-1-2")));
+}
+
+// What a run saves that is stopped before its first step.
+TEST_F(RunFolderTest, ARunThatGoesOnFromStepZeroKeepsItsCheckpointToo) {
+  MakeRun(Path("run"));
+  auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE((*folder)->Begin({.job_text = "job two", .plan_text = "plan two", .goes_on_after = 0}).ok());
+  EXPECT_EQ(Text(Path("run/metrics.jsonl")), "");
+  EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
+}
+
+TEST_F(RunFolderTest, TheFormerRunIsThereUntilAllIsReadThatTheNewOneNeeds) {
+  MakeRun(Path("run"));
+  ASSERT_TRUE(MakeFolders(Path("model")).ok());
+  ASSERT_TRUE(WriteFileDurably(Path("model/config.json"), "{}").ok());
+  ASSERT_TRUE(WriteFileDurably(Path("secret"), "not of the model").ok());
+  ASSERT_EQ(symlink(Path("secret").c_str(), Path("model/tokenizer_config.json").c_str()), 0);
+  const auto begin = [&](Existing existing, std::optional<int64_t> goes_on_after) -> absl::Status {
+    auto folder = RunFolder::Claim(Path("run"), existing);
+    if (!folder.ok()) return folder.status();
+    return (*folder)->Begin(
+        {.job_text = "job two", .plan_text = "plan two", .goes_on_after = goes_on_after, .hf_folder = Path("model")});
+  };
+  EXPECT_THAT(std::string(begin(Existing::kReplace, std::nullopt).message()), HasSubstr("tokenizer_config.json"));
+  EXPECT_EQ(Text(Path("run/job.textproto")), "job one");
+  EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
+  // A folder of such a name is nobody's file.
+  unlink(Path("model/tokenizer_config.json").c_str());
+  ASSERT_TRUE(WriteFileDurably(Path("model/tokenizer.json"), "tokens").ok());
+  ASSERT_TRUE(MakeFolders(Path("model/tokenizer_old")).ok());
+  ASSERT_TRUE(begin(Existing::kReplace, std::nullopt).ok());
+  EXPECT_EQ(Text(Path("run/hf/tokenizer.json")), "tokens");
+  EXPECT_EQ(Text(Path("run/hf/config.json")), "{}");
+  EXPECT_FALSE(Exists(Path("run/.hf.tmp")));
+  EXPECT_FALSE(Exists(Path("run/checkpoints/step-0000000001")));
+  // Those that a run began with stay with it.
+  ASSERT_TRUE(WriteFileDurably(Path("model/tokenizer.json"), "other tokens").ok());
+  ASSERT_TRUE(begin(Existing::kContinue, 3).ok());
+  EXPECT_EQ(Text(Path("run/hf/tokenizer.json")), "tokens");
 }
 
 TEST_F(RunFolderTest, AFolderThatIsNoRunIsNeverReplaced) {
