@@ -55,6 +55,15 @@ absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& f
   return absl::OkStatus();
 }
 
+absl::StatusOr<NewestCheckpoint> ExportNewest(const std::string& folder, const Flags& flags,
+                                              const HfExportOptions& options, absl::Status& exported) {
+  // Only a checkpoint that turns out to be damaged while it is read is passed over for an older one.
+  return UseNewestCheckpoint(folder, [&](const CheckpointReader& checkpoint) {
+    exported = ExportCheckpoint(checkpoint, flags, options);
+    return absl::IsDataLoss(exported) ? exported : absl::OkStatus();
+  });
+}
+
 absl::Status Export(const Flags& flags) {
   if (flags.run.empty() == flags.checkpoint.empty()) {
     return absl::InvalidArgumentError("give one of --run and --checkpoint");
@@ -66,16 +75,15 @@ absl::Status Export(const Flags& flags) {
     return ExportCheckpoint(checkpoint, flags, options);
   }
   const std::string folder = RunFolder::CheckpointsPath(flags.run);
-  absl::Status exported;
-  // Only a checkpoint that turns out to be damaged while it is read is passed over for an older one.
-  const auto use = [&](const CheckpointReader& checkpoint) {
-    exported = ExportCheckpoint(checkpoint, flags, options);
-    return absl::IsDataLoss(exported) ? exported : absl::OkStatus();
-  };
-  SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
-  for (const std::string& reason : newest.passed_over) std::fprintf(stderr, "passed over: %s\n", reason.c_str());
-  if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
-  return exported;
+  while (true) {
+    absl::Status exported;
+    SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ExportNewest(folder, flags, options, exported));
+    if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
+    // The run, which is under way, has a newer one by now and removed this.
+    if (!exported.ok() && access(newest.path.c_str(), F_OK) != 0) continue;
+    for (const std::string& reason : newest.passed_over) std::fprintf(stderr, "passed over: %s\n", reason.c_str());
+    return exported;
+  }
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <filesystem>
+#include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/io/file.h"
 #include "engine/io/file_system.h"
@@ -32,6 +35,20 @@ absl::Status CheckAbsentOrEmpty(const std::string& target) {
       absl::StrCat(target, " is not empty; give a folder that is empty or does not exist"));
 }
 
+// Removes the folders in `parent` whose names begin so and that nobody holds.
+absl::Status RemoveAbandoned(const std::string& parent, const std::string& prefix) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(parent));
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(parent, name);
+    std::error_code error;
+    if (!absl::StartsWith(name, prefix) || fs::symlink_status(path, error).type() != fs::file_type::directory) continue;
+    const absl::StatusOr<FolderLock> lock = FolderLock::Take(path, "in use");
+    // One that cannot be removed is in nobody's way.
+    if (lock.ok()) RemoveFolderAndFiles(path).IgnoreError();
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<StagedFolder> StagedFolder::Create(const std::string& target) {
@@ -45,21 +62,25 @@ absl::StatusOr<StagedFolder> StagedFolder::Create(const std::string& target) {
   folder.parent_ = whole.parent_path().string();
   SHALE_RETURN_IF_ERROR(MakeFolders(folder.parent_));
   SHALE_RETURN_IF_ERROR(CheckAbsentOrEmpty(folder.target_));
+  const std::string prefix = absl::StrCat(".", whole.filename().string(), ".tmp-");
+  SHALE_RETURN_IF_ERROR(RemoveAbandoned(folder.parent_, prefix));
   absl::Status made;
   do {  // A name may be taken by what a crashed process with our id left behind.
-    const std::string path = JoinPath(
-        folder.parent_, absl::StrCat(".", whole.filename().string(), ".tmp-", getpid(), "-", counter.fetch_add(1)));
+    const std::string path = JoinPath(folder.parent_, absl::StrCat(prefix, getpid(), "-", counter.fetch_add(1)));
     made = PosixFileSystem().MakeFolder(path);
     if (made.ok()) folder.path_ = path;
   } while (absl::IsAlreadyExists(made));
   SHALE_RETURN_IF_ERROR(made);
+  SHALE_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::Take(folder.path_, absl::StrCat(folder.path_, " is in use")));
+  folder.lock_.emplace(std::move(lock));
   return folder;
 }
 
 StagedFolder::StagedFolder(StagedFolder&& other) noexcept
     : parent_(std::move(other.parent_)),
       target_(std::move(other.target_)),
-      path_(std::exchange(other.path_, "")) {}
+      path_(std::exchange(other.path_, "")),
+      lock_(std::move(other.lock_)) {}
 
 StagedFolder::~StagedFolder() {
   // Somebody else's error is on its way; that this fails too would tell nobody more.

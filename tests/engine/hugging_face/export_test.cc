@@ -14,6 +14,7 @@
 #include "engine/hugging_face/index.h"
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
+#include "engine/io/folder_lock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/hugging_face/models.h"
@@ -181,6 +182,20 @@ TEST(HfExportTest, AfterAnErrorThereIsNothing) {
   EXPECT_EQ(ExportTestModel(HfModel("llama"), folder.Path("m"), {.max_file_bytes = 0}).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(folder.CountEntries(), 0);
+}
+
+TEST(HfExportTest, WhatAKilledExportLeftIsRemovedByTheNext) {
+  const TempFolder folder;
+  fs::create_directory(folder.Path(".m.tmp-1-0"));
+  folder.Write(".m.tmp-1-0/model.safetensors", "half");
+  // In use, of another target, and somebody's file.
+  fs::create_directory(folder.Path(".m.tmp-2-0"));
+  const absl::StatusOr<FolderLock> used = FolderLock::Take(folder.Path(".m.tmp-2-0"), "");
+  ASSERT_TRUE(used.ok()) << used.status();
+  fs::create_directory(folder.Path(".n.tmp-1-0"));
+  folder.Write(".m.tmp-file", "x");
+  ASSERT_TRUE(ExportTestModel(HfModel("llama"), folder.Path("m")).ok());
+  EXPECT_THAT(*ListFolder(folder.Path("")), ::testing::ElementsAre(".m.tmp-2-0", ".m.tmp-file", ".n.tmp-1-0", "m"));
 }
 
 TEST(HfExportTest, WhatF16CannotHoldIsRefused) {
