@@ -1,0 +1,142 @@
+#include "tools/bench_support.h"
+
+#include <sched.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/io/file.h"
+#include "kernels/check.h"
+
+namespace shale {
+
+double Median(std::vector<double> values) {
+  SHALE_CHECK(!values.empty());
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+void MarkdownTable::Add(std::vector<std::string> cells) {
+  SHALE_CHECK(cells.size() == columns_.size());
+  rows_.push_back(std::move(cells));
+}
+
+std::string MarkdownTable::ToString() const {
+  std::vector<size_t> widths;
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    size_t width = std::max<size_t>(3, columns_[c].title.size());
+    for (const auto& row : rows_) width = std::max(width, row[c].size());
+    widths.push_back(width);
+  }
+  std::string text;
+  const auto line = [&](const auto& cell) {
+    for (size_t c = 0; c < columns_.size(); ++c) {
+      const std::string value = cell(c);
+      const std::string padding(widths[c] - value.size(), ' ');
+      absl::StrAppend(&text, "| ", columns_[c].text ? value + padding : padding + value, " ");
+    }
+    absl::StrAppend(&text, "|\n");
+  };
+  line([&](size_t c) { return columns_[c].title; });
+  line([&](size_t c) {
+    return columns_[c].text ? std::string(widths[c], '-') : std::string(widths[c] - 1, '-') + ":";
+  });
+  for (const auto& row : rows_) line([&](size_t c) { return row[c]; });
+  return text;
+}
+
+std::string Digits(double value) {
+  const int decimals = value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : value >= 0.1 ? 3 : 4;
+  return absl::StrFormat("%.*f", decimals, value);
+}
+
+std::string Time(double seconds) {
+  if (seconds < 1e-3) return absl::StrCat(Digits(seconds * 1e6), " us");
+  if (seconds < 1) return absl::StrCat(Digits(seconds * 1e3), " ms");
+  return absl::StrCat(Digits(seconds), " s");
+}
+
+std::string Megabytes(double bytes) { return absl::StrCat(Digits(bytes * 1e-6), " MB"); }
+
+std::string ProcessorName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+int ProcessorCount() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return std::max(1, CPU_COUNT(&allowed));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::string Today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc = {};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M UTC", &utc);
+  return text;
+}
+
+absl::Status WriteJson(const std::string& path, absl::string_view json) {
+  return WriteFileDurably(path, absl::StrCat(json, "\n"));
+}
+
+namespace {
+
+using Chunk = long long __attribute__((vector_size(16)));
+
+// Whole lines of 64 bytes. The empty assembly keeps the compiler from making a memcpy of it, which chooses by itself
+// how it stores. Processors without non-temporal stores of 16 bytes copy plainly.
+template <CopyKind kKind>
+void CopyLines(std::byte* to, const std::byte* from, int64_t lines) {
+  const auto* source = reinterpret_cast<const Chunk*>(from);
+  auto* target = reinterpret_cast<Chunk*>(to);
+  for (int64_t i = 0; i < 4 * lines; i += 4) {
+    for (int64_t j = i; j < i + 4; ++j) {
+#ifdef __SSE2__
+      if constexpr (kKind == CopyKind::kNonTemporal) {
+        _mm_stream_si128(reinterpret_cast<__m128i*>(target + j), reinterpret_cast<__m128i>(source[j]));
+        continue;
+      }
+#endif
+      target[j] = source[j];
+    }
+    asm volatile("" : : : "memory");
+  }
+#ifdef __SSE2__
+  if constexpr (kKind == CopyKind::kNonTemporal) _mm_sfence();
+#endif
+}
+
+}  // namespace
+
+void CopyMemory(CopyKind kind, std::byte* to, const std::byte* from, int64_t size_bytes, int threads) {
+  constexpr int64_t kLine = 64;
+  const int64_t lines = size_bytes / kLine;
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int part = 0; part < threads; ++part) {
+    const int64_t begin = lines * part / threads * kLine, count = lines * (part + 1) / threads - begin / kLine;
+    if (kind == CopyKind::kPlain) {
+      CopyLines<CopyKind::kPlain>(to + begin, from + begin, count);
+    } else {
+      CopyLines<CopyKind::kNonTemporal>(to + begin, from + begin, count);
+    }
+  }
+}
+
+}  // namespace shale

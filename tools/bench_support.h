@@ -1,0 +1,57 @@
+// What the benches share: medians, tables, what the machine is, and how fast it copies memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace shale {
+
+// REQUIRES: not empty.
+double Median(std::vector<double> values);
+
+// A Markdown table whose columns are padded, so that it reads well as plain text too.
+class MarkdownTable {
+ public:
+  struct Column {
+    std::string title;
+    bool text = false;  // Begins at the left; numbers end at the right.
+  };
+  explicit MarkdownTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  void Add(std::vector<std::string> cells);  // REQUIRES: as many as columns.
+  bool empty() const { return rows_.empty(); }
+  std::string ToString() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// `value` with three significant digits: "0.0123", "45.6", "1234".
+std::string Digits(double value);
+// "123 us", "4.56 ms", "1.23 s".
+std::string Time(double seconds);
+// "4.19 MB", in powers of ten.
+std::string Megabytes(double bytes);
+
+// The processor's own name, and how many of it this process may use.
+std::string ProcessorName();
+int ProcessorCount();
+// "2026-11-30 18:05 UTC".
+std::string Today();
+
+// Writes `json` and a line end to `path`, replacing what is there.
+absl::Status WriteJson(const std::string& path, absl::string_view json);
+
+// Copies with `threads` OpenMP threads of the calling one, each a part of its own. REQUIRES: aligned to 64 bytes.
+enum class CopyKind : uint8_t {
+  kPlain,        // Ordinary stores, which read a line before they write it.
+  kNonTemporal,  // Stores that go past the caches.
+};
+void CopyMemory(CopyKind kind, std::byte* to, const std::byte* from, int64_t size_bytes, int threads);
+
+}  // namespace shale
