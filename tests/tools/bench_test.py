@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""bench_ops and bench_comm with the smallest sizes: the form of what they print and write, never a time."""
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+_OPS = os.path.abspath("tools/bench_ops")
+_COMM = os.path.abspath("tools/bench_comm")
+
+_SMALL = [
+    "--tokens=8", "--sequence=4", "--width=12", "--hidden=10", "--vocabulary=33", "--heads=2", "--kv_heads=1",
+    "--head_tokens=3", "--parameters=101", "--square=16", "--cold_mib=1", "--copy_mib=1", "--seconds=0", "--threads=2",
+]
+
+
+class BenchTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def call(self, tool, *arguments):
+        environment = dict(os.environ, BUILD_WORKING_DIRECTORY=self.folder)
+        return subprocess.run([tool, *arguments], cwd="/", env=environment, capture_output=True, text=True, timeout=240,
+                              check=False)
+
+    def measured(self, tool, *arguments):
+        """What it printed, and what it wrote."""
+        result = self.call(tool, *arguments, "--json=out.json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(os.path.join(self.folder, "out.json"), encoding="utf-8") as file:
+            return result.stdout, json.load(file)
+
+    def refused(self, wanted, tool, *arguments):
+        result = self.call(tool, *arguments)
+        self.assertEqual(result.returncode, 2, result.stdout)
+        self.assertEqual(result.stdout, "")
+        self.assertRegex(result.stderr, wanted)
+
+    def rows(self, text, first_title):
+        """The rows of the tables whose first column has that title, as lists of cells."""
+        rows, inside = [], False
+        for line in text.splitlines():
+            if not line.startswith("|"):
+                inside = False
+                continue
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if cells[0] == first_title:
+                inside = True
+                columns = len(cells)
+            elif inside and not set(line) <= set("|-: "):
+                self.assertEqual(len(cells), columns, line)
+                rows.append(cells)
+        return rows
+
+    def test_every_op_that_moves_more_than_a_few_numbers_is_measured(self):
+        result = self.call(_OPS, *_SMALL, "--list")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("a few numbers each: LossScale, FlagNonFinite, PrepareUpdate\n", result.stdout)
+
+    def test_ops(self):
+        text, written = self.measured(_OPS, *_SMALL)
+        rows = self.rows(text, "op")
+        self.assertGreater(len(rows), 100)
+        self.assertEqual(len(rows), len(written["results"]))
+        self.assertRegex(text, r"plain [\d.]+ GB/s, non-temporal stores [\d.]+ GB/s")
+        self.assertRegex(text, r"f32 [\d.]+ GFLOP/s; bf16 [\d.]+ GFLOP/s")
+        for result in written["results"]:
+            self.assertGreater(result["seconds"], 0)
+            self.assertGreaterEqual(result["calls"], 1)
+            if "flops" in result:
+                self.assertLessEqual(result["of_peak"], 1)
+            else:
+                self.assertGreater(result["of_copy"], 0)
+
+    def test_bytes_count_every_access_once(self):
+        _, written = self.measured(_OPS, *_SMALL, "--only=rmsnorm|adamw|embeddingbackward|accumulate f32")
+        moved = {(result["op"], result["act"]): result["bytes"] for result in written["results"]}
+        # x, y, weight, rstd; then residual and sum besides.
+        self.assertEqual(moved["RmsNormForward", "bf16"], 2 * (2 * 8 * 12 + 12) + 4 * 8)
+        self.assertEqual(moved["RmsNormForward residual", "f32"], 4 * (4 * 8 * 12 + 12 + 8))
+        # Gradient read; weight, m and v read and written; and the five numbers of the update.
+        self.assertEqual(moved["AdamW", "f32"], 28 * 101 + 20)
+        self.assertEqual(moved["AdamW f32 masters", "bf16"], 32 * 101 + 20)
+        self.assertEqual(moved["AdamW split masters", "bf16"], 28 * 101 + 20)
+        self.assertEqual(moved["Accumulate accumulate", "f32"], 12 * 101)
+        # All rows are written, or those of eight tokens read and written.
+        self.assertEqual(moved["EmbeddingBackward", "f32"], 4 * (8 + 8 * 12 + 33 * 12))
+        self.assertEqual(moved["EmbeddingBackward accumulate", "f32"], 4 * (8 + 8 * 12 + 2 * 8 * 12))
+
+    def test_one_type_and_some_ops_and_warm(self):
+        text, written = self.measured(_OPS, *_SMALL, "--dtype=bf16", "--only=swiglu", "--warm")
+        self.assertEqual([row[0] for row in self.rows(text, "op")], ["SwiGluForward", "SwiGluBackward"])
+        self.assertEqual({(result["act"], result["sets"]) for result in written["results"]}, {("bf16", 1)})
+        self.assertIn("warm", text)
+        self.assertNotIn("Products", text)
+
+    def test_comm(self):
+        text, written = self.measured(_COMM, "--ranks=2,3", "--smallest_kib=1", "--largest_kib=4", "--rounds=1",
+                                      "--seconds=0")
+        self.assertEqual(re.findall(r"### (\d) ranks", text), ["2", "3"])
+        rows = self.rows(text, "collective")
+        self.assertEqual(len(rows), 2 * 4 * 2)
+        self.assertEqual(len(written["results"]), len(rows))
+        for result in written["results"]:
+            n = result["ranks"]
+            times = 2 if result["collective"] == "AllReduceSum" else 1
+            algbw = result["size_bytes"] / result["seconds"]
+            self.assertAlmostEqual(result["algbw_bytes_per_second"] / algbw, 1)
+            self.assertAlmostEqual(result["busbw_bytes_per_second"] / (algbw * times * (n - 1) / n), 1)
+            self.assertEqual(result["size_bytes"] % (64 * n), 0)
+
+    def test_wrong_command_lines(self):
+        self.refused("unknown flag --tokns; did you mean --tokens", _OPS, "--tokns=8")
+        self.refused("--tokens=6 is not a multiple of --sequence=4", _OPS, *_SMALL, "--tokens=6")
+        self.refused("--heads=3 is not a multiple of --kv_heads=2", _OPS, *_SMALL, "--heads=3", "--kv_heads=2")
+        self.refused("--width=12 is not a multiple of --heads=5; give --head_width", _OPS, *_SMALL, "--heads=5")
+        self.refused('--dtype: found "f16"; allowed: f32, bf16, both', _OPS, "--dtype=f16")
+        self.refused("is no regular expression", _OPS, "--only=[")
+        self.refused("matches no op", _OPS, "--only=nothing")
+        self.refused('found "1"; a list of numbers from 2 to 64', _COMM, "--ranks=2,1")
+        self.refused("--largest_kib=1 is below --smallest_kib=64", _COMM, "--largest_kib=1")
+
+    def test_a_result_that_cannot_be_written(self):
+        result = self.call(_COMM, "--ranks=2", "--smallest_kib=1", "--largest_kib=1", "--rounds=1", "--seconds=0",
+                           "--json=/nowhere/out.json")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("/nowhere/out.json", result.stderr)
+
+    def test_helps(self):
+        for tool, flags in [(_OPS, ["--tokens", "--only", "--warm", "--json", "--threads"]),
+                            (_COMM, ["--ranks", "--largest_kib", "--json"])]:
+            result = self.call(tool, "--help")
+            self.assertEqual(result.returncode, 0)
+            for flag in flags:
+                self.assertIn(flag, result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,275 @@
+// bench_comm: the collectives between the ranks of this process.
+//
+// As nccl-tests defines them, with `size` the bytes of the whole vector (all ranks' shards together) and n ranks:
+//   algbw = size / time
+//   busbw = algbw (n - 1) / n for AllGather and ReduceScatterSum, algbw 2 (n - 1) / n for AllReduceSum.
+// Between threads no bus is passed: what bounds a collective is the memory that all ranks read and write together,
+//   AllGather         n size read, n size written
+//   ReduceScatterSum  n size read,   size written
+//   AllReduceSum      n size read,   size written, then (n - 1) size read and written
+// which is held against n streams that each copy a vector of the same size meanwhile.
+//
+// Sums are fp32, in rank order: gradients are reduced in no other type, so that AllGather alone has a bf16 line.
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "engine/io/json_lines.h"
+#include "kernels/check.h"
+#include "kernels/device/cpu/cpu_device.h"
+#include "sharding/comm/collective_kind.h"
+#include "sharding/comm/in_process.h"
+#include "tools/bench_support.h"
+#include "tools/command_line.h"
+#include "tools/passive_waiting.h"
+
+namespace shale {
+namespace {
+
+struct Flags {
+  std::string ranks = "2,3,4,8";
+  int64_t smallest_kib = 64;
+  int64_t largest_kib = 64 * 1024;
+  int64_t factor = 4;
+  int64_t rounds = 15;
+  double seconds = 0.2;
+  std::string json;
+};
+
+struct Case {
+  CollectiveKind kind;
+  DType dtype;
+};
+constexpr Case kCases[] = {{CollectiveKind::kAllGather, DType::kFloat32},
+                           {CollectiveKind::kAllGather, DType::kBFloat16},
+                           {CollectiveKind::kReduceScatterSum, DType::kFloat32},
+                           {CollectiveKind::kAllReduceSum, DType::kFloat32}};
+
+// For each byte of `size` that passes.
+double BusFactor(CollectiveKind kind, double n) {
+  return (kind == CollectiveKind::kAllReduceSum ? 2 : 1) * (n - 1) / n;
+}
+double MemoryFactor(CollectiveKind kind, double n) {
+  switch (kind) {
+    case CollectiveKind::kAllGather: return 2 * n;
+    case CollectiveKind::kReduceScatterSum: return n + 1;
+    case CollectiveKind::kAllReduceSum: return n + 1 + 2 * (n - 1);
+  }
+  return 0;
+}
+
+struct Result {
+  int ranks = 0;
+  int64_t size_bytes = 0;
+  Case what;
+  double seconds = 0;         // Median.
+  double copy_bandwidth = 0;  // Bytes per second, read and written, of all ranks that copy.
+  double algbw() const { return static_cast<double>(size_bytes) / seconds; }
+  double busbw() const { return algbw() * BusFactor(what.kind, ranks); }
+  double memory() const { return algbw() * MemoryFactor(what.kind, ranks); }
+};
+
+// n ranks with a stream each. A rank's memory: a vector, and room for another one, of which shards are parts.
+class Group {
+ public:
+  static absl::StatusOr<std::unique_ptr<Group>> Create(int n, int64_t largest_bytes) {
+    std::unique_ptr<Group> group(new Group());
+    SHALE_ASSIGN_OR_RETURN(group->communicators_, CreateInProcessGroup(n));
+    for (int rank = 0; rank < n; ++rank) {
+      SHALE_ASSIGN_OR_RETURN(auto arena, group->device_->Allocate(2 * largest_bytes));
+      // Pages become resident when they are first written. Zeros: their sums stay what they are, call after call.
+      std::fill_n(arena->base(), arena->size_bytes(), std::byte{0});
+      group->arenas_.push_back(std::move(arena));
+      SHALE_ASSIGN_OR_RETURN(auto stream, group->device_->CreateStream(absl::StrCat("rank ", rank)));
+      group->streams_.push_back(std::move(stream));
+    }
+    return group;
+  }
+
+  int size() const { return static_cast<int>(streams_.size()); }
+
+  // Seconds of each of `calls` collectives, enqueued in one go on all ranks, on average.
+  absl::StatusOr<double> Time(const Case& what, int64_t size_bytes, int64_t calls) {
+    return TimeAll(calls, [&](int rank) { return Enqueue(what, size_bytes, rank); });
+  }
+  // The same, of every rank copying `size_bytes`.
+  absl::StatusOr<double> TimeCopies(int64_t size_bytes, int64_t calls) {
+    return TimeAll(calls, [&](int rank) {
+      std::byte* from = arenas_[rank]->base();
+      return streams_[rank]->Copy(from + size_bytes, from, size_bytes);
+    });
+  }
+
+ private:
+  Group() : device_(CreateCpuDevice()) {}
+
+  absl::Status Enqueue(const Case& what, int64_t size_bytes, int rank) {
+    const int64_t count = size_bytes / SizeOf(what.dtype), shard = count / size();
+    std::byte* base = arenas_[rank]->base();
+    const Tensor full = Tensor::Contiguous(what.dtype, {count}, base);
+    const Tensor part = Tensor::Contiguous(what.dtype, {shard}, base + size_bytes);
+    switch (what.kind) {
+      case CollectiveKind::kAllGather: return communicators_[rank]->AllGather(part, full, *streams_[rank]);
+      case CollectiveKind::kReduceScatterSum:
+        return communicators_[rank]->ReduceScatterSum(full, part, *streams_[rank]);
+      case CollectiveKind::kAllReduceSum: return communicators_[rank]->AllReduceSum(full, *streams_[rank]);
+    }
+    return absl::OkStatus();
+  }
+
+  // From the first rank's beginning to the last one's end.
+  template <class Work>
+  absl::StatusOr<double> TimeAll(int64_t calls, const Work& work) {
+    std::vector<int64_t> begins(size()), ends(size());
+    for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(streams_[rank]->RecordTime(&begins[rank]));
+    for (int64_t i = 0; i < calls; ++i) {
+      for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(work(rank));
+    }
+    for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(streams_[rank]->RecordTime(&ends[rank]));
+    for (const auto& stream : streams_) SHALE_RETURN_IF_ERROR(stream->Synchronize());
+    const int64_t nanoseconds =
+        *std::max_element(ends.begin(), ends.end()) - *std::min_element(begins.begin(), begins.end());
+    return 1e-9 * static_cast<double>(std::max<int64_t>(1, nanoseconds)) / static_cast<double>(calls);
+  }
+
+  // Streams end before what their work uses.
+  std::unique_ptr<Device> device_;
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+};
+
+absl::StatusOr<std::vector<int>> ParseRanks(const std::string& text) {
+  std::vector<int> ranks;
+  for (const absl::string_view word : absl::StrSplit(text, ',')) {
+    int value = 0;
+    if (!absl::SimpleAtoi(word, &value) || value < 2 || value > 64) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--ranks: found \"", word, "\"; a list of numbers from 2 to 64, as 2,4,8"));
+    }
+    ranks.push_back(value);
+  }
+  return ranks;
+}
+
+// The size nearest above `bytes` that n shards of whole cache lines form.
+int64_t Divisible(int64_t bytes, int n) {
+  const int64_t unit = 64 * n;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+absl::StatusOr<Result> Measure(const Flags& flags, Group& group, const Case& what, int64_t size_bytes) {
+  // Few enough calls to be enqueued without waiting.
+  const int64_t most = 200;
+  SHALE_RETURN_IF_ERROR(group.Time(what, size_bytes, 1).status());
+  SHALE_ASSIGN_OR_RETURN(const double first, group.Time(what, size_bytes, 2));
+  const double share = flags.seconds / 2 / static_cast<double>(flags.rounds);
+  const int64_t calls = std::clamp<int64_t>(static_cast<int64_t>(share / first), 1, most);
+  std::vector<double> seconds, copies;
+  for (int64_t i = 0; i < flags.rounds; ++i) {
+    SHALE_ASSIGN_OR_RETURN(const double collective, group.Time(what, size_bytes, calls));
+    SHALE_ASSIGN_OR_RETURN(const double copy, group.TimeCopies(size_bytes, calls));
+    seconds.push_back(collective);
+    copies.push_back(copy);
+  }
+  const double copied = 2.0 * static_cast<double>(size_bytes) * group.size();
+  return Result{.ranks = group.size(), .size_bytes = size_bytes, .what = what, .seconds = Median(seconds),
+                .copy_bandwidth = copied / Median(copies)};
+}
+
+std::string SizeName(int64_t bytes) {
+  const double kib = static_cast<double>(bytes) / 1024;
+  return kib < 1024 ? absl::StrCat(Digits(kib), " KiB") : absl::StrCat(Digits(kib / 1024), " MiB");
+}
+
+std::string Name(CollectiveKind kind) { return std::string(ToString(kind).data(), ToString(kind).size()); }
+std::string Name(DType dtype) { return std::string(ToString(dtype).data(), ToString(dtype).size()); }
+
+std::string ResultJson(const Result& r) {
+  return JsonObject()
+      .Add("collective", Name(r.what.kind)).Add("dtype", Name(r.what.dtype)).Add("ranks", r.ranks)
+      .Add("size_bytes", r.size_bytes).Add("seconds", r.seconds)
+      .Add("algbw_bytes_per_second", r.algbw()).Add("busbw_bytes_per_second", r.busbw())
+      .Add("memory_bytes_per_second", r.memory()).Add("copy_bytes_per_second", r.copy_bandwidth)
+      .ToString();
+}
+
+absl::Status Bench(const Flags& flags, const std::vector<int>& ranks) {
+  std::printf("## bench_comm, %s, %s, %d processor%s\n", Today().c_str(), ProcessorName().c_str(), ProcessorCount(),
+              ProcessorCount() == 1 ? "" : "s");
+  std::vector<std::string> json;
+  for (const int n : ranks) {
+    const int64_t largest = Divisible(flags.largest_kib * 1024, n);
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Group> group, Group::Create(n, largest));
+    MarkdownTable table({{"collective", true}, {"type", true}, {"size"}, {"time"}, {"algbw GB/s"}, {"busbw GB/s"},
+                         {"memory GB/s"}, {"memcpy GB/s"}, {"of memcpy"}});
+    for (const Case& what : kCases) {
+      for (int64_t kib = flags.smallest_kib; kib <= flags.largest_kib; kib *= flags.factor) {
+        SHALE_ASSIGN_OR_RETURN(const Result r, Measure(flags, *group, what, Divisible(kib * 1024, n)));
+        table.Add({Name(what.kind), Name(what.dtype), SizeName(r.size_bytes), Time(r.seconds), Digits(r.algbw() * 1e-9),
+                   Digits(r.busbw() * 1e-9), Digits(r.memory() * 1e-9), Digits(r.copy_bandwidth * 1e-9),
+                   Digits(r.memory() / r.copy_bandwidth)});
+        json.push_back(ResultJson(r));
+      }
+    }
+    std::printf("\n### %d ranks\n\n%s", n, table.ToString().c_str());
+  }
+  if (flags.json.empty()) return absl::OkStatus();
+  std::string head = JsonObject()
+                         .Add("bench", "comm").Add("date", Today()).Add("processor", ProcessorName())
+                         .Add("processors", ProcessorCount())
+                         .ToString();
+  head.pop_back();
+  return WriteJson(flags.json, absl::StrCat(head, ",\n \"results\": [\n  ", absl::StrJoin(json, ",\n  "), "\n]}"));
+}
+
+int Fail(const absl::Status& status, int exit_code) {
+  std::fprintf(stderr, "bench_comm: %s\n", std::string(status.message()).c_str());
+  return exit_code;
+}
+
+int Run(const Flags& flags) {
+  const absl::StatusOr<std::vector<int>> ranks = ParseRanks(flags.ranks);
+  if (!ranks.ok()) return Fail(ranks.status(), kExitUsage);
+  if (flags.largest_kib < flags.smallest_kib) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--largest_kib=", flags.largest_kib, " is below --smallest_kib=",
+                                                        flags.smallest_kib)), kExitUsage);
+  }
+  const absl::Status status = Bench(flags, *ranks);
+  return status.ok() ? kExitOk : Fail(status, kExitFailed);
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::WaitPassively(argv);
+  shale::Flags flags;
+  shale::CommandLine line("bench_comm",
+                          "Times the collectives between ranks that are threads of one process. Prints Markdown tables.");
+  const int64_t most_kib = int64_t{16} << 20;
+  line.Text("ranks", "LIST", "Numbers of ranks, from 2 to 64.", &flags.ranks);
+  line.Integer("smallest_kib", "KiB of the smallest vector.", 1, most_kib, &flags.smallest_kib);
+  line.Integer("largest_kib", "KiB of the largest vector; every rank holds two.", 1, most_kib, &flags.largest_kib);
+  line.Integer("factor", "From one size to the next.", 2, 1024, &flags.factor);
+  line.Integer("rounds", "Rounds, of which the median is taken.", 1, 1000, &flags.rounds);
+  line.Number("seconds", "Time for each line, copies in between included.", 0, 3600, &flags.seconds);
+  line.Text("json", "FILE", "Write everything measured there too.", &flags.json);
+  line.Footer(
+      "As nccl-tests counts: size is the whole vector, that is what AllGather leaves on every rank and what ReduceScatterSum\n"
+      "takes from it; algbw = size / time; busbw = algbw (n - 1) / n, twice that for AllReduceSum. Memory is what all ranks\n"
+      "read and write together, memcpy the same of n threads that each copy a vector of this size.\n"
+      "\n"
+      "Exit codes: 0 measured; 1 failed; 2 wrong command line.");
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  return shale::Run(flags);
+}
