@@ -67,7 +67,7 @@ class Runner {
     int64_t bytes = 0;
     for (const OpCase& c : cases) bytes = std::max(bytes, runner->OperandBytes(c) + runner->ops_->ScratchBytes(c.op));
     SHALE_ASSIGN_OR_RETURN(runner->arena_, runner->device_->Allocate(bytes + 256));
-    SHALE_ASSIGN_OR_RETURN(runner->copied_, runner->device_->Allocate(2 * runner->copy_bytes_));
+    SHALE_ASSIGN_OR_RETURN(runner->copied_, runner->device_->Allocate(2 * runner->copy_bytes_ + kStaggerBytes));
     SHALE_ASSIGN_OR_RETURN(runner->stream_, runner->device_->CreateStream("bench"));
     // Pages become resident when they are first written.
     for (int64_t i = 0; i < 2; ++i) SHALE_RETURN_IF_ERROR(runner->TimeCopies(CopyKind::kPlain, kWholeCopy).status());
@@ -83,7 +83,7 @@ class Runner {
       std::byte* from = copied_->base() + next_slice_++ % kWholeCopy * slice_bytes();
       SHALE_RETURN_IF_ERROR(stream->RecordTime(&times[2 * i]));
       SHALE_RETURN_IF_ERROR(stream->Enqueue([this, kind, from] {
-        CopyMemory(kind, from + copy_bytes_, from, slice_bytes(), threads_);
+        CopyMemory(kind, from + copy_bytes_ + kStaggerBytes, from, slice_bytes(), threads_);
         return absl::OkStatus();
       }));
       SHALE_RETURN_IF_ERROR(stream->RecordTime(&times[2 * i + 1]));

@@ -9,12 +9,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "tools/bench_support.h"
 
 namespace shale {
 namespace {
 
-constexpr int64_t kAlignment = 256;
-int64_t Aligned(int64_t size_bytes) { return (size_bytes + kAlignment - 1) / kAlignment * kAlignment; }
+// What a buffer takes: up to an address at which the next one may begin.
+int64_t Room(int64_t size_bytes) {
+  constexpr int64_t kAlignment = 256;
+  return (size_bytes + kAlignment - 1) / kAlignment * kAlignment + (size_bytes > kStaggerBytes ? kStaggerBytes : 0);
+}
 
 int AccessCount(Access access) { return access == Access::kReadWrite ? 2 : 1; }
 
@@ -378,7 +382,7 @@ absl::Status CheckSizes(const OpSizes& s) {
 
 int64_t OpCase::size_bytes() const {
   int64_t total = 0;
-  for (const int64_t bytes : buffer_bytes) total += Aligned(bytes);
+  for (const int64_t bytes : buffer_bytes) total += Room(bytes);
   return total;
 }
 
@@ -386,7 +390,7 @@ Op OpCase::Bind(std::byte* base) const {
   std::vector<std::byte*> buffers;
   for (const int64_t bytes : buffer_bytes) {
     buffers.push_back(base);
-    base += Aligned(bytes);
+    base += Room(bytes);
   }
   Op bound = op;
   VisitOperands(bound, [&](absl::string_view, Tensor& t, Access) {

@@ -46,7 +46,7 @@ struct OpCase {
   double bytes = 0;        // Moved, see above.
   double flops = 0;        // Above 0 for products and attention.
 
-  // Of one set of operands, each buffer aligned to 256 bytes.
+  // Of one set of operands, each buffer aligned to 256 bytes and staggered (kStaggerBytes).
   int64_t size_bytes() const;
   // The op on operands at `base`, size_bytes() of it.
   Op Bind(std::byte* base) const;

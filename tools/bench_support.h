@@ -47,6 +47,11 @@ std::string Today();
 // Writes `json` and a line end to `path`, replacing what is there.
 absl::Status WriteJson(const std::string& path, absl::string_view json);
 
+// What is put between two large buffers. Addresses that lie a large power of two apart share banks of memory, and of some
+// caches the sets: streams that run beside each other over such buffers are half as fast. That is a matter of where
+// buffers lie, not of what is measured here. Larger than a page, and no power of two; a multiple of 256.
+inline constexpr int64_t kStaggerBytes = 64 * 1024 + 8 * 1024 + 512;
+
 // Copies with `threads` OpenMP threads of the calling one, each a part of its own. REQUIRES: aligned to 64 bytes.
 enum class CopyKind : uint8_t {
   kPlain,        // Ordinary stores, which read a line before they write it.
