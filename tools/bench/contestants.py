@@ -161,6 +161,7 @@ ALL = {
     "shale-2ranks": Shale("train, two sharded ranks with half of the threads each", ranks=2),
     "fsdp2-best": Torch("FSDP2 over Gloo, two processes with half of the threads each, tuned like torch-best", ranks=2),
     "shale-k8": Shale("eight micro-batches to a step, one rank", micro_batches=8, traced=True, first_only=True),
+    "shale-keep-all": Shale("KEEP_ALL retention, one rank", more={"memory.retention": "KEEP_ALL"}, first_only=True),
     "shale-block": Shale("BLOCK retention, one rank", more={"memory.retention": "BLOCK"}, first_only=True),
     **{f"shale-{schedule.lower()}": Shale(_SCHEDULES + schedule, ranks=2, micro_batches=4,
                                           more={"sharding.schedule": schedule}, first_only=True)
