@@ -209,6 +209,7 @@ TEST(CpuStreamThreadsTest, AFullQueueBlocksTheLaunchingThread) {
       ++enqueued;
     }
   });
+  while (enqueued < 7) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(enqueued, 7);
   gate.Open();
