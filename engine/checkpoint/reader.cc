@@ -145,30 +145,25 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
                                       absl::Span<char> staging) const {
   for (const ShardHeader& shard : shards_) {
     std::vector<ShardPiece> parts;  // What is wanted of this file, in the order of the bytes.
-    std::vector<int64_t> chunks;    // That hold it.
     for (const ShardPiece& piece : shard.pieces) {
       ShardPiece part = piece;
       part.range = Intersect(wanted(piece), piece.range);
       if (part.range.begin >= part.range.end) continue;
       part.offset_bytes += (part.range.begin - piece.range.begin) * BytesPerElement(part.part);
       parts.push_back(part);
-      const int64_t last = (part.offset_bytes + part.size_bytes() - 1) / kCheckpointChunkBytes;
-      for (int64_t chunk = part.offset_bytes / kCheckpointChunkBytes; chunk <= last; ++chunk) {
-        if (chunks.empty() || chunks.back() != chunk) chunks.push_back(chunk);
-      }
     }
     if (parts.empty()) continue;
     SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenShard(shard.rank));
-    size_t next = 0;  // In `chunks`: the one before it is held.
+    file.ReadsInOrder();
+    int64_t held = -1;  // The chunk in `staging`.
     absl::string_view bytes;
     for (ShardPiece part : parts) {
       // A piece may reach over several chunks; an element never does.
       while (part.range.begin < part.range.end) {
         const int64_t chunk = part.offset_bytes / kCheckpointChunkBytes;
-        if (next == 0 || chunks[next - 1] != chunk) {
-          // While one is verified and used, the disk fetches the next.
-          if (++next < chunks.size()) file.WillRead(chunks[next] * kCheckpointChunkBytes, kCheckpointChunkBytes);
+        if (chunk != held) {
           SHALE_ASSIGN_OR_RETURN(bytes, ReadSavedChunk(file, manifest_.files[shard.rank], chunk, staging));
+          held = chunk;
         }
         const int64_t at = part.offset_bytes - chunk * kCheckpointChunkBytes;
         ShardPiece here = part;

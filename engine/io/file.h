@@ -60,8 +60,8 @@ class InputFile {
 
   // Fills out[0, size). DataLoss if the file now ends before that.
   absl::Status ReadAt(int64_t offset, void* out, int64_t size) const;
-  // A hint: these bytes will be read soon. Returns at once; the system fetches them meanwhile, if it can.
-  void WillRead(int64_t offset, int64_t size) const;
+  // A hint: this file will be read from its beginning to its end, at most with gaps. The system may fetch further ahead.
+  void ReadsInOrder() const;
 
  private:
   InputFile() = default;
