@@ -18,7 +18,7 @@ struct Sigmoid {
   Vector s, complement;
 };
 HWY_INLINE Sigmoid SigmoidOf(Vector x) {
-  const Vector e = Exp(hn::Neg(hn::Abs(x)));
+  const Vector e = BoundedExp(hn::Neg(hn::Abs(x)));
   const Vector larger = hn::Div(Splat(1.0f), hn::Add(Splat(1.0f), e));
   const Vector smaller = hn::Mul(e, larger);
   const auto negative = hn::Lt(x, hn::Zero(Floats()));
@@ -32,10 +32,8 @@ void SwiGluForwardT(const SwiGluForward& op, int64_t begin, int64_t end) {
     const T* gate = op.gate_up_T2F.as<const T>() + t * 2 * f;
     const T* up = gate + f;
     T* y = op.y_TF.as<T>() + t * f;
-    ForVectors(f, [&](int64_t i, auto lanes) HWY_ATTR {
-      const Vector g = lanes.Load(gate + i);
-      lanes.Store(hn::Mul(hn::Mul(g, SigmoidOf(g).s), lanes.Load(up + i)), y + i);
-    });
+    const auto swiglu = [](Vector g, Vector u) HWY_ATTR { return hn::Mul(hn::Mul(g, SigmoidOf(g).s), u); };
+    Map(f, swiglu, y, gate, up);
   }
 }
 
@@ -46,17 +44,14 @@ void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
     const T* gate = op.gate_up_T2F.as<const T>() + t * 2 * f;
     const T* d_y = op.d_y_TF.as<const T>() + t * f;
     T* d_gate = op.d_gate_up_T2F.as<T>() + t * 2 * f;
-    ForVectors(f, [&](int64_t i, auto lanes) HWY_ATTR {
-      const Vector g = lanes.Load(gate + i);
-      const Vector up = lanes.Load(gate + f + i);
-      const Vector d = lanes.Load(d_y + i);
+    const auto gradient = [](Vector g, Vector up, Vector d) HWY_ATTR {
       const Sigmoid sigmoid = SigmoidOf(g);
       const Vector silu = hn::Mul(g, sigmoid.s);
       // silu' = s + g s (1 - s).
       const Vector slope = hn::MulAdd(silu, sigmoid.complement, sigmoid.s);
-      lanes.Store(hn::Mul(hn::Mul(d, up), slope), d_gate + i);
-      lanes.Store(hn::Mul(d, silu), d_gate + f + i);
-    });
+      return Pair{hn::Mul(hn::Mul(d, up), slope), hn::Mul(d, silu)};
+    };
+    Map2(f, gradient, d_gate, d_gate + f, gate, gate + f, d_y);
   }
 }
 
@@ -118,7 +113,7 @@ template <class Kind, class T>
 void GeluForwardT(const GeluForward& op, int64_t begin, int64_t end) {
   const T* x = op.x_TF.as<const T>() + begin;
   T* y = op.y_TF.as<T>() + begin;
-  ForVectors(end - begin, [&](int64_t i, auto lanes) HWY_ATTR { lanes.Store(Kind::Value(lanes.Load(x + i)), y + i); });
+  Map(end - begin, [](Vector v) HWY_ATTR { return Kind::Value(v); }, y, x);
 }
 
 template <class Kind, class T>
@@ -126,9 +121,8 @@ void GeluBackwardT(const GeluBackward& op, int64_t begin, int64_t end) {
   const T* x = op.x_TF.as<const T>() + begin;
   const T* d_y = op.d_y_TF.as<const T>() + begin;
   T* d_x = op.d_x_TF.as<T>() + begin;
-  ForVectors(end - begin, [&](int64_t i, auto lanes) HWY_ATTR {
-    lanes.Store(hn::Mul(lanes.Load(d_y + i), Kind::Derivative(lanes.Load(x + i))), d_x + i);
-  });
+  const auto chain = [](Vector d, Vector v) HWY_ATTR { return hn::Mul(d, Kind::Derivative(v)); };
+  Map(end - begin, chain, d_x, d_y, x);
 }
 
 // Rows [begin, end).

@@ -1,4 +1,5 @@
-// Cross-entropy. A row is read three times (largest, sum, gradient), all but the first from cache.
+// Cross-entropy. A row is read three times (largest, sum, gradient), all but the first from cache. In f32 the second time
+// leaves the exponentials behind.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
 #include "hwy/foreach_target.h"
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -23,23 +25,42 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 template <class T>
 float Largest(const T* x, int64_t count) {
   Vector largest = Splat(kMinusInfinity);
-  ForVectors(count, [&](int64_t i, auto lanes) HWY_ATTR {
-    largest = hn::Max(largest, FillRest(lanes, lanes.Load(x + i), kMinusInfinity));
+  const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(Floats()));
+  int64_t i = 0;
+  for (; i + step <= count; i += step) {
+    const Pair pair = LoadPair(x + i);
+    largest = hn::Max(largest, hn::Max(pair.a, pair.b));
+  }
+  ForVectors(count - i, [&](int64_t j, auto lanes) HWY_ATTR {
+    largest = hn::Max(largest, FillRest(lanes, lanes.Load(x + i + j), kMinusInfinity));
   });
   return MaxOfLanes(largest);
 }
 
-// Sum of e^(x - shift). Parts of 1,024 in fp32, their sum in fp64: vocabularies are long.
+// Sum of e^(x - shift), shift being the largest x. Parts of 1,024 in fp32, their sum in fp64: vocabularies are long.
 template <class T>
 double SumOfExp(const T* x, int64_t count, float shift) {
   constexpr int64_t kPart = 1024;
+  const auto add = [shift](Vector sum, Vector v) HWY_ATTR {
+    return hn::Add(sum, BoundedExp(hn::Sub(v, Splat(shift))));
+  };
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kPart) {
-    Vector sum = hn::Zero(Floats());
-    ForVectors(std::min(kPart, count - begin), [&](int64_t i, auto lanes) HWY_ATTR {
-      sum = hn::Add(sum, lanes.Keep(Exp(hn::Sub(lanes.Load(x + begin + i), Splat(shift)))));
-    });
-    total += SumOfLanes(sum);
+    total += SumOfLanes(Fold(std::min(kPart, count - begin), add, x + begin));
+  }
+  return total;
+}
+
+// The same, and x becomes e^(x - shift).
+double ExpAndSum(float* x, int64_t count, float shift) {
+  constexpr int64_t kPart = 1024;
+  const auto exp = [shift](Vector v) HWY_ATTR { return BoundedExp(hn::Sub(v, Splat(shift))); };
+  const auto add = [](Vector sum, Vector v) HWY_ATTR { return hn::Add(sum, v); };
+  double total = 0;
+  for (int64_t begin = 0; begin < count; begin += kPart) {
+    const int64_t part = std::min(kPart, count - begin);
+    Map(part, exp, x + begin, x + begin);
+    total += SumOfLanes(Fold(part, add, x + begin));
   }
   return total;
 }
@@ -61,15 +82,22 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end) {
       continue;
     }
     const float largest = Largest(x, v);
-    const double sum = SumOfExp(x, v, largest);
     const double below = static_cast<double>(ToFloat(x[target])) - largest;
+    // Exponentials are worth keeping where they lose no bits by it.
+    constexpr bool kKept = std::is_same_v<T, float>;
+    double sum;
+    if constexpr (kKept) {
+      sum = op.gradient ? ExpAndSum(x, v, largest) : SumOfExp(x, v, largest);
+    } else {
+      sum = SumOfExp(x, v, largest);
+    }
     loss = static_cast<float>(std::log(sum) - below);
     if (!op.gradient) continue;
     const double scale = *op.scale_1.as<const float>();
     const Vector factor = Splat(static_cast<float>(scale / sum));
-    ForVectors(v, [&](int64_t i, auto lanes) HWY_ATTR {
-      lanes.Store(hn::Mul(Exp(hn::Sub(lanes.Load(x + i), Splat(largest))), factor), x + i);
-    });
+    Map(v, [=](Vector value) HWY_ATTR {
+      return hn::Mul(kKept ? value : BoundedExp(hn::Sub(value, Splat(largest))), factor);
+    }, x, x);
     // p - 1 in fp64: it vanishes as the model learns.
     StoreOne((std::exp(below) / sum - 1) * scale, x + target);
   }

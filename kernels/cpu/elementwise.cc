@@ -57,9 +57,7 @@ void Widen(const BFloat16* from, float* to, int64_t count) { ConvertT(from, to, 
 
 template <class T>
 void AddT(const T* a, const T* b, T* out, int64_t count) {
-  ForVectors(count, [&](int64_t i, auto lanes) HWY_ATTR {
-    lanes.Store(hn::Add(lanes.Load(a + i), lanes.Load(b + i)), out + i);
-  });
+  Map(count, [](Vector x, Vector y) HWY_ATTR { return hn::Add(x, y); }, out, a, b);
 }
 void AddFloats(const float* a, const float* b, float* out, int64_t count) { AddT(a, b, out, count); }
 void AddBFloat16s(const BFloat16* a, const BFloat16* b, BFloat16* out, int64_t count) { AddT(a, b, out, count); }

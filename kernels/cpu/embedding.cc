@@ -3,6 +3,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cc"
 #include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #include <cstring>
@@ -17,20 +18,26 @@ HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
 template <class T>
+HWY_INLINE void Prefetch(const T* row, int64_t count) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < count; i += kLine) hwy::Prefetch(row + i);
+}
+
+template <class T>
 void EmbeddingForwardT(const EmbeddingForward& op, int64_t begin, int64_t end) {
   const int32_t* tokens = op.tokens_BS.as<const int32_t>();
   const int64_t s = op.tokens_BS.dim(1), c = op.out_TC.dim(1);
   for (int64_t t = begin; t < end; ++t) {
     const T* row = op.weight_VC.as<const T>() + tokens[t] * c;
+    // Rows lie anywhere: no hardware sees the next one coming.
+    if (t + 1 < end) Prefetch(op.weight_VC.as<const T>() + tokens[t + 1] * c, c);
     T* out = op.out_TC.as<T>() + t * c;
     if (!op.positions_PC.present()) {
       std::memcpy(out, row, static_cast<size_t>(c) * sizeof(T));
       continue;
     }
     const T* position = op.positions_PC.as<const T>() + t % s * c;
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
-      lanes.Store(hn::Add(lanes.Load(row + i), lanes.Load(position + i)), out + i);
-    });
+    Map(c, [](Vector a, Vector b) HWY_ATTR { return hn::Add(a, b); }, out, row, position);
   }
 }
 

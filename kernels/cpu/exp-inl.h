@@ -13,26 +13,33 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// e^x to within 2 units in the last place for x up to 88, as if x were 88 above that; 0 where the result would be
-// subnormal, hence for -infinity; NaN for NaN. With n = round(x / ln 2) and r = x - n ln 2, |r| < 0.35: e^x = 2^n e^r,
+// e^x for x up to 88, and NaN for NaN; see Exp. With n = round(x / ln 2) and r = x - n ln 2, |r| < 0.35: e^x = 2^n e^r,
 // and e^r by the polynomial of Cephes' expf (Moshier).
-HWY_INLINE Vector Exp(Vector x) {
+HWY_INLINE Vector BoundedExp(Vector x) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
-  // Not Min: which operand that takes beside a NaN depends on the instruction set.
-  const Vector bounded = hn::IfThenElse(hn::Gt(x, Splat(88.0f)), Splat(88.0f), x);
-  const auto n = hn::NearestInt(hn::Mul(bounded, Splat(1.44269504f)));
-  const Vector nf = hn::ConvertTo(d, n);
+  // Added to 1.5 x 2^23 a small number is rounded to an integer, which stands in the lowest bits of the sum.
+  const Vector shift = Splat(12582912.0f);
+  const Vector shifted = hn::MulAdd(x, Splat(1.44269504f), shift);
+  const Vector n = hn::Sub(shifted, shift);
   // ln 2 in two parts, the first of so few bits that n times it is exact.
-  const Vector r = hn::NegMulAdd(nf, Splat(-2.12194440e-4f), hn::NegMulAdd(nf, Splat(0.693359375f), bounded));
+  const Vector r = hn::NegMulAdd(n, Splat(-2.12194440e-4f), hn::NegMulAdd(n, Splat(0.693359375f), x));
   Vector p = hn::MulAdd(Splat(1.9875691500e-4f), r, Splat(1.3981999507e-3f));
   p = hn::MulAdd(p, r, Splat(8.3334519073e-3f));
   p = hn::MulAdd(p, r, Splat(4.1665795894e-2f));
   p = hn::MulAdd(p, r, Splat(1.6666665459e-1f));
   p = hn::MulAdd(p, r, Splat(5.0000001201e-1f));
   p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, Splat(1.0f)));
-  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
+  // The bits above those of n are shifted out.
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127))));
   return hn::IfThenZeroElse(hn::Lt(x, Splat(-87.33f)), hn::Mul(p, power));
+}
+
+// e^x to within 2 units in the last place for x up to 88, as if x were 88 above that; 0 where the result would be
+// subnormal, hence for -infinity; NaN for NaN.
+HWY_INLINE Vector Exp(Vector x) {
+  // Not Min: which operand that takes beside a NaN depends on the instruction set.
+  return BoundedExp(hn::IfThenElse(hn::Gt(x, Splat(88.0f)), Splat(88.0f), x));
 }
 
 // `v` with the lanes that memory did not fill set to `fill`.

@@ -15,14 +15,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// s[i], or x[i] + residual[i] stored as sum[i]: what the norm is taken of.
-template <class T, class Lanes>
-HWY_INLINE Vector AddResidual(Lanes lanes, const T* x, const T* residual, T* sum, int64_t i) {
-  const Vector value = lanes.Load(x + i);
-  if (residual == nullptr) return value;
-  const Vector total = Rounded<T>(hn::Add(value, lanes.Load(residual + i)));
-  lanes.Store(total, sum + i);
-  return total;
+// Where the row lies that the norm is taken of: x, or sum, after x + residual has been stored there.
+template <class T>
+HWY_INLINE const T* AddResidual(const T* x, const T* residual, T* sum, int64_t c) {
+  if (residual == nullptr) return x;
+  Map(c, [](Vector a, Vector b) HWY_ATTR { return hn::Add(a, b); }, sum, x, residual);
+  return sum;
+}
+
+// d_x[i] = f(d_y[i], x[i], weight[i]), and d_residual[i] besides.
+template <class T, class F>
+HWY_INLINE void InputGradient(int64_t c, const F& f, const T* d_y, const T* x, const T* weight, const T* d_residual,
+                              T* d_x) {
+  if (d_residual == nullptr) return Map(c, f, d_x, d_y, x, weight);
+  const auto add = [&f](Vector d, Vector v, Vector w, Vector r) HWY_ATTR { return hn::Add(f(d, v, w), r); };
+  Map(c, add, d_x, d_y, x, weight, d_residual);
 }
 
 template <class T>
@@ -37,19 +44,14 @@ void RmsNormForwardT(const RmsNormForward& op, int64_t begin, int64_t end) {
     const T* residual = residuals[r];
     T* sum = sums[r];
     T* y = ys[r];
-    Vector squares = hn::Zero(Floats());
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
-      const Vector s = AddResidual(lanes, x, residual, sum, i);
-      squares = hn::MulAdd(s, s, squares);
-    });
+    const T* source = AddResidual(x, residual, sum, c);
+    const auto add_square = [](Vector squares, Vector s) HWY_ATTR { return hn::MulAdd(s, s, squares); };
+    const Vector squares = Fold(c, add_square, source);
     const double mean = static_cast<double>(SumOfLanes(squares)) / static_cast<double>(c);
     const float rstd = static_cast<float>(1 / std::sqrt(mean + op.epsilon));
     rstds[r] = rstd;
-    const T* source = residual == nullptr ? x : sum;
     const Vector scale = Splat(rstd);
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
-      lanes.Store(hn::Mul(hn::Mul(lanes.Load(source + i), scale), lanes.Load(weight + i)), y + i);
-    });
+    Map(c, [scale](Vector s, Vector w) HWY_ATTR { return hn::Mul(hn::Mul(s, scale), w); }, y, source, weight);
   }
 }
 
@@ -76,12 +78,10 @@ void RmsNormBackwardT(const RmsNormBackward& op, int64_t begin, int64_t end, flo
       dot = hn::MulAdd(gn, lanes.Load(weight + i), dot);
     });
     const Vector mean_gn = Splat(SumOfLanes(dot) / static_cast<float>(c));
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
-      const Vector g = hn::Mul(lanes.Load(d_y + i), lanes.Load(weight + i));
-      const Vector n = hn::Mul(lanes.Load(x + i), rstd);
-      const Vector part = hn::Mul(rstd, hn::NegMulAdd(n, mean_gn, g));
-      lanes.Store(d_residual == nullptr ? part : hn::Add(part, lanes.Load(d_residual + i)), d_x + i);
-    });
+    const auto gradient = [=](Vector d, Vector v, Vector w) HWY_ATTR {
+      return hn::Mul(rstd, hn::NegMulAdd(hn::Mul(v, rstd), mean_gn, hn::Mul(d, w)));
+    };
+    InputGradient(c, gradient, d_y, x, weight, d_residual, d_x);
   }
 }
 
@@ -99,26 +99,23 @@ void LayerNormForwardT(const LayerNormForward& op, int64_t begin, int64_t end) {
     const T* residual = residuals[r];
     T* sum = sums[r];
     T* y = ys[r];
-    Vector total = hn::Zero(Floats());
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
-      total = hn::Add(total, AddResidual(lanes, x, residual, sum, i));
-    });
-    const T* source = residual == nullptr ? x : sum;
+    const T* source = AddResidual(x, residual, sum, c);
+    const Vector total = Fold(c, [](Vector sum, Vector s) HWY_ATTR { return hn::Add(sum, s); }, source);
     const Vector mean = Splat(SumOfLanes(total) / static_cast<float>(c));
-    Vector squares = hn::Zero(Floats());
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
-      const Vector centred = lanes.Keep(hn::Sub(lanes.Load(source + i), mean));
-      squares = hn::MulAdd(centred, centred, squares);
-    });
+    const auto add_square = [mean](Vector squares, Vector s) HWY_ATTR {
+      const Vector centred = hn::Sub(s, mean);
+      return hn::MulAdd(centred, centred, squares);
+    };
+    const Vector squares = Fold(c, add_square, source);
     const double variance = static_cast<double>(SumOfLanes(squares)) / static_cast<double>(c);
     const float rstd = static_cast<float>(1 / std::sqrt(variance + op.epsilon));
     means[r] = hn::GetLane(mean);
     rstds[r] = rstd;
     const Vector scale = Splat(rstd);
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
-      const Vector n = hn::Mul(hn::Sub(lanes.Load(source + i), mean), scale);
-      lanes.Store(hn::MulAdd(n, lanes.Load(weight + i), lanes.Load(bias + i)), y + i);
-    });
+    const auto normalize = [=](Vector s, Vector w, Vector b) HWY_ATTR {
+      return hn::MulAdd(hn::Mul(hn::Sub(s, mean), scale), w, b);
+    };
+    Map(c, normalize, y, source, weight, bias);
   }
 }
 
@@ -153,12 +150,11 @@ void LayerNormBackwardT(const LayerNormBackward& op, int64_t begin, int64_t end,
     });
     const Vector mean_g = Splat(SumOfLanes(sum_g) / static_cast<float>(c));
     const Vector mean_gn = Splat(SumOfLanes(dot) / static_cast<float>(c));
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
-      const Vector g = hn::Mul(lanes.Load(d_y + i), lanes.Load(weight + i));
-      const Vector n = hn::Mul(hn::Sub(lanes.Load(x + i), mean), rstd);
-      const Vector part = hn::Mul(rstd, hn::NegMulAdd(n, mean_gn, hn::Sub(g, mean_g)));
-      lanes.Store(d_residual == nullptr ? part : hn::Add(part, lanes.Load(d_residual + i)), d_x + i);
-    });
+    const auto gradient = [=](Vector d, Vector v, Vector w) HWY_ATTR {
+      const Vector n = hn::Mul(hn::Sub(v, mean), rstd);
+      return hn::Mul(rstd, hn::NegMulAdd(n, mean_gn, hn::Sub(hn::Mul(d, w), mean_g)));
+    };
+    InputGradient(c, gradient, d_y, x, weight, d_residual, d_x);
   }
 }
 

@@ -1,6 +1,7 @@
 // Rotary embedding. The cosines and sines of a position serve all its rows (B sequences, H heads). They come from those
 // of the position before by one rotation in fp64, and anew from the angle every kPositions: an error of 32 x 2^-53 at
-// most, for a hundredth of the sines and cosines. Nothing is kept between launches.
+// most, for a hundredth of the sines and cosines. A block of kPositions keeps those of all its positions, so that it goes
+// through memory sequence by sequence. Nothing is kept between launches.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
 #include "hwy/foreach_target.h"
@@ -8,6 +9,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/cpu_kernels.h"
@@ -18,27 +20,67 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
+// What turns the pairs of one position, an array of D/2 of each.
+struct Turns {
+  const float *cosines, *sines;
+};
+
 template <class T>
-void TurnT(const Tensor& x_BSHD, int64_t position, const float* cosines, const float* sines) {
+HWY_INLINE void TurnRow(T* first, int64_t half, Turns turns) {
+  const auto turn = [](Vector x, Vector y, Vector cosine, Vector sine) HWY_ATTR {
+    return Pair{hn::NegMulAdd(y, sine, hn::Mul(x, cosine)), hn::MulAdd(x, sine, hn::Mul(y, cosine))};
+  };
+  T* second = first + half;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  int64_t i = 0;
+  for (; i + 2 * lanes <= half; i += 2 * lanes) {
+    const Pair x = LoadPair(first + i), y = LoadPair(second + i);
+    const Pair a = turn(x.a, y.a, Load(turns.cosines + i), Load(turns.sines + i));
+    const Pair b = turn(x.b, y.b, Load(turns.cosines + i + lanes), Load(turns.sines + i + lanes));
+    StorePair({a.a, b.a}, first + i);
+    StorePair({a.b, b.b}, second + i);
+  }
+  ForVectors(half - i, [&](int64_t j, auto some) HWY_ATTR {
+    const Pair turned = turn(some.Load(first + i + j), some.Load(second + i + j), some.Load(turns.cosines + i + j),
+                             some.Load(turns.sines + i + j));
+    some.Store(turned.a, first + i + j);
+    some.Store(turned.b, second + i + j);
+  });
+}
+
+// Brings an array into the order in which LoadPair gives bf16.
+void OrderAsPairs(float* values, int64_t count) {
+#if HWY_TARGET != HWY_SCALAR
+  const Floats d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i + 2 * lanes <= count; i += 2 * lanes) {
+    const Vector low = Load(values + i), high = Load(values + i + lanes);
+    Store(hn::ConcatEven(d, high, low), values + i);
+    Store(hn::ConcatOdd(d, high, low), values + i + lanes);
+  }
+#endif
+}
+
+template <class T>
+void TurnT(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
   const int64_t half = x_BSHD.dim(3) / 2;
+  if constexpr (sizeof(T) == sizeof(BFloat16)) {
+    for (int64_t row = 0; row < 2 * (end - begin); ++row) OrderAsPairs(table + row * half, half);
+  }
   for (int64_t b = 0; b < x_BSHD.dim(0); ++b) {
-    for (int64_t h = 0; h < x_BSHD.dim(2); ++h) {
-      T* first = x_BSHD.as<T>() + b * x_BSHD.stride(0) + position * x_BSHD.stride(1) + h * x_BSHD.stride(2);
-      T* second = first + half;
-      ForVectors(half, [&](int64_t i, auto lanes) HWY_ATTR {
-        const Vector x = lanes.Load(first + i), y = lanes.Load(second + i);
-        const Vector cosine = lanes.Load(cosines + i), sine = lanes.Load(sines + i);
-        lanes.Store(hn::NegMulAdd(y, sine, hn::Mul(x, cosine)), first + i);
-        lanes.Store(hn::MulAdd(x, sine, hn::Mul(y, cosine)), second + i);
-      });
+    for (int64_t position = begin; position < end; ++position) {
+      const float* cosines = table + 2 * (position - begin) * half;
+      T* rows = x_BSHD.as<T>() + b * x_BSHD.stride(0) + position * x_BSHD.stride(1);
+      for (int64_t h = 0; h < x_BSHD.dim(2); ++h) TurnRow(rows + h * x_BSHD.stride(2), half, {cosines, cosines + half});
     }
   }
 }
 
-// Turns all rows of one position.
-void Turn(const Tensor& x_BSHD, int64_t position, const float* cosines, const float* sines) {
-  x_BSHD.dtype == DType::kFloat32 ? TurnT<float>(x_BSHD, position, cosines, sines)
-                                  : TurnT<BFloat16>(x_BSHD, position, cosines, sines);
+// Turns all rows of positions [begin, end). `table` holds the cosines, then the sines of each position; it is left in
+// disorder.
+void Turn(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
+  x_BSHD.dtype == DType::kFloat32 ? TurnT<float>(x_BSHD, begin, end, table)
+                                  : TurnT<BFloat16>(x_BSHD, begin, end, table);
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -59,20 +101,21 @@ struct RopeScratch {
     frequency = doubles;
     step_cosine = doubles + half;
     step_sine = doubles + 2 * half;
-    double* own = doubles + (3 + thread * 3) * half;
+    double* own = doubles + (3 + thread * Doubles(op)) * half;
     cosine = own;
     sine = own + half;
-    cosines = reinterpret_cast<float*>(own + 2 * half);
-    sines = cosines + half;
+    table = reinterpret_cast<float*>(own + 2 * half);
   }
+  // Of one thread, in units of D/2. The table's two floats for each position take the room of one double.
+  static int64_t Doubles(const Rope& op) { return 2 + std::min(kPositions, op.x_BSHD.dim(1)); }
   static int64_t SizeBytes(const Rope& op, int threads) {
-    return (3 + 3 * threads) * (op.x_BSHD.dim(3) / 2) * static_cast<int64_t>(sizeof(double));
+    return (3 + threads * Doubles(op)) * (op.x_BSHD.dim(3) / 2) * static_cast<int64_t>(sizeof(double));
   }
 
   int64_t half;
   double *frequency, *step_cosine, *step_sine;  // Shared, read only once the threads start.
   double *cosine, *sine;
-  float *cosines, *sines;
+  float* table;  // [positions, 2, D/2]: cosines, sines.
 };
 
 }  // namespace
@@ -100,11 +143,12 @@ absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
           own.cosine[i] = cosine * own.step_cosine[i] - sine * own.step_sine[i];
           own.sine[i] = sine * own.step_cosine[i] + cosine * own.step_sine[i];
         }
-        own.cosines[i] = static_cast<float>(own.cosine[i]);
-        own.sines[i] = static_cast<float>(own.sine[i]);
+        float* row = own.table + 2 * (position - begin) * own.half;
+        row[i] = static_cast<float>(own.cosine[i]);
+        row[own.half + i] = static_cast<float>(own.sine[i]);
       }
-      HWY_DYNAMIC_DISPATCH(Turn)(op.x_BSHD, position, own.cosines, own.sines);
     }
+    HWY_DYNAMIC_DISPATCH(Turn)(op.x_BSHD, begin, end, own.table);
   });
   return absl::OkStatus();
 }

@@ -59,9 +59,10 @@ HWY_INLINE Vector Rounded(Vector v) {
 }
 
 // How a loop body reaches memory: a full vector at a time, or the first `n` lanes of one (the others read as 0). Keep
-// clears the others of a vector that was computed.
+// clears the others of a vector that was computed, Else takes them from another.
 struct Full {
   HWY_INLINE Vector Keep(Vector v) const { return v; }
+  HWY_INLINE Vector Else(Vector v, Vector) const { return v; }
   template <class T>
   HWY_INLINE Vector Load(const T* from) const {
     return HWY_NAMESPACE::Load(from);
@@ -76,6 +77,7 @@ struct Full {
 struct Partial {
   size_t n;
   HWY_INLINE Vector Keep(Vector v) const { return hn::IfThenElseZero(hn::FirstN(Floats(), n), v); }
+  HWY_INLINE Vector Else(Vector v, Vector other) const { return hn::IfThenElse(hn::FirstN(Floats(), n), v, other); }
   template <class T>
   HWY_INLINE Vector Load(const T* from) const {
     T lanes[HWY_MAX_BYTES / sizeof(float)] = {};
@@ -107,6 +109,92 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   int64_t i = 0;
   for (; i + step <= count; i += step) body(i, Full());
   if (i < count) body(i, Partial{static_cast<size_t>(count - i)});
+}
+
+// Two vectors of elements that lie side by side: of f32 the first half and the second, of bf16 those with even and those
+// with odd indices, which come out of memory and go back in half as many instructions. What is computed must not depend
+// on the order of lanes.
+struct Pair {
+  Vector a, b;
+};
+HWY_INLINE Pair LoadPair(const float* from) { return {Load(from), Load(from + hn::Lanes(Floats()))}; }
+HWY_INLINE Pair LoadPair(const BFloat16* from) {
+  const Bits d;
+#if HWY_TARGET == HWY_SCALAR
+  uint32_t bits;
+  std::memcpy(&bits, from, sizeof(bits));
+  const auto both = hn::Set(d, bits);
+#else
+  const hn::Repartition<uint16_t, Bits> halves;
+  const auto both = hn::BitCast(d, hn::LoadU(halves, reinterpret_cast<const uint16_t*>(from)));
+#endif
+  return {hn::BitCast(Floats(), hn::ShiftLeft<16>(both)),
+          hn::BitCast(Floats(), hn::And(both, hn::Set(d, 0xffff0000u)))};
+}
+HWY_INLINE void StorePair(Pair v, float* to) {
+  Store(v.a, to);
+  Store(v.b, to + hn::Lanes(Floats()));
+}
+HWY_INLINE void StorePair(Pair v, BFloat16* to) {
+  const Bits d;
+  const auto odd = hn::And(RoundBits(v.b), hn::Set(d, 0xffff0000u));
+  const auto both = hn::Or(hn::ShiftRight<16>(RoundBits(v.a)), odd);
+#if HWY_TARGET == HWY_SCALAR
+  const uint32_t bits = hn::GetLane(both);
+  std::memcpy(static_cast<void*>(to), &bits, sizeof(bits));
+#else
+  const hn::Repartition<uint16_t, Bits> halves;
+  hn::StoreU(hn::BitCast(halves, both), halves, reinterpret_cast<uint16_t*>(to));
+#endif
+}
+
+// out[i] = f(in[i]...) for i in [0, count). `out` may be one of `in`.
+template <class F, class T, class... In>
+HWY_INLINE void Map(int64_t count, const F& f, T* out, const In*... in) {
+  const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(Floats()));
+  int64_t i = 0;
+  for (; i + step <= count; i += step) {
+    const auto on_pairs = [&](const auto&... pairs) HWY_ATTR { StorePair({f(pairs.a...), f(pairs.b...)}, out + i); };
+    on_pairs(LoadPair(in + i)...);
+  }
+  ForVectors(count - i, [&](int64_t j, auto lanes) HWY_ATTR { lanes.Store(f(lanes.Load(in + i + j)...), out + i + j); });
+}
+
+// The same of an f with two results: a goes to `first`, b to `second`.
+template <class F, class T, class... In>
+HWY_INLINE void Map2(int64_t count, const F& f, T* first, T* second, const In*... in) {
+  const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(Floats()));
+  int64_t i = 0;
+  for (; i + step <= count; i += step) {
+    const auto on_pairs = [&](const auto&... pairs) HWY_ATTR {
+      const Pair a = f(pairs.a...), b = f(pairs.b...);
+      StorePair({a.a, b.a}, first + i);
+      StorePair({a.b, b.b}, second + i);
+    };
+    on_pairs(LoadPair(in + i)...);
+  }
+  ForVectors(count - i, [&](int64_t j, auto lanes) HWY_ATTR {
+    const Pair results = f(lanes.Load(in + i + j)...);
+    lanes.Store(results.a, first + i + j);
+    lanes.Store(results.b, second + i + j);
+  });
+}
+
+// Lanes of sums over i in [0, count): f(sum, in[i]...) is the sum with i added.
+template <class F, class... In>
+HWY_INLINE Vector Fold(int64_t count, const F& f, const In*... in) {
+  const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(Floats()));
+  Vector a = hn::Zero(Floats()), b = hn::Zero(Floats());
+  int64_t i = 0;
+  for (; i + step <= count; i += step) {
+    const auto on_pairs = [&](const auto&... pairs) HWY_ATTR {
+      a = f(a, pairs.a...);
+      b = f(b, pairs.b...);
+    };
+    on_pairs(LoadPair(in + i)...);
+  }
+  ForVectors(count - i, [&](int64_t j, auto lanes) HWY_ATTR { a = lanes.Else(f(a, lanes.Load(in + i + j)...), a); });
+  return hn::Add(a, b);
 }
 
 HWY_INLINE float SumOfLanes(Vector v) { return hn::GetLane(hn::SumOfLanes(Floats(), v)); }

@@ -1,9 +1,12 @@
 #include "tests/kernels/op_conformance.h"
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/test_backends.h"
@@ -111,6 +114,29 @@ std::vector<std::byte> WithoutOutputs(const OpCase& c, std::vector<std::byte> im
   return image;
 }
 
+// `op` with an output at the place of an input.
+Op InPlace(Op op, const std::string& output, const std::string& input) {
+  Tensor at;
+  VisitOperands(std::as_const(op), [&](absl::string_view name, const Tensor& t, Access) {
+    if (name == input) at = t;
+  });
+  VisitOperands(op, [&](absl::string_view name, Tensor& t, Access) {
+    if (name == output) t.where = at.where;
+  });
+  return op;
+}
+
+// The elements of all outputs.
+std::vector<uint64_t> OutputsOf(const Op& op, const TestMemory& memory, std::vector<std::byte>& image) {
+  std::vector<uint64_t> elements;  // Bits: a NaN equals itself.
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+    if (access == Access::kRead || !t.present()) return;
+    const Tensor bound = memory.Bind(t, image.data());
+    for (int64_t i = 0; i < t.elements(); ++i) elements.push_back(std::bit_cast<uint64_t>(ElementOf(bound, i)));
+  });
+  return elements;
+}
+
 TEST_P(OpConformance, MatchesTheReferenceAndTouchesOnlyItsOutputs) {
   const OpCase& c = GetParam();
   std::vector<std::byte> want = RunOnReference(c.memory, c.op);
@@ -136,6 +162,31 @@ TEST_P(OpConformance, RepeatsItselfToTheBitOnAnyNumberOfThreads) {
       ASSERT_TRUE(status.ok()) << status;
       const auto [first, is_first] = first_of_family.emplace(rig->family, got);
       EXPECT_TRUE(is_first || got == first->second) << "run " << run << " gave other bits";
+    }
+  }
+}
+
+// Every output that may lie where an input lies gets the same bits there.
+TEST_P(OpConformance, GivesTheSameBitsInPlace) {
+  const OpCase& c = GetParam();
+  std::vector<std::string> outputs, inputs;
+  VisitOperands(c.op, [&](absl::string_view name, const Tensor& t, Access access) {
+    if (!t.present() || access == Access::kReadWrite) return;
+    (access == Access::kWrite ? outputs : inputs).emplace_back(name.data(), name.size());
+  });
+  for (const std::string& output : outputs) {
+    for (const std::string& input : inputs) {
+      const Op op = InPlace(c.op, output, input);
+      if (!Validate(op).ok()) continue;
+      SCOPED_TRACE(output + " in place of " + input);
+      for (const auto& rig : Rigs()) {
+        SCOPED_TRACE(rig->name);
+        std::vector<std::byte> apart, in_place;
+        ASSERT_TRUE(RunOnRig(*rig, c.memory, c.op, apart).ok());
+        const absl::Status status = RunOnRig(*rig, c.memory, op, in_place);
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_TRUE(OutputsOf(c.op, c.memory, apart) == OutputsOf(op, c.memory, in_place)) << "other bits";
+      }
     }
   }
 }

@@ -1,0 +1,81 @@
+#include "engine/step/in_place.h"
+
+#include <utility>
+#include <vector>
+
+#include "engine/memory/lifetimes.h"
+#include "engine/memory/structure.h"
+
+namespace shale {
+namespace {
+
+bool IsWholeBuffer(const StepProgram& program, const Tensor& t) {
+  return t.contiguous() && t.where.offset_bytes == 0 && t.where.rank_stride_bytes == 0 &&
+         t.extent_bytes() == program.buffers[t.where.symbol].slot_bytes;
+}
+
+// Whether the bytes of a transient buffer mean something only within one pass of a section.
+bool IsLocal(const Buffer& buffer, const Lifetime& lifetime, const Section& section) {
+  if (buffer.persistent || buffer.slots > 1 || buffer.held_until >= 0) return false;
+  const bool whole_section = lifetime.first == section.begin && lifetime.last == section.end - 1;
+  return lifetime.first >= section.begin && lifetime.last < section.end && !whole_section;
+}
+
+Op WithOutputAt(Op op, BufferId output, BufferId input) {
+  VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
+    if (t.present() && access == Access::kWrite && t.where.symbol == output) t.where.symbol = input;
+  });
+  return op;
+}
+
+void Rename(Instruction& instruction, BufferId from, BufferId to) {
+  const auto rename = [&](Tensor& t) {
+    if (t.present() && t.where.symbol == from) t.where.symbol = to;
+  };
+  if (Op* op = std::get_if<Op>(&instruction.action)) {
+    VisitOperands(*op, [&](absl::string_view, Tensor& t, Access) { rename(t); });
+  } else if (Collective* collective = std::get_if<Collective>(&instruction.action)) {
+    rename(collective->local);
+    rename(collective->full);
+  } else {
+    rename(std::get<HostCopy>(instruction.action).device);
+  }
+}
+
+}  // namespace
+
+void WorkInPlace(StepProgram& program) {
+  if (!CheckStructure(program).ok()) return;  // Planning refuses it, and says why.
+  std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
+  for (const Section& section : program.sections) {
+    for (InstructionId id = section.begin; id < section.end; ++id) {
+      const Op* op = std::get_if<Op>(&program.instructions[id].action);
+      if (op == nullptr) continue;
+      std::vector<BufferId> dying, born;
+      VisitOperands(*op, [&](absl::string_view, const Tensor& t, Access access) {
+        if (!t.present() || !IsWholeBuffer(program, t)) return;
+        const BufferId b = t.where.symbol;
+        if (!IsLocal(program.buffers[b], lifetimes[b], section)) return;
+        if (access == Access::kRead && lifetimes[b].last == id) dying.push_back(b);
+        if (access == Access::kWrite && lifetimes[b].first == id) born.push_back(b);
+      });
+      for (BufferId output : born) {
+        for (BufferId& input : dying) {
+          if (input < 0 || program.buffers[input].slot_bytes != program.buffers[output].slot_bytes) continue;
+          if (!Validate(WithOutputAt(std::get<Op>(program.instructions[id].action), output, input)).ok()) continue;
+          lifetimes[input].last = lifetimes[output].last;
+          Buffer& shared = program.buffers[input];
+          if (shared.category == BufferCategory::kWorkspace) {  // What outlives the unit names it.
+            shared.name = program.buffers[output].name;
+            shared.category = program.buffers[output].category;
+          }
+          for (InstructionId i = id; i <= lifetimes[output].last; ++i) Rename(program.instructions[i], output, input);
+          input = -1;  // Taken.
+          break;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace shale
