@@ -9,7 +9,9 @@
 namespace shale {
 
 // Elements [begin, begin + values.size()) of a parameter: a function of the seed, the parameter's name and the element,
-// so that they depend neither on how the job is sharded nor on the rest of the model.
-void FillInitialValues(const Parameter& parameter, uint64_t seed, int64_t begin, absl::Span<float> values);
+// so that they depend neither on how the job is sharded nor on the rest of the model. Works on `threads` threads, which
+// are gone when it returns; where the system has fewer to give, on those.
+void FillInitialValues(const Parameter& parameter, uint64_t seed, int64_t begin, absl::Span<float> values,
+                       int threads = 1);
 
 }  // namespace shale

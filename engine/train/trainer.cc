@@ -249,7 +249,7 @@ class Trainer::Impl {
     }
     if (!job_.hf_folder.empty()) return ReadHfWeights(ranks);
     const auto initial = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
-      FillInitialValues(parameter, job_.runtime.seed, begin, values);
+      FillInitialValues(parameter, job_.runtime.seed, begin, values, static_cast<int>(job_.runtime.threads_per_rank));
       return absl::OkStatus();
     };
     return FillRanks(initial, *world_, ranks);
