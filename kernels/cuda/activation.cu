@@ -1,0 +1,92 @@
+// SwiGLU.
+//
+// One pass, bound by memory: a thread owns a pack of columns of one row, and reads it whole before it writes, so that
+// d_gate_up may be gate_up. blockIdx.x is the row, as grids are wide in x only.
+#include "kernels/cuda/portable.h"
+
+#include <type_traits>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/operands.h"
+
+namespace shale::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+// Where exp overflows to infinity this is 0, never a NaN.
+SHALE_DEVICE float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+template <class T, int N>
+SHALE_KERNEL SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t F) {
+  const int64_t t = blockIdx.x, f = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
+  if (f >= F) return;
+  Pack<T, N> gate = gate_up_T2F.template Load<N>(t * 2 * F + f);
+  const Pack<T, N> up = gate_up_T2F.template Load<N>(t * 2 * F + F + f);
+  for (int i = 0; i < N; ++i) {
+    const float g = Widen(gate.at[i]);
+    gate.at[i] = Narrow<T>(g * Sigmoid(g) * Widen(up.at[i]));
+  }
+  y_TF.template Store<N>(t * F + f, gate);
+}
+
+// silu' = s (1 + g (1 - s)), and 1 - s = sigmoid(-g) without cancellation.
+template <class T, int N>
+SHALE_KERNEL SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Global<T> d_gate_up_T2F, int64_t F) {
+  const int64_t t = blockIdx.x, f = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
+  if (f >= F) return;
+  const int64_t gate_at = t * 2 * F + f, up_at = gate_at + F;
+  Pack<T, N> gate = gate_up_T2F.template Load<N>(gate_at);
+  Pack<T, N> up = gate_up_T2F.template Load<N>(up_at);
+  const Pack<T, N> d_y = d_y_TF.template Load<N>(t * F + f);
+  for (int i = 0; i < N; ++i) {
+    const float g = Widen(gate.at[i]), d = Widen(d_y.at[i]), s = Sigmoid(g);
+    gate.at[i] = Narrow<T>(d * Widen(up.at[i]) * s * fmaf(g, Sigmoid(-g), 1.0f));
+    up.at[i] = Narrow<T>(d * g * s);
+  }
+  d_gate_up_T2F.template Store<N>(gate_at, gate);
+  d_gate_up_T2F.template Store<N>(up_at, up);
+}
+
+// Calls start(T(), Width) with 16-byte packs where rows and halves of rows begin at 16-byte addresses, else with single
+// elements.
+template <class Start>
+absl::Status WithPacks(bool aligned, DType act, int64_t F, const Start& start) {
+  return WithElement(act, [&](auto element) {
+    constexpr int kPack = kPackOf<decltype(element)>;
+    if (aligned && F % kPack == 0) return start(element, std::integral_constant<int, kPack>());
+    return start(element, std::integral_constant<int, 1>());
+  });
+}
+
+LaunchShape ShapeFor(int64_t T, int64_t F, int pack) {
+  const int64_t columns = static_cast<int64_t>(kThreads) * pack;
+  return {.grid = dim3(T, (F + columns - 1) / columns), .block = dim3(kThreads)};
+}
+
+}  // namespace
+
+absl::Status Run(const SwiGluForward& op, StreamHandle stream) {
+  const int64_t F = op.y_TF.dim(1);
+  const bool aligned = RowsAligned(op.gate_up_T2F) && RowsAligned(op.y_TF);
+  return WithPacks(aligned, op.y_TF.dtype, F, [&](auto element, auto pack) {
+    using T = decltype(element);
+    constexpr int N = decltype(pack)::value;
+    return Launch("SwiGluForward", SwiGluForwardKernel<T, N>, ShapeFor(op.y_TF.dim(0), F, N), stream,
+                  Whole<T>(op.gate_up_T2F, "gate_up"), Whole<T>(op.y_TF, "y"), F);
+  });
+}
+
+absl::Status Run(const SwiGluBackward& op, StreamHandle stream) {
+  const int64_t F = op.d_y_TF.dim(1);
+  const bool aligned = RowsAligned(op.gate_up_T2F) && RowsAligned(op.d_y_TF) && RowsAligned(op.d_gate_up_T2F);
+  return WithPacks(aligned, op.d_y_TF.dtype, F, [&](auto element, auto pack) {
+    using T = decltype(element);
+    constexpr int N = decltype(pack)::value;
+    return Launch("SwiGluBackward", SwiGluBackwardKernel<T, N>, ShapeFor(op.d_y_TF.dim(0), F, N), stream,
+                  Whole<T>(op.gate_up_T2F, "gate_up"), Whole<T>(op.d_y_TF, "d_y"),
+                  Whole<T>(op.d_gate_up_T2F, "d_gate_up"), F);
+  });
+}
+
+}  // namespace shale::cuda

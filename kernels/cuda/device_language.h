@@ -1,0 +1,107 @@
+// portable.h for nvcc.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/dtype.h"
+
+#define SHALE_KERNEL __global__ void
+#define SHALE_DEVICE __device__ __forceinline__
+#define SHALE_SHARED_ARRAY(T, name, size) \
+  __shared__ T name##_storage[size];      \
+  const ::shale::cuda::Shared<T> name(name##_storage)
+// One extern array per program and type: the storage is raw bytes under one name.
+#define SHALE_DYNAMIC_SHARED(T, name)                         \
+  extern __shared__ __align__(16) unsigned char shale_dynamic_shared[]; \
+  const ::shale::cuda::Shared<T> name(reinterpret_cast<T*>(shale_dynamic_shared))
+
+namespace shale::cuda {
+
+template <class T>
+class Array {
+ public:
+  __host__ __device__ explicit Array(T* data) : data_(data) {}
+
+  SHALE_DEVICE T Load(int64_t i) const { return data_[i]; }
+  template <class U>
+  SHALE_DEVICE void Store(int64_t i, const U& value) const { data_[i] = value; }
+
+  template <int N>
+  SHALE_DEVICE Pack<std::remove_const_t<T>, N> Load(int64_t i) const {
+    return *reinterpret_cast<const Pack<std::remove_const_t<T>, N>*>(data_ + i);
+  }
+  template <int N>
+  SHALE_DEVICE void Store(int64_t i, const Pack<std::remove_const_t<T>, N>& pack) const {
+    *reinterpret_cast<Pack<T, N>*>(data_ + i) = pack;
+  }
+
+  __host__ __device__ bool present() const { return data_ != nullptr; }
+
+ private:
+  T* data_;
+};
+
+template <class T>
+class Global : public Array<T> {
+ public:
+  Global(T* data, int64_t size, const char* name) : Array<T>(data) {}
+};
+
+template <class T>
+class Shared : public Array<T> {
+ public:
+  __device__ explicit Shared(T* data) : Array<T>(data) {}
+};
+
+SHALE_DEVICE float Widen(float x) { return x; }
+SHALE_DEVICE float Widen(BFloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
+
+// Rounds to nearest, ties to even.
+template <class T>
+SHALE_DEVICE T Narrow(float x) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return x;
+  } else {
+    return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+  }
+}
+
+struct LaunchShape {
+  dim3 grid, block;
+  size_t shared_bytes = 0;  // Dynamic.
+};
+
+// Starts a kernel. What it does wrong later shows at the stream's next synchronisation.
+template <class... Params, class... Args>
+absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, StreamHandle stream,
+                    Args&&... args) {
+  constexpr size_t kWithoutAsking = 48 << 10;
+  cudaError_t error = cudaSuccess;
+  if (shape.shared_bytes > kWithoutAsking) {
+    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shape.shared_bytes));
+  }
+  if (error == cudaSuccess) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = shape.grid;
+    config.blockDim = shape.block;
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.stream = static_cast<cudaStream_t>(stream);
+    error = cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
+  }
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(name, ": launch of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z,
+                                          " blocks of ", shape.block.x, " x ", shape.block.y, " x ", shape.block.z,
+                                          " threads with ", shape.shared_bytes, " bytes of shared memory: ",
+                                          cudaGetErrorString(error)));
+}
+
+}  // namespace shale::cuda

@@ -1,0 +1,310 @@
+#include "kernels/cuda/host/execution.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/host/reports.h"
+
+namespace shale::cuda_on_host {
+namespace {
+
+constexpr size_t kSharedAlignment = 128;
+
+size_t RoundUp(size_t bytes) { return (bytes + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment; }
+
+Index3 At(uint64_t number, const Dim3& dim) {
+  return {static_cast<unsigned>(number % dim.x), static_cast<unsigned>(number / dim.x % dim.y),
+          static_cast<unsigned>(number / dim.x / dim.y)};
+}
+
+}  // namespace
+
+Execution& Execution::OfThisThread() {
+  static thread_local Execution execution;
+  return execution;
+}
+
+absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stream,
+                            const std::function<void()>& body) {
+  if (std::string wrong = WrongWithShape(shape); !wrong.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(kernel, ": ", wrong));
+  }
+  Stream defaults;
+  kernel_ = kernel;
+  shape_ = shape;
+  stream_ = stream != nullptr ? stream : &defaults;
+  body_ = &body;
+  random_.seed(stream_->seed);
+  failure_.clear();
+  global_cells_.Clear();
+  static_arrays_.clear();
+  if (shared_ == nullptr) {
+    shared_ = std::make_unique<std::byte[]>(kMaxSharedBytes);
+    shared_cells_.resize(kMaxSharedBytes / kCellBytes);
+  }
+  shared_used_ = RoundUp(shape.shared_bytes);
+  cuda::blockDim = shape.block;
+  cuda::gridDim = shape.grid;
+
+  std::vector<uint32_t> blocks(shape.grid.count());
+  std::iota(blocks.begin(), blocks.end(), 0u);
+  std::shuffle(blocks.begin(), blocks.end(), random_);
+  for (const uint32_t block : blocks) {
+    block_ = block;
+    cuda::blockIdx = At(block, shape.grid);
+    RunBlock();
+    if (failure_.empty()) continue;
+    threads_.clear();  // Their fibers hang in the middle of the kernel.
+    return absl::FailedPreconditionError(absl::StrCat(kernel, ": ", failure_));
+  }
+  return absl::OkStatus();
+}
+
+void Execution::RunBlock() {
+  epoch_ = 0;
+  order_.resize(threads());
+  std::iota(order_.begin(), order_.end(), 0);
+  while (static_cast<int>(threads_.size()) < threads()) {
+    threads_.push_back(std::make_unique<Thread>());
+    threads_.back()->fiber = std::make_unique<Fiber>([this] {
+      for (;;) {
+        (*body_)();
+        Suspend(State::kReturned);
+      }
+    });
+  }
+  for (int t : order_) {
+    threads_[t]->state = State::kReady;
+    threads_[t]->clock = 1;
+    threads_[t]->seen.fill(0);
+  }
+  // 0xFF: a NaN in every floating type.
+  const size_t used = std::min(shared_used_, kMaxSharedBytes);
+  std::memset(shared_.get(), 0xFF, used);
+  std::fill_n(shared_cells_.begin(), used / kCellBytes, Cell());
+  while (RunReadyThreads()) {
+    if (OpenWarpOperations()) continue;
+    if (!failure_.empty()) return;
+    if (std::all_of(order_.begin(), order_.end(), [&](int t) { return threads_[t]->state == State::kReturned; })) return;
+    if (!OpenBlockBarrier()) {
+      failure_ = Deadlock();
+      return;
+    }
+  }
+}
+
+bool Execution::RunReadyThreads() {
+  std::shuffle(order_.begin(), order_.end(), random_);
+  for (const int t : order_) {
+    if (threads_[t]->state != State::kReady) continue;
+    current_ = t;
+    cuda::threadIdx = ThreadIndex(t);
+    threads_[t]->fiber->Resume();
+    if (!failure_.empty()) return false;
+  }
+  return true;
+}
+
+// A warp operation is complete when all threads that its mask names wait at one like it, or have returned.
+bool Execution::OpenWarpOperations() {
+  bool opened = false;
+  for (int begin = 0; begin < threads(); begin += kWarp) {
+    const int lanes = std::min(kWarp, threads() - begin);
+    for (int lane = 0; lane < lanes; ++lane) {
+      const Thread& first = *threads_[begin + lane];
+      if (first.state != State::kAtWarpOperation) continue;
+      unsigned taking_part = 0;
+      bool complete = true;
+      for (int other = 0; other < lanes; ++other) {
+        const Thread& thread = *threads_[begin + other];
+        if ((first.operation.mask >> other & 1) == 0 || thread.state == State::kReturned) continue;
+        complete = complete && thread.state == State::kAtWarpOperation &&
+                   thread.operation.kind == first.operation.kind && thread.operation.mask == first.operation.mask;
+        taking_part |= 1u << other;
+      }
+      if (!complete) continue;
+      Complete(begin, taking_part);
+      if (!failure_.empty()) return false;
+      opened = true;
+    }
+  }
+  return opened;
+}
+
+void Execution::Complete(int begin, unsigned lanes) {
+  LaneClocks joined = {};
+  uint64_t ballot = 0;
+  for (int lane = 0; lane < kWarp; ++lane) {
+    if ((lanes >> lane & 1) == 0) continue;
+    Thread& thread = *threads_[begin + lane];
+    thread.seen[lane] = thread.clock;
+    for (int i = 0; i < kWarp; ++i) joined[i] = std::max(joined[i], thread.seen[i]);
+    if (thread.operation.value != 0) ballot |= uint64_t{1} << lane;
+  }
+  for (int lane = 0; lane < kWarp; ++lane) {
+    if ((lanes >> lane & 1) == 0) continue;
+    Thread& thread = *threads_[begin + lane];
+    thread.state = State::kReady;
+    switch (thread.operation.kind) {
+      case WarpKind::kBarrier:
+        thread.seen = joined;
+        ++thread.clock;
+        break;
+      case WarpKind::kBallot: thread.result = ballot; break;
+      case WarpKind::kShuffle: {
+        const int source = thread.operation.source_lane;
+        if ((lanes >> source & 1) == 0) {
+          current_ = begin + lane;
+          failure_ = absl::StrCat(Where(), " shuffles at ", Text(thread.operation.site), " from lane ", source,
+                                  ", which takes no part");
+          return;
+        }
+        thread.result = threads_[begin + source]->operation.value;
+        break;
+      }
+    }
+  }
+}
+
+// Called when no thread can run on without it.
+bool Execution::OpenBlockBarrier() {
+  const Site& site = threads_[0]->operation.site;
+  for (const int t : order_) {
+    const Thread& thread = *threads_[t];
+    if (thread.state != State::kAtBlockBarrier || !(thread.operation.site == site)) return false;
+  }
+  for (const int t : order_) threads_[t]->state = State::kReady;
+  ++epoch_;
+  return true;
+}
+
+std::string Execution::Doing(int thread) const {
+  const Thread& t = *threads_[thread];
+  const std::string name = absl::StrCat("thread ", Text(ThreadIndex(thread)));
+  switch (t.state) {
+    case State::kReturned: return absl::StrCat(name, " has returned");
+    case State::kAtBlockBarrier: return absl::StrCat(name, " is at the __syncthreads() of ", Text(t.operation.site));
+    default: break;
+  }
+  constexpr const char* kNames[] = {"__syncwarp", "shuffle", "vote"};
+  return absl::StrCat(name, " is at the ", kNames[static_cast<int>(t.operation.kind)], " of ", Text(t.operation.site),
+                      " with mask 0x", absl::Hex(t.operation.mask));
+}
+
+// Some thread waits for one that will not come. Names the first that waits, and the first that it differs from.
+std::string Execution::Deadlock() const {
+  int waiting = 0;
+  while (threads_[waiting]->state == State::kReturned) ++waiting;
+  const Thread& first = *threads_[waiting];
+  const bool block = first.state == State::kAtBlockBarrier;
+  const int begin = block ? 0 : warp_begin(waiting);
+  const int end = block ? threads() : std::min(begin + kWarp, threads());
+  int other = waiting;
+  for (int t = begin; t < end && other == waiting; ++t) {
+    const Thread& thread = *threads_[t];
+    const bool like_it = thread.state == first.state &&
+                         (block ? thread.operation.site == first.operation.site
+                                : thread.operation.kind == first.operation.kind &&
+                                      thread.operation.mask == first.operation.mask);
+    const bool awaited = block || ((first.operation.mask >> (t - begin) & 1) != 0 && thread.state != State::kReturned);
+    if (awaited && !like_it) other = t;
+  }
+  return absl::StrCat("block ", Text(cuda::blockIdx), ": ", Doing(waiting), ", and ", Doing(other),
+                      "; wanted all threads ", block ? "of the block" : "that the mask names", " at one place");
+}
+
+void Execution::Suspend(State state) {
+  Thread& self = *threads_[current_];
+  self.state = state;
+  self.fiber->Suspend();
+}
+
+void Execution::Stop(std::string message) {
+  failure_ = std::move(message);
+  Suspend(State::kReturned);
+}
+
+bool Execution::Skip(Site site) {
+  std::vector<Site>& seen = stream_->barriers;
+  if (std::find(seen.begin(), seen.end(), site) == seen.end()) seen.push_back(site);
+  return stream_->without_barrier == site;
+}
+
+void Execution::BlockBarrier(Site site) {
+  if (Skip(site)) return;
+  threads_[current_]->operation.site = site;
+  Suspend(State::kAtBlockBarrier);
+}
+
+uint64_t Execution::WarpWide(const WarpOperation& operation) {
+  if (operation.kind == WarpKind::kBarrier && Skip(operation.site)) return 0;
+  const int self = current_;
+  if ((operation.mask >> (self % kWarp) & 1) == 0) {
+    Stop(absl::StrCat(Where(), " calls a warp operation at ", Text(operation.site), " with mask 0x",
+                      absl::Hex(operation.mask), ", which lacks its own lane ", self % kWarp));
+  }
+  threads_[self]->operation = operation;
+  Suspend(State::kAtWarpOperation);
+  return threads_[self]->result;
+}
+
+void* Execution::StaticShared(const void* key, const char* name, size_t bytes) {
+  for (const StaticArray& array : static_arrays_) {
+    if (array.key == key) return shared_.get() + array.offset;
+  }
+  const size_t offset = shared_used_, end = RoundUp(offset + bytes);
+  if (end - RoundUp(shape_.shared_bytes) > kMaxStaticSharedBytes || end > kMaxSharedBytes) {
+    Stop(absl::StrCat("shared array ", name, " of ", bytes, " bytes is too large; a block has up to ",
+                      kMaxStaticSharedBytes, " bytes of static shared memory and ", kMaxSharedBytes, " in all"));
+  }
+  std::memset(shared_.get() + offset, 0xFF, end - offset);
+  std::fill_n(shared_cells_.begin() + offset / kCellBytes, (end - offset) / kCellBytes, Cell());
+  shared_used_ = end;
+  static_arrays_.push_back({key, offset});
+  return shared_.get() + offset;
+}
+
+Moment Execution::Now() const {
+  return {.block = block_, .epoch = epoch_, .clock = threads_[current_]->clock, .thread = current_};
+}
+
+Index3 Execution::ThreadIndex(int thread) const { return At(thread, shape_.block); }
+
+std::string Execution::Where() const {
+  return absl::StrCat("block ", Text(cuda::blockIdx), " thread ", Text(ThreadIndex(current_)));
+}
+
+std::string Execution::NameOf(const Moment& other) const {
+  const std::string thread = absl::StrCat("thread ", Text(ThreadIndex(other.thread)));
+  return other.block == block_ ? thread : absl::StrCat("block ", Text(At(other.block, shape_.grid)), " ", thread);
+}
+
+void Execution::Check(const Access& a) {
+  const auto begin = reinterpret_cast<uintptr_t>(a.data) + a.index * a.element_bytes;
+  const int64_t bytes = a.count * a.element_bytes;
+  const auto tell = [&](const auto&... parts) {
+    Stop(absl::StrCat(Where(), a.write ? " writes " : " reads ", a.shared ? "shared " : "", a.array, "[", a.index, "]",
+                      a.count > 1 ? absl::StrCat(" and ", a.count - 1, " more") : "", ", ", parts...));
+  };
+  if (a.data == nullptr) tell("which is not given");
+  if (a.index < 0 || a.index + a.count > a.size) tell("which has ", a.size, " elements");
+  if (begin % bytes != 0) tell("an address that is not a multiple of the access's ", bytes, " bytes");
+  const Moment now = Now();
+  const LaneClocks& clocks = threads_[current_]->seen;
+  const uintptr_t shared_begin = reinterpret_cast<uintptr_t>(shared_.get());
+  for (uintptr_t address = begin; address < begin + bytes; address += kCellBytes) {
+    Cell& cell = a.shared ? shared_cells_[(address - shared_begin) / kCellBytes] : global_cells_.At(address);
+    const bool unwritten = a.shared && !a.write && !cell.write.someone();
+    const Conflict conflict = a.write ? Write(cell, now, clocks) : Read(cell, now, clocks);
+    if (unwritten) tell("which was never written");
+    if (conflict.kind == Conflict::kNone) continue;
+    const char* did = conflict.kind == Conflict::kAfterRead ? " read" : " wrote";
+    tell("which ", NameOf(conflict.with), did,
+         conflict.with.block == block_ ? " with no barrier between them" : " in the same launch");
+  }
+}
+
+}  // namespace shale::cuda_on_host

@@ -1,0 +1,186 @@
+// portable.h for g++: the words of CUDA that our kernels use, in the namespace that they live in, so that this header
+// meets no macro or name of the CUDA toolkit (which it does not need).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <source_location>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/host/execution.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/dtype.h"
+
+#define SHALE_KERNEL void
+#define SHALE_DEVICE inline
+// The address of `name##_key` stands for the array: one per declaration and instantiation, as on the device.
+#define SHALE_SHARED_ARRAY(T, name, size)                                                                   \
+  static const char name##_key = 0;                                                                         \
+  const ::shale::cuda::Shared<T> name(                                                                      \
+      ::shale::cuda_on_host::Execution::OfThisThread().StaticShared(&name##_key, #name, sizeof(T) * (size)), \
+      size, #name)
+#define SHALE_DYNAMIC_SHARED(T, name)                                                                           \
+  const ::shale::cuda::Shared<T> name(::shale::cuda_on_host::Execution::OfThisThread().DynamicShared(),         \
+                                      ::shale::cuda_on_host::Execution::OfThisThread().dynamic_shared_bytes() / \
+                                          sizeof(T),                                                            \
+                                      #name)
+
+namespace shale::cuda {
+
+using dim3 = cuda_on_host::Dim3;
+
+using SourceLocation = std::source_location;
+
+inline cuda_on_host::Site SiteOf(const SourceLocation& at) { return {at.file_name(), at.line()}; }
+
+inline void __syncthreads(SourceLocation at = SourceLocation::current()) {
+  cuda_on_host::Execution::OfThisThread().BlockBarrier(SiteOf(at));
+}
+
+inline void __syncwarp(unsigned mask = 0xffffffffu, SourceLocation at = SourceLocation::current()) {
+  cuda_on_host::Execution::OfThisThread().WarpWide(
+      {.kind = cuda_on_host::WarpKind::kBarrier, .mask = mask, .site = SiteOf(at)});
+}
+
+// The lane of the warp that the calling thread is.
+inline int Lane() {
+  return static_cast<int>((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % cuda_on_host::kWarp);
+}
+
+template <class T>
+T ShuffleFrom(unsigned mask, const T& value, int source_lane, const SourceLocation& at) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = cuda_on_host::Execution::OfThisThread().WarpWide({.kind = cuda_on_host::WarpKind::kShuffle,
+                                                           .mask = mask,
+                                                           .value = bits,
+                                                           .source_lane = source_lane,
+                                                           .site = SiteOf(at)});
+  T result;
+  std::memcpy(&result, &bits, sizeof(T));
+  return result;
+}
+
+// The warp falls into segments of `width` lanes; a source beyond the own segment is the lane itself.
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, SourceLocation at = SourceLocation::current()) {
+  return ShuffleFrom(mask, value, Lane() / width * width + (source & (width - 1)), at);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, SourceLocation at = SourceLocation::current()) {
+  const int source = Lane() ^ lanes;
+  return ShuffleFrom(mask, value, source < (Lane() / width + 1) * width ? source : Lane(), at);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   SourceLocation at = SourceLocation::current()) {
+  const int source = Lane() + static_cast<int>(delta);
+  return ShuffleFrom(mask, value, source < (Lane() / width + 1) * width ? source : Lane(), at);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate, SourceLocation at = SourceLocation::current()) {
+  return static_cast<unsigned>(cuda_on_host::Execution::OfThisThread().WarpWide(
+      {.kind = cuda_on_host::WarpKind::kBallot, .mask = mask, .value = predicate != 0, .site = SiteOf(at)}));
+}
+inline int __any_sync(unsigned mask, int predicate, SourceLocation at = SourceLocation::current()) {
+  return __ballot_sync(mask, predicate, at) != 0;
+}
+
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __expf(float x) { return std::exp(x); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+using ::expf;
+using ::fmaf;
+
+template <class T>
+class Array {
+ public:
+  using Value = std::remove_const_t<T>;
+  static_assert(sizeof(T) % cuda_on_host::kCellBytes == 0, "accesses are told apart in twos of bytes");
+
+  Array(T* data, int64_t size, const char* name, bool shared)
+      : data_(data), size_(size), name_(name), shared_(shared) {}
+
+  Value Load(int64_t i) const {
+    Check(i, 1, false);
+    return data_[i];
+  }
+  template <class U>
+  void Store(int64_t i, const U& value) const {
+    Check(i, 1, true);
+    data_[i] = value;
+  }
+
+  template <int N>
+  Pack<Value, N> Load(int64_t i) const {
+    Check(i, N, false);
+    Pack<Value, N> pack;
+    for (int k = 0; k < N; ++k) pack.at[k] = data_[i + k];
+    return pack;
+  }
+  template <int N>
+  void Store(int64_t i, const Pack<Value, N>& pack) const {
+    Check(i, N, true);
+    for (int k = 0; k < N; ++k) data_[i + k] = pack.at[k];
+  }
+
+  bool present() const { return data_ != nullptr; }
+
+ private:
+  void Check(int64_t i, int64_t count, bool write) const {
+    cuda_on_host::Execution::OfThisThread().Check({.array = name_,
+                                                   .shared = shared_,
+                                                   .write = write,
+                                                   .index = i,
+                                                   .count = count,
+                                                   .size = size_,
+                                                   .data = data_,
+                                                   .element_bytes = sizeof(T)});
+  }
+
+  T* data_;
+  int64_t size_;
+  const char* name_;
+  bool shared_;
+};
+
+// `size` elements from `data`, gaps between rows included. Null when an optional operand is absent.
+template <class T>
+class Global : public Array<T> {
+ public:
+  Global(T* data, int64_t size, const char* name) : Array<T>(data, size, name, /*shared=*/false) {}
+};
+
+template <class T>
+class Shared : public Array<T> {
+ public:
+  Shared(void* data, int64_t size, const char* name)
+      : Array<T>(static_cast<T*>(data), size, name, /*shared=*/true) {}
+};
+
+inline float Widen(float x) { return x; }
+inline float Widen(BFloat16 x) { return ToFloat(x); }
+template <class T>
+T Narrow(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    return RoundToBFloat16(x);
+  }
+}
+
+using LaunchShape = cuda_on_host::Shape;
+
+// Runs the kernel to its end on the calling thread, in an order of blocks and threads that the stream's seed gives.
+template <class... Params, class... Args>
+absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, StreamHandle stream,
+                    Args&&... args) {
+  return cuda_on_host::Execution::OfThisThread().Run(name, shape, static_cast<cuda_on_host::Stream*>(stream),
+                                                     [&] { kernel(args...); });
+}
+
+}  // namespace shale::cuda

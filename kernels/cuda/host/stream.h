@@ -1,0 +1,27 @@
+// What a launch on the host is told, and tells: passed where the device has its stream.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+namespace shale::cuda_on_host {
+
+// A place in a source file.
+struct Site {
+  const char* file = "";
+  unsigned line = 0;
+  bool operator==(const Site& other) const { return line == other.line && std::strcmp(file, other.file) == 0; }
+};
+
+struct Stream {
+  // Of the order of blocks, and of the threads between two barriers.
+  uint64_t seed = 1;
+  // A mutation: the barriers of this place are passed without waiting.
+  std::optional<Site> without_barrier;
+  // Every place where a launch came to a __syncthreads or __syncwarp, in the order of their first use.
+  std::vector<Site> barriers;
+};
+
+}  // namespace shale::cuda_on_host

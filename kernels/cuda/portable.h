@@ -1,0 +1,34 @@
+// The language that our kernels are written in: CUDA C++ where nvcc compiles them, and where g++ does, plain C++ in
+// which every CUDA thread is a fiber and every access is checked (see kernels/cuda/host/README.md). A kernel source includes
+// this first, and lives in namespace shale::cuda.
+//
+//   SHALE_KERNEL, SHALE_DEVICE          instead of __global__, __device__ __forceinline__
+//   Global<T>, Shared<T>                arrays: Load(i), Store(i, v), Load<N>(i), Store<N>(i, pack); bare loads and
+//                                       stores on the device, one of up to 16 bytes for a pack
+//   SHALE_SHARED_ARRAY(T, name, size)   a static shared array; SHALE_DYNAMIC_SHARED(T, name) the launch's
+//   Widen(x), Narrow<T>(f)              between fp32 and a storage type (float, BFloat16)
+//   Launch(name, kernel, shape, stream, args...)  -> absl::Status
+//
+// and, with their CUDA meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync,
+// __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __any_sync, rsqrtf, fmaf, expf, __fmaf_rn, __expf.
+//
+// What is the same for all threads of a launch is checked on the host: every array knows its size and name there, and
+// costs no more than its pointer on the device.
+#pragma once
+
+#ifdef __CUDACC__
+#include "kernels/cuda/device_language.h"
+#else
+#include "kernels/cuda/host/kernel_language.h"
+#endif
+
+namespace shale::cuda {
+
+inline constexpr int kWarpThreads = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Elements of T in one 16-byte access.
+template <class T>
+inline constexpr int kPackOf = 16 / static_cast<int>(sizeof(T));
+
+}  // namespace shale::cuda

@@ -1,0 +1,36 @@
+// What tests of the host runner expect of a launch.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cuda/portable.h"
+
+namespace shale::cuda {
+
+inline constexpr int kSeeds = 20;
+
+// That run(stream) is right in every order of blocks and threads.
+template <class Run>
+void ExpectRight(const Run& run) {
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    cuda_on_host::Stream stream{.seed = static_cast<uint64_t>(seed)};
+    const absl::Status status = run(&stream);
+    ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status;
+  }
+}
+
+// That run(stream) is found wrong whatever the order, with a message that contains each of `parts`.
+template <class Run>
+void ExpectWrong(const Run& run, const std::vector<std::string>& parts) {
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    cuda_on_host::Stream stream{.seed = static_cast<uint64_t>(seed)};
+    const absl::Status status = run(&stream);
+    ASSERT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << "seed " << seed << ": " << status;
+    const std::string message(status.message().data(), status.message().size());
+    for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << message << "\n" << part;
+  }
+}
+
+}  // namespace shale::cuda
