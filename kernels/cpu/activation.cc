@@ -18,7 +18,7 @@ struct Sigmoid {
   Vector s, complement;
 };
 HWY_INLINE Sigmoid SigmoidOf(Vector x) {
-  const Vector e = BoundedExp(hn::Neg(hn::Abs(x)));
+  const Vector e = Exp(hn::Neg(hn::Abs(x)));
   const Vector larger = hn::Div(Splat(1.0f), hn::Add(Splat(1.0f), e));
   const Vector smaller = hn::Mul(e, larger);
   const auto negative = hn::Lt(x, hn::Zero(Floats()));

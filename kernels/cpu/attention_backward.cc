@@ -58,7 +58,7 @@ HWY_INLINE float Dot(const float* x, const float* y, int64_t count) {
 // rest of the vectors that cover them.
 HWY_INLINE void SoftmaxBackwardRow(float* p, float* ds, int64_t first, int64_t end, float lse, float delta) {
   ForCoveringVectors(first, end, [&](int64_t i) HWY_ATTR {
-    const Vector probability = BoundedExp(hn::Sub(Load(p + i), Splat(lse)));
+    const Vector probability = Exp(hn::Sub(Load(p + i), Splat(lse)));
     Store(probability, p + i);
     Store(hn::Mul(probability, hn::Sub(Load(ds + i), Splat(delta))), ds + i);
   });

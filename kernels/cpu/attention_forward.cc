@@ -55,7 +55,7 @@ HWY_INLINE SoftmaxTotals ExpRow(float* row, int64_t first, int64_t end) {
   const float shift = MaxOfLanes(largest);
   Vector sum = hn::Zero(Floats());
   ForCoveringVectors(first, end, [&](int64_t i) HWY_ATTR {
-    const Vector p = BoundedExp(hn::Sub(Load(row + i), Splat(shift)));
+    const Vector p = Exp(hn::Sub(Load(row + i), Splat(shift)));
     sum = hn::Add(sum, p);
     Store(p, row + i);
   });

@@ -42,7 +42,7 @@ template <class T>
 double SumOfExp(const T* x, int64_t count, float shift) {
   constexpr int64_t kPart = 1024;
   const auto add = [shift](Vector sum, Vector v) HWY_ATTR {
-    return hn::Add(sum, BoundedExp(hn::Sub(v, Splat(shift))));
+    return hn::Add(sum, Exp(hn::Sub(v, Splat(shift))));
   };
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kPart) {
@@ -54,7 +54,7 @@ double SumOfExp(const T* x, int64_t count, float shift) {
 // The same, and x becomes e^(x - shift).
 double ExpAndSum(float* x, int64_t count, float shift) {
   constexpr int64_t kPart = 1024;
-  const auto exp = [shift](Vector v) HWY_ATTR { return BoundedExp(hn::Sub(v, Splat(shift))); };
+  const auto exp = [shift](Vector v) HWY_ATTR { return Exp(hn::Sub(v, Splat(shift))); };
   const auto add = [](Vector sum, Vector v) HWY_ATTR { return hn::Add(sum, v); };
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kPart) {
@@ -96,7 +96,7 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end) {
     const double scale = *op.scale_1.as<const float>();
     const Vector factor = Splat(static_cast<float>(scale / sum));
     Map(v, [=](Vector value) HWY_ATTR {
-      return hn::Mul(kKept ? value : BoundedExp(hn::Sub(value, Splat(largest))), factor);
+      return hn::Mul(kKept ? value : Exp(hn::Sub(value, Splat(largest))), factor);
     }, x, x);
     // p - 1 in fp64: it vanishes as the model learns.
     StoreOne((std::exp(below) / sum - 1) * scale, x + target);

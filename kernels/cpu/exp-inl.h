@@ -13,9 +13,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// e^x for x up to 88, and NaN for NaN; see Exp. With n = round(x / ln 2) and r = x - n ln 2, |r| < 0.35: e^x = 2^n e^r,
-// and e^r by the polynomial of Cephes' expf (Moshier).
-HWY_INLINE Vector BoundedExp(Vector x) {
+// e^x for x up to 88, to within 2 units in the last place; 0 where the result would be subnormal, hence for -infinity;
+// NaN for NaN. With n = round(x / ln 2) and r = x - n ln 2, |r| < 0.35: e^x = 2^n e^r, and e^r by the polynomial of
+// Cephes' expf (Moshier).
+HWY_INLINE Vector Exp(Vector x) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
   // Added to 1.5 x 2^23 a small number is rounded to an integer, which stands in the lowest bits of the sum.
@@ -33,13 +34,6 @@ HWY_INLINE Vector BoundedExp(Vector x) {
   // The bits above those of n are shifted out.
   const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127))));
   return hn::IfThenZeroElse(hn::Lt(x, Splat(-87.33f)), hn::Mul(p, power));
-}
-
-// e^x to within 2 units in the last place for x up to 88, as if x were 88 above that; 0 where the result would be
-// subnormal, hence for -infinity; NaN for NaN.
-HWY_INLINE Vector Exp(Vector x) {
-  // Not Min: which operand that takes beside a NaN depends on the instruction set.
-  return BoundedExp(hn::IfThenElse(hn::Gt(x, Splat(88.0f)), Splat(88.0f), x));
 }
 
 // `v` with the lanes that memory did not fill set to `fill`.
