@@ -1,9 +1,9 @@
 // RMSNorm.
 //
-// Forward: reads x (and residual) once from memory, writes sum and y once: bound by memory. Rows up to kWarpRowMax wide
-// take a warp each and no barrier, wider ones a block. A thread owns the same 16-byte packs in both passes over its row,
-// so that y may be x, and the second pass finds the row in L1. Rows that do not begin at 16-byte addresses go element by
-// element.
+// Forward: reads x (and residual) once from memory, writes sum and y once: bound by memory. Rows up to kWarpRowMax
+// wide take a warp each and no barrier, wider ones a block. A thread owns the same 16-byte packs in both passes over
+// its row, so that y may be x, and the second pass finds the row in L1. Rows that do not begin at 16-byte addresses go
+// element by element.
 #include "kernels/cuda/portable.h"
 
 #include <type_traits>

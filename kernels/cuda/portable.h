@@ -1,6 +1,6 @@
 // The language that our kernels are written in: CUDA C++ where nvcc compiles them, and where g++ does, plain C++ in
-// which every CUDA thread is a fiber and every access is checked (see kernels/cuda/host/README.md). A kernel source includes
-// this first, and lives in namespace shale::cuda.
+// which every CUDA thread is a fiber and every access is checked (see kernels/cuda/host/README.md). A kernel source
+// includes this first, and lives in namespace shale::cuda.
 //
 //   SHALE_KERNEL, SHALE_DEVICE          instead of __global__, __device__ __forceinline__
 //   Global<T>, Shared<T>                arrays: Load(i), Store(i, v), Load<N>(i), Store<N>(i, pack); bare loads and
@@ -12,8 +12,7 @@
 // and, with their CUDA meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync,
 // __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __any_sync, rsqrtf, fmaf, expf, __fmaf_rn, __expf.
 //
-// What is the same for all threads of a launch is checked on the host: every array knows its size and name there, and
-// costs no more than its pointer on the device.
+// Every array knows its size and name on the host, and is no more than its pointer on the device.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,7 +1,6 @@
 #include "kernels/cuda/host/execution.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -10,10 +9,6 @@
 
 namespace shale::cuda_on_host {
 namespace {
-
-constexpr size_t kSharedAlignment = 128;
-
-size_t RoundUp(size_t bytes) { return (bytes + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment; }
 
 Index3 At(uint64_t number, const Dim3& dim) {
   return {static_cast<unsigned>(number % dim.x), static_cast<unsigned>(number / dim.x % dim.y),
@@ -45,7 +40,7 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
     shared_ = std::make_unique<std::byte[]>(kMaxSharedBytes);
     shared_cells_.resize(kMaxSharedBytes / kCellBytes);
   }
-  shared_used_ = RoundUp(shape.shared_bytes);
+  shared_used_ = AlignShared(shape.shared_bytes);
   cuda::blockDim = shape.block;
   cuda::gridDim = shape.grid;
 
@@ -81,14 +76,12 @@ void Execution::RunBlock() {
     threads_[t]->clock = 1;
     threads_[t]->seen.fill(0);
   }
-  // 0xFF: a NaN in every floating type.
-  const size_t used = std::min(shared_used_, kMaxSharedBytes);
-  std::memset(shared_.get(), 0xFF, used);
-  std::fill_n(shared_cells_.begin(), used / kCellBytes, Cell());
+  PoisonShared(0, std::min(shared_used_, kMaxSharedBytes));
   while (RunReadyThreads()) {
     if (OpenWarpOperations()) continue;
     if (!failure_.empty()) return;
-    if (std::all_of(order_.begin(), order_.end(), [&](int t) { return threads_[t]->state == State::kReturned; })) return;
+    const auto returned = [&](int t) { return threads_[t]->state == State::kReturned; };
+    if (std::all_of(order_.begin(), order_.end(), returned)) return;
     if (!OpenBlockBarrier()) {
       failure_ = Deadlock();
       return;
@@ -103,7 +96,9 @@ bool Execution::RunReadyThreads() {
     current_ = t;
     cuda::threadIdx = ThreadIndex(t);
     threads_[t]->fiber->Resume();
-    if (!failure_.empty()) return false;
+    if (report_ == nullptr) continue;
+    failure_ = std::exchange(report_, nullptr)();
+    return false;
   }
   return true;
 }
@@ -222,8 +217,8 @@ void Execution::Suspend(State state) {
   self.fiber->Suspend();
 }
 
-void Execution::Stop(std::string message) {
-  failure_ = std::move(message);
+void Execution::Stop(std::function<std::string()> report) {
+  report_ = std::move(report);
   Suspend(State::kReturned);
 }
 
@@ -243,32 +238,14 @@ uint64_t Execution::WarpWide(const WarpOperation& operation) {
   if (operation.kind == WarpKind::kBarrier && Skip(operation.site)) return 0;
   const int self = current_;
   if ((operation.mask >> (self % kWarp) & 1) == 0) {
-    Stop(absl::StrCat(Where(), " calls a warp operation at ", Text(operation.site), " with mask 0x",
-                      absl::Hex(operation.mask), ", which lacks its own lane ", self % kWarp));
+    Stop([this, operation, self] {
+      return absl::StrCat(Where(), " calls a warp operation at ", Text(operation.site), " with mask 0x",
+                          absl::Hex(operation.mask), ", which lacks its own lane ", self % kWarp);
+    });
   }
   threads_[self]->operation = operation;
   Suspend(State::kAtWarpOperation);
   return threads_[self]->result;
-}
-
-void* Execution::StaticShared(const void* key, const char* name, size_t bytes) {
-  for (const StaticArray& array : static_arrays_) {
-    if (array.key == key) return shared_.get() + array.offset;
-  }
-  const size_t offset = shared_used_, end = RoundUp(offset + bytes);
-  if (end - RoundUp(shape_.shared_bytes) > kMaxStaticSharedBytes || end > kMaxSharedBytes) {
-    Stop(absl::StrCat("shared array ", name, " of ", bytes, " bytes is too large; a block has up to ",
-                      kMaxStaticSharedBytes, " bytes of static shared memory and ", kMaxSharedBytes, " in all"));
-  }
-  std::memset(shared_.get() + offset, 0xFF, end - offset);
-  std::fill_n(shared_cells_.begin() + offset / kCellBytes, (end - offset) / kCellBytes, Cell());
-  shared_used_ = end;
-  static_arrays_.push_back({key, offset});
-  return shared_.get() + offset;
-}
-
-Moment Execution::Now() const {
-  return {.block = block_, .epoch = epoch_, .clock = threads_[current_]->clock, .thread = current_};
 }
 
 Index3 Execution::ThreadIndex(int thread) const { return At(thread, shape_.block); }
@@ -280,31 +257,6 @@ std::string Execution::Where() const {
 std::string Execution::NameOf(const Moment& other) const {
   const std::string thread = absl::StrCat("thread ", Text(ThreadIndex(other.thread)));
   return other.block == block_ ? thread : absl::StrCat("block ", Text(At(other.block, shape_.grid)), " ", thread);
-}
-
-void Execution::Check(const Access& a) {
-  const auto begin = reinterpret_cast<uintptr_t>(a.data) + a.index * a.element_bytes;
-  const int64_t bytes = a.count * a.element_bytes;
-  const auto tell = [&](const auto&... parts) {
-    Stop(absl::StrCat(Where(), a.write ? " writes " : " reads ", a.shared ? "shared " : "", a.array, "[", a.index, "]",
-                      a.count > 1 ? absl::StrCat(" and ", a.count - 1, " more") : "", ", ", parts...));
-  };
-  if (a.data == nullptr) tell("which is not given");
-  if (a.index < 0 || a.index + a.count > a.size) tell("which has ", a.size, " elements");
-  if (begin % bytes != 0) tell("an address that is not a multiple of the access's ", bytes, " bytes");
-  const Moment now = Now();
-  const LaneClocks& clocks = threads_[current_]->seen;
-  const uintptr_t shared_begin = reinterpret_cast<uintptr_t>(shared_.get());
-  for (uintptr_t address = begin; address < begin + bytes; address += kCellBytes) {
-    Cell& cell = a.shared ? shared_cells_[(address - shared_begin) / kCellBytes] : global_cells_.At(address);
-    const bool unwritten = a.shared && !a.write && !cell.write.someone();
-    const Conflict conflict = a.write ? Write(cell, now, clocks) : Read(cell, now, clocks);
-    if (unwritten) tell("which was never written");
-    if (conflict.kind == Conflict::kNone) continue;
-    const char* did = conflict.kind == Conflict::kAfterRead ? " read" : " wrote";
-    tell("which ", NameOf(conflict.with), did,
-         conflict.with.block == block_ ? " with no barrier between them" : " in the same launch");
-  }
 }
 
 }  // namespace shale::cuda_on_host

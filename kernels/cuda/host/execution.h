@@ -1,5 +1,5 @@
-// Runs the blocks of a launch one after the other, the threads of a block as fibers that take turns at barriers and warp
-// operations, and finds what a GPU would leave to chance. See README.md for what is checked.
+// Runs the blocks of a launch one after the other, the threads of a block as fibers that take turns at barriers and
+// warp operations, and finds what a GPU would leave to chance. README.md lists what is checked.
 #pragma once
 
 #include <cstddef>
@@ -48,6 +48,9 @@ struct Shape {
   Dim3 grid, block;
   size_t shared_bytes = 0;
 };
+
+// Shared arrays begin at multiples of 128 bytes.
+size_t AlignShared(size_t bytes);
 
 // One access of an array, as a kernel states it.
 struct Access {
@@ -114,10 +117,14 @@ class Execution {
   std::string NameOf(const Moment& other) const;
   std::string Doing(int thread) const;
 
-  // Ends the launch; called by a thread, does not come back.
-  void Stop(std::string message);
+  // Ends the launch; called by a thread, whose stack is never unwound: so `report` is called outside it, and whatever
+  // is on the stack must own nothing.
+  void Stop(std::function<std::string()> report);
   void Suspend(State state);
+  // Notes a barrier; whether the stream has taken it out.
   bool Skip(Site site);
+  // Makes bytes of shared memory unwritten NaNs.
+  void PoisonShared(size_t begin, size_t end);
 
   void RunBlock();
   bool RunReadyThreads();
@@ -137,6 +144,7 @@ class Execution {
   int current_ = 0;
   uint32_t block_ = 0;
   uint32_t epoch_ = 0;
+  std::function<std::string()> report_;
   std::string failure_;
 
   std::unique_ptr<std::byte[]> shared_;

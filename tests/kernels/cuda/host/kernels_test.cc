@@ -144,7 +144,7 @@ TEST(CudaRmsNorm, NeedsEachOfItsBarriers) {
       for (uint64_t seed = 0; seed < 10; ++seed) {
         Stream stream{.seed = seed, .without_barrier = site};
         const absl::Status status = RunKernel(memory, op, stream, image);
-        EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << site.file << ":" << site.line << status;
+        EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << "line " << site.line << ": " << status;
       }
     }
   }
@@ -183,7 +183,8 @@ TEST(CudaSwiGlu, StaysFiniteWhereExpOverflows) {
     const std::vector<double> gates = {0, -0.0, 88, -88, 105, -105, 1e10, -1e10, 3e38, -3e38};
     std::vector<double> row = gates;
     row.resize(20, 1.0);
-    const Tensor gate_up = memory.Values(act, {1, 20}, row), d_y = memory.Values(act, {1, 10}, std::vector<double>(10, 1));
+    const Tensor gate_up = memory.Values(act, {1, 20}, row);
+    const Tensor d_y = memory.Values(act, {1, 10}, std::vector<double>(10, 1));
     const Tolerance tolerance = {.absolute = 4 * kUnits, .relative = kUnits};
     ExpectMatchesReference(memory, SwiGluForward{.gate_up_T2F = gate_up, .y_TF = memory.Output(act, {1, 10})},
                            tolerance, 1);

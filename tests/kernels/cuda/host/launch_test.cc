@@ -43,7 +43,8 @@ TEST(Launch, StaticSharedMemoryHasItsOwnLimitAndASharedOne) {
   ExpectRight([](StreamHandle s) { return Launch("Static", StaticArray<48 * kKiB>, {dim3(1), dim3(2)}, s); });
   ExpectWrong([](StreamHandle s) { return Launch("Static", StaticArray<49 * kKiB>, {dim3(1), dim3(2)}, s); },
               {"shared array row of 50176 bytes is too large"});
-  ExpectWrong([](StreamHandle s) { return Launch("Static", StaticArray<40 * kKiB>, {dim3(1), dim3(2), 200 * kKiB}, s); },
+  const LaunchShape dynamic{dim3(1), dim3(2), 200 * kKiB};
+  ExpectWrong([&](StreamHandle s) { return Launch("Static", StaticArray<40 * kKiB>, dynamic, s); },
               {"shared array row of 40960 bytes is too large"});
 }
 

@@ -45,7 +45,8 @@ TEST(SharedRace, AWriteNeedsABarrierAfterTheReads) {
   std::vector<int> out(192);
   const Global<int> global(out.data(), 192, "out");
   const LaunchShape shape{dim3(1), dim3(96)};
-  ExpectWrong([&](StreamHandle s) { return Launch("Reuse", ReuseTheArray<false>, shape, s, global); }, {"shared box[0]"});
+  ExpectWrong([&](StreamHandle s) { return Launch("Reuse", ReuseTheArray<false>, shape, s, global); },
+              {"shared box[0]"});
   ExpectRight([&](StreamHandle s) { return Launch("Reuse", ReuseTheArray<true>, shape, s, global); });
 }
 
@@ -78,7 +79,6 @@ SHALE_KERNEL ReadUnwritten(Global<float> out) {
   out.Store(threadIdx.x, row.Load(threadIdx.x));
 }
 
-// Also in the second block, which finds the first one's bytes poisoned.
 TEST(SharedMemory, IsUnwrittenAtFirst) {
   std::vector<float> out(4);
   const Global<float> global(out.data(), 4, "out");
