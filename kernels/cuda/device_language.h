@@ -25,6 +25,19 @@
 
 namespace shale::cuda {
 
+// Elements `i` and on of a pack that fill 32 bits.
+template <class T, int N>
+SHALE_DEVICE unsigned WordOf(const Pack<T, N>& pack, int i) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return pack.at[i].bits | static_cast<unsigned>(pack.at[i + 1].bits) << 16;
+  } else if constexpr (std::is_same_v<T, float>) {
+    return __float_as_uint(pack.at[i]);
+  } else {
+    static_assert(std::is_integral_v<T> && sizeof(T) == 4);
+    return static_cast<unsigned>(pack.at[i]);
+  }
+}
+
 template <class T>
 class Array {
  public:
@@ -45,7 +58,7 @@ class Array {
 
   __host__ __device__ bool present() const { return data_ != nullptr; }
 
- private:
+ protected:
   T* data_;
 };
 
@@ -53,6 +66,23 @@ template <class T>
 class Global : public Array<T> {
  public:
   Global(T* data, int64_t size, const char* name) : Array<T>(data) {}
+
+  using Array<T>::Store;
+
+  // Copied as a struct, nvcc stores some packs element by element; __stwb is an ordinary store in one instruction.
+  template <int N>
+  SHALE_DEVICE void Store(int64_t i, const Pack<std::remove_const_t<T>, N>& pack) const {
+    constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
+    if constexpr (sizeof(pack) == 16) {
+      __stwb(reinterpret_cast<uint4*>(this->data_ + i),
+             make_uint4(WordOf(pack, 0), WordOf(pack, kPerWord), WordOf(pack, 2 * kPerWord),
+                        WordOf(pack, 3 * kPerWord)));
+    } else if constexpr (sizeof(pack) == 8) {
+      __stwb(reinterpret_cast<uint2*>(this->data_ + i), make_uint2(WordOf(pack, 0), WordOf(pack, kPerWord)));
+    } else {
+      *reinterpret_cast<Pack<T, N>*>(this->data_ + i) = pack;
+    }
+  }
 };
 
 template <class T>
