@@ -66,7 +66,7 @@ LaunchShape ShapeFor(int64_t T, int64_t F, int pack) {
 
 }  // namespace
 
-absl::Status Run(const SwiGluForward& op, StreamHandle stream) {
+absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream) {
   const int64_t F = op.y_TF.dim(1);
   const bool aligned = RowsAligned(op.gate_up_T2F) && RowsAligned(op.y_TF);
   return WithPacks(aligned, op.y_TF.dtype, F, [&](auto element, auto pack) {
@@ -77,7 +77,7 @@ absl::Status Run(const SwiGluForward& op, StreamHandle stream) {
   });
 }
 
-absl::Status Run(const SwiGluBackward& op, StreamHandle stream) {
+absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream) {
   const int64_t F = op.d_y_TF.dim(1);
   const bool aligned = RowsAligned(op.gate_up_T2F) && RowsAligned(op.d_y_TF) && RowsAligned(op.d_gate_up_T2F);
   return WithPacks(aligned, op.d_y_TF.dtype, F, [&](auto element, auto pack) {

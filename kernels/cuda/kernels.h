@@ -1,19 +1,30 @@
-// Our CUDA kernels, each started by the op that it computes (formulas and aliasing: kernels/ops.h).
+// Our CUDA kernels, each started by the op that it computes (formulas and aliasing: kernels/ops.h), and what each needs
+// of scratch.
 //
-// Every function enqueues a bound and valid op on `stream`, owns nothing and needs no scratch. An error is that of the
-// launch; on the host (kernels/cuda/host) also what the kernel did wrong.
+// Run enqueues a bound and valid op on `stream` and owns nothing; `scratch` is device memory of ScratchBytesOf(op) bytes,
+// whatever it holds. An error is that of the launch; on the host (kernels/cuda/host) also what the kernel did wrong.
+// Bits depend on shapes alone: nothing is summed by atomics.
 #pragma once
+
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/op_backend.h"
 #include "kernels/ops.h"
 
 namespace shale::cuda {
 
+// Bytes of scratch, from shapes and dtypes. Ops without an overload of their own need none.
+template <class OpType>
+int64_t ScratchBytesOf(const OpType&) {
+  return 0;
+}
+
 // norm.cu
-absl::Status Run(const RmsNormForward& op, StreamHandle stream);
+absl::Status Run(const RmsNormForward& op, Scratch scratch, StreamHandle stream);
 // activation.cu
-absl::Status Run(const SwiGluForward& op, StreamHandle stream);
-absl::Status Run(const SwiGluBackward& op, StreamHandle stream);
+absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream);
 
 }  // namespace shale::cuda

@@ -99,7 +99,7 @@ absl::Status Start(const RmsNormForward& op, StreamHandle stream) {
 
 }  // namespace
 
-absl::Status Run(const RmsNormForward& op, StreamHandle stream) {
+absl::Status Run(const RmsNormForward& op, Scratch scratch, StreamHandle stream) {
   const bool packs = RowsAligned(op.x) && RowsAligned(op.residual) && RowsAligned(op.weight_C) &&
                      RowsAligned(op.sum) && RowsAligned(op.y);
   return WithElement(op.x.dtype, [&](auto element) {

@@ -23,7 +23,7 @@ absl::Status RunKernel(const TestMemory& memory, const OpType& op, Stream& strea
   const AlignedBytes bytes(memory.image());
   const Op bound = memory.Bind(op, bytes.data());
   SHALE_RETURN_IF_ERROR(Validate(bound));
-  const absl::Status status = cuda::Run(std::get<OpType>(bound), &stream);
+  const absl::Status status = cuda::Run(std::get<OpType>(bound), Scratch(), &stream);
   image.assign(bytes.data(), bytes.data() + memory.image().size());
   return status;
 }
