@@ -3,7 +3,8 @@
 //
 // Run enqueues a bound and valid op on `stream` and owns nothing; `scratch` is device memory of ScratchBytesOf(op) bytes,
 // whatever it holds. An error is that of the launch; on the host (kernels/cuda/host) also what the kernel did wrong.
-// Bits depend on shapes alone: nothing is summed by atomics.
+// Bits depend on shapes alone: nothing is summed by atomics. A token or target out of range, which the CPU refuses, is
+// never an address: its row of an embedding and its loss become NaN, and its gradients are added to nothing.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda_on_host_ops.h"
 
 namespace shale::testing {
 namespace {
@@ -24,6 +25,11 @@ std::vector<TestBackend> MakeBackends() {
   std::vector<TestBackend> backends;
   backends.push_back(
       {.name = "reference", .family = "reference", .create_device = CpuForTests, .create_ops = CreateReferenceOps});
+  backends.push_back({.name = "cuda_on_host",
+                      .family = "cuda",
+                      .create_device = CpuForTests,
+                      .create_ops = CreateCudaOnHostOps,
+                      .reports_bad_indices = false});
 // libgomp is not instrumented: ThreadSanitizer would report its barriers as races.
 #ifndef __SANITIZE_THREAD__
   const int64_t best = hwy::SupportedTargets();
