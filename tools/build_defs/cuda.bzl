@@ -1,0 +1,110 @@
+"""cuda_library: kernels compiled by nvcc, as a C++ library."""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load("@local_config_cuda//:defs.bzl", "CUDA_VERSION", "NVCC")
+load(":settings.bzl", "BuildSettingInfo")
+
+# A target with this is left out of //... where there is no toolkit.
+NEEDS_CUDA = select({
+    "//tools/build_defs:with_cuda": [],
+    "//conditions:default": ["//tools/build_defs:without_cuda"],
+})
+
+def _architecture_flags(architectures):
+    flags = []
+    for architecture in architectures.split(","):
+        number, _, with_ptx = architecture.partition("+")
+        if with_ptx not in ["", "ptx"]:
+            fail("--//tools/build_defs:cuda_arch=%s: wanted numbers such as 90a or 80+ptx" % architectures)
+        code = "[sm_%s,compute_%s]" % (number, number) if with_ptx else "sm_" + number
+        flags.append("-gencode=arch=compute_%s,code=%s" % (number, code))
+    return flags
+
+def _cuda_library_impl(ctx):
+    if not NVCC:
+        fail("%s needs nvcc, and there is none in $CUDA_HOME/bin or /usr/local/cuda/bin" % ctx.label)
+    toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    headers = [f for f in ctx.files.srcs if f.extension != "cu"]
+    dependencies = cc_common.merge_cc_infos(cc_infos = [d[CcInfo] for d in ctx.attr.deps]).compilation_context
+
+    flags = ctx.actions.args()
+    flags.add("-ccbin", cc_common.get_tool_for_action(feature_configuration = features, action_name = "c++-compile"))
+    # -fmad=false: which a * b + c become one instruction would differ from kernel to kernel. Where we want it we say so.
+    flags.add_all(["-std=c++20", "-O2", "-fmad=false", "--expt-relaxed-constexpr", "-lineinfo"])
+    flags.add_all(_architecture_flags(ctx.attr._arch[BuildSettingInfo].value))
+    flags.add_all(["-Xcompiler", "-fPIC,-Wall,-fno-omit-frame-pointer"])
+    if ctx.var["COMPILATION_MODE"] == "dbg":
+        flags.add("-g")
+    flags.add_all(dependencies.defines, before_each = "-D")
+    flags.add_all(["-I.", "-I" + ctx.bin_dir.path])
+    flags.add_all(dependencies.includes, format_each = "-I%s")
+    flags.add_all(dependencies.system_includes, before_each = "-isystem")
+    flags.add_all(dependencies.quote_includes, format_each = "-I%s")
+
+    objects = []
+    for source in ctx.files.srcs:
+        if source.extension != "cu":
+            continue
+        object = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, source.basename[:-3]))
+        source_and_object = ctx.actions.args()
+        source_and_object.add("-c", source)
+        source_and_object.add("-o", object)
+        ctx.actions.run(
+            executable = NVCC,
+            arguments = [flags, source_and_object],
+            inputs = depset([source] + headers, transitive = [dependencies.headers]),
+            tools = toolchain.all_files,
+            outputs = [object],
+            mnemonic = "CudaCompile",
+            progress_message = "Compiling %s with nvcc" % source.short_path,
+            # The toolkit is no input: its version makes a cached object that of another toolkit or not.
+            env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "NVCC_VERSION": CUDA_VERSION},
+        )
+        objects.append(object)
+
+    linking_context, outputs = cc_common.create_linking_context_from_compilation_outputs(
+        actions = ctx.actions,
+        name = ctx.label.name,
+        feature_configuration = features,
+        cc_toolchain = toolchain,
+        compilation_outputs = cc_common.create_compilation_outputs(
+            objects = depset(objects),
+            pic_objects = depset(objects),
+        ),
+        linking_contexts = [d[CcInfo].linking_context for d in ctx.attr.deps],
+        disallow_dynamic_library = True,
+        alwayslink = ctx.attr.alwayslink,
+    )
+    library = outputs.library_to_link
+    return [
+        DefaultInfo(files = depset([library.pic_static_library or library.static_library])),
+        cc_common.merge_cc_infos(
+            direct_cc_infos = [CcInfo(
+                compilation_context = cc_common.create_compilation_context(),
+                linking_context = linking_context,
+            )],
+            cc_infos = [d[CcInfo] for d in ctx.attr.deps],
+        ),
+    ]
+
+cuda_library = rule(
+    doc = "Every .cu of srcs compiled by nvcc, in one static archive; headers among srcs are private. What the kernels' " +
+          "callers include comes from deps. Use with target_compatible_with = NEEDS_CUDA.",
+    implementation = _cuda_library_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cu", ".h"]),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "alwayslink": attr.bool(default = False),
+        "_arch": attr.label(default = "//tools/build_defs:cuda_arch"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+    incompatible_use_toolchain_transition = True,
+)
