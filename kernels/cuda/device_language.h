@@ -15,6 +15,8 @@
 
 #define SHALE_KERNEL __global__ void
 #define SHALE_DEVICE __device__ __forceinline__
+#define SHALE_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define SHALE_UNROLL _Pragma("unroll")
 #define SHALE_SHARED_ARRAY(T, name, size) \
   __shared__ T name##_storage[size];      \
   const ::shale::cuda::Shared<T> name(name##_storage)
@@ -32,6 +34,9 @@ SHALE_DEVICE unsigned WordOf(const Pack<T, N>& pack, int i) {
     return pack.at[i].bits | static_cast<unsigned>(pack.at[i + 1].bits) << 16;
   } else if constexpr (std::is_same_v<T, float>) {
     return __float_as_uint(pack.at[i]);
+  } else if constexpr (sizeof(T) == 2) {
+    static_assert(std::is_integral_v<T>);
+    return static_cast<uint16_t>(pack.at[i]) | static_cast<unsigned>(static_cast<uint16_t>(pack.at[i + 1])) << 16;
   } else {
     static_assert(std::is_integral_v<T> && sizeof(T) == 4);
     return static_cast<unsigned>(pack.at[i]);

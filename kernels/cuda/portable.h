@@ -3,6 +3,8 @@
 // includes this first, and lives in namespace shale::cuda.
 //
 //   SHALE_KERNEL, SHALE_DEVICE          instead of __global__, __device__ __forceinline__
+//   SHALE_BOUNDS(threads, blocks)       after SHALE_KERNEL: the block's size, and blocks that an SM must be able to hold
+//   SHALE_UNROLL                        before a loop whose variable indexes registers
 //   Global<T>, Shared<T>                arrays: Load(i), Store(i, v), Load<N>(i), Store<N>(i, pack); bare loads and
 //                                       stores on the device, one of up to 16 bytes for a pack
 //   SHALE_SHARED_ARRAY(T, name, size)   a static shared array; SHALE_DYNAMIC_SHARED(T, name) the launch's
@@ -10,7 +12,8 @@
 //   Launch(name, kernel, shape, stream, args...)  -> absl::Status
 //
 // and, with their CUDA meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync,
-// __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __any_sync, rsqrtf, fmaf, expf, __fmaf_rn, __expf.
+// __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __any_sync, rsqrtf, fmaf, expf, __fmaf_rn, __expf, __fdividef, erff, fabsf,
+// copysignf, sincospi.
 //
 // Every array knows its size and name on the host, and is no more than its pointer on the device.
 #pragma once

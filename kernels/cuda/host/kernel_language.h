@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <numbers>
 #include <source_location>
 #include <type_traits>
 #include <utility>
@@ -16,6 +17,8 @@
 
 #define SHALE_KERNEL void
 #define SHALE_DEVICE inline
+#define SHALE_BOUNDS(threads, blocks)
+#define SHALE_UNROLL
 // The address of `name##_key` stands for the array: one per declaration and instantiation, as on the device.
 #define SHALE_SHARED_ARRAY(T, name, size)                                                                   \
   static const char name##_key = 0;                                                                         \
@@ -92,8 +95,17 @@ inline int __any_sync(unsigned mask, int predicate, SourceLocation at = SourceLo
 
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline void sincospi(double x, double* sine, double* cosine) {
+  const double angle = std::remainder(x, 2.0) * std::numbers::pi;
+  *sine = std::sin(angle);
+  *cosine = std::cos(angle);
+}
+using ::copysignf;
+using ::erff;
 using ::expf;
+using ::fabsf;
 using ::fmaf;
 
 template <class T>
