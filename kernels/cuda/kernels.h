@@ -27,5 +27,15 @@ absl::Status Run(const RmsNormForward& op, Scratch scratch, StreamHandle stream)
 // activation.cu
 absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream);
+// elementwise.cu
+absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const Add& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const Accumulate& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const ZeroRanges& op, Scratch scratch, StreamHandle stream);
+// reductions.cu
+int64_t ScratchBytesOf(const Sum& op);
+int64_t ScratchBytesOf(const SumSquares& op);
+absl::Status Run(const Sum& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const SumSquares& op, Scratch scratch, StreamHandle stream);
 
 }  // namespace shale::cuda

@@ -1,0 +1,147 @@
+// Copies, additions, and the zeroing of gaps in flat vectors.
+//
+// One pass, bound by memory: a thread owns 16 elements in packs of 16 bytes (of 8 elements where an operand is bf16),
+// and has read them all before it writes, so that an output may be an input. Operands that do not begin at 16-byte
+// addresses go element by element.
+#include "kernels/cuda/portable.h"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/cuda/flat.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/operands.h"
+
+namespace shale::cuda {
+namespace {
+
+// ZeroRanges: ranges that one launch takes along, as its parameters.
+constexpr int kRangesPerLaunch = 64;
+// Elements of a range that one block zeroes. Gaps between parameters are below 256 bytes; the padding at the end of a
+// group grows with the number of ranks.
+constexpr int64_t kZeroedPerBlock = 4096;
+
+struct SomeRanges {
+  ElementRange at[kRangesPerLaunch];
+};
+
+// Words, whatever they mean.
+template <class Word, int N>
+SHALE_KERNEL CopyBitsKernel(Global<Word> from, Global<Word> to, int64_t n) {
+  ForEachFlatPiece<N>(
+      n, [&](auto width, int64_t i) { return from.template Load<decltype(width)::value>(i); },
+      [&](auto width, int64_t i, const auto& pack) { to.template Store<decltype(width)::value>(i, pack); });
+}
+
+template <class From, class To, int N>
+SHALE_KERNEL ConvertKernel(Global<From> from, Global<To> to, int64_t n) {
+  ForEachFlatPiece<N>(
+      n, [&](auto width, int64_t i) { return LoadFloats<decltype(width)::value>(from, i); },
+      [&](auto width, int64_t i, const auto& floats) { StoreFloats(to, i, floats); });
+}
+
+template <class T, int N>
+SHALE_KERNEL AddKernel(Global<T> a, Global<T> b, Global<T> out, int64_t n) {
+  ForEachFlatPiece<N>(
+      n,
+      [&](auto width, int64_t i) {
+        constexpr int kCount = decltype(width)::value;
+        Floats<kCount> sum = LoadFloats<kCount>(a, i);
+        const Floats<kCount> more = LoadFloats<kCount>(b, i);
+        for (int k = 0; k < kCount; ++k) sum.at[k] += more.at[k];
+        return sum;
+      },
+      [&](auto width, int64_t i, const auto& sum) { StoreFloats(out, i, sum); });
+}
+
+// blockIdx.y is the range.
+template <class T>
+SHALE_KERNEL ZeroRangesKernel(Global<T> x, SomeRanges ranges) {
+  const int64_t begin = ranges.at[blockIdx.y].begin + blockIdx.x * kZeroedPerBlock;
+  const int64_t range_end = ranges.at[blockIdx.y].end;
+  const int64_t end = range_end - begin < kZeroedPerBlock ? range_end : begin + kZeroedPerBlock;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kFlatThreads) x.Store(i, Narrow<T>(0.0f));
+}
+
+// Calls start(Width) with the elements of a pack: kPack when `aligned`, else 1.
+template <int kPack, class Start>
+absl::Status WithWidth(bool aligned, const Start& start) {
+  return aligned ? start(std::integral_constant<int, kPack>()) : start(std::integral_constant<int, 1>());
+}
+
+template <class Word>
+absl::Status CopyWords(const char* name, const Tensor& from, const Tensor& to, StreamHandle stream) {
+  const int64_t n = from.elements() * SizeOf(from.dtype) / static_cast<int64_t>(sizeof(Word));
+  if (n == 0) return absl::OkStatus();
+  return WithWidth<kPackOf<Word>>(Aligned16(from) && Aligned16(to), [&](auto width) {
+    return Launch(name, CopyBitsKernel<Word, decltype(width)::value>, FlatShape(n), stream,
+                  Global<Word>(from.as<Word>(), n, "from"), Global<Word>(to.as<Word>(), n, "to"), n);
+  });
+}
+
+template <class From, class To>
+absl::Status Convert(const Copy& op, StreamHandle stream) {
+  const int64_t n = op.from.elements();
+  if (n == 0) return absl::OkStatus();
+  return WithWidth<kPackOf<BFloat16>>(Aligned16(op.from) && Aligned16(op.to), [&](auto width) {
+    return Launch("Copy", ConvertKernel<From, To, decltype(width)::value>, FlatShape(n), stream,
+                  Whole<From>(op.from, "from"), Whole<To>(op.to, "to"), n);
+  });
+}
+
+template <class T>
+absl::Status AddFlat(const char* name, const Tensor& a, const Tensor& b, const Tensor& out, StreamHandle stream) {
+  const int64_t n = out.elements();
+  if (n == 0) return absl::OkStatus();
+  return WithWidth<kPackOf<T>>(Aligned16(a) && Aligned16(b) && Aligned16(out), [&](auto width) {
+    return Launch(name, AddKernel<T, decltype(width)::value>, FlatShape(n), stream, Whole<T>(a, "a"), Whole<T>(b, "b"),
+                  Whole<T>(out, "out"), n);
+  });
+}
+
+}  // namespace
+
+absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream) {
+  if (op.from.dtype != op.to.dtype) {
+    return op.from.dtype == DType::kFloat32 ? Convert<float, BFloat16>(op, stream)
+                                            : Convert<BFloat16, float>(op, stream);
+  }
+  // Eight bytes are two words.
+  return SizeOf(op.from.dtype) == 2 ? CopyWords<uint16_t>("Copy", op.from, op.to, stream)
+                                    : CopyWords<uint32_t>("Copy", op.from, op.to, stream);
+}
+
+absl::Status Run(const Add& op, Scratch scratch, StreamHandle stream) {
+  return WithElement(op.out.dtype, [&](auto element) {
+    return AddFlat<decltype(element)>("Add", op.a, op.b, op.out, stream);
+  });
+}
+
+absl::Status Run(const Accumulate& op, Scratch scratch, StreamHandle stream) {
+  if (!op.accumulate) return CopyWords<uint32_t>("Accumulate", op.x_N, op.total_N, stream);
+  return AddFlat<float>("Accumulate", op.total_N, op.x_N, op.total_N, stream);
+}
+
+absl::Status Run(const ZeroRanges& op, Scratch scratch, StreamHandle stream) {
+  const std::vector<ElementRange>& ranges = *op.ranges;
+  for (size_t first = 0; first < ranges.size(); first += kRangesPerLaunch) {
+    const size_t count = std::min<size_t>(kRangesPerLaunch, ranges.size() - first);
+    SomeRanges some = {};
+    std::copy_n(ranges.begin() + first, count, some.at);
+    int64_t longest = 0;
+    for (size_t i = 0; i < count; ++i) longest = std::max(longest, some.at[i].end - some.at[i].begin);
+    if (longest == 0) continue;
+    const unsigned blocks = static_cast<unsigned>((longest + kZeroedPerBlock - 1) / kZeroedPerBlock);
+    const LaunchShape shape = {.grid = dim3(blocks, static_cast<unsigned>(count)), .block = dim3(kFlatThreads)};
+    SHALE_RETURN_IF_ERROR(WithElement(op.x_N.dtype, [&](auto element) {
+      using T = decltype(element);
+      return Launch("ZeroRanges", ZeroRangesKernel<T>, shape, stream, Whole<T>(op.x_N, "x"), some);
+    }));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shale::cuda

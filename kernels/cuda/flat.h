@@ -1,0 +1,76 @@
+// Kernels over flat vectors: who owns which elements, and elements as fp32. Include after portable.h.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/portable.h"
+#include "kernels/tensor.h"
+
+namespace shale::cuda {
+
+inline constexpr int kFlatThreads = 256;
+// A thread's elements, all of which it asks for before it waits for any.
+inline constexpr int kFlatElements = 16;
+
+// For a kernel that calls ForEachFlatPiece with as many elements. REQUIRES: n > 0
+inline LaunchShape FlatShape(int64_t n) {
+  constexpr int64_t kBlock = kFlatThreads * kFlatElements;
+  return {.grid = dim3(static_cast<unsigned>((n + kBlock - 1) / kBlock)), .block = dim3(kFlatThreads)};
+}
+
+// Calls compute(Width, i) and then store(Width, i, result) for the pieces [i, i + Width::value) of n elements that
+// belong to this thread: packs of N, neighbours' beside its own, then what remains one by one. All of a thread's packs
+// are computed before the first is stored.
+template <int N, class Compute, class Store>
+SHALE_DEVICE void ForEachFlatPiece(int64_t n, const Compute& compute, const Store& store) {
+  using Width = std::integral_constant<int, N>;
+  using One = std::integral_constant<int, 1>;
+  constexpr int kPacks = kFlatElements / N;
+  const int64_t packs = n / N, first = static_cast<int64_t>(blockIdx.x) * (kFlatThreads * kPacks) + threadIdx.x;
+  if (first + (kPacks - 1) * kFlatThreads < packs) {
+    decltype(compute(Width(), first)) results[kPacks];
+    for (int k = 0; k < kPacks; ++k) results[k] = compute(Width(), (first + k * kFlatThreads) * N);
+    for (int k = 0; k < kPacks; ++k) store(Width(), (first + k * kFlatThreads) * N, results[k]);
+  } else {
+    for (int64_t pack = first; pack < packs; pack += kFlatThreads) {
+      store(Width(), pack * N, compute(Width(), pack * N));
+    }
+  }
+  if constexpr (N > 1) {
+    const int64_t i = packs * N + threadIdx.x;
+    if (blockIdx.x + 1 == gridDim.x && i < n) store(One(), i, compute(One(), i));
+  }
+}
+
+template <int N>
+struct Floats {
+  float at[N];
+};
+
+// N elements of any storage type as fp32, in accesses of up to 16 bytes.
+template <int N, class T>
+SHALE_DEVICE Floats<N> LoadFloats(const Global<T>& from, int64_t i) {
+  constexpr int kPack = N < kPackOf<T> ? N : kPackOf<T>;
+  Floats<N> floats;
+  for (int begin = 0; begin < N; begin += kPack) {
+    const Pack<T, kPack> pack = from.template Load<kPack>(i + begin);
+    for (int k = 0; k < kPack; ++k) floats.at[begin + k] = Widen(pack.at[k]);
+  }
+  return floats;
+}
+template <int N, class T>
+SHALE_DEVICE void StoreFloats(const Global<T>& to, int64_t i, const Floats<N>& floats) {
+  constexpr int kPack = N < kPackOf<T> ? N : kPackOf<T>;
+  for (int begin = 0; begin < N; begin += kPack) {
+    Pack<T, kPack> pack;
+    for (int k = 0; k < kPack; ++k) pack.at[k] = Narrow<T>(floats.at[begin + k]);
+    to.template Store<kPack>(i + begin, pack);
+  }
+}
+
+// Whether packs of 16 bytes may be taken from a contiguous tensor's beginning. An absent one does not stand in the way.
+inline bool Aligned16(const Tensor& t) { return !t.present() || reinterpret_cast<uintptr_t>(t.data) % 16 == 0; }
+
+}  // namespace shale::cuda

@@ -1,0 +1,106 @@
+// Sums of flat vectors in fp64.
+//
+// Two steps, bound by memory: a block sums kChunk elements into one partial sum in scratch, then one block sums those.
+// Who adds what depends on the number of elements alone: not on the machine, and not on how x is aligned (which decides
+// only whether four elements come at once).
+#include "kernels/cuda/portable.h"
+
+#include "kernels/check.h"
+#include "kernels/cuda/flat.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/operands.h"
+
+namespace shale::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPack = kPackOf<float>;
+constexpr int kInFlight = 8;  // Packs that a thread asks for before it adds.
+constexpr int kPacksPerThread = 16;
+constexpr int64_t kChunk = kThreads * kPacksPerThread * kPack;
+// Of the one block of the second step.
+constexpr int kTotalThreads = 1024;
+
+// The sum over the threads of a block, the same bits in each.
+template <int kBlockThreads>
+SHALE_DEVICE double SumOverBlock(double sum) {
+  for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+  SHALE_SHARED_ARRAY(double, sum_of_warp, kBlockThreads / kWarpThreads);
+  if (threadIdx.x % kWarpThreads == 0) sum_of_warp.Store(threadIdx.x / kWarpThreads, sum);
+  __syncthreads();
+  sum = 0;
+  for (int w = 0; w < kBlockThreads / kWarpThreads; ++w) sum += sum_of_warp.Load(w);
+  return sum;
+}
+
+// Four elements; zeros, which change no sum, from the end on.
+template <bool kAligned>
+SHALE_DEVICE Pack<float, kPack> LoadFour(const Global<float>& x, int64_t i, int64_t n) {
+  if constexpr (kAligned) {
+    if (i + kPack <= n) return x.template Load<kPack>(i);
+  }
+  Pack<float, kPack> pack;
+  for (int k = 0; k < kPack; ++k) pack.at[k] = i + k < n ? x.Load(i + k) : 0.0f;
+  return pack;
+}
+
+// The square of an fp32 is exact in fp64.
+template <bool kSquares, bool kAligned>
+SHALE_KERNEL PartialSumsKernel(Global<float> x, Global<double> partials, int64_t n) {
+  const int64_t begin = blockIdx.x * kChunk + threadIdx.x * kPack;
+  double sum = 0;
+  for (int step = 0; step < kPacksPerThread; step += kInFlight) {
+    Pack<float, kPack> packs[kInFlight];
+    for (int k = 0; k < kInFlight; ++k) {
+      packs[k] = LoadFour<kAligned>(x, begin + static_cast<int64_t>(step + k) * (kThreads * kPack), n);
+    }
+    for (int k = 0; k < kInFlight; ++k) {
+      for (int e = 0; e < kPack; ++e) {
+        const double value = packs[k].at[e];
+        sum += kSquares ? value * value : value;
+      }
+    }
+  }
+  sum = SumOverBlock<kThreads>(sum);
+  if (threadIdx.x == 0) partials.Store(blockIdx.x, sum);
+}
+
+SHALE_KERNEL TotalKernel(Global<double> partials, int64_t count, Global<double> total, bool accumulate) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kTotalThreads) sum += partials.Load(i);
+  sum = SumOverBlock<kTotalThreads>(sum);
+  if (threadIdx.x == 0) total.Store(0, accumulate ? total.Load(0) + sum : sum);
+}
+
+int64_t Chunks(const Tensor& x) { return (x.elements() + kChunk - 1) / kChunk; }
+
+int64_t PartialsBytes(const Tensor& x) { return Chunks(x) * static_cast<int64_t>(sizeof(double)); }
+
+template <bool kSquares, class OpType>
+absl::Status RunSum(const char* name, const OpType& op, Scratch scratch, StreamHandle stream) {
+  const int64_t n = op.x_N.elements(), chunks = Chunks(op.x_N);
+  const Global<double> partials(reinterpret_cast<double*>(scratch.data), chunks, "partials");
+  if (chunks > 0) {
+    const auto kernel = Aligned16(op.x_N) ? PartialSumsKernel<kSquares, true> : PartialSumsKernel<kSquares, false>;
+    SHALE_RETURN_IF_ERROR(Launch(name, kernel,
+                                 {.grid = dim3(static_cast<unsigned>(chunks)), .block = dim3(kThreads)}, stream,
+                                 Whole<float>(op.x_N, "x"), partials, n));
+  }
+  return Launch(name, TotalKernel, {.grid = dim3(1), .block = dim3(kTotalThreads)}, stream, partials, chunks,
+                Whole<double>(op.total_1, "total"), op.accumulate);
+}
+
+}  // namespace
+
+int64_t ScratchBytesOf(const Sum& op) { return PartialsBytes(op.x_N); }
+int64_t ScratchBytesOf(const SumSquares& op) { return PartialsBytes(op.x_N); }
+
+absl::Status Run(const Sum& op, Scratch scratch, StreamHandle stream) {
+  return RunSum<false>("Sum", op, scratch, stream);
+}
+
+absl::Status Run(const SumSquares& op, Scratch scratch, StreamHandle stream) {
+  return RunSum<true>("SumSquares", op, scratch, stream);
+}
+
+}  // namespace shale::cuda
