@@ -2,6 +2,7 @@
 // meets no macro or name of the CUDA toolkit (which it does not need).
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -95,6 +96,8 @@ inline int __any_sync(unsigned mask, int predicate, SourceLocation at = SourceLo
 
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline void sincospi(double x, double* sine, double* cosine) {
@@ -104,9 +107,16 @@ inline void sincospi(double x, double* sine, double* cosine) {
 }
 using ::copysignf;
 using ::erff;
+using ::exp;
 using ::expf;
 using ::fabsf;
 using ::fmaf;
+using ::fmaxf;
+using ::log;
+using ::logf;
+using ::pow;
+using ::sqrt;
+using ::sqrtf;
 
 template <class T>
 class Array {
