@@ -37,5 +37,11 @@ int64_t ScratchBytesOf(const Sum& op);
 int64_t ScratchBytesOf(const SumSquares& op);
 absl::Status Run(const Sum& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SumSquares& op, Scratch scratch, StreamHandle stream);
+// optimizer.cu
+absl::Status Run(const AdamW& op, Scratch scratch, StreamHandle stream);
+// scalar_ops.cu
+absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
 
 }  // namespace shale::cuda

@@ -1,0 +1,72 @@
+// The scalars that a step decides with: one thread each, in fp64 as in kernels/reference/scalar_ops.cc.
+#include "kernels/cuda/portable.h"
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/operands.h"
+
+namespace shale::cuda {
+namespace {
+
+SHALE_KERNEL LossScaleKernel(Global<int64_t> valid_tokens, Global<float> scale) {
+  const int64_t valid = valid_tokens.Load(0);
+  scale.Store(0, valid > 0 ? static_cast<float>(1.0 / static_cast<double>(valid)) : 0.0f);
+}
+
+SHALE_DEVICE bool IsFinite(double x) { return x - x == 0; }
+
+SHALE_KERNEL FlagNonFiniteKernel(Global<double> totals) {
+  const bool finite = IsFinite(totals.Load(kTotalLoss)) && IsFinite(totals.Load(kTotalSquaredNorm));
+  totals.Store(kTotalNonFinite, finite ? 0.0 : 1.0);
+  if (finite) return;
+  totals.Store(kTotalLoss, 0.0);
+  totals.Store(kTotalSquaredNorm, 0.0);
+}
+
+SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
+                                 Global<int64_t> update_count, Global<float> update, double beta1, double beta2) {
+  // Ranks flag their own values; what is finite on each may still overflow in the sum.
+  const double squared_norm = totals.Load(kTotalSquaredNorm);
+  const bool finite =
+      totals.Load(kTotalNonFinite) == 0 && IsFinite(totals.Load(kTotalLoss)) && IsFinite(squared_norm);
+  const bool skip = !finite || valid_tokens.Load(0) <= 0;
+  update.Store(kUpdateLearningRate, hyper.Load(kHyperLearningRate));
+  update.Store(kUpdateSkip, skip ? 1.0f : 0.0f);
+  if (skip) {
+    update.Store(kUpdateCorrection1, 1.0f);
+    update.Store(kUpdateCorrection2, 1.0f);
+    update.Store(kUpdateGradientFactor, 0.0f);
+    return;
+  }
+  const int64_t count = update_count.Load(0) + 1;
+  update_count.Store(0, count);
+  const double n = static_cast<double>(count);
+  update.Store(kUpdateCorrection1, static_cast<float>(1 - pow(beta1, n)));
+  update.Store(kUpdateCorrection2, static_cast<float>(1 - pow(beta2, n)));
+  const double max_norm = hyper.Load(kHyperMaxNorm), factor = max_norm / (sqrt(squared_norm) + 1e-6);
+  update.Store(kUpdateGradientFactor, max_norm > 0 && factor < 1 ? static_cast<float>(factor) : 1.0f);
+}
+
+template <class... Params, class... Args>
+absl::Status LaunchOne(const char* name, void (*kernel)(Params...), StreamHandle stream, const Args&... args) {
+  return Launch(name, kernel, {.grid = dim3(1), .block = dim3(1)}, stream, args...);
+}
+
+}  // namespace
+
+absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream) {
+  return LaunchOne("LossScale", LossScaleKernel, stream, Whole<int64_t>(op.valid_tokens_1, "valid_tokens"),
+                   Whole<float>(op.scale_1, "scale"));
+}
+
+absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream) {
+  return LaunchOne("FlagNonFinite", FlagNonFiniteKernel, stream, Whole<double>(op.totals_3, "totals"));
+}
+
+absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream) {
+  return LaunchOne("PrepareUpdate", PrepareUpdateKernel, stream, Whole<float>(op.hyper_2, "hyper"),
+                   Whole<int64_t>(op.valid_tokens_1, "valid_tokens"), Whole<double>(op.totals_3, "totals"),
+                   Whole<int64_t>(op.update_count_1, "update_count"), Whole<float>(op.update_5, "update"), op.beta1,
+                   op.beta2);
+}
+
+}  // namespace shale::cuda
