@@ -8,14 +8,12 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/sigmoid.h"
 
 namespace shale::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-
-// Where exp overflows to infinity this is 0, never a NaN.
-SHALE_DEVICE float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 template <class T, int N>
 SHALE_KERNEL SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t F) {
@@ -25,12 +23,12 @@ SHALE_KERNEL SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t 
   const Pack<T, N> up = gate_up_T2F.template Load<N>(t * 2 * F + F + f);
   for (int i = 0; i < N; ++i) {
     const float g = Widen(gate.at[i]);
-    gate.at[i] = Narrow<T>(g * Sigmoid(g) * Widen(up.at[i]));
+    gate.at[i] = Narrow<T>(g * SigmoidOf(g).value * Widen(up.at[i]));
   }
   y_TF.template Store<N>(t * F + f, gate);
 }
 
-// silu' = s (1 + g (1 - s)), and 1 - s = sigmoid(-g) without cancellation.
+// silu' = s (1 + g (1 - s)).
 template <class T, int N>
 SHALE_KERNEL SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Global<T> d_gate_up_T2F, int64_t F) {
   const int64_t t = blockIdx.x, f = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
@@ -40,9 +38,10 @@ SHALE_KERNEL SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Globa
   Pack<T, N> up = gate_up_T2F.template Load<N>(up_at);
   const Pack<T, N> d_y = d_y_TF.template Load<N>(t * F + f);
   for (int i = 0; i < N; ++i) {
-    const float g = Widen(gate.at[i]), d = Widen(d_y.at[i]), s = Sigmoid(g);
-    gate.at[i] = Narrow<T>(d * Widen(up.at[i]) * s * fmaf(g, Sigmoid(-g), 1.0f));
-    up.at[i] = Narrow<T>(d * g * s);
+    const float g = Widen(gate.at[i]), d = Widen(d_y.at[i]);
+    const Sigmoid s = SigmoidOf(g);
+    gate.at[i] = Narrow<T>(d * Widen(up.at[i]) * s.value * fmaf(g, s.complement, 1.0f));
+    up.at[i] = Narrow<T>(d * g * s.value);
   }
   d_gate_up_T2F.template Store<N>(gate_at, gate);
   d_gate_up_T2F.template Store<N>(up_at, up);

@@ -24,11 +24,15 @@ int64_t ScratchBytesOf(const OpType&) {
 
 // norm.cu
 absl::Status Run(const RmsNormForward& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const LayerNormForward& op, Scratch scratch, StreamHandle stream);
 // activation.cu
 absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream);
 // cross_entropy.cu
 absl::Status Run(const CrossEntropy& op, Scratch scratch, StreamHandle stream);
+// gelu.cu
+absl::Status Run(const GeluForward& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const GeluBackward& op, Scratch scratch, StreamHandle stream);
 // elementwise.cu
 absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const Add& op, Scratch scratch, StreamHandle stream);

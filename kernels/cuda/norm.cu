@@ -1,111 +1,116 @@
-// RMSNorm.
+// RMSNorm and LayerNorm, forward.
 //
-// Forward: reads x (and residual) once from memory, writes sum and y once: bound by memory. Rows up to kWarpRowMax
-// wide take a warp each and no barrier, wider ones a block. A thread owns the same 16-byte packs in both passes over
-// its row, so that y may be x, and the second pass finds the row in L1. Rows that do not begin at 16-byte addresses go
-// element by element.
+// A row is a team's (see row_tile.h): x (and residual) are read once from memory, sum and y written once; bound by
+// memory. A row too wide for the largest team goes in tiles, and is read again for each pass over it. A thread reads
+// what it owns before it writes there, so that y may be x.
 #include "kernels/cuda/portable.h"
-
-#include <type_traits>
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/row_tile.h"
 
 namespace shale::cuda {
 namespace {
 
-constexpr int64_t kWarpRowMax = 1024;
-constexpr int kRowsPerBlock = 4;    // Of a warp each.
-constexpr int kBlockThreads = 256;  // Of one row.
-
-template <int N>
-using Width = std::integral_constant<int, N>;
-
-// Calls body(Width<N>, c) for the pieces [c, c + N) of a row of C elements that belong to this thread: packs, then
-// what remains one by one.
-template <int kPack, int kThreads, class Body>
-SHALE_DEVICE void ForEachPiece(int64_t C, const Body& body) {
-  const int64_t packed = C / kPack * kPack;
-  for (int64_t c = threadIdx.x * kPack; c < packed; c += kThreads * kPack) body(Width<kPack>(), c);
-  for (int64_t c = packed + threadIdx.x; c < C; c += kThreads) body(Width<1>(), c);
-}
-
-// The sum over the threads of a row, the same bits in each.
-template <int kThreads>
-SHALE_DEVICE float SumOverRow(float sum) {
-  for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
-  if constexpr (kThreads > kWarpThreads) {
-    SHALE_SHARED_ARRAY(float, sum_of_warp, kThreads / kWarpThreads);
-    if (threadIdx.x % kWarpThreads == 0) sum_of_warp.Store(threadIdx.x / kWarpThreads, sum);
-    __syncthreads();
-    sum = 0;
-    for (int w = 0; w < kThreads / kWarpThreads; ++w) sum += sum_of_warp.Load(w);
-  }
-  return sum;
-}
-
-// A row per kThreads threads. `source` is what is normalised in the second pass: sum, or x when no residual is given.
-template <class T, int kPack, int kThreads>
-SHALE_KERNEL RmsNormForwardKernel(Rows<T> x, Rows<T> residual, Rows<T> sum, Global<T> weight_C, Rows<T> y,
-                                  Global<float> rstd_R, int64_t R, int64_t C, float epsilon) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if (row >= R) return;  // Whole warps, and only where a row is a warp: no barrier follows.
-
-  const int64_t x_row = x.Begin(row), y_row = y.Begin(row);
+// kCentered: LayerNorm, which has `mean` and `bias`; else RMSNorm.
+template <class Tile, bool kCentered, class T = typename Tile::Element>
+SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1024 / Tile::kThreads)
+    NormForwardKernel(Rows<T> x, Rows<T> residual, Rows<T> sum, Global<T> weight, Global<T> bias, Rows<T> y,
+                      Global<float> mean_R, Global<float> rstd_R, int64_t R, int64_t C, float epsilon) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * Tile::kTeams + threadIdx.y;
+  const int64_t end = row < R ? C : 0;
+  const bool first = threadIdx.x == 0 && row < R;
   const bool add = residual.at.present();
-  const int64_t residual_row = add ? residual.Begin(row) : 0, sum_row = add ? sum.Begin(row) : 0;
-  float squares = 0;
-  ForEachPiece<kPack, kThreads>(C, [&](auto width, int64_t c) {
-    constexpr int N = decltype(width)::value;
-    Pack<T, N> s = x.at.template Load<N>(x_row + c);
-    if (add) {
-      const Pack<T, N> r = residual.at.template Load<N>(residual_row + c);
-      for (int i = 0; i < N; ++i) s.at[i] = Narrow<T>(Widen(s.at[i]) + Widen(r.at[i]));
-      sum.at.template Store<N>(sum_row + c, s);
-    }
-    for (int i = 0; i < N; ++i) squares = fmaf(Widen(s.at[i]), Widen(s.at[i]), squares);
-  });
-  const float mean = SumOverRow<kThreads>(squares) / static_cast<float>(C);
-  const float rstd = 1.0f / sqrtf(mean + epsilon);
-  if (threadIdx.x == 0) rstd_R.Store(row, rstd);
-
+  // What is normalised, from the second pass on.
   const Global<T> source = add ? sum.at : x.at;
-  const int64_t source_row = add ? sum_row : x_row;
-  ForEachPiece<kPack, kThreads>(C, [&](auto width, int64_t c) {
-    constexpr int N = decltype(width)::value;
-    Pack<T, N> s = source.template Load<N>(source_row + c);
-    const Pack<T, N> w = weight_C.template Load<N>(c);
-    for (int i = 0; i < N; ++i) s.at[i] = Narrow<T>(Widen(s.at[i]) * rstd * Widen(w.at[i]));
-    y.at.template Store<N>(y_row + c, s);
-  });
+  const int64_t source_row = add ? sum.Begin(row) : x.Begin(row);
+  const bool held = C <= Tile::kWidth;
+  Tile s;
+
+  float mean = 0, squares[1] = {0};
+  float total[1] = {0};
+  for (int64_t tile = 0; tile < C; tile += Tile::kWidth) {
+    s.Load(x.at, x.Begin(row), tile, end);
+    if (add) {
+      Tile r;
+      r.Load(residual.at, residual.Begin(row), tile, end);
+      ForEachElement<Tile>(
+          [&](int p, int i) { s.at[p].at[i] = Narrow<T>(Widen(s.at[p].at[i]) + Widen(r.at[p].at[i])); });
+      s.Store(sum.at, source_row, tile, end);
+    }
+    ForEachElement<Tile>([&](int p, int i) {
+      const float value = Widen(s.at[p].at[i]);
+      if constexpr (kCentered) {
+        total[0] += value;
+      } else {
+        squares[0] = fmaf(value, value, squares[0]);
+      }
+    });
+  }
+  if constexpr (kCentered) {
+    SumOverTeam<Tile, 0>(total, 0);
+    mean = total[0] / static_cast<float>(C);
+    if (first) mean_R.Store(row, mean);
+    for (int64_t tile = 0; tile < C; tile += Tile::kWidth) {
+      if (!held) s.Load(source, source_row, tile, end);
+      ForEachElement<Tile>([&](int p, int i) {
+        const float centered = Widen(s.at[p].at[i]) - mean;
+        if (Tile::Column(tile, p) + i < end) squares[0] = fmaf(centered, centered, squares[0]);
+      });
+    }
+  }
+  SumOverTeam<Tile, 1>(squares, 0);
+  const float rstd = 1.0f / sqrtf(squares[0] / static_cast<float>(C) + epsilon);
+  if (first) rstd_R.Store(row, rstd);
+
+  for (int64_t tile = 0; tile < C; tile += Tile::kWidth) {
+    if (!held) s.Load(source, source_row, tile, end);
+    Tile w;
+    w.Load(weight, 0, tile, end);
+    if constexpr (kCentered) {
+      Tile b;
+      b.Load(bias, 0, tile, end);
+      ForEachElement<Tile>([&](int p, int i) {
+        const float normal = (Widen(s.at[p].at[i]) - mean) * rstd;
+        s.at[p].at[i] = Narrow<T>(fmaf(normal, Widen(w.at[p].at[i]), Widen(b.at[p].at[i])));
+      });
+    } else {
+      ForEachElement<Tile>([&](int p, int i) {
+        s.at[p].at[i] = Narrow<T>(Widen(s.at[p].at[i]) * rstd * Widen(w.at[p].at[i]));
+      });
+    }
+    s.Store(y.at, y.Begin(row), tile, end);
+  }
 }
 
-template <class T, int kPack>
-absl::Status Start(const RmsNormForward& op, StreamHandle stream) {
+template <bool kCentered, class OpType>
+absl::Status RunNorm(const OpType& op, const Tensor& bias, const Tensor& mean, StreamHandle stream) {
   const int64_t C = op.x.dim(-1), R = op.rstd_R.elements();
-  const Rows<T> x(op.x, "x"), residual(op.residual, "residual"), sum(op.sum, "sum"), y(op.y, "y");
-  const Global<T> weight = Whole<T>(op.weight_C, "weight");
-  const Global<float> rstd = Whole<float>(op.rstd_R, "rstd");
-  if (C <= kWarpRowMax) {
-    const LaunchShape shape = {.grid = dim3((R + kRowsPerBlock - 1) / kRowsPerBlock),
-                               .block = dim3(kWarpThreads, kRowsPerBlock)};
-    return Launch("RmsNormForward", RmsNormForwardKernel<T, kPack, kWarpThreads>, shape, stream, x, residual, sum,
-                  weight, y, rstd, R, C, op.epsilon);
-  }
-  const LaunchShape shape = {.grid = dim3(R), .block = dim3(kBlockThreads)};
-  return Launch("RmsNormForward", RmsNormForwardKernel<T, kPack, kBlockThreads>, shape, stream, x, residual, sum,
-                weight, y, rstd, R, C, op.epsilon);
+  const bool aligned = C % (16 / SizeOf(op.x.dtype)) == 0 && RowsAligned(op.x) && RowsAligned(op.residual) &&
+                       RowsAligned(op.weight_C) && RowsAligned(bias) && RowsAligned(op.sum) && RowsAligned(op.y);
+  return WithElement(op.x.dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto start = [&](auto tile) {
+      using Tile = decltype(tile);
+      const LaunchShape shape = {.grid = dim3(static_cast<unsigned>((R + Tile::kTeams - 1) / Tile::kTeams)),
+                                 .block = dim3(Tile::kTeamThreads, Tile::kTeams)};
+      return Launch(OpType::kName.data(), NormForwardKernel<Tile, kCentered>, shape, stream, Rows<T>(op.x, "x"),
+                    Rows<T>(op.residual, "residual"), Rows<T>(op.sum, "sum"), Whole<T>(op.weight_C, "weight"),
+                    Whole<T>(bias, "bias"), Rows<T>(op.y, "y"), Whole<float>(mean, "mean"),
+                    Whole<float>(op.rstd_R, "rstd"), R, C, op.epsilon);
+    };
+    return aligned ? WithTile<T, true>(C, start) : WithTile<T, false>(C, start);
+  });
 }
 
 }  // namespace
 
 absl::Status Run(const RmsNormForward& op, Scratch scratch, StreamHandle stream) {
-  const bool packs = RowsAligned(op.x) && RowsAligned(op.residual) && RowsAligned(op.weight_C) &&
-                     RowsAligned(op.sum) && RowsAligned(op.y);
-  return WithElement(op.x.dtype, [&](auto element) {
-    using T = decltype(element);
-    return packs ? Start<T, kPackOf<T>>(op, stream) : Start<T, 1>(op, stream);
-  });
+  return RunNorm<false>(op, Tensor(), Tensor(), stream);
+}
+
+absl::Status Run(const LayerNormForward& op, Scratch scratch, StreamHandle stream) {
+  return RunNorm<true>(op, op.bias_C, op.mean_R, stream);
 }
 
 }  // namespace shale::cuda

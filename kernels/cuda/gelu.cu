@@ -1,0 +1,115 @@
+// GELU, by the tanh formula and by erf.
+//
+// One pass, bound by memory: flat vectors (see flat.h). Each pack is read whole before it is written, so that d_x may be
+// d_y.
+#include "kernels/cuda/portable.h"
+
+#include "kernels/cuda/flat.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/operands.h"
+#include "kernels/cuda/sigmoid.h"
+
+namespace shale::cuda {
+namespace {
+
+// x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh z) / 2. Beyond |x| = 50 sigmoid is 0 or 1 to
+// the last bit; there z is frozen, so that no overflow meets a zero.
+struct TanhGelu {
+  static constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
+  static constexpr float kCubic = 0.044715f;
+
+  SHALE_DEVICE static float Frozen(float x) { return fabsf(x) > 50.0f ? copysignf(50.0f, x) : x; }
+  SHALE_DEVICE static Sigmoid SigmoidOfTwiceZ(float x, float x2) {
+    return SigmoidOf(kTwiceSqrt2OverPi * x * fmaf(kCubic, x2, 1.0f));
+  }
+
+  SHALE_DEVICE static float Value(float x) {
+    const float frozen = Frozen(x);
+    return x * SigmoidOfTwiceZ(frozen, frozen * frozen).value;
+  }
+  SHALE_DEVICE static float Derivative(float x) {
+    const float frozen = Frozen(x), x2 = frozen * frozen;
+    const Sigmoid sigmoid = SigmoidOfTwiceZ(frozen, x2);
+    const float slope = kTwiceSqrt2OverPi * fmaf(3 * kCubic, x2, 1.0f);
+    return fmaf(frozen * slope * sigmoid.value, sigmoid.complement, sigmoid.value);
+  }
+};
+
+// x Phi(x), Phi(x) = (1 + erf(x / sqrt 2)) / 2.
+struct ErfGelu {
+  static constexpr float kSqrtHalf = 0.70710678118654752f;
+  static constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
+
+  SHALE_DEVICE static float Phi(float x) { return fmaf(0.5f, erff(x * kSqrtHalf), 0.5f); }
+
+  SHALE_DEVICE static float Value(float x) { return x * Phi(x); }
+  SHALE_DEVICE static float Derivative(float x) {
+    // Where the density has long been 0.
+    const float frozen = fabsf(x) > 100.0f ? copysignf(100.0f, x) : x;
+    return fmaf(frozen * kInverseSqrt2Pi, expf(-0.5f * frozen * frozen), Phi(x));
+  }
+};
+
+template <class Kind, class T, int N>
+SHALE_KERNEL GeluForwardKernel(Global<T> x, Global<T> y, int64_t n) {
+  ForEachFlatPiece<N>(
+      n,
+      [&](auto width, int64_t i) {
+        constexpr int kCount = decltype(width)::value;
+        Floats<kCount> values = LoadFloats<kCount>(x, i);
+        for (int k = 0; k < kCount; ++k) values.at[k] = Kind::Value(values.at[k]);
+        return values;
+      },
+      [&](auto width, int64_t i, const auto& values) { StoreFloats(y, i, values); });
+}
+
+template <class Kind, class T, int N>
+SHALE_KERNEL GeluBackwardKernel(Global<T> x, Global<T> d_y, Global<T> d_x, int64_t n) {
+  ForEachFlatPiece<N>(
+      n,
+      [&](auto width, int64_t i) {
+        constexpr int kCount = decltype(width)::value;
+        const Floats<kCount> values = LoadFloats<kCount>(x, i);
+        Floats<kCount> gradients = LoadFloats<kCount>(d_y, i);
+        for (int k = 0; k < kCount; ++k) gradients.at[k] *= Kind::Derivative(values.at[k]);
+        return gradients;
+      },
+      [&](auto width, int64_t i, const auto& gradients) { StoreFloats(d_x, i, gradients); });
+}
+
+// Calls start(Kind(), T(), Width) with packs of 16 bytes where they are `aligned`, else with single elements.
+template <class Start>
+absl::Status WithKind(GeluKind kind, DType act, bool aligned, const Start& start) {
+  return WithElement(act, [&](auto element) {
+    const auto with_width = [&](auto kind) {
+      constexpr int kPack = kPackOf<decltype(element)>;
+      return aligned ? start(kind, element, std::integral_constant<int, kPack>())
+                     : start(kind, element, std::integral_constant<int, 1>());
+    };
+    return kind == GeluKind::kTanh ? with_width(TanhGelu()) : with_width(ErfGelu());
+  });
+}
+
+}  // namespace
+
+absl::Status Run(const GeluForward& op, Scratch scratch, StreamHandle stream) {
+  const int64_t n = op.x_TF.elements();
+  const bool aligned = Aligned16(op.x_TF) && Aligned16(op.y_TF);
+  return WithKind(op.kind, op.x_TF.dtype, aligned, [&](auto kind, auto element, auto width) {
+    using T = decltype(element);
+    return Launch("GeluForward", GeluForwardKernel<decltype(kind), T, decltype(width)::value>, FlatShape(n), stream,
+                  Whole<T>(op.x_TF, "x"), Whole<T>(op.y_TF, "y"), n);
+  });
+}
+
+absl::Status Run(const GeluBackward& op, Scratch scratch, StreamHandle stream) {
+  const int64_t n = op.x_TF.elements();
+  const bool aligned = Aligned16(op.x_TF) && Aligned16(op.d_y_TF) && Aligned16(op.d_x_TF);
+  return WithKind(op.kind, op.x_TF.dtype, aligned, [&](auto kind, auto element, auto width) {
+    using T = decltype(element);
+    return Launch("GeluBackward", GeluBackwardKernel<decltype(kind), T, decltype(width)::value>, FlatShape(n), stream,
+                  Whole<T>(op.x_TF, "x"), Whole<T>(op.d_y_TF, "d_y"), Whole<T>(op.d_x_TF, "d_x"), n);
+  });
+}
+
+}  // namespace shale::cuda
