@@ -28,6 +28,10 @@ absl::Status Run(const LayerNormForward& op, Scratch scratch, StreamHandle strea
 // activation.cu
 absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream);
+// attention.cu, attention_backward.cu: heads up to 256 wide
+int64_t ScratchBytesOf(const AttentionBackward& op);
+absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stream);
 // cross_entropy.cu
 absl::Status Run(const CrossEntropy& op, Scratch scratch, StreamHandle stream);
 // gelu.cu

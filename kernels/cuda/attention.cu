@@ -1,0 +1,113 @@
+// Attention forward: the plain kernel, for what cuDNN does not take (see attention_tiles.h for its parts).
+//
+// A block owns kRows queries of a head and passes over the keys that they see, kColumns at a time: scores, softmax
+// online (Milakov and Gimelshein, 2018; Dao, 2023), and the weighted sum of values in registers. fp32 on ordinary
+// cores, bound by arithmetic. Blocks of late queries, which see most, come first.
+#include "kernels/cuda/portable.h"
+
+#include <limits>
+
+#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/kernels.h"
+
+namespace shale::cuda {
+namespace {
+
+// What fits the 99 KiB of shared memory that the smallest of the chips has.
+template <int kWidth>
+struct ForwardTiles : Tiles<kWidth, kWidth <= 128 ? 4 : 2, kWidth <= 128 ? 4 : 1> {
+  using Base = Tiles<kWidth, kWidth <= 128 ? 4 : 2, kWidth <= 128 ? 4 : 1>;
+  // Places in shared memory.
+  static constexpr int kQ = 0, kK = kQ + Base::kRowTile, kV = kK + Base::kColumnTile, kWeights = kV + Base::kColumnTile,
+                       kFloats = kWeights + Base::kWeightTile;
+};
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// What exponents are taken relative to. Where nothing was seen, that is 0: e^(-infinity - 0) is 0.
+SHALE_DEVICE float ShiftOf(float largest) { return largest == -kInfinity ? 0.0f : largest; }
+
+template <class TilesT, class T>
+SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
+    AttentionForwardKernel(Heads<T> q, Heads<T> k, Heads<T> v, Heads<T> out, Global<float> lse_BHS, int heads,
+                           int heads_per_group, int query_tiles, Mask mask, float scale) {
+  constexpr int kR = TilesT::kRowsPerThread, kC = TilesT::kColumnsPerThread;
+  SHALE_DYNAMIC_SHARED(float, shared);
+  const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x % query_tiles)) * TilesT::kRows;
+  const int head = blockIdx.x / query_tiles, b = head / heads, h = head % heads, g = h / heads_per_group;
+  const int end_of_rows = first_query + TilesT::kRows, end_of_keys = end_of_rows < k.length ? end_of_rows : k.length;
+
+  typename TilesT::Result result = {};
+  float largest[kR], sum[kR];  // Of the scores so far; the sum of this thread's columns.
+  SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+    largest[i] = -kInfinity;
+    sum[i] = 0;
+  }
+  LoadTile<TilesT, TilesT::kRows>(q, b, h, first_query, shared, TilesT::kQ);
+  for (int first_key = mask.FirstKey(first_query); first_key < end_of_keys; first_key += TilesT::kColumns) {
+    LoadTile<TilesT, TilesT::kColumns>(k, b, g, first_key, shared, TilesT::kK);
+    LoadTile<TilesT, TilesT::kColumns>(v, b, g, first_key, shared, TilesT::kV);
+    __syncthreads();
+    typename TilesT::Scores scores;
+    Multiply<TilesT>(shared, TilesT::kQ, TilesT::kK, q.width, scores);
+    SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+      const int query = first_query + threadIdx.y + TilesT::kThreadsY * i;
+      float now_largest = largest[i];
+      SHALE_UNROLL for (int j = 0; j < kC; ++j) {
+        const int key = first_key + threadIdx.x + TilesT::kThreadsX * j;
+        scores[i][j] = mask.Sees(query, key) ? scores[i][j] * scale : -kInfinity;
+        now_largest = fmaxf(now_largest, scores[i][j]);
+      }
+      for (int lanes = TilesT::kThreadsX / 2; lanes > 0; lanes /= 2) {
+        now_largest = fmaxf(now_largest, __shfl_xor_sync(kAllLanes, now_largest, lanes));
+      }
+      const float shift = ShiftOf(now_largest), correction = expf(largest[i] - shift);
+      largest[i] = now_largest;
+      sum[i] *= correction;
+      SHALE_UNROLL for (int j = 0; j < kC; ++j) {
+        const float p = expf(scores[i][j] - shift);
+        sum[i] += p;
+        StoreWeight<TilesT>(shared, TilesT::kWeights, i, j, p);
+      }
+      SHALE_UNROLL for (int d = 0; d < 4 * TilesT::kResultPacks; ++d) result[i][d] *= correction;
+    }
+    __syncwarp();  // Weights of a row are of its warp alone.
+    AddWeighted<TilesT>(shared, TilesT::kWeights, TilesT::kV, result);
+    __syncthreads();
+  }
+
+  float factor[kR];
+  SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+    for (int lanes = TilesT::kThreadsX / 2; lanes > 0; lanes /= 2) {
+      sum[i] += __shfl_xor_sync(kAllLanes, sum[i], lanes);
+    }
+    factor[i] = 1.0f / sum[i];
+    const int query = first_query + threadIdx.y + TilesT::kThreadsY * i;
+    if (threadIdx.x == 0 && query < q.length) {
+      lse_BHS.Store(static_cast<int64_t>(head) * q.length + query, largest[i] + logf(sum[i]));
+    }
+  }
+  StoreResult<TilesT>(out, b, h, first_query, result, factor);
+}
+
+}  // namespace
+
+absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle stream) {
+  const int64_t B = op.q_BSHD.dim(0), S = op.q_BSHD.dim(1), H = op.q_BSHD.dim(2), G = op.k_BSGD.dim(2);
+  return WithTiles<ForwardTiles>("AttentionForward", op.q_BSHD.dim(3), [&](auto tiles) {
+    using TilesT = decltype(tiles);
+    const int64_t query_tiles = (S + TilesT::kRows - 1) / TilesT::kRows;
+    const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(B * H * query_tiles)),
+                               .block = dim3(TilesT::kThreadsX, TilesT::kThreadsY),
+                               .shared_bytes = TilesT::kFloats * sizeof(float)};
+    return WithElement(op.q_BSHD.dtype, [&](auto element) {
+      using T = decltype(element);
+      return Launch("AttentionForward", AttentionForwardKernel<TilesT, T>, shape, stream, Heads<T>(op.q_BSHD, "q"),
+                    Heads<T>(op.k_BSGD, "k"), Heads<T>(op.v_BSGD, "v"), Heads<T>(op.out_BSHD, "out"),
+                    Whole<float>(op.lse_BHS, "lse"), static_cast<int>(H), static_cast<int>(H / G),
+                    static_cast<int>(query_tiles), Mask(op.window, S), op.scale);
+    });
+  });
+}
+
+}  // namespace shale::cuda

@@ -1,0 +1,205 @@
+// Attention backward: the plain kernels, for what cuDNN does not take (see attention_tiles.h for their parts).
+//
+// Three, which agree to the bit from run to run because each output has one owner (Dao, 2023, without its atomics):
+//   delta = rowsum(d_out * out)   a warp per row, into scratch
+//   d_q                           a block owns kRows queries of a head, and passes over their keys
+//   d_k, d_v                      a block owns kRows keys of a group, and passes over the heads of the group in order,
+//                                 and of each over the queries that see these keys
+// The latter two compute the scores once each. fp32 on ordinary cores, bound by arithmetic.
+#include "kernels/cuda/portable.h"
+
+#include "kernels/check.h"
+#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/kernels.h"
+
+namespace shale::cuda {
+namespace {
+
+// Four tiles of rows and columns and two of weights, in the 99 KiB that the smallest of the chips has.
+template <int kWidth>
+struct BackwardTiles : Tiles<kWidth, kWidth <= 128 ? 2 : 1, kWidth <= 128 ? 4 : 1> {
+  using Base = Tiles<kWidth, kWidth <= 128 ? 2 : 1, kWidth <= 128 ? 4 : 1>;
+  // Places in shared memory. Rows are q and d_out, columns k and v; for d_k and d_v the other way round.
+  static constexpr int kRowA = 0, kRowB = kRowA + Base::kRowTile, kColumnA = kRowB + Base::kRowTile,
+                       kColumnB = kColumnA + Base::kColumnTile, kP = kColumnB + Base::kColumnTile,
+                       kDs = kP + Base::kWeightTile, kFloats = kDs + Base::kWeightTile;
+};
+
+constexpr int kDeltaRowsPerBlock = 4;  // Of a warp each.
+
+template <class T>
+struct Inputs {
+  Heads<T> q, k, v, d_out;
+  Global<float> lse_BHS, delta_BHS;
+  int heads, heads_per_group;
+  Mask mask;
+  float scale;
+};
+
+// p and ds / scale of one query and key, from q k and d_out v.
+SHALE_DEVICE float Probability(float q_k, float scale, float lse) { return expf(q_k * scale - lse); }
+SHALE_DEVICE float ScoreGradient(float p, float d_out_v, float delta) { return p * (d_out_v - delta); }
+
+template <int N, class T>
+SHALE_DEVICE float DotOfLane(const Heads<T>& x, int64_t x_row, const Heads<T>& y, int64_t y_row) {
+  float sum = 0;
+  for (int d = threadIdx.x * N; d < x.width; d += kWarpThreads * N) {
+    const Floats<N> a = LoadFloats<N>(x.at, x_row + d), b = LoadFloats<N>(y.at, y_row + d);
+    for (int k = 0; k < N; ++k) sum = fmaf(a.at[k], b.at[k], sum);
+  }
+  return sum;
+}
+
+// A row is b, h, s: as delta lies.
+template <class T>
+SHALE_KERNEL AttentionDeltaKernel(Heads<T> d_out, Heads<T> out, Global<float> delta_BHS, int64_t rows, int heads) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kDeltaRowsPerBlock + threadIdx.y;
+  if (row >= rows) return;
+  const int s = static_cast<int>(row % out.length), head = static_cast<int>(row / out.length);
+  const int b = head / heads, h = head % heads;
+  const int64_t d_out_row = d_out.Begin(b, s, h), out_row = out.Begin(b, s, h);
+  float sum = d_out.packs && out.packs ? DotOfLane<kPackOf<T>>(d_out, d_out_row, out, out_row)
+                                       : DotOfLane<1>(d_out, d_out_row, out, out_row);
+  for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+  if (threadIdx.x == 0) delta_BHS.Store(row, sum);
+}
+
+template <class TilesT, class T>
+SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
+    AttentionQueryGradientKernel(Inputs<T> in, Heads<T> d_q, int query_tiles) {
+  constexpr int kR = TilesT::kRowsPerThread, kC = TilesT::kColumnsPerThread;
+  SHALE_DYNAMIC_SHARED(float, shared);
+  const int length = in.k.length;
+  const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x % query_tiles)) * TilesT::kRows;
+  const int head = blockIdx.x / query_tiles, b = head / in.heads, h = head % in.heads, g = h / in.heads_per_group;
+  const int end_of_rows = first_query + TilesT::kRows, end_of_keys = end_of_rows < length ? end_of_rows : length;
+
+  typename TilesT::Result result = {};
+  float lse[kR], delta[kR], factor[kR];
+  SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+    const int query = first_query + threadIdx.y + TilesT::kThreadsY * i;
+    const int64_t at = static_cast<int64_t>(head) * length + query;
+    lse[i] = query < length ? in.lse_BHS.Load(at) : 0.0f;
+    delta[i] = query < length ? in.delta_BHS.Load(at) : 0.0f;
+    factor[i] = in.scale;
+  }
+  LoadTile<TilesT, TilesT::kRows>(in.q, b, h, first_query, shared, TilesT::kRowA);
+  LoadTile<TilesT, TilesT::kRows>(in.d_out, b, h, first_query, shared, TilesT::kRowB);
+  for (int first_key = in.mask.FirstKey(first_query); first_key < end_of_keys; first_key += TilesT::kColumns) {
+    LoadTile<TilesT, TilesT::kColumns>(in.k, b, g, first_key, shared, TilesT::kColumnA);
+    LoadTile<TilesT, TilesT::kColumns>(in.v, b, g, first_key, shared, TilesT::kColumnB);
+    __syncthreads();
+    typename TilesT::Scores q_k, d_out_v;
+    Multiply<TilesT>(shared, TilesT::kRowA, TilesT::kColumnA, in.q.width, q_k);
+    Multiply<TilesT>(shared, TilesT::kRowB, TilesT::kColumnB, in.q.width, d_out_v);
+    SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+      const int query = first_query + threadIdx.y + TilesT::kThreadsY * i;
+      SHALE_UNROLL for (int j = 0; j < kC; ++j) {
+        const bool seen = in.mask.Sees(query, first_key + threadIdx.x + TilesT::kThreadsX * j);
+        const float ds = ScoreGradient(Probability(q_k[i][j], in.scale, lse[i]), d_out_v[i][j], delta[i]);
+        StoreWeight<TilesT>(shared, TilesT::kDs, i, j, seen ? ds : 0.0f);
+      }
+    }
+    __syncwarp();  // Weights of a row are of its warp alone.
+    AddWeighted<TilesT>(shared, TilesT::kDs, TilesT::kColumnA, result);
+    __syncthreads();
+  }
+  StoreResult<TilesT>(d_q, b, h, first_query, result, factor);
+}
+
+template <class TilesT, class T>
+SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
+    AttentionKeyGradientKernel(Inputs<T> in, Heads<T> d_k, Heads<T> d_v, int key_tiles) {
+  constexpr int kR = TilesT::kRowsPerThread, kC = TilesT::kColumnsPerThread;
+  SHALE_DYNAMIC_SHARED(float, shared);
+  const int length = in.k.length, groups = in.heads / in.heads_per_group;
+  const int first_key = static_cast<int>(blockIdx.x % key_tiles) * TilesT::kRows;
+  const int group = blockIdx.x / key_tiles, b = group / groups, g = group % groups;
+  const int end_of_queries = in.mask.EndOfQueries(first_key + TilesT::kRows - 1, length);
+
+  typename TilesT::Result k_result = {}, v_result = {};
+  LoadTile<TilesT, TilesT::kRows>(in.k, b, g, first_key, shared, TilesT::kRowA);
+  LoadTile<TilesT, TilesT::kRows>(in.v, b, g, first_key, shared, TilesT::kRowB);
+  for (int h = g * in.heads_per_group; h < (g + 1) * in.heads_per_group; ++h) {
+    for (int first_query = first_key; first_query < end_of_queries; first_query += TilesT::kColumns) {
+      LoadTile<TilesT, TilesT::kColumns>(in.q, b, h, first_query, shared, TilesT::kColumnA);
+      LoadTile<TilesT, TilesT::kColumns>(in.d_out, b, h, first_query, shared, TilesT::kColumnB);
+      __syncthreads();
+      typename TilesT::Scores k_q, v_d_out;
+      Multiply<TilesT>(shared, TilesT::kRowA, TilesT::kColumnA, in.q.width, k_q);
+      Multiply<TilesT>(shared, TilesT::kRowB, TilesT::kColumnB, in.q.width, v_d_out);
+      SHALE_UNROLL for (int j = 0; j < kC; ++j) {
+        const int query = first_query + threadIdx.x + TilesT::kThreadsX * j;
+        const int64_t at = (static_cast<int64_t>(b) * in.heads + h) * length + query;
+        const float lse = query < length ? in.lse_BHS.Load(at) : 0.0f;
+        const float delta = query < length ? in.delta_BHS.Load(at) : 0.0f;
+        SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+          const int key = first_key + threadIdx.y + TilesT::kThreadsY * i;
+          const bool seen = query < length && in.mask.Sees(query, key);
+          const float p = Probability(k_q[i][j], in.scale, lse);
+          StoreWeight<TilesT>(shared, TilesT::kP, i, j, seen ? p : 0.0f);
+          StoreWeight<TilesT>(shared, TilesT::kDs, i, j, seen ? ScoreGradient(p, v_d_out[i][j], delta) : 0.0f);
+        }
+      }
+      __syncwarp();  // Weights of a row are of its warp alone.
+      AddWeighted<TilesT>(shared, TilesT::kP, TilesT::kColumnB, v_result);
+      AddWeighted<TilesT>(shared, TilesT::kDs, TilesT::kColumnA, k_result);
+      __syncthreads();
+    }
+  }
+  float one[kR], scale[kR];
+  SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+    one[i] = 1;
+    scale[i] = in.scale;
+  }
+  StoreResult<TilesT>(d_v, b, g, first_key, v_result, one);
+  StoreResult<TilesT>(d_k, b, g, first_key, k_result, scale);
+}
+
+template <class TilesT, class T>
+absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle stream) {
+  const int64_t B = op.q_BSHD.dim(0), S = op.q_BSHD.dim(1), H = op.q_BSHD.dim(2), G = op.k_BSGD.dim(2);
+  const int64_t rows = B * H * S, tiles = (S + TilesT::kRows - 1) / TilesT::kRows;
+  const Global<float> delta(reinterpret_cast<float*>(scratch.data), rows, "delta");
+  const Inputs<T> in = {.q = Heads<T>(op.q_BSHD, "q"),
+                        .k = Heads<T>(op.k_BSGD, "k"),
+                        .v = Heads<T>(op.v_BSGD, "v"),
+                        .d_out = Heads<T>(op.d_out_BSHD, "d_out"),
+                        .lse_BHS = Whole<float>(op.lse_BHS, "lse"),
+                        .delta_BHS = delta,
+                        .heads = static_cast<int>(H),
+                        .heads_per_group = static_cast<int>(H / G),
+                        .mask = Mask(op.window, S),
+                        .scale = op.scale};
+  const auto shape = [&](int64_t blocks) -> LaunchShape {
+    return {.grid = dim3(static_cast<unsigned>(blocks)),
+            .block = dim3(TilesT::kThreadsX, TilesT::kThreadsY),
+            .shared_bytes = TilesT::kFloats * sizeof(float)};
+  };
+  const int64_t delta_blocks = (rows + kDeltaRowsPerBlock - 1) / kDeltaRowsPerBlock;
+  SHALE_RETURN_IF_ERROR(Launch(
+      "AttentionBackward delta", AttentionDeltaKernel<T>,
+      {.grid = dim3(static_cast<unsigned>(delta_blocks)), .block = dim3(kWarpThreads, kDeltaRowsPerBlock)}, stream,
+      in.d_out, Heads<T>(op.out_BSHD, "out"), delta, rows, static_cast<int>(H)));
+  SHALE_RETURN_IF_ERROR(Launch("AttentionBackward d_q", AttentionQueryGradientKernel<TilesT, T>, shape(B * H * tiles),
+                               stream, in, Heads<T>(op.d_q_BSHD, "d_q"), static_cast<int>(tiles)));
+  return Launch("AttentionBackward d_k d_v", AttentionKeyGradientKernel<TilesT, T>, shape(B * G * tiles), stream, in,
+                Heads<T>(op.d_k_BSGD, "d_k"), Heads<T>(op.d_v_BSGD, "d_v"), static_cast<int>(tiles));
+}
+
+}  // namespace
+
+// delta
+int64_t ScratchBytesOf(const AttentionBackward& op) {
+  return op.lse_BHS.elements() * static_cast<int64_t>(sizeof(float));
+}
+
+absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stream) {
+  return WithTiles<BackwardTiles>("AttentionBackward", op.q_BSHD.dim(3), [&](auto tiles) {
+    using TilesT = decltype(tiles);
+    return WithElement(op.q_BSHD.dtype,
+                       [&](auto element) { return Start<TilesT, decltype(element)>(op, scratch, stream); });
+  });
+}
+
+}  // namespace shale::cuda

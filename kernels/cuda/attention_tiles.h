@@ -1,0 +1,198 @@
+// What our attention kernels, forward and backward, are made of: tiles of rows in shared memory as fp32, and products of
+// tiles that threads hold in registers. Include after portable.h.
+//
+// Two tiles meet: `rows`, which a block owns, and `columns`, which come by. Thread (x, y) of a block owns rows
+// y + 16 i and columns x + kThreadsX j of their scores, and of the same rows packs x + kThreadsX c of four elements of
+// the result. A row thus belongs to neighbouring lanes of one warp. Rows of D elements are padded with zeros to kWidth.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/flat.h"
+#include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
+
+namespace shale::cuda {
+
+template <int kMaxWidth, int kRowsEach, int kColumnsEach>
+struct Tiles {
+  static constexpr int kWidth = kMaxWidth;
+  static constexpr int kThreadsY = 16, kThreadsX = kWidth > 128 ? 16 : 8, kThreads = kThreadsX * kThreadsY;
+  static constexpr int kRowsPerThread = kRowsEach, kColumnsPerThread = kColumnsEach;
+  static constexpr int kRows = kThreadsY * kRowsEach, kColumns = kThreadsX * kColumnsEach;
+  static constexpr int kResultPacks = kWidth / (4 * kThreadsX);
+
+  // From one row to the next in shared memory: packs of four of neighbouring rows lie in different banks.
+  static constexpr int kStride = kWidth + 4;
+  // The same of a row of weights: the lanes of a warp, which write rows of kThreadsX columns, meet no bank twice.
+  static constexpr int kWeightStride = kColumns % 32 == kThreadsX ? kColumns : kColumns + kThreadsX;
+  static constexpr int kRowTile = kRows * kStride, kColumnTile = kColumns * kStride,
+                       kWeightTile = kRows * kWeightStride;
+
+  using Scores = float[kRowsPerThread][kColumnsPerThread];
+  using Result = float[kRowsPerThread][4 * kResultPacks];
+};
+
+// The heads of a [B, S, H, D] operand.
+template <class T>
+struct Heads {
+  Global<T> at;
+  int64_t batch_stride, position_stride, head_stride;
+  int length, width;  // S, D
+  bool packs;         // Rows are whole packs of 16 bytes.
+
+  Heads(const Tensor& t, const char* name)
+      : at(Whole<T>(t, name)),
+        batch_stride(t.strides[0]),
+        position_stride(t.strides[1]),
+        head_stride(t.strides[2]),
+        length(static_cast<int>(t.shape[1])),
+        width(static_cast<int>(t.shape[3])),
+        packs(RowsAligned(t) && t.shape[3] % kPackOf<T> == 0) {}
+
+  SHALE_DEVICE int64_t Begin(int b, int position, int h) const {
+    return b * batch_stride + position * position_stride + h * head_stride;
+  }
+};
+
+// What a query sees.
+struct Mask {
+  int window;  // 0: all that came before.
+  Mask(int64_t window, int64_t length) : window(static_cast<int>(std::min(window, length))) {}
+  SHALE_DEVICE bool Sees(int query, int key) const {
+    return key <= query && (window == 0 || key > query - window);
+  }
+  // Of a query's keys the first; of a key's queries the end.
+  SHALE_DEVICE int FirstKey(int query) const { return window > 0 && query >= window ? query - window + 1 : 0; }
+  SHALE_DEVICE int EndOfQueries(int key, int length) const {
+    return window > 0 && key < length - window ? key + window : length;
+  }
+};
+
+template <class TilesT, int kCount, int N, class T>
+SHALE_DEVICE void LoadPieces(const Heads<T>& from, int b, int h, int first, const Shared<float>& shared, int tile) {
+  constexpr int kPerRow = TilesT::kWidth / N;
+  const int thread = threadIdx.y * TilesT::kThreadsX + threadIdx.x;
+  for (int piece = thread; piece < kCount * kPerRow; piece += TilesT::kThreads) {
+    const int row = piece / kPerRow, d = piece % kPerRow * N, to = tile + row * TilesT::kStride + d;
+    Floats<N> floats = {};
+    if (first + row < from.length && d < from.width) {
+      floats = LoadFloats<N>(from.at, from.Begin(b, first + row, h) + d);
+    }
+    if constexpr (N == 1) {
+      shared.Store(to, floats.at[0]);
+    } else {
+      for (int begin = 0; begin < N; begin += 4) {
+        Pack<float, 4> pack;
+        for (int e = 0; e < 4; ++e) pack.at[e] = floats.at[begin + e];
+        shared.template Store<4>(to + begin, pack);
+      }
+    }
+  }
+}
+
+// Rows [first, first + kCount) of head h into the tile that begins at element `tile` of shared memory; zeros where
+// there are none.
+template <class TilesT, int kCount, class T>
+SHALE_DEVICE void LoadTile(const Heads<T>& from, int b, int h, int first, const Shared<float>& shared, int tile) {
+  if (from.packs) {
+    LoadPieces<TilesT, kCount, kPackOf<T>>(from, b, h, first, shared, tile);
+  } else {
+    LoadPieces<TilesT, kCount, 1>(from, b, h, first, shared, tile);
+  }
+}
+
+// scores[i][j] = the thread's row i times its column j, over `width` elements.
+template <class TilesT>
+SHALE_DEVICE void Multiply(const Shared<float>& shared, int rows, int columns, int width,
+                           typename TilesT::Scores& scores) {
+  constexpr int kR = TilesT::kRowsPerThread, kC = TilesT::kColumnsPerThread;
+  SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+    SHALE_UNROLL for (int j = 0; j < kC; ++j) scores[i][j] = 0;
+  }
+  for (int d = 0; d < width; d += 4) {
+    Pack<float, 4> row[kR], column[kC];
+    SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+      row[i] = shared.template Load<4>(rows + (threadIdx.y + TilesT::kThreadsY * i) * TilesT::kStride + d);
+    }
+    SHALE_UNROLL for (int j = 0; j < kC; ++j) {
+      column[j] = shared.template Load<4>(columns + (threadIdx.x + TilesT::kThreadsX * j) * TilesT::kStride + d);
+    }
+    SHALE_UNROLL for (int e = 0; e < 4; ++e) {
+      SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+        SHALE_UNROLL for (int j = 0; j < kC; ++j) {
+          scores[i][j] = fmaf(row[i].at[e], column[j].at[e], scores[i][j]);
+        }
+      }
+    }
+  }
+}
+
+// Puts a thread's weight of row i and column j where AddWeighted finds it.
+template <class TilesT>
+SHALE_DEVICE void StoreWeight(const Shared<float>& shared, int weights, int i, int j, float weight) {
+  const int row = threadIdx.y + TilesT::kThreadsY * i, column = threadIdx.x + TilesT::kThreadsX * j;
+  shared.Store(weights + row * TilesT::kWeightStride + column, weight);
+}
+
+// result[i] += the sum over columns of the weight of row i times the column's row in tile `columns`.
+template <class TilesT>
+SHALE_DEVICE void AddWeighted(const Shared<float>& shared, int weights, int columns,
+                              typename TilesT::Result& result) {
+  constexpr int kR = TilesT::kRowsPerThread;
+  for (int j = 0; j < TilesT::kColumns; j += 4) {
+    Pack<float, 4> weight[kR];
+    SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+      weight[i] = shared.template Load<4>(weights + (threadIdx.y + TilesT::kThreadsY * i) * TilesT::kWeightStride + j);
+    }
+    SHALE_UNROLL for (int e = 0; e < 4; ++e) {
+      SHALE_UNROLL for (int c = 0; c < TilesT::kResultPacks; ++c) {
+        const int d = 4 * (threadIdx.x + TilesT::kThreadsX * c);
+        const Pack<float, 4> value = shared.template Load<4>(columns + (j + e) * TilesT::kStride + d);
+        SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+          SHALE_UNROLL for (int f = 0; f < 4; ++f) {
+            result[i][4 * c + f] = fmaf(weight[i].at[e], value.at[f], result[i][4 * c + f]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Writes result times `factor` of each row to rows `first` and on of head h.
+template <class TilesT, class T>
+SHALE_DEVICE void StoreResult(const Heads<T>& to, int b, int h, int first, const typename TilesT::Result& result,
+                              const float (&factor)[TilesT::kRowsPerThread]) {
+  SHALE_UNROLL for (int i = 0; i < TilesT::kRowsPerThread; ++i) {
+    const int position = first + threadIdx.y + TilesT::kThreadsY * i;
+    if (position >= to.length) continue;
+    const int64_t row = to.Begin(b, position, h);
+    SHALE_UNROLL for (int c = 0; c < TilesT::kResultPacks; ++c) {
+      const int d = 4 * (threadIdx.x + TilesT::kThreadsX * c);
+      Pack<T, 4> pack;
+      SHALE_UNROLL for (int e = 0; e < 4; ++e) pack.at[e] = Narrow<T>(result[i][4 * c + e] * factor[i]);
+      if (to.packs) {
+        if (d < to.width) to.at.template Store<4>(row + d, pack);
+      } else {
+        SHALE_UNROLL for (int e = 0; e < 4; ++e) {
+          if (d + e < to.width) to.at.Store(row + d + e, pack.at[e]);
+        }
+      }
+    }
+  }
+}
+
+// Calls run(TilesFor<width>()) with the least of 64, 128 and 256 that heads of `width` fit.
+template <template <int> class TilesFor, class Run>
+absl::Status WithTiles(const char* name, int64_t width, const Run& run) {
+  if (width <= 64) return run(TilesFor<64>());
+  if (width <= 128) return run(TilesFor<128>());
+  if (width <= 256) return run(TilesFor<256>());
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": heads of width ", width, "; our CUDA kernel takes up to 256"));
+}
+
+}  // namespace shale::cuda
