@@ -8,11 +8,13 @@
 #include <cstring>
 #include <numbers>
 #include <source_location>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/host/execution.h"
+#include "kernels/cuda/host/host_view.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/dtype.h"
 
@@ -174,7 +176,8 @@ class Array {
 template <class T>
 class Global : public Array<T> {
  public:
-  Global(T* data, int64_t size, const char* name) : Array<T>(data, size, name, /*shared=*/false) {}
+  Global(T* data, int64_t size, const char* name)
+      : Array<T>(cuda_on_host::HostViewOf(data), size, name, /*shared=*/false) {}
 };
 
 template <class T>
@@ -197,12 +200,18 @@ T Narrow(float x) {
 
 using LaunchShape = cuda_on_host::Shape;
 
-// Runs the kernel to its end on the calling thread, in an order of blocks and threads that the stream's seed gives.
+// Runs the kernel to its end on the calling thread, or gives it to a stream that takes kernels. The stream's seed gives
+// the order of blocks and threads. Arguments are copied, as for the device.
 template <class... Params, class... Args>
 absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, StreamHandle stream,
                     Args&&... args) {
-  return cuda_on_host::Execution::OfThisThread().Run(name, shape, static_cast<cuda_on_host::Stream*>(stream),
-                                                     [&] { kernel(args...); });
+  static_assert((std::is_trivially_copyable_v<Params> && ...));
+  auto* host_stream = static_cast<cuda_on_host::Stream*>(stream);
+  auto run = [=, arguments = std::tuple<Params...>(std::forward<Args>(args)...)] {
+    return cuda_on_host::Execution::OfThisThread().Run(name, shape, host_stream,
+                                                       [&] { std::apply(kernel, arguments); });
+  };
+  return host_stream != nullptr && host_stream->submit ? host_stream->submit(std::move(run)) : run();
 }
 
 }  // namespace shale::cuda

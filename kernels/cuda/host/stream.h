@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <vector>
+
+#include "absl/status/status.h"
 
 namespace shale::cuda_on_host {
 
@@ -22,6 +25,9 @@ struct Stream {
   std::optional<Site> without_barrier;
   // Every place where a launch came to a __syncthreads or __syncwarp, in the order of their first use.
   std::vector<Site> barriers;
+  // Takes the kernels that are launched here, to run each at its turn, and returns at once. Empty: a launch runs its
+  // kernel to the end.
+  std::function<absl::Status(std::function<absl::Status()> kernel)> submit;
 };
 
 }  // namespace shale::cuda_on_host

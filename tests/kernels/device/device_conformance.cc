@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -93,6 +94,42 @@ TEST_P(DeviceConformance, StreamsMayEndBeforeThoseThatWaitForThem) {
   ASSERT_TRUE(second->Copy(&last, arena->base() + (1 << 20) - 1, 1).ok());
   ASSERT_TRUE(second->Synchronize().ok());
   EXPECT_EQ(last, std::byte{1});
+}
+
+TEST_P(DeviceConformance, TimesAreThoseOfTheHostsSteadyClockInTheOrderOfTheWork) {
+  const auto now = [] {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  // What a device may be wrong by that only knows how far two of its own moments are apart.
+  constexpr int64_t kError = 2'000'000;
+  std::unique_ptr<Arena> arena = MakeArena(2 << 20);
+  std::unique_ptr<Stream> first = MakeStream("first"), second = MakeStream("second");
+  std::unique_ptr<Event> event = MakeEvent();
+  for (int round = 0; round < 3; ++round) {
+    std::array<int64_t, 4> times = {};
+    const int64_t before = now();
+    ASSERT_TRUE(first->RecordTime(&times[0]).ok());
+    ASSERT_TRUE(first->Copy(arena->base(), arena->base() + (1 << 20), 1 << 20).ok());
+    ASSERT_TRUE(first->RecordTime(&times[1]).ok());
+    ASSERT_TRUE(first->Record(*event).ok());
+    ASSERT_TRUE(second->Wait(*event).ok());
+    ASSERT_TRUE(second->RecordTime(&times[2]).ok());
+    ASSERT_TRUE(second->RecordTime(&times[3]).ok());
+    ASSERT_TRUE(second->Synchronize().ok());
+    ASSERT_TRUE(first->Synchronize().ok());
+    EXPECT_LT(before - kError, times[0]);
+    EXPECT_LE(times[0], times[1]);
+    EXPECT_LE(times[2], times[3]);
+    EXPECT_LT(times[1] - kError, times[2]);
+    EXPECT_LT(times[3], now() + kError);
+  }
+}
+
+TEST_P(DeviceConformance, ANegativeSizeIsRefused) {
+  std::unique_ptr<Arena> arena = MakeArena(64);
+  std::unique_ptr<Stream> stream = MakeStream("copy");
+  EXPECT_EQ(stream->Copy(arena->base(), arena->base() + 32, -1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(stream->Synchronize().ok());
 }
 
 TEST_P(DeviceConformance, CopiesAreMeteredOnBothSides) {

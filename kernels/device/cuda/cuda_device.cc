@@ -1,0 +1,55 @@
+#include "kernels/device/cuda/cuda_device.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/device/cuda/cuda_arena.h"
+
+namespace shale {
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(CudaRuntime& runtime, const CudaDeviceOptions& options) {
+  SHALE_ASSIGN_OR_RETURN(const int devices, runtime.DeviceCount());
+  if (options.ordinal < 0 || options.ordinal >= devices) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("wanted GPU ", options.ordinal, ", found ", devices,
+                     " (counted from 0, as CUDA_VISIBLE_DEVICES lets them be seen); run fewer ranks on this host"));
+  }
+  SHALE_RETURN_IF_ERROR(runtime.SetDevice(options.ordinal));
+  std::unique_ptr<CudaDevice> device(new CudaDevice(runtime, options));
+  SHALE_ASSIGN_OR_RETURN(device->properties_, runtime.Properties(options.ordinal));
+  SHALE_ASSIGN_OR_RETURN(device->clock_, CudaClock::Create(runtime));
+  return device;
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::Allocate(int64_t size_bytes) {
+  SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
+  return CudaArena::Create(runtime_, options_.ordinal, size_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocatePinned(int64_t size_bytes) {
+  SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
+  return PinnedArena::Create(runtime_, size_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::CreateStream(absl::string_view name) {
+  SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
+  const bool communicates = name == "gather" || name == "reduce";
+  return CudaStream::Create(
+      runtime_, *clock_,
+      {.name = std::string(name),
+       .ordinal = options_.ordinal,
+       .priority = communicates ? CudaStreamPriority::kHighest : CudaStreamPriority::kNormal,
+       .synchronous = options_.synchronous,
+       .marks = options_.marks});
+}
+
+absl::StatusOr<std::unique_ptr<Event>> CudaDevice::CreateEvent() {
+  SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
+  SHALE_ASSIGN_OR_RETURN(CudaEventHandle event, CudaEventHandle::Create(runtime_, CudaEventKind::kOrder));
+  return std::make_unique<CudaEvent>(std::move(event));
+}
+
+}  // namespace shale

@@ -1,0 +1,50 @@
+// Events of CUDA, and the Event made of one.
+#pragma once
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/device/cuda/runtime.h"
+#include "kernels/device/device.h"
+
+namespace shale {
+
+// Owns an event of the device that was current when it was made.
+class CudaEventHandle {
+ public:
+  static absl::StatusOr<CudaEventHandle> Create(CudaRuntime& runtime, CudaEventKind kind) {
+    absl::StatusOr<cuda::EventHandle> event = runtime.CreateEvent(kind);
+    if (!event.ok()) return event.status();
+    return CudaEventHandle(runtime, *event);
+  }
+  CudaEventHandle() = default;
+  CudaEventHandle(CudaEventHandle&& other) noexcept { *this = std::move(other); }
+  CudaEventHandle& operator=(CudaEventHandle&& other) noexcept {
+    std::swap(runtime_, other.runtime_);
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  // An error has been reported by whoever waited for the event's stream.
+  ~CudaEventHandle() {
+    if (event_ != nullptr) runtime_->DestroyEvent(event_).IgnoreError();
+  }
+  cuda::EventHandle get() const { return event_; }
+
+ private:
+  CudaEventHandle(CudaRuntime& runtime, cuda::EventHandle event) : runtime_(&runtime), event_(event) {}
+  CudaRuntime* runtime_ = nullptr;
+  cuda::EventHandle event_ = nullptr;
+};
+
+class CudaEvent : public Event {
+ public:
+  explicit CudaEvent(CudaEventHandle event) : event_(std::move(event)) {}
+
+ private:
+  friend class CudaStream;
+  CudaEventHandle event_;
+  absl::Status error_;  // Of the stream that recorded it last, as of then.
+};
+
+}  // namespace shale

@@ -1,0 +1,135 @@
+#include "kernels/device/cuda/cuda_stream.h"
+
+#include <atomic>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+absl::Status NotOfCuda(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("a CUDA stream was given ", what, " of another kind of device"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(CudaRuntime& runtime, CudaClock& clock,
+                                                               Options options) {
+  std::unique_ptr<CudaStream> stream(new CudaStream(runtime, clock, std::move(options)));
+  SHALE_ASSIGN_OR_RETURN(stream->stream_, runtime.CreateStream(stream->options_.priority));
+  if (stream->options_.marks) {
+    SHALE_ASSIGN_OR_RETURN(void* word, runtime.MallocHost(sizeof(uint32_t)));
+    stream->mark_ = static_cast<uint32_t*>(word);
+    *stream->mark_ = 0;
+  }
+  return stream;
+}
+
+absl::StatusOr<CudaStream*> CudaStream::From(Stream& stream) {
+  auto* cuda = dynamic_cast<CudaStream*>(&stream);
+  if (cuda == nullptr) return absl::InvalidArgumentError("wanted a CUDA stream, found another device's");
+  return cuda;
+}
+
+// Errors here have been reported by Synchronize, or nobody asked.
+CudaStream::~CudaStream() {
+  if (stream_ == nullptr) return;
+  runtime_.SetDevice(options_.ordinal).IgnoreError();
+  runtime_.SynchronizeStream(stream_).IgnoreError();
+  times_.clear();
+  spare_.clear();
+  runtime_.DestroyStream(stream_).IgnoreError();
+  if (mark_ != nullptr) runtime_.FreeHost(mark_).IgnoreError();
+}
+
+absl::Status CudaStream::Settle(absl::Status status) {
+  if (error_.ok() && !status.ok()) {
+    error_ = absl::Status(status.code(), absl::StrCat("stream ", options_.name, ": ", status.message()));
+  }
+  return error_;
+}
+
+absl::Status CudaStream::Enqueue(absl::FunctionRef<absl::Status(cuda::StreamHandle)> launch) {
+  SHALE_RETURN_IF_ERROR(error_);
+  SHALE_RETURN_IF_ERROR(Settle(runtime_.SetDevice(options_.ordinal)));
+  SHALE_RETURN_IF_ERROR(Settle(launch(stream_)));
+  return options_.synchronous ? Settle(runtime_.SynchronizeStream(stream_)) : absl::OkStatus();
+}
+
+absl::Status CudaStream::Mark(uint32_t mark) {
+  if (mark_ == nullptr) return error_;
+  return Enqueue([&](cuda::StreamHandle stream) { return runtime_.WriteWordAsync(mark_, mark, stream); });
+}
+
+absl::Status CudaStream::Record(Event& event) {
+  auto* cuda_event = dynamic_cast<CudaEvent*>(&event);
+  if (cuda_event == nullptr) return NotOfCuda("an event");
+  cuda_event->error_ =
+      Enqueue([&](cuda::StreamHandle stream) { return runtime_.RecordEvent(cuda_event->event_.get(), stream); });
+  return cuda_event->error_;
+}
+
+absl::Status CudaStream::Wait(const Event& event) {
+  const auto* cuda_event = dynamic_cast<const CudaEvent*>(&event);
+  if (cuda_event == nullptr) return NotOfCuda("an event");
+  if (error_.ok() && !cuda_event->error_.ok()) error_ = cuda_event->error_;
+  return Enqueue([&](cuda::StreamHandle stream) { return runtime_.WaitEvent(stream, cuda_event->event_.get()); });
+}
+
+absl::Status CudaStream::EnqueueCopy(void* to, const void* from, int64_t size_bytes) {
+  if (size_bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a copy of ", size_bytes, " bytes"));
+  if (size_bytes == 0) return error_;
+  return Enqueue([&](cuda::StreamHandle stream) -> absl::Status {
+    const absl::Status status = runtime_.CopyAsync(to, from, size_bytes, stream);
+    if (status.ok()) return status;
+    return absl::Status(status.code(), absl::StrCat("copy of ", size_bytes, " bytes: ", status.message()));
+  });
+}
+
+absl::Status CudaStream::RecordTime(int64_t* nanoseconds) {
+  return Enqueue([&](cuda::StreamHandle stream) -> absl::Status {
+    if (times_.empty()) {
+      SHALE_ASSIGN_OR_RETURN(reference_, clock_.Now());
+    }
+    if (spare_.empty()) {
+      SHALE_ASSIGN_OR_RETURN(CudaEventHandle event, CudaEventHandle::Create(runtime_, CudaEventKind::kTime));
+      spare_.push_back(std::move(event));
+    }
+    SHALE_RETURN_IF_ERROR(runtime_.RecordEvent(spare_.back().get(), stream));
+    times_.push_back({std::move(spare_.back()), nanoseconds});
+    spare_.pop_back();
+    return absl::OkStatus();
+  });
+}
+
+absl::Status CudaStream::ReadTimes() {
+  for (Time& time : times_) {
+    SHALE_ASSIGN_OR_RETURN(const double since, runtime_.ElapsedMilliseconds(reference_->event.get(), time.event.get()));
+    *time.nanoseconds = reference_->host_ns + std::llround(since * 1e6);
+    spare_.push_back(std::move(time.event));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaStream::Synchronize() {
+  SHALE_RETURN_IF_ERROR(Settle(runtime_.SetDevice(options_.ordinal)));
+  // Also after an error: what was enqueued before it may still run.
+  const bool had_failed = !error_.ok();
+  if (absl::Status status = runtime_.SynchronizeStream(stream_); !status.ok() && !had_failed) {
+    Settle(absl::Status(status.code(), absl::StrCat(status.message(), LastMark()))).IgnoreError();
+  }
+  if (error_.ok()) Settle(ReadTimes()).IgnoreError();
+  times_.clear();
+  return error_;
+}
+
+std::string CudaStream::LastMark() const {
+  if (mark_ == nullptr) return "; from work that was enqueued before";
+  const uint32_t mark = std::atomic_ref<uint32_t>(*mark_).load(std::memory_order_acquire);
+  return mark == 0 ? std::string("; no mark had been reached") : absl::StrCat("; the last mark reached was ", mark);
+}
+
+}  // namespace shale

@@ -1,0 +1,202 @@
+#include "kernels/device/cuda/cudart.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+cudaStream_t AsStream(cuda::StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
+cudaEvent_t AsEvent(cuda::EventHandle event) { return static_cast<cudaEvent_t>(event); }
+
+std::string Version(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
+
+// What there is of a driver, and what to do.
+std::string AboutTheDriver() {
+  int driver = 0;
+  (void)cudaDriverGetVersion(&driver);
+  std::string found = driver == 0 ? std::string("no driver (libcuda.so.1)")
+                                  : absl::StrCat("a driver for CUDA ", Version(driver));
+  return absl::StrCat("; wanted an NVIDIA GPU and a driver for CUDA ", Version(CUDART_VERSION), " or newer, found ",
+                      found, ". Check that nvidia-smi lists a GPU (in a container: that it was started with --gpus), ",
+                      "that CUDA_VISIBLE_DEVICES does not hide it, or run on the CPU");
+}
+
+absl::StatusCode CodeOf(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation: return absl::StatusCode::kResourceExhausted;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInvalidResourceHandle: return absl::StatusCode::kInvalidArgument;
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoDevice:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorSystemNotReady:
+    case cudaErrorInitializationError:
+    case cudaErrorDevicesUnavailable: return absl::StatusCode::kFailedPrecondition;
+    default: return absl::StatusCode::kInternal;
+  }
+}
+
+absl::Status StatusOf(const char* call, cudaError_t error) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  (void)cudaGetLastError();  // Reported here: a later look for errors must not find it again.
+  const absl::StatusCode code = CodeOf(error);
+  return absl::Status(code, absl::StrCat(call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")",
+                                         code == absl::StatusCode::kFailedPrecondition ? AboutTheDriver() : ""));
+}
+
+class Cudart final : public CudaRuntime {
+ public:
+  absl::StatusOr<int> DeviceCount() override {
+    int count = 0;
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaGetDeviceCount", cudaGetDeviceCount(&count)));
+    return count;
+  }
+  absl::Status SetDevice(int ordinal) override { return StatusOf("cudaSetDevice", cudaSetDevice(ordinal)); }
+
+  absl::StatusOr<CudaDeviceProperties> Properties(int ordinal) override {
+    cudaDeviceProp found = {};
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaGetDeviceProperties", cudaGetDeviceProperties(&found, ordinal)));
+    int current = 0;
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaGetDevice", cudaGetDevice(&current)));
+    SHALE_RETURN_IF_ERROR(SetDevice(ordinal));
+    size_t free_bytes = 0, total_bytes = 0;
+    const cudaError_t memory = cudaMemGetInfo(&free_bytes, &total_bytes);
+    SHALE_RETURN_IF_ERROR(SetDevice(current));
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaMemGetInfo", memory));
+    return CudaDeviceProperties{.name = found.name,
+                                .compute_major = found.major,
+                                .compute_minor = found.minor,
+                                .sm_count = found.multiProcessorCount,
+                                .total_bytes = static_cast<int64_t>(total_bytes),
+                                .free_bytes = static_cast<int64_t>(free_bytes)};
+  }
+
+  absl::Status EnablePeerAccess(int peer) override {
+    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, /*flags=*/0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+      (void)cudaGetLastError();
+      return absl::OkStatus();
+    }
+    return StatusOf("cudaDeviceEnablePeerAccess", error);
+  }
+
+  absl::StatusOr<void*> Malloc(int64_t size_bytes) override {
+    void* memory = nullptr;
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaMalloc", cudaMalloc(&memory, size_bytes)));
+    return memory;
+  }
+  absl::Status Free(void* memory) override { return StatusOf("cudaFree", cudaFree(memory)); }
+  absl::StatusOr<void*> MallocHost(int64_t size_bytes) override {
+    void* memory = nullptr;
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaHostAlloc", cudaHostAlloc(&memory, size_bytes, cudaHostAllocPortable)));
+    return memory;
+  }
+  absl::Status FreeHost(void* memory) override { return StatusOf("cudaFreeHost", cudaFreeHost(memory)); }
+
+  absl::StatusOr<cuda::StreamHandle> CreateStream(CudaStreamPriority priority) override {
+    int least = 0, greatest = 0;
+    SHALE_RETURN_IF_ERROR(
+        StatusOf("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &greatest)));
+    cudaStream_t stream = nullptr;
+    SHALE_RETURN_IF_ERROR(
+        StatusOf("cudaStreamCreateWithPriority",
+                 cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                              priority == CudaStreamPriority::kHighest ? greatest : least)));
+    return stream;
+  }
+  absl::Status DestroyStream(cuda::StreamHandle stream) override {
+    return StatusOf("cudaStreamDestroy", cudaStreamDestroy(AsStream(stream)));
+  }
+  absl::Status SynchronizeStream(cuda::StreamHandle stream) override {
+    return StatusOf("cudaStreamSynchronize", cudaStreamSynchronize(AsStream(stream)));
+  }
+
+  absl::StatusOr<cuda::EventHandle> CreateEvent(CudaEventKind kind) override {
+    cudaEvent_t event = nullptr;
+    SHALE_RETURN_IF_ERROR(StatusOf(
+        "cudaEventCreateWithFlags",
+        cudaEventCreateWithFlags(&event, kind == CudaEventKind::kTime ? cudaEventDefault : cudaEventDisableTiming)));
+    return event;
+  }
+  absl::Status DestroyEvent(cuda::EventHandle event) override {
+    return StatusOf("cudaEventDestroy", cudaEventDestroy(AsEvent(event)));
+  }
+  absl::Status RecordEvent(cuda::EventHandle event, cuda::StreamHandle stream) override {
+    return StatusOf("cudaEventRecord", cudaEventRecord(AsEvent(event), AsStream(stream)));
+  }
+  absl::StatusOr<bool> EventReached(cuda::EventHandle event) override {
+    const cudaError_t error = cudaEventQuery(AsEvent(event));
+    if (error == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaEventQuery", error));
+    return true;
+  }
+  absl::Status SynchronizeEvent(cuda::EventHandle event) override {
+    return StatusOf("cudaEventSynchronize", cudaEventSynchronize(AsEvent(event)));
+  }
+  absl::StatusOr<double> ElapsedMilliseconds(cuda::EventHandle begin, cuda::EventHandle end) override {
+    float milliseconds = 0;
+    SHALE_RETURN_IF_ERROR(
+        StatusOf("cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, AsEvent(begin), AsEvent(end))));
+    return milliseconds;
+  }
+
+  absl::Status WaitEvent(cuda::StreamHandle stream, cuda::EventHandle event) override {
+    return StatusOf("cudaStreamWaitEvent", cudaStreamWaitEvent(AsStream(stream), AsEvent(event), /*flags=*/0));
+  }
+  absl::Status CopyAsync(void* to, const void* from, int64_t size_bytes, cuda::StreamHandle stream) override {
+    return StatusOf("cudaMemcpyAsync", cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDefault, AsStream(stream)));
+  }
+  absl::Status SetBytesAsync(void* to, uint8_t value, int64_t size_bytes, cuda::StreamHandle stream) override {
+    return StatusOf("cudaMemsetAsync", cudaMemsetAsync(to, value, size_bytes, AsStream(stream)));
+  }
+
+  // The runtime has no such call; the driver's is asked for by name, so that nothing links the driver.
+  absl::Status WriteWordAsync(uint32_t* to, uint32_t value, cuda::StreamHandle stream) override {
+    using Write = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+    Write write = nullptr;
+    {
+      std::lock_guard lock(mutex_);
+      if (write_word_ == nullptr) {
+        cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+        SHALE_RETURN_IF_ERROR(StatusOf("cudaGetDriverEntryPointByVersion",
+                                       cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &write_word_, 12000,
+                                                                        cudaEnableDefault, &found)));
+        if (found != cudaDriverEntryPointSuccess || write_word_ == nullptr) {
+          write_word_ = nullptr;
+          return absl::UnimplementedError(absl::StrCat("the driver has no cuStreamWriteValue32", AboutTheDriver()));
+        }
+      }
+      write = reinterpret_cast<Write>(write_word_);
+    }
+    const CUresult result = write(AsStream(stream), reinterpret_cast<CUdeviceptr>(to), value, /*flags=*/0);
+    if (result == CUDA_SUCCESS) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("cuStreamWriteValue32: error ", static_cast<int>(result), " of the driver"));
+  }
+
+  absl::Status LaunchHostFunction(void (*function)(void*), void* argument, cuda::StreamHandle stream) override {
+    return StatusOf("cudaLaunchHostFunc", cudaLaunchHostFunc(AsStream(stream), function, argument));
+  }
+
+  absl::Status TakeLastError() override { return StatusOf("cudaGetLastError", cudaGetLastError()); }
+
+ private:
+  std::mutex mutex_;
+  void* write_word_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaRuntime> CreateCudart() { return std::make_unique<Cudart>(); }
+
+}  // namespace shale

@@ -1,0 +1,220 @@
+// What CudaDevice adds to the laws of every device, on a stand-in for CUDA.
+#include "kernels/device/cuda/cuda_device.h"
+
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/device/cpu/cpu_device.h"
+#include "tests/kernels/device/cuda/device_on_stand_in.h"
+
+namespace shale {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kRows = 5, kWidth = 40, kBytes = kRows * kWidth * 4;
+
+// y = RMSNorm of ones in the first bytes of an arena.
+RmsNormForward NormIn(const Arena& arena) {
+  const auto at = [&](int64_t slot) { return arena.base() + slot * kBytes; };
+  RmsNormForward op;
+  op.x = Tensor::Contiguous(DType::kFloat32, {kRows, kWidth}, at(0));
+  op.weight_C = Tensor::Contiguous(DType::kFloat32, {kWidth}, at(1));
+  op.y = Tensor::Contiguous(DType::kFloat32, {kRows, kWidth}, at(2));
+  op.rstd_R = Tensor::Contiguous(DType::kFloat32, {kRows}, at(3));
+  op.epsilon = 0;
+  return op;
+}
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Arena> MakeArena(int64_t size_bytes) { return *device_.Allocate(size_bytes); }
+  std::unique_ptr<Arena> MakePinned(int64_t size_bytes) { return *device_.cuda().AllocatePinned(size_bytes); }
+  std::unique_ptr<Stream> MakeStream(absl::string_view name) { return *device_.CreateStream(name); }
+  absl::Status Launch(const RmsNormForward& op, Stream& stream) {
+    return (*CudaStream::From(stream))->Enqueue([&](cuda::StreamHandle handle) { return cuda::Run(op, {}, handle); });
+  }
+
+  DeviceOnStandIn device_{{.marks = true}, {}};
+};
+
+TEST_F(CudaDeviceTest, AKernelRunsBetweenTheCopiesBeforeAndAfterIt) {
+  std::unique_ptr<Arena> arena = MakeArena(4 * kBytes), host = MakePinned(2 * kBytes);
+  std::unique_ptr<Stream> stream = MakeStream("compute");
+  auto* ones = reinterpret_cast<float*>(host->base());
+  for (int i = 0; i < kRows * kWidth; ++i) ones[i] = 1.0f;
+  for (int turn = 0; turn < 20; ++turn) {
+    ASSERT_TRUE(stream->Copy(arena->base(), ones, kBytes).ok());
+    ASSERT_TRUE(stream->Copy(arena->base() + kBytes, ones, kBytes).ok());
+    ASSERT_TRUE(Launch(NormIn(*arena), *stream).ok());
+    ASSERT_TRUE(stream->Copy(host->base() + kBytes, arena->base() + 2 * kBytes, kBytes).ok());
+    ASSERT_TRUE(stream->Synchronize().ok());
+    ASSERT_EQ(std::memcmp(ones, host->base() + kBytes, kBytes), 0);
+    std::memset(host->base() + kBytes, 0, kBytes);
+  }
+}
+
+TEST_F(CudaDeviceTest, AKernelOnOneStreamIsSeenByAnotherThatWaitsForIt) {
+  std::unique_ptr<Arena> arena = MakeArena(4 * kBytes), host = MakePinned(2 * kBytes);
+  std::unique_ptr<Stream> copy = MakeStream("copy"), compute = MakeStream("compute");
+  std::unique_ptr<Event> loaded = *device_.CreateEvent(), computed = *device_.CreateEvent();
+  auto* ones = reinterpret_cast<float*>(host->base());
+  for (int i = 0; i < kRows * kWidth; ++i) ones[i] = 1.0f;
+  ASSERT_TRUE(copy->Copy(arena->base(), ones, kBytes).ok());
+  ASSERT_TRUE(copy->Copy(arena->base() + kBytes, ones, kBytes).ok());
+  ASSERT_TRUE(copy->Record(*loaded).ok());
+  ASSERT_TRUE(compute->Wait(*loaded).ok());
+  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());
+  ASSERT_TRUE(compute->Record(*computed).ok());
+  ASSERT_TRUE(copy->Wait(*computed).ok());
+  ASSERT_TRUE(copy->Copy(host->base() + kBytes, arena->base() + 2 * kBytes, kBytes).ok());
+  ASSERT_TRUE(copy->Synchronize().ok());
+  EXPECT_EQ(std::memcmp(ones, host->base() + kBytes, kBytes), 0);
+}
+
+TEST_F(CudaDeviceTest, AFailedKernelFailsAllStreamsAndStays) {
+  std::unique_ptr<Arena> arena = MakeArena(4 * kBytes), host = MakePinned(kBytes);
+  std::unique_ptr<Stream> compute = MakeStream("compute"), copy = MakeStream("copy");
+  auto* on = *CudaStream::From(*compute);
+  device_.runtime().FailKernel(2);
+  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());
+  ASSERT_TRUE(on->Mark(7).ok());
+  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());  // The one that fails.
+  (void)on->Mark(8);                                   // Whether the failure is known yet is a matter of luck.
+  (void)compute->Copy(host->base(), arena->base(), 4);
+  const absl::Status error = compute->Synchronize();
+  EXPECT_EQ(error.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(error.message()),
+              AllOf(HasSubstr("stream compute: cuda"), HasSubstr("an illegal memory access was encountered")));
+  EXPECT_EQ(compute->Synchronize(), error);
+  EXPECT_EQ(Launch(NormIn(*arena), *compute), error);
+  EXPECT_THAT(std::string(copy->Synchronize().message()), HasSubstr("an illegal memory access was encountered"));
+  EXPECT_EQ(device_.Allocate(1).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(CudaDeviceTest, TheErrorOfSynchronizeNamesTheLastMarkThatWasReached) {
+  std::unique_ptr<Arena> arena = MakeArena(4 * kBytes);
+  std::unique_ptr<Stream> compute = MakeStream("compute");
+  auto* on = *CudaStream::From(*compute);
+  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());
+  ASSERT_TRUE(on->Mark(41).ok());
+  device_.runtime().FailKernel(1);
+  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());
+  EXPECT_THAT(std::string(compute->Synchronize().message()), HasSubstr("; the last mark reached was 41"));
+}
+
+TEST(CudaDeviceSynchronousTest, AnErrorIsThatOfTheVeryCall) {
+  DeviceOnStandIn device({.synchronous = true}, {});
+  std::unique_ptr<Arena> arena = *device.Allocate(4 * kBytes);
+  std::unique_ptr<Stream> stream = *device.CreateStream("compute");
+  const auto launch = [&] {
+    return (*CudaStream::From(*stream))->Enqueue([&](cuda::StreamHandle handle) {
+      return cuda::Run(NormIn(*arena), {}, handle);
+    });
+  };
+  device.runtime().FailKernel(3);
+  EXPECT_TRUE(launch().ok());
+  EXPECT_TRUE(launch().ok());
+  EXPECT_EQ(launch().code(), absl::StatusCode::kInternal);
+}
+
+// A program that goes on without what CUDA refused would compute from garbage.
+TEST(CudaDeviceRefusalTest, WhatCudaRefusesFailsTheStreamAndThoseThatWaitForIt) {
+  cuda_on_host::StandInRuntime runtime;
+  {
+    std::unique_ptr<CudaDevice> device = *CudaDevice::Create(runtime, {});
+    std::unique_ptr<Arena> arena = *device->Allocate(4096);
+    std::unique_ptr<Stream> first = *device->CreateStream("first"), second = *device->CreateStream("second");
+    std::unique_ptr<Stream> third = *device->CreateStream("third");
+    std::unique_ptr<Event> event = *device->CreateEvent();
+    std::byte pageable[8];
+    const absl::Status error = first->Copy(arena->base(), pageable, 8);
+    EXPECT_THAT(std::string(error.message()),
+                AllOf(HasSubstr("stream first: copy of 8 bytes: cudaMemcpyAsync"), HasSubstr("is not pinned")));
+    EXPECT_EQ(first->Record(*event), error);
+    EXPECT_EQ(second->Wait(*event), error);
+    EXPECT_EQ(second->Synchronize(), error);
+    EXPECT_EQ(first->Synchronize(), error);
+    EXPECT_TRUE(third->Synchronize().ok());
+    EXPECT_EQ(third->Copy(arena->base(), arena->base(), -1).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(third->Synchronize().ok());
+  }
+  EXPECT_TRUE(runtime.CheckAllReleased().ok());
+}
+
+TEST_F(CudaDeviceTest, NoMemoryIsAnErrorThatSaysWhatIsFree) {
+  device_.runtime().FailAllocation(1);
+  const absl::Status error = device_.Allocate(1000).status();
+  EXPECT_EQ(error.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(error.message()),
+              AllOf(HasSubstr("an arena of 1000 bytes: cudaMalloc: out of memory"), HasSubstr("1073741824 bytes free")));
+  device_.runtime().FailAllocation(1);
+  EXPECT_EQ(device_.cuda().AllocatePinned(1000).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(device_.Allocate(1000).ok());
+}
+
+TEST_F(CudaDeviceTest, CommunicationHasTheHighestPriority) {
+  for (const char* name : {"gather", "reduce", "compute", "copy"}) {
+    std::unique_ptr<Stream> stream = MakeStream(name);
+    const bool highest = device_.runtime().PriorityOf((*CudaStream::From(*stream))->handle()) ==
+                         CudaStreamPriority::kHighest;
+    EXPECT_EQ(highest, name == std::string("gather") || name == std::string("reduce")) << name;
+  }
+}
+
+TEST(CudaDeviceCreateTest, AGpuThatIsNotThereIsRefused) {
+  cuda_on_host::StandInRuntime two({.devices = 2}), none({.devices = 0});
+  EXPECT_TRUE(CudaDevice::Create(two, {.ordinal = 1}).ok());
+  const absl::Status error = CudaDevice::Create(two, {.ordinal = 2}).status();
+  EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(error.message()), HasSubstr("wanted GPU 2, found 2"));
+  EXPECT_EQ(CudaDevice::Create(none, {}).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CudaDeviceCreateTest, OneThreadMayWorkWithTwoGpus) {
+  cuda_on_host::StandInRuntime runtime({.devices = 2});
+  {
+    std::unique_ptr<CudaDevice> a = *CudaDevice::Create(runtime, {.ordinal = 0});
+    std::unique_ptr<CudaDevice> b = *CudaDevice::Create(runtime, {.ordinal = 1});
+    std::unique_ptr<Arena> of_a = *a->Allocate(64), of_b = *b->Allocate(64);
+    std::unique_ptr<Stream> on_a = *a->CreateStream("copy"), on_b = *b->CreateStream("copy");
+    std::unique_ptr<Event> event = *a->CreateEvent();
+    ASSERT_TRUE(on_a->Copy(of_b->base(), of_a->base(), 64).ok());
+    ASSERT_TRUE(on_a->Record(*event).ok());
+    ASSERT_TRUE(on_b->Wait(*event).ok());
+    ASSERT_TRUE(on_b->Copy(of_a->base(), of_b->base(), 64).ok());
+    EXPECT_TRUE(on_b->Synchronize().ok());
+    EXPECT_TRUE(on_a->Synchronize().ok());
+  }
+  EXPECT_THAT(runtime.misuse(), ::testing::IsEmpty());
+  EXPECT_TRUE(runtime.CheckAllReleased().ok());
+}
+
+TEST_F(CudaDeviceTest, AnObjectOfAnotherDeviceIsRefusedAndFailsNothing) {
+  CpuDevice cpu;
+  std::unique_ptr<Stream> stream = MakeStream("compute"), cpu_stream = *cpu.CreateStream("compute");
+  std::unique_ptr<Event> cpu_event = *cpu.CreateEvent();
+  EXPECT_EQ(stream->Record(*cpu_event).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stream->Wait(*cpu_event).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CudaStream::From(*cpu_stream).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(*CudaStream::From(*stream), stream.get());
+  EXPECT_TRUE(stream->Synchronize().ok());
+}
+
+using CudaDeviceDeathTest = CudaDeviceTest;
+
+TEST_F(CudaDeviceDeathTest, HostCodeThatFollowsADevicePointerCrashes) {
+  std::unique_ptr<Arena> arena = MakeArena(4096);
+  EXPECT_DEATH(
+      {
+        volatile std::byte* address = arena->base();
+        *address = std::byte{1};
+      },
+      "");
+}
+
+}  // namespace
+}  // namespace shale
