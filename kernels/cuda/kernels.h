@@ -25,6 +25,14 @@ int64_t ScratchBytesOf(const OpType&) {
 // norm.cu
 absl::Status Run(const RmsNormForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const LayerNormForward& op, Scratch scratch, StreamHandle stream);
+// norm_backward.cu
+int64_t ScratchBytesOf(const RmsNormBackward& op);
+int64_t ScratchBytesOf(const LayerNormBackward& op);
+absl::Status Run(const RmsNormBackward& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const LayerNormBackward& op, Scratch scratch, StreamHandle stream);
+// bias.cu
+int64_t ScratchBytesOf(const BiasBackward& op);
+absl::Status Run(const BiasBackward& op, Scratch scratch, StreamHandle stream);
 // activation.cu
 absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/portable.h"
 #include "kernels/tensor.h"
@@ -54,6 +55,39 @@ inline bool RowsAligned(const Tensor& t) {
   for (int i = 0; i < t.rank - 1; ++i) aligned = aligned && (t.shape[i] == 1 || t.strides[i] % pack == 0);
   return aligned;
 }
+
+// The pack of a row that begins at column `c`; from column `end` on there are zeros. kAligned: rows and their ends are at
+// multiples of 16 bytes.
+template <bool kAligned, class T>
+SHALE_DEVICE Pack<T, kPackOf<T>> LoadPack(const Global<T>& from, int64_t row, int64_t c, int64_t end) {
+  constexpr int kPack = kPackOf<T>;
+  Pack<T, kPack> pack = {};
+  if constexpr (kAligned) {
+    if (c < end) pack = from.template Load<kPack>(row + c);
+  } else {
+    SHALE_UNROLL
+    for (int i = 0; i < kPack; ++i) {
+      if (c + i < end) pack.at[i] = from.Load(row + c + i);
+    }
+  }
+  return pack;
+}
+
+template <bool kAligned, class T>
+SHALE_DEVICE void StorePack(const Global<T>& to, int64_t row, int64_t c, int64_t end,
+                            const Pack<T, kPackOf<T>>& pack) {
+  if constexpr (kAligned) {
+    if (c < end) to.Store(row + c, pack);
+  } else {
+    SHALE_UNROLL
+    for (int i = 0; i < kPackOf<T>; ++i) {
+      if (c + i < end) to.Store(row + c + i, pack.at[i]);
+    }
+  }
+}
+
+template <class T>
+inline constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kFloat32 : DType::kBFloat16;
 
 // Calls run(T()) with the type of an act tensor's elements: float or BFloat16.
 template <class Run>

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 
 namespace shale::cuda {
@@ -37,35 +38,15 @@ struct Tile {
   // The tile at column `tile` of the row that begins at `row`. From column `end` on there are zeros.
   SHALE_DEVICE void Load(const Global<T>& from, int64_t row, int64_t tile, int64_t end) {
     SHALE_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
-      const int64_t c = Column(tile, p);
-      at[p] = {};
-      if constexpr (kAligned) {
-        if (c < end) at[p] = from.template Load<kPack>(row + c);
-      } else {
-        SHALE_UNROLL
-        for (int i = 0; i < kPack; ++i) {
-          if (c + i < end) at[p].at[i] = from.Load(row + c + i);
-        }
-      }
-    }
+    for (int p = 0; p < kPacks; ++p) at[p] = LoadPack<kAligned>(from, row, Column(tile, p), end);
   }
-
   SHALE_DEVICE void Store(const Global<T>& to, int64_t row, int64_t tile, int64_t end) const {
     SHALE_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
-      const int64_t c = Column(tile, p);
-      if constexpr (kAligned) {
-        if (c < end) to.Store(row + c, at[p]);
-      } else {
-        SHALE_UNROLL
-        for (int i = 0; i < kPack; ++i) {
-          if (c + i < end) to.Store(row + c + i, at[p].at[i]);
-        }
-      }
-    }
+    for (int p = 0; p < kPacks; ++p) StorePack<kAligned>(to, row, Column(tile, p), end, at[p]);
   }
 };
+
+inline constexpr int kLargestTeam = 512;
 
 // Calls start with the smallest tile that holds a row of C elements, or with the largest.
 template <class T, bool kAligned, class Start>
@@ -76,7 +57,7 @@ absl::Status WithTile(int64_t C, const Start& start) {
   if (packs <= 128) return start(Tile<T, 64, 2, kAligned>());
   if (packs <= 256) return start(Tile<T, 128, 2, kAligned>());
   if (packs <= 512) return start(Tile<T, 256, 2, kAligned>());
-  return start(Tile<T, 512, 2, kAligned>());
+  return start(Tile<T, kLargestTeam, 2, kAligned>());
 }
 
 // Calls body(p, i) for every element of a tile.

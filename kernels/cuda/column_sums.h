@@ -1,0 +1,180 @@
+// Sums over the rows of matrices, column by column, in two steps. Include after portable.h.
+//
+// [Note: column sums] A block sums a chunk of rows into a partial row in scratch; a second kernel sums the partial rows
+// of all chunks in their order. How rows fall into chunks depends on shapes alone. The first step may also be a kernel
+// that has the rows at hand for something else (norm_backward.cu).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
+#include "kernels/op_backend.h"
+
+namespace shale::cuda {
+
+// What an H200 runs at once. Other machines get the same chunks, and the same bits.
+inline constexpr int64_t kSms = 132;
+
+// Rows in chunks of equal size, the last one smaller: `per_chunk` rows, a multiple of `granule`.
+struct Chunks {
+  int64_t count = 0, per_chunk = 0;
+
+  static Chunks Of(int64_t rows, int64_t granule, int64_t most) {
+    const int64_t granules = (rows + granule - 1) / granule;
+    const int64_t per_chunk = (granules + most - 1) / most * granule;
+    return {.count = (rows + per_chunk - 1) / per_chunk, .per_chunk = per_chunk};
+  }
+};
+
+// Partial rows: `sums` sums of `rows` rows of C columns each.
+template <class Sum>
+struct Partials {
+  Global<Sum> at;
+  int64_t rows, stride;
+
+  Partials(Scratch scratch, int sums, int64_t rows, int64_t C)
+      : at(reinterpret_cast<Sum*>(scratch.data), sums * rows * Stride(C), "partials"), rows(rows), stride(Stride(C)) {}
+
+  // Whole packs, of any element type.
+  static int64_t Stride(int64_t C) { return (C + 7) / 8 * 8; }
+  static int64_t Bytes(int sums, int64_t rows, int64_t C) {
+    return sums * rows * Stride(C) * static_cast<int64_t>(sizeof(Sum));
+  }
+
+  SHALE_DEVICE int64_t Begin(int sum, int64_t row) const { return (sum * rows + row) * stride; }
+};
+
+// A block of the first step: packs of columns x rows at once.
+inline constexpr int kColumnLanes = 16;
+inline constexpr int kRowSlots = 16;
+inline constexpr int kColumnThreads = kColumnLanes * kRowSlots;
+inline constexpr int kRowsInFlight = 4;  // Of one thread.
+inline constexpr int kColumnBlocksPerSm = 4;  // As many as there are registers for.
+
+template <class T>
+inline constexpr int64_t kColumnsPerBlock = kColumnLanes * kPackOf<T>;
+
+// The shape of kernels whose blocks own kColumnsPerBlock columns and a chunk of the rows of one of `groups` matrices.
+struct ColumnShape {
+  int64_t groups, column_blocks;
+  Chunks chunks;  // Of one group.
+
+  static ColumnShape Of(DType act, int64_t groups, int64_t rows, int64_t C) {
+    const int64_t width = kColumnLanes * (16 / SizeOf(act)), column_blocks = (C + width - 1) / width;
+    // Two full waves, of chunks that are worth a partial row.
+    const int64_t wanted = 2 * kColumnBlocksPerSm * kSms, others = groups * column_blocks;
+    return {.groups = groups,
+            .column_blocks = column_blocks,
+            .chunks = Chunks::Of(rows, 2 * kRowSlots, (wanted + others - 1) / others)};
+  }
+  int64_t partial_rows() const { return groups * chunks.count; }
+  LaunchShape launch_shape() const {
+    return {.grid = dim3(static_cast<unsigned>(partial_rows()), static_cast<unsigned>(column_blocks)),
+            .block = dim3(kColumnLanes, kRowSlots)};
+  }
+};
+
+// What the calling thread of such a kernel owns: the pack of columns at `c`, and rows begin, begin + kRowSlots ... of
+// `group`, below end; rows are numbered through all groups.
+struct ColumnWork {
+  int64_t group, c, begin, end;
+
+  SHALE_DEVICE ColumnWork(int kPack, int64_t rows, const Chunks& chunks)
+      : group(Quotient(blockIdx.x, chunks.count)),
+        c((static_cast<int64_t>(blockIdx.y) * kColumnLanes + threadIdx.x) * kPack) {
+    const int64_t first = (blockIdx.x - group * chunks.count) * chunks.per_chunk;
+    begin = group * rows + first + threadIdx.y;
+    end = group * rows + (first + chunks.per_chunk < rows ? first + chunks.per_chunk : rows);
+  }
+};
+
+// The first step. A Source says what is summed: kSums sums of type Sum of each column, kBlocksPerSm blocks to an SM.
+//   Columns Prepare(group, c, C)       what a thread needs to know of its columns
+//   Loaded Load(row, c, C)             one row's operands
+//   Add(columns, loaded, sums)         adds them
+template <class Source, class Sum = typename Source::Sum>
+SHALE_KERNEL SHALE_BOUNDS(kColumnThreads, Source::kBlocksPerSm)
+    ColumnSumsKernel(Source source, Partials<Sum> partials, int64_t rows, int64_t C, Chunks chunks) {
+  constexpr int kPack = Source::kPack, kSums = Source::kSums;
+  const ColumnWork work(kPack, rows, chunks);
+  const auto columns = source.Prepare(work.group, work.c, C);
+  Sum sums[kSums][kPack] = {};
+  for (int64_t row = work.begin; row < work.end; row += kRowsInFlight * kRowSlots) {
+    typename Source::Loaded loaded[kRowsInFlight];
+    SHALE_UNROLL
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      if (row + k * kRowSlots < work.end) loaded[k] = source.Load(row + k * kRowSlots, work.c, C);
+    }
+    SHALE_UNROLL
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      if (row + k * kRowSlots < work.end) source.Add(columns, loaded[k], sums);
+    }
+  }
+  SHALE_SHARED_ARRAY(Sum, of_slot, kRowSlots * kPack * kColumnLanes);
+  const int i = static_cast<int>(threadIdx.y), lane = static_cast<int>(threadIdx.x);
+  SHALE_UNROLL
+  for (int s = 0; s < kSums; ++s) {
+    if (s > 0) __syncthreads();
+    SHALE_UNROLL
+    for (int k = 0; k < kPack; ++k) of_slot.Store((i * kPack + k) * kColumnLanes + lane, sums[s][k]);
+    __syncthreads();
+    if (i < kPack && work.c + i < C) {
+      Sum total = 0;
+      for (int slot = 0; slot < kRowSlots; ++slot) total += of_slot.Load((slot * kPack + i) * kColumnLanes + lane);
+      partials.at.Store(partials.Begin(s, blockIdx.x) + work.c + i, total);
+    }
+  }
+}
+
+// The second step: column c of `first` (and, for a second sum, `second`) (+)= the sum of its partial rows.
+inline constexpr int kChunkLanes = 8;  // Of 16 bytes each.
+inline constexpr int kChunkSlots = 32;
+
+template <class Out>
+SHALE_KERNEL SumChunksKernel(Partials<float> partials, Global<Out> first, Global<Out> second, int64_t C,
+                             bool accumulate) {
+  constexpr int kPack = kPackOf<float>, kColumns = kChunkLanes * kPack;
+  const int sum = static_cast<int>(blockIdx.y), slot = static_cast<int>(threadIdx.y);
+  const int64_t block_c = static_cast<int64_t>(blockIdx.x) * kColumns, c = block_c + threadIdx.x * kPack;
+  Pack<float, kPack> total = {};
+  // Partial rows are whole packs: what lies past C is summed, and not used.
+  for (int64_t row = slot; row < partials.rows && c < C; row += kRowsInFlight * kChunkSlots) {
+    Pack<float, kPack> loaded[kRowsInFlight];
+    SHALE_UNROLL
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      const int64_t at = row + k * kChunkSlots;
+      if (at < partials.rows) loaded[k] = partials.at.template Load<kPack>(partials.Begin(sum, at) + c);
+    }
+    SHALE_UNROLL
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      SHALE_UNROLL
+      for (int i = 0; i < kPack; ++i) total.at[i] += row + k * kChunkSlots < partials.rows ? loaded[k].at[i] : 0.0f;
+    }
+  }
+  SHALE_SHARED_ARRAY(float, of_slot, kChunkSlots * kColumns);
+  of_slot.Store(slot * kColumns + static_cast<int>(threadIdx.x) * kPack, total);
+  __syncthreads();
+  const int column = slot * kChunkLanes + static_cast<int>(threadIdx.x);
+  if (column >= kColumns || block_c + column >= C) return;
+  float all = 0;
+  for (int s = 0; s < kChunkSlots; ++s) all += of_slot.Load(s * kColumns + column);
+  const Global<Out> out = sum == 0 ? first : second;
+  out.Store(block_c + column, accumulate ? out.Load(block_c + column) + all : all);
+}
+
+// `second` is absent where there is one sum.
+inline absl::Status SumChunks(const char* name, const Partials<float>& partials, const Tensor& first,
+                              const Tensor& second, bool accumulate, StreamHandle stream) {
+  constexpr int64_t kColumns = kChunkLanes * kPackOf<float>;
+  const int64_t C = first.elements();
+  const LaunchShape shape = {
+      .grid = dim3(static_cast<unsigned>((C + kColumns - 1) / kColumns), second.present() ? 2 : 1),
+      .block = dim3(kChunkLanes, kChunkSlots)};
+  return Launch(name, SumChunksKernel<float>, shape, stream, partials, Whole<float>(first, "first gradient"),
+                Whole<float>(second, "second gradient"), C, accumulate);
+}
+
+}  // namespace shale::cuda

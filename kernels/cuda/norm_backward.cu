@@ -1,0 +1,278 @@
+// RMSNorm and LayerNorm, backward.
+//
+// A block owns a chunk of rows, each the work of a team (see row_tile.h): d_y, x (and d_residual) are read once from
+// memory and d_x is written once; bound by memory. The gradients of weight and bias are column sums (column_sums.h),
+// gathered in registers on the way. A thread reads what it owns before it writes there, so that d_x may be d_y or
+// d_residual.
+// A row too wide for the largest team goes in tiles, and its column sums are a pass of their own before it.
+#include "kernels/cuda/portable.h"
+
+#include "kernels/check.h"
+#include "kernels/cuda/column_sums.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/operands.h"
+#include "kernels/cuda/row_tile.h"
+
+namespace shale::cuda {
+namespace {
+
+// Blocks of an SM: so few that sums and operands stay in registers.
+template <class Tile, bool kCentered>
+constexpr int kBlocksPerSm = std::max(1, (Tile::kPacksPerThread == 1 ? 768 : kCentered ? 512 : 640) / Tile::kThreads);
+
+// kCentered: LayerNorm, which has `mean`; else RMSNorm.
+template <class T, bool kCentered>
+struct Operands {
+  Rows<T> d_y, x;
+  Global<T> weight;
+  Global<float> mean, rstd;
+  Rows<T> d_residual, d_x;
+  int64_t R, C;
+};
+
+struct Statistics {
+  float mean, rstd;
+};
+
+template <class T, bool kCentered>
+SHALE_DEVICE Statistics StatisticsOf(const Operands<T, kCentered>& op, int64_t row) {
+  return {kCentered ? op.mean.Load(row) : 0.0f, op.rstd.Load(row)};
+}
+
+// A normalised element.
+template <bool kCentered>
+SHALE_DEVICE float Normal(float x, const Statistics& s) {
+  return kCentered ? (x - s.mean) * s.rstd : x * s.rstd;
+}
+
+// With g = d_y weight: means[0] = mean(g n), and of LayerNorm means[1] = mean(g).
+template <bool kCentered>
+SHALE_DEVICE float GradientOf(float g, float n, const float* means, float rstd) {
+  return rstd * fmaf(-n, means[0], kCentered ? g - means[1] : g);
+}
+
+template <class Tile, bool kCentered, class T = typename Tile::Element>
+SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
+    NormBackwardKernel(Operands<T, kCentered> op, Partials<float> partials, int64_t rows_per_chunk) {
+  constexpr int kPacks = Tile::kPacksPerThread, kPack = Tile::kPack, kSums = kCentered ? 2 : 1;
+  constexpr int kOwned = kPacks * kPack;
+  const int64_t C = op.C, begin = blockIdx.x * rows_per_chunk;
+  const int64_t end_row = begin + rows_per_chunk < op.R ? begin + rows_per_chunk : op.R;
+  const bool add = op.d_residual.at.present();
+  Tile w;
+  w.Load(op.weight, 0, 0, C);
+  float columns[kSums][kOwned] = {};  // Of d_weight and d_bias.
+  int turn = 0;
+  for (int64_t first = begin; first < end_row; first += Tile::kTeams, turn ^= 1) {
+    const int64_t row = first + threadIdx.y, end = row < end_row ? C : 0;
+    Tile d, x, r;
+    d.Load(op.d_y.at, op.d_y.Begin(row), 0, end);
+    x.Load(op.x.at, op.x.Begin(row), 0, end);
+    if (add) r.Load(op.d_residual.at, op.d_residual.Begin(row), 0, end);
+    const Statistics s = end > 0 ? StatisticsOf(op, row) : Statistics{};
+    float means[kSums] = {};
+    ForEachElement<Tile>([&](int p, int i) {
+      const float d_y = Widen(d.at[p].at[i]), g = d_y * Widen(w.at[p].at[i]);
+      const float n = Normal<kCentered>(Widen(x.at[p].at[i]), s);
+      means[0] = fmaf(g, n, means[0]);
+      columns[0][p * kPack + i] = fmaf(d_y, n, columns[0][p * kPack + i]);
+      if constexpr (kCentered) {
+        means[1] += g;
+        columns[1][p * kPack + i] += d_y;
+      }
+    });
+    SumOverTeam<Tile, 0>(means, turn);
+    SHALE_UNROLL
+    for (int k = 0; k < kSums; ++k) means[k] /= static_cast<float>(C);
+    ForEachElement<Tile>([&](int p, int i) {
+      const float g = Widen(d.at[p].at[i]) * Widen(w.at[p].at[i]);
+      const float d_x = GradientOf<kCentered>(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means, s.rstd);
+      d.at[p].at[i] = Narrow<T>(add ? Widen(r.at[p].at[i]) + d_x : d_x);
+    });
+    d.Store(op.d_x.at, op.d_x.Begin(row), 0, end);
+  }
+
+  // The teams' columns in the order of teams.
+  constexpr int kTeam = Tile::kTeamThreads;
+  SHALE_SHARED_ARRAY(float, of_team, Tile::kTeams * kOwned * kTeam);
+  const int member = static_cast<int>(threadIdx.x), team = static_cast<int>(threadIdx.y);
+  SHALE_UNROLL
+  for (int k = 0; k < kSums; ++k) {
+    const int64_t out = partials.Begin(k, blockIdx.x);
+    if constexpr (Tile::kTeams > 1) {
+      if (k > 0) __syncthreads();
+      SHALE_UNROLL
+      for (int e = 0; e < kOwned; ++e) of_team.Store((team * kOwned + e) * kTeam + member, columns[k][e]);
+      __syncthreads();
+      for (int e = team; e < kOwned; e += Tile::kTeams) {
+        const int64_t c = Tile::Column(0, e / kPack) + e % kPack;
+        float total = 0;
+        for (int t = 0; t < Tile::kTeams; ++t) total += of_team.Load((t * kOwned + e) * kTeam + member);
+        if (c < C) partials.at.Store(out + c, total);
+      }
+    } else {
+      ForEachElement<Tile>([&](int p, int i) {
+        if (Tile::Column(0, p) + i < C) partials.at.Store(out + Tile::Column(0, p) + i, columns[k][p * kPack + i]);
+      });
+    }
+  }
+}
+
+// d_x of rows wider than a tile.
+template <class Tile, bool kCentered, class T = typename Tile::Element>
+SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1) WideRowsKernel(Operands<T, kCentered> op) {
+  const int64_t row = blockIdx.x, C = op.C;
+  const int64_t d_y_row = op.d_y.Begin(row), x_row = op.x.Begin(row), d_x_row = op.d_x.Begin(row);
+  const bool add = op.d_residual.at.present();
+  const int64_t residual_row = add ? op.d_residual.Begin(row) : 0;
+  const Statistics s = StatisticsOf(op, row);
+  float means[kCentered ? 2 : 1] = {};
+  const auto for_each_tile = [&](const auto& body) {
+    for (int64_t tile = 0; tile < C; tile += Tile::kWidth) {
+      Tile d, x, w;
+      d.Load(op.d_y.at, d_y_row, tile, C);
+      x.Load(op.x.at, x_row, tile, C);
+      w.Load(op.weight, 0, tile, C);
+      body(tile, d, x, w);
+    }
+  };
+  for_each_tile([&](int64_t tile, Tile& d, Tile& x, Tile& w) {
+    ForEachElement<Tile>([&](int p, int i) {
+      const float g = Widen(d.at[p].at[i]) * Widen(w.at[p].at[i]);
+      means[0] = fmaf(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means[0]);
+      if constexpr (kCentered) means[1] += g;
+    });
+  });
+  SumOverTeam<Tile, 0>(means, 0);
+  for (float& mean : means) mean /= static_cast<float>(C);
+  for_each_tile([&](int64_t tile, Tile& d, Tile& x, Tile& w) {
+    Tile r;
+    if (add) r.Load(op.d_residual.at, residual_row, tile, C);
+    ForEachElement<Tile>([&](int p, int i) {
+      const float g = Widen(d.at[p].at[i]) * Widen(w.at[p].at[i]);
+      const float d_x = GradientOf<kCentered>(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means, s.rstd);
+      d.at[p].at[i] = Narrow<T>(add ? Widen(r.at[p].at[i]) + d_x : d_x);
+    });
+    d.Store(op.d_x.at, d_x_row, tile, C);
+  });
+}
+
+// The column sums of wide rows.
+template <class T, bool kCentered, bool kAligned>
+struct NormColumns {
+  using Sum = float;
+  static constexpr int kSums = kCentered ? 2 : 1, kPack = kPackOf<T>, kBlocksPerSm = 2;
+  struct Columns {};
+  struct Loaded {
+    Pack<T, kPack> d_y, x;
+    Statistics statistics;
+  };
+
+  Operands<T, kCentered> op;
+
+  SHALE_DEVICE Columns Prepare(int64_t group, int64_t c, int64_t C) const { return {}; }
+  SHALE_DEVICE Loaded Load(int64_t row, int64_t c, int64_t C) const {
+    return {LoadPack<kAligned>(op.d_y.at, op.d_y.Begin(row), c, C), LoadPack<kAligned>(op.x.at, op.x.Begin(row), c, C),
+            StatisticsOf(op, row)};
+  }
+  SHALE_DEVICE void Add(const Columns&, const Loaded& loaded, float (&sums)[kSums][kPack]) const {
+    SHALE_UNROLL
+    for (int i = 0; i < kPack; ++i) {
+      const float d_y = Widen(loaded.d_y.at[i]);
+      sums[0][i] = fmaf(d_y, Normal<kCentered>(Widen(loaded.x.at[i]), loaded.statistics), sums[0][i]);
+      if constexpr (kCentered) sums[1][i] += d_y;
+    }
+  }
+};
+
+template <class Tile>
+bool Holds(int64_t C) {
+  return C <= Tile::kWidth;
+}
+
+template <class Tile, bool kCentered>
+Chunks ChunksOf(int64_t R) {
+  return Chunks::Of(R, Tile::kTeams, kSms * kBlocksPerSm<Tile, kCentered>);
+}
+
+template <bool kCentered, class OpType>
+int64_t PartialRows(const OpType& op) {
+  const int64_t C = op.x.dim(-1), R = op.rstd_R.elements();
+  int64_t rows = 0;
+  (void)WithElement(op.x.dtype, [&](auto element) {
+    return WithTile<decltype(element), true>(C, [&](auto tile) {
+      using Tile = decltype(tile);
+      rows = Holds<Tile>(C) ? ChunksOf<Tile, kCentered>(R).count : ColumnShape::Of(op.x.dtype, 1, R, C).partial_rows();
+      return absl::OkStatus();
+    });
+  });
+  return rows;
+}
+
+template <class T, bool kCentered, bool kAligned>
+absl::Status Start(const char* name, const Operands<T, kCentered>& op, const Partials<float>& partials,
+                   StreamHandle stream) {
+  return WithTile<T, kAligned>(op.C, [&](auto tile) {
+    using Tile = decltype(tile);
+    const dim3 block(Tile::kTeamThreads, Tile::kTeams);
+    if constexpr (Tile::kTeamThreads == kLargestTeam) {
+      if (!Holds<Tile>(op.C)) {
+        const ColumnShape shape = ColumnShape::Of(kDTypeOf<T>, 1, op.R, op.C);
+        SHALE_RETURN_IF_ERROR(Launch(name, ColumnSumsKernel<NormColumns<T, kCentered, kAligned>>, shape.launch_shape(),
+                                     stream, NormColumns<T, kCentered, kAligned>{op}, partials, op.R, op.C,
+                                     shape.chunks));
+        return Launch(name, WideRowsKernel<Tile, kCentered>,
+                      {.grid = dim3(static_cast<unsigned>(op.R)), .block = block}, stream, op);
+      }
+    }
+    const Chunks chunks = ChunksOf<Tile, kCentered>(op.R);
+    return Launch(name, NormBackwardKernel<Tile, kCentered>,
+                  {.grid = dim3(static_cast<unsigned>(chunks.count)), .block = block}, stream, op, partials,
+                  chunks.per_chunk);
+  });
+}
+
+template <bool kCentered, class OpType>
+absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_bias, Scratch scratch,
+                         StreamHandle stream) {
+  const int64_t C = op.x.dim(-1), R = op.rstd_R.elements();
+  const bool aligned = C % (16 / SizeOf(op.x.dtype)) == 0 && RowsAligned(op.d_y) && RowsAligned(op.x) &&
+                       RowsAligned(op.weight_C) && RowsAligned(op.d_residual) && RowsAligned(op.d_x);
+  const Partials<float> partials(scratch, kCentered ? 2 : 1, PartialRows<kCentered>(op), C);
+  SHALE_RETURN_IF_ERROR(WithElement(op.x.dtype, [&](auto element) {
+    using T = decltype(element);
+    const Operands<T, kCentered> operands = {
+        .d_y = Rows<T>(op.d_y, "d_y"),
+        .x = Rows<T>(op.x, "x"),
+        .weight = Whole<T>(op.weight_C, "weight"),
+        .mean = Whole<float>(mean, "mean"),
+        .rstd = Whole<float>(op.rstd_R, "rstd"),
+        .d_residual = Rows<T>(op.d_residual, "d_residual"),
+        .d_x = Rows<T>(op.d_x, "d_x"),
+        .R = R,
+        .C = C,
+    };
+    return aligned ? Start<T, kCentered, true>(OpType::kName.data(), operands, partials, stream)
+                   : Start<T, kCentered, false>(OpType::kName.data(), operands, partials, stream);
+  }));
+  return SumChunks(OpType::kName.data(), partials, op.d_weight_C, d_bias, op.accumulate, stream);
+}
+
+}  // namespace
+
+int64_t ScratchBytesOf(const RmsNormBackward& op) {
+  return Partials<float>::Bytes(1, PartialRows<false>(op), op.x.dim(-1));
+}
+int64_t ScratchBytesOf(const LayerNormBackward& op) {
+  return Partials<float>::Bytes(2, PartialRows<true>(op), op.x.dim(-1));
+}
+
+absl::Status Run(const RmsNormBackward& op, Scratch scratch, StreamHandle stream) {
+  return RunBackward<false>(op, Tensor(), Tensor(), scratch, stream);
+}
+
+absl::Status Run(const LayerNormBackward& op, Scratch scratch, StreamHandle stream) {
+  return RunBackward<true>(op, op.mean_R, op.d_bias_C, scratch, stream);
+}
+
+}  // namespace shale::cuda
