@@ -163,6 +163,7 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
         const int64_t chunk = part.offset_bytes / kCheckpointChunkBytes;
         if (chunk != held) {
           SHALE_ASSIGN_OR_RETURN(bytes, ReadSavedChunk(file, manifest_.files[shard.rank], chunk, staging));
+          file.Forget(chunk * kCheckpointChunkBytes, std::ssize(bytes));
           held = chunk;
         }
         const int64_t at = part.offset_bytes - chunk * kCheckpointChunkBytes;

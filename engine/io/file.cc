@@ -157,6 +157,8 @@ absl::Status InputFile::ReadAt(int64_t offset, void* out, int64_t size) const {
 
 void InputFile::ReadsInOrder() const { posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL); }
 
+void InputFile::Forget(int64_t offset, int64_t size) const { posix_fadvise(fd_, offset, size, POSIX_FADV_DONTNEED); }
+
 absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path, FileSystem& files) {
   static std::atomic<int64_t> counter = 0;
   const auto [folder, name] = SplitPath(path);
