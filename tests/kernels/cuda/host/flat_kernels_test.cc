@@ -1,0 +1,125 @@
+// Kernels over flat vectors: any alignment, and lists of ranges that no launch takes at once.
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/cuda/host/run_kernel.h"
+
+namespace shale::testing {
+namespace {
+
+// Elements [first, first + n) of a tensor of n + 8.
+using Make = std::function<Tensor(std::initializer_list<int64_t>)>;
+Tensor From(int64_t first, int64_t n, const Make& make) { return make({n + 8}).Slice(0, first, n); }
+
+std::shared_ptr<const std::vector<ElementRange>> Shared(std::vector<ElementRange> ranges) {
+  return std::make_shared<const std::vector<ElementRange>>(std::move(ranges));
+}
+
+// Whole blocks, packs and what remains; beginning at 16 bytes and beside them.
+TEST(CudaFlat, CopiesAndAddsAtAnyAddress) {
+  for (const int64_t n : {1, 7, 4096, 8200, 8204}) {
+    for (const int64_t first : {0, 1, 4}) {
+      SCOPED_TRACE(std::to_string(n) + " from " + std::to_string(first));
+      TestMemory memory;
+      for (const DType from : {DType::kFloat32, DType::kBFloat16}) {
+        const auto random = [&](auto shape) { return memory.Random(from, shape); };
+        const Tensor x = From(first, n, random);
+        for (const DType to : {DType::kFloat32, DType::kBFloat16}) {
+          const auto output = [&](auto shape) { return memory.Output(to, shape); };
+          ExpectMatchesReference(memory, Copy{.from = x, .to = From(first, n, output)}, {}, 1);
+          ExpectMatchesReference(memory, Copy{.from = x, .to = From(0, n, output)}, {}, 1);
+        }
+        ExpectMatchesReference(memory, Add{.a = x, .b = From(first, n, random), .out = x}, {}, 1);
+      }
+      for (const DType whole : {DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
+        const auto output = [&](auto shape) { return memory.Output(whole, shape); };
+        const auto random = [&](auto shape) {
+          return whole == DType::kFloat64 ? memory.Random(whole, shape)
+                                          : memory.RandomIntegers(whole, shape, -1000, 1000);
+        };
+        ExpectMatchesReference(memory, Copy{.from = From(first, n, random), .to = From(first, n, output)}, {}, 1);
+      }
+    }
+  }
+}
+
+// The order of a sum is a matter of its size alone.
+TEST(CudaSums, HaveTheSameBitsAtAnyAddress) {
+  for (const int64_t n : {5, 1030, 16384, 40001}) {
+    const std::vector<double> values = [n] {
+      TestMemory memory;
+      const Tensor t = memory.Random(DType::kFloat32, {n});
+      std::vector<std::byte> image = memory.image();
+      std::vector<double> drawn;
+      for (int64_t i = 0; i < n; ++i) drawn.push_back(ElementOf(memory.Bind(t, image.data()), i));
+      return drawn;
+    }();
+    std::vector<double> totals;
+    for (const int64_t first : {0, 1, 2, 4}) {
+      std::vector<double> shifted(first, 0.0);
+      shifted.insert(shifted.end(), values.begin(), values.end());
+      TestMemory memory;
+      const Tensor x = memory.Values(DType::kFloat32, {n + first}, shifted).Slice(0, first, n);
+      const SumSquares op = {.x_N = x, .total_1 = memory.Output(DType::kFloat64, {1})};
+      cuda_on_host::Stream stream;
+      std::vector<std::byte> image;
+      const absl::Status status = RunKernel(memory, op, stream, image);
+      ASSERT_TRUE(status.ok()) << status;
+      totals.push_back(ElementOf(memory.Bind(op.total_1, image.data()), 0));
+      EXPECT_EQ(totals.back(), totals.front()) << n << " from " << first;
+    }
+  }
+}
+
+TEST(CudaZeroRanges, TakesAnyNumberOfAnyLength) {
+  std::vector<ElementRange> ranges = {{0, 9000}};
+  for (int64_t i = 0; i < 150; ++i) ranges.push_back({9001 + 7 * i, 9001 + 7 * i + i % 6});
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TestMemory memory;
+    ExpectMatchesReference(memory, ZeroRanges{.x_N = memory.Random(dtype, {11000}), .ranges = Shared(ranges)}, {}, 2);
+  }
+}
+
+AdamW MakeAdamW(TestMemory& memory, DType weight, int64_t n, int64_t first) {
+  const auto random = [&](double low, double high) {
+    return From(first, n, [&, low, high](auto shape) { return memory.Random(DType::kFloat32, shape, low, high); });
+  };
+  AdamW op;
+  op.update_5 = memory.Values(DType::kFloat32, {kUpdateSize}, {1e-2, 0.19, 0.0975, 0.75, 0});
+  op.gradient_P = random(-1, 1);
+  op.m_P = random(-0.1, 0.1);
+  op.v_P = random(0.01, 0.1);
+  op.weight_P = From(first, n, [&](auto shape) { return memory.Random(weight, shape); });
+  if (weight == DType::kBFloat16) op.master_P = random(-1, 1);
+  op.weight_decay = 10;  // What decays, shows.
+  return op;
+}
+
+// Ranges by the hundred: empty, of one element, touching, before and behind the slice.
+TEST(CudaAdamW, TakesAnyNumberOfDecayedRanges) {
+  constexpr int64_t kSize = 6000, kBegin = 500;
+  for (const int64_t stride : {3, 5, 11, 60}) {
+    std::vector<ElementRange> ranges = {{0, 100}};
+    for (int64_t begin = 400; begin < kBegin + kSize + 100; begin += stride) {
+      const int64_t length = begin % 7 == 0 ? stride : begin % 5 == 0 ? 0 : 1 + begin % (stride - 1);
+      ranges.push_back({begin, begin + length});
+    }
+    for (const DType weight : {DType::kFloat32, DType::kBFloat16}) {
+      for (const int64_t first : {0, 3}) {
+        SCOPED_TRACE(NameOf(weight) + " every " + std::to_string(stride) + " from " + std::to_string(first));
+        TestMemory memory;
+        AdamW op = MakeAdamW(memory, weight, kSize, first);
+        op.slice_begin = kBegin;
+        op.decayed = Shared(ranges);
+        // As in the conformance suite: the step is below 4 lr, with some ten roundings; p is rounded twice.
+        ExpectMatchesReference(memory, op, {.absolute = 4 * 1e-2 * 16 * kUnit32 + 4 * kUnit32}, 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,135 @@
+// Cross-entropy and attention at widths and with values that the conformance suite of ops does not try.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/cuda/host/run_kernel.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr DType kActs[] = {DType::kFloat32, DType::kBFloat16};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+CrossEntropy LossOf(TestMemory& memory, const Tensor& logits, const std::vector<double>& targets) {
+  const int64_t rows = logits.dim(0);
+  return {.logits_TV = logits,
+          .targets_T = memory.Values(DType::kInt32, {rows}, targets),
+          .scale_1 = memory.Values(DType::kFloat32, {1}, {0.5}),
+          .loss_T = memory.Output(DType::kFloat32, {rows})};
+}
+
+// Several packs of each thread at once, and what remains of them; targets in each part.
+TEST(CudaCrossEntropy, MatchesTheReferenceAtLongVocabularies) {
+  for (const DType act : kActs) {
+    constexpr int64_t kVocabulary = 40000;
+    TestMemory memory;
+    const Tensor logits = memory.Random(act, {4, kVocabulary}, -8, 8);
+    // An exponential and its argument, twice; sums of some 80 terms in fp32.
+    const Tolerance tolerance = {.absolute = 1e-9, .relative = (2 * (4 + 16) + 80) * kUnit32};
+    ExpectMatchesReference(memory, LossOf(memory, logits, {0, 39999, -1, 17003}), tolerance, 1);
+  }
+}
+
+TEST(CudaCrossEntropy, MaskedLogitsCountNothing) {
+  for (const DType act : kActs) {
+    for (const int64_t vocabulary : {600, 4096}) {
+      std::vector<double> logits(vocabulary, -kInfinity);
+      logits[3] = 1;
+      logits[vocabulary - 1] = 2;
+      TestMemory memory;
+      const CrossEntropy op = LossOf(memory, memory.Values(act, {1, vocabulary}, logits), {3});
+      ExpectMatchesReference(memory, op, {.relative = 32 * kUnit32}, 1);
+    }
+  }
+}
+
+// On the device nobody could be told; the loss, and so the step, is not finite.
+TEST(CudaCrossEntropy, ATargetPastTheVocabularyGivesNaNs) {
+  for (const DType act : kActs) {
+    TestMemory memory;
+    const CrossEntropy op = LossOf(memory, memory.Random(act, {2, 24}), {24, 5});
+    cuda_on_host::Stream stream;
+    std::vector<std::byte> image;
+    ASSERT_TRUE(RunKernel(memory, op, stream, image).ok());
+    const Tensor loss = memory.Bind(op.loss_T, image.data()), gradient = memory.Bind(op.logits_TV, image.data());
+    EXPECT_TRUE(std::isnan(ElementOf(loss, 0)));
+    EXPECT_TRUE(std::isfinite(ElementOf(loss, 1)));
+    for (int64_t i = 0; i < 48; ++i) EXPECT_EQ(std::isnan(ElementOf(gradient, i)), i < 24) << i;
+  }
+}
+
+struct HeadShape {
+  int64_t s, heads, groups, width, window = 0, gap = 0;
+};
+
+// q, k and v within 1, so that scores lie within sqrt(D).
+AttentionForward MakeForward(TestMemory& memory, DType act, const HeadShape& s) {
+  // Rows of [H, D] with a gap behind them.
+  const auto heads = [&](int64_t count) {
+    return memory.Random(act, {s.s, count * s.width + s.gap})
+        .Slice(1, 0, count * s.width)
+        .SplitLast(count, s.width)
+        .SplitFirst(1);
+  };
+  return {.q_BSHD = heads(s.heads),
+          .k_BSGD = heads(s.groups),
+          .v_BSGD = heads(s.groups),
+          .out_BSHD = memory.Output(act, {1, s.s, s.heads, s.width}),
+          .lse_BHS = memory.Output(DType::kFloat32, {1, s.heads, s.s}),
+          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.width))),
+          .window = s.window};
+}
+
+// Widths of each size of tile, at its end and beyond the last; packs and single elements.
+TEST(CudaAttention, TakesHeadsUpTo256Wide) {
+  for (const DType act : kActs) {
+    for (const HeadShape& s : std::vector<HeadShape>{{.s = 40, .heads = 2, .groups = 1, .width = 256},
+                                                     {.s = 21, .heads = 1, .groups = 1, .width = 201},
+                                                     {.s = 35, .heads = 2, .groups = 1, .width = 136, .window = 9, .gap = 16},
+                                                     {.s = 70, .heads = 3, .groups = 1, .width = 80, .gap = 3}}) {
+      SCOPED_TRACE(NameOf(act) + " width " + std::to_string(s.width));
+      TestMemory memory;
+      const AttentionForward forward = MakeForward(memory, act, s);
+      // Scores within sqrt(D), of D products each: a random walk of 4 sqrt(D) units. The rest is small beside it.
+      const double width = static_cast<double>(s.width);
+      const Tolerance tolerance = {.absolute = (4 * std::sqrt(width) + 40) * std::sqrt(width) * kUnit32};
+      ExpectMatchesReference(memory, forward, tolerance, 1);
+
+      std::vector<std::byte> image = RunOnReference(memory, forward);
+      const auto values = [&](const Tensor& t) {
+        std::vector<double> all;
+        for (int64_t i = 0; i < t.elements(); ++i) all.push_back(ElementOf(memory.Bind(t, image.data()), i));
+        return all;
+      };
+      AttentionBackward backward = {.q_BSHD = forward.q_BSHD, .k_BSGD = forward.k_BSGD, .v_BSGD = forward.v_BSGD};
+      backward.scale = forward.scale;
+      backward.window = forward.window;
+      backward.out_BSHD = memory.Values(act, {1, s.s, s.heads, s.width}, values(forward.out_BSHD));
+      backward.lse_BHS = memory.Values(DType::kFloat32, {1, s.heads, s.s}, values(forward.lse_BHS));
+      backward.d_out_BSHD = memory.Random(act, {1, s.s, s.heads, s.width});
+      backward.d_q_BSHD = memory.Output(act, {1, s.s, s.heads, s.width});
+      backward.d_k_BSGD = memory.Output(act, {1, s.s, s.groups, s.width});
+      backward.d_v_BSGD = memory.Output(act, {1, s.s, s.groups, s.width});
+      // Products of d_out and v are as the scores before their scale, which comes last here; a key's probabilities add
+      // up to at most H (1 + ln S) e^2.
+      const double column = s.heads * (1 + std::log(static_cast<double>(s.s))) * std::exp(2.0);
+      ExpectMatchesReference(memory, backward, {.absolute = column * tolerance.absolute}, 1);
+    }
+  }
+}
+
+TEST(CudaAttention, RefusesWiderHeads) {
+  TestMemory memory;
+  const AttentionForward op = MakeForward(memory, DType::kBFloat16, {.s = 2, .heads = 1, .groups = 1, .width = 264});
+  cuda_on_host::Stream stream;
+  std::vector<std::byte> image;
+  const absl::Status status = RunKernel(memory, op, stream, image);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(status.message()).find("AttentionForward: heads of width 264"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace shale::testing
