@@ -1,13 +1,11 @@
 // What CudaDevice adds to the laws of every device, on a stand-in for CUDA.
 #include "kernels/device/cuda/cuda_device.h"
 
-#include <chrono>
-#include <cstring>
-#include <vector>
+#include <string>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "tests/kernels/device/cuda/device_on_stand_in.h"
+#include "tests/kernels/device/cuda/increment.h"
 
 namespace shale {
 namespace {
@@ -15,18 +13,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int64_t kRows = 5, kWidth = 40, kBytes = kRows * kWidth * 4;
+constexpr int64_t kIntegers = 200, kBytes = 4 * kIntegers;
 
-// y = RMSNorm of ones in the first bytes of an arena.
-RmsNormForward NormIn(const Arena& arena) {
-  const auto at = [&](int64_t slot) { return arena.base() + slot * kBytes; };
-  RmsNormForward op;
-  op.x = Tensor::Contiguous(DType::kFloat32, {kRows, kWidth}, at(0));
-  op.weight_C = Tensor::Contiguous(DType::kFloat32, {kWidth}, at(1));
-  op.y = Tensor::Contiguous(DType::kFloat32, {kRows, kWidth}, at(2));
-  op.rstd_R = Tensor::Contiguous(DType::kFloat32, {kRows}, at(3));
-  op.epsilon = 0;
-  return op;
+// Adds one to each of the first kIntegers of an arena.
+absl::Status Increment(const Arena& arena, Stream& stream) {
+  return (*CudaStream::From(stream))->Enqueue([&](cuda::StreamHandle handle) {
+    return cuda::Increment(arena.base(), kIntegers, handle);
+  });
 }
 
 class CudaDeviceTest : public ::testing::Test {
@@ -34,55 +27,49 @@ class CudaDeviceTest : public ::testing::Test {
   std::unique_ptr<Arena> MakeArena(int64_t size_bytes) { return *device_.Allocate(size_bytes); }
   std::unique_ptr<Arena> MakePinned(int64_t size_bytes) { return *device_.cuda().AllocatePinned(size_bytes); }
   std::unique_ptr<Stream> MakeStream(absl::string_view name) { return *device_.CreateStream(name); }
-  absl::Status Launch(const RmsNormForward& op, Stream& stream) {
-    return (*CudaStream::From(stream))->Enqueue([&](cuda::StreamHandle handle) { return cuda::Run(op, {}, handle); });
-  }
 
   DeviceOnStandIn device_{{.marks = true}, {}};
 };
 
 TEST_F(CudaDeviceTest, AKernelRunsBetweenTheCopiesBeforeAndAfterIt) {
-  std::unique_ptr<Arena> arena = MakeArena(4 * kBytes), host = MakePinned(2 * kBytes);
+  std::unique_ptr<Arena> arena = MakeArena(kBytes), host = MakePinned(kBytes);
   std::unique_ptr<Stream> stream = MakeStream("compute");
-  auto* ones = reinterpret_cast<float*>(host->base());
-  for (int i = 0; i < kRows * kWidth; ++i) ones[i] = 1.0f;
+  auto* integers = reinterpret_cast<int32_t*>(host->base());
   for (int turn = 0; turn < 20; ++turn) {
-    ASSERT_TRUE(stream->Copy(arena->base(), ones, kBytes).ok());
-    ASSERT_TRUE(stream->Copy(arena->base() + kBytes, ones, kBytes).ok());
-    ASSERT_TRUE(Launch(NormIn(*arena), *stream).ok());
-    ASSERT_TRUE(stream->Copy(host->base() + kBytes, arena->base() + 2 * kBytes, kBytes).ok());
-    ASSERT_TRUE(stream->Synchronize().ok());
-    ASSERT_EQ(std::memcmp(ones, host->base() + kBytes, kBytes), 0);
-    std::memset(host->base() + kBytes, 0, kBytes);
+    ASSERT_TRUE(stream->Copy(arena->base(), integers, kBytes).ok());
+    ASSERT_TRUE(Increment(*arena, *stream).ok());
+    ASSERT_TRUE(Increment(*arena, *stream).ok());
+    ASSERT_TRUE(stream->Copy(integers, arena->base(), kBytes).ok());
   }
+  ASSERT_TRUE(stream->Synchronize().ok());
+  for (int i = 0; i < kIntegers; ++i) ASSERT_EQ(integers[i], 40);
 }
 
 TEST_F(CudaDeviceTest, AKernelOnOneStreamIsSeenByAnotherThatWaitsForIt) {
-  std::unique_ptr<Arena> arena = MakeArena(4 * kBytes), host = MakePinned(2 * kBytes);
+  std::unique_ptr<Arena> arena = MakeArena(kBytes), host = MakePinned(kBytes);
   std::unique_ptr<Stream> copy = MakeStream("copy"), compute = MakeStream("compute");
   std::unique_ptr<Event> loaded = *device_.CreateEvent(), computed = *device_.CreateEvent();
-  auto* ones = reinterpret_cast<float*>(host->base());
-  for (int i = 0; i < kRows * kWidth; ++i) ones[i] = 1.0f;
-  ASSERT_TRUE(copy->Copy(arena->base(), ones, kBytes).ok());
-  ASSERT_TRUE(copy->Copy(arena->base() + kBytes, ones, kBytes).ok());
+  auto* integers = reinterpret_cast<int32_t*>(host->base());
+  integers[kIntegers - 1] = 5;
+  ASSERT_TRUE(copy->Copy(arena->base(), integers, kBytes).ok());
   ASSERT_TRUE(copy->Record(*loaded).ok());
   ASSERT_TRUE(compute->Wait(*loaded).ok());
-  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());
+  ASSERT_TRUE(Increment(*arena, *compute).ok());
   ASSERT_TRUE(compute->Record(*computed).ok());
   ASSERT_TRUE(copy->Wait(*computed).ok());
-  ASSERT_TRUE(copy->Copy(host->base() + kBytes, arena->base() + 2 * kBytes, kBytes).ok());
+  ASSERT_TRUE(copy->Copy(integers, arena->base(), kBytes).ok());
   ASSERT_TRUE(copy->Synchronize().ok());
-  EXPECT_EQ(std::memcmp(ones, host->base() + kBytes, kBytes), 0);
+  EXPECT_EQ(integers[kIntegers - 1], 6);
 }
 
 TEST_F(CudaDeviceTest, AFailedKernelFailsAllStreamsAndStays) {
-  std::unique_ptr<Arena> arena = MakeArena(4 * kBytes), host = MakePinned(kBytes);
+  std::unique_ptr<Arena> arena = MakeArena(kBytes), host = MakePinned(kBytes);
   std::unique_ptr<Stream> compute = MakeStream("compute"), copy = MakeStream("copy");
   auto* on = *CudaStream::From(*compute);
   device_.runtime().FailKernel(2);
-  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());
+  ASSERT_TRUE(Increment(*arena, *compute).ok());
   ASSERT_TRUE(on->Mark(7).ok());
-  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());  // The one that fails.
+  ASSERT_TRUE(Increment(*arena, *compute).ok());  // The one that fails.
   (void)on->Mark(8);                                   // Whether the failure is known yet is a matter of luck.
   (void)compute->Copy(host->base(), arena->base(), 4);
   const absl::Status error = compute->Synchronize();
@@ -90,35 +77,30 @@ TEST_F(CudaDeviceTest, AFailedKernelFailsAllStreamsAndStays) {
   EXPECT_THAT(std::string(error.message()),
               AllOf(HasSubstr("stream compute: cuda"), HasSubstr("an illegal memory access was encountered")));
   EXPECT_EQ(compute->Synchronize(), error);
-  EXPECT_EQ(Launch(NormIn(*arena), *compute), error);
+  EXPECT_EQ(Increment(*arena, *compute), error);
   EXPECT_THAT(std::string(copy->Synchronize().message()), HasSubstr("an illegal memory access was encountered"));
   EXPECT_EQ(device_.Allocate(1).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(CudaDeviceTest, TheErrorOfSynchronizeNamesTheLastMarkThatWasReached) {
-  std::unique_ptr<Arena> arena = MakeArena(4 * kBytes);
+  std::unique_ptr<Arena> arena = MakeArena(kBytes);
   std::unique_ptr<Stream> compute = MakeStream("compute");
   auto* on = *CudaStream::From(*compute);
-  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());
+  ASSERT_TRUE(Increment(*arena, *compute).ok());
   ASSERT_TRUE(on->Mark(41).ok());
   device_.runtime().FailKernel(1);
-  ASSERT_TRUE(Launch(NormIn(*arena), *compute).ok());
+  ASSERT_TRUE(Increment(*arena, *compute).ok());
   EXPECT_THAT(std::string(compute->Synchronize().message()), HasSubstr("; the last mark reached was 41"));
 }
 
 TEST(CudaDeviceSynchronousTest, AnErrorIsThatOfTheVeryCall) {
   DeviceOnStandIn device({.synchronous = true}, {});
-  std::unique_ptr<Arena> arena = *device.Allocate(4 * kBytes);
+  std::unique_ptr<Arena> arena = *device.Allocate(kBytes);
   std::unique_ptr<Stream> stream = *device.CreateStream("compute");
-  const auto launch = [&] {
-    return (*CudaStream::From(*stream))->Enqueue([&](cuda::StreamHandle handle) {
-      return cuda::Run(NormIn(*arena), {}, handle);
-    });
-  };
   device.runtime().FailKernel(3);
-  EXPECT_TRUE(launch().ok());
-  EXPECT_TRUE(launch().ok());
-  EXPECT_EQ(launch().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(Increment(*arena, *stream).ok());
+  EXPECT_TRUE(Increment(*arena, *stream).ok());
+  EXPECT_EQ(Increment(*arena, *stream).code(), absl::StatusCode::kInternal);
 }
 
 // A program that goes on without what CUDA refused would compute from garbage.

@@ -1,0 +1,50 @@
+// A missing wait between the streams of a CudaDevice is a data race for ThreadSanitizer on the stand-in, also when the
+// streams happen to run in the right order: see [Note: happens-before of streams]. Here they do, by long sleeps.
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/device/cuda/device_on_stand_in.h"
+#include "tests/kernels/device/cuda/increment.h"
+
+namespace shale {
+namespace {
+
+enum class Order { kWait, kNoWait };
+
+// One stream copies integers in, a kernel on another increments them 100 ms later. Returns the first one.
+int CopyThenIncrement(Order order) {
+  constexpr int64_t kIntegers = 100, kBytes = kIntegers * 4;
+  DeviceOnStandIn device({}, {});
+  std::unique_ptr<Arena> arena = *device.Allocate(kBytes), host = *device.cuda().AllocatePinned(kBytes);
+  std::unique_ptr<Stream> copy = *device.CreateStream("copy"), compute = *device.CreateStream("compute");
+  std::unique_ptr<Event> copied = *device.CreateEvent();
+  auto* integers = reinterpret_cast<int32_t*>(host->base());
+  integers[0] = 6;
+  (void)copy->Copy(arena->base(), integers, kBytes);
+  (void)copy->Record(*copied);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  if (order == Order::kWait) (void)compute->Wait(*copied);
+  (void)(*CudaStream::From(*compute))->Enqueue([&](cuda::StreamHandle handle) {
+    return cuda::Increment(arena->base(), kIntegers, handle);
+  });
+  (void)compute->Synchronize();
+  (void)copy->Copy(integers, arena->base(), kBytes);
+  return copy->Synchronize().ok() ? integers[0] : 1;
+}
+
+#if defined(__SANITIZE_THREAD__)
+
+TEST(MissingWaitDeathTest, AMissingWaitIsADataRaceEvenIfTheOrderHappensToBeRight) {
+  EXPECT_DEATH(std::_Exit(CopyThenIncrement(Order::kNoWait)), "data race");
+}
+
+#endif
+
+TEST(MissingWaitDeathTest, AWaitIsEnough) {
+  EXPECT_EXIT(std::_Exit(CopyThenIncrement(Order::kWait)), ::testing::ExitedWithCode(7), "");
+}
+
+}  // namespace
+}  // namespace shale
