@@ -33,6 +33,18 @@ absl::Status Run(const LayerNormBackward& op, Scratch scratch, StreamHandle stre
 // bias.cu
 int64_t ScratchBytesOf(const BiasBackward& op);
 absl::Status Run(const BiasBackward& op, Scratch scratch, StreamHandle stream);
+// group_norm.cu
+int64_t ScratchBytesOf(const GroupNormForward& op);
+int64_t ScratchBytesOf(const GroupNormBackward& op);
+absl::Status Run(const GroupNormForward& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const GroupNormBackward& op, Scratch scratch, StreamHandle stream);
+// embedding.cu
+int64_t ScratchBytesOf(const EmbeddingBackward& op);
+absl::Status Run(const EmbeddingForward& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const EmbeddingBackward& op, Scratch scratch, StreamHandle stream);
+// rope.cu
+int64_t ScratchBytesOf(const Rope& op);
+absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream);
 // activation.cu
 absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream);

@@ -1,0 +1,130 @@
+// Rotary position embedding.
+//
+// First a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64: a few MiB that stay in L2. Then one
+// pass over x in place, bound by memory: a thread owns a pack of pairs (a pack from either half of a head) at one
+// position, keeps its cosines and sines in registers, and turns kHeadsPerThread heads by them, two at a time.
+#include "kernels/cuda/portable.h"
+
+#include <algorithm>
+#include <numbers>
+
+#include "kernels/check.h"
+#include "kernels/cuda/flat.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/operands.h"
+#include "kernels/reference/rope_frequency.h"
+
+namespace shale::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kHeadsPerThread = 8;
+constexpr int kHeadsInFlight = 2;
+
+// The pairs that one launch computes the table of; its parameters carry their frequencies, which the host computes as
+// every other backend does.
+constexpr int kPairsPerLaunch = 64;
+struct Frequencies {
+  double at[kPairsPerLaunch];  // Half turns per position.
+};
+
+SHALE_KERNEL RopeTableKernel(Frequencies frequencies, int64_t first_pair, int pairs, Global<float> cosines,
+                             Global<float> sines, int64_t S, int64_t half) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t s = Quotient(index, pairs), pair = index - s * pairs;
+  if (s >= S) return;
+  double sine, cosine;
+  sincospi(static_cast<double>(s) * frequencies.at[pair], &sine, &cosine);
+  cosines.Store(s * half + first_pair + pair, static_cast<float>(cosine));
+  sines.Store(s * half + first_pair + pair, static_cast<float>(sine));
+}
+
+// x [B, S, H, D] with its strides.
+template <class T>
+struct Heads {
+  Global<T> at;
+  int64_t B, S, H, half, b_stride, s_stride, h_stride;
+};
+
+template <class T, int N>
+SHALE_KERNEL SHALE_BOUNDS(kThreads, 8)
+    RopeKernel(Heads<T> x, Global<float> cosines, Global<float> sines) {
+  const int64_t packs = x.half / N, index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t t = Quotient(index, packs), i = (index - t * packs) * N;
+  if (t >= x.B * x.S) return;
+  const int64_t b = Quotient(t, x.S), s = t - b * x.S;
+  const Floats<N> cosine = LoadFloats<N>(cosines, s * x.half + i), sine = LoadFloats<N>(sines, s * x.half + i);
+  const int64_t begin = b * x.b_stride + s * x.s_stride + i;
+  const int64_t first_head = static_cast<int64_t>(blockIdx.y) * kHeadsPerThread;
+  const int64_t last_head = first_head + kHeadsPerThread < x.H ? first_head + kHeadsPerThread : x.H;
+  for (int64_t head = first_head; head < last_head; head += kHeadsInFlight) {
+    Pack<T, N> first[kHeadsInFlight], second[kHeadsInFlight];
+    SHALE_UNROLL
+    for (int k = 0; k < kHeadsInFlight; ++k) {
+      if (head + k >= last_head) continue;
+      first[k] = x.at.template Load<N>(begin + (head + k) * x.h_stride);
+      second[k] = x.at.template Load<N>(begin + (head + k) * x.h_stride + x.half);
+    }
+    SHALE_UNROLL
+    for (int k = 0; k < kHeadsInFlight; ++k) {
+      if (head + k >= last_head) continue;
+      SHALE_UNROLL
+      for (int e = 0; e < N; ++e) {
+        const float a = Widen(first[k].at[e]), c = Widen(second[k].at[e]);
+        first[k].at[e] = Narrow<T>(a * cosine.at[e] - c * sine.at[e]);
+        second[k].at[e] = Narrow<T>(c * cosine.at[e] + a * sine.at[e]);
+      }
+      x.at.Store(begin + (head + k) * x.h_stride, first[k]);
+      x.at.Store(begin + (head + k) * x.h_stride + x.half, second[k]);
+    }
+  }
+}
+
+absl::Status FillTable(const Rope& op, const Global<float>& cosines, const Global<float>& sines, StreamHandle stream) {
+  const int64_t S = op.x_BSHD.dim(1), D = op.x_BSHD.dim(3), half = D / 2;
+  for (int64_t first = 0; first < half; first += kPairsPerLaunch) {
+    const int64_t pairs = std::min<int64_t>(kPairsPerLaunch, half - first);
+    Frequencies frequencies = {};
+    for (int64_t i = 0; i < pairs; ++i) {
+      const double turn = RopeFrequency(op.theta, op.scaling, first + i, D) * std::numbers::inv_pi;
+      frequencies.at[i] = op.inverse ? -turn : turn;
+    }
+    const LaunchShape shape = {.grid = dim3(static_cast<unsigned>((S * pairs + kThreads - 1) / kThreads)),
+                               .block = dim3(kThreads)};
+    SHALE_RETURN_IF_ERROR(Launch("Rope", RopeTableKernel, shape, stream, frequencies, first, static_cast<int>(pairs),
+                                 cosines, sines, S, half));
+  }
+  return absl::OkStatus();
+}
+
+int64_t TableSize(const Rope& op) { return op.x_BSHD.dim(1) * (op.x_BSHD.dim(3) / 2); }
+
+}  // namespace
+
+int64_t ScratchBytesOf(const Rope& op) { return 2 * TableSize(op) * static_cast<int64_t>(sizeof(float)); }
+
+absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
+  const Tensor& x = op.x_BSHD;
+  const int64_t size = TableSize(op), half = x.dim(3) / 2;
+  const Global<float> cosines(reinterpret_cast<float*>(scratch.data), size, "cosines");
+  const Global<float> sines(reinterpret_cast<float*>(scratch.data) + size, size, "sines");
+  SHALE_RETURN_IF_ERROR(FillTable(op, cosines, sines, stream));
+  return WithElement(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    const Heads<T> heads = {Whole<T>(x, "x"), x.dim(0),    x.dim(1),    x.dim(2),
+                            half,             x.stride(0), x.stride(1), x.stride(2)};
+    const auto start = [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      const int64_t threads = heads.B * heads.S * (half / N);
+      const LaunchShape shape = {
+          .grid = dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads),
+                       static_cast<unsigned>((heads.H + kHeadsPerThread - 1) / kHeadsPerThread)),
+          .block = dim3(kThreads)};
+      return Launch("Rope", RopeKernel<T, N>, shape, stream, heads, cosines, sines);
+    };
+    return RowsAligned(x) && half % kPackOf<T> == 0 ? start(std::integral_constant<int, kPackOf<T>>())
+                                                    : start(std::integral_constant<int, 1>());
+  });
+}
+
+}  // namespace shale::cuda
