@@ -46,8 +46,8 @@ absl::Status Run(const BiasBackward& op, Scratch scratch, StreamHandle stream) {
   SHALE_RETURN_IF_ERROR(WithElement(op.d_out_TN.dtype, [&](auto element) {
     using E = decltype(element);
     const auto start = [&](auto source) {
-      return Launch("BiasBackward", ColumnSumsKernel<decltype(source)>, shape.launch_shape(), stream, source, partials, T, N,
-                    shape.chunks);
+      return Launch("BiasBackward", ColumnSumsKernel<decltype(source)>, shape.launch_shape(), stream, source, partials,
+                    T, N, shape.chunks);
     };
     const Rows<E> d_out(op.d_out_TN, "d_out");
     return aligned ? start(BiasSource<E, true>{d_out}) : start(BiasSource<E, false>{d_out});

@@ -1,11 +1,11 @@
 // Embedding.
 //
-// Forward: a block owns a row of the output, a thread packs of 16 bytes of it; one pass, bound by memory. A token out of
-// range gives a row of NaNs.
+// Forward: a block owns a row of the output, a thread packs of 16 bytes of it; one pass, bound by memory. A token out
+// of range gives a row of NaNs.
 // Backward, without atomics: positions are sorted by (token, position), by counting for each how many sort before it
-// (T^2 comparisons: 0.3 G at 16,384 tokens); then a block owns the run of one token and sums it in the order of t, eight
-// rows in flight; rows of other tokens are zeroed before it. Bound by writing d_weight. A token out of range adds to
-// nothing.
+// (T^2 comparisons: 0.3 G at 16,384 tokens); then a block owns the run of one token and sums it in the order of t,
+// eight rows in flight; rows of other tokens are zeroed before it. Bound by writing d_weight. A token out of range adds
+// to nothing.
 #include "kernels/cuda/portable.h"
 
 #include "kernels/check.h"

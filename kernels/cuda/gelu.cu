@@ -1,7 +1,7 @@
 // GELU, by the tanh formula and by erf.
 //
-// One pass, bound by memory: flat vectors (see flat.h). Each pack is read whole before it is written, so that d_x may be
-// d_y.
+// One pass, bound by memory: flat vectors (see flat.h). Each pack is read whole before it is written, so that d_x may
+// be d_y.
 #include "kernels/cuda/portable.h"
 
 #include "kernels/cuda/flat.h"
@@ -12,8 +12,8 @@
 namespace shale::cuda {
 namespace {
 
-// x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh z) / 2. Beyond |x| = 50 sigmoid is 0 or 1 to
-// the last bit; there z is frozen, so that no overflow meets a zero.
+// x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh z) / 2. Beyond |x| = 50 sigmoid is 0 or 1
+// to the last bit; there z is frozen, so that no overflow meets a zero.
 struct TanhGelu {
   static constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
   static constexpr float kCubic = 0.044715f;

@@ -2,8 +2,8 @@
 //
 // A group's elements are strided, so statistics come from column sums (column_sums.h): each channel's sums over the
 // positions of a sample, then a block per group adds those of its channels. A last kernel, with the same blocks as the
-// first, computes the output. Bound by memory: x (backward: d_y and x) is read twice. Sums of x and x^2 are fp64, so that
-// the variance may be their difference.
+// first, computes the output. Bound by memory: x (backward: d_y and x) is read twice. Sums of x and x^2 are fp64, so
+// that the variance may be their difference.
 #include "kernels/cuda/portable.h"
 
 #include "kernels/check.h"

@@ -56,8 +56,8 @@ inline bool RowsAligned(const Tensor& t) {
   return aligned;
 }
 
-// The pack of a row that begins at column `c`; from column `end` on there are zeros. kAligned: rows and their ends are at
-// multiples of 16 bytes.
+// The pack of a row that begins at column `c`; from column `end` on there are zeros. kAligned: rows and their ends are
+// at multiples of 16 bytes.
 template <bool kAligned, class T>
 SHALE_DEVICE Pack<T, kPackOf<T>> LoadPack(const Global<T>& from, int64_t row, int64_t c, int64_t end) {
   constexpr int kPack = kPackOf<T>;

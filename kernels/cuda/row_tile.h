@@ -2,8 +2,8 @@
 //
 // [Note: teams] A row is the work of a team of threads, threadIdx.x its members, threadIdx.y the team. A member owns
 // packs of 16 bytes, the next pack being the next member's; it asks for all that it owns before it waits for any, and
-// keeps them in registers: one pass over memory. A team is a part of a warp, a warp, or several; all teams of a block go
-// through the same barriers, so one without a row works on zeros. Who owns what, and with it the order of every sum,
+// keeps them in registers: one pass over memory. A team is a part of a warp, a warp, or several; all teams of a block
+// go through the same barriers, so one without a row works on zeros. Who owns what, and with it the order of every sum,
 // depends on the width of a row and on the element type, not on alignment: rows that do not begin at 16-byte addresses
 // go through the same packs element by element.
 #pragma once

@@ -21,10 +21,10 @@ class CudaOnHostOps : public HostOps {
     cuda_on_host::Stream stream{.seed = ++launches_};
     return std::visit(
         [&](const auto& o) {
-          if constexpr (requires { cuda::Run(o, scratch, &stream); }) {
-            return cuda::Run(o, scratch, &stream);
-          } else {
+          if constexpr (std::is_same_v<std::decay_t<decltype(o)>, MatMul>) {
             return RunReference(op);
+          } else {
+            return cuda::Run(o, scratch, &stream);
           }
         },
         op);

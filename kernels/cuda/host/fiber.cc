@@ -1,6 +1,5 @@
 #include "kernels/cuda/host/fiber.h"
 
-#include <cstdint>
 #include <cstdlib>
 #include <utility>
 
@@ -19,14 +18,7 @@ constexpr size_t kStackBytes = 64 << 10;
 }  // namespace
 
 Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), stack_(new std::byte[kStackBytes]) {
-  getcontext(&inside_);
-  inside_.uc_stack.ss_sp = stack_.get();
-  inside_.uc_stack.ss_size = kStackBytes;
-  inside_.uc_link = nullptr;
-  // makecontext passes ints only.
-  const auto self = reinterpret_cast<uintptr_t>(this);
-  makecontext(&inside_, reinterpret_cast<void (*)()>(&Fiber::Enter), 2, static_cast<unsigned>(self >> 32),
-              static_cast<unsigned>(self));
+  inside_.Prepare(stack_.get(), kStackBytes, &Fiber::Enter, this);
 #ifdef __SANITIZE_THREAD__
   inside_thread_ = __tsan_create_fiber(0);
 #endif
@@ -38,8 +30,8 @@ Fiber::~Fiber() {
 #endif
 }
 
-void Fiber::Enter(unsigned high, unsigned low) {
-  Fiber* self = reinterpret_cast<Fiber*>(static_cast<uintptr_t>(high) << 32 | low);
+void Fiber::Enter(void* argument) {
+  Fiber* self = static_cast<Fiber*>(argument);
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(nullptr, &self->outside_stack_, &self->outside_stack_bytes_);
 #endif
@@ -56,7 +48,7 @@ void Fiber::Resume() {
   outside_thread_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(inside_thread_, 0);
 #endif
-  swapcontext(&outside_, &inside_);
+  StackPointer::Switch(outside_, inside_);
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
@@ -69,7 +61,7 @@ void Fiber::Suspend() {
 #ifdef __SANITIZE_THREAD__
   __tsan_switch_to_fiber(outside_thread_, 0);
 #endif
-  swapcontext(&inside_, &outside_);
+  StackPointer::Switch(inside_, outside_);
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(inside_fake_stack_, &outside_stack_, &outside_stack_bytes_);
 #endif

@@ -1,11 +1,11 @@
 // A stack of its own that runs until it suspends itself. The sanitizers are told of every switch.
 #pragma once
 
-#include <ucontext.h>
-
 #include <cstddef>
 #include <functional>
 #include <memory>
+
+#include "kernels/cuda/host/stack_switch.h"
 
 namespace shale::cuda_on_host {
 
@@ -24,11 +24,11 @@ class Fiber {
   void Suspend();
 
  private:
-  static void Enter(unsigned high, unsigned low);
+  static void Enter(void* self);
 
   std::function<void()> body_;
   std::unique_ptr<std::byte[]> stack_;
-  ucontext_t inside_ = {}, outside_ = {};
+  StackPointer inside_, outside_;
   // The sanitizers' names for both sides.
   void* inside_fake_stack_ = nullptr;
   const void* outside_stack_ = nullptr;

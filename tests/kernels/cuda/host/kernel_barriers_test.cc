@@ -28,6 +28,80 @@ TEST(CudaCrossEntropy, NeedsEachOfItsBarriers) {
   }
 }
 
+// Rows of several teams to a block, of one, and too wide for any.
+TEST(CudaNorms, NeedEachOfTheirBarriersForwardAndBackward) {
+  constexpr DType kAct = DType::kBFloat16;
+  constexpr int64_t kRows = 3;
+  struct Expected {
+    int64_t width;
+    size_t rms_backward, layer_backward;  // Barriers.
+  };
+  for (const Expected& want : {Expected{600, 3, 4}, {2048, 2, 2}, {8200, 3, 4}}) {
+    SCOPED_TRACE(want.width);
+    TestMemory memory;
+    const auto rows = [&](bool output) {
+      return output ? memory.Output(kAct, {kRows, want.width}) : memory.Random(kAct, {kRows, want.width});
+    };
+    const Tensor weight = memory.Random(kAct, {want.width}), statistics = memory.Random(DType::kFloat32, {kRows}, 1, 2);
+    const auto floats = [&](int64_t size) { return memory.Output(DType::kFloat32, {size}); };
+    ExpectNeedsEachOfItsBarriers(
+        memory, RmsNormForward{.x = rows(false), .weight_C = weight, .y = rows(true), .rstd_R = floats(kRows)}, 1);
+    ExpectNeedsEachOfItsBarriers(memory,
+                                 LayerNormForward{.x = rows(false), .weight_C = weight, .bias_C = weight,
+                                                  .y = rows(true), .mean_R = floats(kRows), .rstd_R = floats(kRows)},
+                                 1);
+    ExpectNeedsEachOfItsBarriers(memory,
+                                 RmsNormBackward{.d_y = rows(false), .x = rows(false), .weight_C = weight,
+                                                 .rstd_R = statistics, .d_x = rows(true),
+                                                 .d_weight_C = floats(want.width)},
+                                 want.rms_backward);
+    ExpectNeedsEachOfItsBarriers(memory,
+                                 LayerNormBackward{.d_y = rows(false), .x = rows(false), .weight_C = weight,
+                                                   .mean_R = statistics, .rstd_R = statistics, .d_x = rows(true),
+                                                   .d_weight_C = floats(want.width), .d_bias_C = floats(want.width)},
+                                 want.layer_backward);
+  }
+}
+
+TEST(CudaGroupNorm, NeedsEachOfItsBarriersForwardAndBackward) {
+  TestMemory memory;
+  const auto tensor = [&](bool output) {
+    return output ? memory.Output(DType::kFloat32, {2, 40, 12}) : memory.Random(DType::kFloat32, {2, 40, 12});
+  };
+  const Tensor channels = memory.Random(DType::kFloat32, {12}), groups = memory.Random(DType::kFloat32, {2, 3}, 1, 2);
+  ExpectNeedsEachOfItsBarriers(memory,
+                               GroupNormForward{.x_BLC = tensor(false), .weight_C = channels, .bias_C = channels,
+                                                .y_BLC = tensor(true),
+                                                .mean_BG = memory.Output(DType::kFloat32, {2, 3}),
+                                                .rstd_BG = memory.Output(DType::kFloat32, {2, 3})},
+                               3);
+  ExpectNeedsEachOfItsBarriers(memory,
+                               GroupNormBackward{.d_y_BLC = tensor(false), .x_BLC = tensor(false),
+                                                 .weight_C = channels, .mean_BG = groups, .rstd_BG = groups,
+                                                 .d_x_BLC = tensor(true),
+                                                 .d_weight_C = memory.Output(DType::kFloat32, {12}),
+                                                 .d_bias_C = memory.Output(DType::kFloat32, {12})},
+                               4);
+}
+
+TEST(CudaBias, NeedsEachOfItsBarriers) {
+  for (const DType act : kActs) {
+    TestMemory memory;
+    const BiasBackward op = {.d_out_TN = memory.Random(act, {40, 33}),
+                             .d_bias_N = memory.Output(DType::kFloat32, {33})};
+    ExpectNeedsEachOfItsBarriers(memory, op, 2);
+  }
+}
+
+// Enough positions for two tiles of the sort.
+TEST(CudaEmbedding, NeedsEachOfItsBarriers) {
+  TestMemory memory;
+  const EmbeddingBackward op = {.tokens_BS = memory.RandomIntegers(DType::kInt32, {1, 300}, 0, 9),
+                                .d_out_TC = memory.Random(DType::kFloat32, {300, 4}),
+                                .d_weight_VC = memory.Output(DType::kFloat32, {9, 4})};
+  ExpectNeedsEachOfItsBarriers(memory, op, 2);
+}
+
 // Enough positions for a block to pass over two tiles.
 TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
   constexpr DType kAct = DType::kBFloat16;

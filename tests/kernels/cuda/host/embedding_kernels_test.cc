@@ -1,0 +1,74 @@
+// The embedding's kernels: tokens out of range, and more positions than one tile of the sort.
+#include <cmath>
+#include <vector>
+
+#include "tests/kernels/cuda/host/run_kernel.h"
+
+namespace shale::testing {
+namespace {
+
+TEST(CudaEmbedding, ATokenOutOfRangeGivesNaNsAndGetsNothing) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    for (const double token : {-1.0, 4.0, 2147483647.0, -2147483648.0}) {
+      TestMemory memory;
+      const std::vector<double> tokens = {0, token, 3, token, 0};
+      const EmbeddingForward forward = {.tokens_BS = memory.Values(DType::kInt32, {1, 5}, tokens),
+                                        .weight_VC = memory.Random(act, {4, 8}),
+                                        .positions_PC = memory.Random(act, {5, 8}),
+                                        .out_TC = memory.Output(act, {5, 8})};
+      const EmbeddingBackward backward = {.tokens_BS = forward.tokens_BS,
+                                          .d_out_TC = memory.Values(act, {5, 8}, std::vector<double>(40, 0.5)),
+                                          .d_weight_VC = memory.Output(DType::kFloat32, {4, 8})};
+      std::vector<std::byte> image;
+      cuda_on_host::Stream stream;
+      absl::Status status = RunKernel(memory, forward, stream, image);
+      ASSERT_TRUE(status.ok()) << status;
+      const Tensor out = memory.Bind(forward.out_TC, image.data());
+      for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(std::isnan(ElementOf(out, i)), tokens[i / 8] == token) << i;
+      status = RunKernel(memory, backward, stream, image);
+      ASSERT_TRUE(status.ok()) << status;
+      const Tensor d_weight = memory.Bind(backward.d_weight_VC, image.data());
+      for (int64_t i = 0; i < 32; ++i) EXPECT_EQ(ElementOf(d_weight, i), i < 8 ? 1.0 : i < 24 ? 0.0 : 0.5) << i;
+    }
+  }
+}
+
+// Each of 700 positions adds what no other order of additions would give: equal bits need the order of t.
+TEST(CudaEmbedding, SumsManyPositionsInTheirOrder) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t width : {8, 9}) {
+      constexpr int64_t kBatch = 7, kLength = 100, kVocabulary = 5;
+      TestMemory memory;
+      const EmbeddingBackward op = {
+          .tokens_BS = memory.RandomIntegers(DType::kInt32, {kBatch, kLength}, 0, kVocabulary - 1),
+          .d_out_TC = memory.Random(act, {kBatch * kLength, width}),
+          .d_weight_VC = memory.Random(DType::kFloat32, {kVocabulary, width}),
+          .d_positions_PC = memory.Random(DType::kFloat32, {kLength + 3, width}),
+          .accumulate = true};
+      std::vector<std::byte> image, before = memory.image();
+      cuda_on_host::Stream stream;
+      const absl::Status status = RunKernel(memory, op, stream, image);
+      ASSERT_TRUE(status.ok()) << status;
+      const Tensor tokens = memory.Bind(op.tokens_BS, before.data()), d_out = memory.Bind(op.d_out_TC, before.data());
+      std::vector<float> weight(kVocabulary * width), positions((kLength + 3) * width);
+      for (int64_t t = 0; t < kBatch * kLength; ++t) {
+        for (int64_t c = 0; c < width; ++c) {
+          const auto value = static_cast<float>(ElementOf(d_out, t * width + c));
+          weight[static_cast<int64_t>(ElementOf(tokens, t)) * width + c] += value;
+          positions[t % kLength * width + c] += value;
+        }
+      }
+      const auto expect = [&](const Tensor& t, const std::vector<float>& sums) {
+        const Tensor was = memory.Bind(t, before.data()), is = memory.Bind(t, image.data());
+        for (int64_t i = 0; i < t.elements(); ++i) {
+          EXPECT_EQ(ElementOf(is, i), static_cast<float>(ElementOf(was, i)) + sums[i]) << i;
+        }
+      };
+      expect(op.d_weight_VC, weight);
+      expect(op.d_positions_PC, positions);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing
