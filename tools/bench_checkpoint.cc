@@ -20,6 +20,7 @@
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/io/file_system.h"
+#include "engine/planner/job_backend.h"
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
@@ -135,7 +136,8 @@ absl::Status BenchFiles(const Flags& flags) {
   // A world of its own to restore into.
   const JobPlan& plan = trainer->plan();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<World> world,
-                         World::Create({.ranks = static_cast<int>(job.sharding.ranks)}, plan.arena_bytes));
+                         World::Create(*CreateBackend(job), {.ranks = static_cast<int>(job.sharding.ranks)},
+                                       plan.arena_bytes));
   std::vector<RankState> ranks = RankStates(plan.train, *world);
 
   std::vector<double> save, load, write, write_direct, read;

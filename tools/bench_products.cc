@@ -25,9 +25,9 @@
 #include "absl/strings/str_join.h"
 #include "engine/config/parse.h"
 #include "engine/io/json_lines.h"
+#include "engine/planner/job_backend.h"
 #include "engine/planner/job_plan.h"
 #include "engine/planner/summary.h"
-#include "engine/runtime/world.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "oneapi/dnnl/dnnl.hpp"
@@ -221,7 +221,7 @@ int Run(const Flags& flags) {
                                            "--set model.decoder.vocabulary=N"), kExitUsage);
   }
   const int threads = ThreadsPerRank(*job);
-  const absl::StatusOr<JobPlan> plan = PlanJob(*job, *CreateOps(job->runtime.ops, threads));
+  const absl::StatusOr<JobPlan> plan = PlanJob(*job, *CreateBackend(*job)->CreateOps());
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   StepProducts step = ProductsOf(plan->train.step.program);
 

@@ -11,8 +11,8 @@
 #include "engine/data/token_source.h"
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
+#include "engine/planner/job_backend.h"
 #include "engine/planner/job_plan.h"
-#include "engine/runtime/world.h"
 #include "tools/command_line.h"
 
 namespace shale {
@@ -85,7 +85,7 @@ int Run(const Flags& flags) {
   absl::StatusOr<Job> job = LoadJob(flags.job, overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
   if (absl::Status status = DecideVocabulary(*job); !status.ok()) return Fail(status, kExitUsage);
-  const std::unique_ptr<Ops> ops = CreateOps(job->runtime.ops, ThreadsPerRank(*job));
+  const std::unique_ptr<Ops> ops = CreateBackend(*job)->CreateOps();
   std::string remark;
   const absl::StatusOr<JobPlan> plan = Plan(*job, *ops, remark);
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/config/parse.h"
+#include "engine/planner/job_backend.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/world.h"
 #include "engine/train/checkpointer.h"
@@ -47,11 +48,10 @@ class Generator::Impl {
     SHALE_ASSIGN_OR_RETURN(
         const Job job, ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
     job_ = ForGeneration(job);
-    const int threads = ThreadsPerRank(job_);
-    SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits,
-                                                 *CreateOps(job_.runtime.ops, threads)));
-    SHALE_ASSIGN_OR_RETURN(world_, World::Create({.ranks = 1, .threads_per_rank = threads, .ops = job_.runtime.ops},
-                                                 program_.memory.peak_bytes));
+    const std::unique_ptr<Backend> backend = CreateBackend(job_);
+    SHALE_ASSIGN_OR_RETURN(program_,
+                           PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits, *backend->CreateOps()));
+    SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend, {.ranks = 1}, program_.memory.peak_bytes));
     SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
     std::vector<RankState> ranks = RankStates(program_, *world_);

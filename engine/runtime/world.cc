@@ -4,27 +4,20 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/cpu_ops.h"
-#include "kernels/device/cpu/cpu_device.h"
-#include "kernels/reference/reference_ops.h"
-#include "sharding/comm/in_process.h"
+#include "kernels/check.h"
 
 namespace shale {
 
-std::unique_ptr<Ops> CreateOps(OpsKind kind, int threads) {
-  if (kind == OpsKind::kReference) return CreateReferenceOps();
-  return CreateCpuOps({.threads = threads});
-}
-
-absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options, int64_t arena_bytes) {
+absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, const WorldOptions& options,
+                                                     int64_t arena_bytes) {
   std::unique_ptr<World> world(new World());
-  world->device_ = CreateCpuDevice({.synchronous = options.synchronous});
+  SHALE_ASSIGN_OR_RETURN(world->devices_, backend.CreateDevices(options.ranks, options.synchronous));
   if (options.ranks > 1) {
-    SHALE_ASSIGN_OR_RETURN(world->gather_, CreateInProcessGroup(options.ranks));
-    SHALE_ASSIGN_OR_RETURN(world->reduce_, CreateInProcessGroup(options.ranks));
+    SHALE_ASSIGN_OR_RETURN(world->gather_, backend.CreateGroup(world->devices_));
+    SHALE_ASSIGN_OR_RETURN(world->reduce_, backend.CreateGroup(world->devices_));
   }
   for (int rank = 0; rank < options.ranks; ++rank) {
-    world->ops_.push_back(CreateOps(options.ops, options.threads_per_rank));
+    world->ops_.push_back(backend.CreateOps());
     Communicator *gather = nullptr, *reduce = nullptr;
     if (options.ranks > 1) {
       if (options.wrap) {
@@ -35,7 +28,7 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const WorldOptions& options
       reduce = world->reduce_[rank].get();
     }
     SHALE_ASSIGN_OR_RETURN(std::unique_ptr<RankRuntime> runtime,
-                           RankRuntime::Create(*world->device_, *world->ops_[rank], gather, reduce, rank, arena_bytes));
+                           RankRuntime::Create(*world->devices_[rank], *world->ops_[rank], gather, reduce, rank, arena_bytes));
     world->ranks_.push_back(std::move(runtime));
   }
   SHALE_ASSIGN_OR_RETURN(world->threads_, RankThreads::Create(options.ranks));

@@ -1,4 +1,4 @@
-// World: the ranks of one process, on the CPU: a device, ops, communicators and an arena for each.
+// World: the ranks of one process: a device, ops, communicators and an arena for each.
 #pragma once
 
 #include <cstdint>
@@ -8,28 +8,24 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/runtime/backend.h"
 #include "engine/runtime/executor.h"
-#include "engine/runtime/ops_kind.h"
 #include "engine/runtime/rank_threads.h"
 
 namespace shale {
 
 struct WorldOptions {
   int ranks = 1;
-  int threads_per_rank = 1;
-  OpsKind ops = OpsKind::kFast;
-  bool synchronous = false;  // Streams run in the launching thread, one instruction at a time.
+  bool synchronous = false;  // See Backend::CreateDevices.
   // Wraps each communicator, for tracing. May be null.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId stream)> wrap;
 };
 
-// The ops of one rank, as a world with these options would have them. Planning asks them for scratch sizes.
-std::unique_ptr<Ops> CreateOps(OpsKind kind, int threads);
-
 class World {
  public:
   // Allocates one arena of `arena_bytes` per rank. ResourceExhausted if there is not the memory, or the threads.
-  static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options, int64_t arena_bytes);
+  static absl::StatusOr<std::unique_ptr<World>> Create(const Backend& backend, const WorldOptions& options,
+                                                       int64_t arena_bytes);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   RankRuntime& rank(int r) { return *ranks_[r]; }
@@ -44,7 +40,7 @@ class World {
 
  private:
   World() = default;
-  std::unique_ptr<Device> device_;
+  std::vector<std::shared_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Ops>> ops_;
   std::vector<std::unique_ptr<Communicator>> gather_, reduce_;
   std::vector<std::unique_ptr<RankRuntime>> ranks_;

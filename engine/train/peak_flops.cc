@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/world.h"
 #include "kernels/check.h"
 #include "kernels/ops.h"
@@ -25,9 +26,10 @@ absl::StatusOr<double> MeasurePeakFlops(DType dtype, int threads) {
                  .c_MN = Tensor::Contiguous(dtype, {kSize, kSize}),
                  .transpose_b = true};
   const int64_t matrix_bytes = kSize * kSize * SizeOf(dtype);
-  const int64_t scratch_bytes = CreateOps(OpsKind::kFast, threads)->ScratchBytes(product);
+  const std::unique_ptr<Backend> backend = CreateCpuBackend({.threads = threads});
+  const int64_t scratch_bytes = backend->CreateOps()->ScratchBytes(product);
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<World> world,
-                         World::Create({.threads_per_rank = threads}, 3 * matrix_bytes + scratch_bytes));
+                         World::Create(*backend, {.ranks = 1}, 3 * matrix_bytes + scratch_bytes));
   double best = 0;
   SHALE_RETURN_IF_ERROR(world->ForEachRank([&](int) -> absl::Status {
     RankRuntime& rank = world->rank(0);

@@ -14,6 +14,7 @@
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
 #include "engine/planner/explain.h"
+#include "engine/planner/job_backend.h"
 #include "engine/runtime/trace.h"
 #include "engine/runtime/world.h"
 #include "engine/train/initial_values.h"
@@ -72,14 +73,13 @@ class Trainer::Impl {
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
     SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
     job_.runtime.threads_per_rank = ThreadsPerRank(job_);
-    SHALE_ASSIGN_OR_RETURN(
-        plan_, PlanJob(job_, *CreateOps(job_.runtime.ops, static_cast<int>(job_.runtime.threads_per_rank))));
+    const std::unique_ptr<Backend> backend = CreateBackend(job_);
+    SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, *backend->CreateOps()));
     job_.sharding.schedule = plan_.options.schedule;
     batch_ = std::make_unique<HostBatch>(data_->training(), plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();
-    SHALE_ASSIGN_OR_RETURN(world_, World::Create({.ranks = static_cast<int>(job_.sharding.ranks),
-                                                  .threads_per_rank = static_cast<int>(job_.runtime.threads_per_rank),
-                                                  .ops = job_.runtime.ops,
+    SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
+                                                 {.ranks = static_cast<int>(job_.sharding.ranks),
                                                   .synchronous = job_.runtime.synchronous},
                                                  plan_.arena_bytes));
     const ExecutorOptions executor{.synchronous = job_.runtime.synchronous};

@@ -6,6 +6,7 @@
 
 #include "engine/memory/check.h"
 #include "engine/memory/waits.h"
+#include "engine/runtime/cpu_backend.h"
 #include "engine/train/checkpointer.h"
 #include "engine/train/initial_values.h"
 #include "engine/train/parameter_store.h"
@@ -85,7 +86,9 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .sequence_length = tokens.length,
                              .loss_chunk_tokens = options.loss_chunk_tokens};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph, BuildModel(options.model, graph_options));
-  const std::unique_ptr<Ops> ops = CreateOps(options.ops, static_cast<int>(options.threads));
+  const std::unique_ptr<Backend> backend =
+      CreateCpuBackend({.ops = options.ops, .threads = static_cast<int>(options.threads)});
+  const std::unique_ptr<Ops> ops = backend->CreateOps();
   RunResult result;
   SHALE_ASSIGN_OR_RETURN(result.step, CompileStep(graph, options.step, *ops));
   SHALE_ASSIGN_OR_RETURN(result.plan, PlanMemory(result.step.program, options.memory));
@@ -93,9 +96,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   SHALE_RETURN_IF_ERROR(CheckProgram(result.step.program, result.plan));
 
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<World> world,
-                         World::Create({.ranks = static_cast<int>(W),
-                                        .threads_per_rank = static_cast<int>(options.threads),
-                                        .ops = options.ops,
+                         World::Create(*backend,
+                                       {.ranks = static_cast<int>(W),
                                         .synchronous = options.synchronous,
                                         .wrap = options.wrap},
                                        result.plan.peak_bytes));

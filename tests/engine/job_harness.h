@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/memory/plan.h"
 #include "engine/model/model.h"
+#include "engine/runtime/ops_kind.h"
 #include "engine/runtime/world.h"
 #include "engine/step/compile.h"
 

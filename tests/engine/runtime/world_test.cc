@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/rank_threads.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,7 +56,7 @@ TEST(RankThreadsTest, ThreadsThatTheSystemRefusesAreAnError) {
 
 // Peers wait in a collective for a rank that has no memory for its part.
 TEST(WorldTest, ARankWithoutMemoryIsAnErrorAndFreesItsPeers) {
-  const auto world = World::Create({.ranks = 3}, 4096);
+  const auto world = World::Create(*CreateCpuBackend(), {.ranks = 3}, 4096);
   ASSERT_TRUE(world.ok()) << world.status();
   const absl::Status status = (*world)->ForEachRank([&](int rank) -> absl::Status {
     if (rank == 1) throw std::bad_alloc();

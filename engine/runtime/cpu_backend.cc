@@ -1,0 +1,40 @@
+#include "engine/runtime/cpu_backend.h"
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/device/cpu/cpu_device.h"
+#include "kernels/reference/reference_ops.h"
+#include "sharding/comm/in_process.h"
+
+namespace shale {
+namespace {
+
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(const CpuBackendOptions& options) : options_(options) {}
+
+  std::unique_ptr<Ops> CreateOps() const override {
+    if (options_.ops == OpsKind::kReference) return CreateReferenceOps();
+    return CreateCpuOps({.threads = options_.threads});
+  }
+
+  // One device for all, which counts what they allocate together.
+  absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
+    return std::vector<std::shared_ptr<Device>>(ranks, CreateCpuDevice({.synchronous = synchronous}));
+  }
+
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
+      const std::vector<std::shared_ptr<Device>>& devices) const override {
+    return CreateInProcessGroup(static_cast<int>(devices.size()));
+  }
+
+ private:
+  const CpuBackendOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> CreateCpuBackend(const CpuBackendOptions& options) {
+  return std::make_unique<CpuBackend>(options);
+}
+
+}  // namespace shale
