@@ -171,7 +171,10 @@ absl::Status StandInRuntime::SubmitKernel(StandInStream& stream, std::function<a
       return absl::InternalError("an illegal memory access was encountered (cudaErrorIllegalAddress)");
     };
   }
-  return Submit(stream, std::move(operands), std::move(kernel));
+  return Submit(stream, std::move(operands), [&stream, kernel = std::move(kernel)] {
+    ++stream.seed;  // Another order of blocks and threads.
+    return kernel();
+  });
 }
 
 absl::Status StandInRuntime::LaunchHostFunction(void (*function)(void*), void* argument, cuda::StreamHandle stream) {

@@ -2,10 +2,12 @@
 #include <cuda_runtime_api.h>
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernels.h"
 
 namespace shale::cuda {
@@ -46,6 +48,18 @@ TEST(DeviceKernelsTest, WithoutADriverAStartIsAnErrorThatNamesTheKernelAndTheRea
   int devices = 0;
   EXPECT_THAT(std::string(status.message()), HasSubstr("RmsNormForward: launch of "));
   EXPECT_THAT(std::string(status.message()), HasSubstr(cudaGetErrorString(cudaGetDeviceCount(&devices))));
+}
+
+class NoProducts : public ProductBackend {
+ public:
+  int64_t ScratchBytes(const MatMul&) const override { return 0; }
+  absl::Status Prepare(const MatMul&) override { return absl::OkStatus(); }
+  absl::Status Enqueue(const MatMul&, Scratch, StreamHandle) override { return absl::OkStatus(); }
+};
+
+// The linker has found every kernel that the backend may start.
+TEST(DeviceKernelsTest, TheBackendOfOpsLinksWithThem) {
+  EXPECT_NE(CreateCudaOps({.products = std::make_unique<NoProducts>()}), nullptr);
 }
 
 TEST(DeviceKernelsTest, AKernelRunsOnTheGpu) {

@@ -1,0 +1,90 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "kernels/check.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/device/cuda/cuda_stream.h"
+
+namespace shale {
+namespace {
+
+using cuda::StreamHandle;
+
+template <class OpType>
+inline constexpr bool kProduct = std::is_same_v<OpType, MatMul>;
+template <class OpType>
+inline constexpr bool kAttention =
+    std::is_same_v<OpType, AttentionForward> || std::is_same_v<OpType, AttentionBackward>;
+
+class CudaOps : public Ops {
+ public:
+  explicit CudaOps(CudaOpsOptions options) : options_(std::move(options)) {}
+
+  int64_t ScratchBytes(const Op& op) const override {
+    return std::visit([&](const auto& o) { return ScratchOf(o); }, op);
+  }
+  absl::Status Prepare(const Op& op) override {
+    return std::visit([&](const auto& o) { return PrepareOp(o); }, op);
+  }
+
+ protected:
+  absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) override {
+    SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(stream));
+    return cuda_stream->Enqueue([&](StreamHandle handle) {
+      return std::visit([&](const auto& o) { return Start(o, scratch, handle); }, op);
+    });
+  }
+
+ private:
+  template <class OpType>
+  bool ByLibrary(const OpType& op) const {
+    return options_.attention != nullptr && options_.attention->Takes(op);
+  }
+
+  template <class OpType>
+  int64_t ScratchOf(const OpType& op) const {
+    if constexpr (kProduct<OpType>) {
+      return options_.products->ScratchBytes(op);
+    } else {
+      if constexpr (kAttention<OpType>) {
+        if (ByLibrary(op)) return options_.attention->ScratchBytes(op);
+      }
+      return cuda::ScratchBytesOf(op);
+    }
+  }
+
+  template <class OpType>
+  absl::Status PrepareOp(const OpType& op) {
+    if constexpr (kProduct<OpType>) return options_.products->Prepare(op);
+    if constexpr (kAttention<OpType>) {
+      if (ByLibrary(op)) return options_.attention->Prepare(op);
+    }
+    return absl::OkStatus();
+  }
+
+  template <class OpType>
+  absl::Status Start(const OpType& op, Scratch scratch, StreamHandle stream) {
+    if constexpr (kProduct<OpType>) {
+      return options_.products->Enqueue(op, scratch, stream);
+    } else {
+      if constexpr (kAttention<OpType>) {
+        if (ByLibrary(op)) return options_.attention->Enqueue(op, scratch, stream);
+      }
+      return cuda::Run(op, scratch, stream);
+    }
+  }
+
+  const CudaOpsOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> CreateCudaOps(CudaOpsOptions options) {
+  SHALE_CHECK(options.products != nullptr) << "CudaOpsOptions.products";
+  return std::make_unique<CudaOps>(std::move(options));
+}
+
+}  // namespace shale

@@ -1,0 +1,144 @@
+// The CUDA backend of ops on a stand-in for a GPU: which library or kernel computes what, and where its operands lie.
+#include "kernels/cuda/cuda_ops.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cuda/host/host_products.h"
+#include "kernels/device/cpu/cpu_device.h"
+#include "kernels/reference/reference_ops.h"
+#include "tests/kernels/device/cuda/device_on_stand_in.h"
+#include "tests/kernels/op_conformance.h"
+#include "tests/kernels/valid_ops.h"
+
+namespace shale::testing {
+namespace {
+
+std::unique_ptr<Ops> OpsForTests(std::unique_ptr<cuda::AttentionBackend> attention = nullptr) {
+  return CreateCudaOps({.products = *cuda_on_host::CreateHostProducts(CreateReferenceOps()),
+                        .attention = std::move(attention)});
+}
+
+// `op` with each operand in its place of a memory that starts at `base`; the bytes needed.
+int64_t Lay(Op& op, std::byte* base) {
+  int64_t end = 0;
+  VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
+    if (!t.present()) return;
+    t.data = base + end;
+    end += (t.extent_bytes() + 255) / 256 * 256;
+  });
+  return end;
+}
+
+class CudaOpsTest : public ::testing::Test {
+ protected:
+  // Runs the op on zeros.
+  absl::Status RunOnZeros(Ops& ops, Op op) {
+    std::unique_ptr<Arena> arena = *device_.Allocate(Lay(op, nullptr));
+    Lay(op, arena->base());
+    const int64_t scratch_bytes = ops.ScratchBytes(op);
+    std::unique_ptr<Arena> scratch = *device_.Allocate(scratch_bytes);
+    absl::Status status = ops.Launch(op, {scratch->base(), scratch_bytes}, *stream_);
+    const absl::Status finished = stream_->Synchronize();
+    return status.ok() ? finished : status;
+  }
+  // Runs a case's op in device memory; the image afterwards.
+  std::vector<std::byte> Run(Ops& ops, const TestMemory& memory, const Op& symbolic) {
+    std::vector<std::byte> image = memory.image();
+    const int64_t scratch_bytes = ops.ScratchBytes(symbolic);
+    std::unique_ptr<Arena> arena = *device_.Allocate(std::ssize(image)), scratch = *device_.Allocate(scratch_bytes);
+    const Op op = memory.Bind(symbolic, arena->base());
+    EXPECT_TRUE(ops.Prepare(op).ok());
+    EXPECT_TRUE(stream_->Copy(arena->base(), image.data(), std::ssize(image)).ok());
+    EXPECT_TRUE(ops.Launch(op, {scratch->base(), scratch_bytes}, *stream_).ok());
+    EXPECT_TRUE(stream_->Copy(image.data(), arena->base(), std::ssize(image)).ok());
+    const absl::Status status = stream_->Synchronize();
+    EXPECT_TRUE(status.ok()) << status;
+    return image;
+  }
+
+  DeviceOnStandIn device_;
+  std::unique_ptr<Stream> stream_ = *device_.CreateStream("compute");
+};
+
+// No kernel's start follows a device pointer, and scratch is as large as it says: either would end the process or the
+// device.
+TEST_F(CudaOpsTest, EveryOpRunsInDeviceMemory) {
+  std::unique_ptr<Ops> ops = OpsForTests();
+  for (const Op& op : ValidOps()) {
+    SCOPED_TRACE(NameOf(op));
+    EXPECT_TRUE(ops->Prepare(op).ok());
+    const absl::Status status = RunOnZeros(*ops, op);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST_F(CudaOpsTest, DeviceMemoryAndStreamsChangeNoBits) {
+  std::unique_ptr<Ops> ops = OpsForTests();
+  for (DType act : {DType::kFloat32, DType::kBFloat16}) {
+    TestMemory memory;
+    const Tensor x = memory.Random(act, {37, 24}), weight = memory.Random(act, {24}, 0.5, 1.5);
+    const RmsNormForward norm{.x = x, .weight_C = weight, .y = memory.Output(act, {37, 24}),
+                              .rstd_R = memory.Output(DType::kFloat32, {37}), .epsilon = 1e-5f};
+    EXPECT_TRUE(Run(*ops, memory, norm) == RunOnBackend("cuda_on_host", memory, norm));
+    const BiasBackward bias{.d_out_TN = x, .d_bias_N = memory.Output(DType::kFloat32, {24})};
+    EXPECT_TRUE(Run(*ops, memory, bias) == RunOnBackend("cuda_on_host", memory, bias));
+    const MatMul product{.a = x, .b = memory.Random(act, {24, 9}), .c_MN = memory.Output(act, {37, 9})};
+    EXPECT_TRUE(Run(*ops, memory, product) == RunOnReference(memory, product));
+  }
+}
+
+// Takes heads of one width, and does nothing but count.
+class CountingAttention : public cuda::AttentionBackend {
+ public:
+  CountingAttention(int64_t width, int& started) : width_(width), started_(started) {}
+  bool Takes(const AttentionForward& op) const override { return op.q_BSHD.dim(-1) == width_; }
+  bool Takes(const AttentionBackward& op) const override { return op.q_BSHD.dim(-1) == width_; }
+  int64_t ScratchBytes(const AttentionForward&) const override { return 1111; }
+  int64_t ScratchBytes(const AttentionBackward&) const override { return 2222; }
+  absl::Status Prepare(const AttentionForward&) override { return absl::OkStatus(); }
+  absl::Status Prepare(const AttentionBackward&) override { return absl::DataLossError("prepared"); }
+  absl::Status Enqueue(const AttentionForward&, Scratch, cuda::StreamHandle) override {
+    ++started_;
+    return absl::OkStatus();
+  }
+  absl::Status Enqueue(const AttentionBackward&, Scratch, cuda::StreamHandle) override { return absl::OkStatus(); }
+
+ private:
+  int64_t width_;
+  int& started_;
+};
+
+TEST_F(CudaOpsTest, AttentionGoesToTheLibraryIfThatTakesIt) {
+  for (const Op& op : ValidOps()) {
+    const auto* forward = std::get_if<AttentionForward>(&op);
+    const auto* backward = std::get_if<AttentionBackward>(&op);
+    if (forward == nullptr && backward == nullptr) continue;
+    const int64_t width = forward != nullptr ? forward->q_BSHD.dim(-1) : backward->q_BSHD.dim(-1);
+    int started = 0;
+    std::unique_ptr<Ops> ours = OpsForTests();
+    std::unique_ptr<Ops> takes = OpsForTests(std::make_unique<CountingAttention>(width, started));
+    std::unique_ptr<Ops> declines = OpsForTests(std::make_unique<CountingAttention>(width + 1, started));
+    EXPECT_EQ(takes->ScratchBytes(op), forward != nullptr ? 1111 : 2222);
+    EXPECT_EQ(declines->ScratchBytes(op), ours->ScratchBytes(op));
+    EXPECT_EQ(takes->Prepare(op).code(), forward != nullptr ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
+    EXPECT_TRUE(declines->Prepare(op).ok());
+    EXPECT_TRUE(RunOnZeros(*declines, op).ok());
+    EXPECT_EQ(started, 0);
+    EXPECT_TRUE(RunOnZeros(*takes, op).ok());
+    EXPECT_EQ(started, forward != nullptr ? 1 : 0);
+  }
+}
+
+TEST_F(CudaOpsTest, AStreamOfAnotherDeviceAndOpsOfAnotherDeviceAreRefused) {
+  std::unique_ptr<Ops> ops = OpsForTests();
+  CpuDevice cpu;
+  std::unique_ptr<Stream> stream = *cpu.CreateStream("compute");
+  EXPECT_EQ(ops->Launch(ValidOps().front(), {}, *stream).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cuda_on_host::CreateHostProducts(OpsForTests()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace shale::testing
