@@ -3,7 +3,9 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <mutex>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -197,6 +199,9 @@ class Cudart final : public CudaRuntime {
 
 }  // namespace
 
-std::unique_ptr<CudaRuntime> CreateCudart() { return std::make_unique<Cudart>(); }
+std::unique_ptr<CudaRuntime> CreateCudart() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  return std::make_unique<Cudart>();
+}
 
 }  // namespace shale
