@@ -47,7 +47,7 @@ CudaStream::~CudaStream() {
 
 absl::Status CudaStream::Settle(absl::Status status) {
   if (error_.ok() && !status.ok()) {
-    error_ = absl::Status(status.code(), absl::StrCat("stream ", options_.name, ": ", status.message()));
+    error_ = absl::Status(status.code(), absl::StrCat("stream ", options_.name, ": ", status.message(), LastMark()));
   }
   return error_;
 }
@@ -115,19 +115,16 @@ absl::Status CudaStream::ReadTimes() {
 }
 
 absl::Status CudaStream::Synchronize() {
-  SHALE_RETURN_IF_ERROR(Settle(runtime_.SetDevice(options_.ordinal)));
+  Settle(runtime_.SetDevice(options_.ordinal)).IgnoreError();
   // Also after an error: what was enqueued before it may still run.
-  const bool had_failed = !error_.ok();
-  if (absl::Status status = runtime_.SynchronizeStream(stream_); !status.ok() && !had_failed) {
-    Settle(absl::Status(status.code(), absl::StrCat(status.message(), LastMark()))).IgnoreError();
-  }
+  Settle(runtime_.SynchronizeStream(stream_)).IgnoreError();
   if (error_.ok()) Settle(ReadTimes()).IgnoreError();
   times_.clear();
   return error_;
 }
 
 std::string CudaStream::LastMark() const {
-  if (mark_ == nullptr) return "; from work that was enqueued before";
+  if (mark_ == nullptr) return "";
   const uint32_t mark = std::atomic_ref<uint32_t>(*mark_).load(std::memory_order_acquire);
   return mark == 0 ? std::string("; no mark had been reached") : absl::StrCat("; the last mark reached was ", mark);
 }

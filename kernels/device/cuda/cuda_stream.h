@@ -44,8 +44,8 @@ class CudaStream : public Stream {
   // Calls launch(handle) at once, for it to start kernels or give the handle to a library. Its error is the stream's.
   absl::Status Enqueue(absl::FunctionRef<absl::Status(cuda::StreamHandle)> launch);
 
-  // Notes that all before it has finished, in a word of host memory that outlives the device's failure: an error of
-  // Synchronize names the last mark that was reached. Nothing when marks are off. `mark` is not 0.
+  // Notes that all before it has finished, in a word of host memory that outlives the device's failure: the stream's
+  // error names the last mark that was reached when it became known. Nothing when marks are off. `mark` is not 0.
   absl::Status Mark(uint32_t mark);
 
   absl::Status Record(Event& event) override;
