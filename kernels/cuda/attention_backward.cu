@@ -40,14 +40,15 @@ struct Inputs {
 SHALE_DEVICE float Probability(float q_k, float scale, float lse) { return expf(q_k * scale - lse); }
 SHALE_DEVICE float ScoreGradient(float p, float d_out_v, float delta) { return p * (d_out_v - delta); }
 
-template <int N, class T>
-SHALE_DEVICE float DotOfLane(const Heads<T>& x, int64_t x_row, const Heads<T>& y, int64_t y_row) {
-  float sum = 0;
-  for (int d = threadIdx.x * N; d < x.width; d += kWarpThreads * N) {
-    const Floats<N> a = LoadFloats<N>(x.at, x_row + d), b = LoadFloats<N>(y.at, y_row + d);
-    for (int k = 0; k < N; ++k) sum = fmaf(a.at[k], b.at[k], sum);
+// Elements [d, d + a pack's) of a row, with zeros behind its end: in one access or one by one, the same sums follow.
+template <class T>
+SHALE_DEVICE Floats<kPackOf<T>> LoadPiece(const Heads<T>& from, int64_t row, int d) {
+  if (from.packs) return LoadFloats<kPackOf<T>>(from.at, row + d);
+  Floats<kPackOf<T>> floats = {};
+  for (int k = 0; k < kPackOf<T>; ++k) {
+    if (d + k < from.width) floats.at[k] = Widen(from.at.Load(row + d + k));
   }
-  return sum;
+  return floats;
 }
 
 // A row is b, h, s: as delta lies.
@@ -58,8 +59,11 @@ SHALE_KERNEL AttentionDeltaKernel(Heads<T> d_out, Heads<T> out, Global<float> de
   const int s = static_cast<int>(row % out.length), head = static_cast<int>(row / out.length);
   const int b = head / heads, h = head % heads;
   const int64_t d_out_row = d_out.Begin(b, s, h), out_row = out.Begin(b, s, h);
-  float sum = d_out.packs && out.packs ? DotOfLane<kPackOf<T>>(d_out, d_out_row, out, out_row)
-                                       : DotOfLane<1>(d_out, d_out_row, out, out_row);
+  float sum = 0;
+  for (int d = threadIdx.x * kPackOf<T>; d < out.width; d += kWarpThreads * kPackOf<T>) {
+    const Floats<kPackOf<T>> x = LoadPiece(d_out, d_out_row, d), y = LoadPiece(out, out_row, d);
+    for (int k = 0; k < kPackOf<T>; ++k) sum = fmaf(x.at[k], y.at[k], sum);
+  }
   for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
   if (threadIdx.x == 0) delta_BHS.Store(row, sum);
 }
@@ -177,10 +181,10 @@ absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle st
             .shared_bytes = TilesT::kFloats * sizeof(float)};
   };
   const int64_t delta_blocks = (rows + kDeltaRowsPerBlock - 1) / kDeltaRowsPerBlock;
-  SHALE_RETURN_IF_ERROR(Launch(
-      "AttentionBackward delta", AttentionDeltaKernel<T>,
-      {.grid = dim3(static_cast<unsigned>(delta_blocks)), .block = dim3(kWarpThreads, kDeltaRowsPerBlock)}, stream,
-      in.d_out, Heads<T>(op.out_BSHD, "out"), delta, rows, static_cast<int>(H)));
+  SHALE_RETURN_IF_ERROR(
+      Launch("AttentionBackward delta", AttentionDeltaKernel<T>,
+             {.grid = dim3(static_cast<unsigned>(delta_blocks)), .block = dim3(kWarpThreads, kDeltaRowsPerBlock)},
+             stream, in.d_out, Heads<T>(op.out_BSHD, "out"), delta, rows, static_cast<int>(H)));
   SHALE_RETURN_IF_ERROR(Launch("AttentionBackward d_q", AttentionQueryGradientKernel<TilesT, T>, shape(B * H * tiles),
                                stream, in, Heads<T>(op.d_q_BSHD, "d_q"), static_cast<int>(tiles)));
   return Launch("AttentionBackward d_k d_v", AttentionKeyGradientKernel<TilesT, T>, shape(B * G * tiles), stream, in,

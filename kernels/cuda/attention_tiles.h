@@ -1,5 +1,5 @@
-// What our attention kernels, forward and backward, are made of: tiles of rows in shared memory as fp32, and products of
-// tiles that threads hold in registers. Include after portable.h.
+// What our attention kernels, forward and backward, are made of: tiles of rows in shared memory as fp32, and products
+// of tiles that threads hold in registers. Include after portable.h.
 //
 // Two tiles meet: `rows`, which a block owns, and `columns`, which come by. Thread (x, y) of a block owns rows
 // y + 16 i and columns x + kThreadsX j of their scores, and of the same rows packs x + kThreadsX c of four elements of
@@ -62,9 +62,7 @@ struct Heads {
 struct Mask {
   int window;  // 0: all that came before.
   Mask(int64_t window, int64_t length) : window(static_cast<int>(std::min(window, length))) {}
-  SHALE_DEVICE bool Sees(int query, int key) const {
-    return key <= query && (window == 0 || key > query - window);
-  }
+  SHALE_DEVICE bool Sees(int query, int key) const { return key <= query && (window == 0 || key > query - window); }
   // Of a query's keys the first; of a key's queries the end.
   SHALE_DEVICE int FirstKey(int query) const { return window > 0 && query >= window ? query - window + 1 : 0; }
   SHALE_DEVICE int EndOfQueries(int key, int length) const {
@@ -110,9 +108,7 @@ template <class TilesT>
 SHALE_DEVICE void Multiply(const Shared<float>& shared, int rows, int columns, int width,
                            typename TilesT::Scores& scores) {
   constexpr int kR = TilesT::kRowsPerThread, kC = TilesT::kColumnsPerThread;
-  SHALE_UNROLL for (int i = 0; i < kR; ++i) {
-    SHALE_UNROLL for (int j = 0; j < kC; ++j) scores[i][j] = 0;
-  }
+  SHALE_UNROLL for (int i = 0; i < kR; ++i) { SHALE_UNROLL for (int j = 0; j < kC; ++j) scores[i][j] = 0; }
   for (int d = 0; d < width; d += 4) {
     Pack<float, 4> row[kR], column[kC];
     SHALE_UNROLL for (int i = 0; i < kR; ++i) {
@@ -123,9 +119,7 @@ SHALE_DEVICE void Multiply(const Shared<float>& shared, int rows, int columns, i
     }
     SHALE_UNROLL for (int e = 0; e < 4; ++e) {
       SHALE_UNROLL for (int i = 0; i < kR; ++i) {
-        SHALE_UNROLL for (int j = 0; j < kC; ++j) {
-          scores[i][j] = fmaf(row[i].at[e], column[j].at[e], scores[i][j]);
-        }
+        SHALE_UNROLL for (int j = 0; j < kC; ++j) { scores[i][j] = fmaf(row[i].at[e], column[j].at[e], scores[i][j]); }
       }
     }
   }
@@ -140,8 +134,7 @@ SHALE_DEVICE void StoreWeight(const Shared<float>& shared, int weights, int i, i
 
 // result[i] += the sum over columns of the weight of row i times the column's row in tile `columns`.
 template <class TilesT>
-SHALE_DEVICE void AddWeighted(const Shared<float>& shared, int weights, int columns,
-                              typename TilesT::Result& result) {
+SHALE_DEVICE void AddWeighted(const Shared<float>& shared, int weights, int columns, typename TilesT::Result& result) {
   constexpr int kR = TilesT::kRowsPerThread;
   for (int j = 0; j < TilesT::kColumns; j += 4) {
     Pack<float, 4> weight[kR];
@@ -185,9 +178,10 @@ SHALE_DEVICE void StoreResult(const Heads<T>& to, int b, int h, int first, const
   }
 }
 
-// Calls run(TilesFor<width>()) with the least of 64, 128 and 256 that heads of `width` fit.
+// Calls run(TilesFor<width>()) with the least of 32, 64, 128 and 256 that heads of `width` fit.
 template <template <int> class TilesFor, class Run>
 absl::Status WithTiles(const char* name, int64_t width, const Run& run) {
+  if (width <= 32) return run(TilesFor<32>());
   if (width <= 64) return run(TilesFor<64>());
   if (width <= 128) return run(TilesFor<128>());
   if (width <= 256) return run(TilesFor<256>());

@@ -2,15 +2,17 @@
 //
 // A block owns a row, and reads it twice: once for its largest logit and the sum of exponentials (online, after
 // Milakov and Gimelshein, 2018), and once more, mostly from the L2 cache, for the gradient, which it writes over it.
-// Rows that begin at 16-byte addresses and fill whole packs go in packs of 16 bytes, four of which a thread asks for
-// before it waits; others element by element. A thread's sum is fp32, from there on sums are fp64. What a thread owns
-// and the order of its sum depend on V and on whether rows go in packs.
+// Packs are those of the whole matrix, so that rows of any V go in packs of 16 bytes, four of which a thread asks for
+// before it waits; what a row has of packs that it shares with its neighbours goes element by element. (So does all of
+// a matrix that does not begin at a 16-byte address, in the same order.) A thread's sum is fp32, from there on sums are
+// fp64.
 //
 // A target at or past V is no address: the loss of its row and, when asked for, all of its gradient are NaN.
 #include "kernels/cuda/portable.h"
 
 #include <limits>
 
+#include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 
@@ -48,13 +50,55 @@ SHALE_DEVICE void Take(const Pack<T, N> (&packs)[kPacks], Running& running) {
   }
 }
 
-// Calls many(pack) for packs `pack`, `pack` + kThreads, ... (kInFlight of them) of this thread, and one(pack) for each that
-// remains.
-template <class Many, class One>
-SHALE_DEVICE void ForEachPack(int64_t packs, const Many& many, const One& one) {
-  int64_t pack = threadIdx.x;
-  for (; pack + (kInFlight - 1) * kThreads < packs; pack += kInFlight * kThreads) many(pack);
-  for (; pack < packs; pack += kThreads) one(pack);
+// The elements of row `row`, as places in the matrix.
+template <int N>
+struct Row {
+  int64_t begin, end;
+  int64_t first_pack, packs;  // From element first_pack; none of them shared with another row.
+  int edges;                  // Elements before and behind them.
+
+  SHALE_DEVICE Row(int64_t row, int64_t V) : begin(row * V), end(begin + V) {
+    const int64_t first = (begin + N - 1) / N, last = end / N;
+    packs = last > first ? last - first : 0;
+    first_pack = first * N < end ? first * N : end;
+    edges = static_cast<int>(V - packs * N);
+  }
+
+  SHALE_DEVICE int64_t Edge(int i) const {
+    const int64_t before = begin + i;
+    return before < first_pack ? before : before + packs * N;
+  }
+  // Pack i in the order of the last pack first.
+  SHALE_DEVICE int64_t Mirrored(int64_t i) const { return 2 * first_pack + (packs - 1) * N - i; }
+
+  // Calls several(i) for i, i + kThreads N, ... (kInFlight packs of this thread that begin there), single(i) for each
+  // pack that remains, and edge(i) for this thread's element at the edges.
+  template <class Several, class Single, class EdgeElement>
+  SHALE_DEVICE void ForEachPiece(const Several& several, const Single& single, const EdgeElement& edge) const {
+    int64_t pack = threadIdx.x;
+    for (; pack + (kInFlight - 1) * kThreads < packs; pack += kInFlight * kThreads) several(first_pack + pack * N);
+    for (; pack < packs; pack += kThreads) single(first_pack + pack * N);
+    if (static_cast<int>(threadIdx.x) < edges) edge(Edge(threadIdx.x));
+  }
+};
+
+template <bool kAligned, int N, class T>
+SHALE_DEVICE Pack<T, N> LoadPack(const Global<T>& from, int64_t i) {
+  if constexpr (kAligned) {
+    return from.template Load<N>(i);
+  } else {
+    Pack<T, N> pack;
+    for (int k = 0; k < N; ++k) pack.at[k] = from.Load(i + k);
+    return pack;
+  }
+}
+template <bool kAligned, int N, class T>
+SHALE_DEVICE void StorePack(const Global<T>& to, int64_t i, const Pack<T, N>& pack) {
+  if constexpr (kAligned) {
+    to.template Store<N>(i, pack);
+  } else {
+    for (int k = 0; k < N; ++k) to.Store(i + k, pack.at[k]);
+  }
 }
 
 // Of a row, or of a warp's part.
@@ -74,35 +118,41 @@ SHALE_DEVICE Total OverWarp(float largest, double sum) {
   return total;
 }
 
-template <class T, int N>
+template <class T, bool kAligned>
 SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
     CrossEntropyKernel(Global<T> logits_TV, Global<int> targets_T, int64_t target_stride, Global<float> scale_1,
                        Global<float> loss_T, int64_t V, bool gradient) {
-  const int64_t row = blockIdx.x, begin = row * V, packs = V / N;
-  const int target = targets_T.Load(row * target_stride);
+  constexpr int N = kPackOf<T>;
+  const int64_t t = blockIdx.x;
+  const Row<N> row(t, V);
+  const int target = targets_T.Load(t * target_stride);
   if (target < 0) {
-    if (threadIdx.x == 0) loss_T.Store(row, 0.0f);
+    if (threadIdx.x == 0) loss_T.Store(t, 0.0f);
+    if (!gradient) return;
     Pack<T, N> zeros;
-    for (int i = 0; i < N; ++i) zeros.at[i] = Narrow<T>(0.0f);
-    for (int64_t pack = threadIdx.x; gradient && pack < packs; pack += kThreads) {
-      logits_TV.template Store<N>(begin + pack * N, zeros);
-    }
+    for (int k = 0; k < N; ++k) zeros.at[k] = Narrow<T>(0.0f);
+    const auto zero = [&](int64_t i) { StorePack<kAligned, N>(logits_TV, i, zeros); };
+    const auto zero_several = [&](int64_t i) {
+      for (int k = 0; k < kInFlight; ++k) zero(i + k * (kThreads * N));
+    };
+    row.ForEachPiece(zero_several, zero, [&](int64_t i) { logits_TV.Store(i, zeros.at[0]); });
     return;
   }
 
   Running running;
-  ForEachPack(
-      packs,
-      [&](int64_t pack) {
-        Pack<T, N> several[kInFlight];
-        for (int k = 0; k < kInFlight; ++k) {
-          several[k] = logits_TV.template Load<N>(begin + (pack + k * kThreads) * N);
-        }
-        Take(several, running);
+  row.ForEachPiece(
+      [&](int64_t i) {
+        Pack<T, N> packs[kInFlight];
+        for (int k = 0; k < kInFlight; ++k) packs[k] = LoadPack<kAligned, N>(logits_TV, i + k * (kThreads * N));
+        Take(packs, running);
       },
-      [&](int64_t pack) {
-        const Pack<T, N> single[1] = {logits_TV.template Load<N>(begin + pack * N)};
-        Take(single, running);
+      [&](int64_t i) {
+        const Pack<T, N> packs[1] = {LoadPack<kAligned, N>(logits_TV, i)};
+        Take(packs, running);
+      },
+      [&](int64_t i) {
+        const Pack<T, 1> element[1] = {{logits_TV.Load(i)}};
+        Take(element, running);
       });
 
   SHALE_SHARED_ARRAY(float, largest_of_warp, kWarps);
@@ -120,9 +170,10 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
     const Total total = OverWarp(some ? largest_of_warp.Load(lane) : -kInfinity, some ? sum_of_warp.Load(lane) : 0.0);
     if (lane == 0) {
       const bool known = target < V;
-      const double at_target = known ? Widen(logits_TV.Load(begin + target)) : std::numeric_limits<float>::quiet_NaN();
+      const double at_target =
+          known ? Widen(logits_TV.Load(row.begin + target)) : std::numeric_limits<float>::quiet_NaN();
       const double below = at_target - total.largest;
-      loss_T.Store(row, static_cast<float>(log(total.sum) - below));
+      loss_T.Store(t, static_cast<float>(log(total.sum) - below));
       if (gradient) {
         const double scale = scale_1.Load(0);
         row_numbers.Store(0, total.largest);
@@ -136,40 +187,36 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
   __syncthreads();
 
   const float largest = row_numbers.Load(0), factor = row_numbers.Load(1), d_target = row_numbers.Load(2);
-  const auto put = [&](int64_t pack, Pack<T, N> x) {
-    const int64_t from_target = target - pack * N;
-    SHALE_UNROLL for (int i = 0; i < N; ++i) {
-      x.at[i] = Narrow<T>(i == from_target ? d_target : expf(Widen(x.at[i]) - largest) * factor);
-    }
-    logits_TV.template Store<N>(begin + pack * N, x);
+  const int64_t target_at = row.begin + target;
+  const auto gradient_of = [&](T x, int64_t i) {
+    return Narrow<T>(i == target_at ? d_target : expf(Widen(x) - largest) * factor);
   };
-  ForEachPack(
-      packs,
-      [&](int64_t pack) {
-        Pack<T, N> several[kInFlight];
-        for (int k = 0; k < kInFlight; ++k) {
-          several[k] = logits_TV.template Load<N>(begin + (pack + k * kThreads) * N);
-        }
-        for (int k = 0; k < kInFlight; ++k) put(pack + k * kThreads, several[k]);
+  const auto put = [&](Pack<T, N> x, int64_t i) {
+    SHALE_UNROLL for (int k = 0; k < N; ++k) x.at[k] = gradient_of(x.at[k], i + k);
+    StorePack<kAligned, N>(logits_TV, i, x);
+  };
+  // Backwards, as the cache holds best what was read last.
+  row.ForEachPiece(
+      [&](int64_t i) {
+        const int64_t at = row.Mirrored(i);
+        Pack<T, N> packs[kInFlight];
+        for (int k = 0; k < kInFlight; ++k) packs[k] = LoadPack<kAligned, N>(logits_TV, at - k * (kThreads * N));
+        for (int k = 0; k < kInFlight; ++k) put(packs[k], at - k * (kThreads * N));
       },
-      [&](int64_t pack) { put(pack, logits_TV.template Load<N>(begin + pack * N)); });
-}
-
-template <class T, int N>
-absl::Status Start(const CrossEntropy& op, StreamHandle stream) {
-  const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(op.logits_TV.dim(0))), .block = dim3(kThreads)};
-  return Launch("CrossEntropy", CrossEntropyKernel<T, N>, shape, stream, Whole<T>(op.logits_TV, "logits"),
-                Whole<int>(op.targets_T, "targets"), op.targets_T.stride(0), Whole<float>(op.scale_1, "scale"),
-                Whole<float>(op.loss_T, "loss"), op.logits_TV.dim(1), op.gradient);
+      [&](int64_t i) { put(LoadPack<kAligned, N>(logits_TV, row.Mirrored(i)), row.Mirrored(i)); },
+      [&](int64_t i) { logits_TV.Store(i, gradient_of(logits_TV.Load(i), i)); });
 }
 
 }  // namespace
 
 absl::Status Run(const CrossEntropy& op, Scratch scratch, StreamHandle stream) {
+  const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(op.logits_TV.dim(0))), .block = dim3(kThreads)};
   return WithElement(op.logits_TV.dtype, [&](auto element) {
     using T = decltype(element);
-    const bool packs = RowsAligned(op.logits_TV) && op.logits_TV.dim(1) % kPackOf<T> == 0;
-    return packs ? Start<T, kPackOf<T>>(op, stream) : Start<T, 1>(op, stream);
+    const auto kernel = Aligned16(op.logits_TV) ? CrossEntropyKernel<T, true> : CrossEntropyKernel<T, false>;
+    return Launch("CrossEntropy", kernel, shape, stream, Whole<T>(op.logits_TV, "logits"),
+                  Whole<int>(op.targets_T, "targets"), op.targets_T.stride(0), Whole<float>(op.scale_1, "scale"),
+                  Whole<float>(op.loss_T, "loss"), op.logits_TV.dim(1), op.gradient);
   });
 }
 

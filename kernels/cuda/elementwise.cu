@@ -115,9 +115,8 @@ absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream) {
 }
 
 absl::Status Run(const Add& op, Scratch scratch, StreamHandle stream) {
-  return WithElement(op.out.dtype, [&](auto element) {
-    return AddFlat<decltype(element)>("Add", op.a, op.b, op.out, stream);
-  });
+  return WithElement(op.out.dtype,
+                     [&](auto element) { return AddFlat<decltype(element)>("Add", op.a, op.b, op.out, stream); });
 }
 
 absl::Status Run(const Accumulate& op, Scratch scratch, StreamHandle stream) {

@@ -82,9 +82,8 @@ absl::Status RunSum(const char* name, const OpType& op, Scratch scratch, StreamH
   const Global<double> partials(reinterpret_cast<double*>(scratch.data), chunks, "partials");
   if (chunks > 0) {
     const auto kernel = Aligned16(op.x_N) ? PartialSumsKernel<kSquares, true> : PartialSumsKernel<kSquares, false>;
-    SHALE_RETURN_IF_ERROR(Launch(name, kernel,
-                                 {.grid = dim3(static_cast<unsigned>(chunks)), .block = dim3(kThreads)}, stream,
-                                 Whole<float>(op.x_N, "x"), partials, n));
+    SHALE_RETURN_IF_ERROR(Launch(name, kernel, {.grid = dim3(static_cast<unsigned>(chunks)), .block = dim3(kThreads)},
+                                 stream, Whole<float>(op.x_N, "x"), partials, n));
   }
   return Launch(name, TotalKernel, {.grid = dim3(1), .block = dim3(kTotalThreads)}, stream, partials, chunks,
                 Whole<double>(op.total_1, "total"), op.accumulate);

@@ -26,8 +26,7 @@ SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_toke
                                  Global<int64_t> update_count, Global<float> update, double beta1, double beta2) {
   // Ranks flag their own values; what is finite on each may still overflow in the sum.
   const double squared_norm = totals.Load(kTotalSquaredNorm);
-  const bool finite =
-      totals.Load(kTotalNonFinite) == 0 && IsFinite(totals.Load(kTotalLoss)) && IsFinite(squared_norm);
+  const bool finite = totals.Load(kTotalNonFinite) == 0 && IsFinite(totals.Load(kTotalLoss)) && IsFinite(squared_norm);
   const bool skip = !finite || valid_tokens.Load(0) <= 0;
   update.Store(kUpdateLearningRate, hyper.Load(kHyperLearningRate));
   update.Store(kUpdateSkip, skip ? 1.0f : 0.0f);

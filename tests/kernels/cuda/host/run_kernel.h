@@ -1,6 +1,7 @@
 // Runs our kernels on the host: against the fp64 reference, and with their barriers taken out.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
@@ -23,7 +24,7 @@ absl::Status RunKernel(const TestMemory& memory, const OpType& op, cuda_on_host:
   const Op bound = memory.Bind(op, bytes.data());
   SHALE_RETURN_IF_ERROR(Validate(bound));
   const int64_t scratch_bytes = cuda::ScratchBytesOf(op);
-  const AlignedBytes scratch(std::vector<std::byte>(scratch_bytes, std::byte{0xFF}));
+  const AlignedBytes scratch(std::vector<std::byte>(std::max<int64_t>(1, scratch_bytes), std::byte{0xFF}));
   const absl::Status status = cuda::Run(std::get<OpType>(bound), Scratch{scratch.data(), scratch_bytes}, &stream);
   image.assign(bytes.data(), bytes.data() + memory.image().size());
   return status;

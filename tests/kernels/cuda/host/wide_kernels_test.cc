@@ -33,6 +33,35 @@ TEST(CudaCrossEntropy, MatchesTheReferenceAtLongVocabularies) {
   }
 }
 
+// Rows that share packs with their neighbours, rows within one pack, and matrices that begin anywhere.
+TEST(CudaCrossEntropy, HasTheSameBitsAtAnyAddress) {
+  for (const DType act : kActs) {
+    for (const int64_t vocabulary : {1, 3, 9, 2047, 4096, 18001}) {
+      SCOPED_TRACE(NameOf(act) + " " + std::to_string(vocabulary));
+      std::vector<double> drawn, first_bits;
+      for (int64_t i = 0; i < 5 * vocabulary; ++i) drawn.push_back(std::sin(static_cast<double>(i * i)));
+      for (const int64_t shift : {0, 1, 4}) {
+        std::vector<double> shifted(shift, 0.0);
+        shifted.insert(shifted.end(), drawn.begin(), drawn.end());
+        TestMemory memory;
+        const Tensor all = memory.Values(act, {static_cast<int64_t>(shifted.size())}, shifted);
+        const Tensor logits = all.Slice(0, shift, 5 * vocabulary).Reshape({5, vocabulary});
+        const double last = static_cast<double>(vocabulary - 1);
+        const CrossEntropy op = LossOf(memory, logits, {0, last, -1, last / 2, 0});
+        cuda_on_host::Stream stream;
+        std::vector<std::byte> image;
+        const absl::Status status = RunKernel(memory, op, stream, image);
+        ASSERT_TRUE(status.ok()) << status;
+        std::vector<double> bits;
+        for (int64_t i = 0; i < 5; ++i) bits.push_back(ElementOf(memory.Bind(op.loss_T, image.data()), i));
+        for (int64_t i = 0; i < 5 * vocabulary; ++i) bits.push_back(ElementOf(memory.Bind(logits, image.data()), i));
+        if (shift == 0) first_bits = bits;
+        EXPECT_TRUE(bits == first_bits) << "from " << shift;
+      }
+    }
+  }
+}
+
 TEST(CudaCrossEntropy, MaskedLogitsCountNothing) {
   for (const DType act : kActs) {
     for (const int64_t vocabulary : {600, 4096}) {
@@ -86,10 +115,11 @@ AttentionForward MakeForward(TestMemory& memory, DType act, const HeadShape& s) 
 // Widths of each size of tile, at its end and beyond the last; packs and single elements.
 TEST(CudaAttention, TakesHeadsUpTo256Wide) {
   for (const DType act : kActs) {
-    for (const HeadShape& s : std::vector<HeadShape>{{.s = 40, .heads = 2, .groups = 1, .width = 256},
-                                                     {.s = 21, .heads = 1, .groups = 1, .width = 201},
-                                                     {.s = 35, .heads = 2, .groups = 1, .width = 136, .window = 9, .gap = 16},
-                                                     {.s = 70, .heads = 3, .groups = 1, .width = 80, .gap = 3}}) {
+    for (const HeadShape& s :
+         std::vector<HeadShape>{{.s = 40, .heads = 2, .groups = 1, .width = 256},
+                                {.s = 21, .heads = 1, .groups = 1, .width = 201},
+                                {.s = 35, .heads = 2, .groups = 1, .width = 136, .window = 9, .gap = 16},
+                                {.s = 70, .heads = 3, .groups = 1, .width = 80, .gap = 3}}) {
       SCOPED_TRACE(NameOf(act) + " width " + std::to_string(s.width));
       TestMemory memory;
       const AttentionForward forward = MakeForward(memory, act, s);
