@@ -1,7 +1,6 @@
 #include "engine/checkpoint/chunk_writer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <system_error>
 
 #include "absl/memory/memory.h"
@@ -38,11 +37,12 @@ ChunkWriter::~ChunkWriter() {
   thread_.join();
 }
 
-absl::Status ChunkWriter::Append(const char* bytes, int64_t size) {
+absl::Status ChunkWriter::Append(const std::byte* bytes, int64_t size,
+                                 absl::FunctionRef<absl::Status(void*, const std::byte*, int64_t)> copy) {
   while (size > 0) {
     const int64_t count = std::min<int64_t>(size, kCheckpointChunkBytes - used_);
     // Only this thread changes filled_.
-    std::memcpy(Slot(filled_) + used_, bytes, count);
+    SHALE_RETURN_IF_ERROR(copy(Slot(filled_) + used_, bytes, count));
     used_ += count;
     bytes += count;
     size -= count;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <thread>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -26,8 +28,9 @@ class ChunkWriter {
                                                              SavedFile& saved);
   ~ChunkWriter();
 
-  // Fails with the error of the first write that did.
-  absl::Status Append(const char* bytes, int64_t size);
+  // Brings the bytes here with `copy(to, from, size)`. Fails with its error, or that of the first write that did.
+  absl::Status Append(const std::byte* bytes, int64_t size,
+                      absl::FunctionRef<absl::Status(void*, const std::byte*, int64_t)> copy);
   // Returns when all bytes are with the system. Nothing may follow.
   absl::Status Finish();
 

@@ -1,5 +1,6 @@
 #include "engine/checkpoint/shard_writer.h"
 
+#include <cstring>
 #include <memory>
 
 #include "engine/checkpoint/chunk_writer.h"
@@ -10,8 +11,13 @@
 
 namespace shale {
 
+absl::Status CopyHostMemory(void* to, const std::byte* from, int64_t bytes) {
+  std::memcpy(to, from, bytes);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SavedFile> WriteShard(FileSystem& files, const std::string& folder, int64_t rank, int64_t ranks,
-                                     absl::Span<const PieceSource> pieces, absl::Span<char> staging) {
+                                     absl::Span<const PieceSource> pieces, CopyToHost copy, absl::Span<char> staging) {
   SHALE_CHECK(std::ssize(staging) >= kWriteStagingBytes);
   ShardHeader header{.rank = rank};
   for (const PieceSource& piece : pieces) header.pieces.push_back({piece.parameter, piece.part, piece.range});
@@ -21,10 +27,10 @@ absl::StatusOr<SavedFile> WriteShard(FileSystem& files, const std::string& folde
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(JoinPath(folder, saved.name)));
   file->BypassCache();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<ChunkWriter> writer, ChunkWriter::Create(*file, staging, saved));
-  SHALE_RETURN_IF_ERROR(writer->Append(head.data(), std::ssize(head)));
+  SHALE_RETURN_IF_ERROR(
+      writer->Append(reinterpret_cast<const std::byte*>(head.data()), std::ssize(head), CopyHostMemory));
   for (size_t i = 0; i < pieces.size(); ++i) {
-    SHALE_RETURN_IF_ERROR(
-        writer->Append(reinterpret_cast<const char*>(pieces[i].data), header.pieces[i].size_bytes()));
+    SHALE_RETURN_IF_ERROR(writer->Append(pieces[i].data, header.pieces[i].size_bytes(), copy));
   }
   SHALE_RETURN_IF_ERROR(writer->Finish());
   SHALE_RETURN_IF_ERROR(file->Sync());

@@ -42,7 +42,7 @@ class StagingBuffer {
 
 // One chunk is filled and one waits while the one before them is written: the disk never does.
 inline constexpr int64_t kWriteStagingBytes = 3 * kCheckpointChunkBytes;
-// What a rank reads through.
-inline constexpr int64_t kReadStagingBytes = kCheckpointChunkBytes;
+// What a rank reads through: a chunk, and what becomes of it on its way to the device.
+inline constexpr int64_t kReadStagingBytes = 2 * kCheckpointChunkBytes;
 
 }  // namespace shale

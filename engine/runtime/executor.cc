@@ -1,11 +1,15 @@
 #include "engine/runtime/executor.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace shale {
 namespace {
+
+constexpr int64_t kBounceBytes = int64_t{256} << 10;
 
 // Calls visitor(tensor) for every operand of an instruction that can be changed.
 template <class Visitor>
@@ -21,24 +25,39 @@ void VisitTensors(Instruction& instruction, Visitor&& visitor) {
   visitor(instruction.scratch);
 }
 
-absl::Status WantSize(HostItem item, int64_t found, int64_t wanted) {
-  if (found >= wanted) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("step input ", ToString(item), " has ", found, " elements, the program reads ", wanted));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device, Ops& ops, Communicator* gather,
                                                                  Communicator* reduce, int rank, int64_t arena_bytes) {
   std::unique_ptr<RankRuntime> runtime(new RankRuntime(device, ops, gather, reduce, rank));
   SHALE_ASSIGN_OR_RETURN(runtime->arena_, device.Allocate(arena_bytes));
+  SHALE_ASSIGN_OR_RETURN(runtime->bounce_, device.AllocatePinned(kBounceBytes));
   runtime->meter_ = std::make_unique<MemoryMeter>(runtime->arena_->base(), arena_bytes);
   for (int s = 0; s < kStreams; ++s) {
     SHALE_ASSIGN_OR_RETURN(runtime->streams_[s], device.CreateStream(ToString(static_cast<StreamId>(s))));
     runtime->streams_[s]->set_meter(runtime->meter_.get());
   }
   return runtime;
+}
+
+absl::Status RankRuntime::Read(const std::byte* from, void* to, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kBounceBytes) {
+    const int64_t count = std::min(kBounceBytes, bytes - at);
+    SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).Copy(bounce_->base(), from + at, count));
+    SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).Synchronize());
+    std::memcpy(static_cast<std::byte*>(to) + at, bounce_->base(), count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankRuntime::Write(std::byte* to, const void* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kBounceBytes) {
+    const int64_t count = std::min(kBounceBytes, bytes - at);
+    std::memcpy(bounce_->base(), static_cast<const std::byte*>(from) + at, count);
+    SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).Copy(to + at, bounce_->base(), count));
+    SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).Synchronize());
+  }
+  return absl::OkStatus();
 }
 
 Communicator* RankRuntime::communicator(StreamId id) {
@@ -64,6 +83,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& pr
   }
   std::unique_ptr<Executor> executor(new Executor(program, plan, runtime, options));
   SHALE_RETURN_IF_ERROR(executor->Bind());
+  SHALE_ASSIGN_OR_RETURN(executor->host_items_, HostItems::Create(program, runtime.device()));
   return executor;
 }
 
@@ -112,11 +132,14 @@ void Executor::SetTracing(bool on) {
 
 absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
   issued_ = 0;
-  absl::Status status = Issue(inputs, outputs);
+  absl::Status status = host_items_->Take(inputs);
+  if (status.ok()) status = Issue();
   // Peers wait in collectives for what this rank will not issue any more.
   if (!status.ok()) runtime_.Abort(status);
   absl::Status finished = Synchronize();
-  return status.ok() ? finished : status;
+  if (status.ok()) status = finished;
+  if (status.ok()) host_items_->Give(outputs);
+  return status;
 }
 
 absl::Status Executor::Synchronize() {
@@ -133,20 +156,19 @@ absl::Status Executor::Synchronize() {
   return first;
 }
 
-absl::Status Executor::Issue(const StepInputs& inputs, StepOutputs& outputs) {
+absl::Status Executor::Issue() {
   for (const Section& section : program_.sections) {
     for (int64_t pass = 0; pass < section.repeat; ++pass) {
       for (InstructionId id = section.begin; id < section.end; ++id) {
         if (bound_[id].last_pass_only && pass + 1 < section.repeat) continue;
-        SHALE_RETURN_IF_ERROR(IssueInstruction(id, pass, inputs, outputs));
+        SHALE_RETURN_IF_ERROR(IssueInstruction(id, pass));
       }
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass, const StepInputs& inputs,
-                                        StepOutputs& outputs) {
+absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass) {
   const Instruction* instruction = &bound_[id];
   Instruction of_pass;
   if (varies_[id]) {
@@ -168,7 +190,7 @@ absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass, const St
     *time = {.id = id, .pass = pass};
     SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->begin_ns));
   }
-  SHALE_RETURN_IF_ERROR(Launch(*instruction, pass, inputs, outputs));
+  SHALE_RETURN_IF_ERROR(Launch(*instruction, pass));
   if (time != nullptr) SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->end_ns));
   if (events_[id] != nullptr) SHALE_RETURN_IF_ERROR(stream.Record(*events_[id]));
   if (options_.synchronous || options_.observer != nullptr) {
@@ -183,7 +205,7 @@ absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass, const St
   return absl::OkStatus();
 }
 
-absl::Status Executor::Launch(const Instruction& bound, int64_t pass, const StepInputs& inputs, StepOutputs& outputs) {
+absl::Status Executor::Launch(const Instruction& bound, int64_t pass) {
   Stream& stream = runtime_.stream(bound.stream);
   if (const Op* op = std::get_if<Op>(&bound.action)) {
     const Scratch scratch{static_cast<std::byte*>(bound.scratch.data), bound.scratch.extent_bytes()};
@@ -199,30 +221,11 @@ absl::Status Executor::Launch(const Instruction& bound, int64_t pass, const Step
       case CollectiveKind::kAllReduceSum: return communicator->AllReduceSum(collective->full, stream);
     }
   }
-  return CopyItem(std::get<HostCopy>(bound.action), pass, inputs, outputs, stream);
-}
-
-absl::Status Executor::CopyItem(const HostCopy& copy, int64_t micro_batch, const StepInputs& inputs,
-                                StepOutputs& outputs, Stream& stream) {
+  const HostCopy& copy = std::get<HostCopy>(bound.action);
+  std::byte* host = host_items_->At(copy.item, pass);
   const Tensor& device = copy.device;
-  const int64_t elements = device.elements(), bytes = device.extent_bytes();
-  const auto tokens = [&](absl::Span<const int32_t> all, int64_t begin) -> absl::Status {
-    SHALE_RETURN_IF_ERROR(WantSize(copy.item, std::ssize(all), begin + elements));
-    return stream.Copy(device.data, all.data() + begin, bytes);
-  };
-  switch (copy.item) {
-    case HostItem::kInputs: return tokens(inputs.inputs, micro_batch * elements);
-    case HostItem::kTargets: return tokens(inputs.targets, micro_batch * elements);
-    case HostItem::kRows: return tokens(inputs.rows, 0);
-    case HostItem::kHyper: return stream.Copy(device.data, inputs.hyper.data(), bytes);
-    case HostItem::kValidTokens: return stream.Copy(device.data, &inputs.valid_tokens, bytes);
-    case HostItem::kTotals: return stream.Copy(outputs.totals.data(), device.data, bytes);
-    case HostItem::kGlobalTokens: return stream.Copy(&outputs.global_tokens, device.data, bytes);
-    case HostItem::kLogits:
-      outputs.logits.resize(bytes);
-      return stream.Copy(outputs.logits.data(), device.data, bytes);
-  }
-  return absl::OkStatus();
+  return ToHost(copy.item) ? stream.Copy(host, device.data, device.extent_bytes())
+                           : stream.Copy(device.data, host, device.extent_bytes());
 }
 
 }  // namespace shale

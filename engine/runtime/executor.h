@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/memory/plan.h"
+#include "engine/runtime/host_items.h"
 #include "engine/step/program.h"
 #include "kernels/device/device.h"
 #include "kernels/op_backend.h"
@@ -30,6 +32,10 @@ class RankRuntime {
   Arena& arena() { return *arena_; }
   Device& device() { return device_; }
   Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
+  // Copies between the arena and any host memory, a little at a time, and waits. While no program runs; on the rank's
+  // launching thread, or whichever has its place.
+  absl::Status Read(const std::byte* from, void* to, int64_t bytes);
+  absl::Status Write(std::byte* to, const void* from, int64_t bytes);
   // The communicator that works on `id`; null: none does.
   Communicator* communicator(StreamId id);
   // Highest byte of the arena that any launch or copy has touched, one past: measured apart from the plan.
@@ -48,24 +54,9 @@ class RankRuntime {
   Communicator* reduce_;
   int rank_;
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Arena> bounce_;  // Pinned; Read and Write go through it.
   std::unique_ptr<MemoryMeter> meter_;
   std::array<std::unique_ptr<Stream>, kStreams> streams_;  // Last: their threads end first.
-};
-
-// The host's side of a step, for one rank. Sizes as the program's HostCopy instructions want them; micro-batch by
-// micro-batch. Must stay valid until Run returns.
-struct StepInputs {
-  absl::Span<const int32_t> inputs;   // [K, B, S]
-  absl::Span<const int32_t> targets;  // [K, B, S]
-  absl::Span<const int32_t> rows;     // [B]
-  std::array<float, kHyperSize> hyper = {};
-  int64_t valid_tokens = 0;  // Of this rank.
-};
-
-struct StepOutputs {
-  std::array<double, kTotalSize> totals = {};  // Over all ranks.
-  int64_t global_tokens = 0;
-  std::vector<std::byte> logits;  // [B, V] in the compute dtype.
 };
 
 // Sees every instruction of a run: for checks. Implies that instructions run one at a time.
@@ -108,11 +99,9 @@ class Executor {
       : program_(program), plan_(plan), runtime_(runtime), options_(options) {}
 
   absl::Status Bind();
-  absl::Status Issue(const StepInputs& inputs, StepOutputs& outputs);
-  absl::Status IssueInstruction(InstructionId id, int64_t pass, const StepInputs& inputs, StepOutputs& outputs);
-  absl::Status Launch(const Instruction& bound, int64_t pass, const StepInputs& inputs, StepOutputs& outputs);
-  absl::Status CopyItem(const HostCopy& copy, int64_t micro_batch, const StepInputs& inputs, StepOutputs& outputs,
-                        Stream& stream);
+  absl::Status Issue();
+  absl::Status IssueInstruction(InstructionId id, int64_t pass);
+  absl::Status Launch(const Instruction& bound, int64_t pass);
   absl::Status Synchronize();
 
   const StepProgram& program_;
@@ -122,6 +111,7 @@ class Executor {
   std::vector<Instruction> bound_;             // Operands as of the first pass.
   std::vector<bool> varies_;                   // By instruction: differs from pass to pass.
   std::vector<std::unique_ptr<Event>> events_;  // By instruction; null: nobody waits for it.
+  std::optional<HostItems> host_items_;
   bool tracing_ = false;
   std::vector<InstructionTime> times_;  // One for each that a run issues.
   size_t issued_ = 0;                   // Of these, in the last run.

@@ -7,6 +7,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "engine/checkpoint/staging.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -14,6 +15,10 @@ namespace {
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+absl::Span<char> CharsOf(const Arena& arena) {
+  return absl::MakeSpan(reinterpret_cast<char*>(arena.base()), arena.size_bytes());
 }
 
 }  // namespace
@@ -29,13 +34,17 @@ std::vector<RankState> RankStates(const PlannedProgram& program, World& world) {
 absl::Status RestoreRanks(const CheckpointReader& checkpoint, bool values_only, World& world,
                           std::vector<RankState>& ranks) {
   return world.ForEachRank([&](int rank) {
-    return ranks[rank].Restore(checkpoint, values_only, StagingBuffer(kReadStagingBytes).span());
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> staging,
+                           world.rank(rank).device().AllocatePinned(kReadStagingBytes));
+    return ranks[rank].Restore(checkpoint, values_only, CharsOf(*staging));
   });
 }
 
 absl::Status FillRanks(RankState::ReadValues read, World& world, std::vector<RankState>& ranks) {
   return world.ForEachRank([&](int rank) {
-    return ranks[rank].Fill(read, StagingBuffer(kReadStagingBytes).span());
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> staging,
+                           world.rank(rank).device().AllocatePinned(kReadStagingBytes));
+    return ranks[rank].Fill(read, CharsOf(*staging));
   });
 }
 
@@ -43,8 +52,11 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan
                                                                    const std::string& folder,
                                                                    const CheckpointStore::Options& options) {
   auto checkpointer = absl::WrapUnique(new Checkpointer(plan, world));
-  SHALE_ASSIGN_OR_RETURN(StagingBuffer staging, StagingBuffer::Create(kWriteStagingBytes));
-  checkpointer->staging_ = std::move(staging);
+  SHALE_ASSIGN_OR_RETURN(checkpointer->staging_, world.rank(0).device().AllocatePinned(kWriteStagingBytes));
+  for (RankRuntime* rank : world.ranks()) {
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, rank->device().CreateStream("save"));
+    checkpointer->streams_.push_back(std::move(stream));
+  }
   SHALE_ASSIGN_OR_RETURN(checkpointer->store_, CheckpointStore::Open(folder, options));
   checkpointer->ranks_ = RankStates(plan.train, world);
   if (plan.snapshot) {
@@ -58,14 +70,15 @@ Checkpointer::~Checkpointer() {
   if (pending_.valid()) pending_.wait();
 }
 
-void Checkpointer::Complete(Manifest& manifest) const {
+absl::Status Checkpointer::Complete(Manifest& manifest) const {
   for (const Parameter& parameter : plan_.train.graph.parameters) {
     manifest.parameters.push_back({parameter.name, parameter.shape});
   }
   manifest.strategy = std::string(ToString(plan_.options.strategy));
   manifest.schedule = std::string(ToString(plan_.options.schedule));
   manifest.values = plan_.train.step.state.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
-  manifest.update_count = ranks_[0].update_count();
+  SHALE_ASSIGN_OR_RETURN(manifest.update_count, ranks_[0].ReadUpdateCount());
+  return absl::OkStatus();
 }
 
 CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source source, double started) {
@@ -73,8 +86,13 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
   const auto write = [&](const std::string& temporary) -> absl::StatusOr<std::vector<SavedFile>> {
     std::vector<SavedFile> files;
     for (const RankState& rank : ranks_) {
+      Stream& stream = *streams_[files.size()];
+      const auto copy = [&](void* to, const std::byte* from, int64_t bytes) -> absl::Status {
+        SHALE_RETURN_IF_ERROR(stream.Copy(to, from, bytes));
+        return stream.Synchronize();
+      };
       SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(store_->files(), temporary, std::ssize(files), std::ssize(ranks_),
-                                                        rank.Pieces(source), staging_->span()));
+                                                        rank.Pieces(source), copy, CharsOf(*staging_)));
       report.bytes += file.size_bytes;
       files.push_back(std::move(file));
     }
@@ -93,7 +111,7 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
 CheckpointReport Checkpointer::Save(Manifest manifest) {
   SHALE_CHECK(!pending_.valid()) << "a save is under way";
   const double started = Now();
-  Complete(manifest);
+  if (absl::Status status = Complete(manifest); !status.ok()) return {.step = manifest.step, .status = status};
   CheckpointReport report = Write(manifest, RankState::Source::kState, started);
   report.stop_seconds = report.seconds;
   return report;
@@ -111,7 +129,7 @@ absl::Status Checkpointer::Start(Manifest manifest) {
     return absl::OkStatus();
   }
   const double started = Now();
-  Complete(manifest);
+  SHALE_RETURN_IF_ERROR(Complete(manifest));
   SHALE_RETURN_IF_ERROR(snapshot_->Run(std::vector<StepInputs>(ranks_.size())));
   const double stop_seconds = Now() - started;
   try {

@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/reader.h"
-#include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/store.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/world.h"
@@ -58,7 +57,7 @@ class Checkpointer {
 
  private:
   Checkpointer(const JobPlan& plan, World& world) : plan_(plan), world_(world) {}
-  void Complete(Manifest& manifest) const;
+  absl::Status Complete(Manifest& manifest) const;
   CheckpointReport Write(const Manifest& manifest, RankState::Source source, double started);
 
   const JobPlan& plan_;
@@ -66,7 +65,8 @@ class Checkpointer {
   std::vector<RankState> ranks_;
   std::unique_ptr<WorldProgram> snapshot_;  // Null: none is planned.
   std::unique_ptr<CheckpointStore> store_;
-  std::optional<StagingBuffer> staging_;
+  std::unique_ptr<Arena> staging_;                 // Pinned.
+  std::vector<std::unique_ptr<Stream>> streams_;  // By rank: what is saved comes to the host on them.
   std::future<CheckpointReport> pending_;
 };
 

@@ -48,24 +48,12 @@ std::byte* ParameterStore::Address(const Tensor& tensor, int rank, int64_t eleme
          rank * tensor.where.rank_stride_bytes + element * SizeOf(tensor.dtype);
 }
 
-absl::Status ParameterStore::ToDevice(int rank, std::byte* to, const void* from, int64_t bytes) const {
-  Stream& stream = ranks_[rank]->stream(StreamId::kCopy);
-  SHALE_RETURN_IF_ERROR(stream.Copy(to, from, bytes));
-  return stream.Synchronize();
-}
-
-absl::Status ParameterStore::ToHost(int rank, void* to, const std::byte* from, int64_t bytes) const {
-  Stream& stream = ranks_[rank]->stream(StreamId::kCopy);
-  SHALE_RETURN_IF_ERROR(stream.Copy(to, from, bytes));
-  return stream.Synchronize();
-}
-
 absl::Status ParameterStore::WriteWeights(const Tensor& weight, const Piece& piece, const float* values) {
   std::byte* to = Address(weight, piece.rank, piece.at);
-  if (weight.dtype == DType::kFloat32) return ToDevice(piece.rank, to, values, piece.count * 4);
+  if (weight.dtype == DType::kFloat32) return ranks_[piece.rank]->Write(to, values, piece.count * 4);
   std::vector<BFloat16> rounded(piece.count);
   for (int64_t i = 0; i < piece.count; ++i) rounded[i] = RoundMaster(values[i]);
-  return ToDevice(piece.rank, to, rounded.data(), piece.count * 2);
+  return ranks_[piece.rank]->Write(to, rounded.data(), piece.count * 2);
 }
 
 absl::Status ParameterStore::Write(ParameterId id, int64_t begin, absl::Span<const float> values) {
@@ -75,12 +63,12 @@ absl::Status ParameterStore::Write(ParameterId id, int64_t begin, absl::Span<con
     const float* from = values.data() + piece.from;
     if (!g.full_weight.present()) SHALE_RETURN_IF_ERROR(WriteWeights(g.own_weight, piece, from));
     if (g.master.present()) {
-      SHALE_RETURN_IF_ERROR(ToDevice(piece.rank, Address(g.master, piece.rank, piece.at), from, piece.count * 4));
+      SHALE_RETURN_IF_ERROR(ranks_[piece.rank]->Write(Address(g.master, piece.rank, piece.at), from, piece.count * 4));
     }
     if (g.low.present()) {
       std::vector<int16_t> low(piece.count);
       for (int64_t i = 0; i < piece.count; ++i) low[i] = MasterLowBits(from[i], RoundMaster(from[i]));
-      SHALE_RETURN_IF_ERROR(ToDevice(piece.rank, Address(g.low, piece.rank, piece.at), low.data(), piece.count * 2));
+      SHALE_RETURN_IF_ERROR(ranks_[piece.rank]->Write(Address(g.low, piece.rank, piece.at), low.data(), piece.count * 2));
     }
   }
   if (!g.full_weight.present()) return absl::OkStatus();
@@ -91,7 +79,7 @@ absl::Status ParameterStore::Write(ParameterId id, int64_t begin, absl::Span<con
 }
 
 absl::Status ParameterStore::ReadFloats(const Tensor& tensor, const Piece& piece, float* values) const {
-  return ToHost(piece.rank, values, Address(tensor, piece.rank, piece.at), piece.count * 4);
+  return ranks_[piece.rank]->Read(Address(tensor, piece.rank, piece.at), values, piece.count * 4);
 }
 
 absl::Status ParameterStore::Read(ParameterId id, int64_t begin, absl::Span<float> values) const {
@@ -105,8 +93,9 @@ absl::Status ParameterStore::Read(ParameterId id, int64_t begin, absl::Span<floa
     std::vector<BFloat16> weight(piece.count);
     std::vector<int16_t> low(piece.count);
     SHALE_RETURN_IF_ERROR(
-        ToHost(piece.rank, weight.data(), Address(g.own_weight, piece.rank, piece.at), piece.count * 2));
-    SHALE_RETURN_IF_ERROR(ToHost(piece.rank, low.data(), Address(g.low, piece.rank, piece.at), piece.count * 2));
+        ranks_[piece.rank]->Read(Address(g.own_weight, piece.rank, piece.at), weight.data(), piece.count * 2));
+    SHALE_RETURN_IF_ERROR(
+        ranks_[piece.rank]->Read(Address(g.low, piece.rank, piece.at), low.data(), piece.count * 2));
     for (int64_t i = 0; i < piece.count; ++i) to[i] = JoinMaster(weight[i], low[i]);
   }
   return absl::OkStatus();

@@ -44,8 +44,6 @@ class ParameterStore {
   };
   std::vector<Piece> PiecesOf(ParameterId id, int64_t begin, int64_t count, bool own) const;
   std::byte* Address(const Tensor& tensor, int rank, int64_t element) const;
-  absl::Status ToDevice(int rank, std::byte* to, const void* from, int64_t bytes) const;
-  absl::Status ToHost(int rank, void* to, const std::byte* from, int64_t bytes) const;
   absl::Status WriteWeights(const Tensor& weight, const Piece& piece, const float* values);
   absl::Status ReadFloats(const Tensor& tensor, const Piece& piece, float* values) const;
 

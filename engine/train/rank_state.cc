@@ -1,13 +1,17 @@
 #include "engine/train/rank_state.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
+#include "engine/checkpoint/staging.h"
 #include "kernels/check.h"
 
 namespace shale {
 namespace {
+
+// Of values on their way to the device.
+constexpr int64_t kWorkBytes = kReadStagingBytes - kCheckpointChunkBytes;
+constexpr int64_t kWorkFloats = kWorkBytes / sizeof(float);
 
 const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
   switch (part) {
@@ -25,12 +29,21 @@ const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
 RankState::RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime)
     : model_(model), state_(state), plan_(plan), runtime_(runtime) {}
 
-template <class T>
-T* RankState::Address(const Tensor& tensor, int64_t element) const {
-  SHALE_CHECK(sizeof(T) == SizeOf(tensor.dtype));
-  return reinterpret_cast<T*>(runtime_.arena().base() + plan_.addresses[tensor.where.symbol] +
-                              tensor.where.offset_bytes + runtime_.rank() * tensor.where.rank_stride_bytes) +
-         element;
+std::byte* RankState::Address(const Tensor& tensor, int64_t element) const {
+  return runtime_.arena().base() + plan_.addresses[tensor.where.symbol] + tensor.where.offset_bytes +
+         runtime_.rank() * tensor.where.rank_stride_bytes + element * SizeOf(tensor.dtype);
+}
+
+absl::Status RankState::Write(const Tensor& tensor, int64_t element, const void* from, int64_t count) {
+  Stream& stream = runtime_.stream(StreamId::kCopy);
+  SHALE_RETURN_IF_ERROR(stream.Copy(Address(tensor, element), from, count * SizeOf(tensor.dtype)));
+  return stream.Synchronize();
+}
+
+absl::Status RankState::Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const {
+  Stream& stream = runtime_.stream(StreamId::kCopy);
+  SHALE_RETURN_IF_ERROR(stream.Copy(to, Address(tensor, element), count * SizeOf(tensor.dtype)));
+  return stream.Synchronize();
 }
 
 ElementRange RankState::Owned(const GroupState& g) const {
@@ -58,10 +71,8 @@ std::vector<PieceSource> RankState::Pieces(Source source) const {
       const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, part);
       if (!tensor.present()) continue;
       for (const ShardLayout::Piece& piece : g.layout.ParameterPieces(runtime_.rank())) {
-        const std::byte* data = BytesPerElement(part) == 4
-                                    ? reinterpret_cast<std::byte*>(Address<float>(tensor, piece.slice_offset))
-                                    : reinterpret_cast<std::byte*>(Address<int16_t>(tensor, piece.slice_offset));
-        pieces.push_back({model_.groups[group].parameters[piece.parameter], part, piece.range, data});
+        pieces.push_back({model_.groups[group].parameters[piece.parameter], part, piece.range,
+                          Address(tensor, piece.slice_offset)});
       }
     }
   }
@@ -73,19 +84,28 @@ bool RankState::JoinsFloats(const GroupState& g) const {
   return g.master.present() || g.own_weight.dtype == DType::kFloat32;
 }
 
-void RankState::ZeroValues(const GroupState& g) {
-  const auto zero = [&](const Tensor& tensor, ElementRange range) {
-    if (tensor.present()) std::fill_n(Address<float>(tensor, 0), range.end - range.begin, 0.0f);
+absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
+  std::memset(work, 0, kWorkBytes);
+  const auto zero = [&](const Tensor& tensor, ElementRange range) -> absl::Status {
+    if (!tensor.present()) return absl::OkStatus();
+    const int64_t count = range.end - range.begin;
+    for (int64_t at = 0; at < count; at += kWorkFloats) {
+      SHALE_RETURN_IF_ERROR(Write(tensor, at, work, std::min(kWorkFloats, count - at)));
+    }
+    return absl::OkStatus();
   };
-  zero(g.master, Owned(g));
-  if (g.own_weight.dtype == DType::kFloat32) zero(g.full_weight.present() ? g.full_weight : g.own_weight, Weights(g));
+  SHALE_RETURN_IF_ERROR(zero(g.master, Owned(g)));
+  if (g.own_weight.dtype != DType::kFloat32) return absl::OkStatus();
+  return zero(g.full_weight.present() ? g.full_weight : g.own_weight, Weights(g));
 }
 
 absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging) {
   SHALE_CHECK(checkpoint.manifest().parameters.size() == model_.parameters.size());
+  SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
+  char* const work = staging.data() + kCheckpointChunkBytes;
   if (checkpoint.manifest().values == SavedValues::kSplit) {
     for (const GroupState& g : state_.groups) {
-      if (JoinsFloats(g)) ZeroValues(g);
+      if (JoinsFloats(g)) SHALE_RETURN_IF_ERROR(ZeroValues(g, work));
     }
   }
   const auto wanted = [&](const ShardPiece& piece) -> ElementRange {
@@ -101,80 +121,86 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
     }
     return {};
   };
-  const auto sink = [&](const ShardPiece& piece, const char* bytes) {
-    Put(piece, bytes);
-    return absl::OkStatus();
-  };
-  SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging));
-  set_update_count(checkpoint.manifest().update_count);
-  return absl::OkStatus();
+  const auto sink = [&](const ShardPiece& piece, const char* bytes) { return Put(piece, bytes, work); };
+  SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
+  std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
+  return Write(state_.update_count, 0, work, 1);
 }
 
-void RankState::Put(const ShardPiece& piece, const char* bytes) {
+absl::Status RankState::Put(const ShardPiece& piece, const char* bytes, char* work) {
   const Parameter& parameter = model_.parameters[piece.parameter];
   const GroupState& g = state_.groups[parameter.group];
   const int64_t flat = g.layout.Find(parameter.name)->offset_elements + piece.range.begin;
   const int64_t count = piece.range.end - piece.range.begin;
   switch (piece.part) {
-    case SavedPart::kValue: return PutValues(g, flat, reinterpret_cast<const float*>(bytes), count);
+    case SavedPart::kValue: return PutValues(g, flat, reinterpret_cast<const float*>(bytes), count, work);
     case SavedPart::kHigh:
-    case SavedPart::kLow: return PutHalf(g, flat, piece.part, bytes, count);
-    case SavedPart::kFirstMoment:
-    case SavedPart::kSecondMoment: {
-      const Tensor& moment = piece.part == SavedPart::kFirstMoment ? g.m : g.v;
-      std::memcpy(Address<float>(moment, flat - Owned(g).begin), bytes, count * sizeof(float));
-    }
+    case SavedPart::kLow:
+      return PutHalf(g, flat, piece.part, reinterpret_cast<const uint16_t*>(bytes), count, work);
+    case SavedPart::kFirstMoment: return Write(g.m, flat - Owned(g).begin, bytes, count);
+    case SavedPart::kSecondMoment: return Write(g.v, flat - Owned(g).begin, bytes, count);
   }
+  return absl::OkStatus();
 }
 
-void RankState::PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count) {
+absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work) {
   const ElementRange weights = Weights(g), owned = Intersect(Owned(g), {flat, flat + count});
   const Tensor& weight = g.full_weight.present() ? g.full_weight : g.own_weight;
   if (weight.dtype == DType::kFloat32) {
-    std::memcpy(Address<float>(weight, flat - weights.begin), values, count * sizeof(float));
+    SHALE_RETURN_IF_ERROR(Write(weight, flat - weights.begin, values, count));
   } else {
-    std::transform(values, values + count, Address<BFloat16>(weight, flat - weights.begin), RoundMaster);
+    std::transform(values, values + count, reinterpret_cast<BFloat16*>(work), RoundMaster);
+    SHALE_RETURN_IF_ERROR(Write(weight, flat - weights.begin, work, count));
   }
-  if (owned.begin == owned.end) return;
+  if (owned.begin == owned.end) return absl::OkStatus();
   const float* mine = values + (owned.begin - flat);
   const int64_t at = owned.begin - Owned(g).begin, size = owned.end - owned.begin;
-  if (g.master.present()) std::memcpy(Address<float>(g.master, at), mine, size * sizeof(float));
-  if (g.low.present()) {
-    std::transform(mine, mine + size, Address<int16_t>(g.low, at),
-                   [](float value) { return MasterLowBits(value, RoundMaster(value)); });
-  }
+  if (g.master.present()) SHALE_RETURN_IF_ERROR(Write(g.master, at, mine, size));
+  if (!g.low.present()) return absl::OkStatus();
+  std::transform(mine, mine + size, reinterpret_cast<int16_t*>(work),
+                 [](float value) { return MasterLowBits(value, RoundMaster(value)); });
+  return Write(g.low, at, work, size);
 }
 
-void RankState::PutHalf(const GroupState& g, int64_t flat, SavedPart half, const char* bytes, int64_t count) {
-  const auto* bits = reinterpret_cast<const uint16_t*>(bytes);
-  // The bits of a float are those of its weight, shifted up, plus the low bits with their sign (JoinMaster): the halves
-  // may come in any order.
-  const auto add = [&](float* to, ElementRange range) {
-    for (int64_t i = range.begin - flat; i < range.end - flat; ++i, ++to) {
-      const uint32_t part = half == SavedPart::kHigh
-                                ? static_cast<uint32_t>(bits[i]) << 16
-                                : static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(bits[i])));
-      *to = std::bit_cast<float>(std::bit_cast<uint32_t>(*to) + part);
+// The bits of a float are those of its weight, shifted up, plus the low bits with their sign (JoinMaster): the halves
+// may come in any order.
+absl::Status RankState::AddHalf(const Tensor& to, int64_t element, SavedPart half, const uint16_t* bits, int64_t count,
+                                char* work) {
+  for (int64_t begin = 0; begin < count; begin += kWorkFloats) {
+    const int64_t size = std::min(kWorkFloats, count - begin);
+    SHALE_RETURN_IF_ERROR(Read(to, element + begin, work, size));
+    auto* words = reinterpret_cast<uint32_t*>(work);
+    for (int64_t i = 0; i < size; ++i) {
+      const uint16_t b = bits[begin + i];
+      words[i] += half == SavedPart::kHigh ? static_cast<uint32_t>(b) << 16
+                                           : static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(b)));
     }
-  };
-  const ElementRange all = {flat, flat + count}, owned = Intersect(Owned(g), all);
+    SHALE_RETURN_IF_ERROR(Write(to, element + begin, work, size));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankState::PutHalf(const GroupState& g, int64_t flat, SavedPart half, const uint16_t* bits, int64_t count,
+                                char* work) {
+  const ElementRange owned = Intersect(Owned(g), {flat, flat + count});
   const Tensor& weight = g.full_weight.present() ? g.full_weight : g.own_weight;
   if (weight.dtype == DType::kFloat32) {
-    add(Address<float>(weight, flat - Weights(g).begin), all);
+    SHALE_RETURN_IF_ERROR(AddHalf(weight, flat - Weights(g).begin, half, bits, count, work));
   } else if (half == SavedPart::kHigh) {
-    std::memcpy(Address<uint16_t>(weight, flat - Weights(g).begin), bits, count * sizeof(uint16_t));
+    SHALE_RETURN_IF_ERROR(Write(weight, flat - Weights(g).begin, bits, count));
   }
-  if (owned.begin == owned.end) return;
-  if (g.master.present()) add(Address<float>(g.master, owned.begin - Owned(g).begin), owned);
-  if (g.low.present() && half == SavedPart::kLow) {
-    std::memcpy(Address<uint16_t>(g.low, owned.begin - Owned(g).begin), bits + (owned.begin - flat),
-                (owned.end - owned.begin) * sizeof(uint16_t));
-  }
+  if (owned.begin == owned.end) return absl::OkStatus();
+  const int64_t at = owned.begin - Owned(g).begin, size = owned.end - owned.begin;
+  bits += owned.begin - flat;
+  if (g.master.present()) SHALE_RETURN_IF_ERROR(AddHalf(g.master, at, half, bits, size, work));
+  if (g.low.present() && half == SavedPart::kLow) return Write(g.low, at, bits, size);
+  return absl::OkStatus();
 }
 
 absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
-  SHALE_CHECK(std::ssize(staging) >= kCheckpointChunkBytes);
+  SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
   const auto values = absl::MakeSpan(reinterpret_cast<float*>(staging.data()), kCheckpointChunkBytes / 4);
+  char* const work = staging.data() + kCheckpointChunkBytes;
   for (size_t id = 0; id < model_.parameters.size(); ++id) {
     const Parameter& parameter = model_.parameters[id];
     const GroupState& g = state_.groups[parameter.group];
@@ -183,13 +209,16 @@ absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
     for (int64_t begin = wanted.begin; begin < wanted.end; begin += std::ssize(values)) {
       const auto part = values.subspan(0, wanted.end - begin);
       SHALE_RETURN_IF_ERROR(read(parameter, begin, part));
-      PutValues(g, offset + begin, part.data(), std::ssize(part));
+      SHALE_RETURN_IF_ERROR(PutValues(g, offset + begin, part.data(), std::ssize(part), work));
     }
   }
   return absl::OkStatus();
 }
 
-int64_t RankState::update_count() const { return *Address<int64_t>(state_.update_count, 0); }
-void RankState::set_update_count(int64_t count) { *Address<int64_t>(state_.update_count, 0) = count; }
+absl::StatusOr<int64_t> RankState::ReadUpdateCount() const {
+  int64_t count = 0;
+  SHALE_RETURN_IF_ERROR(runtime_.Read(Address(state_.update_count, 0), &count, sizeof(count)));
+  return count;
+}
 
 }  // namespace shale

@@ -16,7 +16,7 @@
 
 namespace shale {
 
-// A contiguous piece of device memory, zeroed, aligned to at least 4096 bytes. Freed with the object.
+// A contiguous piece of memory, zeroed, aligned to at least 4096 bytes. Freed with the object.
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -42,7 +42,8 @@ class Stream {
   // The following only enqueue; call from the rank's launching thread.
   virtual absl::Status Record(Event& event) = 0;
   virtual absl::Status Wait(const Event& event) = 0;
-  // Copies between host and device or within the device. `from` must stay valid until the stream has passed it.
+  // Copies between pinned host memory and device or within the device. `from` must stay valid until the stream has
+  // passed it.
   absl::Status Copy(void* to, const void* from, int64_t size_bytes) {
     Meter(to, size_bytes);
     Meter(from, size_bytes);
@@ -73,6 +74,9 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t size_bytes) = 0;
+  // Host memory, which streams copy from and to without holding up the thread that enqueues the copy. Other host memory
+  // they may refuse to copy.
+  virtual absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
 };

@@ -34,6 +34,7 @@ class CpuDevice : public Device {
   explicit CpuDevice(CpuDeviceOptions options = {});
 
   absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t size_bytes) override;
+  absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) override { return Allocate(size_bytes); }
   // The stream is a CpuStream.
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;

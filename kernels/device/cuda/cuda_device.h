@@ -29,7 +29,7 @@ class CudaDevice : public Device {
   // One allocation of CUDA's, given back when the arena is destroyed, which waits for all work of the GPU.
   absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t size_bytes) override;
   // Pinned host memory, as copies want it that are not to wait for their stream. Otherwise like an arena.
-  absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes);
+  absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) override;
   // A CudaStream. Those named gather and reduce have the highest priority: a collective that starts late keeps the
   // peers waiting.
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) override;

@@ -43,7 +43,7 @@ absl::Status Save(CheckpointStore& store, int64_t step, int64_t version) {
                           .data = reinterpret_cast<const std::byte*>(values.data())});
       }
       SHALE_ASSIGN_OR_RETURN(SavedFile file,
-                             WriteShard(store.files(), temporary, rank, kRanks, pieces, staging.span()));
+                             WriteShard(store.files(), temporary, rank, kRanks, pieces, CopyHostMemory, staging.span()));
       files.push_back(std::move(file));
     }
     return files;

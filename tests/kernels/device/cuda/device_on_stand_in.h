@@ -24,7 +24,7 @@ class DeviceOnStandIn : public Device {
   }
 
   absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t size_bytes) override { return device_->Allocate(size_bytes); }
-  absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) {
+  absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) override {
     return device_->AllocatePinned(size_bytes);
   }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) override {

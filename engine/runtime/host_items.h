@@ -1,0 +1,66 @@
+// What passes between the host and a rank's device in one run of a program.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/step/program.h"
+#include "kernels/device/device.h"
+#include "kernels/ops.h"
+
+namespace shale {
+
+// The host's side of a step, for one rank. Sizes as the program's HostCopy instructions want them; micro-batch by
+// micro-batch.
+struct StepInputs {
+  absl::Span<const int32_t> inputs;   // [K, B, S]
+  absl::Span<const int32_t> targets;  // [K, B, S]
+  absl::Span<const int32_t> rows;     // [B]
+  std::array<float, kHyperSize> hyper = {};
+  int64_t valid_tokens = 0;  // Of this rank.
+};
+
+struct StepOutputs {
+  std::array<double, kTotalSize> totals = {};  // Over all ranks.
+  int64_t global_tokens = 0;
+  std::vector<std::byte> logits;  // [B, V] in the compute dtype.
+};
+
+// Pinned memory for all items that a program copies from and to the host, in all passes: copies need not wait for one
+// another, nor the host for them.
+class HostItems {
+ public:
+  // As large as the program's HostCopy instructions want it.
+  static absl::StatusOr<HostItems> Create(const StepProgram& program, Device& device);
+
+  // Sets what goes to the device. InvalidArgument names an item that has too few elements.
+  absl::Status Take(const StepInputs& inputs);
+  // What came from the device; none of the program's copies may be under way.
+  void Give(StepOutputs& outputs) const;
+  // Where the item of a pass of its section lies.
+  std::byte* At(HostItem item, int64_t pass) const;
+
+ private:
+  struct Range {
+    int64_t offset_bytes = 0;
+    int64_t pass_bytes = 0;
+    int64_t passes = 0;
+    int64_t size_bytes() const { return pass_bytes * passes; }
+  };
+  static constexpr int kItems = static_cast<int>(HostItem::kLogits) + 1;
+
+  absl::Status Put(HostItem item, const void* from, int64_t size_bytes);
+  void Get(HostItem item, void* to) const;
+  const Range& range(HostItem item) const { return ranges_[static_cast<int>(item)]; }
+
+  std::array<Range, kItems> ranges_;
+  std::unique_ptr<Arena> memory_;
+};
+
+}  // namespace shale
