@@ -183,7 +183,7 @@ class Cudart final : public CudaRuntime {
     }
     const CUresult result = write(AsStream(stream), reinterpret_cast<CUdeviceptr>(to), value, /*flags=*/0);
     if (result == CUDA_SUCCESS) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("cuStreamWriteValue32: error ", static_cast<int>(result), " of the driver"));
+    return absl::InternalError(absl::StrCat("cuStreamWriteValue32: the driver's error ", static_cast<int>(result)));
   }
 
   absl::Status LaunchHostFunction(void (*function)(void*), void* argument, cuda::StreamHandle stream) override {

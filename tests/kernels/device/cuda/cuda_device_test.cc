@@ -140,7 +140,8 @@ TEST_F(CudaDeviceTest, NoMemoryIsAnErrorThatSaysWhatIsFree) {
   const absl::Status error = device_.Allocate(1000).status();
   EXPECT_EQ(error.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(error.message()),
-              AllOf(HasSubstr("an arena of 1000 bytes: cudaMalloc: out of memory"), HasSubstr("1073741824 bytes free")));
+              AllOf(HasSubstr("an arena of 1000 bytes: cudaMalloc: out of memory"),
+                    HasSubstr("1073741824 bytes free")));
   device_.runtime().FailAllocation(1);
   EXPECT_EQ(device_.cuda().AllocatePinned(1000).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(device_.Allocate(1000).ok());
