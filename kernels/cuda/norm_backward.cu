@@ -94,7 +94,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
 
   // The teams' columns in the order of teams.
   constexpr int kTeam = Tile::kTeamThreads;
-  SHALE_SHARED_ARRAY(float, of_team, Tile::kTeams * kOwned * kTeam);
+  SHALE_SHARED_ARRAY(float, of_team, Tile::kTeams > 1 ? Tile::kTeams * kOwned * kTeam : 1);
   const int member = static_cast<int>(threadIdx.x), team = static_cast<int>(threadIdx.y);
   SHALE_UNROLL
   for (int k = 0; k < kSums; ++k) {

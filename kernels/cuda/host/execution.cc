@@ -44,8 +44,9 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
   cuda::blockDim = shape.block;
   cuda::gridDim = shape.grid;
 
-  std::vector<uint32_t> blocks(shape.grid.count());
-  std::iota(blocks.begin(), blocks.end(), 0u);
+  const uint64_t count = shape.grid.count(), run = stream_->last_blocks == 0 ? count : stream_->last_blocks;
+  std::vector<uint32_t> blocks(std::min(count, run));
+  std::iota(blocks.begin(), blocks.end(), static_cast<uint32_t>(count - blocks.size()));
   std::shuffle(blocks.begin(), blocks.end(), random_);
   for (const uint32_t block : blocks) {
     block_ = block;

@@ -23,6 +23,8 @@ struct Stream {
   uint64_t seed = 1;
   // A mutation: the barriers of this place are passed without waiting.
   std::optional<Site> without_barrier;
+  // Not 0: a launch runs only so many blocks, the last ones.
+  uint64_t last_blocks = 0;
   // Every place where a launch came to a __syncthreads or __syncwarp, in the order of their first use.
   std::vector<Site> barriers;
   // Takes the kernels that are launched here, to run each at its turn, and returns at once. Empty: a launch runs its

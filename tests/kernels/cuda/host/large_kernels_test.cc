@@ -1,0 +1,222 @@
+// No index overflows 32 bits: the last blocks of kernels whose operands have more than 2^32 elements, more than those of
+// a model of 8 B parameters. The memory is reserved, and there only where it is touched.
+#include <sys/mman.h>
+
+#include <cmath>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cuda/host/stream.h"
+#include "kernels/cuda/kernels.h"
+#include "tests/kernels/test_memory.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr DType kAct = DType::kBFloat16;
+// kMany x kWide is 4.6 G.
+constexpr int64_t kMany = 70000, kWide = 65536;
+
+class ReservedMemory {
+ public:
+  ReservedMemory() = default;
+  ~ReservedMemory() {
+    for (const auto& [data, bytes] : maps_) munmap(data, bytes);
+  }
+  ReservedMemory(const ReservedMemory&) = delete;
+  ReservedMemory& operator=(const ReservedMemory&) = delete;
+
+  // Zeros.
+  void* Bytes(int64_t bytes) {
+    if (bytes == 0) return nullptr;
+    void* data =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
+    SHALE_CHECK(data != MAP_FAILED) << bytes << " bytes";
+    maps_.emplace_back(data, bytes);
+    return data;
+  }
+  Tensor Zeros(DType dtype, std::initializer_list<int64_t> shape) {
+    Tensor t = Tensor::Contiguous(dtype, shape);
+    t.data = Bytes(t.extent_bytes());
+    return t;
+  }
+  // Rows so far apart that the last begins past element 2^33.
+  Tensor Rows(int64_t rows, int64_t width) {
+    Tensor t = Tensor::Contiguous(kAct, {rows, width});
+    t.strides[0] = int64_t{1} << 24;
+    t.data = Bytes(t.extent_bytes());
+    return t;
+  }
+
+ private:
+  std::vector<std::pair<void*, int64_t>> maps_;
+};
+
+// The last `count` elements become ones.
+Tensor EndingInOnes(Tensor t, int64_t count) {
+  for (int64_t i = t.elements() - count; i < t.elements(); ++i) SetElement(t, i, 1);
+  return t;
+}
+
+double LastOf(const Tensor& t) { return ElementOf(t, t.elements() - 1); }
+
+template <class OpType>
+void RunLastBlocks(ReservedMemory& memory, const OpType& op) {
+  const absl::Status valid = Validate(op);
+  ASSERT_TRUE(valid.ok()) << valid;
+  const int64_t scratch_bytes = cuda::ScratchBytesOf(op);
+  cuda_on_host::Stream stream{.last_blocks = 4};
+  const Scratch scratch = {static_cast<std::byte*>(memory.Bytes(scratch_bytes)), scratch_bytes};
+  const absl::Status status = cuda::Run(op, scratch, &stream);
+  ASSERT_TRUE(status.ok()) << status;
+}
+
+TEST(LargeOperands, RmsNorm) {
+  ReservedMemory memory;
+  constexpr int64_t kRows = 600, kWidth = 2048;
+  const Tensor weight = EndingInOnes(memory.Zeros(kAct, {kWidth}), kWidth);
+  const RmsNormForward forward = {.x = EndingInOnes(memory.Rows(kRows, kWidth), kWidth),
+                                  .weight_C = weight,
+                                  .y = memory.Rows(kRows, kWidth),
+                                  .rstd_R = memory.Zeros(DType::kFloat32, {kRows})};
+  RunLastBlocks(memory, forward);
+  EXPECT_EQ(LastOf(forward.rstd_R), 1);
+  EXPECT_EQ(LastOf(forward.y), 1);
+  // Of ones: g and n are ones, and so is the mean of their product.
+  const RmsNormBackward backward = {.d_y = EndingInOnes(memory.Rows(kRows, kWidth), kWidth),
+                                    .x = forward.x,
+                                    .weight_C = weight,
+                                    .rstd_R = EndingInOnes(memory.Zeros(DType::kFloat32, {kRows}), kRows),
+                                    .d_residual = EndingInOnes(memory.Rows(kRows, kWidth), 1),
+                                    .d_x = memory.Rows(kRows, kWidth),
+                                    .d_weight_C = memory.Zeros(DType::kFloat32, {kWidth})};
+  RunLastBlocks(memory, backward);
+  EXPECT_EQ(LastOf(backward.d_x), 1);
+  EXPECT_EQ(LastOf(backward.d_weight_C), 1);
+}
+
+TEST(LargeOperands, WideLayerNorm) {
+  ReservedMemory memory;
+  const Tensor weight = EndingInOnes(memory.Zeros(kAct, {kWide}), kWide);
+  const LayerNormForward forward = {.x = memory.Zeros(kAct, {kMany, kWide}),
+                                    .weight_C = weight,
+                                    .bias_C = weight,
+                                    .y = memory.Zeros(kAct, {kMany, kWide}),
+                                    .mean_R = memory.Zeros(DType::kFloat32, {kMany}),
+                                    .rstd_R = memory.Zeros(DType::kFloat32, {kMany}),
+                                    .epsilon = 1};
+  RunLastBlocks(memory, forward);
+  EXPECT_EQ(LastOf(forward.rstd_R), 1);
+  EXPECT_EQ(LastOf(forward.y), 1);
+}
+
+TEST(LargeOperands, Bias) {
+  ReservedMemory memory;
+  const BiasBackward op = {.d_out_TN = EndingInOnes(memory.Rows(600, 200), 200),
+                           .d_bias_N = memory.Zeros(DType::kFloat32, {200})};
+  RunLastBlocks(memory, op);
+  EXPECT_EQ(LastOf(op.d_bias_N), 1);
+}
+
+TEST(LargeOperands, GroupNorm) {
+  ReservedMemory memory;
+  constexpr int64_t kSamples = 600, kPositions = 117, kGroups = 64;
+  const Tensor channels = EndingInOnes(memory.Zeros(kAct, {kWide}), kWide);
+  const auto act = [&] { return memory.Zeros(kAct, {kSamples, kPositions, kWide}); };
+  const auto statistics = [&] { return memory.Zeros(DType::kFloat32, {kSamples, kGroups}); };
+  const GroupNormForward forward = {.x_BLC = act(),
+                                    .weight_C = channels,
+                                    .bias_C = channels,
+                                    .y_BLC = act(),
+                                    .mean_BG = statistics(),
+                                    .rstd_BG = statistics(),
+                                    .epsilon = 1};
+  RunLastBlocks(memory, forward);
+  EXPECT_EQ(LastOf(forward.rstd_BG), 1);
+  EXPECT_EQ(LastOf(forward.y_BLC), 1);
+  const GroupNormBackward backward = {.d_y_BLC = EndingInOnes(act(), 1),
+                                      .x_BLC = forward.x_BLC,
+                                      .weight_C = channels,
+                                      .mean_BG = statistics(),
+                                      .rstd_BG = EndingInOnes(statistics(), 1),
+                                      .d_x_BLC = act(),
+                                      .d_weight_C = memory.Zeros(DType::kFloat32, {kWide}),
+                                      .d_bias_C = memory.Zeros(DType::kFloat32, {kWide})};
+  RunLastBlocks(memory, backward);
+  EXPECT_NEAR(LastOf(backward.d_x_BLC), 1, 0.01);  // 1 - mean(g), one of 117 x 1024.
+}
+
+TEST(LargeOperands, Embedding) {
+  ReservedMemory memory;
+  constexpr int64_t kRows = 9000, kWidth = 1 << 19;
+  const Tensor tokens = memory.Zeros(DType::kInt32, {1, kRows});
+  SetElement(tokens, kRows - 1, kRows - 1);
+  const EmbeddingForward forward = {.tokens_BS = tokens,
+                                    .weight_VC = EndingInOnes(memory.Zeros(kAct, {kRows, kWidth}), 1),
+                                    .positions_PC = EndingInOnes(memory.Zeros(kAct, {kRows, kWidth}), 1),
+                                    .out_TC = memory.Zeros(kAct, {kRows, kWidth})};
+  RunLastBlocks(memory, forward);
+  EXPECT_EQ(LastOf(forward.out_TC), 2);
+  for (const bool accumulate : {false, true}) {
+    const EmbeddingBackward backward = {
+        .tokens_BS = tokens,
+        .d_out_TC = EndingInOnes(memory.Zeros(kAct, {kRows, kWidth}), 1),
+        .d_weight_VC = EndingInOnes(memory.Zeros(DType::kFloat32, {kRows, kWidth}), 1),
+        .d_positions_PC = EndingInOnes(memory.Zeros(DType::kFloat32, {kRows, kWidth}), 1),
+        .accumulate = accumulate};
+    RunLastBlocks(memory, backward);
+    EXPECT_EQ(LastOf(backward.d_weight_VC), accumulate ? 2 : 1);
+    EXPECT_EQ(LastOf(backward.d_positions_PC), accumulate ? 2 : 1);
+  }
+}
+
+TEST(LargeOperands, Rope) {
+  ReservedMemory memory;
+  constexpr int64_t kHeads = 64, kWidth = 1024;
+  const Rope op = {.x_BSHD = EndingInOnes(memory.Zeros(kAct, {1, kMany, kHeads, kWidth}), kWidth)};
+  RunLastBlocks(memory, op);
+  const double angle = (kMany - 1) * std::pow(10000.0, -1022.0 / kWidth);
+  EXPECT_NEAR(LastOf(op.x_BSHD), std::cos(angle) + std::sin(angle), 0.01);
+}
+
+TEST(LargeOperands, Activations) {
+  ReservedMemory memory;
+  const SwiGluForward swiglu = {.gate_up_T2F = EndingInOnes(memory.Zeros(kAct, {kMany, 2 * kWide}), 2 * kWide),
+                                .y_TF = memory.Zeros(kAct, {kMany, kWide})};
+  RunLastBlocks(memory, swiglu);
+  EXPECT_NEAR(LastOf(swiglu.y_TF), 0.731, 0.003);  // sigmoid(1)
+  const SwiGluBackward swiglu_backward = {.gate_up_T2F = swiglu.gate_up_T2F,
+                                          .d_y_TF = EndingInOnes(memory.Zeros(kAct, {kMany, kWide}), 1),
+                                          .d_gate_up_T2F = memory.Zeros(kAct, {kMany, 2 * kWide})};
+  RunLastBlocks(memory, swiglu_backward);
+  EXPECT_NEAR(LastOf(swiglu_backward.d_gate_up_T2F), 0.731, 0.003);
+  const Tensor x = EndingInOnes(memory.Zeros(kAct, {kMany, kWide}), 1);
+  const GeluForward gelu = {.x_TF = x, .y_TF = memory.Zeros(kAct, {kMany, kWide})};
+  RunLastBlocks(memory, gelu);
+  EXPECT_NEAR(LastOf(gelu.y_TF), 0.841, 0.003);  // Phi(1)
+  const GeluBackward gelu_backward = {.x_TF = x, .d_y_TF = x, .d_x_TF = memory.Zeros(kAct, {kMany, kWide})};
+  RunLastBlocks(memory, gelu_backward);
+  EXPECT_NEAR(LastOf(gelu_backward.d_x_TF), 1.083, 0.006);  // Phi(1) + phi(1)
+}
+
+TEST(LargeOperands, CrossEntropyAndAdditions) {
+  ReservedMemory memory;
+  const CrossEntropy loss = {.logits_TV = memory.Zeros(kAct, {kMany, kWide}),
+                             .targets_T = EndingInOnes(memory.Zeros(DType::kInt32, {kMany}), 1),
+                             .scale_1 = EndingInOnes(memory.Zeros(DType::kFloat32, {1}), 1),
+                             .loss_T = memory.Zeros(DType::kFloat32, {kMany})};
+  RunLastBlocks(memory, loss);
+  EXPECT_NEAR(LastOf(loss.loss_T), std::log(static_cast<double>(kWide)), 1e-5);
+  const Tensor a = EndingInOnes(memory.Zeros(kAct, {kMany * kWide}), 1);
+  const Add add = {.a = a, .b = a, .out = memory.Zeros(kAct, {kMany * kWide})};
+  RunLastBlocks(memory, add);
+  EXPECT_EQ(LastOf(add.out), 2);
+  const Copy copy = {.from = a, .to = memory.Zeros(DType::kFloat32, {kMany * kWide})};
+  RunLastBlocks(memory, copy);
+  EXPECT_EQ(LastOf(copy.to), 1);
+}
+
+}  // namespace
+}  // namespace shale::testing
