@@ -11,22 +11,27 @@ Tensor View(std::vector<float>& values) {
   return Tensor::Contiguous(DType::kFloat32, {std::ssize(values)}, values.data());
 }
 
+// How a collective ended: by the call that enqueued it, or else on its stream.
+absl::Status AllReduce(Communicator& communicator, std::vector<float>& data, Stream& stream) {
+  const absl::Status enqueued = communicator.AllReduceSum(View(data), stream);
+  const absl::Status ran = stream.Synchronize();
+  return enqueued.ok() ? ran : enqueued;
+}
+
 TEST_P(CommunicatorConformance, AbortEndsTheCollectivesOfAllRanksNowAndLater) {
   constexpr int kRanks = 3;
   Group group = CreateGroup(kRanks);
   ForEachRank(kRanks, [&](int rank) {
     std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
     std::vector<float> data(100);
-    ASSERT_TRUE(group[rank]->AllReduceSum(View(data), *stream).ok());
-    ASSERT_TRUE(stream->Synchronize().ok());
+    ASSERT_TRUE(AllReduce(*group[rank], data, *stream).ok());
     if (rank == 1) {
       group[rank]->Abort(absl::DataLossError("disk full"));
       group[rank]->Abort(absl::InternalError("a later reason"));
     }
     for (int i = 0; i < 2; ++i) {
       std::unique_ptr<Stream> another = *device_->CreateStream("reduce");
-      (void)group[rank]->AllReduceSum(View(data), *another);
-      const absl::Status status = another->Synchronize();
+      const absl::Status status = AllReduce(*group[rank], data, *another);
       EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
       EXPECT_NE(status.message().find("disk full"), absl::string_view::npos) << status;
     }
@@ -43,8 +48,7 @@ TEST_P(CommunicatorConformance, AMemberThatIsDestroyedAbortsTheOthers) {
     }
     std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
     std::vector<float> data(100);
-    (void)group[rank]->AllReduceSum(View(data), *stream);
-    EXPECT_EQ(stream->Synchronize().code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(AllReduce(*group[rank], data, *stream).code(), absl::StatusCode::kAborted);
   });
 }
 
@@ -63,8 +67,7 @@ TEST_P(CommunicatorConformance, AnAbortLeavesNobodyReadingFreedMemory) {
         std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
         std::vector<float> data(n, 1.0f);
         if (rank == 0 && i == last) group[rank]->Abort(absl::CancelledError("stop"));
-        (void)group[rank]->AllReduceSum(View(data), *stream);
-        status = stream->Synchronize();
+        status = AllReduce(*group[rank], data, *stream);
       }
       EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
     });
