@@ -1,0 +1,92 @@
+#include "kernels/device/cuda/shared_library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace shale {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The folders that an element of LibrarySearch::folders stands for: itself, and nvidia/*/lib below it, by name.
+std::vector<std::string> Expand(const std::string& folder) {
+  std::vector<std::string> expanded;
+  std::error_code error;
+  for (fs::directory_iterator at(fs::path(folder) / "nvidia", error), end; !error && at != end; at.increment(error)) {
+    const fs::path libraries = at->path() / "lib";
+    std::error_code ignored;
+    if (fs::is_directory(libraries, ignored)) expanded.push_back(libraries.string());
+  }
+  std::sort(expanded.begin(), expanded.end());
+  expanded.insert(expanded.begin(), folder);
+  return expanded;
+}
+
+std::string LoaderError() {
+  const char* error = dlerror();
+  return error == nullptr ? "unknown error" : error;
+}
+
+// RTLD_NOW: what is missing shows here. RTLD_LOCAL: its symbols bind nothing of ours.
+void* Load(const std::string& path) { return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL); }
+
+}  // namespace
+
+LibrarySearch LibrarySearch::FromEnvironment() {
+  LibrarySearch search;
+  if (const char* folders = std::getenv("SHALE_CUDA_LIBRARIES")) {
+    search.folders = absl::StrSplit(folders, ':', absl::SkipEmpty());
+  }
+  if (const char* home = std::getenv("CUDA_HOME")) search.cuda_home = home;
+  return search;
+}
+
+absl::StatusOr<SharedLibrary> SharedLibrary::Open(const LibraryName& name, const LibrarySearch& search) {
+  std::vector<std::string> folders, obstacles;
+  for (const std::string& folder : search.folders) {
+    for (std::string& expanded : Expand(folder)) folders.push_back(std::move(expanded));
+  }
+  if (!search.cuda_home.empty()) folders.push_back((fs::path(search.cuda_home) / "lib64").string());
+  for (const std::string& folder : folders) {
+    // With its folder even if that is relative: a bare name would send the loader along its own path.
+    const std::string path = (fs::absolute(folder) / name.file).string();
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) continue;
+    if (void* handle = Load(path)) return SharedLibrary(name, path, handle);
+    obstacles.push_back(absl::StrCat("; ", path, " does not load: ", LoaderError()));
+  }
+  std::string places = absl::StrJoin(folders, ", ");
+  if (search.loader_path) {
+    if (void* handle = Load(name.file)) return SharedLibrary(name, name.file, handle);
+    const std::string error = LoaderError();
+    // The usual answer, that there is no such file, is what this error says anyway.
+    if (error.find("cannot open shared object file: No such file") == std::string::npos ||
+        error.compare(0, name.file.size() + 1, name.file + ":") != 0) {
+      obstacles.push_back(absl::StrCat("; ", name.file, " of the loader's path does not load: ", error));
+    }
+    absl::StrAppend(&places, places.empty() ? "" : ", ", "the loader's path (LD_LIBRARY_PATH, ldconfig)");
+  }
+  return absl::NotFoundError(absl::StrCat(
+      name.title, ": wanted ", name.file, ", not found in ", places.empty() ? "any place: none was given" : places,
+      absl::StrJoin(obstacles, ""), ". Install ", name.source,
+      ", or name the folder where it lies in SHALE_CUDA_LIBRARIES (several are separated by colons; the site-packages ",
+      "of a Python environment will do)"));
+}
+
+absl::Status SharedLibrary::Find(const char* symbol, void*& address) const {
+  address = dlsym(handle_, symbol);
+  if (address != nullptr) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(name_.title, ": ", path_, " has no ", symbol, ", so it is not the version ",
+                                          "that was wanted. Install ", name_.source,
+                                          ", or name its folder in SHALE_CUDA_LIBRARIES"));
+}
+
+}  // namespace shale
