@@ -1,5 +1,6 @@
 #include "kernels/device/cuda/cuda_stream.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <utility>
@@ -52,11 +53,22 @@ absl::Status CudaStream::Settle(absl::Status status) {
   return error_;
 }
 
+void CudaStream::Guard(std::shared_ptr<const StreamGuard> guard) {
+  if (std::find(guards_.begin(), guards_.end(), guard) == guards_.end()) guards_.push_back(std::move(guard));
+}
+
+absl::Status CudaStream::AskGuards() {
+  for (const auto& guard : guards_) Settle(guard->status()).IgnoreError();
+  return error_;
+}
+
 absl::Status CudaStream::Enqueue(absl::FunctionRef<absl::Status(cuda::StreamHandle)> launch) {
-  SHALE_RETURN_IF_ERROR(error_);
+  SHALE_RETURN_IF_ERROR(AskGuards());
   SHALE_RETURN_IF_ERROR(Settle(runtime_.SetDevice(options_.ordinal)));
   SHALE_RETURN_IF_ERROR(Settle(launch(stream_)));
-  return options_.synchronous ? Settle(runtime_.SynchronizeStream(stream_)) : absl::OkStatus();
+  if (!options_.synchronous) return absl::OkStatus();
+  Settle(runtime_.SynchronizeStream(stream_)).IgnoreError();
+  return AskGuards();
 }
 
 absl::Status CudaStream::Mark(uint32_t mark) {
@@ -118,6 +130,7 @@ absl::Status CudaStream::Synchronize() {
   Settle(runtime_.SetDevice(options_.ordinal)).IgnoreError();
   // Also after an error: what was enqueued before it may still run.
   Settle(runtime_.SynchronizeStream(stream_)).IgnoreError();
+  AskGuards().IgnoreError();
   if (error_.ok()) Settle(ReadTimes()).IgnoreError();
   times_.clear();
   return error_;

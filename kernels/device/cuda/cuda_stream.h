@@ -4,6 +4,9 @@
 // the device fails every stream of it, shows at some later call, and stays to the end of the process. Either way every
 // call from then on returns the stream's first error, and so do streams that wait for events recorded after it.
 // Objects of another kind of device and negative sizes are refused and fail nothing.
+//
+// Work of a stream may also be ended from elsewhere, as an aborted collective is: to CUDA it has finished. Whoever can do
+// that to the stream's work guards the stream, and its error is the stream's.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +23,13 @@
 #include "kernels/device/device.h"
 
 namespace shale {
+
+// Why work that has been enqueued may have ended without doing what it was for. Thread-safe.
+class StreamGuard {
+ public:
+  virtual ~StreamGuard() = default;
+  virtual absl::Status status() const = 0;
+};
 
 // From one thread at a time, the rank's launching thread; its current device becomes the stream's.
 class CudaStream : public Stream {
@@ -48,6 +58,9 @@ class CudaStream : public Stream {
   // error names the last mark that was reached when it became known. Nothing when marks are off. `mark` is not 0.
   absl::Status Mark(uint32_t mark);
 
+  // Calls from now on ask `guard`, Synchronize after it has waited. More often than once is the same.
+  void Guard(std::shared_ptr<const StreamGuard> guard);
+
   absl::Status Record(Event& event) override;
   absl::Status Wait(const Event& event) override;
   absl::Status RecordTime(int64_t* nanoseconds) override;
@@ -69,6 +82,7 @@ class CudaStream : public Stream {
       : runtime_(runtime), clock_(clock), options_(std::move(options)) {}
   // Makes a call's error the stream's; returns the stream's.
   absl::Status Settle(absl::Status status);
+  absl::Status AskGuards();
   absl::Status ReadTimes();
   std::string LastMark() const;
 
@@ -81,6 +95,7 @@ class CudaStream : public Stream {
   std::shared_ptr<const CudaClock::Reference> reference_;  // Of times_.
   std::vector<Time> times_;                                // Since the last Synchronize.
   std::vector<CudaEventHandle> spare_;                     // Events for further times.
+  std::vector<std::shared_ptr<const StreamGuard>> guards_;
 };
 
 }  // namespace shale

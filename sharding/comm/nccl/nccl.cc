@@ -1,0 +1,145 @@
+#include "sharding/comm/nccl/nccl.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/device/cuda/cuda_stream.h"
+#include "sharding/comm/collective_check.h"
+#include "sharding/comm/nccl/nccl_group.h"
+
+namespace shale {
+namespace {
+
+constexpr double kMaxTimeoutSeconds = 1e9;
+
+NcclType TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return NcclType::kFloat32;
+    case DType::kFloat64: return NcclType::kFloat64;
+    default: SHALE_CHECK(dtype == DType::kInt64) << "a sum of " << ToString(dtype); return NcclType::kInt64;
+  }
+}
+
+class NcclCommunicator : public Communicator {
+ public:
+  // `index`: of the rank among those of this process.
+  NcclCommunicator(NcclApi& nccl, std::shared_ptr<NcclGroup> group, int index)
+      : nccl_(nccl), group_(std::move(group)), index_(index) {}
+  ~NcclCommunicator() override { group_->Leave(index_); }
+
+  int rank() const override { return group_->rank(index_).rank(); }
+  int size() const override { return group_->rank(index_).size(); }
+
+  void Abort(absl::Status reason) override {
+    // Aborted marks what only repeats another rank's error; such an error is passed on as it is.
+    if (reason.code() != absl::StatusCode::kAborted) {
+      reason = absl::AbortedError(absl::StrCat("rank ", rank(), " aborted: ", reason.ToString()));
+    }
+    group_->Fail(std::move(reason));
+  }
+
+ protected:
+  absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) override {
+    SHALE_RETURN_IF_ERROR(CheckAllGather(shard, full, rank(), size()));
+    return Enqueue(CollectiveKind::kAllGather, full, stream, [&](NcclComm comm, cuda::StreamHandle handle) {
+      return nccl_.AllGather(shard.data, full.data, shard.extent_bytes(), NcclType::kBytes, comm, handle);
+    });
+  }
+  absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) override {
+    SHALE_RETURN_IF_ERROR(CheckReduceScatterSum(full, shard, rank(), size()));
+    return Enqueue(CollectiveKind::kReduceScatterSum, full, stream, [&](NcclComm comm, cuda::StreamHandle handle) {
+      return nccl_.ReduceScatterSum(full.data, shard.data, shard.elements(), TypeOf(full.dtype), comm, handle);
+    });
+  }
+  absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override {
+    SHALE_RETURN_IF_ERROR(CheckAllReduceSum(data));
+    return Enqueue(CollectiveKind::kAllReduceSum, data, stream, [&](NcclComm comm, cuda::StreamHandle handle) {
+      return nccl_.AllReduceSum(data.data, data.data, data.elements(), TypeOf(data.dtype), comm, handle);
+    });
+  }
+
+ private:
+  // `whole`: the vector of all ranks' slices. One without elements is nothing to do, on all ranks alike.
+  absl::Status Enqueue(CollectiveKind kind, const Tensor& whole, Stream& stream,
+                       absl::FunctionRef<NcclResult(NcclComm, cuda::StreamHandle)> enqueue) {
+    SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(stream));
+    if (whole.elements() == 0) return absl::OkStatus();
+    return group_->Launch(index_, {.kind = kind, .dtype = whole.dtype, .elements = whole.elements()}, *cuda_stream,
+                          enqueue);
+  }
+
+  NcclApi& nccl_;
+  const std::shared_ptr<NcclGroup> group_;
+  const int index_;
+};
+
+absl::Status CheckTimeout(double seconds) {
+  if (seconds >= 0 && seconds <= kMaxTimeoutSeconds) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a time-out is 0 (none) to ", kMaxTimeoutSeconds, " seconds, not ", seconds));
+}
+
+// Ranks of this process, the first of them `first_rank` of `size`.
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateRanks(NcclApi& nccl, CudaRuntime& runtime,
+                                                                       const NcclUniqueId& id, int first_rank, int size,
+                                                                       absl::Span<const int> ordinals,
+                                                                       const NcclOptions& options) {
+  std::vector<std::unique_ptr<NcclRank>> ranks;
+  absl::Status begun;
+  for (int index = 0; index < ordinals.size() && begun.ok(); ++index) {
+    ranks.push_back(std::make_unique<NcclRank>(nccl, runtime,
+                                               NcclRank::Options{.rank = first_rank + index,
+                                                                 .size = size,
+                                                                 .ordinal = ordinals[index],
+                                                                 .timeout_seconds = options.timeout_seconds}));
+    begun = ranks.back()->BeginInit(id);
+  }
+  if (!begun.ok()) {
+    for (const auto& rank : ranks) rank->Abort();
+    return begun;
+  }
+  SHALE_ASSIGN_OR_RETURN(
+      std::shared_ptr<NcclGroup> group,
+      NcclGroup::Create(std::move(ranks),
+                        {.timeout_seconds = options.timeout_seconds, .agreement = options.check_agreement}));
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (int index = 0; index < ordinals.size(); ++index) {
+    communicators.push_back(std::make_unique<NcclCommunicator>(nccl, group, index));
+  }
+  return communicators;
+}
+
+}  // namespace
+
+absl::StatusOr<NcclUniqueId> CreateNcclUniqueId(NcclApi& nccl) {
+  NcclUniqueId id;
+  if (const NcclResult result = nccl.GetUniqueId(id); result != NcclResult::kSuccess) {
+    return absl::InternalError(absl::StrCat("ncclGetUniqueId: ", nccl.ErrorString(result), " ", nccl.LastError(),
+                                            "; NCCL_DEBUG=INFO tells more"));
+  }
+  return id;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(NcclApi& nccl, CudaRuntime& runtime,
+                                                                     const NcclUniqueId& id, int rank, int size,
+                                                                     int ordinal, const NcclOptions& options) {
+  SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
+  if (rank < 0 || rank >= size) return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " of ", size));
+  if (options.check_agreement) {
+    return absl::InvalidArgumentError("check_agreement wants all ranks to be threads of one process");
+  }
+  SHALE_ASSIGN_OR_RETURN(auto communicators, CreateRanks(nccl, runtime, id, rank, size, {ordinal}, options));
+  return std::move(communicators[0]);
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(NcclApi& nccl, CudaRuntime& runtime,
+                                                                           absl::Span<const int> ordinals,
+                                                                           const NcclOptions& options) {
+  SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
+  if (ordinals.empty()) return absl::InvalidArgumentError("a group has at least 1 rank, not 0");
+  SHALE_ASSIGN_OR_RETURN(const NcclUniqueId id, CreateNcclUniqueId(nccl));
+  return CreateRanks(nccl, runtime, id, /*first_rank=*/0, static_cast<int>(ordinals.size()), ordinals, options);
+}
+
+}  // namespace shale

@@ -1,0 +1,131 @@
+#include "sharding/comm/nccl/nccl_library.h"
+
+#include <nccl.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// The first with NCCL_LAUNCH_ORDER_IMPLICIT.
+constexpr int kOldest = NCCL_VERSION(2, 26, 0), kMajor = 2;
+
+static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId));
+static_assert(int(NcclResult::kInProgress) == ncclInProgress && int(NcclResult::kRemoteError) == ncclRemoteError);
+static_assert(int(NcclResult::kInvalidUsage) == ncclInvalidUsage && int(NcclResult::kSuccess) == ncclSuccess);
+static_assert(int(NcclType::kBytes) == ncclInt8 && int(NcclType::kInt64) == ncclInt64);
+static_assert(int(NcclType::kFloat32) == ncclFloat32 && int(NcclType::kFloat64) == ncclFloat64);
+
+struct Functions {
+  decltype(&ncclGetVersion) get_version;
+  decltype(&ncclGetUniqueId) get_unique_id;
+  decltype(&ncclCommInitRankConfig) init_rank;
+  decltype(&ncclCommGetAsyncError) get_async_error;
+  decltype(&ncclCommDestroy) destroy;
+  decltype(&ncclCommAbort) abort;
+  decltype(&ncclAllGather) all_gather;
+  decltype(&ncclReduceScatter) reduce_scatter;
+  decltype(&ncclAllReduce) all_reduce;
+  decltype(&ncclGetErrorString) error_string;
+  decltype(&ncclGetLastError) last_error;
+};
+
+// Results that NCCL may get in the future fit as well: no check.
+NcclResult From(ncclResult_t result) { return static_cast<NcclResult>(result); }
+ncclDataType_t To(NcclType type) { return static_cast<ncclDataType_t>(type); }
+ncclComm_t To(NcclComm comm) { return static_cast<ncclComm_t>(comm); }
+cudaStream_t Stream(cuda::StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
+
+class LoadedNccl final : public NcclApi {
+ public:
+  explicit LoadedNccl(const Functions& functions) : nccl_(functions) {}
+
+  NcclResult GetUniqueId(NcclUniqueId& id) override {
+    ncclUniqueId made = {};
+    const ncclResult_t result = nccl_.get_unique_id(&made);
+    std::memcpy(id.bytes.data(), made.internal, id.bytes.size());
+    return From(result);
+  }
+  NcclResult CommInitRank(NcclComm& comm, int size, const NcclUniqueId& id, int rank) override {
+    ncclUniqueId given;
+    std::memcpy(given.internal, id.bytes.data(), id.bytes.size());
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.splitShare = 0;
+    ncclComm_t made = nullptr;
+    const ncclResult_t result = nccl_.init_rank(&made, size, given, rank, &config);
+    comm = made;
+    return From(result);
+  }
+  NcclResult CommGetAsyncError(NcclComm comm, NcclResult& state) override {
+    ncclResult_t found = ncclSuccess;
+    const ncclResult_t result = nccl_.get_async_error(To(comm), &found);
+    state = From(found);
+    return From(result);
+  }
+  NcclResult CommDestroy(NcclComm comm) override { return From(nccl_.destroy(To(comm))); }
+  NcclResult CommAbort(NcclComm comm) override { return From(nccl_.abort(To(comm))); }
+
+  NcclResult AllGather(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
+                       cuda::StreamHandle stream) override {
+    return From(nccl_.all_gather(send, receive, count, To(type), To(comm), Stream(stream)));
+  }
+  NcclResult ReduceScatterSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
+                              cuda::StreamHandle stream) override {
+    return From(nccl_.reduce_scatter(send, receive, count, To(type), ncclSum, To(comm), Stream(stream)));
+  }
+  NcclResult AllReduceSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
+                          cuda::StreamHandle stream) override {
+    return From(nccl_.all_reduce(send, receive, count, To(type), ncclSum, To(comm), Stream(stream)));
+  }
+
+  std::string ErrorString(NcclResult result) override {
+    return nccl_.error_string(static_cast<ncclResult_t>(result));
+  }
+  std::string LastError() override {
+    const char* text = nccl_.last_error(nullptr);
+    return text == nullptr ? "" : text;
+  }
+
+ private:
+  const Functions nccl_;
+};
+
+std::string Version(int code) {
+  return absl::StrCat(code / 10000, ".", code % 10000 / 100, ".", code % 100);  // As of 2.9.
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search) {
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  const LibraryName name = {.title = "NCCL",
+                            .file = "libnccl.so.2",
+                            .source = "NCCL 2.26 or newer for CUDA 13, or the Python package nvidia-nccl-cu13"};
+  SHALE_ASSIGN_OR_RETURN(const SharedLibrary library, SharedLibrary::Open(name, search));
+  Functions functions = {};
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclGetVersion", functions.get_version));
+  int version = 0;
+  if (functions.get_version(&version) != ncclSuccess || version < kOldest || version / 10000 != kMajor) {
+    return absl::FailedPreconditionError(absl::StrCat("wanted NCCL ", Version(kOldest), " or newer, below 3, found ",
+                                                      Version(version), " in ", library.path(), "; install ",
+                                                      name.source));
+  }
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclGetUniqueId", functions.get_unique_id));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclCommInitRankConfig", functions.init_rank));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclCommGetAsyncError", functions.get_async_error));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclCommDestroy", functions.destroy));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclCommAbort", functions.abort));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclAllGather", functions.all_gather));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclReduceScatter", functions.reduce_scatter));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclAllReduce", functions.all_reduce));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclGetErrorString", functions.error_string));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclGetLastError", functions.last_error));
+  return std::make_unique<LoadedNccl>(functions);
+}
+
+}  // namespace shale

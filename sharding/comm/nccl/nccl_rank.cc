@@ -1,0 +1,189 @@
+#include "sharding/comm/nccl/nccl_rank.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// Pending collectives above which the launching thread itself looks which have finished. Usually the watchdog does.
+constexpr size_t kManyPending = 256;
+
+// NCCL usually puts a collective on its stream within some ten microseconds, unless it has to make connections.
+class Backoff {
+ public:
+  void Pause() {
+    if (++pauses_ < kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(pauses_ < 2 * kYields ? 20 : 500));
+    }
+  }
+
+ private:
+  static constexpr int kYields = 500;
+  int pauses_ = 0;
+};
+
+absl::StatusCode CodeOf(NcclResult result) {
+  switch (result) {
+    case NcclResult::kInvalidArgument:
+    case NcclResult::kInvalidUsage: return absl::StatusCode::kInvalidArgument;
+    case NcclResult::kRemoteError: return absl::StatusCode::kUnavailable;
+    default: return absl::StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+std::string NcclCollective::ToString() const {
+  return absl::StrCat("collective ", number, ", ", shale::ToString(kind), " of ", elements, " ", shale::ToString(dtype));
+}
+
+bool NcclRank::Late(Clock::time_point since) const {
+  return options_.timeout_seconds > 0 &&
+         Clock::now() - since > std::chrono::duration<double>(options_.timeout_seconds);
+}
+
+absl::Status NcclRank::Waited(const std::string& for_what) const {
+  return absl::DeadlineExceededError(absl::StrCat(
+      "rank ", rank(), " of ", size(), " waited ", options_.timeout_seconds, " s for ", for_what,
+      "; look for the error of a rank that did not come or wants something else, or raise the time-out if one is only ",
+      "slow"));
+}
+
+absl::Status NcclRank::NcclError(const std::string& during, NcclResult result) {
+  const std::string last = nccl_.LastError();
+  return absl::Status(CodeOf(result),
+                      absl::StrCat("rank ", rank(), " of ", size(), ": NCCL failed in ", during, ": ",
+                                   nccl_.ErrorString(result), last.empty() ? "" : ": ", last,
+                                   "; NCCL_DEBUG=INFO tells more"));
+}
+
+absl::StatusOr<bool> NcclRank::Poll(const std::string& during) {
+  if (comm_ == nullptr) return absl::AbortedError("aborted");
+  NcclResult state = NcclResult::kSuccess;
+  const NcclResult asked = nccl_.CommGetAsyncError(comm_, state);
+  if (asked != NcclResult::kSuccess) state = asked;
+  if (state == NcclResult::kInProgress) return false;
+  if (state != NcclResult::kSuccess) return NcclError(during, state);
+  return true;
+}
+
+absl::Status NcclRank::BeginInit(const NcclUniqueId& id) {
+  SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
+  std::lock_guard lock(mutex_);
+  init_began_ = Clock::now();
+  const NcclResult result = nccl_.CommInitRank(comm_, size(), id, rank());
+  if (result == NcclResult::kSuccess || result == NcclResult::kInProgress) return absl::OkStatus();
+  return NcclError("ncclCommInitRankConfig", result);
+}
+
+absl::StatusOr<bool> NcclRank::PollInit() {
+  {
+    std::lock_guard lock(mutex_);
+    SHALE_ASSIGN_OR_RETURN(const bool done, Poll("ncclCommInitRankConfig"));
+    if (done) return true;
+  }
+  if (Late(init_began_)) return Waited("NCCL to connect the ranks");
+  return false;
+}
+
+absl::StatusOr<CudaEventHandle> NcclRank::TakeEvent() {
+  {
+    std::lock_guard lock(mutex_);
+    if (spare_.empty() && pending_.size() > kManyPending) SHALE_RETURN_IF_ERROR(Reap());
+    if (!spare_.empty()) {
+      CudaEventHandle event = std::move(spare_.back());
+      spare_.pop_back();
+      return event;
+    }
+  }
+  return CudaEventHandle::Create(runtime_, CudaEventKind::kOrder);
+}
+
+absl::Status NcclRank::AwaitLaunch(const std::string& during, Clock::time_point since) {
+  for (Backoff backoff;; backoff.Pause()) {
+    std::lock_guard lock(mutex_);
+    SHALE_ASSIGN_OR_RETURN(const bool done, Poll(during));
+    if (done) return absl::OkStatus();
+    if (Late(since)) return Waited(absl::StrCat("NCCL to launch ", during));
+  }
+}
+
+absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHandle stream,
+                              absl::FunctionRef<NcclResult(NcclComm)> enqueue) {
+  Pending pending = {.collective = collective};
+  SHALE_ASSIGN_OR_RETURN(pending.begin, TakeEvent());
+  SHALE_ASSIGN_OR_RETURN(pending.end, TakeEvent());
+  SHALE_RETURN_IF_ERROR(runtime_.RecordEvent(pending.begin.get(), stream));
+  const Clock::time_point since = Clock::now();
+  {
+    std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) return absl::AbortedError("aborted");
+    launching_ = true;
+    const NcclResult result = enqueue(comm_);
+    if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) {
+      return NcclError(collective.ToString(), result);
+    }
+  }
+  SHALE_RETURN_IF_ERROR(AwaitLaunch(collective.ToString(), since));
+  SHALE_RETURN_IF_ERROR(runtime_.RecordEvent(pending.end.get(), stream));
+  std::lock_guard lock(mutex_);
+  launching_ = false;
+  pending_.push_back(std::move(pending));
+  return absl::OkStatus();
+}
+
+absl::Status NcclRank::Reap() {
+  while (!pending_.empty()) {
+    Pending& front = pending_.front();
+    SHALE_ASSIGN_OR_RETURN(const bool ended, runtime_.EventReached(front.end.get()));
+    if (!ended) return absl::OkStatus();
+    spare_.push_back(std::move(front.begin));
+    spare_.push_back(std::move(front.end));
+    pending_.pop_front();
+    front_began_ = false;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclRank::Check() {
+  std::lock_guard lock(mutex_);
+  if (comm_ == nullptr || launching_) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(Reap());
+  const std::string during =
+      pending_.empty() ? std::string("idleness") : pending_.front().collective.ToString();
+  SHALE_RETURN_IF_ERROR(Poll(during).status());
+  if (pending_.empty()) return absl::OkStatus();
+  if (!front_began_) {
+    SHALE_ASSIGN_OR_RETURN(front_began_, runtime_.EventReached(pending_.front().begin.get()));
+    front_since_ = Clock::now();
+    return absl::OkStatus();
+  }
+  return Late(front_since_) ? Waited(during) : absl::OkStatus();
+}
+
+bool NcclRank::Idle() {
+  std::lock_guard lock(mutex_);
+  return Reap().ok() && pending_.empty() && !launching_;
+}
+
+void NcclRank::Destroy() {
+  std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return;
+  runtime_.SetDevice(options_.ordinal).IgnoreError();
+  // Nobody could do anything about an error: the memory is NCCL's.
+  (void)nccl_.CommDestroy(std::exchange(comm_, nullptr));
+}
+
+void NcclRank::Abort() {
+  std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return;
+  (void)nccl_.CommAbort(std::exchange(comm_, nullptr));
+}
+
+}  // namespace shale
