@@ -7,9 +7,11 @@
 // never an address: its row of an embedding and its loss become NaN, and its gradients are added to nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/op_backend.h"
 #include "kernels/ops.h"
@@ -73,5 +75,13 @@ absl::Status Run(const AdamW& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
+
+// broadcast_bias.cu: c[m, n] = bias[n], of any act dtypes; zero when the bias is absent. Rows of c may be strided.
+absl::Status BroadcastBias(const Tensor& bias_N, const Tensor& c_MN, StreamHandle stream);
+
+// sum_ranks.cu: out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64 (which
+// wraps). `out` may be one of the inputs; otherwise it overlaps none. InvalidArgument beyond 64 inputs.
+absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
+                      StreamHandle stream);
 
 }  // namespace shale::cuda

@@ -6,10 +6,10 @@
 
 #include "engine/memory/check.h"
 #include "engine/memory/waits.h"
-#include "engine/runtime/cpu_backend.h"
 #include "engine/train/checkpointer.h"
 #include "engine/train/initial_values.h"
 #include "engine/train/parameter_store.h"
+#include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
 
@@ -86,8 +86,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .sequence_length = tokens.length,
                              .loss_chunk_tokens = options.loss_chunk_tokens};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph, BuildModel(options.model, graph_options));
-  const std::unique_ptr<Backend> backend =
-      CreateCpuBackend({.ops = options.ops, .threads = static_cast<int>(options.threads)});
+  const std::unique_ptr<Backend> backend = TestedBackend(options.ops, static_cast<int>(options.threads));
   const std::unique_ptr<Ops> ops = backend->CreateOps();
   RunResult result;
   SHALE_ASSIGN_OR_RETURN(result.step, CompileStep(graph, options.step, *ops));

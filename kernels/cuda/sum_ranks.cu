@@ -1,0 +1,91 @@
+// Sums over ranks.
+//
+// One pass, bound by memory (or by the links, where the ranks' memory is that of other GPUs): a thread owns 16 elements
+// of every input, in packs of 16 bytes for fp32, and has read them all before it writes, so that `out` may be an input.
+#include "kernels/cuda/portable.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/flat.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/operands.h"
+
+namespace shale::cuda {
+namespace {
+
+// What a launch takes along as its parameters.
+constexpr int kMaxRanks = 64;
+
+template <class T>
+struct RankInputs {
+  Global<T> at[kMaxRanks];
+};
+
+template <class T, int N>
+SHALE_KERNEL SumRanksKernel(RankInputs<T> inputs, int ranks, Global<T> out, int64_t n) {
+  ForEachFlatPiece<N>(
+      n,
+      [&](auto width, int64_t i) {
+        constexpr int kCount = decltype(width)::value;
+        Pack<T, kCount> sum;
+        for (int rank = 0; rank < ranks; ++rank) {
+          Pack<T, kCount> more;
+          if constexpr (kCount == 1) {
+            more.at[0] = inputs.at[rank].Load(i);
+          } else {
+            more = inputs.at[rank].template Load<kCount>(i);
+          }
+          for (int k = 0; k < kCount; ++k) sum.at[k] = rank == 0 ? more.at[k] : sum.at[k] + more.at[k];
+        }
+        return sum;
+      },
+      [&](auto width, int64_t i, const auto& sum) {
+        if constexpr (decltype(width)::value == 1) {
+          out.Store(i, sum.at[0]);
+        } else {
+          out.template Store<decltype(width)::value>(i, sum);
+        }
+      });
+}
+
+template <class T, int... kRank>
+RankInputs<T> InputsOf(absl::Span<const std::byte* const> inputs, int64_t n, std::integer_sequence<int, kRank...>) {
+  const auto input = [&](size_t rank) {
+    const std::byte* data = rank < inputs.size() ? inputs[rank] : nullptr;
+    return Global<T>(reinterpret_cast<T*>(const_cast<std::byte*>(data)), n, "input");
+  };
+  return {{input(kRank)...}};
+}
+
+template <class T, int N>
+absl::Status Start(absl::Span<const std::byte* const> inputs, std::byte* out, int64_t n, StreamHandle stream) {
+  return Launch("SumRanks", SumRanksKernel<T, N>, FlatShape(n), stream,
+                InputsOf<T>(inputs, n, std::make_integer_sequence<int, kMaxRanks>()), static_cast<int>(inputs.size()),
+                Global<T>(reinterpret_cast<T*>(out), n, "out"), n);
+}
+
+}  // namespace
+
+absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
+                      StreamHandle stream) {
+  if (inputs.empty() || inputs.size() > kMaxRanks) {
+    return absl::InvalidArgumentError(absl::StrCat("a sum over ", inputs.size(), " ranks; 1 to ", kMaxRanks,
+                                                   " fit into a launch"));
+  }
+  if (elements == 0) return absl::OkStatus();
+  const auto aligned = [](const std::byte* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
+  switch (dtype) {
+    case DType::kFloat32:
+      return aligned(out) && std::all_of(inputs.begin(), inputs.end(), aligned)
+                 ? Start<float, kPackOf<float>>(inputs, out, elements, stream)
+                 : Start<float, 1>(inputs, out, elements, stream);
+    case DType::kFloat64: return Start<double, 1>(inputs, out, elements, stream);
+    case DType::kInt64: return Start<unsigned long long, 1>(inputs, out, elements, stream);  // Wraps.
+    default: return absl::InvalidArgumentError(absl::StrCat("a sum of ", ToString(dtype), "; allowed: f32, f64, i64"));
+  }
+}
+
+}  // namespace shale::cuda

@@ -1,0 +1,37 @@
+// The CUDA backend without a GPU: our kernels as C++, streams as threads, device memory that the host cannot touch, all
+// ranks on one device, products by the CPU's ops.
+#include "engine/runtime/cuda_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/stand_in_runtime.h"
+#include "kernels/reference/reference_ops.h"
+#include "tests/engine/tested_backend.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr int kRanksPerDevice = 64;
+
+// When the last user is gone, nothing may have been misused or be left.
+void CheckAndDelete(cuda_on_host::StandInRuntime* runtime) {
+  EXPECT_THAT(runtime->misuse(), ::testing::IsEmpty());
+  EXPECT_TRUE(runtime->CheckAllReleased().ok()) << runtime->CheckAllReleased();
+  delete runtime;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
+  return CreateCudaBackend(
+      std::shared_ptr<cuda_on_host::StandInRuntime>(new cuda_on_host::StandInRuntime(), CheckAndDelete),
+      {.ranks_per_device = kRanksPerDevice, .create_products = [=] {
+         return *cuda_on_host::CreateHostProducts(ops == OpsKind::kReference ? CreateReferenceOps()
+                                                                             : CreateCpuOps({.threads = threads}));
+       }});
+}
+
+bool TestsEveryCombination() { return false; }
+
+}  // namespace shale::testing
