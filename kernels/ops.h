@@ -250,7 +250,8 @@ struct Rope {
 
 // Causal attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the
 // keys j <= i (and j > i - window when window > 0), p = softmax(scores), out = p v, lse = log-sum-exp of the scores.
-// Memory is linear in S: no [S, S] matrix exists (Dao, 2023).
+// Memory is linear in S: no [S, S] matrix exists (Dao, 2023). With act bf16 a backend may round exp(score - the row's
+// largest) to bf16 for the product with v; the sum it is divided by is of the values before rounding.
 struct AttentionForward {
   static constexpr absl::string_view kName = "AttentionForward";
   Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided
@@ -269,7 +270,8 @@ struct AttentionForward {
 };
 
 // p from q, k and lse again; delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k, d_k = ds^T q,
-// d_v = p^T d_out, summed over the query heads of a group.
+// d_v = p^T d_out, summed over the query heads of a group. With act bf16 a backend may round p and ds to bf16 for these
+// three products.
 struct AttentionBackward {
   static constexpr absl::string_view kName = "AttentionBackward";
   Tensor q_BSHD, k_BSGD, v_BSGD, out_BSHD;  // act, outer dimensions may be strided

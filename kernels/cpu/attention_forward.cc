@@ -13,6 +13,7 @@
 #include "kernels/cpu/attention_sizes.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/exp-inl.h"
+#include "kernels/cpu/pair_panel-inl.h"
 #include "kernels/cpu/panel-inl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
@@ -63,7 +64,8 @@ HWY_INLINE SoftmaxTotals ExpRow(float* row, int64_t first, int64_t end) {
   return {total, static_cast<float>(shift + std::log(static_cast<double>(total)))};
 }
 
-template <class T>
+// kPairs: q k^T of pairs of bf16, of which `q` and `k_panels` then hold D / 2 where there would be D floats.
+template <class T, bool kPairs>
 void AttentionForwardT(const AttentionForward& op, int64_t b, int64_t h, std::byte* scratch) {
   const AttentionSizes sizes(op.q_BSHD, op.window);
   const int64_t s = sizes.s, d = sizes.d, padded_d = sizes.padded_d(), stride = sizes.strip_stride();
@@ -75,27 +77,51 @@ void AttentionForwardT(const AttentionForward& op, int64_t b, int64_t h, std::by
   Carver carver(scratch);
   const ForwardScratch own(sizes, carver);
 
-  PackTransposed(head(op.k_BSGD, g), op.k_BSGD.stride(1), s, d, own.k_panels, padded_d, /*rows_of_panel=*/own.q);
-  PackRows(head(op.v_BSGD, g), op.v_BSGD.stride(1), s, d, 1.0f, own.v, padded_d);
+  const int64_t score_d = kPairs ? padded_d / 2 : padded_d;
+  if constexpr (kPairs) {
+    PackPairsTransposed(head(op.k_BSGD, g), op.k_BSGD.stride(1), s, d, own.k_panels, score_d, /*rows_of_panel=*/own.q);
+  } else {
+    PackTransposed(head(op.k_BSGD, g), op.k_BSGD.stride(1), s, d, own.k_panels, score_d, /*rows_of_panel=*/own.q);
+  }
+  if constexpr (kPairs) {
+    PackRowPairs(head(op.v_BSGD, g), op.v_BSGD.stride(1), s, d, own.v, padded_d);
+  } else {
+    PackRows(head(op.v_BSGD, g), op.v_BSGD.stride(1), s, d, 1.0f, own.v, padded_d);
+  }
 
   for (int64_t i0 = 0; i0 < s; i0 += kQueries) {
     const int64_t queries = std::min(kQueries, s - i0);
-    PackRows(q + i0 * op.q_BSHD.stride(1), op.q_BSHD.stride(1), queries, d, op.scale, own.q, padded_d);
-    std::fill(own.q + queries * padded_d, own.q + RoundUp(queries, kGroup) * padded_d, 0.0f);
+    if constexpr (kPairs) {
+      PackPairs(q + i0 * op.q_BSHD.stride(1), op.q_BSHD.stride(1), queries, d, own.q, score_d);
+    } else {
+      PackRows(q + i0 * op.q_BSHD.stride(1), op.q_BSHD.stride(1), queries, d, op.scale, own.q, score_d);
+    }
+    std::fill(own.q + queries * score_d, own.q + RoundUp(queries, kGroup) * score_d, 0.0f);
     // Column 0 of the strip.
     const int64_t origin = RoundDown(sizes.FirstKey(i0), kPanel);
     float inverse_sums[kQueries];
     for (int64_t r = 0; r < queries; r += kGroup) {
       const int64_t first = RoundDown(sizes.FirstKey(i0 + r), kPanel), end = std::min(i0 + r + kGroup, s);
       for (int64_t j = first; j < end; j += kPanel) {
-        MultiplyPanel<Operand::kRows, Result::kWrite>(own.q + r * padded_d, padded_d, own.k_panels + j * padded_d,
-                                                      kPanel, d, own.strip + r * stride + j - origin, stride);
+        const float *a = own.q + r * score_d, *panel = own.k_panels + j * score_d;
+        float* scores = own.strip + r * stride + j - origin;
+        if constexpr (kPairs) {
+          MultiplyPairPanel<Operand::kRows, Result::kWrite>(a, score_d, panel, kPanel, (d + 1) / 2, op.scale, scores,
+                                                            stride);
+        } else {
+          MultiplyPanel<Operand::kRows, Result::kWrite>(a, score_d, panel, kPanel, d, scores, stride);
+        }
       }
       for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {
         float* row = own.strip + i * stride;
         const int64_t from = sizes.FirstKey(i0 + i) - origin, to = i0 + i + 1 - origin;
         const SoftmaxTotals totals = ExpRow(row, from, to);
         ZeroAround(row, first - origin, from, to, end - origin);
+        // In place: the bf16 of a vector lie before the floats of the next.
+        if constexpr (kPairs) {
+          ForCoveringVectors(first - origin, end - origin,
+                             [&](int64_t c) HWY_ATTR { Store(Load(row + c), reinterpret_cast<BFloat16*>(row) + c); });
+        }
         lse[i0 + i] = totals.lse;
         inverse_sums[i] = 1 / totals.sum;
       }
@@ -103,9 +129,17 @@ void AttentionForwardT(const AttentionForward& op, int64_t b, int64_t h, std::by
     for (int64_t c = 0; c < padded_d; c += kPanel) {
       for (int64_t r = 0; r < queries; r += kGroup) {
         const int64_t first = sizes.FirstKey(i0 + r), end = std::min(i0 + r + kGroup, s);
-        MultiplyPanel<Operand::kRows, Result::kWrite>(own.strip + r * stride + first - origin, stride,
-                                                      own.v + first * padded_d + c, padded_d, end - first,
-                                                      own.out + r * padded_d + c, padded_d);
+        float* to = own.out + r * padded_d + c;
+        if constexpr (kPairs) {
+          const int64_t pair = first / 2;
+          MultiplyPairPanel<Operand::kRows, Result::kWrite>(own.strip + r * stride + pair - origin / 2, stride,
+                                                            own.v + pair * padded_d + c, padded_d, (end + 1) / 2 - pair,
+                                                            1.0f, to, padded_d);
+        } else {
+          MultiplyPanel<Operand::kRows, Result::kWrite>(own.strip + r * stride + first - origin, stride,
+                                                        own.v + first * padded_d + c, padded_d, end - first, to,
+                                                        padded_d);
+        }
       }
     }
     for (int64_t i = 0; i < queries; ++i) {
@@ -116,8 +150,9 @@ void AttentionForwardT(const AttentionForward& op, int64_t b, int64_t h, std::by
 
 // Head h of sequence b.
 void AttentionForwardHead(const AttentionForward& op, int64_t b, int64_t h, std::byte* scratch) {
-  op.q_BSHD.dtype == DType::kFloat32 ? AttentionForwardT<float>(op, b, h, scratch)
-                                     : AttentionForwardT<BFloat16>(op, b, h, scratch);
+  if (op.q_BSHD.dtype == DType::kFloat32) return AttentionForwardT<float, false>(op, b, h, scratch);
+  if (HasPairProducts()) return AttentionForwardT<BFloat16, true>(op, b, h, scratch);
+  AttentionForwardT<BFloat16, false>(op, b, h, scratch);
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

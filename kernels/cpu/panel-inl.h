@@ -37,6 +37,11 @@ struct Accumulators {
     right = hn::MulAdd(x, b_right, right);
     below.MulAdd(a + stride, stride, b_left, b_right);
   }
+  HWY_INLINE void Scale(Vector factor) {
+    left = hn::Mul(left, factor);
+    right = hn::Mul(right, factor);
+    below.Scale(factor);
+  }
   HWY_INLINE void Store(float* c, int64_t stride) const {
     HWY_NAMESPACE::Store(left, c);
     HWY_NAMESPACE::Store(right, c + hn::Lanes(Floats()));
@@ -48,6 +53,7 @@ struct Accumulators<0> {
   HWY_INLINE void Clear() {}
   HWY_INLINE void Load(const float*, int64_t) {}
   HWY_INLINE void MulAdd(const float*, int64_t, Vector, Vector) {}
+  HWY_INLINE void Scale(Vector) {}
   HWY_INLINE void Store(float*, int64_t) const {}
 };
 

@@ -82,7 +82,7 @@ Tensor CopyOf(TestMemory& to, const TestMemory& from, const Tensor& t, std::vect
 // Errors of what the kernels have in common, with u = 2^-24. A sum of n products x y, rounded n times, is off by a
 // random walk: within 4 sqrt(n) u sum |x y| (Higham and Mary, 2019), and sum |x y| is within half of n max |x| max |y|.
 struct Errors {
-  explicit Errors(const Shape& s) {
+  Errors(const Shape& s, DType act) {
     const double d = static_cast<double>(s.width), root = std::sqrt(d), keys = static_cast<double>(s.s);
     largest_score = root * s.range * s.range;
     // Also of its scaling.
@@ -90,6 +90,8 @@ struct Errors {
     lse = score + (4 * std::sqrt(keys) + 4) * kUnit32 + (largest_score + std::log(keys)) * kUnit32;
     // Relative: of its argument, the exponential and its division.
     probability = score + lse + 8 * kUnit32;
+    // With bf16 operands, probabilities and their gradients may be rounded to bf16 before they are multiplied.
+    if (act == DType::kBFloat16) probability += kUnit16;
   }
   double largest_score, score, lse, probability;
 };
@@ -97,7 +99,7 @@ struct Errors {
 OpCase ForwardCase(const Shape& s, DType act) {
   OpCase c{.name = NameOfCase("Forward", s, act)};
   c.op = Forward(c.memory, s, act, DType::kFloat32);
-  const Errors errors(s);
+  const Errors errors(s, act);
   c.tolerances["lse"] = {.absolute = errors.lse};
   // A mean of values of up to `range`, weighted by the probabilities, which sum to 1.
   const double mean = (4 * std::sqrt(static_cast<double>(s.s)) + 4) * kUnit32;
@@ -118,7 +120,7 @@ OpCase BackwardCase(const Shape& s, DType act) {
 
   // d_out v^T and delta are D products each, within 6 sqrt(D) / 3 of zero (six deviations of d_out v, each of 1/3
   // range).
-  const Errors errors(s);
+  const Errors errors(s, act);
   const double d = static_cast<double>(s.width), queries = static_cast<double>(s.s);
   const double d_p = 2 * std::sqrt(d) * s.range;
   const double d_p_error = 2 * 4 * std::sqrt(d) * kUnit32 * d * s.range / 2;

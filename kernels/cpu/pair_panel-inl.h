@@ -1,0 +1,118 @@
+// Products of bf16 operands without widening them, on processors with AVX512-BF16: vdpbf16ps multiplies 16 pairs of
+// bf16 and adds both products of a pair to an fp32 sum, twice what an fp32 multiply-add does. A product of two bf16 is
+// exact in fp32, so that these sums differ from those of widened operands in the order of addition alone (and
+// subnormals count as 0).
+//
+// A pair takes the place of a float: rows, panels and strides are those of panel-inl.h with D / 2 for D.
+
+#if defined(SHALE_KERNELS_CPU_PAIR_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_PAIR_PANEL_INL_H_
+#undef SHALE_KERNELS_CPU_PAIR_PANEL_INL_H_
+#else
+#define SHALE_KERNELS_CPU_PAIR_PANEL_INL_H_
+#endif
+
+#include "kernels/cpu/panel-inl.h"
+
+#if HWY_TARGET == HWY_AVX3
+
+// Highway 1.0.3 neither has this instruction nor asks the processor for it, hence the intrinsic, the attribute and the
+// question. Only what stands between these attributes may use it, and only where HasPairProducts() holds.
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
+namespace shale::cpu::HWY_NAMESPACE {
+
+HWY_INLINE Vector AddPairProducts(Vector sum, Vector a, Vector b) {
+  return Vector{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(a.raw), reinterpret_cast<__m512bh>(b.raw))};
+}
+
+HWY_INLINE void AddPairProducts(Accumulators<0>&, const float*, int64_t, Vector, Vector) {}
+template <int kRows>
+HWY_INLINE void AddPairProducts(Accumulators<kRows>& sums, const float* a, int64_t stride, Vector b_left,
+                                Vector b_right) {
+  const Vector pair = Splat(*a);
+  sums.left = AddPairProducts(sums.left, pair, b_left);
+  sums.right = AddPairProducts(sums.right, pair, b_right);
+  AddPairProducts(sums.below, a + stride, stride, b_left, b_right);
+}
+
+// MultiplyPanel of pairs, times `factor`: c[r][n] (+)= factor * sum over the two elements of the k pairs a(r, i) and
+// b[i][n].
+template <Operand kA, Result kC>
+void MultiplyPairPanel(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
+                       float* c, int64_t c_stride) {
+  static_assert(kTileRows == kGroup && 2 * sizeof(Vector) == kPanel * sizeof(float), "one tile is all of it");
+  const int64_t a_row = kA == Operand::kRows ? a_stride : 1, a_next = kA == Operand::kRows ? 1 : a_stride;
+  Accumulators<kTileRows> sums;
+  if constexpr (kC == Result::kAdd) {
+    sums.Load(c, c_stride);
+  } else {
+    sums.Clear();
+  }
+  for (int64_t i = 0; i < k; ++i, a += a_next, b += b_stride) {
+    AddPairProducts(sums, a, a_row, Load(b), Load(b + kPanel / 2));
+  }
+  if constexpr (kC == Result::kWrite) sums.Scale(Splat(factor));
+  sums.Store(c, c_stride);
+}
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_POP_ATTRIBUTES
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+inline bool HasPairProducts() {
+  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
+  return has;
+}
+#else
+constexpr bool HasPairProducts() { return false; }
+template <Operand kA, Result kC>
+void MultiplyPairPanel(const float*, int64_t, const float*, int64_t, int64_t, float, float*, int64_t) {}
+#endif
+
+// Copies `rows` rows of bf16, with zeros up to pair `to_stride`.
+HWY_INLINE void PackPairs(const BFloat16* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
+                          int64_t to_stride) {
+  const uint16_t* source = reinterpret_cast<const uint16_t*>(from);
+  uint16_t* halves = reinterpret_cast<uint16_t*>(to);
+  for (int64_t r = 0; r < rows; ++r, source += from_stride, halves += 2 * to_stride) {
+    ForVectors(width,
+               [&](int64_t i, auto lanes) HWY_ATTR { lanes.StoreHalves(lanes.LoadHalves(source + i), halves + i); });
+    std::memset(halves + width, 0, static_cast<size_t>(2 * to_stride - width) * sizeof(uint16_t));
+  }
+}
+
+// Panels of kPanel rows, each transposed: pair i of row r goes to to[r / kPanel][i][r % kPanel]. Rows up to the end of
+// the last panel are zeros. `rows_of_panel` is room for kPanel x to_width pairs.
+HWY_INLINE void PackPairsTransposed(const BFloat16* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
+                                    int64_t to_width, float* rows_of_panel) {
+  for (int64_t begin = 0; begin < rows; begin += kPanel) {
+    const int64_t count = std::min(kPanel, rows - begin);
+    PackPairs(from + begin * from_stride, from_stride, count, width, rows_of_panel, to_width);
+    std::fill(rows_of_panel + count * to_width, rows_of_panel + kPanel * to_width, 0.0f);
+    TransposePanel(rows_of_panel, to_width, to + begin * to_width);
+  }
+}
+
+// to[r / 2][i] = the pair from[r][i], from[r + 1][i], with zeros for a row after the last and up to column `to_stride`.
+HWY_INLINE void PackRowPairs(const BFloat16* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
+                             int64_t to_stride) {
+  for (int64_t r = 0; r < rows; r += 2, from += 2 * from_stride, to += to_stride) {
+    ForVectors(width, [&](int64_t i, auto lanes) HWY_ATTR {
+      const Bits d;
+      const auto even = hn::ShiftRight<16>(hn::BitCast(d, lanes.Load(from + i)));
+      const auto odd = r + 1 < rows ? hn::BitCast(d, lanes.Load(from + from_stride + i)) : hn::Zero(d);
+      lanes.Store(hn::BitCast(Floats(), hn::Or(even, odd)), to + i);
+    });
+    std::fill(to + width, to + to_stride, 0.0f);
+  }
+}
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
