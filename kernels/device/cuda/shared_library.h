@@ -29,8 +29,8 @@ struct LibraryName {
   std::string source;  // What to install: "the CUDA toolkit 13 or the Python package nvidia-cublas".
 };
 
-// A loaded library. It stays loaded to the end of the process, as CUDA's libraries want (they own threads and contexts),
-// so that this may be copied and its functions outlive it. Thread-safe.
+// A loaded library. It stays loaded to the end of the process, as CUDA's libraries want (they own threads and
+// contexts), so that this may be copied and its functions outlive it. Thread-safe.
 class SharedLibrary {
  public:
   // NotFound names the places that were looked at, and what stands in the way of a file that is there but cannot be
