@@ -1,5 +1,7 @@
 #include "tests/kernels/test_backends.h"
 
+#include <utility>
+
 #include "hwy/targets.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/device/cpu/cpu_device.h"
@@ -21,6 +23,11 @@ TestBackend FastCpu(std::string name, std::string family, int threads, int64_t t
           .select = [targets] { hwy::GetChosenTarget().Update(targets); }};
 }
 
+std::vector<TestBackend>& Registered() {
+  static auto& registered = *new std::vector<TestBackend>;
+  return registered;
+}
+
 std::vector<TestBackend> MakeBackends() {
   std::vector<TestBackend> backends;
   backends.push_back(
@@ -38,6 +45,7 @@ std::vector<TestBackend> MakeBackends() {
   if ((best & HWY_AVX2) != 0) backends.push_back(FastCpu("cpu_avx2", "cpu_avx2", 1, HWY_AVX2));
   backends.push_back(FastCpu("cpu_portable", "cpu_portable", 1, 0));
 #endif
+  backends.insert(backends.end(), Registered().begin(), Registered().end());
   return backends;
 }
 
@@ -46,6 +54,11 @@ std::vector<TestBackend> MakeBackends() {
 const std::vector<TestBackend>& TestBackends() {
   static const auto& backends = *new std::vector<TestBackend>(MakeBackends());
   return backends;
+}
+
+bool RegisterTestBackend(TestBackend backend) {
+  Registered().push_back(std::move(backend));
+  return true;
 }
 
 }  // namespace shale::testing

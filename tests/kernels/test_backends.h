@@ -23,6 +23,10 @@ struct TestBackend {
   bool reports_bad_indices = true;
 };
 
+// Those of every test program, then those that were registered.
 const std::vector<TestBackend>& TestBackends();
+
+// For a backend that a test program has besides: called while its globals are initialised. Returns true.
+bool RegisterTestBackend(TestBackend backend);
 
 }  // namespace shale::testing

@@ -1,0 +1,104 @@
+#include "kernels/cuda/cublaslt/cublaslt_products.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/cuda/cublaslt/product.h"
+#include "kernels/cuda/cublaslt/product_key.h"
+#include "kernels/cuda/kernels.h"
+
+namespace shale::cuda {
+namespace {
+
+// Asked of the heuristic; the first is used. It may list some that it then says cannot run.
+constexpr int kCandidates = 8;
+
+class CublasLtProducts final : public ProductBackend {
+ public:
+  CublasLtProducts(std::function<absl::StatusOr<CublasLtFunctions>()> load, CublasLtProductOptions options)
+      : load_(std::move(load)), options_(std::move(options)) {}
+  ~CublasLtProducts() override {
+    products_.clear();
+    // Nobody is left to tell of an error.
+    if (handle_ != nullptr) (void)functions_->Destroy(handle_);
+  }
+
+  int64_t ScratchBytes(const MatMul&) const override { return options_.workspace_bytes; }
+
+  absl::Status Prepare(const MatMul& op) override {
+    return HasTerms(op) ? Find(op).status() : absl::OkStatus();
+  }
+
+  absl::Status Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream) override {
+    const bool bias_first = op.bias_N.present() && !ProductKey::AddsBias(op);
+    if (!op.accumulate && (bias_first || op.k() == 0)) {
+      SHALE_RETURN_IF_ERROR(BroadcastBias(op.bias_N, op.c_MN, stream));
+    }
+    if (!HasTerms(op)) return absl::OkStatus();
+    SHALE_ASSIGN_OR_RETURN(Product * product, Find(op));
+    return product->Enqueue(op, scratch, stream);
+  }
+
+ private:
+  static bool HasTerms(const MatMul& op) { return op.m() > 0 && op.n() > 0 && op.k() > 0; }
+
+  absl::Status Open() {
+    if (handle_ != nullptr) return absl::OkStatus();
+    if (!functions_.has_value()) {
+      SHALE_ASSIGN_OR_RETURN(functions_, load_());
+    }
+    const cublasStatus_t status = functions_->Create(&handle_);
+    if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+    handle_ = nullptr;
+    const absl::Status error = functions_->StatusOf("cublasLtCreate", status);
+    return absl::Status(error.code(), absl::StrCat("MatMul: ", error.message(), " (cuBLASLt ", functions_->GetVersion(),
+                                                   " cannot start on this device: wanted a GPU, a driver for its ",
+                                                   "version of CUDA, and free memory)"));
+  }
+
+  absl::StatusOr<Product*> Find(const MatMul& op) {
+    const ProductKey key = ProductKey::Of(op, options_.allow_tf32);
+    if (const auto found = products_.find(key); found != products_.end()) return found->second.get();
+    SHALE_RETURN_IF_ERROR(Open());
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Product> product,
+                           Product::Create(*functions_, handle_, key, options_.workspace_bytes));
+    SHALE_RETURN_IF_ERROR(Choose(key, *product));
+    return products_.emplace(key, std::move(product)).first->second.get();
+  }
+
+  absl::Status Choose(const ProductKey& key, Product& product) {
+    if (options_.tuning != nullptr) {
+      const int64_t version = static_cast<int64_t>(functions_->GetVersion());
+      const ProductAlgorithm* tuned = options_.tuning->Find({.gpu = options_.gpu, .library_version = version}, key);
+      if (tuned != nullptr) {
+        const absl::Status status = product.Use(*tuned);
+        if (status.ok()) return status;
+        return absl::Status(status.code(), absl::StrCat("the tuning table's algorithm: ", status.message(),
+                                                        "; tune again on this machine, or run without the table"));
+      }
+    }
+    SHALE_ASSIGN_OR_RETURN(const std::vector<ProductAlgorithm> candidates, product.Candidates(kCandidates));
+    return product.Use(candidates.front());
+  }
+
+  const std::function<absl::StatusOr<CublasLtFunctions>()> load_;
+  const CublasLtProductOptions options_;
+  std::optional<CublasLtFunctions> functions_;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<ProductKey, std::unique_ptr<Product>> products_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProductBackend> CreateCublasLtProducts(std::function<absl::StatusOr<CublasLtFunctions>()> load,
+                                                       CublasLtProductOptions options) {
+  SHALE_CHECK(load != nullptr);
+  SHALE_CHECK(options.workspace_bytes >= 0) << options.workspace_bytes;
+  return std::make_unique<CublasLtProducts>(std::move(load), std::move(options));
+}
+
+}  // namespace shale::cuda

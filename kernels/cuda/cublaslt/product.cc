@@ -1,0 +1,162 @@
+#include "kernels/cuda/cublaslt/product.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace shale::cuda {
+namespace {
+
+constexpr uint32_t kReductionSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+static_assert(sizeof(ProductAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
+
+cublasLtMatmulAlgo_t AsLibrarys(const ProductAlgorithm& algorithm) {
+  cublasLtMatmulAlgo_t librarys;
+  std::copy(algorithm.begin(), algorithm.end(), librarys.data);
+  return librarys;
+}
+
+ProductAlgorithm AsOurs(const cublasLtMatmulAlgo_t& librarys) {
+  ProductAlgorithm algorithm;
+  std::copy_n(librarys.data, algorithm.size(), algorithm.begin());
+  return algorithm;
+}
+
+cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+int32_t OperationOf(bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; }
+
+}  // namespace
+
+Product::Product(const CublasLtFunctions& functions, cublasLtHandle_t handle, const ProductKey& key,
+                 int64_t workspace_bytes)
+    : functions_(functions),
+      handle_(handle),
+      key_(key),
+      workspace_bytes_(workspace_bytes),
+      product_(nullptr, functions.MatmulDescDestroy),
+      a_(nullptr, functions.MatrixLayoutDestroy),
+      b_(nullptr, functions.MatrixLayoutDestroy),
+      c_(nullptr, functions.MatrixLayoutDestroy) {}
+
+absl::Status Product::StatusOf(const char* call, cublasStatus_t status) const {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  const absl::Status error = functions_.StatusOf(call, status);
+  return absl::Status(error.code(), absl::StrCat("MatMul: ", error.message(), " for ", key_.ToString()));
+}
+
+template <class Value>
+absl::Status Product::Set(cublasLtMatmulDescAttributes_t attribute, Value value) {
+  return StatusOf("cublasLtMatmulDescSetAttribute",
+                  functions_.MatmulDescSetAttribute(product_.get(), attribute, &value, sizeof(value)));
+}
+
+absl::Status Product::CreateLayout(DType dtype, int64_t rows, int64_t columns, int64_t ld,
+                                   Owned<cublasLtMatrixLayoutOpaque_t>& layout) const {
+  cublasLtMatrixLayout_t created = nullptr;
+  SHALE_RETURN_IF_ERROR(StatusOf("cublasLtMatrixLayoutCreate",
+                                 functions_.MatrixLayoutCreate(&created, TypeOf(dtype), rows, columns, ld)));
+  layout.reset(created);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Product>> Product::Create(const CublasLtFunctions& functions, cublasLtHandle_t handle,
+                                                         const ProductKey& key, int64_t workspace_bytes) {
+  std::unique_ptr<Product> product(new Product(functions, handle, key, workspace_bytes));
+  SHALE_RETURN_IF_ERROR(product->Describe());
+  return product;
+}
+
+absl::Status Product::Describe() {
+  const cublasComputeType_t compute = key_.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  cublasLtMatmulDesc_t created = nullptr;
+  SHALE_RETURN_IF_ERROR(
+      StatusOf("cublasLtMatmulDescCreate", functions_.MatmulDescCreate(&created, compute, CUDA_R_32F)));
+  product_.reset(created);
+  SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, OperationOf(key_.transpose_b)));
+  SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, OperationOf(key_.transpose_a)));
+  if (key_.bias) {
+    SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS)));
+    // The heuristic takes the alignment of the bias from this address, and reads nothing there.
+    SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(key_.align_bias)));
+  }
+  // A row of ours is a column of the library's.
+  const ProductKey& k = key_;
+  SHALE_RETURN_IF_ERROR(CreateLayout(k.ab, k.transpose_a ? k.m : k.k, k.transpose_a ? k.k : k.m, k.lda, a_));
+  SHALE_RETURN_IF_ERROR(CreateLayout(k.ab, k.transpose_b ? k.k : k.n, k.transpose_b ? k.n : k.k, k.ldb, b_));
+  return CreateLayout(k.c, k.n, k.m, k.ldc, c_);
+}
+
+absl::StatusOr<std::vector<ProductAlgorithm>> Product::Candidates(int most) const {
+  cublasLtMatmulPreference_t created = nullptr;
+  SHALE_RETURN_IF_ERROR(StatusOf("cublasLtMatmulPreferenceCreate", functions_.MatmulPreferenceCreate(&created)));
+  const Owned<cublasLtMatmulPreferenceOpaque_t> preference(created, functions_.MatmulPreferenceDestroy);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    return StatusOf("cublasLtMatmulPreferenceSetAttribute",
+                    functions_.MatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
+  };
+  const auto alignment = [](int64_t bytes) { return static_cast<uint32_t>(bytes); };
+  SHALE_RETURN_IF_ERROR(
+      prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes_)));
+  SHALE_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductionSchemes));
+  SHALE_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(key_.align_b)));
+  SHALE_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(key_.align_a)));
+  SHALE_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(key_.align_c)));
+  SHALE_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(key_.align_c)));
+
+  std::vector<cublasLtMatmulHeuristicResult_t> results(most);
+  int found = 0;
+  const cublasStatus_t status = functions_.MatmulAlgoGetHeuristic(handle_, product_.get(), b_.get(), a_.get(), c_.get(),
+                                                                  c_.get(), preference.get(), most, results.data(),
+                                                                  &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) SHALE_RETURN_IF_ERROR(StatusOf("cublasLtMatmulAlgoGetHeuristic", status));
+  std::vector<ProductAlgorithm> candidates;
+  for (int i = 0; i < found; ++i) {
+    if (results[i].state == CUBLAS_STATUS_SUCCESS) candidates.push_back(AsOurs(results[i].algo));
+  }
+  if (!candidates.empty()) return candidates;
+  return absl::UnimplementedError(absl::StrCat(
+      "MatMul: cublasLtMatmulAlgoGetHeuristic: ", functions_.GetStatusName(status), ", no algorithm within ",
+      workspace_bytes_, " bytes of workspace for ", key_.ToString(), "; a larger workspace may help"));
+}
+
+absl::Status Product::Use(const ProductAlgorithm& algorithm) {
+  const cublasLtMatmulAlgo_t librarys = AsLibrarys(algorithm);
+  cublasLtMatmulHeuristicResult_t needs = {};
+  SHALE_RETURN_IF_ERROR(StatusOf("cublasLtMatmulAlgoCheck",
+                                 functions_.MatmulAlgoCheck(handle_, product_.get(), b_.get(), a_.get(), c_.get(),
+                                                            c_.get(), &librarys, &needs)));
+  if (needs.workspaceSize > static_cast<uint64_t>(workspace_bytes_)) {
+    return absl::ResourceExhaustedError(absl::StrCat("MatMul: the algorithm wants ", needs.workspaceSize,
+                                                     " bytes of workspace, and has ", workspace_bytes_, ", for ",
+                                                     key_.ToString()));
+  }
+  uint32_t scheme = 0;
+  size_t written = 0;
+  SHALE_RETURN_IF_ERROR(
+      StatusOf("cublasLtMatmulAlgoConfigGetAttribute",
+               functions_.MatmulAlgoConfigGetAttribute(&librarys, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
+                                                       sizeof(scheme), &written)));
+  if ((scheme & ~kReductionSchemes) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("MatMul: the algorithm adds parts of K in c's type (reduction ",
+                                                   "scheme ", scheme, "); wanted fp32, for ", key_.ToString()));
+  }
+  algorithm_ = librarys;
+  return absl::OkStatus();
+}
+
+absl::Status Product::Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream) {
+  if (key_.bias) {
+    SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias_N.data)));
+  }
+  const float alpha = 1, beta = key_.accumulate ? 1 : 0;
+  return StatusOf("cublasLtMatmul",
+                  functions_.Matmul(handle_, product_.get(), &alpha, op.b.data, b_.get(), op.a.data, a_.get(), &beta,
+                                    op.c_MN.data, c_.get(), op.c_MN.data, c_.get(), &algorithm_, scratch.data,
+                                    static_cast<size_t>(scratch.size_bytes), static_cast<cudaStream_t>(stream)));
+}
+
+}  // namespace shale::cuda

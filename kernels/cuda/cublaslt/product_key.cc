@@ -1,0 +1,141 @@
+#include "kernels/cuda/cublaslt/product_key.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "kernels/check.h"
+
+namespace shale::cuda {
+namespace {
+
+// The largest power of two, up to kMaxAlignment, that divides the address of `t`.
+int64_t AlignmentOf(const Tensor& t) {
+  const int64_t address = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
+                                            : t.where.offset_bytes | t.where.rank_stride_bytes;
+  const int64_t bits = address | ProductKey::kMaxAlignment;
+  return bits & -bits;
+}
+
+// The row stride of a matrix of one row is never used, and may be anything.
+int64_t LeadingDimension(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.stride(0); }
+
+// Calls visit(name, field) for every field, in the order of the text.
+template <class Key, class Visit>
+void VisitFields(Key& key, const Visit& visit) {
+  visit("ab", key.ab);
+  visit("c", key.c);
+  visit("ta", key.transpose_a);
+  visit("tb", key.transpose_b);
+  visit("m", key.m);
+  visit("n", key.n);
+  visit("k", key.k);
+  visit("lda", key.lda);
+  visit("ldb", key.ldb);
+  visit("ldc", key.ldc);
+  visit("align_a", key.align_a);
+  visit("align_b", key.align_b);
+  visit("align_c", key.align_c);
+  visit("align_bias", key.align_bias);
+  visit("bias", key.bias);
+  visit("accumulate", key.accumulate);
+  visit("tf32", key.tf32);
+}
+
+std::string Print(DType dtype) { return absl::StrCat(shale::ToString(dtype)); }
+std::string Print(bool value) { return value ? "1" : "0"; }
+std::string Print(int64_t value) { return absl::StrCat(value); }
+
+bool Read(absl::string_view text, DType& dtype) {
+  for (const DType candidate : {DType::kFloat32, DType::kBFloat16}) {
+    if (text == shale::ToString(candidate)) {
+      dtype = candidate;
+      return true;
+    }
+  }
+  return false;
+}
+bool Read(absl::string_view text, bool& value) {
+  value = text == "1";
+  return value || text == "0";
+}
+bool Read(absl::string_view text, int64_t& value) {
+  // One way to write a number: no sign, no leading zeros or spaces.
+  return absl::SimpleAtoi(text, &value) && value >= 0 && absl::StrCat(value) == text;
+}
+
+bool IsAlignment(int64_t bytes, int64_t element_bytes) {
+  return bytes >= element_bytes && bytes <= ProductKey::kMaxAlignment && (bytes & (bytes - 1)) == 0;
+}
+
+// What Of could have given.
+bool Plausible(const ProductKey& key) {
+  const int64_t size = SizeOf(key.ab), c_size = SizeOf(key.c);
+  return key.m > 0 && key.n > 0 && key.k > 0 &&                       //
+         key.lda >= (key.transpose_a ? key.m : key.k) &&              //
+         key.ldb >= (key.transpose_b ? key.k : key.n) &&              //
+         key.ldc >= key.n &&                                          //
+         IsAlignment(key.align_a, size) &&                            //
+         IsAlignment(key.align_b, size) &&                            //
+         IsAlignment(key.align_c, c_size) &&                          //
+         (key.bias ? IsAlignment(key.align_bias, c_size) : key.align_bias == 0) &&
+         !(key.bias && key.accumulate) &&                             //
+         (key.c == key.ab || key.c == DType::kFloat32) &&             //
+         !(key.accumulate && key.c != DType::kFloat32) &&             //
+         !(key.tf32 && key.ab != DType::kFloat32);
+}
+
+}  // namespace
+
+ProductKey ProductKey::Of(const MatMul& op, bool allow_tf32) {
+  const bool bias = AddsBias(op);
+  return {.ab = op.a.dtype,
+          .c = op.c_MN.dtype,
+          .transpose_a = op.transpose_a,
+          .transpose_b = op.transpose_b,
+          .m = op.m(),
+          .n = op.n(),
+          .k = op.k(),
+          .lda = LeadingDimension(op.a),
+          .ldb = LeadingDimension(op.b),
+          .ldc = LeadingDimension(op.c_MN),
+          .align_a = AlignmentOf(op.a),
+          .align_b = AlignmentOf(op.b),
+          .align_c = AlignmentOf(op.c_MN),
+          .align_bias = bias ? AlignmentOf(op.bias_N) : 0,
+          .bias = bias,
+          .accumulate = op.accumulate || (op.bias_N.present() && !bias),
+          .tf32 = allow_tf32 && op.a.dtype == DType::kFloat32};
+}
+
+std::string ProductKey::ToString() const {
+  std::string text;
+  VisitFields(*this, [&](absl::string_view name, const auto& field) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", name, "=", Print(field));
+  });
+  return text;
+}
+
+absl::StatusOr<ProductKey> ProductKey::Parse(absl::string_view text) {
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+  ProductKey key;
+  size_t at = 0;
+  std::string wrong;
+  VisitFields(key, [&](absl::string_view name, auto& field) {
+    if (!wrong.empty()) return;
+    const absl::string_view word = at < words.size() ? words[at] : absl::string_view();
+    ++at;
+    const std::vector<absl::string_view> parts = absl::StrSplit(word, absl::MaxSplits('=', 1));
+    if (parts.size() != 2 || parts[0] != name || !Read(parts[1], field)) {
+      wrong = absl::StrCat("wanted ", name, "=..., found \"", word.substr(0, 40), "\"");
+    }
+  });
+  if (wrong.empty() && at != words.size()) wrong = absl::StrCat("more than ", at, " words");
+  if (wrong.empty() && !Plausible(key)) wrong = "its sizes, strides, alignments and types are of no product";
+  if (!wrong.empty()) return absl::InvalidArgumentError(absl::StrCat("not a product: ", wrong));
+  return key;
+}
+
+}  // namespace shale::cuda

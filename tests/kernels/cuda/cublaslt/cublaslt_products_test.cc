@@ -1,0 +1,297 @@
+// What cuBLASLt is asked to do; that it then is the op, the conformance suite shows (matmul_test).
+#include "kernels/cuda/cublaslt/cublaslt_products.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
+
+namespace shale::testing {
+namespace {
+
+using cuda::CublasLtProductOptions;
+using cuda::ProductBackend;
+using cuda::ProductKey;
+using cuda::TuningTable;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string MessageOf(const absl::Status& status) {
+  return std::string(status.message().data(), status.message().size());
+}
+
+class CublasLtProductsTest : public ::testing::Test {
+ protected:
+  ~CublasLtProductsTest() override {
+    backend_.reset();
+    EXPECT_EQ(library_.alive, 0) << "descriptors are left";
+  }
+
+  ProductBackend& Backend(CublasLtProductOptions options = {.workspace_bytes = 1024}) {
+    backend_ = cuda::CreateCublasLtProducts([this] { return library_.functions(); }, std::move(options));
+    return *backend_;
+  }
+
+  // A contiguous tensor of ones, 256-byte aligned.
+  Tensor Ones(DType dtype, std::initializer_list<int64_t> shape) {
+    Tensor t = Tensor::Contiguous(dtype, shape);
+    t.data = &memory_[used_];
+    for (int64_t i = 0; i < t.elements(); ++i) {
+      if (dtype == DType::kFloat32) t.as<float>()[i] = 1;
+      if (dtype == DType::kBFloat16) t.as<BFloat16>()[i] = RoundToBFloat16(1);
+    }
+    used_ += (t.extent_bytes() + 255) / 256 * 256;
+    EXPECT_LE(used_, static_cast<int64_t>(sizeof(memory_)));
+    return t;
+  }
+  MatMul Op(int64_t m, int64_t n, int64_t k, DType act = DType::kBFloat16, DType c = DType::kFloat32) {
+    return {.a = Ones(act, {m, k}), .b = Ones(act, {k, n}), .c_MN = Ones(c, {m, n})};
+  }
+
+  absl::Status Run(ProductBackend& backend, const MatMul& op) {
+    EXPECT_TRUE(Validate(op).ok()) << Validate(op);
+    return backend.Enqueue(op, {workspace_, backend.ScratchBytes(op)}, /*stream=*/nullptr);
+  }
+  // The one call that the op becomes.
+  LtCall CallOf(ProductBackend& backend, const MatMul& op) {
+    library_.calls.clear();
+    const absl::Status status = Run(backend, op);
+    EXPECT_TRUE(status.ok()) << status << " " << library_.misuse;
+    EXPECT_EQ(library_.calls.size(), 1u);
+    return library_.calls.empty() ? LtCall() : library_.calls[0];
+  }
+
+  CublasLtStandIn library_;
+
+ private:
+  alignas(256) std::byte memory_[1 << 16];
+  alignas(256) std::byte workspace_[1 << 12];
+  int64_t used_ = 0;
+  std::unique_ptr<ProductBackend> backend_;
+};
+
+TEST_F(CublasLtProductsTest, ScratchIsTheWorkspaceAndIsKnownWithoutTheLibrary) {
+  const auto backend =
+      cuda::CreateCublasLtProducts([] { return absl::NotFoundError("no such library here"); }, {});
+  const MatMul op = Op(4, 6, 8);
+  EXPECT_EQ(backend->ScratchBytes(op), int64_t{32} << 20);
+  const absl::Status status = backend->Prepare(op);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(MessageOf(status), "no such library here");
+}
+
+TEST_F(CublasLtProductsTest, OurRowsAreItsColumnsAndOurSecondOperandIsItsFirst) {
+  const MatMul op = Op(4, 6, 8);
+  const LtCall call = CallOf(Backend(), op);
+  EXPECT_EQ(call.a_data, op.b.data);
+  EXPECT_EQ(call.b_data, op.a.data);
+  EXPECT_EQ(call.c_data, op.c_MN.data);
+  EXPECT_EQ(call.d_data, op.c_MN.data);
+  EXPECT_EQ(call.a, (LtLayout{CUDA_R_16BF, 6, 8, 6}));
+  EXPECT_EQ(call.b, (LtLayout{CUDA_R_16BF, 8, 4, 8}));
+  EXPECT_EQ(call.d, (LtLayout{CUDA_R_32F, 6, 4, 6}));
+  EXPECT_EQ(call.product, LtProduct{});
+  EXPECT_EQ(call.alpha, 1);
+  EXPECT_EQ(call.beta, 0);
+  EXPECT_EQ(call.workspace_bytes, 1024u);
+}
+
+TEST_F(CublasLtProductsTest, TransposesAndStridedRowsStayWhereTheyAre) {
+  MatMul op = Op(4, 6, 8, DType::kFloat32);
+  op.transpose_a = op.transpose_b = true;
+  op.a = Ones(DType::kFloat32, {8, 12}).Slice(1, 3, 4);
+  op.b = Ones(DType::kFloat32, {6, 20}).Slice(1, 4, 8);
+  op.c_MN = Ones(DType::kFloat32, {4, 10}).Slice(1, 2, 6);
+  const LtCall call = CallOf(Backend(), op);
+  EXPECT_EQ(call.a, (LtLayout{CUDA_R_32F, 8, 6, 20}));
+  EXPECT_EQ(call.b, (LtLayout{CUDA_R_32F, 4, 8, 12}));
+  EXPECT_EQ(call.d, (LtLayout{CUDA_R_32F, 6, 4, 10}));
+  EXPECT_EQ(call.product.transpose_a, CUBLAS_OP_T);
+  EXPECT_EQ(call.product.transpose_b, CUBLAS_OP_T);
+}
+
+TEST_F(CublasLtProductsTest, AccumulatingIsBetaOfOneInPlace) {
+  MatMul op = Op(4, 6, 8);
+  op.accumulate = true;
+  const LtCall call = CallOf(Backend(), op);
+  EXPECT_EQ(call.beta, 1);
+  EXPECT_EQ(call.c_data, call.d_data);
+  EXPECT_EQ(op.c_MN.as<float>()[0], 9);
+}
+
+TEST_F(CublasLtProductsTest, TheHeuristicIsToldWhatIsTrue) {
+  MatMul op = Op(4, 6, 8);
+  op.a = Ones(DType::kBFloat16, {4, 64}).Slice(1, 4, 8);    // 8 bytes in.
+  op.b = Ones(DType::kBFloat16, {8, 64}).Slice(1, 48, 6);   // 96
+  op.c_MN = Ones(DType::kBFloat16, {4, 64}).Slice(1, 1, 6);  // 2
+  op.bias_N = Ones(DType::kBFloat16, {8}).Slice(0, 2, 6);   // 4
+  (void)CallOf(Backend(), op);
+  ASSERT_EQ(library_.queries.size(), 1u);
+  const LtQuery& query = library_.queries[0];
+  EXPECT_EQ(query.preference.workspace_bytes, 1024u);
+  EXPECT_EQ(query.preference.reduction_schemes, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  EXPECT_EQ(query.preference.align_a, 32u);
+  EXPECT_EQ(query.preference.align_b, 8u);
+  EXPECT_EQ(query.preference.align_c, 2u);
+  EXPECT_EQ(query.preference.align_d, 2u);
+  EXPECT_EQ(query.product.bias, reinterpret_cast<const void*>(4));
+}
+
+TEST_F(CublasLtProductsTest, ABiasOfTheResultsTypeIsAddedByTheProduct) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    MatMul op = Op(4, 6, 8, dtype, dtype);
+    op.bias_N = Ones(dtype, {6});
+    ProductBackend& backend = Backend();
+    const LtCall call = CallOf(backend, op);
+    EXPECT_EQ(call.product.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
+    EXPECT_EQ(call.product.bias, op.bias_N.data);
+    EXPECT_EQ(call.beta, 0);
+    // Another bias at another address is another call of the same kind.
+    op.bias_N = Ones(dtype, {6});
+    EXPECT_EQ(CallOf(backend, op).product.bias, op.bias_N.data);
+  }
+  EXPECT_EQ(library_.queries.size(), 2u);
+}
+
+TEST_F(CublasLtProductsTest, ABiasOfAnotherTypeIsWhatTheProductIsAddedTo) {
+  MatMul op = Op(4, 6, 8);
+  op.bias_N = Ones(DType::kBFloat16, {6});
+  const LtCall call = CallOf(Backend(), op);
+  EXPECT_EQ(call.product.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
+  EXPECT_EQ(call.beta, 1);
+  EXPECT_EQ(op.c_MN.as<float>()[23], 9);
+}
+
+TEST_F(CublasLtProductsTest, OperandsOfF32AreRoundedOnlyWhenAllowed) {
+  const MatMul f32 = Op(4, 6, 8, DType::kFloat32), bf16 = Op(4, 6, 8);
+  EXPECT_EQ(CallOf(Backend(), f32).product.compute, CUBLAS_COMPUTE_32F);
+  ProductBackend& allowed = Backend({.workspace_bytes = 1024, .allow_tf32 = true});
+  EXPECT_EQ(CallOf(allowed, f32).product.compute, CUBLAS_COMPUTE_32F_FAST_TF32);
+  EXPECT_EQ(CallOf(allowed, bf16).product.compute, CUBLAS_COMPUTE_32F);
+}
+
+// A recomputation writes elsewhere: it must have the algorithm of what it repeats.
+TEST_F(CublasLtProductsTest, ProductsOfOneKindHaveOneAlgorithm) {
+  ProductBackend& backend = Backend();
+  MatMul op = Op(4, 6, 8);
+  ASSERT_TRUE(backend.Prepare(op).ok());
+  EXPECT_EQ(library_.queries.size(), 1u);
+  const LtCall first = CallOf(backend, op);
+  const LtCall second = CallOf(backend, Op(4, 6, 8));
+  EXPECT_EQ(library_.queries.size(), 1u);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(first.algorithm.data[i], second.algorithm.data[i]);
+  op.accumulate = true;
+  (void)CallOf(backend, op);
+  (void)CallOf(backend, Op(4, 6, 16));
+  EXPECT_EQ(library_.queries.size(), 3u);
+}
+
+TEST_F(CublasLtProductsTest, TheFirstAlgorithmThatCanRunIsUsed) {
+  library_.algorithms = 3;
+  library_.unusable = 2;
+  EXPECT_EQ(CallOf(Backend(), Op(4, 6, 8)).algorithm.data[1], 2u);
+}
+
+TEST_F(CublasLtProductsTest, WithoutAnAlgorithmTheErrorNamesTheProductAndTheWorkspace) {
+  const auto message = [&](CublasLtProductOptions options) {
+    const absl::Status status = Run(Backend(std::move(options)), Op(4, 6, 8));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+    return MessageOf(status);
+  };
+  library_.wanted_workspace_bytes = 2048;
+  EXPECT_THAT(message({.workspace_bytes = 1024}),
+              AllOf(HasSubstr("1024 bytes of workspace"), HasSubstr("m=4 n=6 k=8"), HasSubstr("NOT_SUPPORTED")));
+  library_.wanted_workspace_bytes = 0;
+  library_.algorithms = library_.unusable = 1;
+  EXPECT_THAT(message({.workspace_bytes = 0}), HasSubstr("0 bytes of workspace"));
+}
+
+TEST_F(CublasLtProductsTest, ATunedAlgorithmIsUsedOnItsGpuAndVersion) {
+  const MatMul op = Op(4, 6, 8);
+  const auto used = [&](const TuningTable::Machine& measured) {
+    auto table = std::make_shared<TuningTable>();
+    EXPECT_TRUE(table->Set(measured, ProductKey::Of(op, false), CublasLtStandIn::Algorithm(77)).ok());
+    return CallOf(Backend({.workspace_bytes = 1024, .tuning = table, .gpu = "NVIDIA H200"}), op).algorithm.data[1];
+  };
+  EXPECT_EQ(used({"NVIDIA H200", CublasLtStandIn::kVersion}), 77u);
+  EXPECT_EQ(library_.queries.size(), 0u);
+  EXPECT_EQ(used({"NVIDIA H100", CublasLtStandIn::kVersion}), 0u);
+  EXPECT_EQ(used({"NVIDIA H200", CublasLtStandIn::kVersion + 1}), 0u);
+}
+
+TEST_F(CublasLtProductsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotReplaced) {
+  const MatMul op = Op(4, 6, 8);
+  const auto refusal = [&](const cuda::ProductAlgorithm& algorithm) {
+    auto table = std::make_shared<TuningTable>();
+    EXPECT_TRUE(table->Set({"GPU", CublasLtStandIn::kVersion}, ProductKey::Of(op, false), algorithm).ok());
+    const absl::Status status = Backend({.workspace_bytes = 1024, .tuning = table, .gpu = "GPU"}).Prepare(op);
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("the tuning table's algorithm"), HasSubstr("m=4 n=6 k=8"),
+                                         HasSubstr("tune again")));
+    return MessageOf(status);
+  };
+  EXPECT_THAT(refusal({1, 2, 3}), HasSubstr("cublasLtMatmulAlgoCheck: CUBLAS_STATUS_INVALID_VALUE"));
+  EXPECT_THAT(refusal(CublasLtStandIn::Algorithm(7, CUBLASLT_REDUCTION_SCHEME_NONE, 1025)), HasSubstr("1025 bytes"));
+  for (const uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE}) {
+    EXPECT_THAT(refusal(CublasLtStandIn::Algorithm(7, scheme)), HasSubstr("adds parts of K in c's type"));
+  }
+}
+
+TEST_F(CublasLtProductsTest, ProductsOfNoTermsAreTheirBiasOrZeroAndAskNothing) {
+  ProductBackend& backend = Backend();
+  MatMul op = Op(4, 6, 8);
+  op.a = op.a.Slice(1, 0, 0);
+  op.b = op.b.Slice(0, 0, 0);
+  const auto run = [&] { return backend.Enqueue(op, {}, nullptr).ok() && backend.Prepare(op).ok(); };
+  op.accumulate = true;
+  ASSERT_TRUE(run());
+  EXPECT_EQ(op.c_MN.as<float>()[23], 1);
+  op.accumulate = false;
+  ASSERT_TRUE(run());
+  for (int i = 0; i < 24; ++i) EXPECT_EQ(op.c_MN.as<float>()[i], 0) << i;
+  op.bias_N = Ones(DType::kBFloat16, {6});
+  ASSERT_TRUE(run());
+  for (int i = 0; i < 24; ++i) EXPECT_EQ(op.c_MN.as<float>()[i], 1) << i;
+
+  op = Op(4, 6, 8);
+  op.a = op.a.Slice(0, 0, 0);
+  op.c_MN = op.c_MN.Slice(0, 0, 0);
+  EXPECT_TRUE(run());
+  op = Op(4, 6, 8);
+  op.b = op.b.Slice(1, 0, 0);
+  op.c_MN = op.c_MN.Slice(1, 0, 0);
+  EXPECT_TRUE(run());
+  EXPECT_TRUE(library_.calls.empty() && library_.queries.empty());
+}
+
+TEST_F(CublasLtProductsTest, EveryFailedCallIsAnErrorThatNamesItAndTheProduct) {
+  for (const char* function :
+       {"MatrixLayoutCreate", "MatmulDescCreate", "MatmulDescSetAttribute", "MatmulPreferenceCreate",
+        "MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "MatmulAlgoCheck", "MatmulAlgoConfigGetAttribute",
+        "Matmul"}) {
+    SCOPED_TRACE(function);
+    library_.failing = function;
+    const absl::Status status = Run(Backend(), Op(4, 6, 8));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr(std::string("cublasLt") + function),
+                                         HasSubstr("CUBLAS_STATUS_EXECUTION_FAILED"), HasSubstr("m=4 n=6 k=8")));
+  }
+}
+
+TEST_F(CublasLtProductsTest, ALibraryThatCannotStartIsAnErrorAndMayStartLater) {
+  library_.failing = "Create";
+  library_.failure = CUBLAS_STATUS_NOT_INITIALIZED;
+  ProductBackend& backend = Backend();
+  const absl::Status status = backend.Prepare(Op(4, 6, 8));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(status),
+              AllOf(HasSubstr("cublasLtCreate: CUBLAS_STATUS_NOT_INITIALIZED"), HasSubstr("driver")));
+  library_.failing.clear();
+  EXPECT_TRUE(backend.Prepare(Op(4, 6, 8)).ok());
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,330 @@
+#include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/cuda/host/host_view.h"
+#include "kernels/cuda/host/stream.h"
+#include "kernels/dtype.h"
+
+namespace shale::testing {
+namespace {
+
+CublasLtStandIn* library = nullptr;
+
+// The words of an algorithm.
+enum { kMagicWord, kNameWord, kQueryWord, kSchemeWord, kWorkspaceWord };
+constexpr uint64_t kMagic = 0x5ba1e, kNoQuery = ~uint64_t{0};
+
+int handle_storage = 0;
+const cublasLtHandle_t kHandle = reinterpret_cast<cublasLtHandle_t>(&handle_storage);
+
+cublasStatus_t Misuse(std::string why) {
+  library->misuse = std::move(why);
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// The status that a test ordered of `function`.
+cublasStatus_t Ordered(const char* function) {
+  return library->failing == function ? library->failure : CUBLAS_STATUS_SUCCESS;
+}
+#define RETURN_IF_ORDERED(function) \
+  if (const cublasStatus_t ordered = Ordered(function); ordered != CUBLAS_STATUS_SUCCESS) return ordered
+
+template <class Ours, class Opaque>
+Ours* As(Opaque* opaque) {
+  return reinterpret_cast<Ours*>(opaque);
+}
+
+template <class Ours, class Opaque>
+cublasStatus_t Make(Opaque** opaque, Ours ours) {
+  *opaque = reinterpret_cast<Opaque*>(new Ours(std::move(ours)));
+  ++library->alive;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class Ours, class Opaque>
+cublasStatus_t Drop(Opaque* opaque) {
+  delete As<Ours>(opaque);
+  --library->alive;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class Value>
+cublasStatus_t Assign(Value& value, const void* from, size_t size) {
+  if (size != sizeof(Value)) return Misuse("an attribute of another size");
+  std::memcpy(&value, from, size);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+size_t GetVersion() { return CublasLtStandIn::kVersion; }
+
+const char* GetStatusName(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    default: return "CUBLAS_STATUS_OTHER";
+  }
+}
+
+cublasStatus_t Create(cublasLtHandle_t* handle) {
+  RETURN_IF_ORDERED("Create");
+  *handle = kHandle;
+  ++library->alive;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t Destroy(cublasLtHandle_t) {
+  --library->alive;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t MatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t columns,
+                                  int64_t ld) {
+  RETURN_IF_ORDERED("MatrixLayoutCreate");
+  if (ld < static_cast<int64_t>(rows)) return Misuse("columns that overlap");
+  return Make(layout, LtLayout{type, rows, columns, ld});
+}
+
+cublasStatus_t MatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute, cudaDataType_t scale) {
+  RETURN_IF_ORDERED("MatmulDescCreate");
+  return Make(product, LtProduct{.compute = compute, .scale = scale});
+}
+
+cublasStatus_t MatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
+                                      const void* from, size_t size) {
+  RETURN_IF_ORDERED("MatmulDescSetAttribute");
+  LtProduct& p = *As<LtProduct>(product);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: return Assign(p.transpose_a, from, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return Assign(p.transpose_b, from, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return Assign(p.epilogue, from, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return Assign(p.bias, from, size);
+    default: return Misuse("an attribute that the stand-in does not know");
+  }
+}
+
+cublasStatus_t MatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  RETURN_IF_ORDERED("MatmulPreferenceCreate");
+  return Make(preference, LtPreference{});
+}
+
+cublasStatus_t MatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                            cublasLtMatmulPreferenceAttributes_t attribute, const void* from,
+                                            size_t size) {
+  RETURN_IF_ORDERED("MatmulPreferenceSetAttribute");
+  LtPreference& p = *As<LtPreference>(preference);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return Assign(p.workspace_bytes, from, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return Assign(p.reduction_schemes, from, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return Assign(p.align_a, from, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return Assign(p.align_b, from, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return Assign(p.align_c, from, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return Assign(p.align_d, from, size);
+    default: return Misuse("a preference that the stand-in does not know");
+  }
+}
+
+// Whether op(A) op(B) is of D's shape.
+bool ShapesFit(const LtProduct& p, const LtLayout& a, const LtLayout& b, const LtLayout& d) {
+  const bool ta = p.transpose_a != CUBLAS_OP_N, tb = p.transpose_b != CUBLAS_OP_N;
+  return (ta ? a.columns : a.rows) == d.rows && (tb ? b.rows : b.columns) == d.columns &&
+         (ta ? a.rows : a.columns) == (tb ? b.columns : b.rows);
+}
+
+cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                      cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                      cublasLtMatmulPreference_t preference, int most,
+                                      cublasLtMatmulHeuristicResult_t results[], int* found) {
+  RETURN_IF_ORDERED("MatmulAlgoGetHeuristic");
+  if (handle != kHandle) return CUBLAS_STATUS_NOT_INITIALIZED;
+  const LtQuery query = {*As<LtProduct>(product), *As<LtLayout>(a),  *As<LtLayout>(b),
+                         *As<LtLayout>(c),        *As<LtLayout>(d), *As<LtPreference>(preference)};
+  if (!ShapesFit(query.product, query.a, query.b, query.d)) return Misuse("shapes of no product");
+  if (!(query.c == query.d)) return Misuse("C and D differ");
+  library->queries.push_back(query);
+  *found = 0;
+  if (library->wanted_workspace_bytes > query.preference.workspace_bytes) return CUBLAS_STATUS_NOT_SUPPORTED;
+  for (int i = 0; i < std::min(most, library->algorithms); ++i) {
+    results[i] = {};
+    results[i].state = i < library->unusable ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+    const cuda::ProductAlgorithm words = CublasLtStandIn::Algorithm(i, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                                                                   library->wanted_workspace_bytes);
+    std::copy(words.begin(), words.end(), results[i].algo.data);
+    results[i].algo.data[kQueryWord] = library->queries.size() - 1;
+    ++*found;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t MatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t* algorithm,
+                               cublasLtMatmulHeuristicResult_t* result) {
+  RETURN_IF_ORDERED("MatmulAlgoCheck");
+  if (algorithm->data[kMagicWord] != kMagic) return Misuse("words that are no algorithm");
+  result->workspaceSize = algorithm->data[kWorkspaceWord];
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t MatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                            cublasLtMatmulAlgoConfigAttributes_t attribute, void* to, size_t size,
+                                            size_t* written) {
+  RETURN_IF_ORDERED("MatmulAlgoConfigGetAttribute");
+  if (attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || size != sizeof(uint32_t)) return Misuse("an attribute");
+  const auto scheme = static_cast<uint32_t>(algorithm->data[kSchemeWord]);
+  std::memcpy(to, &scheme, size);
+  *written = size;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+bool Aligned(const void* data, uint64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
+
+// Whether the algorithm, chosen for `query`, may be used for `call`.
+cublasStatus_t CheckAgainst(const LtQuery& query, const LtCall& call) {
+  LtProduct product = call.product;
+  product.bias = query.product.bias;
+  if (!(product == query.product && call.a == query.a && call.b == query.b && call.c == query.c)) {
+    return Misuse("the algorithm of another product");
+  }
+  const LtPreference& told = query.preference;
+  const uint64_t bias = reinterpret_cast<uintptr_t>(query.product.bias);
+  if (!Aligned(call.a_data, told.align_a) || !Aligned(call.b_data, told.align_b) ||
+      !Aligned(call.c_data, told.align_c) || !Aligned(call.d_data, told.align_d) ||
+      (bias != 0 && !Aligned(call.product.bias, bias & -bias))) {
+    return Misuse("an operand less aligned than the heuristic was told");
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// Element (row, column) of a matrix stored by columns.
+double Get(const LtLayout& layout, const void* data, uint64_t row, uint64_t column) {
+  const uint64_t at = row + column * static_cast<uint64_t>(layout.ld);
+  return layout.type == CUDA_R_16BF ? ToFloat(static_cast<const BFloat16*>(data)[at])
+                                    : static_cast<const float*>(data)[at];
+}
+
+void Put(const LtLayout& layout, void* data, uint64_t row, uint64_t column, double value) {
+  const uint64_t at = row + column * static_cast<uint64_t>(layout.ld);
+  if (layout.type == CUDA_R_16BF) {
+    static_cast<BFloat16*>(data)[at] = RoundToBFloat16(static_cast<float>(value));
+  } else {
+    static_cast<float*>(data)[at] = static_cast<float>(value);
+  }
+}
+
+// D = alpha op(A) op(B) + beta C + bias of each row.
+void Compute(const LtCall& call) {
+  const bool ta = call.product.transpose_a != CUBLAS_OP_N, tb = call.product.transpose_b != CUBLAS_OP_N;
+  const auto rows = static_cast<int64_t>(call.d.rows);
+  const LtLayout bias = {.type = call.d.type, .rows = call.d.rows, .columns = 1, .ld = rows};
+  std::memset(call.workspace, 0xAB, call.algorithm.data[kWorkspaceWord]);
+  for (uint64_t column = 0; column < call.d.columns; ++column) {
+    for (uint64_t row = 0; row < call.d.rows; ++row) {
+      double sum = 0;
+      for (uint64_t k = 0; k < (ta ? call.a.rows : call.a.columns); ++k) {
+        sum += (ta ? Get(call.a, call.a_data, k, row) : Get(call.a, call.a_data, row, k)) *
+               (tb ? Get(call.b, call.b_data, column, k) : Get(call.b, call.b_data, k, column));
+      }
+      double value = call.alpha * sum;
+      if (call.beta != 0) value += call.beta * Get(call.c, call.c_data, row, column);
+      if (call.product.epilogue == CUBLASLT_EPILOGUE_BIAS) value += Get(bias, call.product.bias, row, 0);
+      Put(call.d, call.d_data, row, column, value);
+    }
+  }
+}
+
+cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* a_data,
+                      cublasLtMatrixLayout_t a, const void* b_data, cublasLtMatrixLayout_t b, const void* beta,
+                      const void* c_data, cublasLtMatrixLayout_t c, void* d_data, cublasLtMatrixLayout_t d,
+                      const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
+                      cudaStream_t stream) {
+  RETURN_IF_ORDERED("Matmul");
+  if (handle != kHandle) return CUBLAS_STATUS_NOT_INITIALIZED;
+  LtCall call = {.product = *As<LtProduct>(product),
+                 .a = *As<LtLayout>(a),
+                 .b = *As<LtLayout>(b),
+                 .c = *As<LtLayout>(c),
+                 .d = *As<LtLayout>(d),
+                 .a_data = a_data,
+                 .b_data = b_data,
+                 .c_data = c_data,
+                 .d_data = d_data,
+                 .alpha = *static_cast<const float*>(alpha),
+                 .beta = *static_cast<const float*>(beta),
+                 .algorithm = *algorithm,
+                 .workspace = workspace,
+                 .workspace_bytes = workspace_bytes};
+  library->calls.push_back(call);
+  if (algorithm->data[kMagicWord] != kMagic) return Misuse("words that are no algorithm");
+  if (!ShapesFit(call.product, call.a, call.b, call.d)) return Misuse("shapes of no product");
+  if (call.a.type != call.b.type || call.product.scale != CUDA_R_32F) return Misuse("types of no product");
+  if (call.beta != 0 && (c_data != d_data || !(call.c == call.d))) return Misuse("C is not D");
+  if (workspace_bytes < algorithm->data[kWorkspaceWord]) return Misuse("too little workspace");
+  if (workspace_bytes > 0 && !Aligned(workspace, 256)) return Misuse("workspace that is not aligned");
+  if (algorithm->data[kQueryWord] != kNoQuery) {
+    const cublasStatus_t fits = CheckAgainst(library->queries[algorithm->data[kQueryWord]], call);
+    if (fits != CUBLAS_STATUS_SUCCESS) return fits;
+  }
+  LtCall seen = call;
+  seen.a_data = cuda_on_host::HostViewOf(call.a_data);
+  seen.b_data = cuda_on_host::HostViewOf(call.b_data);
+  seen.c_data = cuda_on_host::HostViewOf(call.c_data);
+  seen.d_data = cuda_on_host::HostViewOf(call.d_data);
+  seen.product.bias = cuda_on_host::HostViewOf(call.product.bias);
+  seen.workspace = cuda_on_host::HostViewOf(call.workspace);
+  auto* host_stream = static_cast<cuda_on_host::Stream*>(static_cast<void*>(stream));
+  if (host_stream == nullptr || !host_stream->submit) {
+    Compute(seen);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  const absl::Status status = host_stream->submit([seen] {
+    Compute(seen);
+    return absl::OkStatus();
+  });
+  return status.ok() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+}  // namespace
+
+CublasLtStandIn::CublasLtStandIn() {
+  SHALE_CHECK(library == nullptr) << "one stand-in at a time";
+  library = this;
+}
+
+CublasLtStandIn::~CublasLtStandIn() { library = nullptr; }
+
+cuda::ProductAlgorithm CublasLtStandIn::Algorithm(uint64_t name, uint32_t reduction_scheme, uint64_t workspace_bytes) {
+  cuda::ProductAlgorithm words = {};
+  words[kMagicWord] = kMagic;
+  words[kNameWord] = name;
+  words[kQueryWord] = kNoQuery;
+  words[kSchemeWord] = reduction_scheme;
+  words[kWorkspaceWord] = workspace_bytes;
+  return words;
+}
+
+cuda::CublasLtFunctions CublasLtStandIn::functions() const {
+  return {.GetVersion = GetVersion,
+          .GetStatusName = GetStatusName,
+          .Create = Create,
+          .Destroy = Destroy,
+          .MatrixLayoutCreate = MatrixLayoutCreate,
+          .MatrixLayoutDestroy = Drop<LtLayout, cublasLtMatrixLayoutOpaque_t>,
+          .MatmulDescCreate = MatmulDescCreate,
+          .MatmulDescDestroy = Drop<LtProduct, cublasLtMatmulDescOpaque_t>,
+          .MatmulDescSetAttribute = MatmulDescSetAttribute,
+          .MatmulPreferenceCreate = MatmulPreferenceCreate,
+          .MatmulPreferenceDestroy = Drop<LtPreference, cublasLtMatmulPreferenceOpaque_t>,
+          .MatmulPreferenceSetAttribute = MatmulPreferenceSetAttribute,
+          .MatmulAlgoGetHeuristic = MatmulAlgoGetHeuristic,
+          .MatmulAlgoCheck = MatmulAlgoCheck,
+          .MatmulAlgoConfigGetAttribute = MatmulAlgoConfigGetAttribute,
+          .Matmul = Matmul};
+}
+
+}  // namespace shale::testing

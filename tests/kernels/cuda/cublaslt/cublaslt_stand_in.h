@@ -1,0 +1,86 @@
+// A cuBLASLt without a GPU: keeps what it was asked, refuses what the library would refuse (and what it would answer
+// with wrong numbers), and computes products in plain loops, by columns, from the descriptors alone.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cublaslt/functions.h"
+#include "kernels/cuda/cublaslt/tuning_table.h"
+
+namespace shale::testing {
+
+struct LtLayout {
+  cudaDataType_t type = CUDA_R_32F;
+  uint64_t rows = 0, columns = 0;
+  int64_t ld = 0;
+  bool operator==(const LtLayout&) const = default;
+};
+
+struct LtProduct {
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  cudaDataType_t scale = CUDA_R_32F;
+  int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  bool operator==(const LtProduct&) const = default;
+};
+
+struct LtPreference {
+  uint64_t workspace_bytes = 0;
+  uint32_t reduction_schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  uint32_t align_a = 256, align_b = 256, align_c = 256, align_d = 256;
+};
+
+// One call of cublasLtMatmulAlgoGetHeuristic.
+struct LtQuery {
+  LtProduct product;
+  LtLayout a, b, c, d;
+  LtPreference preference;
+};
+
+// One call of cublasLtMatmul.
+struct LtCall {
+  LtProduct product;
+  LtLayout a, b, c, d;
+  const void *a_data = nullptr, *b_data = nullptr, *c_data = nullptr;
+  void* d_data = nullptr;
+  float alpha = 0, beta = 0;
+  cublasLtMatmulAlgo_t algorithm = {};
+  void* workspace = nullptr;
+  size_t workspace_bytes = 0;
+};
+
+// The library is global, and so is this: one at a time. Products run on the stream of the stand-in runtime that they
+// are enqueued on; without a stream at once, on plain memory.
+class CublasLtStandIn {
+ public:
+  static constexpr int64_t kVersion = 130100;
+
+  CublasLtStandIn();
+  ~CublasLtStandIn();
+  CublasLtStandIn(const CublasLtStandIn&) = delete;
+  CublasLtStandIn& operator=(const CublasLtStandIn&) = delete;
+
+  cuda::CublasLtFunctions functions() const;
+  // One of the library's algorithms that fits every product and that no heuristic names.
+  static cuda::ProductAlgorithm Algorithm(uint64_t name, uint32_t reduction_scheme = CUBLASLT_REDUCTION_SCHEME_NONE,
+                                          uint64_t workspace_bytes = 0);
+
+  std::vector<LtQuery> queries;
+  std::vector<LtCall> calls;
+  std::string misuse;  // Why the last INVALID_VALUE.
+  int alive = 0;       // Handles and descriptors.
+
+  // To be set by tests. The function named (without cublasLt) fails.
+  std::string failing;
+  cublasStatus_t failure = CUBLAS_STATUS_EXECUTION_FAILED;
+  // What heuristics answer: so many algorithms, the first `unusable` of which cannot run.
+  int algorithms = 2, unusable = 0;
+  uint64_t wanted_workspace_bytes = 512;
+};
+
+}  // namespace shale::testing

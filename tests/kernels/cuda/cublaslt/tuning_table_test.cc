@@ -1,0 +1,212 @@
+#include "kernels/cuda/cublaslt/tuning_table.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+const TuningTable::Machine kH200 = {.gpu = "NVIDIA H200", .library_version = 130100};
+
+MatMul Op(int64_t m, int64_t n, int64_t k, DType act = DType::kBFloat16) {
+  return {.a = Tensor::Contiguous(act, {m, k}),
+          .b = Tensor::Contiguous(act, {k, n}),
+          .c_MN = Tensor::Contiguous(DType::kFloat32, {m, n})};
+}
+
+ProductAlgorithm Algorithm(uint64_t first) { return {first, 1, 2, 3, 4, 5, 6, ~uint64_t{0}}; }
+
+TuningTable Sample() {
+  TuningTable table;
+  EXPECT_TRUE(table.Set(kH200, ProductKey::Of(Op(64, 32, 16), false), Algorithm(10)).ok());
+  EXPECT_TRUE(table.Set(kH200, ProductKey::Of(Op(64, 32, 8), false), Algorithm(11)).ok());
+  EXPECT_TRUE(table.Set({"NVIDIA A100", 120900}, ProductKey::Of(Op(64, 32, 16), false), Algorithm(12)).ok());
+  return table;
+}
+
+std::string Refusal(const std::string& text) {
+  const auto table = TuningTable::Parse(text);
+  if (table.ok()) return "accepted";
+  EXPECT_EQ(table.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(table.status().message());
+}
+
+TEST(ProductKeyTest, RowsAndColumnsOfTheOpBecomeSizesAndStrides) {
+  MatMul op = Op(4, 6, 8);
+  op.transpose_a = true;
+  op.a = Tensor::Contiguous(DType::kBFloat16, {8, 20}).Slice(1, 4, 4);
+  const ProductKey key = ProductKey::Of(op, /*allow_tf32=*/true);
+  EXPECT_EQ(key.ToString(),
+            "ab=bf16 c=f32 ta=1 tb=0 m=4 n=6 k=8 lda=20 ldb=6 ldc=6 align_a=8 align_b=256 align_c=256 align_bias=0 "
+            "bias=0 accumulate=0 tf32=0");
+}
+
+TEST(ProductKeyTest, AlignmentIsThatOfTheAddressOrOfThePlaceInItsBuffer) {
+  MatMul op = Op(4, 6, 8);
+  op.a.where = {.symbol = 1, .offset_bytes = 96};
+  op.b.where = {.symbol = 2, .offset_bytes = 512, .rank_stride_bytes = 48};
+  ProductKey key = ProductKey::Of(op, false);
+  EXPECT_EQ(key.align_a, 32);
+  EXPECT_EQ(key.align_b, 16);
+  EXPECT_EQ(key.align_c, 256);
+  op.a.data = reinterpret_cast<void*>(0x10002);
+  op.b.data = reinterpret_cast<void*>(0x10000);
+  key = ProductKey::Of(op, false);
+  EXPECT_EQ(key.align_a, 2);
+  EXPECT_EQ(key.align_b, 256);
+}
+
+TEST(ProductKeyTest, AStrideThatIsNeverUsedMakesNoOtherProduct) {
+  MatMul op = Op(1, 6, 8);
+  const ProductKey key = ProductKey::Of(op, false);
+  op.a.strides[0] = 1000;
+  EXPECT_EQ(key, ProductKey::Of(op, false));
+}
+
+TEST(ProductKeyTest, TheProductAddsABiasOfItsOwnTypeOnly) {
+  MatMul op = Op(4, 6, 8);
+  op.bias_N = Tensor::Contiguous(DType::kBFloat16, {6});
+  ProductKey key = ProductKey::Of(op, false);
+  EXPECT_FALSE(key.bias);
+  EXPECT_TRUE(key.accumulate);
+  op.c_MN.dtype = DType::kBFloat16;
+  key = ProductKey::Of(op, false);
+  EXPECT_TRUE(key.bias);
+  EXPECT_FALSE(key.accumulate);
+  EXPECT_EQ(key.align_bias, 256);
+}
+
+TEST(ProductKeyTest, OnlyProductsOfF32MayBeRounded) {
+  EXPECT_TRUE(ProductKey::Of(Op(4, 6, 8, DType::kFloat32), true).tf32);
+  EXPECT_FALSE(ProductKey::Of(Op(4, 6, 8, DType::kFloat32), false).tf32);
+  EXPECT_FALSE(ProductKey::Of(Op(4, 6, 8), true).tf32);
+}
+
+TEST(ProductKeyTest, WhatItPrintsItReads) {
+  const ProductKey key = ProductKey::Of(Op(4, 6, 8, DType::kFloat32), true);
+  const auto read = ProductKey::Parse(key.ToString());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, key);
+}
+
+TEST(ProductKeyTest, WhatIsNoProductIsRefused) {
+  const std::string good = ProductKey::Of(Op(4, 6, 8), false).ToString();
+  const std::vector<std::pair<std::string, std::string>> changes = {
+      {"ab=bf16", "ab=i32"},
+      {"ab=bf16", "ab="},
+      {"c=f32", "c=f64"},
+      {"m=4", "m=0"},
+      {"m=4", "m=-4"},
+      {"m=4", "m=04"},
+      {"m=4", "m= 4"},
+      {"m=4", "m=4x"},
+      {"m=4", "m=9223372036854775808"},
+      {"k=8", "k=9"},
+      {"ldc=6", "ldc=5"},
+      {"ldb=6", "ldb=5"},
+      {"align_a=256", "align_a=512"},
+      {"align_a=256", "align_a=3"},
+      {"align_a=256", "align_a=1"},
+      {"bias=0 acc", "bias=1 acc"},
+      {"accumulate=0", "accumulate=2"},
+      {"ta=0", "ta=2"},
+      {"ta=0 tb=0", "tb=0 ta=0"},
+      {"tf32=0", "tf32=1"},
+      {"tf32=0", "tf32=0 x=1"},
+      {" tf32=0", ""}};
+  for (const auto& [from, to] : changes) {
+    std::string bad = good;
+    const size_t at = bad.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    bad.replace(at, from.size(), to);
+    EXPECT_FALSE(ProductKey::Parse(bad).ok()) << bad;
+  }
+  EXPECT_FALSE(ProductKey::Parse("").ok());
+}
+
+TEST(TuningTableTest, AnswersForTheMachineThatWasMeasuredOnly) {
+  const TuningTable table = Sample();
+  const ProductKey key = ProductKey::Of(Op(64, 32, 16), false);
+  ASSERT_NE(table.Find(kH200, key), nullptr);
+  EXPECT_EQ(*table.Find(kH200, key), Algorithm(10));
+  EXPECT_EQ(table.Find({"NVIDIA H200", 130200}, key), nullptr);
+  EXPECT_EQ(table.Find({"NVIDIA H100", 130100}, key), nullptr);
+  EXPECT_EQ(table.Find(kH200, ProductKey::Of(Op(64, 32, 24), false)), nullptr);
+  EXPECT_EQ(table.size(), 3);
+}
+
+TEST(TuningTableTest, WhatItPrintsItReads) {
+  const TuningTable table = Sample();
+  const auto read = TuningTable::Parse(table.Print());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->Print(), table.Print());
+  EXPECT_EQ(read->size(), 3);
+  EXPECT_EQ(*read->Find(kH200, ProductKey::Of(Op(64, 32, 8), false)), Algorithm(11));
+}
+
+TEST(TuningTableTest, TheDigestIsOfTheContentsAndNotOfTheirOrder) {
+  TuningTable other;
+  const ProductKey key = ProductKey::Of(Op(64, 32, 16), false);
+  EXPECT_TRUE(other.Set({"NVIDIA A100", 120900}, key, Algorithm(12)).ok());
+  EXPECT_TRUE(other.Set(kH200, ProductKey::Of(Op(64, 32, 8), false), Algorithm(11)).ok());
+  EXPECT_TRUE(other.Set(kH200, key, Algorithm(99)).ok());
+  EXPECT_NE(other.Digest(), Sample().Digest());
+  EXPECT_TRUE(other.Set(kH200, key, Algorithm(10)).ok());
+  EXPECT_EQ(other.Digest(), Sample().Digest());
+  EXPECT_EQ(other.Digest().size(), 16u);
+  const auto read = TuningTable::Parse("# measured\n\n" + Sample().Print());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->Digest(), Sample().Digest());
+}
+
+TEST(TuningTableTest, AMachineThatCouldNotBeReadAgainIsRefused) {
+  TuningTable table;
+  const ProductKey key = ProductKey::Of(Op(64, 32, 16), false);
+  for (const TuningTable::Machine& machine :
+       {TuningTable::Machine{"", 1}, {"a\nb", 1}, {" a", 1}, {"a", 0}, {"a", -1}, {std::string(200, 'a'), 1}}) {
+    EXPECT_EQ(table.Set(machine, key, Algorithm(1)).code(), absl::StatusCode::kInvalidArgument) << machine.gpu;
+  }
+  const TuningTable::Machine odd = {"GPU, cublaslt 5", 7};
+  EXPECT_TRUE(table.Set(odd, key, Algorithm(1)).ok());
+  const auto read = TuningTable::Parse(table.Print());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_NE(read->Find(odd, key), nullptr);
+}
+
+TEST(TuningTableTest, HostileTextIsRefusedByLine) {
+  const std::string title = "shale cublaslt algorithms 1\n", on = "on NVIDIA H200, cublaslt 130100\n";
+  const std::string key = ProductKey::Of(Op(64, 32, 16), false).ToString();
+  const std::string words =
+      "000000000000000a 0000000000000001 0000000000000002 0000000000000003 0000000000000004 0000000000000005 "
+      "0000000000000006 ffffffffffffffff";
+  const std::string product = key + " -> " + words + "\n";
+  ASSERT_EQ(Refusal(title + on + product), "accepted");
+  EXPECT_THAT(Refusal(""), HasSubstr("found no line"));
+  EXPECT_THAT(Refusal("shale cublaslt algorithms 2\n"), HasSubstr("line 1: wanted \"shale cublaslt algorithms 1\""));
+  EXPECT_THAT(Refusal(on + title), HasSubstr("line 1"));
+  EXPECT_THAT(Refusal(title + product), HasSubstr("line 2: a product before the machine"));
+  EXPECT_THAT(Refusal(title + on + product + product), HasSubstr("line 4: this product has an algorithm already"));
+  EXPECT_THAT(Refusal(title + on + on + product + on + product), HasSubstr("line 6: this product"));
+  EXPECT_THAT(Refusal(title + "on , cublaslt 130100\n"), HasSubstr("line 2"));
+  EXPECT_THAT(Refusal(title + "on H200, cublaslt 0\n"), HasSubstr("line 2"));
+  EXPECT_THAT(Refusal(title + "on H200, cublaslt 0130100\n"), HasSubstr("line 2"));
+  EXPECT_THAT(Refusal(title + "on H200\n"), HasSubstr("line 2"));
+  EXPECT_THAT(Refusal(title + "on, cublaslt 1\n"), HasSubstr("line 2"));
+  EXPECT_THAT(Refusal(title + on + key + " -> " + words.substr(17) + "\n"), HasSubstr("line 3: wanted an algorithm"));
+  EXPECT_THAT(Refusal(title + on + key + " -> " + words + " 0\n"), HasSubstr("line 3"));
+  EXPECT_THAT(Refusal(title + on + key + " -> 000000000000000A" + words.substr(16) + "\n"), HasSubstr("line 3"));
+  EXPECT_THAT(Refusal(title + on + key + " -> 0x00000000000000" + words.substr(16) + "\n"), HasSubstr("line 3"));
+  EXPECT_THAT(Refusal(title + on + "rubbish\n"), HasSubstr("line 3: wanted \"on ...\""));
+  EXPECT_THAT(Refusal(title + on + "\r\n"), HasSubstr("line 3"));
+  EXPECT_THAT(Refusal(title + std::string(size_t{17} << 20, '#')), HasSubstr("bytes"));
+  EXPECT_THAT(Refusal(std::string(1000, '\0')), HasSubstr("line 1"));
+}
+
+}  // namespace
+}  // namespace shale::cuda
