@@ -3,8 +3,8 @@
 //
 // A call is NCCL's of the same name, with its meaning. Communicators do not block: a call may answer kInProgress and go
 // on in a thread of NCCL's, and until CommGetAsyncError says that it is done, nothing else may be asked of the
-// communicator (but CommAbort), and nothing enqueued on the collective's stream. A communicator belongs to one thread at
-// a time.
+// communicator (but CommAbort), and nothing enqueued on the collective's stream. A communicator belongs to one thread
+// at a time.
 #pragma once
 
 #include <array>

@@ -132,7 +132,12 @@ void NcclGroup::Leave(int index) {
     for (size_t other = 0; other < ranks_.size() && reason.ok(); ++other) reason = WithoutThem(static_cast<int>(other));
   }
   if (!reason.ok()) Fail(std::move(reason));
-  rank.Destroy();
+  // Whoever was first to fail may not have come to this rank yet, whose collectives may then run for ever.
+  if (status_->status().ok()) {
+    rank.Destroy();
+  } else {
+    rank.Abort();
+  }
 }
 
 }  // namespace shale

@@ -54,7 +54,8 @@ class NcclGroup {
   // Ends every collective of these ranks, and refuses all further ones. Unless it is dead already.
   void Fail(absl::Status reason);
 
-  // The rank makes no further calls. What the others launched and it did not is aborted; what all have launched goes on.
+  // The rank makes no further calls. What the others launched and it did not is aborted; what all have launched goes
+  // on.
   void Leave(int index);
 
  private:

@@ -40,7 +40,8 @@ absl::StatusCode CodeOf(NcclResult result) {
 }  // namespace
 
 std::string NcclCollective::ToString() const {
-  return absl::StrCat("collective ", number, ", ", shale::ToString(kind), " of ", elements, " ", shale::ToString(dtype));
+  return absl::StrCat("collective ", number, ", ", shale::ToString(kind), " of ", elements, " ",
+                      shale::ToString(dtype));
 }
 
 bool NcclRank::Late(Clock::time_point since) const {

@@ -29,9 +29,9 @@ struct NcclCollective {
   std::string ToString() const;
 };
 
-// Thread-safe: used by the rank's launching thread, by a watchdog, and by whoever aborts. NCCL wants one thread at a time
-// for each communicator, so every call of NCCL is made with the mutex held; none of them waits for peers, except those
-// that end the communicator.
+// Thread-safe: used by the rank's launching thread, by a watchdog, and by whoever aborts. NCCL wants one thread at a
+// time for each communicator, so every call of NCCL is made with the mutex held; none of them waits for peers, except
+// those that end the communicator.
 class NcclRank {
  public:
   struct Options {

@@ -7,13 +7,9 @@
 namespace shale {
 namespace {
 
-Tensor View(std::vector<float>& values) {
-  return Tensor::Contiguous(DType::kFloat32, {std::ssize(values)}, values.data());
-}
-
 // How a collective ended: by the call that enqueued it, or else on its stream.
-absl::Status AllReduce(Communicator& communicator, std::vector<float>& data, Stream& stream) {
-  const absl::Status enqueued = communicator.AllReduceSum(View(data), stream);
+absl::Status AllReduce(Communicator& communicator, const DeviceVector<float>& data, Stream& stream) {
+  const absl::Status enqueued = communicator.AllReduceSum(data.View(), stream);
   const absl::Status ran = stream.Synchronize();
   return enqueued.ok() ? ran : enqueued;
 }
@@ -21,10 +17,14 @@ absl::Status AllReduce(Communicator& communicator, std::vector<float>& data, Str
 TEST_P(CommunicatorConformance, AbortEndsTheCollectivesOfAllRanksNowAndLater) {
   constexpr int kRanks = 3;
   Group group = CreateGroup(kRanks);
+  // All have finished before one aborts.
   ForEachRank(kRanks, [&](int rank) {
     std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
-    std::vector<float> data(100);
+    const DeviceVector<float> data(*device_, 100);
     ASSERT_TRUE(AllReduce(*group[rank], data, *stream).ok());
+  });
+  ForEachRank(kRanks, [&](int rank) {
+    const DeviceVector<float> data(*device_, 100);
     if (rank == 1) {
       group[rank]->Abort(absl::DataLossError("disk full"));
       group[rank]->Abort(absl::InternalError("a later reason"));
@@ -47,7 +47,7 @@ TEST_P(CommunicatorConformance, AMemberThatIsDestroyedAbortsTheOthers) {
       return;
     }
     std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
-    std::vector<float> data(100);
+    const DeviceVector<float> data(*device_, 100);
     EXPECT_EQ(AllReduce(*group[rank], data, *stream).code(), absl::StatusCode::kAborted);
   });
 }
@@ -65,7 +65,7 @@ TEST_P(CommunicatorConformance, AnAbortLeavesNobodyReadingFreedMemory) {
       absl::Status status;
       for (int i = 0; status.ok(); ++i) {
         std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
-        std::vector<float> data(n, 1.0f);
+        const DeviceVector<float> data(*device_, n);
         if (rank == 0 && i == last) group[rank]->Abort(absl::CancelledError("stop"));
         status = AllReduce(*group[rank], data, *stream);
       }

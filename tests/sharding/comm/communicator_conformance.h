@@ -1,17 +1,19 @@
 // What every Communicator must do. A backend links this suite and registers itself:
 //
 //   INSTANTIATE_TEST_SUITE_P(InProcess, CommunicatorConformance,
-//                            ::testing::Values(CommunicatorCase{"Threads", create_group, create_device}), CaseName);
+//                            ::testing::Values(CommunicatorCase{"Threads", create_device, create_group}), CaseName);
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/device/device.h"
+#include "kernels/tensor.h"
 #include "sharding/comm/communicator.h"
 
 namespace shale {
@@ -20,20 +22,62 @@ using Group = std::vector<std::unique_ptr<Communicator>>;
 
 struct CommunicatorCase {
   std::string name;
-  std::function<Group(int size)> create_group;
-  std::function<std::unique_ptr<Device>()> create_device;  // Host-addressable memory.
+  // One for all ranks. Its streams copy from and to any host memory.
+  std::function<std::unique_ptr<Device>()> create_device;
+  // Between ranks whose streams and memory are those of the device, which outlives the group.
+  std::function<Group(int size, Device& device)> create_group;
 };
 inline void PrintTo(const CommunicatorCase& c, std::ostream* out) { *out << c.name; }
 inline std::string CaseName(const ::testing::TestParamInfo<CommunicatorCase>& info) { return info.param.name; }
 
 class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorCase> {
  protected:
-  Group CreateGroup(int size) { return GetParam().create_group(size); }
+  Group CreateGroup(int size) { return GetParam().create_group(size, *device_); }
 
   std::unique_ptr<Device> device_ = GetParam().create_device();
 };
 
 // Runs body(rank) for every rank, each in a thread of its own, and waits.
 void ForEachRank(int ranks, const std::function<void(int rank)>& body);
+
+template <class T>
+constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::kFloat32
+                           : std::is_same_v<T, double>  ? DType::kFloat64
+                           : std::is_same_v<T, int64_t> ? DType::kInt64
+                           : std::is_same_v<T, int32_t> ? DType::kInt32
+                                                        : DType::kInt16;
+
+// A vector in a device's memory, zeros at first, which the host reaches by copies of a stream.
+template <class T>
+class DeviceVector {
+ public:
+  DeviceVector(Device& device, int64_t size) : size_(size), arena_(*device.Allocate(size * int64_t{sizeof(T)})) {}
+  DeviceVector(Device& device, const std::vector<T>& values, Stream& stream)
+      : DeviceVector(device, std::ssize(values)) {
+    Write(values, stream);
+  }
+
+  T* data() const { return reinterpret_cast<T*>(arena_->base()); }
+  Tensor View() const { return View(0, size_); }
+  Tensor View(int64_t begin, int64_t count) const {
+    return Tensor::Contiguous(kDTypeOf<T>, {count}, data() + begin);
+  }
+
+  // Both wait for the stream.
+  void Write(const std::vector<T>& values, Stream& stream) {
+    EXPECT_TRUE(stream.Copy(data(), values.data(), size_ * int64_t{sizeof(T)}).ok());
+    EXPECT_TRUE(stream.Synchronize().ok());
+  }
+  std::vector<T> Read(Stream& stream) const {
+    std::vector<T> values(size_);
+    EXPECT_TRUE(stream.Copy(values.data(), data(), size_ * int64_t{sizeof(T)}).ok());
+    EXPECT_TRUE(stream.Synchronize().ok());
+    return values;
+  }
+
+ private:
+  int64_t size_;
+  std::unique_ptr<Arena> arena_;
+};
 
 }  // namespace shale

@@ -21,12 +21,14 @@ Group Create(int size, double timeout_seconds = 0) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InProcess, CommunicatorConformance,
-                         ::testing::Values(CommunicatorCase{"Threads", [](int size) { return Create(size); },
-                                                            [] { return CreateCpuDevice(); }},
-                                           CommunicatorCase{"ShallowQueues", [](int size) { return Create(size, 600); },
-                                                            [] { return CreateCpuDevice({.queue_depth = 2}); }},
-                                           CommunicatorCase{"Synchronous", [](int size) { return Create(size); },
-                                                            [] { return CreateCpuDevice({.synchronous = true}); }}),
+                         ::testing::Values(CommunicatorCase{"Threads", [] { return CreateCpuDevice(); },
+                                                            [](int size, Device&) { return Create(size); }},
+                                           CommunicatorCase{"ShallowQueues",
+                                                            [] { return CreateCpuDevice({.queue_depth = 2}); },
+                                                            [](int size, Device&) { return Create(size, 600); }},
+                                           CommunicatorCase{"Synchronous",
+                                                            [] { return CreateCpuDevice({.synchronous = true}); },
+                                                            [](int size, Device&) { return Create(size); }}),
                          CaseName);
 
 // Runs `enqueue` on every rank with a stream; what the streams say, by rank.

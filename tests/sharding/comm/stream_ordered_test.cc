@@ -34,10 +34,11 @@ Group Create(int size, double timeout_seconds = 0) {
 }
 
 INSTANTIATE_TEST_SUITE_P(StreamOrdered, CommunicatorConformance,
-                         ::testing::Values(CommunicatorCase{"Threads", [](int size) { return Create(size); },
-                                                            [] { return CreateCpuDevice(); }},
-                                           CommunicatorCase{"ShallowQueues", [](int size) { return Create(size, 600); },
-                                                            [] { return CreateCpuDevice({.queue_depth = 2}); }}),
+                         ::testing::Values(CommunicatorCase{"Threads", [] { return CreateCpuDevice(); },
+                                                            [](int size, Device&) { return Create(size); }},
+                                           CommunicatorCase{"ShallowQueues",
+                                                            [] { return CreateCpuDevice({.queue_depth = 2}); },
+                                                            [](int size, Device&) { return Create(size, 600); }}),
                          CaseName);
 
 TEST(StreamOrderedGroupTest, SumsAreFormedInRankOrder) {

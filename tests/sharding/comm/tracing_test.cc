@@ -12,8 +12,8 @@ using ::testing::ElementsAre;
 
 // Whatever is true of a group is true of one that is traced.
 INSTANTIATE_TEST_SUITE_P(Traced, CommunicatorConformance,
-                         ::testing::Values(CommunicatorCase{"InProcess",
-                                                            [](int size) {
+                         ::testing::Values(CommunicatorCase{"InProcess", [] { return CreateCpuDevice(); },
+                                                            [](int size, Device&) {
                                                               static auto& trace = *new CollectiveTrace();
                                                               Group group = *CreateInProcessGroup(size);
                                                               for (auto& member : group) {
@@ -21,8 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Traced, CommunicatorConformance,
                                                                     std::move(member), &trace);
                                                               }
                                                               return group;
-                                                            },
-                                                            [] { return CreateCpuDevice(); }}),
+                                                            }}),
                          CaseName);
 
 TEST(TracingTest, RecordsWhatWasEnqueuedInOrderOverAllCommunicators) {

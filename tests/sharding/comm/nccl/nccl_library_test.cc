@@ -1,0 +1,40 @@
+// NCCL itself, which can be loaded, and asked for ids, without a GPU.
+#include "sharding/comm/nccl/nccl_library.h"
+
+#include <cstdlib>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(NcclLibraryTest, WithoutNcclItSaysWhatToInstall) {
+  const absl::Status status =
+      LoadNccl({.folders = {"/nowhere"}, .cuda_home = "", .loader_path = false}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("wanted libnccl.so.2"), HasSubstr("/nowhere"), HasSubstr("nvidia-nccl-cu13")));
+}
+
+TEST(NcclLibraryTest, IdsOfGroupsDiffer) {
+  unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  absl::StatusOr<std::unique_ptr<NcclApi>> nccl = LoadNccl();
+  if (absl::IsNotFound(nccl.status())) GTEST_SKIP() << nccl.status();
+  ASSERT_TRUE(nccl.ok()) << nccl.status();
+  EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+  NcclUniqueId ids[2];
+  for (NcclUniqueId& id : ids) {
+    const NcclResult result = (*nccl)->GetUniqueId(id);
+    if (result == NcclResult::kSystemError) GTEST_SKIP() << "no network: " << (*nccl)->LastError();
+    ASSERT_EQ(result, NcclResult::kSuccess) << (*nccl)->ErrorString(result) << " " << (*nccl)->LastError();
+  }
+  EXPECT_FALSE(ids[0] == ids[1]);
+  EXPECT_EQ((*nccl)->ErrorString(NcclResult::kSuccess), "no error");
+}
+
+}  // namespace
+}  // namespace shale

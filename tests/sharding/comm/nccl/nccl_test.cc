@@ -1,0 +1,298 @@
+// Communicators over NCCL, with stand-ins for NCCL and for CUDA: the laws of all communicators, and what goes wrong.
+#include "sharding/comm/nccl/nccl.h"
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "kernels/check.h"
+#include "tests/kernels/device/cuda/device_on_stand_in.h"
+#include "tests/sharding/comm/communicator_conformance.h"
+#include "tests/sharding/comm/nccl/stand_in_nccl.h"
+
+namespace shale {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// When it ends, neither CUDA nor NCCL may have been misused or be left with anything.
+class DeviceWithNccl : public DeviceOnStandIn {
+ public:
+  using DeviceOnStandIn::DeviceOnStandIn;
+  ~DeviceWithNccl() override {
+    EXPECT_THAT(nccl_.misuse(), IsEmpty());
+    EXPECT_EQ(nccl_.live(), 0);
+  }
+  StandInNccl& nccl() { return nccl_; }
+
+  Group CreateGroup(int size, const NcclOptions& options = {.timeout_seconds = 0}) {
+    absl::StatusOr<Group> group = CreateNcclGroup(nccl_, runtime(), std::vector<int>(size, 0), options);
+    EXPECT_TRUE(group.ok()) << group.status();
+    return *std::move(group);
+  }
+
+ private:
+  StandInNccl nccl_;
+};
+
+Group Create(int size, Device& device, bool check_agreement = false) {
+  return static_cast<DeviceWithNccl&>(device).CreateGroup(size,
+                                                          {.timeout_seconds = 0, .check_agreement = check_agreement});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Nccl, CommunicatorConformance,
+    ::testing::Values(CommunicatorCase{"Threads", [] { return std::make_unique<DeviceWithNccl>(); },
+                                       [](int size, Device& device) { return Create(size, device); }},
+                      CommunicatorCase{"CheckingAgreement", [] { return std::make_unique<DeviceWithNccl>(); },
+                                       [](int size, Device& device) { return Create(size, device, true); }},
+                      CommunicatorCase{"Synchronous",
+                                       [] {
+                                         return std::make_unique<DeviceWithNccl>(
+                                             CudaDeviceOptions{.synchronous = true});
+                                       },
+                                       [](int size, Device& device) { return Create(size, device); }}),
+    CaseName);
+
+class NcclTest : public ::testing::Test {
+ protected:
+  using Enqueue = std::function<absl::Status(int rank, const DeviceVector<float>&, Stream&)>;
+
+  // Runs `enqueue` on every rank with a vector of twelve and a stream; how that ended, by the call or else on the
+  // stream.
+  std::vector<absl::Status> RunRanks(int ranks, const Enqueue& enqueue) {
+    std::vector<absl::Status> statuses(ranks);
+    ForEachRank(ranks, [&](int rank) {
+      std::unique_ptr<Stream> stream = *device_.CreateStream("reduce");
+      const DeviceVector<float> data(device_, 12);
+      const absl::Status enqueued = enqueue(rank, data, *stream);
+      const absl::Status ran = stream->Synchronize();
+      statuses[rank] = enqueued.ok() ? ran : enqueued;
+    });
+    return statuses;
+  }
+
+  DeviceWithNccl device_;
+};
+
+TEST_F(NcclTest, InPlaceIsWhatNcclTakesForInPlaceAndBytesAreBytes) {
+  Group group = device_.CreateGroup(2);
+  const auto statuses = RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) -> absl::Status {
+    SHALE_RETURN_IF_ERROR(group[rank]->AllGather(data.View(6 * rank, 6), data.View(), stream));
+    SHALE_RETURN_IF_ERROR(group[rank]->ReduceScatterSum(data.View(), data.View(6 * rank, 6), stream));
+    return group[rank]->AllReduceSum(data.View(0, 5), stream);
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+  std::vector<std::string> of_rank_1;
+  for (const std::string& call : device_.nccl().calls()) {
+    if (call.compare(0, 6, "rank 1") == 0) of_rank_1.push_back(call);
+  }
+  EXPECT_THAT(of_rank_1, ElementsAre("rank 1 AllGather 24 of type 0 in place",
+                                     "rank 1 ReduceScatterSum 6 of type 7 in place",
+                                     "rank 1 AllReduceSum 5 of type 7 in place"));
+}
+
+TEST_F(NcclTest, NoElementsAreNoCall) {
+  Group group = device_.CreateGroup(2);
+  std::unique_ptr<Stream> stream = *device_.CreateStream("reduce");
+  const DeviceVector<float> none(device_, 0);
+  EXPECT_TRUE(group[0]->AllReduceSum(none.View(), *stream).ok());
+  EXPECT_TRUE(group[0]->AllGather(none.View(), none.View(), *stream).ok());
+  EXPECT_THAT(device_.nccl().calls(), IsEmpty());
+}
+
+// As processes do that have a GPU each.
+TEST_F(NcclTest, RanksThatStartOnTheirOwnFindEachOtherByTheId) {
+  const NcclUniqueId id = *CreateNcclUniqueId(device_.nccl());
+  std::vector<float> sums(3);
+  ForEachRank(3, [&](int rank) {
+    auto member = CreateNcclCommunicator(device_.nccl(), device_.runtime(), id, rank, 3, /*ordinal=*/0);
+    ASSERT_TRUE(member.ok()) << member.status();
+    EXPECT_EQ((*member)->rank(), rank);
+    EXPECT_EQ((*member)->size(), 3);
+    std::unique_ptr<Stream> stream = *device_.CreateStream("reduce");
+    const DeviceVector<float> data(device_, {rank + 1.0f}, *stream);
+    ASSERT_TRUE((*member)->AllReduceSum(data.View(), *stream).ok());
+    sums[rank] = data.Read(*stream)[0];
+  });
+  EXPECT_THAT(sums, ElementsAre(6, 6, 6));
+}
+
+TEST_F(NcclTest, ARankThatDoesNotComeEndsTheGroupWhichNamesWhoWaitedForWhat) {
+  Group group = device_.CreateGroup(2, {.timeout_seconds = 1});
+  const auto statuses = RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) -> absl::Status {
+    SHALE_RETURN_IF_ERROR(group[rank]->AllReduceSum(data.View(), stream));
+    if (rank == 1) return stream.Synchronize();
+    return group[rank]->AllReduceSum(data.View(0, 7), stream);
+  });
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(statuses[0].message()),
+              AllOf(HasSubstr("stream reduce: "),
+                    HasSubstr("rank 0 of 2 waited 1 s for collective 2, AllReduceSum of 7 f32")));
+  for (const absl::Status& status : RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) {
+         return group[rank]->AllReduceSum(data.View(), stream);
+       })) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  }
+  group.clear();
+  EXPECT_EQ(device_.nccl().aborted(), 2);
+}
+
+TEST_F(NcclTest, ACollectiveBehindLongWorkIsNotLate) {
+  Group group = device_.CreateGroup(2, {.timeout_seconds = 0.5});
+  const auto statuses = RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(CudaStream * cuda, CudaStream::From(stream));
+    SHALE_RETURN_IF_ERROR(cuda->Enqueue([&](cuda::StreamHandle handle) {
+      const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(1000)); };
+      return device_.runtime().LaunchHostFunction(sleep, nullptr, handle);
+    }));
+    return group[rank]->AllReduceSum(data.View(), stream);
+  });
+  // The first to come has to wait for the other only.
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(NcclTest, AGroupOfWhichOneCannotConnectIsNotMade) {
+  device_.nccl().FailInit(1);
+  const absl::Status status = CreateNcclGroup(device_.nccl(), device_.runtime(), {0, 0, 0}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 1 of 3: NCCL failed in ncclCommInitRankConfig: stand-in error 2: as ordered"));
+}
+
+TEST_F(NcclTest, ARankWhosePeersDoNotConnectGivesUp) {
+  const NcclUniqueId id = *CreateNcclUniqueId(device_.nccl());
+  const absl::Status status =
+      CreateNcclCommunicator(device_.nccl(), device_.runtime(), id, 1, 2, 0, {.timeout_seconds = 0.05}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 of 2 waited 0.05 s for NCCL to connect the ranks"));
+}
+
+TEST_F(NcclTest, ACollectiveThatNcclRefusesEndsTheGroupWithItsName) {
+  device_.nccl().FailCollective(/*rank=*/1, /*nth=*/3);
+  Group group = device_.CreateGroup(3);
+  for (const absl::Status& status :
+       RunRanks(3, [&](int rank, const DeviceVector<float>& data, Stream& stream) -> absl::Status {
+         for (int i = 0; i < 4; ++i) SHALE_RETURN_IF_ERROR(group[rank]->AllReduceSum(data.View(), stream));
+         return absl::OkStatus();
+       })) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 1 of 3: NCCL failed in collective 3, AllReduceSum of 12 f32: stand-in error 3"));
+  }
+}
+
+// As when a link fails while a collective runs.
+TEST_F(NcclTest, AnErrorThatNcclNotesLaterEndsTheGroup) {
+  Group group = device_.CreateGroup(2);
+  const auto statuses = RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) {
+    if (rank == 1) return absl::OkStatus();
+    const absl::Status status = group[0]->AllReduceSum(data.View(), stream);
+    device_.nccl().NoteError(0);
+    return status;
+  });
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(statuses[0].message()),
+              HasSubstr("rank 0 of 2: NCCL failed in collective 1, AllReduceSum of 12 f32"));
+}
+
+TEST_F(NcclTest, ALateErrorIsOfEveryStreamThatTheGroupWasGiven) {
+  Group group = device_.CreateGroup(1);
+  std::unique_ptr<Stream> first = *device_.CreateStream("first"), second = *device_.CreateStream("second"),
+                          other = *device_.CreateStream("other");
+  const DeviceVector<float> data(device_, 12);
+  for (Stream* stream : {first.get(), second.get()}) {
+    ASSERT_TRUE(group[0]->AllReduceSum(data.View(), *stream).ok());
+    ASSERT_TRUE(stream->Synchronize().ok());
+  }
+  group[0]->Abort(absl::CancelledError("stop"));
+  for (Stream* stream : {first.get(), second.get()}) {
+    EXPECT_EQ(stream->Copy(data.data(), data.data() + 6, 4).code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(stream->Synchronize().code(), absl::StatusCode::kAborted);
+  }
+  EXPECT_TRUE(other->Synchronize().ok());
+}
+
+TEST_F(NcclTest, WithAgreementCheckedRanksThatWantDifferentThingsAreToldWhoWantedWhat) {
+  Group group = device_.CreateGroup(3, {.timeout_seconds = 0, .check_agreement = true});
+  for (const absl::Status& status : RunRanks(3, [&](int rank, const DeviceVector<float>& data, Stream& stream) {
+         return group[rank]->AllReduceSum(data.View(0, rank == 1 ? 11 : 12), stream);
+       })) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("ranks 0, 2 want AllReduceSum of 12 f32; rank 1 wants AllReduceSum of 11 f32"));
+  }
+  EXPECT_THAT(device_.nccl().calls(), IsEmpty());
+}
+
+// A rank may end while the others still run what it has finished.
+TEST_F(NcclTest, ALeavingRankDisturbsNothingThatAllHaveBegun) {
+  for (int round = 0; round < 20; ++round) {
+    Group group = device_.CreateGroup(3);
+    for (const absl::Status& status : RunRanks(3, [&](int rank, const DeviceVector<float>& data, Stream& stream) {
+           absl::Status status = group[rank]->AllReduceSum(data.View(), stream);
+           status.Update(stream.Synchronize());
+           group[rank].reset();
+           return status;
+         })) {
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+  EXPECT_EQ(device_.nccl().aborted(), 0);
+}
+
+TEST_F(NcclTest, ARankThatLeavesAmidItsCollectivesAbortsThem) {
+  Group group = device_.CreateGroup(2);
+  std::unique_ptr<Stream> stream = *device_.CreateStream("reduce");
+  const DeviceVector<float> data(device_, 12);
+  ASSERT_TRUE(group[0]->AllReduceSum(data.View(), *stream).ok());
+  group[0].reset();
+  const absl::Status status = stream->Synchronize();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 left before its collectives had finished"));
+}
+
+TEST(NcclDevicesTest, AGpuThatFailsEndsTheCollectivesOfTheOthers) {
+  StandInNccl nccl;
+  cuda_on_host::StandInRuntime runtime({.devices = 2});
+  {
+    std::vector<std::unique_ptr<CudaDevice>> devices;
+    for (int ordinal : {0, 1}) devices.push_back(*CudaDevice::Create(runtime, {.ordinal = ordinal}));
+    Group group = *CreateNcclGroup(nccl, runtime, {0, 1}, {.timeout_seconds = 0});
+    runtime.FailKernel(1);
+    std::vector<absl::Status> statuses(2);
+    ForEachRank(2, [&](int rank) {
+      std::unique_ptr<Stream> stream = *devices[rank]->CreateStream("reduce");
+      const DeviceVector<float> data(*devices[rank], 12);
+      const absl::Status enqueued = group[rank]->AllReduceSum(data.View(), *stream);
+      const absl::Status ran = stream->Synchronize();
+      statuses[rank] = enqueued.ok() ? ran : enqueued;
+    });
+    for (const absl::Status& status : statuses) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr("an illegal memory access was encountered"));
+    }
+  }
+  EXPECT_THAT(nccl.misuse(), IsEmpty());
+  EXPECT_EQ(nccl.live(), 0);
+}
+
+TEST_F(NcclTest, RefusesGroupsThatCannotBe) {
+  StandInNccl& nccl = device_.nccl();
+  const auto code = [](const auto& made) { return made.status().code(); };
+  constexpr auto kRefused = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(code(CreateNcclGroup(nccl, device_.runtime(), {})), kRefused);
+  for (double seconds : {-1.0, std::nan(""), static_cast<double>(INFINITY)}) {
+    EXPECT_EQ(code(CreateNcclGroup(nccl, device_.runtime(), {0}, {.timeout_seconds = seconds})), kRefused);
+  }
+  const NcclUniqueId id = *CreateNcclUniqueId(nccl);
+  EXPECT_EQ(code(CreateNcclCommunicator(nccl, device_.runtime(), id, 2, 2, 0)), kRefused);
+  EXPECT_EQ(code(CreateNcclCommunicator(nccl, device_.runtime(), id, 0, 1, 0, {.check_agreement = true})), kRefused);
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,280 @@
+#include "tests/sharding/comm/nccl/stand_in_nccl.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/host/host_view.h"
+#include "kernels/cuda/host/stream.h"
+#include "sharding/comm/sum_ranks.h"
+
+namespace shale {
+namespace {
+
+DType DTypeOf(NcclType type) {
+  switch (type) {
+    case NcclType::kFloat32: return DType::kFloat32;
+    case NcclType::kFloat64: return DType::kFloat64;
+    default: return DType::kInt64;
+  }
+}
+int64_t SizeOfType(NcclType type) { return type == NcclType::kBytes ? 1 : SizeOf(DTypeOf(type)); }
+
+}  // namespace
+
+// Ranks with one id.
+struct StandInNccl::Clique {
+  NcclUniqueId id;
+  int size = 0;  // 0: nobody has come yet.
+  std::mutex mutex;
+  std::condition_variable changed;
+  int joined = 0;
+  int arrived = 0;
+  uint64_t round = 0;
+  std::vector<bool> aborted;     // By rank, like the next.
+  std::vector<Call> calls;
+  std::vector<std::byte> total;  // Of an AllReduceSum.
+
+  // Waits for all, or for this rank's abort: then false, and it does not count as having come.
+  bool Meet(int rank, const Call& call) {
+    std::unique_lock lock(mutex);
+    if (aborted[rank]) return false;
+    calls[rank] = call;
+    if (++arrived == size) return EndRound();
+    const uint64_t now = round;
+    changed.wait(lock, [&] { return round != now || aborted[rank]; });
+    if (round != now) return true;
+    --arrived;
+    return false;
+  }
+  // Once all have met, all go through.
+  void Sync() {
+    std::unique_lock lock(mutex);
+    if (++arrived == size) {
+      EndRound();
+      return;
+    }
+    changed.wait(lock, [&, now = round] { return round != now; });
+  }
+  bool EndRound() {
+    arrived = 0;
+    ++round;
+    changed.notify_all();
+    return true;
+  }
+};
+
+struct StandInNccl::Comm {
+  Clique* clique = nullptr;
+  int rank = 0;
+  bool connected = false, ended = false;
+  int polls_left = 0;
+  int collectives = 0;
+  std::function<absl::Status()> launch;  // Empty: none is in progress.
+  std::atomic<bool> in_use = false;      // By a thread.
+  std::atomic<int> running = 0;          // Collectives that have not finished.
+};
+
+// Finds fault with two threads in one communicator.
+class StandInNccl::OneThread {
+ public:
+  OneThread(StandInNccl& nccl, Comm& comm) : comm_(comm) {
+    if (comm_.in_use.exchange(true, std::memory_order_relaxed)) nccl.Misuse("a communicator in two threads at once");
+  }
+  ~OneThread() { comm_.in_use.store(false, std::memory_order_relaxed); }
+
+ private:
+  Comm& comm_;
+};
+
+StandInNccl::StandInNccl(int polls) : polls_(polls) {}
+StandInNccl::~StandInNccl() = default;
+
+void StandInNccl::FailCollective(int rank, int nth) {
+  failing_nth_ = nth;
+  failing_rank_ = rank;
+}
+
+std::vector<std::string> StandInNccl::calls() const {
+  std::lock_guard lock(mutex_);
+  return calls_;
+}
+
+std::vector<std::string> StandInNccl::misuse() const {
+  std::lock_guard lock(mutex_);
+  return misuse_;
+}
+
+NcclResult StandInNccl::Misuse(absl::string_view what) {
+  std::lock_guard lock(mutex_);
+  misuse_.emplace_back(what);
+  return NcclResult::kInvalidUsage;
+}
+
+NcclResult StandInNccl::GetUniqueId(NcclUniqueId& id) {
+  std::lock_guard lock(mutex_);
+  Clique& clique = *cliques_.emplace_back(std::make_unique<Clique>());
+  const auto number = static_cast<uint32_t>(cliques_.size());
+  std::memcpy(clique.id.bytes.data(), &number, sizeof(number));
+  id = clique.id;
+  return NcclResult::kSuccess;
+}
+
+NcclResult StandInNccl::CommInitRank(NcclComm& handle, int size, const NcclUniqueId& id, int rank) {
+  std::unique_lock lock(mutex_);
+  const auto found = std::find_if(cliques_.begin(), cliques_.end(), [&](const auto& c) { return c->id == id; });
+  if (found == cliques_.end()) return NcclResult::kInvalidArgument;
+  Clique* clique = found->get();
+  Comm& comm = *comms_.emplace_back(std::make_unique<Comm>());
+  lock.unlock();
+  comm.clique = clique;
+  comm.rank = rank;
+  comm.polls_left = polls_;
+  ++live_;
+  handle = &comm;
+  std::lock_guard clique_lock(clique->mutex);
+  if (clique->size == 0) {
+    clique->size = size;
+    clique->calls.resize(size);
+    clique->aborted.resize(size);
+  }
+  if (clique->size != size) return Misuse("ranks of one id name different sizes");
+  ++clique->joined;
+  return NcclResult::kInProgress;
+}
+
+NcclResult StandInNccl::CommGetAsyncError(NcclComm handle, NcclResult& state) {
+  Comm& comm = *static_cast<Comm*>(handle);
+  OneThread one(*this, comm);
+  if (comm.ended) return Misuse("CommGetAsyncError of a communicator that has ended");
+  state = NcclResult::kInProgress;
+  if (--comm.polls_left >= 0) return NcclResult::kSuccess;
+  if (!comm.connected) {
+    std::lock_guard lock(comm.clique->mutex);
+    comm.connected = comm.clique->joined == comm.clique->size;
+    if (failing_init_ == comm.rank) state = NcclResult::kSystemError;
+    else if (failing_init_ < 0 && comm.connected) state = NcclResult::kSuccess;
+    return NcclResult::kSuccess;
+  }
+  state = failing_ == comm.rank ? NcclResult::kRemoteError : NcclResult::kSuccess;
+  if (comm.launch == nullptr) return NcclResult::kSuccess;
+  if (!std::exchange(comm.launch, nullptr)().ok()) state = NcclResult::kUnhandledCudaError;
+  return NcclResult::kSuccess;
+}
+
+NcclResult StandInNccl::End(Comm& comm) {
+  comm.ended = true;
+  --live_;
+  return NcclResult::kSuccess;
+}
+
+NcclResult StandInNccl::CommDestroy(NcclComm handle) {
+  Comm& comm = *static_cast<Comm*>(handle);
+  OneThread one(*this, comm);
+  if (comm.ended) return Misuse("CommDestroy of a communicator that has ended");
+  if (comm.launch != nullptr || !comm.connected) Misuse("CommDestroy while a call is in progress");
+  if (comm.running != 0) Misuse("CommDestroy would wait for collectives that have not finished");
+  return End(comm);
+}
+
+NcclResult StandInNccl::CommAbort(NcclComm handle) {
+  Comm& comm = *static_cast<Comm*>(handle);
+  OneThread one(*this, comm);
+  if (comm.ended) return Misuse("CommAbort of a communicator that has ended");
+  comm.launch = nullptr;
+  ++aborted_;
+  std::lock_guard lock(comm.clique->mutex);
+  comm.clique->aborted[comm.rank] = true;
+  comm.clique->changed.notify_all();
+  return End(comm);
+}
+
+NcclResult StandInNccl::Enqueue(absl::string_view name, const void* send, void* receive, int64_t count, NcclType type,
+                                NcclComm handle, cuda::StreamHandle stream) {
+  Comm& comm = *static_cast<Comm*>(handle);
+  OneThread one(*this, comm);
+  if (comm.ended) return Misuse("a collective of a communicator that has ended");
+  if (comm.launch != nullptr || !comm.connected) return Misuse("a collective while a call is in progress");
+  const int64_t bytes = count * SizeOfType(type);
+  const auto* from = static_cast<const std::byte*>(send);
+  const auto* to = static_cast<const std::byte*>(receive);
+  const bool in_place = from == to || to + comm.rank * bytes == from || from + comm.rank * bytes == to;
+  {
+    std::lock_guard lock(mutex_);
+    calls_.push_back(absl::StrCat("rank ", comm.rank, " ", name, " ", count, " of type ", static_cast<int>(type),
+                                  in_place ? " in place" : ""));
+  }
+  if (failing_rank_ == comm.rank && ++comm.collectives == failing_nth_) return NcclResult::kInternalError;
+  comm.polls_left = polls_;
+  comm.launch = [this, &comm, name, send, receive, count, type, stream] {
+    ++comm.running;
+    const Call call = {.name = name,
+                       .count = count,
+                       .type = type,
+                       .send = static_cast<const std::byte*>(cuda_on_host::HostViewOf(send)),
+                       .receive = static_cast<std::byte*>(cuda_on_host::HostViewOf(receive))};
+    return static_cast<cuda_on_host::Stream*>(stream)->submit([this, &comm, call] {
+      Run(comm, call);
+      --comm.running;
+      return absl::OkStatus();
+    });
+  };
+  return NcclResult::kInProgress;
+}
+
+// In the stream's thread.
+void StandInNccl::Run(Comm& comm, const Call& call) {
+  Clique& clique = *comm.clique;
+  if (!clique.Meet(comm.rank, call)) return;
+  const int64_t bytes = call.count * SizeOfType(call.type);
+  bool agreed = true;
+  for (const Call& other : clique.calls) {
+    agreed = agreed && other.name == call.name && other.count == call.count && other.type == call.type;
+  }
+  // out = the sum of `elements` of all ranks, from `offset` on.
+  const auto sum = [&](int64_t offset, std::byte* out) {
+    std::vector<const std::byte*> inputs;
+    for (int rank = clique.size - 1; rank >= 0; --rank) inputs.push_back(clique.calls[rank].send + offset);
+    SumRanks(DTypeOf(call.type), inputs, out, call.count);
+  };
+  if (!agreed) {
+    Misuse(absl::StrCat("rank ", comm.rank, " wants ", call.name, ", others something else"));
+  } else if (call.name == "AllGather") {
+    for (int rank = 0; rank < clique.size; ++rank) {
+      std::byte* to = call.receive + rank * bytes;
+      if (to != clique.calls[rank].send) std::memcpy(to, clique.calls[rank].send, bytes);
+    }
+  } else if (call.name == "ReduceScatterSum") {
+    sum(comm.rank * bytes, call.receive);
+  } else {
+    if (comm.rank == 0) {
+      clique.total.resize(bytes);
+      sum(0, clique.total.data());
+    }
+    clique.Sync();
+    std::memcpy(call.receive, clique.total.data(), bytes);
+  }
+  clique.Sync();
+}
+
+NcclResult StandInNccl::AllGather(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
+                                  cuda::StreamHandle stream) {
+  return Enqueue("AllGather", send, receive, count, type, comm, stream);
+}
+NcclResult StandInNccl::ReduceScatterSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
+                                         cuda::StreamHandle stream) {
+  return Enqueue("ReduceScatterSum", send, receive, count, type, comm, stream);
+}
+NcclResult StandInNccl::AllReduceSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
+                                     cuda::StreamHandle stream) {
+  return Enqueue("AllReduceSum", send, receive, count, type, comm, stream);
+}
+
+std::string StandInNccl::ErrorString(NcclResult result) {
+  return absl::StrCat("stand-in error ", static_cast<int>(result));
+}
+
+}  // namespace shale

@@ -1,0 +1,48 @@
+// Ranks that share a GPU, on a stand-in for CUDA: memory that the host cannot touch, streams that are another kind.
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/cuda/host/host_view.h"
+#include "kernels/cuda/host/stream.h"
+#include "sharding/comm/stream_ordered.h"
+#include "sharding/comm/sum_ranks.h"
+#include "tests/kernels/device/cuda/device_on_stand_in.h"
+#include "tests/sharding/comm/communicator_conformance.h"
+
+namespace shale {
+namespace {
+
+// A sum in place of a kernel, on the kernel's stream.
+absl::Status SumOnStandIn(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
+                          Stream& stream) {
+  SHALE_ASSIGN_OR_RETURN(CudaStream * cuda, CudaStream::From(stream));
+  return cuda->Enqueue([&](cuda::StreamHandle handle) {
+    std::vector<const std::byte*> from;
+    for (const std::byte* input : inputs) {
+      from.push_back(static_cast<const std::byte*>(cuda_on_host::HostViewOf(static_cast<const void*>(input))));
+    }
+    return static_cast<cuda_on_host::Stream*>(handle)->submit(
+        [dtype, from = std::move(from), to = cuda_on_host::HostViewOf(out), elements] {
+          SumRanks(dtype, from, to, elements);
+          return absl::OkStatus();
+        });
+  });
+}
+
+Group Create(int size, Device& device) {
+  // The device outlives the group.
+  const std::shared_ptr<Device> borrowed(std::shared_ptr<void>(), &device);
+  absl::StatusOr<Group> group = CreateStreamOrderedGroup(std::vector<std::shared_ptr<Device>>(size, borrowed),
+                                                         {.sum_ranks = SumOnStandIn, .timeout_seconds = 0});
+  EXPECT_TRUE(group.ok()) << group.status();
+  return *std::move(group);
+}
+
+INSTANTIATE_TEST_SUITE_P(StreamOrdered, CommunicatorConformance,
+                         ::testing::Values(CommunicatorCase{"OneGpu",
+                                                            [] { return std::make_unique<DeviceOnStandIn>(); },
+                                                            Create}),
+                         CaseName);
+
+}  // namespace
+}  // namespace shale
