@@ -49,7 +49,7 @@ class CudaBackend : public Backend {
       auto owned = std::make_shared<OwnedDevice>();
       owned->runtime = runtime_;
       SHALE_ASSIGN_OR_RETURN(owned->device,
-                             CudaDevice::Create(*runtime_, {.ordinal = ordinal, .synchronous = synchronous}));
+                             CudaDevice::Create(*runtime_, {.ordinal = ordinal, .synchronous = synchronous, .marks = true}));
       SHALE_RETURN_IF_ERROR(runtime_->SetDevice(ordinal));
       for (int peer = 0; peer < wanted; ++peer) {
         if (peer != ordinal) SHALE_RETURN_IF_ERROR(runtime_->EnablePeerAccess(peer));

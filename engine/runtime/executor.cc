@@ -132,14 +132,16 @@ void Executor::SetTracing(bool on) {
 
 absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
   issued_ = 0;
+  const uint32_t mark = runtime_.last_mark();
   absl::Status status = host_items_->Take(inputs);
   if (status.ok()) status = Issue();
   // Peers wait in collectives for what this rank will not issue any more.
   if (!status.ok()) runtime_.Abort(status);
   absl::Status finished = Synchronize();
   if (status.ok()) status = finished;
-  if (status.ok()) host_items_->Give(outputs);
-  return status;
+  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), Progress(mark)));
+  host_items_->Give(outputs);
+  return absl::OkStatus();
 }
 
 absl::Status Executor::Synchronize() {
@@ -154,6 +156,36 @@ absl::Status Executor::Synchronize() {
     }
   }
   return first;
+}
+
+std::string Executor::Describe(InstructionId id, int64_t pass) const {
+  const Instruction& instruction = bound_[id];
+  return absl::StrCat(id, " (", NameOf(instruction), ", unit ",
+                      instruction.unit < 0 ? "-" : program_.units[instruction.unit], ", micro-batch ", pass, ")");
+}
+
+std::string Executor::DescribeIssue(uint32_t number) const {
+  for (const Section& section : program_.sections) {
+    for (int64_t pass = 0; pass < section.repeat; ++pass) {
+      for (InstructionId id = section.begin; id < section.end; ++id) {
+        if (bound_[id].last_pass_only && pass + 1 < section.repeat) continue;
+        if (number-- == 0) return Describe(id, pass);
+      }
+    }
+  }
+  return "beyond the program";
+}
+
+std::string Executor::Progress(uint32_t mark) const {
+  std::string text;
+  for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy}) {
+    const std::optional<uint32_t> reached = runtime_.stream(id).reached_mark();
+    // A mark of an earlier run is further back than this one has come.
+    if (!reached || *reached - mark - 1 >= runtime_.last_mark() - mark) continue;
+    absl::StrAppend(&text, text.empty() ? "; the last to finish were on stream " : ", on ", ToString(id), " ",
+                    DescribeIssue(*reached - mark - 1));
+  }
+  return text;
 }
 
 absl::Status Executor::Issue() {
@@ -191,14 +223,13 @@ absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass) {
     SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->begin_ns));
   }
   SHALE_RETURN_IF_ERROR(Launch(*instruction, pass));
+  SHALE_RETURN_IF_ERROR(stream.Mark(runtime_.NextMark()));
   if (time != nullptr) SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->end_ns));
   if (events_[id] != nullptr) SHALE_RETURN_IF_ERROR(stream.Record(*events_[id]));
   if (options_.synchronous || options_.observer != nullptr) {
     if (absl::Status status = stream.Synchronize(); !status.ok()) {
       return absl::Status(status.code(),
-                          absl::StrCat("instruction ", id, " (", NameOf(*instruction), ", unit ",
-                                       instruction->unit < 0 ? "-" : program_.units[instruction->unit],
-                                       ", micro-batch ", pass, "): ", status.message()));
+                          absl::StrCat("instruction ", Describe(id, pass), ": ", status.message()));
     }
     if (options_.observer != nullptr) options_.observer->After(id, pass, *instruction);
   }

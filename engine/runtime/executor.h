@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,6 +39,9 @@ class RankRuntime {
   absl::Status Write(std::byte* to, const void* from, int64_t bytes);
   // The communicator that works on `id`; null: none does.
   Communicator* communicator(StreamId id);
+  // For Stream::Mark: counts all that is issued, in whatever program.
+  uint32_t NextMark() { return ++marks_ == 0 ? ++marks_ : marks_; }
+  uint32_t last_mark() const { return marks_; }
   // Highest byte of the arena that any launch or copy has touched, one past: measured apart from the plan.
   int64_t measured_peak_bytes() const { return meter_->peak_bytes(); }
   // Unblocks this rank and its peers after a failure. Any thread.
@@ -53,6 +57,7 @@ class RankRuntime {
   Communicator* gather_;
   Communicator* reduce_;
   int rank_;
+  uint32_t marks_ = 0;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Arena> bounce_;  // Pinned; Read and Write go through it.
   std::unique_ptr<MemoryMeter> meter_;
@@ -103,6 +108,10 @@ class Executor {
   absl::Status IssueInstruction(InstructionId id, int64_t pass);
   absl::Status Launch(const Instruction& bound, int64_t pass);
   absl::Status Synchronize();
+  std::string Describe(InstructionId id, int64_t pass) const;
+  std::string DescribeIssue(uint32_t number) const;  // Of a run, counted from 0.
+  // How far each stream came in the run that began after `mark`, where devices tell; else nothing.
+  std::string Progress(uint32_t mark) const;
 
   const StepProgram& program_;
   const MemoryPlan& plan_;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -52,6 +53,12 @@ class Stream {
 
   // Sets *nanoseconds to the time on the host's steady clock when the stream gets here. Valid after Synchronize.
   virtual absl::Status RecordTime(int64_t* nanoseconds) = 0;
+
+  // Notes that all before it has finished. Where work fails late, and takes everything after it along, reached_mark
+  // tells how far the stream came.
+  virtual absl::Status Mark(uint32_t mark) { return absl::OkStatus(); }
+  // The last mark that was reached, also after a failure; 0: none was. Nothing where errors name their work themselves.
+  virtual std::optional<uint32_t> reached_mark() const { return std::nullopt; }
 
   // Waits until the stream is empty; the first error of its work, if any.
   virtual absl::Status Synchronize() = 0;

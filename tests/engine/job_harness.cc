@@ -86,7 +86,9 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .sequence_length = tokens.length,
                              .loss_chunk_tokens = options.loss_chunk_tokens};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph, BuildModel(options.model, graph_options));
-  const std::unique_ptr<Backend> backend = TestedBackend(options.ops, static_cast<int>(options.threads));
+  std::unique_ptr<Backend> tested;
+  if (options.backend == nullptr) tested = TestedBackend(options.ops, static_cast<int>(options.threads));
+  const Backend* backend = options.backend != nullptr ? options.backend : tested.get();
   const std::unique_ptr<Ops> ops = backend->CreateOps();
   RunResult result;
   SHALE_ASSIGN_OR_RETURN(result.step, CompileStep(graph, options.step, *ops));

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/memory/plan.h"
 #include "engine/model/model.h"
+#include "engine/runtime/backend.h"
 #include "engine/runtime/ops_kind.h"
 #include "engine/runtime/world.h"
 #include "engine/step/compile.h"
@@ -43,6 +44,7 @@ struct RunOptions {
   int64_t micro_batch = 1;
   int64_t loss_chunk_tokens = 7;
   StepOptions step;
+  const Backend* backend = nullptr;  // Null: TestedBackend, with these.
   OpsKind ops = kTestedOps;
   int64_t threads = 1;
   int steps = 1;

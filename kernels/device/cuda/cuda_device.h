@@ -16,7 +16,7 @@ namespace shale {
 struct CudaDeviceOptions {
   int ordinal = 0;           // As CUDA counts the visible ones.
   bool synchronous = false;  // Streams wait after everything that is enqueued: an error names its call. Slow.
-  bool marks = false;        // Streams can say how far they came before an error (CudaStream::Mark).
+  bool marks = false;        // Streams can say how far they came (Stream::Mark).
 };
 
 // May be shared by the ranks of a process: a stream of one may wait for an event of another, once that one's thread has

@@ -48,7 +48,7 @@ CudaStream::~CudaStream() {
 
 absl::Status CudaStream::Settle(absl::Status status) {
   if (error_.ok() && !status.ok()) {
-    error_ = absl::Status(status.code(), absl::StrCat("stream ", options_.name, ": ", status.message(), LastMark()));
+    error_ = absl::Status(status.code(), absl::StrCat("stream ", options_.name, ": ", status.message()));
   }
   return error_;
 }
@@ -136,10 +136,9 @@ absl::Status CudaStream::Synchronize() {
   return error_;
 }
 
-std::string CudaStream::LastMark() const {
-  if (mark_ == nullptr) return "";
-  const uint32_t mark = std::atomic_ref<uint32_t>(*mark_).load(std::memory_order_acquire);
-  return mark == 0 ? std::string("; no mark had been reached") : absl::StrCat("; the last mark reached was ", mark);
+std::optional<uint32_t> CudaStream::reached_mark() const {
+  if (mark_ == nullptr) return std::nullopt;
+  return std::atomic_ref<uint32_t>(*mark_).load(std::memory_order_acquire);
 }
 
 }  // namespace shale

@@ -2,8 +2,8 @@
 //
 // Errors. A call that CUDA refuses fails the stream: what was to follow it must not run without it. What goes wrong on
 // the device fails every stream of it, shows at some later call, and stays to the end of the process. Either way every
-// call from then on returns the stream's first error, and so do streams that wait for events recorded after it.
-// Objects of another kind of device and negative sizes are refused and fail nothing.
+// call from then on returns the stream's first error, and so do streams that wait for events recorded after it. Objects
+// of another kind of device and negative sizes are refused and fail nothing.
 //
 // Work of a stream may also be ended from elsewhere, as an aborted collective is: to CUDA it has finished. Whoever can
 // do that to the stream's work guards the stream, and its error is the stream's.
@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,12 +55,12 @@ class CudaStream : public Stream {
   // Calls launch(handle) at once, for it to start kernels or give the handle to a library. Its error is the stream's.
   absl::Status Enqueue(absl::FunctionRef<absl::Status(cuda::StreamHandle)> launch);
 
-  // Notes that all before it has finished, in a word of host memory that outlives the device's failure: the stream's
-  // error names the last mark that was reached when it became known. Nothing when marks are off. `mark` is not 0.
-  absl::Status Mark(uint32_t mark);
-
   // Calls from now on ask `guard`, Synchronize after it has waited. More often than once is the same.
   void Guard(std::shared_ptr<const StreamGuard> guard);
+
+  // In a word of host memory, which outlives the device's failure. Nothing when marks are off.
+  absl::Status Mark(uint32_t mark) override;
+  std::optional<uint32_t> reached_mark() const override;
 
   absl::Status Record(Event& event) override;
   absl::Status Wait(const Event& event) override;
@@ -84,7 +85,6 @@ class CudaStream : public Stream {
   absl::Status Settle(absl::Status status);
   absl::Status AskGuards();
   absl::Status ReadTimes();
-  std::string LastMark() const;
 
   CudaRuntime& runtime_;
   CudaClock& clock_;

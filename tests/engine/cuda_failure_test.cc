@@ -1,0 +1,64 @@
+// What a job says when a GPU fails under it.
+#include "engine/runtime/cuda_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/stand_in_runtime.h"
+#include "kernels/reference/reference_ops.h"
+#include "tests/engine/job_harness.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+// Two ranks on one GPU, of which kernel number `nth` of all goes wrong.
+absl::Status RunWithFailure(int nth, bool synchronous) {
+  auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
+  const std::unique_ptr<Backend> backend = CreateCudaBackend(runtime, {.ranks_per_device = 2, .create_products = [] {
+    return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+  }});
+  runtime->FailKernel(nth);
+  RunOptions options;
+  options.backend = backend.get();
+  options.step.strategy = Strategy::kFull;
+  options.step.schedule = Schedule::kSharded;
+  options.step.ranks = 2;
+  options.steps = 2;
+  options.synchronous = synchronous;
+  return RunJob(options, RandomTokens(4, 11, SmallDecoder().vocabulary, 1)).status();
+}
+
+TEST(CudaFailureTest, AFailedKernelIsAnErrorThatNamesTheLastInstructionsToFinish) {
+  for (int nth : {30, 75}) {
+    const absl::Status status = RunWithFailure(nth, /*synchronous=*/false);
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("an illegal memory access was encountered"),
+                      ContainsRegex("the last to finish were on stream compute [0-9]+ \\([A-Za-z]+, unit [a-z0-9.]+, "
+                                    "micro-batch [0-9]+\\)")))
+        << nth;
+  }
+}
+
+TEST(CudaFailureTest, OneInstructionAtATimeTheErrorNamesTheInstruction) {
+  const absl::Status status = RunWithFailure(30, /*synchronous=*/true);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("an illegal memory access was encountered"));
+  EXPECT_FALSE(status.ok());
+}
+
+TEST(CudaFailureTest, MoreRanksThanGpusHoldAreRefused) {
+  auto runtime = std::make_shared<cuda_on_host::StandInRuntime>(cuda_on_host::StandInOptions{.devices = 2});
+  const std::unique_ptr<Backend> backend = CreateCudaBackend(runtime, {.create_products = [] {
+    return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+  }});
+  EXPECT_TRUE(backend->CreateDevices(2, false).ok());
+  const absl::Status status = backend->CreateDevices(3, false).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("3 ranks with 1 on a GPU want 3 GPUs; found 2"));
+}
+
+}  // namespace
+}  // namespace shale::testing
