@@ -24,8 +24,8 @@ NcclType TypeOf(DType dtype) {
 class NcclCommunicator : public Communicator {
  public:
   // `index`: of the rank among those of this process.
-  NcclCommunicator(NcclApi& nccl, std::shared_ptr<NcclGroup> group, int index)
-      : nccl_(nccl), group_(std::move(group)), index_(index) {}
+  NcclCommunicator(std::shared_ptr<NcclApi> nccl, std::shared_ptr<NcclGroup> group, int index)
+      : nccl_(std::move(nccl)), group_(std::move(group)), index_(index) {}
   ~NcclCommunicator() override { group_->Leave(index_); }
 
   int rank() const override { return group_->rank(index_).rank(); }
@@ -43,19 +43,19 @@ class NcclCommunicator : public Communicator {
   absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) override {
     SHALE_RETURN_IF_ERROR(CheckAllGather(shard, full, rank(), size()));
     return Enqueue(CollectiveKind::kAllGather, full, stream, [&](NcclComm comm, cuda::StreamHandle handle) {
-      return nccl_.AllGather(shard.data, full.data, shard.extent_bytes(), NcclType::kBytes, comm, handle);
+      return nccl_->AllGather(shard.data, full.data, shard.extent_bytes(), NcclType::kBytes, comm, handle);
     });
   }
   absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) override {
     SHALE_RETURN_IF_ERROR(CheckReduceScatterSum(full, shard, rank(), size()));
     return Enqueue(CollectiveKind::kReduceScatterSum, full, stream, [&](NcclComm comm, cuda::StreamHandle handle) {
-      return nccl_.ReduceScatterSum(full.data, shard.data, shard.elements(), TypeOf(full.dtype), comm, handle);
+      return nccl_->ReduceScatterSum(full.data, shard.data, shard.elements(), TypeOf(full.dtype), comm, handle);
     });
   }
   absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override {
     SHALE_RETURN_IF_ERROR(CheckAllReduceSum(data));
     return Enqueue(CollectiveKind::kAllReduceSum, data, stream, [&](NcclComm comm, cuda::StreamHandle handle) {
-      return nccl_.AllReduceSum(data.data, data.data, data.elements(), TypeOf(data.dtype), comm, handle);
+      return nccl_->AllReduceSum(data.data, data.data, data.elements(), TypeOf(data.dtype), comm, handle);
     });
   }
 
@@ -69,7 +69,7 @@ class NcclCommunicator : public Communicator {
                           enqueue);
   }
 
-  NcclApi& nccl_;
+  const std::shared_ptr<NcclApi> nccl_;
   const std::shared_ptr<NcclGroup> group_;
   const int index_;
 };
@@ -81,7 +81,8 @@ absl::Status CheckTimeout(double seconds) {
 }
 
 // Ranks of this process, the first of them `first_rank` of `size`.
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateRanks(NcclApi& nccl, CudaRuntime& runtime,
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateRanks(const std::shared_ptr<NcclApi>& nccl,
+                                                                       const std::shared_ptr<CudaRuntime>& runtime,
                                                                        const NcclUniqueId& id, int first_rank, int size,
                                                                        absl::Span<const int> ordinals,
                                                                        const NcclOptions& options) {
@@ -121,7 +122,8 @@ absl::StatusOr<NcclUniqueId> CreateNcclUniqueId(NcclApi& nccl) {
   return id;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(NcclApi& nccl, CudaRuntime& runtime,
+absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(std::shared_ptr<NcclApi> nccl,
+                                                                     std::shared_ptr<CudaRuntime> runtime,
                                                                      const NcclUniqueId& id, int rank, int size,
                                                                      int ordinal, const NcclOptions& options) {
   SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
@@ -133,12 +135,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(NcclApi& nc
   return std::move(communicators[0]);
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(NcclApi& nccl, CudaRuntime& runtime,
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(std::shared_ptr<NcclApi> nccl,
+                                                                           std::shared_ptr<CudaRuntime> runtime,
                                                                            absl::Span<const int> ordinals,
                                                                            const NcclOptions& options) {
   SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
   if (ordinals.empty()) return absl::InvalidArgumentError("a group has at least 1 rank, not 0");
-  SHALE_ASSIGN_OR_RETURN(const NcclUniqueId id, CreateNcclUniqueId(nccl));
+  SHALE_ASSIGN_OR_RETURN(const NcclUniqueId id, CreateNcclUniqueId(*nccl));
   return CreateRanks(nccl, runtime, id, /*first_rank=*/0, static_cast<int>(ordinals.size()), ordinals, options);
 }
 

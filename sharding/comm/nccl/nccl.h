@@ -17,6 +17,8 @@
 // own means or their time-outs. Work that an abort ends looks finished to CUDA: the group's error is that of every
 // stream which it was given, from then on, and what the collectives wrote is garbage.
 //
+// A stream that is being captured takes none of these collectives: what watches over them would be part of the graph.
+//
 // Ending. Synchronize or destroy a group's streams first, and destroy graphs that hold its collectives: NCCL waits for
 // them for ever. A communicator that is destroyed while its collectives run, or before the others have come as far,
 // aborts the group. The last communicator of a process frees what NCCL holds for all of them. Memory given to a group
@@ -47,14 +49,16 @@ struct NcclOptions {
 absl::StatusOr<NcclUniqueId> CreateNcclUniqueId(NcclApi& nccl);
 
 // The communicator of `rank` among `size`, on the GPU `ordinal` of this process. Waits for all other ranks of the id,
-// in other threads or processes. check_agreement is refused. Borrows `nccl` and `runtime`.
-absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(NcclApi& nccl, CudaRuntime& runtime,
+// in other threads or processes. check_agreement is refused. Keeps `nccl` and `runtime`.
+absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(std::shared_ptr<NcclApi> nccl,
+                                                                     std::shared_ptr<CudaRuntime> runtime,
                                                                      const NcclUniqueId& id, int rank, int size,
                                                                      int ordinal, const NcclOptions& options = {});
 
 // Communicators between threads of this process: rank r on the GPU ordinals[r]. Two ranks of one GPU are refused by
 // most versions of NCCL.
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(NcclApi& nccl, CudaRuntime& runtime,
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(std::shared_ptr<NcclApi> nccl,
+                                                                           std::shared_ptr<CudaRuntime> runtime,
                                                                            absl::Span<const int> ordinals,
                                                                            const NcclOptions& options = {});
 

@@ -57,17 +57,17 @@ absl::Status NcclRank::Waited(const std::string& for_what) const {
 }
 
 absl::Status NcclRank::NcclError(const std::string& during, NcclResult result) {
-  const std::string last = nccl_.LastError();
+  const std::string last = nccl_->LastError();
   return absl::Status(CodeOf(result),
                       absl::StrCat("rank ", rank(), " of ", size(), ": NCCL failed in ", during, ": ",
-                                   nccl_.ErrorString(result), last.empty() ? "" : ": ", last,
+                                   nccl_->ErrorString(result), last.empty() ? "" : ": ", last,
                                    "; NCCL_DEBUG=INFO tells more"));
 }
 
 absl::StatusOr<bool> NcclRank::Poll(const std::string& during) {
   if (comm_ == nullptr) return absl::AbortedError("aborted");
   NcclResult state = NcclResult::kSuccess;
-  const NcclResult asked = nccl_.CommGetAsyncError(comm_, state);
+  const NcclResult asked = nccl_->CommGetAsyncError(comm_, state);
   if (asked != NcclResult::kSuccess) state = asked;
   if (state == NcclResult::kInProgress) return false;
   if (state != NcclResult::kSuccess) return NcclError(during, state);
@@ -75,10 +75,10 @@ absl::StatusOr<bool> NcclRank::Poll(const std::string& during) {
 }
 
 absl::Status NcclRank::BeginInit(const NcclUniqueId& id) {
-  SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
+  SHALE_RETURN_IF_ERROR(runtime_->SetDevice(options_.ordinal));
   std::lock_guard lock(mutex_);
   init_began_ = Clock::now();
-  const NcclResult result = nccl_.CommInitRank(comm_, size(), id, rank());
+  const NcclResult result = nccl_->CommInitRank(comm_, size(), id, rank());
   if (result == NcclResult::kSuccess || result == NcclResult::kInProgress) return absl::OkStatus();
   return NcclError("ncclCommInitRankConfig", result);
 }
@@ -103,7 +103,7 @@ absl::StatusOr<CudaEventHandle> NcclRank::TakeEvent() {
       return event;
     }
   }
-  return CudaEventHandle::Create(runtime_, CudaEventKind::kOrder);
+  return CudaEventHandle::Create(*runtime_, CudaEventKind::kOrder);
 }
 
 absl::Status NcclRank::AwaitLaunch(const std::string& during, Clock::time_point since) {
@@ -120,7 +120,7 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
   Pending pending = {.collective = collective};
   SHALE_ASSIGN_OR_RETURN(pending.begin, TakeEvent());
   SHALE_ASSIGN_OR_RETURN(pending.end, TakeEvent());
-  SHALE_RETURN_IF_ERROR(runtime_.RecordEvent(pending.begin.get(), stream));
+  SHALE_RETURN_IF_ERROR(runtime_->RecordEvent(pending.begin.get(), stream));
   const Clock::time_point since = Clock::now();
   {
     std::lock_guard lock(mutex_);
@@ -132,7 +132,7 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
     }
   }
   SHALE_RETURN_IF_ERROR(AwaitLaunch(collective.ToString(), since));
-  SHALE_RETURN_IF_ERROR(runtime_.RecordEvent(pending.end.get(), stream));
+  SHALE_RETURN_IF_ERROR(runtime_->RecordEvent(pending.end.get(), stream));
   std::lock_guard lock(mutex_);
   launching_ = false;
   pending_.push_back(std::move(pending));
@@ -142,7 +142,7 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
 absl::Status NcclRank::Reap() {
   while (!pending_.empty()) {
     Pending& front = pending_.front();
-    SHALE_ASSIGN_OR_RETURN(const bool ended, runtime_.EventReached(front.end.get()));
+    SHALE_ASSIGN_OR_RETURN(const bool ended, runtime_->EventReached(front.end.get()));
     if (!ended) return absl::OkStatus();
     spare_.push_back(std::move(front.begin));
     spare_.push_back(std::move(front.end));
@@ -161,7 +161,7 @@ absl::Status NcclRank::Check() {
   SHALE_RETURN_IF_ERROR(Poll(during).status());
   if (pending_.empty()) return absl::OkStatus();
   if (!front_began_) {
-    SHALE_ASSIGN_OR_RETURN(front_began_, runtime_.EventReached(pending_.front().begin.get()));
+    SHALE_ASSIGN_OR_RETURN(front_began_, runtime_->EventReached(pending_.front().begin.get()));
     front_since_ = Clock::now();
     return absl::OkStatus();
   }
@@ -176,15 +176,15 @@ bool NcclRank::Idle() {
 void NcclRank::Destroy() {
   std::lock_guard lock(mutex_);
   if (comm_ == nullptr) return;
-  runtime_.SetDevice(options_.ordinal).IgnoreError();
+  runtime_->SetDevice(options_.ordinal).IgnoreError();
   // Nobody could do anything about an error: the memory is NCCL's.
-  (void)nccl_.CommDestroy(std::exchange(comm_, nullptr));
+  (void)nccl_->CommDestroy(std::exchange(comm_, nullptr));
 }
 
 void NcclRank::Abort() {
   std::lock_guard lock(mutex_);
   if (comm_ == nullptr) return;
-  (void)nccl_.CommAbort(std::exchange(comm_, nullptr));
+  (void)nccl_->CommAbort(std::exchange(comm_, nullptr));
 }
 
 }  // namespace shale

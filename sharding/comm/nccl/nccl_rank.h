@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -40,9 +42,8 @@ class NcclRank {
     int ordinal = 0;             // Of its GPU.
     double timeout_seconds = 0;  // 0: none.
   };
-  // Borrows both.
-  NcclRank(NcclApi& nccl, CudaRuntime& runtime, const Options& options)
-      : nccl_(nccl), runtime_(runtime), options_(options) {}
+  NcclRank(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaRuntime> runtime, const Options& options)
+      : nccl_(std::move(nccl)), runtime_(std::move(runtime)), options_(options) {}
   // Destroy or Abort has been called.
   ~NcclRank() = default;
   NcclRank(const NcclRank&) = delete;
@@ -88,8 +89,8 @@ class NcclRank {
   absl::StatusOr<CudaEventHandle> TakeEvent();
   absl::Status AwaitLaunch(const std::string& during, Clock::time_point since);
 
-  NcclApi& nccl_;
-  CudaRuntime& runtime_;
+  const std::shared_ptr<NcclApi> nccl_;
+  const std::shared_ptr<CudaRuntime> runtime_;
   const Options options_;
   Clock::time_point init_began_;
   std::mutex mutex_;

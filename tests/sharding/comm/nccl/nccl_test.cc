@@ -20,6 +20,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+// What outlives its borrowers.
+template <class T>
+std::shared_ptr<T> Borrow(T& object) {
+  return std::shared_ptr<T>(std::shared_ptr<void>(), &object);
+}
+
 // When it ends, neither CUDA nor NCCL may have been misused or be left with anything.
 class DeviceWithNccl : public DeviceOnStandIn {
  public:
@@ -31,7 +37,8 @@ class DeviceWithNccl : public DeviceOnStandIn {
   StandInNccl& nccl() { return nccl_; }
 
   Group CreateGroup(int size, const NcclOptions& options = {.timeout_seconds = 0}) {
-    absl::StatusOr<Group> group = CreateNcclGroup(nccl_, runtime(), std::vector<int>(size, 0), options);
+    absl::StatusOr<Group> group = CreateNcclGroup(Borrow<NcclApi>(nccl_), Borrow<CudaRuntime>(runtime()),
+                                                  std::vector<int>(size, 0), options);
     EXPECT_TRUE(group.ok()) << group.status();
     return *std::move(group);
   }
@@ -78,6 +85,8 @@ class NcclTest : public ::testing::Test {
   }
 
   DeviceWithNccl device_;
+  const std::shared_ptr<NcclApi> nccl_ = Borrow(device_.nccl());
+  const std::shared_ptr<CudaRuntime> runtime_ = Borrow<CudaRuntime>(device_.runtime());
 };
 
 TEST_F(NcclTest, InPlaceIsWhatNcclTakesForInPlaceAndBytesAreBytes) {
@@ -111,7 +120,7 @@ TEST_F(NcclTest, RanksThatStartOnTheirOwnFindEachOtherByTheId) {
   const NcclUniqueId id = *CreateNcclUniqueId(device_.nccl());
   std::vector<float> sums(3);
   ForEachRank(3, [&](int rank) {
-    auto member = CreateNcclCommunicator(device_.nccl(), device_.runtime(), id, rank, 3, /*ordinal=*/0);
+    auto member = CreateNcclCommunicator(nccl_, runtime_, id, rank, 3, /*ordinal=*/0);
     ASSERT_TRUE(member.ok()) << member.status();
     EXPECT_EQ((*member)->rank(), rank);
     EXPECT_EQ((*member)->size(), 3);
@@ -159,7 +168,7 @@ TEST_F(NcclTest, ACollectiveBehindLongWorkIsNotLate) {
 
 TEST_F(NcclTest, AGroupOfWhichOneCannotConnectIsNotMade) {
   device_.nccl().FailInit(1);
-  const absl::Status status = CreateNcclGroup(device_.nccl(), device_.runtime(), {0, 0, 0}).status();
+  const absl::Status status = CreateNcclGroup(nccl_, runtime_, {0, 0, 0}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("rank 1 of 3: NCCL failed in ncclCommInitRankConfig: stand-in error 2: as ordered"));
@@ -168,7 +177,7 @@ TEST_F(NcclTest, AGroupOfWhichOneCannotConnectIsNotMade) {
 TEST_F(NcclTest, ARankWhosePeersDoNotConnectGivesUp) {
   const NcclUniqueId id = *CreateNcclUniqueId(device_.nccl());
   const absl::Status status =
-      CreateNcclCommunicator(device_.nccl(), device_.runtime(), id, 1, 2, 0, {.timeout_seconds = 0.05}).status();
+      CreateNcclCommunicator(nccl_, runtime_, id, 1, 2, 0, {.timeout_seconds = 0.05}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 of 2 waited 0.05 s for NCCL to connect the ranks"));
 }
@@ -263,7 +272,7 @@ TEST(NcclDevicesTest, AGpuThatFailsEndsTheCollectivesOfTheOthers) {
   {
     std::vector<std::unique_ptr<CudaDevice>> devices;
     for (int ordinal : {0, 1}) devices.push_back(*CudaDevice::Create(runtime, {.ordinal = ordinal}));
-    Group group = *CreateNcclGroup(nccl, runtime, {0, 1}, {.timeout_seconds = 0});
+    Group group = *CreateNcclGroup(Borrow(nccl), Borrow<CudaRuntime>(runtime), {0, 1}, {.timeout_seconds = 0});
     runtime.FailKernel(1);
     std::vector<absl::Status> statuses(2);
     ForEachRank(2, [&](int rank) {
@@ -282,16 +291,15 @@ TEST(NcclDevicesTest, AGpuThatFailsEndsTheCollectivesOfTheOthers) {
 }
 
 TEST_F(NcclTest, RefusesGroupsThatCannotBe) {
-  StandInNccl& nccl = device_.nccl();
   const auto code = [](const auto& made) { return made.status().code(); };
   constexpr auto kRefused = absl::StatusCode::kInvalidArgument;
-  EXPECT_EQ(code(CreateNcclGroup(nccl, device_.runtime(), {})), kRefused);
+  EXPECT_EQ(code(CreateNcclGroup(nccl_, runtime_, {})), kRefused);
   for (double seconds : {-1.0, std::nan(""), static_cast<double>(INFINITY)}) {
-    EXPECT_EQ(code(CreateNcclGroup(nccl, device_.runtime(), {0}, {.timeout_seconds = seconds})), kRefused);
+    EXPECT_EQ(code(CreateNcclGroup(nccl_, runtime_, {0}, {.timeout_seconds = seconds})), kRefused);
   }
-  const NcclUniqueId id = *CreateNcclUniqueId(nccl);
-  EXPECT_EQ(code(CreateNcclCommunicator(nccl, device_.runtime(), id, 2, 2, 0)), kRefused);
-  EXPECT_EQ(code(CreateNcclCommunicator(nccl, device_.runtime(), id, 0, 1, 0, {.check_agreement = true})), kRefused);
+  const NcclUniqueId id = *CreateNcclUniqueId(*nccl_);
+  EXPECT_EQ(code(CreateNcclCommunicator(nccl_, runtime_, id, 2, 2, 0)), kRefused);
+  EXPECT_EQ(code(CreateNcclCommunicator(nccl_, runtime_, id, 0, 1, 0, {.check_agreement = true})), kRefused);
 }
 
 }  // namespace
