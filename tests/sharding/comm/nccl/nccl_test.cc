@@ -8,9 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "kernels/check.h"
-#include "tests/kernels/device/cuda/device_on_stand_in.h"
-#include "tests/sharding/comm/communicator_conformance.h"
-#include "tests/sharding/comm/nccl/stand_in_nccl.h"
+#include "tests/sharding/comm/nccl/device_with_nccl.h"
 
 namespace shale {
 namespace {
@@ -19,33 +17,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// What outlives its borrowers.
-template <class T>
-std::shared_ptr<T> Borrow(T& object) {
-  return std::shared_ptr<T>(std::shared_ptr<void>(), &object);
-}
-
-// When it ends, neither CUDA nor NCCL may have been misused or be left with anything.
-class DeviceWithNccl : public DeviceOnStandIn {
- public:
-  using DeviceOnStandIn::DeviceOnStandIn;
-  ~DeviceWithNccl() override {
-    EXPECT_THAT(nccl_.misuse(), IsEmpty());
-    EXPECT_EQ(nccl_.live(), 0);
-  }
-  StandInNccl& nccl() { return nccl_; }
-
-  Group CreateGroup(int size, const NcclOptions& options = {.timeout_seconds = 0}) {
-    absl::StatusOr<Group> group = CreateNcclGroup(Borrow<NcclApi>(nccl_), Borrow<CudaRuntime>(runtime()),
-                                                  std::vector<int>(size, 0), options);
-    EXPECT_TRUE(group.ok()) << group.status();
-    return *std::move(group);
-  }
-
- private:
-  StandInNccl nccl_;
-};
 
 Group Create(int size, Device& device, bool check_agreement = false) {
   return static_cast<DeviceWithNccl&>(device).CreateGroup(size,
@@ -153,11 +124,11 @@ TEST_F(NcclTest, ARankThatDoesNotComeEndsTheGroupWhichNamesWhoWaitedForWhat) {
 }
 
 TEST_F(NcclTest, ACollectiveBehindLongWorkIsNotLate) {
-  Group group = device_.CreateGroup(2, {.timeout_seconds = 0.5});
+  Group group = device_.CreateGroup(2, {.timeout_seconds = 1.5});
   const auto statuses = RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) -> absl::Status {
     SHALE_ASSIGN_OR_RETURN(CudaStream * cuda, CudaStream::From(stream));
     SHALE_RETURN_IF_ERROR(cuda->Enqueue([&](cuda::StreamHandle handle) {
-      const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(1000)); };
+      const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(2500)); };
       return device_.runtime().LaunchHostFunction(sleep, nullptr, handle);
     }));
     return group[rank]->AllReduceSum(data.View(), stream);
