@@ -155,7 +155,9 @@ absl::Status NcclRank::Reap() {
 absl::Status NcclRank::Check() {
   std::lock_guard lock(mutex_);
   if (comm_ == nullptr || launching_) return absl::OkStatus();
-  SHALE_RETURN_IF_ERROR(Reap());
+  if (const absl::Status gpu = Reap(); !gpu.ok()) {
+    return absl::Status(gpu.code(), absl::StrCat("rank ", rank(), " of ", size(), ": its GPU fails: ", gpu.message()));
+  }
   const std::string during =
       pending_.empty() ? std::string("idleness") : pending_.front().collective.ToString();
   SHALE_RETURN_IF_ERROR(Poll(during).status());
