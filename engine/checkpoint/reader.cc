@@ -143,12 +143,6 @@ absl::StatusOr<absl::string_view> CheckpointReader::ReadChunk(int64_t rank, int6
 absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const ShardPiece&)> wanted,
                                       absl::FunctionRef<absl::Status(const ShardPiece&, const char*)> sink,
                                       absl::Span<char> staging) const {
-  std::vector<absl::Span<char>> slots;
-  for (int64_t at = 0; at + kCheckpointChunkBytes <= std::ssize(staging); at += kCheckpointChunkBytes) {
-    slots.push_back(staging.subspan(at, kCheckpointChunkBytes));
-  }
-  SHALE_CHECK(!slots.empty()) << std::ssize(staging) << " bytes of staging";
-  size_t read = 0;  // Chunks.
   for (const ShardHeader& shard : shards_) {
     std::vector<ShardPiece> parts;  // What is wanted of this file, in the order of the bytes.
     for (const ShardPiece& piece : shard.pieces) {
@@ -161,14 +155,14 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
     if (parts.empty()) continue;
     SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenShard(shard.rank));
     file.ReadsInOrder();
-    int64_t held = -1;  // The chunk that `bytes` are.
+    int64_t held = -1;  // The chunk in `staging`.
     absl::string_view bytes;
     for (ShardPiece part : parts) {
       // A piece may reach over several chunks; an element never does.
       while (part.range.begin < part.range.end) {
         const int64_t chunk = part.offset_bytes / kCheckpointChunkBytes;
         if (chunk != held) {
-          SHALE_ASSIGN_OR_RETURN(bytes, ReadSavedChunk(file, manifest_.files[shard.rank], chunk, slots[read++ % slots.size()]));
+          SHALE_ASSIGN_OR_RETURN(bytes, ReadSavedChunk(file, manifest_.files[shard.rank], chunk, staging));
           file.Forget(chunk * kCheckpointChunkBytes, std::ssize(bytes));
           held = chunk;
         }

@@ -43,8 +43,7 @@ class CheckpointReader {
   // Streams what is wanted: `wanted(piece)` gives the elements of a piece that are wanted (empty: none); `sink` gets
   // them in pieces that fit a chunk, with their bytes. Chunks that hold nothing wanted are not read, every other is
   // read once and verified before a byte of it is handed out. `staging`, of at least kCheckpointChunkBytes, is all the
-  // memory it takes; chunks go through its slots of that size in turn, so that with two of them the bytes of a chunk stay
-  // until the chunk after the next is read. DataLoss, with file and place, for a chunk that is damaged.
+  // memory it takes. DataLoss, with file and place, for a chunk that is damaged.
   absl::Status Stream(absl::FunctionRef<ElementRange(const ShardPiece&)> wanted,
                       absl::FunctionRef<absl::Status(const ShardPiece&, const char*)> sink,
                       absl::Span<char> staging) const;

@@ -42,8 +42,7 @@ class StagingBuffer {
 
 // One chunk is filled and one waits while the one before them is written: the disk never does.
 inline constexpr int64_t kWriteStagingBytes = 3 * kCheckpointChunkBytes;
-// What a rank reads through: a chunk, the one before it while that is copied to the device, and room for what must
-// become something else on its way.
-inline constexpr int64_t kReadStagingBytes = 3 * kCheckpointChunkBytes;
+// What a rank reads through: a chunk, and what becomes of it on its way to the device.
+inline constexpr int64_t kReadStagingBytes = 2 * kCheckpointChunkBytes;
 
 }  // namespace shale

@@ -10,7 +10,7 @@ namespace shale {
 namespace {
 
 // Of values on their way to the device.
-constexpr int64_t kWorkBytes = kCheckpointChunkBytes;
+constexpr int64_t kWorkBytes = kReadStagingBytes - kCheckpointChunkBytes;
 constexpr int64_t kWorkFloats = kWorkBytes / sizeof(float);
 
 const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
@@ -35,15 +35,15 @@ std::byte* RankState::Address(const Tensor& tensor, int64_t element) const {
 }
 
 absl::Status RankState::Write(const Tensor& tensor, int64_t element, const void* from, int64_t count) {
-  return runtime_.stream(StreamId::kCopy).Copy(Address(tensor, element), from, count * SizeOf(tensor.dtype));
+  Stream& stream = runtime_.stream(StreamId::kCopy);
+  SHALE_RETURN_IF_ERROR(stream.Copy(Address(tensor, element), from, count * SizeOf(tensor.dtype)));
+  return stream.Synchronize();
 }
 
-absl::Status RankState::Finish() { return runtime_.stream(StreamId::kCopy).Synchronize(); }
-
-absl::Status RankState::Read(const Tensor& tensor, int64_t element, void* to, int64_t count) {
-  SHALE_RETURN_IF_ERROR(
-      runtime_.stream(StreamId::kCopy).Copy(to, Address(tensor, element), count * SizeOf(tensor.dtype)));
-  return Finish();
+absl::Status RankState::Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const {
+  Stream& stream = runtime_.stream(StreamId::kCopy);
+  SHALE_RETURN_IF_ERROR(stream.Copy(to, Address(tensor, element), count * SizeOf(tensor.dtype)));
+  return stream.Synchronize();
 }
 
 ElementRange RankState::Owned(const GroupState& g) const {
@@ -92,7 +92,7 @@ absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
     for (int64_t at = 0; at < count; at += kWorkFloats) {
       SHALE_RETURN_IF_ERROR(Write(tensor, at, work, std::min(kWorkFloats, count - at)));
     }
-    return Finish();
+    return absl::OkStatus();
   };
   SHALE_RETURN_IF_ERROR(zero(g.master, Owned(g)));
   if (g.own_weight.dtype != DType::kFloat32) return absl::OkStatus();
@@ -102,7 +102,7 @@ absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
 absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging) {
   SHALE_CHECK(checkpoint.manifest().parameters.size() == model_.parameters.size());
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
-  char* const work = staging.data() + 2 * kCheckpointChunkBytes;
+  char* const work = staging.data() + kCheckpointChunkBytes;
   if (checkpoint.manifest().values == SavedValues::kSplit) {
     for (const GroupState& g : state_.groups) {
       if (JoinsFloats(g)) SHALE_RETURN_IF_ERROR(ZeroValues(g, work));
@@ -121,17 +121,10 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
     }
     return {};
   };
-  // While a piece is copied the next chunk is read, into the other slot; this one is free again when a piece of that is
-  // put.
-  const auto sink = [&](const ShardPiece& piece, const char* bytes) -> absl::Status {
-    SHALE_RETURN_IF_ERROR(Finish());
-    return Put(piece, bytes, work);
-  };
-  SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(2 * kCheckpointChunkBytes)));
-  SHALE_RETURN_IF_ERROR(Finish());
+  const auto sink = [&](const ShardPiece& piece, const char* bytes) { return Put(piece, bytes, work); };
+  SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
   std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
-  SHALE_RETURN_IF_ERROR(Write(state_.update_count, 0, work, 1));
-  return Finish();
+  return Write(state_.update_count, 0, work, 1);
 }
 
 absl::Status RankState::Put(const ShardPiece& piece, const char* bytes, char* work) {
@@ -164,7 +157,6 @@ absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float
   const int64_t at = owned.begin - Owned(g).begin, size = owned.end - owned.begin;
   if (g.master.present()) SHALE_RETURN_IF_ERROR(Write(g.master, at, mine, size));
   if (!g.low.present()) return absl::OkStatus();
-  SHALE_RETURN_IF_ERROR(Finish());  // `work` may be on its way.
   std::transform(mine, mine + size, reinterpret_cast<int16_t*>(work),
                  [](float value) { return MasterLowBits(value, RoundMaster(value)); });
   return Write(g.low, at, work, size);
@@ -176,7 +168,6 @@ absl::Status RankState::AddHalf(const Tensor& to, int64_t element, SavedPart hal
                                 char* work) {
   for (int64_t begin = 0; begin < count; begin += kWorkFloats) {
     const int64_t size = std::min(kWorkFloats, count - begin);
-    // On one stream: what is read into `work` comes after what is written from it.
     SHALE_RETURN_IF_ERROR(Read(to, element + begin, work, size));
     auto* words = reinterpret_cast<uint32_t*>(work);
     for (int64_t i = 0; i < size; ++i) {
@@ -219,7 +210,6 @@ absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
       const auto part = values.subspan(0, wanted.end - begin);
       SHALE_RETURN_IF_ERROR(read(parameter, begin, part));
       SHALE_RETURN_IF_ERROR(PutValues(g, offset + begin, part.data(), std::ssize(part), work));
-      SHALE_RETURN_IF_ERROR(Finish());
     }
   }
   return absl::OkStatus();

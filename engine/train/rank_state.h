@@ -48,12 +48,10 @@ class RankState {
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
   bool JoinsFloats(const GroupState& g) const;
-  // Pinned memory to the device, on the copy stream; Finish waits. And back, which waits for all.
+  // Pinned memory to the device and back, on the copy stream.
   absl::Status Write(const Tensor& tensor, int64_t element, const void* from, int64_t count);
-  absl::Status Finish();
-  absl::Status Read(const Tensor& tensor, int64_t element, void* to, int64_t count);
-  // `work` is pinned memory for values on their way, kWorkBytes. When these return, it and what they were given may
-  // still be copied from.
+  absl::Status Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
+  // `work` is pinned memory for values on their way, kWorkBytes.
   absl::Status ZeroValues(const GroupState& g, char* work);
   absl::Status Put(const ShardPiece& piece, const char* bytes, char* work);
   absl::Status PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work);

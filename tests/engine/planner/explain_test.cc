@@ -154,7 +154,7 @@ TEST(PlanText, SaysWhatReadingAFolderTakes) {
   EXPECT_FALSE(absl::StrContains(Flat(PlanText(job, Plan(job))), "hf_folder"));
   job.hf_folder = "/nowhere";
   EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))),
-                                "12.0 MiB a rank to read one, 14.0 MiB a rank to read model.hf_folder"))
+                                "8.0 MiB a rank to read one, 10.0 MiB a rank to read model.hf_folder"))
       << PlanText(job, Plan(job));
 }
 
