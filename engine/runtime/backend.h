@@ -1,4 +1,5 @@
-// Backend: makes what the ranks of a process run on. A kind of device is one implementation; nothing above it knows which.
+// Backend: makes what the ranks of a process run on. A kind of device is one implementation; nothing above it knows
+// which.
 #pragma once
 
 #include <memory>

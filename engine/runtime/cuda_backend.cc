@@ -41,15 +41,15 @@ class CudaBackend : public Backend {
     const int wanted = (ranks + options_.ranks_per_device - 1) / options_.ranks_per_device;
     if (wanted > found) {
       return absl::FailedPreconditionError(
-          absl::StrCat(ranks, " ranks with ", options_.ranks_per_device, " on a GPU want ", wanted, " GPUs; found ", found,
-                       ". Run fewer ranks (sharding.ranks), or more on each GPU (runtime.ranks_per_device)"));
+          absl::StrCat(ranks, " ranks with ", options_.ranks_per_device, " on a GPU want ", wanted, " GPUs; found ",
+                       found, ". Run fewer ranks (sharding.ranks), or more on each GPU (runtime.ranks_per_device)"));
     }
     std::vector<std::shared_ptr<Device>> devices;
     for (int ordinal = 0; ordinal < wanted; ++ordinal) {
       auto owned = std::make_shared<OwnedDevice>();
       owned->runtime = runtime_;
-      SHALE_ASSIGN_OR_RETURN(owned->device,
-                             CudaDevice::Create(*runtime_, {.ordinal = ordinal, .synchronous = synchronous, .marks = true}));
+      const CudaDeviceOptions device_options{.ordinal = ordinal, .synchronous = synchronous, .marks = true};
+      SHALE_ASSIGN_OR_RETURN(owned->device, CudaDevice::Create(*runtime_, device_options));
       SHALE_RETURN_IF_ERROR(runtime_->SetDevice(ordinal));
       for (int peer = 0; peer < wanted; ++peer) {
         if (peer != ordinal) SHALE_RETURN_IF_ERROR(runtime_->EnablePeerAccess(peer));

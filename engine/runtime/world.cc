@@ -27,8 +27,9 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
       gather = world->gather_[rank].get();
       reduce = world->reduce_[rank].get();
     }
-    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<RankRuntime> runtime,
-                           RankRuntime::Create(*world->devices_[rank], *world->ops_[rank], gather, reduce, rank, arena_bytes));
+    SHALE_ASSIGN_OR_RETURN(
+        std::unique_ptr<RankRuntime> runtime,
+        RankRuntime::Create(*world->devices_[rank], *world->ops_[rank], gather, reduce, rank, arena_bytes));
     world->ranks_.push_back(std::move(runtime));
   }
   SHALE_ASSIGN_OR_RETURN(world->threads_, RankThreads::Create(options.ranks));

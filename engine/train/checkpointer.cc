@@ -91,8 +91,9 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
         SHALE_RETURN_IF_ERROR(stream.Copy(to, from, bytes));
         return stream.Synchronize();
       };
-      SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(store_->files(), temporary, std::ssize(files), std::ssize(ranks_),
-                                                        rank.Pieces(source), copy, CharsOf(*staging_)));
+      SHALE_ASSIGN_OR_RETURN(SavedFile file,
+                             WriteShard(store_->files(), temporary, std::ssize(files), std::ssize(ranks_),
+                                        rank.Pieces(source), copy, CharsOf(*staging_)));
       report.bytes += file.size_bytes;
       files.push_back(std::move(file));
     }

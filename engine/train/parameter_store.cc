@@ -68,7 +68,8 @@ absl::Status ParameterStore::Write(ParameterId id, int64_t begin, absl::Span<con
     if (g.low.present()) {
       std::vector<int16_t> low(piece.count);
       for (int64_t i = 0; i < piece.count; ++i) low[i] = MasterLowBits(from[i], RoundMaster(from[i]));
-      SHALE_RETURN_IF_ERROR(ranks_[piece.rank]->Write(Address(g.low, piece.rank, piece.at), low.data(), piece.count * 2));
+      SHALE_RETURN_IF_ERROR(
+          ranks_[piece.rank]->Write(Address(g.low, piece.rank, piece.at), low.data(), piece.count * 2));
     }
   }
   if (!g.full_weight.present()) return absl::OkStatus();

@@ -55,8 +55,10 @@ class RankState {
   absl::Status ZeroValues(const GroupState& g, char* work);
   absl::Status Put(const ShardPiece& piece, const char* bytes, char* work);
   absl::Status PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work);
-  absl::Status PutHalf(const GroupState& g, int64_t flat, SavedPart half, const uint16_t* bits, int64_t count, char* work);
-  absl::Status AddHalf(const Tensor& to, int64_t element, SavedPart half, const uint16_t* bits, int64_t count, char* work);
+  absl::Status PutHalf(const GroupState& g, int64_t flat, SavedPart half, const uint16_t* bits, int64_t count,
+                       char* work);
+  absl::Status AddHalf(const Tensor& to, int64_t element, SavedPart half, const uint16_t* bits, int64_t count,
+                       char* work);
 
   const ModelGraph& model_;
   const JobState& state_;

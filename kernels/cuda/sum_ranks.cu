@@ -24,21 +24,26 @@ struct RankInputs {
   Global<T> at[kMaxRanks];
 };
 
+// Packs are for types of 2 and 4 bytes.
+template <int N, class T>
+SHALE_DEVICE Pack<T, N> LoadPack(const Global<T>& from, int64_t i) {
+  if constexpr (N == 1) {
+    return {from.Load(i)};
+  } else {
+    return from.template Load<N>(i);
+  }
+}
+
 template <class T, int N>
 SHALE_KERNEL SumRanksKernel(RankInputs<T> inputs, int ranks, Global<T> out, int64_t n) {
   ForEachFlatPiece<N>(
       n,
       [&](auto width, int64_t i) {
         constexpr int kCount = decltype(width)::value;
-        Pack<T, kCount> sum;
-        for (int rank = 0; rank < ranks; ++rank) {
-          Pack<T, kCount> more;
-          if constexpr (kCount == 1) {
-            more.at[0] = inputs.at[rank].Load(i);
-          } else {
-            more = inputs.at[rank].template Load<kCount>(i);
-          }
-          for (int k = 0; k < kCount; ++k) sum.at[k] = rank == 0 ? more.at[k] : sum.at[k] + more.at[k];
+        Pack<T, kCount> sum = LoadPack<kCount>(inputs.at[0], i);
+        for (int rank = 1; rank < ranks; ++rank) {
+          const Pack<T, kCount> more = LoadPack<kCount>(inputs.at[rank], i);
+          for (int k = 0; k < kCount; ++k) sum.at[k] += more.at[k];
         }
         return sum;
       },

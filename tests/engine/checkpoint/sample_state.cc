@@ -117,7 +117,8 @@ std::vector<SavedFile> SampleState::WriteShards(const std::string& folder, const
         add(part, i, begin, third);
       }
     }
-    absl::StatusOr<SavedFile> file = WriteShard(PosixFileSystem(), folder, rank, form.ranks, pieces, CopyHostMemory, staging.span());
+    absl::StatusOr<SavedFile> file =
+        WriteShard(PosixFileSystem(), folder, rank, form.ranks, pieces, CopyHostMemory, staging.span());
     EXPECT_TRUE(file.ok()) << file.status();
     if (file.ok()) files.push_back(*std::move(file));
   }
