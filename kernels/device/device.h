@@ -1,4 +1,4 @@
-// What an executor needs of a device: an arena of memory, streams, events.
+// What an executor needs of a device: an arena of memory, streams, events, graphs.
 //
 // One host thread per rank enqueues work on the rank's streams; each stream runs its work in FIFO order, streams run
 // beside one another. Errors of enqueued work are sticky: the stream skips what follows and Synchronize returns the
@@ -36,6 +36,26 @@ class Event {
   virtual ~Event() = default;
 };
 
+class Stream;
+
+// A copy of a graph, whose two ends may be changed. Nothing if it was of no bytes.
+struct CapturedCopy {
+  void* node = nullptr;
+  int64_t size_bytes = 0;
+};
+
+// What was captured on streams (see Stream::BeginCapture), as one piece of work, to be launched any number of times. It
+// runs on no stream of its capture, in the order that these gave it. Each launch comes after the one before. What it
+// reads and writes must outlive it; a destroyed graph still finishes its launches.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  // Only enqueues; call from the rank's launching thread.
+  virtual absl::Status Launch(Stream& stream) = 0;
+  // What is launched from now on copies between these two, which are of the same kinds of memory as those before.
+  virtual absl::Status SetCopy(const CapturedCopy& copy, void* to, const void* from) = 0;
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -63,6 +83,25 @@ class Stream {
   // Waits until the stream is empty; the first error of its work, if any.
   virtual absl::Status Synchronize() = 0;
 
+  // As Copy and Synchronize, which a device may do with less. `from` and `to` are the caller's again.
+  absl::Status CopyAndWait(void* to, const void* from, int64_t size_bytes) {
+    Meter(to, size_bytes);
+    Meter(from, size_bytes);
+    return FinishCopy(to, from, size_bytes);
+  }
+
+  // Until EndCapture, what is enqueued is captured and does not run: on this stream, and on others from where they wait
+  // for an event that was recorded in the capture. None of them may wait for an event of elsewhere, be synchronized or
+  // record a time; the thread may not allocate or free; and at the end this stream must have waited for the others.
+  // See Device::CanCapture.
+  virtual absl::Status BeginCapture() { return CannotCapture(); }
+  // Also ends a capture that has failed, with its error; the streams' errors stay.
+  virtual absl::StatusOr<std::unique_ptr<Graph>> EndCapture() { return CannotCapture(); }
+  // As Copy, of a stream that is being captured. What is returned is the graph's.
+  virtual absl::StatusOr<CapturedCopy> CaptureCopy(void* to, const void* from, int64_t size_bytes) {
+    return CannotCapture();
+  }
+
   // Records what launches and copies touch, for the measured peak. Borrowed; null: nothing is recorded.
   void set_meter(MemoryMeter* meter) { meter_ = meter; }
   void Meter(const void* address, int64_t size_bytes) {
@@ -71,8 +110,15 @@ class Stream {
 
  protected:
   virtual absl::Status EnqueueCopy(void* to, const void* from, int64_t size_bytes) = 0;
+  virtual absl::Status FinishCopy(void* to, const void* from, int64_t size_bytes) {
+    absl::Status status = EnqueueCopy(to, from, size_bytes);
+    status.Update(Synchronize());
+    return status;
+  }
 
  private:
+  static absl::Status CannotCapture() { return absl::UnimplementedError("streams of this device cannot be captured"); }
+
   MemoryMeter* meter_ = nullptr;
 };
 
@@ -86,6 +132,8 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
+  // Whether work of streams can be captured as graphs.
+  virtual bool CanCapture() const { return false; }
 };
 
 }  // namespace shale
