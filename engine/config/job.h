@@ -58,6 +58,7 @@ enum class ComputePrecision { kFloat32, kBFloat16 };
 struct PrecisionConfig {
   ComputePrecision compute = ComputePrecision::kFloat32;
   MasterWeights master = MasterWeights::kFloat32;
+  bool allow_tf32 = false;  // Products of fp32 matrices; only kCuda reads it.
 
   bool operator==(const PrecisionConfig&) const = default;
 };
@@ -133,7 +134,9 @@ struct TelemetryConfig {
   bool operator==(const TelemetryConfig&) const = default;
 };
 
-enum class DeviceType { kCpu };
+enum class DeviceType { kCpu, kCuda };
+// kAuto: NCCL where every rank has a GPU of its own.
+enum class CollectivesKind { kAuto, kNccl, kInProcess };
 
 struct RuntimeConfig {
   DeviceType device = DeviceType::kCpu;
@@ -141,6 +144,11 @@ struct RuntimeConfig {
   int64_t threads_per_rank = 0;  // 0: cores / ranks, at least 1.
   uint64_t seed = 1;             // Of the initial weights.
   bool synchronous = false;      // One instruction at a time.
+  // Only kCuda reads the following.
+  int64_t ranks_per_device = 1;
+  CollectivesKind collectives = CollectivesKind::kAuto;
+  std::string tuning_table;  // Of kernels/cuda/cublaslt/tuning_table.h; absolute when it came from a job file. Empty: none.
+  bool graphs = false;
 
   bool operator==(const RuntimeConfig&) const = default;
 };

@@ -99,6 +99,7 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
   if (spec->has_model()) MakeAbsolute(folder, spec->mutable_model()->mutable_hf_folder());
   MakeAbsolute(folder, spec->mutable_data()->mutable_path());
   MakeAbsolute(folder, spec->mutable_data()->mutable_evaluation_path());
+  if (spec->has_runtime()) MakeAbsolute(folder, spec->mutable_runtime()->mutable_tuning_table());
 }
 
 // A Hugging Face folder says what its model looks like. A spec that says so itself needs no folder to be there: its

@@ -35,6 +35,7 @@ void Print(const ShardingConfig& config, proto::ShardingSpec& spec) {
 void Print(const PrecisionConfig& config, proto::PrecisionSpec& spec) {
   spec.set_compute(ToSpec<proto::PrecisionSpec::Compute>(config.compute));
   spec.set_master(ToSpec<proto::PrecisionSpec::Master>(config.master));
+  if (config.allow_tf32) spec.set_allow_tf32(true);
 }
 
 void Print(const MemoryConfig& config, proto::MemorySpec& spec) {
@@ -95,6 +96,11 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
   if (config.threads_per_rank != 0) spec.set_threads_per_rank(config.threads_per_rank);
   spec.set_seed(config.seed);
   spec.set_synchronous(config.synchronous);
+  if (config.device != DeviceType::kCuda) return;
+  spec.set_ranks_per_device(config.ranks_per_device);
+  spec.set_collectives(static_cast<proto::RuntimeSpec::Collectives>(config.collectives));
+  if (!config.tuning_table.empty()) spec.set_tuning_table(config.tuning_table);
+  spec.set_graphs(config.graphs);
 }
 
 }  // namespace

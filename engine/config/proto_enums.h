@@ -44,11 +44,13 @@ static_assert(Same(ScalingRule::kSquareRoot, proto::OptimizerSpec::SQUARE_ROOT))
 static_assert(Same(CurveShape::kLinear, proto::LearningRateSpec::LINEAR));
 static_assert(Same(CurveShape::kWarmupStableDecay, proto::LearningRateSpec::WARMUP_STABLE_DECAY));
 static_assert(Same(SaveFailure::kContinue, proto::CheckpointSpec::CONTINUE));
-static_assert(Same(DeviceType::kCpu, proto::RuntimeSpec::CPU));
+static_assert(Same(DeviceType::kCuda, proto::RuntimeSpec::CUDA));
 static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
 // Here "left out" has a meaning of its own, and a place in the plain enum.
 static_assert(static_cast<int>(DataFormat::kByContent) == proto::DataSpec::FORMAT_UNSPECIFIED);
 static_assert(static_cast<int>(DataFormat::kLlmc) == proto::DataSpec::LLMC);
+static_assert(static_cast<int>(CollectivesKind::kAuto) == proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED);
+static_assert(static_cast<int>(CollectivesKind::kInProcess) == proto::RuntimeSpec::IN_PROCESS);
 
 }  // namespace proto_enums_internal
 }  // namespace shale

@@ -66,6 +66,7 @@ constexpr IntRange kIntRanges[] = {
     {"telemetry.evaluate_every", 0, kMaxSteps},
     {"telemetry.evaluation_batches", 1, kInt32Max},
     {"runtime.threads_per_rank", 1, 4096},
+    {"runtime.ranks_per_device", 1, 1024},
 };
 
 // A value that steps compute with in fp32 stays in the normal range of fp32, and a decay below 1 stays below it.

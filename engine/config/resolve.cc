@@ -39,6 +39,7 @@ PrecisionConfig ResolvePrecision(const proto::PrecisionSpec& spec) {
   PrecisionConfig config;
   config.compute = FromSpec(spec.compute(), config.compute);
   config.master = FromSpec(spec.master(), config.master);
+  config.allow_tf32 = spec.allow_tf32();
   return config;
 }
 
@@ -109,6 +110,10 @@ RuntimeConfig ResolveRuntime(const proto::RuntimeSpec& spec) {
   config.threads_per_rank = spec.threads_per_rank();
   if (spec.has_seed()) config.seed = spec.seed();
   config.synchronous = spec.synchronous();
+  if (spec.has_ranks_per_device()) config.ranks_per_device = spec.ranks_per_device();
+  config.collectives = static_cast<CollectivesKind>(spec.collectives());
+  config.tuning_table = spec.tuning_table();
+  config.graphs = spec.graphs();
   return config;
 }
 

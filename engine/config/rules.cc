@@ -137,6 +137,36 @@ void CheckSchedule(const proto::LearningRateSpec& spec, const Job& job, SpecErro
   }
 }
 
+void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
+  const proto::RuntimeSpec& given = spec.runtime();
+  const RuntimeConfig& runtime = job.runtime;
+  if (runtime.device == DeviceType::kCpu) {
+    const struct { const char* path; bool given; } cuda_only[] = {
+        {"precision.allow_tf32", spec.precision().allow_tf32()},
+        {"runtime.ranks_per_device", given.has_ranks_per_device()},
+        {"runtime.collectives", given.collectives() != proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED},
+        {"runtime.tuning_table", !given.tuning_table().empty()},
+        {"runtime.graphs", given.graphs()},
+    };
+    for (const auto& [path, is_given] : cuda_only) {
+      if (is_given) errors.AddRule({path, "runtime.device"}, "only device CUDA reads it; choose that, or leave it out");
+    }
+    return;
+  }
+  if (runtime.ops == OpsKind::kReference) {
+    errors.AddRule({"runtime.ops", "runtime.device"}, "the REFERENCE ops run on device CPU only; use FAST");
+  }
+  if (runtime.collectives == CollectivesKind::kNccl && runtime.ranks_per_device > 1 && job.sharding.ranks > 1) {
+    errors.AddRule({"runtime.collectives", "runtime.ranks_per_device"},
+                   "NCCL wants a GPU for every rank; use collectives IN_PROCESS, or ranks_per_device 1");
+  }
+  if (runtime.graphs && job.sharding.ranks > 1) {
+    errors.AddRule({"runtime.graphs", "sharding.ranks"},
+                   absl::StrCat("ranks that are threads of one process cannot be captured apart, and there are ",
+                                job.sharding.ranks, "; leave graphs out, or run one rank"));
+  }
+}
+
 }  // namespace
 
 void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
@@ -148,6 +178,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckMemory(spec.memory(), job, *errors);
   CheckOptimizer(job.optimizer, *errors);
   CheckSchedule(spec.schedule(), job, *errors);
+  CheckRuntime(spec, job, *errors);
   CheckSizes(job, errors);
 }
 

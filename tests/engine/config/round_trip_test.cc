@@ -31,7 +31,8 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
         "sharding.strategy=OPTIMIZER", "sharding.strategy=GRADIENTS", "schedule.shape=CONSTANT",
         "schedule.shape=LINEAR", "schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=3",
         "schedule.warmup_tokens=3", "data.evaluation_fraction=0.1", "optimizer.learning_rate=0.1000000000000000055",
-        "optimizer.weight_decay=-0.0", "optimizer.learning_rate=1.7976931348623157e-29", "name=b"}) {
+        "optimizer.weight_decay=-0.0", "optimizer.learning_rate=1.7976931348623157e-29", "runtime.ops=REFERENCE",
+        "runtime={device: CUDA graphs: true}", "name=b"}) {
     SCOPED_TRACE(override);
     ExpectRoundTrip(Parse(kDecoderJob, {override}));
   }
@@ -50,6 +51,10 @@ TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   EXPECT_FALSE(decoder.tied_head);
   EXPECT_EQ(job.sharding.prefetch, 0);
   EXPECT_FALSE(job.sharding.reshard_after_forward);
+  EXPECT_EQ(job.runtime.device, DeviceType::kCuda);
+  EXPECT_EQ(job.runtime.ranks_per_device, 4);
+  EXPECT_EQ(job.runtime.collectives, CollectivesKind::kInProcess);
+  EXPECT_EQ(job.runtime.tuning_table, "/tuning");
 }
 
 TEST(RoundTrip, BinaryAndTextAreTheSameJob) {

@@ -125,6 +125,29 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: name: found \"../up\"; allowed: letters, digits, '.', '_' and '-', up to 128 of them, and no '.' "
              "at the start"}));
 
+INSTANTIATE_TEST_SUITE_P(
+    Runtime, Rules,
+    testing::Values(
+        Rule{{"runtime.ranks_per_device=2"},
+             "--set: runtime.ranks_per_device: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"runtime.collectives=NCCL"},
+             "--set: runtime.collectives: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"runtime.tuning_table=table.txt"},
+             "--set: runtime.tuning_table: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"runtime.graphs=true"}, "--set: runtime.graphs: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"precision.allow_tf32=true"},
+             "--set: precision.allow_tf32: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"runtime.device=CUDA", "runtime.ops=REFERENCE"},
+             "--set: runtime.ops: the REFERENCE ops run on device CPU only; use FAST"},
+        Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=2", "runtime.collectives=NCCL"},
+             "--set: runtime.collectives: NCCL wants a GPU for every rank; use collectives IN_PROCESS, or "
+             "ranks_per_device 1"},
+        Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.graphs=true"},
+             "--set: runtime.graphs: ranks that are threads of one process cannot be captured apart, and there are 4; "
+             "leave graphs out, or run one rank"},
+        Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=4", "precision.allow_tf32=true"}, ""},
+        Rule{{"runtime.device=CUDA", "runtime.graphs=true", "runtime.tuning_table=table.txt"}, ""}));
+
 TEST(Sizes, AProductAbove62BitsIsRefusedByName) {
   const std::vector<std::string> big = {"model.decoder.width=16777216", "model.decoder.head_width=65536",
                                         "model.decoder.heads=1048576"};

@@ -41,7 +41,7 @@ model {
 data { path: "/a" format: LLMC order: SEQUENTIAL seed: 18446744073709551615 evaluation_path: "/b" }
 batch { global_batch: 100 micro_batch: 3 sequence_length: 48 }
 sharding { strategy: FULL schedule: LAYERED ranks: 5 prefetch: 0 reshard_after_forward: false }
-precision { compute: BF16 master: SPLIT }
+precision { compute: BF16 master: SPLIT allow_tf32: true }
 memory {
   retention: BLOCK first_layers: 1 last_layers: 2 recompute: "blocks.*.ffn.up" recompute: 'tab "q" \\ back'
   budget_bytes: 123456789012 loss_chunk_tokens: 77
@@ -55,7 +55,10 @@ schedule {
 }
 checkpoint { every_steps: 50 }
 telemetry { run_folder: "/tmp/r\303\244n" print_every: 10 evaluate_every: 20 evaluation_batches: 3 peak_flops: 1e14 }
-runtime { device: CPU ops: REFERENCE threads_per_rank: 2 seed: 7 synchronous: true }
+runtime {
+  device: CUDA ops: FAST threads_per_rank: 2 seed: 7 synchronous: true
+  ranks_per_device: 4 collectives: IN_PROCESS tuning_table: "/tuning" graphs: false
+}
 )";
 
 inline std::string ErrorOf(const absl::Status& status) { return std::string(status.message()); }
