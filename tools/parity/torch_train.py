@@ -7,136 +7,19 @@ tuned from outside, by the environment (tools/bench/contestants.py). The job and
     torch_train.py --job=JSON --tokens=FILE --steps=N --threads=N [--compile=WHAT] [--rank=N --store=FILE]
 
 Prints one JSON object: seconds and loss of every step, parameters, tokens per step, peak RSS of this process.
-
-B sequences in a micro-batch, S tokens in a sequence, C model width, H query heads, G key and value heads, D head width.
 """
 
 import argparse
 import contextlib
 import json
-import math
 import resource
-import struct
 import time
 
 import torch
-import torch.nn.functional as F
-from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from models import RmsNorm, Shape, make_norm, rope_frequencies, rotate
-
-
-class Attention(nn.Module):
-    """Causal attention, by the kernel that never holds the scores."""
-
-    def __init__(self, shape):
-        super().__init__()
-        self.shape = shape
-        self.qkv = nn.Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_width, bias=shape.qkv_bias)
-        self.output = nn.Linear(shape.heads * shape.head_width, shape.width, bias=shape.linear_bias)
-
-    def forward(self, x, cos, sin):
-        shape = self.shape
-        qkv = self.qkv(x).unflatten(2, (-1, shape.head_width))
-        q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=2)
-        if cos is not None:
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        if shape.kv_heads < shape.heads:
-            k, v = (t.repeat_interleave(shape.heads // shape.kv_heads, dim=2) for t in (k, v))
-        out = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)
-        return self.output(out.transpose(1, 2).flatten(2))
-
-
-class FeedForward(nn.Module):
-    def __init__(self, shape):
-        super().__init__()
-        self.gated = shape.activation == "swiglu"
-        self.approximate = "tanh" if shape.activation == "gelu_tanh" else "none"
-        self.up = nn.Linear(shape.width, shape.hidden * (2 if self.gated else 1), bias=shape.linear_bias)
-        self.down = nn.Linear(shape.hidden, shape.width, bias=shape.linear_bias)
-
-    def forward(self, x):
-        if self.gated:
-            gate, up = self.up(x).chunk(2, dim=-1)
-            return self.down(F.silu(gate) * up)
-        return self.down(F.gelu(self.up(x), approximate=self.approximate))
-
-
-class Block(nn.Module):
-    def __init__(self, shape):
-        super().__init__()
-        self.attention_norm = make_norm(shape, shape.width)
-        self.attention = Attention(shape)
-        self.ffn_norm = make_norm(shape, shape.width)
-        self.ffn = FeedForward(shape)
-
-    def forward(self, x, cos, sin):
-        x = x + self.attention(self.attention_norm(x), cos, sin)
-        return x + self.ffn(self.ffn_norm(x))
-
-
-class Decoder(nn.Module):
-    def __init__(self, shape, length):
-        super().__init__()
-        if shape.qk_norm or shape.parallel_block or shape.attention_window or shape.norm not in ("rms", "layer"):
-            raise SystemExit("torch_train.py: norms on Q and K, parallel blocks and windows are not supported")
-        self.shape = shape
-        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
-        if shape.positions == "learned":
-            self.positions = nn.Parameter(torch.empty(shape.max_positions, shape.width))
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.final_norm = make_norm(shape, shape.width)
-        if not shape.tied_head:
-            self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
-        # [S, 1, D/2]. Plain attributes: nothing that FSDP would cast.
-        self.cos = self.sin = None
-        if shape.positions == "rope":
-            angle = torch.arange(length, dtype=torch.float64)[:, None, None] * rope_frequencies(shape)
-            self.cos, self.sin = angle.cos().float(), angle.sin().float()
-        self.initialize()
-
-    def initialize(self):
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
-        for block in self.blocks:
-            for layer in (block.attention.output, block.ffn.down):
-                nn.init.normal_(layer.weight, std=0.02 / math.sqrt(2 * self.shape.layers))
-        for module in self.modules():
-            if isinstance(module, RmsNorm):
-                nn.init.ones_(module.weight)
-            elif isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
-
-    def forward(self, tokens, targets):
-        """The mean cross-entropy of targets [B, S] after tokens [B, S]."""
-        x = self.embedding(tokens)
-        if self.shape.positions == "learned":
-            x = x + self.positions[:tokens.shape[1]]
-        for block in self.blocks:
-            x = block(x, self.cos, self.sin)
-        x = self.final_norm(x)
-        logits = F.linear(x, self.embedding.weight if self.shape.tied_head else self.head.weight)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-
-class Tokens:
-    """A token file of llm.c, read in order: sample i is [iS, iS + S), its targets one later."""
-
-    def __init__(self, path):
-        with open(path, "rb") as file:
-            data = bytearray(file.read())
-        magic, _, self.count = struct.unpack_from("<iii", data)
-        dtype = {20240520: torch.uint16, 20240801: torch.int32}[magic]
-        self.tokens = torch.frombuffer(data, dtype=dtype, offset=1024)
-
-    def batch(self, position, sequences, length):
-        """Inputs and targets of samples [position, position + sequences), which begin anew at the end of the file."""
-        samples = (self.count - 1) // length
-        starts = [(position + i) % samples * length for i in range(sequences)]
-        rows = torch.stack([self.tokens[s:s + length + 1].long() for s in starts])
-        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+from models import Shape
+from torch_decoder import Decoder, Tokens, make_optimizer
 
 
 def build(job, options):
@@ -168,14 +51,6 @@ def shard(model, job, options):
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-
-
-def make_optimizer(model, spec):
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": spec["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=spec["learning_rate"], betas=(spec["beta1"], spec["beta2"]),
-                             eps=spec["epsilon"], fused=True)
 
 
 def train(job, options):

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Trains a decoder with PyTorch's FSDP2 on GPUs, as fast as PyTorch can: what the CUDA backend is held against.
+
+fully_shard of each block and of what is left, bf16 by its mixed precision policy over fp32 masters and moments, blocks and
+loss compiled, scaled_dot_product_attention, fused AdamW, gradients clipped by their global norm; gradients are
+accumulated and reduced once a step. One process per GPU, started by this one. With --search it tries micro-batches,
+checkpointing, attention kernels and how long gathered parameters are kept, and measures the fastest that fits.
+
+    torch_fsdp2.py --job=tools/jobs/qwen2_5_3b.textproto --sequence=1024 --search
+
+Prints a line of JSON per trial ({"trial": ..}), then one for the result ({"result": ..}): median seconds of a step, tokens
+per second, MFU (6 x parameters, embedding lookups excluded, plus 6 x layers x width x sequence, per token), peak memory
+of the allocator on rank 0 from the second step on, versions, first losses.
+
+Needs PyTorch 2.6 or newer with CUDA. On the CPU (--device=cpu, ranks over Gloo) it shows that the program is right.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from bench import textproto  # noqa: E402
+
+_MARK = "torch_fsdp2 result: "
+_OUT_OF_MEMORY = 3  # Exit code of a rank.
+
+# What a job file leaves out (proto/job.proto).
+_OPTIMIZER = {"learning_rate": 3e-4, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1,
+              "max_gradient_norm": 1.0}
+
+CHECKPOINTING = ("none", "selective", "block")
+GATHERED = ("pass", "micro_batch", "step")
+ATTENTION = ("default", "cudnn")
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="torch_fsdp2.py", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    number = lambda text: int(text) if text.isdigit() and int(text) > 0 else parser.error(f"found {text!r}; wanted 1, 2, ..")
+    parser.add_argument("--job", required=True, help="a job spec: model, optimizer, sequence length")
+    parser.add_argument("--sequence", type=number, help="tokens of a sequence (default: the job's)")
+    parser.add_argument("--tokens_per_step", type=number, default=524288, help="over all ranks (default 524288)")
+    parser.add_argument("--micro_batch", type=number, help="sequences of a rank at once (default: the job's)")
+    parser.add_argument("--checkpoint", choices=CHECKPOINTING, default="none",
+                        help="what is computed again in backward: nothing, all but products and attention, whole blocks")
+    parser.add_argument("--gathered", choices=GATHERED, default="pass",
+                        help="how long a block's parameters stay: a forward or backward pass, from forward to backward, the step")
+    parser.add_argument("--attention", choices=ATTENTION, default="default", help="PyTorch's choice, or cuDNN")
+    parser.add_argument("--compile", choices=("blocks", "nothing"), default="blocks")
+    parser.add_argument("--search", action="store_true", help="find the best of the four above first")
+    parser.add_argument("--search_seconds", type=float, default=1200, help="no further trial is begun after that (default 1200)")
+    parser.add_argument("--ranks", type=number, help="processes (default: the GPUs; 1 on the CPU)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of activations and products")
+    parser.add_argument("--steps", type=number, default=5, help="that count (default 5)")
+    parser.add_argument("--warmup", type=number, default=2, help="before those (default 2)")
+    parser.add_argument("--tokens", help="a token file of llm.c (default: random tokens)")
+    parser.add_argument("--peak_flops", type=float, default=989e12, help="of one GPU, for MFU (default 989e12: H100, H200)")
+    parser.add_argument("--timeout_seconds", type=float, default=3600, help="for one configuration (default 3600)")
+    parser.add_argument("--rank_of", help=argparse.SUPPRESS)  # JSON: what this process is to do as a rank.
+    options = parser.parse_args(arguments)
+    with open(options.job, encoding="utf-8") as file:
+        options.job = textproto.parse(file.read())
+    options.sequence = options.sequence or options.job["batch"]["sequence_length"]
+    return options
+
+
+def missing(device):
+    """What keeps this machine from it, in a line; None: nothing."""
+    try:
+        import torch
+    except ImportError as error:
+        return f"wanted PyTorch 2.6 or newer with CUDA, and {sys.executable} has none ({error}); pip install torch"
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: F401
+    except ImportError:
+        return f"wanted PyTorch 2.6 or newer, for torch.distributed.fsdp.fully_shard; found {torch.__version__}"
+    if device == "cuda" and not torch.cuda.is_available():
+        return f"no GPU: PyTorch {torch.__version__} sees none (torch.cuda.is_available() is False)"
+    return None
+
+
+class Configuration:
+    """What a search varies. Sequences in a micro-batch, and the names above."""
+
+    def __init__(self, micro_batch, checkpoint="none", gathered="pass", attention="default"):
+        self.micro_batch, self.checkpoint, self.gathered, self.attention = micro_batch, checkpoint, gathered, attention
+
+    def but(self, **changes):
+        return Configuration(**{**vars(self), **changes})
+
+
+def run_ranks(options, configuration, tokens_per_step, warmup, steps):
+    """Runs a configuration in processes of its own, so that memory that one leaves torn is nobody's else. Returns rank
+    0's result, or {"failed": why}."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes, logs = [], []
+        for rank in range(options.ranks):
+            order = {"rank": rank, "store": os.path.join(folder, "ranks"), "configuration": vars(configuration),
+                     "tokens_per_step": tokens_per_step, "warmup": warmup, "steps": steps, "ranks": options.ranks}
+            log = open(os.path.join(folder, f"rank{rank}.log"), "w+", encoding="utf-8", errors="replace")
+            logs.append(log)
+            environment = dict(os.environ)
+            # Room that the allocator cannot give back in whole segments is what a large model fails for.
+            environment.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+            processes.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), *sys.argv[1:],
+                                               f"--rank_of={json.dumps(order)}"],
+                                              stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment))
+        try:
+            failed = wait(processes, options.timeout_seconds)
+            texts = []
+            for log in logs:
+                log.seek(0)
+                texts.append(log.read())
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            for log in logs:
+                log.close()
+    if failed is None:
+        for line in texts[0].splitlines():
+            if line.startswith(_MARK):
+                return json.loads(line[len(_MARK):])
+        return {"failed": "rank 0 printed no result"}
+    rank, code = failed
+    if code is None:
+        return {"failed": f"had not ended after {options.timeout_seconds:.0f} s"}
+    if code == _OUT_OF_MEMORY:
+        return {"failed": "out of memory"}
+    last = [line for line in texts[rank].splitlines() if line.strip()][-3:]
+    return {"failed": f"rank {rank} ended with {code}: " + " | ".join(last)}
+
+
+def wait(processes, timeout_seconds):
+    """None when all have ended well; else the first that has not, as (rank, exit code), None for one that still runs."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        codes = [process.poll() for process in processes]
+        # A rank that ran out of memory is the reason why others fail.
+        for rank, code in sorted(enumerate(codes), key=lambda pair: pair[1] != _OUT_OF_MEMORY):
+            if code not in (None, 0):
+                return rank, code
+        if None not in codes:
+            return None
+        if time.monotonic() > deadline:
+            return codes.index(None), None
+        time.sleep(0.05)
+
+
+def micro_batches(options):
+    """Sequences of a micro-batch that a search tries: 2^n, 4,096 to 65,536 tokens, divisors of a rank's share."""
+    share = options.tokens_per_step // options.sequence // options.ranks
+    return [m for m in (1 << n for n in range(20)) if share % m == 0
+            and (m == 1 or m * options.sequence >= 4096) and m * options.sequence <= max(65536, options.sequence)]
+
+
+def search(options, measure):
+    """The fastest configuration that fits. `measure(configuration)` returns a result with tokens_per_second, or failed.
+
+    Checkpointing costs time and buys a larger micro-batch. So each heavier kind is tried from the first micro-batch that
+    did not fit with the lighter one, and only while larger ones still gain. Then, of the best: longer gathered parameters
+    (time for memory), and the other kernel for attention."""
+    deadline = time.monotonic() + options.search_seconds
+    best, best_rate = None, 0.0
+
+    def attempt(configuration):
+        nonlocal best, best_rate
+        if time.monotonic() > deadline:
+            return None
+        rate = measure(configuration).get("tokens_per_second", 0.0)
+        gain = rate > 1.01 * best_rate
+        if rate > best_rate:
+            best, best_rate = configuration, rate
+        return "fits" if gain else "no gain" if rate else "failed"
+
+    sizes, at = micro_batches(options), 0
+    for checkpoint in CHECKPOINTING:
+        outcome = "fits"
+        while at < len(sizes) and outcome == "fits":
+            outcome = attempt(Configuration(sizes[at], checkpoint))
+            at += outcome == "fits"
+        if outcome != "failed":
+            break
+    if best is not None:
+        for gathered in GATHERED[1:]:
+            attempt(best.but(gathered=gathered))
+        if options.device == "cuda":
+            attempt(best.but(attention="cudnn"))
+    return best
+
+
+def supervise(options):
+    import torch
+    options.ranks = options.ranks or (torch.cuda.device_count() if options.device == "cuda" else 1)
+    if options.device == "cuda" and options.ranks > torch.cuda.device_count():
+        print(f"torch_fsdp2: --ranks={options.ranks}, and there are {torch.cuda.device_count()} GPUs", file=sys.stderr)
+        return 2
+    if options.tokens_per_step % (options.sequence * options.ranks):
+        print(f"torch_fsdp2: --tokens_per_step={options.tokens_per_step} are no whole sequences of {options.sequence} on "
+              f"each of {options.ranks} ranks", file=sys.stderr)
+        return 2
+    micro_batch = options.micro_batch or options.job["batch"].get("micro_batch", 1)
+    share = options.tokens_per_step // options.sequence // options.ranks
+    if not options.search and share % micro_batch:
+        print(f"torch_fsdp2: {share} sequences of a rank and step are no whole micro-batches of {micro_batch}",
+              file=sys.stderr)
+        return 2
+    chosen = Configuration(micro_batch, options.checkpoint, options.gathered, options.attention)
+    if options.search:
+        # As many tokens in every trial, so that what a step costs besides weighs the same in all.
+        largest = max(micro_batches(options)) * options.sequence * options.ranks
+        tokens = min(options.tokens_per_step, max(largest, options.tokens_per_step // 4))
+
+        def measure(configuration):
+            result = run_ranks(options, configuration, tokens, 1, 2)
+            keys = ("failed", "tokens_per_second", "step_seconds", "max_memory_allocated")
+            print(json.dumps({"trial": vars(configuration), **{k: result[k] for k in keys if k in result}}), flush=True)
+            return result
+
+        chosen = search(options, measure)
+        if chosen is None:
+            print(json.dumps({"result": {"failed": "no configuration fits"}}), flush=True)
+            return 1
+    result = run_ranks(options, chosen, options.tokens_per_step, options.warmup, options.steps)
+    print(json.dumps({"result": {**vars(chosen), **result}}), flush=True)
+    return 1 if "failed" in result else 0
+
+
+def main():
+    options = parse(sys.argv[1:])
+    obstacle = missing(options.device)
+    if obstacle:
+        print(f"torch_fsdp2: {obstacle}", file=sys.stderr)
+        return 1
+    if not options.rank_of:
+        return supervise(options)
+    import torch
+    from torch_fsdp2_rank import train
+    order = json.loads(options.rank_of)
+    options.job.setdefault("optimizer", {})
+    options.job["optimizer"] = {**_OPTIMIZER, **options.job["optimizer"]}
+    try:
+        result = train(options, order, Configuration(**order["configuration"]))
+    except torch.OutOfMemoryError as error:
+        print(error, file=sys.stderr, flush=True)
+        # At once: the other ranks wait in a collective, and whoever started this one ends them.
+        os._exit(_OUT_OF_MEMORY)
+    if order["rank"] == 0:
+        result["step_seconds"] = statistics.median(result["seconds"])
+        result["tokens_per_second"] = order["tokens_per_step"] / result["step_seconds"]
+        result["mfu"] = result["tokens_per_second"] * result["flops_per_token"] / (order["ranks"] * options.peak_flops)
+        print(_MARK + json.dumps(result), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
