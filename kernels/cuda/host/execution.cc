@@ -30,6 +30,7 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
   Stream defaults;
   kernel_ = kernel;
   shape_ = shape;
+  if (stream_of_this_thread != nullptr) stream = stream_of_this_thread;
   stream_ = stream != nullptr ? stream : &defaults;
   body_ = &body;
   random_.seed(stream_->seed);

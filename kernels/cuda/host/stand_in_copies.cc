@@ -30,6 +30,7 @@ StandInStream& AsStream(cuda::StreamHandle stream) {
 
 absl::StatusOr<void*> StandInRuntime::Allocate(const char* call, MemoryKind kind, int64_t size_bytes) {
   SHALE_RETURN_IF_ERROR(ErrorOf(call, current()));
+  SHALE_RETURN_IF_ERROR(CheckNoCapture(call));
   if (size_bytes < 0) return Misuse(call, absl::StrCat(size_bytes, " bytes"));
   std::lock_guard lock(mutex_);
   Gpu& gpu = gpus_[current()];
@@ -45,6 +46,7 @@ absl::StatusOr<void*> StandInRuntime::Allocate(const char* call, MemoryKind kind
 
 absl::Status StandInRuntime::Deallocate(const char* call, MemoryKind kind, void* memory) {
   if (memory == nullptr) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(CheckNoCapture(call));
   std::unique_lock lock(mutex_);
   auto found = std::find_if(allocations_.begin(), allocations_.end(),
                             [&](const Allocation* a) { return a->address == memory && a->kind == kind; });
@@ -57,6 +59,11 @@ absl::Status StandInRuntime::Deallocate(const char* call, MemoryKind kind, void*
     lock.unlock();
     return Misuse(call, absl::StrCat(freed.size_bytes, " bytes at ", Text(memory), " are in use by ", uses,
                                      " pieces of work that have not finished"));
+  }
+  if (const int graphs = freed.graphs.load(std::memory_order_relaxed); graphs > 0) {
+    lock.unlock();
+    return Misuse(call, absl::StrCat(freed.size_bytes, " bytes at ", Text(memory), " are used by ", graphs,
+                                     " pieces of work of graphs that can be launched again"));
   }
   if (kind == MemoryKind::kDevice) gpus_[freed.ordinal].allocated_bytes -= freed.size_bytes;
   allocations_.erase(found);
@@ -93,19 +100,29 @@ absl::StatusOr<StandInRuntime::Bytes> StandInRuntime::BytesAt(const char* call, 
   return Bytes{begin, nullptr};
 }
 
+absl::StatusOr<StandInWork> StandInRuntime::CopyWork(const char* call, void* to, const void* from,
+                                                     int64_t size_bytes) {
+  SHALE_ASSIGN_OR_RETURN(const Bytes target, BytesAt(call, to, size_bytes));
+  SHALE_ASSIGN_OR_RETURN(const Bytes source, BytesAt(call, from, size_bytes));
+  if (target.view < source.view + size_bytes && source.view < target.view + size_bytes) {
+    return Misuse(call, absl::StrCat(size_bytes, " bytes from ", Text(from), " to ", Text(to), " overlap"));
+  }
+  StandInWork work{.uses = Uses({target.allocation, source.allocation}),
+                   .to = target.allocation,
+                   .from = source.allocation,
+                   .copied_bytes = size_bytes};
+  work.run = [to = target.view, from = source.view, size_bytes] {
+    std::memcpy(to, from, size_bytes);
+    return absl::OkStatus();
+  };
+  return work;
+}
+
 absl::Status StandInRuntime::CopyAsync(void* to, const void* from, int64_t size_bytes, cuda::StreamHandle stream) {
   constexpr const char* kCall = "cudaMemcpyAsync";
   SHALE_RETURN_IF_ERROR(CheckStream(kCall, stream));
-  SHALE_ASSIGN_OR_RETURN(const Bytes target, BytesAt(kCall, to, size_bytes));
-  SHALE_ASSIGN_OR_RETURN(const Bytes source, BytesAt(kCall, from, size_bytes));
-  if (target.view < source.view + size_bytes && source.view < target.view + size_bytes) {
-    return Misuse(kCall, absl::StrCat(size_bytes, " bytes from ", Text(from), " to ", Text(to), " overlap"));
-  }
-  return Submit(AsStream(stream), Uses({target.allocation, source.allocation}),
-                [to = target.view, from = source.view, size_bytes] {
-                  std::memcpy(to, from, size_bytes);
-                  return absl::OkStatus();
-                });
+  SHALE_ASSIGN_OR_RETURN(StandInWork work, CopyWork(kCall, to, from, size_bytes));
+  return Submit(AsStream(stream), std::move(work));
 }
 
 absl::Status StandInRuntime::SetBytesAsync(void* to, uint8_t value, int64_t size_bytes, cuda::StreamHandle stream) {
@@ -113,10 +130,11 @@ absl::Status StandInRuntime::SetBytesAsync(void* to, uint8_t value, int64_t size
   SHALE_RETURN_IF_ERROR(CheckStream(kCall, stream));
   SHALE_ASSIGN_OR_RETURN(const Bytes target, BytesAt(kCall, to, size_bytes));
   if (target.allocation == nullptr) return Misuse(kCall, "host memory that is not pinned");
-  return Submit(AsStream(stream), Uses({target.allocation}), [to = target.view, value, size_bytes] {
+  auto run = [to = target.view, value, size_bytes] {
     std::memset(to, value, size_bytes);
     return absl::OkStatus();
-  });
+  };
+  return Submit(AsStream(stream), {.run = std::move(run), .uses = Uses({target.allocation})});
 }
 
 absl::Status StandInRuntime::WriteWordAsync(uint32_t* to, uint32_t value, cuda::StreamHandle stream) {
@@ -126,10 +144,11 @@ absl::Status StandInRuntime::WriteWordAsync(uint32_t* to, uint32_t value, cuda::
   if (target.allocation == nullptr || reinterpret_cast<uintptr_t>(to) % sizeof(uint32_t) != 0) {
     return Misuse(kCall, "wanted an aligned word of pinned or device memory");
   }
-  return Submit(AsStream(stream), Uses({target.allocation}), [word = target.view, value] {
+  auto run = [word = target.view, value] {
     std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(word)).store(value, std::memory_order_release);
     return absl::OkStatus();
-  });
+  };
+  return Submit(AsStream(stream), {.run = std::move(run), .uses = Uses({target.allocation})});
 }
 
 }  // namespace shale::cuda_on_host

@@ -25,7 +25,8 @@ struct Allocation {
   std::byte* address = nullptr;
   std::byte* view = nullptr;  // For pinned memory the address itself.
   int64_t size_bytes = 0;
-  std::atomic<int> uses = 0;  // By enqueued work that has not finished. Orders nothing.
+  std::atomic<int> uses = 0;    // By enqueued work that has not finished. Orders nothing.
+  std::atomic<int> graphs = 0;  // Pieces of work of graphs that have not been destroyed. Orders nothing.
 
   const std::byte* end() const { return address + size_bytes; }
 };

@@ -32,4 +32,7 @@ struct Stream {
   std::function<absl::Status(std::function<absl::Status()> kernel)> submit;
 };
 
+// Whose thread this is; null: no stream's. A kernel runs for it, which a graph may have brought from another stream.
+inline thread_local Stream* stream_of_this_thread = nullptr;
+
 }  // namespace shale::cuda_on_host

@@ -20,6 +20,10 @@ absl::Status NotOfTheCpu(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("a CPU stream was given ", what, " of another kind of device"));
 }
 
+absl::Status NegativeSize(int64_t size_bytes) {
+  return absl::InvalidArgumentError(absl::StrCat("a copy of ", size_bytes, " bytes"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuStream>> CpuStream::Create(Options options, StreamProgress& progress) {
@@ -94,11 +98,18 @@ absl::Status CpuStream::Synchronize() {
 }
 
 absl::Status CpuStream::EnqueueCopy(void* to, const void* from, int64_t size_bytes) {
-  if (size_bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a copy of ", size_bytes, " bytes"));
+  if (size_bytes < 0) return NegativeSize(size_bytes);
   return Enqueue([to, from, size_bytes] {
     if (size_bytes > 0) std::memcpy(to, from, size_bytes);
     return absl::OkStatus();
   });
+}
+
+absl::Status CpuStream::FinishCopy(void* to, const void* from, int64_t size_bytes) {
+  if (size_bytes < 0) return NegativeSize(size_bytes);
+  SHALE_RETURN_IF_ERROR(Synchronize());
+  if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+  return absl::OkStatus();
 }
 
 void CpuStream::Push(Item item) {

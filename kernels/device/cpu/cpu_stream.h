@@ -68,6 +68,8 @@ class CpuStream : public Stream {
 
  protected:
   absl::Status EnqueueCopy(void* to, const void* from, int64_t size_bytes) override;
+  // Waits for the stream, then copies in the calling thread: handing the copy over would cost as much as a small one.
+  absl::Status FinishCopy(void* to, const void* from, int64_t size_bytes) override;
 
  private:
   // Work, or else a wait, or else the end of the thread.

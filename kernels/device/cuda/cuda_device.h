@@ -34,9 +34,11 @@ class CudaDevice : public Device {
   // peers waiting.
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
+  bool CanCapture() const override { return !options_.synchronous; }
 
   // As of Create.
   const CudaDeviceProperties& properties() const { return properties_; }
+  int ordinal() const { return options_.ordinal; }
 
  private:
   CudaDevice(CudaRuntime& runtime, const CudaDeviceOptions& options) : runtime_(runtime), options_(options) {}

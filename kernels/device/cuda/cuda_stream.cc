@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/device/cuda/cuda_graph.h"
 
 namespace shale {
 namespace {
@@ -134,6 +135,35 @@ absl::Status CudaStream::Synchronize() {
   if (error_.ok()) Settle(ReadTimes()).IgnoreError();
   times_.clear();
   return error_;
+}
+
+absl::Status CudaStream::BeginCapture() {
+  if (options_.synchronous) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("stream ", options_.name, " waits after each piece of work, so that none can be captured"));
+  }
+  return Enqueue([&](cuda::StreamHandle stream) { return runtime_.BeginCapture(stream); });
+}
+
+absl::StatusOr<std::unique_ptr<Graph>> CudaStream::EndCapture() {
+  Settle(runtime_.SetDevice(options_.ordinal)).IgnoreError();
+  const absl::StatusOr<cuda::GraphHandle> handle = runtime_.EndCapture(stream_);
+  Settle(handle.status()).IgnoreError();
+  std::unique_ptr<Graph> graph;
+  if (handle.ok()) graph = std::make_unique<CudaGraph>(runtime_, *handle);
+  if (!error_.ok()) return error_;
+  return graph;
+}
+
+absl::StatusOr<CapturedCopy> CudaStream::CaptureCopy(void* to, const void* from, int64_t size_bytes) {
+  SHALE_RETURN_IF_ERROR(Copy(to, from, size_bytes));
+  if (size_bytes == 0) return CapturedCopy{};
+  CapturedCopy copy{.size_bytes = size_bytes};
+  SHALE_RETURN_IF_ERROR(Enqueue([&](cuda::StreamHandle stream) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(copy.node, runtime_.LastCaptured(stream));
+    return absl::OkStatus();
+  }));
+  return copy;
 }
 
 std::optional<uint32_t> CudaStream::reached_mark() const {

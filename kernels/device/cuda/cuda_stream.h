@@ -67,6 +67,11 @@ class CudaStream : public Stream {
   absl::Status RecordTime(int64_t* nanoseconds) override;
   absl::Status Synchronize() override;
 
+  // FailedPrecondition on a synchronous stream.
+  absl::Status BeginCapture() override;
+  absl::StatusOr<std::unique_ptr<Graph>> EndCapture() override;
+  absl::StatusOr<CapturedCopy> CaptureCopy(void* to, const void* from, int64_t size_bytes) override;
+
   // For libraries that keep it; with it they must follow Enqueue's rules.
   cuda::StreamHandle handle() const { return stream_; }
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -15,6 +16,13 @@ namespace {
 
 cudaStream_t AsStream(cuda::StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t AsEvent(cuda::EventHandle event) { return static_cast<cudaEvent_t>(event); }
+
+// A graph must live as long as its nodes are named.
+struct CapturedGraph {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t launchable = nullptr;
+};
+CapturedGraph& AsGraph(cuda::GraphHandle graph) { return *static_cast<CapturedGraph*>(graph); }
 
 std::string Version(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
@@ -188,6 +196,47 @@ class Cudart final : public CudaRuntime {
 
   absl::Status LaunchHostFunction(void (*function)(void*), void* argument, cuda::StreamHandle stream) override {
     return StatusOf("cudaLaunchHostFunc", cudaLaunchHostFunc(AsStream(stream), function, argument));
+  }
+
+  absl::Status BeginCapture(cuda::StreamHandle stream) override {
+    return StatusOf("cudaStreamBeginCapture",
+                    cudaStreamBeginCapture(AsStream(stream), cudaStreamCaptureModeThreadLocal));
+  }
+  absl::StatusOr<cuda::GraphHandle> EndCapture(cuda::StreamHandle stream) override {
+    auto captured = std::make_unique<CapturedGraph>();
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaStreamEndCapture", cudaStreamEndCapture(AsStream(stream), &captured->graph)));
+    absl::Status status = StatusOf("cudaGraphInstantiate",
+                                   cudaGraphInstantiate(&captured->launchable, captured->graph, /*flags=*/0));
+    if (status.ok()) return captured.release();
+    StatusOf("cudaGraphDestroy", cudaGraphDestroy(captured->graph)).IgnoreError();
+    return status;
+  }
+  absl::StatusOr<cuda::NodeHandle> LastCaptured(cuda::StreamHandle stream) override {
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    const cudaGraphNode_t* nodes = nullptr;
+    size_t count = 0;
+    SHALE_RETURN_IF_ERROR(StatusOf(
+        "cudaStreamGetCaptureInfo",
+        cudaStreamGetCaptureInfo(AsStream(stream), &capturing, /*id_out=*/nullptr, /*graph_out=*/nullptr, &nodes,
+                                 /*edgeData_out=*/nullptr, &count)));
+    if (capturing == cudaStreamCaptureStatusActive && count == 1) return nodes[0];
+    return absl::InternalError(absl::StrCat("cudaStreamGetCaptureInfo: wanted the piece of work that was captured ",
+                                            "last, found ", count));
+  }
+  absl::Status SetGraphCopy(cuda::GraphHandle graph, cuda::NodeHandle copy, void* to, const void* from,
+                            int64_t size_bytes) override {
+    return StatusOf("cudaGraphExecMemcpyNodeSetParams1D",
+                    cudaGraphExecMemcpyNodeSetParams1D(AsGraph(graph).launchable, static_cast<cudaGraphNode_t>(copy),
+                                                       to, from, size_bytes, cudaMemcpyDefault));
+  }
+  absl::Status LaunchGraph(cuda::GraphHandle graph, cuda::StreamHandle stream) override {
+    return StatusOf("cudaGraphLaunch", cudaGraphLaunch(AsGraph(graph).launchable, AsStream(stream)));
+  }
+  absl::Status DestroyGraph(cuda::GraphHandle graph) override {
+    const std::unique_ptr<CapturedGraph> captured(&AsGraph(graph));
+    absl::Status status = StatusOf("cudaGraphExecDestroy", cudaGraphExecDestroy(captured->launchable));
+    status.Update(StatusOf("cudaGraphDestroy", cudaGraphDestroy(captured->graph)));
+    return status;
   }
 
   absl::Status TakeLastError() override { return StatusOf("cudaGetLastError", cudaGetLastError()); }

@@ -7,5 +7,8 @@ namespace shale::cuda {
 using StreamHandle = void*;
 // A cudaEvent_t.
 using EventHandle = void*;
+// A captured graph, ready to be launched, and a piece of its work. CudaRuntime's own.
+using GraphHandle = void*;
+using NodeHandle = void*;
 
 }  // namespace shale::cuda

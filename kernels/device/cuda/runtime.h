@@ -68,6 +68,18 @@ class CudaRuntime {
   // Calls function(argument) on a thread of CUDA's, which must not call CUDA. Not called after an error.
   virtual absl::Status LaunchHostFunction(void (*function)(void*), void* argument, cuda::StreamHandle stream) = 0;
 
+  // Graphs. The calling thread alone is restricted by its captures (cudaStreamCaptureModeThreadLocal).
+  virtual absl::Status BeginCapture(cuda::StreamHandle stream) = 0;
+  // Captured (cudaStreamEndCapture) and ready to be launched (cudaGraphInstantiate).
+  virtual absl::StatusOr<cuda::GraphHandle> EndCapture(cuda::StreamHandle stream) = 0;
+  // What was captured last on a stream (cudaStreamGetCaptureInfo). Lives as long as the graph.
+  virtual absl::StatusOr<cuda::NodeHandle> LastCaptured(cuda::StreamHandle stream) = 0;
+  // Of a captured copy (cudaGraphExecMemcpyNodeSetParams1D), for later launches.
+  virtual absl::Status SetGraphCopy(cuda::GraphHandle graph, cuda::NodeHandle copy, void* to, const void* from,
+                                    int64_t size_bytes) = 0;
+  virtual absl::Status LaunchGraph(cuda::GraphHandle graph, cuda::StreamHandle stream) = 0;  // Only enqueues.
+  virtual absl::Status DestroyGraph(cuda::GraphHandle graph) = 0;
+
   // What CUDA holds against this thread's calls or the device, and clears it if that helps.
   virtual absl::Status TakeLastError() = 0;
 };

@@ -132,6 +132,29 @@ TEST_P(DeviceConformance, ANegativeSizeIsRefused) {
   EXPECT_TRUE(stream->Synchronize().ok());
 }
 
+TEST_P(DeviceConformance, ACopyThatIsWaitedForComesAfterWhatTheStreamHasAndIsDone) {
+  constexpr int64_t kBytes = 1 << 20;
+  std::unique_ptr<Arena> arena = MakeArena(2 * kBytes);
+  std::unique_ptr<Stream> stream = MakeStream("copy"), other = MakeStream("other");
+  std::unique_ptr<Event> event = MakeEvent();
+  std::vector<std::byte> bytes(kBytes, std::byte{3}), seen(kBytes);
+  ASSERT_TRUE(stream->Copy(arena->base(), bytes.data(), kBytes).ok());
+  ASSERT_TRUE(stream->Copy(arena->base() + kBytes, arena->base(), kBytes).ok());
+  ASSERT_TRUE(stream->CopyAndWait(seen.data(), arena->base() + kBytes, kBytes).ok());
+  EXPECT_EQ(seen, bytes);
+  // What comes later sees it, on this stream and by an event on others.
+  seen[kBytes - 1] = std::byte{4};
+  ASSERT_TRUE(stream->CopyAndWait(arena->base(), seen.data(), kBytes).ok());
+  seen[kBytes - 1] = std::byte{5};
+  ASSERT_TRUE(stream->Record(*event).ok());
+  ASSERT_TRUE(other->Wait(*event).ok());
+  ASSERT_TRUE(other->Copy(arena->base() + kBytes, arena->base(), kBytes).ok());
+  ASSERT_TRUE(other->CopyAndWait(seen.data(), arena->base() + kBytes, kBytes).ok());
+  EXPECT_EQ(seen[kBytes - 1], std::byte{4});
+  EXPECT_EQ(stream->CopyAndWait(seen.data(), arena->base(), -1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(stream->Synchronize().ok());
+}
+
 TEST_P(DeviceConformance, CopiesAreMeteredOnBothSides) {
   std::unique_ptr<Arena> arena = MakeArena(4096);
   MemoryMeter meter(arena->base(), 4096);
@@ -142,6 +165,8 @@ TEST_P(DeviceConformance, CopiesAreMeteredOnBothSides) {
   EXPECT_EQ(meter.peak_bytes(), 164);
   ASSERT_TRUE(stream->Copy(host, arena->base() + 1000, 24).ok());
   EXPECT_EQ(meter.peak_bytes(), 1024);
+  ASSERT_TRUE(stream->CopyAndWait(host, arena->base() + 2000, 24).ok());
+  EXPECT_EQ(meter.peak_bytes(), 2024);
   ASSERT_TRUE(stream->Synchronize().ok());
 }
 

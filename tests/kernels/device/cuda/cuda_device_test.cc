@@ -132,6 +132,55 @@ TEST(CudaDeviceRefusalTest, WhatCudaRefusesFailsTheStreamAndThoseThatWaitForIt) 
   EXPECT_TRUE(runtime.CheckAllReleased().ok());
 }
 
+TEST_F(CudaDeviceTest, AGraphDoesWhatItsStreamsWereGiven) {
+  ASSERT_TRUE(device_.CanCapture());
+  std::unique_ptr<Arena> arena = MakeArena(kBytes), host = MakePinned(2 * kBytes);
+  std::unique_ptr<Stream> compute = MakeStream("compute"), copy = MakeStream("copy");
+  std::unique_ptr<Event> begun = *device_.CreateEvent(), loaded = *device_.CreateEvent();
+  auto* integers = reinterpret_cast<int32_t*>(host->base());
+  integers[1] = 10;
+  integers[kIntegers + 1] = 20;
+  ASSERT_TRUE(compute->BeginCapture().ok());
+  ASSERT_TRUE(compute->Record(*begun).ok());
+  ASSERT_TRUE(copy->Wait(*begun).ok());
+  const CapturedCopy in = *copy->CaptureCopy(arena->base(), integers, kBytes);
+  EXPECT_EQ(copy->CaptureCopy(arena->base(), integers, 0)->size_bytes, 0);
+  ASSERT_TRUE(copy->Record(*loaded).ok());
+  ASSERT_TRUE(compute->Wait(*loaded).ok());
+  ASSERT_TRUE(Increment(*arena, *compute).ok());
+  ASSERT_TRUE(compute->Copy(integers, arena->base(), kBytes).ok());
+  std::unique_ptr<Graph> graph = *compute->EndCapture();
+  EXPECT_TRUE(copy->Synchronize().ok());
+  EXPECT_EQ(integers[1], 10);
+  for (int launch = 0; launch < 3; ++launch) ASSERT_TRUE(graph->Launch(*compute).ok());
+  ASSERT_TRUE(graph->SetCopy({}, nullptr, nullptr).ok());
+  ASSERT_TRUE(graph->SetCopy(in, arena->base(), integers + kIntegers).ok());
+  ASSERT_TRUE(compute->Synchronize().ok());
+  EXPECT_EQ(integers[1], 13);
+  ASSERT_TRUE(graph->Launch(*compute).ok());
+  ASSERT_TRUE(compute->Synchronize().ok());
+  EXPECT_EQ(integers[1], 21);
+}
+
+TEST_F(CudaDeviceTest, AnErrorInACaptureEndsItAndStays) {
+  std::unique_ptr<Arena> arena = MakeArena(kBytes);
+  std::unique_ptr<Stream> compute = MakeStream("compute");
+  ASSERT_TRUE(compute->BeginCapture().ok());
+  const absl::Status error = (*CudaStream::From(*compute))->Enqueue([](cuda::StreamHandle) {
+    return absl::InternalError("no such kernel");
+  });
+  EXPECT_EQ(compute->EndCapture().status(), error);
+  EXPECT_EQ(compute->Synchronize(), error);
+}
+
+TEST(CudaDeviceSynchronousTest, CapturesNothing) {
+  DeviceOnStandIn device({.synchronous = true}, {});
+  EXPECT_FALSE(device.CanCapture());
+  std::unique_ptr<Stream> stream = *device.CreateStream("compute");
+  EXPECT_EQ(stream->BeginCapture().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(stream->Synchronize().ok());
+}
+
 TEST_F(CudaDeviceTest, NoMemoryIsAnErrorThatSaysWhatIsFree) {
   device_.runtime().FailAllocation(1);
   const absl::Status error = device_.Allocate(1000).status();

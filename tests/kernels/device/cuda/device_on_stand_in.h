@@ -31,6 +31,7 @@ class DeviceOnStandIn : public Device {
     return device_->CreateStream(name);
   }
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override { return device_->CreateEvent(); }
+  bool CanCapture() const override { return device_->CanCapture(); }
 
   CudaDevice& cuda() { return *device_; }
   cuda_on_host::StandInRuntime& runtime() { return runtime_; }
