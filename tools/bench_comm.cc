@@ -1,20 +1,10 @@
-// bench_comm: the collectives between the ranks of this process.
-//
-// As nccl-tests defines them, with `size` the bytes of the whole vector (all ranks' shards together) and n ranks:
-//   algbw = size / time
-//   busbw = algbw (n - 1) / n for AllGather and ReduceScatterSum, algbw 2 (n - 1) / n for AllReduceSum.
-// Between threads no bus is passed: what bounds a collective is the memory that all ranks read and write together,
-//   AllGather         n size read, n size written
-//   ReduceScatterSum  n size read,   size written
-//   AllReduceSum      n size read,   size written, then (n - 1) size read and written
-// which is held against n streams that each copy a vector of the same size meanwhile.
-//
-// Sums are fp32, in rank order: gradients are reduced in no other type, so that AllGather alone has a bf16 line.
+#include "tools/bench_comm.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,18 +15,18 @@
 #include "absl/strings/str_split.h"
 #include "engine/io/json_lines.h"
 #include "kernels/check.h"
-#include "kernels/device/cpu/cpu_device.h"
+#include "kernels/tensor.h"
 #include "sharding/comm/collective_kind.h"
-#include "sharding/comm/in_process.h"
 #include "tools/bench_support.h"
 #include "tools/command_line.h"
-#include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {
 
 struct Flags {
+  std::string device;
   std::string ranks = "2,3,4,8";
+  int64_t ranks_per_device = 0;
   int64_t smallest_kib = 64;
   int64_t largest_kib = 64 * 1024;
   int64_t factor = 4;
@@ -81,21 +71,25 @@ struct Result {
 // n ranks with a stream each. A rank's memory: a vector, and room for another one, of which shards are parts.
 class Group {
  public:
-  static absl::StatusOr<std::unique_ptr<Group>> Create(int n, int64_t largest_bytes) {
-    std::unique_ptr<Group> group(new Group());
-    SHALE_ASSIGN_OR_RETURN(group->communicators_, CreateInProcessGroup(n));
+  static absl::StatusOr<std::unique_ptr<Group>> Create(const CommKind& kind, int n, int ranks_per_device,
+                                                       int64_t largest_bytes) {
+    std::unique_ptr<Group> group(new Group(kind.thread_per_rank));
+    SHALE_ASSIGN_OR_RETURN(group->ranks_, kind.create(n, ranks_per_device));
     for (int rank = 0; rank < n; ++rank) {
-      SHALE_ASSIGN_OR_RETURN(auto arena, group->device_->Allocate(2 * largest_bytes));
-      // Pages become resident when they are first written. Zeros: their sums stay what they are, call after call.
-      std::fill_n(arena->base(), arena->size_bytes(), std::byte{0});
+      Device& device = *group->ranks_.devices[rank];
+      // Zeros: their sums stay what they are, call after call.
+      SHALE_ASSIGN_OR_RETURN(auto arena, device.Allocate(2 * largest_bytes));
+      // Pages become resident when they are first written.
+      if (kind.host_memory) std::fill_n(arena->base(), arena->size_bytes(), std::byte{0});
       group->arenas_.push_back(std::move(arena));
-      SHALE_ASSIGN_OR_RETURN(auto stream, group->device_->CreateStream(absl::StrCat("rank ", rank)));
+      SHALE_ASSIGN_OR_RETURN(auto stream, device.CreateStream(absl::StrCat("rank ", rank)));
       group->streams_.push_back(std::move(stream));
     }
     return group;
   }
 
   int size() const { return static_cast<int>(streams_.size()); }
+  const std::string& about() const { return ranks_.about; }
 
   // Seconds of each of `calls` collectives, enqueued in one go on all ranks, on average.
   absl::StatusOr<double> Time(const Case& what, int64_t size_bytes, int64_t calls) {
@@ -110,7 +104,7 @@ class Group {
   }
 
  private:
-  Group() : device_(CreateCpuDevice()) {}
+  explicit Group(bool thread_per_rank) : thread_per_rank_(thread_per_rank) {}
 
   absl::Status Enqueue(const Case& what, int64_t size_bytes, int rank) {
     const int64_t count = size_bytes / SizeOf(what.dtype), shard = count / size();
@@ -118,10 +112,10 @@ class Group {
     const Tensor full = Tensor::Contiguous(what.dtype, {count}, base);
     const Tensor part = Tensor::Contiguous(what.dtype, {shard}, base + size_bytes);
     switch (what.kind) {
-      case CollectiveKind::kAllGather: return communicators_[rank]->AllGather(part, full, *streams_[rank]);
+      case CollectiveKind::kAllGather: return ranks_.communicators[rank]->AllGather(part, full, *streams_[rank]);
       case CollectiveKind::kReduceScatterSum:
-        return communicators_[rank]->ReduceScatterSum(full, part, *streams_[rank]);
-      case CollectiveKind::kAllReduceSum: return communicators_[rank]->AllReduceSum(full, *streams_[rank]);
+        return ranks_.communicators[rank]->ReduceScatterSum(full, part, *streams_[rank]);
+      case CollectiveKind::kAllReduceSum: return ranks_.communicators[rank]->AllReduceSum(full, *streams_[rank]);
     }
     return absl::OkStatus();
   }
@@ -130,21 +124,55 @@ class Group {
   template <class Work>
   absl::StatusOr<double> TimeAll(int64_t calls, const Work& work) {
     std::vector<int64_t> begins(size()), ends(size());
-    for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(streams_[rank]->RecordTime(&begins[rank]));
-    for (int64_t i = 0; i < calls; ++i) {
-      for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(work(rank));
+    const auto begin = [&](int rank) { return streams_[rank]->RecordTime(&begins[rank]); };
+    const auto end = [&](int rank) { return streams_[rank]->RecordTime(&ends[rank]); };
+    if (thread_per_rank_) {
+      SHALE_RETURN_IF_ERROR(OnThreads([&](int rank) {
+        // Threads begin one after the other: the ranks set off together from where they meet.
+        SHALE_RETURN_IF_ERROR(Meet(rank));
+        SHALE_RETURN_IF_ERROR(begin(rank));
+        for (int64_t i = 0; i < calls; ++i) SHALE_RETURN_IF_ERROR(work(rank));
+        return end(rank);
+      }));
+    } else {
+      for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(begin(rank));
+      for (int64_t i = 0; i < calls; ++i) {
+        for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(work(rank));
+      }
+      for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(end(rank));
     }
-    for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(streams_[rank]->RecordTime(&ends[rank]));
     for (const auto& stream : streams_) SHALE_RETURN_IF_ERROR(stream->Synchronize());
     const int64_t nanoseconds =
         *std::max_element(ends.begin(), ends.end()) - *std::min_element(begins.begin(), begins.end());
     return 1e-9 * static_cast<double>(std::max<int64_t>(1, nanoseconds)) / static_cast<double>(calls);
   }
 
+  absl::Status Meet(int rank) {
+    const Tensor word = Tensor::Contiguous(DType::kFloat32, {1}, arenas_[rank]->base());
+    return ranks_.communicators[rank]->AllReduceSum(word, *streams_[rank]);
+  }
+
+  // Calls work(rank) on a thread for each; the first error.
+  template <class Work>
+  absl::Status OnThreads(const Work& work) {
+    std::vector<absl::Status> statuses(size());
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        statuses[rank] = work(rank);
+        // The others would wait for it.
+        if (!statuses[rank].ok()) ranks_.communicators[rank]->Abort(statuses[rank]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const absl::Status& status : statuses) SHALE_RETURN_IF_ERROR(status);
+    return absl::OkStatus();
+  }
+
+  const bool thread_per_rank_;
   // Streams end before what their work uses.
-  std::unique_ptr<Device> device_;
+  CommRanks ranks_;
   std::vector<std::unique_ptr<Arena>> arenas_;
-  std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<std::unique_ptr<Stream>> streams_;
 };
 
@@ -203,13 +231,15 @@ std::string ResultJson(const Result& r) {
       .ToString();
 }
 
-absl::Status Bench(const Flags& flags, const std::vector<int>& ranks) {
+absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<int>& ranks) {
   std::printf("## bench_comm, %s, %s, %d processor%s\n", Today().c_str(), ProcessorName().c_str(), ProcessorCount(),
               ProcessorCount() == 1 ? "" : "s");
   std::vector<std::string> json;
   for (const int n : ranks) {
+    const int on_each = static_cast<int>(flags.ranks_per_device);
     const int64_t largest = Divisible(flags.largest_kib * 1024, n);
-    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Group> group, Group::Create(n, largest));
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Group> group,
+                           Group::Create(kind, n, on_each == 0 ? n : on_each, largest));
     MarkdownTable table({{"collective", true}, {"type", true}, {"size"}, {"time"}, {"algbw GB/s"}, {"busbw GB/s"},
                          {"memory GB/s"}, {"memcpy GB/s"}, {"of memcpy"}});
     for (const Case& what : kCases) {
@@ -221,15 +251,20 @@ absl::Status Bench(const Flags& flags, const std::vector<int>& ranks) {
         json.push_back(ResultJson(r));
       }
     }
-    std::printf("\n### %d ranks\n\n%s", n, table.ToString().c_str());
+    const std::string about = group->about().empty() ? "" : absl::StrCat(": ", group->about());
+    std::printf("\n### %d ranks%s\n\n%s", n, about.c_str(), table.ToString().c_str());
   }
   if (flags.json.empty()) return absl::OkStatus();
   std::string head = JsonObject()
-                         .Add("bench", "comm").Add("date", Today()).Add("processor", ProcessorName())
-                         .Add("processors", ProcessorCount())
+                         .Add("bench", "comm").Add("date", Today()).Add("device", flags.device)
+                         .Add("processor", ProcessorName()).Add("processors", ProcessorCount())
                          .ToString();
   head.pop_back();
   return WriteJson(flags.json, absl::StrCat(head, ",\n \"results\": [\n  ", absl::StrJoin(json, ",\n  "), "\n]}"));
+}
+
+std::string DeviceNames(const std::vector<CommKind>& kinds) {
+  return absl::StrJoin(kinds, ", ", [](std::string* out, const CommKind& kind) { out->append(kind.device); });
 }
 
 int Fail(const absl::Status& status, int exit_code) {
@@ -237,27 +272,32 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-int Run(const Flags& flags) {
+int Run(const Flags& flags, const std::vector<CommKind>& kinds) {
+  const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.device == flags.device; });
+  if (kind == kinds.end()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--device: found \"", flags.device, "\"; this program was built for ",
+                                                        DeviceNames(kinds))), kExitUsage);
+  }
   const absl::StatusOr<std::vector<int>> ranks = ParseRanks(flags.ranks);
   if (!ranks.ok()) return Fail(ranks.status(), kExitUsage);
   if (flags.largest_kib < flags.smallest_kib) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("--largest_kib=", flags.largest_kib, " is below --smallest_kib=",
                                                         flags.smallest_kib)), kExitUsage);
   }
-  const absl::Status status = Bench(flags, *ranks);
+  const absl::Status status = Bench(flags, *kind, *ranks);
   return status.ok() ? kExitOk : Fail(status, kExitFailed);
 }
 
 }  // namespace
-}  // namespace shale
 
-int main(int argc, char** argv) {
-  shale::WaitPassively(argv);
-  shale::Flags flags;
-  shale::CommandLine line("bench_comm",
-                          "Times the collectives between ranks that are threads of one process. Prints Markdown tables.");
+int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds) {
+  Flags flags{.device = kinds.front().device};
+  CommandLine line("bench_comm",
+                   "Times the collectives between ranks that are threads of one process. Prints Markdown tables.");
   const int64_t most_kib = int64_t{16} << 20;
+  line.Text("device", "NAME", absl::StrCat("Of ", DeviceNames(kinds), "."), &flags.device);
   line.Text("ranks", "LIST", "Numbers of ranks, from 2 to 64.", &flags.ranks);
+  line.Integer("ranks_per_device", "Ranks that share a GPU; 0: all.", 0, 64, &flags.ranks_per_device);
   line.Integer("smallest_kib", "KiB of the smallest vector.", 1, most_kib, &flags.smallest_kib);
   line.Integer("largest_kib", "KiB of the largest vector; every rank holds two.", 1, most_kib, &flags.largest_kib);
   line.Integer("factor", "From one size to the next.", 2, 1024, &flags.factor);
@@ -267,9 +307,11 @@ int main(int argc, char** argv) {
   line.Footer(
       "As nccl-tests counts: size is the whole vector, that is what AllGather leaves on every rank and what ReduceScatterSum\n"
       "takes from it; algbw = size / time; busbw = algbw (n - 1) / n, twice that for AllReduceSum. Memory is what all ranks\n"
-      "read and write together, memcpy the same of n threads that each copy a vector of this size.\n"
+      "read and write together, memcpy the same of n ranks that each copy a vector of this size.\n"
       "\n"
       "Exit codes: 0 measured; 1 failed; 2 wrong command line.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
-  return shale::Run(flags);
+  return Run(flags, kinds);
 }
+
+}  // namespace shale

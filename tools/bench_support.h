@@ -1,4 +1,4 @@
-// What the benches share: medians, tables, what the machine is, and how fast it copies memory.
+// What the benches share: medians, tables, what the machine is, and where large buffers lie.
 #pragma once
 
 #include <cstddef>
@@ -51,12 +51,5 @@ absl::Status WriteJson(const std::string& path, absl::string_view json);
 // caches the sets: streams that run beside each other over such buffers are half as fast. That is a matter of where
 // buffers lie, not of what is measured here. Larger than a page, and no power of two; a multiple of 256.
 inline constexpr int64_t kStaggerBytes = 64 * 1024 + 8 * 1024 + 512;
-
-// Copies with `threads` OpenMP threads of the calling one, each a part of its own. REQUIRES: aligned to 64 bytes.
-enum class CopyKind : uint8_t {
-  kPlain,        // Ordinary stores, which read a line before they write it.
-  kNonTemporal,  // Stores that go past the caches.
-};
-void CopyMemory(CopyKind kind, std::byte* to, const std::byte* from, int64_t size_bytes, int threads);
 
 }  // namespace shale

@@ -1,0 +1,28 @@
+#include "kernels/check.h"
+#include "kernels/device/cpu/cpu_device.h"
+#include "sharding/comm/in_process.h"
+#include "tools/bench_comm.h"
+#include "tools/passive_waiting.h"
+
+namespace shale {
+namespace {
+
+absl::StatusOr<CommRanks> CpuRanks(int ranks, int /*ranks_per_device*/) {
+  CommRanks made;
+  made.devices.assign(ranks, CreateCpuDevice());
+  SHALE_ASSIGN_OR_RETURN(made.communicators, CreateInProcessGroup(ranks));
+  return made;
+}
+
+std::vector<CommKind> Kinds() {
+  std::vector<CommKind> kinds = {{.device = "cpu", .create = CpuRanks}};
+  return kinds;
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::WaitPassively(argv);
+  return shale::BenchComm(argc, argv, shale::Kinds());
+}
