@@ -10,6 +10,12 @@ NEEDS_CUDA = select({
     "//conditions:default": ["//tools/build_defs:without_cuda"],
 })
 
+# The same where cuDNN's headers are missing.
+NEEDS_CUDNN = select({
+    "//tools/build_defs:with_cudnn": [],
+    "//conditions:default": ["//tools/build_defs:without_cuda"],
+})
+
 def _architecture_flags(architectures):
     flags = []
     for architecture in architectures.split(","):

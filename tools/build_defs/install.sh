@@ -30,3 +30,31 @@ install_packages() {
     return 1
   }
 }
+
+# The headers of cuDNN's frontend, which Debian has no package of, into the user's cache, where cudnn_configure.bzl finds
+# them. Nothing without a CUDA toolkit that has cuDNN. Without them attention is for our own kernels: no error.
+install_cudnn_frontend() {
+  local cuda=${CUDA_HOME:-/usr/local/cuda} requirement version folder found= work
+  for folder in "$cuda/include" /usr/include /usr/include/*-linux-gnu; do
+    [[ -e $folder/cudnn.h ]] && found=1
+  done
+  [[ -x $cuda/bin/nvcc && -n $found && -z ${CUDNN_FRONTEND:-} ]] || return 0
+  requirement=$(dirname "${BASH_SOURCE[0]}")/cudnn_frontend.txt
+  version=$(sed -n 's/.*==\([^ ]*\).*/\1/p' "$requirement")
+  folder=${XDG_CACHE_HOME:-${HOME:-}/.cache}/shale/cudnn_frontend-$version
+  [[ ! -e $folder ]] || return 0
+  python3 -m pip --version >/dev/null 2>&1 || install_packages python3-pip || return 0
+  echo "Fetching the headers of cuDNN's frontend $version"
+  mkdir -p "$(dirname "$folder")"
+  work=$(mktemp -d "$folder.XXXX")
+  # Whole or not at all, also when two do this at once. A running Bazel would not look again.
+  if python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+      --implementation cp --python-version 3.11 --platform manylinux_2_28_x86_64 -d "$work" -r "$requirement" &&
+    (cd "$work" && python3 -m zipfile -e ./*.whl . && chmod 755 . && rm -rf ./*.whl ./cudnn) &&
+    mv -T "$work" "$folder" 2>/dev/null; then
+    bazel shutdown >/dev/null 2>&1 || true
+  else
+    rm -rf "$work"
+    [[ -e $folder ]] || echo "Could not fetch them: attention on CUDA is for our own kernels" >&2
+  fi
+}

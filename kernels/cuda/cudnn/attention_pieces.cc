@@ -1,0 +1,93 @@
+#include "kernels/cuda/cudnn/attention_pieces.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/check.h"
+
+namespace shale::cuda {
+namespace {
+
+constexpr int64_t kAlignmentBytes = 16;
+constexpr int64_t kOtherBytes = 256;  // Of every graph, whatever its shape.
+
+constexpr int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Whether its rows begin at multiples of kAlignmentBytes. Buffers do.
+bool Aligned(const Tensor& t) {
+  int64_t bytes = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
+                                    : t.where.offset_bytes | t.where.rank_stride_bytes;
+  for (int axis = 0; axis + 1 < t.rank; ++axis) {
+    if (t.dim(axis) > 1) bytes |= t.stride(axis) * SizeOf(t.dtype);
+  }
+  return bytes % kAlignmentBytes == 0;
+}
+
+// What a backward graph needs for each query head of each sequence.
+int64_t BytesPerHead(const AttentionKey& key) {
+  const int64_t S = key.length, per_query_head = key.groups < key.heads ? 4 * S * key.width : 0;
+  const int64_t ds = 2 * RoundUp(S, 64) * RoundUp(S, 128);
+  return 4 * S + per_query_head + std::max(ds, per_query_head);
+}
+
+template <class OpType>
+bool Takes(const OpType& op) {
+  const int64_t S = op.q_BSHD.dim(1), D = op.q_BSHD.dim(3);
+  if (op.q_BSHD.dtype != DType::kBFloat16 || (D != 64 && D != 96 && D != 128)) return false;
+  if (op.q_BSHD.elements() == 0 || S < 2 || S > std::numeric_limits<int32_t>::max()) return false;
+  bool aligned = true;
+  OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access) { aligned = aligned && Aligned(t); });
+  if (!aligned) return false;
+  const AttentionKey key = AttentionKey::Of(op);
+  return key.heads / key.groups * BytesPerHead(key) + kOtherBytes <= kLargestWorkspaceBytes;
+}
+
+// Calls add(first, count) for parts of `count` that are at most `most` and of about one size.
+template <class Add>
+void Split(int64_t count, int64_t most, const Add& add) {
+  const int64_t parts = (count + most - 1) / most, size = (count + parts - 1) / parts;
+  for (int64_t first = 0; first < count; first += size) add(first, std::min(size, count - first));
+}
+
+}  // namespace
+
+bool TakenByCudnn(const AttentionForward& op) { return Takes(op); }
+bool TakenByCudnn(const AttentionBackward& op) { return Takes(op); }
+
+int64_t WorkspaceBytes(const AttentionKey& key) {
+  return key.backward ? key.batch * key.heads * BytesPerHead(key) + kOtherBytes : kOtherBytes;
+}
+
+std::vector<AttentionPiece> PiecesOf(const AttentionBackward& op, int64_t workspace_bytes) {
+  const AttentionKey key = AttentionKey::Of(op);
+  const int64_t of_group = key.heads / key.groups * BytesPerHead(key), of_sequence = key.groups * of_group;
+  const int64_t sequences = (workspace_bytes - kOtherBytes) / of_sequence;
+  std::vector<AttentionPiece> pieces;
+  if (sequences > 0) {
+    Split(key.batch, sequences, [&](int64_t first, int64_t count) {
+      pieces.push_back({.first_sequence = first, .sequences = count, .first_group = 0, .groups = key.groups});
+    });
+    return pieces;
+  }
+  const int64_t groups = std::max<int64_t>(1, (workspace_bytes - kOtherBytes) / of_group);
+  for (int64_t b = 0; b < key.batch; ++b) {
+    Split(key.groups, groups, [&](int64_t first, int64_t count) {
+      pieces.push_back({.first_sequence = b, .sequences = 1, .first_group = first, .groups = count});
+    });
+  }
+  return pieces;
+}
+
+AttentionBackward OpOf(const AttentionBackward& op, const AttentionPiece& piece) {
+  const int64_t groups = op.k_BSGD.dim(2);
+  AttentionBackward part = op;
+  AttentionBackward::Visit(part, [&](absl::string_view, Tensor& t, Access) {
+    const int heads_axis = &t == &part.lse_BHS ? 1 : 2;
+    const int64_t heads_per_group = t.dim(heads_axis) / groups;
+    t = t.Slice(0, piece.first_sequence, piece.sequences)
+            .Slice(heads_axis, piece.first_group * heads_per_group, piece.groups * heads_per_group);
+  });
+  return part;
+}
+
+}  // namespace shale::cuda

@@ -1,0 +1,103 @@
+#include "kernels/cuda/cudnn/cudnn_attention.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/cuda/cudnn/attention_pieces.h"
+
+namespace shale::cuda {
+namespace {
+
+class CudnnAttention final : public AttentionBackend {
+ public:
+  CudnnAttention(std::function<absl::StatusOr<std::unique_ptr<AttentionGraphs>>()> load, CudnnAttentionOptions options)
+      : load_(std::move(load)), options_(options) {}
+
+  bool Takes(const AttentionForward& op) const override { return TakenByCudnn(op); }
+  bool Takes(const AttentionBackward& op) const override { return TakenByCudnn(op); }
+
+  int64_t ScratchBytes(const AttentionForward& op) const override { return Most(op); }
+  int64_t ScratchBytes(const AttentionBackward& op) const override { return Most(op); }
+
+  absl::Status Prepare(const AttentionForward& op) override { return PrepareParts(op); }
+  absl::Status Prepare(const AttentionBackward& op) override { return PrepareParts(op); }
+
+  absl::Status Enqueue(const AttentionForward& op, Scratch scratch, StreamHandle stream) override {
+    return EnqueueParts(op, scratch, stream);
+  }
+  absl::Status Enqueue(const AttentionBackward& op, Scratch scratch, StreamHandle stream) override {
+    return EnqueueParts(op, scratch, stream);
+  }
+
+ private:
+  // Calls visit(part) for each part of the op, until one fails.
+  template <class Visit>
+  absl::Status VisitParts(const AttentionForward& op, const Visit& visit) const {
+    return visit(op);
+  }
+  template <class Visit>
+  absl::Status VisitParts(const AttentionBackward& op, const Visit& visit) const {
+    for (const AttentionPiece& piece : PiecesOf(op, options_.workspace_bytes)) {
+      SHALE_RETURN_IF_ERROR(visit(OpOf(op, piece)));
+    }
+    return absl::OkStatus();
+  }
+
+  template <class OpType>
+  int64_t Most(const OpType& op) const {
+    int64_t most = 0;
+    (void)VisitParts(op, [&](const OpType& part) {
+      most = std::max(most, WorkspaceBytes(AttentionKey::Of(part)));
+      return absl::OkStatus();
+    });
+    return most;
+  }
+
+  template <class OpType>
+  absl::Status PrepareParts(const OpType& op) {
+    return VisitParts(op, [&](const OpType& part) { return Find(AttentionKey::Of(part)).status(); });
+  }
+
+  template <class OpType>
+  absl::Status EnqueueParts(const OpType& op, Scratch scratch, StreamHandle stream) {
+    return VisitParts(op, [&](const OpType& part) -> absl::Status {
+      SHALE_ASSIGN_OR_RETURN(AttentionGraph * graph, Find(AttentionKey::Of(part)));
+      SHALE_CHECK(scratch.size_bytes >= graph->workspace_bytes()) << scratch.size_bytes;
+      return graph->Enqueue(AddressesOf(part), scratch.data, stream);
+    });
+  }
+
+  absl::StatusOr<AttentionGraph*> Find(const AttentionKey& key) {
+    if (const auto found = built_.find(key); found != built_.end()) return found->second.get();
+    if (graphs_ == nullptr) {
+      SHALE_ASSIGN_OR_RETURN(graphs_, load_());
+    }
+    const int64_t planned = WorkspaceBytes(key);
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<AttentionGraph> graph, graphs_->Build(key, planned));
+    if (graph->workspace_bytes() > planned) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("cuDNN wants ", graph->workspace_bytes(), " bytes of workspace, and ", planned,
+                       " are planned, for ", key.ToString(), ": this version needs more than those known to us"));
+    }
+    return built_.emplace(key, std::move(graph)).first->second.get();
+  }
+
+  const std::function<absl::StatusOr<std::unique_ptr<AttentionGraphs>>()> load_;
+  const CudnnAttentionOptions options_;
+  std::unique_ptr<AttentionGraphs> graphs_;  // Outlives what it built.
+  std::map<AttentionKey, std::unique_ptr<AttentionGraph>> built_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> CreateCudnnAttention(
+    std::function<absl::StatusOr<std::unique_ptr<AttentionGraphs>>()> load, CudnnAttentionOptions options) {
+  SHALE_CHECK(load != nullptr);
+  SHALE_CHECK(options.workspace_bytes >= 0) << options.workspace_bytes;
+  return std::make_unique<CudnnAttention>(std::move(load), options);
+}
+
+}  // namespace shale::cuda

@@ -1,0 +1,14 @@
+// Where there are no headers to compile cudnn_graphs.cc with.
+#include "kernels/cuda/cudnn/cudnn_graphs.h"
+
+namespace shale::cuda {
+
+absl::Status BuiltWithCudnn() {
+  return absl::UnimplementedError(
+      "this program was built without cuDNN, whose attention wants, when it is built, a CUDA toolkit, cudnn.h (package "
+      "cudnn9-cuda-13), and the headers of the Python package nvidia-cudnn-frontend (tools/test fetches them)");
+}
+
+absl::StatusOr<std::unique_ptr<CudnnGraphs>> LoadCudnn(const CudnnOptions&) { return BuiltWithCudnn(); }
+
+}  // namespace shale::cuda
