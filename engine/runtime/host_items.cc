@@ -39,6 +39,12 @@ std::byte* HostItems::At(HostItem item, int64_t pass) const {
   return memory_->base() + r.offset_bytes + pass * r.pass_bytes;
 }
 
+HostItems::Ends HostItems::EndsOf(const HostCopy& copy, int64_t pass) const {
+  std::byte* host = At(copy.item, pass);
+  if (ToHost(copy.item)) return {.to = host, .from = copy.device.data};
+  return {.to = copy.device.data, .from = host};
+}
+
 absl::Status HostItems::Put(HostItem item, const void* from, int64_t size_bytes) {
   const Range& r = range(item);
   if (size_bytes < r.size_bytes()) {

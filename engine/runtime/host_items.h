@@ -43,8 +43,12 @@ class HostItems {
   absl::Status Take(const StepInputs& inputs);
   // What came from the device; none of the program's copies may be under way.
   void Give(StepOutputs& outputs) const;
-  // Where the item of a pass of its section lies.
-  std::byte* At(HostItem item, int64_t pass) const;
+  // Between what a bound copy goes in a pass of its section: the same in every run.
+  struct Ends {
+    void* to = nullptr;
+    const void* from = nullptr;
+  };
+  Ends EndsOf(const HostCopy& copy, int64_t pass) const;
 
  private:
   struct Range {
@@ -55,6 +59,8 @@ class HostItems {
   };
   static constexpr int kItems = static_cast<int>(HostItem::kLogits) + 1;
 
+  // Where the item of a pass of its section lies.
+  std::byte* At(HostItem item, int64_t pass) const;
   absl::Status Put(HostItem item, const void* from, int64_t size_bytes);
   void Get(HostItem item, void* to) const;
   const Range& range(HostItem item) const { return ranges_[static_cast<int>(item)]; }

@@ -122,7 +122,9 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
     SHALE_ASSIGN_OR_RETURN(
         std::unique_ptr<Executor> executor,
         Executor::Create(result.step.program, result.plan, world->rank(rank),
-                         {.synchronous = options.synchronous, .observer = observers.back().get()}));
+                         {.synchronous = options.synchronous,
+                          .observer = observers.back().get(),
+                          .graphs = options.graphs}));
     executors.push_back(std::move(executor));
   }
   for (size_t batch = 0; batch < batches.size(); ++batch) {
@@ -148,8 +150,10 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   };
   std::vector<StepOutputs> outputs(W);
   for (int step = 0; step < options.steps; ++step) {
-    SHALE_RETURN_IF_ERROR(world->ForEachRank(
-        [&](int rank) { return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank]); }));
+    SHALE_RETURN_IF_ERROR(world->ForEachRank([&](int rank) {
+      if (options.before_step) options.before_step(step, *executors[rank]);
+      return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank]);
+    }));
     for (const StepOutputs& out : outputs) {
       if (out.totals != outputs[0].totals || out.global_tokens != outputs[0].global_tokens) {
         return absl::InternalError("ranks disagree about the totals of a step");
@@ -165,6 +169,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   if (!options.gradients_of_first_step) SHALE_RETURN_IF_ERROR(read_all(true, result.gradients));
   SHALE_RETURN_IF_ERROR(read_all(false, result.weights));
   result.measured_peak_bytes = world->measured_peak_bytes();
+  result.graphs = executors[0]->graphs();
   return result;
 }
 

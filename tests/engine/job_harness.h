@@ -52,6 +52,8 @@ struct RunOptions {
   double max_norm = 1;
   MemoryPlanOptions memory;
   bool synchronous = false;
+  bool graphs = false;
+  std::function<void(int step, Executor&)> before_step;  // On each rank.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId)> wrap;
   // Makes the observer of a rank; may be null.
   std::function<std::unique_ptr<ExecutionObserver>(const StepProgram&, const MemoryPlan&, RankRuntime&)> observe;
@@ -69,6 +71,7 @@ struct RunResult {
   std::map<std::string, std::vector<float>> gradients;  // Reduced, not clipped.
   std::map<std::string, std::vector<float>> weights;    // After the last step.
   int64_t measured_peak_bytes = 0;
+  size_t graphs = 0;  // Captured by the first rank.
 };
 
 // Compiles, plans, checks (CheckProgram) and runs `steps` steps, step i on batch i mod n, all of one shape; slot b of
