@@ -1,5 +1,6 @@
 // Sums, copies, additions, column sums.
 #include <bit>
+#include <cmath>
 
 #include "gtest/gtest.h"
 #include "tests/kernels/gradient_check.h"
@@ -118,7 +119,8 @@ std::vector<OpCase> ElementwiseCases() {
 
 INSTANTIATE_TEST_SUITE_P(Elementwise, OpConformance, ::testing::ValuesIn(ElementwiseCases()), CaseName);
 
-// All 65,536 upper halves, NaNs and infinities among them, each with low halves around the tie.
+// All 65,536 upper halves, NaNs and infinities among them, each with low halves around the tie. A NaN stays one
+// everywhere; what sort of one, only the CPU keeps.
 TEST(Copy, RoundsToNearestEvenAndKeepsNaNs) {
   std::vector<uint32_t> bits;
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
@@ -132,7 +134,9 @@ TEST(Copy, RoundsToNearestEvenAndKeepsNaNs) {
     std::vector<std::byte> image = RunOnBackend(backend.name, memory, Copy{.from = from, .to = to});
     const auto* got = memory.Bind(to, image.data()).as<const BFloat16>();
     for (int64_t i = 0; i < n; ++i) {
-      const uint16_t want = RoundToBFloat16(std::bit_cast<float>(bits[i])).bits;
+      const float value = std::bit_cast<float>(bits[i]);
+      const bool any_nan = std::isnan(value) && !backend.keeps_nans;
+      const uint16_t want = any_nan ? 0x7fff : RoundToBFloat16(value).bits;
       ASSERT_EQ(got[i].bits, want) << std::hex << bits[i];
     }
   }

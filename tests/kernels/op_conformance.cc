@@ -4,72 +4,15 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "kernels/reference/reference_ops.h"
-#include "tests/kernels/test_backends.h"
+#include "tests/kernels/op_rig.h"
 
 namespace shale::testing {
 namespace {
-
-// What an op runs on; one per backend for the whole test program, as for a rank.
-struct Rig {
-  explicit Rig(const TestBackend& backend)
-      : name(backend.name),
-        family(backend.family),
-        select(backend.select),
-        device(backend.create_device()),
-        ops(backend.create_ops()) {
-    stream = *device->CreateStream("compute");
-  }
-  std::string name, family;
-  std::function<void()> select;
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Ops> ops;
-  std::unique_ptr<Stream> stream;
-};
-
-const std::vector<std::unique_ptr<Rig>>& Rigs() {
-  static const auto& rigs = *[] {
-    auto* all = new std::vector<std::unique_ptr<Rig>>;
-    for (const TestBackend& backend : TestBackends()) all->push_back(std::make_unique<Rig>(backend));
-    return all;
-  }();
-  return rigs;
-}
-
-constexpr std::byte kScratchGuard{0x5A};
-
-// Everything lies in one arena: the case's image, then scratch between red zones of its own.
-absl::Status RunOnRig(Rig& rig, const TestMemory& memory, const Op& symbolic, std::vector<std::byte>& image) {
-  if (rig.select) rig.select();
-  const int64_t scratch_bytes = rig.ops->ScratchBytes(symbolic);
-  const int64_t scratch_begin = static_cast<int64_t>(memory.image().size() + kRedZoneBytes + 255) / 256 * 256;
-  const int64_t total = scratch_begin + scratch_bytes + kRedZoneBytes;
-  std::vector<std::byte> bytes(total, kScratchGuard);
-  std::memcpy(bytes.data(), memory.image().data(), memory.image().size());
-  std::memset(bytes.data() + scratch_begin, 0xFF, scratch_bytes);  // NaNs: scratch is dirty.
-
-  SHALE_ASSIGN_OR_RETURN(auto arena, rig.device->Allocate(total));
-  SHALE_RETURN_IF_ERROR(rig.stream->Copy(arena->base(), bytes.data(), total));
-  const Op op = memory.Bind(symbolic, arena->base());
-  SHALE_RETURN_IF_ERROR(Validate(op));
-  if (rig.ops->ScratchBytes(op) != scratch_bytes) return absl::InternalError("scratch depends on addresses");
-  SHALE_RETURN_IF_ERROR(rig.ops->Prepare(op));
-  SHALE_RETURN_IF_ERROR(rig.ops->Launch(op, {arena->base() + scratch_begin, scratch_bytes}, *rig.stream));
-  SHALE_RETURN_IF_ERROR(rig.stream->Copy(bytes.data(), arena->base(), total));
-  SHALE_RETURN_IF_ERROR(rig.stream->Synchronize());
-  for (int64_t i = memory.image().size(); i < total; ++i) {
-    if ((i < scratch_begin || i >= scratch_begin + scratch_bytes) && bytes[i] != kScratchGuard) {
-      return absl::InternalError("the red zone around scratch was written");
-    }
-  }
-  bytes.resize(memory.image().size());
-  image = std::move(bytes);
-  return absl::OkStatus();
-}
 
 // Whether `got` is as near to `want` as asked.
 bool Near(double got, double want, DType dtype, const Tolerance& tolerance) {
@@ -114,16 +57,19 @@ std::vector<std::byte> WithoutOutputs(const OpCase& c, std::vector<std::byte> im
   return image;
 }
 
-// `op` with an output at the place of an input.
-Op InPlace(Op op, const std::string& output, const std::string& input) {
+// `op` with an output at the place of an input, if there is room for it.
+std::optional<Op> InPlace(Op op, const std::string& output, const std::string& input) {
   Tensor at;
   VisitOperands(std::as_const(op), [&](absl::string_view name, const Tensor& t, Access) {
     if (name == input) at = t;
   });
+  bool fits = true;
   VisitOperands(op, [&](absl::string_view name, Tensor& t, Access) {
-    if (name == output) t.where = at.where;
+    if (name != output) return;
+    t.where = at.where;
+    fits = t.extent_bytes() <= at.extent_bytes();
   });
-  return op;
+  return fits ? std::optional<Op>(std::move(op)) : std::nullopt;
 }
 
 // The elements of all outputs.
@@ -141,10 +87,10 @@ TEST_P(OpConformance, MatchesTheReferenceAndTouchesOnlyItsOutputs) {
   const OpCase& c = GetParam();
   std::vector<std::byte> want = RunOnReference(c.memory, c.op);
   const std::vector<std::byte> untouched = WithoutOutputs(c, c.memory.image());
-  for (const auto& rig : Rigs()) {
-    SCOPED_TRACE(rig->name);
+  for (const auto& rig : OpRigs()) {
+    SCOPED_TRACE(rig->name());
     std::vector<std::byte> got;
-    const absl::Status status = RunOnRig(*rig, c.memory, c.op, got);
+    const absl::Status status = rig->Run(c.memory, c.op, got);
     ASSERT_TRUE(status.ok()) << status;
     ExpectOutputsNear(c, got, want);
     EXPECT_TRUE(WithoutOutputs(c, got) == untouched) << "bytes changed that are no output's";
@@ -154,13 +100,13 @@ TEST_P(OpConformance, MatchesTheReferenceAndTouchesOnlyItsOutputs) {
 TEST_P(OpConformance, RepeatsItselfToTheBitOnAnyNumberOfThreads) {
   const OpCase& c = GetParam();
   std::map<std::string, std::vector<std::byte>> first_of_family;
-  for (const auto& rig : Rigs()) {
-    SCOPED_TRACE(rig->name);
+  for (const auto& rig : OpRigs()) {
+    SCOPED_TRACE(rig->name());
     for (int run = 0; run < 2; ++run) {
       std::vector<std::byte> got;
-      const absl::Status status = RunOnRig(*rig, c.memory, c.op, got);
+      const absl::Status status = rig->Run(c.memory, c.op, got);
       ASSERT_TRUE(status.ok()) << status;
-      const auto [first, is_first] = first_of_family.emplace(rig->family, got);
+      const auto [first, is_first] = first_of_family.emplace(rig->family(), got);
       EXPECT_TRUE(is_first || got == first->second) << "run " << run << " gave other bits";
     }
   }
@@ -176,14 +122,15 @@ TEST_P(OpConformance, GivesTheSameBitsInPlace) {
   });
   for (const std::string& output : outputs) {
     for (const std::string& input : inputs) {
-      const Op op = InPlace(c.op, output, input);
-      if (!Validate(op).ok()) continue;
+      const std::optional<Op> in_its_place = InPlace(c.op, output, input);
+      if (!in_its_place.has_value() || !Validate(*in_its_place).ok()) continue;
+      const Op& op = *in_its_place;
       SCOPED_TRACE(output + " in place of " + input);
-      for (const auto& rig : Rigs()) {
-        SCOPED_TRACE(rig->name);
+      for (const auto& rig : OpRigs()) {
+        SCOPED_TRACE(rig->name());
         std::vector<std::byte> apart, in_place;
-        ASSERT_TRUE(RunOnRig(*rig, c.memory, c.op, apart).ok());
-        const absl::Status status = RunOnRig(*rig, c.memory, op, in_place);
+        ASSERT_TRUE(rig->Run(c.memory, c.op, apart).ok());
+        const absl::Status status = rig->Run(c.memory, op, in_place);
         ASSERT_TRUE(status.ok()) << status;
         EXPECT_TRUE(OutputsOf(c.op, c.memory, apart) == OutputsOf(op, c.memory, in_place)) << "other bits";
       }
@@ -201,10 +148,10 @@ void PrintTo(const OpCase& op_case, std::ostream* out) { *out << op_case.name; }
 std::string NameOf(DType dtype) { return std::string(ToString(dtype).data(), ToString(dtype).size()); }
 
 std::vector<std::byte> RunOnBackend(const std::string& backend, const TestMemory& memory, const Op& op) {
-  for (const auto& rig : Rigs()) {
-    if (rig->name != backend) continue;
+  for (const auto& rig : OpRigs()) {
+    if (rig->name() != backend) continue;
     std::vector<std::byte> image;
-    const absl::Status status = RunOnRig(*rig, memory, op, image);
+    const absl::Status status = rig->Run(memory, op, image);
     EXPECT_TRUE(status.ok()) << backend << ": " << status;
     return image;
   }

@@ -8,10 +8,10 @@ namespace shale::testing {
 
 Tensor TestMemory::Allocate(DType dtype, std::initializer_list<int64_t> shape) {
   Tensor t = Tensor::Contiguous(dtype, shape);
-  t.where.symbol = static_cast<int32_t>(offsets_.size());
+  t.where.symbol = static_cast<int32_t>(buffers_.size());
   const int64_t begin = static_cast<int64_t>(image_.size() + 255) / 256 * 256;
   image_.resize(begin, std::byte{0xC3});
-  offsets_.push_back(begin);
+  buffers_.push_back({begin, t.extent_bytes()});
   image_.resize(begin + t.extent_bytes(), std::byte{0xFF});
   image_.resize(image_.size() + kRedZoneBytes, std::byte{0xC3});
   return t;
@@ -61,13 +61,21 @@ Tensor TestMemory::Output(DType dtype, std::initializer_list<int64_t> shape) { r
 
 Tensor TestMemory::Bind(const Tensor& t, std::byte* base) const {
   Tensor bound = t;
-  if (t.present()) bound.data = base + offsets_[t.where.symbol] + t.where.offset_bytes;
+  if (t.present()) bound.data = base + buffers_[t.where.symbol].begin + t.where.offset_bytes;
   return bound;
 }
 
 Op TestMemory::Bind(const Op& op, std::byte* base) const {
   Op bound = op;
   VisitOperands(bound, [&](absl::string_view, Tensor& t, Access) { t = Bind(t, base); });
+  return bound;
+}
+
+Op TestMemory::Bind(const Op& op, absl::Span<std::byte* const> buffers) const {
+  Op bound = op;
+  VisitOperands(bound, [&](absl::string_view, Tensor& t, Access) {
+    if (t.present()) t.data = buffers[t.where.symbol] + t.where.offset_bytes;
+  });
   return bound;
 }
 

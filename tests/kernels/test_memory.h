@@ -40,13 +40,21 @@ class TestMemory {
   Tensor Bind(const Tensor& t, std::byte* base) const;
   Op Bind(const Op& op, std::byte* base) const;
 
+  // The buffers in the order of their symbols: where each lies in the image.
+  struct Buffer {
+    int64_t begin, size_bytes;
+  };
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  // Every operand of `op` in copies of the buffers, which need not lie as they do in the image.
+  Op Bind(const Op& op, absl::Span<std::byte* const> buffers) const;
+
  private:
   Tensor Allocate(DType dtype, std::initializer_list<int64_t> shape);
   double Uniform(double low, double high);
 
   uint64_t seed_ = 1;
   std::vector<std::byte> image_ = std::vector<std::byte>(kRedZoneBytes, std::byte{0xC3});
-  std::vector<int64_t> offsets_;  // Of buffer i in the image.
+  std::vector<Buffer> buffers_;
 };
 
 // A heap copy of an image, aligned as an arena is.

@@ -3,14 +3,12 @@
 
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/cuda/host/host_products.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/device/cuda/device_on_stand_in.h"
-#include "tests/kernels/op_conformance.h"
 #include "tests/kernels/valid_ops.h"
 
 namespace shale::testing {
@@ -44,20 +42,6 @@ class CudaOpsTest : public ::testing::Test {
     const absl::Status finished = stream_->Synchronize();
     return status.ok() ? finished : status;
   }
-  // Runs a case's op in device memory; the image afterwards.
-  std::vector<std::byte> Run(Ops& ops, const TestMemory& memory, const Op& symbolic) {
-    std::vector<std::byte> image = memory.image();
-    const int64_t scratch_bytes = ops.ScratchBytes(symbolic);
-    std::unique_ptr<Arena> arena = *device_.Allocate(std::ssize(image)), scratch = *device_.Allocate(scratch_bytes);
-    const Op op = memory.Bind(symbolic, arena->base());
-    EXPECT_TRUE(ops.Prepare(op).ok());
-    EXPECT_TRUE(stream_->Copy(arena->base(), image.data(), std::ssize(image)).ok());
-    EXPECT_TRUE(ops.Launch(op, {scratch->base(), scratch_bytes}, *stream_).ok());
-    EXPECT_TRUE(stream_->Copy(image.data(), arena->base(), std::ssize(image)).ok());
-    const absl::Status status = stream_->Synchronize();
-    EXPECT_TRUE(status.ok()) << status;
-    return image;
-  }
 
   DeviceOnStandIn device_;
   std::unique_ptr<Stream> stream_ = *device_.CreateStream("compute");
@@ -72,21 +56,6 @@ TEST_F(CudaOpsTest, EveryOpRunsInDeviceMemory) {
     EXPECT_TRUE(ops->Prepare(op).ok());
     const absl::Status status = RunOnZeros(*ops, op);
     ASSERT_TRUE(status.ok()) << status;
-  }
-}
-
-TEST_F(CudaOpsTest, DeviceMemoryAndStreamsChangeNoBits) {
-  std::unique_ptr<Ops> ops = OpsForTests();
-  for (DType act : {DType::kFloat32, DType::kBFloat16}) {
-    TestMemory memory;
-    const Tensor x = memory.Random(act, {37, 24}), weight = memory.Random(act, {24}, 0.5, 1.5);
-    const RmsNormForward norm{.x = x, .weight_C = weight, .y = memory.Output(act, {37, 24}),
-                              .rstd_R = memory.Output(DType::kFloat32, {37}), .epsilon = 1e-5f};
-    EXPECT_TRUE(Run(*ops, memory, norm) == RunOnBackend("cuda_on_host", memory, norm));
-    const BiasBackward bias{.d_out_TN = x, .d_bias_N = memory.Output(DType::kFloat32, {24})};
-    EXPECT_TRUE(Run(*ops, memory, bias) == RunOnBackend("cuda_on_host", memory, bias));
-    const MatMul product{.a = x, .b = memory.Random(act, {24, 9}), .c_MN = memory.Output(act, {37, 9})};
-    EXPECT_TRUE(Run(*ops, memory, product) == RunOnReference(memory, product));
   }
 }
 

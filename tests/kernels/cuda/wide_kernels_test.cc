@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/kernels/cuda/host/run_kernel.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/cuda/run_cuda.h"
 
 namespace shale::testing {
 namespace {
@@ -48,9 +49,8 @@ TEST(CudaCrossEntropy, HasTheSameBitsAtAnyAddress) {
         const Tensor logits = all.Slice(0, shift, 5 * vocabulary).Reshape({5, vocabulary});
         const double last = static_cast<double>(vocabulary - 1);
         const CrossEntropy op = LossOf(memory, logits, {0, last, -1, last / 2, 0});
-        cuda_on_host::Stream stream;
         std::vector<std::byte> image;
-        const absl::Status status = RunKernel(memory, op, stream, image);
+        const absl::Status status = RunOnCuda(memory, op, image);
         ASSERT_TRUE(status.ok()) << status;
         std::vector<double> bits;
         for (int64_t i = 0; i < 5; ++i) bits.push_back(ElementOf(memory.Bind(op.loss_T, image.data()), i));
@@ -80,9 +80,8 @@ TEST(CudaCrossEntropy, ATargetPastTheVocabularyGivesNaNs) {
   for (const DType act : kActs) {
     TestMemory memory;
     const CrossEntropy op = LossOf(memory, memory.Random(act, {2, 24}), {24, 5});
-    cuda_on_host::Stream stream;
     std::vector<std::byte> image;
-    ASSERT_TRUE(RunKernel(memory, op, stream, image).ok());
+    ASSERT_TRUE(RunOnCuda(memory, op, image).ok());
     const Tensor loss = memory.Bind(op.loss_T, image.data()), gradient = memory.Bind(op.logits_TV, image.data());
     EXPECT_TRUE(std::isnan(ElementOf(loss, 0)));
     EXPECT_TRUE(std::isfinite(ElementOf(loss, 1)));
@@ -154,9 +153,8 @@ TEST(CudaAttention, TakesHeadsUpTo256Wide) {
 TEST(CudaAttention, RefusesWiderHeads) {
   TestMemory memory;
   const AttentionForward op = MakeForward(memory, DType::kBFloat16, {.s = 2, .heads = 1, .groups = 1, .width = 264});
-  cuda_on_host::Stream stream;
   std::vector<std::byte> image;
-  const absl::Status status = RunKernel(memory, op, stream, image);
+  const absl::Status status = RunOnCuda(memory, op, image);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(std::string(status.message()).find("AttentionForward: heads of width 264"), std::string::npos) << status;
 }

@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/kernels/cuda/host/run_kernel.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/cuda/run_cuda.h"
 
 namespace shale::testing {
 namespace {
@@ -77,8 +78,7 @@ Tolerances BackwardTolerances(const NormShape& s) {
 template <class OpType>
 void ExpectRight(const TestMemory& memory, const OpType& op, const Tolerances& tolerances) {
   std::vector<std::byte> want = RunOnReference(memory, op), got;
-  cuda_on_host::Stream stream;
-  const absl::Status status = RunKernel(memory, op, stream, got);
+  const absl::Status status = RunOnCuda(memory, op, got);
   ASSERT_TRUE(status.ok()) << status;
   VisitOperands(Op(op), [&](absl::string_view name_view, const Tensor& t, Access access) {
     if (access == Access::kRead || !t.present()) return;
@@ -131,8 +131,7 @@ void ExpectSameBitsAtAnyAddress(const Make& make) {
     TestMemory memory;
     const auto op = make(memory, gap);
     std::vector<std::byte> image;
-    cuda_on_host::Stream stream;
-    const absl::Status status = RunKernel(memory, op, stream, image);
+    const absl::Status status = RunOnCuda(memory, op, image);
     ASSERT_TRUE(status.ok()) << status;
     std::vector<double>& values = outputs.emplace_back();
     VisitOperands(Op(op), [&](absl::string_view, const Tensor& t, Access access) {

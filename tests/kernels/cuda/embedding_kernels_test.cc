@@ -2,7 +2,8 @@
 #include <cmath>
 #include <vector>
 
-#include "tests/kernels/cuda/host/run_kernel.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/cuda/run_cuda.h"
 
 namespace shale::testing {
 namespace {
@@ -20,12 +21,11 @@ TEST(CudaEmbedding, ATokenOutOfRangeGivesNaNsAndGetsNothing) {
                                           .d_out_TC = memory.Values(act, {5, 8}, std::vector<double>(40, 0.5)),
                                           .d_weight_VC = memory.Output(DType::kFloat32, {4, 8})};
       std::vector<std::byte> image;
-      cuda_on_host::Stream stream;
-      absl::Status status = RunKernel(memory, forward, stream, image);
+      absl::Status status = RunOnCuda(memory, forward, image);
       ASSERT_TRUE(status.ok()) << status;
       const Tensor out = memory.Bind(forward.out_TC, image.data());
       for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(std::isnan(ElementOf(out, i)), tokens[i / 8] == token) << i;
-      status = RunKernel(memory, backward, stream, image);
+      status = RunOnCuda(memory, backward, image);
       ASSERT_TRUE(status.ok()) << status;
       const Tensor d_weight = memory.Bind(backward.d_weight_VC, image.data());
       for (int64_t i = 0; i < 32; ++i) EXPECT_EQ(ElementOf(d_weight, i), i < 8 ? 1.0 : i < 24 ? 0.0 : 0.5) << i;
@@ -46,8 +46,7 @@ TEST(CudaEmbedding, SumsManyPositionsInTheirOrder) {
           .d_positions_PC = memory.Random(DType::kFloat32, {kLength + 3, width}),
           .accumulate = true};
       std::vector<std::byte> image, before = memory.image();
-      cuda_on_host::Stream stream;
-      const absl::Status status = RunKernel(memory, op, stream, image);
+      const absl::Status status = RunOnCuda(memory, op, image);
       ASSERT_TRUE(status.ok()) << status;
       const Tensor tokens = memory.Bind(op.tokens_BS, before.data()), d_out = memory.Bind(op.d_out_TC, before.data());
       std::vector<float> weight(kVocabulary * width), positions((kLength + 3) * width);

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/kernels/cuda/host/run_kernel.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/cuda/run_cuda.h"
 
 namespace shale::testing {
 namespace {
@@ -64,9 +65,8 @@ TEST(CudaSums, HaveTheSameBitsAtAnyAddress) {
       TestMemory memory;
       const Tensor x = memory.Values(DType::kFloat32, {n + first}, shifted).Slice(0, first, n);
       const SumSquares op = {.x_N = x, .total_1 = memory.Output(DType::kFloat64, {1})};
-      cuda_on_host::Stream stream;
       std::vector<std::byte> image;
-      const absl::Status status = RunKernel(memory, op, stream, image);
+      const absl::Status status = RunOnCuda(memory, op, image);
       ASSERT_TRUE(status.ok()) << status;
       totals.push_back(ElementOf(memory.Bind(op.total_1, image.data()), 0));
       EXPECT_EQ(totals.back(), totals.front()) << n << " from " << first;

@@ -1,0 +1,34 @@
+// The fast CPU backend: one and two threads, and each instruction set that this machine has.
+#include <utility>
+
+#include "hwy/targets.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/device/cpu/cpu_device.h"
+#include "tests/kernels/test_backends.h"
+
+namespace shale::testing {
+namespace {
+
+// Kernels choose their instruction set at each call, for the whole process: the best of `targets` that they were built
+// for, or the portable one.
+bool Register(std::string name, std::string family, int threads, int64_t targets) {
+  return RegisterTestBackend({.name = std::move(name),
+                              .family = std::move(family),
+                              .create_device = [] { return CreateCpuDevice({.synchronous = true}); },
+                              .create_ops = [threads] { return CreateCpuOps({.threads = threads}); },
+                              .select = [targets] { hwy::GetChosenTarget().Update(targets); }});
+}
+
+// libgomp is not instrumented: ThreadSanitizer would report its barriers as races.
+#ifndef __SANITIZE_THREAD__
+[[maybe_unused]] const bool registered = [] {
+  const int64_t best = hwy::SupportedTargets();
+  Register("cpu_threads1", "cpu", 1, best);
+  Register("cpu_threads2", "cpu", 2, best);
+  if ((best & HWY_AVX2) != 0) Register("cpu_avx2", "cpu_avx2", 1, HWY_AVX2);
+  return Register("cpu_portable", "cpu_portable", 1, 0);
+}();
+#endif
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,23 @@
+// Our CUDA kernels without a GPU: compiled as C++, on streams and in memory of a stand-in for CUDA's runtime, under the
+// checks of kernels/cuda/host, in another order of blocks and threads at each launch. What a kernel does wrong is the
+// stream's error. Products, which cuBLASLt computes on a GPU, are the reference's.
+#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/stand_in_runtime.h"
+#include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda_test_backend.h"
+
+namespace shale::testing {
+namespace {
+
+CudaRuntime& Runtime() {
+  static auto& runtime = *new cuda_on_host::StandInRuntime;
+  return runtime;
+}
+
+[[maybe_unused]] const bool registered = RegisterTestBackend(
+    CudaTestBackend({.name = "cuda_on_host", .runtime = Runtime, .create_products = [] {
+                       return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+                     }}));
+
+}  // namespace
+}  // namespace shale::testing
