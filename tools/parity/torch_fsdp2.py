@@ -43,7 +43,10 @@ ATTENTION = ("default", "cudnn")
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="torch_fsdp2.py", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    number = lambda text: int(text) if text.isdigit() and int(text) > 0 else parser.error(f"found {text!r}; wanted 1, 2, ..")
+
+    def number(text):
+        return int(text) if text.isdigit() and int(text) > 0 else parser.error(f"found {text!r}; wanted 1, 2, ..")
+
     parser.add_argument("--job", required=True, help="a job spec: model, optimizer, sequence length")
     parser.add_argument("--sequence", type=number, help="tokens of a sequence (default: the job's)")
     parser.add_argument("--tokens_per_step", type=number, default=524288, help="over all ranks (default 524288)")
@@ -56,6 +59,7 @@ def parse(arguments):
     parser.add_argument("--compile", choices=("blocks", "nothing"), default="blocks")
     parser.add_argument("--search", action="store_true", help="find the best of the four above first")
     parser.add_argument("--search_seconds", type=float, default=1200, help="no further trial is begun after that (default 1200)")
+    parser.add_argument("--trials", help="keep the search's trials in this file, and run none that it has already")
     parser.add_argument("--ranks", type=number, help="processes (default: the GPUs; 1 on the CPU)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of activations and products")
@@ -156,10 +160,10 @@ def wait(processes, timeout_seconds):
 
 
 def micro_batches(options):
-    """Sequences of a micro-batch that a search tries: 2^n, 4,096 to 65,536 tokens, divisors of a rank's share."""
+    """Sequences of a micro-batch that a search tries: 2^n, divisors of a rank's share, 4,096 to 65,536 tokens if any is."""
     share = options.tokens_per_step // options.sequence // options.ranks
-    return [m for m in (1 << n for n in range(20)) if share % m == 0
-            and (m == 1 or m * options.sequence >= 4096) and m * options.sequence <= max(65536, options.sequence)]
+    divisors = [m for m in (1 << n for n in range(20)) if share % m == 0]
+    return [m for m in divisors if 4096 <= m * options.sequence <= 65536] or divisors[:1]
 
 
 def search(options, measure):
@@ -197,6 +201,37 @@ def search(options, measure):
     return best
 
 
+class Trials:
+    """What a search has measured, as lines of JSON, printed and perhaps kept in a file."""
+
+    def __init__(self, path):
+        self.path, self.kept = path, []
+        if path and os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            # The last line may be torn, where the one who wrote it was ended: none is complete without its end.
+            whole = text[:text.rfind("\n") + 1]
+            self.kept = [json.loads(line) for line in whole.splitlines()]
+            if whole != text:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(whole)
+
+    def of(self, configuration, measure):
+        """What is known of the configuration; else it is measured."""
+        for trial in self.kept:
+            if trial["trial"] == vars(configuration):
+                return trial
+        result = measure()
+        keys = ("failed", "tokens_per_second", "step_seconds", "max_memory_allocated")
+        trial = {"trial": vars(configuration), **{k: result[k] for k in keys if k in result}}
+        line = json.dumps(trial) + "\n"
+        print(line, end="", flush=True)
+        if self.path:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(line)
+        return trial
+
+
 def supervise(options):
     import torch
     options.ranks = options.ranks or (torch.cuda.device_count() if options.device == "cuda" else 1)
@@ -219,11 +254,10 @@ def supervise(options):
         largest = max(micro_batches(options)) * options.sequence * options.ranks
         tokens = min(options.tokens_per_step, max(largest, options.tokens_per_step // 4))
 
+        trials = Trials(options.trials)
+
         def measure(configuration):
-            result = run_ranks(options, configuration, tokens, 1, 2)
-            keys = ("failed", "tokens_per_second", "step_seconds", "max_memory_allocated")
-            print(json.dumps({"trial": vars(configuration), **{k: result[k] for k in keys if k in result}}), flush=True)
-            return result
+            return trials.of(configuration, lambda: run_ranks(options, configuration, tokens, 1, 2))
 
         chosen = search(options, measure)
         if chosen is None:

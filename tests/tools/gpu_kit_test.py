@@ -1,0 +1,412 @@
+#!/usr/bin/env python3
+"""A GPU kit without a GPU: what `run` does with programs that succeed, fail, hang or are taken away, and what pack refuses.
+And how torch_fsdp2.py searches."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from contextlib import redirect_stderr, redirect_stdout
+
+_TOOLS = os.path.abspath("tools")
+sys.path[:0] = [_TOOLS, os.path.join(_TOOLS, "parity")]
+
+import torch_fsdp2  # noqa: E402
+from bench import textproto  # noqa: E402
+from gpu import child, items, machine, main, measure, report, store  # noqa: E402
+
+# Programs that behave as those of a kit, as far as `run` sees. What FAKE_* of the environment say, they do.
+_GPU_TESTS = r"""
+import json, os, sys
+if "--gtest_list_tests" in sys.argv:
+    print("Good.\n  A\n  B\nAll/OpTest.  # TypeParam = float\n  C/0\nCrash.\n  D")
+    sys.exit()
+flags = dict(a.split("=", 1) for a in sys.argv[1:])
+suite = flags["--gtest_filter"][:-2]
+with open("ran.txt", "a") as file: print(suite, file=file)
+if suite == "Crash": os.abort()
+cases = [{"name": "A", "result": "COMPLETED"}, {"name": "B", "result": "SKIPPED"}]
+if suite == "All/OpTest": cases[0]["failures"] = [{}]
+json.dump({"testsuites": [{"testsuite": cases}]}, open(flags["--gtest_output"][5:], "w"))
+sys.exit(suite == "All/OpTest")
+"""
+_TRAIN = r"""
+import json, os, sys, time
+sets = dict(a[6:].split("=", 1) for a in sys.argv[1:] if a.startswith("--set="))
+assert os.path.exists(sets["data.path"])
+print("  parameters  494,032,768 in 26 units\nGPU 0: Fake, 1.2 GiB of 140 GiB in use outside the arenas, by CUDA", flush=True)
+folder = sets["telemetry.run_folder"]
+os.makedirs(folder)
+with open(folder + "/metrics.jsonl", "w") as file:
+    for step in range(1, int(os.environ.get("FAKE_STEPS", 99)) + 1):
+        print(json.dumps({"step": step, "loss": 12.0 - step, "grad_norm": 1, "seconds": 1.0 + step, "tokens_per_second": 160000.0,
+                          "mfu": 0.55, "peak_bytes_planned": 30 << 30, "peak_bytes_measured": 20 << 30}), file=file, flush=True)
+if "FAKE_STEPS" not in os.environ: time.sleep(1000)
+"""
+_PYTHON = r"""
+import json, os, sys, time
+if sys.argv[1] == "-c":
+    print(json.dumps({"paths": os.environ["FAKE_PATHS"].split(":"), "torch": "2.9.0", "cuda": "13.0"}))
+    sys.exit()
+assert "LD_LIBRARY_PATH" not in os.environ
+if "FAKE_HANG" in os.environ: time.sleep(1000)
+print('noise\n{"trial": {}}')
+print(json.dumps({"result": {"tokens_per_second": 100000.0, "step_seconds": 5.2, "mfu": 0.33, "losses": [11.9, 11.0],
+    "parameters": 494032768, "max_memory_allocated": 60 << 30, "max_memory_reserved": 66 << 30, "micro_batch": 16,
+    "checkpoint": "none", "gathered": "step", "attention": "cudnn"}}))
+"""
+_BENCH_OPS = r"""
+import json, os, sys
+flags = dict(a.split("=", 1) for a in sys.argv[1:])
+assert os.environ["LD_LIBRARY_PATH"] and os.environ["SHALE_CUDA_LIBRARIES"]
+op = {"op": "RmsNormForward", "size": "[16384, 896]", "act": "bf16", "seconds": 1e-5, "bytes_per_second": 4e12, "of_copy": 0.9,
+      "of_large_copy": 0.8}
+product = {"op": "MatMul", "size": "1 x 2 x 3", "act": "bf16", "seconds": 1e-5, "flops": 1e9, "flops_per_second": 6.5e14,
+           "of_peak": 0.9}
+json.dump({"sustained_bf16": 7.0e14 if "--sustained_seconds" in flags else 0, "results": [op, dict(op, of_copy=0.5), product]},
+          open(flags["--json"], "w"))
+"""
+_BENCH_COMM = "import sys\nprint('no luck')\nsys.exit(7)\n"
+
+_GPU = {"name": "Fake H200", "bytes": 140 << 30}
+
+
+class KitTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.root, self.out = os.path.join(folder.name, "kit"), os.path.join(folder.name, "out")
+        for name, code in (("gpu_tests", _GPU_TESTS), ("train", _TRAIN), ("bench_ops", _BENCH_OPS), ("bench_comm", _BENCH_COMM)):
+            self.write("bin/" + name, code)
+        self.python = self.write("python", _PYTHON)
+        os.makedirs(os.path.join(self.root, "jobs"))
+        for preset in ("qwen2_5_0_5b_1024", items.SUSTAINED):
+            shutil.copy(os.path.join(_TOOLS, "bench/jobs/gpu", preset + ".textproto"), os.path.join(self.root, "jobs"))
+        self.packages = os.path.join(folder.name, "site-packages")
+        self.write("../site-packages/nvidia/cu13/lib/libcublasLt.so.13", "")
+        environment = {"PATH": os.environ["PATH"], "CUDA_HOME": "/nowhere", "FAKE_PATHS": self.packages}
+        before = dict(os.environ)
+        os.environ.clear()
+        os.environ.update(environment)
+        self.addCleanup(lambda: (os.environ.clear(), os.environ.update(before)))
+
+    def write(self, name, code):
+        path = os.path.join(self.root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"#!{sys.executable}\n{code}")
+        os.chmod(path, 0o755)
+        return path
+
+    def call(self, *arguments, gpus=lambda: [_GPU]):
+        said, errors = io.StringIO(), io.StringIO()
+        with redirect_stdout(said), redirect_stderr(errors):
+            code = main.main(self.root, [f"--out={self.out}", f"--python={self.python}", *arguments], gpus)
+        return code, said.getvalue() + errors.getvalue()
+
+    def items(self):
+        with open(os.path.join(self.out, "report.json"), encoding="utf-8") as file:
+            return json.load(file)["items"]
+
+    def statuses(self):
+        return {name: item["status"] for name, item in self.items().items()}
+
+    def markdown(self):
+        with open(os.path.join(self.out, "report.md"), encoding="utf-8") as file:
+            return file.read()
+
+    def ran(self):
+        with open(os.path.join(self.out, "ran.txt"), encoding="utf-8") as file:
+            return file.read().split()
+
+    def test_without_a_gpu_it_says_so_in_one_line_and_fails(self):
+        def none():
+            raise ValueError("no GPU: there is no NVIDIA driver here (libcuda.so.1)")
+        code, said = self.call(gpus=none)
+        self.assertEqual((code, said), (1, "run: no GPU: there is no NVIDIA driver here (libcuda.so.1)\n"))
+        self.assertFalse(os.path.exists(self.out))
+
+    def test_everything_is_done_whatever_fails_and_the_report_tells(self):
+        code, said = self.call()
+        self.assertEqual(code, 1, said)
+        statuses = self.statuses()
+        self.assertEqual(statuses["test/Good"], "passed")
+        self.assertEqual(statuses["test/All/OpTest"], "failed")
+        self.assertEqual(statuses["test/Crash"], "failed")
+        self.assertEqual(statuses["memcheck/All/OpTest"], "skipped")
+        self.assertNotIn("memcheck/Good", statuses)
+        self.assertEqual(statuses["tune"], "skipped")
+        self.assertEqual(statuses["bench_comm/in_process"], "failed")
+        for name in ("bench_ops", "train", "train_graphs", "torch"):
+            self.assertEqual(statuses[name + "/qwen2_5_0_5b_1024"], "passed", self.items()[name + "/qwen2_5_0_5b_1024"])
+        text = self.markdown()
+        self.assertIn("| test/All/OpTest | failed | 1 of 2 failed: A |", text)
+        self.assertIn("| bench_comm/in_process | failed | ended with 7: no luck |", text)
+        self.assertIn("Test cases: 3 passed, 1 failed, of which 2 skipped.", text)
+        self.assertIn("A product sustained for a minute reaches 700 TFLOP/s.", text)
+        # 0.55 x 989 / 700; (20 GiB - 16 bytes each) / (60 GiB - 16 bytes each); 160,000 / 100,000.
+        self.assertIn("| qwen2_5_0_5b_1024 | engine | 160,000 | 6.000 | 55.0 % | 77.7 % | 20.0 |", text)
+        self.assertIn("| 1.60 x: met |  | met: 50 % |  | 0.24 x: met |", text)
+        self.assertIn("4 of 8 reach 0.85 of a copy of as many bytes.", text)
+        self.assertIn("Fake H200, 140.0 GiB", text)
+
+    def test_steps_that_count_come_after_those_that_warm_up(self):
+        self.call("--only=^train/", "--steps=3", "--warmup=1")
+        result = self.items()["train/qwen2_5_0_5b_1024"]["result"]
+        self.assertEqual(result["seconds"], [3.0, 4.0, 5.0])
+        self.assertEqual(result["losses"], [11.0, 10.0, 9.0, 8.0])
+        self.assertEqual(result["parameters"], 494032768)
+        self.assertEqual(os.listdir(os.path.join(self.out, "runs")), [])
+
+    def test_a_run_that_ends_too_early_fails(self):
+        os.environ["FAKE_STEPS"] = "3"
+        self.assertEqual(self.call("--only=^train/qwen2_5_0_5b")[0], 1)
+        self.assertEqual(self.items()["train/qwen2_5_0_5b_1024"]["about"], "it printed 3 of 7 steps")
+
+    def test_what_has_ended_is_not_run_again_unless_asked(self):
+        self.assertEqual(self.call("--only=^test/")[0], 1)
+        self.assertEqual(self.ran(), ["Good", "All/OpTest", "Crash"])
+        self.assertEqual(self.call("--only=^test/")[0], 1)
+        self.assertEqual(len(self.ran()), 3)
+        self.assertEqual(self.call("--only=test/Good", "--again")[0], 0)
+        self.assertEqual(self.ran()[3:], ["Good"])
+
+    def test_an_item_that_the_budget_cuts_waits_behind_the_others(self):
+        os.environ["FAKE_HANG"] = "1"
+        self.short_items()
+        code, said = self.call("--only=^torch/", "--only=test/Good", "--budget_seconds=1.5")
+        self.assertEqual(code, 3, said)
+        self.assertEqual(self.statuses()["torch/qwen2_5_0_5b_1024"], "cut")
+        self.assertIn("call it again to go on", said)
+        code, said = self.call("--only=^torch/", "--budget_seconds=0.1")
+        self.assertEqual(code, 3)
+        del os.environ["FAKE_HANG"]
+        code, said = self.call("--only=^torch/")
+        self.assertEqual(code, 0, said)
+        self.assertLess(said.index("torch/qwen2_5_3b"), said.index("torch/qwen2_5_0_5b"))
+
+    def short_items(self):
+        every = main.all_items
+
+        def short(kit):
+            made = every(kit)
+            for item in made:
+                item.least = 0.2
+            return made
+        main.all_items = short
+        self.addCleanup(lambda: setattr(main, "all_items", every))
+
+    def test_an_item_that_takes_longer_than_it_may_fails(self):
+        kept = store.Store(self.out)
+        kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
+        hang = items.Item("hang", lambda k, i, s: measure._outcome(child.run(["sleep", "1000"], {}, k.log("hang"), s)), limit=0.3)
+        main.do(kit, hang, kept, 1000)
+        self.assertEqual(kept.item("hang")["status"], "failed")
+        self.assertIn("had not ended after 0 s", kept.item("hang")["about"])
+
+    def test_an_item_during_which_everything_ends_twice_is_given_up(self):
+        kept = store.Store(self.out)
+        self.assertTrue(kept.begin("a"))
+        self.assertTrue(store.Store(self.out).begin("a"))
+        kept = store.Store(self.out)
+        self.assertFalse(kept.begin("a"))
+        self.assertEqual(kept.item("a")["status"], "failed")
+        self.assertIn("2 times", kept.item("a")["about"])
+
+    def test_a_program_that_went_wrong_in_an_unforeseen_way_is_one_failure(self):
+        self.write("bin/bench_ops", "import sys\nopen([a for a in sys.argv if 'json' in a][0][7:], 'w').write('[')")
+        self.call("--only=bench_ops/qwen2_5_0_5b_1024$", "--only=test/Good")
+        self.assertEqual(self.statuses(), {"test/Good": "passed", "bench_ops/qwen2_5_0_5b_1024": "failed"})
+
+    def test_a_report_that_is_none_is_not_overwritten(self):
+        self.write(os.path.join(self.out, "report.json"), "{")
+        code, said = self.call()
+        self.assertEqual(code, 1)
+        self.assertIn("remove it to begin anew", said)
+
+    def test_the_list_tells_how_each_item_stands(self):
+        self.call("--only=test/Good")
+        code, said = self.call("--list", "--only=^test")
+        self.assertEqual(code, 0)
+        self.assertRegex(said, r"test/Good +passed\ntest/All/OpTest +to do\n")
+
+    def test_wrong_command_lines(self):
+        for arguments, wanted in ((["--only=["], "is no regular expression"), (["--again"], "--again wants --only"),
+                                  (["--steps=0"], "--steps wants 1"), (["--nothing"], "unrecognized")):
+            said = io.StringIO()
+            with redirect_stderr(said), self.assertRaises(SystemExit) as ended:
+                main.parse(self.root, arguments)
+            self.assertEqual(ended.exception.code, 2)
+            self.assertIn(wanted, said.getvalue())
+        self.assertEqual(self.call("--only=nothing")[0], 2)
+
+    def test_bench_ops_gets_the_sizes_of_a_micro_batch(self):
+        with open(os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_7b_4096.textproto"), encoding="utf-8") as file:
+            flags = measure.sizes_of(textproto.parse(file.read()))
+        self.assertEqual(flags, ["--tokens=4096", "--sequence=4096", "--width=3584", "--hidden=18944", "--vocabulary=152064",
+                                 "--heads=28", "--kv_heads=4", "--head_width=128", "--head_tokens=4096",
+                                 "--parameters=233046016", "--square=8192"])
+
+
+class MachineTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def lay(self, name):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        open(path, "w", encoding="utf-8").close()
+        return os.path.dirname(path)
+
+    def test_libraries_come_from_cuda_home_then_the_loader_then_python(self):
+        home = self.lay("cuda/lib64/libcublasLt.so.13")
+        loader = self.lay("usr/libnccl.so.2")
+        self.lay("python/nvidia/cu13/lib/libcublasLt.so.13")
+        self.lay("python/nvidia/nccl/lib/libnccl.so.2")
+        cudnn = self.lay("python/nvidia/cudnn/lib/libcudnn.so.9")
+        python = machine.Python("python", [os.path.join(self.folder, "python")])
+        found = machine.find_libraries(python, {"CUDA_HOME": os.path.dirname(home)}, {"libnccl.so.2": loader})
+        self.assertEqual(found, {"cuBLASLt": home, "NCCL": loader, "cuDNN": cudnn})
+        environment = machine.engine_environment({"LD_LIBRARY_PATH": "/mine", "A": "b"}, found, "/kit/lib")
+        self.assertEqual(environment["LD_LIBRARY_PATH"].split(":"), ["/kit/lib", home, cudnn, loader, "/mine"])
+        self.assertEqual(environment["SHALE_CUDA_LIBRARIES"].split(":"), [home, cudnn, loader])
+        self.assertEqual(environment["A"], "b")
+
+    def test_interruptions_leave_no_program_behind(self):
+        with self.assertRaises(KeyboardInterrupt):
+            def interrupt():
+                raise KeyboardInterrupt
+            child.run(["sh", "-c", f"echo $$ > {self.folder}/pid; exec sleep 1000"], dict(os.environ),
+                      os.path.join(self.folder, "log"), 100, interrupt)
+        path = os.path.join(self.folder, "pid")
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
+                os.kill(int(file.read()), 0)
+
+
+class ReportTest(unittest.TestCase):
+    def test_an_empty_report_says_what_is_to_do(self):
+        text = report.Report({"machine": {}, "items": {}}, ["a", "b"]).text()
+        self.assertIn("2 items: 0 passed, 0 failed, 0 skipped, 2 to do.", text)
+
+
+class PackTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.folder, self.programs = os.path.join(folder.name, "kit"), os.path.join(folder.name, "programs")
+        os.mkdir(self.programs)
+        for name in ("gpu_tests", "train", "plan", "tune", "bench_ops", "bench_comm"):
+            shutil.copy("/bin/true", os.path.join(self.programs, name))
+
+    def pack(self, *arguments):
+        return subprocess.run([os.path.join(_TOOLS, "gpu/pack"), self.folder, f"--programs={self.programs}", *arguments],
+                              capture_output=True, text=True, check=False)
+
+    def test_a_kit_has_all_that_run_needs(self):
+        packed = self.pack("--without=tune")
+        self.assertEqual(packed.returncode, 0, packed.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "bin/tune")))
+        self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))), len(items.PRESETS))
+        for command in ("run", "tools/parity/torch_fsdp2.py"):
+            said = subprocess.run([sys.executable, os.path.join(self.folder, command), "--help"], cwd="/", capture_output=True,
+                                  text=True, check=False)
+            self.assertEqual(said.returncode, 0, said.stderr)
+        run = subprocess.run([os.path.join(self.folder, "run")], cwd="/", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+                             capture_output=True, text=True, check=False)
+        self.assertEqual(run.returncode, 1)
+        self.assertRegex(run.stderr, r"^run: no GPU: .*\n$")
+
+    def refused(self, wanted, *arguments):
+        packed = self.pack(*arguments)
+        self.assertEqual(packed.returncode, 1)
+        self.assertRegex(packed.stderr, wanted)
+
+    def test_what_is_too_large_is_refused(self):
+        shutil.copy("/bin/true", os.path.join(self.programs, "large"))
+        with open(os.path.join(self.programs, "section"), "wb") as file:
+            file.truncate(41 << 20)
+        subprocess.run(["objcopy", "--add-section", f".large={self.programs}/section", "--set-section-flags",
+                        ".large=alloc,readonly", f"{self.programs}/large", f"{self.programs}/plan"], check=True)
+        self.refused(r"are more than the 40 that a kit may have; bin/plan is the largest")
+
+    def test_onednn_is_refused(self):
+        with open(os.path.join(self.programs, "bench_ops"), "ab") as file:
+            file.write(b"N4dnnl4impl6memoryE")
+        self.refused("bench_ops links oneDNN")
+
+    def test_a_folder_that_is_not_empty_is_refused(self):
+        os.makedirs(os.path.join(self.folder, "mine"))
+        self.refused("is not empty")
+
+    def test_a_program_that_is_missing_is_named(self):
+        os.remove(os.path.join(self.programs, "tune"))
+        self.refused("tune")
+
+
+class SearchTest(unittest.TestCase):
+    """Of torch_fsdp2.py, on a machine that exists in numbers only."""
+
+    def search(self, fits, rate, arguments=()):
+        """`fits` and `rate` of a Configuration. The trials, in order, and the best."""
+        job = os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_3b_1024.textproto")
+        options = torch_fsdp2.parse([f"--job={job}", "--ranks=1", *arguments])
+        trials = []
+
+        def measure(configuration):
+            trials.append(tuple(vars(configuration).values()))
+            return {"tokens_per_second": rate(configuration)} if fits(configuration) else {"failed": "out of memory"}
+        best = torch_fsdp2.search(options, measure)
+        return trials, best and tuple(vars(best).values())
+
+    def test_micro_batches_grow_while_they_gain_and_then_parameters_stay_longer(self):
+        trials, best = self.search(lambda c: True, lambda c: min(c.micro_batch, 16) + (c.gathered == "step") + 1)
+        self.assertEqual(trials, [(m, "none", "pass", "default") for m in (4, 8, 16, 32)]
+                         + [(16, "none", "micro_batch", "default"), (16, "none", "step", "default"),
+                            (16, "none", "step", "cudnn")])
+        self.assertEqual(best, (16, "none", "step", "default"))
+
+    def test_checkpointing_is_tried_only_for_micro_batches_that_do_not_fit_without(self):
+        room = {"none": 8, "selective": 16, "block": 64}
+        speed = {"none": 1.0, "selective": 0.9, "block": 0.7}
+        trials, best = self.search(lambda c: c.micro_batch <= room[c.checkpoint] and c.gathered == "pass",
+                                   lambda c: c.micro_batch ** 0.5 * speed[c.checkpoint])
+        self.assertEqual([t[:2] for t in trials[:6]], [(4, "none"), (8, "none"), (16, "none"), (16, "selective"),
+                                                       (32, "selective"), (32, "block")])
+        self.assertEqual(best[:3], (64, "block", "pass"))
+
+    def test_a_machine_that_is_too_small_for_all(self):
+        trials, best = self.search(lambda c: False, lambda c: 0)
+        self.assertIsNone(best)
+        self.assertEqual([t[:2] for t in trials], [(4, "none"), (4, "selective"), (4, "block")])
+
+    def test_trials_that_are_kept_are_not_run_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trials.jsonl")
+            one, two = torch_fsdp2.Configuration(4), torch_fsdp2.Configuration(8)
+            with redirect_stdout(io.StringIO()):
+                torch_fsdp2.Trials(path).of(one, lambda: {"tokens_per_second": 5.0, "losses": []})
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write('{"trial": {"micro_ba')
+                trials = torch_fsdp2.Trials(path)
+                self.assertEqual(trials.of(one, self.fail)["tokens_per_second"], 5.0)
+                trials.of(two, lambda: {"failed": "out of memory"})
+            self.assertEqual(torch_fsdp2.Trials(path).of(two, self.fail)["failed"], "out of memory")
+
+    def test_every_preset_is_half_a_mebi_of_tokens(self):
+        for preset in items.PRESETS:
+            with open(os.path.join(_TOOLS, "bench/jobs/gpu", preset + ".textproto"), encoding="utf-8") as file:
+                job = textproto.parse(file.read())
+            self.assertEqual(job["batch"]["global_batch"] * job["batch"]["sequence_length"], 524288)
+            self.assertEqual(job["batch"]["global_batch"] % job["batch"]["micro_batch"], 0)
+            self.assertEqual(job["name"], preset)
+
+
+if __name__ == "__main__":
+    unittest.main()

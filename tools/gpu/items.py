@@ -1,0 +1,108 @@
+"""What a kit does, in order: tests, tests under compute-sanitizer, benches, training by the engine and by PyTorch."""
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Callable
+
+from bench import textproto
+from gpu import child, measure, store
+
+# The suites of gpu_tests that run under compute-sanitizer: those of single ops, whose tensors are allocations of their own.
+SANITIZED = re.compile(r"Op|Kernel|Product|Attention")
+SANITIZERS = ("memcheck", "racecheck")
+# The order of presets: the shapes that targets were set for come first.
+PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in
+                ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b"))
+# Runs on which the rate of a product sustained for a minute is measured.
+SUSTAINED = "qwen2_5_3b_1024"
+
+
+@dataclass
+class Kit:
+    """What items work with."""
+    root: str
+    out: str
+    environment: dict   # Of our programs.
+    plain: dict         # Of PyTorch, which brings libraries of its own.
+    python: object      # A machine.Python.
+    gpus: list = field(default_factory=list)
+    sanitizer: str = ""
+    warmup: int = 2
+    steps: int = 5
+
+    def program(self, name):
+        return os.path.join(self.root, "bin", name)
+
+    def has(self, name):
+        return os.access(self.program(name), os.X_OK)
+
+    def job(self, preset):
+        return os.path.join(self.root, "jobs", preset + ".textproto")
+
+    def log(self, name):
+        return os.path.join(self.out, "logs", re.sub(r"[^A-Za-z0-9._-]+", "-", name) + ".log")
+
+    def path(self, *names):
+        return os.path.join(self.out, *names)
+
+
+@dataclass
+class Item:
+    """`work(kit, item, seconds)` returns {"status", "about", "result", ..}; status may be "timed out" besides those of
+    store.py. It is not begun with less than `least` seconds left, and may take `limit`."""
+    name: str
+    work: Callable
+    least: float = 20
+    limit: float = 1800
+
+
+def skipped(why):
+    return {"status": store.SKIPPED, "about": why}
+
+
+def needs(program, work):
+    """The work, if the kit has the program."""
+    return lambda kit, item, seconds: work(kit, item, seconds) if kit.has(program) else skipped(f"the kit has no {program}")
+
+
+def suites(kit):
+    """Names of the suites of gpu_tests; empty: there is no such program, or it lists nothing."""
+    if not kit.has("gpu_tests"):
+        return []
+    log = kit.log("list of tests")
+    child.run([kit.program("gpu_tests"), "--gtest_list_tests"], kit.environment, log, 120)
+    with open(log, encoding="utf-8", errors="replace") as file:
+        return re.findall(r"^(\S+)\.(?:\s.*)?$", file.read(), re.MULTILINE)
+
+
+def all_items(kit):
+    items = [Item(f"test/{suite}", measure.tests(suite)) for suite in suites(kit)]
+    items = items or [Item("test", lambda *_: skipped("the kit has no gpu_tests, or it lists none"))]
+    for tool in SANITIZERS:
+        items += [Item(f"{tool}/{suite}", measure.tests(suite, tool), limit=3600)
+                  for suite in suites_of(items) if SANITIZED.search(suite)]
+    items.append(Item("tune", needs("tune", measure.tune), limit=3600))
+    presets = [preset for preset in PRESETS if os.path.exists(kit.job(preset))]
+    for preset in presets:
+        with open(kit.job(preset), encoding="utf-8") as file:
+            job = textproto.parse(file.read())
+        more = ["--sustained_seconds=60"] if preset == SUSTAINED else []
+        only = "" if preset.endswith("_1024") else "attention|rope"
+        items.append(Item(f"bench_ops/{preset}", needs("bench_ops", measure.bench_ops(job, "bf16", only, more)), least=60))
+        if preset.endswith("_1024"):
+            items.append(Item(f"bench_ops/{preset}_flat", needs("bench_ops", measure.bench_ops(job, "f32", measure.FLAT))))
+    items.append(Item("bench_comm/in_process", needs("bench_comm", measure.bench_comm("cuda", [2, 3, 4]))))
+    several = [n for n in (2, 4, 8) if n <= len(kit.gpus)]
+    if several:
+        items.append(Item("bench_comm/peers", needs("bench_comm", measure.bench_comm("cuda", several, "--ranks_per_device=1"))))
+        items.append(Item("bench_comm/nccl", needs("bench_comm", measure.bench_comm("nccl", several))))
+    for preset in presets:
+        items.append(Item(f"train/{preset}", needs("train", measure.train(preset)), least=90))
+        items.append(Item(f"train_graphs/{preset}", needs("train", measure.train(preset, {"runtime.graphs": "true"})), least=90))
+        items.append(Item(f"torch/{preset}", measure.torch(preset), least=90, limit=5400))
+    return items
+
+
+def suites_of(items):
+    return [item.name.split("/", 1)[1] for item in items if item.name.startswith("test/")]

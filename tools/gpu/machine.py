@@ -1,0 +1,129 @@
+"""What this machine has: GPUs, CUDA's libraries, a Python with PyTorch."""
+
+import ctypes
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+
+# What the engine loads at run time. (Title, file, needed): the others only cost what they are for.
+LIBRARIES = (("cuBLASLt", "libcublasLt.so.13"), ("cuDNN", "libcudnn.so.9"), ("NCCL", "libnccl.so.2"),
+             ("NVRTC", "libnvrtc.so.13"))
+
+_ASK_PYTHON = """
+import json, sys
+paths = [p for p in sys.path if p]
+try:
+    import torch
+    said = {"torch": torch.__version__, "cuda": torch.version.cuda}
+except ImportError:
+    said = {}
+print(json.dumps({"paths": paths, **said}))
+"""
+
+
+def gpus():
+    """Names and bytes of memory of the visible GPUs, by the driver. ValueError: why there is none, in a line."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise ValueError("no GPU: there is no NVIDIA driver here (libcuda.so.1)") from None
+    code = driver.cuInit(0)
+    if code != 0:
+        raise ValueError(f"no GPU: the NVIDIA driver does not start (cuInit returns {code})")
+    count = ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    if count.value == 0:
+        raise ValueError("no GPU: the NVIDIA driver counts none (CUDA_VISIBLE_DEVICES may hide them)")
+    found = []
+    for ordinal in range(count.value):
+        device, name, size = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+        driver.cuDeviceGet(ctypes.byref(device), ordinal)
+        driver.cuDeviceGetName(name, 256, device)
+        driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+        found.append({"name": name.value.decode(errors="replace"), "bytes": size.value})
+    return found
+
+
+def _output(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+class Python:
+    """A Python interpreter and what it can import."""
+
+    def __init__(self, path, paths, torch=None, cuda=None):
+        self.path, self.paths, self.torch, self.cuda = path, paths, torch, cuda
+
+    @staticmethod
+    def find(wanted=""):
+        """`wanted`, or the first with PyTorch among this one and those that a shell would find; else this one."""
+        candidates = [wanted] if wanted else [sys.executable, *(shutil.which(n) for n in ("python3", "python"))]
+        found = []
+        for candidate in dict.fromkeys(c for c in candidates if c):
+            try:
+                said = json.loads(_output([candidate, "-c", _ASK_PYTHON]).strip().splitlines()[-1])
+            except (ValueError, IndexError):
+                continue
+            found.append(Python(candidate, **said))
+        return next((p for p in found if p.torch), found[0] if found else Python(sys.executable, sys.path))
+
+
+def _ldconfig():
+    """File name: folder, of what the loader finds by itself."""
+    tool = shutil.which("ldconfig") or "/sbin/ldconfig"
+    pairs = re.findall(r"^\s*(\S+) \(.*\) => (\S+)$", _output([tool, "-p"]), re.MULTILINE)
+    return {name: os.path.dirname(path) for name, path in reversed(pairs)}
+
+
+def find_libraries(python, environment, ldconfig=None):
+    """Title: folder, for each of LIBRARIES that is here: of CUDA_HOME, of the loader, or of the packages nvidia-* of
+    `python`."""
+    home = environment.get("CUDA_HOME") or "/usr/local/cuda"
+    loader = _ldconfig() if ldconfig is None else ldconfig
+    from_path = [f for f in environment.get("LD_LIBRARY_PATH", "").split(":") if f]
+    packages = [folder for path in python.paths for folder in sorted(glob.glob(os.path.join(path, "nvidia", "*", "lib")))]
+    found = {}
+    for title, file in LIBRARIES:
+        folders = [os.path.join(home, "lib64"), *from_path, *([loader[file]] if file in loader else []), *packages]
+        folder = next((f for f in folders if os.path.exists(os.path.join(f, file))), None)
+        if folder:
+            found[title] = folder
+    return found
+
+
+def engine_environment(environment, libraries, own):
+    """For our programs, and for what the libraries load in turn. `own`: a folder of libraries that came with us."""
+    folders = list(dict.fromkeys(libraries.values()))
+    ours = {"SHALE_CUDA_LIBRARIES": ":".join(folders)} if folders else {}
+    path = ":".join([own, *folders, *(f for f in environment.get("LD_LIBRARY_PATH", "").split(":") if f)])
+    return {**environment, **ours, "LD_LIBRARY_PATH": path}
+
+
+def find_sanitizer(environment):
+    """compute-sanitizer, or None."""
+    home = environment.get("CUDA_HOME") or "/usr/local/cuda"
+    places = [os.path.join(home, "bin", "compute-sanitizer"),
+              os.path.join(home, "compute-sanitizer", "compute-sanitizer")]
+    return next((p for p in places if os.access(p, os.X_OK)), shutil.which("compute-sanitizer"))
+
+
+def describe(found_gpus, libraries, python):
+    """For the report, as a dict of texts."""
+    fields = "driver_version,clocks.max.sm,clocks.max.mem,power.limit,compute_cap,ecc.mode.current"
+    said = _output(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader"]).strip().splitlines()
+    info = {"gpus": "; ".join(f"{g['name']}, {g['bytes'] / 2**30:.1f} GiB" for g in found_gpus),
+            "driver": said[0] if said else "nvidia-smi is not here",
+            "system": f"Linux {platform.release()}, {os.cpu_count()} processors, Python {platform.python_version()}",
+            "torch": f"{python.torch} (CUDA {python.cuda}), {python.path}" if python.torch else "none"}
+    for title, file in LIBRARIES:
+        folder = libraries.get(title)
+        info[title] = os.path.realpath(os.path.join(folder, file)) if folder else "not found"
+    return info

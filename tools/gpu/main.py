@@ -1,0 +1,162 @@
+"""The command line of a kit's `run`."""
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+from gpu import machine, report, store
+from gpu.items import Kit, all_items
+
+_ABOUT = """\
+Runs what this kit holds on the GPUs of this machine: the tests, the op tests under compute-sanitizer, benches of kernels
+and collectives, and training of every preset by the engine and by PyTorch's FSDP2. Each item's result goes to
+OUT/report.json and OUT/report.md before the next begins. Items that have ended, well or badly, are not run again: call
+it again to go on. CUDA's libraries are looked for in CUDA_HOME, where the loader looks, and among the packages nvidia-*
+of a Python environment.
+"""
+
+_FOOTER = """\
+examples:
+  ./run                                        everything, some hours
+  ./run --budget_seconds=540                   what can be done in nine minutes; again and again until it is done
+  ./run --only=test --only=train/qwen2_5_3b    items whose names match one of these (regular expressions; see --list)
+  ./run --only=torch --again                   those once more
+
+exit codes: 0 all done, nothing failed; 1 something failed, or there is no GPU; 2 wrong command line; 3 not all is done yet.
+"""
+
+
+def parse(kit_root, arguments):
+    parser = argparse.ArgumentParser(prog="run", description=_ABOUT, epilog=_FOOTER, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="items whose name matches")
+    parser.add_argument("--list", action="store_true", help="print the names of the items and how each stands, and end")
+    parser.add_argument("--budget_seconds", type=float, default=float("inf"), metavar="S",
+                        help="end by then; an item that is cut is begun anew by a later call (default: no limit)")
+    parser.add_argument("--again", action="store_true", help="run the items of --only although they have ended")
+    parser.add_argument("--out", default=os.path.join(kit_root, "results"), metavar="FOLDER", help="default: %(default)s")
+    parser.add_argument("--python", default="", metavar="PATH", help="a Python with PyTorch (default: the first that is found)")
+    parser.add_argument("--steps", type=int, default=5, metavar="N", help="training steps that count (default 5)")
+    parser.add_argument("--warmup", type=int, default=2, metavar="N", help="those before them (default 2)")
+    options = parser.parse_args(arguments)
+    for pattern in options.only:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            parser.error(f"--only={pattern} is no regular expression: {error}")
+    if options.again and not options.only:
+        parser.error("--again wants --only")
+    if options.steps < 1 or options.warmup < 0:
+        parser.error("--steps wants 1 or more, --warmup 0 or more")
+    return options
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def _interrupt(number, frame):
+    raise _Interrupted(signal.Signals(number).name)
+
+
+def order(items, kept):
+    """Those to do, in their order; what has been cut comes after what has not, that one long item keeps back no other."""
+    return sorted((i for i in items if not kept.finished(i.name)), key=lambda item: kept.item(item.name).get("cuts", 0))
+
+
+def do(kit, item, kept, seconds):
+    """Runs one item, which then stands in the report. `seconds` are left of the budget."""
+    if not kept.begin(item.name):
+        return
+    limit = min(item.limit, seconds)
+    try:
+        outcome = item.work(kit, item, limit)
+    except _Interrupted as interrupted:
+        kept.end(item.name, {"status": store.CUT, "about": f"interrupted by {interrupted}"})
+        raise
+    except Exception as error:  # Whatever is wrong with one item, the others are to be had.
+        outcome = {"status": store.FAILED, "about": f"{type(error).__name__}: {error}"}
+    if outcome["status"] == "timed out":
+        outcome["status"] = store.CUT if limit < item.limit else store.FAILED
+    kept.end(item.name, outcome)
+
+
+def run(kit, items, all_names, kept, deadline):
+    """Until all is done or the time is over. Returns whether all is done."""
+    waiting = order(items, kept)
+    for number, item in enumerate(waiting, 1):
+        left = deadline - time.monotonic()
+        if left < item.least:
+            continue
+        say(f"[{number}/{len(waiting)}] {item.name}")
+        do(kit, item, kept, left)
+        ended = kept.item(item.name)
+        say(f"    {ended['status']}" + (f": {ended['about']}" if ended.get("about") else ""))
+        write_report(kit, kept, all_names)
+    return all(kept.finished(item.name) for item in items)
+
+
+def kit_info(root):
+    """What pack wrote down of the kit."""
+    try:
+        with open(os.path.join(root, "kit.json"), encoding="utf-8") as file:
+            return json.load(file)
+    except OSError:
+        return {}
+
+
+def write_report(kit, kept, names):
+    store.write_durably(kit.path("report.md"), report.Report(kept.data, names).text())
+
+
+def main(kit_root, arguments, gpus=machine.gpus):
+    """`gpus` returns what machine.gpus does, for tests."""
+    options = parse(kit_root, arguments)
+    deadline = time.monotonic() + options.budget_seconds
+    try:
+        found = gpus()
+        out = os.path.abspath(options.out)
+        kept = store.Store(out)
+    except (ValueError, OSError) as error:
+        print(f"run: {error}", file=sys.stderr)
+        return 1
+    python = machine.Python.find(options.python)
+    libraries = machine.find_libraries(python, os.environ)
+    environment = machine.engine_environment(os.environ, libraries, os.path.join(kit_root, "lib"))
+    kit = Kit(root=kit_root, out=out, environment=environment, plain=dict(os.environ), python=python, gpus=found,
+              sanitizer=machine.find_sanitizer(os.environ) or "", warmup=options.warmup, steps=options.steps)
+    every = all_items(kit)
+    names = [item.name for item in every]
+    items = [i for i in every if not options.only or any(re.search(pattern, i.name) for pattern in options.only)]
+    if not items:
+        print(f"run: --only matches none of: {', '.join(names)}", file=sys.stderr)
+        return 2
+    if options.list:
+        for item in items:
+            say(f"{item.name:<40} {kept.item(item.name).get('status', 'to do')}")
+        return 0
+    for item in items if options.again else []:
+        kept.forget(item.name)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    kept.describe({**kit_info(kit_root), **machine.describe(found, libraries, python)})
+    try:
+        done = run(kit, items, names, kept, deadline)
+    except _Interrupted as interrupted:
+        write_report(kit, kept, names)
+        say(f"interrupted by {interrupted}; call it again to go on")
+        return 130
+    write_report(kit, kept, names)
+    say(f"report: {kit.path('report.md')}")
+    if not done:
+        say("not all is done: call it again to go on")
+        return 3
+    return 1 if any(kept.item(item.name)["status"] == store.FAILED for item in items) else 0

@@ -1,0 +1,209 @@
+"""How each item is run, and what of its output is the result."""
+
+import json
+import os
+import re
+import shutil
+import statistics
+
+from bench import textproto, workloads
+from gpu import child, store
+
+# Ops on flat fp32 vectors, which the others of bf16 leave out.
+FLAT = "^(sum|sumsquares|accumulate|copy|adamw)( |$)"
+
+_SANITIZER_ERROR = 97
+
+
+def _outcome(ended, result=None, wrong=""):
+    """`wrong`: why it failed although it ended well."""
+    outcome = {"status": store.PASSED, "about": "", "seconds": round(ended.seconds, 3)}
+    if result is not None:
+        outcome["result"] = result
+    if ended.timed_out:
+        outcome.update(status="timed out", about=f"had not ended after {ended.seconds:.0f} s: {ended.tail(1)}")
+    elif wrong:
+        outcome.update(status=store.FAILED, about=wrong)
+    elif ended.code != 0 and not ended.enough:
+        outcome.update(status=store.FAILED, about=f"ended with {ended.code}: {ended.tail()}")
+    return outcome
+
+
+def _json(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def _remove(path):
+    try:
+        os.remove(path)
+    except FileNotFoundError:
+        pass
+
+
+def tests(suite, sanitizer=None):
+    """A suite of gpu_tests, perhaps under a tool of compute-sanitizer."""
+    def work(kit, item, seconds):
+        if sanitizer and not kit.sanitizer:
+            return {"status": store.SKIPPED, "about": "there is no compute-sanitizer in CUDA_HOME or on the PATH"}
+        path = kit.log(item.name) + ".json"
+        _remove(path)
+        before = [kit.sanitizer, f"--tool={sanitizer}", f"--error-exitcode={_SANITIZER_ERROR}"] if sanitizer else []
+        command = [*before, kit.program("gpu_tests"), f"--gtest_filter={suite}.*", f"--gtest_output=json:{path}"]
+        ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
+        report = _json(path) or {}
+        cases = [case for group in report.get("testsuites", []) for case in group.get("testsuite", [])]
+        failed = [case["name"] for case in cases if case.get("failures")]
+        skips = sum(case.get("result") == "SKIPPED" for case in cases)
+        result = {"tests": len(cases), "failed": failed, "skipped": skips}
+        wrong = ""
+        if failed:
+            wrong = f"{len(failed)} of {len(cases)} failed: {', '.join(failed[:5])}"
+        elif ended.code == _SANITIZER_ERROR and sanitizer:
+            wrong = f"{sanitizer} found errors: {ended.tail(1)}"
+        elif ended.code == 0 and not cases:
+            wrong = "no test ran"
+        outcome = _outcome(ended, result, wrong)
+        if outcome["status"] == store.PASSED and skips:
+            outcome["about"] = f"{skips} of {len(cases)} skipped"
+        return outcome
+    return work
+
+
+def tune(kit, item, seconds):
+    """Algorithms of matrix products for all presets, which training then uses."""
+    table = kit.path("tuning.txt")
+    jobs = [f"--job={kit.job(name)}" for name in sorted(os.path.splitext(f)[0] for f in os.listdir(os.path.join(kit.root, "jobs")))]
+    ended = child.run([kit.program("tune"), *jobs, f"--table={table}"], kit.environment, kit.log(item.name), seconds,
+                      folder=kit.out)
+    return _outcome(ended)
+
+
+def sizes_of(job):
+    """Flags of bench_ops for a micro-batch of the job."""
+    model, batch = job["model"]["decoder"], job["batch"]
+    width, hidden, heads, kv_heads = (model[name] for name in ("width", "hidden", "heads", "kv_heads"))
+    head_width = model.get("head_width", width // heads)
+    tokens = batch["micro_batch"] * batch["sequence_length"]
+    block = (2 * heads + 2 * kv_heads) * head_width * width + 3 * width * hidden
+    sizes = {"tokens": tokens, "sequence": batch["sequence_length"], "width": width, "hidden": hidden,
+             "vocabulary": model["vocabulary"], "heads": heads, "kv_heads": kv_heads, "head_width": head_width,
+             "head_tokens": min(tokens, job["memory"]["loss_chunk_tokens"]), "parameters": block, "square": 8192}
+    return [f"--{name}={value}" for name, value in sizes.items()]
+
+
+def _tuned(kit):
+    table = kit.path("tuning.txt")
+    return table if os.path.exists(table) else None
+
+
+def bench_ops(job, dtype, only="", more=()):
+    def work(kit, item, seconds):
+        path = kit.log(item.name) + ".json"
+        _remove(path)
+        command = [kit.program("bench_ops"), "--device=cuda", *sizes_of(job), f"--dtype={dtype}", f"--json={path}",
+                   "--copy_mib=1024", *more]
+        command += [f"--only={only}"] if only else []
+        command += [f"--tuning_table={_tuned(kit)}"] if _tuned(kit) else []
+        ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
+        report = _json(path)
+        return _outcome(ended, report, "" if report or ended.code or ended.timed_out else "it wrote no result")
+    return work
+
+
+def bench_comm(device, ranks, *more):
+    def work(kit, item, seconds):
+        path = kit.log(item.name) + ".json"
+        _remove(path)
+        command = [kit.program("bench_comm"), f"--device={device}", f"--ranks={','.join(map(str, ranks))}",
+                   "--smallest_kib=1024", "--largest_kib=262144", f"--json={path}", *more]
+        ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
+        report = _json(path)
+        return _outcome(ended, report, "" if report or ended.code or ended.timed_out else "it wrote no result")
+    return work
+
+
+def _tokens(kit, preset):
+    with open(kit.job(preset), encoding="utf-8") as file:
+        vocabulary = textproto.parse(file.read())["model"]["decoder"]["vocabulary"]
+    return workloads.write_tokens(kit.path("data"), vocabulary)
+
+
+def _rows(path):
+    """Those of a metrics.jsonl that are whole, of training steps."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().split("\n")[:-1]
+    except OSError:
+        return []
+    return [row for row in map(json.loads, lines) if "seconds" in row]
+
+
+def train(preset, settings=()):
+    """The engine's steps; it is ended when there are enough, for the checkpoint at the end is not measured."""
+    def work(kit, item, seconds):
+        folder = kit.path("runs", item.name.replace("/", "-"))
+        shutil.rmtree(folder, ignore_errors=True)
+        metrics = os.path.join(folder, "metrics.jsonl")
+        wanted = kit.warmup + kit.steps
+        values = {"data.path": _tokens(kit, preset), "telemetry.run_folder": folder, **dict(settings)}
+        if _tuned(kit):
+            values["runtime.tuning_table"] = _tuned(kit)
+        command = [kit.program("train"), f"--job={kit.job(preset)}", "--overwrite"]
+        command += [f"--set={name}={value}" for name, value in values.items()]
+        try:
+            ended = child.run(command, kit.environment, kit.log(item.name), seconds, lambda: len(_rows(metrics)) >= wanted,
+                              folder=kit.out)
+            rows = _rows(metrics)[:wanted]
+            if len(rows) < wanted:
+                wrong = "" if ended.code or ended.timed_out else f"it printed {len(rows)} of {wanted} steps"
+                return _outcome(ended, None, wrong)
+            return _outcome(ended, {**steps_of(rows, kit.warmup), **_said(kit.log(item.name))})
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return work
+
+
+def steps_of(rows, warmup):
+    counted = rows[warmup:]
+    median = lambda name: statistics.median(row[name] for row in counted)
+    return {"seconds": [row["seconds"] for row in counted], "step_seconds": median("seconds"),
+            "tokens_per_second": median("tokens_per_second"), "mfu": median("mfu"),
+            "losses": [row["loss"] for row in rows], "gradient_norms": [row["grad_norm"] for row in rows],
+            "peak_bytes_planned": rows[-1]["peak_bytes_planned"], "peak_bytes_measured": rows[-1]["peak_bytes_measured"]}
+
+
+def _said(log):
+    """What the plan that train prints says: parameters, and what is in use beside the arena."""
+    with open(log, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    found = {}
+    parameters = re.search(r"^\s*parameters\s+([\d,]+) in", text, re.MULTILINE)
+    outside = re.search(r"^.*in use outside the arenas.*$", text, re.MULTILINE)
+    if parameters:
+        found["parameters"] = int(parameters[1].replace(",", ""))
+    if outside:
+        found["outside"] = outside[0].strip()
+    return found
+
+
+def torch(preset):
+    """PyTorch's FSDP2 at its best. Its trials are kept, so that a search that is cut goes on where it was."""
+    def work(kit, item, seconds):
+        if not kit.python.torch:
+            return {"status": store.SKIPPED, "about": f"{kit.python.path} has no PyTorch; name another with --python"}
+        program = os.path.join(kit.root, "tools", "parity", "torch_fsdp2.py")
+        command = [kit.python.path, program, f"--job={kit.job(preset)}", f"--tokens={_tokens(kit, preset)}", "--search",
+                   "--ranks=1", f"--trials={kit.path('data', f'trials-{preset}.jsonl')}", f"--warmup={kit.warmup}",
+                   f"--steps={kit.steps}"]
+        ended = child.run(command, kit.plain, kit.log(item.name), seconds, folder=kit.out)
+        with open(kit.log(item.name), encoding="utf-8", errors="replace") as file:
+            said = [line for line in file if line.startswith('{"result"')]
+        if not said:
+            return _outcome(ended, None, "" if ended.code or ended.timed_out else "it printed no result")
+        result = json.loads(said[-1])["result"]
+        return _outcome(ended, result, result.get("failed", ""))
+    return work

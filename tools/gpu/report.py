@@ -1,0 +1,135 @@
+"""report.md: what was found, for people."""
+
+from gpu import store
+from gpu.items import PRESETS, SUSTAINED
+
+# Of 989 TFLOP/s, by shape.
+MFU = {"qwen2_5_0_5b": 0.50, "qwen2_5_1_5b": 0.60, "qwen2_5_3b": 0.65, "qwen2_5_7b": 0.65}
+SPEED, MEMORY, KERNELS = 1.2, 0.6, 0.85
+# Held by both sides: weights, gradients and two moments, in whatever split.
+HELD_BYTES = 16
+
+
+def _table(titles, rows):
+    """Markdown; columns of texts and numbers as they come."""
+    if not rows:
+        return "nothing was measured\n"
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join("| " + " | ".join(str(cell) for cell in line) + " |\n" for line in lines)
+
+
+def _mark(value, target, at_least=True):
+    met = value >= target if at_least else value <= target
+    return "met" if met else "**not met**"
+
+
+class Report:
+    def __init__(self, data, names):
+        self.machine, self.items, self.names = data["machine"], data["items"], names
+
+    def result(self, name):
+        item = self.items.get(name, {})
+        return item.get("result") if item.get("status") == store.PASSED else None
+
+    def of_status(self, status):
+        return [name for name in self.names if self.items.get(name, {}).get("status") == status]
+
+    def sustained(self):
+        """FLOP/s of a product that ran for a minute; None: not measured."""
+        found = self.result(f"bench_ops/{SUSTAINED}")
+        return (found or {}).get("sustained_bf16") or None
+
+    def text(self):
+        parts = ["# GPU report\n", _table(["", ""], list(self.machine.items())), self._summary(),
+                 "## Training\n", self._training(), "## Memory-bound kernels\n", self._kernels(),
+                 "## Products and attention\n", self._products(), "## Collectives\n", self._collectives(), self._failures()]
+        return "\n".join(part for part in parts if part)
+
+    def _summary(self):
+        left = [n for n in self.names if self.items.get(n, {}).get("status") not in (store.PASSED, store.FAILED, store.SKIPPED)]
+        counts = {status: len(self.of_status(status)) for status in (store.PASSED, store.FAILED, store.SKIPPED)}
+        tests = [i["result"] for n, i in self.items.items() if n.startswith("test/") and i.get("result")]
+        cases, failed = sum(t["tests"] for t in tests), sum(len(t["failed"]) for t in tests)
+        return (f"{len(self.names)} items: " + ", ".join(f"{count} {status}" for status, count in counts.items())
+                + f", {len(left)} to do. Test cases: {cases - failed} passed, {failed} failed, of which "
+                + f"{sum(t['skipped'] for t in tests)} skipped.\n")
+
+    def _training(self):
+        rows, sustained = [], self.sustained()
+        for preset in PRESETS:
+            ours, torch = self.result(f"train/{preset}"), self.result(f"torch/{preset}")
+            graphs = self.result(f"train_graphs/{preset}")
+            best = max((r for r in (ours, graphs) if r), key=lambda r: r["tokens_per_second"], default=None)
+            for label, found in (("engine", ours), ("engine, graphs", graphs), ("PyTorch FSDP2", torch)):
+                if found:
+                    rows.append([preset, label, *self._speed(found, sustained), self._setting(found)])
+            if best:
+                rows.append([preset, "targets", *self._targets(preset, best, torch)])
+        rate = f"A product sustained for a minute reaches {sustained * 1e-12:.0f} TFLOP/s.\n" if sustained else ""
+        return rate + _table(["preset", "", "tokens/s", "s/step", "MFU", "MFU of sustained", "peak GiB", "losses", ""], rows)
+
+    @staticmethod
+    def _speed(found, sustained):
+        peak = found.get("peak_bytes_measured", found.get("max_memory_allocated", 0))
+        # The rows' MFU is of 989 TFLOP/s: the presets say so.
+        of_sustained = f"{100 * found['mfu'] * 989e12 / sustained:.1f} %" if sustained else ""
+        return [f"{found['tokens_per_second']:,.0f}", f"{found['step_seconds']:.3f}", f"{100 * found['mfu']:.1f} %", of_sustained,
+                f"{peak / 2**30:.1f}", f"{found['losses'][0]:.3f} .. {found['losses'][-1]:.3f}"]
+
+    @staticmethod
+    def _setting(found):
+        if "max_memory_reserved" not in found:
+            return found.get("outside", "")
+        return (f"micro-batch {found['micro_batch']}, checkpointing {found['checkpoint']}, parameters gathered per "
+                f"{found['gathered']}, attention {found['attention']}; {found['max_memory_reserved'] / 2**30:.1f} GiB reserved")
+
+    @staticmethod
+    def _targets(preset, best, torch):
+        cells = [""] * 7
+        target = MFU.get(preset.rsplit("_", 1)[0])
+        if target:
+            cells[2] = f"{_mark(best['mfu'], target)}: {100 * target:.0f} %"
+        if torch:
+            ratio = best["tokens_per_second"] / torch["tokens_per_second"]
+            cells[0] = f"{ratio:.2f} x: {_mark(ratio, SPEED)}"
+            held = HELD_BYTES * torch["parameters"]
+            theirs = torch.get("max_memory_allocated", 0) - held
+            if theirs > 0:
+                memory = (best["peak_bytes_measured"] - held) / theirs
+                cells[4] = f"{memory:.2f} x: {_mark(memory, MEMORY, at_least=False)}"
+        return cells
+
+    def _benches(self):
+        return [(name.split("/", 1)[1], self.result(name)) for name in self.names
+                if name.startswith("bench_ops/") and self.result(name)]
+
+    def _kernels(self):
+        rows, reached = [], 0
+        for name, found in self._benches():
+            for r in found["results"]:
+                if "of_copy" in r:
+                    reached += r["of_copy"] >= KERNELS
+                    rows.append([name, r["op"], r["size"], r["act"], f"{r['seconds'] * 1e6:.1f}",
+                                 f"{r['bytes_per_second'] * 1e-9:.0f}", f"{r['of_copy']:.2f}" + ("" if r["of_copy"] >= KERNELS
+                                                                                                   else " low"),
+                                 f"{r['of_large_copy']:.2f}"])
+        head = f"{reached} of {len(rows)} reach {KERNELS} of a copy of as many bytes.\n\n" if rows else ""
+        return head + _table(["bench", "op", "size", "type", "us", "GB/s", "of copy", "of large copy"], rows)
+
+    def _products(self):
+        rows = [[name, r["op"], r["size"], r["act"], f"{r['seconds'] * 1e6:.1f}", f"{r['flops_per_second'] * 1e-12:.1f}",
+                 f"{r['of_peak']:.2f}", f"{r['flops_per_second'] / self.sustained():.2f}" if self.sustained() else ""]
+                for name, found in self._benches() for r in found["results"] if "flops" in r]
+        return _table(["bench", "op", "size", "type", "us", "TFLOP/s", "of best", "of sustained"], rows)
+
+    def _collectives(self):
+        rows = [[name.split("/", 1)[1], r["collective"], r["dtype"], r["ranks"], f"{r['size_bytes'] / 2**20:.0f}",
+                 f"{r['seconds'] * 1e6:.0f}", f"{r['algbw_bytes_per_second'] * 1e-9:.1f}", f"{r['busbw_bytes_per_second'] * 1e-9:.1f}"]
+                for name in self.names if name.startswith("bench_comm/") and self.result(name)
+                for r in self.result(name)["results"]]
+        return _table(["", "collective", "type", "ranks", "MiB", "us", "algbw GB/s", "busbw GB/s"], rows)
+
+    def _failures(self):
+        rows = [[name, self.items[name]["status"], self.items[name].get("about", "").replace("|", "\\|")]
+                for name in self.names if self.items.get(name, {}).get("about")]
+        return "## What failed, was skipped, or is unfinished\n\n" + _table(["item", "", "why"], rows) if rows else ""

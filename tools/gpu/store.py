@@ -1,0 +1,69 @@
+"""What has been done and found, on disk after every item: a machine that is taken away takes nothing along."""
+
+import json
+import os
+
+PASSED, FAILED, SKIPPED, CUT = "passed", "failed", "skipped", "cut"
+# So often an item may have been under way when everything ended; then it is what ended it.
+MOST_BEGUN = 2
+
+
+def write_durably(path, text):
+    """Replaces the file; after a crash it has the old text or the new one."""
+    temporary = path + ".tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class Store:
+    """report.json of a folder: {"machine": {..}, "items": {name: {"status", "about", "seconds", "result", "begun"}}}."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "report.json")
+        self.data = {"machine": {}, "items": {}}
+        os.makedirs(folder, exist_ok=True)
+        if os.path.exists(self.path):
+            try:
+                with open(self.path, encoding="utf-8") as file:
+                    self.data = json.load(file)
+            except ValueError as error:
+                raise ValueError(f"{self.path} is no report ({error}); remove it to begin anew") from None
+
+    def item(self, name):
+        return self.data["items"].get(name, {})
+
+    def finished(self, name):
+        return self.item(name).get("status") in (PASSED, FAILED, SKIPPED)
+
+    def begin(self, name):
+        """False: it has been begun too often without an end, and is failed now."""
+        begun = self.item(name).get("begun", 0)
+        if begun >= MOST_BEGUN:
+            self.end(name, {"status": FAILED, "about": f"everything ended while it was under way, {begun} times"})
+            return False
+        self.data["items"][name] = {**self.item(name), "begun": begun + 1}
+        self._write()
+        return True
+
+    def end(self, name, outcome):
+        kept = {"cuts": self.item(name).get("cuts", 0) + 1} if outcome["status"] == CUT else {}
+        self.data["items"][name] = {**outcome, **kept}
+        self._write()
+
+    def forget(self, name):
+        self.data["items"].pop(name, None)
+
+    def describe(self, machine):
+        self.data["machine"] = machine
+        self._write()
+
+    def _write(self):
+        write_durably(self.path, json.dumps(self.data, indent=1) + "\n")
