@@ -31,8 +31,8 @@ install_packages() {
   }
 }
 
-# The headers of cuDNN's frontend, which Debian has no package of, into the user's cache, where cudnn_configure.bzl finds
-# them. Nothing without a CUDA toolkit that has cuDNN. Without them attention is for our own kernels: no error.
+# The headers of cuDNN's frontend, which Debian has no package of, into the user's cache, where cudnn_configure.bzl
+# looks. Nothing without a CUDA toolkit and cuDNN. No headers are no error: attention is for our own kernels then.
 install_cudnn_frontend() {
   local cuda=${CUDA_HOME:-/usr/local/cuda} requirement version folder found= work
   for folder in "$cuda/include" /usr/include /usr/include/*-linux-gnu; do

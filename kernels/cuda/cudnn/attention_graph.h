@@ -56,8 +56,8 @@ class AttentionGraph {
  public:
   virtual ~AttentionGraph() = default;
   virtual int64_t workspace_bytes() const = 0;
-  // `workspace` has workspace_bytes, whatever they hold; it and the operands belong to the graph until it has finished on
-  // `stream`.
+  // `workspace` has workspace_bytes, whatever they hold. It and the operands belong to the graph until that has
+  // finished on `stream`.
   virtual absl::Status Enqueue(const AttentionAddresses& operands, std::byte* workspace, StreamHandle stream) = 0;
 };
 

@@ -34,7 +34,7 @@ template <class OpType>
 bool Takes(const OpType& op) {
   const int64_t S = op.q_BSHD.dim(1), D = op.q_BSHD.dim(3);
   if (op.q_BSHD.dtype != DType::kBFloat16 || (D != 64 && D != 96 && D != 128)) return false;
-  if (op.q_BSHD.elements() == 0 || S < 2 || S > std::numeric_limits<int32_t>::max()) return false;
+  if (S < 2 || S > std::numeric_limits<int32_t>::max()) return false;
   bool aligned = true;
   OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access) { aligned = aligned && Aligned(t); });
   if (!aligned) return false;

@@ -24,7 +24,7 @@ struct CudnnAttentionOptions {
   int64_t workspace_bytes = int64_t{256} << 20;
 };
 
-// `load` (LoadCudnnGraphs) is called when an attention is first prepared or enqueued, on that thread's device: Takes and
+// `load` (LoadCudnn) is called when an attention is first prepared or enqueued, on that thread's device: Takes and
 // ScratchBytes need neither library nor GPU. Graphs live as long as the backend, which must outlive CUDA graphs that
 // were recorded from it.
 std::unique_ptr<AttentionBackend> CreateCudnnAttention(

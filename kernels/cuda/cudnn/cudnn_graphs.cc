@@ -33,13 +33,22 @@ std::string VersionText(int64_t version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-absl::Status StatusOf(const fe::error_t& error, const char* call, const AttentionKey& key) {
+std::string Version() { return VersionText(static_cast<int64_t>(fe::detail::get_backend_version())); }
+
+absl::StatusCode CodeOf(fe::error_code_t code) {
+  switch (code) {
+    case fe::error_code_t::GRAPH_NOT_SUPPORTED:
+    case fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED:
+    case fe::error_code_t::HEURISTIC_QUERY_FAILED: return absl::StatusCode::kUnimplemented;
+    default: return absl::StatusCode::kInternal;
+  }
+}
+
+absl::Status StatusOf(const fe::error_t& error, absl::string_view call, const AttentionKey& key) {
   if (error.is_good()) return absl::OkStatus();
-  const absl::StatusCode code = error.code == fe::error_code_t::GRAPH_NOT_SUPPORTED ? absl::StatusCode::kUnimplemented
-                                                                                     : absl::StatusCode::kInternal;
-  return absl::Status(code, absl::StrCat("cuDNN ", VersionText(static_cast<int64_t>(fe::detail::get_backend_version())),
-                                         ", ", call, ": ", absl::StrReplaceAll(error.err_msg, {{"\n", " "}}), ", for ",
-                                         key.ToString()));
+  const std::string message = absl::StrReplaceAll(error.err_msg, {{"\n", " "}});
+  return absl::Status(CodeOf(error.code), absl::StrCat("cuDNN ", Version(), ", ", call, ": ", message, ", for ",
+                                                       key.ToString()));
 }
 
 // Of a graph's workspace, what the frontend adds to a kernel's: rowsum(d_out * out), f32.
@@ -91,11 +100,13 @@ Attributes AttributesOf(const AttentionKey& key) {
   return attributes;
 }
 
-std::shared_ptr<fe::graph::Graph> Describe(const AttentionKey& key) {
+std::shared_ptr<fe::graph::Graph> Describe(const AttentionKey& key, int sm_version) {
   auto graph = std::make_shared<fe::graph::Graph>();
   graph->set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT)
+      // Known, before there are operations, so that nothing asks the CUDA runtime, which the frontend would load.
+      .set_sm_version(sm_version)
       // We keep graphs as long as CUDA graphs of them.
       .set_cuda_graph_retention(fe::CudaGraphRetention_t::NONE);
   const auto input = [&](int operand) { return graph->tensor(TensorOf(key, operand)); };
@@ -158,7 +169,7 @@ class Graphs final : public CudnnGraphs {
       if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
       handle_ = nullptr;
       return absl::FailedPreconditionError(
-          absl::StrCat("cudnnCreate: ", fe::detail::get_error_string(status), " (cuDNN ", version(),
+          absl::StrCat("cudnnCreate: ", fe::detail::get_error_string(status), " (cuDNN ", Version(),
                        " cannot start on this device: wanted a GPU, a driver for its version of CUDA, free memory)"));
     }
     auto device = std::make_shared<fe::DeviceProperties>();
@@ -168,9 +179,7 @@ class Graphs final : public CudnnGraphs {
     return absl::OkStatus();
   }
 
-  std::string version() const override {
-    return VersionText(static_cast<int64_t>(fe::detail::get_backend_version()));
-  }
+  std::string version() const override { return Version(); }
 
   absl::Status Supports(const AttentionKey& key, int64_t workspace_bytes) override {
     return Caught("Attention", [&] { return Plan(key, workspace_bytes).status(); });
@@ -190,8 +199,7 @@ class Graphs final : public CudnnGraphs {
  private:
   // A graph with the kernels that may compute it.
   absl::StatusOr<std::shared_ptr<fe::graph::Graph>> Plan(const AttentionKey& key, int64_t workspace_bytes) {
-    std::shared_ptr<fe::graph::Graph> graph = Describe(key);
-    graph->set_sm_version(sm_version_);
+    std::shared_ptr<fe::graph::Graph> graph = Describe(key, sm_version_);
     if (device_ != nullptr) graph->set_device_properties(device_);
     SHALE_RETURN_IF_ERROR(StatusOf(graph->validate(), "validate", key));
     SHALE_RETURN_IF_ERROR(
@@ -201,7 +209,8 @@ class Graphs final : public CudnnGraphs {
         StatusOf(graph->create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans", key));
     graph->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
     graph->deselect_workspace_greater_than(workspace_bytes - FrontendBytes(key));
-    SHALE_RETURN_IF_ERROR(StatusOf(graph->check_support(), "check_support", key));
+    SHALE_RETURN_IF_ERROR(StatusOf(
+        graph->check_support(), absl::StrCat("check_support with ", workspace_bytes, " bytes of workspace"), key));
     return graph;
   }
 

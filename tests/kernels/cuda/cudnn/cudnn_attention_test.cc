@@ -1,0 +1,177 @@
+// What graphs are asked for, and that together they are the op.
+#include "kernels/cuda/cudnn/cudnn_attention.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/cudnn/attention_pieces.h"
+#include "tests/kernels/cuda/cudnn/attention_ops.h"
+#include "tests/kernels/cuda/cudnn/attention_stand_in.h"
+#include "tests/kernels/op_conformance.h"
+#include "tests/kernels/test_memory.h"
+
+namespace shale::testing {
+namespace {
+
+using cuda::AttentionBackend;
+using cuda::AttentionKey;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string MessageOf(const absl::Status& status) {
+  return std::string(status.message().data(), status.message().size());
+}
+
+class CudnnAttentionTest : public ::testing::Test {
+ protected:
+  ~CudnnAttentionTest() override {
+    backend_.reset();
+    EXPECT_EQ(library_.alive, 0) << "graphs are left";
+  }
+
+  AttentionBackend& Backend(int64_t workspace_bytes = int64_t{1} << 30) {
+    backend_ = cuda::CreateCudnnAttention([this] { return library_.Graphs(); }, {.workspace_bytes = workspace_bytes});
+    return *backend_;
+  }
+
+  // Of random operands, in `memory`; lse is that of q and k.
+  AttentionBackward Op(TestMemory& memory, const AttentionShape& shape) {
+    TestMemory before;
+    const auto make = [](TestMemory& in) {
+      return [&in](int64_t rows, int64_t columns) { return in.Random(DType::kBFloat16, {rows, columns}); };
+    };
+    const auto make_lse = [](TestMemory& in) {
+      return [&in](int64_t b, int64_t h, int64_t s) { return in.Random(DType::kFloat32, {b, h, s}); };
+    };
+    const AttentionForward forward = ForwardOf(PackedAttention(shape, make(before), make_lse(before)));
+    std::vector<std::byte> image = RunOnReference(before, forward);
+    const Tensor found = before.Bind(forward.lse_BHS, image.data());
+    std::vector<double> lse;
+    for (int64_t i = 0; i < found.elements(); ++i) lse.push_back(ElementOf(found, i));
+    // The same operands again, for they are of one seed, but for lse.
+    return PackedAttention(shape, make(memory), [&](int64_t b, int64_t h, int64_t s) {
+      return memory.Values(DType::kFloat32, {b, h, s}, lse);
+    });
+  }
+
+  // Runs `op` of `memory`, in scratch that ends where it should; the image afterwards.
+  template <class OpType>
+  std::vector<std::byte> Run(AttentionBackend& backend, const TestMemory& memory, const OpType& op) {
+    const AlignedBytes bytes(memory.image());
+    const int64_t scratch_bytes = backend.ScratchBytes(op);
+    const AlignedBytes scratch(std::vector<std::byte>(scratch_bytes + 64, std::byte{0x5E}));
+    const auto bound = std::get<OpType>(memory.Bind(shale::Op(op), bytes.data()));
+    EXPECT_TRUE(backend.Takes(op));
+    EXPECT_TRUE(backend.Takes(bound));
+    EXPECT_TRUE(backend.Prepare(op).ok());
+    const size_t built = library_.built.size();
+    EXPECT_TRUE(backend.Enqueue(bound, {scratch.data(), scratch_bytes}, /*stream=*/nullptr).ok());
+    EXPECT_EQ(library_.built.size(), built) << "not all was prepared";
+    for (int i = 0; i < 64; ++i) EXPECT_EQ(scratch.data()[scratch_bytes + i], std::byte{0x5E});
+    for (const AttentionCall& call : library_.calls) EXPECT_EQ(call.workspace, scratch.data());
+    return std::vector<std::byte>(bytes.data(), bytes.data() + memory.image().size());
+  }
+
+  AttentionStandIn library_;
+
+ private:
+  std::unique_ptr<AttentionBackend> backend_;
+};
+
+TEST_F(CudnnAttentionTest, PlansNeedNoLibrary) {
+  const auto backend = cuda::CreateCudnnAttention([] { return absl::NotFoundError("no such library here"); });
+  const AttentionBackward op =
+      SymbolicAttention({.batch = 4, .length = 4096, .heads = 28, .groups = 4, .width = 128});
+  EXPECT_TRUE(backend->Takes(op) && backend->Takes(ForwardOf(op)));
+  EXPECT_EQ(backend->ScratchBytes(ForwardOf(op)), 256);
+  // One key/value head, with its seven of queries.
+  EXPECT_EQ(backend->ScratchBytes(op), 7 * (4 * 4096 + 4 * 4096 * 128 + 2 * 4096 * 4096) + 256);
+  const absl::Status status = backend->Prepare(op);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(MessageOf(status), "no such library here");
+}
+
+TEST_F(CudnnAttentionTest, ForwardIsOneGraph) {
+  for (const int64_t window : {0, 5}) {
+    TestMemory memory;
+    const AttentionForward op = ForwardOf(
+        Op(memory, {.batch = 2, .length = 36, .heads = 4, .groups = 2, .width = 96, .window = window, .gap = 8}));
+    library_.calls.clear();
+    EXPECT_TRUE(Run(Backend(/*workspace_bytes=*/0), memory, op) == RunOnReference(memory, op));
+    EXPECT_EQ(library_.calls.size(), 1u);
+  }
+}
+
+TEST_F(CudnnAttentionTest, ThePiecesOfABackwardAreTheWhole) {
+  const AttentionShape shapes[] = {{.batch = 3, .length = 36, .heads = 6, .groups = 2, .width = 64},
+                                   {.batch = 2, .length = 12, .heads = 5, .groups = 5, .width = 128, .window = 4},
+                                   {.batch = 1, .length = 20, .heads = 3, .groups = 1, .width = 96, .gap = 16}};
+  for (const AttentionShape& shape : shapes) {
+    TestMemory memory;
+    const AttentionBackward op = Op(memory, shape);
+    const std::vector<std::byte> want = RunOnReference(memory, op);
+    const int64_t whole = cuda::WorkspaceBytes(AttentionKey::Of(op));
+    for (const int64_t parts : {int64_t{1}, shape.batch, shape.batch * 2, shape.batch * shape.groups}) {
+      SCOPED_TRACE(AttentionKey::Of(op).ToString() + " in " + std::to_string(parts));
+      library_.calls.clear();
+      EXPECT_TRUE(Run(Backend((whole - 256) / parts + 256), memory, op) == want);
+      EXPECT_GE(std::ssize(library_.calls), parts == 1 ? 1 : shape.batch);
+      EXPECT_LE(std::ssize(library_.calls), shape.batch * shape.groups);
+    }
+  }
+}
+
+TEST_F(CudnnAttentionTest, AGraphServesAllOpsOfItsKind) {
+  AttentionBackend& backend = Backend();
+  AttentionBackward op = SymbolicAttention({.batch = 2, .length = 8, .heads = 2});
+  const auto built = [&] {
+    EXPECT_TRUE(backend.Prepare(op).ok() && backend.Prepare(ForwardOf(op)).ok());
+    return library_.built.size();
+  };
+  EXPECT_EQ(built(), 2u);
+  EXPECT_EQ(built(), 2u);
+  op.q_BSHD.where.symbol = 77;
+  EXPECT_EQ(built(), 2u);
+  op.window = 8;
+  EXPECT_EQ(built(), 2u);
+  op.window = 3;
+  EXPECT_EQ(built(), 4u);
+  op.scale *= 2;
+  EXPECT_EQ(built(), 6u);
+}
+
+TEST_F(CudnnAttentionTest, AGraphThatNeedsMoreThanIsPlannedIsRefusedWhenItIsPrepared) {
+  library_.workspace_bytes = 257;
+  const AttentionForward op = ForwardOf(SymbolicAttention({.batch = 2, .length = 8, .heads = 2}));
+  const absl::Status status = Backend().Prepare(op);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("wants 257 bytes of workspace, and 256 are planned"),
+                                       HasSubstr("attention forward B=2 S=8 H=2 G=1 D=64")));
+  library_.workspace_bytes = 256;
+  EXPECT_TRUE(Backend().Prepare(op).ok());
+}
+
+TEST_F(CudnnAttentionTest, WhatFailsFailsTheOpAndMayWorkLater) {
+  TestMemory memory;
+  const AttentionBackward op = Op(memory, {.batch = 2, .length = 8, .heads = 2});
+  const AlignedBytes bytes(memory.image());
+  const auto bound = std::get<AttentionBackward>(memory.Bind(shale::Op(op), bytes.data()));
+  AttentionBackend& backend = Backend();
+  const AlignedBytes scratch(std::vector<std::byte>(backend.ScratchBytes(op)));
+  const auto run = [&] { return backend.Enqueue(bound, {scratch.data(), backend.ScratchBytes(op)}, nullptr); };
+  library_.build_status = absl::UnimplementedError("no kernel");
+  EXPECT_EQ(backend.Prepare(op).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(run().code(), absl::StatusCode::kUnimplemented);
+  library_.build_status = absl::OkStatus();
+  library_.enqueue_status = absl::InternalError("a lost GPU");
+  EXPECT_TRUE(backend.Prepare(op).ok());
+  EXPECT_EQ(run().code(), absl::StatusCode::kInternal);
+  library_.enqueue_status = absl::OkStatus();
+  EXPECT_TRUE(run().ok());
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,53 @@
+// libcuda.so.1 for a process without a GPU: as much of a driver as cuDNN and NVRTC want to build graphs, which load the
+// kernels that they compiled. Calls succeed and do nothing.
+namespace {
+int anything;
+}  // namespace
+
+extern "C" {
+
+#define SHALE_SUCCEEDS(function) \
+  int function() { return 0; }
+// A function whose first argument is where it leaves a handle.
+#define SHALE_GIVES_HANDLE(function) \
+  int function(void** handle) {      \
+    *handle = &anything;             \
+    return 0;                        \
+  }
+
+int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+// No table: CUDA_ERROR_NOT_FOUND.
+int cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return 500;
+}
+SHALE_SUCCEEDS(cuInit)
+SHALE_SUCCEEDS(cuGetErrorName)
+SHALE_SUCCEEDS(cuGetErrorString)
+SHALE_SUCCEEDS(cuDeviceGet)
+SHALE_SUCCEEDS(cuDeviceGetCount)
+SHALE_SUCCEEDS(cuCtxGetLimit)
+SHALE_SUCCEEDS(cuCtxPopCurrent)
+SHALE_SUCCEEDS(cuCtxPushCurrent)
+SHALE_SUCCEEDS(cuLinkAddData)
+SHALE_SUCCEEDS(cuLinkComplete)
+SHALE_SUCCEEDS(cuLinkDestroy)
+SHALE_SUCCEEDS(cuLibraryUnload)
+SHALE_SUCCEEDS(cuKernelGetAttribute)
+SHALE_SUCCEEDS(cuKernelSetAttribute)
+SHALE_SUCCEEDS(cuLaunchCooperativeKernel)
+SHALE_SUCCEEDS(cuLaunchKernel)
+SHALE_SUCCEEDS(cuLaunchKernelEx)
+SHALE_SUCCEEDS(cuOccupancyMaxPotentialClusterSize)
+SHALE_GIVES_HANDLE(cuCtxGetCurrent)
+SHALE_GIVES_HANDLE(cuKernelGetFunction)
+SHALE_GIVES_HANDLE(cuLibraryGetKernel)
+SHALE_GIVES_HANDLE(cuLibraryLoadData)
+SHALE_GIVES_HANDLE(cuLibraryLoadFromFile)
+SHALE_GIVES_HANDLE(cuLinkCreate)
+SHALE_GIVES_HANDLE(cuStreamGetCtx)
+
+}  // extern "C"
