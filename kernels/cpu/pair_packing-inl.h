@@ -80,8 +80,8 @@ HWY_INLINE void TransposePairs(const uint16_t* from, int64_t stride, int64_t k, 
 }
 
 // Packs `x`, a matrix of `k` rows whose elements lie `stride_k` apart along k and `stride` along the other dimension
-// (one of both is 1), into panels of kWidth columns: to[p][i][j] = the pair x[2i][p kWidth + j], x[2i + 1][p kWidth + j]
-// for `count` columns; zeros up to the end of the last panel, and for a row after the last.
+// (one of both is 1), into panels of kWidth columns: to[p][i][j] = the pair x[2i][p kWidth + j],
+// x[2i + 1][p kWidth + j] for `count` columns; zeros up to the end of the last panel, and for a row after the last.
 template <int64_t kWidth>
 void PackPairPanels(const BFloat16* x, int64_t stride_k, int64_t stride, int64_t k, int64_t count, BFloat16* to) {
   const int64_t panel_words = (k + 1) / 2 * kWidth;

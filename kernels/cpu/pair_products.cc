@@ -1,8 +1,5 @@
-// The plan is that of Goto and van de Geijn (Anatomy of high-performance matrix multiplication, 2008). A task is a
-// rectangle of c. For each block of k, the task's part of b is packed into panels of 32 columns, which stay in the
-// second-level cache; 8 rows of a at a time meet all panels, and each of their products with a panel is a sum in
-// registers. Rows of a are read where they lie if the pairs along k do; otherwise they are packed too, in panels of 16,
-// just before use.
+// One task of a product (pair_tiling.h): for each block of k, its part of b is packed into panels of 32 columns; 8 rows
+// of a at a time meet all panels, and each of their products with a panel is a sum in registers.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/pair_products.cc"
 #include "hwy/foreach_target.h"
@@ -18,51 +15,8 @@
 #include "kernels/cpu/pair_packing-inl.h"
 #include "kernels/cpu/pair_panel-inl.h"
 #include "kernels/cpu/pair_products.h"
+#include "kernels/cpu/pair_tiling.h"
 #include "kernels/cpu/simd-inl.h"
-
-#ifndef SHALE_KERNELS_CPU_PAIR_PRODUCTS_ONCE_
-#define SHALE_KERNELS_CPU_PAIR_PRODUCTS_ONCE_
-namespace shale::cpu {
-
-inline constexpr int64_t kRowPanel = 16;
-
-// Rows [m_begin, m_end) and columns [n_begin, n_end) of c.
-struct PairTask {
-  int64_t m_begin, m_end, n_begin, n_end;
-};
-
-// How a product is cut up.
-struct PairTiling {
-  PairTiling(const ProductShape& shape, int threads);
-
-  // Parts of about equal size: part i of `parts` of [0, size) begins at a multiple of `unit`.
-  static int64_t Begin(int64_t size, int64_t unit, int64_t parts, int64_t i) {
-    return std::min(size, (size + unit - 1) / unit * i / parts * unit);
-  }
-  int64_t tasks() const { return m_parts * n_parts; }
-  PairTask TaskOf(int64_t i) const {
-    const int64_t row = i % m_parts, column = i / m_parts;
-    return {Begin(m, kRowPanel, m_parts, row), Begin(m, kRowPanel, m_parts, row + 1),
-            Begin(n, kPanel, n_parts, column), Begin(n, kPanel, n_parts, column + 1)};
-  }
-
-  int64_t m, n, k;
-  int64_t k_block;  // Even.
-  int64_t m_parts, n_parts;
-  int64_t most_rows, most_columns;  // Of a task.
-  bool pack_rows;                   // Pairs of a do not lie side by side.
-  int64_t packed_rows;              // Rows of a that are packed at a time.
-  bool keeps_sums;                  // c's type cannot hold those of a block of k.
-
-  // One thread's scratch, in bytes: panels of b, panels of a, and sums that do not fit c's type.
-  int64_t b_bytes() const { return most_columns * k_block * 2; }
-  int64_t a_bytes() const { return packed_rows * k_block * 2; }
-  int64_t sums_bytes() const { return keeps_sums ? most_rows * most_columns * 4 : 0; }
-  int64_t thread_bytes() const { return RoundUp(b_bytes() + a_bytes() + sums_bytes(), 256); }
-};
-
-}  // namespace shale::cpu
-#endif
 
 #if HWY_TARGET == HWY_AVX3
 
@@ -92,18 +46,28 @@ struct PairResult {
 };
 
 template <class T, class Lanes>
-HWY_INLINE void PutVector(Vector v, const PairResult<T>& result, int64_t r, int64_t c, Lanes lanes) {
+HWY_INLINE Vector Finished(Vector v, const PairResult<T>& result, int64_t r, int64_t c, Lanes lanes) {
   if (result.before != nullptr) v = hn::Add(lanes.Load(result.before + r * result.before_stride + c), v);
   if (result.bias != nullptr) v = hn::Add(v, lanes.Load(result.bias + c));
-  lanes.Store(v, result.to + r * result.to_stride + c);
+  return v;
+}
+
+// A row of a panel. Rounds as Store does, but for subnormals, which become 0 as they do in products.
+HWY_INLINE void StoreRow(Vector left, Vector right, BFloat16* to) {
+  const __m512bh both = _mm512_cvtne2ps_pbh(right.raw, left.raw);
+  std::memcpy(static_cast<void*>(to), &both, sizeof(both));
+}
+HWY_INLINE void StoreRow(Vector left, Vector right, float* to) {
+  Store(left, to);
+  Store(right, to + kPanel / 2);
 }
 
 template <class T>
 HWY_INLINE void PutRows(const Accumulators<0>&, const PairResult<T>&, int64_t) {}
 template <int kRows, class T>
 HWY_INLINE void PutRows(const Accumulators<kRows>& sums, const PairResult<T>& result, int64_t r) {
-  PutVector(sums.left, result, r, 0, Full());
-  PutVector(sums.right, result, r, kPanel / 2, Full());
+  StoreRow(Finished(sums.left, result, r, 0, Full()), Finished(sums.right, result, r, kPanel / 2, Full()),
+           result.to + r * result.to_stride);
   PutRows(sums.below, result, r + 1);
 }
 
@@ -132,7 +96,8 @@ void MultiplyTile(const BFloat16* a, int64_t a_row, int64_t a_next, const BFloat
   sums.Store(tile, kPanel);
   for (int64_t r = 0; r < rows; ++r) {
     ForVectors(columns, [&](int64_t c, auto lanes) HWY_ATTR {
-      PutVector(lanes.Load(tile + r * kPanel + c), result, r, c, lanes);
+      const Vector v = lanes.Load(tile + r * kPanel + c);
+      lanes.Store(Finished(v, result, r, c, lanes), result.to + r * result.to_stride + c);
     });
   }
 }
@@ -232,40 +197,7 @@ bool HasTileUnit() {
   return has;
 }
 
-constexpr int64_t kPanelBytes = 512 << 10;  // Of b, in half of a second-level cache of 1 MiB.
-
 }  // namespace
-
-PairTiling::PairTiling(const ProductShape& shape, int threads) : m(shape.m), n(shape.n), k(shape.k) {
-  const bool wide = shape.c_dtype == DType::kFloat32;
-  // Sums that c itself can hold are cut often, so that panels are wide; others only when they would be thinnest.
-  k_block = std::min(RoundUp(k, 2), wide ? int64_t{512} : kPanelBytes / 2 / kPanel);
-  keeps_sums = !wide && k_block < k;
-  pack_rows = shape.a_stride_k != 1 || k % 2 != 0;
-  const int64_t most = std::max(kPanel, RoundDown(kPanelBytes / (2 * k_block), kPanel));
-  n_parts = (n + most - 1) / most;
-  m_parts = (m + 2047) / 2048;
-  // Several tasks for each thread, as long as they are worth it: splitting the one dimension packs the other's operand
-  // again for each part.
-  const int64_t panels = (n + kPanel - 1) / kPanel, row_panels = (m + kRowPanel - 1) / kRowPanel;
-  const int64_t wanted = threads == 1 ? 1 : 4 * threads;
-  while (tasks() < wanted) {
-    const int64_t rows = m / m_parts, columns = n / n_parts;
-    if ((!pack_rows || columns > rows) && columns > 64 && n_parts < panels) {
-      n_parts = std::min(panels, std::max(n_parts + 1, wanted / m_parts));
-    } else if (rows > 64 && m_parts < row_panels) {
-      m_parts = std::min(row_panels, m_parts + 1);
-    } else {
-      break;
-    }
-  }
-  // As many for each.
-  if (n_parts > 1 && m_parts == 1) n_parts = std::min(panels, RoundUp(n_parts, threads));
-  most_columns = (panels + n_parts - 1) / n_parts * kPanel;
-  most_rows = (row_panels + m_parts - 1) / m_parts * kRowPanel;
-  const int64_t block_rows = RoundDown(kPanelBytes / 8 / (2 * k_block), kRowPanel);
-  packed_rows = pack_rows ? std::clamp<int64_t>(block_rows, kRowPanel, 64) : kRowPanel;
-}
 
 bool MultipliesPairs(const ProductShape& shape) {
   return shape.dtype == DType::kBFloat16 && shape.m >= 16 && !HasTileUnit() && HWY_DYNAMIC_DISPATCH(HasPairs)();
