@@ -133,6 +133,7 @@ absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchSha
     error = cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
   }
   if (error == cudaSuccess) return absl::OkStatus();
+  (void)cudaGetLastError();  // Reported here: a later look for errors must not find it again.
   return absl::InternalError(absl::StrCat(name, ": launch of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z,
                                           " blocks of ", shape.block.x, " x ", shape.block.y, " x ", shape.block.z,
                                           " threads with ", shape.shared_bytes, " bytes of shared memory: ",

@@ -2,8 +2,11 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -56,9 +59,14 @@ class LoadedNccl final : public NcclApi {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.splitShare = 0;
-    ncclComm_t made = nullptr;
-    const ncclResult_t result = nccl_.init_rank(&made, size, given, rank, &config);
-    comm = made;
+    // A thread of NCCL's writes there once more when it is done: the place must outlive this call, and an abort.
+    ncclComm_t* place = nullptr;
+    {
+      std::lock_guard lock(mutex_);
+      place = &places_.emplace_back(nullptr);
+    }
+    const ncclResult_t result = nccl_.init_rank(place, size, given, rank, &config);
+    comm = std::atomic_ref<ncclComm_t>(*place).load(std::memory_order_acquire);
     return From(result);
   }
   NcclResult CommGetAsyncError(NcclComm comm, NcclResult& state) override {
@@ -93,6 +101,8 @@ class LoadedNccl final : public NcclApi {
 
  private:
   const Functions nccl_;
+  std::mutex mutex_;
+  std::deque<ncclComm_t> places_;  // Of every communicator ever made. Guarded by mutex_.
 };
 
 std::string Version(int code) {

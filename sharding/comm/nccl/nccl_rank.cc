@@ -155,7 +155,10 @@ absl::Status NcclRank::Reap() {
 absl::Status NcclRank::Check() {
   std::lock_guard lock(mutex_);
   if (comm_ == nullptr || launching_) return absl::OkStatus();
-  if (const absl::Status gpu = Reap(); !gpu.ok()) {
+  // A thread that has not said so asks GPU 0, and makes a context there that nobody wants.
+  absl::Status gpu = runtime_->SetDevice(options_.ordinal);
+  if (gpu.ok()) gpu = Reap();
+  if (!gpu.ok()) {
     return absl::Status(gpu.code(), absl::StrCat("rank ", rank(), " of ", size(), ": its GPU fails: ", gpu.message()));
   }
   const std::string during =

@@ -2,6 +2,9 @@
 #include "sharding/comm/nccl/nccl_library.h"
 
 #include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +21,26 @@ TEST(NcclLibraryTest, WithoutNcclItSaysWhatToInstall) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("wanted libnccl.so.2"), HasSubstr("/nowhere"), HasSubstr("nvidia-nccl-cu13")));
+}
+
+// NCCL keeps the place that it is given for a new communicator, and writes there when the ranks have connected: a place
+// on the stack would be overwritten by then, or be somebody else's.
+TEST(NcclLibraryTest, ANewCommunicatorsPlaceOutlivesTheCall) {
+  const std::string folder = std::filesystem::current_path() / "tests/sharding/comm/nccl";
+  absl::StatusOr<std::unique_ptr<NcclApi>> nccl =
+      LoadNccl({.folders = {folder}, .cuda_home = "", .loader_path = false});
+  ASSERT_TRUE(nccl.ok()) << nccl.status();
+  NcclComm comms[3] = {};
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_EQ((*nccl)->CommInitRank(comms[rank], 3, NcclUniqueId(), rank), NcclResult::kInProgress);
+    ASSERT_NE(comms[rank], nullptr);
+  }
+  for (NcclComm comm : comms) {
+    NcclResult state = NcclResult::kInProgress;
+    ASSERT_EQ((*nccl)->CommGetAsyncError(comm, state), NcclResult::kSuccess);
+    EXPECT_EQ(state, NcclResult::kSuccess);
+    EXPECT_EQ((*nccl)->CommDestroy(comm), NcclResult::kSuccess);
+  }
 }
 
 TEST(NcclLibraryTest, IdsOfGroupsDiffer) {
