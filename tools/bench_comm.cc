@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,8 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/io/json_lines.h"
 #include "kernels/check.h"
-#include "kernels/tensor.h"
-#include "sharding/comm/collective_kind.h"
+#include "tools/bench_comm_group.h"
 #include "tools/bench_support.h"
 #include "tools/command_line.h"
 
@@ -35,11 +33,7 @@ struct Flags {
   std::string json;
 };
 
-struct Case {
-  CollectiveKind kind;
-  DType dtype;
-};
-constexpr Case kCases[] = {{CollectiveKind::kAllGather, DType::kFloat32},
+constexpr CommCase kCases[] = {{CollectiveKind::kAllGather, DType::kFloat32},
                            {CollectiveKind::kAllGather, DType::kBFloat16},
                            {CollectiveKind::kReduceScatterSum, DType::kFloat32},
                            {CollectiveKind::kAllReduceSum, DType::kFloat32}};
@@ -60,120 +54,12 @@ double MemoryFactor(CollectiveKind kind, double n) {
 struct Result {
   int ranks = 0;
   int64_t size_bytes = 0;
-  Case what;
+  CommCase what;
   double seconds = 0;         // Median.
   double copy_bandwidth = 0;  // Bytes per second, read and written, of all ranks that copy.
   double algbw() const { return static_cast<double>(size_bytes) / seconds; }
   double busbw() const { return algbw() * BusFactor(what.kind, ranks); }
   double memory() const { return algbw() * MemoryFactor(what.kind, ranks); }
-};
-
-// n ranks with a stream each. A rank's memory: a vector, and room for another one, of which shards are parts.
-class Group {
- public:
-  static absl::StatusOr<std::unique_ptr<Group>> Create(const CommKind& kind, int n, int ranks_per_device,
-                                                       int64_t largest_bytes) {
-    std::unique_ptr<Group> group(new Group(kind.thread_per_rank));
-    SHALE_ASSIGN_OR_RETURN(group->ranks_, kind.create(n, ranks_per_device));
-    for (int rank = 0; rank < n; ++rank) {
-      Device& device = *group->ranks_.devices[rank];
-      // Zeros: their sums stay what they are, call after call.
-      SHALE_ASSIGN_OR_RETURN(auto arena, device.Allocate(2 * largest_bytes));
-      // Pages become resident when they are first written.
-      if (kind.host_memory) std::fill_n(arena->base(), arena->size_bytes(), std::byte{0});
-      group->arenas_.push_back(std::move(arena));
-      SHALE_ASSIGN_OR_RETURN(auto stream, device.CreateStream(absl::StrCat("rank ", rank)));
-      group->streams_.push_back(std::move(stream));
-    }
-    return group;
-  }
-
-  int size() const { return static_cast<int>(streams_.size()); }
-  const std::string& about() const { return ranks_.about; }
-
-  // Seconds of each of `calls` collectives, enqueued in one go on all ranks, on average.
-  absl::StatusOr<double> Time(const Case& what, int64_t size_bytes, int64_t calls) {
-    return TimeAll(calls, [&](int rank) { return Enqueue(what, size_bytes, rank); });
-  }
-  // The same, of every rank copying `size_bytes`.
-  absl::StatusOr<double> TimeCopies(int64_t size_bytes, int64_t calls) {
-    return TimeAll(calls, [&](int rank) {
-      std::byte* from = arenas_[rank]->base();
-      return streams_[rank]->Copy(from + size_bytes, from, size_bytes);
-    });
-  }
-
- private:
-  explicit Group(bool thread_per_rank) : thread_per_rank_(thread_per_rank) {}
-
-  absl::Status Enqueue(const Case& what, int64_t size_bytes, int rank) {
-    const int64_t count = size_bytes / SizeOf(what.dtype), shard = count / size();
-    std::byte* base = arenas_[rank]->base();
-    const Tensor full = Tensor::Contiguous(what.dtype, {count}, base);
-    const Tensor part = Tensor::Contiguous(what.dtype, {shard}, base + size_bytes);
-    switch (what.kind) {
-      case CollectiveKind::kAllGather: return ranks_.communicators[rank]->AllGather(part, full, *streams_[rank]);
-      case CollectiveKind::kReduceScatterSum:
-        return ranks_.communicators[rank]->ReduceScatterSum(full, part, *streams_[rank]);
-      case CollectiveKind::kAllReduceSum: return ranks_.communicators[rank]->AllReduceSum(full, *streams_[rank]);
-    }
-    return absl::OkStatus();
-  }
-
-  // From the first rank's beginning to the last one's end.
-  template <class Work>
-  absl::StatusOr<double> TimeAll(int64_t calls, const Work& work) {
-    std::vector<int64_t> begins(size()), ends(size());
-    const auto begin = [&](int rank) { return streams_[rank]->RecordTime(&begins[rank]); };
-    const auto end = [&](int rank) { return streams_[rank]->RecordTime(&ends[rank]); };
-    if (thread_per_rank_) {
-      SHALE_RETURN_IF_ERROR(OnThreads([&](int rank) {
-        // Threads begin one after the other: the ranks set off together from where they meet.
-        SHALE_RETURN_IF_ERROR(Meet(rank));
-        SHALE_RETURN_IF_ERROR(begin(rank));
-        for (int64_t i = 0; i < calls; ++i) SHALE_RETURN_IF_ERROR(work(rank));
-        return end(rank);
-      }));
-    } else {
-      for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(begin(rank));
-      for (int64_t i = 0; i < calls; ++i) {
-        for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(work(rank));
-      }
-      for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(end(rank));
-    }
-    for (const auto& stream : streams_) SHALE_RETURN_IF_ERROR(stream->Synchronize());
-    const int64_t nanoseconds =
-        *std::max_element(ends.begin(), ends.end()) - *std::min_element(begins.begin(), begins.end());
-    return 1e-9 * static_cast<double>(std::max<int64_t>(1, nanoseconds)) / static_cast<double>(calls);
-  }
-
-  absl::Status Meet(int rank) {
-    const Tensor word = Tensor::Contiguous(DType::kFloat32, {1}, arenas_[rank]->base());
-    return ranks_.communicators[rank]->AllReduceSum(word, *streams_[rank]);
-  }
-
-  // Calls work(rank) on a thread for each; the first error.
-  template <class Work>
-  absl::Status OnThreads(const Work& work) {
-    std::vector<absl::Status> statuses(size());
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        statuses[rank] = work(rank);
-        // The others would wait for it.
-        if (!statuses[rank].ok()) ranks_.communicators[rank]->Abort(statuses[rank]);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const absl::Status& status : statuses) SHALE_RETURN_IF_ERROR(status);
-    return absl::OkStatus();
-  }
-
-  const bool thread_per_rank_;
-  // Streams end before what their work uses.
-  CommRanks ranks_;
-  std::vector<std::unique_ptr<Arena>> arenas_;
-  std::vector<std::unique_ptr<Stream>> streams_;
 };
 
 absl::StatusOr<std::vector<int>> ParseRanks(const std::string& text) {
@@ -195,7 +81,7 @@ int64_t Divisible(int64_t bytes, int n) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-absl::StatusOr<Result> Measure(const Flags& flags, Group& group, const Case& what, int64_t size_bytes) {
+absl::StatusOr<Result> Measure(const Flags& flags, CommGroup& group, const CommCase& what, int64_t size_bytes) {
   // Few enough calls to be enqueued without waiting.
   const int64_t most = 200;
   SHALE_RETURN_IF_ERROR(group.Time(what, size_bytes, 1).status());
@@ -232,17 +118,19 @@ std::string ResultJson(const Result& r) {
 }
 
 absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<int>& ranks) {
-  std::printf("## bench_comm, %s, %s, %d processor%s\n", Today().c_str(), ProcessorName().c_str(), ProcessorCount(),
-              ProcessorCount() == 1 ? "" : "s");
   std::vector<std::string> json;
   for (const int n : ranks) {
     const int on_each = static_cast<int>(flags.ranks_per_device);
     const int64_t largest = Divisible(flags.largest_kib * 1024, n);
-    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Group> group,
-                           Group::Create(kind, n, on_each == 0 ? n : on_each, largest));
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CommGroup> group,
+                           CommGroup::Create(kind, n, on_each == 0 ? n : on_each, largest));
+    if (json.empty()) {
+      std::printf("## bench_comm, %s, %s, %d processor%s\n", Today().c_str(), ProcessorName().c_str(), ProcessorCount(),
+                  ProcessorCount() == 1 ? "" : "s");
+    }
     MarkdownTable table({{"collective", true}, {"type", true}, {"size"}, {"time"}, {"algbw GB/s"}, {"busbw GB/s"},
                          {"memory GB/s"}, {"memcpy GB/s"}, {"of memcpy"}});
-    for (const Case& what : kCases) {
+    for (const CommCase& what : kCases) {
       for (int64_t kib = flags.smallest_kib; kib <= flags.largest_kib; kib *= flags.factor) {
         SHALE_ASSIGN_OR_RETURN(const Result r, Measure(flags, *group, what, Divisible(kib * 1024, n)));
         table.Add({Name(what.kind), Name(what.dtype), SizeName(r.size_bytes), Time(r.seconds), Digits(r.algbw() * 1e-9),

@@ -2,6 +2,7 @@
 """A GPU kit without a GPU: what `run` does with programs that succeed, fail, hang or are taken away, and what pack refuses.
 And how torch_fsdp2.py searches."""
 
+import functools
 import io
 import json
 import os
@@ -11,12 +12,13 @@ import sys
 import tempfile
 import unittest
 from contextlib import redirect_stderr, redirect_stdout
+from unittest import mock
 
 _TOOLS = os.path.abspath("tools")
 sys.path[:0] = [_TOOLS, os.path.join(_TOOLS, "parity")]
 
 import torch_fsdp2  # noqa: E402
-from bench import textproto  # noqa: E402
+from bench import textproto, workloads  # noqa: E402
 from gpu import child, items, machine, main, measure, report, store  # noqa: E402
 
 # Programs that behave as those of a kit, as far as `run` sees. What FAKE_* of the environment say, they do.
@@ -59,9 +61,12 @@ print(json.dumps({"result": {"tokens_per_second": 100000.0, "step_seconds": 5.2,
     "parameters": 494032768, "max_memory_allocated": 60 << 30, "max_memory_reserved": 66 << 30, "micro_batch": 16,
     "checkpoint": "none", "gathered": "step", "attention": "cudnn"}}))
 """
-_BENCH_OPS = r"""
+_BENCH = r"""
 import json, os, sys
-flags = dict(a.split("=", 1) for a in sys.argv[1:])
+if sys.argv[1] == "comm":
+    print("no luck")
+    sys.exit(7)
+flags = dict(a.split("=", 1) for a in sys.argv[2:])
 assert os.environ["LD_LIBRARY_PATH"] and os.environ["SHALE_CUDA_LIBRARIES"]
 op = {"op": "RmsNormForward", "size": "[16384, 896]", "act": "bf16", "seconds": 1e-5, "bytes_per_second": 4e12, "of_copy": 0.9,
       "of_large_copy": 0.8}
@@ -70,7 +75,6 @@ product = {"op": "MatMul", "size": "1 x 2 x 3", "act": "bf16", "seconds": 1e-5, 
 json.dump({"sustained_bf16": 7.0e14 if "--sustained_seconds" in flags else 0, "results": [op, dict(op, of_copy=0.5), product]},
           open(flags["--json"], "w"))
 """
-_BENCH_COMM = "import sys\nprint('no luck')\nsys.exit(7)\n"
 
 _GPU = {"name": "Fake H200", "bytes": 140 << 30}
 
@@ -80,7 +84,7 @@ class KitTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
         self.addCleanup(folder.cleanup)
         self.root, self.out = os.path.join(folder.name, "kit"), os.path.join(folder.name, "out")
-        for name, code in (("gpu_tests", _GPU_TESTS), ("train", _TRAIN), ("bench_ops", _BENCH_OPS), ("bench_comm", _BENCH_COMM)):
+        for name, code in (("gpu_tests", _GPU_TESTS), ("train", _TRAIN), ("bench", _BENCH)):
             self.write("bin/" + name, code)
         self.python = self.write("python", _PYTHON)
         os.makedirs(os.path.join(self.root, "jobs"))
@@ -88,6 +92,11 @@ class KitTest(unittest.TestCase):
             shutil.copy(os.path.join(_TOOLS, "bench/jobs/gpu", preset + ".textproto"), os.path.join(self.root, "jobs"))
         self.packages = os.path.join(folder.name, "site-packages")
         self.write("../site-packages/nvidia/cu13/lib/libcublasLt.so.13", "")
+        for module, name, value in ((child, "_POLL_SECONDS", 0.01),
+                                    (workloads, "write_tokens", functools.partial(workloads.write_tokens, count=1000))):
+            patch = mock.patch.object(module, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
         environment = {"PATH": os.environ["PATH"], "CUDA_HOME": "/nowhere", "FAKE_PATHS": self.packages}
         before = dict(os.environ)
         os.environ.clear()
@@ -218,7 +227,7 @@ class KitTest(unittest.TestCase):
         self.assertIn("2 times", kept.item("a")["about"])
 
     def test_a_program_that_went_wrong_in_an_unforeseen_way_is_one_failure(self):
-        self.write("bin/bench_ops", "import sys\nopen([a for a in sys.argv if 'json' in a][0][7:], 'w').write('[')")
+        self.write("bin/bench", "import sys\nopen([a for a in sys.argv if 'json' in a][0][7:], 'w').write('[')")
         self.call("--only=bench_ops/qwen2_5_0_5b_1024$", "--only=test/Good")
         self.assertEqual(self.statuses(), {"test/Good": "passed", "bench_ops/qwen2_5_0_5b_1024": "failed"})
 
@@ -302,7 +311,7 @@ class PackTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder, self.programs = os.path.join(folder.name, "kit"), os.path.join(folder.name, "programs")
         os.mkdir(self.programs)
-        for name in ("gpu_tests", "train", "plan", "tune", "bench_ops", "bench_comm"):
+        for name in ("gpu_tests", "train", "plan", "tune", "bench"):
             shutil.copy("/bin/true", os.path.join(self.programs, name))
 
     def pack(self, *arguments):
@@ -337,9 +346,9 @@ class PackTest(unittest.TestCase):
         self.refused(r"are more than the 40 that a kit may have; bin/plan is the largest")
 
     def test_onednn_is_refused(self):
-        with open(os.path.join(self.programs, "bench_ops"), "ab") as file:
+        with open(os.path.join(self.programs, "bench"), "ab") as file:
             file.write(b"N4dnnl4impl6memoryE")
-        self.refused("bench_ops links oneDNN")
+        self.refused("bench links oneDNN")
 
     def test_a_folder_that_is_not_empty_is_refused(self):
         os.makedirs(os.path.join(self.folder, "mine"))

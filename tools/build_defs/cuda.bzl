@@ -44,6 +44,8 @@ def _cuda_library_impl(ctx):
     # -fmad=false: which a * b + c become one instruction would differ from kernel to kernel. Where we want it we say so.
     flags.add_all(["-std=c++20", "-O2", "-fmad=false", "--expt-relaxed-constexpr", "-lineinfo"])
     flags.add_all(_architecture_flags(ctx.attr._arch[BuildSettingInfo].value))
+    if ctx.attr._compress[BuildSettingInfo].value:
+        flags.add("--compress-mode=size")
     flags.add_all(["-Xcompiler", "-fPIC,-Wall,-fno-omit-frame-pointer"])
     if ctx.var["COMPILATION_MODE"] == "dbg":
         flags.add("-g")
@@ -108,6 +110,7 @@ cuda_library = rule(
         "deps": attr.label_list(providers = [CcInfo]),
         "alwayslink": attr.bool(default = False),
         "_arch": attr.label(default = "//tools/build_defs:cuda_arch"),
+        "_compress": attr.label(default = "//tools/build_defs:cuda_compress"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],

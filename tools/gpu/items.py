@@ -89,14 +89,14 @@ def all_items(kit):
             job = textproto.parse(file.read())
         more = ["--sustained_seconds=60"] if preset == SUSTAINED else []
         only = "" if preset.endswith("_1024") else "attention|rope"
-        items.append(Item(f"bench_ops/{preset}", needs("bench_ops", measure.bench_ops(job, "bf16", only, more)), least=60))
+        items.append(Item(f"bench_ops/{preset}", needs("bench", measure.bench_ops(job, "bf16", only, more)), least=60))
         if preset.endswith("_1024"):
-            items.append(Item(f"bench_ops/{preset}_flat", needs("bench_ops", measure.bench_ops(job, "f32", measure.FLAT))))
-    items.append(Item("bench_comm/in_process", needs("bench_comm", measure.bench_comm("cuda", [2, 3, 4]))))
+            items.append(Item(f"bench_ops/{preset}_flat", needs("bench", measure.bench_ops(job, "f32", measure.FLAT))))
+    items.append(Item("bench_comm/in_process", needs("bench", measure.bench_comm("cuda", [2, 3, 4]))))
     several = [n for n in (2, 4, 8) if n <= len(kit.gpus)]
     if several:
-        items.append(Item("bench_comm/peers", needs("bench_comm", measure.bench_comm("cuda", several, "--ranks_per_device=1"))))
-        items.append(Item("bench_comm/nccl", needs("bench_comm", measure.bench_comm("nccl", several))))
+        items.append(Item("bench_comm/peers", needs("bench", measure.bench_comm("cuda", several, "--ranks_per_device=1"))))
+        items.append(Item("bench_comm/nccl", needs("bench", measure.bench_comm("nccl", several))))
     for preset in presets:
         items.append(Item(f"train/{preset}", needs("train", measure.train(preset)), least=90))
         items.append(Item(f"train_graphs/{preset}", needs("train", measure.train(preset, {"runtime.graphs": "true"})), least=90))

@@ -104,7 +104,7 @@ def bench_ops(job, dtype, only="", more=()):
     def work(kit, item, seconds):
         path = kit.log(item.name) + ".json"
         _remove(path)
-        command = [kit.program("bench_ops"), "--device=cuda", *sizes_of(job), f"--dtype={dtype}", f"--json={path}",
+        command = [kit.program("bench"), "ops", "--device=cuda", *sizes_of(job), f"--dtype={dtype}", f"--json={path}",
                    "--copy_mib=1024", *more]
         command += [f"--only={only}"] if only else []
         command += [f"--tuning_table={_tuned(kit)}"] if _tuned(kit) else []
@@ -118,7 +118,7 @@ def bench_comm(device, ranks, *more):
     def work(kit, item, seconds):
         path = kit.log(item.name) + ".json"
         _remove(path)
-        command = [kit.program("bench_comm"), f"--device={device}", f"--ranks={','.join(map(str, ranks))}",
+        command = [kit.program("bench"), "comm", f"--device={device}", f"--ranks={','.join(map(str, ranks))}",
                    "--smallest_kib=1024", "--largest_kib=262144", f"--json={path}", *more]
         ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
         report = _json(path)
