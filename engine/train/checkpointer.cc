@@ -87,9 +87,8 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
     std::vector<SavedFile> files;
     for (const RankState& rank : ranks_) {
       Stream& stream = *streams_[files.size()];
-      const auto copy = [&](void* to, const std::byte* from, int64_t bytes) -> absl::Status {
-        SHALE_RETURN_IF_ERROR(stream.Copy(to, from, bytes));
-        return stream.Synchronize();
+      const auto copy = [&](void* to, const std::byte* from, int64_t bytes) {
+        return stream.CopyAndWait(to, from, bytes);
       };
       SHALE_ASSIGN_OR_RETURN(SavedFile file,
                              WriteShard(store_->files(), temporary, std::ssize(files), std::ssize(ranks_),

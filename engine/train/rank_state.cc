@@ -35,15 +35,11 @@ std::byte* RankState::Address(const Tensor& tensor, int64_t element) const {
 }
 
 absl::Status RankState::Write(const Tensor& tensor, int64_t element, const void* from, int64_t count) {
-  Stream& stream = runtime_.stream(StreamId::kCopy);
-  SHALE_RETURN_IF_ERROR(stream.Copy(Address(tensor, element), from, count * SizeOf(tensor.dtype)));
-  return stream.Synchronize();
+  return runtime_.stream(StreamId::kCopy).CopyAndWait(Address(tensor, element), from, count * SizeOf(tensor.dtype));
 }
 
 absl::Status RankState::Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const {
-  Stream& stream = runtime_.stream(StreamId::kCopy);
-  SHALE_RETURN_IF_ERROR(stream.Copy(to, Address(tensor, element), count * SizeOf(tensor.dtype)));
-  return stream.Synchronize();
+  return runtime_.stream(StreamId::kCopy).CopyAndWait(to, Address(tensor, element), count * SizeOf(tensor.dtype));
 }
 
 ElementRange RankState::Owned(const GroupState& g) const {

@@ -49,6 +49,33 @@ TEST(CudaFailureTest, OneInstructionAtATimeTheErrorNamesTheInstruction) {
   EXPECT_FALSE(status.ok());
 }
 
+TEST(CudaFailureTest, AFailedKernelOfAGraphIsAnErrorThatNamesTheLastGraphToFinish) {
+  auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
+  const std::unique_ptr<Backend> backend = CreateCudaBackend(runtime, {.create_products = [](auto&&...) {
+    return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+  }});
+  RunOptions options;
+  options.model = SmallMlp();
+  options.backend = backend.get();
+  options.step.strategy = Strategy::kFull;
+  options.step.schedule = Schedule::kSharded;
+  options.steps = 4;
+  options.graphs = true;
+  int64_t launches = 0;
+  options.before_step = [&](int step, Executor&) {
+    // In a step that launches what was captured in an earlier one, after its first graph.
+    if (step == 3) runtime->FailKernel(60);
+    launches = runtime->graph_launches();
+  };
+  const absl::Status status = RunJob(options, RandomTokens(4, 11, SmallMlp().vocabulary, 1)).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(launches, 2 * 6);  // Two steps of four micro-batches, with what comes before and after them.
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("an illegal memory access was encountered"),
+                    ContainsRegex("the last to finish was the graph of instructions [0-9]+ to [0-9]+ \\([A-Za-z]+, "
+                                  "unit [a-z0-9.]+, micro-batch [0-3]\\)")));
+}
+
 TEST(CudaFailureTest, MoreRanksThanGpusHoldAreRefused) {
   auto runtime = std::make_shared<cuda_on_host::StandInRuntime>(cuda_on_host::StandInOptions{.devices = 2});
   const std::unique_ptr<Backend> backend = CreateCudaBackend(runtime, {.create_products = [] {

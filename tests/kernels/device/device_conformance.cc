@@ -155,6 +155,53 @@ TEST_P(DeviceConformance, ACopyThatIsWaitedForComesAfterWhatTheStreamHasAndIsDon
   EXPECT_TRUE(stream->Synchronize().ok());
 }
 
+// A graph of two streams hands bytes on, between copies that its launches are told anew.
+TEST_P(DeviceConformance, AGraphDoesAtEachLaunchWhatItsStreamsWereGiven) {
+  if (!device_->CanCapture()) {
+    std::unique_ptr<Stream> stream = MakeStream("compute");
+    EXPECT_FALSE(stream->BeginCapture().ok());
+    EXPECT_TRUE(stream->Synchronize().ok());
+    GTEST_SKIP() << "the device captures nothing";
+  }
+  constexpr int64_t kBytes = 1 << 16, kLaunches = 20;
+  std::unique_ptr<Arena> arena = MakeArena(3 * kBytes);
+  absl::StatusOr<std::unique_ptr<Arena>> host = device_->AllocatePinned(2 * kLaunches * kBytes);
+  ASSERT_TRUE(host.ok()) << host.status();
+  std::byte *in = (*host)->base(), *out = in + kLaunches * kBytes;
+  for (int64_t i = 0; i < kLaunches; ++i) std::memset(in + i * kBytes, static_cast<int>(i + 1), kBytes);
+  std::unique_ptr<Stream> compute = MakeStream("compute"), copy = MakeStream("copy");
+  std::unique_ptr<Event> begun = MakeEvent(), loaded = MakeEvent();
+  // What the stream is given before and after a graph keeps its order.
+  ASSERT_TRUE(compute->Copy(arena->base() + kBytes, in + kBytes, kBytes).ok());
+  ASSERT_TRUE(compute->BeginCapture().ok());
+  ASSERT_TRUE(compute->Record(*begun).ok());
+  ASSERT_TRUE(copy->Wait(*begun).ok());
+  absl::StatusOr<CapturedCopy> from = copy->CaptureCopy(arena->base(), in, kBytes);
+  ASSERT_TRUE(from.ok()) << from.status();
+  ASSERT_TRUE(copy->Record(*loaded).ok());
+  ASSERT_TRUE(compute->Wait(*loaded).ok());
+  ASSERT_TRUE(compute->Copy(arena->base() + 2 * kBytes, arena->base() + kBytes, kBytes).ok());
+  ASSERT_TRUE(compute->Copy(arena->base() + kBytes, arena->base(), kBytes).ok());
+  absl::StatusOr<CapturedCopy> to = compute->CaptureCopy(out, arena->base() + 2 * kBytes, kBytes);
+  ASSERT_TRUE(to.ok()) << to.status();
+  absl::StatusOr<std::unique_ptr<Graph>> graph = compute->EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (int64_t i = 0; i < kLaunches; ++i) {
+    ASSERT_TRUE((*graph)->SetCopy(*from, arena->base(), in + i * kBytes).ok());
+    ASSERT_TRUE((*graph)->SetCopy(*to, out + i * kBytes, arena->base() + 2 * kBytes).ok());
+    ASSERT_TRUE((*graph)->Launch(*compute).ok());
+  }
+  graph->reset();
+  ASSERT_TRUE(compute->Copy(in, arena->base() + kBytes, kBytes).ok());
+  ASSERT_TRUE(compute->Synchronize().ok());
+  ASSERT_TRUE(copy->Synchronize().ok());
+  for (int64_t i = 0; i < kLaunches; ++i) {
+    const std::byte expected = static_cast<std::byte>(i == 0 ? 2 : i);
+    ASSERT_EQ(std::count(out + i * kBytes, out + (i + 1) * kBytes, expected), kBytes) << i;
+  }
+  EXPECT_EQ(std::count(in, in + kBytes, static_cast<std::byte>(kLaunches)), kBytes);
+}
+
 TEST_P(DeviceConformance, CopiesAreMeteredOnBothSides) {
   std::unique_ptr<Arena> arena = MakeArena(4096);
   MemoryMeter meter(arena->base(), 4096);
