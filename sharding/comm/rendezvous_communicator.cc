@@ -1,0 +1,108 @@
+#include "sharding/comm/rendezvous_communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "sharding/comm/collective_check.h"
+
+namespace shale {
+namespace {
+
+// Parts begin at multiples of it: two ranks never write the same line of a cache.
+constexpr int64_t kLineBytes = 128;
+
+// `whole`: the vector of all ranks' slices.
+Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& whole, const Tensor& input, const Tensor& output) {
+  return {.kind = kind,
+          .dtype = whole.dtype,
+          .elements = whole.elements(),
+          .input = input.as<std::byte>(),
+          .output = output.as<std::byte>()};
+}
+
+}  // namespace
+
+RendezvousCommunicator::RendezvousCommunicator(std::shared_ptr<Rendezvous> rendezvous, int rank)
+    : rendezvous_(std::move(rendezvous)), rank_(rank), inputs_(rendezvous_->size()) {}
+
+RendezvousCommunicator::~RendezvousCommunicator() {
+  rendezvous_->Abort(absl::AbortedError(absl::StrCat("rank ", rank_, " left")));
+}
+
+void RendezvousCommunicator::Abort(absl::Status reason) {
+  // Aborted marks what only repeats another rank's error; such an error is passed on as it is.
+  if (reason.code() != absl::StatusCode::kAborted) {
+    reason = absl::AbortedError(absl::StrCat("rank ", rank_, " aborted: ", reason.ToString()));
+  }
+  rendezvous_->Abort(std::move(reason));
+}
+
+absl::Status RendezvousCommunicator::EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) {
+  SHALE_RETURN_IF_ERROR(CheckAllGather(shard, full, rank_, size()));
+  return Enqueue(CallOf(CollectiveKind::kAllGather, full, shard, full), stream);
+}
+
+absl::Status RendezvousCommunicator::EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) {
+  SHALE_RETURN_IF_ERROR(CheckReduceScatterSum(full, shard, rank_, size()));
+  return Enqueue(CallOf(CollectiveKind::kReduceScatterSum, full, full, shard), stream);
+}
+
+absl::Status RendezvousCommunicator::EnqueueAllReduceSum(const Tensor& data, Stream& stream) {
+  SHALE_RETURN_IF_ERROR(CheckAllReduceSum(data));
+  return Enqueue(CallOf(CollectiveKind::kAllReduceSum, data, data, data), stream);
+}
+
+absl::Status RendezvousCommunicator::Work(Stream& stream) {
+  switch (mine().kind) {
+    case CollectiveKind::kAllGather: return AllGather(stream);
+    case CollectiveKind::kReduceScatterSum: return ReduceScatter(stream);
+    case CollectiveKind::kAllReduceSum: return AllReduce(stream);
+  }
+  return absl::OkStatus();
+}
+
+// Each rank begins with its own shard, so that not all read the same one.
+absl::Status RendezvousCommunicator::AllGather(Stream& stream) {
+  const int64_t slice_bytes = mine().elements / size() * SizeOf(mine().dtype);
+  for (int i = 0; i < size() && slice_bytes > 0; ++i) {
+    const int peer = (rank_ + i) % size();
+    const std::byte* from = call(peer).input;
+    std::byte* to = mine().output + peer * slice_bytes;
+    if (from != to) SHALE_RETURN_IF_ERROR(Copy(to, from, slice_bytes, stream));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RendezvousCommunicator::ReduceScatter(Stream& stream) {
+  const int64_t slice = mine().elements / size();
+  return SumSlice(rank_ * slice, slice, mine().output, stream);
+}
+
+// Each rank sums its part of the vector, then everybody copies everybody's part.
+absl::Status RendezvousCommunicator::AllReduce(Stream& stream) {
+  const int64_t element_bytes = SizeOf(mine().dtype);
+  const int64_t line = kLineBytes / element_bytes;
+  const int64_t part = (mine().elements + size() * line - 1) / (size() * line) * line;
+  const auto begin = [&](int rank) { return std::min(mine().elements, rank * part); };
+  absl::Status status = SumSlice(begin(rank_), begin(rank_ + 1) - begin(rank_),
+                                 mine().output + begin(rank_) * element_bytes, stream);
+  status.Update(Barrier(stream));
+  SHALE_RETURN_IF_ERROR(status);
+  for (int i = 1; i < size(); ++i) {
+    const int peer = (rank_ + i) % size();
+    const int64_t offset = begin(peer) * element_bytes, bytes = (begin(peer + 1) - begin(peer)) * element_bytes;
+    if (bytes > 0) SHALE_RETURN_IF_ERROR(Copy(mine().output + offset, call(peer).output + offset, bytes, stream));
+  }
+  return absl::OkStatus();
+}
+
+// out = sum over ranks, in rank order, of elements [begin, begin + count) of their inputs.
+absl::Status RendezvousCommunicator::SumSlice(int64_t begin, int64_t count, std::byte* out, Stream& stream) {
+  if (count == 0) return absl::OkStatus();
+  for (int rank = 0; rank < size(); ++rank) inputs_[rank] = call(rank).input + begin * SizeOf(mine().dtype);
+  return Sum(mine().dtype, inputs_, out, count, stream);
+}
+
+}  // namespace shale
