@@ -14,6 +14,7 @@ void WaitPassively(char** argv) {
   if (size <= 0) return;
   program[size] = '\0';
   setenv("OMP_WAIT_POLICY", "passive", 1);
+  setenv("GOMP_SPINCOUNT", "2000", 1);
   // Returns only if it fails; then threads spin, which is slower but right.
   execv(program, argv);
 }

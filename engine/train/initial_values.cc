@@ -1,11 +1,11 @@
 #include "engine/train/initial_values.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include "engine/train/normal_pairs.h"
 
 namespace shale {
 namespace {
@@ -30,14 +30,23 @@ double Uniform(uint64_t bits) { return (static_cast<double>(bits >> 11) + 1.0) *
 
 // Standard normal values by Box and Muller, times `deviation`; elements 2i and 2i + 1 share a pair.
 void FillNormal(uint64_t key, int64_t begin, double deviation, absl::Span<float> values) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t element = static_cast<uint64_t>(begin) + i;
-    const uint64_t pair = element / 2;
-    const double radius = std::sqrt(-2.0 * std::log(Uniform(Mix(key + 2 * pair))));
-    double sine, cosine;
-    ::sincos(2.0 * std::numbers::pi * Uniform(Mix(key + 2 * pair + 1)), &sine, &cosine);
-    values[i] = static_cast<float>(deviation * radius * (element % 2 == 0 ? cosine : sine));
-    if (element % 2 == 0 && i + 1 < values.size()) values[++i] = static_cast<float>(deviation * radius * sine);
+  constexpr int64_t kPairs = 256;
+  double u[kPairs], v[kPairs];
+  float cosines[kPairs], sines[kPairs];
+  const int64_t end = begin + static_cast<int64_t>(values.size());
+  for (int64_t first = begin / 2; 2 * first < end; first += kPairs) {
+    const int64_t count = std::min(kPairs, (end + 1) / 2 - first);
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t pair = static_cast<uint64_t>(first + i);
+      u[i] = Uniform(Mix(key + 2 * pair));
+      v[i] = Uniform(Mix(key + 2 * pair + 1));
+    }
+    NormalPairs(deviation, u, v, count, cosines, sines);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t element = 2 * (first + i);
+      if (element >= begin) values[element - begin] = cosines[i];
+      if (element + 1 < end) values[element + 1 - begin] = sines[i];
+    }
   }
 }
 
