@@ -14,13 +14,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "engine/backends/job_backend.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/io/file_system.h"
-#include "engine/planner/job_backend.h"
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
@@ -131,12 +131,13 @@ void PrintRow(const char* what, const char* how, const std::vector<double>& ours
 absl::Status BenchFiles(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const Job job, MakeJob(flags, {"checkpoint.every_steps=0", "checkpoint.keep_last=1000000"}));
   const std::string folder = Path(flags, "checkpoints");
-  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, Trainer::Create(job, {.checkpoint_folder = folder}));
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = folder}));
   SHALE_RETURN_IF_ERROR(trainer->Step().status());
   // A world of its own to restore into.
   const JobPlan& plan = trainer->plan();
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<World> world,
-                         World::Create(*CreateBackend(job), {.ranks = static_cast<int>(job.sharding.ranks)},
+                         World::Create(*backend, {.ranks = static_cast<int>(job.sharding.ranks)},
                                        plan.arena_bytes));
   std::vector<RankState> ranks = RankStates(plan.train, *world);
 
@@ -198,7 +199,8 @@ absl::Status BenchSteps(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const Job job, MakeJob(flags, {absl::StrCat("checkpoint.every_steps=", every),
                                                         "checkpoint.keep_last=1"}));
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                         Trainer::Create(job, {.checkpoint_folder = Path(flags, "steps")}));
+                         Trainer::Create(job, {.create_backend = CreateBackend,
+                                               .checkpoint_folder = Path(flags, "steps")}));
   std::vector<double> quiet, saving, saves, stops;
   double last = 0;
   const int64_t warm_up = every + 2;  // The first save touches its memory for the first time.

@@ -23,9 +23,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/io/json_lines.h"
-#include "engine/planner/job_backend.h"
 #include "engine/planner/job_plan.h"
 #include "engine/planner/summary.h"
 #include "kernels/check.h"
@@ -221,7 +221,9 @@ int Run(const Flags& flags) {
                                            "--set model.decoder.vocabulary=N"), kExitUsage);
   }
   const int threads = ThreadsPerRank(*job);
-  const absl::StatusOr<JobPlan> plan = PlanJob(*job, *CreateBackend(*job)->CreateOps());
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
+  if (!backend.ok()) return Fail(backend.status(), kExitUsage);
+  const absl::StatusOr<JobPlan> plan = PlanJob(*job, *(*backend)->CreateOps(/*device=*/nullptr));
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   StepProducts step = ProductsOf(plan->train.step.program);
 

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "engine/backends/job_backend.h"
 #include "engine/generate/generator.h"
 #include "engine/generate/utf8_stream.h"
 #include "kernels/check.h"
@@ -28,7 +29,21 @@ struct Flags {
   double temperature = 0.8;
   int64_t top_k = 40;
   int64_t seed = 1;
+  std::string device;
 };
+
+// Where the run's job says, unless --device says otherwise.
+absl::StatusOr<BackendFactory> Backends(const std::string& device) {
+  if (device.empty()) return CreateBackend;
+  if (device != "CPU" && device != "CUDA") {
+    return absl::InvalidArgumentError(absl::StrCat("--device: found \"", device, "\"; allowed: CPU, CUDA"));
+  }
+  return [type = device == "CPU" ? DeviceType::kCpu : DeviceType::kCuda](const Job& job) {
+    Job here = job;
+    here.runtime.device = type;
+    return CreateBackend(here);
+  };
+}
 
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const std::string& text) {
   std::vector<int32_t> tokens;
@@ -59,7 +74,8 @@ void Show(absl::string_view text) {
 }
 
 absl::Status Generate(const Flags& flags) {
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Generator> generator, Generator::FromRun(flags.run));
+  SHALE_ASSIGN_OR_RETURN(const BackendFactory backends, Backends(flags.device));
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Generator> generator, Generator::FromRun(flags.run, backends));
   SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, Prompt(*generator, flags));
   const SamplingOptions sampling = {.temperature = flags.temperature, .top_k = flags.top_k,
                                     .seed = static_cast<uint64_t>(flags.seed)};
@@ -91,6 +107,7 @@ int main(int argc, char** argv) {
   line.Integer("top_k", "Draw among the k most likely tokens only; 0: among all.", 0,
                std::numeric_limits<int32_t>::max(), &flags.top_k);
   line.Integer("seed", "Of the draws.", 0, std::numeric_limits<int64_t>::max(), &flags.seed);
+  line.Text("device", "CPU|CUDA", "What to run on; by default what the run was trained on.", &flags.device);
   line.Footer("Exit codes: 0 generated; 1 failed; 2 wrong command line.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   const absl::Status status = shale::Generate(flags);

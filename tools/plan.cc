@@ -2,16 +2,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/data/token_source.h"
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
-#include "engine/planner/job_backend.h"
 #include "engine/planner/job_plan.h"
 #include "tools/command_line.h"
 
@@ -73,6 +74,20 @@ absl::StatusOr<JobPlan> Plan(const Job& job, const Ops& ops, std::string& remark
   return plan;
 }
 
+// As the trainer plans on the GPUs that are here; without any and without a budget there is nothing to refuse.
+absl::StatusOr<JobPlan> PlanForGpus(Job job, const Backend& backend, const Ops& ops, std::string& remark) {
+  if (job.memory.budget_bytes > 0) return PlanJob(job, ops);
+  if (const std::optional<int64_t> budget = backend.DefaultBudgetBytes(static_cast<int>(job.sharding.ranks))) {
+    job.memory.budget_bytes = *budget;
+    remark = absl::StrCat("The budget is a rank's share of the GPU here, ", FormatBytes(*budget), ".\n");
+  } else {
+    remark =
+        "There is no GPU here: it was planned without a limit. memory.budget_bytes names what a rank has where it will\n"
+        "run; by default a rank's share of the GPU's memory, less 2 GiB for CUDA and its libraries.\n";
+  }
+  return PlanJob(job, ops);
+}
+
 int Fail(const absl::Status& status, int exit_code) {
   std::fflush(stdout);
   std::fprintf(stderr, "plan: %s\n", std::string(status.message()).c_str());
@@ -85,9 +100,12 @@ int Run(const Flags& flags) {
   absl::StatusOr<Job> job = LoadJob(flags.job, overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
   if (absl::Status status = DecideVocabulary(*job); !status.ok()) return Fail(status, kExitUsage);
-  const std::unique_ptr<Ops> ops = CreateBackend(*job)->CreateOps();
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
+  if (!backend.ok()) return Fail(backend.status(), kExitUsage);
+  const std::unique_ptr<Ops> ops = (*backend)->CreateOps(/*device=*/nullptr);
   std::string remark;
-  const absl::StatusOr<JobPlan> plan = Plan(*job, *ops, remark);
+  const absl::StatusOr<JobPlan> plan =
+      job->runtime.device == DeviceType::kCpu ? Plan(*job, *ops, remark) : PlanForGpus(*job, **backend, *ops, remark);
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   std::fputs(PlanText(*job, *plan).c_str(), stdout);
   if (!remark.empty()) std::printf("\n%s", remark.c_str());

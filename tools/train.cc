@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/memory/report.h"
@@ -141,19 +142,25 @@ int Train(const Flags& flags) {
   options.tokenizer_folder = HfFolder(*job, **folder, resume);
   options.trace = flags.trace;
   options.peak_flops = job->telemetry.peak_flops;
+  options.create_backend = CreateBackend;
   if (options.peak_flops == 0) {
     const DType dtype = job->precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
-    const absl::StatusOr<double> peak = MeasurePeakFlops(dtype, ThreadsPerRank(*job));
-    if (!peak.ok()) return Fail(peak.status(), kExitFailed);
+    const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
+    if (!backend.ok()) return Fail(backend.status(), kExitUsage);
+    const absl::StatusOr<double> peak = PeakFlops(**backend, dtype);
+    // Without such a device nothing was started.
+    if (!peak.ok()) return Fail(peak.status(), absl::IsFailedPrecondition(peak.status()) ? kExitUsage : kExitFailed);
     options.peak_flops = *peak;
   }
   absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(*job, options);
   if (!trainer.ok()) return Fail(trainer.status(), kExitUsage);
 
   const JobPlan& plan = (*trainer)->plan();
+  std::string devices = (*trainer)->device_description();
+  if (!devices.empty()) devices += '\n';
   const std::string plan_text =
       absl::StrCat(PlanText((*trainer)->job(), plan), "\noutside the arenas  ", FormatBytes((*trainer)->overhead_bytes()),
-                   " of this process, as measured: code, libraries, data buffers\n");
+                   " of this process, as measured: code, libraries, data buffers\n", devices);
   Print(plan_text);
   if (flags.dump_program) Print(DumpProgram(plan.train.step.program));
 

@@ -149,6 +149,7 @@ struct RuntimeConfig {
   CollectivesKind collectives = CollectivesKind::kAuto;
   std::string tuning_table;  // Of kernels/cuda/cublaslt/tuning_table.h; absolute when it came from a job file. Empty: none.
   bool graphs = false;
+  bool cudnn_attention = true;
 
   bool operator==(const RuntimeConfig&) const = default;
 };

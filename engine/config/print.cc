@@ -101,6 +101,7 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
   spec.set_collectives(static_cast<proto::RuntimeSpec::Collectives>(config.collectives));
   if (!config.tuning_table.empty()) spec.set_tuning_table(config.tuning_table);
   spec.set_graphs(config.graphs);
+  spec.set_cudnn_attention(config.cudnn_attention);
 }
 
 }  // namespace

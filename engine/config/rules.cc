@@ -147,6 +147,7 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
         {"runtime.collectives", given.collectives() != proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED},
         {"runtime.tuning_table", !given.tuning_table().empty()},
         {"runtime.graphs", given.graphs()},
+        {"runtime.cudnn_attention", given.has_cudnn_attention()},
     };
     for (const auto& [path, is_given] : cuda_only) {
       if (is_given) errors.AddRule({path, "runtime.device"}, "only device CUDA reads it; choose that, or leave it out");

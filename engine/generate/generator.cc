@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/config/parse.h"
-#include "engine/planner/job_backend.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/world.h"
 #include "engine/train/checkpointer.h"
@@ -44,14 +43,15 @@ void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<floa
 
 class Generator::Impl {
  public:
-  absl::Status Create(const CheckpointReader& checkpoint) {
+  absl::Status Create(const CheckpointReader& checkpoint, const BackendFactory& create_backend) {
     SHALE_ASSIGN_OR_RETURN(
         const Job job, ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
     job_ = ForGeneration(job);
-    const std::unique_ptr<Backend> backend = CreateBackend(job_);
-    SHALE_ASSIGN_OR_RETURN(program_,
-                           PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits, *backend->CreateOps()));
-    SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend, {.ranks = 1}, program_.memory.peak_bytes));
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create_backend(job_));
+    const std::unique_ptr<Ops> ops = backend->CreateOps(/*device=*/nullptr);
+    SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits, *ops));
+    SHALE_ASSIGN_OR_RETURN(
+        world_, World::Create(*backend, {.ranks = 1, .programs = {&program_.step.program}}, program_.memory.peak_bytes));
     SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
     std::vector<RankState> ranks = RankStates(program_, *world_);
@@ -102,17 +102,19 @@ Generator::~Generator() = default;
 int64_t Generator::vocabulary() const { return impl_->vocabulary(); }
 bool Generator::is_text() const { return impl_->is_text(); }
 
-absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const CheckpointReader& checkpoint) {
+absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const CheckpointReader& checkpoint,
+                                                             const BackendFactory& create_backend) {
   auto impl = std::make_unique<Impl>();
-  SHALE_RETURN_IF_ERROR(impl->Create(checkpoint));
+  SHALE_RETURN_IF_ERROR(impl->Create(checkpoint, create_backend));
   return absl::WrapUnique(new Generator(std::move(impl)));
 }
 
-absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string& run_folder) {
+absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string& run_folder,
+                                                              const BackendFactory& create_backend) {
   std::unique_ptr<Generator> generator;
   const std::string folder = RunFolder::CheckpointsPath(run_folder);
   const auto create = [&](const CheckpointReader& checkpoint) -> absl::Status {
-    SHALE_ASSIGN_OR_RETURN(generator, Create(checkpoint));
+    SHALE_ASSIGN_OR_RETURN(generator, Create(checkpoint, create_backend));
     return absl::OkStatus();
   };
   SHALE_RETURN_IF_ERROR(UseNewestCheckpoint(folder, create).status());

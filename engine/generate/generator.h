@@ -1,6 +1,7 @@
 // Generates tokens with trained weights.
 //
-//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Generator> generator, Generator::FromRun("runs/quickstart"));
+//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Generator> generator,
+//                          Generator::FromRun("runs/quickstart", CreateBackend));  // engine/backends/job_backend.h
 //   SHALE_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, generator->TextPrompt("The "));
 //   SHALE_RETURN_IF_ERROR(generator->Generate(prompt, 200, {}, [](int32_t token) { ...; return true; }));
 #pragma once
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/backends/job_backend.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/generate/sampler.h"
 
@@ -24,10 +26,13 @@ namespace shale {
 // made the training step. Every token costs one pass over a window of sequence_length tokens. One thread at a time.
 class Generator {
  public:
-  // The job and the weights of a checkpoint, which is not needed any more afterwards.
-  static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint);
+  // The job and the weights of a checkpoint, which is not needed any more afterwards. `create_backend` is asked for what
+  // the job ran on.
+  static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint,
+                                                           const BackendFactory& create_backend);
   // Those of the newest checkpoint of a run folder (engine/train/run_folder.h) that is whole.
-  static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder);
+  static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder,
+                                                            const BackendFactory& create_backend);
   ~Generator();
 
   int64_t vocabulary() const;

@@ -101,6 +101,7 @@ StepOptions StepOptionsFor(const Job& job) {
 
 int64_t BudgetBytes(const Job& job) {
   if (job.memory.budget_bytes > 0) return job.memory.budget_bytes;
+  if (job.runtime.device != DeviceType::kCpu) return kNoBudget;
   return PhysicalMemoryBytes() / 5 * 4 / std::max<int64_t>(1, job.sharding.ranks);
 }
 

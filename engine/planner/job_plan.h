@@ -51,7 +51,8 @@ inline constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);
 StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSteps (engine/config/job.h).
 
-// What one rank may plan: memory.budget_bytes, or 80 % of this machine's memory divided by the ranks, which share it.
+// What one rank may plan: memory.budget_bytes, or 80 % of this machine's memory divided by the ranks, which share it. A
+// job for GPUs is for others' memory: without memory.budget_bytes kNoBudget (see Backend::DefaultBudgetBytes).
 int64_t BudgetBytes(const Job& job);
 
 // Compute threads of one rank: runtime.threads_per_rank, or this machine's cores divided by the ranks, at least 1.

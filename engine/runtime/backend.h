@@ -2,11 +2,16 @@
 // which.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device/device.h"
+#include "kernels/dtype.h"
 #include "kernels/op_backend.h"
 #include "sharding/comm/communicator.h"
 
@@ -17,8 +22,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // The ops of one rank. Planning asks them for scratch sizes, so they can be made on a machine without the device.
-  virtual std::unique_ptr<Ops> CreateOps() const = 0;
+  // The ops of a rank on `device`, one of CreateDevices. Null: for planning, which asks for scratch sizes alone and may
+  // do so on a machine without such a device.
+  virtual std::unique_ptr<Ops> CreateOps(const Device* device) const = 0;
 
   // The device of each rank; ranks may share one. Synchronous: work runs one piece at a time, so that an error is that
   // of the call which enqueued it. Unavailable if the machine has no such device.
@@ -27,6 +33,26 @@ class Backend {
   // Communicators between ranks on these devices, in rank order. Each group is used on one stream of each rank.
   virtual absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
       const std::vector<std::shared_ptr<Device>>& devices) const = 0;
+
+  // What one of `ranks` ranks may plan where nobody says more: from the devices of this machine. Nothing: it has none.
+  virtual std::optional<int64_t> DefaultBudgetBytes(int ranks) const = 0;
+
+  // Peak FLOP/s of one rank's products of `dtype`, as the device's maker states it; 0: measure it.
+  virtual double NominalPeakFlops(DType dtype) const { return 0; }
+
+  // Whether its libraries take memory of the device when they are first used, so that they are to be used once before
+  // the rest is given out (see World).
+  virtual bool warms_up() const { return false; }
+
+  // Whether an arena of `arena_bytes` for each rank fits into what the devices have now. ResourceExhausted says how much
+  // is missing, and what holds the rest.
+  virtual absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const {
+    return absl::OkStatus();
+  }
+
+  // A line for people about `devices`: which they are, with what libraries, what is in use beside the arenas. Empty:
+  // there is nothing to tell.
+  virtual std::string Describe(const std::vector<std::shared_ptr<Device>>& devices) const { return ""; }
 };
 
 }  // namespace shale

@@ -1,7 +1,10 @@
 #include "engine/runtime/cpu_backend.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/device/cpu/cpu_device.h"
+#include "kernels/device/cpu/physical_memory.h"
 #include "kernels/reference/reference_ops.h"
 #include "sharding/comm/in_process.h"
 
@@ -12,7 +15,7 @@ class CpuBackend : public Backend {
  public:
   explicit CpuBackend(const CpuBackendOptions& options) : options_(options) {}
 
-  std::unique_ptr<Ops> CreateOps() const override {
+  std::unique_ptr<Ops> CreateOps(const Device* /*device*/) const override {
     if (options_.ops == OpsKind::kReference) return CreateReferenceOps();
     return CreateCpuOps({.threads = options_.threads});
   }
@@ -25,6 +28,10 @@ class CpuBackend : public Backend {
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
       const std::vector<std::shared_ptr<Device>>& devices) const override {
     return CreateInProcessGroup(static_cast<int>(devices.size()));
+  }
+
+  std::optional<int64_t> DefaultBudgetBytes(int ranks) const override {
+    return PhysicalMemoryBytes() / 5 * 4 / std::max(1, ranks);
   }
 
  private:

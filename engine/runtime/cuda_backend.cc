@@ -1,9 +1,11 @@
 #include "engine/runtime/cuda_backend.h"
 
+#include <algorithm>
 #include <utility>
-#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/memory/report.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernels.h"
@@ -12,6 +14,9 @@
 
 namespace shale {
 namespace {
+
+constexpr int kOldestMajor = 8;  // Compute capability: bf16 products, and what our kernels are compiled for.
+constexpr int64_t kLibraryBytes = int64_t{2} << 30;
 
 // A device and the runtime that it borrows.
 struct OwnedDevice {
@@ -26,14 +31,21 @@ absl::Status SumOnStream(DType dtype, absl::Span<const std::byte* const> inputs,
       [&](cuda::StreamHandle handle) { return cuda::SumRanks(dtype, inputs, out, elements, handle); });
 }
 
+const CudaDevice& ToCuda(const Device& device) { return static_cast<const CudaDevice&>(device); }
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options)
       : runtime_(std::move(runtime)), options_(std::move(options)) {}
 
-  std::unique_ptr<Ops> CreateOps() const override {
-    return CreateCudaOps({.products = options_.create_products(),
-                          .attention = options_.create_attention ? options_.create_attention() : nullptr});
+  std::unique_ptr<Ops> CreateOps(const Device* device) const override {
+    const CudaDeviceProperties* gpu = device == nullptr ? nullptr : &ToCuda(*device).properties();
+    CudaOpsOptions ops{.products = options_.create_products(gpu),
+                       .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr};
+    if (device != nullptr) {
+      ops.use_device = [runtime = runtime_, ordinal = ToCuda(*device).ordinal()] { return runtime->SetDevice(ordinal); };
+    }
+    return CreateCudaOps(std::move(ops));
   }
 
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
@@ -50,8 +62,15 @@ class CudaBackend : public Backend {
       owned->runtime = runtime_;
       const CudaDeviceOptions device_options{.ordinal = ordinal, .synchronous = synchronous, .marks = true};
       SHALE_ASSIGN_OR_RETURN(owned->device, CudaDevice::Create(*runtime_, device_options));
+      const CudaDeviceProperties& gpu = owned->device->properties();
+      if (gpu.compute_major < kOldestMajor) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("GPU ", ordinal, " (", gpu.name, ") is too old: wanted compute capability ", kOldestMajor,
+                         ".0 (Ampere) or newer, found ", gpu.compute_major, ".", gpu.compute_minor,
+                         "; choose others with CUDA_VISIBLE_DEVICES, or set runtime.device=CPU"));
+      }
       SHALE_RETURN_IF_ERROR(runtime_->SetDevice(ordinal));
-      for (int peer = 0; peer < wanted; ++peer) {
+      for (int peer = 0; peer < wanted && !options_.create_group; ++peer) {
         if (peer != ordinal) SHALE_RETURN_IF_ERROR(runtime_->EnablePeerAccess(peer));
       }
       const std::shared_ptr<Device> device(owned, owned->device.get());
@@ -62,7 +81,70 @@ class CudaBackend : public Backend {
 
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
       const std::vector<std::shared_ptr<Device>>& devices) const override {
-    return CreateStreamOrderedGroup(devices, {.sum_ranks = SumOnStream});
+    if (!options_.create_group) return CreateStreamOrderedGroup(devices, {.sum_ranks = SumOnStream});
+    std::vector<int> ordinals;
+    for (const auto& device : devices) ordinals.push_back(ToCuda(*device).ordinal());
+    return options_.create_group(ordinals);
+  }
+
+  std::optional<int64_t> DefaultBudgetBytes(int ranks) const override {
+    const absl::StatusOr<int> gpus = runtime_->DeviceCount();
+    if (!gpus.ok() || *gpus == 0) return std::nullopt;
+    std::optional<int64_t> least;
+    for (int ordinal = 0; ordinal < *gpus; ++ordinal) {
+      const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(ordinal);
+      if (!gpu.ok()) return std::nullopt;
+      least = std::min(least.value_or(gpu->total_bytes), gpu->total_bytes);
+    }
+    const int64_t sharing = std::max(1, std::min(ranks, options_.ranks_per_device));
+    return std::max<int64_t>(0, *least - kLibraryBytes) / sharing;
+  }
+
+  double NominalPeakFlops(DType dtype) const override {
+    const absl::StatusOr<int> gpus = runtime_->DeviceCount();
+    if (!gpus.ok() || *gpus == 0 || dtype != DType::kBFloat16) return 0;
+    const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(0);
+    if (!gpu.ok()) return 0;
+    // Dense bf16, from NVIDIA's data sheets of the H100 and H200 (SXM), and of the A100.
+    if (absl::StrContains(gpu->name, "H200")) return 989.4e12;
+    if (absl::StrContains(gpu->name, "H100") && !absl::StrContains(gpu->name, "PCIe")) return 989.4e12;
+    if (absl::StrContains(gpu->name, "A100")) return 312e12;
+    return 0;
+  }
+
+  bool warms_up() const override { return true; }
+
+  absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const override {
+    for (size_t first = 0; first < devices.size();) {
+      const CudaDevice& device = ToCuda(*devices[first]);
+      int64_t sharing = 0;
+      for (; first < devices.size() && devices[first].get() == &device; ++first) ++sharing;
+      SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime_->Properties(device.ordinal()));
+      if (arena_bytes <= gpu.free_bytes / sharing) continue;
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "GPU ", device.ordinal(), " (", gpu.name, ") has ", FormatBytes(gpu.free_bytes), " free of ",
+          FormatBytes(gpu.total_bytes), ", and ", sharing == 1 ? "a rank wants" : absl::StrCat(sharing, " ranks want"),
+          " an arena of ", FormatBytes(arena_bytes), sharing == 1 ? "" : " each",
+          "; end what else uses it, or set memory.budget_bytes to at most ", gpu.free_bytes / sharing,
+          " to see what would fit"));
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Describe(const std::vector<std::shared_ptr<Device>>& devices) const override {
+    std::string text;
+    const Device* last = nullptr;
+    for (const auto& shared : devices) {
+      if (shared.get() == last) continue;
+      last = shared.get();
+      const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(ToCuda(*last).ordinal());
+      if (!gpu.ok()) continue;  // The next call that needs it says why.
+      absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", ToCuda(*last).ordinal(), ": ", gpu->name, ", ",
+                      FormatBytes(gpu->total_bytes - gpu->free_bytes), " of ", FormatBytes(gpu->total_bytes),
+                      " in use outside the arenas, by CUDA, its libraries and other programs");
+    }
+    const std::string libraries = options_.describe_libraries ? options_.describe_libraries() : "";
+    return absl::StrCat(text, libraries.empty() ? "" : "\n", libraries);
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "engine/runtime/warm_up.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -16,8 +17,12 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
     SHALE_ASSIGN_OR_RETURN(world->gather_, backend.CreateGroup(world->devices_));
     SHALE_ASSIGN_OR_RETURN(world->reduce_, backend.CreateGroup(world->devices_));
   }
+  SHALE_ASSIGN_OR_RETURN(world->threads_, RankThreads::Create(options.ranks));
+  for (const auto& device : world->devices_) world->ops_.push_back(backend.CreateOps(device.get()));
+  if (backend.warms_up()) SHALE_RETURN_IF_ERROR(world->WarmUp(options.programs));
+  world->description_ = backend.Describe(world->devices_);
+  SHALE_RETURN_IF_ERROR(backend.CheckMemory(world->devices_, arena_bytes));
   for (int rank = 0; rank < options.ranks; ++rank) {
-    world->ops_.push_back(backend.CreateOps());
     Communicator *gather = nullptr, *reduce = nullptr;
     if (options.ranks > 1) {
       if (options.wrap) {
@@ -32,8 +37,22 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
         RankRuntime::Create(*world->devices_[rank], *world->ops_[rank], gather, reduce, rank, arena_bytes));
     world->ranks_.push_back(std::move(runtime));
   }
-  SHALE_ASSIGN_OR_RETURN(world->threads_, RankThreads::Create(options.ranks));
   return world;
+}
+
+absl::Status World::WarmUp(const std::vector<const StepProgram*>& programs) {
+  return threads_->Run([&](int rank) -> absl::Status {
+    absl::Status status;
+    for (const StepProgram* program : programs) {
+      if (status.ok()) status = WarmUpOps(*program, *ops_[rank], *devices_[rank]);
+    }
+    for (const auto* group : {&gather_, &reduce_}) {
+      if (group->empty()) continue;
+      if (status.ok()) status = WarmUpCollectives(*(*group)[rank], *devices_[rank]);
+      if (!status.ok()) (*group)[rank]->Abort(status);
+    }
+    return status;
+  });
 }
 
 absl::Status World::ForEachRank(const std::function<absl::Status(int)>& work) {
@@ -65,11 +84,11 @@ absl::StatusOr<std::unique_ptr<WorldProgram>> WorldProgram::Create(World& world,
                                                                    const MemoryPlan& plan,
                                                                    const ExecutorOptions& options) {
   std::unique_ptr<WorldProgram> result(new WorldProgram(world));
-  for (int rank = 0; rank < world.size(); ++rank) {
-    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-                           Executor::Create(program, plan, world.rank(rank), options));
-    result->executors_.push_back(std::move(executor));
-  }
+  result->executors_.resize(world.size());
+  SHALE_RETURN_IF_ERROR(world.ForEachRank([&](int rank) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(result->executors_[rank], Executor::Create(program, plan, world.rank(rank), options));
+    return absl::OkStatus();
+  }));
   return result;
 }
 

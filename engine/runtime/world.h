@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,13 +18,17 @@ namespace shale {
 struct WorldOptions {
   int ranks = 1;
   bool synchronous = false;  // See Backend::CreateDevices.
+  // What is going to run: where the backend warms up, its libraries are used once before the arenas are allocated, so
+  // that all they take shows first. Borrowed for the call.
+  std::vector<const StepProgram*> programs;
   // Wraps each communicator, for tracing. May be null.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId stream)> wrap;
 };
 
 class World {
  public:
-  // Allocates one arena of `arena_bytes` per rank. ResourceExhausted if there is not the memory, or the threads.
+  // Allocates one arena of `arena_bytes` per rank. ResourceExhausted if there is not the memory, or the threads: what is
+  // missing is known before the first arena is there.
   static absl::StatusOr<std::unique_ptr<World>> Create(const Backend& backend, const WorldOptions& options,
                                                        int64_t arena_bytes);
 
@@ -32,6 +37,8 @@ class World {
   std::vector<RankRuntime*> ranks();
   // Largest over the ranks.
   int64_t measured_peak_bytes() const;
+  // Backend::Describe, as of Create, before the arenas were allocated.
+  const std::string& description() const { return description_; }
 
   // Runs work(rank) on every rank's launching thread, and waits. The first failure (in rank order, a peer's abort last)
   // is returned. `work` may throw std::bad_alloc, and nothing else: ResourceExhausted; the peers are unblocked then, and
@@ -40,6 +47,9 @@ class World {
 
  private:
   World() = default;
+  absl::Status WarmUp(const std::vector<const StepProgram*>& programs);
+
+  std::string description_;
   std::vector<std::shared_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Ops>> ops_;
   std::vector<std::unique_ptr<Communicator>> gather_, reduce_;

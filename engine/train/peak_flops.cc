@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/world.h"
 #include "kernels/check.h"
 #include "kernels/ops.h"
@@ -11,7 +10,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kSize = 1024;  // Of each dimension: large enough to run at the machine's peak.
+constexpr int64_t kSize = 1024;  // Of each dimension: large enough to run at a CPU's peak.
 constexpr double kSeconds = 0.3;
 
 double Seconds(std::chrono::steady_clock::time_point since) {
@@ -20,16 +19,16 @@ double Seconds(std::chrono::steady_clock::time_point since) {
 
 }  // namespace
 
-absl::StatusOr<double> MeasurePeakFlops(DType dtype, int threads) {
+absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype) {
+  if (const double nominal = backend.NominalPeakFlops(dtype); nominal > 0) return nominal;
   MatMul product{.a = Tensor::Contiguous(dtype, {kSize, kSize}),
                  .b = Tensor::Contiguous(dtype, {kSize, kSize}),
                  .c_MN = Tensor::Contiguous(dtype, {kSize, kSize}),
                  .transpose_b = true};
   const int64_t matrix_bytes = kSize * kSize * SizeOf(dtype);
-  const std::unique_ptr<Backend> backend = CreateCpuBackend({.threads = threads});
-  const int64_t scratch_bytes = backend->CreateOps()->ScratchBytes(product);
+  const int64_t scratch_bytes = backend.CreateOps(/*device=*/nullptr)->ScratchBytes(product);
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<World> world,
-                         World::Create(*backend, {.ranks = 1}, 3 * matrix_bytes + scratch_bytes));
+                         World::Create(backend, {.ranks = 1}, 3 * matrix_bytes + scratch_bytes));
   double best = 0;
   SHALE_RETURN_IF_ERROR(world->ForEachRank([&](int) -> absl::Status {
     RankRuntime& rank = world->rank(0);

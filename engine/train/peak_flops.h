@@ -1,13 +1,14 @@
-// What this machine's matrix products reach: the yardstick of MFU for a job that names none.
+// What a device's matrix products reach: the yardstick of MFU for a job that names none.
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "engine/runtime/backend.h"
 #include "kernels/dtype.h"
 
 namespace shale {
 
-// FLOP/s of one rank with `threads` threads: the best of repeated products of large square matrices of `dtype` (f32 or
-// bf16), for about a third of a second.
-absl::StatusOr<double> MeasurePeakFlops(DType dtype, int threads);
+// FLOP/s of one rank in products of `dtype` (f32 or bf16): Backend::NominalPeakFlops where it is known, else the best of
+// repeated products of large square matrices, for about a third of a second.
+absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype);
 
 }  // namespace shale

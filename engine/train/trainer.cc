@@ -14,7 +14,6 @@
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
 #include "engine/planner/explain.h"
-#include "engine/planner/job_backend.h"
 #include "engine/runtime/trace.h"
 #include "engine/runtime/world.h"
 #include "engine/train/initial_values.h"
@@ -73,16 +72,20 @@ class Trainer::Impl {
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
     SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
     job_.runtime.threads_per_rank = ThreadsPerRank(job_);
-    const std::unique_ptr<Backend> backend = CreateBackend(job_);
-    SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, *backend->CreateOps()));
+    if (!options_.create_backend) return absl::InvalidArgumentError("TrainerOptions.create_backend is missing");
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options_.create_backend(job_));
+    SHALE_ASSIGN_OR_RETURN(plan_, Plan(*backend));
     job_.sharding.schedule = plan_.options.schedule;
     batch_ = std::make_unique<HostBatch>(data_->training(), plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();
     SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
                                                  {.ranks = static_cast<int>(job_.sharding.ranks),
-                                                  .synchronous = job_.runtime.synchronous},
+                                                  .synchronous = job_.runtime.synchronous,
+                                                  .programs = {&plan_.train.step.program,
+                                                               &plan_.evaluate.step.program}},
                                                  plan_.arena_bytes));
-    const ExecutorOptions executor{.synchronous = job_.runtime.synchronous};
+    const ExecutorOptions executor{.synchronous = job_.runtime.synchronous,
+                                   .graphs = job_.runtime.graphs};
     SHALE_ASSIGN_OR_RETURN(train_,
                            WorldProgram::Create(*world_, plan_.train.step.program, plan_.train.memory, executor));
     SHALE_ASSIGN_OR_RETURN(
@@ -206,6 +209,8 @@ class Trainer::Impl {
     return WriteFileDurably(options_.trace.path, trace_.ChromeJson());
   }
 
+  const std::string& device_description() const { return world_->description(); }
+
   bool done() const {
     return stop_.load(std::memory_order_relaxed) || steps_ >= data_->total_steps() ||
            data_->SamplesAt(position_).count == 0;
@@ -222,6 +227,19 @@ class Trainer::Impl {
   std::atomic<bool> stop_ = false;
 
  private:
+  // A job for GPUs that names no budget has that of the GPUs that are here.
+  absl::StatusOr<JobPlan> Plan(const Backend& backend) const {
+    const std::unique_ptr<Ops> ops = backend.CreateOps(/*device=*/nullptr);
+    if (job_.memory.budget_bytes > 0 || job_.runtime.device == DeviceType::kCpu) return PlanJob(job_, *ops);
+    Job job = job_;
+    job.memory.budget_bytes = backend.DefaultBudgetBytes(static_cast<int>(job.sharding.ranks)).value_or(kNoBudget);
+    absl::StatusOr<JobPlan> plan = PlanJob(job, *ops);
+    if (plan.ok() || !absl::IsResourceExhausted(plan.status())) return plan;
+    return absl::ResourceExhaustedError(
+        absl::StrCat(plan.status().message(), " (the budget is a rank's share of the GPU, less 2 GiB for CUDA and its "
+                                              "libraries; memory.budget_bytes sets another)"));
+  }
+
   // Sets the state that training begins with.
   absl::Status Begin() {
     std::vector<RankState> ranks = RankStates(plan_.train, *world_);
@@ -366,6 +384,7 @@ Trainer::~Trainer() = default;
 const Job& Trainer::job() const { return impl_->job_; }
 const JobPlan& Trainer::plan() const { return impl_->plan_; }
 int64_t Trainer::overhead_bytes() const { return impl_->overhead_bytes_; }
+const std::string& Trainer::device_description() const { return impl_->device_description(); }
 const Resumed& Trainer::resumed() const { return impl_->resumed_; }
 int64_t Trainer::total_steps() const { return impl_->data_->total_steps(); }
 int64_t Trainer::steps_done() const { return impl_->steps_; }

@@ -2,7 +2,8 @@
 //
 //   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob("job.textproto", {}));
 //   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-//                          Trainer::Create(job, {.checkpoint_folder = "checkpoints",
+//                          Trainer::Create(job, {.create_backend = CreateBackend,  // engine/backends/job_backend.h
+//                                                .checkpoint_folder = "checkpoints",
 //                                                .resume = {.from = ResumeFrom::kLatestOrStart}}));
 //   SHALE_RETURN_IF_ERROR(trainer->Run({.on_step = [](const StepReport& report) { ...; return absl::OkStatus(); }}));
 //
@@ -23,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/job.h"
 #include "engine/io/file_system.h"
 #include "engine/planner/job_plan.h"
@@ -60,6 +62,8 @@ struct TraceOptions {
 };
 
 struct TrainerOptions {
+  // Makes what the job runs on. Required.
+  BackendFactory create_backend;
   // Peak FLOP/s of one rank, for MFU; 0: none is reported.
   double peak_flops = 0;
   // Where checkpoints go; empty: nothing is saved. The trainer holds it alone as long as it lives. A run that begins
@@ -94,6 +98,8 @@ class Trainer {
   // Resident memory of the process outside the arenas, as measured just before they were allocated: code, libraries,
   // data buffers, whatever else the process holds.
   int64_t overhead_bytes() const;
+  // What it runs on, in words (Backend::Describe); empty where that is the machine itself.
+  const std::string& device_description() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
   // All steps done, or a stop was requested.

@@ -27,6 +27,7 @@ class CudaOps : public Ops {
     return std::visit([&](const auto& o) { return ScratchOf(o); }, op);
   }
   absl::Status Prepare(const Op& op) override {
+    if (options_.use_device) SHALE_RETURN_IF_ERROR(options_.use_device());
     return std::visit([&](const auto& o) { return PrepareOp(o); }, op);
   }
 

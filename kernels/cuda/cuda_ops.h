@@ -4,8 +4,10 @@
 // //kernels/cuda/host:kernels for none.
 #pragma once
 
+#include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/op_backend.h"
 
@@ -14,6 +16,8 @@ namespace shale {
 struct CudaOpsOptions {
   std::unique_ptr<cuda::ProductBackend> products;
   std::unique_ptr<cuda::AttentionBackend> attention;  // Null: our kernels.
+  // Called before anything is prepared: makes the rank's GPU that of the calling thread. May be empty.
+  std::function<absl::Status()> use_device;
 };
 
 // Launches want a CudaStream. REQUIRES: options.products.

@@ -89,7 +89,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   std::unique_ptr<Backend> tested;
   if (options.backend == nullptr) tested = TestedBackend(options.ops, static_cast<int>(options.threads));
   const Backend* backend = options.backend != nullptr ? options.backend : tested.get();
-  const std::unique_ptr<Ops> ops = backend->CreateOps();
+  const std::unique_ptr<Ops> ops = backend->CreateOps(/*device=*/nullptr);
   RunResult result;
   SHALE_ASSIGN_OR_RETURN(result.step, CompileStep(graph, options.step, *ops));
   SHALE_ASSIGN_OR_RETURN(result.plan, PlanMemory(result.step.program, options.memory));
@@ -100,6 +100,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                          World::Create(*backend,
                                        {.ranks = static_cast<int>(W),
                                         .synchronous = options.synchronous,
+                                        .programs = {&result.step.program},
                                         .wrap = options.wrap},
                                        result.plan.peak_bytes));
   ParameterStore store(graph, result.step.state, result.plan, world->ranks());

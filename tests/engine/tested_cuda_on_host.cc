@@ -26,7 +26,7 @@ void CheckAndDelete(cuda_on_host::StandInRuntime* runtime) {
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
   return CreateCudaBackend(
       std::shared_ptr<cuda_on_host::StandInRuntime>(new cuda_on_host::StandInRuntime(), CheckAndDelete),
-      {.ranks_per_device = kRanksPerDevice, .create_products = [=] {
+      {.ranks_per_device = kRanksPerDevice, .create_products = [=](const CudaDeviceProperties* /*gpu*/) {
          return *cuda_on_host::CreateHostProducts(ops == OpsKind::kReference ? CreateReferenceOps()
                                                                              : CreateCpuOps({.threads = threads}));
        }});

@@ -77,6 +77,16 @@ class PlanTest(unittest.TestCase):
         self.assertIn("AllGather", text)
         self.assertIn("AdamW", text)
 
+    def test_a_job_for_gpus_is_planned_without_one(self):
+        flags = ["--set=runtime={device: CUDA ranks_per_device: 2}", "--set=memory.budget_bytes=150000000000",
+                 "--ranks=4"]
+        result = self.call(f"--job={_JOBS}/qwen2_5_0_5b.textproto", *flags)
+        if result.returncode == 2:
+            self.assertRegex(result.stderr, "^plan: runtime.device is CUDA, and this program was built without: .*\n$")
+            self.skipTest("built without CUDA")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("library workspace", result.stdout)
+
     def test_what_does_not_fit_is_refused_with_what_would(self):
         job = f"--job={_JOBS}/quickstart.textproto"
         self.refused(r"needs .* per rank, budget 33\.4 MiB, .* too little; fits with .*memory\.retention=", job,

@@ -169,6 +169,13 @@ class ToolsTest(unittest.TestCase):
         for word in ("AllGather", "ReduceScatter", "MatMul", "blocks.1"):
             self.assertIn(word, result.stdout.decode())
 
+    def test_a_job_for_more_gpus_than_there_are_is_refused_in_one_line(self):
+        result = self.train("--set=runtime.device=CUDA", "--set=sharding.ranks=1000")
+        self.assertEqual(result.returncode, 2, result.stdout)
+        self.assertRegex(result.stderr.decode(),
+                         "^train: .*(built without|wanted an NVIDIA GPU|1000 ranks with 1 on a GPU want 1000 GPUs).*\n$")
+        self.assertEqual(result.stdout.decode(), "")
+
     def test_an_earlier_run_is_kept_unless_it_is_to_be_replaced(self):
         self.assertEqual(self.train("--set=schedule.steps=1").returncode, 0)
         before = self.read("runs/test/job.textproto")

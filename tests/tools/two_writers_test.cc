@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/train/run_folder.h"
@@ -29,7 +30,7 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
   ASSERT_TRUE(job.ok()) << job.status();
   const auto losses = [&](const std::string& folder, const auto& after_step) {
     Losses losses;
-    auto trainer = Trainer::Create(*job, {.checkpoint_folder = folder});
+    auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend, .checkpoint_folder = folder});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
       losses[report.step] = report.loss;
@@ -42,7 +43,8 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
   const std::string shared = temp.Path("shared"), alone = temp.Path("alone");
   const Losses disturbed = losses(shared, [&] {
     for (const ResumeFrom from : {ResumeFrom::kNothing, ResumeFrom::kLatestOrStart}) {
-      const auto second = Trainer::Create(*job, {.checkpoint_folder = shared, .resume = {.from = from}});
+      const auto second = Trainer::Create(*job, {.create_backend = CreateBackend,
+                                                 .checkpoint_folder = shared, .resume = {.from = from}});
       EXPECT_EQ(second.status(), absl::FailedPreconditionError(absl::StrCat(
                                      "another run saves its checkpoints in ", shared,
                                      ": wait for its end, or choose another folder")));
@@ -52,7 +54,8 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
   EXPECT_EQ(*WholeCheckpoints(shared), *WholeCheckpoints(alone));
   EXPECT_EQ(absl::StrJoin(Leftovers(shared), " "), "");
   // It is free now.
-  EXPECT_TRUE(Trainer::Create(*job, {.checkpoint_folder = shared, .resume = {.from = ResumeFrom::kLatest}}).ok());
+  EXPECT_TRUE(Trainer::Create(*job, {.create_backend = CreateBackend,
+                                     .checkpoint_folder = shared, .resume = {.from = ResumeFrom::kLatest}}).ok());
 }
 
 TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {

@@ -92,7 +92,7 @@ absl::StatusOr<CudaDeviceProperties> StandInRuntime::Properties(int ordinal) {
   SHALE_RETURN_IF_ERROR(ErrorOf("cudaGetDeviceProperties", ordinal));
   std::lock_guard lock(mutex_);
   return CudaDeviceProperties{.name = "stand-in for a GPU",
-                              .compute_major = 9,
+                              .compute_major = options_.compute_major,
                               .compute_minor = 0,
                               .sm_count = 1,
                               .total_bytes = options_.memory_bytes,

@@ -43,6 +43,7 @@ struct StandInWork;
 
 struct StandInOptions {
   int devices = 1;
+  int compute_major = 9;
   int64_t memory_bytes = int64_t{1} << 30;  // Of each device.
   bool allow_pageable = false;              // Copies from and to host memory that is not pinned.
 };

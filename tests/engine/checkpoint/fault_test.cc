@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "engine/backends/job_backend.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
@@ -91,7 +92,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
   // Those of a run that nothing happens to.
   Rows Reference() {
     if (reference_.empty()) {
-      auto trainer = Trainer::Create(*ParseJobText(TinyJobText(text_), "job.textproto"), {});
+      auto trainer = Trainer::Create(*ParseJobText(TinyJobText(text_), "job.textproto"), {.create_backend = CreateBackend});
       EXPECT_TRUE(trainer.ok()) << trainer.status();
       EXPECT_TRUE((*trainer)->Run({.on_step = [this](const StepReport& report) {
         reference_.emplace_back(report.step, report.loss);
@@ -144,7 +145,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder,
                            RunFolder::Claim(Folder(), RunFolder::Existing::kContinue));
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                           Trainer::Create(job, {.checkpoint_folder = Checkpoints(),
+                           Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Checkpoints(),
                                                  .resume = {.from = ResumeFrom::kLatestOrStart},
                                                  .files = &files}));
     RunFolder::Start start{.job_text = "job", .plan_text = "plan"};

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/backends/job_backend.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
@@ -64,7 +65,8 @@ class KillTest : public ::testing::TestWithParam<bool> {
   // Trains here, to the end.
   Losses Train(const std::string& folder, ResumeFrom from, int64_t* began_after = nullptr, int64_t last_step = -1) {
     Losses losses;
-    auto trainer = Trainer::Create(MakeJob(), {.checkpoint_folder = folder, .resume = {.from = from}});
+    auto trainer = Trainer::Create(MakeJob(), {.create_backend = CreateBackend,
+                                               .checkpoint_folder = folder, .resume = {.from = from}});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     if (!trainer.ok()) return losses;
     if (began_after != nullptr) *began_after = (*trainer)->resumed().manifest.step;

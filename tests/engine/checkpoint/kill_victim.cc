@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
@@ -37,7 +38,8 @@ absl::Status Run(int argc, char** argv) {
   };
   const ResumeOptions from{.from = resume == "none" ? ResumeFrom::kNothing : ResumeFrom::kLatestOrStart};
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                         Trainer::Create(job, {.checkpoint_folder = folder, .resume = from, .files = &files}));
+                         Trainer::Create(job, {.create_backend = CreateBackend,
+                                               .checkpoint_folder = folder, .resume = from, .files = &files}));
   if (resume == "again") SHALE_RETURN_IF_ERROR(trainer->SaveCheckpoint().status());
   SHALE_RETURN_IF_ERROR(trainer->Run({.on_step = [&](const StepReport& report) {
     return tell(absl::StrFormat("%d %a\n", report.step, report.loss));

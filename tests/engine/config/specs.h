@@ -57,7 +57,7 @@ checkpoint { every_steps: 50 }
 telemetry { run_folder: "/tmp/r\303\244n" print_every: 10 evaluate_every: 20 evaluation_batches: 3 peak_flops: 1e14 }
 runtime {
   device: CUDA ops: FAST threads_per_rank: 2 seed: 7 synchronous: true
-  ranks_per_device: 4 collectives: IN_PROCESS tuning_table: "/tuning" graphs: false
+  ranks_per_device: 4 collectives: IN_PROCESS tuning_table: "/tuning" graphs: false cudnn_attention: false
 }
 )";
 

@@ -1,3 +1,4 @@
+#include "engine/backends/job_backend.h"
 #include "engine/generate/generator.h"
 
 #include <unistd.h>
@@ -46,7 +47,8 @@ class GeneratorTest : public ::testing::Test {
                      "optimizer { learning_rate: 1e-2 } schedule { steps: 4 } runtime { threads_per_rank: 1 } ", more),
         JoinPath(run_, "job"));
     ASSERT_TRUE(job.ok()) << job.status();
-    auto trainer = Trainer::Create(*job, {.checkpoint_folder = RunFolder::CheckpointsPath(run_),
+    auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend,
+                                          .checkpoint_folder = RunFolder::CheckpointsPath(run_),
                                          .resume = {.from = ResumeFrom::kReplace}});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     while (!(*trainer)->done()) ASSERT_TRUE((*trainer)->Step().ok());
@@ -59,7 +61,7 @@ class GeneratorTest : public ::testing::Test {
   }
 
   std::unique_ptr<Generator> Load() {
-    auto generator = Generator::FromRun(run_);
+    auto generator = Generator::FromRun(run_, CreateBackend);
     EXPECT_TRUE(generator.ok()) << generator.status();
     return generator.ok() ? *std::move(generator) : nullptr;
   }
@@ -162,10 +164,10 @@ TEST_F(GeneratorTest, PromptsAreChecked) {
 
 TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
   const std::string folder = RunFolder::CheckpointsPath(run_);
-  EXPECT_EQ(std::string(Generator::FromRun(run_).status().message()), "there is no checkpoint in " + folder);
+  EXPECT_EQ(std::string(Generator::FromRun(run_, CreateBackend).status().message()), "there is no checkpoint in " + folder);
   Train(kLlama);
   ASSERT_EQ(truncate(JoinPath(checkpoint_, "MANIFEST").c_str(), 100), 0);
-  const std::string message(Generator::FromRun(run_).status().message());
+  const std::string message(Generator::FromRun(run_, CreateBackend).status().message());
   EXPECT_THAT(message, HasSubstr("no checkpoint in " + folder + " is whole"));
   EXPECT_THAT(message, HasSubstr(checkpoint_ + "/MANIFEST: it claims a message of"));
 }

@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "engine/backends/job_backend.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/config/parse.h"
@@ -122,7 +123,8 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
   int64_t parameters = 0;
   {
     const int64_t before = ResetPeak();
-    auto trainer = Trainer::Create(*job, {.checkpoint_folder = JoinPath(root, "checkpoints")});
+    auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend,
+                                          .checkpoint_folder = JoinPath(root, "checkpoints")});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     for (const Parameter& parameter : (*trainer)->parameters()) parameters += parameter.elements();
     // Only the weights have been touched so far: a shard of 4 bytes a parameter on each rank. Each rank reads through its

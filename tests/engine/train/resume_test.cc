@@ -1,5 +1,6 @@
 // Laws of saving and going on: N steps, a checkpoint and N more are 2N steps, to the bit when nothing was changed, and in
 // what they mean when the job is sharded, scheduled or stored otherwise.
+#include "engine/backends/job_backend.h"
 #include "engine/train/resume.h"
 
 #include <gtest/gtest.h>
@@ -71,7 +72,8 @@ model { )", model, " } schedule { warmup_steps: 2 ", length, " } data { path: \"
   // Runs a job, whose checkpoints go to `folder`, to its end or to `last_step`.
   Run Train(const Job& job, const std::string& folder, const ResumeOptions& resume = {}, int64_t last_step = -1) {
     Run run;
-    auto trainer = Trainer::Create(job, {.checkpoint_folder = Path(folder), .resume = resume});
+    auto trainer = Trainer::Create(job, {.create_backend = CreateBackend,
+                                         .checkpoint_folder = Path(folder), .resume = resume});
     if (!trainer.ok()) {
       run.status = trainer.status();
       return run;
@@ -256,7 +258,8 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
   ASSERT_TRUE(straight.status.ok()) << straight.status;
 
   // Restored and saved again at once: every value and every moment is what it was, to the bit.
-  auto trainer = Trainer::Create(other, {.checkpoint_folder = Path("again"), .resume = From("straight", 3)});
+  auto trainer = Trainer::Create(other, {.create_backend = CreateBackend,
+                                         .checkpoint_folder = Path("again"), .resume = From("straight", 3)});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ((*trainer)->steps_done(), 3);
   const absl::StatusOr<std::string> again = (*trainer)->SaveCheckpoint();
@@ -355,7 +358,8 @@ TEST_F(ResumeTest, AnEarlierCheckpointIsGoneOnFromInAnotherFolder) {
 TEST_F(ResumeTest, ARunThatGoesOnFromAnothersCheckpointHasItAtOnce) {
   const Job job = MakeJob({});
   ASSERT_TRUE(Train(job, "run").status.ok());
-  ASSERT_TRUE(Trainer::Create(job, {.checkpoint_folder = Path("branch"), .resume = From("run", 3)}).ok());
+  ASSERT_TRUE(Trainer::Create(job, {.create_backend = CreateBackend,
+                                    .checkpoint_folder = Path("branch"), .resume = From("run", 3)}).ok());
   const Run resumed = Train(job, "branch", {.from = ResumeFrom::kLatestOrStart});
   ASSERT_TRUE(resumed.status.ok()) << resumed.status;
   EXPECT_EQ(resumed.resumed.path, Checkpoint("branch", 3));
@@ -366,7 +370,7 @@ TEST_F(ResumeTest, ARunThatWasStoppedBeforeItsFirstStepGoesOnFromThere) {
   const Job job = MakeJob({});
   ASSERT_TRUE(Train(job, "straight").status.ok());
   {
-    auto trainer = Trainer::Create(job, {.checkpoint_folder = Path("run")});
+    auto trainer = Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Path("run")});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     (*trainer)->RequestStop();
     ASSERT_TRUE((*trainer)->Run({}).ok());
@@ -475,7 +479,8 @@ TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
   ASSERT_TRUE(straight.status.ok()) << straight.status;
   for (const int batch : {3, 16}) {
     const std::string folder = absl::StrCat("batch", batch);
-    auto trainer = Trainer::Create(make(batch), {.checkpoint_folder = Path(folder), .resume = From("straight", 5)});
+    auto trainer = Trainer::Create(make(batch), {.create_backend = CreateBackend,
+                                                 .checkpoint_folder = Path(folder), .resume = From("straight", 5)});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     int64_t tokens = 0, evaluated_after = 0;
     const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
@@ -507,7 +512,7 @@ TEST_F(ResumeTest, EachByteIsReadOnceByTheRankThatNeedsIt) {
   ASSERT_TRUE(Train(job, "run", {}, 3).status.ok());
   const auto read_by = [&](const ResumeOptions& resume) {
     const int64_t before = BytesRead();
-    EXPECT_TRUE(Trainer::Create(job, {.resume = resume}).ok());
+    EXPECT_TRUE(Trainer::Create(job, {.create_backend = CreateBackend, .resume = resume}).ok());
     return BytesRead() - before;
   };
   const CheckpointReader checkpoint = *CheckpointReader::Open(Checkpoint("run", 3));
@@ -520,7 +525,7 @@ TEST_F(ResumeTest, EachByteIsReadOnceByTheRankThatNeedsIt) {
 
 TEST_F(ResumeTest, TheSnapshotIsALineOfThePlan) {
   const auto arena = [&](const std::vector<std::string>& overrides, int64_t* snapshot) {
-    auto trainer = Trainer::Create(MakeJob(overrides), {});
+    auto trainer = Trainer::Create(MakeJob(overrides), {.create_backend = CreateBackend});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     *snapshot = (*trainer)->plan().train.memory.bytes_at_peak[static_cast<int>(BufferCategory::kSnapshot)];
     return (*trainer)->plan().arena_bytes;

@@ -1,4 +1,5 @@
 // The embedding API, from a job's text to trained weights.
+#include "engine/backends/job_backend.h"
 #include "engine/train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +42,7 @@ data { path: ")", path, "\" evaluation_fraction: 0.2 }\n"), std::move(overrides)
 }
 
 std::unique_ptr<Trainer> MustCreate(const Job& job) {
-  absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {});
+  absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {.create_backend = CreateBackend});
   EXPECT_TRUE(trainer.ok()) << trainer.status();
   return trainer.ok() ? *std::move(trainer) : nullptr;
 }
@@ -215,7 +216,7 @@ TEST(Trainer, ParametersReadBackAsWrittenForEveryKindOfMaster) {
 
 TEST(Trainer, RefusesWhatItCannotDoWithAWayOut) {
   const auto message = [](const Job& job) {
-    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {});
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {.create_backend = CreateBackend});
     return trainer.ok() ? std::string("created") : std::string(trainer.status().message());
   };
   const std::string text = WriteText("refuse", 60);

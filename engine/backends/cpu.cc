@@ -1,0 +1,14 @@
+// A program that runs on CPUs.
+#include "engine/backends/cpu_jobs.h"
+#include "engine/backends/job_backend.h"
+
+namespace shale {
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
+  if (job.runtime.device == DeviceType::kCpu) return CreateCpuJobBackend(job);
+  return absl::FailedPreconditionError(
+      "runtime.device is CUDA, and this program was built without: there was no CUDA toolkit in $CUDA_HOME or "
+      "/usr/local/cuda. Install one and build again, or set runtime.device=CPU");
+}
+
+}  // namespace shale

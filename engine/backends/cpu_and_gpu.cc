@@ -1,0 +1,12 @@
+// A program that runs on either.
+#include "engine/backends/cpu_jobs.h"
+#include "engine/backends/cuda_jobs.h"
+#include "engine/backends/job_backend.h"
+
+namespace shale {
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
+  return job.runtime.device == DeviceType::kCpu ? CreateCpuJobBackend(job) : CreateCudaJobBackend(job);
+}
+
+}  // namespace shale

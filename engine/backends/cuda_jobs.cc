@@ -1,0 +1,99 @@
+#include "engine/backends/cuda_jobs.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/io/file.h"
+#include "engine/runtime/cuda_backend.h"
+#include "kernels/check.h"
+#include "kernels/cuda/cublaslt/cublaslt_products.h"
+#include "kernels/cuda/cudnn/cudnn_attention.h"
+#include "kernels/cuda/cudnn/cudnn_graphs.h"
+#include "kernels/device/cuda/cudart.h"
+#include "sharding/comm/nccl/nccl.h"
+#include "sharding/comm/nccl/nccl_library.h"
+
+namespace shale {
+namespace {
+
+using cuda::CublasLtFunctions;
+using cuda::TuningTable;
+
+constexpr int64_t kLargestTable = int64_t{64} << 20;
+
+// Null: the job names none.
+absl::StatusOr<std::shared_ptr<const TuningTable>> ReadTuningTable(const std::string& path) {
+  if (path.empty()) return nullptr;
+  const auto error = [&](const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat("runtime.tuning_table: ", path, ": ", status.message()));
+  };
+  const absl::StatusOr<std::string> text = ReadFile(path, kLargestTable);
+  if (!text.ok()) return error(text.status());
+  absl::StatusOr<TuningTable> table = TuningTable::Parse(*text);
+  if (!table.ok()) return error(table.status());
+  return std::make_shared<const TuningTable>(*std::move(table));
+}
+
+// "13.1.0" of 130100.
+std::string CublasLtVersion(size_t version) {
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+std::string DescribeProducts(const TuningTable* tuning, const std::string& path) {
+  const absl::StatusOr<CublasLtFunctions> cublaslt = CublasLtFunctions::Load(LibrarySearch::FromEnvironment());
+  std::string text;
+  if (cublaslt.ok()) absl::StrAppend(&text, "products by cuBLASLt ", CublasLtVersion(cublaslt->GetVersion()));
+  if (tuning != nullptr) absl::StrAppend(&text, ", algorithms of ", path, " (digest ", tuning->Digest(), ")");
+  return text;
+}
+
+std::unique_ptr<cuda::AttentionBackend> CreateAttention(const CudaDeviceProperties* gpu) {
+  cuda::CudnnOptions options{.search = LibrarySearch::FromEnvironment()};
+  if (gpu != nullptr) {
+    options.compute_major = gpu->compute_major;
+    options.compute_minor = gpu->compute_minor;
+  }
+  return cuda::CreateCudnnAttention(
+      [options]() -> absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> { return cuda::LoadCudnn(options); });
+}
+
+std::string DescribeAttention(bool cudnn) {
+  if (cudnn) return "attention by cuDNN where it can";
+  const absl::Status built = cuda::BuiltWithCudnn();
+  return absl::StrCat("attention by our own kernels", built.ok() ? "" : " (", built.message(), built.ok() ? "" : ")");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
+  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, ReadTuningTable(job.runtime.tuning_table));
+  const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
+  CudaBackendOptions options;
+  options.ranks_per_device = static_cast<int>(job.runtime.ranks_per_device);
+  options.create_products = [tuning, tf32 = job.precision.allow_tf32](const CudaDeviceProperties* gpu) {
+    return cuda::CreateCublasLtProducts(
+        [] { return CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
+        {.allow_tf32 = tf32, .tuning = tuning, .gpu = gpu == nullptr ? std::string() : gpu->name});
+  };
+  // By what the build and the job say, never by what a machine lacks: the plan is the same everywhere.
+  const bool cudnn = job.runtime.cudnn_attention && cuda::BuiltWithCudnn().ok();
+  if (cudnn) options.create_attention = CreateAttention;
+  options.describe_libraries = [tuning, path = job.runtime.tuning_table, cudnn] {
+    return absl::StrCat(DescribeProducts(tuning.get(), path), "; ", DescribeAttention(cudnn));
+  };
+  const bool nccl = job.runtime.collectives == CollectivesKind::kNccl ||
+                    (job.runtime.collectives == CollectivesKind::kAuto && job.runtime.ranks_per_device == 1);
+  if (nccl && job.sharding.ranks > 1) {
+    // Loaded at once, for the environment; whether it is there matters when ranks are to meet.
+    absl::StatusOr<std::shared_ptr<NcclApi>> api = LoadNccl();
+    options.create_group = [runtime, api](absl::Span<const int> ordinals)
+        -> absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> {
+      if (!api.ok()) return api.status();
+      return CreateNcclGroup(*api, runtime, ordinals);
+    };
+  }
+  return CreateCudaBackend(runtime, std::move(options));
+}
+
+}  // namespace shale

@@ -1,0 +1,14 @@
+// A program that runs on GPUs alone.
+#include "engine/backends/cuda_jobs.h"
+#include "engine/backends/job_backend.h"
+
+namespace shale {
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
+  if (job.runtime.device == DeviceType::kCuda) return CreateCudaJobBackend(job);
+  return absl::FailedPreconditionError(
+      "runtime.device is CPU, and this program was built without CPU kernels; set runtime.device=CUDA, or use the "
+      "program that has both");
+}
+
+}  // namespace shale

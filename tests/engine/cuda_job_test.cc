@@ -1,0 +1,156 @@
+// Jobs on the CUDA backend, from the embedding API down, without a GPU.
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/backends/job_backend.h"
+#include "engine/config/parse.h"
+#include "engine/runtime/cuda_backend.h"
+#include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/stand_in_runtime.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace shale {
+namespace {
+
+using cuda_on_host::StandInOptions;
+using cuda_on_host::StandInRuntime;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::unique_ptr<Backend> OnStandIn(std::shared_ptr<StandInRuntime> runtime, int ranks_per_device) {
+  return CreateCudaBackend(std::move(runtime),
+                           {.ranks_per_device = ranks_per_device,
+                            .create_products =
+                                [](const CudaDeviceProperties* /*gpu*/) {
+                                  return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+                                },
+                            .describe_libraries = [] { return std::string("products by the reference"); }});
+}
+
+BackendFactory Gpus(std::shared_ptr<StandInRuntime> runtime) {
+  return [=](const Job& job) -> absl::StatusOr<std::unique_ptr<Backend>> {
+    return OnStandIn(runtime, static_cast<int>(job.runtime.ranks_per_device));
+  };
+}
+
+class CudaJobTest : public ::testing::Test {
+ protected:
+  CudaJobTest() : folder_(absl::StrCat(::testing::TempDir(), "/cuda_job.", getpid())) {
+    std::ofstream text(folder_ + ".txt");
+    for (int i = 0; i < 40; ++i) text << "the " << i * i % 97 << " quick brown foxes jump over the dog.\n";
+  }
+
+  Job MakeJob(const std::vector<std::string>& overrides) const {
+    absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
+model { decoder { family: LLAMA width: 16 layers: 2 heads: 2 kv_heads: 1 hidden: 24 } }
+batch { global_batch: 5 micro_batch: 1 sequence_length: 9 }
+sharding { ranks: 2 schedule: SHARDED }
+optimizer { learning_rate: 1e-2 epsilon: 1e-3 }
+schedule { steps: 4 warmup_steps: 1 }
+checkpoint { every_steps: 2 keep_last: 9 }
+data { path: ")", folder_, ".txt\" }\n"),
+                                           "job.textproto", overrides);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? *job : Job();
+  }
+  const std::vector<std::string> kCpu = {"runtime.ops=REFERENCE"};
+  const std::vector<std::string> kCuda = {"runtime.device=CUDA", "runtime.ranks_per_device=2"};
+
+  // The losses of all steps, and that memory was what was planned.
+  std::vector<double> Losses(const Job& job, const TrainerOptions& options) const {
+    const absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, options);
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    if (!trainer.ok()) return {};
+    std::vector<double> losses;
+    const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
+      losses.push_back(report.loss);
+      EXPECT_EQ(report.peak_bytes_measured, (*trainer)->plan().train.memory.peak_bytes);
+      return absl::OkStatus();
+    }});
+    EXPECT_TRUE(status.ok()) << status;
+    return losses;
+  }
+
+  const std::string folder_;
+};
+
+TEST_F(CudaJobTest, TrainsAsTheCpuDoesAndGoesOnFromACheckpointWithTheSameBits) {
+  const std::vector<double> cpu = Losses(MakeJob(kCpu), {.create_backend = CreateBackend});
+  const auto runtime = std::make_shared<StandInRuntime>();
+  const Job job = MakeJob(kCuda);
+  const std::vector<double> gpu =
+      Losses(job, {.create_backend = Gpus(runtime), .checkpoint_folder = folder_ + "/checkpoints"});
+  ASSERT_EQ(cpu.size(), 4);
+  ASSERT_EQ(gpu.size(), 4);
+  for (size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(gpu[i], cpu[i], 1e-4) << i;
+  const std::vector<double> resumed =
+      Losses(job, {.create_backend = Gpus(runtime),
+                   .resume = {.from = ResumeFrom::kPath, .path = folder_ + "/checkpoints/step-0000000002"}});
+  EXPECT_EQ(resumed, std::vector<double>(gpu.begin() + 2, gpu.end()));
+  EXPECT_THAT(runtime->misuse(), IsEmpty());
+  EXPECT_TRUE(runtime->CheckAllReleased().ok()) << runtime->CheckAllReleased();
+}
+
+TEST_F(CudaJobTest, TellsWhatItRunsOn) {
+  const auto trainer =
+      Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(std::make_shared<StandInRuntime>())});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_THAT((*trainer)->device_description(),
+              AllOf(HasSubstr("GPU 0: "), HasSubstr(" in use outside the arenas"),
+                    HasSubstr("\nproducts by the reference")));
+}
+
+TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
+  const auto runtime =
+      std::make_shared<StandInRuntime>(StandInOptions{.devices = 2, .memory_bytes = (int64_t{2} << 30) + 6000});
+  EXPECT_EQ(OnStandIn(runtime, 1)->DefaultBudgetBytes(2), 6000);
+  EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudgetBytes(6), 2000);
+  EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudgetBytes(1), 6000);
+  EXPECT_EQ(OnStandIn(std::make_shared<StandInRuntime>(StandInOptions{.devices = 0}), 1)->DefaultBudgetBytes(1),
+            std::nullopt);
+  const absl::Status status = Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(runtime)}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a rank's share of the GPU, less 2 GiB"));
+}
+
+TEST_F(CudaJobTest, AnArenaThatDoesNotFitIsRefusedBeforeTheFirstIsAllocated) {
+  std::vector<std::string> overrides = kCuda;
+  overrides.push_back("memory.budget_bytes=1000000000");
+  const auto runtime = std::make_shared<StandInRuntime>(StandInOptions{.memory_bytes = 200'000});
+  const absl::Status status = Trainer::Create(MakeJob(overrides), {.create_backend = Gpus(runtime)}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("GPU 0 ("), HasSubstr("free of 195 KiB, and 2 ranks want an arena of "),
+                    HasSubstr(" each; end what else uses it, or set memory.budget_bytes to at most ")));
+}
+
+TEST_F(CudaJobTest, TooFewGpusAndTooOldOnesAreRefused) {
+  const auto two = std::make_shared<StandInRuntime>(StandInOptions{.devices = 2});
+  EXPECT_TRUE(OnStandIn(two, 1)->CreateDevices(2, false).ok());
+  const absl::Status few = OnStandIn(two, 1)->CreateDevices(3, false).status();
+  EXPECT_EQ(few.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(few.message()), HasSubstr("3 ranks with 1 on a GPU want 3 GPUs; found 2"));
+  const auto old = std::make_shared<StandInRuntime>(StandInOptions{.compute_major = 7});
+  const absl::Status status = OnStandIn(old, 1)->CreateDevices(1, false).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("is too old: wanted compute capability 8.0 (Ampere) or newer, found 7."));
+}
+
+TEST_F(CudaJobTest, AProgramWithoutTheCudaBackendSaysSo) {
+  const absl::Status status = Trainer::Create(MakeJob(kCuda), {.create_backend = CreateBackend}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("runtime.device is CUDA, and this program was built without"));
+  EXPECT_EQ(Trainer::Create(MakeJob(kCpu), {}).status().message(), "TrainerOptions.create_backend is missing");
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,162 @@
+// Finds the fastest algorithm of cuBLASLt for every product of some jobs, on this machine's GPU.
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/backends/job_backend.h"
+#include "engine/config/parse.h"
+#include "engine/io/file.h"
+#include "engine/planner/job_plan.h"
+#include "kernels/check.h"
+#include "kernels/cuda/cublaslt/tuner.h"
+#include "kernels/device/cuda/cudart.h"
+#include "tools/command_line.h"
+
+namespace shale {
+namespace {
+
+using cuda::CublasLtFunctions;
+using cuda::ProductKey;
+using cuda::TunedProduct;
+using cuda::Tuner;
+using cuda::TunerOptions;
+using cuda::TuningTable;
+
+constexpr int64_t kLargestTable = int64_t{64} << 20;
+
+struct Flags {
+  std::vector<std::string> jobs;
+  std::vector<std::string> set;
+  std::string out;
+  int64_t gpu = 0;
+  int64_t candidates = 16;
+  int64_t repetitions = 20;
+};
+
+// The products of a job's programs, each kind once.
+absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products) {
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
+  SHALE_ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, *backend->CreateOps(/*device=*/nullptr)));
+  const auto add = [&](const MatMul& op) {
+    if (op.m() > 0 && op.n() > 0 && op.k() > 0) products.emplace(ProductKey::Of(op, job.precision.allow_tf32), op);
+  };
+  for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
+    for (const Instruction& instruction : program->step.program.instructions) {
+      const Op* op = std::get_if<Op>(&instruction.action);
+      if (op == nullptr || !std::holds_alternative<MatMul>(*op)) continue;
+      add(std::get<MatMul>(*op));
+      if (!instruction.accumulate_after_first) continue;
+      Op first = *op;
+      SetAccumulate(first, false);
+      add(std::get<MatMul>(first));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What is there already is kept, for other machines and other products.
+absl::StatusOr<TuningTable> ReadTable(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, kLargestTable);
+  if (absl::IsNotFound(text.status())) return TuningTable();
+  if (!text.ok()) return text.status();
+  absl::StatusOr<TuningTable> table = TuningTable::Parse(*text);
+  if (table.ok()) return table;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--out: ", path, " is there and is no tuning table: ", table.status().message()));
+}
+
+void PrintRow(const TunedProduct& tuned) {
+  const double flops = 2.0 * tuned.key.m * tuned.key.n * tuned.key.k;
+  std::printf("%9.1f us  %6.1f TFLOP/s  %5.2f x the library's first  of %2d  %s\n", tuned.seconds * 1e6,
+              flops / tuned.seconds / 1e12, tuned.first_seconds / tuned.seconds, tuned.timed,
+              tuned.key.ToString().c_str());
+  std::fflush(stdout);
+}
+
+absl::Status Tune(const Flags& flags) {
+  std::map<ProductKey, MatMul> products;
+  bool tf32 = false;
+  for (const std::string& path : flags.jobs) {
+    SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(path, flags.set));
+    if (job.runtime.device != DeviceType::kCuda) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": runtime.device is CPU; add --set runtime.device=CUDA"));
+    }
+    if (Vocabulary(job.model) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": leaves its vocabulary to its data, which is not read here; add --set model.decoder.vocabulary=N"));
+    }
+    // Without the table: it need not be there yet.
+    job.runtime.tuning_table.clear();
+    if (job.memory.budget_bytes == 0) job.memory.budget_bytes = kNoBudget;
+    if (!products.empty() && tf32 != job.precision.allow_tf32) {
+      return absl::InvalidArgumentError("jobs with and without precision.allow_tf32: tune them one after the other");
+    }
+    tf32 = job.precision.allow_tf32;
+    SHALE_RETURN_IF_ERROR(AddProducts(job, products));
+  }
+  SHALE_ASSIGN_OR_RETURN(TuningTable table, ReadTable(flags.out));
+
+  const std::unique_ptr<CudaRuntime> runtime = CreateCudart();
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CudaDevice> device,
+                         CudaDevice::Create(*runtime, {.ordinal = static_cast<int>(flags.gpu)}));
+  SHALE_ASSIGN_OR_RETURN(const CublasLtFunctions functions,
+                         CublasLtFunctions::Load(LibrarySearch::FromEnvironment()));
+  int64_t operand_bytes = 0;
+  for (const auto& [key, op] : products) operand_bytes = std::max(operand_bytes, Tuner::OperandBytes(op));
+  const TunerOptions options{.allow_tf32 = tf32,
+                             .candidates = static_cast<int>(flags.candidates),
+                             .repetitions = static_cast<int>(flags.repetitions)};
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Tuner> tuner,
+                         Tuner::Create(*runtime, *device, functions, operand_bytes, options));
+
+  const TuningTable::Machine machine{.gpu = device->properties().name,
+                                     .library_version = static_cast<int64_t>(functions.GetVersion())};
+  std::printf("%zu products on %s, cuBLASLt %d\n", products.size(), machine.gpu.c_str(),
+              static_cast<int>(machine.library_version));
+  double first_seconds = 0, seconds = 0;
+  for (const auto& [key, op] : products) {
+    SHALE_ASSIGN_OR_RETURN(const TunedProduct tuned, tuner->Tune(op));
+    PrintRow(tuned);
+    first_seconds += tuned.first_seconds;
+    seconds += tuned.seconds;
+    SHALE_RETURN_IF_ERROR(table.Set(machine, key, tuned.algorithm));
+    // Kept after every product: what was measured is not lost when this ends early.
+    SHALE_RETURN_IF_ERROR(WriteFileDurably(flags.out, table.Print()));
+  }
+  std::printf("each once: %.3f ms, by the library's first choices %.3f ms, %.3f x; digest %s\n", seconds * 1e3,
+              first_seconds * 1e3, seconds > 0 ? first_seconds / seconds : 1.0, table.Digest().c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::Flags flags;
+  shale::CommandLine line("tune",
+                          "Times cuBLASLt's algorithms for every matrix product of some jobs on this machine's GPU, and "
+                          "writes the fastest into a table, which runtime.tuning_table of a job names.");
+  line.List("job", "FILE", "A job spec; may be given more than once.", &flags.jobs).Required();
+  line.List("set", "PATH=VALUE", "Sets a field of every job.", &flags.set);
+  line.Text("out", "FILE", "The table. What is in it for other products or machines stays.", &flags.out).Required();
+  line.Integer("gpu", "Which GPU, as CUDA counts the visible ones.", 0, 1023, &flags.gpu);
+  line.Integer("candidates", "Algorithms that are timed for a product, at most.", 1, 1000, &flags.candidates);
+  line.Integer("repetitions", "How often each is run; the median counts.", 1, 100000, &flags.repetitions);
+  line.Footer("Run it with nothing else on the GPU. Exit codes: 0 tuned; 1 failed; 2 wrong command line or job, or no GPU.");
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  const absl::Status status = shale::Tune(flags);
+  if (status.ok()) return shale::kExitOk;
+  const std::string message(status.message());
+  std::fprintf(stderr, "tune: %s\n", message.c_str());
+  return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) || absl::IsNotFound(status)
+             ? shale::kExitUsage
+             : shale::kExitFailed;
+}
