@@ -4,8 +4,7 @@
 // here and backward in our kernels, or the other way round.
 //
 // The backward holds ds, of S x S for every head (see WorkspaceBytes). So it runs in pieces, one after the other on the
-// stream, in one workspace: whole sequences, or a few heads of one. A head's result does not depend on what is computed
-// beside it.
+// stream, in one workspace: whole sequences, or a few heads of one. Which belong together is a matter of shapes alone.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
-#include "tests/kernels/cuda/cudnn/attention_ops.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
+#include "tests/kernels/cuda/cudnn/random_attention.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_memory.h"
 
@@ -21,10 +21,6 @@ using cuda::AttentionKey;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string MessageOf(const absl::Status& status) {
-  return std::string(status.message().data(), status.message().size());
-}
-
 class CudnnAttentionTest : public ::testing::Test {
  protected:
   ~CudnnAttentionTest() override {
@@ -35,26 +31,6 @@ class CudnnAttentionTest : public ::testing::Test {
   AttentionBackend& Backend(int64_t workspace_bytes = int64_t{1} << 30) {
     backend_ = cuda::CreateCudnnAttention([this] { return library_.Graphs(); }, {.workspace_bytes = workspace_bytes});
     return *backend_;
-  }
-
-  // Of random operands, in `memory`; lse is that of q and k.
-  AttentionBackward Op(TestMemory& memory, const AttentionShape& shape) {
-    TestMemory before;
-    const auto make = [](TestMemory& in) {
-      return [&in](int64_t rows, int64_t columns) { return in.Random(DType::kBFloat16, {rows, columns}); };
-    };
-    const auto make_lse = [](TestMemory& in) {
-      return [&in](int64_t b, int64_t h, int64_t s) { return in.Random(DType::kFloat32, {b, h, s}); };
-    };
-    const AttentionForward forward = ForwardOf(PackedAttention(shape, make(before), make_lse(before)));
-    std::vector<std::byte> image = RunOnReference(before, forward);
-    const Tensor found = before.Bind(forward.lse_BHS, image.data());
-    std::vector<double> lse;
-    for (int64_t i = 0; i < found.elements(); ++i) lse.push_back(ElementOf(found, i));
-    // The same operands again, for they are of one seed, but for lse.
-    return PackedAttention(shape, make(memory), [&](int64_t b, int64_t h, int64_t s) {
-      return memory.Values(DType::kFloat32, {b, h, s}, lse);
-    });
   }
 
   // Runs `op` of `memory`, in scratch that ends where it should; the image afterwards.
@@ -91,14 +67,14 @@ TEST_F(CudnnAttentionTest, PlansNeedNoLibrary) {
   EXPECT_EQ(backend->ScratchBytes(op), 7 * (4 * 4096 + 4 * 4096 * 128 + 2 * 4096 * 4096) + 256);
   const absl::Status status = backend->Prepare(op);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(MessageOf(status), "no such library here");
+  EXPECT_EQ(std::string(status.message()), "no such library here");
 }
 
 TEST_F(CudnnAttentionTest, ForwardIsOneGraph) {
   for (const int64_t window : {0, 5}) {
     TestMemory memory;
-    const AttentionForward op = ForwardOf(
-        Op(memory, {.batch = 2, .length = 36, .heads = 4, .groups = 2, .width = 96, .window = window, .gap = 8}));
+    const AttentionForward op = ForwardOf(RandomAttention(
+        memory, {.batch = 2, .length = 36, .heads = 4, .groups = 2, .width = 96, .window = window, .gap = 8}));
     library_.calls.clear();
     EXPECT_TRUE(Run(Backend(/*workspace_bytes=*/0), memory, op) == RunOnReference(memory, op));
     EXPECT_EQ(library_.calls.size(), 1u);
@@ -111,7 +87,7 @@ TEST_F(CudnnAttentionTest, ThePiecesOfABackwardAreTheWhole) {
                                    {.batch = 1, .length = 20, .heads = 3, .groups = 1, .width = 96, .gap = 16}};
   for (const AttentionShape& shape : shapes) {
     TestMemory memory;
-    const AttentionBackward op = Op(memory, shape);
+    const AttentionBackward op = RandomAttention(memory, shape);
     const std::vector<std::byte> want = RunOnReference(memory, op);
     const int64_t whole = cuda::WorkspaceBytes(AttentionKey::Of(op));
     for (const int64_t parts : {int64_t{1}, shape.batch, shape.batch * 2, shape.batch * shape.groups}) {
@@ -148,15 +124,15 @@ TEST_F(CudnnAttentionTest, AGraphThatNeedsMoreThanIsPlannedIsRefusedWhenItIsPrep
   const AttentionForward op = ForwardOf(SymbolicAttention({.batch = 2, .length = 8, .heads = 2}));
   const absl::Status status = Backend().Prepare(op);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("wants 257 bytes of workspace, and 256 are planned"),
-                                       HasSubstr("attention forward B=2 S=8 H=2 G=1 D=64")));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("wants 257 bytes of workspace, and 256 are planned"),
+                                                   HasSubstr("attention forward B=2 S=8 H=2 G=1 D=64")));
   library_.workspace_bytes = 256;
   EXPECT_TRUE(Backend().Prepare(op).ok());
 }
 
 TEST_F(CudnnAttentionTest, WhatFailsFailsTheOpAndMayWorkLater) {
   TestMemory memory;
-  const AttentionBackward op = Op(memory, {.batch = 2, .length = 8, .heads = 2});
+  const AttentionBackward op = RandomAttention(memory, {.batch = 2, .length = 8, .heads = 2});
   const AlignedBytes bytes(memory.image());
   const auto bound = std::get<AttentionBackward>(memory.Bind(shale::Op(op), bytes.data()));
   AttentionBackend& backend = Backend();

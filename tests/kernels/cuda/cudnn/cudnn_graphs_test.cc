@@ -33,10 +33,6 @@ constexpr int kShapes = 400;
 constexpr int kShapes = 25;
 #endif
 
-std::string MessageOf(const absl::Status& status) {
-  return std::string(status.message().data(), status.message().size());
-}
-
 struct Gpu {
   const char* name;
   int major, minor, processors, blocks, threads, shared_bytes;  // Of a processor; shared memory of a block.
@@ -110,7 +106,7 @@ std::vector<AttentionBackward> Shapes() {
 // The workspace of the kernel that cuDNN likes best, from its answer when it may have none at all: "Requires <bytes>"
 // of each kernel in turn, to which the frontend adds rowsum(d_out * out). -1: it has no kernel.
 int64_t NeededBytes(CudnnGraphs& graphs, const AttentionKey& key) {
-  const std::string answer = MessageOf(graphs.Supports(key, /*workspace_bytes=*/-1));
+  const std::string answer(graphs.Supports(key, /*workspace_bytes=*/-1).message());
   const size_t at = answer.find("Requires ");
   if (at == std::string::npos) return -1;
   return std::stoll(answer.substr(at + 9)) + (key.backward ? 4 * key.batch * key.heads * key.length : 0);
@@ -157,12 +153,13 @@ TEST_F(CudnnGraphsTest, RefusalsNameTheVersionAndTheAttention) {
   AttentionKey key = AttentionKey::Of(SymbolicAttention({.batch = 2, .length = 192, .heads = 2}));
   absl::Status status = hopper_->Build(key, /*workspace_bytes=*/1000).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("cuDNN " + hopper_->version() + ", check_support with 1000 bytes"),
-                                       HasSubstr("for attention backward B=2 S=192 H=2 G=1 D=64")));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("cuDNN " + hopper_->version() + ", check_support with 1000 bytes"),
+                    HasSubstr("for attention backward B=2 S=192 H=2 G=1 D=64")));
   key.width = 60;
   status = hopper_->Build(key, WorkspaceBytes(key)).status();
   EXPECT_FALSE(status.ok());
-  EXPECT_THAT(MessageOf(status), HasSubstr("D=60"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("D=60"));
 }
 
 TEST_F(CudnnGraphsTest, WhatIsNoGpuIsRefused) {

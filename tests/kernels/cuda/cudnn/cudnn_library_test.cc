@@ -12,14 +12,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string MessageOf(const absl::Status& status) {
-  return std::string(status.message().data(), status.message().size());
-}
-
 TEST(CudnnLibraryTest, AGpuThatIsTooOldIsNamed) {
   const absl::Status status = LoadCudnn({.compute_major = 7, .compute_minor = 5}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("8.0 or newer"), HasSubstr("found 7.5")));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("8.0 or newer"), HasSubstr("found 7.5")));
 }
 
 // In one test, for what was loaded once stays.
@@ -29,18 +25,19 @@ TEST(CudnnLibraryTest, LibrariesThatAreMissingOrTooOldAreNamedAndOthersMayBeFoun
   CudnnOptions options = {.search = {.cuda_home = "", .loader_path = false}, .compute_major = 9};
   absl::Status status = LoadCudnn(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("libnvrtc.so."), HasSubstr("nvidia-cuda-nvrtc")));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("libnvrtc.so."), HasSubstr("nvidia-cuda-nvrtc")));
 
   options.search.folders = {here / "nvrtc_alone"};
   status = LoadCudnn(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("libcudnn.so.9"), HasSubstr("nvidia-cudnn-cu"), HasSubstr("9.16.0")));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("libcudnn.so.9"), HasSubstr("nvidia-cudnn-cu"), HasSubstr("9.16.0")));
 
   options.search.folders.push_back(here / "too_old");
   status = LoadCudnn(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("too_old/libcudnn.so.9 is version 9.15.1"),
-                                       HasSubstr("cuDNN 9.16.0 or newer")));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("too_old/libcudnn.so.9 is version 9.15.1"), HasSubstr("cuDNN 9.16.0 or newer")));
 
   options.search = LibrarySearch::FromEnvironment();
   const auto loaded = LoadCudnn(options);
@@ -48,7 +45,8 @@ TEST(CudnnLibraryTest, LibrariesThatAreMissingOrTooOldAreNamedAndOthersMayBeFoun
   if (!loaded.ok() && loaded.status().code() == absl::StatusCode::kNotFound) GTEST_SKIP() << loaded.status();
   if (!loaded.ok()) {
     EXPECT_EQ(loaded.status().code(), absl::StatusCode::kFailedPrecondition) << loaded.status();
-    EXPECT_THAT(MessageOf(loaded.status()), AllOf(HasSubstr("cudnnCreate: CUDNN_STATUS_"), HasSubstr("wanted a GPU")));
+    EXPECT_THAT(std::string(loaded.status().message()),
+                AllOf(HasSubstr("cudnnCreate: CUDNN_STATUS_"), HasSubstr("wanted a GPU")));
   }
 }
 

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "kernels/ops.h"
+#include "tests/kernels/cuda/cudnn/attention_ops.h"
+#include "tests/kernels/test_memory.h"
+
+namespace shale::testing {
+
+// An attention of random numbers in `memory`, packed; its lse is that of q and k.
+AttentionBackward RandomAttention(TestMemory& memory, const AttentionShape& shape);
+
+}  // namespace shale::testing
