@@ -107,7 +107,7 @@ std::shared_ptr<fe::graph::Graph> Describe(const AttentionKey& key, int sm_versi
       .set_compute_data_type(fe::DataType_t::FLOAT)
       // Known, before there are operations, so that nothing asks the CUDA runtime, which the frontend would load.
       .set_sm_version(sm_version)
-      // We keep graphs as long as CUDA graphs of them.
+      // We keep graphs as long as CUDA graphs of them. Else it would ask that runtime about captures at each launch.
       .set_cuda_graph_retention(fe::CudaGraphRetention_t::NONE);
   const auto input = [&](int operand) { return graph->tensor(TensorOf(key, operand)); };
   if (key.backward) {
