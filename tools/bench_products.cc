@@ -2,21 +2,20 @@
 //
 // The job is compiled as `train` compiles it, and every product of one rank's step (forward, recomputed, backward, the
 // head's chunks, each as often as the step runs it) goes through oneDNN in the order of the program, with operand B in
-// the layout that oneDNN likes best, packed beforehand. Nothing is added, accumulated or rounded twice: a bound for any
-// step of these shapes, which the step's own time is held against.
+// the layout that oneDNN likes best, packed beforehand. Nothing is added, accumulated or rounded twice: what the step's
+// own time is held against. For a bound of it there is also what else the step computes and moves, the best rate of a
+// single product, and that of copies of memory.
 
 #include <omp.h>
 
 #include <algorithm>
 #include <chrono>
-#include <compare>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,56 +30,13 @@
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "tools/bench_copy.h"
+#include "tools/bench_step_work.h"
 #include "tools/command_line.h"
 #include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {
-
-// c [M, N] = a b, with a dense in K, or in M when it is transposed.
-struct Shape {
-  int64_t m = 0, n = 0, k = 0;
-  bool transposed_a = false;
-  DType dtype = DType::kFloat32;    // Of a and b.
-  DType c_dtype = DType::kFloat32;
-  auto operator<=>(const Shape&) const = default;
-  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
-};
-
-// The products of one rank's step: indices into `shapes`, in the order of the program.
-struct StepProducts {
-  std::vector<Shape> shapes;
-  std::vector<size_t> order;
-};
-
-StepProducts ProductsOf(const StepProgram& program) {
-  StepProducts products;
-  std::map<Shape, size_t> known;
-  const auto add = [&](const Op& any) {
-    std::visit(
-        [&](const auto& op) {
-          // Whatever multiplies two matrices, however it is called.
-          if constexpr (requires { op.m(), op.n(), op.k(), op.a, op.b, op.c_MN; }) {
-            const Shape shape{.m = op.m(), .n = op.n(), .k = op.k(), .transposed_a = op.transpose_a,
-                              .dtype = op.a.dtype, .c_dtype = op.c_MN.dtype};
-            const auto [at, is_new] = known.emplace(shape, products.shapes.size());
-            if (is_new) products.shapes.push_back(shape);
-            products.order.push_back(at->second);
-          }
-        },
-        any);
-  };
-  for (const Section& section : program.sections) {
-    for (int64_t pass = 0; pass < section.repeat; ++pass) {
-      for (InstructionId id = section.begin; id < section.end; ++id) {
-        const Instruction& instruction = program.instructions[id];
-        if (instruction.last_pass_only && pass + 1 < section.repeat) continue;
-        if (const Op* op = std::get_if<Op>(&instruction.action)) add(*op);
-      }
-    }
-  }
-  return products;
-}
 
 dnnl::memory::data_type TypeOf(DType dtype) {
   return dtype == DType::kBFloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
@@ -115,7 +71,7 @@ Bytes Operand(size_t size_bytes, DType dtype) {
 class Product {
  public:
   // May throw dnnl::error. REQUIRES: `engine` outlives it.
-  static absl::StatusOr<Product> Create(const Shape& shape, const dnnl::engine& engine) {
+  static absl::StatusOr<Product> Create(const ProductSize& shape, const dnnl::engine& engine) {
     using dnnl::memory;
     const memory::desc a({shape.m, shape.k}, TypeOf(shape.dtype),
                          shape.transposed_a ? memory::dims{1, shape.m} : memory::dims{shape.k, 1});
@@ -173,25 +129,49 @@ double Median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// Seconds of every pass over the step, summed by shape: [shape][pass].
-absl::StatusOr<std::vector<std::vector<double>>> Measure(const StepProducts& step, int64_t repeats,
+struct Measured {
+  std::vector<std::vector<double>> seconds;  // Of every pass over the step, summed by shape: [shape][pass].
+  double best_flops_per_second = 0;          // Of any single product.
+};
+absl::StatusOr<Measured> Measure(const StepWork& step, int64_t repeats,
                                                          const dnnl::engine& engine) {
   std::vector<Product> products;
-  for (const Shape& shape : step.shapes) {
+  for (const ProductSize& shape : step.shapes) {
     SHALE_ASSIGN_OR_RETURN(Product product, Product::Create(shape, engine));
     products.push_back(std::move(product));
   }
   dnnl::stream stream(engine);
   // The first execution of each pays for caches and for waking threads.
   for (Product& product : products) product.Run(stream);
-  std::vector<std::vector<double>> seconds(products.size(), std::vector<double>(repeats, 0.0));
+  Measured measured{.seconds = {products.size(), std::vector<double>(repeats, 0.0)}};
   for (int64_t pass = 0; pass < repeats; ++pass) {
-    for (size_t i : step.order) seconds[i][pass] += products[i].Run(stream);
+    for (size_t i : step.order) {
+      const double seconds = products[i].Run(stream);
+      measured.seconds[i][pass] += seconds;
+      measured.best_flops_per_second = std::max(measured.best_flops_per_second, step.shapes[i].flops() / seconds);
+    }
   }
-  return seconds;
+  return measured;
 }
 
-std::string ShapeJson(const Shape& shape, int64_t count, double seconds) {
+// Bytes read and written per second by copies of memory, at their best: non-temporal stores read nothing besides. 0: no
+// memory for it.
+double CopyRate(int threads) {
+  constexpr size_t kBytes = size_t{128} << 20;
+  const Bytes from = Operand(kBytes, DType::kFloat32), to = Operand(kBytes, DType::kFloat32);
+  if (from == nullptr || to == nullptr) return 0;
+  double best = 0;
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    CopyMemory(CopyKind::kNonTemporal, static_cast<std::byte*>(to.get()), static_cast<const std::byte*>(from.get()),
+               static_cast<int64_t>(kBytes), threads);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    best = std::max(best, 2 * static_cast<double>(kBytes) / seconds);
+  }
+  return best;
+}
+
+std::string ShapeJson(const ProductSize& shape, int64_t count, double seconds) {
   const double flops = shape.flops() * static_cast<double>(count);
   return JsonObject()
       .Add("m", shape.m).Add("n", shape.n).Add("k", shape.k)
@@ -225,24 +205,24 @@ int Run(const Flags& flags) {
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
   const absl::StatusOr<JobPlan> plan = PlanJob(*job, *(*backend)->CreateOps(/*device=*/nullptr));
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
-  StepProducts step = ProductsOf(plan->train.step.program);
+  StepWork step = WorkOf(plan->train.step.program);
 
   omp_set_num_threads(threads);
-  absl::StatusOr<std::vector<std::vector<double>>> seconds;
+  absl::StatusOr<Measured> measured;
   bool widened = false;
   try {
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     if (!MultipliesBFloat16(engine)) {
-      for (Shape& shape : step.shapes) {
+      for (ProductSize& shape : step.shapes) {
         widened |= shape.dtype == DType::kBFloat16;
         shape.dtype = shape.c_dtype = DType::kFloat32;
       }
     }
-    seconds = Measure(step, flags.repeats, engine);
+    measured = Measure(step, flags.repeats, engine);
   } catch (const dnnl::error& error) {
     return Fail(absl::InternalError(absl::StrCat("oneDNN: ", error.what(), " (status ", error.status, ")")), kExitFailed);
   }
-  if (!seconds.ok()) return Fail(seconds.status(), kExitFailed);
+  if (!measured.ok()) return Fail(measured.status(), kExitFailed);
 
   std::vector<int64_t> counts(step.shapes.size(), 0);
   for (size_t i : step.order) ++counts[i];
@@ -251,8 +231,8 @@ int Run(const Flags& flags) {
   std::vector<std::string> shapes;
   for (size_t i = 0; i < step.shapes.size(); ++i) {
     flops += step.shapes[i].flops() * static_cast<double>(counts[i]);
-    for (int64_t pass = 0; pass < flags.repeats; ++pass) passes[pass] += (*seconds)[i][pass];
-    shapes.push_back(ShapeJson(step.shapes[i], counts[i], Median((*seconds)[i])));
+    for (int64_t pass = 0; pass < flags.repeats; ++pass) passes[pass] += measured->seconds[i][pass];
+    shapes.push_back(ShapeJson(step.shapes[i], counts[i], Median(measured->seconds[i])));
   }
   const dnnl_version_t& version = *dnnl_version();
   std::string head = JsonObject()
@@ -264,6 +244,10 @@ int Run(const Flags& flags) {
                          .Add("gflop", flops * 1e-9)
                          .Add("seconds", Median(passes))
                          .Add("gflops_per_second", flops * 1e-9 / Median(passes))
+                         .Add("best_gflops_per_second", measured->best_flops_per_second * 1e-9)
+                         .Add("attention_gflop", step.attention_flops * 1e-9)
+                         .Add("other_bytes", step.other_bytes)
+                         .Add("copy_bytes_per_second", CopyRate(threads))
                          .ToString();
   head.pop_back();
   std::printf("%s,\n \"passes\": [%s],\n \"shapes\": [\n  %s\n]}\n", head.c_str(), absl::StrJoin(passes, ", ").c_str(),
@@ -279,11 +263,12 @@ int main(int argc, char** argv) {
   shale::Flags flags;
   shale::CommandLine line(
       "bench_products",
-      "Times the matrix products of one rank's step of a job, alone, with operand B packed beforehand. Prints JSON: GFLOP\n"
-      "and seconds of the step (median over the passes), and the same for every shape.");
+      "Times the matrix products of one rank's step of a job, alone, with operand B packed beforehand. Prints JSON:\n"
+      "GFLOP and seconds of the step (median over the passes), and the same for every shape; what bounds such a step.");
   line.Text("job", "FILE", "The job spec, text or binary. Its data need not exist.", &flags.job).Required();
   line.List("set", "PATH=VALUE", "Overrides a field of the job.", &flags.overrides);
-  line.Integer("repeats", "Passes over the products of the step, after one that does not count.", 1, 1000, &flags.repeats);
+  line.Integer("repeats", "Passes over the products of the step, after one that does not count.", 1, 1000,
+               &flags.repeats);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(flags);
 }

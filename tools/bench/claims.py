@@ -1,4 +1,4 @@
-"""The targets, and how each is measured."""
+"""The targets, how each is measured, and what bounds it on this machine."""
 
 import dataclasses
 from typing import Callable
@@ -15,19 +15,41 @@ class Claim:
     at_least: bool  # Or at most.
     measure: Callable  # (lookup) -> number; lookup(contestant, key) is a median. TypeError: one is None.
     unit: str = "x"
+    bound: Callable = lambda lookup: None  # (lookup) -> number: what no engine exceeds here, or None.
 
     def value(self, results, workload, precision):
         """None: not measured."""
-        def lookup(contestant, key="seconds"):
-            return results.median(workload, precision, contestant, key)
-        try:
-            return self.measure(lookup)
-        except TypeError:
-            return None
+        return _ask(self.measure, results, workload, precision)
+
+    def bound_value(self, results, workload, precision):
+        """None: not known."""
+        return _ask(self.bound, results, workload, precision)
 
     def met(self, value, precision):
         target = self.targets[precision]
         return value >= target if self.at_least else value <= target
+
+
+def _ask(question, results, workload, precision):
+    def lookup(contestant, key="seconds"):
+        return results.median(workload, precision, contestant, key)
+    try:
+        return question(lookup)
+    except TypeError:
+        return None
+
+
+def floor_seconds(lookup):
+    """Of a step, whatever the engine: if all products and attention's ran as fast as any single one did here, and every
+    other op moved its operands at the speed of a copy of memory, and nothing else took time."""
+    gflop = lookup("products", "gflop") + lookup("products", "attention_gflop")
+    return (gflop / lookup("products", "best_gflops") + lookup("products", "other_bytes") /
+            lookup("products", "copy_bytes_per_second"))
+
+
+def floor_of(results, workload, precision):
+    """floor_seconds, or None: not measured."""
+    return _ask(floor_seconds, results, workload, precision)
 
 
 def _times_faster(contestant, than):
@@ -47,14 +69,17 @@ def _accumulation(lookup):
     return lookup("shale-k8") / (8 * (lookup("shale") - update) + update)
 
 
+def _speed(label, targets, contestant, than):
+    return Claim(label, targets, True, _times_faster(contestant, than),
+                 bound=lambda lookup: lookup(than) / floor_seconds(lookup))
+
+
 _SPEED = [
-    Claim("against PyTorch at its best", {"fp32": 1.08, "bf16": 1.35}, True, _times_faster("shale", "torch-best")),
-    Claim("against the matrix products alone, B packed", {"fp32": 0.86, "bf16": 0.82}, True,
-          _times_faster("shale", "products")),
-    Claim("against PyTorch compiled, as installed", {"fp32": 2.3, "bf16": 1.7}, True,
-          _times_faster("shale", "torch-installed")),
-    Claim("two sharded ranks against FSDP2 over Gloo at its best", {"fp32": 1.3, "bf16": 1.7}, True,
-          _times_faster("shale-2ranks", "fsdp2-best")),
+    _speed("against PyTorch at its best", {"fp32": 1.08, "bf16": 1.35}, "shale", "torch-best"),
+    _speed("against the matrix products alone, B packed", {"fp32": 0.86, "bf16": 0.82}, "shale", "products"),
+    _speed("against PyTorch compiled, as installed", {"fp32": 2.3, "bf16": 1.7}, "shale", "torch-installed"),
+    _speed("two sharded ranks against FSDP2 over Gloo at its best", {"fp32": 1.3, "bf16": 1.7}, "shale-2ranks",
+           "fsdp2-best"),
 ]
 
 

@@ -12,8 +12,8 @@ def markdown(results):
     for workload in workloads.NAMES:
         precisions = [p for p in workloads.PRECISIONS if any(results.of(workload, p, c) for c in contestants.ALL)]
         if precisions:
-            parts += [f"## {workload}", _targets(results, workload, precisions), _medians(results, workload, precisions),
-                      _losses(results, workload, precisions)]
+            parts += [f"## {workload}", _targets(results, workload, precisions), _floors(results, workload, precisions),
+                      _medians(results, workload, precisions), _losses(results, workload, precisions)]
     parts.append(_remarks(results))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -45,12 +45,38 @@ def _targets(results, workload, precisions):
         for precision in precisions:
             value = claim.value(results, workload, precision)
             sign = ">=" if claim.at_least else "<="
-            verdict = "not measured" if value is None else "met" if claim.met(value, precision) else "**not met**"
+            verdict = "not measured" if value is None else "met" if claim.met(value, precision) else \
+                "**not met**" + _bound(claim, results, workload, precision)
             row += ["" if value is None else f"{value:.3f} {claim.unit}",
                     f"{sign} {claim.targets[precision]:.3g} {claim.unit}", verdict]
         rows.append(row)
     header = ["shale"] + [text for precision in precisions for text in (precision, "target", "")]
     return _table(header, rows)
+
+
+def _bound(claim, results, workload, precision):
+    bound = claim.bound_value(results, workload, precision)
+    if bound is None:
+        return ""
+    return f", {'out of reach here' if not claim.met(bound, precision) else 'at most'}: {bound:.3f} {claim.unit}"
+
+
+def _floors(results, workload, precisions):
+    """What the bounds of unmet targets come from."""
+    lines = []
+    for precision in precisions:
+        floor = claims.floor_of(results, workload, precision)
+        if floor is not None:
+            gflop, attention, rate, moved, copy = (
+                results.median(workload, precision, "products", key)
+                for key in ("gflop", "attention_gflop", "best_gflops", "other_bytes", "copy_bytes_per_second"))
+            lines.append(f"{precision}: {gflop:,.0f} GFLOP of products and {attention:,.0f} of attention at {rate:,.0f} GFLOP/s, the "
+                         f"fastest single product of this run, and {moved / 1e9:.2f} GB for all other ops at {copy / 1e9:.1f} GB/s, "
+                         f"copies of memory: {floor:.4f} s a step.")
+    if not lines:
+        return ""
+    return "\n".join(["Bounds (at most, out of reach): what a ratio would be if a step took no longer than this.",
+                      "", *(f"- {line}" for line in lines)])
 
 
 def _medians(results, workload, precisions):

@@ -1,0 +1,35 @@
+// What a step computes and moves: its matrix products by size, and the rest in sums.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/step/program.h"
+#include "kernels/dtype.h"
+
+namespace shale {
+
+// c [M, N] = a b, with a dense in K, or in M when it is transposed.
+struct ProductSize {
+  int64_t m = 0, n = 0, k = 0;
+  bool transposed_a = false;
+  DType dtype = DType::kFloat32;    // Of a and b.
+  DType c_dtype = DType::kFloat32;
+  auto operator<=>(const ProductSize&) const = default;
+  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
+};
+
+// The products of one rank's step: indices into `shapes`, in the order of the program. And the rest of it.
+struct StepWork {
+  std::vector<ProductSize> shapes;
+  std::vector<size_t> order;
+  double attention_flops = 0;
+  int64_t other_bytes = 0;  // Operands of all other ops, once for each access.
+};
+
+// Of one rank, every instruction as often as the step runs it.
+StepWork WorkOf(const StepProgram& program);
+
+}  // namespace shale
