@@ -11,18 +11,20 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "tests/kernels/cuda/cudnn/attention_ops.h"
+#include "tests/kernels/cuda/cudnn/described_gpus.h"
 
 namespace shale::cuda {
 namespace {
 
 using testing::AttentionShape;
+using testing::DescribedGpu;
 using testing::ForwardOf;
+using testing::kH200;
 using testing::SymbolicAttention;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -33,13 +35,7 @@ constexpr int kShapes = 400;
 constexpr int kShapes = 25;
 #endif
 
-struct Gpu {
-  const char* name;
-  int major, minor, processors, blocks, threads, shared_bytes;  // Of a processor; shared memory of a block.
-};
-
-constexpr Gpu kH200 = {"H200", 9, 0, 132, 32, 2048, 232448};
-constexpr Gpu kGpus[] = {
+constexpr DescribedGpu kGpus[] = {
     kH200,
     {"A100", 8, 0, 108, 32, 2048, 166912},
 #ifdef SHALE_SWEEP
@@ -50,18 +46,6 @@ constexpr Gpu kGpus[] = {
     {"RTX 5090", 12, 0, 170, 24, 1536, 101376},
 #endif
 };
-
-std::string JsonOf(const Gpu& gpu) {
-  return absl::StrCat(
-      R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,)",
-      R"("warpSize": 32, "maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024,)",
-      R"("maxRegistersPerSM": 65536, "maxThreadsPerBlock": 1024, "pciDeviceId": 0, "isTccDriver": 0,)",
-      R"("supportCoopLaunch": 1, "totalGlobalMem": 150000000000, "smClockRateKHz": 1980000,)",
-      R"("memClockRateKHz": 3201000, "l2CacheSize": 62914560, "cudaDeviceId": 0, "driverVer": 13000,)",
-      R"("maxCtasPerSM": )", gpu.blocks, R"(, "maxThreadsPerSM": )", gpu.threads, R"(, "multiProcessorCount": )",
-      gpu.processors, R"(, "maxSharedMemoryPerBlockOptin": )", gpu.shared_bytes, R"(, "deviceVer": )",
-      100 * gpu.major + 10 * gpu.minor, R"(, "deviceName": ")", gpu.name, R"("})");
-}
 
 class CudnnGraphsTest : public ::testing::Test {
  protected:
@@ -74,7 +58,7 @@ class CudnnGraphsTest : public ::testing::Test {
     hopper_ = *std::move(loaded);
   }
 
-  static absl::StatusOr<std::unique_ptr<CudnnGraphs>> Load(const Gpu& gpu) {
+  static absl::StatusOr<std::unique_ptr<CudnnGraphs>> Load(const DescribedGpu& gpu) {
     return LoadCudnn({.search = LibrarySearch::FromEnvironment(),
                       .compute_major = gpu.major,
                       .compute_minor = gpu.minor,
@@ -113,7 +97,7 @@ int64_t NeededBytes(CudnnGraphs& graphs, const AttentionKey& key) {
 }
 
 TEST_F(CudnnGraphsTest, WhatItTakesHasAKernelInThePlannedWorkspace) {
-  for (const Gpu& gpu : kGpus) {
+  for (const DescribedGpu& gpu : kGpus) {
     SCOPED_TRACE(gpu.name);
     const auto graphs = Load(gpu);
     ASSERT_TRUE(graphs.ok()) << graphs.status();
