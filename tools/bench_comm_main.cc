@@ -2,6 +2,7 @@
 #include "kernels/device/cpu/cpu_device.h"
 #include "sharding/comm/in_process.h"
 #include "tools/bench_comm.h"
+#include "tools/bench_gpu.h"
 #include "tools/passive_waiting.h"
 
 namespace shale {
@@ -16,6 +17,7 @@ absl::StatusOr<CommRanks> CpuRanks(int ranks, int /*ranks_per_device*/) {
 
 std::vector<CommKind> Kinds() {
   std::vector<CommKind> kinds = {{.device = "cpu", .create = CpuRanks}};
+  for (CommKind& kind : GpuComms(CreateJobGpuBackend)) kinds.push_back(std::move(kind));
   return kinds;
 }
 

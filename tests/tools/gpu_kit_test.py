@@ -148,7 +148,7 @@ class KitTest(unittest.TestCase):
         self.assertEqual(statuses["test/Crash"], "failed")
         self.assertEqual(statuses["memcheck/All/OpTest"], "skipped")
         self.assertNotIn("memcheck/Good", statuses)
-        self.assertEqual(statuses["tune"], "skipped")
+        self.assertEqual(statuses["tune/qwen2_5_0_5b_1024"], "skipped")
         self.assertEqual(statuses["bench_comm/in_process"], "failed")
         for name in ("bench_ops", "train", "train_graphs", "torch"):
             self.assertEqual(statuses[name + "/qwen2_5_0_5b_1024"], "passed", self.items()[name + "/qwen2_5_0_5b_1024"])

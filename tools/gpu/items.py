@@ -82,8 +82,8 @@ def all_items(kit):
     for tool in SANITIZERS:
         items += [Item(f"{tool}/{suite}", measure.tests(suite, tool), limit=3600)
                   for suite in suites_of(items) if SANITIZED.search(suite)]
-    items.append(Item("tune", needs("tune", measure.tune), limit=3600))
     presets = [preset for preset in PRESETS if os.path.exists(kit.job(preset))]
+    items += [Item(f"tune/{preset}", needs("tune", measure.tune(preset)), least=60) for preset in presets]
     for preset in presets:
         with open(kit.job(preset), encoding="utf-8") as file:
             job = textproto.parse(file.read())

@@ -73,13 +73,12 @@ def tests(suite, sanitizer=None):
     return work
 
 
-def tune(kit, item, seconds):
-    """Algorithms of matrix products for all presets, which training then uses."""
-    table = kit.path("tuning.txt")
-    jobs = [f"--job={kit.job(name)}" for name in sorted(os.path.splitext(f)[0] for f in os.listdir(os.path.join(kit.root, "jobs")))]
-    ended = child.run([kit.program("tune"), *jobs, f"--table={table}"], kit.environment, kit.log(item.name), seconds,
-                      folder=kit.out)
-    return _outcome(ended)
+def tune(preset):
+    """Algorithms of the preset's matrix products, added to the table that training and benches then use."""
+    def work(kit, item, seconds):
+        command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning.txt')}"]
+        return _outcome(child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out))
+    return work
 
 
 def sizes_of(job):

@@ -205,7 +205,7 @@ class Trials:
     """What a search has measured, as lines of JSON, printed and perhaps kept in a file."""
 
     def __init__(self, path):
-        self.path, self.kept = path, []
+        self.path, self.kept, self.last_failure = path, [], "none was tried"
         if path and os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 text = file.read()
@@ -220,8 +220,13 @@ class Trials:
         """What is known of the configuration; else it is measured."""
         for trial in self.kept:
             if trial["trial"] == vars(configuration):
-                return trial
-        result = measure()
+                break
+        else:
+            trial = self._add(configuration, measure())
+        self.last_failure = trial.get("failed", self.last_failure)
+        return trial
+
+    def _add(self, configuration, result):
         keys = ("failed", "tokens_per_second", "step_seconds", "max_memory_allocated")
         trial = {"trial": vars(configuration), **{k: result[k] for k in keys if k in result}}
         line = json.dumps(trial) + "\n"
@@ -261,7 +266,7 @@ def supervise(options):
 
         chosen = search(options, measure)
         if chosen is None:
-            print(json.dumps({"result": {"failed": "no configuration fits"}}), flush=True)
+            print(json.dumps({"result": {"failed": f"no configuration works; the last: {trials.last_failure}"}}), flush=True)
             return 1
     result = run_ranks(options, chosen, options.tokens_per_step, options.warmup, options.steps)
     print(json.dumps({"result": {**vars(chosen), **result}}), flush=True)

@@ -1,0 +1,97 @@
+// bench_ops and bench_comm on a stand-in for a GPU, whose memory the host cannot touch: what they enqueue is right,
+// whatever they measure.
+#include "tools/bench_gpu.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/cuda_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/stand_in_runtime.h"
+#include "kernels/reference/reference_ops.h"
+#include "tools/bench_comm.h"
+#include "tools/bench_ops.h"
+
+namespace shale {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class BenchGpuTest : public ::testing::Test {
+ protected:
+  ~BenchGpuTest() override {
+    EXPECT_THAT(runtime_->misuse(), ::testing::IsEmpty());
+    EXPECT_TRUE(runtime_->CheckAllReleased().ok()) << runtime_->CheckAllReleased();
+  }
+
+  CreateGpuBackend Create() {
+    return [this](const GpuBackendOptions& options) -> absl::StatusOr<std::unique_ptr<Backend>> {
+      asked_ = options;
+      const auto products = [](const CudaDeviceProperties*) { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); };
+      return CreateCudaBackend(runtime_, {.ranks_per_device = options.ranks_per_device, .create_products = products});
+    };
+  }
+
+  // Exit code of a tool's main with these arguments; what it wrote is in written_.
+  template <class Main, class Kinds>
+  int Call(const Main& main, std::vector<std::string> arguments, const Kinds& kinds) {
+    const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/out.json";
+    arguments.insert(arguments.begin(), "bench");
+    arguments.push_back("--json=" + path);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    const int code = main(static_cast<int>(arguments.size()), argv.data(), kinds);
+    std::ifstream file(path);
+    written_.assign(std::istreambuf_iterator<char>(file), {});
+    return code;
+  }
+
+  const std::shared_ptr<cuda_on_host::StandInRuntime> runtime_ = std::make_shared<cuda_on_host::StandInRuntime>();
+  GpuBackendOptions asked_;
+  std::string written_;
+};
+
+TEST_F(BenchGpuTest, OpsRunInDeviceMemoryOnNumbersThatWereCopiedThere) {
+  ASSERT_EQ(Call(BenchOps,
+                 {"--tokens=8", "--sequence=4", "--width=12", "--hidden=10", "--vocabulary=33", "--heads=2", "--kv_heads=1",
+                  "--head_tokens=3", "--parameters=101", "--square=16", "--warm", "--copy_mib=1", "--seconds=0",
+                  "--dtype=bf16", "--only=rmsnormforward|embeddingbackward|crossentropy|down forward", "--sustained_seconds=0.01",
+                  "--tuning_table=table"},
+                 std::vector<OpsMachineKind>{GpuOps(Create())}),
+            0);
+  EXPECT_EQ(asked_.tuning_table, "table");
+  for (const char* wanted : {"\"device\": \"cuda\"", "RmsNormForward residual", "CrossEntropy", "MatMul down forward",
+                             "\"of_large_copy\": ", "\"of_sustained\": "}) {
+    EXPECT_THAT(written_, HasSubstr(wanted));
+  }
+  EXPECT_THAT(written_, Not(HasSubstr("of_nontemporal_copy")));
+  EXPECT_THAT(written_, Not(HasSubstr("null")));
+}
+
+TEST_F(BenchGpuTest, RanksOfOneDeviceMeetFromThreadsOfTheirOwn) {
+  ASSERT_EQ(Call(BenchComm,
+                 {"--device=cuda", "--ranks=2,3", "--smallest_kib=1", "--largest_kib=4", "--rounds=2", "--seconds=0"},
+                 GpuComms(Create())),
+            0);
+  EXPECT_EQ(asked_.ranks_per_device, 3);
+  for (const char* wanted : {"AllGather", "ReduceScatterSum", "AllReduceSum", "\"ranks\": 3"}) {
+    EXPECT_THAT(written_, HasSubstr(wanted));
+  }
+}
+
+TEST_F(BenchGpuTest, NcclHasARankOnEachGpu) {
+  EXPECT_EQ(Call(BenchComm, {"--device=nccl", "--ranks=2"}, GpuComms(Create())), 1);
+  EXPECT_TRUE(asked_.nccl);
+  EXPECT_EQ(asked_.ranks_per_device, 1);
+}
+
+}  // namespace
+}  // namespace shale
