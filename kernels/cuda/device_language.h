@@ -17,8 +17,9 @@
 #define SHALE_DEVICE __device__ __forceinline__
 #define SHALE_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define SHALE_UNROLL _Pragma("unroll")
-#define SHALE_SHARED_ARRAY(T, name, size) \
-  __shared__ T name##_storage[size];      \
+// Aligned for packs: of itself an array is aligned to its elements only.
+#define SHALE_SHARED_ARRAY(T, name, size)       \
+  alignas(16) __shared__ T name##_storage[size]; \
   const ::shale::cuda::Shared<T> name(name##_storage)
 // One extern array per program and type: the storage is raw bytes under one name.
 #define SHALE_DYNAMIC_SHARED(T, name)                         \

@@ -250,6 +250,8 @@ class Cudart final : public CudaRuntime {
 
 std::unique_ptr<CudaRuntime> CreateCudart() {
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  // Streams beyond that number, of which 8 is the default, share a queue and wait for one another in it.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   return std::make_unique<Cudart>();
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/device/cuda/cudart.h"
 
+#include <cstdlib>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/device/cuda/cuda_device.h"
@@ -9,6 +11,17 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+TEST(CudartTest, AsksForAllKernelsAtOnceAndForEveryQueueUnlessToldOtherwise) {
+  unsetenv("CUDA_MODULE_LOADING");
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4", /*overwrite=*/1);
+  (void)CreateCudart();
+  EXPECT_STREQ(getenv("CUDA_MODULE_LOADING"), "EAGER");
+  EXPECT_STREQ(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "4");
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  (void)CreateCudart();
+  EXPECT_STREQ(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+}
 
 TEST(CudartTest, WithoutADriverADeviceIsRefusedWithWhatIsMissingAndWhatToDo) {
   std::unique_ptr<CudaRuntime> runtime = CreateCudart();
