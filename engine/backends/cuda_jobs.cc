@@ -87,10 +87,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
   if (nccl && job.sharding.ranks > 1) {
     // Loaded at once, for the environment; whether it is there matters when ranks are to meet.
     absl::StatusOr<std::shared_ptr<NcclApi>> api = LoadNccl();
-    options.create_group = [runtime, api](absl::Span<const int> ordinals)
+    const bool windows = job.runtime.nccl_windows;
+    if (windows && api.ok()) options.memory = CreateNcclMemory(*api);
+    options.create_group = [runtime, api, windows](absl::Span<const int> ordinals)
         -> absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> {
       if (!api.ok()) return api.status();
-      return CreateNcclGroup(*api, runtime, ordinals);
+      return CreateNcclGroup(*api, runtime, ordinals, {.windows = windows});
     };
   }
   return CreateCudaBackend(runtime, std::move(options));

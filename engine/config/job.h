@@ -150,6 +150,7 @@ struct RuntimeConfig {
   std::string tuning_table;  // Of kernels/cuda/cublaslt/tuning_table.h; absolute when it came from a job file. Empty: none.
   bool graphs = false;
   bool cudnn_attention = true;
+  bool nccl_windows = false;
 
   bool operator==(const RuntimeConfig&) const = default;
 };

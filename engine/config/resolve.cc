@@ -114,6 +114,7 @@ RuntimeConfig ResolveRuntime(const proto::RuntimeSpec& spec) {
   config.collectives = static_cast<CollectivesKind>(spec.collectives());
   config.tuning_table = spec.tuning_table();
   config.graphs = spec.graphs();
+  config.nccl_windows = spec.nccl_windows();
   if (spec.has_cudnn_attention()) config.cudnn_attention = spec.cudnn_attention();
   return config;
 }

@@ -148,6 +148,7 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
         {"runtime.tuning_table", !given.tuning_table().empty()},
         {"runtime.graphs", given.graphs()},
         {"runtime.cudnn_attention", given.has_cudnn_attention()},
+        {"runtime.nccl_windows", given.nccl_windows()},
     };
     for (const auto& [path, is_given] : cuda_only) {
       if (is_given) errors.AddRule({path, "runtime.device"}, "only device CUDA reads it; choose that, or leave it out");
@@ -160,6 +161,12 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   if (runtime.collectives == CollectivesKind::kNccl && runtime.ranks_per_device > 1 && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.collectives", "runtime.ranks_per_device"},
                    "NCCL wants a GPU for every rank; use collectives IN_PROCESS, or ranks_per_device 1");
+  }
+  if (runtime.nccl_windows &&
+      (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
+    errors.AddRule({"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},
+                   "collectives are IN_PROCESS here, which have no windows; leave it out, or run one rank on each GPU with "
+                   "collectives NCCL");
   }
   if (runtime.graphs && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.graphs", "sharding.ranks"},

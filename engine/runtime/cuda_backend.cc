@@ -60,7 +60,8 @@ class CudaBackend : public Backend {
     for (int ordinal = 0; ordinal < wanted; ++ordinal) {
       auto owned = std::make_shared<OwnedDevice>();
       owned->runtime = runtime_;
-      const CudaDeviceOptions device_options{.ordinal = ordinal, .synchronous = synchronous, .marks = true};
+      const CudaDeviceOptions device_options{
+          .ordinal = ordinal, .synchronous = synchronous, .marks = true, .memory = options_.memory};
       SHALE_ASSIGN_OR_RETURN(owned->device, CudaDevice::Create(*runtime_, device_options));
       const CudaDeviceProperties& gpu = owned->device->properties();
       if (gpu.compute_major < kOldestMajor) {

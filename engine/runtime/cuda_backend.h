@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "engine/runtime/backend.h"
 #include "kernels/cuda/backends.h"
+#include "kernels/device/cuda/cuda_device.h"
 #include "kernels/device/cuda/runtime.h"
 
 namespace shale {
@@ -26,6 +27,8 @@ struct CudaBackendOptions {
   // Communicators between ranks on these GPUs, in rank order. Empty: stream-ordered collectives
   // (sharding/comm/stream_ordered.h), which on several GPUs want each to reach the others' memory.
   std::function<absl::StatusOr<std::vector<std::unique_ptr<Communicator>>>(absl::Span<const int> ordinals)> create_group;
+  // Where arenas come from; empty: cudaMalloc.
+  CudaMemorySource memory;
   // For Describe: "cuBLASLt 13.1.0, NCCL 2.28.9", once they are loaded. May be empty.
   std::function<std::string()> describe_libraries;
 };

@@ -37,7 +37,27 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
         RankRuntime::Create(*world->devices_[rank], *world->ops_[rank], gather, reduce, rank, arena_bytes));
     world->ranks_.push_back(std::move(runtime));
   }
+  SHALE_RETURN_IF_ERROR(world->ForEachCommunicator([&](Communicator& communicator, int rank) {
+    Arena& arena = world->rank(rank).arena();
+    return communicator.RegisterMemory(arena.base(), arena.size_bytes());
+  }));
   return world;
+}
+
+World::~World() {
+  // Before the arenas go. Whoever saw an error of a communicator has reported it.
+  if (threads_ != nullptr) {
+    ForEachCommunicator([](Communicator& c, int) { return c.DeregisterMemory(); }).IgnoreError();
+  }
+}
+
+absl::Status World::ForEachCommunicator(const std::function<absl::Status(Communicator&, int rank)>& visit) {
+  return threads_->Run([&](int rank) -> absl::Status {
+    for (const auto* group : {&gather_, &reduce_}) {
+      if (!group->empty()) SHALE_RETURN_IF_ERROR(visit(*(*group)[rank], rank));
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::Status World::WarmUp(const std::vector<const StepProgram*>& programs) {

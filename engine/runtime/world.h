@@ -27,6 +27,7 @@ struct WorldOptions {
 
 class World {
  public:
+  ~World();
   // Allocates one arena of `arena_bytes` per rank. ResourceExhausted if there is not the memory, or the threads: what is
   // missing is known before the first arena is there.
   static absl::StatusOr<std::unique_ptr<World>> Create(const Backend& backend, const WorldOptions& options,
@@ -48,6 +49,8 @@ class World {
  private:
   World() = default;
   absl::Status WarmUp(const std::vector<const StepProgram*>& programs);
+  // Calls visit(communicator, rank) for those of both groups, on all ranks' launching threads.
+  absl::Status ForEachCommunicator(const std::function<absl::Status(Communicator&, int rank)>& visit);
 
   std::string description_;
   std::vector<std::shared_ptr<Device>> devices_;

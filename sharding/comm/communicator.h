@@ -36,6 +36,12 @@ class Communicator {
     return EnqueueAllReduceSum(data, stream);
   }
 
+  // Names the memory that all tensors of this rank's collectives will lie in, at the same offsets on every rank: some
+  // carry data faster then. Before the first collective; and the end of it, after the last one and before the memory is
+  // freed. Both are calls of all ranks, of the launching threads, and wait for the others.
+  virtual absl::Status RegisterMemory(std::byte* memory, int64_t size_bytes) { return absl::OkStatus(); }
+  virtual absl::Status DeregisterMemory() { return absl::OkStatus(); }
+
   // Ends every collective, now and from now on, of every rank of the group with `reason`. Any thread. Only destruction
   // may follow.
   virtual void Abort(absl::Status reason) = 0;

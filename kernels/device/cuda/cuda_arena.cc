@@ -27,10 +27,12 @@ absl::Status CheckSize(int64_t size_bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(CudaRuntime& runtime, int ordinal, int64_t size_bytes) {
+absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(CudaRuntime& runtime, int ordinal, int64_t size_bytes,
+                                                             const CudaMemorySource& source) {
   SHALE_RETURN_IF_ERROR(CheckSize(size_bytes));
-  std::unique_ptr<CudaArena> arena(new CudaArena(runtime, ordinal));
-  absl::StatusOr<void*> allocation = runtime.Malloc(WithSlack(size_bytes));
+  std::unique_ptr<CudaArena> arena(new CudaArena(runtime, ordinal, source));
+  absl::StatusOr<void*> allocation =
+      source.allocate ? source.allocate(size_bytes) : runtime.Malloc(WithSlack(size_bytes));
   if (!allocation.ok()) {
     std::string found;
     if (absl::StatusOr<CudaDeviceProperties> device = runtime.Properties(ordinal); device.ok()) {
@@ -42,6 +44,9 @@ absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(CudaRuntime& runtim
   }
   arena->allocation_ = *allocation;
   arena->base_ = Aligned(*allocation);
+  if (source.allocate && arena->base_ != *allocation) {
+    return absl::InternalError("the arena's source gave memory that does not begin at a multiple of 4096");
+  }
   arena->size_bytes_ = size_bytes;
   SHALE_RETURN_IF_ERROR(arena->Zero());
   return arena;
@@ -59,7 +64,7 @@ absl::Status CudaArena::Zero() {
 CudaArena::~CudaArena() {
   if (allocation_ == nullptr) return;
   runtime_.SetDevice(ordinal_).IgnoreError();
-  runtime_.Free(allocation_).IgnoreError();
+  (source_.free ? source_.free(allocation_) : runtime_.Free(allocation_)).IgnoreError();
 }
 
 absl::StatusOr<std::unique_ptr<PinnedArena>> PinnedArena::Create(CudaRuntime& runtime, int64_t size_bytes) {

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(CudaRuntime& runt
 
 absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::Allocate(int64_t size_bytes) {
   SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
-  return CudaArena::Create(runtime_, options_.ordinal, size_bytes);
+  return CudaArena::Create(runtime_, options_.ordinal, size_bytes, options_.memory);
 }
 
 absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocatePinned(int64_t size_bytes) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/device/cuda/cuda_clock.h"
@@ -13,10 +15,18 @@
 
 namespace shale {
 
+// Where memory of the current device comes from, when not from cudaMalloc; at multiples of 4096. `free` gets what
+// `allocate` gave, and waits for the device's work. Thread-safe.
+struct CudaMemorySource {
+  std::function<absl::StatusOr<void*>(int64_t size_bytes)> allocate;
+  std::function<absl::Status(void* memory)> free;
+};
+
 struct CudaDeviceOptions {
   int ordinal = 0;           // As CUDA counts the visible ones.
   bool synchronous = false;  // Streams wait after everything that is enqueued: an error names its call. Slow.
   bool marks = false;        // Streams can say how far they came (Stream::Mark).
+  CudaMemorySource memory;   // Of arenas; empty: cudaMalloc.
 };
 
 // May be shared by the ranks of a process: a stream of one may wait for an event of another, once that one's thread has

@@ -1,5 +1,6 @@
 #include "sharding/comm/nccl/nccl.h"
 
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,12 +25,20 @@ NcclType TypeOf(DType dtype) {
 class NcclCommunicator : public Communicator {
  public:
   // `index`: of the rank among those of this process.
-  NcclCommunicator(std::shared_ptr<NcclApi> nccl, std::shared_ptr<NcclGroup> group, int index)
-      : nccl_(std::move(nccl)), group_(std::move(group)), index_(index) {}
+  NcclCommunicator(std::shared_ptr<NcclApi> nccl, std::shared_ptr<NcclGroup> group, int index, bool windows)
+      : nccl_(std::move(nccl)), group_(std::move(group)), index_(index), windows_(windows) {}
   ~NcclCommunicator() override { group_->Leave(index_); }
 
   int rank() const override { return group_->rank(index_).rank(); }
   int size() const override { return group_->rank(index_).size(); }
+
+  absl::Status RegisterMemory(std::byte* memory, int64_t size_bytes) override {
+    if (!windows_) return absl::OkStatus();
+    absl::Status status = group_->rank(index_).RegisterWindow(memory, size_bytes);
+    if (!status.ok()) group_->Fail(status);
+    return status;
+  }
+  absl::Status DeregisterMemory() override { return group_->rank(index_).DeregisterWindow(); }
 
   void Abort(absl::Status reason) override {
     // Aborted marks what only repeats another rank's error; such an error is passed on as it is.
@@ -72,6 +81,7 @@ class NcclCommunicator : public Communicator {
   const std::shared_ptr<NcclApi> nccl_;
   const std::shared_ptr<NcclGroup> group_;
   const int index_;
+  const bool windows_;
 };
 
 absl::Status CheckTimeout(double seconds) {
@@ -88,7 +98,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateRanks(const std
                                                                        const NcclOptions& options) {
   std::vector<std::unique_ptr<NcclRank>> ranks;
   absl::Status begun;
-  for (int index = 0; index < ordinals.size() && begun.ok(); ++index) {
+  for (int index = 0; index < std::ssize(ordinals) && begun.ok(); ++index) {
     ranks.push_back(std::make_unique<NcclRank>(nccl, runtime,
                                                NcclRank::Options{.rank = first_rank + index,
                                                                  .size = size,
@@ -105,13 +115,28 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateRanks(const std
       NcclGroup::Create(std::move(ranks),
                         {.timeout_seconds = options.timeout_seconds, .agreement = options.check_agreement}));
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int index = 0; index < ordinals.size(); ++index) {
-    communicators.push_back(std::make_unique<NcclCommunicator>(nccl, group, index));
+  for (int index = 0; index < std::ssize(ordinals); ++index) {
+    communicators.push_back(std::make_unique<NcclCommunicator>(nccl, group, index, options.windows));
   }
   return communicators;
 }
 
 }  // namespace
+
+CudaMemorySource CreateNcclMemory(std::shared_ptr<NcclApi> nccl) {
+  return {.allocate = [nccl](int64_t size_bytes) -> absl::StatusOr<void*> {
+            void* memory = nullptr;
+            const NcclResult result = nccl->MemAlloc(memory, size_bytes);
+            if (result == NcclResult::kSuccess) return memory;
+            return absl::ResourceExhaustedError(absl::StrCat("ncclMemAlloc of ", size_bytes, " bytes: ",
+                                                             nccl->ErrorString(result), " ", nccl->LastError()));
+          },
+          .free = [nccl](void* memory) -> absl::Status {
+            const NcclResult result = nccl->MemFree(memory);
+            if (result == NcclResult::kSuccess) return absl::OkStatus();
+            return absl::InternalError(absl::StrCat("ncclMemFree: ", nccl->ErrorString(result)));
+          }};
+}
 
 absl::StatusOr<NcclUniqueId> CreateNcclUniqueId(NcclApi& nccl) {
   NcclUniqueId id;

@@ -30,6 +30,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/device/cuda/cuda_device.h"
 #include "kernels/device/cuda/runtime.h"
 #include "sharding/comm/communicator.h"
 #include "sharding/comm/nccl/nccl_api.h"
@@ -43,7 +44,13 @@ struct NcclOptions {
   // For debugging, where all ranks are threads of this process: before each collective they meet on the host and
   // compare what they want; InvalidArgument then says who wanted what.
   bool check_agreement = false;
+  // RegisterMemory makes symmetric windows of memory, which must be NCCL's then: all of an allocation of
+  // CreateNcclMemory. Else it does nothing.
+  bool windows = false;
 };
+
+// Memory that can become a window, for CudaDeviceOptions.memory.
+CudaMemorySource CreateNcclMemory(std::shared_ptr<NcclApi> nccl);
 
 // An id for one group, to be given to all its ranks, in whatever process.
 absl::StatusOr<NcclUniqueId> CreateNcclUniqueId(NcclApi& nccl);

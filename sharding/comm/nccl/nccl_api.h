@@ -16,8 +16,9 @@
 
 namespace shale {
 
-// A ncclComm_t.
+// A ncclComm_t, and a ncclWindow_t.
 using NcclComm = void*;
+using NcclWindow = void*;
 
 // What the ranks of a group know one another by: made by one of them, given to all by other means.
 struct NcclUniqueId {
@@ -61,6 +62,15 @@ class NcclApi {
                                       cuda::StreamHandle stream) = 0;
   virtual NcclResult AllReduceSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
                                   cuda::StreamHandle stream) = 0;
+
+  // Memory of the current device, at a multiple of 4096, that can become a window. Frees wait for the device.
+  virtual NcclResult MemAlloc(void*& memory, int64_t size_bytes) = 0;
+  virtual NcclResult MemFree(void* memory) = 0;
+  // Makes all of an allocation of MemAlloc, of one size on all ranks, a symmetric window: collectives on it need fewer
+  // copies. A call of all ranks, as is its end, which comes before MemFree and before CommDestroy. Sets `window`, which
+  // has to stay where it is, when it is done. kInvalidUsage: this NCCL has none.
+  virtual NcclResult CommWindowRegister(NcclComm comm, void* memory, int64_t size_bytes, NcclWindow& window) = 0;
+  virtual NcclResult CommWindowDeregister(NcclComm comm, NcclWindow window) = 0;
 
   virtual std::string ErrorString(NcclResult result) = 0;
   // NCCL's words about the last error, of whichever communicator. May be empty.

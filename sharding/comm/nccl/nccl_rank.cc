@@ -139,6 +139,37 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
   return absl::OkStatus();
 }
 
+absl::Status NcclRank::CallAndWait(const std::string& during, absl::FunctionRef<NcclResult(NcclComm)> call) {
+  SHALE_RETURN_IF_ERROR(runtime_->SetDevice(options_.ordinal));
+  const Clock::time_point since = Clock::now();
+  {
+    std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) return absl::AbortedError("aborted");
+    launching_ = true;
+    const NcclResult result = call(comm_);
+    if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) return NcclError(during, result);
+  }
+  SHALE_RETURN_IF_ERROR(AwaitLaunch(during, since));
+  std::lock_guard lock(mutex_);
+  launching_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status NcclRank::RegisterWindow(void* memory, int64_t size_bytes) {
+  if (window_ != nullptr) return absl::FailedPreconditionError("a communicator has one window");
+  return CallAndWait("ncclCommWindowRegister", [&](NcclComm comm) {
+    return nccl_->CommWindowRegister(comm, memory, size_bytes, window_);
+  });
+}
+
+absl::Status NcclRank::DeregisterWindow() {
+  const NcclWindow window = std::exchange(window_, nullptr);
+  if (window == nullptr) return absl::OkStatus();
+  const absl::Status status = CallAndWait(
+      "ncclCommWindowDeregister", [&](NcclComm comm) { return nccl_->CommWindowDeregister(comm, window); });
+  return absl::IsAborted(status) ? absl::OkStatus() : status;
+}
+
 absl::Status NcclRank::Reap() {
   while (!pending_.empty()) {
     Pending& front = pending_.front();

@@ -58,6 +58,11 @@ class NcclRank {
   absl::Status Launch(const NcclCollective& collective, cuda::StreamHandle stream,
                       absl::FunctionRef<NcclResult(NcclComm)> enqueue);
 
+  // Makes an allocation of NCCL's a symmetric window, and ends that. Each waits for the same call of all ranks; nothing
+  // else goes on meanwhile. The end of an aborted rank's is nothing to do.
+  absl::Status RegisterWindow(void* memory, int64_t size_bytes);
+  absl::Status DeregisterWindow();
+
   // What has gone wrong: NCCL's error, the GPU's, or a collective that began on the GPU longer ago than the time-out.
   // For a watchdog, every now and then.
   absl::Status Check();
@@ -88,6 +93,8 @@ class NcclRank {
   absl::Status Reap();                                                   // With mutex_ held.
   absl::StatusOr<CudaEventHandle> TakeEvent();
   absl::Status AwaitLaunch(const std::string& during, Clock::time_point since);
+  // A call that only has to be waited for.
+  absl::Status CallAndWait(const std::string& during, absl::FunctionRef<NcclResult(NcclComm)> call);
 
   const std::shared_ptr<NcclApi> nccl_;
   const std::shared_ptr<CudaRuntime> runtime_;
@@ -95,6 +102,7 @@ class NcclRank {
   Clock::time_point init_began_;
   std::mutex mutex_;
   NcclComm comm_ = nullptr;        // Null before BeginInit and from the end on.
+  NcclWindow window_ = nullptr;    // Null: none is registered.
   bool launching_ = false;         // NCCL may be at work on a launch, which its thread watches over.
   std::deque<Pending> pending_;    // In the order of launches.
   bool front_began_ = false;       // The GPU has come to the first of them,

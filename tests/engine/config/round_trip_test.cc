@@ -32,7 +32,8 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
         "schedule.shape=LINEAR", "schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=3",
         "schedule.warmup_tokens=3", "data.evaluation_fraction=0.1", "optimizer.learning_rate=0.1000000000000000055",
         "optimizer.weight_decay=-0.0", "optimizer.learning_rate=1.7976931348623157e-29", "runtime.ops=REFERENCE",
-        "runtime={device: CUDA graphs: true}", "name=b"}) {
+        "runtime={device: CUDA graphs: true}",
+        "runtime={device: CUDA nccl_windows: true}", "name=b"}) {
     SCOPED_TRACE(override);
     ExpectRoundTrip(Parse(kDecoderJob, {override}));
   }

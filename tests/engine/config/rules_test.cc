@@ -142,6 +142,9 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=2", "runtime.collectives=NCCL"},
              "--set: runtime.collectives: NCCL wants a GPU for every rank; use collectives IN_PROCESS, or "
              "ranks_per_device 1"},
+        Rule{{"runtime.device=CUDA", "runtime.collectives=IN_PROCESS", "runtime.nccl_windows=true"},
+             "--set: runtime.nccl_windows: collectives are IN_PROCESS here, which have no windows; leave it out, or run one "
+             "rank on each GPU with collectives NCCL"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.graphs=true"},
              "--set: runtime.graphs: ranks that are threads of one process cannot be captured apart, and there are 4; "
              "leave graphs out, or run one rank"},

@@ -211,6 +211,42 @@ TEST_F(NcclTest, WithAgreementCheckedRanksThatWantDifferentThingsAreToldWhoWante
 }
 
 // A rank may end while the others still run what it has finished.
+TEST_F(NcclTest, MemoryOfNcclBecomesAWindowUntilItsEnd) {
+  device_.nccl().set_runtime(&device_.runtime());
+  constexpr int kRanks = 3;
+  Group group = device_.CreateGroup(kRanks, {.timeout_seconds = 0, .windows = true});
+  absl::StatusOr<std::unique_ptr<CudaDevice>> with_windows =
+      CudaDevice::Create(device_.runtime(), {.memory = CreateNcclMemory(nccl_)});
+  ASSERT_TRUE(with_windows.ok()) << with_windows.status();
+  std::vector<std::unique_ptr<Arena>> arenas;
+  for (int rank = 0; rank < kRanks; ++rank) arenas.push_back(*(*with_windows)->Allocate(5000));
+  ForEachRank(kRanks, [&](int rank) {
+    EXPECT_TRUE(group[rank]->RegisterMemory(arenas[rank]->base(), 5000).ok());
+    EXPECT_TRUE(group[rank]->DeregisterMemory().ok());
+    EXPECT_TRUE(group[rank]->DeregisterMemory().ok());
+    EXPECT_TRUE(group[rank]->RegisterMemory(arenas[rank]->base(), 5000).ok());
+  });
+  // The stand-in finds fault with memory that is freed as long as it is a window.
+  ForEachRank(kRanks, [&](int rank) { EXPECT_TRUE(group[rank]->DeregisterMemory().ok()); });
+}
+
+TEST_F(NcclTest, AWindowThatNcclRefusesEndsTheGroup) {
+  device_.nccl().set_runtime(&device_.runtime());
+  Group group = device_.CreateGroup(2, {.timeout_seconds = 0, .windows = true});
+  const absl::StatusOr<std::unique_ptr<CudaDevice>> device =
+      CudaDevice::Create(device_.runtime(), {.memory = CreateNcclMemory(nccl_)});
+  ASSERT_TRUE(device.ok()) << device.status();
+  const std::unique_ptr<Arena> arena = *(*device)->Allocate(5000);
+  ASSERT_TRUE(group[0]->RegisterMemory(arena->base(), 5000).ok());
+  EXPECT_EQ(group[0]->RegisterMemory(arena->base(), 5000).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(group[0]->DeregisterMemory().ok());  // Aborting has ended it.
+  const std::vector<absl::Status> statuses = RunRanks(
+      2, [&](int rank, const auto& data, Stream& stream) { return group[rank]->AllReduceSum(data.View(), stream); });
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr("a communicator has one window"));
+  }
+}
+
 TEST_F(NcclTest, ALeavingRankDisturbsNothingThatAllHaveBegun) {
   for (int round = 0; round < 20; ++round) {
     Group group = device_.CreateGroup(3);

@@ -37,6 +37,7 @@ struct StandInNccl::Clique {
   std::vector<bool> aborted;     // By rank, like the next.
   std::vector<Call> calls;
   std::vector<std::byte> total;  // Of an AllReduceSum.
+  int64_t window_bytes = -1;     // Of the ranks' windows; -1: none was registered.
 
   // Waits for all, or for this rank's abort: then false, and it does not count as having come.
   bool Meet(int rank, const Call& call) {
@@ -73,6 +74,7 @@ struct StandInNccl::Comm {
   bool connected = false, ended = false;
   int polls_left = 0;
   int collectives = 0;
+  void* window = nullptr;                // Its memory.
   std::function<absl::Status()> launch;  // Empty: none is in progress.
   std::atomic<bool> in_use = false;      // By a thread.
   std::atomic<int> running = 0;          // Collectives that have not finished.
@@ -176,6 +178,7 @@ NcclResult StandInNccl::CommDestroy(NcclComm handle) {
   OneThread one(*this, comm);
   if (comm.ended) return Misuse("CommDestroy of a communicator that has ended");
   if (comm.launch != nullptr || !comm.connected) Misuse("CommDestroy while a call is in progress");
+  if (comm.window != nullptr) Misuse("CommDestroy of a communicator with a window");
   if (comm.running != 0) Misuse("CommDestroy would wait for collectives that have not finished");
   return End(comm);
 }
@@ -186,10 +189,75 @@ NcclResult StandInNccl::CommAbort(NcclComm handle) {
   if (comm.ended) return Misuse("CommAbort of a communicator that has ended");
   comm.launch = nullptr;
   ++aborted_;
+  if (comm.window != nullptr) {
+    std::lock_guard lock(mutex_);
+    --memory_[std::exchange(comm.window, nullptr)].windows;
+  }
   std::lock_guard lock(comm.clique->mutex);
   comm.clique->aborted[comm.rank] = true;
   comm.clique->changed.notify_all();
   return End(comm);
+}
+
+NcclResult StandInNccl::MemAlloc(void*& memory, int64_t size_bytes) {
+  constexpr uintptr_t kAlignment = 4096;
+  absl::StatusOr<void*> allocated = runtime_->Malloc(size_bytes + kAlignment);
+  if (!allocated.ok()) return NcclResult::kUnhandledCudaError;
+  const auto address = reinterpret_cast<uintptr_t>(*allocated);
+  memory = reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  std::lock_guard lock(mutex_);
+  memory_[memory] = {.allocation = *allocated, .bytes = size_bytes};
+  return NcclResult::kSuccess;
+}
+
+NcclResult StandInNccl::MemFree(void* memory) {
+  std::unique_lock lock(mutex_);
+  const auto found = memory_.find(memory);
+  if (found == memory_.end()) {
+    lock.unlock();
+    return Misuse("MemFree of memory that is not NCCL's");
+  }
+  const Memory freed = found->second;
+  memory_.erase(found);
+  lock.unlock();
+  if (freed.windows != 0) Misuse("MemFree of a window's memory");
+  return runtime_->Free(freed.allocation).ok() ? NcclResult::kSuccess : NcclResult::kUnhandledCudaError;
+}
+
+NcclResult StandInNccl::CommWindowRegister(NcclComm handle, void* memory, int64_t size_bytes, NcclWindow& window) {
+  Comm& comm = *static_cast<Comm*>(handle);
+  OneThread one(*this, comm);
+  if (comm.launch != nullptr || !comm.connected) return Misuse("CommWindowRegister while a call is in progress");
+  {
+    std::unique_lock lock(mutex_);
+    const auto found = memory_.find(memory);
+    const bool whole = found != memory_.end() && found->second.bytes == size_bytes;
+    if (whole) ++found->second.windows;
+    lock.unlock();
+    if (!whole) return Misuse("a window that is no whole allocation of NCCL's");
+  }
+  {
+    std::unique_lock lock(comm.clique->mutex);
+    const int64_t others = std::exchange(comm.clique->window_bytes, size_bytes);
+    lock.unlock();
+    if (others != -1 && others != size_bytes) Misuse("windows whose sizes differ between ranks");
+  }
+  comm.polls_left = polls_;
+  comm.launch = [&comm, &window, memory] {
+    comm.window = window = memory;
+    return absl::OkStatus();
+  };
+  return NcclResult::kInProgress;
+}
+
+NcclResult StandInNccl::CommWindowDeregister(NcclComm handle, NcclWindow window) {
+  Comm& comm = *static_cast<Comm*>(handle);
+  OneThread one(*this, comm);
+  if (comm.window == nullptr || comm.window != window) return Misuse("CommWindowDeregister of no window");
+  comm.window = nullptr;
+  std::lock_guard lock(mutex_);
+  --memory_[window].windows;
+  return NcclResult::kSuccess;
 }
 
 NcclResult StandInNccl::Enqueue(absl::string_view name, const void* send, void* receive, int64_t count, NcclType type,

@@ -6,17 +6,20 @@
 // last rank to the first.
 //
 // Misuse, which misuse() keeps: a communicator that was destroyed, or is used by two threads at once, or while a call
-// is in progress; collectives that differ between ranks; destroying before collectives have ended.
+// is in progress; collectives that differ between ranks; destroying before collectives have ended, or windows; windows
+// of other memory than NCCL's, of a part of it, or of sizes that differ between ranks; freeing a window's memory.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "kernels/device/cuda/runtime.h"
 #include "sharding/comm/nccl/nccl_api.h"
 
 namespace shale {
@@ -25,6 +28,8 @@ class StandInNccl final : public NcclApi {
  public:
   // CommGetAsyncError answers kInProgress so many times after each call.
   explicit StandInNccl(int polls = 3);
+  // Where MemAlloc finds memory. Borrowed.
+  void set_runtime(CudaRuntime* runtime) { runtime_ = runtime; }
   ~StandInNccl() override;
 
   // Failures to order, for all communicators of a rank: connecting ends in an error, the n-th collective (from 1) is
@@ -51,6 +56,10 @@ class StandInNccl final : public NcclApi {
                               cuda::StreamHandle stream) override;
   NcclResult AllReduceSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
                           cuda::StreamHandle stream) override;
+  NcclResult MemAlloc(void*& memory, int64_t size_bytes) override;
+  NcclResult MemFree(void* memory) override;
+  NcclResult CommWindowRegister(NcclComm comm, void* memory, int64_t size_bytes, NcclWindow& window) override;
+  NcclResult CommWindowDeregister(NcclComm comm, NcclWindow window) override;
   std::string ErrorString(NcclResult result) override;
   std::string LastError() override { return "as ordered"; }
 
@@ -72,7 +81,15 @@ class StandInNccl final : public NcclApi {
   NcclResult End(Comm& comm);
   void Run(Comm& comm, const Call& call);
 
+  struct Memory {
+    void* allocation = nullptr;  // In which it lies.
+    int64_t bytes = 0;
+    int windows = 0;
+  };
+
   const int polls_;
+  CudaRuntime* runtime_ = nullptr;
+  std::map<void*, Memory> memory_;  // Guarded by mutex_.
   std::atomic<int> failing_init_ = -1, failing_ = -1, failing_rank_ = -1, failing_nth_ = 0;
   std::atomic<int> aborted_ = 0, live_ = 0;
   mutable std::mutex mutex_;
