@@ -1,6 +1,6 @@
 #include "tests/engine/arena_checker.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 
@@ -25,9 +25,15 @@ ArenaChecker::ArenaChecker(const StepProgram& program, const MemoryPlan& plan, R
   }
 }
 
+void ArenaChecker::Read(std::vector<std::byte>& bytes) {
+  bytes.resize(runtime_.arena().size_bytes());
+  const absl::Status status = runtime_.Read(runtime_.arena().base(), bytes.data(), std::ssize(bytes));
+  if (!status.ok()) report_(absl::StrCat("reading the arena: ", status.ToString()));
+}
+
 void ArenaChecker::Before(InstructionId, int64_t, const Instruction&) {
   // Every stream is idle, and collectives of peers write only into their own arenas.
-  before_.assign(runtime_.arena().base(), runtime_.arena().base() + runtime_.arena().size_bytes());
+  Read(before_);
 }
 
 void ArenaChecker::After(InstructionId id, int64_t pass, const Instruction& instruction) {
@@ -49,8 +55,9 @@ void ArenaChecker::After(InstructionId id, int64_t pass, const Instruction& inst
       if (t.stride(-1) == 1) std::fill(allowed.begin() + at, allowed.begin() + at + row, true);
     }
   });
+  Read(after_);
   for (size_t i = 0; i < before_.size(); ++i) {
-    if (base[i] == before_[i] || allowed[i]) continue;
+    if (after_[i] == before_[i] || allowed[i]) continue;
     report_(absl::StrCat("rank ", runtime_.rank(), ", instruction ", id, " (", NameOf(instruction), ", pass ", pass,
                          ") changed byte ", i, " outside its writes"));
     break;
@@ -64,7 +71,10 @@ void ArenaChecker::PoisonDead(InstructionId id, int64_t pass) {
     // What lives through a loop dies with its last pass.
     const bool whole_loop = lifetimes_[b].first <= section.begin && section.repeat > 1;
     if (whole_loop && pass + 1 < section.repeat) continue;
-    std::memset(runtime_.arena().base() + plan_.addresses[b], 0xff, program_.buffers[b].size_bytes());
+    const std::vector<std::byte> poison(program_.buffers[b].size_bytes(), std::byte{0xff});
+    const absl::Status status =
+        runtime_.Write(runtime_.arena().base() + plan_.addresses[b], poison.data(), std::ssize(poison));
+    if (!status.ok()) report_(absl::StrCat("poisoning the arena: ", status.ToString()));
   }
 }
 

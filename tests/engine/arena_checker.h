@@ -1,5 +1,5 @@
-// Watches a rank's arena while a program runs on it: finds every byte that changed outside an instruction's writes, and
-// poisons buffers when their lifetime ends.
+// Watches a rank's arena, on whatever device, while a program runs on it: finds every byte that changed outside an
+// instruction's writes, and poisons buffers when their lifetime ends.
 #pragma once
 
 #include <functional>
@@ -21,6 +21,7 @@ class ArenaChecker : public ExecutionObserver {
   void After(InstructionId id, int64_t pass, const Instruction& instruction) override;
 
  private:
+  void Read(std::vector<std::byte>& bytes);
   void PoisonDead(InstructionId id, int64_t pass);
 
   const StepProgram& program_;
@@ -30,7 +31,7 @@ class ArenaChecker : public ExecutionObserver {
   std::vector<Lifetime> lifetimes_;
   std::vector<std::vector<BufferId>> ends_;  // By instruction: buffers whose lifetime ends with it.
   std::vector<const Section*> section_of_;
-  std::vector<std::byte> before_;
+  std::vector<std::byte> before_, after_;
 };
 
 }  // namespace shale::testing

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/runtime/cpu_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/reference_backend.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
@@ -121,7 +121,7 @@ TEST(GraphLaws, SeveralRanksAndDevicesWithoutGraphsAreRefused) {
   const absl::Status ranks = RunJob(options, TwoBatches(2)).status();
   EXPECT_EQ(ranks.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(ranks.message()), HasSubstr("runtime.graphs wants one rank, found All"));
-  const std::unique_ptr<Backend> cpu = CreateCpuBackend({.ops = OpsKind::kReference});
+  const std::unique_ptr<Backend> cpu = CreateReferenceBackend();
   options.step.ranks = 1;
   options.backend = cpu.get();
   const absl::Status device = RunJob(options, TwoBatches(2)).status();

@@ -16,7 +16,8 @@ TestBackend CudaTestBackend(CudaTestBackendOptions options) {
                       .create_device = [runtime = options.runtime]() -> std::unique_ptr<Device> {
                         return *CudaDevice::Create(runtime(), {});
                       },
-                      .create_ops = [create = options.create_products] { return CreateCudaOps({.products = create()}); },
+                      .create_ops =
+                          [create = options.create_products] { return CreateCudaOps({.products = create()}); },
                       .reports_bad_indices = false,
                       .keeps_nans = options.keeps_nans};
   if (options.placement == Placement::kTogether) return backend;

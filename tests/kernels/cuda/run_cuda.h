@@ -10,8 +10,8 @@
 
 namespace shale::testing {
 
-// Runs `op` on every backend of the family "cuda" (there must be one) and returns the image afterwards, of which all have
-// the same bits. The first error otherwise.
+// Runs `op` on every backend of the family "cuda" (there must be one) and returns the image afterwards, of which all
+// have the same bits. The first error otherwise.
 absl::Status RunOnCuda(const TestMemory& memory, const Op& op, std::vector<std::byte>& image);
 
 // |got - want| <= tolerance |want| + absolute, one bf16 unit in the last place more where that is stored.

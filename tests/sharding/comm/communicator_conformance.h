@@ -40,6 +40,10 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorCase
 // Runs body(rank) for every rank, each in a thread of its own, and waits.
 void ForEachRank(int ranks, const std::function<void(int rank)>& body);
 
+// That an all-reduce of `elements` numbers of very different size has the bits of fp32 sums formed in rank order, which
+// not every kind of group promises.
+void ExpectSumsInRankOrder(Group& group, Device& device, int64_t elements);
+
 template <class T>
 constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::kFloat32
                            : std::is_same_v<T, double>  ? DType::kFloat64

@@ -1,7 +1,5 @@
 #include "sharding/comm/stream_ordered.h"
 
-#include <cmath>
-#include <random>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -42,27 +40,9 @@ INSTANTIATE_TEST_SUITE_P(StreamOrdered, CommunicatorConformance,
                          CaseName);
 
 TEST(StreamOrderedGroupTest, SumsAreFormedInRankOrder) {
-  constexpr int kRanks = 5;
-  constexpr int64_t n = 1003;
-  Group group = Create(kRanks);
-  std::vector<std::vector<float>> data(kRanks, std::vector<float>(n));
-  std::mt19937 random(7);
-  std::lognormal_distribution<float> wide(0, 8);
-  for (auto& vector : data) {
-    for (float& x : vector) x = random() % 2 == 0 ? wide(random) : -wide(random);
-  }
-  std::vector<float> expected = data[0];
-  for (int rank = 1; rank < kRanks; ++rank) {
-    for (int64_t i = 0; i < n; ++i) expected[i] += data[rank][i];
-  }
+  Group group = Create(5);
   CpuDevice device;
-  ForEachRank(kRanks, [&](int rank) {
-    std::unique_ptr<Stream> stream = *device.CreateStream("reduce");
-    const Tensor all = Tensor::Contiguous(DType::kFloat32, {n}, data[rank].data());
-    ASSERT_TRUE(group[rank]->AllReduceSum(all, *stream).ok());
-    ASSERT_TRUE(stream->Synchronize().ok());
-  });
-  for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(data[rank], expected) << rank;
+  ExpectSumsInRankOrder(group, device, 1003);
 }
 
 TEST(StreamOrderedGroupTest, RanksThatDisagreeAreTold) {

@@ -1,0 +1,29 @@
+#include "tests/engine/reference_backend.h"
+
+#include <optional>
+
+#include "kernels/device/cpu/cpu_device.h"
+#include "kernels/reference/reference_ops.h"
+#include "sharding/comm/in_process.h"
+
+namespace shale::testing {
+namespace {
+
+class ReferenceBackend : public Backend {
+ public:
+  std::unique_ptr<Ops> CreateOps(const Device*) const override { return CreateReferenceOps(); }
+  absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
+    return std::vector<std::shared_ptr<Device>>(ranks, CreateCpuDevice({.synchronous = synchronous}));
+  }
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
+      const std::vector<std::shared_ptr<Device>>& devices) const override {
+    return CreateInProcessGroup(static_cast<int>(devices.size()));
+  }
+  std::optional<int64_t> DefaultBudgetBytes(int) const override { return std::nullopt; }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> CreateReferenceBackend() { return std::make_unique<ReferenceBackend>(); }
+
+}  // namespace shale::testing

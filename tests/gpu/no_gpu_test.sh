@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Without a GPU the program of GPU tests says so in one line and fails; it holds tests of every kind; and it starts
+# where none of CUDA's libraries are.
+set -u
+program=$1
+fail() {
+  echo "FAILED: $*"
+  exit 1
+}
+
+output=$(CUDA_VISIBLE_DEVICES= "$program" 2>&1)
+status=$?
+[ $status -eq 1 ] || fail "exit status $status, wanted 1: $output"
+[ "$(wc -l <<<"$output")" -eq 1 ] || fail "wanted one line: $output"
+[[ $output == "gpu_tests: "*GPU* ]] || fail "the line does not tell what is missing: $output"
+
+tests=$(CUDA_VISIBLE_DEVICES= "$program" --gtest_list_tests) || fail "no list of tests"
+for suite in Norm/OpConformance MatMul CudaNorms Gpu/DeviceConformance GpuDeviceDeathTest \
+  StreamOrdered/CommunicatorConformance NcclGpuTest GpuProductsTest StepLaws MemoryLaws CommunicationLaws GraphLaws; do
+  grep -q "^$suite" <<<"$tests" || fail "no tests of $suite"
+done
+
+linked=$(ldd "$program") || fail "ldd"
+grep -Eqi 'cuda|cublas|cudnn|nccl|dnnl|gomp' <<<"$linked" && fail "linked at start: $linked"
+exit 0
