@@ -10,6 +10,7 @@ import unittest
 
 _PLAN = os.path.abspath("tools/plan")
 _JOBS = os.path.abspath("tools/jobs")
+_GPU_JOBS = os.path.abspath("tools/bench/jobs/gpu")
 
 
 def instrumented():
@@ -44,6 +45,16 @@ class PlanTest(unittest.TestCase):
                 text = self.plan(job)
                 self.assertIn("Plan of " + job, text)
                 self.assertIn(" one arena a rank of ", text)
+
+    def test_jobs_that_measure_a_gpu_fit_one_of_140_gib(self):
+        paths = glob.glob(_GPU_JOBS + "/*.textproto")
+        self.assertEqual(len(paths), 10)
+        for path in paths:
+            with self.subTest(path):
+                # The CPU's, which a build without the CUDA toolkit plans as well.
+                result = self.call(f"--job={path}", "--set=runtime.device=CPU")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("schedule       SHARDED: ", result.stdout)
 
     def test_405b_on_16384_ranks_takes_two_seconds_and_a_gibibyte_at_most(self):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
