@@ -1,7 +1,9 @@
 """What a kit does, in order: tests, tests under compute-sanitizer, benches, training by the engine and by PyTorch."""
 
+import gzip
 import os
 import re
+import shutil
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -32,7 +34,22 @@ class Kit:
     steps: int = 5
 
     def program(self, name):
-        return os.path.join(self.root, "bin", name)
+        """Its path. Kits hold programs compressed; they are unpacked when they are first asked for."""
+        plain = os.path.join(self.root, "bin", name)
+        packed = plain + ".gz"
+        if not os.path.exists(packed):
+            return plain
+        unpacked = self.path("bin", name)
+        stamp = os.stat(packed).st_mtime_ns
+        if not os.path.exists(unpacked) or os.stat(unpacked).st_mtime_ns != stamp:
+            os.makedirs(os.path.dirname(unpacked), exist_ok=True)
+            temporary = unpacked + ".tmp"
+            with gzip.open(packed) as source, open(temporary, "wb") as target:
+                shutil.copyfileobj(source, target)
+            os.chmod(temporary, 0o755)
+            os.utime(temporary, ns=(stamp, stamp))
+            os.replace(temporary, unpacked)
+        return unpacked
 
     def has(self, name):
         return os.access(self.program(name), os.X_OK)
