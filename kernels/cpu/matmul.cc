@@ -1,10 +1,8 @@
-// Matrix products: oneDNN does the arithmetic, or, of bf16 where that is faster, pair_products.h. Where neither has any
-// for bf16, operands are widened to f32 in scratch.
+// Matrix products: oneDNN does the arithmetic. Where it has none for bf16, operands are widened to f32 in scratch.
 #include <algorithm>
 
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/cpu/pair_products.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/products.h"
 
@@ -84,7 +82,6 @@ void ConvertRows(const Tensor& from, const Tensor& to, int threads, const Conver
 }  // namespace
 
 int64_t ScratchBytesOf(const MatMul& op, const Context& context) {
-  if (MultipliesPairs(ShapeOf(op))) return PairScratchBytes(ShapeOf(op), context.threads);
   Pieces pieces(nullptr);
   const MatMul product = MustWiden(op, context) ? Widened(op, pieces) : op;
   // A product that oneDNN refuses is reported by PrepareOp.
@@ -93,18 +90,11 @@ int64_t ScratchBytesOf(const MatMul& op, const Context& context) {
 }
 
 absl::Status PrepareOp(const MatMul& op, const Context& context) {
-  if (MultipliesPairs(ShapeOf(op))) return absl::OkStatus();
   Pieces pieces(nullptr);
   return context.products->Prepare(ShapeOf(MustWiden(op, context) ? Widened(op, pieces) : op));
 }
 
 absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
-  if (const ProductShape shape = ShapeOf(op); MultipliesPairs(shape)) {
-    const ProductOperands operands{.a = op.a.data, .b = op.b.data, .bias = op.bias_N.data, .c = op.c_MN.data,
-                                   .scratch = scratch};
-    MultiplyPairs(shape, operands, context.threads);
-    return absl::OkStatus();
-  }
   Pieces pieces(scratch.data);
   MatMul product = op;
   if (MustWiden(op, context)) {
