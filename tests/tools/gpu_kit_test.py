@@ -26,10 +26,11 @@ from gpu import child, items, machine, main, measure, report, store  # noqa: E40
 _GPU_TESTS = r"""
 import json, os, sys
 if "--gtest_list_tests" in sys.argv:
-    print("Good.\n  A\n  B\nAll/OpTest.  # TypeParam = float\n  C/0\nCrash.\n  D")
+    print("Running main() from main.cc\nGood.\n  A\n  B\nAll/OpTest.  # TypeParam = float\n  C/0  # GetParam() = 5\nCrash.\n  D")
     sys.exit()
 flags = dict(a.split("=", 1) for a in sys.argv[1:])
-suite = flags["--gtest_filter"][:-2]
+names = flags["--gtest_filter"].split(":")
+suite = names[0].rsplit(".", 1)[0]
 with open("ran.txt", "a") as file: print(suite, file=file)
 if suite == "Crash": os.abort()
 cases = [{"name": "A", "result": "COMPLETED"}, {"name": "B", "result": "SKIPPED"}]
@@ -266,6 +267,15 @@ class KitTest(unittest.TestCase):
         os.utime(path + ".gz", ns=(1, 1))
         self.assertEqual(self.call("--only=test/Good", "--again")[0], 0)
         self.assertNotEqual(os.stat(unpacked).st_ino, before.st_ino)
+
+    def test_many_test_cases_are_several_items_and_those_that_fail_on_purpose_are_not_sanitized(self):
+        cases = "".join(f"  Case/{i}\\n" for i in range(45))
+        self.write("bin/gpu_tests", f"print('OpTest.\\n{cases}  ADeathTest\\nOpDeathTest.\\n  A')")
+        kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
+        self.assertEqual(items.suites(kit)["OpTest"][44:], ["OpTest.Case/44", "OpTest.ADeathTest"])
+        names = [item.name for item in items.test_items(kit)]
+        self.assertEqual(names[:4], ["test/OpTest:1", "test/OpTest:2", "test/OpDeathTest", "memcheck/OpTest:1"])
+        self.assertEqual(len(names), 3 + 2 * 6)
 
     def test_bench_ops_gets_the_sizes_of_a_micro_batch(self):
         with open(os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_7b_4096.textproto"), encoding="utf-8") as file:

@@ -12,7 +12,11 @@ from gpu import child, measure, store
 
 # The suites of gpu_tests that run under compute-sanitizer: those of single ops, whose tensors are allocations of their own.
 SANITIZED = re.compile(r"Op|Kernel|Product|Attention")
+# Those fail on purpose.
+NOT_SANITIZED = "DeathTest"
 SANITIZERS = ("memcheck", "racecheck")
+# Test cases of an item, so that a small budget gets somewhere; a sanitizer makes each some ten times slower.
+CASES, SANITIZED_CASES = 40, 8
 # The order of presets: the shapes that targets were set for come first.
 PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in
                 ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b"))
@@ -84,21 +88,45 @@ def needs(program, work):
 
 
 def suites(kit):
-    """Names of the suites of gpu_tests; empty: there is no such program, or it lists nothing."""
+    """Full names of the test cases of gpu_tests by suite; empty: there is no such program, or it lists nothing."""
     if not kit.has("gpu_tests"):
-        return []
+        return {}
     log = kit.log("list of tests")
     child.run([kit.program("gpu_tests"), "--gtest_list_tests"], kit.environment, log, 120)
+    found = {}
     with open(log, encoding="utf-8", errors="replace") as file:
-        return re.findall(r"^(\S+)\.(?:\s.*)?$", file.read(), re.MULTILINE)
+        for line in file:
+            suite = re.match(r"(\S+)\.(?:\s.*)?$", line)
+            case = re.match(r"  (\S+)", line)
+            if suite:
+                cases = found.setdefault(suite[1], [])
+            elif case and found:
+                cases.append(f"{list(found)[-1]}.{case[1]}")
+    return found
+
+
+def test_items(kit):
+    found = suites(kit)
+    if not found:
+        return [Item("test", lambda *_: skipped("the kit has no gpu_tests, or it lists none"))]
+    items = [item for suite, cases in found.items() for item in _parts("test", suite, cases, CASES)]
+    for tool in SANITIZERS:
+        for suite, cases in found.items():
+            if SANITIZED.search(suite) and NOT_SANITIZED not in suite:
+                cases = [case for case in cases if NOT_SANITIZED not in case]
+                items += _parts(tool, suite, cases, SANITIZED_CASES, tool)
+    return items
+
+
+def _parts(kind, suite, cases, most, sanitizer=None):
+    """Items of at most so many test cases: kind/suite, or kind/suite:1, kind/suite:2, ..."""
+    parts = [cases[i:i + most] for i in range(0, len(cases), most)]
+    return [Item(f"{kind}/{suite}" + (f":{number}" if len(parts) > 1 else ""), measure.tests(part, sanitizer))
+            for number, part in enumerate(parts, 1)]
 
 
 def all_items(kit):
-    items = [Item(f"test/{suite}", measure.tests(suite)) for suite in suites(kit)]
-    items = items or [Item("test", lambda *_: skipped("the kit has no gpu_tests, or it lists none"))]
-    for tool in SANITIZERS:
-        items += [Item(f"{tool}/{suite}", measure.tests(suite, tool), limit=3600)
-                  for suite in suites_of(items) if SANITIZED.search(suite)]
+    items = test_items(kit)
     presets = [preset for preset in PRESETS if os.path.exists(kit.job(preset))]
     items += [Item(f"tune/{preset}", needs("tune", measure.tune(preset)), least=60) for preset in presets]
     for preset in presets:
@@ -119,7 +147,3 @@ def all_items(kit):
         items.append(Item(f"train_graphs/{preset}", needs("train", measure.train(preset, {"runtime.graphs": "true"})), least=90))
         items.append(Item(f"torch/{preset}", measure.torch(preset), least=90, limit=5400))
     return items
-
-
-def suites_of(items):
-    return [item.name.split("/", 1)[1] for item in items if item.name.startswith("test/")]

@@ -44,15 +44,15 @@ def _remove(path):
         pass
 
 
-def tests(suite, sanitizer=None):
-    """A suite of gpu_tests, perhaps under a tool of compute-sanitizer."""
+def tests(names, sanitizer=None):
+    """Test cases of gpu_tests, perhaps under a tool of compute-sanitizer."""
     def work(kit, item, seconds):
         if sanitizer and not kit.sanitizer:
             return {"status": store.SKIPPED, "about": "there is no compute-sanitizer in CUDA_HOME or on the PATH"}
         path = kit.log(item.name) + ".json"
         _remove(path)
         before = [kit.sanitizer, f"--tool={sanitizer}", f"--error-exitcode={_SANITIZER_ERROR}"] if sanitizer else []
-        command = [*before, kit.program("gpu_tests"), f"--gtest_filter={suite}.*", f"--gtest_output=json:{path}"]
+        command = [*before, kit.program("gpu_tests"), f"--gtest_filter={':'.join(names)}", f"--gtest_output=json:{path}"]
         ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
         report = _json(path) or {}
         cases = [case for group in report.get("testsuites", []) for case in group.get("testsuite", [])]
