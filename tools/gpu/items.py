@@ -11,7 +11,7 @@ from bench import textproto
 from gpu import child, measure, store
 
 # The suites of gpu_tests that run under compute-sanitizer: those of single ops, whose tensors are allocations of their own.
-SANITIZED = re.compile(r"Op|Kernel|Product|Attention")
+SANITIZED = re.compile(r"Op|Cuda|Product|Attention")
 # Those fail on purpose.
 NOT_SANITIZED = "DeathTest"
 SANITIZERS = ("memcheck", "racecheck")
