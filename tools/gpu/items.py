@@ -10,13 +10,12 @@ from typing import Callable
 from bench import textproto
 from gpu import child, measure, store
 
-# The suites of gpu_tests that run under compute-sanitizer: those of single ops, whose tensors are allocations of their own.
-SANITIZED = re.compile(r"Op|Cuda|Product|Attention")
-# Those fail on purpose.
-NOT_SANITIZED = "DeathTest"
+# Test cases of gpu_tests that do not run under compute-sanitizer: those that fail on purpose, and those of whole steps, of
+# devices and of collectives. What is left is of single ops, whose tensors are allocations of their own.
+NOT_SANITIZED = re.compile(r"DeathTest|Laws|Nccl|Communicator|StreamOrdered|GpuDevice|DeviceConformance")
 SANITIZERS = ("memcheck", "racecheck")
-# Test cases of an item, so that a small budget gets somewhere; a sanitizer makes each some ten times slower.
-CASES, SANITIZED_CASES = 40, 8
+# Test cases of an item, at most: so that a small budget gets somewhere.
+CASES = 40
 # The order of presets: the shapes that targets were set for come first.
 PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in
                 ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b"))
@@ -109,18 +108,16 @@ def test_items(kit):
     found = suites(kit)
     if not found:
         return [Item("test", lambda *_: skipped("the kit has no gpu_tests, or it lists none"))]
-    items = [item for suite, cases in found.items() for item in _parts("test", suite, cases, CASES)]
+    items = [item for suite, cases in found.items() for item in _parts("test", suite, cases)]
     for tool in SANITIZERS:
         for suite, cases in found.items():
-            if SANITIZED.search(suite) and NOT_SANITIZED not in suite:
-                cases = [case for case in cases if NOT_SANITIZED not in case]
-                items += _parts(tool, suite, cases, SANITIZED_CASES, tool)
+            items += _parts(tool, suite, [case for case in cases if not NOT_SANITIZED.search(case)], tool)
     return items
 
 
-def _parts(kind, suite, cases, most, sanitizer=None):
-    """Items of at most so many test cases: kind/suite, or kind/suite:1, kind/suite:2, ..."""
-    parts = [cases[i:i + most] for i in range(0, len(cases), most)]
+def _parts(kind, suite, cases, sanitizer=None):
+    """Items of at most CASES test cases: kind/suite, or kind/suite:1, kind/suite:2, ..."""
+    parts = [cases[i:i + CASES] for i in range(0, len(cases), CASES)]
     return [Item(f"{kind}/{suite}" + (f":{number}" if len(parts) > 1 else ""), measure.tests(part, sanitizer))
             for number, part in enumerate(parts, 1)]
 
