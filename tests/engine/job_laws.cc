@@ -1,0 +1,95 @@
+// Laws of whole jobs, from the embedding API down: they train as on the CPU, and go on from a checkpoint with the same
+// bits. A library: a test links what they are tested on.
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/config/parse.h"
+#include "engine/train/trainer.h"
+#include "gtest/gtest.h"
+#include "tests/engine/reference_backend.h"
+#include "tests/engine/tested_backend.h"
+
+namespace shale::testing {
+namespace {
+
+struct JobCase {
+  std::string name;
+  std::vector<std::string> overrides;
+  double tolerance;  // Of losses, against fp32 on the CPU.
+};
+
+class JobLaws : public ::testing::TestWithParam<JobCase> {
+ protected:
+  JobLaws() : path_(absl::StrCat(::testing::TempDir(), "/job_laws.", getpid(), ".", GetParam().name)) {
+    std::ofstream text(path_ + ".txt");
+    for (int i = 0; i < 40; ++i) text << "the " << i * i % 97 << " quick brown foxes jump over the dog.\n";
+  }
+
+  Job MakeJob(const std::vector<std::string>& overrides) const {
+    absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
+model { decoder { family: LLAMA width: 16 layers: 2 heads: 2 kv_heads: 1 hidden: 24 } }
+batch { global_batch: 6 micro_batch: 1 sequence_length: 9 }
+sharding { schedule: SHARDED }
+optimizer { learning_rate: 1e-2 epsilon: 1e-3 }
+schedule { steps: 4 warmup_steps: 1 }
+checkpoint { every_steps: 2 keep_last: 9 }
+memory { budget_bytes: 100000000 }
+data { path: ")", path_, ".txt\" }\n"),
+                                           "job.textproto", overrides);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? *job : Job();
+  }
+
+  // The losses of all steps; that memory was what was planned.
+  static std::vector<double> Losses(const Job& job, const TrainerOptions& options) {
+    const absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, options);
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    if (!trainer.ok()) return {};
+    std::vector<double> losses;
+    const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
+      losses.push_back(report.loss);
+      EXPECT_EQ(report.peak_bytes_measured, (*trainer)->plan().train.memory.peak_bytes);
+      return absl::OkStatus();
+    }});
+    EXPECT_TRUE(status.ok()) << status;
+    return losses;
+  }
+
+  static absl::StatusOr<std::unique_ptr<Backend>> Tested(const Job& /*job*/) {
+    return TestedBackend(OpsKind::kFast, /*threads=*/1);
+  }
+  static absl::StatusOr<std::unique_ptr<Backend>> Reference(const Job& /*job*/) { return CreateReferenceBackend(); }
+
+  const std::string path_;
+};
+
+TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
+  const std::vector<double> cpu = Losses(MakeJob({}), {.create_backend = Reference});
+  const Job job = MakeJob(GetParam().overrides);
+  const std::vector<double> straight =
+      Losses(job, {.create_backend = Tested, .checkpoint_folder = path_ + ".checkpoints"});
+  ASSERT_EQ(cpu.size(), 4);
+  ASSERT_EQ(straight.size(), 4);
+  for (size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(straight[i], cpu[i], GetParam().tolerance) << i;
+  const std::vector<double> resumed =
+      Losses(job, {.create_backend = Tested,
+                   .resume = {.from = ResumeFrom::kPath, .path = path_ + ".checkpoints/step-0000000002"}});
+  EXPECT_EQ(resumed, std::vector<double>(straight.begin() + 2, straight.end()));
+}
+
+// fp32 sums of some hundred terms in other orders; bf16 has 8 bits, and four steps of it.
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, JobLaws,
+    ::testing::Values(JobCase{"OneRank", {"runtime.device=CUDA"}, 1e-4},
+                      JobCase{"Graphs", {"runtime={device: CUDA graphs: true}"}, 1e-4},
+                      JobCase{"ThreeRanks", {"runtime={device: CUDA ranks_per_device: 3}", "sharding.ranks=3"}, 1e-4},
+                      JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace shale::testing
