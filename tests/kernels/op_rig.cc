@@ -84,14 +84,17 @@ absl::Status OpRig::RunOnce(const TestMemory& memory, const Op& symbolic, std::v
   SHALE_RETURN_IF_ERROR(Validate(placed.op));
   if (ops_->ScratchBytes(placed.op) != scratch_bytes) return absl::InternalError("scratch depends on addresses");
   SHALE_RETURN_IF_ERROR(ops_->Prepare(placed.op));
+  absl::Status status;
   for (const Piece& piece : placed.pieces) {
-    SHALE_RETURN_IF_ERROR(stream_->Copy(piece.device, host + piece.begin, piece.size_bytes));
+    status.Update(stream_->Copy(piece.device, host + piece.begin, piece.size_bytes));
   }
-  SHALE_RETURN_IF_ERROR(ops_->Launch(placed.op, placed.scratch, *stream_));
+  if (status.ok()) status = ops_->Launch(placed.op, placed.scratch, *stream_);
   for (const Piece& piece : placed.pieces) {
-    SHALE_RETURN_IF_ERROR(stream_->Copy(host + piece.begin, piece.device, piece.size_bytes));
+    if (status.ok()) status = stream_->Copy(host + piece.begin, piece.device, piece.size_bytes);
   }
-  SHALE_RETURN_IF_ERROR(stream_->Synchronize());
+  // Also after an error: what is under way holds the memory.
+  status.Update(stream_->Synchronize());
+  SHALE_RETURN_IF_ERROR(status);
   for (int64_t i = image_bytes; i < total; ++i) {
     if ((i < scratch_begin || i >= scratch_begin + scratch_bytes) && host[i] != kScratchGuard) {
       return absl::InternalError("the red zone around scratch was written");
