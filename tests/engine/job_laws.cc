@@ -69,8 +69,11 @@ data { path: ")", path_, ".txt\" }\n"),
 };
 
 TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
-  const std::vector<double> cpu = Losses(MakeJob({}), {.create_backend = Reference});
   const Job job = MakeJob(GetParam().overrides);
+  Job on_cpu = job;
+  on_cpu.runtime = {};
+  on_cpu.precision = {};
+  const std::vector<double> cpu = Losses(on_cpu, {.create_backend = Reference});
   const std::vector<double> straight =
       Losses(job, {.create_backend = Tested, .checkpoint_folder = path_ + ".checkpoints"});
   ASSERT_EQ(cpu.size(), 4);
@@ -88,7 +91,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(JobCase{"OneRank", {"runtime.device=CUDA"}, 1e-4},
                       JobCase{"Graphs", {"runtime={device: CUDA graphs: true}"}, 1e-4},
                       JobCase{"ThreeRanks", {"runtime={device: CUDA ranks_per_device: 3}", "sharding.ranks=3"}, 1e-4},
-                      JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1}),
+                      JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1},
+                      // Heads that cuDNN takes.
+                      JobCase{"WideHeads",
+                              {"runtime.device=CUDA", "precision.compute=BF16", "batch.sequence_length=12",
+                               "model.decoder.head_width=64"},
+                              0.1}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -1,13 +1,15 @@
 // The CUDA backend without a GPU: our kernels as C++, streams as threads, device memory that the host cannot touch, all
-// ranks on one device, products by the CPU's ops.
+// ranks on one device, products by the CPU's ops, what attention cuDNN would take by the reference.
 #include "engine/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/host/host_products.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/engine/tested_backend.h"
+#include "tests/kernels/cuda/cudnn/attention_stand_in.h"
 
 namespace shale::testing {
 namespace {
@@ -26,10 +28,17 @@ void CheckAndDelete(cuda_on_host::StandInRuntime* runtime) {
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
   return CreateCudaBackend(
       std::shared_ptr<cuda_on_host::StandInRuntime>(new cuda_on_host::StandInRuntime(), CheckAndDelete),
-      {.ranks_per_device = kRanksPerDevice, .create_products = [=](const CudaDeviceProperties* /*gpu*/) {
-         return *cuda_on_host::CreateHostProducts(ops == OpsKind::kReference ? CreateReferenceOps()
-                                                                             : CreateCpuOps({.threads = threads}));
-       }});
+      {.ranks_per_device = kRanksPerDevice,
+       .create_products =
+           [=](const CudaDeviceProperties* /*gpu*/) {
+             return *cuda_on_host::CreateHostProducts(ops == OpsKind::kReference ? CreateReferenceOps()
+                                                                                 : CreateCpuOps({.threads = threads}));
+           },
+       .create_attention =
+           [](const CudaDeviceProperties* /*gpu*/) {
+             return cuda::CreateCudnnAttention(
+                 [library = std::make_shared<AttentionStandIn>()] { return library->Graphs(); });
+           }});
 }
 
 bool TestsEveryCombination() { return false; }
