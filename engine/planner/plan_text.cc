@@ -67,9 +67,13 @@ std::string DescribeRetention(const RetentionOptions& r) {
 
 std::string DescribeBudget(const Job& job, const JobPlan& plan) {
   if (plan.budget_bytes == kNoBudget) return "no limit";
+  absl::string_view origin = "";
+  if (job.memory.budget_bytes == 0) {
+    origin = job.runtime.device == DeviceType::kCpu ? " (80 % of this machine's memory, shared by its ranks)"
+                                                    : " (a rank's share of the GPU, less 2 GiB for CUDA)";
+  }
   return absl::StrCat(FormatBytes(plan.budget_bytes), ", of which the plan takes ",
-                      Percent(static_cast<double>(plan.arena_bytes), static_cast<double>(plan.budget_bytes)),
-                      job.memory.budget_bytes > 0 ? "" : " (80 % of this machine's memory, shared by its ranks)");
+                      Percent(static_cast<double>(plan.arena_bytes), static_cast<double>(plan.budget_bytes)), origin);
 }
 
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {

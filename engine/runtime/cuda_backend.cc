@@ -106,11 +106,13 @@ class CudaBackend : public Backend {
     if (!gpus.ok() || *gpus == 0 || dtype != DType::kBFloat16) return 0;
     const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(0);
     if (!gpu.ok()) return 0;
-    // Dense bf16, from NVIDIA's data sheets of the H100 and H200 (SXM), and of the A100.
-    if (absl::StrContains(gpu->name, "H200")) return 989.4e12;
-    if (absl::StrContains(gpu->name, "H100") && !absl::StrContains(gpu->name, "PCIe")) return 989.4e12;
-    if (absl::StrContains(gpu->name, "A100")) return 312e12;
-    return 0;
+    // Dense bf16, from NVIDIA's data sheets of the H100 and H200 (SXM; the others are slower), and of the A100.
+    const absl::string_view name = gpu->name;
+    const bool slower = absl::StrContains(name, "NVL") || absl::StrContains(name, "PCIe");
+    const double peak = absl::StrContains(name, "A100")                                                 ? 312e12
+                        : !slower && (absl::StrContains(name, "H100") || absl::StrContains(name, "H200")) ? 989.4e12
+                                                                                                          : 0;
+    return peak / options_.ranks_per_device;
   }
 
   bool warms_up() const override { return true; }

@@ -39,7 +39,10 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
   }
   SHALE_RETURN_IF_ERROR(world->ForEachCommunicator([&](Communicator& communicator, int rank) {
     Arena& arena = world->rank(rank).arena();
-    return communicator.RegisterMemory(arena.base(), arena.size_bytes());
+    const absl::Status status = communicator.RegisterMemory(arena.base(), arena.size_bytes());
+    // Peers may be waiting in either group for what this rank does not begin any more.
+    if (!status.ok()) world->rank(rank).Abort(status);
+    return status;
   }));
   return world;
 }

@@ -157,9 +157,12 @@ absl::Status NcclRank::CallAndWait(const std::string& during, absl::FunctionRef<
 
 absl::Status NcclRank::RegisterWindow(void* memory, int64_t size_bytes) {
   if (window_ != nullptr) return absl::FailedPreconditionError("a communicator has one window");
-  return CallAndWait("ncclCommWindowRegister", [&](NcclComm comm) {
+  SHALE_RETURN_IF_ERROR(CallAndWait("ncclCommWindowRegister", [&](NcclComm comm) {
     return nccl_->CommWindowRegister(comm, memory, size_bytes, window_);
-  });
+  }));
+  if (window_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "rank ", rank(), " of ", size(), ": NCCL makes no symmetric window between these GPUs; leave windows out"));
 }
 
 absl::Status NcclRank::DeregisterWindow() {
