@@ -71,6 +71,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
   const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
   CudaBackendOptions options;
   options.ranks_per_device = static_cast<int>(job.runtime.ranks_per_device);
+  options.allow_tf32 = job.precision.allow_tf32;
   options.create_products = [tuning, tf32 = job.precision.allow_tf32](const CudaDeviceProperties* gpu) {
     return cuda::CreateCublasLtProducts(
         [] { return CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },

@@ -1,10 +1,13 @@
 #include "engine/runtime/cuda_backend.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/memory/report.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -17,6 +20,27 @@ namespace {
 
 constexpr int kOldestMajor = 8;  // Compute capability: bf16 products, and what our kernels are compiled for.
 constexpr int64_t kLibraryBytes = int64_t{2} << 30;
+
+// The attentions that a library was to compute and does not take. Thread-safe.
+class DeclinedAttention {
+ public:
+  void Add(const AttentionForward& op) {
+    const Tensor& q = op.q_BSHD;
+    std::lock_guard lock(mutex_);
+    declined_.insert(absl::StrCat(ToString(q.dtype), " ", q.dim(0), " x ", q.dim(1), " positions, ", q.dim(2),
+                                  " heads of width ", q.dim(3), " (", op.k_BSGD.dim(2), " of keys)"));
+  }
+  std::string Describe() const {
+    std::lock_guard lock(mutex_);
+    if (declined_.empty()) return "";
+    return absl::StrCat("attention by our own, slower kernels, for the library does not take it: ",
+                        absl::StrJoin(declined_, "; "));
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<std::string> declined_;
+};
 
 // A device and the runtime that it borrows.
 struct OwnedDevice {
@@ -31,6 +55,18 @@ absl::Status SumOnStream(DType dtype, absl::Span<const std::byte* const> inputs,
       [&](cuda::StreamHandle handle) { return cuda::SumRanks(dtype, inputs, out, elements, handle); });
 }
 
+// FLOP/s of dense products, from NVIDIA's data sheets of the H100 and H200 (SXM; the others are slower) and of the A100;
+// 0: another GPU.
+double NominalPeak(absl::string_view name, DType dtype, bool tf32) {
+  const auto of = [&](double bf16, double with_tf32, double fp32) {
+    return dtype == DType::kBFloat16 ? bf16 : dtype != DType::kFloat32 ? 0 : tf32 ? with_tf32 : fp32;
+  };
+  if (absl::StrContains(name, "A100")) return of(312e12, 156e12, 19.5e12);
+  if (absl::StrContains(name, "NVL") || absl::StrContains(name, "PCIe")) return 0;
+  if (absl::StrContains(name, "H100") || absl::StrContains(name, "H200")) return of(989.4e12, 494.7e12, 66.9e12);
+  return 0;
+}
+
 const CudaDevice& ToCuda(const Device& device) { return static_cast<const CudaDevice&>(device); }
 
 class CudaBackend : public Backend {
@@ -43,6 +79,7 @@ class CudaBackend : public Backend {
     CudaOpsOptions ops{.products = options_.create_products(gpu),
                        .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr};
     if (device != nullptr) {
+      ops.on_declined = [declined = declined_](const AttentionForward& op) { declined->Add(op); };
       ops.use_device = [runtime = runtime_, ordinal = ToCuda(*device).ordinal()] { return runtime->SetDevice(ordinal); };
     }
     return CreateCudaOps(std::move(ops));
@@ -50,7 +87,7 @@ class CudaBackend : public Backend {
 
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
     SHALE_ASSIGN_OR_RETURN(const int found, runtime_->DeviceCount());
-    const int wanted = (ranks + options_.ranks_per_device - 1) / options_.ranks_per_device;
+    const int wanted = Gpus(ranks);
     if (wanted > found) {
       return absl::FailedPreconditionError(
           absl::StrCat(ranks, " ranks with ", options_.ranks_per_device, " on a GPU want ", wanted, " GPUs; found ",
@@ -92,7 +129,7 @@ class CudaBackend : public Backend {
     const absl::StatusOr<int> gpus = runtime_->DeviceCount();
     if (!gpus.ok() || *gpus == 0) return std::nullopt;
     std::optional<int64_t> least;
-    for (int ordinal = 0; ordinal < *gpus; ++ordinal) {
+    for (int ordinal = 0; ordinal < std::min(*gpus, Gpus(ranks)); ++ordinal) {
       const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(ordinal);
       if (!gpu.ok()) return std::nullopt;
       least = std::min(least.value_or(gpu->total_bytes), gpu->total_bytes);
@@ -103,16 +140,9 @@ class CudaBackend : public Backend {
 
   double NominalPeakFlops(DType dtype) const override {
     const absl::StatusOr<int> gpus = runtime_->DeviceCount();
-    if (!gpus.ok() || *gpus == 0 || dtype != DType::kBFloat16) return 0;
+    if (!gpus.ok() || *gpus == 0) return 0;
     const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(0);
-    if (!gpu.ok()) return 0;
-    // Dense bf16, from NVIDIA's data sheets of the H100 and H200 (SXM; the others are slower), and of the A100.
-    const absl::string_view name = gpu->name;
-    const bool slower = absl::StrContains(name, "NVL") || absl::StrContains(name, "PCIe");
-    const double peak = absl::StrContains(name, "A100")                                                 ? 312e12
-                        : !slower && (absl::StrContains(name, "H100") || absl::StrContains(name, "H200")) ? 989.4e12
-                                                                                                          : 0;
-    return peak / options_.ranks_per_device;
+    return gpu.ok() ? NominalPeak(gpu->name, dtype, options_.allow_tf32) / options_.ranks_per_device : 0;
   }
 
   bool warms_up() const override { return true; }
@@ -122,13 +152,14 @@ class CudaBackend : public Backend {
       const CudaDevice& device = ToCuda(*devices[first]);
       int64_t sharing = 0;
       for (; first < devices.size() && devices[first].get() == &device; ++first) ++sharing;
-      SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime_->Properties(device.ordinal()));
-      if (arena_bytes <= gpu.free_bytes / sharing) continue;
+      SHALE_ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes(device));
+      if (arena_bytes <= free_bytes / sharing) continue;
+      const CudaDeviceProperties& gpu = device.properties();
       return absl::ResourceExhaustedError(absl::StrCat(
-          "GPU ", device.ordinal(), " (", gpu.name, ") has ", FormatBytes(gpu.free_bytes), " free of ",
+          "GPU ", device.ordinal(), " (", gpu.name, ") has ", FormatBytes(free_bytes), " free of ",
           FormatBytes(gpu.total_bytes), ", and ", sharing == 1 ? "a rank wants" : absl::StrCat(sharing, " ranks want"),
           " an arena of ", FormatBytes(arena_bytes), sharing == 1 ? "" : " each",
-          "; end what else uses it, or set memory.budget_bytes to at most ", gpu.free_bytes / sharing,
+          "; end what else uses it, or set memory.budget_bytes to at most ", free_bytes / sharing,
           " to see what would fit"));
     }
     return absl::OkStatus();
@@ -140,19 +171,31 @@ class CudaBackend : public Backend {
     for (const auto& shared : devices) {
       if (shared.get() == last) continue;
       last = shared.get();
-      const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(ToCuda(*last).ordinal());
-      if (!gpu.ok()) continue;  // The next call that needs it says why.
-      absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", ToCuda(*last).ordinal(), ": ", gpu->name, ", ",
-                      FormatBytes(gpu->total_bytes - gpu->free_bytes), " of ", FormatBytes(gpu->total_bytes),
+      const absl::StatusOr<int64_t> free_bytes = FreeBytes(ToCuda(*last));
+      if (!free_bytes.ok()) continue;  // The next call that needs it says why.
+      const CudaDeviceProperties& gpu = ToCuda(*last).properties();
+      absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", ToCuda(*last).ordinal(), ": ", gpu.name, ", ",
+                      FormatBytes(gpu.total_bytes - *free_bytes), " of ", FormatBytes(gpu.total_bytes),
                       " in use outside the arenas, by CUDA, its libraries and other programs");
     }
     const std::string libraries = options_.describe_libraries ? options_.describe_libraries() : "";
-    return absl::StrCat(text, libraries.empty() ? "" : "\n", libraries);
+    for (const std::string& line : {libraries, declined_->Describe()}) {
+      if (!line.empty()) absl::StrAppend(&text, "\n", line);
+    }
+    return text;
   }
 
  private:
+  // Those that so many ranks use.
+  int Gpus(int ranks) const { return (ranks + options_.ranks_per_device - 1) / options_.ranks_per_device; }
+  absl::StatusOr<int64_t> FreeBytes(const CudaDevice& device) const {
+    SHALE_RETURN_IF_ERROR(runtime_->SetDevice(device.ordinal()));
+    return runtime_->FreeBytes();
+  }
+
   const std::shared_ptr<CudaRuntime> runtime_;
   const CudaBackendOptions options_;
+  const std::shared_ptr<DeclinedAttention> declined_ = std::make_shared<DeclinedAttention>();
 };
 
 }  // namespace

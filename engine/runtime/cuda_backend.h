@@ -24,6 +24,8 @@ struct CudaBackendOptions {
   // be empty: our kernels do it then.
   std::function<std::unique_ptr<cuda::ProductBackend>(const CudaDeviceProperties* gpu)> create_products;
   std::function<std::unique_ptr<cuda::AttentionBackend>(const CudaDeviceProperties* gpu)> create_attention;
+  // Whether `create_products` rounds the operands of fp32 products to TF32: another nominal peak.
+  bool allow_tf32 = false;
   // Communicators between ranks on these GPUs, in rank order. Empty: stream-ordered collectives
   // (sharding/comm/stream_ordered.h), which on several GPUs want each to reach the others' memory.
   std::function<absl::StatusOr<std::vector<std::unique_ptr<Communicator>>>(absl::Span<const int> ordinals)> create_group;
@@ -34,8 +36,8 @@ struct CudaBackendOptions {
 };
 
 // Rank r is on GPU r / ranks_per_device, as CUDA counts the visible ones; they must be of compute capability 8.0 or
-// newer. DefaultBudgetBytes is the smallest visible GPU's memory less 2 GiB for CUDA and its libraries, divided by the
-// ranks on it.
+// newer. DefaultBudgetBytes is the memory of the smallest GPU among those, less 2 GiB for CUDA and its libraries, divided
+// by the ranks on it.
 std::unique_ptr<Backend> CreateCudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options);
 
 }  // namespace shale

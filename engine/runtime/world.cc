@@ -50,7 +50,10 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
 World::~World() {
   // Before the arenas go. Whoever saw an error of a communicator has reported it.
   if (threads_ != nullptr) {
-    ForEachCommunicator([](Communicator& c, int) { return c.DeregisterMemory(); }).IgnoreError();
+    ForEachCommunicator([](Communicator& communicator, int) {
+      communicator.DeregisterMemory().IgnoreError();
+      return absl::OkStatus();
+    }).IgnoreError();
   }
 }
 

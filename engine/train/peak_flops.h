@@ -8,7 +8,7 @@
 namespace shale {
 
 // FLOP/s of one rank in products of `dtype` (f32 or bf16): Backend::NominalPeakFlops where it is known, else the best of
-// repeated products of large square matrices, for about a third of a second.
+// repeated products of square matrices that take milliseconds, measured for about a third of a second.
 absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype);
 
 }  // namespace shale

@@ -63,6 +63,9 @@ class CudaOps : public Ops {
     if constexpr (kAttention<OpType>) {
       if (ByLibrary(op)) return options_.attention->Prepare(op);
     }
+    if constexpr (std::is_same_v<OpType, AttentionForward>) {
+      if (options_.attention != nullptr && options_.on_declined) options_.on_declined(op);
+    }
     return absl::OkStatus();
   }
 

@@ -10,12 +10,16 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/op_backend.h"
+#include "kernels/ops.h"
 
 namespace shale {
 
 struct CudaOpsOptions {
   std::unique_ptr<cuda::ProductBackend> products;
   std::unique_ptr<cuda::AttentionBackend> attention;  // Null: our kernels.
+  // Called with an attention that is prepared and that `attention` does not take: our kernels do it, which are slower.
+  // May be empty.
+  std::function<void(const AttentionForward&)> on_declined;
   // Called before anything is prepared: makes the rank's GPU that of the calling thread. May be empty.
   std::function<absl::Status()> use_device;
 };

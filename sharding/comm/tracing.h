@@ -46,6 +46,10 @@ class TracingCommunicator : public Communicator {
 
   int rank() const override { return wrapped_->rank(); }
   int size() const override { return wrapped_->size(); }
+  absl::Status RegisterMemory(std::byte* memory, int64_t size_bytes) override {
+    return wrapped_->RegisterMemory(memory, size_bytes);
+  }
+  absl::Status DeregisterMemory() override { return wrapped_->DeregisterMemory(); }
   void Abort(absl::Status reason) override { wrapped_->Abort(std::move(reason)); }
 
  protected:

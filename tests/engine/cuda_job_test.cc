@@ -13,6 +13,7 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/backends.h"
 #include "kernels/cuda/host/host_products.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
@@ -23,15 +24,36 @@ namespace {
 using cuda_on_host::StandInOptions;
 using cuda_on_host::StandInRuntime;
 using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A library for attention that takes none.
+class NoAttention : public cuda::AttentionBackend {
+ public:
+  bool Takes(const AttentionForward&) const override { return false; }
+  bool Takes(const AttentionBackward&) const override { return false; }
+  int64_t ScratchBytes(const AttentionForward&) const override { return 0; }
+  int64_t ScratchBytes(const AttentionBackward&) const override { return 0; }
+  absl::Status Prepare(const AttentionForward&) override { return absl::InternalError("not taken"); }
+  absl::Status Prepare(const AttentionBackward&) override { return absl::InternalError("not taken"); }
+  absl::Status Enqueue(const AttentionForward&, Scratch, cuda::StreamHandle) override {
+    return absl::InternalError("not taken");
+  }
+  absl::Status Enqueue(const AttentionBackward&, Scratch, cuda::StreamHandle) override {
+    return absl::InternalError("not taken");
+  }
+};
+
+CudaBackendOptions Options(int ranks_per_device) {
+  return {.ranks_per_device = ranks_per_device,
+          .create_products =
+              [](const CudaDeviceProperties* /*gpu*/) {
+                return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+              },
+          .describe_libraries = [] { return std::string("products by the reference"); }};
+}
 
 std::unique_ptr<Backend> OnStandIn(std::shared_ptr<StandInRuntime> runtime, int ranks_per_device) {
-  return CreateCudaBackend(std::move(runtime),
-                           {.ranks_per_device = ranks_per_device,
-                            .create_products =
-                                [](const CudaDeviceProperties* /*gpu*/) {
-                                  return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
-                                },
-                            .describe_libraries = [] { return std::string("products by the reference"); }});
+  return CreateCudaBackend(std::move(runtime), Options(ranks_per_device));
 }
 
 BackendFactory Gpus(std::shared_ptr<StandInRuntime> runtime) {
@@ -69,7 +91,20 @@ TEST_F(CudaJobTest, TellsWhatItRunsOn) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_THAT((*trainer)->device_description(),
               AllOf(HasSubstr("GPU 0: "), HasSubstr(" in use outside the arenas"),
-                    HasSubstr("\nproducts by the reference")));
+                    HasSubstr("\nproducts by the reference"), Not(HasSubstr("slower kernels"))));
+}
+
+TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
+  const BackendFactory without_library = [](const Job& job) -> absl::StatusOr<std::unique_ptr<Backend>> {
+    CudaBackendOptions options = Options(static_cast<int>(job.runtime.ranks_per_device));
+    options.create_attention = [](const CudaDeviceProperties*) { return std::make_unique<NoAttention>(); };
+    return CreateCudaBackend(std::make_shared<StandInRuntime>(), std::move(options));
+  };
+  const auto trainer = Trainer::Create(MakeJob(kCuda), {.create_backend = without_library});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_THAT((*trainer)->device_description(),
+              HasSubstr("\nattention by our own, slower kernels, for the library does not take it: f32 1 x 9 positions, 2 "
+                        "heads of width 8 (1 of keys)"));
 }
 
 TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
@@ -80,6 +115,8 @@ TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudgetBytes(1), 6000);
   EXPECT_EQ(OnStandIn(std::make_shared<StandInRuntime>(StandInOptions{.devices = 0}), 1)->DefaultBudgetBytes(1),
             std::nullopt);
+  // Ranks that want more GPUs than there are, are refused later.
+  EXPECT_EQ(OnStandIn(runtime, 1)->DefaultBudgetBytes(3), 6000);
   const absl::Status status = Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(runtime)}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("a rank's share of the GPU, less 2 GiB"));

@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/product.h"
+#include "kernels/device/ordinary_values.h"
 
 namespace shale::cuda {
 namespace {
@@ -43,6 +44,7 @@ absl::StatusOr<std::unique_ptr<Tuner>> Tuner::Create(CudaRuntime& runtime, CudaD
   SHALE_ASSIGN_OR_RETURN(tuner->workspace_, device.Allocate(std::max<int64_t>(1, options.workspace_bytes)));
   SHALE_ASSIGN_OR_RETURN(tuner->flushed_, device.Allocate(std::max<int64_t>(1, options.flush_bytes)));
   SHALE_ASSIGN_OR_RETURN(tuner->stream_, device.CreateStream("compute"));
+  SHALE_RETURN_IF_ERROR(FillWithOrdinaryValues(device, *tuner->stream_, tuner->operands_->base(), operand_bytes));
   SHALE_ASSIGN_OR_RETURN(tuner->begin_, CudaEventHandle::Create(runtime, CudaEventKind::kTime));
   SHALE_ASSIGN_OR_RETURN(tuner->end_, CudaEventHandle::Create(runtime, CudaEventKind::kTime));
   SHALE_RETURN_IF_ERROR(functions.StatusOf("cublasLtCreate", functions.Create(&tuner->handle_)));

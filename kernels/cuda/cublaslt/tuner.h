@@ -1,7 +1,8 @@
 // Tuner: times the algorithms that cuBLASLt has for a product, on this GPU, for the tuning table.
 //
 // What is timed is what a step does: one product after another on a stream, with operands that the L2 cache no longer
-// holds, in a fixed workspace. An algorithm's time is the median of its repetitions, between two events of the stream.
+// holds, of ordinary values, in a fixed workspace. An algorithm's time is the median of its repetitions, between two
+// events of the stream.
 #pragma once
 
 #include <cstdint>

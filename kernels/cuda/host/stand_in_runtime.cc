@@ -90,13 +90,31 @@ absl::StatusOr<CudaDeviceProperties> StandInRuntime::Properties(int ordinal) {
     return Misuse("cudaGetDeviceProperties", absl::StrCat("device ", ordinal, " of ", options_.devices));
   }
   SHALE_RETURN_IF_ERROR(ErrorOf("cudaGetDeviceProperties", ordinal));
-  std::lock_guard lock(mutex_);
   return CudaDeviceProperties{.name = "stand-in for a GPU",
                               .compute_major = options_.compute_major,
                               .compute_minor = 0,
                               .sm_count = 1,
-                              .total_bytes = options_.memory_bytes,
-                              .free_bytes = options_.memory_bytes - gpus_[ordinal].allocated_bytes};
+                              .total_bytes = options_.memory_bytes};
+}
+
+absl::StatusOr<int64_t> StandInRuntime::FreeBytes() {
+  SHALE_RETURN_IF_ERROR(ErrorOf("cudaMemGetInfo", current()));
+  std::lock_guard lock(mutex_);
+  return options_.memory_bytes - gpus_[current()].allocated_bytes;
+}
+
+absl::Status StandInRuntime::SynchronizeDevice() {
+  constexpr const char* kCall = "cudaDeviceSynchronize";
+  SHALE_RETURN_IF_ERROR(CheckNoCapture(kCall));
+  std::vector<CpuStream*> streams;
+  {
+    std::lock_guard lock(mutex_);
+    for (const StandInStream& stream : streams_) {
+      if (stream.ordinal == current() && stream.work != nullptr) streams.push_back(stream.work.get());
+    }
+  }
+  for (CpuStream* stream : streams) SHALE_RETURN_IF_ERROR(stream->Synchronize());
+  return ErrorOf(kCall, current());
 }
 
 absl::Status StandInRuntime::EnablePeerAccess(int peer) {

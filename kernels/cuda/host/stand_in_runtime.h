@@ -68,6 +68,8 @@ class StandInRuntime final : public CudaRuntime {
   absl::StatusOr<int> DeviceCount() override;
   absl::Status SetDevice(int ordinal) override;
   absl::StatusOr<CudaDeviceProperties> Properties(int ordinal) override;
+  absl::StatusOr<int64_t> FreeBytes() override;
+  absl::Status SynchronizeDevice() override;
   absl::Status EnablePeerAccess(int peer) override;
   absl::StatusOr<void*> Malloc(int64_t size_bytes) override;
   absl::Status Free(void* memory) override;

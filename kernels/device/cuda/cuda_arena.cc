@@ -35,8 +35,10 @@ absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(CudaRuntime& runtim
       source.allocate ? source.allocate(size_bytes) : runtime.Malloc(WithSlack(size_bytes));
   if (!allocation.ok()) {
     std::string found;
-    if (absl::StatusOr<CudaDeviceProperties> device = runtime.Properties(ordinal); device.ok()) {
-      found = absl::StrCat("; GPU ", ordinal, " (", device->name, ") has ", device->free_bytes, " bytes free of ",
+    const absl::StatusOr<CudaDeviceProperties> device = runtime.Properties(ordinal);
+    const absl::StatusOr<int64_t> free_bytes = runtime.FreeBytes();
+    if (device.ok() && free_bytes.ok()) {
+      found = absl::StrCat("; GPU ", ordinal, " (", device->name, ") has ", *free_bytes, " bytes free of ",
                            device->total_bytes);
     }
     return absl::Status(allocation.status().code(), absl::StrCat("an arena of ", size_bytes, " bytes: ",
@@ -64,7 +66,12 @@ absl::Status CudaArena::Zero() {
 CudaArena::~CudaArena() {
   if (allocation_ == nullptr) return;
   runtime_.SetDevice(ordinal_).IgnoreError();
-  (source_.free ? source_.free(allocation_) : runtime_.Free(allocation_)).IgnoreError();
+  if (source_.free) {
+    runtime_.SynchronizeDevice().IgnoreError();  // As cudaFree does.
+    source_.free(allocation_).IgnoreError();
+  } else {
+    runtime_.Free(allocation_).IgnoreError();
+  }
 }
 
 absl::StatusOr<std::unique_ptr<PinnedArena>> PinnedArena::Create(CudaRuntime& runtime, int64_t size_bytes) {

@@ -16,7 +16,7 @@
 namespace shale {
 
 // Where memory of the current device comes from, when not from cudaMalloc; at multiples of 4096. `free` gets what
-// `allocate` gave, and waits for the device's work. Thread-safe.
+// `allocate` gave, when all work of the device has ended. Thread-safe.
 struct CudaMemorySource {
   std::function<absl::StatusOr<void*>(int64_t size_bytes)> allocate;
   std::function<absl::Status(void* memory)> free;

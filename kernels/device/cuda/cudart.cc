@@ -74,20 +74,20 @@ class Cudart final : public CudaRuntime {
   absl::StatusOr<CudaDeviceProperties> Properties(int ordinal) override {
     cudaDeviceProp found = {};
     SHALE_RETURN_IF_ERROR(StatusOf("cudaGetDeviceProperties", cudaGetDeviceProperties(&found, ordinal)));
-    int current = 0;
-    SHALE_RETURN_IF_ERROR(StatusOf("cudaGetDevice", cudaGetDevice(&current)));
-    SHALE_RETURN_IF_ERROR(SetDevice(ordinal));
-    size_t free_bytes = 0, total_bytes = 0;
-    const cudaError_t memory = cudaMemGetInfo(&free_bytes, &total_bytes);
-    SHALE_RETURN_IF_ERROR(SetDevice(current));
-    SHALE_RETURN_IF_ERROR(StatusOf("cudaMemGetInfo", memory));
     return CudaDeviceProperties{.name = found.name,
                                 .compute_major = found.major,
                                 .compute_minor = found.minor,
                                 .sm_count = found.multiProcessorCount,
-                                .total_bytes = static_cast<int64_t>(total_bytes),
-                                .free_bytes = static_cast<int64_t>(free_bytes)};
+                                .total_bytes = static_cast<int64_t>(found.totalGlobalMem)};
   }
+
+  absl::StatusOr<int64_t> FreeBytes() override {
+    size_t free_bytes = 0, total_bytes = 0;
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)));
+    return static_cast<int64_t>(free_bytes);
+  }
+
+  absl::Status SynchronizeDevice() override { return StatusOf("cudaDeviceSynchronize", cudaDeviceSynchronize()); }
 
   absl::Status EnablePeerAccess(int peer) override {
     const cudaError_t error = cudaDeviceEnablePeerAccess(peer, /*flags=*/0);

@@ -24,7 +24,7 @@ struct CudaDeviceProperties {
   std::string name;
   int compute_major = 0, compute_minor = 0;  // Compute capability: 9 and 0 for Hopper.
   int sm_count = 0;                          // Streaming multiprocessors.
-  int64_t total_bytes = 0, free_bytes = 0;   // Of memory; free as of the call.
+  int64_t total_bytes = 0;                   // Of memory.
 };
 
 enum class CudaStreamPriority : uint8_t { kNormal, kHighest };
@@ -36,7 +36,12 @@ class CudaRuntime {
 
   virtual absl::StatusOr<int> DeviceCount() = 0;
   virtual absl::Status SetDevice(int ordinal) = 0;  // Of the calling thread.
+  // Makes no context on the device, which would take memory there.
   virtual absl::StatusOr<CudaDeviceProperties> Properties(int ordinal) = 0;
+  // Of the current device: memory that nobody has now.
+  virtual absl::StatusOr<int64_t> FreeBytes() = 0;
+  // Waits for all streams of the current device.
+  virtual absl::Status SynchronizeDevice() = 0;
   // Lets kernels and copies of the current device reach the memory of `peer`. Once is enough; more often is no error.
   virtual absl::Status EnablePeerAccess(int peer) = 0;
 

@@ -38,7 +38,11 @@ class NcclCommunicator : public Communicator {
     if (!status.ok()) group_->Fail(status);
     return status;
   }
-  absl::Status DeregisterMemory() override { return group_->rank(index_).DeregisterWindow(); }
+  absl::Status DeregisterMemory() override {
+    absl::Status status = group_->rank(index_).DeregisterWindow();
+    if (!status.ok()) group_->Fail(status);
+    return status;
+  }
 
   void Abort(absl::Status reason) override {
     // Aborted marks what only repeats another rank's error; such an error is passed on as it is.

@@ -49,7 +49,8 @@ struct NcclOptions {
   bool windows = false;
 };
 
-// Memory that can become a window, for CudaDeviceOptions.memory.
+// Memory that can become a window, for CudaDeviceOptions.memory. What is a window when its group is aborted may stay
+// allocated until the process ends.
 CudaMemorySource CreateNcclMemory(std::shared_ptr<NcclApi> nccl);
 
 // An id for one group, to be given to all its ranks, in whatever process.

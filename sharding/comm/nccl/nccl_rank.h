@@ -58,8 +58,9 @@ class NcclRank {
   absl::Status Launch(const NcclCollective& collective, cuda::StreamHandle stream,
                       absl::FunctionRef<NcclResult(NcclComm)> enqueue);
 
-  // Makes an allocation of NCCL's a symmetric window, and ends that. Each waits for the same call of all ranks; nothing
-  // else goes on meanwhile. The end of an aborted rank's is nothing to do.
+  // Makes an allocation of NCCL's a symmetric window, which waits for the same call of all ranks; and ends that, which
+  // does not: no rank's collective may still be running. Nothing else goes on meanwhile. The end of an aborted rank's
+  // is nothing to do.
   absl::Status RegisterWindow(void* memory, int64_t size_bytes);
   absl::Status DeregisterWindow();
 

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/device/ordinary_values.h"
 
 namespace shale {
 namespace {
@@ -156,6 +159,32 @@ TEST_P(DeviceConformance, ACopyThatIsWaitedForComesAfterWhatTheStreamHasAndIsDon
 }
 
 // A graph of two streams hands bytes on, between copies that its launches are told anew.
+TEST_P(DeviceConformance, OrdinaryValuesFillWhatIsNamedAndNoMore) {
+  constexpr int64_t kBytes = (int64_t{2} << 20) + 7, kBefore = 8;
+  std::unique_ptr<Arena> arena = *device_->Allocate(kBefore + kBytes + 8);
+  std::unique_ptr<Stream> stream = *device_->CreateStream("compute");
+  ASSERT_TRUE(FillWithOrdinaryValues(*device_, *stream, arena->base() + kBefore, kBytes).ok());
+  ASSERT_TRUE(FillWithOrdinaryValues(*device_, *stream, arena->base(), 1).ok());  // Too little for a value.
+  std::unique_ptr<Arena> seen = *device_->AllocatePinned(arena->size_bytes());
+  ASSERT_TRUE(stream->CopyAndWait(seen->base(), arena->base(), arena->size_bytes()).ok());
+  constexpr int64_t kValues = kBytes / 2;
+  int64_t negative = 0;
+  for (int64_t i = 0; i < kValues; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, seen->base() + kBefore + 2 * i, sizeof(bits));
+    const float value = std::bit_cast<float>(uint32_t{bits} << 16);
+    negative += value < 0;
+    ASSERT_TRUE(std::abs(value) >= 0x1p-8f && std::abs(value) < 1) << i << ": " << value;
+  }
+  EXPECT_GT(negative, kValues / 3);
+  EXPECT_LT(negative, kValues * 2 / 3);
+  for (int64_t i = 0; i < arena->size_bytes(); ++i) {
+    if (i < kBefore || i >= kBefore + 2 * kValues) {
+      ASSERT_EQ(seen->base()[i], std::byte{0}) << i;
+    }
+  }
+}
+
 TEST_P(DeviceConformance, AGraphDoesAtEachLaunchWhatItsStreamsWereGiven) {
   if (!device_->CanCapture()) {
     std::unique_ptr<Stream> stream = MakeStream("compute");

@@ -205,11 +205,13 @@ TEST_F(StandInRuntimeTest, MemoryOfADeviceIsLimited) {
   StandInRuntime small({.devices = 2, .memory_bytes = 1000});
   void* most = *small.Malloc(900);
   EXPECT_EQ(small.Malloc(101).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(small.Properties(0)->free_bytes, 100);
+  EXPECT_EQ(*small.FreeBytes(), 100);
   ASSERT_TRUE(small.SetDevice(1).ok());
   EXPECT_TRUE(small.Malloc(1000).ok());
+  EXPECT_EQ(*small.FreeBytes(), 0);
   EXPECT_TRUE(small.Free(most).ok());
-  EXPECT_EQ(small.Properties(0)->free_bytes, 1000);
+  ASSERT_TRUE(small.SetDevice(0).ok());
+  EXPECT_EQ(*small.FreeBytes(), 1000);
 }
 
 TEST_F(StandInRuntimeTest, TheHostViewHasTheSameBytesAndOtherAddressesStayWhatTheyAre) {

@@ -1,0 +1,34 @@
+#include "kernels/device/ordinary_values.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr int64_t kBlockBytes = int64_t{1} << 20;
+
+}  // namespace
+
+absl::Status FillWithOrdinaryValues(Device& device, Stream& stream, std::byte* to, int64_t size_bytes) {
+  const int64_t block_bytes = std::min(kBlockBytes, size_bytes / 2 * 2);
+  if (block_bytes == 0) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> block, device.AllocatePinned(block_bytes));
+  uint32_t state = 1;
+  for (int64_t i = 0; i < block_bytes; i += 2) {
+    state = state * 1664525 + 1013904223;  // D. Knuth, The Art of Computer Programming, volume 2, 3.3.4, line 16.
+    const uint32_t random = state >> 16;
+    // Sign and mantissa of bf16 as they come, and one of eight exponents below that of 1.
+    const auto bits = static_cast<uint16_t>((random & 0x807f) | ((119 + (random >> 7 & 7)) << 7));
+    std::memcpy(block->base() + i, &bits, sizeof(bits));
+  }
+  for (int64_t at = 0; at + 1 < size_bytes; at += block_bytes) {
+    SHALE_RETURN_IF_ERROR(stream.Copy(to + at, block->base(), std::min(block_bytes, size_bytes / 2 * 2 - at)));
+  }
+  return stream.Synchronize();
+}
+
+}  // namespace shale
