@@ -54,38 +54,28 @@ absl::Status DecideVocabulary(Job& job) {
   return ValidateJob(job);
 }
 
-// As PlanJob; but a job that names no budget is often to run elsewhere, so that where this machine is too small it is
-// planned without a limit, and `remark` says so.
-absl::StatusOr<JobPlan> Plan(const Job& job, const Ops& ops, std::string& remark) {
+// As the trainer plans. But a job that names no budget is often to run elsewhere, so that where this machine is too small,
+// or has no such device, it is planned without a limit, and `remark` says so.
+absl::StatusOr<JobPlan> Plan(const Job& job, const Backend& backend, const Ops& ops, std::string& remark) {
+  const DefaultBudget here = [&](int64_t ranks) { return backend.DefaultBudget(ranks); };
   if (job.memory.budget_bytes > 0) return PlanJob(job, ops);
-  Job unlimited = job;
-  unlimited.memory.budget_bytes = kNoBudget;
-  absl::StatusOr<JobPlan> plan = PlanJob(unlimited, ops);
+  absl::StatusOr<JobPlan> plan = PlanJob(job, ops);
   if (!plan.ok()) return plan;
-  int64_t least = plan->arena_bytes;
-  for (const ScheduleCandidate& c : plan->candidates) {
-    if (c.status.ok()) least = std::min(least, c.peak_bytes);
-  }
-  if (least <= BudgetBytes(job)) return PlanJob(job, ops);
-  remark = absl::StrCat(
-      "This machine is too small for the job: a rank needs ", FormatBytes(least),
-      ", and 80 % of the memory here, divided by ", job.sharding.ranks, ", are ", FormatBytes(BudgetBytes(job)),
-      ".\nIt was planned without a limit; memory.budget_bytes names what a rank has where it will run.\n");
-  return plan;
-}
-
-// As the trainer plans on the GPUs that are here; without any and without a budget there is nothing to refuse.
-absl::StatusOr<JobPlan> PlanForGpus(Job job, const Backend& backend, const Ops& ops, std::string& remark) {
-  if (job.memory.budget_bytes > 0) return PlanJob(job, ops);
-  if (const std::optional<int64_t> budget = backend.DefaultBudgetBytes(static_cast<int>(job.sharding.ranks))) {
-    job.memory.budget_bytes = *budget;
-    remark = absl::StrCat("The budget is a rank's share of the GPU here, ", FormatBytes(*budget), ".\n");
+  const absl::StatusOr<Budget> budget = here(job.sharding.ranks);
+  if (!budget.ok()) {
+    remark = absl::StrCat("This machine cannot run the job: ", budget.status().message());
   } else {
-    remark =
-        "There is no GPU here: it was planned without a limit. memory.budget_bytes names what a rank has where it will\n"
-        "run; by default a rank's share of the GPU's memory, less 2 GiB for CUDA and its libraries.\n";
+    int64_t least = plan->arena_bytes;
+    for (const ScheduleCandidate& c : plan->candidates) {
+      if (c.status.ok()) least = std::min(least, c.peak_bytes);
+    }
+    if (least <= budget->bytes) return PlanJob(job, ops, here);
+    remark = absl::StrCat("This machine is too small for the job: a rank needs ", FormatBytes(least), ", and ",
+                          budget->origin, ", are ", FormatBytes(budget->bytes));
   }
-  return PlanJob(job, ops);
+  absl::StrAppend(&remark,
+                  ".\nIt was planned without a limit; memory.budget_bytes names what a rank has where it will run.\n");
+  return plan;
 }
 
 int Fail(const absl::Status& status, int exit_code) {
@@ -104,8 +94,7 @@ int Run(const Flags& flags) {
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
   const std::unique_ptr<Ops> ops = (*backend)->CreateOps(/*device=*/nullptr);
   std::string remark;
-  const absl::StatusOr<JobPlan> plan =
-      job->runtime.device == DeviceType::kCpu ? Plan(*job, *ops, remark) : PlanForGpus(*job, **backend, *ops, remark);
+  const absl::StatusOr<JobPlan> plan = Plan(*job, **backend, *ops, remark);
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   std::fputs(PlanText(*job, *plan).c_str(), stdout);
   if (!remark.empty()) std::printf("\n%s", remark.c_str());

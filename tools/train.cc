@@ -147,7 +147,7 @@ int Train(const Flags& flags) {
     const DType dtype = job->precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
     const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
     if (!backend.ok()) return Fail(backend.status(), kExitUsage);
-    const absl::StatusOr<double> peak = PeakFlops(**backend, dtype);
+    const absl::StatusOr<double> peak = PeakFlops(**backend, dtype, job->sharding.ranks);
     // Without such a device nothing was started.
     if (!peak.ok()) return Fail(peak.status(), absl::IsFailedPrecondition(peak.status()) ? kExitUsage : kExitFailed);
     options.peak_flops = *peak;

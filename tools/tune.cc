@@ -95,7 +95,6 @@ absl::Status Tune(const Flags& flags) {
     }
     // Without the table: it need not be there yet.
     job.runtime.tuning_table.clear();
-    if (job.memory.budget_bytes == 0) job.memory.budget_bytes = kNoBudget;
     if (!products.empty() && tf32 != job.precision.allow_tf32) {
       return absl::InvalidArgumentError("jobs with and without precision.allow_tf32: tune them one after the other");
     }

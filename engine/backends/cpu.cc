@@ -7,8 +7,8 @@ namespace shale {
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
   if (job.runtime.device == DeviceType::kCpu) return CreateCpuJobBackend(job);
   return absl::FailedPreconditionError(
-      "runtime.device is CUDA, and this program was built without: there was no CUDA toolkit in $CUDA_HOME or "
-      "/usr/local/cuda. Install one and build again, or set runtime.device=CPU");
+      "runtime.device is CUDA, and this program runs on CPUs alone: either all of it does, or there was no CUDA toolkit in "
+      "$CUDA_HOME or /usr/local/cuda when it was built. Build it again with one, or set runtime.device=CPU");
 }
 
 }  // namespace shale

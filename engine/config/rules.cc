@@ -162,7 +162,10 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
     errors.AddRule({"runtime.collectives", "runtime.ranks_per_device"},
                    "NCCL wants a GPU for every rank; use collectives IN_PROCESS, or ranks_per_device 1");
   }
-  if (runtime.nccl_windows &&
+  if (runtime.nccl_windows && job.sharding.ranks == 1) {
+    errors.AddRule({"runtime.nccl_windows", "sharding.ranks"},
+                   "a lone rank has no collectives, and no windows for them; leave it out, or run more ranks");
+  } else if (runtime.nccl_windows &&
       (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
     errors.AddRule({"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},
                    "collectives are IN_PROCESS here, which have no windows; leave it out, or run one rank on each GPU with "
@@ -172,6 +175,10 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
     errors.AddRule({"runtime.graphs", "sharding.ranks"},
                    absl::StrCat("ranks that are threads of one process cannot be captured apart, and there are ",
                                 job.sharding.ranks, "; leave graphs out, or run one rank"));
+  }
+  if (runtime.graphs && runtime.synchronous) {
+    errors.AddRule({"runtime.graphs", "runtime.synchronous"},
+                   "a graph runs as a whole, and synchronous runs one instruction at a time; leave one of them out");
   }
 }
 

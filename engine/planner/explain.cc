@@ -49,13 +49,13 @@ class Explainer {
 
   absl::StatusOr<Cost> CostOf(const StepOptions& options) const {
     SHALE_ASSIGN_OR_RETURN(Choice choice, ChooseSchedule(plan_.train.graph, plan_.evaluate.graph, options,
-                                                         plan_.budget_bytes, ops_));
+                                                         plan_.budget.bytes, ops_));
     const PlannedStep& train = choice.trial.train;
     return Cost{choice.options, choice.trial.arena_bytes(), choice.communication.sent_bytes,
                 SummarizeFlops(train.step.program), train.memory.bytes_at_peak};
   }
 
-  std::string Fits(int64_t bytes) const { return bytes <= plan_.budget_bytes ? "" : "does not fit"; }
+  std::string Fits(int64_t bytes) const { return bytes <= plan_.budget.bytes ? "" : "does not fit"; }
 
   // Why a category has the bytes that it has.
   std::string Reason(BufferCategory category) const {

@@ -11,7 +11,6 @@
 #include "engine/memory/waits.h"
 #include "engine/planner/trial.h"
 #include "engine/planner/ways_out.h"
-#include "kernels/device/cpu/physical_memory.h"
 
 namespace shale {
 namespace {
@@ -99,29 +98,23 @@ StepOptions StepOptionsFor(const Job& job) {
   return options;
 }
 
-int64_t BudgetBytes(const Job& job) {
-  if (job.memory.budget_bytes > 0) return job.memory.budget_bytes;
-  if (job.runtime.device != DeviceType::kCpu) return kNoBudget;
-  return PhysicalMemoryBytes() / 5 * 4 / std::max<int64_t>(1, job.sharding.ranks);
-}
-
 int ThreadsPerRank(const Job& job) {
   if (job.runtime.threads_per_rank > 0) return static_cast<int>(job.runtime.threads_per_rank);
   const int64_t cores = std::thread::hardware_concurrency();
   return static_cast<int>(std::max<int64_t>(1, cores / std::max<int64_t>(1, job.sharding.ranks)));
 }
 
-absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops) {
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBudget& default_budget) {
   SHALE_ASSIGN_OR_RETURN(JobGraphs graphs, BuildGraphs(job));
-  const int64_t budget = BudgetBytes(job);
+  SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, default_budget));
   SHALE_ASSIGN_OR_RETURN(Choice choice,
-                         ChooseSchedule(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, ops));
-  if (!choice.fits) return DoesNotFit(job, choice, ops);
+                         ChooseSchedule(graphs.train, graphs.evaluate, StepOptionsFor(job), budget.bytes, ops));
+  if (!choice.fits) return DoesNotFit(job, choice, budget, default_budget, ops);
   JobPlan plan;
-  plan.schedule_reason = Reason(choice, budget);
+  plan.schedule_reason = Reason(choice, budget.bytes);
   plan.candidates = std::move(choice.candidates);
   plan.options = std::move(choice.options);
-  plan.budget_bytes = budget;
+  plan.budget = std::move(budget);
   plan.arena_bytes = choice.trial.arena_bytes();
   Trial& trial = choice.trial;
   plan.train = {std::move(graphs.train), std::move(trial.train.step), std::move(trial.train.memory)};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
 #include "engine/graph/builder.h"
+#include "engine/memory/budget.h"
 #include "engine/memory/plan.h"
 #include "engine/step/compile.h"
 #include "kernels/op_backend.h"
@@ -38,34 +38,29 @@ struct JobPlan {
   PlannedProgram evaluate;  // Of one micro-batch a run, over the same persistent buffers as `train`.
   std::optional<PlannedProgram> snapshot;  // Of StepOptions::snapshot; over the same persistent buffers.
   int64_t arena_bytes = 0;   // One rank's arena: the largest of the peaks.
-  int64_t budget_bytes = 0;  // What one rank may plan; kNoBudget: no limit.
+  Budget budget;             // What one rank may plan.
   std::string schedule_reason;  // Why this schedule, with the numbers of the others.
   std::vector<ScheduleCandidate> candidates;  // In the order of the enum; one if the job names its schedule.
 };
-
-// A memory.budget_bytes that everything fits: for looking at a job that is to run elsewhere.
-inline constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
 
 // The graph and step options that a job asks for, for `mode`; the schedule may still be AUTO. The vocabulary must be
 // known.
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);
 StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSteps (engine/config/job.h).
 
-// What one rank may plan: memory.budget_bytes, or 80 % of this machine's memory divided by the ranks, which share it. A
-// job for GPUs is for others' memory: without memory.budget_bytes kNoBudget (see Backend::DefaultBudgetBytes).
-int64_t BudgetBytes(const Job& job);
-
 // Compute threads of one rank: runtime.threads_per_rank, or this machine's cores divided by the ranks, at least 1.
 int ThreadsPerRank(const Job& job);
 
 // Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. `ops` is asked
-// for scratch sizes only. AUTO: of the schedules that exist for the strategy and fit the budget the one that
+// for scratch sizes only. What one rank may plan is memory.budget_bytes, or else `default_budget` (see
+// Backend::DefaultBudget; empty: there is no limit, as for looking at a job that is to run elsewhere). AUTO: of the schedules that exist for the strategy and fit the budget the one that
 // communicates least, then the one with the least memory, then the first. Errors:
 //   ResourceExhausted  nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
 //                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)". The ways out were
 //                      compiled too; each can be given to --set as it stands, and none changes what is computed.
 //   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; the program would be too long.
-absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops);
+//   Those of `default_budget`.
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBudget& default_budget = {});
 
 // One more program of a job: with the StepOptions of its plan (micro_batches apart) it has the same persistent buffers
 // at the same addresses. Generation compiles kLogits, always of one micro-batch. The peak may exceed

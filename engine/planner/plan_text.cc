@@ -65,15 +65,12 @@ std::string DescribeRetention(const RetentionOptions& r) {
   return text;
 }
 
-std::string DescribeBudget(const Job& job, const JobPlan& plan) {
-  if (plan.budget_bytes == kNoBudget) return "no limit";
-  absl::string_view origin = "";
-  if (job.memory.budget_bytes == 0) {
-    origin = job.runtime.device == DeviceType::kCpu ? " (80 % of this machine's memory, shared by its ranks)"
-                                                    : " (a rank's share of the GPU, less 2 GiB for CUDA)";
-  }
-  return absl::StrCat(FormatBytes(plan.budget_bytes), ", of which the plan takes ",
-                      Percent(static_cast<double>(plan.arena_bytes), static_cast<double>(plan.budget_bytes)), origin);
+std::string DescribeBudget(const JobPlan& plan) {
+  const Budget& budget = plan.budget;
+  if (budget.bytes == kNoBudget) return "no limit";
+  return absl::StrCat(FormatBytes(budget.bytes), ", of which the plan takes ",
+                      Percent(static_cast<double>(plan.arena_bytes), static_cast<double>(budget.bytes)),
+                      budget.origin.empty() ? "" : absl::StrCat(" (", budget.origin, ")"));
 }
 
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
@@ -116,7 +113,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"memory", absl::StrCat("one arena a rank of ", FormatBytes(plan.arena_bytes), " (", WithCommas(plan.arena_bytes),
                               " bytes): training uses ", FormatBytes(plan.train.memory.peak_bytes),
                               " of it, evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes))},
-      {"budget", DescribeBudget(job, plan)},
+      {"budget", DescribeBudget(plan)},
       {"checkpoints", DescribeCheckpoints(job, plan)},
       {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.ranks), plan.options.ranks)},
       {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", computed again ",

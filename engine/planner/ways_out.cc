@@ -27,7 +27,8 @@ struct WayOut {
 
 class WaysOut {
  public:
-  WaysOut(const Job& job, const Ops& ops) : job_(job), ops_(ops) {}
+  WaysOut(const Job& job, const DefaultBudget& default_budget, const Ops& ops)
+      : job_(job), default_budget_(default_budget), ops_(ops) {}
 
   // All single changes that suffice.
   std::vector<std::string> Single() {
@@ -79,8 +80,10 @@ class WaysOut {
   std::optional<Choice> Choose(const Job& job) const {
     absl::StatusOr<JobGraphs> graphs = BuildGraphs(job);
     if (!graphs.ok()) return std::nullopt;
+    const absl::StatusOr<Budget> budget = BudgetOf(job, default_budget_);
+    if (!budget.ok()) return std::nullopt;  // So many ranks cannot run here.
     absl::StatusOr<Choice> choice =
-        ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), BudgetBytes(job), ops_);
+        ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), budget->bytes, ops_);
     if (!choice.ok()) return std::nullopt;
     return *std::move(choice);
   }
@@ -187,7 +190,8 @@ class WaysOut {
     return changes;
   }
 
-  // More ranks with the same budget each, as long as each has a sequence; on one machine, which they share, fewer.
+  // Fewer ranks have a larger share each of what they have together. More may have less each, but need less, as long as
+  // each has a sequence.
   std::vector<Change> Ranks() const {
     std::vector<Change> changes;
     const auto add = [&](int64_t ranks) {
@@ -197,23 +201,23 @@ class WaysOut {
     const int64_t ranks = job_.sharding.ranks;
     if (job_.memory.budget_bytes == 0) {
       for (int64_t fewer = ranks / 2; fewer >= 1; fewer /= 2) add(fewer);
-    } else if (job_.sharding.strategy != Strategy::kNone) {
+    }
+    if (job_.sharding.strategy != Strategy::kNone) {
       for (int64_t more = 2 * ranks; more <= 16 * ranks && more <= job_.batch.global_batch; more *= 2) add(more);
     }
     return changes;
   }
 
   const Job& job_;
+  const DefaultBudget& default_budget_;
   const Ops& ops_;
   std::vector<std::string> found_;
 };
 
-std::string DescribeBudget(const Job& job) {
-  const std::string budget = absl::StrCat("budget ", FormatBytes(BudgetBytes(job)));
-  if (job.memory.budget_bytes > 0) return budget;
-  return absl::StrCat(budget, " (80 % of this machine's memory",
-                      job.sharding.ranks > 1 ? absl::StrCat(", divided by ", job.sharding.ranks, " ranks") : "",
-                      "; memory.budget_bytes sets another)");
+std::string Describe(const Budget& budget) {
+  const std::string bytes = absl::StrCat("budget ", FormatBytes(budget.bytes));
+  if (budget.origin.empty()) return bytes;
+  return absl::StrCat(bytes, " (", budget.origin, "; memory.budget_bytes sets another)");
 }
 
 // "a", "a or b", "a, b or c".
@@ -224,12 +228,18 @@ std::string JoinAlternatives(const std::vector<std::string>& all) {
 
 }  // namespace
 
-absl::Status DoesNotFit(const Job& job, const Choice& choice, const Ops& ops) {
+absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget) {
+  if (job.memory.budget_bytes > 0) return Budget{.bytes = job.memory.budget_bytes};
+  return default_budget ? default_budget(job.sharding.ranks) : Budget{};
+}
+
+absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const DefaultBudget& default_budget,
+                        const Ops& ops) {
   const int64_t needs = choice.trial.arena_bytes();
   std::string message =
-      absl::StrCat("needs ", FormatBytes(needs), " per rank, ", DescribeBudget(job), ", ",
-                   FormatBytes(needs - BudgetBytes(job)), " too little; ");
-  WaysOut ways(job, ops);
+      absl::StrCat("needs ", FormatBytes(needs), " per rank, ", Describe(budget), ", ",
+                   FormatBytes(needs - budget.bytes), " too little; ");
+  WaysOut ways(job, default_budget, ops);
   const std::vector<std::string> single = ways.Single();
   if (!single.empty()) {
     return absl::ResourceExhaustedError(absl::StrCat(message, "fits with ", JoinAlternatives(single)));

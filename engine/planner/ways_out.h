@@ -2,12 +2,18 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/memory/budget.h"
 #include "engine/planner/trial.h"
 
 namespace shale {
 
+// The job's own budget, or the default one; without either there is no limit.
+absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget);
+
 // ResourceExhausted: what the job needs at least (`choice`), its budget, and the settings with which it would fit. Each
 // was compiled and planned; none changes what is computed.
-absl::Status DoesNotFit(const Job& job, const Choice& choice, const Ops& ops);
+absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const DefaultBudget& default_budget,
+                        const Ops& ops);
 
 }  // namespace shale

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/memory/budget.h"
 #include "kernels/device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/op_backend.h"
@@ -27,18 +27,22 @@ class Backend {
   virtual std::unique_ptr<Ops> CreateOps(const Device* device) const = 0;
 
   // The device of each rank; ranks may share one. Synchronous: work runs one piece at a time, so that an error is that
-  // of the call which enqueued it. Unavailable if the machine has no such device.
+  // of the call which enqueued it. FailedPrecondition if the machine has not the devices.
   virtual absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const = 0;
 
   // Communicators between ranks on these devices, in rank order. Each group is used on one stream of each rank.
   virtual absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
       const std::vector<std::shared_ptr<Device>>& devices) const = 0;
 
-  // What one of `ranks` ranks may plan where nobody says more: from the devices of this machine. Nothing: it has none.
-  virtual std::optional<int64_t> DefaultBudgetBytes(int ranks) const = 0;
+  // What one of `ranks` ranks may plan where the job does not say: a share of this machine's devices.
+  // FailedPrecondition if it has not those for so many.
+  virtual absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const = 0;
 
-  // Peak FLOP/s of one rank's products of `dtype`, as the device's maker states it; 0: measure it.
+  // Peak FLOP/s of a device's products of `dtype`, as its maker states it; 0: measure it.
   virtual double NominalPeakFlops(DType dtype) const { return 0; }
+
+  // How many of `ranks` ranks have a device together, and with it its FLOP/s.
+  virtual int64_t RanksSharing(int64_t ranks) const { return 1; }
 
   // Whether its libraries take memory of the device when they are first used, so that they are to be used once before
   // the rest is given out (see World).

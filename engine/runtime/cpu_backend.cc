@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/device/cpu/physical_memory.h"
@@ -30,8 +31,10 @@ class CpuBackend : public Backend {
     return CreateInProcessGroup(static_cast<int>(devices.size()));
   }
 
-  std::optional<int64_t> DefaultBudgetBytes(int ranks) const override {
-    return PhysicalMemoryBytes() / 5 * 4 / std::max(1, ranks);
+  absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override {
+    return Budget{.bytes = PhysicalMemoryBytes() / 5 * 4 / std::max<int64_t>(1, ranks),
+                  .origin = absl::StrCat("80 % of this machine's memory",
+                                         ranks > 1 ? absl::StrCat(", divided by ", ranks, " ranks") : "")};
   }
 
  private:

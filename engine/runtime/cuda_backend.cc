@@ -86,13 +86,7 @@ class CudaBackend : public Backend {
   }
 
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
-    SHALE_ASSIGN_OR_RETURN(const int found, runtime_->DeviceCount());
-    const int wanted = Gpus(ranks);
-    if (wanted > found) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(ranks, " ranks with ", options_.ranks_per_device, " on a GPU want ", wanted, " GPUs; found ",
-                       found, ". Run fewer ranks (sharding.ranks), or more on each GPU (runtime.ranks_per_device)"));
-    }
+    SHALE_ASSIGN_OR_RETURN(const int wanted, Gpus(ranks));
     std::vector<std::shared_ptr<Device>> devices;
     for (int ordinal = 0; ordinal < wanted; ++ordinal) {
       auto owned = std::make_shared<OwnedDevice>();
@@ -109,7 +103,13 @@ class CudaBackend : public Backend {
       }
       SHALE_RETURN_IF_ERROR(runtime_->SetDevice(ordinal));
       for (int peer = 0; peer < wanted && !options_.create_group; ++peer) {
-        if (peer != ordinal) SHALE_RETURN_IF_ERROR(runtime_->EnablePeerAccess(peer));
+        if (peer == ordinal) continue;
+        if (const absl::Status status = runtime_->EnablePeerAccess(peer); !status.ok()) {
+          return absl::FailedPreconditionError(absl::StrCat(
+              "collectives IN_PROCESS on several GPUs want each to reach the others' memory, and GPU ", ordinal,
+              " does not reach that of GPU ", peer, " (", status.message(),
+              "); set runtime.collectives=NCCL, or run all ranks on one GPU (runtime.ranks_per_device)"));
+        }
       }
       const std::shared_ptr<Device> device(owned, owned->device.get());
       for (int i = 0; i < options_.ranks_per_device && std::ssize(devices) < ranks; ++i) devices.push_back(device);
@@ -125,24 +125,28 @@ class CudaBackend : public Backend {
     return options_.create_group(ordinals);
   }
 
-  std::optional<int64_t> DefaultBudgetBytes(int ranks) const override {
-    const absl::StatusOr<int> gpus = runtime_->DeviceCount();
-    if (!gpus.ok() || *gpus == 0) return std::nullopt;
-    std::optional<int64_t> least;
-    for (int ordinal = 0; ordinal < std::min(*gpus, Gpus(ranks)); ++ordinal) {
-      const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(ordinal);
-      if (!gpu.ok()) return std::nullopt;
-      least = std::min(least.value_or(gpu->total_bytes), gpu->total_bytes);
+  absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override {
+    SHALE_ASSIGN_OR_RETURN(const int gpus, Gpus(ranks));
+    int64_t least = kNoBudget;
+    for (int ordinal = 0; ordinal < gpus; ++ordinal) {
+      SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime_->Properties(ordinal));
+      least = std::min(least, gpu.total_bytes);
     }
-    const int64_t sharing = std::max(1, std::min(ranks, options_.ranks_per_device));
-    return std::max<int64_t>(0, *least - kLibraryBytes) / sharing;
+    const int64_t sharing = RanksSharing(ranks);
+    return Budget{.bytes = std::max<int64_t>(0, least - kLibraryBytes) / sharing,
+                  .origin = absl::StrCat("the GPU's memory less 2 GiB for CUDA and its libraries",
+                                         sharing > 1 ? absl::StrCat(", divided by ", sharing, " ranks") : "")};
+  }
+
+  int64_t RanksSharing(int64_t ranks) const override {
+    return std::max<int64_t>(1, std::min<int64_t>(ranks, options_.ranks_per_device));
   }
 
   double NominalPeakFlops(DType dtype) const override {
     const absl::StatusOr<int> gpus = runtime_->DeviceCount();
     if (!gpus.ok() || *gpus == 0) return 0;
     const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(0);
-    return gpu.ok() ? NominalPeak(gpu->name, dtype, options_.allow_tf32) / options_.ranks_per_device : 0;
+    return gpu.ok() ? NominalPeak(gpu->name, dtype, options_.allow_tf32) : 0;
   }
 
   bool warms_up() const override { return true; }
@@ -186,8 +190,15 @@ class CudaBackend : public Backend {
   }
 
  private:
-  // Those that so many ranks use.
-  int Gpus(int ranks) const { return (ranks + options_.ranks_per_device - 1) / options_.ranks_per_device; }
+  // How many so many ranks use, which must be there.
+  absl::StatusOr<int> Gpus(int64_t ranks) const {
+    SHALE_ASSIGN_OR_RETURN(const int found, runtime_->DeviceCount());
+    const int64_t wanted = (ranks + options_.ranks_per_device - 1) / options_.ranks_per_device;
+    if (wanted <= found) return static_cast<int>(wanted);
+    return absl::FailedPreconditionError(
+        absl::StrCat(ranks, " ranks with ", options_.ranks_per_device, " on a GPU want ", wanted, " GPUs; found ",
+                     found, ". Run fewer ranks (sharding.ranks), or more on each GPU (runtime.ranks_per_device)"));
+  }
   absl::StatusOr<int64_t> FreeBytes(const CudaDevice& device) const {
     SHALE_RETURN_IF_ERROR(runtime_->SetDevice(device.ordinal()));
     return runtime_->FreeBytes();

@@ -36,8 +36,8 @@ struct CudaBackendOptions {
 };
 
 // Rank r is on GPU r / ranks_per_device, as CUDA counts the visible ones; they must be of compute capability 8.0 or
-// newer. DefaultBudgetBytes is the memory of the smallest GPU among those, less 2 GiB for CUDA and its libraries, divided
-// by the ranks on it.
+// newer. DefaultBudget is the memory of the smallest GPU among those, less 2 GiB for CUDA and its libraries, divided by
+// the ranks on it.
 std::unique_ptr<Backend> CreateCudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options);
 
 }  // namespace shale

@@ -1,5 +1,7 @@
 #include "engine/runtime/executor.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 
@@ -14,6 +16,9 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& pr
   std::unique_ptr<Executor> executor(new Executor(program, runtime, options));
   SHALE_ASSIGN_OR_RETURN(executor->bound_, BoundProgram::Create(program, plan, runtime));
   SHALE_RETURN_IF_ERROR(executor->CreateEvents());
+  size_t most_waits = 0;
+  for (const Instruction& instruction : program.instructions) most_waits = std::max(most_waits, instruction.waits.size());
+  executor->work_.waits.reserve(most_waits);
   SHALE_ASSIGN_OR_RETURN(executor->host_items_, HostItems::Create(program, runtime.device()));
   if (options.graphs && !options.synchronous && options.observer == nullptr) {
     SHALE_ASSIGN_OR_RETURN(executor->graphs_,
@@ -137,11 +142,21 @@ absl::Status Executor::LaunchGraphs() {
 }
 
 absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass) {
-  Instruction work;
-  const Instruction& instruction = bound_->OfPass(id, pass, work);
+  const Instruction& instruction = bound_->OfPass(id, pass, work_);
+  if (!options_.synchronous && options_.observer == nullptr) return Enqueue(instruction, id, pass);
+  if (options_.observer != nullptr) options_.observer->Before(id, pass, instruction);
+  absl::Status status = Enqueue(instruction, id, pass);
+  if (status.ok()) status = runtime_.stream(instruction.stream).Synchronize();
+  if (!status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("instruction ", Describe(id, pass), ": ", status.message()));
+  }
+  if (options_.observer != nullptr) options_.observer->After(id, pass, instruction);
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Enqueue(const Instruction& instruction, InstructionId id, int64_t pass) {
   Stream& stream = runtime_.stream(instruction.stream);
   for (InstructionId wait : instruction.waits) SHALE_RETURN_IF_ERROR(stream.Wait(*events_[wait]));
-  if (options_.observer != nullptr) options_.observer->Before(id, pass, instruction);
   InstructionTime* time = nullptr;
   if (tracing_) {
     time = &times_[issued_++];
@@ -152,13 +167,6 @@ absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass) {
   SHALE_RETURN_IF_ERROR(stream.Mark(runtime_.NextMark()));
   if (time != nullptr) SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->end_ns));
   if (events_[id] != nullptr) SHALE_RETURN_IF_ERROR(stream.Record(*events_[id]));
-  if (options_.synchronous || options_.observer != nullptr) {
-    if (absl::Status status = stream.Synchronize(); !status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("instruction ", Describe(id, pass), ": ", status.message()));
-    }
-    if (options_.observer != nullptr) options_.observer->After(id, pass, instruction);
-  }
   return absl::OkStatus();
 }
 

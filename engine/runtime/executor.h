@@ -70,6 +70,8 @@ class Executor {
   absl::Status Issue();
   absl::Status LaunchGraphs();
   absl::Status IssueInstruction(InstructionId id, int64_t pass);
+  // Enqueues it, and what goes with it on its stream.
+  absl::Status Enqueue(const Instruction& instruction, InstructionId id, int64_t pass);
   absl::Status Launch(const Instruction& bound, int64_t pass);
   absl::Status Synchronize();
   std::string Describe(InstructionId id, int64_t pass) const;
@@ -87,6 +89,7 @@ class Executor {
   std::unique_ptr<PassGraphs> graphs_;  // Null: not asked for.
   bool warm_ = false;                   // The program has run: what its ops load and choose at first is there.
   bool as_graphs_ = false;              // The last run.
+  Instruction work_;                    // See BoundProgram::OfPass.
   bool tracing_ = false;
   std::vector<InstructionTime> times_;  // One for each that a run issues.
   size_t issued_ = 0;                   // Of these, in the last run.

@@ -58,7 +58,7 @@ World::~World() {
 }
 
 absl::Status World::ForEachCommunicator(const std::function<absl::Status(Communicator&, int rank)>& visit) {
-  return threads_->Run([&](int rank) -> absl::Status {
+  return ForEachRank([&](int rank) -> absl::Status {
     for (const auto* group : {&gather_, &reduce_}) {
       if (!group->empty()) SHALE_RETURN_IF_ERROR(visit(*(*group)[rank], rank));
     }
@@ -67,7 +67,7 @@ absl::Status World::ForEachCommunicator(const std::function<absl::Status(Communi
 }
 
 absl::Status World::WarmUp(const std::vector<const StepProgram*>& programs) {
-  return threads_->Run([&](int rank) -> absl::Status {
+  return ForEachRank([&](int rank) -> absl::Status {
     absl::Status status;
     for (const StepProgram* program : programs) {
       if (status.ok()) status = WarmUpOps(*program, *ops_[rank], *devices_[rank]);
@@ -88,10 +88,17 @@ absl::Status World::ForEachRank(const std::function<absl::Status(int)>& work) {
     } catch (const std::bad_alloc&) {
       absl::Status status = absl::ResourceExhaustedError(
           absl::StrCat("rank ", rank, " cannot allocate memory; free some on this machine, or run fewer ranks on it"));
-      ranks_[rank]->Stop(status);
+      // While libraries warm up there is nothing yet to stop.
+      rank < std::ssize(ranks_) ? ranks_[rank]->Stop(status) : AbortGroups(rank, status);
       return status;
     }
   });
+}
+
+void World::AbortGroups(int rank, const absl::Status& reason) {
+  for (const auto* group : {&gather_, &reduce_}) {
+    if (!group->empty()) (*group)[rank]->Abort(reason);
+  }
 }
 
 std::vector<RankRuntime*> World::ranks() {

@@ -49,6 +49,7 @@ class World {
  private:
   World() = default;
   absl::Status WarmUp(const std::vector<const StepProgram*>& programs);
+  void AbortGroups(int rank, const absl::Status& reason);
   // Calls visit(communicator, rank) for those of both groups, on all ranks' launching threads.
   absl::Status ForEachCommunicator(const std::function<absl::Status(Communicator&, int rank)>& visit);
 

@@ -56,12 +56,13 @@ absl::StatusOr<double> ProductSeconds(const Backend& backend, DType dtype, int64
 
 }  // namespace
 
-absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype) {
-  if (const double nominal = backend.NominalPeakFlops(dtype); nominal > 0) return nominal;
+absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ranks) {
+  const auto sharing = static_cast<double>(backend.RanksSharing(ranks));
+  if (const double nominal = backend.NominalPeakFlops(dtype); nominal > 0) return nominal / sharing;
   for (int64_t size = kLeastSize;; size *= 2) {
     SHALE_ASSIGN_OR_RETURN(const double seconds, ProductSeconds(backend, dtype, size));
     const auto rows = static_cast<double>(size);
-    if (seconds >= kLongProductSeconds || size == kLargestSize) return 2 * rows * rows * rows / seconds;
+    if (seconds >= kLongProductSeconds || size == kLargestSize) return 2 * rows * rows * rows / seconds / sharing;
   }
 }
 

@@ -74,7 +74,8 @@ class Trainer::Impl {
     job_.runtime.threads_per_rank = ThreadsPerRank(job_);
     if (!options_.create_backend) return absl::InvalidArgumentError("TrainerOptions.create_backend is missing");
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options_.create_backend(job_));
-    SHALE_ASSIGN_OR_RETURN(plan_, Plan(*backend));
+    SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, *backend->CreateOps(/*device=*/nullptr),
+                                          [&](int64_t ranks) { return backend->DefaultBudget(ranks); }));
     job_.sharding.schedule = plan_.options.schedule;
     batch_ = std::make_unique<HostBatch>(data_->training(), plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();
@@ -227,19 +228,6 @@ class Trainer::Impl {
   std::atomic<bool> stop_ = false;
 
  private:
-  // A job for GPUs that names no budget has that of the GPUs that are here.
-  absl::StatusOr<JobPlan> Plan(const Backend& backend) const {
-    const std::unique_ptr<Ops> ops = backend.CreateOps(/*device=*/nullptr);
-    if (job_.memory.budget_bytes > 0 || job_.runtime.device == DeviceType::kCpu) return PlanJob(job_, *ops);
-    Job job = job_;
-    job.memory.budget_bytes = backend.DefaultBudgetBytes(static_cast<int>(job.sharding.ranks)).value_or(kNoBudget);
-    absl::StatusOr<JobPlan> plan = PlanJob(job, *ops);
-    if (plan.ok() || !absl::IsResourceExhausted(plan.status())) return plan;
-    return absl::ResourceExhaustedError(
-        absl::StrCat(plan.status().message(), " (the budget is a rank's share of the GPU, less 2 GiB for CUDA and its "
-                                              "libraries; memory.budget_bytes sets another)"));
-  }
-
   // Sets the state that training begins with.
   absl::Status Begin() {
     std::vector<RankState> ranks = RankStates(plan_.train, *world_);

@@ -60,4 +60,15 @@ absl::Status CheckAllReduceSum(const Tensor& data) {
   return CheckSum(kind, data.dtype);
 }
 
+absl::Status CheckTimeout(double seconds) {
+  constexpr double kMax = 1e9;
+  if (seconds >= 0 && seconds <= kMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a time-out is 0 (none) to ", kMax, " seconds, not ", seconds));
+}
+
+absl::Status AbortedBy(int rank, absl::Status reason) {
+  if (reason.code() == absl::StatusCode::kAborted) return reason;
+  return absl::AbortedError(absl::StrCat("rank ", rank, " aborted: ", reason.ToString()));
+}
+
 }  // namespace shale

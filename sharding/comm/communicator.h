@@ -37,8 +37,8 @@ class Communicator {
   }
 
   // Names the memory that all tensors of this rank's collectives will lie in, at the same offsets on every rank: some
-  // carry data faster then. Before the first collective; and the end of it, after the last one and before the memory is
-  // freed. Both are calls of all ranks, of the launching threads, and wait for the others.
+  // carry data faster then. Before the first collective; a call of all ranks, of the launching threads, which may wait
+  // for each other. And the end of it, when no rank's collective runs any more, before the memory is freed.
   virtual absl::Status RegisterMemory(std::byte* memory, int64_t size_bytes) { return absl::OkStatus(); }
   virtual absl::Status DeregisterMemory() { return absl::OkStatus(); }
 

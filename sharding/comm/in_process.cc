@@ -6,14 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/device/cpu/cpu_stream.h"
+#include "sharding/comm/collective_check.h"
 #include "sharding/comm/rendezvous.h"
 #include "sharding/comm/rendezvous_communicator.h"
 #include "sharding/comm/sum_ranks.h"
 
 namespace shale {
 namespace {
-
-constexpr double kMaxTimeoutSeconds = 1e9;
 
 // Meets in the threads of the streams, and works there.
 class InProcessCommunicator : public RendezvousCommunicator {
@@ -50,10 +49,7 @@ class InProcessCommunicator : public RendezvousCommunicator {
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroup(int size,
                                                                                 const InProcessGroupOptions& options) {
   if (size < 1) return absl::InvalidArgumentError(absl::StrCat("a group has at least 1 rank, not ", size));
-  if (!(options.timeout_seconds >= 0 && options.timeout_seconds <= kMaxTimeoutSeconds)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a time-out is 0 (none) to ", kMaxTimeoutSeconds, " seconds, not ", options.timeout_seconds));
-  }
+  SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
   auto rendezvous = std::make_shared<Rendezvous>(size, options.timeout_seconds);
   std::vector<std::unique_ptr<Communicator>> group;
   for (int rank = 0; rank < size; ++rank) group.push_back(std::make_unique<InProcessCommunicator>(rendezvous, rank));

@@ -32,11 +32,7 @@ RendezvousCommunicator::~RendezvousCommunicator() {
 }
 
 void RendezvousCommunicator::Abort(absl::Status reason) {
-  // Aborted marks what only repeats another rank's error; such an error is passed on as it is.
-  if (reason.code() != absl::StatusCode::kAborted) {
-    reason = absl::AbortedError(absl::StrCat("rank ", rank_, " aborted: ", reason.ToString()));
-  }
-  rendezvous_->Abort(std::move(reason));
+  rendezvous_->Abort(AbortedBy(rank_, std::move(reason)));
 }
 
 absl::Status RendezvousCommunicator::EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) {

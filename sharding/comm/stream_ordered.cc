@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "sharding/comm/collective_check.h"
 #include "sharding/comm/rendezvous.h"
 #include "sharding/comm/rendezvous_communicator.h"
 
@@ -73,6 +74,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateStreamOrderedGr
     const std::vector<std::shared_ptr<Device>>& devices, const StreamOrderedGroupOptions& options) {
   const int size = static_cast<int>(devices.size());
   if (size < 1) return absl::InvalidArgumentError("a group has at least 1 rank, not 0");
+  SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
   SHALE_CHECK(options.sum_ranks != nullptr);
   auto rendezvous = std::make_shared<Rendezvous>(size, options.timeout_seconds);
   auto group = std::make_shared<SharedGroup>(size, options.sum_ranks);

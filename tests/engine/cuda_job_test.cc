@@ -26,6 +26,8 @@ using cuda_on_host::StandInRuntime;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+constexpr StandInOptions kLarge = {.memory_bytes = int64_t{4} << 30};
+
 // A library for attention that takes none.
 class NoAttention : public cuda::AttentionBackend {
  public:
@@ -87,7 +89,7 @@ data { path: ")", text_, "\" }\n"),
 
 TEST_F(CudaJobTest, TellsWhatItRunsOn) {
   const auto trainer =
-      Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(std::make_shared<StandInRuntime>())});
+      Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(std::make_shared<StandInRuntime>(kLarge))});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_THAT((*trainer)->device_description(),
               AllOf(HasSubstr("GPU 0: "), HasSubstr(" in use outside the arenas"),
@@ -98,7 +100,7 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
   const BackendFactory without_library = [](const Job& job) -> absl::StatusOr<std::unique_ptr<Backend>> {
     CudaBackendOptions options = Options(static_cast<int>(job.runtime.ranks_per_device));
     options.create_attention = [](const CudaDeviceProperties*) { return std::make_unique<NoAttention>(); };
-    return CreateCudaBackend(std::make_shared<StandInRuntime>(), std::move(options));
+    return CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
   };
   const auto trainer = Trainer::Create(MakeJob(kCuda), {.create_backend = without_library});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
@@ -110,16 +112,13 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
 TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
   const auto runtime =
       std::make_shared<StandInRuntime>(StandInOptions{.devices = 2, .memory_bytes = (int64_t{2} << 30) + 6000});
-  EXPECT_EQ(OnStandIn(runtime, 1)->DefaultBudgetBytes(2), 6000);
-  EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudgetBytes(6), 2000);
-  EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudgetBytes(1), 6000);
-  EXPECT_EQ(OnStandIn(std::make_shared<StandInRuntime>(StandInOptions{.devices = 0}), 1)->DefaultBudgetBytes(1),
-            std::nullopt);
-  // Ranks that want more GPUs than there are, are refused later.
-  EXPECT_EQ(OnStandIn(runtime, 1)->DefaultBudgetBytes(3), 6000);
+  EXPECT_EQ(OnStandIn(runtime, 1)->DefaultBudget(2)->bytes, 6000);
+  EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(6)->bytes, 2000);
+  EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(1)->bytes, 6000);
+  EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(7).status().code(), absl::StatusCode::kFailedPrecondition);
   const absl::Status status = Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(runtime)}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("a rank's share of the GPU, less 2 GiB"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(the GPU's memory less 2 GiB for CUDA and its libraries, divided by 2 ranks;"));
 }
 
 TEST_F(CudaJobTest, AnArenaThatDoesNotFitIsRefusedBeforeTheFirstIsAllocated) {
@@ -149,7 +148,7 @@ TEST_F(CudaJobTest, TooFewGpusAndTooOldOnesAreRefused) {
 TEST_F(CudaJobTest, AProgramWithoutTheCudaBackendSaysSo) {
   const absl::Status status = Trainer::Create(MakeJob(kCuda), {.create_backend = CreateBackend}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("runtime.device is CUDA, and this program was built without"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("runtime.device is CUDA, and this program runs on CPUs alone"));
   EXPECT_EQ(Trainer::Create(MakeJob({}), {}).status().message(), "TrainerOptions.create_backend is missing");
 }
 

@@ -19,7 +19,7 @@ class ReferenceBackend : public Backend {
       const std::vector<std::shared_ptr<Device>>& devices) const override {
     return CreateInProcessGroup(static_cast<int>(devices.size()));
   }
-  std::optional<int64_t> DefaultBudgetBytes(int) const override { return std::nullopt; }
+  absl::StatusOr<Budget> DefaultBudget(int64_t) const override { return Budget{}; }
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/product.h"
 #include "kernels/device/ordinary_values.h"
@@ -56,7 +57,8 @@ Tuner::~Tuner() {
   if (handle_ != nullptr) (void)functions_.Destroy(handle_);
 }
 
-absl::StatusOr<double> Tuner::Time(const std::function<absl::Status(StreamHandle)>& enqueue) {
+absl::StatusOr<std::optional<double>> Tuner::Time(const std::function<absl::Status(StreamHandle)>& enqueue,
+                                                  absl::Status& refusal) {
   SHALE_ASSIGN_OR_RETURN(CudaStream * stream, CudaStream::From(*stream_));
   std::vector<double> seconds;
   for (int i = 0; i < kWarmUps + options_.repetitions; ++i) {
@@ -65,10 +67,11 @@ absl::StatusOr<double> Tuner::Time(const std::function<absl::Status(StreamHandle
         SHALE_RETURN_IF_ERROR(runtime_.SetBytesAsync(flushed_->base(), 0, options_.flush_bytes, handle));
       }
       SHALE_RETURN_IF_ERROR(runtime_.RecordEvent(begin_.get(), handle));
-      SHALE_RETURN_IF_ERROR(enqueue(handle));
+      refusal = enqueue(handle);  // Not the stream's, which goes on.
       return runtime_.RecordEvent(end_.get(), handle);
     }));
     SHALE_RETURN_IF_ERROR(stream_->Synchronize());
+    if (!refusal.ok()) return std::nullopt;
     SHALE_ASSIGN_OR_RETURN(const double milliseconds, runtime_.ElapsedMilliseconds(begin_.get(), end_.get()));
     if (i >= kWarmUps) seconds.push_back(milliseconds / 1e3);
   }
@@ -85,16 +88,22 @@ absl::StatusOr<TunedProduct> Tuner::Tune(const MatMul& op) {
                          Product::Create(functions_, handle_, tuned.key, options_.workspace_bytes));
   SHALE_ASSIGN_OR_RETURN(const std::vector<ProductAlgorithm> candidates, product->Candidates(options_.candidates));
   const Scratch workspace{workspace_->base(), options_.workspace_bytes};
+  absl::Status refusal;
   for (const ProductAlgorithm& candidate : candidates) {
-    SHALE_RETURN_IF_ERROR(product->Use(candidate));
-    SHALE_ASSIGN_OR_RETURN(const double seconds,
-                           Time([&](StreamHandle stream) { return product->Enqueue(bound, workspace, stream); }));
-    if (tuned.timed++ == 0) tuned.first_seconds = seconds;
-    if (tuned.timed > 1 && seconds >= tuned.seconds) continue;
-    tuned.seconds = seconds;
+    refusal = product->Use(candidate);
+    if (!refusal.ok()) continue;
+    SHALE_ASSIGN_OR_RETURN(
+        const std::optional<double> seconds,
+        Time([&](StreamHandle stream) { return product->Enqueue(bound, workspace, stream); }, refusal));
+    if (!seconds) continue;
+    if (tuned.timed++ == 0) tuned.first_seconds = *seconds;
+    if (tuned.timed > 1 && *seconds >= tuned.seconds) continue;
+    tuned.seconds = *seconds;
     tuned.algorithm = candidate;
   }
-  return tuned;
+  if (tuned.timed > 0) return tuned;
+  return absl::UnimplementedError(absl::StrCat("none of the ", candidates.size(), " algorithms that cuBLASLt proposes for ",
+                                               tuned.key.ToString(), " runs; the last: ", refusal.message()));
 }
 
 }  // namespace shale::cuda

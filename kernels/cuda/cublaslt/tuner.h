@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -50,13 +51,16 @@ class Tuner {
   // Bytes of memory that the operands of `op`, which may be symbolic, take here.
   static int64_t OperandBytes(const MatMul& op);
 
-  // REQUIRES: OperandBytes(op) <= operand_bytes. Unimplemented when no algorithm computes it.
+  // REQUIRES: OperandBytes(op) <= operand_bytes. Unimplemented when no algorithm computes it; one that the library
+  // proposes and then refuses is passed over.
   absl::StatusOr<TunedProduct> Tune(const MatMul& op);
 
  private:
   Tuner(CudaRuntime& runtime, const CublasLtFunctions& functions, const TunerOptions& options)
       : runtime_(runtime), functions_(functions), options_(options) {}
-  absl::StatusOr<double> Time(const std::function<absl::Status(StreamHandle)>& enqueue);
+  // Seconds; nothing if `enqueue` fails, which is then `refusal`.
+  absl::StatusOr<std::optional<double>> Time(const std::function<absl::Status(StreamHandle)>& enqueue,
+                                             absl::Status& refusal);
 
   CudaRuntime& runtime_;
   const CublasLtFunctions functions_;

@@ -106,14 +106,14 @@ absl::StatusOr<int64_t> StandInRuntime::FreeBytes() {
 absl::Status StandInRuntime::SynchronizeDevice() {
   constexpr const char* kCall = "cudaDeviceSynchronize";
   SHALE_RETURN_IF_ERROR(CheckNoCapture(kCall));
-  std::vector<CpuStream*> streams;
+  std::vector<std::shared_ptr<CpuStream>> streams;
   {
     std::lock_guard lock(mutex_);
     for (const StandInStream& stream : streams_) {
-      if (stream.ordinal == current() && stream.work != nullptr) streams.push_back(stream.work.get());
+      if (stream.ordinal == current() && stream.work != nullptr) streams.push_back(stream.work);
     }
   }
-  for (CpuStream* stream : streams) SHALE_RETURN_IF_ERROR(stream->Synchronize());
+  for (const auto& stream : streams) SHALE_RETURN_IF_ERROR(stream->Synchronize());
   return ErrorOf(kCall, current());
 }
 
@@ -159,7 +159,11 @@ absl::Status StandInRuntime::DestroyStream(cuda::StreamHandle handle) {
   if (status.code() == absl::StatusCode::kInvalidArgument) return status;
   auto& stream = *static_cast<StandInStream*>(static_cast<Stream*>(handle));
   if (stream.capture != nullptr) return Misuse("cudaStreamDestroy", "a stream that is being captured");
-  stream.work.reset();
+  std::shared_ptr<CpuStream> work;  // Ends without the mutex, which its work may want.
+  {
+    std::lock_guard lock(mutex_);
+    work = std::move(stream.work);
+  }
   return status;
 }
 

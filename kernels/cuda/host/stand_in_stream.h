@@ -31,7 +31,7 @@ struct StandInStream : Stream {
   Counter reached;        // Of these.
   StandInCapture* capture = nullptr;  // Not null: what comes is captured.
   // Its thread. Null when destroyed. What it runs never fails: an error is the device's, and waits are kept to the end.
-  std::unique_ptr<CpuStream> work;
+  std::shared_ptr<CpuStream> work;  // Null: destroyed.
 };
 
 struct StandInEvent {

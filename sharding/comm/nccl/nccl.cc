@@ -12,8 +12,6 @@
 namespace shale {
 namespace {
 
-constexpr double kMaxTimeoutSeconds = 1e9;
-
 NcclType TypeOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat32: return NcclType::kFloat32;
@@ -45,11 +43,7 @@ class NcclCommunicator : public Communicator {
   }
 
   void Abort(absl::Status reason) override {
-    // Aborted marks what only repeats another rank's error; such an error is passed on as it is.
-    if (reason.code() != absl::StatusCode::kAborted) {
-      reason = absl::AbortedError(absl::StrCat("rank ", rank(), " aborted: ", reason.ToString()));
-    }
-    group_->Fail(std::move(reason));
+    group_->Fail(AbortedBy(rank(), std::move(reason)));
   }
 
  protected:
@@ -88,10 +82,11 @@ class NcclCommunicator : public Communicator {
   const bool windows_;
 };
 
-absl::Status CheckTimeout(double seconds) {
-  if (seconds >= 0 && seconds <= kMaxTimeoutSeconds) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a time-out is 0 (none) to ", kMaxTimeoutSeconds, " seconds, not ", seconds));
+absl::Status CheckOptions(NcclApi& nccl, const NcclOptions& options) {
+  SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
+  if (!options.windows || nccl.has_windows()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this NCCL has no symmetric windows: install 2.27 or newer, or leave runtime.nccl_windows out");
 }
 
 // Ranks of this process, the first of them `first_rank` of `size`.
@@ -155,7 +150,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(std::shared
                                                                      std::shared_ptr<CudaRuntime> runtime,
                                                                      const NcclUniqueId& id, int rank, int size,
                                                                      int ordinal, const NcclOptions& options) {
-  SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
+  SHALE_RETURN_IF_ERROR(CheckOptions(*nccl, options));
   if (rank < 0 || rank >= size) return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " of ", size));
   if (options.check_agreement) {
     return absl::InvalidArgumentError("check_agreement wants all ranks to be threads of one process");
@@ -168,7 +163,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(std::
                                                                            std::shared_ptr<CudaRuntime> runtime,
                                                                            absl::Span<const int> ordinals,
                                                                            const NcclOptions& options) {
-  SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
+  SHALE_RETURN_IF_ERROR(CheckOptions(*nccl, options));
   if (ordinals.empty()) return absl::InvalidArgumentError("a group has at least 1 rank, not 0");
   SHALE_ASSIGN_OR_RETURN(const NcclUniqueId id, CreateNcclUniqueId(*nccl));
   return CreateRanks(nccl, runtime, id, /*first_rank=*/0, static_cast<int>(ordinals.size()), ordinals, options);

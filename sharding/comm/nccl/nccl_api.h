@@ -63,12 +63,15 @@ class NcclApi {
   virtual NcclResult AllReduceSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
                                   cuda::StreamHandle stream) = 0;
 
-  // Memory of the current device, at a multiple of 4096, that can become a window. Frees wait for the device.
+  // Memory of the current device, at a multiple of 4096, that can become a window. Nothing runs that uses it
+  // when it is freed.
   virtual NcclResult MemAlloc(void*& memory, int64_t size_bytes) = 0;
   virtual NcclResult MemFree(void* memory) = 0;
+  // Whether the next two may be called.
+  virtual bool has_windows() const = 0;
   // Makes all of an allocation of MemAlloc, of one size on all ranks, a symmetric window: collectives on it need fewer
-  // copies. A call of all ranks, as is its end, which comes before MemFree and before CommDestroy. Sets `window`, which
-  // has to stay where it is, when it is done. kInvalidUsage: this NCCL has none.
+  // copies. A call of all ranks, which wait for each other. Sets `window`, which has to stay where it is, when it is
+  // done. Its end waits for nobody; it comes after all ranks' collectives, and before MemFree and CommDestroy.
   virtual NcclResult CommWindowRegister(NcclComm comm, void* memory, int64_t size_bytes, NcclWindow& window) = 0;
   virtual NcclResult CommWindowDeregister(NcclComm comm, NcclWindow window) = 0;
 

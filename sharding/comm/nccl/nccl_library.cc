@@ -33,9 +33,9 @@ struct Functions {
   decltype(&ncclAllGather) all_gather;
   decltype(&ncclReduceScatter) reduce_scatter;
   decltype(&ncclAllReduce) all_reduce;
-  // The next four are null before 2.27, which has windows, or before 2.19.
   decltype(&ncclMemAlloc) mem_alloc;
   decltype(&ncclMemFree) mem_free;
+  // Null before 2.27: there are no windows.
   decltype(&ncclCommWindowRegister) window_register;
   decltype(&ncclCommWindowDeregister) window_deregister;
   decltype(&ncclGetErrorString) error_string;
@@ -97,12 +97,11 @@ class LoadedNccl final : public NcclApi {
   }
 
   NcclResult MemAlloc(void*& memory, int64_t size_bytes) override {
-    if (nccl_.mem_alloc == nullptr || nccl_.mem_free == nullptr) return NcclResult::kInvalidUsage;
     return From(nccl_.mem_alloc(&memory, static_cast<size_t>(size_bytes)));
   }
   NcclResult MemFree(void* memory) override { return From(nccl_.mem_free(memory)); }
+  bool has_windows() const override { return nccl_.window_register != nullptr && nccl_.window_deregister != nullptr; }
   NcclResult CommWindowRegister(NcclComm comm, void* memory, int64_t size_bytes, NcclWindow& window) override {
-    if (nccl_.window_register == nullptr || nccl_.window_deregister == nullptr) return NcclResult::kInvalidUsage;
     // NCCL writes the handle when the call is done, which is after it has returned.
     static_assert(sizeof(NcclWindow) == sizeof(ncclWindow_t));
     return From(nccl_.window_register(To(comm), memory, static_cast<size_t>(size_bytes),
@@ -154,9 +153,9 @@ absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search) {
   SHALE_RETURN_IF_ERROR(library.Bind("ncclAllGather", functions.all_gather));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclReduceScatter", functions.reduce_scatter));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclAllReduce", functions.all_reduce));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclMemAlloc", functions.mem_alloc));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclMemFree", functions.mem_free));
   // An NCCL without windows does the rest.
-  library.Bind("ncclMemAlloc", functions.mem_alloc).IgnoreError();
-  library.Bind("ncclMemFree", functions.mem_free).IgnoreError();
   library.Bind("ncclCommWindowRegister", functions.window_register).IgnoreError();
   library.Bind("ncclCommWindowDeregister", functions.window_deregister).IgnoreError();
   SHALE_RETURN_IF_ERROR(library.Bind("ncclGetErrorString", functions.error_string));

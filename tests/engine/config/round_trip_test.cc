@@ -33,10 +33,11 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
         "schedule.warmup_tokens=3", "data.evaluation_fraction=0.1", "optimizer.learning_rate=0.1000000000000000055",
         "optimizer.weight_decay=-0.0", "optimizer.learning_rate=1.7976931348623157e-29", "runtime.ops=REFERENCE",
         "runtime={device: CUDA graphs: true}",
-        "runtime={device: CUDA nccl_windows: true}", "name=b"}) {
+        "name=b"}) {
     SCOPED_TRACE(override);
     ExpectRoundTrip(Parse(kDecoderJob, {override}));
   }
+  ExpectRoundTrip(Parse(kDecoderJob, {"runtime={device: CUDA nccl_windows: true}", "sharding.ranks=2"}));
 }
 
 TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {

@@ -142,7 +142,14 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=2", "runtime.collectives=NCCL"},
              "--set: runtime.collectives: NCCL wants a GPU for every rank; use collectives IN_PROCESS, or "
              "ranks_per_device 1"},
-        Rule{{"runtime.device=CUDA", "runtime.collectives=IN_PROCESS", "runtime.nccl_windows=true"},
+        Rule{{"runtime.device=CUDA", "sharding.ranks=1", "runtime.nccl_windows=true"},
+             "--set: runtime.nccl_windows: a lone rank has no collectives, and no windows for them; leave it out, or run "
+             "more ranks"},
+        Rule{{"runtime.device=CUDA", "runtime.graphs=true", "runtime.synchronous=true"},
+             "--set: runtime.graphs: a graph runs as a whole, and synchronous runs one instruction at a time; leave one of "
+             "them out"},
+        Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.nccl_windows=true"}, ""},
+        Rule{{"runtime.device=CUDA", "sharding.ranks=2", "runtime.collectives=IN_PROCESS", "runtime.nccl_windows=true"},
              "--set: runtime.nccl_windows: collectives are IN_PROCESS here, which have no windows; leave it out, or run one "
              "rank on each GPU with collectives NCCL"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.graphs=true"},

@@ -188,15 +188,30 @@ TEST(Budget, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes), ")"))) << message;
 }
 
-TEST(Budget, IsDividedByTheRanksOfThisMachineUnlessNamed) {
+constexpr int64_t kMachineBytes = int64_t{16} << 30;
+
+// A share of what the ranks of a machine have together, which has room for no more than `most` of them.
+DefaultBudget ShareOf(int64_t bytes, int64_t most = int64_t{1} << 20) {
+  return [=](int64_t ranks) -> absl::StatusOr<Budget> {
+    if (ranks > most) return absl::FailedPreconditionError("so many ranks cannot run here");
+    return Budget{.bytes = bytes / ranks, .origin = absl::StrCat("a machine's memory, divided by ", ranks)};
+  };
+}
+
+TEST(Budget, IsTheJobsOrTheDefaultOrNone) {
   Job job = SmallDecoderJob(false);
-  EXPECT_EQ(BudgetBytes(job), int64_t{1} << 40);
+  const auto budget = [&](const DefaultBudget& default_budget) {
+    return PlanJob(job, ScratchOnlyOps(), default_budget)->budget;
+  };
+  EXPECT_EQ(budget(ShareOf(kMachineBytes)).bytes, int64_t{1} << 40);
+  EXPECT_EQ(budget(ShareOf(kMachineBytes)).origin, "");
   job.memory.budget_bytes = 0;
-  job.sharding.ranks = 1;
-  const int64_t all = BudgetBytes(job);
-  EXPECT_GT(all, 0);
   job.sharding.ranks = 3;
-  EXPECT_EQ(BudgetBytes(job), all / 3);
+  EXPECT_EQ(budget(ShareOf(kMachineBytes)).bytes, kMachineBytes / 3);
+  EXPECT_EQ(budget(ShareOf(kMachineBytes)).origin, "a machine's memory, divided by 3");
+  EXPECT_EQ(budget({}).bytes, kNoBudget);
+  EXPECT_EQ(PlanJob(job, ScratchOnlyOps(), ShareOf(kMachineBytes, 2)).status().message(),
+            "so many ranks cannot run here");
 }
 
 TEST(Budget, OfAMachineIsEasedByFewerRanks) {
@@ -204,13 +219,40 @@ TEST(Budget, OfAMachineIsEasedByFewerRanks) {
   job.memory.budget_bytes = 0;
   // Padding alone takes megabytes for each of a million ranks, and a machine has less for each.
   job.sharding.ranks = 1 << 20;
-  const std::string message = Refusal(job);
-  EXPECT_TRUE(absl::StrContains(message, "(80 % of this machine's memory, divided by 1048576 ranks;")) << message;
+  const absl::Status refused = PlanJob(job, ScratchOnlyOps(), ShareOf(kMachineBytes)).status();
+  ASSERT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  const std::string message(refused.message());
+  EXPECT_TRUE(absl::StrContains(message, "(a machine's memory, divided by 1048576; memory.budget_bytes sets another)"))
+      << message;
   const std::vector<std::string> settings = SettingsIn(message);
   ASSERT_FALSE(settings.empty()) << message;
   ASSERT_TRUE(absl::StartsWith(settings.back(), "sharding.ranks=")) << message;
   job.sharding.ranks = std::stoll(settings.back().substr(settings.back().find('=') + 1));
-  EXPECT_LE(Plan(job).arena_bytes, BudgetBytes(job));
+  EXPECT_TRUE(PlanJob(job, ScratchOnlyOps(), ShareOf(kMachineBytes)).ok());
+}
+
+TEST(Budget, NoWayOutHasMoreRanksThanCanRunHere) {
+  Job job = SmallDecoderJob(false);
+  std::get<DecoderConfig>(job.model).layers = 24;  // What is sharded outweighs the rest.
+  std::get<DecoderConfig>(job.model).hidden = 1 << 12;
+  job.batch.micro_batch = 1;
+  job.sharding.ranks = 1;
+  job.memory.budget_bytes = 0;
+  job.sharding.schedule = Schedule::kSharded;
+  const int64_t two_fit = [&] {
+    Job two = job;
+    two.sharding.ranks = 2;
+    return Plan(two).arena_bytes;
+  }();
+  const auto refusal = [&](int64_t most) {
+    const DefaultBudget same_for_each = [=](int64_t ranks) -> absl::StatusOr<Budget> {
+      if (ranks > most) return absl::FailedPreconditionError("so many ranks cannot run here");
+      return Budget{.bytes = two_fit, .origin = "a GPU's memory"};
+    };
+    return std::string(PlanJob(job, ScratchOnlyOps(), same_for_each).status().message());
+  };
+  EXPECT_TRUE(absl::StrContains(refusal(2), "sharding.ranks=2 (")) << refusal(2);
+  EXPECT_FALSE(absl::StrContains(refusal(1), "sharding.ranks=")) << refusal(1);
 }
 
 TEST(Hostile, SizesBeyondAnyMachineAreRefused) {

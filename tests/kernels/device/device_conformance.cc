@@ -158,7 +158,6 @@ TEST_P(DeviceConformance, ACopyThatIsWaitedForComesAfterWhatTheStreamHasAndIsDon
   EXPECT_TRUE(stream->Synchronize().ok());
 }
 
-// A graph of two streams hands bytes on, between copies that its launches are told anew.
 TEST_P(DeviceConformance, OrdinaryValuesFillWhatIsNamedAndNoMore) {
   constexpr int64_t kBytes = (int64_t{2} << 20) + 7, kBefore = 8;
   std::unique_ptr<Arena> arena = *device_->Allocate(kBefore + kBytes + 8);
@@ -185,6 +184,7 @@ TEST_P(DeviceConformance, OrdinaryValuesFillWhatIsNamedAndNoMore) {
   }
 }
 
+// A graph of two streams hands bytes on, between copies that its launches are told anew.
 TEST_P(DeviceConformance, AGraphDoesAtEachLaunchWhatItsStreamsWereGiven) {
   if (!device_->CanCapture()) {
     std::unique_ptr<Stream> stream = MakeStream("compute");

@@ -108,6 +108,26 @@ TEST_F(TunerTest, OperandsAreAlignedAsTheKeySays) {
   EXPECT_EQ(library_.calls.back().workspace_bytes, 4096);
 }
 
+TEST_F(TunerTest, AnAlgorithmThatIsRefusedWhenItStartsIsPassedOver) {
+  static int starts;  // Of which the first, and so the first algorithm, is refused.
+  starts = 0;
+  library_.algorithms = 3;
+  CublasLtFunctions functions = library_.functions();
+  librarys_matmul = functions.Matmul;
+  functions.Matmul = [](auto... arguments) {
+    return starts++ == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : librarys_matmul(arguments...);
+  };
+  const auto tuned = Tune(kOp, functions);
+  ASSERT_TRUE(tuned.ok()) << tuned.status();
+  EXPECT_EQ(tuned->timed, 2);
+  EXPECT_EQ(starts, 1 + 2 * (2 + 3));
+
+  functions.Matmul = [](auto...) { return CUBLAS_STATUS_EXECUTION_FAILED; };
+  const absl::Status none = Tune(kOp, functions).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(none.message()), ::testing::HasSubstr("none of the 3 algorithms that cuBLASLt proposes"));
+}
+
 TEST_F(TunerTest, AProductThatNoAlgorithmComputesIsAnError) {
   library_.unusable = library_.algorithms;
   EXPECT_EQ(Tune(kOp, library_.functions()).status().code(), absl::StatusCode::kUnimplemented);

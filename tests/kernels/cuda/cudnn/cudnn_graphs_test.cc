@@ -96,6 +96,15 @@ int64_t NeededBytes(CudnnGraphs& graphs, const AttentionKey& key) {
   return std::stoll(answer.substr(at + 9)) + (key.backward ? 4 * key.batch * key.heads * key.length : 0);
 }
 
+TEST_F(CudnnGraphsTest, AnEnvironmentThatChangesItsAlgorithmsIsRefused) {
+  constexpr const char* kLimit = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT";
+  setenv(kLimit, "0", /*overwrite=*/1);
+  const absl::Status status = Load(kGpus[0]).status();
+  unsetenv(kLimit);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT=0 is set"));
+}
+
 TEST_F(CudnnGraphsTest, WhatItTakesHasAKernelInThePlannedWorkspace) {
   for (const DescribedGpu& gpu : kGpus) {
     SCOPED_TRACE(gpu.name);

@@ -230,6 +230,15 @@ TEST_F(NcclTest, MemoryOfNcclBecomesAWindowUntilItsEnd) {
   ForEachRank(kRanks, [&](int rank) { EXPECT_TRUE(group[rank]->DeregisterMemory().ok()); });
 }
 
+TEST_F(NcclTest, WindowsOfAnOldNcclAreRefusedBeforeTheGroup) {
+  device_.nccl().TakeWindowsAway();
+  const std::vector<int> ordinals = {0, 0};
+  const absl::Status status =
+      CreateNcclGroup(nccl_, runtime_, ordinals, {.timeout_seconds = 0, .windows = true}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("install 2.27 or newer, or leave runtime.nccl_windows out"));
+}
+
 TEST_F(NcclTest, AWindowThatNcclRefusesEndsTheGroup) {
   device_.nccl().set_runtime(&device_.runtime());
   Group group = device_.CreateGroup(2, {.timeout_seconds = 0, .windows = true});

@@ -37,6 +37,8 @@ ncclResult_t ncclReduceScatter(const void*, void*, size_t, ncclDataType_t, ncclR
 ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) {
   return ncclInvalidUsage;
 }
+ncclResult_t ncclMemAlloc(void**, size_t) { return ncclInvalidUsage; }
+ncclResult_t ncclMemFree(void*) { return ncclInvalidUsage; }
 const char* ncclGetErrorString(ncclResult_t) { return "no error"; }
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 

@@ -38,6 +38,9 @@ class StandInNccl final : public NcclApi {
   void FailCollective(int rank, int nth);
   void NoteError(int rank) { failing_ = rank; }
 
+  // As an NCCL before 2.27.
+  void TakeWindowsAway() { has_windows_ = false; }
+
   // What was asked for, such as "rank 0 AllGather 12 of type 0 in place".
   std::vector<std::string> calls() const;
   std::vector<std::string> misuse() const;
@@ -59,6 +62,7 @@ class StandInNccl final : public NcclApi {
   NcclResult MemAlloc(void*& memory, int64_t size_bytes) override;
   NcclResult MemFree(void* memory) override;
   NcclResult CommWindowRegister(NcclComm comm, void* memory, int64_t size_bytes, NcclWindow& window) override;
+  bool has_windows() const override { return has_windows_; }
   NcclResult CommWindowDeregister(NcclComm comm, NcclWindow window) override;
   std::string ErrorString(NcclResult result) override;
   std::string LastError() override { return "as ordered"; }
@@ -89,6 +93,7 @@ class StandInNccl final : public NcclApi {
 
   const int polls_;
   CudaRuntime* runtime_ = nullptr;
+  bool has_windows_ = true;
   std::map<void*, Memory> memory_;  // Guarded by mutex_.
   std::atomic<int> failing_init_ = -1, failing_ = -1, failing_rank_ = -1, failing_nth_ = 0;
   std::atomic<int> aborted_ = 0, live_ = 0;

@@ -1,0 +1,24 @@
+// Budgets: how much a job may plan for one rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace shale {
+
+// A budget that everything fits.
+inline constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
+
+struct Budget {
+  int64_t bytes = kNoBudget;  // Of one rank's arena.
+  std::string origin;         // Where it comes from, if not from the job: "80 % of this machine's memory".
+};
+
+// The budget of each of so many ranks where the job names none. An error: so many cannot run here.
+using DefaultBudget = std::function<absl::StatusOr<Budget>(int64_t ranks)>;
+
+}  // namespace shale
