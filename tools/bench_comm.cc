@@ -118,16 +118,14 @@ std::string ResultJson(const Result& r) {
 }
 
 absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<int>& ranks) {
-  std::vector<std::string> json;
+  std::vector<std::string> groups, results;
   for (const int n : ranks) {
     const int on_each = static_cast<int>(flags.ranks_per_device);
     const int64_t largest = Divisible(flags.largest_kib * 1024, n);
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CommGroup> group,
                            CommGroup::Create(kind, n, on_each == 0 ? n : on_each, largest));
-    if (json.empty()) {
-      std::printf("## bench_comm, %s, %s, %d processor%s\n", Today().c_str(), ProcessorName().c_str(), ProcessorCount(),
-                  ProcessorCount() == 1 ? "" : "s");
-    }
+    if (groups.empty()) std::printf("## bench_comm, %s, %s\n", flags.device.c_str(), Today().c_str());
+    groups.push_back(JsonObject().Add("ranks", n).Add("about", group->about()).ToString());
     MarkdownTable table({{"collective", true}, {"type", true}, {"size"}, {"time"}, {"algbw GB/s"}, {"busbw GB/s"},
                          {"memory GB/s"}, {"memcpy GB/s"}, {"of memcpy"}});
     for (const CommCase& what : kCases) {
@@ -136,11 +134,10 @@ absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<i
         table.Add({Name(what.kind), Name(what.dtype), SizeName(r.size_bytes), Time(r.seconds), Digits(r.algbw() * 1e-9),
                    Digits(r.busbw() * 1e-9), Digits(r.memory() * 1e-9), Digits(r.copy_bandwidth * 1e-9),
                    Digits(r.memory() / r.copy_bandwidth)});
-        json.push_back(ResultJson(r));
+        results.push_back(ResultJson(r));
       }
     }
-    const std::string about = group->about().empty() ? "" : absl::StrCat(": ", group->about());
-    std::printf("\n### %d ranks%s\n\n%s", n, about.c_str(), table.ToString().c_str());
+    std::printf("\n### %d ranks: %s\n\n%s", n, group->about().c_str(), table.ToString().c_str());
   }
   if (flags.json.empty()) return absl::OkStatus();
   std::string head = JsonObject()
@@ -148,7 +145,10 @@ absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<i
                          .Add("processor", ProcessorName()).Add("processors", ProcessorCount())
                          .ToString();
   head.pop_back();
-  return WriteJson(flags.json, absl::StrCat(head, ",\n \"results\": [\n  ", absl::StrJoin(json, ",\n  "), "\n]}"));
+  const auto list = [](const char* name, const std::vector<std::string>& rows) {
+    return absl::StrCat(",\n \"", name, "\": [\n  ", absl::StrJoin(rows, ",\n  "), "\n]");
+  };
+  return WriteJson(flags.json, absl::StrCat(head, list("groups", groups), list("results", results), "}"));
 }
 
 std::string DeviceNames(const std::vector<CommKind>& kinds) {
@@ -165,6 +165,10 @@ int Run(const Flags& flags, const std::vector<CommKind>& kinds) {
   if (kind == kinds.end()) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("--device: found \"", flags.device, "\"; this program was built for ",
                                                         DeviceNames(kinds))), kExitUsage);
+  }
+  if (flags.ranks_per_device > 0 && !kind->shares_devices) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--ranks_per_device=", flags.ranks_per_device, ": ranks of --device=",
+                                                        flags.device, " share no GPU; leave it out")), kExitUsage);
   }
   const absl::StatusOr<std::vector<int>> ranks = ParseRanks(flags.ranks);
   if (!ranks.ok()) return Fail(ranks.status(), kExitUsage);
@@ -185,7 +189,7 @@ int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds) {
   const int64_t most_kib = int64_t{16} << 20;
   line.Text("device", "NAME", absl::StrCat("Of ", DeviceNames(kinds), "."), &flags.device);
   line.Text("ranks", "LIST", "Numbers of ranks, from 2 to 64.", &flags.ranks);
-  line.Integer("ranks_per_device", "Ranks that share a GPU; 0: all.", 0, 64, &flags.ranks_per_device);
+  line.Integer("ranks_per_device", "Ranks that share a GPU, for --device=cuda; 0: all.", 0, 64, &flags.ranks_per_device);
   line.Integer("smallest_kib", "KiB of the smallest vector.", 1, most_kib, &flags.smallest_kib);
   line.Integer("largest_kib", "KiB of the largest vector; every rank holds two.", 1, most_kib, &flags.largest_kib);
   line.Integer("factor", "From one size to the next.", 2, 1024, &flags.factor);

@@ -28,11 +28,12 @@ namespace shale {
 struct CommRanks {
   std::vector<std::shared_ptr<Device>> devices;  // Of each rank.
   std::vector<std::unique_ptr<Communicator>> communicators;
-  std::string about;  // For people: what it is that they run on. May be empty.
+  std::string about;  // For people: what it is that they run on, in a line.
 };
 
 struct CommKind {
   std::string device;            // The name that --device gives it.
+  bool shares_devices = false;   // Whether ranks may share a device: --ranks_per_device says how many.
   bool host_memory = true;       // Whether the host may write what devices allocate.
   bool thread_per_rank = false;  // Ranks meet where they enqueue, so that each needs a thread of its own for that.
   std::function<absl::StatusOr<CommRanks>(int ranks, int ranks_per_device)> create;

@@ -1,8 +1,10 @@
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "sharding/comm/in_process.h"
 #include "tools/bench_comm.h"
 #include "tools/bench_gpu.h"
+#include "tools/bench_support.h"
 #include "tools/passive_waiting.h"
 
 namespace shale {
@@ -10,6 +12,8 @@ namespace {
 
 absl::StatusOr<CommRanks> CpuRanks(int ranks, int /*ranks_per_device*/) {
   CommRanks made;
+  const int processors = ProcessorCount();
+  made.about = absl::StrCat(ProcessorName(), ", ", processors, " processor", processors == 1 ? "" : "s");
   made.devices.assign(ranks, CreateCpuDevice());
   SHALE_ASSIGN_OR_RETURN(made.communicators, CreateInProcessGroup(ranks));
   return made;

@@ -32,6 +32,7 @@
 #include "oneapi/dnnl/dnnl.hpp"
 #include "tools/bench_copy.h"
 #include "tools/bench_step_work.h"
+#include "tools/bench_support.h"
 #include "tools/command_line.h"
 #include "tools/passive_waiting.h"
 
@@ -123,18 +124,11 @@ bool MultipliesBFloat16(const dnnl::engine& engine) {
   }
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 struct Measured {
   std::vector<std::vector<double>> seconds;  // Of every pass over the step, summed by shape: [shape][pass].
   double best_flops_per_second = 0;          // Of any single product.
 };
-absl::StatusOr<Measured> Measure(const StepWork& step, int64_t repeats,
-                                                         const dnnl::engine& engine) {
+absl::StatusOr<Measured> Measure(const StepWork& step, int64_t repeats, const dnnl::engine& engine) {
   std::vector<Product> products;
   for (const ProductSize& shape : step.shapes) {
     SHALE_ASSIGN_OR_RETURN(Product product, Product::Create(shape, engine));

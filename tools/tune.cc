@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/backends/job_backend.h"
+#include "engine/backends/tuning_file.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/planner/job_plan.h"
@@ -29,8 +30,6 @@ using cuda::TunedProduct;
 using cuda::Tuner;
 using cuda::TunerOptions;
 using cuda::TuningTable;
-
-constexpr int64_t kLargestTable = int64_t{64} << 20;
 
 struct Flags {
   std::vector<std::string> jobs;
@@ -63,14 +62,11 @@ absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products)
 }
 
 // What is there already is kept, for other machines and other products.
-absl::StatusOr<TuningTable> ReadTable(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path, kLargestTable);
-  if (absl::IsNotFound(text.status())) return TuningTable();
-  if (!text.ok()) return text.status();
-  absl::StatusOr<TuningTable> table = TuningTable::Parse(*text);
+absl::StatusOr<TuningTable> TableToAddTo(const std::string& path) {
+  absl::StatusOr<TuningTable> table = ReadTuningTable(path);
   if (table.ok()) return table;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--out: ", path, " is there and is no tuning table: ", table.status().message()));
+  if (absl::IsNotFound(table.status())) return TuningTable();
+  return absl::Status(table.status().code(), absl::StrCat("--out: ", table.status().message()));
 }
 
 void PrintRow(const TunedProduct& tuned) {
@@ -101,7 +97,7 @@ absl::Status Tune(const Flags& flags) {
     tf32 = job.precision.allow_tf32;
     SHALE_RETURN_IF_ERROR(AddProducts(job, products));
   }
-  SHALE_ASSIGN_OR_RETURN(TuningTable table, ReadTable(flags.out));
+  SHALE_ASSIGN_OR_RETURN(TuningTable table, TableToAddTo(flags.out));
 
   const std::unique_ptr<CudaRuntime> runtime = CreateCudart();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CudaDevice> device,

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/io/file.h"
+#include "engine/backends/tuning_file.h"
 #include "engine/runtime/cuda_backend.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/cublaslt_products.h"
@@ -20,19 +20,12 @@ namespace {
 using cuda::CublasLtFunctions;
 using cuda::TuningTable;
 
-constexpr int64_t kLargestTable = int64_t{64} << 20;
-
 // Null: the job names none.
-absl::StatusOr<std::shared_ptr<const TuningTable>> ReadTuningTable(const std::string& path) {
-  if (path.empty()) return nullptr;
-  const auto error = [&](const absl::Status& status) {
-    return absl::InvalidArgumentError(absl::StrCat("runtime.tuning_table: ", path, ": ", status.message()));
-  };
-  const absl::StatusOr<std::string> text = ReadFile(path, kLargestTable);
-  if (!text.ok()) return error(text.status());
-  absl::StatusOr<TuningTable> table = TuningTable::Parse(*text);
-  if (!table.ok()) return error(table.status());
-  return std::make_shared<const TuningTable>(*std::move(table));
+absl::StatusOr<std::shared_ptr<const TuningTable>> TableOf(const Job& job) {
+  if (job.runtime.tuning_table.empty()) return nullptr;
+  absl::StatusOr<TuningTable> table = ReadTuningTable(job.runtime.tuning_table);
+  if (table.ok()) return std::make_shared<const TuningTable>(*std::move(table));
+  return absl::InvalidArgumentError(absl::StrCat("runtime.tuning_table: ", table.status().message()));
 }
 
 // "13.1.0" of 130100.
@@ -67,7 +60,7 @@ std::string DescribeAttention(bool cudnn) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
-  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, ReadTuningTable(job.runtime.tuning_table));
+  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(job));
   const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
   CudaBackendOptions options;
   options.ranks_per_device = static_cast<int>(job.runtime.ranks_per_device);

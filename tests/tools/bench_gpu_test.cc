@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "engine/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -82,7 +83,7 @@ TEST_F(BenchGpuTest, RanksOfOneDeviceMeetFromThreadsOfTheirOwn) {
                  GpuComms(Create())),
             0);
   EXPECT_EQ(asked_.ranks_per_device, 3);
-  for (const char* wanted : {"AllGather", "ReduceScatterSum", "AllReduceSum", "\"ranks\": 3"}) {
+  for (const char* wanted : {"AllGather", "ReduceScatterSum", "AllReduceSum", "{\"ranks\": 3, \"about\": \"GPU 0: "}) {
     EXPECT_THAT(written_, HasSubstr(wanted));
   }
 }
@@ -91,6 +92,11 @@ TEST_F(BenchGpuTest, NcclHasARankOnEachGpu) {
   EXPECT_EQ(Call(BenchComm, {"--device=nccl", "--ranks=2"}, GpuComms(Create())), 1);
   EXPECT_TRUE(asked_.nccl);
   EXPECT_EQ(asked_.ranks_per_device, 1);
+}
+
+TEST_F(BenchGpuTest, NcclIsRefusedRanksThatShareAGpu) {
+  EXPECT_EQ(Call(BenchComm, {"--device=nccl", "--ranks=2", "--ranks_per_device=2"}, GpuComms(Create())), 2);
+  EXPECT_FALSE(asked_.nccl);
 }
 
 }  // namespace

@@ -103,6 +103,8 @@ class BenchTest(unittest.TestCase):
         text, written = self.measured(_COMM, "--ranks=2,3", "--smallest_kib=1", "--largest_kib=4", "--rounds=1",
                                       "--seconds=0")
         self.assertEqual(re.findall(r"### (\d) ranks", text), ["2", "3"])
+        self.assertEqual([group["ranks"] for group in written["groups"]], [2, 3])
+        self.assertIn(f"### 2 ranks: {written['groups'][0]['about']}\n", text)
         rows = self.rows(text, "collective")
         self.assertEqual(len(rows), 2 * 4 * 2)
         self.assertEqual(len(written["results"]), len(rows))
@@ -124,6 +126,7 @@ class BenchTest(unittest.TestCase):
         self.refused("matches no op", _OPS, "--only=nothing")
         self.refused('found "1"; a list of numbers from 2 to 64', _COMM, "--ranks=2,1")
         self.refused("--largest_kib=1 is below --smallest_kib=64", _COMM, "--largest_kib=1")
+        self.refused("--ranks_per_device=2: ranks of --device=cpu share no GPU; leave it out", _COMM, "--ranks_per_device=2")
 
     def test_a_result_that_cannot_be_written(self):
         result = self.call(_COMM, "--ranks=2", "--smallest_kib=1", "--largest_kib=1", "--rounds=1", "--seconds=0",

@@ -1,0 +1,36 @@
+#include "engine/backends/tuning_file.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace shale {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(TuningFileTest, ATableThatWasPrintedIsReadBack) {
+  const TempFolder folder;
+  const std::string text = cuda::TuningTable().Print();
+  const auto table = ReadTuningTable(folder.Write("table", text));
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_EQ(table->Print(), text);
+}
+
+TEST(TuningFileTest, AMissingFileIsToldFromOneThatIsNoTable) {
+  const TempFolder folder;
+  const absl::Status missing = ReadTuningTable(folder.Path("missing")).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr(folder.Path("missing")));
+  const std::string path = folder.Write("poem", "no table\n");
+  const absl::Status poem = ReadTuningTable(path).status();
+  EXPECT_EQ(poem.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(poem.message()), StartsWith(path + " is no tuning table: "));
+}
+
+}  // namespace
+}  // namespace shale
