@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,12 @@ print(json.dumps({"result": {"tokens_per_second": 100000.0, "step_seconds": 5.2,
     "parameters": 494032768, "max_memory_allocated": 60 << 30, "max_memory_reserved": 66 << 30, "micro_batch": 16,
     "checkpoint": "none", "gathered": "step", "attention": "cudnn"}}))
 """
+_PLAN = r"""
+import os, sys
+assert sys.argv[1].startswith("--job=")
+print("Plan of it\n  memory  one arena a rank of 25.5 GiB (27,433,708,296 bytes): training uses\n  all" if "FAKE_NO_ARENA" not in os.environ
+      else "Plan of nothing")
+"""
 _BENCH = r"""
 import json, os, sys
 if sys.argv[1] == "comm":
@@ -86,7 +93,7 @@ class KitTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
         self.addCleanup(folder.cleanup)
         self.root, self.out = os.path.join(folder.name, "kit"), os.path.join(folder.name, "out")
-        for name, code in (("gpu_tests", _GPU_TESTS), ("train", _TRAIN), ("bench", _BENCH)):
+        for name, code in (("gpu_tests", _GPU_TESTS), ("plan", _PLAN), ("train", _TRAIN), ("bench", _BENCH)):
             self.write("bin/" + name, code)
         self.python = self.write("python", _PYTHON)
         os.makedirs(os.path.join(self.root, "jobs"))
@@ -152,7 +159,7 @@ class KitTest(unittest.TestCase):
         self.assertEqual(statuses["memcheck/Good"], "skipped")
         self.assertEqual(statuses["tune/qwen2_5_0_5b_1024"], "skipped")
         self.assertEqual(statuses["bench_comm/in_process"], "failed")
-        for name in ("bench_ops", "train", "train_graphs", "torch"):
+        for name in ("plan", "bench_ops", "train", "train_graphs", "torch"):
             self.assertEqual(statuses[name + "/qwen2_5_0_5b_1024"], "passed", self.items()[name + "/qwen2_5_0_5b_1024"])
         text = self.markdown()
         self.assertIn("| test/All/OpTest | failed | 1 of 2 failed: A |", text)
@@ -160,7 +167,9 @@ class KitTest(unittest.TestCase):
         self.assertIn("Test cases: 3 passed, 1 failed, of which 2 skipped.", text)
         self.assertIn("A product sustained for a minute reaches 700 TFLOP/s.", text)
         # 0.55 x 989 / 700; (20 GiB - 16 bytes each) / (60 GiB - 16 bytes each); 160,000 / 100,000.
-        self.assertIn("| qwen2_5_0_5b_1024 | engine | 160,000 | 6.000 | 55.0 % | 77.7 % | 20.0 |", text)
+        self.assertIn("| qwen2_5_0_5b_1024 | engine | 160,000 | 6.000 | 55.0 % | 77.7 % | 20.0 | 30.0 |", text)
+        self.assertIn("| qwen2_5_0_5b_1024 | plan |  |  |  |  |  | 25.5 |", text)
+        self.assertIn("## Plan of qwen2_5_0_5b_1024\n\n```\nPlan of it\n", text)
         self.assertIn("| 1.60 x: met |  | met: 50 % |  | 0.24 x: met |", text)
         self.assertIn("4 of 8 reach 0.85 of a copy of as many bytes.", text)
         self.assertIn("Fake H200, 140.0 GiB", text)
@@ -185,6 +194,42 @@ class KitTest(unittest.TestCase):
         self.assertEqual(len(self.ran()), 3)
         self.assertEqual(self.call("--only=test/Good", "--again")[0], 0)
         self.assertEqual(self.ran()[3:], ["Good"])
+
+    def test_a_plan_that_names_no_arena_fails(self):
+        os.environ["FAKE_NO_ARENA"] = "1"
+        self.assertEqual(self.call("--only=^plan/qwen2_5_0_5b")[0], 1)
+        self.assertEqual(self.items()["plan/qwen2_5_0_5b_1024"]["about"], "it names no arena")
+
+    def pack(self, commit, packed="today"):
+        with open(os.path.join(self.root, "kit.json"), "w", encoding="utf-8") as file:
+            json.dump({"commit": commit, "packed": packed}, file)
+
+    # A kit of a later commit in the same folder reported the results of the former one as its own.
+    def test_results_count_for_their_commit_alone(self):
+        self.pack("aaa")
+        self.assertEqual(self.call("--only=test/Good", "--only=^plan/qwen2_5_0_5b")[0], 0)
+        self.assertEqual({item["commit"] for item in self.items().values()}, {"aaa"})
+        self.pack("bbb")
+        self.assertRegex(self.call("--list", "--only=test/Good")[1], r"test/Good +to do \(passed with commit aaa\)\n")
+        self.assertEqual(self.call("--only=test/Good")[0], 0)
+        self.assertEqual(self.ran(), ["Good", "Good"])
+        self.assertEqual({name: item["commit"] for name, item in self.items().items()},
+                         {"test/Good": "bbb", "plan/qwen2_5_0_5b_1024": "aaa"})
+        self.assertIn("Of those to do, 1 have results of commit aaa, which are not shown.", self.markdown())
+        self.assertNotIn("| plan |", self.markdown())
+
+    def test_kits_packed_of_changed_files_are_told_apart_by_when(self):
+        for packed, wanted in (("noon", ["Good"]), ("noon", ["Good"]), ("one", ["Good", "Good"])):
+            self.pack("aaa-dirty", packed)
+            self.call("--only=test/Good")
+            self.assertEqual(self.ran(), wanted)
+
+    def test_trials_go_on_after_a_cut_and_begin_anew_when_asked(self):
+        trials = self.write(os.path.join(self.out, "data/trials-qwen2_5_0_5b_1024.jsonl"), "")
+        self.assertEqual(self.call("--only=^torch/qwen2_5_0_5b")[0], 0)
+        self.assertTrue(os.path.exists(trials))
+        self.assertEqual(self.call("--only=^torch/qwen2_5_0_5b", "--again")[0], 0)
+        self.assertFalse(os.path.exists(trials))
 
     def test_an_item_that_the_budget_cuts_waits_behind_the_others(self):
         os.environ["FAKE_HANG"] = "1"
@@ -211,8 +256,22 @@ class KitTest(unittest.TestCase):
         main.all_items = short
         self.addCleanup(lambda: setattr(main, "all_items", every))
 
+    def test_an_interrupted_item_is_cut_and_done_by_a_later_call(self):
+        interrupts = [True]
+
+        def work(kit, item, seconds):
+            if interrupts.pop():
+                os.kill(os.getpid(), signal.SIGTERM)
+            return {"status": store.PASSED}
+        with mock.patch.object(main, "all_items", lambda kit: [items.Item("a", work)]):
+            code, said = self.call()
+            self.assertEqual((code, self.statuses()), (130, {"a": "cut"}))
+            self.assertIn("interrupted by SIGTERM; call it again to go on", said)
+            interrupts.append(False)
+            self.assertEqual((self.call()[0], self.statuses()), (0, {"a": "passed"}))
+
     def test_an_item_that_takes_longer_than_it_may_fails(self):
-        kept = store.Store(self.out)
+        kept = store.Store(self.out, "aaa")
         kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
         hang = items.Item("hang", lambda k, i, s: measure._outcome(child.run(["sleep", "1000"], {}, k.log("hang"), s)), limit=0.3)
         main.do(kit, hang, kept, 1000)
@@ -220,10 +279,10 @@ class KitTest(unittest.TestCase):
         self.assertIn("had not ended after 0 s", kept.item("hang")["about"])
 
     def test_an_item_during_which_everything_ends_twice_is_given_up(self):
-        kept = store.Store(self.out)
+        kept = store.Store(self.out, "aaa")
         self.assertTrue(kept.begin("a"))
-        self.assertTrue(store.Store(self.out).begin("a"))
-        kept = store.Store(self.out)
+        self.assertTrue(store.Store(self.out, "aaa").begin("a"))
+        kept = store.Store(self.out, "aaa")
         self.assertFalse(kept.begin("a"))
         self.assertEqual(kept.item("a")["status"], "failed")
         self.assertIn("2 times", kept.item("a")["about"])
@@ -312,20 +371,22 @@ class MachineTest(unittest.TestCase):
         self.assertEqual(environment["A"], "b")
 
     def test_interruptions_leave_no_program_behind(self):
-        with self.assertRaises(KeyboardInterrupt):
-            def interrupt():
-                raise KeyboardInterrupt
-            child.run(["sh", "-c", f"echo $$ > {self.folder}/pid; exec sleep 1000"], dict(os.environ),
-                      os.path.join(self.folder, "log"), 100, interrupt)
         path = os.path.join(self.folder, "pid")
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
-                os.kill(int(file.read()), 0)
+
+        def interrupt():
+            if os.path.exists(path) and os.path.getsize(path) > 0:
+                raise KeyboardInterrupt
+        with self.assertRaises(KeyboardInterrupt):
+            child.run(["sh", "-c", f"echo $$ > {path}; exec sleep 1000"], dict(os.environ), os.path.join(self.folder, "log"), 100,
+                      interrupt)
+        with open(path, encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
+            os.kill(int(file.read()), 0)
 
 
 class ReportTest(unittest.TestCase):
     def test_an_empty_report_says_what_is_to_do(self):
-        text = report.Report({"machine": {}, "items": {}}, ["a", "b"]).text()
+        with tempfile.TemporaryDirectory() as folder:
+            text = report.Report(store.Store(folder, "aaa"), ["a", "b"]).text()
         self.assertIn("2 items: 0 passed, 0 failed, 0 skipped, 2 to do.", text)
 
 
@@ -422,16 +483,39 @@ class SearchTest(unittest.TestCase):
 
     def test_trials_that_are_kept_are_not_run_again(self):
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "trials.jsonl")
+            path, conditions = os.path.join(folder, "trials.jsonl"), {"torch": "2.9.0"}
             one, two = torch_fsdp2.Configuration(4), torch_fsdp2.Configuration(8)
             with redirect_stdout(io.StringIO()):
-                torch_fsdp2.Trials(path).of(one, lambda: {"tokens_per_second": 5.0, "losses": []})
+                torch_fsdp2.Trials(path, conditions).of(one, lambda: {"tokens_per_second": 5.0, "losses": []})
                 with open(path, "a", encoding="utf-8") as file:
                     file.write('{"trial": {"micro_ba')
-                trials = torch_fsdp2.Trials(path)
+                trials = torch_fsdp2.Trials(path, conditions)
                 self.assertEqual(trials.of(one, self.fail)["tokens_per_second"], 5.0)
                 trials.of(two, lambda: {"failed": "out of memory"})
-            self.assertEqual(torch_fsdp2.Trials(path).of(two, self.fail)["failed"], "out of memory")
+                self.assertEqual(torch_fsdp2.Trials(path, conditions).of(two, self.fail)["failed"], "out of memory")
+                other = torch_fsdp2.Trials(path, {"torch": "2.10.0"})
+                self.assertEqual(other.of(one, lambda: {"tokens_per_second": 6.0})["tokens_per_second"], 6.0)
+
+    # A trial that failed once, of whatever, was a failure for ever.
+    def test_failures_that_are_not_of_memory_are_tried_again(self):
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+            path, one = os.path.join(folder, "trials.jsonl"), torch_fsdp2.Configuration(4)
+            trials = torch_fsdp2.Trials(path, {})
+            self.assertEqual(trials.of(one, lambda: {"failed": "rank 0 ended with -9"})["failed"], "rank 0 ended with -9")
+            self.assertEqual(trials.last_failure, "rank 0 ended with -9")
+            again = torch_fsdp2.Trials(path, {})
+            self.assertEqual(again.of(one, lambda: {"tokens_per_second": 5.0})["tokens_per_second"], 5.0)
+
+    def test_trials_are_whole_micro_batches_of_every_candidate(self):
+        job = os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_3b_1024.textproto")
+        for ranks in (1, 3, 4):
+            for sequences in (1, 5, 32, 80, 96, 320, 512, 4096):
+                options = torch_fsdp2.parse([f"--job={job}", f"--ranks={ranks}", f"--tokens_per_step={sequences * ranks * 1024}"])
+                tokens = torch_fsdp2.search_tokens(options)
+                self.assertLessEqual(tokens, options.tokens_per_step)
+                for of_a_step in (tokens, options.tokens_per_step):
+                    rests = {of_a_step % (m * ranks * 1024) for m in torch_fsdp2.micro_batches(options)}
+                    self.assertEqual(rests, {0}, (ranks, sequences))
 
     def test_every_preset_is_half_a_mebi_of_tokens(self):
         for preset in items.PRESETS:

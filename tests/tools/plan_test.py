@@ -5,8 +5,13 @@ import glob
 import os
 import resource
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, os.path.abspath("tools"))
+
+from gpu import measure  # noqa: E402
 
 _PLAN = os.path.abspath("tools/plan")
 _JOBS = os.path.abspath("tools/jobs")
@@ -55,6 +60,8 @@ class PlanTest(unittest.TestCase):
                 result = self.call(f"--job={path}", "--set=runtime.device=CPU")
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertIn("schedule       SHARDED: ", result.stdout)
+                # What a kit for machines with GPUs reads of it.
+                self.assertIn(f"({measure.planned_bytes(result.stdout):,} bytes)", " ".join(result.stdout.split()))
 
     def test_405b_on_16384_ranks_takes_two_seconds_and_a_gibibyte_at_most(self):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""What a kit does, in order: tests, tests under compute-sanitizer, benches, training by the engine and by PyTorch."""
+"""What a kit does, in order: tests, tests under compute-sanitizer, plans, benches, training by the engine and by PyTorch."""
 
 import gzip
 import os
@@ -75,6 +75,7 @@ class Item:
     work: Callable
     least: float = 20
     limit: float = 1800
+    keeps: tuple = ()  # Files from which a later call goes on; --again removes them.
 
 
 def skipped(why):
@@ -125,6 +126,7 @@ def _parts(kind, suite, cases, sanitizer=None):
 def all_items(kit):
     items = test_items(kit)
     presets = [preset for preset in PRESETS if os.path.exists(kit.job(preset))]
+    items += [Item(f"plan/{preset}", needs("plan", measure.plan(preset)), least=5) for preset in presets]
     items += [Item(f"tune/{preset}", needs("tune", measure.tune(preset)), least=60) for preset in presets]
     for preset in presets:
         with open(kit.job(preset), encoding="utf-8") as file:
@@ -142,5 +144,6 @@ def all_items(kit):
     for preset in presets:
         items.append(Item(f"train/{preset}", needs("train", measure.train(preset)), least=90))
         items.append(Item(f"train_graphs/{preset}", needs("train", measure.train(preset, {"runtime.graphs": "true"})), least=90))
-        items.append(Item(f"torch/{preset}", measure.torch(preset), least=90, limit=5400))
+        items.append(Item(f"torch/{preset}", measure.torch(preset), least=90, limit=5400,
+                          keeps=(measure.trials_path(kit, preset),)))
     return items

@@ -13,10 +13,10 @@ from gpu.items import Kit, all_items
 
 _ABOUT = """\
 Runs what this kit holds on the GPUs of this machine: the tests, the op tests under compute-sanitizer, benches of kernels
-and collectives, and training of every preset by the engine and by PyTorch's FSDP2. Each item's result goes to
-OUT/report.json and OUT/report.md before the next begins. Items that have ended, well or badly, are not run again: call
-it again to go on. CUDA's libraries are looked for in CUDA_HOME, where the loader looks, and among the packages nvidia-*
-of a Python environment.
+and collectives, and plans and training of every preset by the engine, and training by PyTorch's FSDP2. Each item's result
+goes to OUT/report.json and OUT/report.md before the next begins. Items that have ended, well or badly, are not run again
+by a kit of the same commit: call it again to go on. CUDA's libraries are looked for in CUDA_HOME, where the loader looks,
+and among the packages nvidia-* of a Python environment.
 """
 
 _FOOTER = """\
@@ -26,7 +26,8 @@ examples:
   ./run --only=test --only=train/qwen2_5_3b    items whose names match one of these (regular expressions; see --list)
   ./run --only=torch --again                   those once more
 
-exit codes: 0 all done, nothing failed; 1 something failed, or there is no GPU; 2 wrong command line; 3 not all is done yet.
+exit codes: 0 all done, nothing failed; 1 something failed, or there is no GPU; 2 wrong command line; 3 not all is done yet;
+130 interrupted.
 """
 
 
@@ -37,7 +38,7 @@ def parse(kit_root, arguments):
     parser.add_argument("--list", action="store_true", help="print the names of the items and how each stands, and end")
     parser.add_argument("--budget_seconds", type=float, default=float("inf"), metavar="S",
                         help="end by then; an item that is cut is begun anew by a later call (default: no limit)")
-    parser.add_argument("--again", action="store_true", help="run the items of --only although they have ended")
+    parser.add_argument("--again", action="store_true", help="run the items of --only anew although they have ended")
     parser.add_argument("--out", default=os.path.join(kit_root, "results"), metavar="FOLDER", help="default: %(default)s")
     parser.add_argument("--python", default="", metavar="PATH", help="a Python with PyTorch (default: the first that is found)")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="training steps that count (default 5)")
@@ -113,18 +114,26 @@ def kit_info(root):
         return {}
 
 
+def commit_of(info):
+    """What tells this kit's programs from another's. Where files differed from the commit, that is when it was packed."""
+    commit = info.get("commit", "unknown")
+    exact = commit != "unknown" and not commit.endswith("-dirty")
+    return commit if exact or "packed" not in info else f"{commit}, packed {info['packed']}"
+
+
 def write_report(kit, kept, names):
-    store.write_durably(kit.path("report.md"), report.Report(kept.data, names).text())
+    store.write_durably(kit.path("report.md"), report.Report(kept, names).text())
 
 
 def main(kit_root, arguments, gpus=machine.gpus):
     """`gpus` returns what machine.gpus does, for tests."""
     options = parse(kit_root, arguments)
     deadline = time.monotonic() + options.budget_seconds
+    info = kit_info(kit_root)
     try:
         found = gpus()
         out = os.path.abspath(options.out)
-        kept = store.Store(out)
+        kept = store.Store(out, commit_of(info))
     except (ValueError, OSError) as error:
         print(f"run: {error}", file=sys.stderr)
         return 1
@@ -141,13 +150,15 @@ def main(kit_root, arguments, gpus=machine.gpus):
         return 2
     if options.list:
         for item in items:
-            say(f"{item.name:<40} {kept.item(item.name).get('status', 'to do')}")
+            say(f"{item.name:<40} {kept.standing(item.name)}")
         return 0
     for item in items if options.again else []:
         kept.forget(item.name)
+        for path in item.keeps:
+            store.remove(path)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    kept.describe({**kit_info(kit_root), **machine.describe(found, libraries, python)})
+    kept.describe({**info, **machine.describe(found, libraries, python)})
     try:
         done = run(kit, items, names, kept, deadline)
     except _Interrupted as interrupted:

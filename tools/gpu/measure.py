@@ -37,11 +37,9 @@ def _json(path):
         return None
 
 
-def _remove(path):
-    try:
-        os.remove(path)
-    except FileNotFoundError:
-        pass
+def _text(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 def tests(names, sanitizer=None):
@@ -50,7 +48,7 @@ def tests(names, sanitizer=None):
         if sanitizer and not kit.sanitizer:
             return {"status": store.SKIPPED, "about": "there is no compute-sanitizer in CUDA_HOME or on the PATH"}
         path = kit.log(item.name) + ".json"
-        _remove(path)
+        store.remove(path)
         before = [kit.sanitizer, f"--tool={sanitizer}", f"--error-exitcode={_SANITIZER_ERROR}"] if sanitizer else []
         command = [*before, kit.program("gpu_tests"), f"--gtest_filter={':'.join(names)}", f"--gtest_output=json:{path}"]
         ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
@@ -71,6 +69,25 @@ def tests(names, sanitizer=None):
             outcome["about"] = f"{skips} of {len(cases)} skipped"
         return outcome
     return work
+
+
+def plan(preset):
+    """What training will take of a GPU, by its plan: for this no GPU is needed."""
+    def work(kit, item, seconds):
+        command = [kit.program("plan"), f"--job={kit.job(preset)}"]
+        ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
+        text = _text(kit.log(item.name))
+        planned = planned_bytes(text)
+        if planned is None:
+            return _outcome(ended, None, "" if ended.code or ended.timed_out else "it names no arena")
+        return _outcome(ended, {"peak_bytes_planned": planned, "text": text})
+    return work
+
+
+def planned_bytes(text):
+    """Of a rank's arena, by what `plan` prints; None: it does not say."""
+    found = re.search(r"one arena a rank of [^(]*\(([\d,]+) bytes\)", " ".join(text.split()))
+    return int(found[1].replace(",", "")) if found else None
 
 
 def tune(preset):
@@ -102,7 +119,7 @@ def _tuned(kit):
 def bench_ops(job, dtype, only="", more=()):
     def work(kit, item, seconds):
         path = kit.log(item.name) + ".json"
-        _remove(path)
+        store.remove(path)
         command = [kit.program("bench"), "ops", "--device=cuda", *sizes_of(job), f"--dtype={dtype}", f"--json={path}",
                    "--copy_mib=1024", *more]
         command += [f"--only={only}"] if only else []
@@ -116,7 +133,7 @@ def bench_ops(job, dtype, only="", more=()):
 def bench_comm(device, ranks, *more):
     def work(kit, item, seconds):
         path = kit.log(item.name) + ".json"
-        _remove(path)
+        store.remove(path)
         command = [kit.program("bench"), "comm", f"--device={device}", f"--ranks={','.join(map(str, ranks))}",
                    "--smallest_kib=1024", "--largest_kib=262144", f"--json={path}", *more]
         ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
@@ -160,7 +177,7 @@ def train(preset, settings=()):
             if len(rows) < wanted:
                 wrong = "" if ended.code or ended.timed_out else f"it printed {len(rows)} of {wanted} steps"
                 return _outcome(ended, None, wrong)
-            return _outcome(ended, {**steps_of(rows, kit.warmup), **_said(kit.log(item.name))})
+            return _outcome(ended, {**steps_of(rows, kit.warmup), **_said(_text(kit.log(item.name)))})
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return work
@@ -175,10 +192,8 @@ def steps_of(rows, warmup):
             "peak_bytes_planned": rows[-1]["peak_bytes_planned"], "peak_bytes_measured": rows[-1]["peak_bytes_measured"]}
 
 
-def _said(log):
+def _said(text):
     """What the plan that train prints says: parameters, and what is in use beside the arena."""
-    with open(log, encoding="utf-8", errors="replace") as file:
-        text = file.read()
     found = {}
     parameters = re.search(r"^\s*parameters\s+([\d,]+) in", text, re.MULTILINE)
     outside = re.search(r"^.*in use outside the arenas.*$", text, re.MULTILINE)
@@ -189,6 +204,10 @@ def _said(log):
     return found
 
 
+def trials_path(kit, preset):
+    return kit.path("data", f"trials-{preset}.jsonl")
+
+
 def torch(preset):
     """PyTorch's FSDP2 at its best. Its trials are kept, so that a search that is cut goes on where it was."""
     def work(kit, item, seconds):
@@ -196,11 +215,9 @@ def torch(preset):
             return {"status": store.SKIPPED, "about": f"{kit.python.path} has no PyTorch; name another with --python"}
         program = os.path.join(kit.root, "tools", "parity", "torch_fsdp2.py")
         command = [kit.python.path, program, f"--job={kit.job(preset)}", f"--tokens={_tokens(kit, preset)}", "--search",
-                   "--ranks=1", f"--trials={kit.path('data', f'trials-{preset}.jsonl')}", f"--warmup={kit.warmup}",
-                   f"--steps={kit.steps}"]
+                   "--ranks=1", f"--trials={trials_path(kit, preset)}", f"--warmup={kit.warmup}", f"--steps={kit.steps}"]
         ended = child.run(command, kit.plain, kit.log(item.name), seconds, folder=kit.out)
-        with open(kit.log(item.name), encoding="utf-8", errors="replace") as file:
-            said = [line for line in file if line.startswith('{"result"')]
+        said = [line for line in _text(kit.log(item.name)).splitlines() if line.startswith('{"result"')]
         if not said:
             return _outcome(ended, None, "" if ended.code or ended.timed_out else "it printed no result")
         result = json.loads(said[-1])["result"]

@@ -1,5 +1,7 @@
 """report.md: what was found, for people."""
 
+import collections
+
 from gpu import store
 from gpu.items import PRESETS, SUSTAINED
 
@@ -24,15 +26,17 @@ def _mark(value, target, at_least=True):
 
 
 class Report:
-    def __init__(self, data, names):
-        self.machine, self.items, self.names = data["machine"], data["items"], names
+    """Of the items `names` of a Store, as far as they are of its commit."""
+
+    def __init__(self, kept, names):
+        self.kept, self.names = kept, names
 
     def result(self, name):
-        item = self.items.get(name, {})
+        item = self.kept.item(name)
         return item.get("result") if item.get("status") == store.PASSED else None
 
     def of_status(self, status):
-        return [name for name in self.names if self.items.get(name, {}).get("status") == status]
+        return [name for name in self.names if self.kept.item(name).get("status") == status]
 
     def sustained(self):
         """FLOP/s of a product that ran for a minute; None: not measured."""
@@ -40,33 +44,40 @@ class Report:
         return (found or {}).get("sustained_bf16") or None
 
     def text(self):
-        parts = ["# GPU report\n", _table(["", ""], list(self.machine.items())), self._summary(),
+        parts = ["# GPU report\n", _table(["", ""], list(self.kept.data["machine"].items())), self._summary(),
                  "## Training\n", self._training(), "## Memory-bound kernels\n", self._kernels(),
-                 "## Products and attention\n", self._products(), "## Collectives\n", self._collectives(), self._failures()]
+                 "## Products and attention\n", self._products(), "## Collectives\n", self._collectives(), self._failures(),
+                 self._plans()]
         return "\n".join(part for part in parts if part)
 
     def _summary(self):
-        left = [n for n in self.names if self.items.get(n, {}).get("status") not in (store.PASSED, store.FAILED, store.SKIPPED)]
+        left = [name for name in self.names if not self.kept.finished(name)]
+        former = collections.Counter(self.kept.other(name).get("commit", "unknown") for name in left if self.kept.other(name))
         counts = {status: len(self.of_status(status)) for status in (store.PASSED, store.FAILED, store.SKIPPED)}
-        tests = [i["result"] for n, i in self.items.items() if n.startswith("test/") and i.get("result")]
+        tests = [self.kept.item(n)["result"] for n in self.names if n.startswith("test/") and self.kept.item(n).get("result")]
         cases, failed = sum(t["tests"] for t in tests), sum(len(t["failed"]) for t in tests)
         return (f"{len(self.names)} items: " + ", ".join(f"{count} {status}" for status, count in counts.items())
                 + f", {len(left)} to do. Test cases: {cases - failed} passed, {failed} failed, of which "
-                + f"{sum(t['skipped'] for t in tests)} skipped.\n")
+                + f"{sum(t['skipped'] for t in tests)} skipped.\n"
+                + "".join(f"\nOf those to do, {count} have results of commit {commit}, which are not shown.\n"
+                          for commit, count in former.items()))
 
     def _training(self):
         rows, sustained = [], self.sustained()
         for preset in PRESETS:
             ours, torch = self.result(f"train/{preset}"), self.result(f"torch/{preset}")
-            graphs = self.result(f"train_graphs/{preset}")
+            graphs, plan = self.result(f"train_graphs/{preset}"), self.result(f"plan/{preset}")
             best = max((r for r in (ours, graphs) if r), key=lambda r: r["tokens_per_second"], default=None)
+            if plan:
+                rows.append([preset, "plan", *[""] * 5, self._planned(plan), "", ""])
             for label, found in (("engine", ours), ("engine, graphs", graphs), ("PyTorch FSDP2", torch)):
                 if found:
                     rows.append([preset, label, *self._speed(found, sustained), self._setting(found)])
             if best:
                 rows.append([preset, "targets", *self._targets(preset, best, torch)])
         rate = f"A product sustained for a minute reaches {sustained * 1e-12:.0f} TFLOP/s.\n" if sustained else ""
-        return rate + _table(["preset", "", "tokens/s", "s/step", "MFU", "MFU of sustained", "peak GiB", "losses", ""], rows)
+        return rate + _table(["preset", "", "tokens/s", "s/step", "MFU", "MFU of sustained", "peak GiB", "planned GiB",
+                              "losses", ""], rows)
 
     @staticmethod
     def _speed(found, sustained):
@@ -74,7 +85,11 @@ class Report:
         # The rows' MFU is of 989 TFLOP/s: the presets say so.
         of_sustained = f"{100 * found['mfu'] * 989e12 / sustained:.1f} %" if sustained else ""
         return [f"{found['tokens_per_second']:,.0f}", f"{found['step_seconds']:.3f}", f"{100 * found['mfu']:.1f} %", of_sustained,
-                f"{peak / 2**30:.1f}", f"{found['losses'][0]:.3f} .. {found['losses'][-1]:.3f}"]
+                f"{peak / 2**30:.1f}", Report._planned(found), f"{found['losses'][0]:.3f} .. {found['losses'][-1]:.3f}"]
+
+    @staticmethod
+    def _planned(found):
+        return f"{found['peak_bytes_planned'] / 2**30:.1f}" if "peak_bytes_planned" in found else ""
 
     @staticmethod
     def _setting(found):
@@ -85,7 +100,7 @@ class Report:
 
     @staticmethod
     def _targets(preset, best, torch):
-        cells = [""] * 7
+        cells = [""] * 8
         target = MFU.get(preset.rsplit("_", 1)[0])
         if target:
             cells[2] = f"{_mark(best['mfu'], target)}: {100 * target:.0f} %"
@@ -130,6 +145,10 @@ class Report:
         return _table(["", "collective", "type", "ranks", "MiB", "us", "algbw GB/s", "busbw GB/s"], rows)
 
     def _failures(self):
-        rows = [[name, self.items[name]["status"], self.items[name].get("about", "").replace("|", "\\|")]
-                for name in self.names if self.items.get(name, {}).get("about")]
+        found = [(name, self.kept.item(name)) for name in self.names]
+        rows = [[name, item["status"], item["about"].replace("|", "\\|")] for name, item in found if item.get("about")]
         return "## What failed, was skipped, or is unfinished\n\n" + _table(["item", "", "why"], rows) if rows else ""
+
+    def _plans(self):
+        found = [(preset, self.result(f"plan/{preset}")) for preset in PRESETS]
+        return "".join(f"## Plan of {preset}\n\n```\n{plan['text']}```\n\n" for preset, plan in found if plan)

@@ -23,10 +23,20 @@ def write_durably(path, text):
         os.close(folder)
 
 
-class Store:
-    """report.json of a folder: {"machine": {..}, "items": {name: {"status", "about", "seconds", "result", "begun"}}}."""
+def remove(path):
+    """A file that may be missing."""
+    try:
+        os.remove(path)
+    except FileNotFoundError:
+        pass
 
-    def __init__(self, folder):
+
+class Store:
+    """report.json of a folder: {"machine": {..}, "items": {name: {"commit", "status", "about", "seconds", "result",
+    "begun"}}}. What the programs of another commit gave counts for nothing; it stays until the item is begun anew."""
+
+    def __init__(self, folder, commit):
+        self.commit = commit
         self.path = os.path.join(folder, "report.json")
         self.data = {"machine": {}, "items": {}}
         os.makedirs(folder, exist_ok=True)
@@ -38,7 +48,21 @@ class Store:
                 raise ValueError(f"{self.path} is no report ({error}); remove it to begin anew") from None
 
     def item(self, name):
-        return self.data["items"].get(name, {})
+        """What is known of it, of this commit; empty: nothing."""
+        found = self.data["items"].get(name, {})
+        return found if found.get("commit") == self.commit else {}
+
+    def other(self, name):
+        """What another commit gave; empty: nothing, or there is something of this one."""
+        found = self.data["items"].get(name, {})
+        return found if found.get("commit") != self.commit else {}
+
+    def standing(self, name):
+        """For people."""
+        former = self.other(name)
+        if "status" in former:
+            return f"to do ({former['status']} with commit {former.get('commit', 'unknown')})"
+        return self.item(name).get("status", "to do")
 
     def finished(self, name):
         return self.item(name).get("status") in (PASSED, FAILED, SKIPPED)
@@ -49,13 +73,13 @@ class Store:
         if begun >= MOST_BEGUN:
             self.end(name, {"status": FAILED, "about": f"everything ended while it was under way, {begun} times"})
             return False
-        self.data["items"][name] = {**self.item(name), "begun": begun + 1}
+        self.data["items"][name] = {**self.item(name), "commit": self.commit, "begun": begun + 1}
         self._write()
         return True
 
     def end(self, name, outcome):
         kept = {"cuts": self.item(name).get("cuts", 0) + 1} if outcome["status"] == CUT else {}
-        self.data["items"][name] = {**outcome, **kept}
+        self.data["items"][name] = {"commit": self.commit, **outcome, **kept}
         self._write()
 
     def forget(self, name):

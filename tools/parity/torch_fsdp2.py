@@ -16,6 +16,7 @@ Needs PyTorch 2.6 or newer with CUDA. On the CPU (--device=cpu, ranks over Gloo)
 """
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -30,6 +31,8 @@ from bench import textproto  # noqa: E402
 
 _MARK = "torch_fsdp2 result: "
 _OUT_OF_MEMORY = 3  # Exit code of a rank.
+_NO_MEMORY = "out of memory"  # Why a configuration failed whose rank ended with that.
+_SOURCES = ("torch_fsdp2.py", "torch_fsdp2_rank.py", "torch_decoder.py", "models.py")
 
 # What a job file leaves out (proto/job.proto).
 _OPTIMIZER = {"learning_rate": 3e-4, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1,
@@ -138,7 +141,7 @@ def run_ranks(options, configuration, tokens_per_step, warmup, steps):
     if code is None:
         return {"failed": f"had not ended after {options.timeout_seconds:.0f} s"}
     if code == _OUT_OF_MEMORY:
-        return {"failed": "out of memory"}
+        return {"failed": _NO_MEMORY}
     last = [line for line in texts[rank].splitlines() if line.strip()][-3:]
     return {"failed": f"rank {rank} ended with {code}: " + " | ".join(last)}
 
@@ -164,6 +167,22 @@ def micro_batches(options):
     share = options.tokens_per_step // options.sequence // options.ranks
     divisors = [m for m in (1 << n for n in range(20)) if share % m == 0]
     return [m for m in divisors if 4096 <= m * options.sequence <= 65536] or divisors[:1]
+
+
+def search_tokens(options):
+    """Of a trial's step, over all ranks: about a quarter of a real one's, and as many in every trial, so that what a step
+    costs besides weighs the same in all. Whole micro-batches of the largest are whole ones of the others, powers of two."""
+    largest = max(micro_batches(options)) * options.sequence * options.ranks
+    return max(1, options.tokens_per_step // 4 // largest) * largest
+
+
+def digest_of(job):
+    """16 hex digits of the job and of this program."""
+    folder, digest = os.path.dirname(os.path.abspath(__file__)), hashlib.sha256(json.dumps(job, sort_keys=True).encode())
+    for name in _SOURCES:
+        with open(os.path.join(folder, name), "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()[:16]
 
 
 def search(options, measure):
@@ -202,10 +221,12 @@ def search(options, measure):
 
 
 class Trials:
-    """What a search has measured, as lines of JSON, printed and perhaps kept in a file."""
+    """What a search has measured, as lines of JSON, printed and perhaps kept in a file. `conditions`: what besides the
+    configuration a trial depends on, by name; trials of others are not used. Failures other than of memory may be the
+    machine's and are not kept in the file: a later search tries again."""
 
-    def __init__(self, path):
-        self.path, self.kept, self.last_failure = path, [], "none was tried"
+    def __init__(self, path, conditions):
+        self.path, self.conditions, self.kept, self.last_failure = path, conditions, [], "none was tried"
         if path and os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 text = file.read()
@@ -218,20 +239,21 @@ class Trials:
 
     def of(self, configuration, measure):
         """What is known of the configuration; else it is measured."""
+        about = {"trial": vars(configuration), **self.conditions}
         for trial in self.kept:
-            if trial["trial"] == vars(configuration):
+            if all(trial.get(name) == value for name, value in about.items()):
                 break
         else:
-            trial = self._add(configuration, measure())
+            trial = self._add(about, measure())
         self.last_failure = trial.get("failed", self.last_failure)
         return trial
 
-    def _add(self, configuration, result):
+    def _add(self, about, result):
         keys = ("failed", "tokens_per_second", "step_seconds", "max_memory_allocated")
-        trial = {"trial": vars(configuration), **{k: result[k] for k in keys if k in result}}
+        trial = {**about, **{k: result[k] for k in keys if k in result}}
         line = json.dumps(trial) + "\n"
         print(line, end="", flush=True)
-        if self.path:
+        if self.path and trial.get("failed", _NO_MEMORY) == _NO_MEMORY:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(line)
         return trial
@@ -255,11 +277,9 @@ def supervise(options):
         return 2
     chosen = Configuration(micro_batch, options.checkpoint, options.gathered, options.attention)
     if options.search:
-        # As many tokens in every trial, so that what a step costs besides weighs the same in all.
-        largest = max(micro_batches(options)) * options.sequence * options.ranks
-        tokens = min(options.tokens_per_step, max(largest, options.tokens_per_step // 4))
-
-        trials = Trials(options.trials)
+        tokens = search_tokens(options)
+        trials = Trials(options.trials, {"torch": torch.__version__, "digest": digest_of(options.job), "ranks": options.ranks,
+                                         "sequence": options.sequence, "tokens_per_step": tokens})
 
         def measure(configuration):
             return trials.of(configuration, lambda: run_ranks(options, configuration, tokens, 1, 2))

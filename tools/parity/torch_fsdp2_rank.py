@@ -64,7 +64,9 @@ def shard(model, options, configuration, ranks):
 
 def backward(model, configuration, inputs, targets):
     """Adds the gradients of all rows of [N, S] to the parameters'; returns their mean loss on this rank."""
-    count = inputs.shape[0] // configuration.micro_batch
+    count, rest = divmod(inputs.shape[0], configuration.micro_batch)
+    if rest:
+        raise ValueError(f"{inputs.shape[0]} sequences are no whole micro-batches of {configuration.micro_batch}")
     total = torch.zeros((), device=inputs.device)
     for k in range(count):
         rows = slice(k * configuration.micro_batch, (k + 1) * configuration.micro_batch)
