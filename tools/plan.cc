@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,9 +10,13 @@
 #include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/data/token_source.h"
+#include "engine/memory/budget.h"
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
 #include "engine/planner/job_plan.h"
+#include "engine/runtime/backend.h"
+#include "engine/step/program.h"
+#include "kernels/op_backend.h"
 #include "tools/command_line.h"
 
 namespace shale {

@@ -4,8 +4,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "kernels/check.h"
 #include "kernels/device/cpu/cpu_stream.h"
+#include "kernels/dtype.h"
 #include "sharding/comm/collective_check.h"
 #include "sharding/comm/rendezvous.h"
 #include "sharding/comm/rendezvous_communicator.h"
