@@ -6,10 +6,9 @@
 // reaches the queries of its tile that do not see it, as 0 times it is NaN: the step is not finite in any case.
 #include "kernels/cuda/portable.h"
 
-#include <limits>
-
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/softmax.h"
 
 namespace shale::cuda {
 namespace {
@@ -22,11 +21,6 @@ struct ForwardTiles : Tiles<kWidth, kWidth <= 128 ? 4 : 2, kWidth <= 128 ? 4 : 1
   static constexpr int kQ = 0, kK = kQ + Base::kRowTile, kV = kK + Base::kColumnTile, kWeights = kV + Base::kColumnTile,
                        kFloats = kWeights + Base::kWeightTile;
 };
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// What exponents are taken relative to. Where nothing was seen, that is 0: e^(-infinity - 0) is 0.
-SHALE_DEVICE float ShiftOf(float largest) { return largest == -kInfinity ? 0.0f : largest; }
 
 template <class TilesT, class T>
 SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)

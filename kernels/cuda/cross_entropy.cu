@@ -15,6 +15,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/softmax.h"
 
 namespace shale::cuda {
 namespace {
@@ -23,10 +24,6 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarpThreads;
 static_assert(kWarps <= kWarpThreads);
 constexpr int kInFlight = 4;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// What an exponent is taken relative to. Where nothing but -infinity was seen, that is 0: e^(-infinity - 0) is 0.
-SHALE_DEVICE float ShiftOf(float largest) { return largest == -kInfinity ? 0.0f : largest; }
 
 // The largest of some logits, NaNs aside, and the sum of e^(x - largest), into which a NaN goes.
 struct Running {

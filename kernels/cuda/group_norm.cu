@@ -7,6 +7,7 @@
 #include "kernels/cuda/portable.h"
 
 #include "kernels/check.h"
+#include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
@@ -37,19 +38,6 @@ struct Channels {
   }
   SHALE_DEVICE float Normal(int i, float x) const { return (x - mean[i]) * rstd[i]; }
 };
-
-// The sum over the threads of a block, the same bits in each.
-template <int kPlace>
-SHALE_DEVICE double SumOverGroup(double sum) {
-  SHALE_UNROLL
-  for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
-  SHALE_SHARED_ARRAY(double, sum_of_warp, kGroupThreads / kWarpThreads);
-  if (threadIdx.x % kWarpThreads == 0) sum_of_warp.Store(threadIdx.x / kWarpThreads, sum);
-  __syncthreads();
-  sum = 0;
-  for (int w = 0; w < kGroupThreads / kWarpThreads; ++w) sum += sum_of_warp.Load(w);
-  return sum;
-}
 
 // Calls body(row of partials, channel) for all that make up the calling block's group.
 template <class Body>
@@ -90,8 +78,8 @@ SHALE_KERNEL GroupStatisticsKernel(Partials<double> partials, int64_t chunks, Gl
     squares += partials.at.Load(partials.Begin(1, row) + c);
   });
   const double size = static_cast<double>(sizes.L * sizes.width());
-  const double mean = SumOverGroup<0>(sum) / size;
-  const double variance = SumOverGroup<1>(squares) / size - mean * mean;
+  const double mean = SumOverBlock<kGroupThreads, 0>(sum) / size;
+  const double variance = SumOverBlock<kGroupThreads, 1>(squares) / size - mean * mean;
   if (threadIdx.x != 0) return;
   mean_BG.Store(blockIdx.x, static_cast<float>(mean));
   rstd_BG.Store(blockIdx.x, static_cast<float>(1 / sqrt((variance > 0 ? variance : 0 * variance) + epsilon)));
@@ -163,7 +151,8 @@ SHALE_KERNEL GroupMeansKernel(Partials<float> partials, int64_t chunks, Global<T
     for (int k = 0; k < 2; ++k) sums[k] += w * static_cast<double>(partials.at.Load(partials.Begin(k, row) + c));
   });
   const double size = static_cast<double>(sizes.L * sizes.width());
-  const double mean_gn = SumOverGroup<0>(sums[0]) / size, mean_g = SumOverGroup<1>(sums[1]) / size;
+  const double mean_gn = SumOverBlock<kGroupThreads, 0>(sums[0]) / size;
+  const double mean_g = SumOverBlock<kGroupThreads, 1>(sums[1]) / size;
   if (threadIdx.x != 0) return;
   means.Store(blockIdx.x, static_cast<float>(mean_gn));
   means.Store(static_cast<int64_t>(gridDim.x) + blockIdx.x, static_cast<float>(mean_g));

@@ -6,6 +6,7 @@
 #include "kernels/cuda/portable.h"
 
 #include "kernels/check.h"
+#include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
@@ -20,18 +21,6 @@ constexpr int kPacksPerThread = 16;
 constexpr int64_t kChunk = kThreads * kPacksPerThread * kPack;
 // Of the one block of the second step.
 constexpr int kTotalThreads = 1024;
-
-// The sum over the threads of a block, the same bits in each.
-template <int kBlockThreads>
-SHALE_DEVICE double SumOverBlock(double sum) {
-  for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
-  SHALE_SHARED_ARRAY(double, sum_of_warp, kBlockThreads / kWarpThreads);
-  if (threadIdx.x % kWarpThreads == 0) sum_of_warp.Store(threadIdx.x / kWarpThreads, sum);
-  __syncthreads();
-  sum = 0;
-  for (int w = 0; w < kBlockThreads / kWarpThreads; ++w) sum += sum_of_warp.Load(w);
-  return sum;
-}
 
 // Four elements; zeros, which change no sum, from the end on.
 template <bool kAligned>
