@@ -44,9 +44,7 @@ struct Flags {
 absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, *backend->CreateOps(/*device=*/nullptr)));
-  const auto add = [&](const MatMul& op) {
-    if (op.m() > 0 && op.n() > 0 && op.k() > 0) products.emplace(ProductKey::Of(op, job.precision.allow_tf32), op);
-  };
+  const auto add = [&](const MatMul& op) { products.emplace(ProductKey::Of(op, job.precision.allow_tf32), op); };
   for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
     for (const Instruction& instruction : program->step.program.instructions) {
       const Op* op = std::get_if<Op>(&instruction.action);

@@ -1,5 +1,4 @@
-// c[m, n] = bias[n], or zero: what a product is added to when the library that computes it does not take its bias, and
-// what a product of no terms is.
+// c[m, n] = bias[n]: what a product is added to when the library that computes it does not take its bias.
 //
 // Bound by memory, one pass over c: a block owns kColumns columns of a row and writes kPack at a time where rows begin
 // at multiples of 16 bytes; the bias stays in the cache.
@@ -16,7 +15,7 @@ constexpr int kThreads = 256;
 constexpr int kColumns = 4096;
 
 template <class Bias, class T, bool kAligned>
-SHALE_KERNEL BroadcastBiasKernel(Global<Bias> bias, bool has_bias, Rows<T> c, int64_t N, int64_t chunks) {
+SHALE_KERNEL BroadcastBiasKernel(Global<Bias> bias, Rows<T> c, int64_t N, int64_t chunks) {
   constexpr int kPack = kPackOf<T>;
   const int64_t row = Quotient(blockIdx.x, chunks);
   const int64_t first = (blockIdx.x - row * chunks) * kColumns;
@@ -25,7 +24,7 @@ SHALE_KERNEL BroadcastBiasKernel(Global<Bias> bias, bool has_bias, Rows<T> c, in
     Pack<T, kPack> pack = {};
     SHALE_UNROLL
     for (int i = 0; i < kPack; ++i) {
-      if (has_bias && n + i < end) pack.at[i] = Narrow<T>(Widen(bias.Load(n + i)));
+      if (n + i < end) pack.at[i] = Narrow<T>(Widen(bias.Load(n + i)));
     }
     StorePack<kAligned>(c.at, c.Begin(row), n, end, pack);
   }
@@ -35,15 +34,14 @@ SHALE_KERNEL BroadcastBiasKernel(Global<Bias> bias, bool has_bias, Rows<T> c, in
 
 absl::Status BroadcastBias(const Tensor& bias_N, const Tensor& c_MN, StreamHandle stream) {
   const int64_t M = c_MN.dim(0), N = c_MN.dim(1), chunks = (N + kColumns - 1) / kColumns;
-  if (c_MN.elements() == 0) return absl::OkStatus();
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(M * chunks)), .block = dim3(kThreads)};
   return WithElement(bias_N.dtype, [&](auto bias_element) {
     return WithElement(c_MN.dtype, [&](auto element) {
       using Bias = decltype(bias_element);
       using T = decltype(element);
       const auto start = [&](auto kernel) {
-        return Launch("BroadcastBias", kernel, shape, stream, Whole<Bias>(bias_N, "bias"), bias_N.present(),
-                      Rows<T>(c_MN, "c"), N, chunks);
+        return Launch("BroadcastBias", kernel, shape, stream, Whole<Bias>(bias_N, "bias"), Rows<T>(c_MN, "c"), N,
+                      chunks);
       };
       const bool aligned = N % kPackOf<T> == 0 && RowsAligned(c_MN);
       return aligned ? start(BroadcastBiasKernel<Bias, T, true>) : start(BroadcastBiasKernel<Bias, T, false>);

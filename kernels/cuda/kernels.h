@@ -76,7 +76,7 @@ absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
 
-// broadcast_bias.cu: c[m, n] = bias[n], of any act dtypes; zero when the bias is absent. Rows of c may be strided.
+// broadcast_bias.cu: c[m, n] = bias[n], of any act dtypes, as in a valid MatMul. Rows of c may be strided.
 absl::Status BroadcastBias(const Tensor& bias_N, const Tensor& c_MN, StreamHandle stream);
 
 // sum_ranks.cu: out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64 (which

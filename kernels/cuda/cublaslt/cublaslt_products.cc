@@ -29,23 +29,17 @@ class CublasLtProducts final : public ProductBackend {
 
   int64_t ScratchBytes(const MatMul&) const override { return options_.workspace_bytes; }
 
-  absl::Status Prepare(const MatMul& op) override {
-    return HasTerms(op) ? Find(op).status() : absl::OkStatus();
-  }
+  absl::Status Prepare(const MatMul& op) override { return Find(op).status(); }
 
   absl::Status Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream) override {
-    const bool bias_first = op.bias_N.present() && !ProductKey::AddsBias(op);
-    if (!op.accumulate && (bias_first || op.k() == 0)) {
+    if (op.bias_N.present() && !ProductKey::AddsBias(op)) {
       SHALE_RETURN_IF_ERROR(BroadcastBias(op.bias_N, op.c_MN, stream));
     }
-    if (!HasTerms(op)) return absl::OkStatus();
     SHALE_ASSIGN_OR_RETURN(Product * product, Find(op));
     return product->Enqueue(op, scratch, stream);
   }
 
  private:
-  static bool HasTerms(const MatMul& op) { return op.m() > 0 && op.n() > 0 && op.k() > 0; }
-
   absl::Status Open() {
     if (handle_ != nullptr) return absl::OkStatus();
     if (!functions_.has_value()) {

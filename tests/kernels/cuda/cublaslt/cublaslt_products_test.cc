@@ -241,33 +241,6 @@ TEST_F(CublasLtProductsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotRepla
   }
 }
 
-TEST_F(CublasLtProductsTest, ProductsOfNoTermsAreTheirBiasOrZeroAndAskNothing) {
-  ProductBackend& backend = Backend();
-  MatMul op = Op(4, 6, 8);
-  op.a = op.a.Slice(1, 0, 0);
-  op.b = op.b.Slice(0, 0, 0);
-  const auto run = [&] { return backend.Enqueue(op, {}, nullptr).ok() && backend.Prepare(op).ok(); };
-  op.accumulate = true;
-  ASSERT_TRUE(run());
-  EXPECT_EQ(op.c_MN.as<float>()[23], 1);
-  op.accumulate = false;
-  ASSERT_TRUE(run());
-  for (int i = 0; i < 24; ++i) EXPECT_EQ(op.c_MN.as<float>()[i], 0) << i;
-  op.bias_N = Ones(DType::kBFloat16, {6});
-  ASSERT_TRUE(run());
-  for (int i = 0; i < 24; ++i) EXPECT_EQ(op.c_MN.as<float>()[i], 1) << i;
-
-  op = Op(4, 6, 8);
-  op.a = op.a.Slice(0, 0, 0);
-  op.c_MN = op.c_MN.Slice(0, 0, 0);
-  EXPECT_TRUE(run());
-  op = Op(4, 6, 8);
-  op.b = op.b.Slice(1, 0, 0);
-  op.c_MN = op.c_MN.Slice(1, 0, 0);
-  EXPECT_TRUE(run());
-  EXPECT_TRUE(library_.calls.empty() && library_.queries.empty());
-}
-
 TEST_F(CublasLtProductsTest, EveryFailedCallIsAnErrorThatNamesItAndTheProduct) {
   for (const char* function :
        {"MatrixLayoutCreate", "MatmulDescCreate", "MatmulDescSetAttribute", "MatmulPreferenceCreate",
