@@ -22,10 +22,6 @@ std::vector<Allocation*> Uses(std::initializer_list<Allocation*> allocations) {
   return uses;
 }
 
-StandInStream& AsStream(cuda::StreamHandle stream) {
-  return *static_cast<StandInStream*>(static_cast<Stream*>(stream));
-}
-
 }  // namespace
 
 absl::StatusOr<void*> StandInRuntime::Allocate(const char* call, MemoryKind kind, int64_t size_bytes) {

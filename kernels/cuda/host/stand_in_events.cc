@@ -47,7 +47,7 @@ absl::Status StandInRuntime::RecordEvent(cuda::EventHandle event_handle, cuda::S
   SHALE_RETURN_IF_ERROR(CheckEvent(kCall, event_handle));
   SHALE_RETURN_IF_ERROR(CheckStream(kCall, stream_handle));
   auto& event = *static_cast<StandInEvent*>(event_handle);
-  auto& stream = *static_cast<StandInStream*>(static_cast<Stream*>(stream_handle));
+  StandInStream& stream = AsStream(stream_handle);
   if (event.ordinal != stream.ordinal) return Misuse(kCall, "an event and a stream of different devices");
   event.stream = &stream;
   event.capture = 0;
@@ -114,7 +114,7 @@ absl::Status StandInRuntime::WaitEvent(cuda::StreamHandle stream_handle, cuda::E
   SHALE_RETURN_IF_ERROR(CheckEvent(kCall, event_handle));
   SHALE_RETURN_IF_ERROR(CheckStream(kCall, stream_handle));
   const auto& event = *static_cast<StandInEvent*>(event_handle);
-  auto& stream = *static_cast<StandInStream*>(static_cast<Stream*>(stream_handle));
+  StandInStream& stream = AsStream(stream_handle);
   if (stream.capture != nullptr || event.capture != 0) return CaptureWait(stream, event);
   if (event.stream == nullptr) return absl::OkStatus();
   return Await(stream, *event.stream, event.record);

@@ -13,10 +13,6 @@ namespace {
 
 using Kind = StandInStep::Kind;
 
-StandInStream& AsStream(cuda::StreamHandle stream) {
-  return *static_cast<StandInStream*>(static_cast<Stream*>(stream));
-}
-
 void CountUses(const StandInWork& work, int change) {
   for (Allocation* used : work.uses) used->graphs.fetch_add(change, std::memory_order_relaxed);
 }

@@ -48,7 +48,7 @@ absl::Status StandInRuntime::CheckAllReleased() const {
 }
 
 CudaStreamPriority StandInRuntime::PriorityOf(cuda::StreamHandle stream) const {
-  return static_cast<StandInStream*>(static_cast<Stream*>(stream))->priority;
+  return AsStream(stream).priority;
 }
 
 int StandInRuntime::current() const { return current_runtime == this ? current_ordinal : 0; }
@@ -149,7 +149,7 @@ absl::Status StandInRuntime::OpenStream(StandInStream& stream, int ordinal, cons
 
 absl::Status StandInRuntime::CheckStream(const char* call, cuda::StreamHandle handle) {
   if (handle == nullptr) return Misuse(call, "the default stream, which waits for all others");
-  const auto& stream = *static_cast<StandInStream*>(static_cast<Stream*>(handle));
+  const StandInStream& stream = AsStream(handle);
   if (stream.work == nullptr) return Misuse(call, "a stream that was destroyed");
   return ErrorOf(call, stream.ordinal);
 }
@@ -172,7 +172,7 @@ absl::Status StandInRuntime::SynchronizeStream(cuda::StreamHandle handle) {
   const absl::Status status = CheckStream(kCall, handle);
   if (status.code() == absl::StatusCode::kInvalidArgument) return status;
   SHALE_RETURN_IF_ERROR(CheckNoCapture(kCall));
-  auto& stream = *static_cast<StandInStream*>(static_cast<Stream*>(handle));
+  StandInStream& stream = AsStream(handle);
   SHALE_RETURN_IF_ERROR(stream.work->Synchronize());
   return ErrorOf(kCall, stream.ordinal);
 }
@@ -212,7 +212,7 @@ absl::Status StandInRuntime::SubmitKernel(StandInStream& stream, std::function<a
 
 absl::Status StandInRuntime::LaunchHostFunction(void (*function)(void*), void* argument, cuda::StreamHandle stream) {
   SHALE_RETURN_IF_ERROR(CheckStream("cudaLaunchHostFunc", stream));
-  return Submit(*static_cast<StandInStream*>(static_cast<Stream*>(stream)), {.run = [function, argument] {
+  return Submit(AsStream(stream), {.run = [function, argument] {
                   function(argument);
                   return absl::OkStatus();
                 }});

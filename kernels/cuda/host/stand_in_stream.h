@@ -34,6 +34,10 @@ struct StandInStream : Stream {
   std::shared_ptr<CpuStream> work;  // Null: destroyed.
 };
 
+inline StandInStream& AsStream(cuda::StreamHandle handle) {
+  return *static_cast<StandInStream*>(static_cast<Stream*>(handle));
+}
+
 struct StandInEvent {
   CudaEventKind kind = CudaEventKind::kOrder;
   int ordinal = 0;
