@@ -12,8 +12,8 @@
 //   Launch(name, kernel, shape, stream, args...)  -> absl::Status
 //
 // and, with their CUDA meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync,
-// __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __any_sync, __float_as_uint, __uint_as_float, rsqrtf, sqrtf, fmaf,
-// fmaxf, fabsf, copysignf, expf, logf, erff, __expf, __fdividef, __fmaf_rn, sincospi, and of fp64 sqrt, exp, log, pow.
+// __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __any_sync, __float_as_uint, __uint_as_float, sqrtf, fmaf, fmaxf,
+// fabsf, copysignf, expf, logf, erff, __fdividef, sincospi, and of fp64 sqrt, exp, log, pow.
 //
 // Every array knows its size and name on the host, and is no more than its pointer on the device.
 #pragma once

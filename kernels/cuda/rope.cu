@@ -1,8 +1,9 @@
 // Rotary position embedding.
 //
-// First a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64: a few MiB that stay in L2. Then
-// one pass over x in place, bound by memory: a thread owns a pack of pairs (a pack from either half of a head) at one
-// position, keeps its cosines and sines in registers, and turns kHeadsPerThread heads by them, two at a time.
+// First a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64: 4 S D bytes, which are read once
+// for every kHeadsPerThread heads. Then one pass over x in place, bound by memory: a thread owns a pack of pairs (a pack
+// from either half of a head) at one position, keeps its cosines and sines in registers, and turns kHeadsPerThread heads
+// by them, two at a time.
 #include "kernels/cuda/portable.h"
 
 #include <algorithm>

@@ -96,12 +96,9 @@ inline int __any_sync(unsigned mask, int predicate, SourceLocation at = SourceLo
   return __ballot_sync(mask, predicate, at) != 0;
 }
 
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline float __expf(float x) { return std::exp(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline float __fdividef(float x, float y) { return x / y; }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline void sincospi(double x, double* sine, double* cosine) {
   const double angle = std::remainder(x, 2.0) * std::numbers::pi;
   *sine = std::sin(angle);
