@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -62,12 +63,14 @@ Tensor EndingInOnes(Tensor t, int64_t count) {
 
 double LastOf(const Tensor& t) { return ElementOf(t, t.elements() - 1); }
 
+cuda_on_host::Stream StreamOfLastBlocks() { return {.last_blocks = 4}; }
+
 template <class OpType>
 void RunLastBlocks(ReservedMemory& memory, const OpType& op) {
   const absl::Status valid = Validate(op);
   ASSERT_TRUE(valid.ok()) << valid;
   const int64_t scratch_bytes = cuda::ScratchBytesOf(op);
-  cuda_on_host::Stream stream{.last_blocks = 4};
+  cuda_on_host::Stream stream = StreamOfLastBlocks();
   const Scratch scratch = {static_cast<std::byte*>(memory.Bytes(scratch_bytes)), scratch_bytes};
   const absl::Status status = cuda::Run(op, scratch, &stream);
   ASSERT_TRUE(status.ok()) << status;
@@ -216,6 +219,121 @@ TEST(LargeOperands, CrossEntropyAndAdditions) {
   const Copy copy = {.from = a, .to = memory.Zeros(DType::kFloat32, {kMany * kWide})};
   RunLastBlocks(memory, copy);
   EXPECT_EQ(LastOf(copy.to), 1);
+}
+
+// So many heads that positions lie more than 2^27 elements apart, and lse has more than 2^32. The last blocks are all
+// tiles of the last head, whose last query and key are ones: they meet with a score of 1, all other scores are 0.
+TEST(LargeOperands, Attention) {
+  ReservedMemory memory;
+  constexpr int64_t kPositions = 128, kHeads = 36'000'000, kWidth = 4;
+  const auto act = [&] { return memory.Zeros(kAct, {1, kPositions, kHeads, kWidth}); };
+  const Tensor x = EndingInOnes(act(), kWidth);
+  const double e = std::exp(1.0), p = e / (e + kPositions - 1);
+  const AttentionForward forward = {.q_BSHD = x,
+                                    .k_BSGD = x,
+                                    .v_BSGD = x,
+                                    .out_BSHD = act(),
+                                    .lse_BHS = memory.Zeros(DType::kFloat32, {1, kHeads, kPositions}),
+                                    .scale = 1.0f / kWidth};
+  RunLastBlocks(memory, forward);
+  EXPECT_NEAR(LastOf(forward.lse_BHS), std::log(e + kPositions - 1), 1e-5);
+  EXPECT_NEAR(LastOf(forward.out_BSHD), p, 0.004 * p);
+  const AttentionBackward backward = {.q_BSHD = x,
+                                      .k_BSGD = x,
+                                      .v_BSGD = x,
+                                      .out_BSHD = forward.out_BSHD,
+                                      .lse_BHS = forward.lse_BHS,
+                                      .d_out_BSHD = x,
+                                      .d_q_BSHD = act(),
+                                      .d_k_BSGD = act(),
+                                      .d_v_BSGD = act(),
+                                      .scale = forward.scale};
+  RunLastBlocks(memory, backward);
+  EXPECT_NEAR(LastOf(backward.d_q_BSHD), p * (1 - p), 0.008 * p);
+  EXPECT_NEAR(LastOf(backward.d_k_BSGD), p * (1 - p), 0.008 * p);
+  EXPECT_NEAR(LastOf(backward.d_v_BSGD), p, 0.004 * p);
+}
+
+TEST(LargeOperands, AdamW) {
+  ReservedMemory memory;
+  constexpr int64_t kSize = kMany * kWide, kPieces = 70, kSliceBegin = 3 * kSize;
+  const auto floats = [&] { return memory.Zeros(DType::kFloat32, {kSize}); };
+  // More edges than one launch takes: the second begins past 2^32.
+  auto decayed = std::make_shared<std::vector<ElementRange>>();
+  for (int64_t i = 1; i <= kPieces; ++i) {
+    const int64_t end = kSliceBegin + kSize / kPieces * i;
+    decayed->push_back({end - 1, end});
+  }
+  const AdamW op = {.update_5 = EndingInOnes(memory.Zeros(DType::kFloat32, {kUpdateSize}), kUpdateSize),
+                    .gradient_P = EndingInOnes(floats(), 2),
+                    .weight_P = EndingInOnes(memory.Zeros(kAct, {kSize}), 2),
+                    .low_P = memory.Zeros(DType::kInt16, {kSize}),
+                    .m_P = floats(),
+                    .v_P = floats(),
+                    .decayed = decayed,
+                    .slice_begin = kSliceBegin,
+                    .beta1 = 0.75f,
+                    .beta2 = 0.75f,
+                    .epsilon = 0,
+                    .weight_decay = 0.25f};
+  SetElement(op.update_5, kUpdateSkip, 0);
+  SetElement(op.update_5, kUpdateLearningRate, 0.5);
+  RunLastBlocks(memory, op);
+  EXPECT_EQ(LastOf(op.m_P), 0.25);
+  EXPECT_EQ(LastOf(op.v_P), 0.25);
+  // 1 - 0.5 m / sqrt(v), and of the last element an eighth less before that.
+  EXPECT_EQ(ElementOf(op.weight_P, kSize - 2), 0.75);
+  EXPECT_EQ(LastOf(op.weight_P), 0.625);
+}
+
+TEST(LargeOperands, Sums) {
+  ReservedMemory memory;
+  constexpr int64_t kOnes = 3;
+  const Tensor x = EndingInOnes(memory.Zeros(DType::kFloat32, {kMany * kWide}), kOnes);
+  const Sum sum = {.x_N = x, .total_1 = memory.Zeros(DType::kFloat64, {1})};
+  RunLastBlocks(memory, sum);
+  EXPECT_EQ(LastOf(sum.total_1), kOnes);
+  const SumSquares squares = {.x_N = x, .total_1 = memory.Zeros(DType::kFloat64, {1})};
+  RunLastBlocks(memory, squares);
+  EXPECT_EQ(LastOf(squares.total_1), kOnes);
+}
+
+TEST(LargeOperands, SumsOfRanks) {
+  ReservedMemory memory;
+  constexpr int64_t kSize = kMany * kWide;
+  const Tensor x = EndingInOnes(memory.Zeros(DType::kFloat32, {kSize}), 1);
+  const Tensor out = memory.Zeros(DType::kFloat32, {kSize});
+  const std::byte* inputs[] = {x.as<std::byte>(), x.as<std::byte>(), x.as<std::byte>()};
+  cuda_on_host::Stream stream = StreamOfLastBlocks();
+  const absl::Status status = cuda::SumRanks(DType::kFloat32, inputs, out.as<std::byte>(), kSize, &stream);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(LastOf(out), 3);
+}
+
+TEST(LargeOperands, BroadcastBias) {
+  ReservedMemory memory;
+  const Tensor bias = EndingInOnes(memory.Zeros(kAct, {kWide}), 1), c = memory.Zeros(DType::kFloat32, {kMany, kWide});
+  cuda_on_host::Stream stream = StreamOfLastBlocks();
+  const absl::Status status = cuda::BroadcastBias(bias, c, &stream);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(LastOf(c), 1);
+}
+
+TEST(LargeOperands, AccumulateAndZeroRanges) {
+  ReservedMemory memory;
+  constexpr int64_t kSize = kMany * kWide;
+  const Tensor x = EndingInOnes(memory.Zeros(DType::kFloat32, {kSize}), 2);
+  const Tensor total = memory.Zeros(DType::kFloat32, {kSize});
+  for (const bool accumulate : {false, true}) {
+    RunLastBlocks(memory, Accumulate{.x_N = x, .total_N = total, .accumulate = accumulate});
+    EXPECT_EQ(LastOf(total), accumulate ? 2 : 1);
+  }
+  const ZeroRanges zero = {
+      .x_N = total,
+      .ranges = std::make_shared<std::vector<ElementRange>>(std::vector<ElementRange>{{7, kSize - 1}})};
+  RunLastBlocks(memory, zero);
+  EXPECT_EQ(ElementOf(total, kSize - 2), 0);
+  EXPECT_EQ(LastOf(total), 2);
 }
 
 }  // namespace
