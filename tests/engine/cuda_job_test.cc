@@ -14,9 +14,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/backends.h"
+#include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/host/host_products.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda/cudnn/attention_stand_in.h"
 
 namespace shale {
 namespace {
@@ -107,6 +109,33 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
   EXPECT_THAT((*trainer)->device_description(),
               HasSubstr("\nattention by our own, slower kernels, for the library does not take it: f32 1 x 9 positions, 2 "
                         "heads of width 8 (1 of keys)"));
+}
+
+// Of four steps the second one captures, and the others launch what is there.
+TEST_F(CudaJobTest, AttentionOfALibraryIsCapturedInGraphs) {
+  testing::AttentionStandIn library;
+  const BackendFactory with_library = [&](const Job&) -> absl::StatusOr<std::unique_ptr<Backend>> {
+    CudaBackendOptions options = Options(1);
+    options.create_attention = [&](const CudaDeviceProperties*) {
+      return cuda::CreateCudnnAttention([&] { return library.Graphs(); });
+    };
+    return CreateCudaBackend(std::make_shared<StandInRuntime>(), std::move(options));
+  };
+  const Job job = MakeJob({"runtime={device: CUDA graphs: true}", "sharding.ranks=1", "precision.compute=BF16",
+                           "batch.sequence_length=12", "model.decoder.head_width=64"});
+  const auto trainer = Trainer::Create(job, {.create_backend = with_library});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  std::vector<size_t> calls;
+  const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport&) {
+    calls.push_back(library.calls.size());
+    return absl::OkStatus();
+  }});
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(calls.size(), 4);
+  EXPECT_GT(calls[0], 0);
+  EXPECT_GT(calls[1], calls[0]);
+  EXPECT_EQ(calls[2], calls[1]);
+  EXPECT_EQ(calls[3], calls[1]);
 }
 
 TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {

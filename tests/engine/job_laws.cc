@@ -83,6 +83,10 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
       Losses(job, {.create_backend = Tested,
                    .resume = {.from = ResumeFrom::kPath, .path = path_ + ".checkpoints/step-0000000002"}});
   EXPECT_EQ(resumed, std::vector<double>(straight.begin() + 2, straight.end()));
+  if (!job.runtime.graphs) return;
+  Job one_by_one = job;
+  one_by_one.runtime.graphs = false;
+  EXPECT_EQ(Losses(one_by_one, {.create_backend = Tested}), straight) << "graphs change bits";
 }
 
 // fp32 sums of some hundred terms in other orders; bf16 has 8 bits, and four steps of it.
@@ -96,6 +100,10 @@ INSTANTIATE_TEST_SUITE_P(
                       JobCase{"WideHeads",
                               {"runtime.device=CUDA", "precision.compute=BF16", "batch.sequence_length=12",
                                "model.decoder.head_width=64"},
+                              0.1},
+                      JobCase{"WideHeadsGraphs",
+                              {"runtime={device: CUDA graphs: true}", "precision.compute=BF16",
+                               "batch.sequence_length=12", "model.decoder.head_width=64"},
                               0.1}),
     [](const auto& info) { return info.param.name; });
 
