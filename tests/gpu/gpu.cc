@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/cublaslt_products.h"
+#include "kernels/cuda/cudnn/cudnn_graphs.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/device/cuda/cudart.h"
 
@@ -41,6 +42,13 @@ std::unique_ptr<CudaDevice> CreateGpuDevice(const CudaDeviceOptions& options) {
 std::unique_ptr<cuda::ProductBackend> CreateGpuProducts(int64_t workspace_bytes) {
   return cuda::CreateCublasLtProducts([] { return cuda::CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
                                       {.workspace_bytes = workspace_bytes});
+}
+
+absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> LoadGpuCudnn() {
+  SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, Gpu()->Properties(0));
+  return cuda::LoadCudnn({.search = LibrarySearch::FromEnvironment(),
+                          .compute_major = gpu.compute_major,
+                          .compute_minor = gpu.compute_minor});
 }
 
 }  // namespace shale::testing

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/backends.h"
+#include "kernels/cuda/cudnn/attention_graph.h"
 #include "kernels/device/cuda/cuda_device.h"
 #include "kernels/device/cuda/runtime.h"
 
@@ -21,5 +22,8 @@ std::unique_ptr<CudaDevice> CreateGpuDevice(const CudaDeviceOptions& options = {
 
 // Products by cuBLASLt, as a training step has them.
 std::unique_ptr<cuda::ProductBackend> CreateGpuProducts(int64_t workspace_bytes = int64_t{32} << 20);
+
+// cuDNN on GPU 0.
+absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> LoadGpuCudnn();
 
 }  // namespace shale::testing

@@ -3,6 +3,7 @@
 # where none of CUDA's libraries are.
 set -u
 program=$1
+shift
 fail() {
   echo "FAILED: $*"
   exit 1
@@ -16,7 +17,8 @@ status=$?
 
 tests=$(CUDA_VISIBLE_DEVICES= "$program" --gtest_list_tests) || fail "no list of tests"
 for suite in Norm/OpConformance MatMul CudaNorms Gpu/DeviceConformance GpuDeviceDeathTest \
-  StreamOrdered/CommunicatorConformance NcclGpuTest GpuProductsTest StepLaws MemoryLaws CommunicationLaws GraphLaws; do
+  StreamOrdered/CommunicatorConformance NcclGpuTest GpuProductsTest StepLaws MemoryLaws CommunicationLaws GraphLaws \
+  Jobs/JobLaws "$@"; do
   grep -q "^$suite" <<<"$tests" || fail "no tests of $suite"
 done
 

@@ -1,5 +1,10 @@
-// Training steps on the GPU, all ranks on one: our kernels, cuBLASLt, and collectives by copies and ordered sums.
+// Training steps on the GPU, all ranks on one: our kernels, cuBLASLt, cuDNN where the build has it, and collectives by
+// copies and ordered sums.
+#include <utility>
+
 #include "engine/runtime/cuda_backend.h"
+#include "kernels/cuda/cudnn/cudnn_attention.h"
+#include "kernels/cuda/cudnn/cudnn_graphs.h"
 #include "tests/engine/reference_backend.h"
 #include "tests/engine/tested_backend.h"
 #include "tests/gpu/gpu.h"
@@ -16,10 +21,13 @@ constexpr int64_t kWorkspaceBytes = int64_t{64} << 10;
 // The reference is what it is on every machine; products of two threads are a matter of the CPU's.
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
   if (ops == OpsKind::kReference) return CreateReferenceBackend();
-  return CreateCudaBackend(Gpu(), {.ranks_per_device = kRanksPerDevice,
-                                   .create_products = [](const CudaDeviceProperties*) {
-                                     return CreateGpuProducts(kWorkspaceBytes);
-                                   }});
+  CudaBackendOptions options;
+  options.ranks_per_device = kRanksPerDevice;
+  options.create_products = [](const CudaDeviceProperties*) { return CreateGpuProducts(kWorkspaceBytes); };
+  if (cuda::BuiltWithCudnn().ok()) {
+    options.create_attention = [](const CudaDeviceProperties*) { return cuda::CreateCudnnAttention(LoadGpuCudnn); };
+  }
+  return CreateCudaBackend(Gpu(), std::move(options));
 }
 
 bool TestsEveryCombination() { return true; }

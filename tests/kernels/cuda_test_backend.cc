@@ -17,7 +17,10 @@ TestBackend CudaTestBackend(CudaTestBackendOptions options) {
                         return *CudaDevice::Create(runtime(), {});
                       },
                       .create_ops =
-                          [create = options.create_products] { return CreateCudaOps({.products = create()}); },
+                          [products = options.create_products, attention = options.create_attention] {
+                            return CreateCudaOps({.products = products(),
+                                                  .attention = attention ? attention() : nullptr});
+                          },
                       .reports_bad_indices = false,
                       .keeps_nans = options.keeps_nans};
   if (options.placement == Placement::kTogether) return backend;

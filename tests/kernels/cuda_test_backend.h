@@ -19,6 +19,8 @@ struct CudaTestBackendOptions {
   // Outlives the program's tests; asked for when the first of them runs.
   std::function<CudaRuntime&()> runtime;
   std::function<std::unique_ptr<cuda::ProductBackend>()> create_products;
+  // Empty: our kernels.
+  std::function<std::unique_ptr<cuda::AttentionBackend>()> create_attention = {};
   bool keeps_nans = true;
 };
 

@@ -1,4 +1,5 @@
-// Attention in device memory and on streams, on whatever a program instantiates this with.
+// Attention by cuDNN, or by what stands in for it, in device memory and on streams: of whatever machines a program
+// instantiates this with.
 #pragma once
 
 #include <functional>
@@ -7,33 +8,21 @@
 
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/backends.h"
 #include "kernels/cuda/cudnn/attention_graph.h"
-#include "kernels/device/cuda/cuda_device.h"
-#include "kernels/device/cuda/runtime.h"
+#include "tests/kernels/cuda_test_backend.h"
 
 namespace shale::testing {
 
 struct AttentionMachine {
-  std::string name;
-  std::function<std::unique_ptr<CudaRuntime>()> create_runtime;
-  // For the runtime's first GPU. NotFound, and a runtime without a GPU, skip the test.
-  std::function<absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>>(const CudaDeviceProperties& gpu)> load;
+  CudaTestBackendOptions backend;  // Without attention.
+  // For the runtime's first GPU. An error fails the test.
+  std::function<absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>>()> load;
 };
 
-inline std::string MachineName(const ::testing::TestParamInfo<AttentionMachine>& info) { return info.param.name; }
+inline std::string MachineName(const ::testing::TestParamInfo<AttentionMachine>& info) {
+  return info.param.backend.name;
+}
 
-class AttentionOnDeviceTest : public ::testing::TestWithParam<AttentionMachine> {
- protected:
-  void SetUp() override;
-
-  // A new one, in pieces of so much workspace.
-  cuda::AttentionBackend& Backend(int64_t workspace_bytes = 0);
-
-  std::unique_ptr<CudaRuntime> runtime_;
-  std::unique_ptr<CudaDevice> device_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<cuda::AttentionBackend> backend_;
-};
+class AttentionOnDeviceTest : public ::testing::TestWithParam<AttentionMachine> {};
 
 }  // namespace shale::testing

@@ -1,20 +1,27 @@
 // The cases of attention_on_device.h with stand-ins for CUDA and cuDNN, so that they are known to find what they look
-// for. On a GPU, where there is one: cudnn_gpu_cases.cc.
+// for. On a GPU: tests/gpu/cudnn_test.cc.
+#include "kernels/cuda/host/host_products.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/cudnn/attention_on_device.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
 
 namespace shale::testing {
 namespace {
 
+CudaRuntime& Runtime() {
+  static auto& runtime = *new cuda_on_host::StandInRuntime;
+  return runtime;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     StandIns, AttentionOnDeviceTest,
     ::testing::Values(AttentionMachine{
-        .name = "stand_in",
-        .create_runtime = []() -> std::unique_ptr<CudaRuntime> {
-          return std::make_unique<cuda_on_host::StandInRuntime>();
-        },
-        .load = [](const CudaDeviceProperties&) -> absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> {
+        .backend = {.name = "stand_in",
+                    .placement = Placement::kTogether,
+                    .runtime = Runtime,
+                    .create_products = [] { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); }},
+        .load = [] {
           static auto& library = *new AttentionStandIn;
           return library.Graphs();
         }}),
