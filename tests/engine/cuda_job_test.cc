@@ -119,7 +119,7 @@ TEST_F(CudaJobTest, AttentionOfALibraryIsCapturedInGraphs) {
     options.create_attention = [&](const CudaDeviceProperties*) {
       return cuda::CreateCudnnAttention([&] { return library.Graphs(); });
     };
-    return CreateCudaBackend(std::make_shared<StandInRuntime>(), std::move(options));
+    return CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
   };
   const Job job = MakeJob({"runtime={device: CUDA graphs: true}", "sharding.ranks=1", "precision.compute=BF16",
                            "batch.sequence_length=12", "model.decoder.head_width=64"});

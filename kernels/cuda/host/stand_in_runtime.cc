@@ -157,7 +157,7 @@ absl::Status StandInRuntime::CheckStream(const char* call, cuda::StreamHandle ha
 absl::Status StandInRuntime::DestroyStream(cuda::StreamHandle handle) {
   const absl::Status status = CheckStream("cudaStreamDestroy", handle);
   if (status.code() == absl::StatusCode::kInvalidArgument) return status;
-  auto& stream = *static_cast<StandInStream*>(static_cast<Stream*>(handle));
+  StandInStream& stream = AsStream(handle);
   if (stream.capture != nullptr) return Misuse("cudaStreamDestroy", "a stream that is being captured");
   std::shared_ptr<CpuStream> work;  // Ends without the mutex, which its work may want.
   {
