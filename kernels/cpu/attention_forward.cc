@@ -5,17 +5,16 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
-#include <omp.h>
-
+#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/attention_softmax-inl.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/pair_panel-inl.h"
 #include "kernels/cpu/panel-inl.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
 
 #ifndef SHALE_KERNELS_CPU_ATTENTION_FORWARD_ONCE_
@@ -44,115 +43,162 @@ struct ForwardScratch {
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// row[j] = e^(row[j] - largest) for j in [first, end), 0 in the rest of the vectors that cover it. Returns the sum of
-// what it wrote, and the log-sum-exp.
-struct SoftmaxTotals {
-  float sum, lse;
+// One head: what it reads and writes.
+template <class T>
+struct ForwardHead {
+  ForwardHead(const AttentionForward& op, int64_t item)
+      : ForwardHead(op, item / op.q_BSHD.dim(2), item % op.q_BSHD.dim(2), op.q_BSHD.dim(2) / op.k_BSGD.dim(2)) {}
+  ForwardHead(const AttentionForward& op, int64_t b, int64_t h, int64_t heads_per_group)
+      : first_of_group(h % heads_per_group == 0),
+        q(op.q_BSHD, b, h),
+        k(op.k_BSGD, b, h / heads_per_group),
+        v(op.v_BSGD, b, h / heads_per_group),
+        out(op.out_BSHD, b, h),
+        lse(op.lse_BHS.as<float>() + (b * op.q_BSHD.dim(2) + h) * op.q_BSHD.dim(1)) {}
+
+  bool first_of_group;
+  HeadRows<T> q, k, v, out;
+  float* lse;
 };
-HWY_INLINE SoftmaxTotals ExpRow(float* row, int64_t first, int64_t end) {
-  FillEdges(row, first, end, -std::numeric_limits<float>::infinity());
-  Vector largest = Splat(-std::numeric_limits<float>::infinity());
-  ForCoveringVectors(first, end, [&](int64_t i) HWY_ATTR { largest = hn::Max(largest, Load(row + i)); });
-  const float shift = MaxOfLanes(largest);
-  Vector sum = hn::Zero(Floats());
-  ForCoveringVectors(first, end, [&](int64_t i) HWY_ATTR {
-    const Vector p = Exp(hn::Sub(Load(row + i), Splat(shift)));
-    sum = hn::Add(sum, p);
-    Store(p, row + i);
-  });
-  const float total = SumOfLanes(sum);
-  return {total, static_cast<float>(shift + std::log(static_cast<double>(total)))};
-}
 
-// kPairs: q k^T of pairs of bf16, of which `q` and `k_panels` then hold D / 2 where there would be D floats.
+// kPairs: both products are of pairs of bf16, of which `q`, `k_panels` and rows of the strip then hold half as many as
+// there would be floats.
 template <class T, bool kPairs>
-void AttentionForwardT(const AttentionForward& op, int64_t b, int64_t h, std::byte* scratch) {
-  const AttentionSizes sizes(op.q_BSHD, op.window);
-  const int64_t s = sizes.s, d = sizes.d, padded_d = sizes.padded_d(), stride = sizes.strip_stride();
-  const int64_t g = h / (op.q_BSHD.dim(2) / op.k_BSGD.dim(2));
-  const auto head = [b](const Tensor& t, int64_t at) { return t.as<T>() + b * t.stride(0) + at * t.stride(2); };
-  const T* q = head(op.q_BSHD, h);
-  T* out = head(op.out_BSHD, h);
-  float* lse = op.lse_BHS.as<float>() + (b * op.q_BSHD.dim(2) + h) * s;
-  Carver carver(scratch);
-  const ForwardScratch own(sizes, carver);
+class Forward {
+ public:
+  Forward(const AttentionForward& op, Carver& carver)
+      : sizes_(op.q_BSHD, op.window), scale_(op.scale), own_(sizes_, carver) {}
 
-  const int64_t score_d = kPairs ? padded_d / 2 : padded_d;
-  if constexpr (kPairs) {
-    PackPairsTransposed(head(op.k_BSGD, g), op.k_BSGD.stride(1), s, d, own.k_panels, score_d, /*rows_of_panel=*/own.q);
-  } else {
-    PackTransposed(head(op.k_BSGD, g), op.k_BSGD.stride(1), s, d, own.k_panels, score_d, /*rows_of_panel=*/own.q);
-  }
-  if constexpr (kPairs) {
-    PackRowPairs(head(op.v_BSGD, g), op.v_BSGD.stride(1), s, d, own.v, padded_d);
-  } else {
-    PackRows(head(op.v_BSGD, g), op.v_BSGD.stride(1), s, d, 1.0f, own.v, padded_d);
+  // Keys and values that the head before has packed are not packed again. `next` is null after the last.
+  void Run(const ForwardHead<T>& head, bool packed, const ForwardHead<T>* next) {
+    for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
+      const int64_t queries = std::min(kQueries, sizes_.s - i0);
+      if (!packed) PackKeys(head, i0, queries);
+      PackQueries(head, i0, queries);
+
+      RowPrefetch ahead;
+      ahead.Add(head.out[i0], head.out.stride, queries, d_);
+      const int64_t then = i0 + queries;
+      if (then < sizes_.s) {
+        AddStrip(head, then, !packed, ahead);
+      } else if (next != nullptr) {
+        AddStrip(*next, 0, next->first_of_group, ahead);
+      }
+      const int64_t groups = RoundUp(queries, kGroup) / kGroup;
+      ahead.Spread(groups * ((then - sizes_.PanelOf(i0)) / kPanel + padded_d_ / kPanel));
+
+      float inverse_sums[kQueries];
+      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, ahead, head.lse + i0, inverse_sums);
+      for (int64_t c = 0; c < padded_d_; c += kPanel) {
+        for (int64_t r = 0; r < queries; r += kGroup) MultiplyValues(i0, r, c, ahead);
+      }
+      for (int64_t i = 0; i < queries; ++i) Unpack(own_.out + i * padded_d_, inverse_sums[i], head.out[i0 + i]);
+    }
   }
 
-  for (int64_t i0 = 0; i0 < s; i0 += kQueries) {
-    const int64_t queries = std::min(kQueries, s - i0);
+ private:
+  void AddStrip(const ForwardHead<T>& head, int64_t i0, bool keys, RowPrefetch& ahead) const {
+    const int64_t queries = std::min(kQueries, sizes_.s - i0);
+    for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, keys ? queries : 0, d_);
+    ahead.Add(head.q[i0], head.q.stride, queries, d_);
+  }
+
+  // Keys and values [i0, i0 + count).
+  void PackKeys(const ForwardHead<T>& head, int64_t i0, int64_t count) {
+    float *panel = own_.k_panels + i0 * score_d_, *room = own_.q;
     if constexpr (kPairs) {
-      PackPairs(q + i0 * op.q_BSHD.stride(1), op.q_BSHD.stride(1), queries, d, own.q, score_d);
+      PackPairsTransposed(head.k[i0], head.k.stride, count, d_, panel, score_d_, room);
+      PackRowPairs(head.v[i0], head.v.stride, count, d_, own_.v + i0 / 2 * padded_d_, padded_d_);
     } else {
-      PackRows(q + i0 * op.q_BSHD.stride(1), op.q_BSHD.stride(1), queries, d, op.scale, own.q, score_d);
+      PackTransposed(head.k[i0], head.k.stride, count, d_, panel, score_d_, room);
+      PackRows(head.v[i0], head.v.stride, count, d_, 1.0f, own_.v + i0 * padded_d_, padded_d_);
     }
-    std::fill(own.q + queries * score_d, own.q + RoundUp(queries, kGroup) * score_d, 0.0f);
+  }
+
+  void PackQueries(const ForwardHead<T>& head, int64_t i0, int64_t count) {
+    if constexpr (kPairs) {
+      PackPairs(head.q[i0], head.q.stride, count, d_, own_.q, score_d_);
+    } else {
+      PackRows(head.q[i0], head.q.stride, count, d_, scale_, own_.q, score_d_);
+    }
+    std::fill(own_.q + count * score_d_, own_.q + RoundUp(count, kGroup) * score_d_, 0.0f);
+  }
+
+  // The exponentials of the scores of group r of a strip, and their sums.
+  void Softmax(int64_t i0, int64_t r, int64_t queries, RowPrefetch& ahead, float* lse, float* inverse_sums) {
     // Column 0 of the strip.
-    const int64_t origin = RoundDown(sizes.FirstKey(i0), kPanel);
-    float inverse_sums[kQueries];
-    for (int64_t r = 0; r < queries; r += kGroup) {
-      const int64_t first = RoundDown(sizes.FirstKey(i0 + r), kPanel), end = std::min(i0 + r + kGroup, s);
-      for (int64_t j = first; j < end; j += kPanel) {
-        const float *a = own.q + r * score_d, *panel = own.k_panels + j * score_d;
-        float* scores = own.strip + r * stride + j - origin;
-        if constexpr (kPairs) {
-          MultiplyPairPanel<Operand::kRows, Result::kWrite>(a, score_d, panel, kPanel, (d + 1) / 2, op.scale, scores,
-                                                            stride);
-        } else {
-          MultiplyPanel<Operand::kRows, Result::kWrite>(a, score_d, panel, kPanel, d, scores, stride);
-        }
-      }
-      for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {
-        float* row = own.strip + i * stride;
-        const int64_t from = sizes.FirstKey(i0 + i) - origin, to = i0 + i + 1 - origin;
-        const SoftmaxTotals totals = ExpRow(row, from, to);
-        ZeroAround(row, first - origin, from, to, end - origin);
-        // In place: the bf16 of a vector lie before the floats of the next.
-        if constexpr (kPairs) {
-          ForCoveringVectors(first - origin, end - origin,
-                             [&](int64_t c) HWY_ATTR { Store(Load(row + c), reinterpret_cast<BFloat16*>(row) + c); });
-        }
-        lse[i0 + i] = totals.lse;
-        inverse_sums[i] = 1 / totals.sum;
+    const int64_t origin = sizes_.PanelOf(i0);
+    const int64_t first = sizes_.PanelOf(i0 + r), end = std::min(i0 + r + kGroup, sizes_.s);
+    for (int64_t j = first; j < end; j += kPanel) {
+      ahead.Step();
+      const float *a = own_.q + r * score_d_, *panel = own_.k_panels + j * score_d_;
+      float* scores = own_.strip + r * stride_ + j - origin;
+      if constexpr (kPairs) {
+        MultiplyPairPanel<Operand::kRows, Result::kWrite>(a, score_d_, panel, kPanel, (d_ + 1) / 2, scale_, scores,
+                                                          stride_);
+      } else {
+        MultiplyPanel<Operand::kRows, Result::kWrite>(a, score_d_, panel, kPanel, d_, scores, stride_);
       }
     }
-    for (int64_t c = 0; c < padded_d; c += kPanel) {
-      for (int64_t r = 0; r < queries; r += kGroup) {
-        const int64_t first = sizes.FirstKey(i0 + r), end = std::min(i0 + r + kGroup, s);
-        float* to = own.out + r * padded_d + c;
-        if constexpr (kPairs) {
-          const int64_t pair = first / 2;
-          MultiplyPairPanel<Operand::kRows, Result::kWrite>(own.strip + r * stride + pair - origin / 2, stride,
-                                                            own.v + pair * padded_d + c, padded_d, (end + 1) / 2 - pair,
-                                                            1.0f, to, padded_d);
-        } else {
-          MultiplyPanel<Operand::kRows, Result::kWrite>(own.strip + r * stride + first - origin, stride,
-                                                        own.v + first * padded_d + c, padded_d, end - first, to,
-                                                        padded_d);
-        }
-      }
+    const int64_t begin = first - origin, last = RoundUp(end - origin, kVectorColumns);
+    for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {
+      float* row = own_.strip + i * stride_;
+      HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, i0 + i + 1 - origin, last);
+      const float largest = LargestOf(row, begin, last);
+      const float sum = kPairs ? ExpRowRounded(row, begin, last, largest) : ExpRow(row, begin, last, largest);
+      lse[i] = largest + std::log(sum);
+      inverse_sums[i] = 1 / sum;
     }
-    for (int64_t i = 0; i < queries; ++i) {
-      UnpackRows(own.out + i * padded_d, padded_d, 1, d, inverse_sums[i], out + (i0 + i) * op.out_BSHD.stride(1), 0);
+  }
+
+  // Columns [c, c + kPanel) of the product of group r with the values.
+  void MultiplyValues(int64_t i0, int64_t r, int64_t c, RowPrefetch& ahead) {
+    ahead.Step();
+    const int64_t first = sizes_.FirstKey(i0 + r), end = std::min(i0 + r + kGroup, sizes_.s);
+    const float* p = own_.strip + r * stride_;
+    float* to = own_.out + r * padded_d_ + c;
+    if constexpr (kPairs) {
+      const int64_t pair = first / 2;
+      MultiplyPairPanel<Operand::kRows, Result::kWrite>(p + pair - sizes_.PanelOf(i0) / 2, stride_,
+                                                        own_.v + pair * padded_d_ + c, padded_d_, (end + 1) / 2 - pair,
+                                                        1.0f, to, padded_d_);
+    } else {
+      MultiplyPanel<Operand::kRows, Result::kWrite>(p + first - sizes_.PanelOf(i0), stride_,
+                                                    own_.v + first * padded_d_ + c, padded_d_, end - first, to,
+                                                    padded_d_);
     }
+  }
+
+  void Unpack(const float* row, float factor, T* to) {
+    if constexpr (kPairs) {
+      UnpackRounded(row, 0, 1, d_, factor, to, 0);
+    } else {
+      UnpackRows(row, 0, 1, d_, factor, to, 0);
+    }
+  }
+
+  const AttentionSizes sizes_;
+  const float scale_;
+  const ForwardScratch own_;
+  const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
+  const int64_t score_d_ = kPairs ? padded_d_ / 2 : padded_d_;
+};
+
+template <class T, bool kPairs>
+void AttentionForwardT(const AttentionForward& op, int64_t begin, int64_t end, std::byte* scratch) {
+  Carver carver(scratch);
+  Forward<T, kPairs> forward(op, carver);
+  for (int64_t item = begin; item < end; ++item) {
+    const ForwardHead<T> head(op, item), next(op, std::min(item + 1, end - 1));
+    forward.Run(head, item > begin && !head.first_of_group, item + 1 < end ? &next : nullptr);
   }
 }
 
-// Head h of sequence b.
-void AttentionForwardHead(const AttentionForward& op, int64_t b, int64_t h, std::byte* scratch) {
-  if (op.q_BSHD.dtype == DType::kFloat32) return AttentionForwardT<float, false>(op, b, h, scratch);
-  if (HasPairProducts()) return AttentionForwardT<BFloat16, true>(op, b, h, scratch);
-  AttentionForwardT<BFloat16, false>(op, b, h, scratch);
+// Heads [begin, end), counted through all sequences.
+void AttentionForwardHeads(const AttentionForward& op, int64_t begin, int64_t end, std::byte* scratch) {
+  if (op.q_BSHD.dtype == DType::kFloat32) return AttentionForwardT<float, false>(op, begin, end, scratch);
+  if (HasPairProducts()) return AttentionForwardT<BFloat16, true>(op, begin, end, scratch);
+  AttentionForwardT<BFloat16, false>(op, begin, end, scratch);
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -162,7 +208,7 @@ HWY_AFTER_NAMESPACE();
 namespace shale::cpu {
 namespace {
 
-HWY_EXPORT(AttentionForwardHead);
+HWY_EXPORT(AttentionForwardHeads);
 
 int64_t ThreadScratchBytes(const AttentionForward& op) {
   Carver carver(nullptr);
@@ -178,11 +224,13 @@ int64_t ScratchBytesOf(const AttentionForward& op, const Context& context) {
 }
 
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context) {
-  const int64_t heads = op.q_BSHD.dim(2), thread_bytes = ThreadScratchBytes(op);
-  const int threads = static_cast<int>(std::min<int64_t>(context.threads, op.q_BSHD.dim(0) * heads));
-  ParallelFor(threads, op.q_BSHD.dim(0) * heads, /*block=*/1, [&](int64_t item, int64_t) {
-    HWY_DYNAMIC_DISPATCH(AttentionForwardHead)
-    (op, item / heads, item % heads, scratch.data + omp_get_thread_num() * thread_bytes);
+  const int64_t heads = op.q_BSHD.dim(0) * op.q_BSHD.dim(2), thread_bytes = ThreadScratchBytes(op);
+  if (heads == 0) return absl::OkStatus();
+  // Neighbours in one block, for they share keys. Where blocks end changes no result.
+  const int threads = static_cast<int>(std::min<int64_t>(context.threads, heads));
+  const int64_t block = (heads + threads - 1) / threads;
+  ParallelFor(threads, heads, block, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(AttentionForwardHeads)(op, begin, end, scratch.data + begin / block * thread_bytes);
   });
   return absl::OkStatus();
 }

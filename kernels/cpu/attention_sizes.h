@@ -18,6 +18,8 @@ inline constexpr int64_t kQueries = 32;  // Rows of a strip.
 inline constexpr int64_t kGroup = 8;     // Rows of one product.
 inline constexpr int64_t kPanel = 32;    // Columns of one product.
 
+inline constexpr int64_t kVectorColumns = 16;  // A multiple of every vector, and of kGroup.
+
 inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 inline int64_t RoundDown(int64_t n, int64_t unit) { return n / unit * unit; }
 
@@ -32,6 +34,19 @@ struct AttentionSizes {
   int64_t strip_stride() const { return padded_s() + 16; }
   // The first key that query i sees. The last is i.
   int64_t FirstKey(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
+  // Where the panel of that key begins.
+  int64_t PanelOf(int64_t i) const { return RoundDown(FirstKey(i), kPanel); }
+};
+
+// The rows of one head: row i is query or key i of its sequence.
+template <class T>
+struct HeadRows {
+  HeadRows(const Tensor& t_BSHD, int64_t b, int64_t h)
+      : data(t_BSHD.as<T>() + b * t_BSHD.stride(0) + h * t_BSHD.stride(2)), stride(t_BSHD.stride(1)) {}
+  T* operator[](int64_t i) const { return data + i * stride; }
+
+  T* data;
+  int64_t stride;
 };
 
 // Carves arrays of floats out of scratch, each aligned to 64 bytes. With no memory it only counts.

@@ -55,6 +55,33 @@ void MultiplyPairPanel(const float* a, int64_t a_stride, const float* b, int64_t
   sums.Store(c, c_stride);
 }
 
+// Rounds to the nearest, ties to even, as RoundToBFloat16 does.
+HWY_INLINE void StoreRounded(Vector v, BFloat16* to) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v.raw)));
+}
+
+// In each lane the pair of `even` and `odd`, rounded.
+HWY_INLINE Vector PairsOf(Vector even, Vector odd) {
+  const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.raw, even.raw));
+  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i order = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)), _mm512_set1_epi32(16 << 16));
+  return Vector{_mm512_castsi512_ps(_mm512_permutexvar_epi16(order, halves))};
+}
+
+// UnpackRows to bf16.
+inline void UnpackRounded(const float* from, int64_t from_stride, int64_t rows, int64_t width, float factor,
+                          BFloat16* to, int64_t to_stride) {
+  const int64_t lanes = kPanel / 2, whole = RoundDown(width, lanes);
+  for (int64_t r = 0; r < rows; ++r, from += from_stride, to += to_stride) {
+    for (int64_t i = 0; i < whole; i += lanes) StoreRounded(hn::Mul(Load(from + i), Splat(factor)), to + i);
+    if (whole < width) {
+      BFloat16 last[kPanel / 2];
+      StoreRounded(hn::Mul(Load(from + whole), Splat(factor)), last);
+      std::memcpy(static_cast<void*>(to + whole), last, static_cast<size_t>(width - whole) * sizeof(BFloat16));
+    }
+  }
+}
+
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_POP_ATTRIBUTES
 
@@ -72,6 +99,7 @@ inline bool HasPairProducts() {
 constexpr bool HasPairProducts() { return false; }
 template <Operand kA, Result kC>
 void MultiplyPairPanel(const float*, int64_t, const float*, int64_t, int64_t, float, float*, int64_t) {}
+inline void UnpackRounded(const float*, int64_t, int64_t, int64_t, float, BFloat16*, int64_t) {}
 #endif
 
 // Copies `rows` rows of bf16, with zeros up to pair `to_stride`.
@@ -82,7 +110,8 @@ HWY_INLINE void PackPairs(const BFloat16* from, int64_t from_stride, int64_t row
   for (int64_t r = 0; r < rows; ++r, source += from_stride, halves += 2 * to_stride) {
     ForVectors(width,
                [&](int64_t i, auto lanes) HWY_ATTR { lanes.StoreHalves(lanes.LoadHalves(source + i), halves + i); });
-    std::memset(halves + width, 0, static_cast<size_t>(2 * to_stride - width) * sizeof(uint16_t));
+    const int64_t rest = 2 * to_stride - width;
+    if (rest > 0) std::memset(halves + width, 0, static_cast<size_t>(rest) * sizeof(uint16_t));
   }
 }
 
@@ -93,7 +122,7 @@ HWY_INLINE void PackPairsTransposed(const BFloat16* from, int64_t from_stride, i
   for (int64_t begin = 0; begin < rows; begin += kPanel) {
     const int64_t count = std::min(kPanel, rows - begin);
     PackPairs(from + begin * from_stride, from_stride, count, width, rows_of_panel, to_width);
-    std::fill(rows_of_panel + count * to_width, rows_of_panel + kPanel * to_width, 0.0f);
+    if (count < kPanel) std::fill(rows_of_panel + count * to_width, rows_of_panel + kPanel * to_width, 0.0f);
     TransposePanel(rows_of_panel, to_width, to + begin * to_width);
   }
 }
@@ -108,7 +137,7 @@ HWY_INLINE void PackRowPairs(const BFloat16* from, int64_t from_stride, int64_t 
       const auto odd = r + 1 < rows ? hn::BitCast(d, lanes.Load(from + from_stride + i)) : hn::Zero(d);
       lanes.Store(hn::BitCast(Floats(), hn::Or(even, odd)), to + i);
     });
-    std::fill(to + width, to + to_stride, 0.0f);
+    if (width < to_stride) std::fill(to + width, to + to_stride, 0.0f);
   }
 }
 

@@ -98,7 +98,7 @@ void PackRows(const T* from, int64_t from_stride, int64_t rows, int64_t width, f
     ForVectors(width, [&](int64_t i, auto lanes) HWY_ATTR {
       lanes.Store(hn::Mul(lanes.Load(from + i), Splat(factor)), to + i);
     });
-    std::fill(to + width, to + to_stride, 0.0f);
+    if (width < to_stride) std::fill(to + width, to + to_stride, 0.0f);
   }
 }
 
@@ -147,7 +147,7 @@ void PackTransposed(const T* from, int64_t from_stride, int64_t rows, int64_t wi
   for (int64_t begin = 0; begin < rows; begin += kPanel) {
     const int64_t count = std::min(kPanel, rows - begin);
     PackRows(from + begin * from_stride, from_stride, count, width, 1.0f, rows_of_panel, to_width);
-    std::fill(rows_of_panel + count * to_width, rows_of_panel + kPanel * to_width, 0.0f);
+    if (count < kPanel) std::fill(rows_of_panel + count * to_width, rows_of_panel + kPanel * to_width, 0.0f);
     TransposePanel(rows_of_panel, to_width, to + begin * to_width);
   }
 }

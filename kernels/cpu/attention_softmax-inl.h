@@ -1,0 +1,116 @@
+// Softmax over the rows of strips of scores, and its gradient.
+//
+// A row is passed over in whole vectors, [begin, end) in columns, the same for all rows of a group. What the mask hides
+// of it is -infinity, which every function here turns into 0.
+
+#if defined(SHALE_KERNELS_CPU_ATTENTION_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_ATTENTION_SOFTMAX_INL_H_
+#undef SHALE_KERNELS_CPU_ATTENTION_SOFTMAX_INL_H_
+#else
+#define SHALE_KERNELS_CPU_ATTENTION_SOFTMAX_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/exp-inl.h"
+#include "kernels/cpu/pair_panel-inl.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+
+// Hides the columns of [begin, end) that are not in [first, last).
+HWY_INLINE void HideColumns(float* row, int64_t begin, int64_t first, int64_t last, int64_t end) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  const Vector hidden = Splat(-std::numeric_limits<float>::infinity());
+  for (int64_t i = begin; i < first; i += lanes) {
+    const auto outside = hn::FirstN(Floats(), static_cast<size_t>(std::min(lanes, first - i)));
+    Store(hn::IfThenElse(outside, hidden, Load(row + i)), row + i);
+  }
+  for (int64_t i = RoundDown(last, lanes); i < end; i += lanes) {
+    const auto inside = hn::FirstN(Floats(), static_cast<size_t>(std::max<int64_t>(0, last - i)));
+    Store(hn::IfThenElse(inside, Load(row + i), hidden), row + i);
+  }
+}
+
+HWY_INLINE float LargestOf(const float* row, int64_t begin, int64_t end) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  Vector largest = Load(row + begin);
+  for (int64_t i = begin + lanes; i < end; i += lanes) largest = hn::Max(largest, Load(row + i));
+  return MaxOfLanes(largest);
+}
+
+// row[i] = e^(row[i] - shift); returns their sum.
+HWY_INLINE float ExpRow(float* row, int64_t begin, int64_t end, float shift) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  Vector sum = hn::Zero(Floats());
+  for (int64_t i = begin; i < end; i += lanes) {
+    const Vector p = Exp(hn::Sub(Load(row + i), Splat(shift)));
+    sum = hn::Add(sum, p);
+    Store(p, row + i);
+  }
+  return SumOfLanes(sum);
+}
+
+// From scores and d_out v^T to probabilities and the gradient of scores.
+HWY_INLINE void SoftmaxBackwardRow(float* p, float* ds, int64_t begin, int64_t end, float lse, float delta) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  for (int64_t i = begin; i < end; i += lanes) {
+    const Vector probability = Exp(hn::Sub(Load(p + i), Splat(lse)));
+    Store(probability, p + i);
+    Store(hn::Mul(probability, hn::Sub(Load(ds + i), Splat(delta))), ds + i);
+  }
+}
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+// The same with results as bf16, for products of pairs.
+#if HWY_TARGET == HWY_AVX3
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
+namespace shale::cpu::HWY_NAMESPACE {
+
+// In place: the bf16 of a vector lie before the floats of the next. The sum is of the values before rounding.
+inline float ExpRowRounded(float* row, int64_t begin, int64_t end, float shift) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  BFloat16* rounded = reinterpret_cast<BFloat16*>(row);
+  Vector sum = hn::Zero(Floats());
+  for (int64_t i = begin; i < end; i += lanes) {
+    const Vector p = Exp(hn::Sub(Load(row + i), Splat(shift)));
+    sum = hn::Add(sum, p);
+    StoreRounded(p, rounded + i);
+  }
+  return SumOfLanes(sum);
+}
+
+// Two rows, `stride` apart. The first row of `p` and of `ds` becomes pairs of both rows; `ds_rows` and, `stride` further
+// on, its second row take `ds` as pairs along the row.
+inline void SoftmaxBackwardPairRows(float* p, float* ds, int64_t stride, int64_t begin, int64_t end, const float* lse,
+                                    const float* delta, BFloat16* ds_rows) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  for (int64_t i = begin; i < end; i += lanes) {
+    const Vector p0 = Exp(hn::Sub(Load(p + i), Splat(lse[0])));
+    const Vector p1 = Exp(hn::Sub(Load(p + stride + i), Splat(lse[1])));
+    const Vector ds0 = hn::Mul(p0, hn::Sub(Load(ds + i), Splat(delta[0])));
+    const Vector ds1 = hn::Mul(p1, hn::Sub(Load(ds + stride + i), Splat(delta[1])));
+    Store(PairsOf(p0, p1), p + i);
+    Store(PairsOf(ds0, ds1), ds + i);
+    StoreRounded(ds0, ds_rows + i);
+    StoreRounded(ds1, ds_rows + stride + i);
+  }
+}
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_POP_ATTRIBUTES
+#else
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+inline float ExpRowRounded(float*, int64_t, int64_t, float) { return 0; }
+inline void SoftmaxBackwardPairRows(float*, float*, int64_t, int64_t, int64_t, const float*, const float*, BFloat16*) {}
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif
