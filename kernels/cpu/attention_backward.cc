@@ -8,12 +8,16 @@
 
 #include <omp.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/attention_softmax-inl.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/pair_panel-inl.h"
 #include "kernels/cpu/panel-inl.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
 
 #ifndef SHALE_KERNELS_CPU_ATTENTION_BACKWARD_ONCE_
@@ -50,165 +54,233 @@ struct BackwardScratch {
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// From scores and d_out v^T to probabilities and the gradient of scores, for columns [first, end) of a row; 0 in the
-// rest of the vectors that cover them.
-HWY_INLINE void SoftmaxBackwardRow(float* p, float* ds, int64_t first, int64_t end, float lse, float delta) {
-  ForCoveringVectors(first, end, [&](int64_t i) HWY_ATTR {
-    const Vector probability = Exp(hn::Sub(Load(p + i), Splat(lse)));
-    Store(probability, p + i);
-    Store(hn::Mul(probability, hn::Sub(Load(ds + i), Splat(delta))), ds + i);
-  });
-  FillEdges(p, first, end, 0.0f);
-  FillEdges(ds, first, end, 0.0f);
-}
+// Query head h of sequence b, and the key head it reads.
+template <class T>
+struct BackwardHead {
+  BackwardHead(const AttentionBackward& op, int64_t b, int64_t h, int64_t g)
+      : q(op.q_BSHD, b, h),
+        k(op.k_BSGD, b, g),
+        v(op.v_BSGD, b, g),
+        out(op.out_BSHD, b, h),
+        d_out(op.d_out_BSHD, b, h),
+        d_q(op.d_q_BSHD, b, h),
+        d_k(op.d_k_BSGD, b, g),
+        d_v(op.d_v_BSGD, b, g),
+        lse(op.lse_BHS.as<const float>() + (b * op.q_BSHD.dim(2) + h) * op.q_BSHD.dim(1)) {}
 
-// One query head's part: writes d_q and adds to the group's d_k and d_v.
+  HeadRows<T> q, k, v, out, d_out, d_q, d_k, d_v;
+  const float* lse;
+};
+
+// Of a strip's rows. Of one that is no query's: what makes its probabilities and their gradients 0.
+struct RowTotals {
+  float lse[kQueries], delta[kQueries];
+};
+
+// kPairs: all products are of pairs of bf16, of which `k_panels` and `v_panels` then hold half as many as there would
+// be floats, and `k`, `q` and `d_out` half as many rows, of pairs of rows.
 template <class T, bool kPairs>
-void AddHead(const AttentionBackward& op, const AttentionSizes& sizes, int64_t b, int64_t h,
-             const BackwardScratch& own) {
-  const int64_t s = sizes.s, d = sizes.d, padded_d = sizes.padded_d(), stride = sizes.strip_stride();
-  const int64_t score_d = kPairs ? padded_d / 2 : padded_d;
-  const auto row = [b, h](const Tensor& t, int64_t i) {
-    return t.as<T>() + b * t.stride(0) + i * t.stride(1) + h * t.stride(2);
-  };
-  const float* lse = op.lse_BHS.as<const float>() + (b * op.q_BSHD.dim(2) + h) * s;
+class Backward {
+ public:
+  Backward(const AttentionBackward& op, Carver& carver)
+      : sizes_(op.q_BSHD, op.window), scale_(op.scale), own_(sizes_, carver) {}
 
-  for (int64_t i0 = 0; i0 < s; i0 += kQueries) {
-    const int64_t queries = std::min(kQueries, s - i0), padded_queries = RoundUp(queries, kGroup);
-    if constexpr (!kPairs) {
-      PackRows(row(op.q_BSHD, i0), op.q_BSHD.stride(1), queries, d, op.scale, own.q, padded_d);
-      PackRows(row(op.d_out_BSHD, i0), op.d_out_BSHD.stride(1), queries, d, 1.0f, own.d_out, padded_d);
-      for (float* padded : {own.q, own.d_out}) {
-        std::fill(padded + queries * padded_d, padded + padded_queries * padded_d, 0.0f);
+  // Before the first head of a group.
+  void ClearSums() {
+    for (float* sum : {own_.d_k, own_.d_v}) std::fill(sum, sum + sizes_.padded_s() * padded_d_, 0.0f);
+  }
+
+  // One query head's part: writes d_q and adds to the group's d_k and d_v. The group's first head packs the keys and
+  // values. `next` is the head after this one, null after the last of the group.
+  void Run(const BackwardHead<T>& head, bool first_of_group, const BackwardHead<T>* next) {
+    for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
+      const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
+      if (first_of_group) PackKeys(head, i0, queries);
+      PackQueries(head, i0, queries);
+      const RowTotals totals = TotalsOf(head, i0, queries);
+
+      RowPrefetch ahead;
+      ahead.Add(head.d_q[i0], head.d_q.stride, queries, d_);
+      if (then < sizes_.s) {
+        AddStrip(head, then, first_of_group, ahead);
+      } else if (next != nullptr) {
+        AddStrip(*next, 0, false, ahead);
       }
+      if (next == nullptr) {
+        for (const auto& rows : {head.d_k, head.d_v}) ahead.Add(rows[i0], rows.stride, queries, d_);
+      }
+      const int64_t groups = RoundUp(queries, kGroup) / kGroup, panels = padded_d_ / kPanel;
+      const int64_t keys = then - RoundDown(sizes_.FirstKey(i0), kGroup);
+      ahead.Spread(groups * (keys / kPanel + panels) + keys / kGroup * panels);
+
+      for (int64_t r = 0; r < queries; r += kGroup) ScoreGradients(i0, r, queries, totals, ahead);
+      for (int64_t c = 0; c < padded_d_; c += kPanel) {
+        for (int64_t r = 0; r < queries; r += kGroup) MultiplyKeys(i0, r, c, ahead);
+      }
+      Unpack(own_.rows, queries, kPairs ? 1.0f : scale_, head.d_q[i0], head.d_q.stride);
+      for (int64_t j = RoundDown(sizes_.FirstKey(i0), kGroup); j < then; j += kGroup) AddToKeys(i0, j, queries, ahead);
     }
-    float *q_pairs = own.rows, *d_out_pairs = own.rows + kQueries * score_d;
+  }
+
+  // After the last head of a group.
+  void UnpackSums(const BackwardHead<T>& head) {
+    Unpack(own_.d_k, sizes_.s, kPairs ? scale_ : 1.0f, head.d_k[0], head.d_k.stride);
+    Unpack(own_.d_v, sizes_.s, 1.0f, head.d_v[0], head.d_v.stride);
+  }
+
+ private:
+  void AddStrip(const BackwardHead<T>& head, int64_t i0, bool keys, RowPrefetch& ahead) const {
+    const int64_t queries = std::min(kQueries, sizes_.s - i0);
+    for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, keys ? queries : 0, d_);
+    for (const auto& rows : {head.q, head.d_out, head.out}) ahead.Add(rows[i0], rows.stride, queries, d_);
+  }
+
+  // Keys and values [i0, i0 + count).
+  void PackKeys(const BackwardHead<T>& head, int64_t i0, int64_t count) {
+    float *k_panel = own_.k_panels + i0 * score_d_, *v_panel = own_.v_panels + i0 * score_d_, *room = own_.rows;
     if constexpr (kPairs) {
-      PackRowPairs(row(op.q_BSHD, i0), op.q_BSHD.stride(1), queries, d, own.q, padded_d);
-      PackRowPairs(row(op.d_out_BSHD, i0), op.d_out_BSHD.stride(1), queries, d, own.d_out, padded_d);
-      PackPairs(row(op.q_BSHD, i0), op.q_BSHD.stride(1), queries, d, q_pairs, score_d);
-      PackPairs(row(op.d_out_BSHD, i0), op.d_out_BSHD.stride(1), queries, d, d_out_pairs, score_d);
-      for (float* padded : {q_pairs, d_out_pairs}) {
-        std::fill(padded + queries * score_d, padded + padded_queries * score_d, 0.0f);
-      }
+      PackRowPairs(head.k[i0], head.k.stride, count, d_, own_.k + i0 / 2 * padded_d_, padded_d_);
+      PackPairsTransposed(head.k[i0], head.k.stride, count, d_, k_panel, score_d_, room);
+      PackPairsTransposed(head.v[i0], head.v.stride, count, d_, v_panel, score_d_, room);
+    } else {
+      PackRows(head.k[i0], head.k.stride, count, d_, 1.0f, own_.k + i0 * padded_d_, padded_d_);
+      PackTransposed(head.k[i0], head.k.stride, count, d_, k_panel, score_d_, room);
+      PackTransposed(head.v[i0], head.v.stride, count, d_, v_panel, score_d_, room);
     }
-    float deltas[kQueries];
-    for (int64_t i = 0; i < queries; ++i) {
-      const auto add_product = [](Vector sum, Vector x, Vector y) HWY_ATTR { return hn::MulAdd(x, y, sum); };
-      deltas[i] = SumOfLanes(Fold(d, add_product, row(op.d_out_BSHD, i0 + i), row(op.out_BSHD, i0 + i)));
-    }
+  }
 
+  void PackQueries(const BackwardHead<T>& head, int64_t i0, int64_t count) {
+    const int64_t padded = RoundUp(count, kGroup);
+    if constexpr (kPairs) {
+      PackRowPairs(head.q[i0], head.q.stride, count, d_, own_.q, padded_d_);
+      PackRowPairs(head.d_out[i0], head.d_out.stride, count, d_, own_.d_out, padded_d_);
+      PackPairs(head.q[i0], head.q.stride, count, d_, q_rows_, score_d_);
+      PackPairs(head.d_out[i0], head.d_out.stride, count, d_, d_out_rows_, score_d_);
+    } else {
+      PackRows(head.q[i0], head.q.stride, count, d_, scale_, q_rows_, score_d_);
+      PackRows(head.d_out[i0], head.d_out.stride, count, d_, 1.0f, d_out_rows_, score_d_);
+    }
+    for (float* rows : {q_rows_, d_out_rows_}) std::fill(rows + count * score_d_, rows + padded * score_d_, 0.0f);
+  }
+
+  RowTotals TotalsOf(const BackwardHead<T>& head, int64_t i0, int64_t queries) {
+    RowTotals totals;
+    for (int64_t i = 0; i < RoundUp(queries, kGroup); ++i) {
+      const auto add_product = [](Vector sum, Vector x, Vector y) HWY_ATTR { return hn::MulAdd(x, y, sum); };
+      const bool is_query = i < queries;
+      totals.lse[i] = is_query ? head.lse[i0 + i] : std::numeric_limits<float>::infinity();
+      totals.delta[i] = is_query ? SumOfLanes(Fold(d_, add_product, head.d_out[i0 + i], head.out[i0 + i])) : 0;
+    }
+    return totals;
+  }
+
+  // Probabilities and gradients of the scores of group r of a strip.
+  void ScoreGradients(int64_t i0, int64_t r, int64_t queries, const RowTotals& totals, RowPrefetch& ahead) {
     // Column 0 of the strips.
-    const int64_t origin = RoundDown(sizes.FirstKey(i0), kPanel);
-    for (int64_t r = 0; r < queries; r += kGroup) {
-      const int64_t first = RoundDown(sizes.FirstKey(i0 + r), kPanel), end = std::min(i0 + r + kGroup, s);
-      for (int64_t j = first; j < end; j += kPanel) {
-        const int64_t at = r * stride + j - origin;
-        const float *k_panel = own.k_panels + j * score_d, *v_panel = own.v_panels + j * score_d;
-        if constexpr (kPairs) {
-          const int64_t pairs = (d + 1) / 2;
-          MultiplyPairPanel<Operand::kRows, Result::kWrite>(q_pairs + r * score_d, score_d, k_panel, kPanel, pairs,
-                                                            op.scale, own.p + at, stride);
-          MultiplyPairPanel<Operand::kRows, Result::kWrite>(d_out_pairs + r * score_d, score_d, v_panel, kPanel, pairs,
-                                                            1.0f, own.ds + at, stride);
-        } else {
-          MultiplyPanel<Operand::kRows, Result::kWrite>(own.q + r * score_d, score_d, k_panel, kPanel, d, own.p + at,
-                                                        stride);
-          MultiplyPanel<Operand::kRows, Result::kWrite>(own.d_out + r * score_d, score_d, v_panel, kPanel, d,
-                                                        own.ds + at, stride);
-        }
+    const int64_t origin = sizes_.PanelOf(i0);
+    const int64_t first = sizes_.PanelOf(i0 + r), end = std::min(i0 + r + kGroup, sizes_.s);
+    for (int64_t j = first; j < end; j += kPanel) {
+      ahead.Step();
+      const float *q = q_rows_ + r * score_d_, *d_out = d_out_rows_ + r * score_d_;
+      const float *k_panel = own_.k_panels + j * score_d_, *v_panel = own_.v_panels + j * score_d_;
+      float *p = own_.p + r * stride_ + j - origin, *ds = own_.ds + r * stride_ + j - origin;
+      if constexpr (kPairs) {
+        const int64_t pairs = (d_ + 1) / 2;
+        MultiplyPairPanel<Operand::kRows, Result::kWrite>(q, score_d_, k_panel, kPanel, pairs, scale_, p, stride_);
+        MultiplyPairPanel<Operand::kRows, Result::kWrite>(d_out, score_d_, v_panel, kPanel, pairs, 1.0f, ds, stride_);
+      } else {
+        MultiplyPanel<Operand::kRows, Result::kWrite>(q, score_d_, k_panel, kPanel, d_, p, stride_);
+        MultiplyPanel<Operand::kRows, Result::kWrite>(d_out, score_d_, v_panel, kPanel, d_, ds, stride_);
       }
-      for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {
-        const int64_t from = sizes.FirstKey(i0 + i) - origin, to = i0 + i + 1 - origin;
-        SoftmaxBackwardRow(own.p + i * stride, own.ds + i * stride, from, to, lse[i0 + i], deltas[i]);
-        for (float* strip : {own.p, own.ds}) ZeroAround(strip + i * stride, first - origin, from, to, end - origin);
+    }
+    const int64_t begin = first - origin, last = RoundUp(end - origin, kVectorColumns);
+    for (int64_t i = r; i < std::min(r + kGroup, queries); i += 2) {
+      float *p = own_.p + i * stride_, *ds = own_.ds + i * stride_;
+      for (int64_t n = 0; n < 2; ++n) {
+        const int64_t query = i0 + i + n;
+        HideColumns(p + n * stride_, begin, sizes_.FirstKey(query) - origin, query + 1 - origin, last);
       }
       if constexpr (kPairs) {
-        for (int64_t i = r; i < std::min(r + kGroup, queries); i += 2) {
-          float *p = own.p + i * stride, *ds = own.ds + i * stride;
-          BFloat16* rows = reinterpret_cast<BFloat16*>(own.ds_rows + i * stride / 2);
-          const bool both = i + 1 < queries;
-          ForCoveringVectors(first - origin, end - origin, [&](int64_t c) HWY_ATTR {
-            const Vector p1 = both ? Load(p + stride + c) : hn::Zero(Floats());
-            const Vector ds0 = Load(ds + c), ds1 = both ? Load(ds + stride + c) : hn::Zero(Floats());
-            StorePair({Load(p + c), p1}, reinterpret_cast<BFloat16*>(p + c));
-            StorePair({ds0, ds1}, reinterpret_cast<BFloat16*>(ds + c));
-            Store(ds0, rows + c);
-            Store(ds1, rows + stride + c);
-          });
-        }
-      }
-    }
-
-    for (int64_t c = 0; c < padded_d; c += kPanel) {
-      for (int64_t r = 0; r < queries; r += kGroup) {
-        const int64_t first = sizes.FirstKey(i0 + r), end = std::min(i0 + r + kGroup, s);
-        if constexpr (kPairs) {
-          const int64_t pair = first / 2;
-          MultiplyPairPanel<Operand::kRows, Result::kWrite>(
-              own.ds_rows + r * stride / 2 + pair - origin / 2, stride / 2, own.k + pair * padded_d + c, padded_d,
-              (end + 1) / 2 - pair, op.scale, own.rows + r * padded_d + c, padded_d);
-        } else {
-          MultiplyPanel<Operand::kRows, Result::kWrite>(own.ds + r * stride + first - origin, stride,
-                                                        own.k + first * padded_d + c, padded_d, end - first,
-                                                        own.rows + r * padded_d + c, padded_d);
-        }
-      }
-    }
-    UnpackRows(own.rows, padded_d, queries, d, kPairs ? 1.0f : op.scale, row(op.d_q_BSHD, i0), op.d_q_BSHD.stride(1));
-
-    // Eight keys at a time, with those of the queries that see any of them.
-    for (int64_t j = RoundDown(sizes.FirstKey(i0), kGroup); j < i0 + queries; j += kGroup) {
-      const int64_t begin = std::max<int64_t>(0, j - i0);
-      const int64_t end = sizes.window > 0 ? std::min(queries, j + kGroup - 1 + sizes.window - i0) : queries;
-      const int64_t at = begin * stride + j - origin;
-      for (int64_t c = 0; c < padded_d; c += kPanel) {
-        if constexpr (kPairs) {
-          const int64_t b_at = begin / 2 * padded_d + c, pairs = (end + 1) / 2 - begin / 2;
-          MultiplyPairPanel<Operand::kColumns, Result::kAdd>(own.p + at, 2 * stride, own.d_out + b_at, padded_d, pairs,
-                                                             1.0f, own.d_v + j * padded_d + c, padded_d);
-          MultiplyPairPanel<Operand::kColumns, Result::kAdd>(own.ds + at, 2 * stride, own.q + b_at, padded_d, pairs,
-                                                             1.0f, own.d_k + j * padded_d + c, padded_d);
-        } else {
-          MultiplyPanel<Operand::kColumns, Result::kAdd>(own.p + at, stride, own.d_out + begin * padded_d + c, padded_d,
-                                                         end - begin, own.d_v + j * padded_d + c, padded_d);
-          MultiplyPanel<Operand::kColumns, Result::kAdd>(own.ds + at, stride, own.q + begin * padded_d + c, padded_d,
-                                                         end - begin, own.d_k + j * padded_d + c, padded_d);
-        }
+        BFloat16* ds_rows = reinterpret_cast<BFloat16*>(own_.ds_rows + i * stride_ / 2);
+        SoftmaxBackwardPairRows(p, ds, stride_, begin, last, totals.lse + i, totals.delta + i, ds_rows);
+      } else {
+        SoftmaxBackwardRow(p, ds, begin, last, totals.lse[i], totals.delta[i]);
+        SoftmaxBackwardRow(p + stride_, ds + stride_, begin, last, totals.lse[i + 1], totals.delta[i + 1]);
       }
     }
   }
-}
 
-// kPairs: q k^T and d_out v^T of pairs of bf16, of which `k_panels` and `v_panels` then hold D / 2 where there would be
-// D floats.
+  // Columns [c, c + kPanel) of the gradient of the queries of group r.
+  void MultiplyKeys(int64_t i0, int64_t r, int64_t c, RowPrefetch& ahead) {
+    ahead.Step();
+    const int64_t origin = sizes_.PanelOf(i0);
+    const int64_t first = sizes_.FirstKey(i0 + r), end = std::min(i0 + r + kGroup, sizes_.s);
+    float* d_q = own_.rows + r * padded_d_ + c;
+    if constexpr (kPairs) {
+      const int64_t pair = first / 2;
+      MultiplyPairPanel<Operand::kRows, Result::kWrite>(
+          own_.ds_rows + r * stride_ / 2 + pair - origin / 2, stride_ / 2, own_.k + pair * padded_d_ + c, padded_d_,
+          (end + 1) / 2 - pair, scale_, d_q, padded_d_);
+    } else {
+      MultiplyPanel<Operand::kRows, Result::kWrite>(own_.ds + r * stride_ + first - origin, stride_,
+                                                    own_.k + first * padded_d_ + c, padded_d_, end - first, d_q,
+                                                    padded_d_);
+    }
+  }
+
+  // Adds to d_k and d_v of keys [j, j + kGroup) from those queries of a strip that see any of them.
+  void AddToKeys(int64_t i0, int64_t j, int64_t queries, RowPrefetch& ahead) {
+    const int64_t begin = std::max<int64_t>(0, j - i0);
+    const int64_t end = sizes_.window > 0 ? std::min(queries, j + kGroup - 1 + sizes_.window - i0) : queries;
+    const int64_t at = begin * stride_ + j - sizes_.PanelOf(i0);
+    for (int64_t c = 0; c < padded_d_; c += kPanel) {
+      ahead.Step();
+      float *d_k = own_.d_k + j * padded_d_ + c, *d_v = own_.d_v + j * padded_d_ + c;
+      if constexpr (kPairs) {
+        const int64_t row = begin / 2 * padded_d_ + c, pairs = (end + 1) / 2 - begin / 2;
+        MultiplyPairPanel<Operand::kColumns, Result::kAdd>(own_.p + at, 2 * stride_, own_.d_out + row, padded_d_, pairs,
+                                                           1.0f, d_v, padded_d_);
+        MultiplyPairPanel<Operand::kColumns, Result::kAdd>(own_.ds + at, 2 * stride_, own_.q + row, padded_d_, pairs,
+                                                           1.0f, d_k, padded_d_);
+      } else {
+        const int64_t row = begin * padded_d_ + c;
+        MultiplyPanel<Operand::kColumns, Result::kAdd>(own_.p + at, stride_, own_.d_out + row, padded_d_, end - begin,
+                                                       d_v, padded_d_);
+        MultiplyPanel<Operand::kColumns, Result::kAdd>(own_.ds + at, stride_, own_.q + row, padded_d_, end - begin, d_k,
+                                                       padded_d_);
+      }
+    }
+  }
+
+  void Unpack(const float* rows, int64_t count, float factor, T* to, int64_t to_stride) {
+    if constexpr (kPairs) {
+      UnpackRounded(rows, padded_d_, count, d_, factor, to, to_stride);
+    } else {
+      UnpackRows(rows, padded_d_, count, d_, factor, to, to_stride);
+    }
+  }
+
+  const AttentionSizes sizes_;
+  const float scale_;
+  const BackwardScratch own_;
+  const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
+  const int64_t score_d_ = kPairs ? padded_d_ / 2 : padded_d_;
+  // What scores and d_out v^T are computed of. Pairs of rows do not serve there, and those along rows only there.
+  float* const q_rows_ = kPairs ? own_.rows : own_.q;
+  float* const d_out_rows_ = kPairs ? own_.rows + kQueries * score_d_ : own_.d_out;
+};
+
 template <class T, bool kPairs>
 void AttentionBackwardT(const AttentionBackward& op, int64_t b, int64_t g, std::byte* scratch) {
-  const AttentionSizes sizes(op.q_BSHD, op.window);
-  const int64_t s = sizes.s, d = sizes.d, padded_d = sizes.padded_d();
-  const int64_t heads_per_group = op.q_BSHD.dim(2) / op.k_BSGD.dim(2);
-  const auto head = [b, g](const Tensor& t) { return t.as<T>() + b * t.stride(0) + g * t.stride(2); };
   Carver carver(scratch);
-  const BackwardScratch own(sizes, carver);
-
-  if constexpr (kPairs) {
-    PackRowPairs(head(op.k_BSGD), op.k_BSGD.stride(1), s, d, own.k, padded_d);
-  } else {
-    PackRows(head(op.k_BSGD), op.k_BSGD.stride(1), s, d, 1.0f, own.k, padded_d);
+  Backward<T, kPairs> backward(op, carver);
+  const int64_t heads = op.q_BSHD.dim(2) / op.k_BSGD.dim(2), first = g * heads, last = first + heads - 1;
+  backward.ClearSums();
+  for (int64_t h = first; h <= last; ++h) {
+    const BackwardHead<T> head(op, b, h, g), next(op, b, std::min(h + 1, last), g);
+    backward.Run(head, h == first, h < last ? &next : nullptr);
   }
-  const auto pack_transposed = [&](const Tensor& t, float* panels) {
-    if constexpr (kPairs) {
-      PackPairsTransposed(head(t), t.stride(1), s, d, panels, padded_d / 2, /*rows_of_panel=*/own.rows);
-    } else {
-      PackTransposed(head(t), t.stride(1), s, d, panels, padded_d, /*rows_of_panel=*/own.rows);
-    }
-  };
-  pack_transposed(op.k_BSGD, own.k_panels);
-  pack_transposed(op.v_BSGD, own.v_panels);
-  for (float* sum : {own.d_k, own.d_v}) std::fill(sum, sum + sizes.padded_s() * padded_d, 0.0f);
-  for (int64_t h = g * heads_per_group; h < (g + 1) * heads_per_group; ++h) AddHead<T, kPairs>(op, sizes, b, h, own);
-  UnpackRows(own.d_k, padded_d, s, d, kPairs ? op.scale : 1.0f, head(op.d_k_BSGD), op.d_k_BSGD.stride(1));
-  UnpackRows(own.d_v, padded_d, s, d, 1.0f, head(op.d_v_BSGD), op.d_v_BSGD.stride(1));
+  backward.UnpackSums(BackwardHead<T>(op, b, last, g));
 }
 
 // Key head g of sequence b, and the query heads that read it.
