@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/attention_operands-inl.h"
 #include "kernels/cpu/attention_sizes.h"
 #include "kernels/cpu/attention_softmax-inl.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/cpu/pair_panel-inl.h"
-#include "kernels/cpu/panel-inl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
@@ -61,8 +60,7 @@ struct ForwardHead {
   float* lse;
 };
 
-// kPairs: both products are of pairs of bf16, of which `q`, `k_panels` and rows of the strip then hold half as many as
-// there would be floats.
+// kPairs: of `q`, `k_panels`, `v` and the rows of the strip, products read pairs of bf16.
 template <class T, bool kPairs>
 class Forward {
  public:
@@ -72,116 +70,75 @@ class Forward {
   // Keys and values that the head before has packed are not packed again. `next` is null after the last.
   void Run(const ForwardHead<T>& head, bool packed, const ForwardHead<T>* next) {
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
-      const int64_t queries = std::min(kQueries, sizes_.s - i0);
-      if (!packed) PackKeys(head, i0, queries);
-      PackQueries(head, i0, queries);
+      const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
+      if (!packed) {
+        Form::PackPanels(head.k, i0, queries, d_, own_.k_panels, score_d_, /*room=*/own_.q);
+        Form::PackAcross(head.v, i0, queries, d_, own_.v + i0 / kUnit * padded_d_, padded_d_);
+      }
+      Form::PackAlong(head.q, i0, queries, d_, own_.q, score_d_);
+      std::fill(own_.q + queries * score_d_, own_.q + RoundUp(queries, kGroup) * score_d_, 0.0f);
 
       RowPrefetch ahead;
       ahead.Add(head.out[i0], head.out.stride, queries, d_);
-      const int64_t then = i0 + queries;
       if (then < sizes_.s) {
         AddStrip(head, then, !packed, ahead);
       } else if (next != nullptr) {
         AddStrip(*next, 0, next->first_of_group, ahead);
       }
       const int64_t groups = RoundUp(queries, kGroup) / kGroup;
-      ahead.Spread(groups * ((then - sizes_.PanelOf(i0)) / kPanel + padded_d_ / kPanel));
+      ahead.Spread(groups * ((then - sizes_.Origin(i0)) / kPanel + padded_d_ / kPanel));
 
       float inverse_sums[kQueries];
-      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, ahead, head.lse + i0, inverse_sums);
+      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, head.lse + i0, inverse_sums, ahead);
       for (int64_t c = 0; c < padded_d_; c += kPanel) {
         for (int64_t r = 0; r < queries; r += kGroup) MultiplyValues(i0, r, c, ahead);
       }
-      for (int64_t i = 0; i < queries; ++i) Unpack(own_.out + i * padded_d_, inverse_sums[i], head.out[i0 + i]);
+      for (int64_t i = 0; i < queries; ++i) {
+        Form::Unpack(own_.out + i * padded_d_, 0, 1, d_, inverse_sums[i], head.out[i0 + i], 0);
+      }
     }
   }
 
  private:
+  using Form = Operands<T, kPairs>;
+  static constexpr int64_t kUnit = Form::kUnit;
+
   void AddStrip(const ForwardHead<T>& head, int64_t i0, bool keys, RowPrefetch& ahead) const {
     const int64_t queries = std::min(kQueries, sizes_.s - i0);
     for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, keys ? queries : 0, d_);
     ahead.Add(head.q[i0], head.q.stride, queries, d_);
   }
 
-  // Keys and values [i0, i0 + count).
-  void PackKeys(const ForwardHead<T>& head, int64_t i0, int64_t count) {
-    float *panel = own_.k_panels + i0 * score_d_, *room = own_.q;
-    if constexpr (kPairs) {
-      PackPairsTransposed(head.k[i0], head.k.stride, count, d_, panel, score_d_, room);
-      PackRowPairs(head.v[i0], head.v.stride, count, d_, own_.v + i0 / 2 * padded_d_, padded_d_);
-    } else {
-      PackTransposed(head.k[i0], head.k.stride, count, d_, panel, score_d_, room);
-      PackRows(head.v[i0], head.v.stride, count, d_, 1.0f, own_.v + i0 * padded_d_, padded_d_);
-    }
-  }
-
-  void PackQueries(const ForwardHead<T>& head, int64_t i0, int64_t count) {
-    if constexpr (kPairs) {
-      PackPairs(head.q[i0], head.q.stride, count, d_, own_.q, score_d_);
-    } else {
-      PackRows(head.q[i0], head.q.stride, count, d_, scale_, own_.q, score_d_);
-    }
-    std::fill(own_.q + count * score_d_, own_.q + RoundUp(count, kGroup) * score_d_, 0.0f);
-  }
-
-  // The exponentials of the scores of group r of a strip, and their sums.
-  void Softmax(int64_t i0, int64_t r, int64_t queries, RowPrefetch& ahead, float* lse, float* inverse_sums) {
-    // Column 0 of the strip.
-    const int64_t origin = sizes_.PanelOf(i0);
-    const int64_t first = sizes_.PanelOf(i0 + r), end = std::min(i0 + r + kGroup, sizes_.s);
-    for (int64_t j = first; j < end; j += kPanel) {
-      ahead.Step();
-      const float *a = own_.q + r * score_d_, *panel = own_.k_panels + j * score_d_;
-      float* scores = own_.strip + r * stride_ + j - origin;
-      if constexpr (kPairs) {
-        MultiplyPairPanel<Operand::kRows, Result::kWrite>(a, score_d_, panel, kPanel, (d_ + 1) / 2, scale_, scores,
-                                                          stride_);
-      } else {
-        MultiplyPanel<Operand::kRows, Result::kWrite>(a, score_d_, panel, kPanel, d_, scores, stride_);
-      }
-    }
-    const int64_t begin = first - origin, last = RoundUp(end - origin, kVectorColumns);
+  // The exponentials of the scores of the group of queries from i0 + r on, and their sums.
+  void Softmax(int64_t i0, int64_t r, int64_t queries, float* lse, float* inverse_sums, RowPrefetch& ahead) {
+    const SliceRange keys(sizes_, i0 + r);
+    const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
+    Form::template MultiplySlices<Result::kScale>(own_.q + r * score_d_, own_.k_panels, score_d_, Form::Places(d_),
+                                                  keys, scale_, own_.strip + r * stride_ + begin, stride_, ahead);
     for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {
       float* row = own_.strip + i * stride_;
-      HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, i0 + i + 1 - origin, last);
-      const float largest = LargestOf(row, begin, last);
-      const float sum = kPairs ? ExpRowRounded(row, begin, last, largest) : ExpRow(row, begin, last, largest);
+      HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, i0 + i + 1 - origin, end);
+      const float largest = LargestOf(row, begin, end);
+      const float sum = kPairs ? ExpRowRounded(row, begin, end, largest) : ExpRow(row, begin, end, largest);
       lse[i] = largest + std::log(sum);
       inverse_sums[i] = 1 / sum;
     }
   }
 
-  // Columns [c, c + kPanel) of the product of group r with the values.
+  // Columns [c, c + kPanel) of the product of the group with the values.
   void MultiplyValues(int64_t i0, int64_t r, int64_t c, RowPrefetch& ahead) {
     ahead.Step();
-    const int64_t first = sizes_.FirstKey(i0 + r), end = std::min(i0 + r + kGroup, sizes_.s);
-    const float* p = own_.strip + r * stride_;
-    float* to = own_.out + r * padded_d_ + c;
-    if constexpr (kPairs) {
-      const int64_t pair = first / 2;
-      MultiplyPairPanel<Operand::kRows, Result::kWrite>(p + pair - sizes_.PanelOf(i0) / 2, stride_,
-                                                        own_.v + pair * padded_d_ + c, padded_d_, (end + 1) / 2 - pair,
-                                                        1.0f, to, padded_d_);
-    } else {
-      MultiplyPanel<Operand::kRows, Result::kWrite>(p + first - sizes_.PanelOf(i0), stride_,
-                                                    own_.v + first * padded_d_ + c, padded_d_, end - first, to,
-                                                    padded_d_);
-    }
-  }
-
-  void Unpack(const float* row, float factor, T* to) {
-    if constexpr (kPairs) {
-      UnpackRounded(row, 0, 1, d_, factor, to, 0);
-    } else {
-      UnpackRows(row, 0, 1, d_, factor, to, 0);
-    }
+    const int64_t first = sizes_.FirstKey(i0 + r) / kUnit, end = Form::Places(std::min(i0 + r + kGroup, sizes_.s));
+    Form::template Multiply<Operand::kRows, Result::kWrite>(
+        own_.strip + r * stride_ + first - sizes_.Origin(i0) / kUnit, stride_, own_.v + first * padded_d_ + c,
+        padded_d_, end - first, 1.0f, own_.out + r * padded_d_ + c, padded_d_);
   }
 
   const AttentionSizes sizes_;
   const float scale_;
   const ForwardScratch own_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
-  const int64_t score_d_ = kPairs ? padded_d_ / 2 : padded_d_;
+  const int64_t score_d_ = padded_d_ / kUnit;
 };
 
 template <class T, bool kPairs>

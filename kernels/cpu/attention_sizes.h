@@ -18,7 +18,7 @@ inline constexpr int64_t kQueries = 32;  // Rows of a strip.
 inline constexpr int64_t kGroup = 8;     // Rows of one product.
 inline constexpr int64_t kPanel = 32;    // Columns of one product.
 
-inline constexpr int64_t kVectorColumns = 16;  // A multiple of every vector, and of kGroup.
+inline constexpr int64_t kSlice = 16;    // Half a panel: a multiple of a group and of every vector.
 
 inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 inline int64_t RoundDown(int64_t n, int64_t unit) { return n / unit * unit; }
@@ -34,8 +34,16 @@ struct AttentionSizes {
   int64_t strip_stride() const { return padded_s() + 16; }
   // The first key that query i sees. The last is i.
   int64_t FirstKey(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
-  // Where the panel of that key begins.
-  int64_t PanelOf(int64_t i) const { return RoundDown(FirstKey(i), kPanel); }
+  // Where the panel of that key begins: column 0 of the strips of queries i and on.
+  int64_t Origin(int64_t i) const { return RoundDown(FirstKey(i), kPanel); }
+};
+
+// The slices that cover the keys which any of the group of queries from i on sees.
+struct SliceRange {
+  SliceRange(const AttentionSizes& sizes, int64_t i)
+      : begin(RoundDown(sizes.FirstKey(i), kSlice)), end(RoundUp(std::min(i + kGroup, sizes.s), kSlice)) {}
+
+  int64_t begin, end;
 };
 
 // The rows of one head: row i is query or key i of its sequence.

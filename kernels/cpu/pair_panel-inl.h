@@ -25,33 +25,33 @@ HWY_INLINE Vector AddPairProducts(Vector sum, Vector a, Vector b) {
   return Vector{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(a.raw), reinterpret_cast<__m512bh>(b.raw))};
 }
 
-HWY_INLINE void AddPairProducts(Accumulators<0>&, const float*, int64_t, Vector, Vector) {}
-template <int kRows>
-HWY_INLINE void AddPairProducts(Accumulators<kRows>& sums, const float* a, int64_t stride, Vector b_left,
+template <int kVectors>
+HWY_INLINE void AddPairProducts(Accumulators<0, kVectors>&, const float*, int64_t, Vector, Vector) {}
+template <int kRows, int kVectors>
+HWY_INLINE void AddPairProducts(Accumulators<kRows, kVectors>& sums, const float* a, int64_t stride, Vector b_left,
                                 Vector b_right) {
   const Vector pair = Splat(*a);
   sums.left = AddPairProducts(sums.left, pair, b_left);
-  sums.right = AddPairProducts(sums.right, pair, b_right);
+  if constexpr (kVectors == 2) sums.right = AddPairProducts(sums.right, pair, b_right);
   AddPairProducts(sums.below, a + stride, stride, b_left, b_right);
 }
 
-// MultiplyPanel of pairs, times `factor`: c[r][n] (+)= factor * sum over the two elements of the k pairs a(r, i) and
-// b[i][n].
-template <Operand kA, Result kC>
+// MultiplyPanel of pairs: the sum is over the two elements of the k pairs a(r, i) and b[i][n].
+template <Operand kA, Result kC, int kColumns = kPanel>
 void MultiplyPairPanel(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
                        float* c, int64_t c_stride) {
-  static_assert(kTileRows == kGroup && 2 * sizeof(Vector) == kPanel * sizeof(float), "one tile is all of it");
+  static_assert(kTileRows == kGroup && sizeof(Vector) == kSlice * sizeof(float), "one tile is all of it");
   const int64_t a_row = kA == Operand::kRows ? a_stride : 1, a_next = kA == Operand::kRows ? 1 : a_stride;
-  Accumulators<kTileRows> sums;
+  Accumulators<kTileRows, kColumns / kSlice> sums;
   if constexpr (kC == Result::kAdd) {
     sums.Load(c, c_stride);
   } else {
     sums.Clear();
   }
   for (int64_t i = 0; i < k; ++i, a += a_next, b += b_stride) {
-    AddPairProducts(sums, a, a_row, Load(b), Load(b + kPanel / 2));
+    AddPairProducts(sums, a, a_row, Load(b), Load(b + kColumns - kSlice));
   }
-  if constexpr (kC == Result::kWrite) sums.Scale(Splat(factor));
+  if constexpr (kC == Result::kScale) sums.Scale(Splat(factor));
   sums.Store(c, c_stride);
 }
 
@@ -64,7 +64,7 @@ HWY_INLINE void StoreRounded(Vector v, BFloat16* to) {
 HWY_INLINE Vector PairsOf(Vector even, Vector odd) {
   const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.raw, even.raw));
   const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i order = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)), _mm512_set1_epi32(16 << 16));
+  const __m512i order = _mm512_or_si512(lane, _mm512_slli_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(16)), 16));
   return Vector{_mm512_castsi512_ps(_mm512_permutexvar_epi16(order, halves))};
 }
 
@@ -97,7 +97,7 @@ inline bool HasPairProducts() {
 }
 #else
 constexpr bool HasPairProducts() { return false; }
-template <Operand kA, Result kC>
+template <Operand kA, Result kC, int kColumns = kPanel>
 void MultiplyPairPanel(const float*, int64_t, const float*, int64_t, int64_t, float, float*, int64_t) {}
 inline void UnpackRounded(const float*, int64_t, int64_t, int64_t, float, BFloat16*, int64_t) {}
 #endif

@@ -15,41 +15,42 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// kRows x 2 vectors of accumulators. Nested, for GCC at -O2 would put an array of them into memory.
-template <int kRows>
+// kRows x kVectors vectors of accumulators; `right` counts only if there are two. Nested, for GCC at -O2 would put an
+// array of them into memory.
+template <int kRows, int kVectors>
 struct Accumulators {
   Vector left, right;
-  Accumulators<kRows - 1> below;
+  Accumulators<kRows - 1, kVectors> below;
 
   HWY_INLINE void Clear() {
     left = hn::Zero(Floats());
-    right = hn::Zero(Floats());
+    if constexpr (kVectors == 2) right = hn::Zero(Floats());
     below.Clear();
   }
   HWY_INLINE void Load(const float* c, int64_t stride) {
     left = HWY_NAMESPACE::Load(c);
-    right = HWY_NAMESPACE::Load(c + hn::Lanes(Floats()));
+    if constexpr (kVectors == 2) right = HWY_NAMESPACE::Load(c + hn::Lanes(Floats()));
     below.Load(c + stride, stride);
   }
   HWY_INLINE void MulAdd(const float* a, int64_t stride, Vector b_left, Vector b_right) {
     const Vector x = Splat(*a);
     left = hn::MulAdd(x, b_left, left);
-    right = hn::MulAdd(x, b_right, right);
+    if constexpr (kVectors == 2) right = hn::MulAdd(x, b_right, right);
     below.MulAdd(a + stride, stride, b_left, b_right);
   }
   HWY_INLINE void Scale(Vector factor) {
     left = hn::Mul(left, factor);
-    right = hn::Mul(right, factor);
+    if constexpr (kVectors == 2) right = hn::Mul(right, factor);
     below.Scale(factor);
   }
   HWY_INLINE void Store(float* c, int64_t stride) const {
     HWY_NAMESPACE::Store(left, c);
-    HWY_NAMESPACE::Store(right, c + hn::Lanes(Floats()));
+    if constexpr (kVectors == 2) HWY_NAMESPACE::Store(right, c + hn::Lanes(Floats()));
     below.Store(c + stride, stride);
   }
 };
-template <>
-struct Accumulators<0> {
+template <int kVectors>
+struct Accumulators<0, kVectors> {
   HWY_INLINE void Clear() {}
   HWY_INLINE void Load(const float*, int64_t) {}
   HWY_INLINE void MulAdd(const float*, int64_t, Vector, Vector) {}
@@ -59,21 +60,23 @@ struct Accumulators<0> {
 
 // 8 x 2 vectors fill the 32 registers of AVX-512 and keep both of its multipliers busy; others have 16 registers.
 constexpr int kTileRows = HWY_MAX_BYTES >= 64 ? 8 : 4;
-static_assert(HWY_MAX_BYTES <= 64, "a panel is at most two vectors wide");
+static_assert(HWY_MAX_BYTES <= 64, "a slice is at least a vector wide");
 
 enum class Operand { kRows, kColumns };
-enum class Result { kWrite, kAdd };
+enum class Result { kWrite, kScale, kAdd };
 
-// c[r][n] (+)= sum over i of a(r, i) b[i][n], for kGroup rows r and kPanel columns n; a(r, i) is a[r][i] (kRows) or
-// a[i][r] (kColumns). Strides in floats, from one row in memory to the next.
-template <Operand kA, Result kC>
-void MultiplyPanel(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float* c,
-                   int64_t c_stride) {
+// c[r][n] = (kWrite), = factor * (kScale) or += (kAdd) the sum over i of a(r, i) b[i][n], for kGroup rows r and
+// kColumns columns n, a panel or a slice; a(r, i) is a[r][i] (kRows) or a[i][r] (kColumns). Strides in floats, from one
+// row in memory to the next.
+template <Operand kA, Result kC, int kColumns = kPanel>
+void MultiplyPanel(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
+                   float* c, int64_t c_stride) {
   const int64_t a_row = kA == Operand::kRows ? a_stride : 1, a_next = kA == Operand::kRows ? 1 : a_stride;
+  constexpr int kVectors = kColumns * sizeof(float) >= 2 * HWY_MAX_BYTES ? 2 : 1;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
   for (int64_t r = 0; r < kGroup; r += kTileRows) {
-    for (int64_t n = 0; n < kPanel; n += 2 * lanes) {
-      Accumulators<kTileRows> tile;
+    for (int64_t n = 0; n < kColumns; n += kVectors * lanes) {
+      Accumulators<kTileRows, kVectors> tile;
       float* to = c + r * c_stride + n;
       if constexpr (kC == Result::kAdd) {
         tile.Load(to, c_stride);
@@ -83,21 +86,19 @@ void MultiplyPanel(const float* a, int64_t a_stride, const float* b, int64_t b_s
       const float* x = a + r * a_row;
       const float* y = b + n;
       for (int64_t i = 0; i < k; ++i, x += a_next, y += b_stride) {
-        tile.MulAdd(x, a_row, Load(y), Load(y + lanes));
+        tile.MulAdd(x, a_row, Load(y), Load(y + (kVectors - 1) * lanes));
       }
+      if constexpr (kC == Result::kScale) tile.Scale(Splat(factor));
       tile.Store(to, c_stride);
     }
   }
 }
 
-// to[r] = from[r] * factor for `rows` rows of `width`, as fp32, and zeros up to column `to_stride`.
+// to[r] = from[r] for `rows` rows of `width`, as fp32, and zeros up to column `to_stride`.
 template <class T>
-void PackRows(const T* from, int64_t from_stride, int64_t rows, int64_t width, float factor, float* to,
-              int64_t to_stride) {
+void PackRows(const T* from, int64_t from_stride, int64_t rows, int64_t width, float* to, int64_t to_stride) {
   for (int64_t r = 0; r < rows; ++r, from += from_stride, to += to_stride) {
-    ForVectors(width, [&](int64_t i, auto lanes) HWY_ATTR {
-      lanes.Store(hn::Mul(lanes.Load(from + i), Splat(factor)), to + i);
-    });
+    ForVectors(width, [&](int64_t i, auto lanes) HWY_ATTR { lanes.Store(lanes.Load(from + i), to + i); });
     if (width < to_stride) std::fill(to + width, to + to_stride, 0.0f);
   }
 }
@@ -146,39 +147,10 @@ void PackTransposed(const T* from, int64_t from_stride, int64_t rows, int64_t wi
                     float* rows_of_panel) {
   for (int64_t begin = 0; begin < rows; begin += kPanel) {
     const int64_t count = std::min(kPanel, rows - begin);
-    PackRows(from + begin * from_stride, from_stride, count, width, 1.0f, rows_of_panel, to_width);
+    PackRows(from + begin * from_stride, from_stride, count, width, rows_of_panel, to_width);
     if (count < kPanel) std::fill(rows_of_panel + count * to_width, rows_of_panel + kPanel * to_width, 0.0f);
     TransposePanel(rows_of_panel, to_width, to + begin * to_width);
   }
-}
-
-// Calls body(i) for vectors that cover [first, end), from a multiple of a vector on.
-template <class Body>
-HWY_INLINE void ForCoveringVectors(int64_t first, int64_t end, const Body& body) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
-  for (int64_t i = RoundDown(first, lanes); i < end; i += lanes) body(i);
-}
-
-// Sets what lies in the covering vectors of [first, end) but not in [first, end) to `fill`.
-HWY_INLINE void FillEdges(float* row, int64_t first, int64_t end, float fill) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
-  const int64_t left = RoundDown(first, lanes), right = RoundDown(end, lanes);
-  if (left < first) {
-    const auto outside = hn::FirstN(Floats(), static_cast<size_t>(first - left));
-    Store(hn::IfThenElse(outside, Splat(fill), Load(row + left)), row + left);
-  }
-  if (right < end) {
-    const auto inside = hn::FirstN(Floats(), static_cast<size_t>(end - right));
-    Store(hn::IfThenElse(inside, Load(row + right), Splat(fill)), row + right);
-  }
-}
-
-// Zeros the vectors of [begin, end) that do not cover [first, last): what a product of a whole group reads of this row.
-// `begin` is a multiple of a vector.
-HWY_INLINE void ZeroAround(float* row, int64_t begin, int64_t first, int64_t last, int64_t end) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
-  for (int64_t i = begin; i < RoundDown(first, lanes); i += lanes) Store(hn::Zero(Floats()), row + i);
-  for (int64_t i = RoundUp(last, lanes); i < end; i += lanes) Store(hn::Zero(Floats()), row + i);
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

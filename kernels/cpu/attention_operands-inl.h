@@ -1,0 +1,99 @@
+// The operands of attention's products, in either form: fp32, or pairs of bf16 (pair_panel-inl.h). What a product sums
+// over comes in places: a float, or a pair of neighbours along the sum.
+
+#if defined(SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_
+#undef SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_
+#else
+#define SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_
+#endif
+
+#include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/pair_panel-inl.h"
+#include "kernels/cpu/panel-inl.h"
+#include "kernels/cpu/row_prefetch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+
+template <class T, bool kPairs>
+struct Operands {
+  static constexpr int64_t kUnit = kPairs ? 2 : 1;  // Elements in a place.
+  static constexpr int64_t Places(int64_t n) { return (n + kUnit - 1) / kUnit; }
+
+  // Over k places. As MultiplyPanel.
+  template <Operand kA, Result kC, int kColumns = kPanel>
+  static HWY_INLINE void Multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k,
+                                  float factor, float* c, int64_t c_stride) {
+    if constexpr (kPairs) {
+      MultiplyPairPanel<kA, kC, kColumns>(a, a_stride, b, b_stride, k, factor, c, c_stride);
+    } else {
+      MultiplyPanel<kA, kC, kColumns>(a, a_stride, b, b_stride, k, factor, c, c_stride);
+    }
+  }
+
+  // The sums over `k` places of the kGroup rows `a` with every row of `panels` that is in `slices`: those with row j go
+  // to column j - slices.begin of `c`. Rows of both operands are `width` places wide.
+  template <Result kC>
+  static HWY_INLINE void MultiplySlices(const float* a, const float* panels, int64_t width, int64_t k,
+                                        const SliceRange& slices, float factor, float* c, int64_t c_stride,
+                                        RowPrefetch& ahead) {
+    for (int64_t j = slices.begin; j < slices.end;) {
+      ahead.Step();
+      const float* b = panels + RoundDown(j, kPanel) * width + j % kPanel;
+      float* to = c + j - slices.begin;
+      if (j % kPanel == 0 && j + kPanel <= slices.end) {
+        Multiply<Operand::kRows, kC>(a, width, b, kPanel, k, factor, to, c_stride);
+        j += kPanel;
+      } else {
+        Multiply<Operand::kRows, kC, kSlice>(a, width, b, kPanel, k, factor, to, c_stride);
+        j += kSlice;
+      }
+    }
+  }
+
+  // Rows [i0, i0 + count) of a head, `width` wide, in places along the row: what is summed over is the width.
+  static void PackAlong(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to,
+                        int64_t to_stride) {
+    if constexpr (kPairs) {
+      PackPairs(rows[i0], rows.stride, count, width, to, to_stride);
+    } else {
+      PackRows(rows[i0], rows.stride, count, width, to, to_stride);
+    }
+  }
+
+  // The same transposed, in panels; i0 is a multiple of kPanel. `room` is for kPanel rows.
+  static void PackPanels(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to, int64_t to_width,
+                         float* room) {
+    if constexpr (kPairs) {
+      PackPairsTransposed(rows[i0], rows.stride, count, width, to + i0 * to_width, to_width, room);
+    } else {
+      PackTransposed(rows[i0], rows.stride, count, width, to + i0 * to_width, to_width, room);
+    }
+  }
+
+  // In places across rows: what is summed over is the rows. `to` is the place of row i0, which is even.
+  static void PackAcross(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to,
+                         int64_t to_stride) {
+    if constexpr (kPairs) {
+      PackRowPairs(rows[i0], rows.stride, count, width, to, to_stride);
+    } else {
+      PackRows(rows[i0], rows.stride, count, width, to, to_stride);
+    }
+  }
+
+  // Rows of a result, times `factor`.
+  static void Unpack(const float* from, int64_t from_stride, int64_t count, int64_t width, float factor, T* to,
+                     int64_t to_stride) {
+    if constexpr (kPairs) {
+      UnpackRounded(from, from_stride, count, width, factor, to, to_stride);
+    } else {
+      UnpackRows(from, from_stride, count, width, factor, to, to_stride);
+    }
+  }
+};
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
