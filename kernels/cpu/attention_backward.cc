@@ -112,7 +112,12 @@ class Backward {
       const int64_t first_key = RoundDown(sizes_.FirstKey(i0), kGroup), keys = then - first_key;
       ahead.Spread(groups * (2 * (keys / kPanel) + panels) + keys / kGroup * panels);
 
-      for (int64_t r = 0; r < queries; r += kGroup) ScoreGradients(i0, r, queries, totals, ahead);
+      const int64_t places = Form::Places(d_);
+      Form::template MultiplyPanels<Result::kScale>(sizes_, i0, queries, q_along_, own_.k_panels, score_d_, places,
+                                                    scale_, own_.p, stride_, ahead);
+      Form::template MultiplyPanels<Result::kWrite>(sizes_, i0, queries, d_out_along_, own_.v_panels, score_d_, places,
+                                                    1.0f, own_.ds, stride_, ahead);
+      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, totals);
       for (int64_t c = 0; c < padded_d_; c += kPanel) {
         for (int64_t r = 0; r < queries; r += kGroup) MultiplyKeys(i0, r, c, ahead);
       }
@@ -165,14 +170,9 @@ class Backward {
   }
 
   // Probabilities and gradients of the scores of the group of queries from i0 + r on.
-  void ScoreGradients(int64_t i0, int64_t r, int64_t queries, const RowTotals& totals, RowPrefetch& ahead) {
+  void Softmax(int64_t i0, int64_t r, int64_t queries, const RowTotals& totals) {
     const SliceRange keys(sizes_, i0 + r);
     const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
-    const int64_t at = r * stride_ + begin, places = Form::Places(d_);
-    Form::template MultiplySlices<Result::kScale>(q_along_ + r * score_d_, own_.k_panels, score_d_, places, keys, scale_,
-                                                  own_.p + at, stride_, ahead);
-    Form::template MultiplySlices<Result::kWrite>(d_out_along_ + r * score_d_, own_.v_panels, score_d_, places, keys,
-                                                  1.0f, own_.ds + at, stride_, ahead);
     for (int64_t i = r; i < std::min(r + kGroup, queries); i += 2) {
       float *p = own_.p + i * stride_, *ds = own_.ds + i * stride_;
       for (int64_t n = 0; n < 2; ++n) {

@@ -89,7 +89,9 @@ class Forward {
       ahead.Spread(groups * ((then - sizes_.Origin(i0)) / kPanel + padded_d_ / kPanel));
 
       float inverse_sums[kQueries];
-      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, head.lse + i0, inverse_sums, ahead);
+      Form::template MultiplyPanels<Result::kScale>(sizes_, i0, queries, own_.q, own_.k_panels, score_d_,
+                                                    Form::Places(d_), scale_, own_.strip, stride_, ahead);
+      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, head.lse + i0, inverse_sums);
       for (int64_t c = 0; c < padded_d_; c += kPanel) {
         for (int64_t r = 0; r < queries; r += kGroup) MultiplyValues(i0, r, c, ahead);
       }
@@ -110,11 +112,9 @@ class Forward {
   }
 
   // The exponentials of the scores of the group of queries from i0 + r on, and their sums.
-  void Softmax(int64_t i0, int64_t r, int64_t queries, float* lse, float* inverse_sums, RowPrefetch& ahead) {
+  void Softmax(int64_t i0, int64_t r, int64_t queries, float* lse, float* inverse_sums) {
     const SliceRange keys(sizes_, i0 + r);
     const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
-    Form::template MultiplySlices<Result::kScale>(own_.q + r * score_d_, own_.k_panels, score_d_, Form::Places(d_),
-                                                  keys, scale_, own_.strip + r * stride_ + begin, stride_, ahead);
     for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {
       float* row = own_.strip + i * stride_;
       HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, i0 + i + 1 - origin, end);

@@ -32,22 +32,26 @@ struct Operands {
     }
   }
 
-  // The sums over `k` places of the kGroup rows `a` with every row of `panels` that is in `slices`: those with row j go
-  // to column j - slices.begin of `c`. Rows of both operands are `width` places wide.
+  // The sums over `k` places of the rows of a strip, from query i0 on, with the rows of `panels` that their group sees:
+  // c[r][j - Origin(i0)] of row r and row j. Rows of both operands are `width` places wide. A panel serves all groups
+  // while it is in the cache nearest to the core.
   template <Result kC>
-  static HWY_INLINE void MultiplySlices(const float* a, const float* panels, int64_t width, int64_t k,
-                                        const SliceRange& slices, float factor, float* c, int64_t c_stride,
-                                        RowPrefetch& ahead) {
-    for (int64_t j = slices.begin; j < slices.end;) {
-      ahead.Step();
-      const float* b = panels + RoundDown(j, kPanel) * width + j % kPanel;
-      float* to = c + j - slices.begin;
-      if (j % kPanel == 0 && j + kPanel <= slices.end) {
-        Multiply<Operand::kRows, kC>(a, width, b, kPanel, k, factor, to, c_stride);
-        j += kPanel;
-      } else {
-        Multiply<Operand::kRows, kC, kSlice>(a, width, b, kPanel, k, factor, to, c_stride);
-        j += kSlice;
+  static HWY_INLINE void MultiplyPanels(const AttentionSizes& sizes, int64_t i0, int64_t queries, const float* rows,
+                                        const float* panels, int64_t width, int64_t k, float factor, float* c,
+                                        int64_t c_stride, RowPrefetch& ahead) {
+    const int64_t origin = sizes.Origin(i0);
+    for (int64_t panel = origin; panel < i0 + queries; panel += kPanel) {
+      for (int64_t r = 0; r < queries; r += kGroup) {
+        const SliceRange seen(sizes, i0 + r);
+        const int64_t begin = std::max(panel, seen.begin), end = std::min(panel + kPanel, seen.end);
+        const float *a = rows + r * width, *b = panels + panel * width + begin - panel;
+        float* to = c + r * c_stride + begin - origin;
+        if (begin + kPanel == end) {
+          ahead.Step();
+          Multiply<Operand::kRows, kC>(a, width, b, kPanel, k, factor, to, c_stride);
+        } else if (begin < end) {
+          Multiply<Operand::kRows, kC, kSlice>(a, width, b, kPanel, k, factor, to, c_stride);
+        }
       }
     }
   }
