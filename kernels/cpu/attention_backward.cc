@@ -118,10 +118,8 @@ class Backward {
       Form::template MultiplyPanels<Result::kWrite>(sizes_, i0, queries, d_out_along_, own_.v_panels, score_d_, places,
                                                     1.0f, own_.ds, stride_, ahead);
       for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, totals);
-      for (int64_t c = 0; c < padded_d_; c += kPanel) {
-        for (int64_t r = 0; r < queries; r += kGroup) MultiplyKeys(i0, r, c, ahead);
-      }
-      Form::Unpack(own_.rows, padded_d_, queries, d_, 1.0f, head.d_q[i0], head.d_q.stride);
+      Form::SumOverKeys(sizes_, i0, queries, ds_along_, ds_along_stride_, own_.k, padded_d_, own_.rows, ahead);
+      Form::Unpack(own_.rows, padded_d_, queries, d_, scale_, head.d_q[i0], head.d_q.stride);
       for (int64_t j = first_key; j < then; j += kGroup) AddToKeys(i0, j, queries, ahead);
     }
     if (head.last_of_group) {
@@ -187,15 +185,6 @@ class Backward {
         SoftmaxBackwardRow(p + stride_, ds + stride_, begin, end, totals.lse[i + 1], totals.delta[i + 1]);
       }
     }
-  }
-
-  // Columns [c, c + kPanel) of the gradient of the group.
-  void MultiplyKeys(int64_t i0, int64_t r, int64_t c, RowPrefetch& ahead) {
-    ahead.Step();
-    const int64_t first = sizes_.FirstKey(i0 + r) / kUnit, end = Form::Places(std::min(i0 + r + kGroup, sizes_.s));
-    Form::template Multiply<Operand::kRows, Result::kScale>(
-        ds_along_ + r * ds_along_stride_ + first - sizes_.Origin(i0) / kUnit, ds_along_stride_,
-        own_.k + first * padded_d_ + c, padded_d_, end - first, scale_, own_.rows + r * padded_d_ + c, padded_d_);
   }
 
   // Adds to d_k and d_v of keys [j, j + kGroup) from those queries of a strip that see any of them.

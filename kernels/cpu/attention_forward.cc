@@ -92,9 +92,7 @@ class Forward {
       Form::template MultiplyPanels<Result::kScale>(sizes_, i0, queries, own_.q, own_.k_panels, score_d_,
                                                     Form::Places(d_), scale_, own_.strip, stride_, ahead);
       for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, head.lse + i0, inverse_sums);
-      for (int64_t c = 0; c < padded_d_; c += kPanel) {
-        for (int64_t r = 0; r < queries; r += kGroup) MultiplyValues(i0, r, c, ahead);
-      }
+      Form::SumOverKeys(sizes_, i0, queries, own_.strip, stride_, own_.v, padded_d_, own_.out, ahead);
       for (int64_t i = 0; i < queries; ++i) {
         Form::Unpack(own_.out + i * padded_d_, 0, 1, d_, inverse_sums[i], head.out[i0 + i], 0);
       }
@@ -123,15 +121,6 @@ class Forward {
       lse[i] = largest + std::log(sum);
       inverse_sums[i] = 1 / sum;
     }
-  }
-
-  // Columns [c, c + kPanel) of the product of the group with the values.
-  void MultiplyValues(int64_t i0, int64_t r, int64_t c, RowPrefetch& ahead) {
-    ahead.Step();
-    const int64_t first = sizes_.FirstKey(i0 + r) / kUnit, end = Form::Places(std::min(i0 + r + kGroup, sizes_.s));
-    Form::template Multiply<Operand::kRows, Result::kWrite>(
-        own_.strip + r * stride_ + first - sizes_.Origin(i0) / kUnit, stride_, own_.v + first * padded_d_ + c,
-        padded_d_, end - first, 1.0f, own_.out + r * padded_d_ + c, padded_d_);
   }
 
   const AttentionSizes sizes_;

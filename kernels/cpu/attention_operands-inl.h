@@ -56,6 +56,21 @@ struct Operands {
     }
   }
 
+  // c[r] = the sum over the keys j which the group of row r sees of a[r][j - Origin(i0)] b[j], for the rows of a strip
+  // from query i0 on. `a` is in places along its rows, `b` in places across them; rows of b and c are `width` wide.
+  static HWY_INLINE void SumOverKeys(const AttentionSizes& sizes, int64_t i0, int64_t queries, const float* a,
+                                     int64_t a_stride, const float* b, int64_t width, float* c, RowPrefetch& ahead) {
+    for (int64_t n = 0; n < width; n += kPanel) {
+      for (int64_t r = 0; r < queries; r += kGroup) {
+        ahead.Step();
+        const int64_t first = sizes.FirstKey(i0 + r) / kUnit, end = Places(std::min(i0 + r + kGroup, sizes.s));
+        Multiply<Operand::kRows, Result::kWrite>(a + r * a_stride + first - sizes.Origin(i0) / kUnit, a_stride,
+                                                 b + first * width + n, width, end - first, 1.0f, c + r * width + n,
+                                                 width);
+      }
+    }
+  }
+
   // Rows [i0, i0 + count) of a head, `width` wide, in places along the row: what is summed over is the width.
   static void PackAlong(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to,
                         int64_t to_stride) {
