@@ -60,6 +60,11 @@ struct ForwardHead {
   float* lse;
 };
 
+// Of a strip's rows.
+struct RowTotals {
+  float largest[kQueries], sum[kQueries];
+};
+
 // kPairs: of `q`, `k_panels`, `v` and the rows of the strip, products read pairs of bf16.
 template <class T, bool kPairs>
 class Forward {
@@ -88,13 +93,14 @@ class Forward {
       const int64_t groups = RoundUp(queries, kGroup) / kGroup;
       ahead.Spread(groups * ((then - sizes_.Origin(i0)) / kPanel + padded_d_ / kPanel));
 
-      float inverse_sums[kQueries];
       Form::template MultiplyPanels<Result::kScale>(sizes_, i0, queries, own_.q, own_.k_panels, score_d_,
                                                     Form::Places(d_), scale_, own_.strip, stride_, ahead);
-      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, head.lse + i0, inverse_sums);
+      RowTotals totals;
+      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, totals);
       Form::SumOverKeys(sizes_, i0, queries, own_.strip, stride_, own_.v, padded_d_, own_.out, ahead);
       for (int64_t i = 0; i < queries; ++i) {
-        Form::Unpack(own_.out + i * padded_d_, 0, 1, d_, inverse_sums[i], head.out[i0 + i], 0);
+        head.lse[i0 + i] = totals.largest[i] + std::log(totals.sum[i]);
+        Form::Unpack(own_.out + i * padded_d_, 0, 1, d_, 1 / totals.sum[i], head.out[i0 + i], 0);
       }
     }
   }
@@ -110,7 +116,7 @@ class Forward {
   }
 
   // The exponentials of the scores of the group of queries from i0 + r on, and their sums.
-  void Softmax(int64_t i0, int64_t r, int64_t queries, float* lse, float* inverse_sums) {
+  void Softmax(int64_t i0, int64_t r, int64_t queries, RowTotals& totals) {
     const SliceRange keys(sizes_, i0 + r);
     const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
     for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {
@@ -118,8 +124,8 @@ class Forward {
       HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, i0 + i + 1 - origin, end);
       const float largest = LargestOf(row, begin, end);
       const float sum = kPairs ? ExpRowRounded(row, begin, end, largest) : ExpRow(row, begin, end, largest);
-      lse[i] = largest + std::log(sum);
-      inverse_sums[i] = 1 / sum;
+      totals.largest[i] = largest;
+      totals.sum[i] = sum;
     }
   }
 
