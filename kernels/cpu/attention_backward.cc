@@ -1,6 +1,7 @@
 // Attention, backward. For 32 queries at a time: their probabilities again from scores and log-sum-exp, the gradient of
 // the scores, and from both the gradient of the queries; those of keys and values are sums over all queries, and over
-// the query heads of the group, in fp32 in scratch. Bound by arithmetic; attention_sizes.h says how the work is cut.
+// the query heads of the group, in fp32 in scratch. Bound by arithmetic, as long as rows are fetched
+// ahead; attention_sizes.h says how the work is cut.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
 #include "hwy/foreach_target.h"
@@ -74,8 +75,8 @@ struct BackwardHead {
   const float* lse;
 };
 
-// Of a strip's rows. Of one that is no query's: what makes its probabilities and their gradients 0.
-struct RowTotals {
+// Of the rows of a strip. Of one that is no query's: what makes its probabilities and their gradients 0.
+struct RowTerms {
   float lse[kQueries], delta[kQueries];
 };
 
@@ -96,7 +97,7 @@ class Backward {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
       if (head.first_of_group) PackKeys(head, i0, queries);
       PackQueries(head, i0, queries);
-      const RowTotals totals = TotalsOf(head, i0, queries);
+      const RowTerms terms = TermsOf(head, i0, queries);
 
       RowPrefetch ahead;
       ahead.Add(head.d_q[i0], head.d_q.stride, queries, d_);
@@ -117,7 +118,7 @@ class Backward {
                                                     scale_, own_.p, stride_, ahead);
       Form::template MultiplyPanels<Result::kWrite>(sizes_, i0, queries, d_out_along_, own_.v_panels, score_d_, places,
                                                     1.0f, own_.ds, stride_, ahead);
-      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, totals);
+      for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, terms);
       Form::SumOverKeys(sizes_, i0, queries, ds_along_, ds_along_stride_, own_.k, padded_d_, own_.rows, ahead);
       Form::Unpack(own_.rows, padded_d_, queries, d_, scale_, head.d_q[i0], head.d_q.stride);
       for (int64_t j = first_key; j < then; j += kGroup) AddToKeys(i0, j, queries, ahead);
@@ -156,19 +157,19 @@ class Backward {
     }
   }
 
-  RowTotals TotalsOf(const BackwardHead<T>& head, int64_t i0, int64_t queries) {
-    RowTotals totals;
+  RowTerms TermsOf(const BackwardHead<T>& head, int64_t i0, int64_t queries) {
+    RowTerms terms;
     for (int64_t i = 0; i < RoundUp(queries, kGroup); ++i) {
       const auto add_product = [](Vector sum, Vector x, Vector y) HWY_ATTR { return hn::MulAdd(x, y, sum); };
       const bool is_query = i < queries;
-      totals.lse[i] = is_query ? head.lse[i0 + i] : std::numeric_limits<float>::infinity();
-      totals.delta[i] = is_query ? SumOfLanes(Fold(d_, add_product, head.d_out[i0 + i], head.out[i0 + i])) : 0;
+      terms.lse[i] = is_query ? head.lse[i0 + i] : std::numeric_limits<float>::infinity();
+      terms.delta[i] = is_query ? SumOfLanes(Fold(d_, add_product, head.d_out[i0 + i], head.out[i0 + i])) : 0;
     }
-    return totals;
+    return terms;
   }
 
   // Probabilities and gradients of the scores of the group of queries from i0 + r on.
-  void Softmax(int64_t i0, int64_t r, int64_t queries, const RowTotals& totals) {
+  void Softmax(int64_t i0, int64_t r, int64_t queries, const RowTerms& terms) {
     const SliceRange keys(sizes_, i0 + r);
     const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
     for (int64_t i = r; i < std::min(r + kGroup, queries); i += 2) {
@@ -179,10 +180,10 @@ class Backward {
       }
       if constexpr (kPairs) {
         BFloat16* ds_along = reinterpret_cast<BFloat16*>(ds_along_ + i * ds_along_stride_);
-        SoftmaxBackwardPairRows(p, ds, stride_, begin, end, totals.lse + i, totals.delta + i, ds_along);
+        SoftmaxBackwardPairRows(p, ds, stride_, begin, end, terms.lse + i, terms.delta + i, ds_along);
       } else {
-        SoftmaxBackwardRow(p, ds, begin, end, totals.lse[i], totals.delta[i]);
-        SoftmaxBackwardRow(p + stride_, ds + stride_, begin, end, totals.lse[i + 1], totals.delta[i + 1]);
+        SoftmaxBackwardRow(p, ds, begin, end, terms.lse[i], terms.delta[i]);
+        SoftmaxBackwardRow(p + stride_, ds + stride_, begin, end, terms.lse[i + 1], terms.delta[i + 1]);
       }
     }
   }
@@ -208,8 +209,8 @@ class Backward {
   const BackwardScratch own_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
   const int64_t score_d_ = padded_d_ / kUnit;
-  // Operands in places along their rows, where places across rows are something else. The first two share the memory of
-  // d_q, which is computed after their last use.
+  // Operands in places along their rows, where places across rows are something else. The first two lie where d_q will:
+  // it is computed after their last use.
   float* const q_along_ = kPairs ? own_.rows : own_.q;
   float* const d_out_along_ = kPairs ? own_.rows + kQueries * score_d_ : own_.d_out;
   float* const ds_along_ = kPairs ? own_.ds_along : own_.ds;

@@ -1,5 +1,5 @@
-// Attention, forward: scores of 32 queries with all their keys, softmax in place, product with the values. Bound
-// by arithmetic; attention_sizes.h says how the work is cut.
+// Attention, forward: scores of 32 queries with all their keys, softmax in place, product with the values. Bound by
+// arithmetic, as long as rows are fetched ahead; attention_sizes.h says how the work is cut.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cc"
 #include "hwy/foreach_target.h"
@@ -29,10 +29,11 @@ struct ForwardScratch {
         q(carver.Take(kQueries * sizes.padded_d())),
         out(carver.Take(kQueries * sizes.padded_d())) {}
 
+  // All but `out` hold pairs where products are of pairs: in half the memory.
   float* k_panels;  // [S / 32][D][32]
   float* v;         // [S, D]
   float* strip;     // [32, S], scores and then their exponentials
-  float* q;         // [32, D], scaled; before that, room to transpose in
+  float* q;         // [32, D]; before that, room to transpose in
   float* out;       // [32, D]
 };
 
@@ -60,12 +61,12 @@ struct ForwardHead {
   float* lse;
 };
 
-// Of a strip's rows.
-struct RowTotals {
+// Of the rows of a strip.
+struct SoftmaxTotals {
   float largest[kQueries], sum[kQueries];
 };
 
-// kPairs: of `q`, `k_panels`, `v` and the rows of the strip, products read pairs of bf16.
+// kPairs: the operands of both products are pairs of bf16.
 template <class T, bool kPairs>
 class Forward {
  public:
@@ -95,7 +96,7 @@ class Forward {
 
       Form::template MultiplyPanels<Result::kScale>(sizes_, i0, queries, own_.q, own_.k_panels, score_d_,
                                                     Form::Places(d_), scale_, own_.strip, stride_, ahead);
-      RowTotals totals;
+      SoftmaxTotals totals;
       for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, totals);
       Form::SumOverKeys(sizes_, i0, queries, own_.strip, stride_, own_.v, padded_d_, own_.out, ahead);
       for (int64_t i = 0; i < queries; ++i) {
@@ -116,7 +117,7 @@ class Forward {
   }
 
   // The exponentials of the scores of the group of queries from i0 + r on, and their sums.
-  void Softmax(int64_t i0, int64_t r, int64_t queries, RowTotals& totals) {
+  void Softmax(int64_t i0, int64_t r, int64_t queries, SoftmaxTotals& totals) {
     const SliceRange keys(sizes_, i0 + r);
     const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
     for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {

@@ -1,9 +1,9 @@
 // How attention is cut up, and where its scratch lies. Shared by the forward and the backward kernel.
 //
-// One item (a head of a sequence; backward: the heads of a sequence that share a key head) is one thread's. Its keys
-// and values are copied into scratch as fp32, in the order in which the products read them, and its queries are taken
-// 32 at a time: their scores with all keys form a strip of 32 rows, whence memory linear in S. Products skip what the
-// mask hides in groups of 8 queries and panels of 32 keys.
+// One item (a head of a sequence; backward: the heads of a sequence that share a key head) is one thread's. Its queries
+// are taken 32 at a time: their scores with all keys form a strip of 32 rows, whence memory linear in S. With the first
+// queries that see them, keys and values are copied into scratch, in the order in which the products read them. Products
+// skip what the mask hides in groups of 8 queries and slices of 16 keys.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,7 @@ namespace shale::cpu {
 inline constexpr int64_t kQueries = 32;  // Rows of a strip.
 inline constexpr int64_t kGroup = 8;     // Rows of one product.
 inline constexpr int64_t kPanel = 32;    // Columns of one product.
-
-inline constexpr int64_t kSlice = 16;    // Half a panel: a multiple of a group and of every vector.
+inline constexpr int64_t kSlice = 16;    // Half of them: a multiple of a group and of every vector.
 
 inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 inline int64_t RoundDown(int64_t n, int64_t unit) { return n / unit * unit; }
@@ -38,7 +37,7 @@ struct AttentionSizes {
   int64_t Origin(int64_t i) const { return RoundDown(FirstKey(i), kPanel); }
 };
 
-// The slices that cover the keys which any of the group of queries from i on sees.
+// The slices that cover the keys seen by any query of the group that begins with query i.
 struct SliceRange {
   SliceRange(const AttentionSizes& sizes, int64_t i)
       : begin(RoundDown(sizes.FirstKey(i), kSlice)), end(RoundUp(std::min(i + kGroup, sizes.s), kSlice)) {}

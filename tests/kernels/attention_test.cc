@@ -135,7 +135,8 @@ OpCase BackwardCase(const Shape& s, DType act) {
   return c;
 }
 
-// S about the strips of 32 queries, the groups of 8 and the panels of 32 keys; D about the panels of 32.
+// S and windows about the strips of 32 queries, the groups of 8, the panels of 32 keys and their slices of 16; D about
+// the panels of 32.
 std::vector<OpCase> AttentionCases() {
   const std::vector<Shape> shapes = {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2},
@@ -150,6 +151,8 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 1, .s = 150, .heads = 2, .groups = 2, .width = 8, .window = 33},
       {.batch = 1, .s = 64, .heads = 2, .groups = 1, .width = 32, .window = 64},
       {.batch = 1, .s = 39, .heads = 1, .groups = 1, .width = 10, .window = 1000},
+      {.batch = 1, .s = 49, .heads = 4, .groups = 2, .width = 40, .window = 17},
+      {.batch = 1, .s = 113, .heads = 3, .groups = 3, .width = 64, .window = 20},
       {.batch = 2, .s = 45, .heads = 4, .groups = 2, .width = 12, .packed = true},
       {.batch = 1, .s = 83, .heads = 6, .groups = 1, .width = 10, .window = 9, .packed = true},
       {.batch = 1, .s = 72, .heads = 2, .groups = 1, .width = 16, .range = 8},
