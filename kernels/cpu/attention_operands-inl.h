@@ -44,12 +44,13 @@ struct Operands {
       for (int64_t r = 0; r < queries; r += kGroup) {
         const SliceRange seen(sizes, i0 + r);
         const int64_t begin = std::max(panel, seen.begin), end = std::min(panel + kPanel, seen.end);
+        if (begin >= end) continue;
+        ahead.Step();
         const float *a = rows + r * width, *b = panels + panel * width + begin - panel;
         float* to = c + r * c_stride + begin - origin;
         if (begin + kPanel == end) {
-          ahead.Step();
           Multiply<Operand::kRows, kC>(a, width, b, kPanel, k, factor, to, c_stride);
-        } else if (begin < end) {
+        } else {
           Multiply<Operand::kRows, kC, kSlice>(a, width, b, kPanel, k, factor, to, c_stride);
         }
       }
