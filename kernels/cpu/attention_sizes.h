@@ -2,8 +2,8 @@
 //
 // One item (a head of a sequence; backward: the heads of a sequence that share a key head) is one thread's. Its queries
 // are taken 32 at a time: their scores with all keys form a strip of 32 rows, whence memory linear in S. With the first
-// queries that see them, keys and values are copied into scratch, in the order in which the products read them. Products
-// skip what the mask hides in groups of 8 queries and slices of 16 keys.
+// queries that see them, keys and values are copied into scratch, in the order in which the products read them.
+// Products skip what the mask hides in groups of 8 queries and slices of 16 keys.
 #pragma once
 
 #include <algorithm>

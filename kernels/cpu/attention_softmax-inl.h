@@ -85,8 +85,8 @@ inline float ExpRowRounded(float* row, int64_t begin, int64_t end, float shift) 
   return SumOfLanes(sum);
 }
 
-// Two rows, `stride` apart. The first row of `p` and of `ds` becomes pairs of both rows; `ds_rows` and, `stride` further
-// on, its second row take `ds` as pairs along the row.
+// Two rows, `stride` apart. The first row of `p` and of `ds` becomes pairs of both rows; `ds_rows` and, `stride`
+// further on, its second row take `ds` as pairs along the row.
 inline void SoftmaxBackwardPairRows(float* p, float* ds, int64_t stride, int64_t begin, int64_t end, const float* lse,
                                     const float* delta, BFloat16* ds_rows) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));

@@ -55,7 +55,7 @@ void MultiplyPairPanel(const float* a, int64_t a_stride, const float* b, int64_t
   sums.Store(c, c_stride);
 }
 
-// Rounds to the nearest, ties to even, as RoundToBFloat16 does.
+// Rounds to the nearest, ties to even, as RoundToBFloat16 does, but for subnormals, which become 0.
 HWY_INLINE void StoreRounded(Vector v, BFloat16* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v.raw)));
 }
@@ -68,14 +68,14 @@ HWY_INLINE Vector PairsOf(Vector even, Vector odd) {
   return Vector{_mm512_castsi512_ps(_mm512_permutexvar_epi16(order, halves))};
 }
 
-// UnpackRows to bf16.
+// UnpackRows to bf16. Rows of `from` are there up to the end of a slice.
 inline void UnpackRounded(const float* from, int64_t from_stride, int64_t rows, int64_t width, float factor,
                           BFloat16* to, int64_t to_stride) {
-  const int64_t lanes = kPanel / 2, whole = RoundDown(width, lanes);
+  const int64_t whole = RoundDown(width, kSlice);
   for (int64_t r = 0; r < rows; ++r, from += from_stride, to += to_stride) {
-    for (int64_t i = 0; i < whole; i += lanes) StoreRounded(hn::Mul(Load(from + i), Splat(factor)), to + i);
+    for (int64_t i = 0; i < whole; i += kSlice) StoreRounded(hn::Mul(Load(from + i), Splat(factor)), to + i);
     if (whole < width) {
-      BFloat16 last[kPanel / 2];
+      BFloat16 last[kSlice];
       StoreRounded(hn::Mul(Load(from + whole), Splat(factor)), last);
       std::memcpy(static_cast<void*>(to + whole), last, static_cast<size_t>(width - whole) * sizeof(BFloat16));
     }
