@@ -20,8 +20,8 @@ class RowPrefetch {
     rows_ += count;
   }
 
-  // All rows that were added are to be asked for within `steps` calls of Step.
-  void Spread(int64_t steps) { rows_per_step_ = (rows_ + steps - 1) / steps; }
+  // All rows that were added are to be asked for within `steps` calls of Step, of which rows of no width have none.
+  void Spread(int64_t steps) { rows_per_step_ = steps > 0 ? (rows_ + steps - 1) / steps : 0; }
 
   void Step() {
     for (int64_t n = 0; n < rows_per_step_ && piece_ < pieces_added_; ++n) {
