@@ -179,7 +179,9 @@ class WorkloadsTest(unittest.TestCase):
         one, two = (workloads.Workload("llama34m", "bf16").settings(2, ranks) for ranks in (1, 2))
         self.assertEqual((one["batch.global_batch"], one["batch.micro_batch"], one["runtime.threads_per_rank"]), (8, 8, 2))
         self.assertEqual((two["batch.global_batch"], two["batch.micro_batch"], two["runtime.threads_per_rank"]), (8, 4, 1))
-        self.assertEqual(two["precision.compute"], "BF16")
+        self.assertEqual((two["precision.compute"], two["precision.master"]), ("BF16", "SPLIT"))
+        fp32 = workloads.Workload("llama34m", "fp32").settings(2)
+        self.assertEqual((fp32["precision.compute"], fp32["precision.master"]), ("FP32", "MASTER_FP32"))
 
     def test_micro_batches_multiply_the_global_batch(self):
         settings = workloads.Workload("llama34m", "fp32").settings(2, 2, 4)

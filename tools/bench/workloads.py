@@ -41,9 +41,11 @@ class Workload:
         micro_batch = max(1, batch["micro_batch"] // ranks)
         if micro_batches is not None:
             global_batch = micro_batch * ranks * micro_batches
-        return {"precision.compute": PRECISIONS[self.precision], "batch.global_batch": global_batch,
-                "batch.micro_batch": micro_batch, "sharding.ranks": ranks, "runtime.threads_per_rank": threads // ranks,
-                **dict(more)}
+        # fp32 masters in both: of bf16 weights SPLIT keeps the lower halves.
+        master = "SPLIT" if self.precision == "bf16" else "MASTER_FP32"
+        return {"precision.compute": PRECISIONS[self.precision], "precision.master": master,
+                "batch.global_batch": global_batch, "batch.micro_batch": micro_batch, "sharding.ranks": ranks,
+                "runtime.threads_per_rank": threads // ranks, **dict(more)}
 
     def job(self, settings):
         """The job with these settings, as a dict."""
