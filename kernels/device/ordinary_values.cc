@@ -25,10 +25,12 @@ absl::Status FillWithOrdinaryValues(Device& device, Stream& stream, std::byte* t
     const auto bits = static_cast<uint16_t>((random & 0x807f) | ((119 + (random >> 7 & 7)) << 7));
     std::memcpy(block->base() + i, &bits, sizeof(bits));
   }
-  for (int64_t at = 0; at + 1 < size_bytes; at += block_bytes) {
-    SHALE_RETURN_IF_ERROR(stream.Copy(to + at, block->base(), std::min(block_bytes, size_bytes / 2 * 2 - at)));
+  absl::Status status;
+  for (int64_t at = 0; at + 1 < size_bytes && status.ok(); at += block_bytes) {
+    status = stream.Copy(to + at, block->base(), std::min(block_bytes, size_bytes / 2 * 2 - at));
   }
-  return stream.Synchronize();
+  status.Update(stream.Synchronize());  // After an error too: what was enqueued reads the block.
+  return status;
 }
 
 }  // namespace shale
