@@ -166,7 +166,7 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
     errors.AddRule({"runtime.nccl_windows", "sharding.ranks"},
                    "a lone rank has no collectives, and no windows for them; leave it out, or run more ranks");
   } else if (runtime.nccl_windows &&
-      (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
+             (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
     errors.AddRule({"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},
                    "collectives are IN_PROCESS here, which have no windows; leave it out, or run one rank on each GPU with "
                    "collectives NCCL");

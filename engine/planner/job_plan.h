@@ -53,8 +53,9 @@ int ThreadsPerRank(const Job& job);
 
 // Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. `ops` is asked
 // for scratch sizes only. What one rank may plan is memory.budget_bytes, or else `default_budget` (see
-// Backend::DefaultBudget; empty: there is no limit, as for looking at a job that is to run elsewhere). AUTO: of the schedules that exist for the strategy and fit the budget the one that
-// communicates least, then the one with the least memory, then the first. Errors:
+// Backend::DefaultBudget; empty: there is no limit, as for looking at a job that is to run elsewhere). AUTO: of the
+// schedules that exist for the strategy and fit the budget the one that communicates least, then the one with the least
+// memory, then the first. Errors:
 //   ResourceExhausted  nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
 //                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)". The ways out were
 //                      compiled too; each can be given to --set as it stands, and none changes what is computed.

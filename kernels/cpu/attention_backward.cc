@@ -1,7 +1,7 @@
 // Attention, backward. For 32 queries at a time: their probabilities again from scores and log-sum-exp, the gradient of
 // the scores, and from both the gradient of the queries; those of keys and values are sums over all queries, and over
-// the query heads of the group, in fp32 in scratch. Bound by arithmetic, as long as rows are fetched
-// ahead; attention_sizes.h says how the work is cut.
+// the query heads of the group, in fp32 in scratch. Bound by arithmetic, as long as rows are fetched ahead;
+// attention_sizes.h says how the work is cut.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
 #include "hwy/foreach_target.h"

@@ -102,8 +102,9 @@ absl::StatusOr<TunedProduct> Tuner::Tune(const MatMul& op) {
     tuned.algorithm = candidate;
   }
   if (tuned.timed > 0) return tuned;
-  return absl::UnimplementedError(absl::StrCat("none of the ", candidates.size(), " algorithms that cuBLASLt proposes for ",
-                                               tuned.key.ToString(), " runs; the last: ", refusal.message()));
+  return absl::UnimplementedError(absl::StrCat("none of the ", candidates.size(),
+                                               " algorithms that cuBLASLt proposes for ", tuned.key.ToString(),
+                                               " runs; the last: ", refusal.message()));
 }
 
 }  // namespace shale::cuda

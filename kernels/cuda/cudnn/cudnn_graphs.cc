@@ -259,8 +259,9 @@ absl::StatusOr<std::unique_ptr<CudnnGraphs>> LoadCudnn(const CudnnOptions& optio
   // It lets the frontend choose other algorithms, with other bits and more memory than is planned.
   constexpr const char* kLimit = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT";
   if (const char* limit = std::getenv(kLimit); limit != nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat("cuDNN (attention): ", kLimit, "=", limit,
-                                                      " is set in the environment, and would change planned memory; unset it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("cuDNN (attention): ", kLimit, "=", limit,
+                     " is set in the environment, and would change planned memory; unset it"));
   }
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);

@@ -63,8 +63,8 @@ class NcclApi {
   virtual NcclResult AllReduceSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
                                   cuda::StreamHandle stream) = 0;
 
-  // Memory of the current device, at a multiple of 4096, that can become a window. Nothing runs that uses it
-  // when it is freed.
+  // Memory of the current device, at a multiple of 4096, that can become a window. Nothing runs that uses it when
+  // it is freed.
   virtual NcclResult MemAlloc(void*& memory, int64_t size_bytes) = 0;
   virtual NcclResult MemFree(void* memory) = 0;
   // Whether the next two may be called.
