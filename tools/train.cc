@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,9 +45,22 @@ constexpr char kFooter[] =
 // What signals are told through: a handler may touch nothing else.
 std::atomic<Trainer*> g_trainer = nullptr;
 std::atomic<int> g_signal = 0;
+std::atomic<int64_t> g_signal_ns = 0;  // When the first came.
+
+// Programs that start others (timeout, for one) pass a signal on to the process and to its group: it comes twice at once,
+// and is meant once.
+constexpr int64_t kSameSignalNs = 250'000'000;
 
 extern "C" void OnSignal(int signal) {
-  if (g_signal.exchange(signal) != 0) _exit(128 + signal);
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t now_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  int64_t first_ns = 0;
+  if (!g_signal_ns.compare_exchange_strong(first_ns, now_ns)) {
+    if (now_ns - first_ns < kSameSignalNs) return;
+    _exit(128 + signal);
+  }
+  g_signal = signal;
   // Nothing is there to be saved before the trainer is.
   Trainer* trainer = g_trainer.load();
   if (trainer == nullptr) _exit(128 + signal);
