@@ -137,7 +137,9 @@ absl::Status BenchFiles(const Flags& flags) {
   const JobPlan& plan = trainer->plan();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<World> world,
-                         World::Create(*backend, {.ranks = static_cast<int>(job.sharding.ranks)},
+                         World::Create(*backend,
+                                       {.ranks = static_cast<int>(job.sharding.ranks),
+                                        .host_memory = plan.host_memory},
                                        plan.arena_bytes));
   std::vector<RankState> ranks = RankStates(plan.train, *world);
 

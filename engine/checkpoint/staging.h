@@ -1,6 +1,7 @@
 // The memory that a checkpoint is written or read through.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -44,5 +45,7 @@ class StagingBuffer {
 inline constexpr int64_t kWriteStagingBytes = 3 * kCheckpointChunkBytes;
 // What a rank reads through: a chunk, and what becomes of it on its way to the device.
 inline constexpr int64_t kReadStagingBytes = 2 * kCheckpointChunkBytes;
+// What a rank needs that does one or the other.
+inline constexpr int64_t kStagingBytes = std::max(kWriteStagingBytes, kReadStagingBytes);
 
 }  // namespace shale

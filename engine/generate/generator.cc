@@ -6,7 +6,9 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/staging.h"
 #include "engine/config/parse.h"
+#include "engine/memory/host_plan.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/world.h"
 #include "engine/train/checkpointer.h"
@@ -50,8 +52,11 @@ class Generator::Impl {
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create_backend(job_));
     const std::unique_ptr<Ops> ops = backend->CreateOps(/*device=*/nullptr);
     SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits, *ops));
-    SHALE_ASSIGN_OR_RETURN(
-        world_, World::Create(*backend, {.ranks = 1, .programs = {&program_.step.program}}, program_.memory.peak_bytes));
+    const std::vector<const StepProgram*> programs = {&program_.step.program};
+    SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
+                                                 {.programs = programs,
+                                                  .host_memory = PlanHostMemory(programs, kReadStagingBytes)},
+                                                 program_.memory.peak_bytes));
     SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
     std::vector<RankState> ranks = RankStates(program_, *world_);

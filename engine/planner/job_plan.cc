@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/checkpoint/staging.h"
 #include "engine/memory/check.h"
 #include "engine/memory/report.h"
 #include "engine/memory/waits.h"
@@ -128,6 +129,9 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBud
     SHALE_RETURN_IF_ERROR(Finish(snapshot));
     plan.snapshot = std::move(snapshot);
   }
+  std::vector<const StepProgram*> programs = {&plan.train.step.program, &plan.evaluate.step.program};
+  if (plan.snapshot) programs.push_back(&plan.snapshot->step.program);
+  plan.host_memory = PlanHostMemory(programs, kStagingBytes);
   return plan;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/config/job.h"
 #include "engine/graph/builder.h"
 #include "engine/memory/budget.h"
+#include "engine/memory/host_plan.h"
 #include "engine/memory/plan.h"
 #include "engine/step/compile.h"
 #include "kernels/op_backend.h"
@@ -38,6 +39,7 @@ struct JobPlan {
   PlannedProgram evaluate;  // Of one micro-batch a run, over the same persistent buffers as `train`.
   std::optional<PlannedProgram> snapshot;  // Of StepOptions::snapshot; over the same persistent buffers.
   int64_t arena_bytes = 0;   // One rank's arena: the largest of the peaks.
+  HostMemoryPlan host_memory;  // One rank's pinned memory, for all programs and for checkpoints.
   Budget budget;             // What one rank may plan.
   std::string schedule_reason;  // Why this schedule, with the numbers of the others.
   std::vector<ScheduleCandidate> candidates;  // In the order of the enum; one if the job names its schedule.

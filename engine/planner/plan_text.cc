@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "engine/checkpoint/staging.h"
 #include "engine/hugging_face/weights.h"
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
@@ -79,12 +78,19 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
                       FormatBytes(bytes), " a rank",
-                      plan.snapshot ? ", from a copy in the arena while training goes on" : ", while training waits",
-                      "; outside the arena ", FormatBytes(kWriteStagingBytes), " to write one, ",
-                      FormatBytes(kReadStagingBytes), " a rank to read one",
+                      plan.snapshot ? ", from a copy in the arena while training goes on" : ", while training waits");
+}
+
+std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
+  const HostMemoryPlan& host = plan.host_memory;
+  return absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
+                      WithCommas(host.total_bytes()), " bytes", job.runtime.device == DeviceType::kCuda ? ", pinned" : "",
+                      "): ", FormatBytes(host.staging_bytes), " that checkpoints go through, ",
+                      FormatBytes(host.items_bytes), " for what steps take and give, ", FormatBytes(host.transfer_bytes),
+                      " for other copies",
                       job.hf_folder.empty() ? ""
-                                            : absl::StrCat(", ", FormatBytes(kReadStagingBytes + kHfReadStagingBytes),
-                                                           " a rank to read model.hf_folder"));
+                                            : absl::StrCat("; ", FormatBytes(kHfReadStagingBytes),
+                                                           " more while it reads model.hf_folder"));
 }
 
 std::string DescribeCommunication(const CommunicationSummary& c, int64_t ranks) {
@@ -113,6 +119,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"memory", absl::StrCat("one arena a rank of ", FormatBytes(plan.arena_bytes), " (", WithCommas(plan.arena_bytes),
                               " bytes): training uses ", FormatBytes(plan.train.memory.peak_bytes),
                               " of it, evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes))},
+      {"host memory", DescribeHostMemory(job, plan)},
       {"budget", DescribeBudget(plan)},
       {"checkpoints", DescribeCheckpoints(job, plan)},
       {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.ranks), plan.options.ranks)},

@@ -13,13 +13,19 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& pr
     return absl::InvalidArgumentError(absl::StrCat("the plan needs ", plan.peak_bytes, " bytes, the arena has ",
                                                    runtime.arena().size_bytes()));
   }
+  const HostItemLayout items(program);
+  if (items.size_bytes() > std::ssize(runtime.host_items())) {
+    return absl::InvalidArgumentError(absl::StrCat("what the program copies from and to the host needs ",
+                                                   items.size_bytes(), " bytes of pinned memory, the rank has ",
+                                                   runtime.host_items().size()));
+  }
   std::unique_ptr<Executor> executor(new Executor(program, runtime, options));
   SHALE_ASSIGN_OR_RETURN(executor->bound_, BoundProgram::Create(program, plan, runtime));
   SHALE_RETURN_IF_ERROR(executor->CreateEvents());
   size_t most_waits = 0;
   for (const Instruction& instruction : program.instructions) most_waits = std::max(most_waits, instruction.waits.size());
   executor->work_.waits.reserve(most_waits);
-  SHALE_ASSIGN_OR_RETURN(executor->host_items_, HostItems::Create(program, runtime.device()));
+  executor->host_items_.emplace(items, runtime.host_items());
   if (options.graphs && !options.synchronous && options.observer == nullptr) {
     SHALE_ASSIGN_OR_RETURN(executor->graphs_,
                            PassGraphs::Create(program, *executor->bound_, *executor->host_items_, runtime));

@@ -4,14 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/memory/host_plan.h"
 #include "engine/step/program.h"
-#include "kernels/device/device.h"
 #include "kernels/ops.h"
 
 namespace shale {
@@ -32,12 +30,11 @@ struct StepOutputs {
   std::vector<std::byte> logits;  // [B, V] in the compute dtype.
 };
 
-// Pinned memory for all items that a program copies from and to the host, in all passes: copies need not wait for one
-// another, nor the host for them.
+// What a program copies from and to the host, in the rank's pinned memory.
 class HostItems {
  public:
-  // As large as the program's HostCopy instructions want it.
-  static absl::StatusOr<HostItems> Create(const StepProgram& program, Device& device);
+  // Borrows `memory`. REQUIRES: it has layout.size_bytes().
+  HostItems(const HostItemLayout& layout, absl::Span<std::byte> memory);
 
   // Sets what goes to the device. InvalidArgument names an item that has too few elements.
   absl::Status Take(const StepInputs& inputs);
@@ -51,22 +48,13 @@ class HostItems {
   Ends EndsOf(const HostCopy& copy, int64_t pass) const;
 
  private:
-  struct Range {
-    int64_t offset_bytes = 0;
-    int64_t pass_bytes = 0;
-    int64_t passes = 0;
-    int64_t size_bytes() const { return pass_bytes * passes; }
-  };
-  static constexpr int kItems = static_cast<int>(HostItem::kLogits) + 1;
-
   // Where the item of a pass of its section lies.
   std::byte* At(HostItem item, int64_t pass) const;
   absl::Status Put(HostItem item, const void* from, int64_t size_bytes);
   void Get(HostItem item, void* to) const;
-  const Range& range(HostItem item) const { return ranges_[static_cast<int>(item)]; }
 
-  std::array<Range, kItems> ranges_;
-  std::unique_ptr<Arena> memory_;
+  HostItemLayout layout_;
+  absl::Span<std::byte> memory_;
 };
 
 }  // namespace shale

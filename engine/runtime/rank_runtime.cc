@@ -6,17 +6,13 @@
 #include "kernels/check.h"
 
 namespace shale {
-namespace {
-
-constexpr int64_t kBounceBytes = int64_t{256} << 10;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device, Ops& ops, Communicator* gather,
-                                                                 Communicator* reduce, int rank, int64_t arena_bytes) {
-  std::unique_ptr<RankRuntime> runtime(new RankRuntime(device, ops, gather, reduce, rank));
+                                                                 Communicator* reduce, int rank, int64_t arena_bytes,
+                                                                 const HostMemoryPlan& host_memory) {
+  std::unique_ptr<RankRuntime> runtime(new RankRuntime(device, ops, gather, reduce, rank, host_memory));
   SHALE_ASSIGN_OR_RETURN(runtime->arena_, device.Allocate(arena_bytes));
-  SHALE_ASSIGN_OR_RETURN(runtime->bounce_, device.AllocatePinned(kBounceBytes));
+  SHALE_ASSIGN_OR_RETURN(runtime->pinned_, device.AllocatePinned(host_memory.total_bytes()));
   runtime->meter_ = std::make_unique<MemoryMeter>(runtime->arena_->base(), arena_bytes);
   for (int s = 0; s < kStreams; ++s) {
     SHALE_ASSIGN_OR_RETURN(runtime->streams_[s], device.CreateStream(ToString(static_cast<StreamId>(s))));
@@ -26,19 +22,19 @@ absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device,
 }
 
 absl::Status RankRuntime::Read(const std::byte* from, void* to, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += kBounceBytes) {
-    const int64_t count = std::min(kBounceBytes, bytes - at);
-    SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).CopyAndWait(bounce_->base(), from + at, count));
-    std::memcpy(static_cast<std::byte*>(to) + at, bounce_->base(), count);
+  for (int64_t at = 0; at < bytes; at += host_memory_.transfer_bytes) {
+    const int64_t count = std::min(host_memory_.transfer_bytes, bytes - at);
+    SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).CopyAndWait(pinned_->base(), from + at, count));
+    std::memcpy(static_cast<std::byte*>(to) + at, pinned_->base(), count);
   }
   return absl::OkStatus();
 }
 
 absl::Status RankRuntime::Write(std::byte* to, const void* from, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += kBounceBytes) {
-    const int64_t count = std::min(kBounceBytes, bytes - at);
-    std::memcpy(bounce_->base(), static_cast<const std::byte*>(from) + at, count);
-    SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).CopyAndWait(to + at, bounce_->base(), count));
+  for (int64_t at = 0; at < bytes; at += host_memory_.transfer_bytes) {
+    const int64_t count = std::min(host_memory_.transfer_bytes, bytes - at);
+    std::memcpy(pinned_->base(), static_cast<const std::byte*>(from) + at, count);
+    SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).CopyAndWait(to + at, pinned_->base(), count));
   }
   return absl::OkStatus();
 }

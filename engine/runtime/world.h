@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/memory/host_plan.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/rank_threads.h"
@@ -21,6 +22,8 @@ struct WorldOptions {
   // What is going to run: where the backend warms up, its libraries are used once before the arenas are allocated, so
   // that all they take shows first. Borrowed for the call.
   std::vector<const StepProgram*> programs;
+  // Of each rank. The programs that are to run must be among those of the plan.
+  HostMemoryPlan host_memory;
   // Wraps each communicator, for tracing. May be null.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId stream)> wrap;
 };
@@ -28,7 +31,7 @@ struct WorldOptions {
 class World {
  public:
   ~World();
-  // Allocates one arena of `arena_bytes` per rank. ResourceExhausted if there is not the memory, or the threads: what is
+  // Allocates one arena of `arena_bytes` per rank, and its pinned host memory. ResourceExhausted if there is not the memory, or the threads: what is
   // missing is known before the first arena is there.
   static absl::StatusOr<std::unique_ptr<World>> Create(const Backend& backend, const WorldOptions& options,
                                                        int64_t arena_bytes);

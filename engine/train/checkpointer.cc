@@ -17,8 +17,13 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-absl::Span<char> CharsOf(const Arena& arena) {
-  return absl::MakeSpan(reinterpret_cast<char*>(arena.base()), arena.size_bytes());
+absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes) {
+  const absl::Span<std::byte> staging = rank.staging();
+  if (std::ssize(staging) < bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("reading or writing a rank's state needs ", bytes,
+                                                   " bytes of staging, the rank has ", staging.size()));
+  }
+  return absl::MakeSpan(reinterpret_cast<char*>(staging.data()), staging.size());
 }
 
 }  // namespace
@@ -34,17 +39,15 @@ std::vector<RankState> RankStates(const PlannedProgram& program, World& world) {
 absl::Status RestoreRanks(const CheckpointReader& checkpoint, bool values_only, World& world,
                           std::vector<RankState>& ranks) {
   return world.ForEachRank([&](int rank) {
-    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> staging,
-                           world.rank(rank).device().AllocatePinned(kReadStagingBytes));
-    return ranks[rank].Restore(checkpoint, values_only, CharsOf(*staging));
+    SHALE_ASSIGN_OR_RETURN(const absl::Span<char> staging, StagingOf(world.rank(rank), kReadStagingBytes));
+    return ranks[rank].Restore(checkpoint, values_only, staging);
   });
 }
 
 absl::Status FillRanks(RankState::ReadValues read, World& world, std::vector<RankState>& ranks) {
   return world.ForEachRank([&](int rank) {
-    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> staging,
-                           world.rank(rank).device().AllocatePinned(kReadStagingBytes));
-    return ranks[rank].Fill(read, CharsOf(*staging));
+    SHALE_ASSIGN_OR_RETURN(const absl::Span<char> staging, StagingOf(world.rank(rank), kReadStagingBytes));
+    return ranks[rank].Fill(read, staging);
   });
 }
 
@@ -52,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan
                                                                    const std::string& folder,
                                                                    const CheckpointStore::Options& options) {
   auto checkpointer = absl::WrapUnique(new Checkpointer(plan, world));
-  SHALE_ASSIGN_OR_RETURN(checkpointer->staging_, world.rank(0).device().AllocatePinned(kWriteStagingBytes));
+  SHALE_ASSIGN_OR_RETURN(checkpointer->staging_, StagingOf(world.rank(0), kWriteStagingBytes));
   for (RankRuntime* rank : world.ranks()) {
     SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, rank->device().CreateStream("save"));
     checkpointer->streams_.push_back(std::move(stream));
@@ -92,7 +95,7 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
       };
       SHALE_ASSIGN_OR_RETURN(SavedFile file,
                              WriteShard(store_->files(), temporary, std::ssize(files), std::ssize(ranks_),
-                                        rank.Pieces(source), copy, CharsOf(*staging_)));
+                                        rank.Pieces(source), copy, staging_));
       report.bytes += file.size_bytes;
       files.push_back(std::move(file));
     }

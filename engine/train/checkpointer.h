@@ -65,7 +65,7 @@ class Checkpointer {
   std::vector<RankState> ranks_;
   std::unique_ptr<WorldProgram> snapshot_;  // Null: none is planned.
   std::unique_ptr<CheckpointStore> store_;
-  std::unique_ptr<Arena> staging_;                 // Pinned.
+  absl::Span<char> staging_;                       // Of rank 0.
   std::vector<std::unique_ptr<Stream>> streams_;  // By rank: what is saved comes to the host on them.
   std::future<CheckpointReport> pending_;
 };
@@ -73,7 +73,7 @@ class Checkpointer {
 // The state of every rank of a world, for the persistent buffers of `program`.
 std::vector<RankState> RankStates(const PlannedProgram& program, World& world);
 
-// Restores all ranks, each on its own thread, from a checkpoint whose parameters are the model's. See
+// Restores all ranks, through their staging (kReadStagingBytes), each on its own thread, from a checkpoint whose parameters are the model's. See
 // RankState::Restore.
 absl::Status RestoreRanks(const CheckpointReader& checkpoint, bool values_only, World& world,
                           std::vector<RankState>& ranks);

@@ -83,7 +83,8 @@ class Trainer::Impl {
                                                  {.ranks = static_cast<int>(job_.sharding.ranks),
                                                   .synchronous = job_.runtime.synchronous,
                                                   .programs = {&plan_.train.step.program,
-                                                               &plan_.evaluate.step.program}},
+                                                               &plan_.evaluate.step.program},
+                                                  .host_memory = plan_.host_memory},
                                                  plan_.arena_bytes));
     const ExecutorOptions executor{.synchronous = job_.runtime.synchronous,
                                    .graphs = job_.runtime.graphs};

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <random>
 
+#include "engine/checkpoint/staging.h"
 #include "engine/memory/check.h"
+#include "engine/memory/host_plan.h"
 #include "engine/memory/waits.h"
 #include "engine/train/checkpointer.h"
 #include "engine/train/initial_values.h"
@@ -101,6 +103,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                                        {.ranks = static_cast<int>(W),
                                         .synchronous = options.synchronous,
                                         .programs = {&result.step.program},
+                                        .host_memory = PlanHostMemory({&result.step.program}, kReadStagingBytes),
                                         .wrap = options.wrap},
                                        result.plan.peak_bytes));
   ParameterStore store(graph, result.step.state, result.plan, world->ranks());

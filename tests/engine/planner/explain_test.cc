@@ -148,13 +148,22 @@ TEST(PlanText, NamesWhatWasDecided) {
   }
 }
 
+TEST(PlanText, SaysWhatARankHasBesideItsArena) {
+  const Job job = SmallDecoderJob(false);
+  const JobPlan plan = Plan(job);
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, plan)),
+                                absl::StrCat("beside its arena a rank has ", FormatBytes(plan.host_memory.total_bytes()),
+                                             " (", WithCommas(plan.host_memory.total_bytes()), " bytes): 12.0 MiB that")))
+      << PlanText(job, plan);
+}
+
 // Reading the folder takes a second staging, of which the plan said nothing.
 TEST(PlanText, SaysWhatReadingAFolderTakes) {
   Job job = SmallDecoderJob(false);
   EXPECT_FALSE(absl::StrContains(Flat(PlanText(job, Plan(job))), "hf_folder"));
   job.hf_folder = "/nowhere";
   EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))),
-                                "8.0 MiB a rank to read one, 10.0 MiB a rank to read model.hf_folder"))
+                                "2.0 MiB more while it reads model.hf_folder"))
       << PlanText(job, Plan(job));
 }
 

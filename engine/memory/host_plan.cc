@@ -1,0 +1,40 @@
+#include "engine/memory/host_plan.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace shale {
+namespace {
+
+constexpr int64_t kItemAlignment = 256;
+constexpr int64_t kPartAlignment = 4096;  // Staging is read and written past the page cache.
+
+int64_t RoundUp(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
+
+}  // namespace
+
+HostItemLayout::HostItemLayout(const StepProgram& program) {
+  for (const Section& section : program.sections) {
+    for (InstructionId id = section.begin; id < section.end; ++id) {
+      const auto* copy = std::get_if<HostCopy>(&program.instructions[id].action);
+      if (copy == nullptr) continue;
+      Range& range = ranges_[static_cast<int>(copy->item)];
+      range.pass_bytes = std::max(range.pass_bytes, copy->device.extent_bytes());
+      range.passes = std::max(range.passes, section.repeat);
+    }
+  }
+  for (Range& range : ranges_) {
+    range.offset_bytes = size_bytes_;
+    size_bytes_ += RoundUp(range.size_bytes(), kItemAlignment);
+  }
+}
+
+HostMemoryPlan PlanHostMemory(absl::Span<const StepProgram* const> programs, int64_t staging_bytes) {
+  HostMemoryPlan plan{.staging_bytes = RoundUp(staging_bytes, kPartAlignment)};
+  for (const StepProgram* program : programs) {
+    plan.items_bytes = std::max(plan.items_bytes, RoundUp(HostItemLayout(*program).size_bytes(), kPartAlignment));
+  }
+  return plan;
+}
+
+}  // namespace shale

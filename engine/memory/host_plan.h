@@ -1,0 +1,45 @@
+// The pinned host memory of one rank. Like its arena it is one piece, allocated once before anything runs, and its size
+// follows from the programs: all that passes between the host and the rank's device lies in it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "engine/step/program.h"
+
+namespace shale {
+
+// Where the items of a program's HostCopy instructions lie, for all passes: copies need not wait for one another, nor
+// the host for them.
+class HostItemLayout {
+ public:
+  explicit HostItemLayout(const StepProgram& program);
+
+  struct Range {
+    int64_t offset_bytes = 0;
+    int64_t pass_bytes = 0;  // Of one pass; one after the other.
+    int64_t passes = 0;      // 0: the program has no such item.
+    int64_t size_bytes() const { return pass_bytes * passes; }
+  };
+  const Range& range(HostItem item) const { return ranges_[static_cast<int>(item)]; }
+  int64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  std::array<Range, static_cast<int>(HostItem::kLogits) + 1> ranges_;
+  int64_t size_bytes_ = 0;
+};
+
+// Its parts, one after the other, each beginning at a multiple of a page's size.
+struct HostMemoryPlan {
+  // What RankRuntime::Read and Write copy at a time.
+  int64_t transfer_bytes = int64_t{256} << 10;
+  // What is filled in, restored and saved comes through it.
+  int64_t staging_bytes = 0;
+  // Of the program with the most items: of all programs one runs at a time.
+  int64_t items_bytes = 0;
+  int64_t total_bytes() const { return transfer_bytes + staging_bytes + items_bytes; }
+};
+HostMemoryPlan PlanHostMemory(absl::Span<const StepProgram* const> programs, int64_t staging_bytes);
+
+}  // namespace shale

@@ -1,0 +1,61 @@
+#include "engine/memory/host_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace shale::testing {
+namespace {
+
+Instruction CopyOf(HostItem item, int64_t elements) {
+  Instruction instruction;
+  instruction.action = HostCopy{.item = item, .device = Tensor::Contiguous(DType::kInt32, {elements})};
+  return instruction;
+}
+
+// Tokens in three passes, of two sizes; totals once.
+StepProgram Example() {
+  StepProgram program;
+  program.instructions = {CopyOf(HostItem::kInputs, 65), CopyOf(HostItem::kInputs, 70), CopyOf(HostItem::kTotals, 4)};
+  program.sections = {{.begin = 0, .end = 2, .repeat = 3}, {.begin = 2, .end = 3}};
+  return program;
+}
+
+TEST(HostItemLayout, EveryPassOfEveryItemHasAPlaceOfItsOwn) {
+  const HostItemLayout layout(Example());
+  EXPECT_EQ(layout.range(HostItem::kInputs).pass_bytes, 70 * 4);
+  EXPECT_EQ(layout.range(HostItem::kInputs).size_bytes(), 3 * 70 * 4);
+  EXPECT_EQ(layout.range(HostItem::kTotals).size_bytes(), 4 * 4);
+  EXPECT_EQ(layout.range(HostItem::kLogits).size_bytes(), 0);
+  std::vector<std::pair<int64_t, int64_t>> ends;
+  for (HostItem item : {HostItem::kInputs, HostItem::kTotals}) {
+    const HostItemLayout::Range& range = layout.range(item);
+    EXPECT_EQ(range.offset_bytes % 256, 0);
+    ends.emplace_back(range.offset_bytes, range.offset_bytes + range.size_bytes());
+  }
+  std::sort(ends.begin(), ends.end());
+  EXPECT_LE(ends[0].second, ends[1].first);
+  EXPECT_LE(ends[1].second, layout.size_bytes());
+}
+
+// Of which one runs at a time.
+TEST(HostMemoryPlan, ProgramsShareThePlaceOfTheLargest) {
+  StepProgram small = Example();
+  small.sections[0].repeat = 1;
+  StepProgram large = Example();
+  large.sections[0].repeat = 100;
+  const HostMemoryPlan plan = PlanHostMemory({&small, &large}, 5000);
+  EXPECT_GE(plan.items_bytes, HostItemLayout(large).size_bytes());
+  EXPECT_LT(plan.items_bytes, HostItemLayout(large).size_bytes() + 4096);
+  EXPECT_EQ(plan.items_bytes, PlanHostMemory({&large}, 0).items_bytes);
+  EXPECT_EQ(plan.staging_bytes, 8192);
+  EXPECT_EQ(plan.total_bytes(), plan.transfer_bytes + 8192 + plan.items_bytes);
+  EXPECT_EQ(plan.transfer_bytes % 4096, 0);
+  EXPECT_EQ(PlanHostMemory({}, 0).total_bytes(), plan.transfer_bytes);
+}
+
+}  // namespace
+}  // namespace shale::testing
