@@ -5,6 +5,7 @@
 // checked by ValidateJob (engine/config/parse.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -71,7 +72,7 @@ struct MemoryConfig {
   int64_t last_layers = 0;
   std::vector<std::string> recompute;  // Name patterns of tensors to recompute besides; '*' matches any characters.
   int64_t budget_bytes = 0;            // That one rank may plan; 0: by the machine's memory.
-  int64_t loss_chunk_tokens = 512;     // Tokens whose logits exist at once.
+  int64_t loss_chunk_tokens = 0;       // Tokens whose logits exist at once; 0: by the vocabulary (LossChunkTokens).
 
   bool operator==(const MemoryConfig&) const = default;
 };
@@ -172,5 +173,12 @@ struct Job {
 
   bool operator==(const Job&) const = default;
 };
+
+// Tokens whose logits exist at once: the longer a chunk, the faster its products, and a small vocabulary makes it cheap.
+inline int64_t LossChunkTokens(const Job& job) {
+  if (job.memory.loss_chunk_tokens > 0) return job.memory.loss_chunk_tokens;
+  constexpr int64_t kLogits = int64_t{1} << 23, kLeastTokens = 512;
+  return std::max(kLeastTokens, kLogits / std::max<int64_t>(1, Vocabulary(job.model)));
+}
 
 }  // namespace shale

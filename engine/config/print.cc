@@ -47,7 +47,7 @@ void Print(const MemoryConfig& config, proto::MemorySpec& spec) {
   }
   for (const std::string& pattern : config.recompute) spec.add_recompute(pattern);
   if (config.budget_bytes != 0) spec.set_budget_bytes(config.budget_bytes);
-  spec.set_loss_chunk_tokens(config.loss_chunk_tokens);
+  if (config.loss_chunk_tokens != 0) spec.set_loss_chunk_tokens(config.loss_chunk_tokens);
 }
 
 void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {

@@ -51,7 +51,7 @@ MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
   config.last_layers = spec.last_layers();
   config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
   config.budget_bytes = spec.budget_bytes();
-  if (spec.has_loss_chunk_tokens()) config.loss_chunk_tokens = spec.loss_chunk_tokens();
+  config.loss_chunk_tokens = spec.loss_chunk_tokens();
   return config;
 }
 

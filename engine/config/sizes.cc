@@ -105,7 +105,7 @@ void CheckSizes(const Job& job, SpecErrors* errors) {
   CheckProduct("the tokens of the run", {global, length, {"schedule.steps", std::max<int64_t>(1, job.schedule.steps)}},
                *errors);
   CheckProduct("the logits of a chunk",
-               {{"memory.loss_chunk_tokens", job.memory.loss_chunk_tokens},
+               {{"memory.loss_chunk_tokens", LossChunkTokens(job)},
                 {"vocabulary", std::max<int64_t>(1, Vocabulary(job.model))}}, *errors);
 }
 

@@ -85,7 +85,7 @@ class Explainer {
                             layered ? absl::StrCat(", for each of ", o.micro_batches, " micro-batches") : "");
       case BufferCategory::kWorkspace: return "gone when a unit's pass ends";
       case BufferCategory::kLossWorkspace:
-        return absl::StrCat("the head: logits of ", job_.memory.loss_chunk_tokens, " tokens at a time, never of all");
+        return absl::StrCat("the head: logits of ", LossChunkTokens(job_), " tokens at a time, never of all");
       case BufferCategory::kStaging: return "a reduced gradient before it is added up";
       case BufferCategory::kLibraryWorkspace: return "scratch of the kernels";
       case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";

@@ -71,7 +71,7 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   options.micro_batch = job.batch.micro_batch;
   options.sequence_length = job.batch.sequence_length;
   options.vocabulary = Vocabulary(job.model);
-  options.loss_chunk_tokens = job.memory.loss_chunk_tokens;
+  options.loss_chunk_tokens = LossChunkTokens(job);
   options.last_target_only = std::holds_alternative<MlpConfig>(job.model);
   return options;
 }

@@ -37,7 +37,7 @@ absl::Status CheckGraphSize(const Job& job) {
   }
   const double tokens = static_cast<double>(job.batch.micro_batch) * static_cast<double>(job.batch.sequence_length);
   const double rows = std::holds_alternative<MlpConfig>(job.model) ? job.batch.micro_batch : tokens;
-  const double chunk = static_cast<double>(std::max<int64_t>(1, job.memory.loss_chunk_tokens));
+  const double chunk = static_cast<double>(LossChunkTokens(job));
   const double bytes = 8 * std::max(tokens * WidestRow(job), std::min(rows, chunk) * vocabulary);
   if (bytes > kLargestPlanBytes) {
     return absl::InvalidArgumentError(
@@ -51,7 +51,7 @@ absl::Status CheckGraphSize(const Job& job) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the step would have about %.0f instructions, at most %.0f are planned; make "
                         "memory.loss_chunk_tokens (%d) larger for %.0f rows of logits, or layers (%d) fewer",
-                        instructions, kLargestPlanInstructions, job.memory.loss_chunk_tokens, rows, Layers(job)));
+                        instructions, kLargestPlanInstructions, LossChunkTokens(job), rows, Layers(job)));
   }
   return absl::OkStatus();
 }

@@ -59,7 +59,7 @@ class WaysOut {
     apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
     for (Change& simple : Simple()) {
       apply(true, simple.settings, [&](Job& job) {
-        job.memory.loss_chunk_tokens = std::min(job.memory.loss_chunk_tokens, simple.job.memory.loss_chunk_tokens);
+        job.memory.loss_chunk_tokens = std::min(LossChunkTokens(job), LossChunkTokens(simple.job));
         job.sharding.prefetch = std::min(job.sharding.prefetch, simple.job.sharding.prefetch);
         job.sharding.reshard_after_forward |= simple.job.sharding.reshard_after_forward;
         if (simple.job.precision.master == MasterWeights::kSplit) job.precision.master = MasterWeights::kSplit;
@@ -168,7 +168,7 @@ class WaysOut {
     add(gathers && !job_.sharding.reshard_after_forward, "sharding.reshard_after_forward=true",
         [](Job& job) { job.sharding.reshard_after_forward = true; });
     add(gathers && job_.sharding.prefetch > 0, "sharding.prefetch=0", [](Job& job) { job.sharding.prefetch = 0; });
-    add(job_.memory.loss_chunk_tokens > 128, "memory.loss_chunk_tokens=128",
+    add(LossChunkTokens(job_) > 128, "memory.loss_chunk_tokens=128",
         [](Job& job) { job.memory.loss_chunk_tokens = 128; });
     add(job_.precision.compute == ComputePrecision::kBFloat16 && job_.precision.master == MasterWeights::kFloat32,
         "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });

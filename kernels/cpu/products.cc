@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/cpu/packed_operand.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace shale::cpu {
@@ -33,10 +34,18 @@ dnnl::memory::data_type TypeOf(DType dtype) {
   return dtype == DType::kBFloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-dnnl::matmul::primitive_desc Describe(const ProductShape& s) {
+// b as the shape says, or in one of oneDNN's formats.
+dnnl::memory::desc OperandB(const ProductShape& s) {
+  return {{s.k, s.n}, TypeOf(s.dtype), dnnl::memory::dims{s.b_stride_k, s.b_stride_n}};
+}
+dnnl::memory::desc OperandB(const ProductShape& s, dnnl::memory::format_tag format) {
+  return {{s.k, s.n}, TypeOf(s.dtype), format};
+}
+constexpr auto kPackedFormat = dnnl::memory::format_tag::BA16a64b2a;
+
+dnnl::matmul::primitive_desc Describe(const ProductShape& s, const dnnl::memory::desc& b) {
   using dnnl::memory;
   const memory::desc a({s.m, s.k}, TypeOf(s.dtype), memory::dims{s.a_stride_m, s.a_stride_k});
-  const memory::desc b({s.k, s.n}, TypeOf(s.dtype), memory::dims{s.b_stride_k, s.b_stride_n});
   const memory::desc c({s.m, s.n}, TypeOf(s.c_dtype), memory::dims{s.c_stride_m, 1});
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -89,24 +98,44 @@ Tiling TilingOf(const ProductShape& s) {
   return cut();
 }
 
+// Tiles of whole rows, for products whose b is packed before.
+Tiling RowTilingOf(const ProductShape& s) {
+  int64_t m = 256;
+  while (EvenCut(s.m, m, 16).count() < 8 && m > 64) m /= 2;
+  return {EvenCut(s.m, m, 16), {s.n, s.n}};
+}
+
+// Whether b is packed. There must be rows enough to pay for it, and a large vocabulary's embedding would take more
+// scratch than it is worth. oneDNN must choose that format itself, for in others than that its kernels are slow: it
+// does where a and c lie without gaps.
+bool Packs(const ProductShape& s) {
+  constexpr int64_t kLeastRows = 512, kMostBytes = int64_t{32} << 20;
+  if (s.dtype != DType::kBFloat16 || s.m < kLeastRows || PackedBytes(s.k, s.n) > kMostBytes) return false;
+  ProductShape tile = s;
+  tile.m = RowTilingOf(s).m.part;
+  return Describe(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc() == OperandB(tile, kPackedFormat);
+}
+
 }  // namespace
 
 // One shape: primitives for its tiles (inner ones, and those along the far edges), and memory objects for each thread.
 class Products::Product {
  public:
-  Product(const ProductShape& shape, int threads) : shape_(shape), tiling_(TilingOf(shape)) {
+  Product(const ProductShape& shape, int threads)
+      : shape_(shape), packed_bytes_(Packs(shape) ? PackedBytes(shape.k, shape.n) : 0),
+        tiling_(packs() ? RowTilingOf(shape) : TilingOf(shape)) {
     team_ = static_cast<int>(std::min<int64_t>(threads, tiling_.tiles()));
     for (int edge = 0; edge < 4; ++edge) {
       ProductShape tile = shape;
       if (!TileOf(edge, tile)) continue;
-      descriptions_[edge] = Describe(tile);
+      descriptions_[edge] = Describe(tile, packs() ? OperandB(tile, kPackedFormat) : OperandB(tile));
       const auto bytes = static_cast<int64_t>(descriptions_[edge].scratchpad_desc().get_size());
       // A multiple of cache lines, so that no two threads write to one.
       thread_scratch_bytes_ = std::max(thread_scratch_bytes_, (bytes + 255) / 256 * 256);
     }
   }
 
-  int64_t scratch_bytes() const { return thread_scratch_bytes_ * team_; }
+  int64_t scratch_bytes() const { return packed_bytes_ + thread_scratch_bytes_ * team_; }
 
   void Prepare() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -116,17 +145,26 @@ class Products::Product {
   dnnl_status_t Run(const ProductOperands& operands) {
     const std::lock_guard<std::mutex> lock(mutex_);
     PrepareLocked();
-    const int64_t tiles = tiling_.tiles();
+    const int64_t tiles = tiling_.tiles(), blocks = packs() ? PackedColumnBlocks(shape_.n) : 0;
+    const UnpackedOperand b{static_cast<const BFloat16*>(operands.b), shape_.k, shape_.n, shape_.b_stride_k,
+                            shape_.b_stride_n};
+    auto* const packed = reinterpret_cast<BFloat16*>(operands.scratch.data);
     if (team_ == 1) {
+      for (int64_t block = 0; block < blocks; ++block) PackColumns(b, block, packed);
       for (int64_t tile = 0; tile < tiles; ++tile) {
         if (const auto status = RunTile(tile, 0, operands); status != dnnl_success) return status;
       }
       return dnnl_success;
     }
     std::atomic<dnnl_status_t> failure = dnnl_success;
-#pragma omp parallel for num_threads(team_) schedule(dynamic)
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      if (const auto status = RunTile(tile, omp_get_thread_num(), operands); status != dnnl_success) failure = status;
+#pragma omp parallel num_threads(team_)
+    {
+#pragma omp for schedule(dynamic)
+      for (int64_t block = 0; block < blocks; ++block) PackColumns(b, block, packed);
+#pragma omp for schedule(dynamic)
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        if (const auto status = RunTile(tile, omp_get_thread_num(), operands); status != dnnl_success) failure = status;
+      }
     }
     return failure;
   }
@@ -185,21 +223,26 @@ class Products::Product {
         {DNNL_ARG_SRC, memory.a.get()}, {DNNL_ARG_WEIGHTS, memory.b.get()}, {DNNL_ARG_DST, memory.c.get()}};
     int count = 3;
     dnnl_status_t status = set(memory.a, operands.a, m * shape_.a_stride_m * size);
-    if (status == dnnl_success) status = set(memory.b, operands.b, n * shape_.b_stride_n * size);
+    if (status == dnnl_success) {
+      status = packs() ? set(memory.b, operands.scratch.data, 0) : set(memory.b, operands.b, n * shape_.b_stride_n * size);
+    }
     if (status == dnnl_success) status = set(memory.c, operands.c, (m * shape_.c_stride_m + n) * c_size);
     if (status == dnnl_success && shape_.bias) {
       status = set(memory.bias, operands.bias, n * size);
       arguments[count++] = {DNNL_ARG_BIAS, memory.bias.get()};
     }
     if (status == dnnl_success && thread_scratch_bytes_ > 0) {
-      status = set(memory.scratch, operands.scratch.data, thread_number * thread_scratch_bytes_);
+      status = set(memory.scratch, operands.scratch.data, packed_bytes_ + thread_number * thread_scratch_bytes_);
       arguments[count++] = {DNNL_ARG_SCRATCHPAD, memory.scratch.get()};
     }
     if (status != dnnl_success) return status;
     return dnnl_primitive_execute(primitives_[edge].get(), thread.stream.get(), count, arguments);
   }
 
+  bool packs() const { return packed_bytes_ > 0; }
+
   const ProductShape shape_;
+  const int64_t packed_bytes_;  // Scratch begins with packed b; 0: b is read as it is.
   const Tiling tiling_;
   int team_ = 1;  // Threads that find a tile.
   dnnl::matmul::primitive_desc descriptions_[4];
@@ -213,15 +256,16 @@ class Products::Product {
 Products::Products(int threads) : threads_(threads) {
   const OneThread one_thread;
   try {
-    Describe({.m = 64,
-              .n = 64,
-              .k = 64,
-              .a_stride_m = 64,
-              .a_stride_k = 1,
-              .b_stride_k = 64,
-              .b_stride_n = 1,
-              .c_stride_m = 64,
-              .dtype = DType::kBFloat16});
+    const ProductShape shape{.m = 64,
+                             .n = 64,
+                             .k = 64,
+                             .a_stride_m = 64,
+                             .a_stride_k = 1,
+                             .b_stride_k = 64,
+                             .b_stride_n = 1,
+                             .c_stride_m = 64,
+                             .dtype = DType::kBFloat16};
+    Describe(shape, OperandB(shape));
     has_bfloat16_ = true;
   } catch (const dnnl::error&) {
     has_bfloat16_ = false;

@@ -66,6 +66,13 @@ std::vector<OpCase> ProductCases() {
   // Several tiles, with edges along both sides.
   add({.m = 277, .n = 530, .k = 4, .bias = true}, false, true);
   add({.m = 277, .n = 530, .k = 3, .accumulate = true, .strided = true}, true, false);
+  // Rows enough for b to be packed first: with full blocks, and with edges along both sides.
+  for (const bool transpose_b : {false, true}) {
+    add({.m = 512, .n = 128, .k = 64}, false, transpose_b);
+    add({.m = 530, .n = 150, .k = 97, .bias = true}, false, transpose_b);
+    add({.m = 512, .n = 64, .k = 66, .accumulate = true}, false, transpose_b);
+    add({.m = 512, .n = 65, .k = 65, .strided = true}, false, transpose_b);
+  }
   // oneDNN would split this K over threads.
   add({.m = 2, .n = 3, .k = 2048}, true, false);
   add({.m = 1, .n = 16, .k = 2048}, false, false);
