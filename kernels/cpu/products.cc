@@ -83,36 +83,50 @@ Cut EvenCut(int64_t size, int64_t most, int64_t unit) {
   return {size, (part + unit - 1) / unit * unit};
 }
 
-// Tiles of up to 256 x 512 are as fast as the whole. Fewer than eight would leave threads idle, so that they shrink,
-// but not below 64 nor to less than some 30 microseconds of work.
 struct Tiling {
   Cut m, n;
   int64_t tiles() const { return m.count() * n.count(); }
 };
-Tiling TilingOf(const ProductShape& s) {
-  int64_t m = 256, n = 512;
+
+// Tiles of up to m x n. Where there are fewer than wanted, they shrink, but not below 64 nor to less than some 30
+// microseconds of work.
+Tiling CutInto(const ProductShape& s, int64_t m, int64_t n, int64_t wanted) {
+  constexpr int64_t kLeastWork = int64_t{1} << 23;
   const auto cut = [&] { return Tiling{EvenCut(s.m, m, 16), EvenCut(s.n, n, 64)}; };
-  while (cut().tiles() < 8 && std::max(m, n) > 64 && std::min(m, s.m) * std::min(n, s.n) * s.k > int64_t{1} << 23) {
+  while (cut().tiles() < wanted && std::max(m, n) > 64 && std::min(m, s.m) * std::min(n, s.n) * s.k > kLeastWork) {
     (std::min(n, s.n) > std::min(m, s.m) ? n : m) /= 2;
   }
   return cut();
 }
 
-// Tiles of whole rows, for products whose b is packed before.
-Tiling RowTilingOf(const ProductShape& s) {
+// Where a is transposed, every tile brings its part of a and b into another order first: large tiles do so less often,
+// and there are as many as keep all threads busy to the end. A large product is always cut: the parts have the same
+// bits whatever their sizes, but the whole need not have them.
+Tiling TransposedTilingOf(const ProductShape& s, int threads) {
+  Tiling tiling = CutInto(s, 768, 768, std::max(4, 2 * threads));
+  if (tiling.tiles() <= threads) return tiling;
+  const int64_t least = tiling.m.count();
+  for (int64_t parts = least + 1; tiling.tiles() % threads != 0 && parts < least + threads; ++parts) {
+    tiling.m = EvenCut(s.m, (s.m + parts - 1) / parts, 16);
+  }
+  return tiling;
+}
+
+// Whole rows, for products whose b is packed before.
+Tiling RowTilingOf(const ProductShape& s, int threads) {
   int64_t m = 256;
-  while (EvenCut(s.m, m, 16).count() < 8 && m > 64) m /= 2;
+  while (EvenCut(s.m, m, 16).count() < std::max(8, 2 * threads) && m > 64) m /= 2;
   return {EvenCut(s.m, m, 16), {s.n, s.n}};
 }
 
 // Whether b is packed. There must be rows enough to pay for it, and a large vocabulary's embedding would take more
 // scratch than it is worth. oneDNN must choose that format itself, for in others than that its kernels are slow: it
 // does where a and c lie without gaps.
-bool Packs(const ProductShape& s) {
+bool Packs(const ProductShape& s, int threads) {
   constexpr int64_t kLeastRows = 512, kMostBytes = int64_t{32} << 20;
   if (s.dtype != DType::kBFloat16 || s.m < kLeastRows || PackedBytes(s.k, s.n) > kMostBytes) return false;
   ProductShape tile = s;
-  tile.m = RowTilingOf(s).m.part;
+  tile.m = RowTilingOf(s, threads).m.part;
   return Describe(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc() == OperandB(tile, kPackedFormat);
 }
 
@@ -122,8 +136,10 @@ bool Packs(const ProductShape& s) {
 class Products::Product {
  public:
   Product(const ProductShape& shape, int threads)
-      : shape_(shape), packed_bytes_(Packs(shape) ? PackedBytes(shape.k, shape.n) : 0),
-        tiling_(packs() ? RowTilingOf(shape) : TilingOf(shape)) {
+      : shape_(shape), packed_bytes_(Packs(shape, threads) ? PackedBytes(shape.k, shape.n) : 0),
+        tiling_(packs()                 ? RowTilingOf(shape, threads)
+                : shape.a_stride_k != 1 ? TransposedTilingOf(shape, threads)
+                                        : CutInto(shape, 256, 512, 8)) {
     team_ = static_cast<int>(std::min<int64_t>(threads, tiling_.tiles()));
     for (int edge = 0; edge < 4; ++edge) {
       ProductShape tile = shape;
