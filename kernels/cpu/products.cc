@@ -94,7 +94,7 @@ Tiling CutInto(const ProductShape& s, int64_t m, int64_t n, int64_t wanted) {
   constexpr int64_t kLeastWork = int64_t{1} << 23;
   const auto cut = [&] { return Tiling{EvenCut(s.m, m, 16), EvenCut(s.n, n, 64)}; };
   while (cut().tiles() < wanted && std::max(m, n) > 64 && std::min(m, s.m) * std::min(n, s.n) * s.k > kLeastWork) {
-    (std::min(n, s.n) > std::min(m, s.m) ? n : m) /= 2;
+    (std::min(n, s.n) > 2 * std::min(m, s.m) ? n : m) /= 2;
   }
   return cut();
 }

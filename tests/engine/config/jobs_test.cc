@@ -33,6 +33,22 @@ TEST(Jobs, EveryFileLoadsUnderItsOwnNameAndPrintsBack) {
   EXPECT_GE(files, 13);
 }
 
+TEST(Jobs, ChunksOfTheLossHaveTheSameSizeWhateverTheVocabulary) {
+  Job job = Load("gpt2_124m");
+  job.memory.loss_chunk_tokens = 0;
+  const auto chunk = [&](int64_t vocabulary) {
+    std::get<DecoderConfig>(job.model).vocabulary = vocabulary;
+    return LossChunkTokens(job);
+  };
+  EXPECT_EQ(chunk(8192), 1024);
+  EXPECT_EQ(chunk(16384), 512);
+  EXPECT_EQ(chunk(151936), 512);  // The least.
+  EXPECT_EQ(chunk(256), 32768);
+  EXPECT_GT(chunk(0), 0);  // Not known yet.
+  job.memory.loss_chunk_tokens = 77;
+  EXPECT_EQ(chunk(8192), 77);
+}
+
 TEST(Jobs, PaperModelsHaveThePublishedNumberOfParameters) {
   // As the published weights count them, a tied head once.
   const std::map<std::string, uint64_t> published = {
