@@ -72,6 +72,7 @@ class Trainer::Impl {
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
     SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
     job_.runtime.threads_per_rank = ThreadsPerRank(job_);
+    job_.memory.loss_chunk_tokens = LossChunkTokens(job_);
     if (!options_.create_backend) return absl::InvalidArgumentError("TrainerOptions.create_backend is missing");
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options_.create_backend(job_));
     SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, *backend->CreateOps(/*device=*/nullptr),
