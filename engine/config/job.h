@@ -174,11 +174,13 @@ struct Job {
   bool operator==(const Job&) const = default;
 };
 
-// Tokens whose logits exist at once: the longer a chunk, the faster its products, and a small vocabulary makes it cheap.
+// Tokens whose logits exist at once: the longer a chunk, the faster its products, and a small vocabulary makes it
+// cheap.
 inline int64_t LossChunkTokens(const Job& job) {
   if (job.memory.loss_chunk_tokens > 0) return job.memory.loss_chunk_tokens;
   constexpr int64_t kLogits = int64_t{1} << 23, kLeastTokens = 512;
-  return std::max(kLeastTokens, kLogits / std::max<int64_t>(1, Vocabulary(job.model)));
+  const int64_t tokens = kLogits / std::max<int64_t>(1, Vocabulary(job.model)) / 64 * 64;  // Also a product's sum.
+  return std::max(kLeastTokens, tokens);
 }
 
 }  // namespace shale

@@ -7,7 +7,6 @@ namespace shale {
 namespace {
 
 constexpr int64_t kItemAlignment = 256;
-constexpr int64_t kPartAlignment = 4096;  // Staging is read and written past the page cache.
 
 int64_t RoundUp(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
@@ -30,9 +29,9 @@ HostItemLayout::HostItemLayout(const StepProgram& program) {
 }
 
 HostMemoryPlan PlanHostMemory(absl::Span<const StepProgram* const> programs, int64_t staging_bytes) {
-  HostMemoryPlan plan{.staging_bytes = RoundUp(staging_bytes, kPartAlignment)};
+  HostMemoryPlan plan{.staging_bytes = RoundUp(staging_bytes, kHostPartAlignment)};
   for (const StepProgram* program : programs) {
-    plan.items_bytes = std::max(plan.items_bytes, RoundUp(HostItemLayout(*program).size_bytes(), kPartAlignment));
+    plan.items_bytes = std::max(plan.items_bytes, RoundUp(HostItemLayout(*program).size_bytes(), kHostPartAlignment));
   }
   return plan;
 }

@@ -30,7 +30,8 @@ class HostItemLayout {
   int64_t size_bytes_ = 0;
 };
 
-// Its parts, one after the other, each beginning at a multiple of a page's size.
+// The parts of that memory, one after the other, each beginning at a multiple of kHostPartAlignment.
+inline constexpr int64_t kHostPartAlignment = 4096;
 struct HostMemoryPlan {
   // What RankRuntime::Read and Write copy at a time.
   int64_t transfer_bytes = int64_t{256} << 10;

@@ -55,6 +55,13 @@ class Explainer {
                 SummarizeFlops(train.step.program), train.memory.bytes_at_peak};
   }
 
+  std::string DescribeLoss() const {
+    const int64_t of_sequence = plan_.train.graph.last_target_only ? 1 : job_.batch.sequence_length;
+    const int64_t rows = job_.batch.micro_batch * of_sequence, chunk = LossChunkTokens(job_);
+    if (chunk >= rows) return absl::StrCat("the head: logits of the ", rows, " tokens of a micro-batch");
+    return absl::StrCat("the head: logits of ", chunk, " tokens at a time, never of all");
+  }
+
   std::string Fits(int64_t bytes) const { return bytes <= plan_.budget.bytes ? "" : "does not fit"; }
 
   // Why a category has the bytes that it has.
@@ -85,7 +92,7 @@ class Explainer {
                             layered ? absl::StrCat(", for each of ", o.micro_batches, " micro-batches") : "");
       case BufferCategory::kWorkspace: return "gone when a unit's pass ends";
       case BufferCategory::kLossWorkspace:
-        return absl::StrCat("the head: logits of ", LossChunkTokens(job_), " tokens at a time, never of all");
+        return DescribeLoss();
       case BufferCategory::kStaging: return "a reduced gradient before it is added up";
       case BufferCategory::kLibraryWorkspace: return "scratch of the kernels";
       case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";

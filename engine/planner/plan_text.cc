@@ -84,10 +84,10 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
 std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
   const HostMemoryPlan& host = plan.host_memory;
   return absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
-                      WithCommas(host.total_bytes()), " bytes", job.runtime.device == DeviceType::kCuda ? ", pinned" : "",
-                      "): ", FormatBytes(host.staging_bytes), " that checkpoints go through, ",
-                      FormatBytes(host.items_bytes), " for what steps take and give, ", FormatBytes(host.transfer_bytes),
-                      " for other copies",
+                      WithCommas(host.total_bytes()), " bytes",
+                      job.runtime.device == DeviceType::kCuda ? ", pinned" : "", "): ", FormatBytes(host.staging_bytes),
+                      " that checkpoints go through, ", FormatBytes(host.items_bytes),
+                      " for what steps take and give, ", FormatBytes(host.transfer_bytes), " for other copies",
                       job.hf_folder.empty() ? ""
                                             : absl::StrCat("; ", FormatBytes(kHfReadStagingBytes),
                                                            " more while it reads model.hf_folder"));

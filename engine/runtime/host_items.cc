@@ -50,7 +50,8 @@ void HostItems::Get(HostItem item, void* to) const {
 
 void HostItems::Give(StepOutputs& outputs) const {
   SHALE_CHECK(layout_.range(HostItem::kTotals).size_bytes() <= static_cast<int64_t>(sizeof(outputs.totals)));
-  SHALE_CHECK(layout_.range(HostItem::kGlobalTokens).size_bytes() <= static_cast<int64_t>(sizeof(outputs.global_tokens)));
+  SHALE_CHECK(layout_.range(HostItem::kGlobalTokens).size_bytes() <=
+              static_cast<int64_t>(sizeof(outputs.global_tokens)));
   Get(HostItem::kTotals, outputs.totals.data());
   Get(HostItem::kGlobalTokens, &outputs.global_tokens);
   outputs.logits.resize(layout_.range(HostItem::kLogits).size_bytes());

@@ -29,7 +29,8 @@ class RankRuntime {
   int rank() const { return rank_; }
   Arena& arena() { return *arena_; }
   Device& device() { return device_; }
-  // Parts of the pinned memory: for the one program that runs, and for whoever fills, restores or saves the state.
+  // Parts of the pinned memory: for the one program that runs, and for the one thing that fills, restores or saves the
+  // state.
   absl::Span<std::byte> host_items() { return {staging().end(), static_cast<size_t>(host_memory_.items_bytes)}; }
   absl::Span<std::byte> staging() {
     return {pinned_->base() + host_memory_.transfer_bytes, static_cast<size_t>(host_memory_.staging_bytes)};

@@ -31,8 +31,8 @@ struct WorldOptions {
 class World {
  public:
   ~World();
-  // Allocates one arena of `arena_bytes` per rank, and its pinned host memory. ResourceExhausted if there is not the memory, or the threads: what is
-  // missing is known before the first arena is there.
+  // Allocates one arena of `arena_bytes` and one piece of pinned host memory per rank. ResourceExhausted if there is
+  // not the memory, or the threads: what is missing is known before the first arena is there.
   static absl::StatusOr<std::unique_ptr<World>> Create(const Backend& backend, const WorldOptions& options,
                                                        int64_t arena_bytes);
 

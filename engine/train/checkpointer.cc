@@ -17,6 +17,9 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Staging is read and written past the page cache.
+static_assert(kHostPartAlignment % kDirectAlignment == 0);
+
 absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes) {
   const absl::Span<std::byte> staging = rank.staging();
   if (std::ssize(staging) < bytes) {

@@ -73,8 +73,8 @@ class Checkpointer {
 // The state of every rank of a world, for the persistent buffers of `program`.
 std::vector<RankState> RankStates(const PlannedProgram& program, World& world);
 
-// Restores all ranks, through their staging (kReadStagingBytes), each on its own thread, from a checkpoint whose parameters are the model's. See
-// RankState::Restore.
+// Restores all ranks, each on its own thread and through its staging (kReadStagingBytes), from a checkpoint whose
+// parameters are the model's. See RankState::Restore. REQUIRES: no save is under way, which uses rank 0's.
 absl::Status RestoreRanks(const CheckpointReader& checkpoint, bool values_only, World& world,
                           std::vector<RankState>& ranks);
 

@@ -23,10 +23,10 @@ void PackEdge(const uint16_t* b, int64_t stride_k, int64_t stride_n, int64_t row
 }
 
 #if HWY_TARGET == HWY_SCALAR
-void PackRows(const uint16_t* b, int64_t stride_k, uint16_t* packed) {
+void InterleaveRows(const uint16_t* b, int64_t stride_k, uint16_t* packed) {
   PackEdge(b, stride_k, 1, kPackedRows, kPackedColumns, packed);
 }
-void PackTransposed(const uint16_t* b, int64_t stride_n, uint16_t* packed) {
+void InterleaveColumns(const uint16_t* b, int64_t stride_n, uint16_t* packed) {
   PackEdge(b, 1, stride_n, kPackedRows, kPackedColumns, packed);
 }
 #else
@@ -37,7 +37,7 @@ using Pairs = hn::Full128<uint32_t>;
 using Quads = hn::Full128<uint64_t>;
 
 // Two rows, their columns side by side: elements (k, n) and (k + 1, n) become neighbours.
-void PackRows(const uint16_t* b, int64_t stride_k, uint16_t* packed) {
+void InterleaveRows(const uint16_t* b, int64_t stride_k, uint16_t* packed) {
   const Halves d;
   for (int64_t pair = 0; pair < kPackedRows / 2; ++pair) {
     const uint16_t *upper = b + 2 * pair * stride_k, *lower = upper + stride_k;
@@ -51,7 +51,7 @@ void PackRows(const uint16_t* b, int64_t stride_k, uint16_t* packed) {
 }
 
 // Of a transposed operand, whose pairs are neighbours already: four columns by four pairs at a time change sides.
-void PackTransposed(const uint16_t* b, int64_t stride_n, uint16_t* packed) {
+void InterleaveColumns(const uint16_t* b, int64_t stride_n, uint16_t* packed) {
   const Halves d;
   const Pairs d32;
   const Quads d64;
@@ -87,9 +87,9 @@ void Pack(const UnpackedOperand& b, int64_t block, BFloat16* packed) {
     if (columns < kPackedColumns || k + kPackedRows > b.k) {
       PackEdge(rows, b.stride_k, b.stride_n, std::min(kPackedRows, b.k - k), columns, to);
     } else if (b.stride_n == 1) {
-      PackRows(rows, b.stride_k, to);
+      InterleaveRows(rows, b.stride_k, to);
     } else {
-      PackTransposed(rows, b.stride_n, to);
+      InterleaveColumns(rows, b.stride_n, to);
     }
     to += kPackedRows * kPackedColumns;
   }

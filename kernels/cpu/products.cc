@@ -88,45 +88,54 @@ struct Tiling {
   int64_t tiles() const { return m.count() * n.count(); }
 };
 
-// Tiles of up to m x n. Where there are fewer than wanted, they shrink, but not below 64 nor to less than some 30
-// microseconds of work.
-Tiling CutInto(const ProductShape& s, int64_t m, int64_t n, int64_t wanted) {
-  constexpr int64_t kLeastWork = int64_t{1} << 23;
+// By its sizes alone. Tiles of up to 256 x 512 are as fast as the whole. Fewer than eight would leave threads idle, so
+// that they shrink, but not below 64 nor to less than some 30 microseconds of work.
+Tiling TilingOf(const ProductShape& s) {
+  int64_t m = 256, n = 512;
   const auto cut = [&] { return Tiling{EvenCut(s.m, m, 16), EvenCut(s.n, n, 64)}; };
-  while (cut().tiles() < wanted && std::max(m, n) > 64 && std::min(m, s.m) * std::min(n, s.n) * s.k > kLeastWork) {
-    (std::min(n, s.n) > 2 * std::min(m, s.m) ? n : m) /= 2;
+  while (cut().tiles() < 8 && std::max(m, n) > 64 && std::min(m, s.m) * std::min(n, s.n) * s.k > int64_t{1} << 23) {
+    (std::min(n, s.n) > std::min(m, s.m) ? n : m) /= 2;
   }
   return cut();
 }
 
-// Where a is transposed, every tile brings its part of a and b into another order first: large tiles do so less often,
-// and there are as many as keep all threads busy to the end. A large product is always cut: the parts have the same
-// bits whatever their sizes, but the whole need not have them.
-Tiling TransposedTilingOf(const ProductShape& s, int threads) {
-  Tiling tiling = CutInto(s, 768, 768, std::max(4, 2 * threads));
-  if (tiling.tiles() <= threads) return tiling;
-  const int64_t least = tiling.m.count();
-  for (int64_t parts = least + 1; tiling.tiles() % threads != 0 && parts < least + threads; ++parts) {
-    tiling.m = EvenCut(s.m, (s.m + parts - 1) / parts, 16);
+// Where a is transposed, every tile brings its parts of a and b into another order first. Large tiles do so less
+// often: there are as many as keep the threads busy to the end, no more. The bits of a tile depend on which kernel
+// oneDNN takes for it, because kernels cut K in their own ways. It takes the same for all tiles of these sizes: in bf16
+// it looks at K alone; in fp32 it would copy operands first if 1/m + 1/n were below 0.0038 with AVX2, or below 0.002
+// with AVX-512, or if the last rows were few and n below 378 (oneDNN 2.6, gemm_driver). Other products are cut by their
+// sizes alone.
+Tiling TransposedTilingOf(const ProductShape& s, int threads, bool has_avx512) {
+  const int64_t most = has_avx512 ? 768 : 512;
+  constexpr int64_t kLeastColumns = 384, kLeastRows = 64, kLeastWork = int64_t{1} << 25;
+  Tiling tiling{EvenCut(s.m, most, 16), EvenCut(s.n, most, 64)};
+  if (tiling.n.part < kLeastColumns || s.m * s.n * s.k < kLeastWork) return TilingOf(s);
+  const auto finer = [&](int64_t parts) { return EvenCut(s.m, (s.m + parts - 1) / parts, 16); };
+  const int64_t columns = tiling.n.count(), wanted = std::max(4, 2 * threads), rows = (wanted + columns - 1) / columns;
+  tiling.m = finer(std::max(tiling.m.count(), std::min(rows, std::max<int64_t>(1, s.m / kLeastRows))));
+  // All threads end with their last tiles together, if some cut not much finer does that.
+  for (int64_t parts = tiling.m.count(); parts <= 2 * tiling.m.count() && parts * kLeastRows <= s.m; ++parts) {
+    const Tiling even{finer(parts), tiling.n};
+    if (even.tiles() % threads == 0) return even;
   }
   return tiling;
 }
 
-// Whole rows, for products whose b is packed before.
-Tiling RowTilingOf(const ProductShape& s, int threads) {
+// Whole rows, for products whose b is packed before; by their sizes alone too.
+Tiling RowTilingOf(const ProductShape& s) {
   int64_t m = 256;
-  while (EvenCut(s.m, m, 16).count() < std::max(8, 2 * threads) && m > 64) m /= 2;
+  while (EvenCut(s.m, m, 16).count() < 16 && m > 64) m /= 2;
   return {EvenCut(s.m, m, 16), {s.n, s.n}};
 }
 
 // Whether b is packed. There must be rows enough to pay for it, and a large vocabulary's embedding would take more
 // scratch than it is worth. oneDNN must choose that format itself, for in others than that its kernels are slow: it
 // does where a and c lie without gaps.
-bool Packs(const ProductShape& s, int threads) {
+bool Packs(const ProductShape& s) {
   constexpr int64_t kLeastRows = 512, kMostBytes = int64_t{32} << 20;
   if (s.dtype != DType::kBFloat16 || s.m < kLeastRows || PackedBytes(s.k, s.n) > kMostBytes) return false;
   ProductShape tile = s;
-  tile.m = RowTilingOf(s, threads).m.part;
+  tile.m = RowTilingOf(s).m.part;
   return Describe(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc() == OperandB(tile, kPackedFormat);
 }
 
@@ -135,11 +144,11 @@ bool Packs(const ProductShape& s, int threads) {
 // One shape: primitives for its tiles (inner ones, and those along the far edges), and memory objects for each thread.
 class Products::Product {
  public:
-  Product(const ProductShape& shape, int threads)
-      : shape_(shape), packed_bytes_(Packs(shape, threads) ? PackedBytes(shape.k, shape.n) : 0),
-        tiling_(packs()                 ? RowTilingOf(shape, threads)
-                : shape.a_stride_k != 1 ? TransposedTilingOf(shape, threads)
-                                        : CutInto(shape, 256, 512, 8)) {
+  Product(const ProductShape& shape, int threads, bool has_avx512)
+      : shape_(shape), packed_bytes_(Packs(shape) ? PackedBytes(shape.k, shape.n) : 0),
+        tiling_(packs()                 ? RowTilingOf(shape)
+                : shape.a_stride_k != 1 ? TransposedTilingOf(shape, threads, has_avx512)
+                                        : TilingOf(shape)) {
     team_ = static_cast<int>(std::min<int64_t>(threads, tiling_.tiles()));
     for (int edge = 0; edge < 4; ++edge) {
       ProductShape tile = shape;
@@ -240,7 +249,8 @@ class Products::Product {
     int count = 3;
     dnnl_status_t status = set(memory.a, operands.a, m * shape_.a_stride_m * size);
     if (status == dnnl_success) {
-      status = packs() ? set(memory.b, operands.scratch.data, 0) : set(memory.b, operands.b, n * shape_.b_stride_n * size);
+      status = packs() ? set(memory.b, operands.scratch.data, 0)
+                       : set(memory.b, operands.b, n * shape_.b_stride_n * size);
     }
     if (status == dnnl_success) status = set(memory.c, operands.c, (m * shape_.c_stride_m + n) * c_size);
     if (status == dnnl_success && shape_.bias) {
@@ -296,7 +306,7 @@ absl::StatusOr<Products::Product*> Products::Find(const ProductShape& shape) {
   if (found != products_.end()) return found->second.get();
   const OneThread one_thread;
   try {
-    return (products_[shape] = std::make_unique<Product>(shape, threads_)).get();
+    return (products_[shape] = std::make_unique<Product>(shape, threads_, has_bfloat16_)).get();
   } catch (const dnnl::error& error) {
     return ErrorOf(shape, error);
   }

@@ -11,6 +11,7 @@ struct ProductCase {
   bool bias = false;
   bool accumulate = false;
   bool strided = false;
+  bool strided_b = false;  // Of the operands b alone.
 };
 
 // [rows, columns], contiguous or cut out of a wider matrix.
@@ -24,12 +25,13 @@ OpCase MakeCase(const ProductCase& p, bool transpose_a, bool transpose_b, DType 
   OpCase c;
   c.name = NameOf(act) + "_" + NameOf(c_dtype) + "_" + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" +
            std::to_string(p.k) + (transpose_a ? "_ta" : "") + (transpose_b ? "_tb" : "") + (p.bias ? "_bias" : "") +
-           (p.accumulate ? "_accumulate" : "") + (p.strided ? "_strided" : "");
+           (p.accumulate ? "_accumulate" : "") + (p.strided ? "_strided" : "") + (p.strided_b ? "_strided_b" : "");
   MatMul op{.transpose_a = transpose_a, .transpose_b = transpose_b, .accumulate = p.accumulate};
   op.a = transpose_a ? Matrix(c.memory, act, p.k, p.m, p.strided, false)
                      : Matrix(c.memory, act, p.m, p.k, p.strided, false);
-  op.b = transpose_b ? Matrix(c.memory, act, p.n, p.k, p.strided, false)
-                     : Matrix(c.memory, act, p.k, p.n, p.strided, false);
+  const bool strided_b = p.strided || p.strided_b;
+  op.b = transpose_b ? Matrix(c.memory, act, p.n, p.k, strided_b, false)
+                     : Matrix(c.memory, act, p.k, p.n, strided_b, false);
   if (p.bias) op.bias_N = c.memory.Random(act, {p.n});
   op.c_MN = Matrix(c.memory, c_dtype, p.m, p.n, p.strided, /*output=*/!p.accumulate);
   c.op = op;
@@ -66,12 +68,14 @@ std::vector<OpCase> ProductCases() {
   // Several tiles, with edges along both sides.
   add({.m = 277, .n = 530, .k = 4, .bias = true}, false, true);
   add({.m = 277, .n = 530, .k = 3, .accumulate = true, .strided = true}, true, false);
-  // Rows enough for b to be packed first: with full blocks, and with edges along both sides.
+  // Rows enough for b to be packed first: with full blocks, with edges along both sides, with a sum in several parts.
   for (const bool transpose_b : {false, true}) {
     add({.m = 512, .n = 128, .k = 64}, false, transpose_b);
     add({.m = 530, .n = 150, .k = 97, .bias = true}, false, transpose_b);
     add({.m = 512, .n = 64, .k = 66, .accumulate = true}, false, transpose_b);
-    add({.m = 512, .n = 65, .k = 65, .strided = true}, false, transpose_b);
+    add({.m = 512, .n = 65, .k = 65, .strided_b = true}, false, transpose_b);
+    add({.m = 512, .n = 64, .k = 1100, .strided_b = true}, false, transpose_b);
+    add({.m = 512, .n = 65, .k = 65, .strided = true}, false, transpose_b);  // Not packed.
   }
   // oneDNN would split this K over threads.
   add({.m = 2, .n = 3, .k = 2048}, true, false);

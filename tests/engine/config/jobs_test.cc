@@ -33,7 +33,7 @@ TEST(Jobs, EveryFileLoadsUnderItsOwnNameAndPrintsBack) {
   EXPECT_GE(files, 13);
 }
 
-TEST(Jobs, ChunksOfTheLossHaveTheSameSizeWhateverTheVocabulary) {
+TEST(Jobs, ChunksOfTheLossAreLongerTheSmallerTheVocabulary) {
   Job job = Load("gpt2_124m");
   job.memory.loss_chunk_tokens = 0;
   const auto chunk = [&](int64_t vocabulary) {
@@ -41,6 +41,7 @@ TEST(Jobs, ChunksOfTheLossHaveTheSameSizeWhateverTheVocabulary) {
     return LossChunkTokens(job);
   };
   EXPECT_EQ(chunk(8192), 1024);
+  EXPECT_EQ(chunk(10007), 832);
   EXPECT_EQ(chunk(16384), 512);
   EXPECT_EQ(chunk(151936), 512);  // The least.
   EXPECT_EQ(chunk(256), 32768);
