@@ -88,8 +88,8 @@ struct Tiling {
   int64_t tiles() const { return m.count() * n.count(); }
 };
 
-// By its sizes alone. Tiles of up to 256 x 512 are as fast as the whole. Fewer than eight would leave threads idle, so
-// that they shrink, but not below 64 nor to less than some 30 microseconds of work.
+// Tiles of up to 256 x 512 are as fast as the whole. Fewer than eight would leave threads idle, so that they shrink,
+// but not below 64 nor to less than some 30 microseconds of work.
 Tiling TilingOf(const ProductShape& s) {
   int64_t m = 256, n = 512;
   const auto cut = [&] { return Tiling{EvenCut(s.m, m, 16), EvenCut(s.n, n, 64)}; };
@@ -99,29 +99,19 @@ Tiling TilingOf(const ProductShape& s) {
   return cut();
 }
 
-// Where a is transposed, every tile brings its parts of a and b into another order first. Large tiles do so less
-// often: there are as many as keep the threads busy to the end, no more. The bits of a tile depend on which kernel
-// oneDNN takes for it, because kernels cut K in their own ways. It takes the same for all tiles of these sizes: in bf16
-// it looks at K alone; in fp32 it would copy operands first if 1/m + 1/n were below 0.0038 with AVX2, or below 0.002
-// with AVX-512, or if the last rows were few and n below 378 (oneDNN 2.6, gemm_driver). Other products are cut by their
-// sizes alone.
-Tiling TransposedTilingOf(const ProductShape& s, int threads, bool has_avx512) {
-  const int64_t most = has_avx512 ? 768 : 512;
-  constexpr int64_t kLeastColumns = 384, kLeastRows = 64, kLeastWork = int64_t{1} << 25;
-  Tiling tiling{EvenCut(s.m, most, 16), EvenCut(s.n, most, 64)};
-  if (tiling.n.part < kLeastColumns || s.m * s.n * s.k < kLeastWork) return TilingOf(s);
-  const auto finer = [&](int64_t parts) { return EvenCut(s.m, (s.m + parts - 1) / parts, 16); };
-  const int64_t columns = tiling.n.count(), wanted = std::max(4, 2 * threads), rows = (wanted + columns - 1) / columns;
-  tiling.m = finer(std::max(tiling.m.count(), std::min(rows, std::max<int64_t>(1, s.m / kLeastRows))));
-  // All threads end with their last tiles together, if some cut not much finer does that.
-  for (int64_t parts = tiling.m.count(); parts <= 2 * tiling.m.count() && parts * kLeastRows <= s.m; ++parts) {
-    const Tiling even{finer(parts), tiling.n};
-    if (even.tiles() % threads == 0) return even;
-  }
-  return tiling;
+// Where a is transposed, every tile brings its parts of a and b into another order first, and the larger it is, the
+// less often: tiles of up to 768 x 768, and of some milliseconds. A multiple of four keeps few threads busy to the end.
+Tiling TransposedTilingOf(const ProductShape& s) {
+  constexpr int64_t kMost = 768, kLeastRows = 64, kWork = int64_t{1} << 29, kLeastWork = int64_t{1} << 25;
+  const int64_t work = s.m * s.n * s.k;
+  if (work < kLeastWork) return TilingOf(s);
+  const Tiling large{EvenCut(s.m, kMost, 16), EvenCut(s.n, kMost, 64)};
+  const int64_t columns = large.n.count(), tiles = (std::max(large.tiles(), work / kWork) + 3) / 4 * 4;
+  const int64_t rows = std::max(large.m.count(), std::min((tiles + columns - 1) / columns, s.m / kLeastRows));
+  return {EvenCut(s.m, (s.m + rows - 1) / rows, 16), large.n};
 }
 
-// Whole rows, for products whose b is packed before; by their sizes alone too.
+// Whole rows, for products whose b is packed before.
 Tiling RowTilingOf(const ProductShape& s) {
   int64_t m = 256;
   while (EvenCut(s.m, m, 16).count() < 16 && m > 64) m /= 2;
@@ -144,10 +134,10 @@ bool Packs(const ProductShape& s) {
 // One shape: primitives for its tiles (inner ones, and those along the far edges), and memory objects for each thread.
 class Products::Product {
  public:
-  Product(const ProductShape& shape, int threads, bool has_avx512)
+  Product(const ProductShape& shape, int threads)
       : shape_(shape), packed_bytes_(Packs(shape) ? PackedBytes(shape.k, shape.n) : 0),
         tiling_(packs()                 ? RowTilingOf(shape)
-                : shape.a_stride_k != 1 ? TransposedTilingOf(shape, threads, has_avx512)
+                : shape.a_stride_k != 1 ? TransposedTilingOf(shape)
                                         : TilingOf(shape)) {
     team_ = static_cast<int>(std::min<int64_t>(threads, tiling_.tiles()));
     for (int edge = 0; edge < 4; ++edge) {
@@ -306,7 +296,7 @@ absl::StatusOr<Products::Product*> Products::Find(const ProductShape& shape) {
   if (found != products_.end()) return found->second.get();
   const OneThread one_thread;
   try {
-    return (products_[shape] = std::make_unique<Product>(shape, threads_, has_bfloat16_)).get();
+    return (products_[shape] = std::make_unique<Product>(shape, threads_)).get();
   } catch (const dnnl::error& error) {
     return ErrorOf(shape, error);
   }

@@ -1,8 +1,7 @@
 // Matrix products by oneDNN: the only code that knows its API. Private to kernels/cpu.
 //
 // oneDNN splits small products with a long K over its threads and adds the parts, so that its bits depend on their
-// number. Here a product is cut into tiles of rows and columns, and each tile is a primitive for one thread: the same
-// bits for any number of them.
+// number. Here a product is cut into tiles by its sizes alone, and each tile is a primitive for one thread.
 #pragma once
 
 #include <compare>

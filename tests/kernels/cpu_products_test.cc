@@ -1,5 +1,5 @@
-// How the CPU cuts products into tiles depends on the number of threads. What comes out does not, whichever kernels
-// oneDNN has for the processor: BUILD runs this file again for older ones.
+// Large products of the CPU: several tiles, packed operands, sums in several parts. Their bits do not depend on the
+// number of threads (those of small ones are compared by the conformance suite).
 #include <cstddef>
 #include <cstdint>
 #include <vector>
