@@ -100,33 +100,44 @@ Tiling TilingOf(const ProductShape& s) {
 }
 
 // Where a is transposed, every tile brings its parts of a and b into another order first, and the larger it is, the
-// less often: tiles of up to 768 x 768, and of some milliseconds. A multiple of four keeps few threads busy to the end.
-Tiling TransposedTilingOf(const ProductShape& s) {
-  constexpr int64_t kMost = 768, kLeastRows = 64, kWork = int64_t{1} << 29, kLeastWork = int64_t{1} << 25;
+// less often: tiles of up to 768 x 768. In bf16 there are so many that every thread has as many as the others, two at
+// least. In fp32 sizes alone decide, for oneDNN's kernels of processors without AVX-512 sum in another order in tiles of
+// other sizes: tiles of some milliseconds, a multiple of four to keep few threads busy to the end.
+Tiling TransposedTilingOf(const ProductShape& s, int threads) {
+  constexpr int64_t kMost = 768, kLeast = 64, kWork = int64_t{1} << 29, kLeastWork = int64_t{1} << 25;
   const int64_t work = s.m * s.n * s.k;
   if (work < kLeastWork) return TilingOf(s);
+  const bool by_threads = s.dtype == DType::kBFloat16;
   const Tiling large{EvenCut(s.m, kMost, 16), EvenCut(s.n, kMost, 64)};
-  const int64_t columns = large.n.count(), tiles = (std::max(large.tiles(), work / kWork) + 3) / 4 * 4;
-  const int64_t rows = std::max(large.m.count(), std::min((tiles + columns - 1) / columns, s.m / kLeastRows));
+  const int64_t columns = large.n.count(), least = by_threads ? 2 * threads : work / kWork;
+  const int64_t multiple = by_threads ? threads : 4;
+  const int64_t tiles = (std::max(large.tiles(), least) + multiple - 1) / multiple * multiple;
+  const int64_t rows = std::max(large.m.count(), std::min((tiles + columns - 1) / columns, s.m / kLeast));
   return {EvenCut(s.m, (s.m + rows - 1) / rows, 16), large.n};
 }
 
-// Whole rows, for products whose b is packed before.
-Tiling RowTilingOf(const ProductShape& s) {
-  int64_t m = 256;
-  while (EvenCut(s.m, m, 16).count() < 16 && m > 64) m /= 2;
+// Whole rows, for products whose b is packed before: at least eight tiles, and two for each thread. Of up to 256 rows,
+// for every tile reads all of b.
+constexpr int64_t kMostRows = 256, kLeastRows = 64;
+Tiling RowTilingOf(const ProductShape& s, int threads) {
+  int64_t m = kMostRows;
+  while (EvenCut(s.m, m, 16).count() < std::max(8, 2 * threads) && m > kLeastRows) m /= 2;
   return {EvenCut(s.m, m, 16), {s.n, s.n}};
 }
 
 // Whether b is packed. There must be rows enough to pay for it, and a large vocabulary's embedding would take more
 // scratch than it is worth. oneDNN must choose that format itself, for in others than that its kernels are slow: it
-// does where a and c lie without gaps.
+// does where a and c lie without gaps. The answer does not depend on the number of threads.
 bool Packs(const ProductShape& s) {
-  constexpr int64_t kLeastRows = 512, kMostBytes = int64_t{32} << 20;
-  if (s.dtype != DType::kBFloat16 || s.m < kLeastRows || PackedBytes(s.k, s.n) > kMostBytes) return false;
-  ProductShape tile = s;
-  tile.m = RowTilingOf(s).m.part;
-  return Describe(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc() == OperandB(tile, kPackedFormat);
+  constexpr int64_t kLeastM = 512, kMostBytes = int64_t{32} << 20;
+  if (s.dtype != DType::kBFloat16 || s.m < kLeastM || PackedBytes(s.k, s.n) > kMostBytes) return false;
+  for (int64_t rows = kLeastRows; rows <= kMostRows; rows *= 2) {
+    ProductShape tile = s;
+    tile.m = rows;
+    const auto chosen = Describe(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc();
+    if (chosen != OperandB(tile, kPackedFormat)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -136,8 +147,8 @@ class Products::Product {
  public:
   Product(const ProductShape& shape, int threads)
       : shape_(shape), packed_bytes_(Packs(shape) ? PackedBytes(shape.k, shape.n) : 0),
-        tiling_(packs()                 ? RowTilingOf(shape)
-                : shape.a_stride_k != 1 ? TransposedTilingOf(shape)
+        tiling_(packs()                 ? RowTilingOf(shape, threads)
+                : shape.a_stride_k != 1 ? TransposedTilingOf(shape, threads)
                                         : TilingOf(shape)) {
     team_ = static_cast<int>(std::min<int64_t>(threads, tiling_.tiles()));
     for (int edge = 0; edge < 4; ++edge) {

@@ -31,7 +31,8 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
   for (const Case& c : {Case{704, 512, 520, true}, Case{1088, 1088, 400, true}, Case{1100, 256, 300, true},
                         Case{1536, 768, 260, true, false, false, true}, Case{256, 1408, 256, true},
                         Case{512, 512, 1100, true}, Case{1030, 128, 2100, false}, Case{520, 640, 96, false, true, true},
-                        Case{600, 64, 1100, false, true, false, true}, Case{520, 1600, 96, false}}) {
+                        Case{600, 64, 1100, false, true, false, true}, Case{520, 1600, 96, false},
+                        Case{2048, 512, 700, true}, Case{2048, 320, 1408, false}, Case{2000, 512, 640, false, true}}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k << " of " << ToString(dtype));
       TestMemory memory;
@@ -44,7 +45,7 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
       if (c.bias) op.bias_N = memory.Random(dtype, {c.n});
       op.c_MN = c.accumulate ? memory.Random(c_dtype, {c.m, c.n}) : memory.Output(c_dtype, {c.m, c.n});
       const std::vector<std::byte> one = RunOnThreads(1, memory, op);
-      for (const int threads : {2, 3, 5, 8}) {
+      for (const int threads : {2, 3, 5, 8, 13, 16, 32}) {
         EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
       }
     }
