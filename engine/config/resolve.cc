@@ -50,6 +50,7 @@ MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
   config.first_layers = spec.first_layers();
   config.last_layers = spec.last_layers();
   config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
+  config.offload.assign(spec.offload().begin(), spec.offload().end());
   config.budget_bytes = spec.budget_bytes();
   config.loss_chunk_tokens = spec.loss_chunk_tokens();
   return config;

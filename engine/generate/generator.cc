@@ -52,11 +52,12 @@ class Generator::Impl {
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create_backend(job_));
     const std::unique_ptr<Ops> ops = backend->CreateOps(/*device=*/nullptr);
     SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits, *ops));
-    const std::vector<const StepProgram*> programs = {&program_.step.program};
-    SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
-                                                 {.programs = programs,
-                                                  .host_memory = PlanHostMemory(programs, kReadStagingBytes)},
-                                                 program_.memory.peak_bytes));
+    SHALE_ASSIGN_OR_RETURN(
+        world_, World::Create(*backend,
+                              {.programs = {&program_.step.program},
+                               .host_memory = PlanHostMemory({{program_.step.program, program_.memory}},
+                                                             kReadStagingBytes)},
+                              program_.memory.peak_bytes));
     SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
     std::vector<RankState> ranks = RankStates(program_, *world_);

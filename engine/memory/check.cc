@@ -90,10 +90,13 @@ class Checker {
     }
     for (size_t b = 0; b < used.size(); ++b) {
       const Buffer& buffer = program_.buffers[b];
-      const int64_t address = plan_.addresses[b], bytes = buffer.size_bytes();
-      if ((!used[b] && !buffer.persistent) || (address >= 0 && bytes <= plan_.peak_bytes - address)) continue;
+      const bool host = buffer.memory == MemoryKind::kHost;
+      const int64_t address = plan_.addresses[b] - (host ? kHostMemoryBegin : 0), bytes = buffer.size_bytes();
+      const int64_t planned = host ? plan_.host_bytes : plan_.peak_bytes;
+      if ((!used[b] && !buffer.persistent) || (address >= 0 && bytes <= planned - address)) continue;
       return absl::InternalError(absl::StrCat("buffer ", buffer.name, " of ", bytes, " bytes lies at ", address,
-                                              ", outside the ", plan_.peak_bytes, " bytes of the plan"));
+                                              ", outside the ", planned, " bytes of ", host ? "host memory in " : "",
+                                              "the plan"));
     }
     return absl::OkStatus();
   }

@@ -28,10 +28,11 @@ HostItemLayout::HostItemLayout(const StepProgram& program) {
   }
 }
 
-HostMemoryPlan PlanHostMemory(absl::Span<const StepProgram* const> programs, int64_t staging_bytes) {
+HostMemoryPlan PlanHostMemory(absl::Span<const HostMemoryUser> users, int64_t staging_bytes) {
   HostMemoryPlan plan{.staging_bytes = RoundUp(staging_bytes, kHostPartAlignment)};
-  for (const StepProgram* program : programs) {
-    plan.items_bytes = std::max(plan.items_bytes, RoundUp(HostItemLayout(*program).size_bytes(), kHostPartAlignment));
+  for (const auto& [program, memory] : users) {
+    plan.items_bytes = std::max(plan.items_bytes, RoundUp(HostItemLayout(program).size_bytes(), kHostPartAlignment));
+    plan.offload_bytes = std::max(plan.offload_bytes, RoundUp(memory.host_bytes, kHostPartAlignment));
   }
   return plan;
 }

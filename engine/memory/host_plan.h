@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "engine/memory/plan.h"
 #include "engine/step/program.h"
 
 namespace shale {
@@ -39,8 +40,14 @@ struct HostMemoryPlan {
   int64_t staging_bytes = 0;
   // Of the program with the most items: of all programs one runs at a time.
   int64_t items_bytes = 0;
-  int64_t total_bytes() const { return transfer_bytes + staging_bytes + items_bytes; }
+  // Of the program that offloads most, likewise.
+  int64_t offload_bytes = 0;
+  int64_t total_bytes() const { return transfer_bytes + staging_bytes + items_bytes + offload_bytes; }
 };
-HostMemoryPlan PlanHostMemory(absl::Span<const StepProgram* const> programs, int64_t staging_bytes);
+struct HostMemoryUser {
+  const StepProgram& program;
+  const MemoryPlan& memory;
+};
+HostMemoryPlan PlanHostMemory(absl::Span<const HostMemoryUser> users, int64_t staging_bytes);
 
 }  // namespace shale

@@ -25,30 +25,48 @@ absl::Status CheckOptions(const MemoryPlanOptions& options) {
   return absl::OkStatus();
 }
 
-// Bytes that every buffer takes, red zone and alignment included. Refuses what int64 cannot sum up.
+// Bytes that every buffer takes, red zone and alignment included. Refuses what int64 cannot sum up: in host memory half
+// of that, for its addresses begin there.
 absl::StatusOr<std::vector<int64_t>> Footprints(const StepProgram& program, const std::vector<Lifetime>& lifetimes,
                                                 const MemoryPlanOptions& options) {
   std::vector<int64_t> footprints(program.buffers.size(), 0);
-  int64_t total = 0;
+  int64_t total[2] = {0, kHostMemoryBegin};  // By MemoryKind.
   for (size_t b = 0; b < footprints.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
     if (!buffer.persistent && !lifetimes[b].used()) continue;
     const int64_t alignment = options.alignment_bytes;
     int64_t bytes = 0;
     if (__builtin_add_overflow(buffer.size_bytes(), options.red_zone_bytes + alignment - 1, &bytes) ||
-        __builtin_add_overflow(total, bytes / alignment * alignment, &total)) {
-      return absl::ResourceExhaustedError(absl::StrCat("the buffers of one rank sum to more than 2^63 bytes at ",
-                                                       buffer.name, " (", buffer.slots, " slots of ", buffer.slot_bytes,
-                                                       " bytes)"));
+        __builtin_add_overflow(total[static_cast<int>(buffer.memory)], bytes / alignment * alignment,
+                               &total[static_cast<int>(buffer.memory)])) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the buffers of one rank sum to more than 2^", buffer.memory == MemoryKind::kHost ? 62 : 63, " bytes at ",
+          buffer.name, " (", buffer.slots, " slots of ", buffer.slot_bytes, " bytes)"));
     }
     footprints[b] = bytes / alignment * alignment;
   }
   return footprints;
 }
 
-// Fills in what is alive when most is, alignment and red zones apart.
+// Gives the transient buffers of one kind of memory their addresses, from `begin` on.
+void PlaceTransients(const StepProgram& program, const std::vector<Lifetime>& lifetimes,
+                     const std::vector<int64_t>& footprints, MemoryKind memory, int64_t begin, MemoryPlan& plan) {
+  std::vector<BufferId> transients;
+  std::vector<PackInterval> intervals;
+  for (size_t b = 0; b < footprints.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    if (buffer.persistent || buffer.memory != memory || !lifetimes[b].used()) continue;
+    transients.push_back(static_cast<BufferId>(b));
+    intervals.push_back({footprints[b], lifetimes[b].first, lifetimes[b].last});
+  }
+  const Packing packing = PackIntervals(intervals);
+  for (size_t i = 0; i < transients.size(); ++i) plan.addresses[transients[i]] = begin + packing.offsets[i];
+}
+
+// Fills in what is alive in the arena when most is, alignment and red zones apart.
 void FindPeak(const StepProgram& program, const std::vector<Lifetime>& lifetimes, MemoryPlan& plan) {
   const auto alive_at = [&](size_t b, InstructionId id) {
+    if (program.buffers[b].memory == MemoryKind::kHost) return false;
     return program.buffers[b].persistent || (lifetimes[b].first <= id && id <= lifetimes[b].last);
   };
   std::vector<int64_t> change(program.instructions.size() + 1, 0);
@@ -57,7 +75,7 @@ void FindPeak(const StepProgram& program, const std::vector<Lifetime>& lifetimes
     const int64_t bytes = program.buffers[b].size_bytes();
     if (program.buffers[b].persistent) {
       live += bytes;
-    } else if (lifetimes[b].used()) {
+    } else if (lifetimes[b].used() && program.buffers[b].memory == MemoryKind::kDevice) {
       change[lifetimes[b].first] += bytes;
       change[lifetimes[b].last + 1] -= bytes;
     }
@@ -90,25 +108,22 @@ absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPl
 
   MemoryPlan plan;
   plan.addresses.assign(program.buffers.size(), 0);
-  std::vector<BufferId> transients;
-  std::vector<PackInterval> intervals;
   for (size_t b = 0; b < footprints.size(); ++b) {
-    if (program.buffers[b].persistent) {
-      plan.addresses[b] = plan.persistent_bytes;
-      plan.persistent_bytes += footprints[b];
-    } else if (lifetimes[b].used()) {
-      transients.push_back(static_cast<BufferId>(b));
-      intervals.push_back({footprints[b], lifetimes[b].first, lifetimes[b].last});
-    }
+    if (!program.buffers[b].persistent) continue;
+    plan.addresses[b] = plan.persistent_bytes;
+    plan.persistent_bytes += footprints[b];
   }
-  const Packing packing = PackIntervals(intervals);
-  for (size_t i = 0; i < transients.size(); ++i) {
-    plan.addresses[transients[i]] = plan.persistent_bytes + packing.offsets[i];
-  }
+  PlaceTransients(program, lifetimes, footprints, MemoryKind::kDevice, plan.persistent_bytes, plan);
+  PlaceTransients(program, lifetimes, footprints, MemoryKind::kHost, kHostMemoryBegin, plan);
   for (size_t b = 0; b < footprints.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
     if (!buffer.persistent && !lifetimes[b].used()) continue;
-    plan.peak_bytes = std::max(plan.peak_bytes, plan.addresses[b] + buffer.size_bytes());
+    const int64_t end = plan.addresses[b] + buffer.size_bytes();
+    if (buffer.memory == MemoryKind::kHost) {
+      plan.host_bytes = std::max(plan.host_bytes, end - kHostMemoryBegin);
+    } else {
+      plan.peak_bytes = std::max(plan.peak_bytes, end);
+    }
   }
   FindPeak(program, lifetimes, plan);
   return plan;

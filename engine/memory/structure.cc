@@ -37,6 +37,10 @@ absl::Status CheckBuffer(const StepProgram& program, const Buffer& buffer) {
     return absl::ResourceExhaustedError(absl::StrCat("buffer ", buffer.name, " needs ", buffer.slots, " slots of ",
                                                      buffer.slot_bytes, " bytes: more than 2^63 bytes"));
   }
+  if (buffer.persistent && buffer.memory == MemoryKind::kHost) {
+    return absl::InternalError(absl::StrCat("buffer ", buffer.name, " is persistent in host memory; wanted one that "
+                                            "lies on the device, or is transient"));
+  }
   if (buffer.held_until >= std::ssize(program.instructions)) {
     return absl::InternalError(absl::StrCat("buffer ", buffer.name, " is held until instruction ", buffer.held_until,
                                             " of ", program.instructions.size()));
@@ -58,6 +62,12 @@ absl::Status CheckOperand(const StepProgram& program, const Section& section, In
     if (t.shape[i] < 0 || t.strides[i] < 0) return error("has a negative size or stride");
   }
   const Buffer& buffer = program.buffers[where.symbol];
+  const auto* transfer = std::get_if<Transfer>(&program.instructions[id].action);
+  const MemoryKind wanted = transfer != nullptr && &t == &transfer->host ? MemoryKind::kHost : MemoryKind::kDevice;
+  if (buffer.memory != wanted) {
+    return error("lies in buffer ", buffer.name, " in ", wanted == MemoryKind::kHost ? "the arena" : "host memory",
+                 "; wanted ", wanted == MemoryKind::kHost ? "host memory" : "the arena");
+  }
   const int64_t extent = t.extent_bytes();
   if (where.offset_bytes < 0 || where.rank_stride_bytes < 0 || extent > buffer.slot_bytes ||
       where.offset_bytes > buffer.slot_bytes - extent) {
@@ -71,6 +81,20 @@ absl::Status CheckOperand(const StepProgram& program, const Section& section, In
                  " passes");
   }
   return absl::OkStatus();
+}
+
+// Both sides of a transfer are alike, so that one copy of bytes does it.
+absl::Status CheckTransfer(const StepProgram& program, InstructionId id) {
+  const auto* transfer = std::get_if<Transfer>(&program.instructions[id].action);
+  if (transfer == nullptr) return absl::OkStatus();
+  const Tensor& device = transfer->device;
+  const Tensor& host = transfer->host;
+  if (device.present() && host.present() && device.contiguous() && host.contiguous() &&
+      device.extent_bytes() == host.extent_bytes()) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(Describe(program, id), ": moves ", device.ToString(), " on the device and ",
+                                          host.ToString(), " on the host; wanted contiguous tensors of one size"));
 }
 
 absl::Status CheckWait(const StepProgram& program, const Section& section, InstructionId id, InstructionId wait) {
@@ -111,6 +135,7 @@ absl::Status CheckStructure(const StepProgram& program) {
                        [&](absl::string_view name, const Tensor& t, Access) {
                          if (status.ok()) status = CheckOperand(program, section, id, name, t);
                        });
+      if (status.ok()) status = CheckTransfer(program, id);
       SHALE_RETURN_IF_ERROR(status);
     }
   }

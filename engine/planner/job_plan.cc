@@ -90,6 +90,8 @@ StepOptions StepOptionsFor(const Job& job) {
                        .first_layers = job.memory.first_layers,
                        .last_layers = job.memory.last_layers,
                        .patterns = job.memory.recompute};
+  // A CPU's memory is the host's.
+  if (job.runtime.device != DeviceType::kCpu) options.retention.offload = job.memory.offload;
   options.beta1 = job.optimizer.beta1;
   options.beta2 = job.optimizer.beta2;
   options.epsilon = job.optimizer.epsilon;
@@ -129,9 +131,12 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBud
     SHALE_RETURN_IF_ERROR(Finish(snapshot));
     plan.snapshot = std::move(snapshot);
   }
-  std::vector<const StepProgram*> programs = {&plan.train.step.program, &plan.evaluate.step.program};
-  if (plan.snapshot) programs.push_back(&plan.snapshot->step.program);
-  plan.host_memory = PlanHostMemory(programs, kStagingBytes);
+  std::vector<HostMemoryUser> users;
+  for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
+    users.push_back({program->step.program, program->memory});
+  }
+  if (plan.snapshot) users.push_back({plan.snapshot->step.program, plan.snapshot->memory});
+  plan.host_memory = PlanHostMemory(users, kStagingBytes);
   return plan;
 }
 

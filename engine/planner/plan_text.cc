@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,6 +65,18 @@ std::string DescribeRetention(const RetentionOptions& r) {
   return text;
 }
 
+std::string DescribeOffload(const Job& job, const StepProgram& program) {
+  if (job.runtime.device == DeviceType::kCpu) return "nothing: a CPU's memory is the host's";
+  const std::string names = absl::StrJoin(job.memory.offload, ", ");
+  const OffloadSummary offload = SummarizeOffload(program);
+  if (offload.tensors == 0) {
+    return absl::StrCat("nothing: no tensor named ", names, " is kept for backward for long enough to be worth it");
+  }
+  return absl::StrCat(Plural(offload.tensors, "tensor"), " of a micro-batch (", names, "); a step moves ",
+                      FormatBytes(offload.offloaded_bytes), " of one rank to host memory and ",
+                      FormatBytes(offload.fetched_bytes), " back");
+}
+
 std::string DescribeBudget(const JobPlan& plan) {
   const Budget& budget = plan.budget;
   if (budget.bytes == kNoBudget) return "no limit";
@@ -88,6 +101,9 @@ std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
                       job.runtime.device == DeviceType::kCuda ? ", pinned" : "", "): ", FormatBytes(host.staging_bytes),
                       " that checkpoints go through, ", FormatBytes(host.items_bytes),
                       " for what steps take and give, ", FormatBytes(host.transfer_bytes), " for other copies",
+                      host.offload_bytes == 0 ? ""
+                                              : absl::StrCat(", ", FormatBytes(host.offload_bytes),
+                                                             " for what is offloaded"),
                       job.hf_folder.empty() ? ""
                                             : absl::StrCat("; ", FormatBytes(kHfReadStagingBytes),
                                                            " more while it reads model.hf_folder"));
@@ -107,7 +123,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
   const StepProgram& program = plan.train.step.program;
   const FlopsSummary flops = SummarizeFlops(program);
   const double per_token = ModelFlopsPerToken(job, plan.train.graph);
-  const std::vector<std::pair<std::string, std::string>> facts = {
+  std::vector<std::pair<std::string, std::string>> facts = {
       {"model", DescribeModel(job)},
       {"parameters", absl::StrCat(WithCommas(CountParameters(plan.train.graph)), " in ",
                                   Plural(static_cast<int64_t>(plan.train.graph.units.size()), "unit"))},
@@ -129,6 +145,10 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"program", absl::StrCat(Plural(static_cast<int64_t>(program.instructions.size()), "instruction"), ", ",
                                Plural(static_cast<int64_t>(program.buffers.size()), "buffer"))},
   };
+  if (!job.memory.offload.empty()) {
+    const auto retention = std::find_if(facts.begin(), facts.end(), [](const auto& f) { return f.first == "retention"; });
+    facts.insert(retention + 1, {"offload", DescribeOffload(job, program)});
+  }
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, fact] : facts) {
     std::string heading = name;  // Of its first line only.

@@ -72,6 +72,18 @@ CommunicationSummary SummarizeCommunication(const StepProgram& program, int64_t 
   return s;
 }
 
+OffloadSummary SummarizeOffload(const StepProgram& program) {
+  OffloadSummary s;
+  VisitIssues(program, [&](const Instruction& instruction, int64_t times) {
+    const auto* transfer = std::get_if<Transfer>(&instruction.action);
+    if (transfer == nullptr) return;
+    s.tensors += transfer->to_host;
+    int64_t& bytes = transfer->to_host ? s.offloaded_bytes : s.fetched_bytes;
+    bytes = SaturatedAdd(bytes, SaturatedMultiply(transfer->device.extent_bytes(), times));
+  });
+  return s;
+}
+
 FlopsSummary SummarizeFlops(const StepProgram& program) {
   const std::unordered_set<BufferId> logits_gradients = LogitsGradients(program);
   FlopsSummary s;
@@ -97,7 +109,7 @@ UpdateMemory MeasureUpdate(const StepProgram& program) {
   // By instruction: by how much more is alive than at the one before.
   std::vector<int64_t> change(program.instructions.size() + 1, 0);
   for (size_t b = 0; b < lifetimes.size(); ++b) {
-    if (lifetimes[b].first > lifetimes[b].last) continue;
+    if (!lifetimes[b].used() || program.buffers[b].memory == MemoryKind::kHost) continue;
     change[lifetimes[b].first] += program.buffers[b].size_bytes();
     change[lifetimes[b].last + 1] -= program.buffers[b].size_bytes();
   }

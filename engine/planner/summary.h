@@ -19,6 +19,13 @@ struct CommunicationSummary {
 };
 CommunicationSummary SummarizeCommunication(const StepProgram& program, int64_t ranks);
 
+// What one rank moves to host memory and back in one step. Bytes stop at the largest int64.
+struct OffloadSummary {
+  int64_t tensors = 0;  // Of one micro-batch.
+  int64_t offloaded_bytes = 0, fetched_bytes = 0;
+};
+OffloadSummary SummarizeOffload(const StepProgram& program);
+
 // Floating point operations of one rank in one step, by phase. The gradients of the loss and the head, which are
 // computed in the same pass as the loss, are backward.
 struct FlopsSummary {
@@ -27,7 +34,7 @@ struct FlopsSummary {
 };
 FlopsSummary SummarizeFlops(const StepProgram& program);
 
-// Largest sums of live buffers, inside and outside the optimizer update.
+// Largest sums of live buffers of the arena, inside and outside the optimizer update.
 struct UpdateMemory {
   int64_t update_bytes = 0;
   int64_t elsewhere_bytes = 0;

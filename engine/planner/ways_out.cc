@@ -33,6 +33,7 @@ class WaysOut {
   // All single changes that suffice.
   std::vector<std::string> Single() {
     AddRetention();
+    AddFirst(Offload());
     AddSchedule();
     AddFirst(Strategies());
     AddFirst(Simple());
@@ -52,6 +53,7 @@ class WaysOut {
     const MemoryConfig& m = job_.memory;
     apply(m.retention != RetentionPreset::kBlock || m.every_nth != 1 || m.first_layers + m.last_layers > 0,
           "memory.retention=BLOCK", [](Job& job) { Retain(RetentionPreset::kBlock, job); });
+    apply(CanOffload(), "memory.offload=*", [](Job& job) { job.memory.offload = {"*"}; });
     apply(job_.sharding.strategy != Strategy::kFull, "sharding.strategy=FULL",
           [](Job& job) { job.sharding.strategy = Strategy::kFull; });
     apply(job_.sharding.schedule != Schedule::kAuto && job_.sharding.schedule != Schedule::kSharded,
@@ -128,6 +130,17 @@ class WaysOut {
       if (fits && (!best || way->recompute < best->recompute)) best = std::move(way);
     }
     if (best) Add(*best);
+  }
+
+  bool CanOffload() const {
+    return job_.runtime.device != DeviceType::kCpu && job_.memory.offload != std::vector<std::string>{"*"};
+  }
+
+  std::vector<Change> Offload() const {
+    if (!CanOffload()) return {};
+    Change change{"memory.offload=*", job_};
+    change.job.memory.offload = {"*"};
+    return {std::move(change)};
   }
 
   void AddSchedule() {

@@ -15,6 +15,9 @@ void VisitTensors(Instruction& instruction, Visitor&& visitor) {
   } else if (auto* collective = std::get_if<Collective>(&instruction.action)) {
     visitor(collective->local);
     visitor(collective->full);
+  } else if (auto* transfer = std::get_if<Transfer>(&instruction.action)) {
+    visitor(transfer->device);
+    visitor(transfer->host);
   } else {
     visitor(std::get<HostCopy>(instruction.action).device);
   }
@@ -38,9 +41,13 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
     VisitTensors(instruction, [&](Tensor& t) {
       if (!t.present()) return;
       const Location& where = t.where;
-      t.data = runtime.arena().base() + plan.addresses[where.symbol] + where.offset_bytes +
-               runtime.rank() * where.rank_stride_bytes;
-      if (program_->buffers[where.symbol].slots > 1) moves_[id] = true;
+      const Buffer& buffer = program_->buffers[where.symbol];
+      const int64_t address = plan.addresses[where.symbol];
+      std::byte* const begin = buffer.memory == MemoryKind::kHost
+                                   ? runtime.offloaded().data() + (address - kHostMemoryBegin)
+                                   : runtime.arena().base() + address;
+      t.data = begin + where.offset_bytes + runtime.rank() * where.rank_stride_bytes;
+      if (buffer.slots > 1) moves_[id] = true;
     });
     Op* op = std::get_if<Op>(&instruction.action);
     if (op == nullptr) continue;
@@ -73,6 +80,12 @@ const Instruction& BoundProgram::OfPass(InstructionId id, int64_t pass, Instruct
 absl::Status LaunchOp(const Instruction& bound, RankRuntime& runtime) {
   const Scratch scratch{static_cast<std::byte*>(bound.scratch.data), bound.scratch.extent_bytes()};
   return runtime.ops().Launch(std::get<Op>(bound.action), scratch, runtime.stream(bound.stream));
+}
+
+absl::Status LaunchTransfer(const Transfer& bound, Stream& stream) {
+  const int64_t bytes = bound.device.extent_bytes();
+  return bound.to_host ? stream.Copy(bound.host.data, bound.device.data, bytes)
+                       : stream.Copy(bound.device.data, bound.host.data, bytes);
 }
 
 }  // namespace shale

@@ -37,5 +37,7 @@ class BoundProgram {
 
 // Enqueues the op of a bound instruction on its stream.
 absl::Status LaunchOp(const Instruction& bound, RankRuntime& runtime);
+// Enqueues a bound transfer.
+absl::Status LaunchTransfer(const Transfer& bound, Stream& stream);
 
 }  // namespace shale

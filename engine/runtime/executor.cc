@@ -19,6 +19,11 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& pr
                                                    items.size_bytes(), " bytes of pinned memory, the rank has ",
                                                    runtime.host_items().size()));
   }
+  if (plan.host_bytes > std::ssize(runtime.offloaded())) {
+    return absl::InvalidArgumentError(absl::StrCat("what the program offloads needs ", plan.host_bytes,
+                                                   " bytes of pinned memory, the rank has ",
+                                                   runtime.offloaded().size()));
+  }
   std::unique_ptr<Executor> executor(new Executor(program, runtime, options));
   SHALE_ASSIGN_OR_RETURN(executor->bound_, BoundProgram::Create(program, plan, runtime));
   SHALE_RETURN_IF_ERROR(executor->CreateEvents());
@@ -189,6 +194,7 @@ absl::Status Executor::Launch(const Instruction& bound, int64_t pass) {
       case CollectiveKind::kAllReduceSum: return communicator->AllReduceSum(collective->full, stream);
     }
   }
+  if (const auto* transfer = std::get_if<Transfer>(&bound.action)) return LaunchTransfer(*transfer, stream);
   const HostCopy& copy = std::get<HostCopy>(bound.action);
   const HostItems::Ends ends = host_items_->EndsOf(copy, pass);
   return stream.Copy(ends.to, ends.from, copy.device.extent_bytes());

@@ -140,6 +140,9 @@ absl::Status PassGraphs::Capture(const Section& section, int64_t pass, Captured&
     Instruction work;
     const Instruction& instruction = bound_.OfPass(id, pass, work);
     const auto* copy = std::get_if<HostCopy>(&instruction.action);
+    if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) {
+      return LaunchTransfer(*transfer, runtime_.stream(instruction.stream));
+    }
     if (copy == nullptr) return LaunchOp(instruction, runtime_);
     const HostItems::Ends ends = host_items_.EndsOf(*copy, pass);
     SHALE_ASSIGN_OR_RETURN(

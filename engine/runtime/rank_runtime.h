@@ -35,6 +35,8 @@ class RankRuntime {
   absl::Span<std::byte> staging() {
     return {pinned_->base() + host_memory_.transfer_bytes, static_cast<size_t>(host_memory_.staging_bytes)};
   }
+  // For what the one program that runs offloads.
+  absl::Span<std::byte> offloaded() { return {host_items().end(), static_cast<size_t>(host_memory_.offload_bytes)}; }
   Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
   // Copies between the arena and any host memory, a little at a time, and waits. While no program runs; on the rank's
   // launching thread, or whichever has its place.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/step/gather.h"
 #include "engine/step/in_place.h"
+#include "engine/step/offload.h"
 #include "engine/step/reduce.h"
 #include "engine/step/retention.h"
 #include "engine/step/unit_emitter.h"
@@ -41,6 +42,7 @@ class StepCompiler {
     CompiledStep compiled;
     compiled.state = std::move(state_);
     compiled.program = writer_.Finish();
+    OffloadActivations(compiled.program, options_.retention.offload);
     WorkInPlace(compiled.program);
     return compiled;
   }

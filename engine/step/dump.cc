@@ -65,7 +65,8 @@ std::string DumpProgram(const StepProgram& program) {
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
     absl::StrAppend(&text, "  #", b, " ", buffer.name, ": ", buffer.slots > 1 ? absl::StrCat(buffer.slots, " x ") : "",
-                    buffer.slot_bytes, " bytes, ", ToString(buffer.category), buffer.persistent ? ", persistent" : "");
+                    buffer.slot_bytes, " bytes, ", ToString(buffer.category), buffer.persistent ? ", persistent" : "",
+                    buffer.memory == MemoryKind::kHost ? ", in host memory" : "");
     if (buffer.held_until >= 0) absl::StrAppend(&text, ", held until ", buffer.held_until);
     text += "\n";
   }

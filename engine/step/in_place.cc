@@ -37,6 +37,9 @@ void Rename(Instruction& instruction, BufferId from, BufferId to) {
   } else if (Collective* collective = std::get_if<Collective>(&instruction.action)) {
     rename(collective->local);
     rename(collective->full);
+  } else if (Transfer* transfer = std::get_if<Transfer>(&instruction.action)) {
+    rename(transfer->device);
+    rename(transfer->host);
   } else {
     rename(std::get<HostCopy>(instruction.action).device);
   }

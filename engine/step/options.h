@@ -19,6 +19,8 @@ struct RetentionOptions {
   int64_t last_layers = 0;
   // Values to recompute besides, in any unit but the last: `*` matches any run of characters.
   std::vector<std::string> patterns;
+  // Values that wait for their backward in host memory, likewise (engine/step/offload.h).
+  std::vector<std::string> offload;
 };
 
 struct StepOptions {

@@ -66,6 +66,7 @@ std::string NameOf(const Instruction& instruction) {
   if (const auto* collective = std::get_if<Collective>(&instruction.action)) {
     return std::string(ToString(collective->kind));
   }
+  if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) return transfer->to_host ? "Offload" : "Fetch";
   const HostItem item = std::get<HostCopy>(instruction.action).item;
   return absl::StrCat(ToHost(item) ? "ToHost " : "ToDevice ", ToString(item));
 }

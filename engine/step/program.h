@@ -45,7 +45,10 @@ enum class BufferCategory : uint8_t {
 inline constexpr int kBufferCategories = 14;
 absl::string_view ToString(BufferCategory category);
 
-// A piece of the arena. Persistent buffers come first, keep their bytes from step to step, and are the same in all
+// Where a buffer lies: in the rank's arena, or in its pinned host memory, which transfers alone reach.
+enum class MemoryKind : uint8_t { kDevice, kHost };
+
+// A piece of memory. Persistent buffers come first, keep their bytes from step to step, and are the same in all
 // programs of a job. The others live from their first to their last access in issue order (see memory/lifetimes.h).
 struct Buffer {
   std::string name;
@@ -53,6 +56,7 @@ struct Buffer {
   int64_t slot_bytes = 0;
   int64_t slots = 1;  // More than one: a slot for each micro-batch of the step; an instruction uses that of its own.
   bool persistent = false;
+  MemoryKind memory = MemoryKind::kDevice;  // Persistent ones lie on the device.
   // Keeps the bytes until this instruction although the last access is earlier, so that the next unit need not wait for
   // the collective that reads them. -1: no.
   InstructionId held_until = -1;
@@ -93,7 +97,15 @@ struct HostCopy {
   Tensor device;
 };
 
-using Action = std::variant<Op, Collective, HostCopy>;
+// Between the arena and the rank's host memory: activations that wait for their backward there (engine/step/offload.h).
+// Both sides are contiguous and of one size.
+struct Transfer {
+  Tensor device;
+  Tensor host;
+  bool to_host = false;
+};
+
+using Action = std::variant<Op, Collective, HostCopy, Transfer>;
 
 struct Instruction {
   Action action;
@@ -145,6 +157,9 @@ void VisitInstruction(const Instruction& instruction, bool first_pass, Visitor&&
     present("full", collective->full,
             scatter ? Access::kRead
                     : (collective->kind == CollectiveKind::kAllGather ? Access::kWrite : Access::kReadWrite));
+  } else if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) {
+    present("device", transfer->device, transfer->to_host ? Access::kRead : Access::kWrite);
+    present("host", transfer->host, transfer->to_host ? Access::kWrite : Access::kRead);
   } else {
     const auto& copy = std::get<HostCopy>(instruction.action);
     present(ToString(copy.item), copy.device, ToHost(copy.item) ? Access::kRead : Access::kWrite);
@@ -152,7 +167,7 @@ void VisitInstruction(const Instruction& instruction, bool first_pass, Visitor&&
   present("scratch", instruction.scratch, Access::kWrite);
 }
 
-// "MatMul", "AllGather", "ToDevice inputs".
+// "MatMul", "AllGather", "ToDevice inputs", "Offload", "Fetch".
 std::string NameOf(const Instruction& instruction);
 
 // A readable listing: sections, instructions with stream, phase, unit, micro-batch, operands, waits.

@@ -16,6 +16,7 @@ ArenaChecker::ArenaChecker(const StepProgram& program, const MemoryPlan& plan, R
       section_of_(program.instructions.size()) {
   lifetimes_ = ComputeLifetimes(program);
   for (size_t b = 0; b < lifetimes_.size(); ++b) {
+    if (program.buffers[b].memory == MemoryKind::kHost) continue;
     if (!program.buffers[b].persistent && lifetimes_[b].first <= lifetimes_[b].last) {
       ends_[lifetimes_[b].last].push_back(static_cast<BufferId>(b));
     }
@@ -40,7 +41,7 @@ void ArenaChecker::After(InstructionId id, int64_t pass, const Instruction& inst
   const std::byte* base = runtime_.arena().base();
   std::vector<bool> allowed(before_.size(), false);
   VisitInstruction(instruction, pass == 0, [&](absl::string_view, const Tensor& t, Access access) {
-    if (access == Access::kRead) return;
+    if (access == Access::kRead || program_.buffers[t.where.symbol].memory == MemoryKind::kHost) return;
     const int64_t begin = static_cast<const std::byte*>(t.data) - base;
     // Dense in the last dimension; the gaps between strided rows are not the op's to write.
     const int64_t row = t.dim(-1) * SizeOf(t.dtype);

@@ -73,6 +73,17 @@ TEST(GraphLaws, ADecoderToo) {
   ExpectGraphsChangeNoBits(options, {RandomTokens(2, 11, SmallDecoder().vocabulary, 3)}, "decoder");
 }
 
+TEST(GraphLaws, OffloadedActivationsToo) {
+  for (Schedule schedule : {Schedule::kSharded, Schedule::kLayered}) {
+    RunOptions options = OneRank(schedule);
+    DecoderConfig model = SmallDecoder();
+    model.layers = 3;
+    options.model = model;
+    options.step.retention.offload = {"*"};
+    ExpectGraphsChangeNoBits(options, {RandomTokens(2, 11, model.vocabulary, 3)}, std::string(ToString(schedule)));
+  }
+}
+
 TEST(GraphLaws, EachSlotOfALayeredStepHasItsOwn) {
   const auto graphs = [](int64_t K) {
     return ExpectGraphsChangeNoBits(OneRank(Schedule::kLayered), TwoBatches(K), absl::StrCat("K = ", K));

@@ -103,7 +103,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                                        {.ranks = static_cast<int>(W),
                                         .synchronous = options.synchronous,
                                         .programs = {&result.step.program},
-                                        .host_memory = PlanHostMemory({&result.step.program}, kReadStagingBytes),
+                                        .host_memory = PlanHostMemory({{result.step.program, result.plan}},
+                                                                      kReadStagingBytes),
                                         .wrap = options.wrap},
                                        result.plan.peak_bytes));
   ParameterStore store(graph, result.step.state, result.plan, world->ranks());

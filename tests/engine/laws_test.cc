@@ -160,6 +160,34 @@ TEST(StepLaws, EveryRetentionAgreesToTheBit) {
   }
 }
 
+TEST(StepLaws, OffloadChangesNoBits) {
+  DecoderConfig model = SmallDecoder();
+  model.layers = 4;
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const Combination& c : kCombinations) {
+      for (const int64_t sequences : {2, 6}) {  // K = 1 and 3.
+        if (!TestsEveryCombination() && (dtype == DType::kFloat32 || sequences == 2)) continue;
+        const Tokens tokens = RandomTokens(sequences, 11, model.vocabulary, 4);
+        RunOptions options = With(c, 2, 1);
+        options.model = model;
+        options.dtype = dtype;
+        options.steps = 2;
+        const RunResult on_device = MustRun(options, tokens);
+        EXPECT_EQ(on_device.plan.host_bytes, 0);
+        const RetentionOptions all = {.offload = {"*"}}, some = {.offload = {"blocks.*.attention.*", "*.gate_up"}},
+                               inputs = {.preset = RetentionPreset::kBlock, .offload = {"*"}};
+        for (const RetentionOptions& retention : {all, some, inputs}) {
+          options.step.retention = retention;
+          const RunResult offloaded = MustRun(options, tokens);
+          ExpectEqualBits(offloaded, on_device, Name(c, 2, 1));
+          EXPECT_GT(offloaded.plan.host_bytes, 0);
+          EXPECT_EQ(offloaded.measured_peak_bytes, offloaded.plan.peak_bytes);
+        }
+      }
+    }
+  }
+}
+
 TEST(StepLaws, PrefetchAndReshardChangeNoBits) {
   const Tokens tokens = RandomTokens(5, 11, SmallDecoder().vocabulary, 5);
   RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 3, 1);

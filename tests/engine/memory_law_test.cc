@@ -28,6 +28,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
   step.retention.preset = static_cast<RetentionPreset>(pick(6));
   if (pick(3) == 0) step.retention.every_nth = 2;
   if (pick(4) == 0) step.retention.first_layers = 1;
+  if (pick(3) == 0) step.retention.offload = {pick(2) ? "*" : "blocks.*.attention*"};
   if (pick(2) == 0) {
     options.dtype = DType::kBFloat16;
     if (pick(2) == 0) step.master = MasterWeights::kSplit;
@@ -39,7 +40,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
     return options;
   }
   DecoderConfig c = SmallDecoder();
-  c.layers = 1 + pick(4);
+  c.layers = 1 + pick(5);
   c.tied_head = pick(2);
   c.qk_norm = pick(3) == 0;
   c.qkv_bias = pick(2);
@@ -56,7 +57,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
 
 std::string Describe(const RunOptions& o, int seed) {
   return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.schedule), " ",
-                      ToString(o.step.retention.preset), " W=", o.step.ranks, " B=", o.micro_batch, " ",
+                      ToString(o.step.retention.preset), o.step.retention.offload.empty() ? "" : ", offloaded", " W=", o.step.ranks, " B=", o.micro_batch, " ",
                       ToString(o.dtype));
 }
 

@@ -179,6 +179,54 @@ TEST_F(Check, RefusesBuffersOutsideThePlan) {
   EXPECT_EQ(CheckProgram(program, few).message(), "the plan has 2 addresses for 3 buffers");
 }
 
+TEST_F(Check, ProvesWhatWaitsInHostMemory) {
+  const BufferId host = b_.AddHostBuffer("h", 100);
+  b_.Touch(kCompute, {}, {X()});
+  b_.Add(StreamId::kCopy, Transfer{X(), b_.Bytes(host), /*to_host=*/true});
+  b_.Touch(kCompute, {}, {X()});
+  b_.Add(kGather, Transfer{X(), b_.Bytes(host)});
+  b_.Touch(kCompute, {X()}, {});
+  EXPECT_EQ(Message(), "");
+  // By way of what instruction 2 has waited for.
+  EXPECT_EQ(Message([](StepProgram& p, MemoryPlan&) { p.instructions[3].waits = {2}; }), "");
+  EXPECT_NE(Message([](StepProgram& p, MemoryPlan&) { p.instructions[1].waits.clear(); }), "");
+  EXPECT_NE(Message([](StepProgram& p, MemoryPlan&) { p.instructions[3].waits.clear(); }), "");
+  const StepProgram program = b_.Finish();
+  MemoryPlan plan = *PlanMemory(program, {});
+  plan.addresses[host] += 2;
+  EXPECT_EQ(CheckProgram(program, plan).message(),
+            "buffer h of 100 bytes lies at 2, outside the 100 bytes of host memory in the plan");
+  plan.addresses[host] = 0;
+  EXPECT_FALSE(CheckProgram(program, plan).ok());
+}
+
+TEST_F(Check, RefusesOperandsInTheWrongMemory) {
+  const BufferId host = b_.AddHostBuffer("h", 100);
+  b_.Touch(kCompute, {}, {X()});
+  b_.Add(StreamId::kCopy, Transfer{X(), b_.Bytes(host), /*to_host=*/true});
+  StepProgram program = b_.Finish();
+  const MemoryPlan plan = *PlanMemory(program, {});
+  const auto refused = [&](auto&& change) {
+    StepProgram changed = program;
+    change(changed);
+    EXPECT_EQ(PlanMemory(changed, {}).status().code(), absl::StatusCode::kInternal);
+    return std::string(CheckProgram(changed, plan).message());
+  };
+  const auto transfer = [](StepProgram& p) -> Transfer& { return std::get<Transfer>(p.instructions[1].action); };
+  EXPECT_EQ(refused([&](StepProgram& p) { p.buffers[x_].memory = MemoryKind::kHost; }),
+            "instruction 0 (LayerNormForward, compute stream, forward): operand sum i16[50] lies in buffer x in host "
+            "memory; wanted the arena");
+  EXPECT_EQ(refused([&](StepProgram& p) { p.buffers[host].memory = MemoryKind::kDevice; }),
+            "instruction 1 (Offload, copy stream, forward): operand host i16[50] lies in buffer h in the arena; wanted "
+            "host memory");
+  EXPECT_EQ(refused([&](StepProgram& p) { transfer(p).host.shape[0] = 40; }),
+            "instruction 1 (Offload, copy stream, forward): moves i16[50] on the device and i16[40] on the host; wanted "
+            "contiguous tensors of one size");
+  EXPECT_NE(refused([&](StepProgram& p) { transfer(p).host = Tensor(); }), "");
+  EXPECT_EQ(refused([&](StepProgram& p) { p.buffers[host].persistent = true; }),
+            "buffer h is persistent in host memory; wanted one that lies on the device, or is transient");
+}
+
 TEST(CheckRandom, AcceptsEveryDerivedProgram) {
   for (uint64_t seed = 1000; seed < 1150; ++seed) {
     StepProgram program = RandomProgram(seed, {.instructions = 80, .largest_repeat = 9});

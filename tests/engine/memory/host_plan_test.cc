@@ -47,12 +47,14 @@ TEST(HostMemoryPlan, ProgramsShareThePlaceOfTheLargest) {
   small.sections[0].repeat = 1;
   StepProgram large = Example();
   large.sections[0].repeat = 100;
-  const HostMemoryPlan plan = PlanHostMemory({&small, &large}, 5000);
+  const MemoryPlan none, some{.host_bytes = 100}, more{.host_bytes = 9000};
+  const HostMemoryPlan plan = PlanHostMemory({{small, more}, {large, some}}, 5000);
   EXPECT_GE(plan.items_bytes, HostItemLayout(large).size_bytes());
   EXPECT_LT(plan.items_bytes, HostItemLayout(large).size_bytes() + 4096);
-  EXPECT_EQ(plan.items_bytes, PlanHostMemory({&large}, 0).items_bytes);
+  EXPECT_EQ(plan.items_bytes, PlanHostMemory({{large, none}}, 0).items_bytes);
+  EXPECT_EQ(plan.offload_bytes, 12288);
   EXPECT_EQ(plan.staging_bytes, 8192);
-  EXPECT_EQ(plan.total_bytes(), plan.transfer_bytes + 8192 + plan.items_bytes);
+  EXPECT_EQ(plan.total_bytes(), plan.transfer_bytes + 8192 + plan.items_bytes + 12288);
   EXPECT_EQ(plan.transfer_bytes % 4096, 0);
   EXPECT_EQ(PlanHostMemory({}, 0).total_bytes(), plan.transfer_bytes);
 }

@@ -47,13 +47,13 @@ class Machine {
   Machine(const StepProgram& program, const MemoryPlan& plan, uint64_t seed)
       : issues_(Unroll(program, plan, kRank)),
         expected_(ExpectedReads(program, issues_)),
-        arena_(plan.peak_bytes, -1'000'000),
+        memory_(plan.peak_bytes + plan.host_bytes, -1'000'000),
         done_(issues_.size(), false),
         queues_(kStreams),
         random_(seed) {
     for (size_t b = 0; b < program.buffers.size(); ++b) {
       if (!program.buffers[b].persistent) continue;
-      std::fill_n(arena_.begin() + plan.addresses[b], program.buffers[b].size_bytes(),
+      std::fill_n(memory_.begin() + plan.addresses[b], program.buffers[b].size_bytes(),
                   InitialTag(static_cast<BufferId>(b)));
     }
     for (size_t i = 0; i < issues_.size(); ++i) queues_[issues_[i].stream].push_back(static_cast<int>(i));
@@ -103,17 +103,17 @@ class Machine {
   std::string Compare(int issue, bool at_end) const {
     const auto text = [&](int64_t at, int64_t wanted) {
       return absl::StrCat("issue ", issue, " (instruction ", issues_[issue].instruction, ", pass ", issues_[issue].pass,
-                          ") finds the tag ", arena_[at], " at byte ", at, ", wanted ", wanted);
+                          ") finds the tag ", memory_[at], " at byte ", at, ", wanted ", wanted);
     };
     for (size_t a = 0; a < issues_[issue].accesses.size(); ++a) {
       const UnrolledAccess& access = issues_[issue].accesses[a];
       size_t i = 0;
       for (const ByteRange& r : access.exact) {
         for (int64_t at = r.begin; at < r.end; ++at) {
-          const bool own = at_end && arena_[at] == WritingTag(issue);
+          const bool own = at_end && memory_[at] == WritingTag(issue);
           if (access.reads) {
             const int64_t wanted = expected_[issue][a][i++];
-            if (arena_[at] != wanted && !own) return text(at, wanted);
+            if (memory_[at] != wanted && !own) return text(at, wanted);
           }
           if (access.writes && at_end && !own) return text(at, WritingTag(issue));
         }
@@ -125,13 +125,13 @@ class Machine {
   void Fill(int issue, int64_t tag) {
     for (const UnrolledAccess& access : issues_[issue].accesses) {
       if (!access.writes) continue;
-      for (const ByteRange& r : access.exact) std::fill(arena_.begin() + r.begin, arena_.begin() + r.end, tag);
+      for (const ByteRange& r : access.exact) std::fill(memory_.begin() + r.begin, memory_.begin() + r.end, tag);
     }
   }
 
   const std::vector<UnrolledIssue> issues_;
   const std::vector<std::vector<Tags>> expected_;
-  Tags arena_;
+  Tags memory_;
   std::vector<bool> done_;
   std::vector<std::vector<int>> queues_;  // By stream.
   std::mt19937_64 random_;

@@ -80,6 +80,7 @@ TEST(Mutation, AMovedAddressIsFoundWhereItMeetsALiveBuffer) {
     const size_t moved = random() % planned.program.buffers.size(), onto = random() % planned.program.buffers.size();
     if (moved == onto || !lifetimes[moved].used() || !lifetimes[onto].used()) return false;
     if (lifetimes[moved].last < lifetimes[onto].first || lifetimes[onto].last < lifetimes[moved].first) return false;
+    if (planned.program.buffers[moved].memory != planned.program.buffers[onto].memory) return false;
     const int64_t address = planned.plan.addresses[onto];
     if (address + planned.program.buffers[moved].size_bytes() > planned.plan.peak_bytes) return false;
     planned.plan.addresses[moved] = address;
@@ -103,6 +104,7 @@ TEST(Mutation, AMovedBufferIsFoundWhereItsBytesAreInUseAlthoughWaitsOrderAll) {
   // What a planner would do that forgot a rule of lifetimes.
   RefusedFraction(50, 6, [](Planned& planned, std::mt19937_64& random) {
     const size_t moved = random() % planned.program.buffers.size();
+    if (planned.program.buffers[moved].memory == MemoryKind::kHost) return false;
     const int64_t room = planned.plan.peak_bytes - planned.program.buffers[moved].size_bytes();
     if (room <= 0) return false;
     planned.plan.addresses[moved] = static_cast<int64_t>(random() % room) / 2 * 2;

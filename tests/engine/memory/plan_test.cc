@@ -38,8 +38,9 @@ TEST(PlanMemory, BuffersAliveTogetherNeverShareBytes) {
       }
       const int64_t end = plan.addresses[a] + program.buffers[a].size_bytes();
       EXPECT_EQ(plan.addresses[a] % options.alignment_bytes, 0);
-      EXPECT_GE(plan.addresses[a], 0);
-      EXPECT_LE(end, plan.peak_bytes);
+      const bool host = program.buffers[a].memory == MemoryKind::kHost;
+      EXPECT_GE(plan.addresses[a], host ? kHostMemoryBegin : 0);
+      EXPECT_LE(end, host ? kHostMemoryBegin + plan.host_bytes : plan.peak_bytes);
       for (size_t b = 0; b < program.buffers.size(); ++b) {
         if (a == b || !Counts(program, lifetimes, b)) continue;
         if (lifetimes[a].last < lifetimes[b].first || lifetimes[b].last < lifetimes[a].first) continue;
@@ -61,6 +62,7 @@ TEST(PlanMemory, TheLowerBoundIsTheLargestSumOfLiveBuffers) {
     for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
       int64_t live = 0;
       for (size_t b = 0; b < lifetimes.size(); ++b) {
+        if (program.buffers[b].memory == MemoryKind::kHost) continue;
         if (lifetimes[b].first <= id && id <= lifetimes[b].last) live += program.buffers[b].size_bytes();
       }
       if (live <= largest) continue;

@@ -20,6 +20,11 @@ class ProgramBuilder {
                                 .persistent = persistent});
     return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
+  BufferId AddHostBuffer(std::string name, int64_t bytes, int64_t slots = 1) {
+    const BufferId id = AddBuffer(std::move(name), bytes, slots);
+    program_.buffers[id].memory = MemoryKind::kHost;
+    return id;
+  }
   BufferId AddPersistent(std::string name, int64_t bytes) { return AddBuffer(std::move(name), bytes, 1, true); }
 
   // Bytes [begin, begin + count) of a buffer's slot; both even. count -1: all that follow.

@@ -70,7 +70,7 @@ class Generator {
     Instruction* instruction = nullptr;
     Tensor scratch;
     if (stream == StreamId::kCompute && Pick(4) == 0) scratch = NewScratch();
-    switch (Pick(9)) {
+    switch (Pick(11)) {
       case 0: instruction = &EmitAccumulate(stream); break;
       case 1: instruction = &EmitZero(stream); break;
       case 2: {
@@ -86,6 +86,8 @@ class Generator {
       }
       case 4: instruction = &builder_.Add(stream, HostCopy{HostItem::kInputs, Write()}); break;
       case 5: instruction = &builder_.Add(stream, HostCopy{HostItem::kTotals, Read()}); break;
+      case 9: instruction = &EmitOffload(stream); break;
+      case 10: instruction = &EmitFetch(stream); break;
       case 6: {
         const Tensor read = Read(), updated = Read(/*to_update=*/true);
         instruction = &builder_.Touch(stream, {read}, {}, {updated});
@@ -126,12 +128,46 @@ class Generator {
                                                               std::vector<ElementRange>{{cut, elements}})}));
   }
 
-  // A buffer that this instruction has not used, most likely a late one; -1: none.
+  // All of a buffer, old or new, to the host.
+  Instruction& EmitOffload(StreamId stream) {
+    last_only_ = false;
+    const BufferId from = Choose([&](BufferId b) {
+      const std::vector<ByteRange>& here = readable_[b].in_pass.ranges();
+      return buffer(b).slots == 1 && here.size() == 1 && here[0] == ByteRange{0, buffer(b).slot_bytes};
+    });
+    if (from < 0) return builder_.Touch(stream, {}, {Write()});
+    const BufferId to = builder_.AddHostBuffer(absl::StrCat("h", readable_.size()), buffer(from).slot_bytes,
+                                               loop_ && Pick(3) == 0 ? repeat_ : 1);
+    readable_.push_back({});
+    readable_[to].in_pass.Add({0, buffer(to).slot_bytes});
+    return builder_.Add(stream, Transfer{builder_.Bytes(from), builder_.Bytes(to), /*to_host=*/true});
+  }
+
+  // All of a host buffer into a new one.
+  Instruction& EmitFetch(StreamId stream) {
+    last_only_ = false;
+    std::vector<BufferId> whole;
+    for (size_t b = 0; b < readable_.size(); ++b) {
+      const Readable& r = readable_[b];
+      const bool written = !r.before.ranges().empty() || !r.in_pass.ranges().empty();
+      const bool host = buffer(static_cast<BufferId>(b)).memory == MemoryKind::kHost;
+      if (host && written && (buffer(static_cast<BufferId>(b)).slots == 1 || loop_)) whole.push_back(b);
+    }
+    if (whole.empty()) return builder_.Touch(stream, {}, {Write()});
+    const BufferId from = whole[Pick(std::ssize(whole))];
+    const BufferId to = builder_.AddBuffer(absl::StrCat("b", readable_.size()), buffer(from).slot_bytes);
+    readable_.push_back({});
+    readable_[to].in_pass.Add({0, buffer(to).slot_bytes});
+    return builder_.Add(stream, Transfer{builder_.Bytes(to), builder_.Bytes(from)});
+  }
+
+  // A buffer of the device that this instruction has not used, most likely a late one; -1: none.
   template <class Fits>
   BufferId Choose(Fits fits) {
     for (int attempt = 0; attempt < 6; ++attempt) {
       const int64_t n = std::ssize(readable_);
       const BufferId id = static_cast<BufferId>(Pick(3) == 0 ? Pick(n) : n - 1 - Pick(std::min<int64_t>(n, 8)));
+      if (buffer(id).memory == MemoryKind::kHost) continue;
       if (std::find(taken_.begin(), taken_.end(), id) == taken_.end() && fits(id)) return id;
     }
     return -1;

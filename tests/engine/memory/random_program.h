@@ -15,7 +15,7 @@ struct RandomProgramOptions {
 };
 
 // Four streams, once-sections and loops, instructions of the last pass only, accumulation, buffers with slots, held
-// buffers, scratch, strided operands, ranges to zero. No waits.
+// buffers, scratch, strided operands, ranges to zero, transfers to and from host memory. No waits.
 StepProgram RandomProgram(uint64_t seed, const RandomProgramOptions& options = {});
 
 // A program of the shape of a fully sharded training step, by the thousands: `layers` forward and backward again in one

@@ -7,6 +7,12 @@
 namespace shale::testing {
 namespace {
 
+// Host memory lies behind the arena here.
+int64_t AddressOf(const StepProgram& program, const MemoryPlan& plan, BufferId b) {
+  const bool host = program.buffers[b].memory == MemoryKind::kHost;
+  return plan.addresses[b] - (host ? kHostMemoryBegin - plan.peak_bytes : 0);
+}
+
 bool Overlap(const ByteRange& a, const ByteRange& b) { return std::max(a.begin, b.begin) < std::min(a.end, b.end); }
 
 // By issue: all issues that have finished when it starts.
@@ -43,7 +49,7 @@ std::string FindBadWait(const StepProgram& program) {
 
 std::string FindForeignRead(const StepProgram& program, const MemoryPlan& plan,
                             const std::vector<UnrolledIssue>& issues) {
-  std::vector<BufferId> owner(plan.peak_bytes, -1);
+  std::vector<BufferId> owner(plan.peak_bytes + plan.host_bytes, -1);
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (!program.buffers[b].persistent) continue;
     std::fill_n(owner.begin() + plan.addresses[b], program.buffers[b].size_bytes(), static_cast<BufferId>(b));
@@ -83,7 +89,7 @@ std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& 
         }
         VisitInstruction(instruction, pass == 0, [&](absl::string_view, const Tensor& t, Access access) {
           const Buffer& buffer = program.buffers[t.where.symbol];
-          const int64_t address = plan.addresses[t.where.symbol];
+          const int64_t address = AddressOf(program, plan, t.where.symbol);
           const int64_t slot = buffer.slots > 1 ? instruction.micro_batch + pass : 0;
           int64_t begin = slot * buffer.slot_bytes + t.where.offset_bytes + rank * t.where.rank_stride_bytes;
           UnrolledAccess a{.buffer = t.where.symbol,

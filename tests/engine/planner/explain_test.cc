@@ -157,6 +157,33 @@ TEST(PlanText, SaysWhatARankHasBesideItsArena) {
   EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, plan)), wanted)) << PlanText(job, plan);
 }
 
+TEST(PlanText, SaysWhatIsOffloaded) {
+  Job job = SmallDecoderJob(false);
+  EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "offload"));
+  job.memory.offload = {"*.ffn.gate_up", "*.out"};
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "offload nothing: a CPU's memory is the host's"));
+  job.runtime.device = DeviceType::kCuda;
+  job.sharding.schedule = Schedule::kLayered;
+  JobPlan plan = Plan(job);
+  // Of three blocks the input, what attention gives, and gate_up: four micro-batches of 2 x 7 tokens, in fp32.
+  const int64_t bytes = 4 * 3 * (2 * 7 * (12 + 12 + 2 * 20) * 4);
+  EXPECT_GE(plan.host_memory.offload_bytes, bytes);
+  EXPECT_EQ(plan.host_memory.offload_bytes, (plan.train.memory.host_bytes + 4095) / 4096 * 4096);
+  std::string text = Flat(PlanText(job, plan));
+  EXPECT_TRUE(absl::StrContains(
+      text, absl::StrCat("offload 9 tensors of a micro-batch (*.ffn.gate_up, *.out); a step moves ", FormatBytes(bytes),
+                         " of one rank to host memory and ", FormatBytes(bytes), " back")))
+      << text;
+  EXPECT_TRUE(absl::StrContains(
+      text, absl::StrCat(", ", FormatBytes(plan.host_memory.offload_bytes), " for what is offloaded")))
+      << text;
+  job.memory.offload = {"blokcs.*"};
+  plan = Plan(job);
+  text = Flat(PlanText(job, plan));
+  EXPECT_TRUE(absl::StrContains(text, "offload nothing: no tensor named blokcs.* is kept for backward")) << text;
+  EXPECT_FALSE(absl::StrContains(text, "for what is offloaded")) << text;
+}
+
 // Reading the folder takes a second staging, of which the plan said nothing.
 TEST(PlanText, SaysWhatReadingAFolderTakes) {
   Job job = SmallDecoderJob(false);

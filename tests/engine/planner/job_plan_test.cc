@@ -142,8 +142,11 @@ std::vector<std::string> SettingsIn(const std::string& message) {
   return settings;
 }
 
-TEST(Budget, RefusesWithNumbersAndSettingsThatReallyFit) {
+class WaysOut : public ::testing::TestWithParam<DeviceType> {};
+
+TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
   Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
   job.sharding.schedule = Schedule::kLayered;
   job.sharding.strategy = Strategy::kGradients;
   const int64_t needs = Plan(job).arena_bytes;
@@ -153,8 +156,10 @@ TEST(Budget, RefusesWithNumbersAndSettingsThatReallyFit) {
                                                      FormatBytes(needs - 1), ", 1 B too little; fits with ")))
       << message;
   const std::vector<std::string> settings = SettingsIn(message);
-  for (const char* field :
-       {"memory.retention=", "sharding.schedule=", "sharding.strategy=FULL", "batch.micro_batch=1"}) {
+  std::vector<std::string> fields = {"memory.retention=", "sharding.schedule=", "sharding.strategy=FULL",
+                                     "batch.micro_batch=1"};
+  if (job.runtime.device == DeviceType::kCuda) fields.push_back("memory.offload=*");
+  for (const std::string& field : fields) {
     EXPECT_TRUE(std::any_of(settings.begin(), settings.end(),
                             [&](const std::string& s) { return absl::StartsWith(s, field); }))
         << field << " in " << message;
@@ -169,8 +174,9 @@ TEST(Budget, RefusesWithNumbersAndSettingsThatReallyFit) {
   }
 }
 
-TEST(Budget, NamesSeveralSettingsTogetherWhenNoneSuffices) {
+TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
   job.sharding.strategy = Strategy::kNone;
   job.sharding.schedule = Schedule::kDeferred;
   job.sharding.ranks = 2;
@@ -187,6 +193,10 @@ TEST(Budget, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   EXPECT_TRUE(absl::StrContains(message, "no single change suffices, together these do: ")) << message;
   EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes), ")"))) << message;
 }
+
+INSTANTIATE_TEST_SUITE_P(Budget, WaysOut, ::testing::Values(DeviceType::kCpu, DeviceType::kCuda), [](const auto& info) {
+  return info.param == DeviceType::kCpu ? "Cpu" : "Cuda";
+});
 
 constexpr int64_t kMachineBytes = int64_t{16} << 30;
 

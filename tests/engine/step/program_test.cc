@@ -58,6 +58,8 @@ TEST(VisitInstruction, KnowsWhatCollectivesAndCopiesTouch) {
   EXPECT_EQ(Visited(collective(CollectiveKind::kAllReduceSum), true), (Operands{"full: update"}));
   EXPECT_EQ(Visited({.action = HostCopy{HostItem::kTargets, full}}, true), Operands{"targets: write"});
   EXPECT_EQ(Visited({.action = HostCopy{HostItem::kTotals, full}}, true), Operands{"totals: read"});
+  EXPECT_EQ(Visited({.action = Transfer{local, full, true}}, true), (Operands{"device: read", "host: write"}));
+  EXPECT_EQ(Visited({.action = Transfer{local, full, false}}, true), (Operands{"device: write", "host: read"}));
 }
 
 TEST(NameOf, SaysWhatAnInstructionDoes) {
@@ -65,6 +67,8 @@ TEST(NameOf, SaysWhatAnInstructionDoes) {
   EXPECT_EQ(NameOf(Instruction{.action = Collective{.kind = CollectiveKind::kReduceScatterSum}}), "ReduceScatterSum");
   EXPECT_EQ(NameOf(Instruction{.action = HostCopy{HostItem::kInputs}}), "ToDevice inputs");
   EXPECT_EQ(NameOf(Instruction{.action = HostCopy{HostItem::kGlobalTokens}}), "ToHost global_tokens");
+  EXPECT_EQ(NameOf(Instruction{.action = Transfer{.to_host = true}}), "Offload");
+  EXPECT_EQ(NameOf(Instruction{.action = Transfer{}}), "Fetch");
 }
 
 TEST(Names, AreDifferent) {
@@ -89,6 +93,7 @@ TEST(DumpProgram, ListsBuffersAndInstructions) {
       {.name = "blocks.0.weights", .category = BufferCategory::kParameterShards, .slot_bytes = 64, .persistent = true},
       {.name = "x", .category = BufferCategory::kActivations, .slot_bytes = 96, .slots = 3},
       {.name = "gradient", .category = BufferCategory::kUnshardedGradients, .slot_bytes = 128, .held_until = 2},
+      {.name = "x", .category = BufferCategory::kActivations, .slot_bytes = 96, .memory = MemoryKind::kHost},
   };
   Tensor rows = Place(Tensor::Contiguous(DType::kBFloat16, {4, 12}), 1).Slice(1, 2, 8);
   Tensor own = Vector(2, 8);
@@ -111,12 +116,13 @@ TEST(DumpProgram, ListsBuffersAndInstructions) {
        .scratch = Vector(2, 4, DType::kInt16)},
   };
   program.sections = {{0, 1, 1}, {1, 3, 3}};
-  EXPECT_EQ(DumpProgram(program), R"(2 units, 3 micro-batches, 3 buffers, 3 instructions
+  EXPECT_EQ(DumpProgram(program), R"(2 units, 3 micro-batches, 4 buffers, 3 instructions
 
 buffers
   #0 blocks.0.weights: 64 bytes, parameter shards, persistent
   #1 x: 3 x 96 bytes, activations kept
   #2 gradient: 128 bytes, unsharded gradients, held until 2
+  #3 x: 96 bytes, activations kept, in host memory
 
 once
      0  gather   begin      -          -   AllGather: reads local = #0 blocks.0.weights f32[16]; writes full = #2 gradient f32[32]

@@ -1,0 +1,185 @@
+#include "engine/step/offload.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/step/pattern.h"
+
+namespace shale {
+namespace {
+
+// Visits from the last use in forward to the first one in backward, at least: one for each copy and one to be gone, or
+// between loops of their own just that.
+constexpr int kLeastVisits = 4, kLeastVisitsOfLoops = 2;
+
+struct Use {
+  InstructionId id = -1;
+  DType dtype = DType::kFloat32;
+  bool writes = false;
+};
+
+class Offloader {
+ public:
+  explicit Offloader(StepProgram& program)
+      : program_(program),
+        uses_(program.buffers.size()),
+        before_(program.instructions.size()),
+        after_(program.instructions.size()) {
+    for (const Section& section : program.sections) {
+      for (InstructionId id = section.begin; id < section.end; ++id) {
+        sections_.push_back(&section);
+        AddToVisit(id);
+        VisitInstruction(program.instructions[id], /*first_pass=*/false,
+                         [&](absl::string_view, const Tensor& t, Access access) {
+                           uses_[t.where.symbol].push_back({id, t.dtype, access != Access::kRead});
+                         });
+      }
+    }
+  }
+
+  void Run(const std::vector<std::string>& patterns) {
+    // In order of the first use in backward, in which they are fetched.
+    std::vector<std::pair<InstructionId, BufferId>> chosen;
+    for (size_t b = 0; b < uses_.size(); ++b) {
+      if (!IsActivation(program_.buffers[b], patterns)) continue;
+      if (const auto next = FirstInBackward(uses_[b])) chosen.emplace_back(uses_[b][*next].id, b);
+    }
+    std::sort(chosen.begin(), chosen.end());
+    for (const auto& [id, buffer] : chosen) Offload(buffer);
+    Rebuild();
+  }
+
+ private:
+  struct Visit {
+    int unit = -1;
+    InstructionId begin = 0, end = 0;  // Of compute instructions the first, and the last.
+  };
+
+  void AddToVisit(InstructionId id) {
+    const Instruction& instruction = program_.instructions[id];
+    if (instruction.stream == StreamId::kCompute && instruction.unit >= 0) {
+      if (visits_.empty() || visits_.back().unit != instruction.unit) visits_.push_back({instruction.unit, id, id});
+      visits_.back().end = id;
+    }
+    visit_of_.push_back(static_cast<int>(visits_.size()) - 1);
+  }
+
+  bool IsActivation(const Buffer& buffer, const std::vector<std::string>& patterns) const {
+    if (buffer.persistent || buffer.held_until >= 0) return false;
+    if (buffer.category != BufferCategory::kActivations && buffer.category != BufferCategory::kActivationBoundaries) {
+      return false;
+    }
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const std::string& pattern) { return MatchesPattern(pattern, buffer.name); });
+  }
+
+  // The use after the long break; none: there is no such break, or something is written after it.
+  std::optional<size_t> FirstInBackward(const std::vector<Use>& uses) const {
+    for (size_t i = 1; i < uses.size(); ++i) {
+      const int visits = visit_of_[uses[i].id] - visit_of_[uses[i - 1].id];
+      const bool same = sections_[uses[i].id] == sections_[uses[i - 1].id];
+      if (visits < (same ? kLeastVisits : kLeastVisitsOfLoops)) continue;
+      const bool written = std::any_of(uses.begin() + static_cast<std::ptrdiff_t>(i), uses.end(),
+                                       [](const Use& use) { return use.writes; });
+      return written ? std::nullopt : std::optional<size_t>(i);
+    }
+    return std::nullopt;
+  }
+
+  BufferId AddBuffer(Buffer buffer) {
+    program_.buffers.push_back(std::move(buffer));
+    return static_cast<BufferId>(program_.buffers.size()) - 1;
+  }
+
+  // Copies all of a buffer to or from the host, for what instruction `user` does.
+  Instruction Copy(BufferId device, BufferId host, DType dtype, InstructionId user, bool to_host) const {
+    const Instruction& of = program_.instructions[user];
+    Tensor on_device = Tensor::Contiguous(dtype, {program_.buffers[device].slot_bytes / SizeOf(dtype)});
+    Tensor on_host = on_device;
+    on_device.where.symbol = device;
+    on_host.where.symbol = host;
+    return {.action = Transfer{.device = on_device, .host = on_host, .to_host = to_host},
+            .stream = StreamId::kCopy,
+            .phase = of.phase,
+            .unit = of.unit,
+            .micro_batch = of.micro_batch};
+  }
+
+  void Offload(BufferId buffer) {
+    const std::vector<Use>& uses = uses_[buffer];
+    const size_t next = *FirstInBackward(uses);
+    const InstructionId last = uses[next - 1].id;
+    const bool one_section = sections_[last] == sections_[uses.back().id];
+
+    Buffer waiting = program_.buffers[buffer];
+    waiting.memory = MemoryKind::kHost;
+    waiting.slots = one_section ? 1 : program_.micro_batches;
+    const BufferId host = AddBuffer(waiting);
+    const DType dtype = uses.front().dtype;
+    after_[last].push_back(Copy(buffer, host, dtype, last, /*to_host=*/true));
+    Buffer& kept = program_.buffers[buffer];
+    if (sections_[uses.front().id] == sections_[last]) kept.slots = 1;
+    const InstructionId release = visits_[visit_of_[last] + 1].end;
+    if (sections_[release] == sections_[last]) kept.held_until = release;
+
+    for (size_t i = next; i < uses.size(); ++i) {
+      const InstructionId user = uses[i].id;
+      if (i == next || sections_[user] != sections_[uses[i - 1].id]) {
+        const BufferId fetched = AddBuffer({.name = absl::StrCat(waiting.name, ".fetched"),
+                                            .category = waiting.category,
+                                            .slot_bytes = waiting.slot_bytes});
+        const InstructionId ahead = visits_[visit_of_[user] - 1].begin;
+        const InstructionId at = sections_[ahead] == sections_[user] ? ahead : sections_[user]->begin;
+        before_[at].push_back(Copy(fetched, host, dtype, user, /*to_host=*/false));
+      }
+      Rename(program_.instructions[user], buffer, static_cast<BufferId>(program_.buffers.size()) - 1);
+    }
+  }
+
+  static void Rename(Instruction& instruction, BufferId from, BufferId to) {
+    VisitOperands(std::get<Op>(instruction.action), [&](absl::string_view, Tensor& t, Access) {
+      if (t.present() && t.where.symbol == from) t.where.symbol = to;
+    });
+  }
+
+  // Puts the copies where they belong.
+  void Rebuild() {
+    std::vector<Instruction> instructions;
+    std::vector<InstructionId> moved_to;
+    const auto append = [&](std::vector<Instruction>& some) {
+      for (Instruction& instruction : some) instructions.push_back(std::move(instruction));
+    };
+    for (Section& section : program_.sections) {
+      const Section old = section;
+      section.begin = static_cast<InstructionId>(instructions.size());
+      for (InstructionId id = old.begin; id < old.end; ++id) {
+        append(before_[id]);
+        moved_to.push_back(static_cast<InstructionId>(instructions.size()));
+        instructions.push_back(std::move(program_.instructions[id]));
+        append(after_[id]);
+      }
+      section.end = static_cast<InstructionId>(instructions.size());
+    }
+    program_.instructions = std::move(instructions);
+    for (Buffer& buffer : program_.buffers) {
+      if (buffer.held_until >= 0) buffer.held_until = moved_to[buffer.held_until];
+    }
+  }
+
+  StepProgram& program_;
+  std::vector<const Section*> sections_;        // By instruction.
+  std::vector<Visit> visits_;                   // In issue order.
+  std::vector<int> visit_of_;                   // By instruction: the latest visit begun.
+  std::vector<std::vector<Use>> uses_;          // By buffer.
+  std::vector<std::vector<Instruction>> before_, after_;  // What to insert, by instruction.
+};
+
+}  // namespace
+
+void OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns) {
+  if (!patterns.empty()) Offloader(program).Run(patterns);
+}
+
+}  // namespace shale

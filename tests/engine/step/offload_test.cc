@@ -1,0 +1,180 @@
+// What is offloaded, when, and what that saves.
+#include "engine/step/offload.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/memory/check.h"
+#include "engine/memory/plan.h"
+#include "engine/memory/waits.h"
+#include "engine/model/model.h"
+#include "engine/step/compile.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr int64_t kLayers = 6, kMicroBatches = 3;
+
+struct Planned {
+  StepProgram program;
+  MemoryPlan plan;
+};
+
+Planned Compile(const RetentionOptions& retention, Schedule schedule = Schedule::kSharded, int64_t layers = kLayers,
+                GraphMode mode = GraphMode::kTraining) {
+  DecoderConfig c;
+  c.vocabulary = 11;
+  c.width = 8;
+  c.layers = layers;
+  c.heads = 2;
+  c.kv_heads = 1;
+  c.head_width = 4;
+  c.hidden = 12;
+  const absl::StatusOr<ModelGraph> graph =
+      BuildDecoder(c, {.mode = mode, .micro_batch = 2, .sequence_length = 64, .loss_chunk_tokens = 16});
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  const std::unique_ptr<Ops> reference = CreateReferenceOps();
+  const Ops& ops = *reference;
+  absl::StatusOr<CompiledStep> step = CompileStep(
+      *graph, {.schedule = schedule, .ranks = 2, .micro_batches = kMicroBatches, .retention = retention}, ops);
+  EXPECT_TRUE(step.ok()) << step.status();
+  Planned planned{std::move(step->program)};
+  const absl::StatusOr<MemoryPlan> plan = PlanMemory(planned.program, {});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  planned.plan = *plan;
+  DeriveWaits(planned.program, planned.plan);
+  const absl::Status proved = CheckProgram(planned.program, planned.plan);
+  EXPECT_TRUE(proved.ok()) << proved;
+  return planned;
+}
+
+// Of the buffers on the host, by the instructions that move them.
+std::vector<std::string> Moved(const StepProgram& program, bool to_host) {
+  std::vector<std::string> names;
+  for (const Instruction& instruction : program.instructions) {
+    const auto* transfer = std::get_if<Transfer>(&instruction.action);
+    if (transfer == nullptr || transfer->to_host != to_host) continue;
+    EXPECT_EQ(instruction.stream, StreamId::kCopy);
+    EXPECT_EQ(program.buffers[transfer->host.where.symbol].memory, MemoryKind::kHost);
+    EXPECT_EQ(program.buffers[transfer->device.where.symbol].memory, MemoryKind::kDevice);
+    names.push_back(program.buffers[transfer->host.where.symbol].name);
+  }
+  return names;
+}
+
+std::set<std::string> Set(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
+
+TEST(Offload, WhatIsNamedGoesToTheHostOnceAndComesBackInReverse) {
+  const Planned planned = Compile({.offload = {"blocks.*.ffn.gate_up"}});
+  const std::vector<std::string> offloaded = Moved(planned.program, true);
+  std::vector<std::string> fetched = Moved(planned.program, false);
+  // The last block's are used again at once, those of the one before soon.
+  EXPECT_EQ(offloaded, (std::vector<std::string>{"blocks.0.ffn.gate_up", "blocks.1.ffn.gate_up",
+                                                 "blocks.2.ffn.gate_up", "blocks.3.ffn.gate_up",
+                                                 "blocks.4.ffn.gate_up"}));
+  std::reverse(fetched.begin(), fetched.end());
+  EXPECT_EQ(fetched, offloaded);
+  // In host memory they all wait at once.
+  const int64_t gate_up_bytes = 2 * 64 * 2 * 12 * 4;
+  EXPECT_EQ(planned.plan.host_bytes, 5 * gate_up_bytes);
+}
+
+TEST(Offload, TheArenaKeepsNoRoomForThem) {
+  const auto kept_at_peak = [](const Planned& planned) {
+    return planned.plan.bytes_at_peak[static_cast<int>(BufferCategory::kActivations)] +
+           planned.plan.bytes_at_peak[static_cast<int>(BufferCategory::kActivationBoundaries)];
+  };
+  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
+    const Planned kept = Compile({}, schedule), offloaded = Compile({.offload = {"*"}}, schedule);
+    EXPECT_LT(offloaded.plan.peak_bytes, kept.plan.peak_bytes) << ToString(schedule);
+    // Of six blocks at most three are there: one in use, one on its way, and what came too soon.
+    EXPECT_LT(kept_at_peak(offloaded), 0.6 * static_cast<double>(kept_at_peak(kept))) << ToString(schedule);
+    // It grows with the number of blocks on the host alone.
+    const Planned twice = Compile({.offload = {"*"}}, schedule, 2 * kLayers);
+    EXPECT_EQ(kept_at_peak(twice), kept_at_peak(offloaded)) << ToString(schedule);
+    EXPECT_GE(twice.plan.host_bytes, 2 * offloaded.plan.host_bytes) << ToString(schedule);
+  }
+}
+
+TEST(Offload, BlockInputsGoToo) {
+  for (Schedule schedule : {Schedule::kSharded, Schedule::kLayered}) {
+    const Planned planned = Compile({.preset = RetentionPreset::kBlock, .offload = {"*"}}, schedule);
+    const std::vector<std::string> offloaded = Moved(planned.program, true);
+    EXPECT_THAT(offloaded, Contains(HasSubstr("embedding"))) << ToString(schedule);
+    const int64_t passes = schedule == Schedule::kLayered ? kMicroBatches : 1;
+    // Inputs of blocks 0 to 4, and where one micro-batch's wait for those of the others, 5.
+    const int64_t tensors = schedule == Schedule::kLayered ? 6 : 5;
+    EXPECT_EQ(offloaded.size(), tensors) << ToString(schedule);
+    EXPECT_EQ(Set(Moved(planned.program, false)), Set(offloaded)) << ToString(schedule);
+    EXPECT_EQ(planned.plan.host_bytes, passes * tensors * 2 * 64 * 8 * 4) << ToString(schedule);
+  }
+}
+
+TEST(Offload, CopiesRunBesideTheUnitsThatComeBetween) {
+  const Planned planned = Compile({.offload = {"blocks.2.ffn.gate_up"}});
+  const std::vector<Instruction>& all = planned.program.instructions;
+  InstructionId out = -1, back = -1, written = -1, read = -1;
+  const auto touches = [&](InstructionId id, BufferId buffer) {
+    bool found = false;
+    VisitInstruction(all[id], false, [&](absl::string_view, const Tensor& t, Access) { found |= t.where.symbol == buffer; });
+    return found && all[id].stream == StreamId::kCompute;
+  };
+  for (InstructionId id = 0; id < std::ssize(all); ++id) {
+    if (const auto* t = std::get_if<Transfer>(&all[id].action)) (t->to_host ? out : back) = id;
+  }
+  const auto unit_at = [&](InstructionId id) { return planned.program.units[all[id].unit]; };
+  const BufferId before = std::get<Transfer>(all[out].action).device.where.symbol;
+  const BufferId after = std::get<Transfer>(all[back].action).device.where.symbol;
+  for (InstructionId id = 0; id < std::ssize(all); ++id) {
+    if (touches(id, before)) written = id;
+    if (touches(id, after) && read < 0) read = id;
+  }
+  ASSERT_GE(written, 0);
+  ASSERT_GE(read, 0);
+  EXPECT_EQ(out, written + 1);
+  EXPECT_EQ(unit_at(out), "blocks.2");
+  EXPECT_EQ(unit_at(read), "blocks.2");
+  // Issued when the unit before begins its backward.
+  InstructionId next_compute = back;
+  while (all[next_compute].stream != StreamId::kCompute) ++next_compute;
+  EXPECT_EQ(unit_at(next_compute), "blocks.3");
+  EXPECT_EQ(all[next_compute].phase, Phase::kBackward);
+  // Nothing of the next block's forward waits for the copy.
+  for (InstructionId id = out + 1; id < std::ssize(all); ++id) {
+    if (all[id].unit >= 0 && unit_at(id) == "blocks.3" && all[id].phase == Phase::kForward) {
+      EXPECT_THAT(all[id].waits, Not(Contains(out))) << id;
+    }
+  }
+}
+
+TEST(Offload, NothingGoesThatIsNotNamedOrNotKeptForLong) {
+  EXPECT_THAT(Moved(Compile({.offload = {"block.*", "*.ffn"}}).program, true), IsEmpty());
+  // Gradients, weights and what lives within a unit are no activations that wait.
+  EXPECT_THAT(Moved(Compile({.offload = {"*.gradient", "*.weight", "*.logits", "head*"}}).program, true), IsEmpty());
+  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Schedule::kSharded, 1).program, true), Each(HasSubstr("blocks.0")));
+  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Schedule::kSharded, kLayers, GraphMode::kEvaluation).program, true),
+              IsEmpty());
+}
+
+TEST(Offload, WithoutPatternsTheProgramIsAsItWas) {
+  StepProgram program = Compile({}).program;
+  const std::string before = DumpProgram(program);
+  OffloadActivations(program, {});
+  EXPECT_EQ(DumpProgram(program), before);
+}
+
+}  // namespace
+}  // namespace shale::testing
