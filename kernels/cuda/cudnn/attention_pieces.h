@@ -21,14 +21,19 @@ inline constexpr int64_t kLargestWorkspaceBytes = int64_t{4} << 30;
 bool TakenByCudnn(const AttentionForward& op);
 bool TakenByCudnn(const AttentionBackward& op);
 
-// An upper bound for cuDNN 9.16 and newer on compute capability 8.0 to 12.0, as tests find from the library itself:
+// An upper bound for cuDNN 9.16 and newer on compute capability 8.0 to 12.0 (on 10.x 9.18 and newer: older versions have
+// no deterministic backward there):
 //   forward   256
-//   backward  4 B H S                                      rowsum(d_out * out)
-//             + 4 B H S D, if G < H                        d_k and d_v of each query head, before they are summed
-//             + 2 B H [S up to 64] [S up to 128]           ds, which makes the backward deterministic
+//   backward  4 B H S                                rowsum(d_out * out)
+//             + 4 B H S D, if G < H                  d_k and d_v of each query head, before they are summed
+//             + 2 B H [S up to 64] [S up to 128]     ds, which makes the backward deterministic;
+//               but at least 4 B H S D, if G < H       for compute capability 10
 //             + 256
-// It is what Hopper needs, to the byte; others need less. (Compute capability 10 keeps d_k and d_v in fp32 instead of
-// ds: 4 B H S D more, which is in the bound where it exceeds the third term.)
+// The library itself was asked, without a GPU: attention_workspace.txt, which tests compare with this. What is needed,
+// by compute capability:
+//   9.0         this to the byte, without the "at least" (which exceeds ds for some S up to 128)
+//   8.x, 12.0   ds of [S up to 64]^2 only, and 128 instead of 256; no bytes forward
+//   10.x        no ds, but d_k and d_v in fp32: 4 B H S D more, if G < H, and 128; else only 4 B H S; no bytes forward
 int64_t WorkspaceBytes(const AttentionKey& key);
 
 // A part of a backward op that is computed on its own: some sequences with all heads, or some heads of one sequence.

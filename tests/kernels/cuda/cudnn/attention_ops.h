@@ -11,6 +11,8 @@ struct AttentionShape {
   int64_t batch = 1, length = 4, heads = 1, groups = 1, width = 64;
   int64_t window = 0;
   int64_t gap = 0;  // Columns of the packed matrix behind those of v.
+
+  bool operator==(const AttentionShape&) const = default;
 };
 
 // Calls make(rows, columns) for each matrix of bf16: q, k and v are columns of one, and their gradients of another.

@@ -75,18 +75,6 @@ TEST(TakenByCudnnTest, AKeyHeadMustFitTheLargestWorkspace) {
   EXPECT_FALSE(Taken(SymbolicAttention({.batch = 1, .length = int64_t{1} << 20, .heads = 1, .groups = 1})));
 }
 
-// As cuDNN 9.19 and 9.26 answer for an H200: see also cudnn_workspace_test.
-TEST(AttentionWorkspaceTest, IsWhatHopperWasFoundToNeed) {
-  const auto bytes = [](const AttentionShape& shape) {
-    return WorkspaceBytes(AttentionKey::Of(SymbolicAttention(shape)));
-  };
-  EXPECT_EQ(bytes({.batch = 4, .length = 1024, .heads = 16, .groups = 2, .width = 128}), 168034560);
-  EXPECT_EQ(bytes({.batch = 4, .length = 1024, .heads = 16, .groups = 16}), 134480128);
-  EXPECT_EQ(bytes({.batch = 1, .length = 192, .heads = 6, .groups = 2, .width = 128}), 1184512);
-  EXPECT_EQ(bytes({.batch = 3, .length = 300, .heads = 4, .groups = 1}), 3885376);
-  EXPECT_EQ(WorkspaceBytes(AttentionKey::Of(ForwardOf(SymbolicAttention({.batch = 4, .length = 1024})))), 256);
-}
-
 TEST(AttentionPiecesTest, EverySequenceAndHeadIsInOnePieceThatFits) {
   for (const int64_t batch : {1, 2, 5, 8}) {
     for (const int64_t groups : {1, 3, 8}) {

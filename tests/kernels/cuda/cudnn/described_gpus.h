@@ -14,6 +14,14 @@ struct DescribedGpu {
 
 inline constexpr DescribedGpu kH200 = {"H200", 9, 0, 132, 32, 2048, 232448};
 
+// One of each compute capability that we know of, from the oldest that we take.
+inline constexpr DescribedGpu kDescribedGpus[] = {
+    {"A100", 8, 0, 108, 32, 2048, 166912},      {"A10", 8, 6, 72, 16, 1536, 101376},
+    {"L40S", 8, 9, 142, 24, 1536, 101376},      kH200,
+    {"B200", 10, 0, 148, 32, 2048, 232448},     {"B300", 10, 3, 148, 32, 2048, 232448},
+    {"RTX 5090", 12, 0, 170, 24, 1536, 101376},
+};
+
 inline std::string JsonOf(const DescribedGpu& gpu) {
   return absl::StrCat(
       R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,)",
@@ -21,7 +29,9 @@ inline std::string JsonOf(const DescribedGpu& gpu) {
       R"("maxRegistersPerSM": 65536, "maxThreadsPerBlock": 1024, "pciDeviceId": 0, "isTccDriver": 0,)",
       R"("supportCoopLaunch": 1, "totalGlobalMem": 150000000000, "smClockRateKHz": 1980000,)",
       R"("memClockRateKHz": 3201000, "l2CacheSize": 62914560, "cudaDeviceId": 0, "driverVer": 13000,)",
-      R"("maxCtasPerSM": )", gpu.blocks, R"(, "maxThreadsPerSM": )", gpu.threads, R"(, "multiProcessorCount": )",
+      // Read by cuDNN 9.28; older versions pass over these three.
+      R"("memoryBusWidth": 5120, "smCountOrigin": 0, "oversizedSharedMemoryPerBlock": )", gpu.shared_bytes,
+      R"(, "maxCtasPerSM": )", gpu.blocks, R"(, "maxThreadsPerSM": )", gpu.threads, R"(, "multiProcessorCount": )",
       gpu.processors, R"(, "maxSharedMemoryPerBlockOptin": )", gpu.shared_bytes, R"(, "deviceVer": )",
       100 * gpu.major + 10 * gpu.minor, R"(, "deviceName": ")", gpu.name, R"("})");
 }

@@ -1,0 +1,118 @@
+#include "tests/kernels/cuda/cudnn/workspace_questions.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <set>
+#include <string>
+#include <variant>
+
+#include "engine/config/parse.h"
+#include "kernels/check.h"
+#include "kernels/cuda/cudnn/attention_pieces.h"
+#include "kernels/cuda/cudnn/cudnn_attention.h"
+#include "tests/kernels/cuda/cudnn/described_gpus.h"
+
+namespace shale::testing {
+namespace {
+
+// For all GPUs alike.
+class Questions {
+ public:
+  // Nothing if it is not for cuDNN, or was asked already.
+  void Add(const AttentionShape& shape) {
+    Add(/*backward=*/false, shape);
+    Add(/*backward=*/true, shape);
+  }
+
+  void Add(bool backward, AttentionShape shape) {
+    const AttentionBackward op = SymbolicAttention(shape);
+    if (!cuda::TakenByCudnn(op)) return;
+    shape.window = cuda::AttentionKey::Of(op).window;
+    const WorkspaceRow row = {.backward = backward, .shape = shape};
+    if (std::find(rows_.begin(), rows_.end(), row) == rows_.end()) rows_.push_back(row);
+  }
+
+  std::vector<WorkspaceRow> OfEveryGpu() const {
+    std::vector<WorkspaceRow> all;
+    for (const DescribedGpu& gpu : kDescribedGpus) {
+      for (WorkspaceRow row : rows_) {
+        row.compute_major = gpu.major;
+        row.compute_minor = gpu.minor;
+        all.push_back(row);
+      }
+    }
+    return all;
+  }
+
+ private:
+  std::vector<WorkspaceRow> rows_;
+};
+
+// In both directions, whole and in the pieces of its backward.
+void AddJob(const Job& job, Questions& questions) {
+  const auto* model = std::get_if<DecoderConfig>(&job.model);
+  if (model == nullptr || job.precision.compute != ComputePrecision::kBFloat16) return;
+  const AttentionShape whole = {.batch = job.batch.micro_batch,
+                                .length = job.batch.sequence_length,
+                                .heads = model->heads,
+                                .groups = model->kv_heads,
+                                .width = model->head_width,
+                                .window = model->attention_window};
+  questions.Add(whole);
+  const AttentionBackward op = SymbolicAttention(whole);
+  if (!cuda::TakenByCudnn(op)) return;
+  for (const cuda::AttentionPiece& piece : cuda::PiecesOf(op, cuda::CudnnAttentionOptions().workspace_bytes)) {
+    AttentionShape part = whole;
+    part.batch = piece.sequences;
+    part.groups = piece.groups;
+    part.heads = piece.groups * (whole.heads / whole.groups);
+    questions.Add(/*backward=*/true, part);
+  }
+}
+
+// Lengths around the tiles of kernels and those of models, with each width and ratio of heads; the rest takes turns.
+void AddAwkward(Questions& questions) {
+  constexpr int64_t kBatches[] = {1, 2, 3, 8}, kGroups[] = {1, 2, 4, 7, 1}, kWindows[] = {0, 1, 0, 17, 0, 128, 1024};
+  size_t turn = 0;
+  for (const int64_t width : {64, 96, 128}) {
+    for (const int64_t heads_per_group : {1, 2, 7}) {
+      for (const int64_t length : {4, 12, 60, 64, 68, 100, 128, 132, 192, 196, 256, 300, 1000, 1024, 2048, 4096}) {
+        const int64_t groups = kGroups[turn % std::size(kGroups)];
+        questions.Add({.batch = kBatches[turn % std::size(kBatches)],
+                       .length = length,
+                       .heads = heads_per_group * groups,
+                       .groups = groups,
+                       .width = width,
+                       .window = kWindows[turn % std::size(kWindows)]});
+        ++turn;
+      }
+      // As long as one key/value head goes.
+      for (const int64_t length : {8192, 16384, 32768}) {
+        questions.Add({.batch = 1, .length = length, .heads = heads_per_group, .groups = 1, .width = width});
+      }
+    }
+    // Of one head alone, whose rows of lse may be of any length.
+    for (const int64_t length : {2, 3, 63, 65, 127, 129, 1001, 4095}) questions.Add({.length = length, .width = width});
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<WorkspaceRow>> WorkspaceQuestions() {
+  std::set<std::string> jobs;
+  for (const char* folder : {"tools/jobs", "tools/bench/jobs/gpu"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().extension() == ".textproto") jobs.insert(entry.path());
+    }
+  }
+  Questions questions;
+  for (const std::string& path : jobs) {
+    SHALE_ASSIGN_OR_RETURN(const Job job, LoadJob(path));
+    AddJob(job, questions);
+  }
+  AddAwkward(questions);
+  return questions.OfEveryGpu();
+}
+
+}  // namespace shale::testing

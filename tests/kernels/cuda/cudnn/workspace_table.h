@@ -1,0 +1,47 @@
+// WorkspaceTable: what cuDNN itself answered for the workspace of attention, by GPU and shape. Its text:
+//
+//   # cuDNN 9.19.0 was asked ...
+//   # GPU direction   B     S   H  G   D window        bytes
+//     9.0  backward   1  4096  28  4 128      0    998703360
+//
+// kernels/cuda/cudnn/attention_workspace.txt is one; make_workspace_table makes it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/cuda/cudnn/attention_graph.h"
+#include "tests/kernels/cuda/cudnn/attention_ops.h"
+
+namespace shale::testing {
+
+struct WorkspaceRow {
+  int compute_major = 0, compute_minor = 0;  // Of the GPU.
+  bool backward = false;
+  AttentionShape shape;  // Without a gap, which is not in the text: where rows lie does not matter.
+  int64_t bytes = 0;
+
+  // "9.0 backward B=2 S=4096 H=28 G=4 D=128 window=0", for messages.
+  std::string Question() const;
+  bool operator==(const WorkspaceRow&) const = default;
+};
+
+// What is asked for, with `gap` columns between the rows of q, k and v.
+cuda::AttentionKey KeyOf(const WorkspaceRow& row, int64_t gap = 0);
+
+struct WorkspaceTable {
+  std::string version;  // Of cuDNN: "9.19.0".
+  std::vector<WorkspaceRow> rows;
+
+  std::string Print() const;
+  // Takes what Print gives, to the letter. InvalidArgument names the line.
+  static absl::StatusOr<WorkspaceTable> Parse(absl::string_view text);
+};
+
+// The committed one, for a test that has it among its data. NotFound if it has not.
+absl::StatusOr<WorkspaceTable> ReadCommittedTable();
+
+}  // namespace shale::testing

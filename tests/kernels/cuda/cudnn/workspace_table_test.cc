@@ -1,0 +1,131 @@
+// The committed table of what cuDNN answered, against what we plan. Needs neither the library nor a GPU.
+#include "tests/kernels/cuda/cudnn/workspace_table.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/cudnn/attention_pieces.h"
+#include "tests/kernels/cuda/cudnn/described_gpus.h"
+#include "tests/kernels/cuda/cudnn/workspace_questions.h"
+
+namespace shale::testing {
+namespace {
+
+using cuda::AttentionKey;
+using cuda::WorkspaceBytes;
+using ::testing::HasSubstr;
+
+WorkspaceTable Committed() {
+  const absl::StatusOr<WorkspaceTable> table = ReadCommittedTable();
+  EXPECT_TRUE(table.ok()) << table.status();
+  return table.value_or(WorkspaceTable());
+}
+
+// What attention_pieces.h says that a GPU of this compute capability needs.
+int64_t SaidToNeed(int compute_major, const AttentionKey& key) {
+  const auto up_to = [](int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; };
+  const int64_t S = key.length, BH = key.batch * key.heads;
+  if (!key.backward) return compute_major == 9 ? 256 : 0;
+  const int64_t row_sums = 4 * BH * S, per_query_head = key.groups < key.heads ? 4 * BH * S * key.width : 0;
+  if (compute_major == 9) return row_sums + per_query_head + 2 * BH * up_to(S, 64) * up_to(S, 128) + 256;
+  if (compute_major == 10) return row_sums + 2 * per_query_head + (per_query_head > 0 ? 128 : 0);
+  return row_sums + per_query_head + 2 * BH * up_to(S, 64) * up_to(S, 64) + 128;
+}
+
+TEST(AttentionWorkspaceTest, IsEnoughForEveryGpuAndExactOnHopper) {
+  for (const WorkspaceRow& row : Committed().rows) {
+    const AttentionKey key = KeyOf(row);
+    EXPECT_GE(WorkspaceBytes(key), row.bytes) << row.Question();
+    EXPECT_EQ(SaidToNeed(row.compute_major, key), row.bytes) << row.Question();
+    const bool is_short = key.backward && key.groups < key.heads && key.length <= 128;
+    EXPECT_TRUE(WorkspaceBytes(key) == row.bytes || row.compute_major != 9 || is_short) << row.Question();
+  }
+}
+
+TEST(AttentionWorkspaceTest, TheTableAnswersEveryQuestionInTheirOrder) {
+  const absl::StatusOr<std::vector<WorkspaceRow>> questions = WorkspaceQuestions();
+  ASSERT_TRUE(questions.ok()) << questions.status();
+  const std::vector<WorkspaceRow> rows = Committed().rows;
+  for (size_t i = 0; i < std::min(rows.size(), questions->size()); ++i) {
+    WorkspaceRow row = rows[i];
+    row.bytes = 0;
+    ASSERT_EQ(row, (*questions)[i]) << "row " << i << ", " << row.Question() << " instead of "
+                                    << (*questions)[i].Question() << ": make the table again, as its first lines say";
+  }
+  EXPECT_EQ(rows.size(), questions->size()) << "make the table again, as its first lines say";
+}
+
+TEST(AttentionWorkspaceTest, TheTableHasEveryGpuDirectionWidthAndRatioOfHeads) {
+  std::set<std::tuple<int, int, bool, int64_t, bool>> kinds;
+  int64_t longest = 0;
+  for (const WorkspaceRow& row : Committed().rows) {
+    const AttentionShape& s = row.shape;
+    kinds.emplace(row.compute_major, row.compute_minor, row.backward, s.width, s.groups < s.heads);
+    longest = std::max(longest, s.length);
+  }
+  EXPECT_EQ(kinds.size(), std::size(kDescribedGpus) * 2 * 3 * 2);
+  EXPECT_EQ(longest, 32768);
+}
+
+// Of two rows.
+WorkspaceTable Small() {
+  return {.version = "9.19.0",
+          .rows = {{.compute_major = 9,
+                    .compute_minor = 0,
+                    .backward = true,
+                    .shape = {.batch = 2, .length = 192, .heads = 6, .groups = 2, .width = 64, .window = 17},
+                    .bytes = 1780992},
+                   {.compute_major = 10, .compute_minor = 3, .shape = {.length = 32768}, .bytes = 0}}};
+}
+
+TEST(WorkspaceTableTest, ParseTakesWhatPrintGives) {
+  const WorkspaceTable small = Small();
+  const absl::StatusOr<WorkspaceTable> parsed = WorkspaceTable::Parse(small.Print());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->version, "9.19.0");
+  EXPECT_EQ(parsed->rows, small.rows);
+  EXPECT_THAT(small.Print(), HasSubstr("\n  9.0  backward   2   192   6  2  64     17      1780992\n"));
+}
+
+TEST(WorkspaceTableTest, ParseTakesNothingElseAndNamesTheLine) {
+  const std::string text = Small().Print();
+  const auto said = [](const std::string& text) {
+    const absl::Status status = WorkspaceTable::Parse(text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    return std::string(status.message());
+  };
+  const auto with = [&](absl::string_view what, absl::string_view instead) {
+    EXPECT_TRUE(absl::StrContains(text, what)) << what;
+    return absl::StrReplaceAll(text, {{what, instead}});
+  };
+  for (const auto& [what, instead] : std::vector<std::pair<std::string, std::string>>{
+           {"backward  ", "downward  "},        // No direction.
+           {"     1780992", "    -1780992"},    // Bytes of no memory.
+           {"     1780992", "     178O992"},    // A letter.
+           {"     1780992", "            "},    // A column less.
+           {"     1780992", "     1780992 0"},  // One more.
+           {" 1780992", "1780992"},             // Out of its column.
+           {"     1780992", "99999999999999999999"},
+           {" 9.0 ", " 9   "},
+           {" 9.0 ", "9.00 "},
+       }) {
+    EXPECT_THAT(said(with(what, instead)), HasSubstr("line 5: wanted GPU, ")) << what;
+  }
+  EXPECT_THAT(said(text.substr(0, text.size() - 1)), HasSubstr("line 6: wanted GPU, "));  // Cut short.
+  EXPECT_THAT(said(text + "\n"), HasSubstr("line 7: "));
+  EXPECT_THAT(said(""), HasSubstr("wanted first\n# cuDNN <version>"));
+  EXPECT_THAT(said(with("# cuDNN 9.19.0", "# cuDNN ")), HasSubstr("wanted first\n# cuDNN <version>"));
+  EXPECT_THAT(said(with("direction", "way      ")), HasSubstr("wanted first\n# cuDNN <version>"));
+}
+
+}  // namespace
+}  // namespace shale::testing
