@@ -68,13 +68,20 @@ absl::StatusOr<JobPlan> Plan(const Job& job, const Backend& backend, const Ops& 
   if (!budget.ok()) {
     remark = absl::StrCat("This machine cannot run the job: ", budget.status().message());
   } else {
-    int64_t least = plan->arena_bytes;
+    int64_t least = plan->arena_bytes, least_host = plan->train.memory.host_bytes;
+    bool fits = false;
     for (const ScheduleCandidate& c : plan->candidates) {
-      if (c.status.ok()) least = std::min(least, c.peak_bytes);
+      if (!c.status.ok()) continue;
+      fits |= budget->Holds(c.peak_bytes, c.host_bytes);
+      least = std::min(least, c.peak_bytes);
+      least_host = std::min(least_host, c.host_bytes);
     }
-    if (least <= budget->bytes) return PlanJob(job, ops, here);
-    remark = absl::StrCat("This machine is too small for the job: a rank needs ", FormatBytes(least), ", and ",
-                          budget->origin, ", are ", FormatBytes(budget->bytes));
+    if (fits) return PlanJob(job, ops, here);
+    remark = least > budget->bytes
+                 ? absl::StrCat("This machine is too small for the job: a rank needs ", FormatBytes(least), ", and ",
+                                budget->origin, ", are ", FormatBytes(budget->bytes))
+                 : absl::StrCat("This machine is too small for the job: a rank offloads ", FormatBytes(least_host),
+                                ", and ", budget->host_origin, ", are ", FormatBytes(budget->host_bytes));
   }
   absl::StrAppend(&remark,
                   ".\nIt was planned without a limit; memory.budget_bytes names what a rank has where it will run.\n");

@@ -72,6 +72,7 @@ struct MemoryConfig {
   int64_t last_layers = 0;
   std::vector<std::string> recompute;  // Name patterns of tensors to recompute besides; '*' matches any characters.
   std::vector<std::string> offload;    // Likewise, of those that wait for their backward in host memory.
+  int64_t host_budget_bytes = 0;       // That one rank may offload; 0: by the machine's memory.
   int64_t budget_bytes = 0;            // That one rank may plan; 0: by the machine's memory.
   int64_t loss_chunk_tokens = 0;       // Tokens whose logits exist at once; 0: by the vocabulary (LossChunkTokens).
 

@@ -47,6 +47,7 @@ void Print(const MemoryConfig& config, proto::MemorySpec& spec) {
   }
   for (const std::string& pattern : config.recompute) spec.add_recompute(pattern);
   for (const std::string& pattern : config.offload) spec.add_offload(pattern);
+  if (config.host_budget_bytes != 0) spec.set_host_budget_bytes(config.host_budget_bytes);
   if (config.budget_bytes != 0) spec.set_budget_bytes(config.budget_bytes);
   if (config.loss_chunk_tokens != 0) spec.set_loss_chunk_tokens(config.loss_chunk_tokens);
 }

@@ -53,6 +53,7 @@ constexpr IntRange kIntRanges[] = {
     {"memory.first_layers", 0, kMaxLayers},
     {"memory.last_layers", 0, kMaxLayers},
     {"memory.budget_bytes", 0, int64_t{1} << 60},
+    {"memory.host_budget_bytes", 0, int64_t{1} << 60},
     {"memory.loss_chunk_tokens", 0, kMaxTokens},
     {"optimizer.base_batch", 1, kMaxSequences},
     {"schedule.steps", 1, kMaxSteps},

@@ -51,6 +51,7 @@ MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
   config.last_layers = spec.last_layers();
   config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
   config.offload.assign(spec.offload().begin(), spec.offload().end());
+  config.host_budget_bytes = spec.host_budget_bytes();
   config.budget_bytes = spec.budget_bytes();
   config.loss_chunk_tokens = spec.loss_chunk_tokens();
   return config;

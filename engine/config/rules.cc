@@ -143,6 +143,8 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   if (runtime.device == DeviceType::kCpu) {
     const struct { const char* path; bool given; } cuda_only[] = {
         {"precision.allow_tf32", spec.precision().allow_tf32()},
+        {"memory.offload[0]", spec.memory().offload_size() > 0},
+        {"memory.host_budget_bytes", spec.memory().has_host_budget_bytes()},
         {"runtime.ranks_per_device", given.has_ranks_per_device()},
         {"runtime.collectives", given.collectives() != proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED},
         {"runtime.tuning_table", !given.tuning_table().empty()},

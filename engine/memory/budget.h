@@ -14,8 +14,14 @@ namespace shale {
 inline constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
 
 struct Budget {
-  int64_t bytes = kNoBudget;  // Of one rank's arena.
-  std::string origin;         // Where it comes from, if not from the job: "80 % of this machine's memory".
+  int64_t bytes = kNoBudget;       // Of one rank's arena.
+  std::string origin;              // Where it comes from, if not from the job: "80 % of this machine's memory".
+  int64_t host_bytes = kNoBudget;  // Of host memory, for what one rank offloads.
+  std::string host_origin;
+
+  bool Holds(int64_t arena_bytes, int64_t offload_bytes) const {
+    return arena_bytes <= bytes && offload_bytes <= host_bytes;
+  }
 };
 
 // The budget of each of so many ranks where the job names none. An error: so many cannot run here.

@@ -19,7 +19,7 @@ namespace {
 // Loops are unrolled for so many passes: the first two, two that stand for all between, and the last.
 constexpr int64_t kPasses = 5;
 
-// An operand in the arena.
+// An operand in the arena or in host memory.
 struct ArenaOperand {
   BufferId buffer = -1;
   bool reads = false, writes = false;
@@ -206,7 +206,7 @@ class Checker {
         if (other.buffer == written.buffer || begin >= end) continue;
         return absl::InternalError(absl::StrCat(DescribeIssue(issue), " writes ", BytesOf(written, begin, end),
                                                 ", which are ", BytesOf(other, begin, end),
-                                                ", its other operand: bytes [", begin, ", ", end, ") of the arena"));
+                                                ", its other operand: ", AddressText(begin, end)));
       }
     }
     return absl::OkStatus();
@@ -252,6 +252,12 @@ class Checker {
     return text;
   }
 
+  // "bytes [0, 256) of the arena".
+  static std::string AddressText(int64_t begin, int64_t end) {
+    const int64_t base = begin >= kHostMemoryBegin ? kHostMemoryBegin : 0;
+    return absl::StrCat("bytes [", begin - base, ", ", end - base, ") of ", base > 0 ? "host memory" : "the arena");
+  }
+
   // "bytes [0, 256) of buffer x".
   std::string BytesOf(const ArenaOperand& operand, int64_t begin, int64_t end) const {
     const int64_t address = plan_.addresses[operand.buffer];
@@ -266,7 +272,7 @@ class Checker {
       return absl::InternalError(absl::StrCat(
           DescribeIssue(issue), operand.writes ? " writes " : " reads ", BytesOf(operand, begin, end), ", while ",
           DescribeIssue(issues_[earlier]), by_write ? " may still write " : " may still read ",
-          BytesOf(other, begin, end), ": bytes [", begin, ", ", end, ") of the arena, and no wait orders the two"));
+          BytesOf(other, begin, end), ": ", AddressText(begin, end), ", and no wait orders the two"));
     }
     return absl::InternalError("an access without an operand");
   }
@@ -274,7 +280,8 @@ class Checker {
   // Somebody else's bytes: finds who wrote them last.
   absl::Status Foreign(const Issue& issue, const ArenaOperand& operand, int64_t at) const {
     const std::string text =
-        absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1), " (byte ", at, " of the arena), ");
+        absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1), " (", AddressText(at, at + 1),
+                     "), ");
     for (auto earlier = issues_.rbegin(); earlier != issues_.rend(); ++earlier) {
       for (const ArenaOperand& other : Operands(*earlier)) {
         const ByteRange bytes = PassBytes(*earlier, other, other.slot_begin, other.slot_end);

@@ -32,7 +32,8 @@ struct MemoryPlan {
   int64_t persistent_bytes = 0;    // [0, persistent_bytes) is the same in all programs of a job.
   int64_t peak_bytes = 0;          // One past the last byte of the highest buffer of the arena.
   int64_t host_bytes = 0;          // Likewise of host memory.
-  // Largest sum of live buffers of the arena at one instruction, without alignment and red zones: no plan can be smaller.
+  // Largest sum of live buffers of the arena at one instruction, without alignment and red zones: no plan can be
+  // smaller.
   int64_t lower_bound_bytes = 0;
   InstructionId peak_instruction = 0;                         // Where that sum is reached first.
   std::array<int64_t, kBufferCategories> bytes_at_peak = {};  // Live bytes there, by category: their sum is the bound.

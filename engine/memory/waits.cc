@@ -30,7 +30,7 @@ struct Issue {
   Clock finished = kNothing;  // What has finished when this one has; itself included.
 };
 
-// By byte of the arena: who wrote it last, and who has read it since.
+// By byte of the arena and of host memory: who wrote it last, and who has read it since.
 class AccessMap {
  public:
   AccessMap() { pieces_[std::numeric_limits<int64_t>::min()] = {}; }

@@ -20,6 +20,7 @@ struct Cost {
   StepOptions options;
   int64_t bytes = 0;
   int64_t sent_bytes = 0;
+  int64_t host_bytes = 0, offloaded_bytes = 0;
   FlopsSummary flops;
   std::array<int64_t, kBufferCategories> at_peak = {};
 };
@@ -40,7 +41,8 @@ class Explainer {
     std::string text = WhereBytesGo();
     SHALE_ASSIGN_OR_RETURN(const std::string micro_batches, MicroBatches());
     SHALE_ASSIGN_OR_RETURN(const std::string retention, Retention());
-    absl::StrAppend(&text, micro_batches, Update(), retention, NoSync(), Strategies());
+    SHALE_ASSIGN_OR_RETURN(const std::string offload, Offload());
+    absl::StrAppend(&text, micro_batches, Update(), retention, offload, NoSync(), Strategies());
     return text;
   }
 
@@ -49,9 +51,10 @@ class Explainer {
 
   absl::StatusOr<Cost> CostOf(const StepOptions& options) const {
     SHALE_ASSIGN_OR_RETURN(Choice choice, ChooseSchedule(plan_.train.graph, plan_.evaluate.graph, options,
-                                                         plan_.budget.bytes, ops_));
+                                                         plan_.budget, ops_));
     const PlannedStep& train = choice.trial.train;
     return Cost{choice.options, choice.trial.arena_bytes(), choice.communication.sent_bytes,
+                train.memory.host_bytes, SummarizeOffload(train.step.program).offloaded_bytes,
                 SummarizeFlops(train.step.program), train.memory.bytes_at_peak};
   }
 
@@ -62,14 +65,23 @@ class Explainer {
     return absl::StrCat("the head: logits of ", chunk, " tokens at a time, never of all");
   }
 
-  std::string Fits(int64_t bytes) const { return bytes <= plan_.budget.bytes ? "" : "does not fit"; }
+  std::string Fits(const Cost& cost) const {
+    return plan_.budget.Holds(cost.bytes, cost.host_bytes) ? "" : "does not fit";
+  }
+
+  // Of what LAYERED keeps, and what goes elsewhere.
+  std::string PerMicroBatch() const {
+    const StepOptions& o = plan_.options;
+    if (o.schedule != Schedule::kLayered) return own_.host_bytes > 0 ? ", but for what is offloaded" : "";
+    return absl::StrCat(", for each of ", o.micro_batches, " micro-batches",
+                        own_.host_bytes > 0 ? " but for what is offloaded" : "");
+  }
 
   // Why a category has the bytes that it has.
   std::string Reason(BufferCategory category) const {
     const StepOptions& o = plan_.options;
     const bool shared = ranks() > 1;
     const std::string mine = shared ? absl::StrCat("of this rank's 1/", ranks()) : "of all parameters";
-    const bool layered = o.schedule == Schedule::kLayered;
     switch (category) {
       case BufferCategory::kParameterShards:
         return absl::StrCat("weights ", GathersParameters(o) ? mine : "of the whole model, on every rank");
@@ -85,11 +97,9 @@ class Explainer {
         return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                        : "all units, kept from forward to backward";
       case BufferCategory::kActivations:
-        return absl::StrCat("kept from forward to backward under ", ToString(o.retention.preset),
-                            layered ? absl::StrCat(", for each of ", o.micro_batches, " micro-batches") : "");
+        return absl::StrCat("kept from forward to backward under ", ToString(o.retention.preset), PerMicroBatch());
       case BufferCategory::kActivationBoundaries:
-        return absl::StrCat("inputs of units and their gradients",
-                            layered ? absl::StrCat(", for each of ", o.micro_batches, " micro-batches") : "");
+        return absl::StrCat("inputs of units and their gradients", PerMicroBatch());
       case BufferCategory::kWorkspace: return "gone when a unit's pass ends";
       case BufferCategory::kLossWorkspace:
         return DescribeLoss();
@@ -145,8 +155,14 @@ class Explainer {
           ". LAYERED takes all micro-batches through a unit before the next unit, so that what backward needs "
           "is kept once for each; in return gathers and reductions happen once a step. A stronger retention "
           "makes it less.");
+    } else if (many.host_bytes > one.host_bytes) {
+      absl::StrAppend(&text, "accumulating adds nothing to the arena.");
     } else {
       absl::StrAppend(&text, "the placement happens to be tighter by ", FormatBytes(one.bytes - many.bytes), ".");
+    }
+    if (many.host_bytes > one.host_bytes) {
+      absl::StrAppend(&text, " In host memory it adds ", FormatBytes(many.host_bytes - one.host_bytes),
+                      ", where what is offloaded waits.");
     }
     return absl::StrCat("What K micro-batches add", k > 1 ? "" : " (this job has K = 1; K = 4 was compiled to compare)",
                         "\n", Paragraph(text), "\n");
@@ -177,7 +193,7 @@ class Explainer {
       rows.push_back({std::string(ToString(preset)), FormatBytes(cost.bytes), Difference(cost.bytes, keep_all),
                       absl::StrCat(FormatFlops(cost.flops.recompute), " (",
                                    Percent(cost.flops.recompute, cost.flops.forward + cost.flops.backward), ")"),
-                      preset == plan_.options.retention.preset ? "this job" : Fits(cost.bytes)});
+                      preset == plan_.options.retention.preset ? "this job" : Fits(cost)});
     }
     return absl::StrCat("What each retention saves and costs\n",
                         Paragraph(absl::StrCat(
@@ -185,6 +201,25 @@ class Explainer {
                             "The last number is what one rank computes again in a step, against forward and backward (",
                             FormatFlops(own_.flops.forward + own_.flops.backward),
                             "). Products and attention count; norms and activation functions only move bytes.")),
+                        Table(rows), "\n");
+  }
+
+  absl::StatusOr<std::string> Offload() const {
+    if (job_.runtime.device == DeviceType::kCpu) return "";  // Its memory is the host's.
+    Rows rows = {{"retention", "needs", "against this job", "in host memory", "a step moves there", ""}};
+    for (RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kSublayers,
+                                   RetentionPreset::kBlock}) {
+      StepOptions options = plan_.options;
+      options.retention.preset = preset;
+      options.retention.offload = {"*"};
+      SHALE_ASSIGN_OR_RETURN(const Cost cost, CostOf(options));
+      rows.push_back({std::string(ToString(preset)), FormatBytes(cost.bytes), Difference(cost.bytes, own_.bytes),
+                      FormatBytes(cost.host_bytes), FormatBytes(cost.offloaded_bytes), Fits(cost)});
+    }
+    return absl::StrCat("What memory.offload=* would save and move\n",
+                        Paragraph("What is kept waits for its backward in pinned host memory. A step moves the last "
+                                  "number there and as much back, on a stream of its own beside the arithmetic: it "
+                                  "costs time where the link to the host takes longer than that."),
                         Table(rows), "\n");
   }
 
@@ -214,7 +249,7 @@ class Explainer {
       if (schedule == Schedule::kDeferred) deferred = *cost;
       rows.push_back({name, FormatBytes(cost->bytes), Difference(cost->bytes, own_.bytes),
                       FormatBytes(cost->sent_bytes),
-                      schedule == plan_.options.schedule ? "this job" : Fits(cost->bytes)});
+                      schedule == plan_.options.schedule ? "this job" : Fits(*cost)});
     }
     const double parameters = static_cast<double>(CountParameters(plan_.train.graph));
     std::string text = absl::StrCat(
@@ -246,7 +281,7 @@ class Explainer {
       }
       rows.push_back({std::string(ToString(strategy)), std::string(ToString(cost->options.schedule)),
                       FormatBytes(cost->bytes), Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
-                      strategy == plan_.options.strategy ? "this job" : Fits(cost->bytes)});
+                      strategy == plan_.options.strategy ? "this job" : Fits(*cost)});
     }
     return absl::StrCat("What other strategies would need\n",
                         Paragraph("Each with the schedule that AUTO would take under this budget."), Table(rows), "\n");

@@ -22,30 +22,37 @@ absl::Status Finish(PlannedProgram& program) {
   return CheckProgram(program.step.program, program.memory);
 }
 
-std::string Describe(const ScheduleCandidate& c, const StepOptions& options, int64_t budget_bytes) {
+// ", 31 GiB of host memory".
+std::string DescribeHost(int64_t bytes) {
+  return bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(bytes), " of host memory");
+}
+
+std::string Describe(const ScheduleCandidate& c, const StepOptions& options, const Budget& budget) {
   if (!c.status.ok()) {
     return absl::StrCat(ToString(c.schedule), CheckCombination(options.strategy, c.schedule).ok()
                                                   ? ": too large to be planned"
                                                   : absl::StrCat(": not with strategy ", ToString(options.strategy)));
   }
-  return absl::StrCat(ToString(c.schedule), ": ", FormatBytes(c.peak_bytes), ", sends ",
-                      FormatBytes(c.communicated_bytes), c.peak_bytes <= budget_bytes ? "" : ", does not fit");
+  return absl::StrCat(ToString(c.schedule), ": ", FormatBytes(c.peak_bytes), DescribeHost(c.host_bytes), ", sends ",
+                      FormatBytes(c.communicated_bytes),
+                      budget.Holds(c.peak_bytes, c.host_bytes) ? "" : ", does not fit");
 }
 
 // Why the chosen schedule, in words and numbers.
-std::string Reason(const Choice& choice, int64_t budget_bytes) {
+std::string Reason(const Choice& choice, const Budget& budget) {
   const Schedule chosen = choice.options.schedule;
   if (choice.candidates.size() == 1) return "the job names it";
   std::vector<std::string> others;
   bool sends_as_much = false, fits_too = false;
   for (const ScheduleCandidate& c : choice.candidates) {
     if (c.schedule == chosen) continue;
-    others.push_back(Describe(c, choice.options, budget_bytes));
-    const bool fits = c.status.ok() && c.peak_bytes <= budget_bytes;
+    others.push_back(Describe(c, choice.options, budget));
+    const bool fits = c.status.ok() && budget.Holds(c.peak_bytes, c.host_bytes);
     fits_too |= fits;
     sends_as_much |= fits && c.communicated_bytes == choice.communication.sent_bytes;
   }
-  std::string reason = absl::StrCat("it needs ", FormatBytes(choice.trial.arena_bytes()));
+  std::string reason = absl::StrCat("it needs ", FormatBytes(choice.trial.arena_bytes()),
+                                    DescribeHost(choice.trial.host_bytes()));
   if (choice.options.ranks == 1) {
     absl::StrAppend(&reason, ", the least of all, and one rank sends nothing");
   } else {
@@ -89,9 +96,8 @@ StepOptions StepOptionsFor(const Job& job) {
                        .every_nth = job.memory.every_nth,
                        .first_layers = job.memory.first_layers,
                        .last_layers = job.memory.last_layers,
-                       .patterns = job.memory.recompute};
-  // A CPU's memory is the host's.
-  if (job.runtime.device != DeviceType::kCpu) options.retention.offload = job.memory.offload;
+                       .patterns = job.memory.recompute,
+                       .offload = job.memory.offload};
   options.beta1 = job.optimizer.beta1;
   options.beta2 = job.optimizer.beta2;
   options.epsilon = job.optimizer.epsilon;
@@ -111,10 +117,10 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBud
   SHALE_ASSIGN_OR_RETURN(JobGraphs graphs, BuildGraphs(job));
   SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, default_budget));
   SHALE_ASSIGN_OR_RETURN(Choice choice,
-                         ChooseSchedule(graphs.train, graphs.evaluate, StepOptionsFor(job), budget.bytes, ops));
+                         ChooseSchedule(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, ops));
   if (!choice.fits) return DoesNotFit(job, choice, budget, default_budget, ops);
   JobPlan plan;
-  plan.schedule_reason = Reason(choice, budget.bytes);
+  plan.schedule_reason = Reason(choice, budget);
   plan.candidates = std::move(choice.candidates);
   plan.options = std::move(choice.options);
   plan.budget = std::move(budget);

@@ -30,6 +30,7 @@ struct ScheduleCandidate {
   Schedule schedule = Schedule::kSharded;
   absl::Status status;             // Not OK: the strategy has no such schedule, or it is too large to be planned.
   int64_t peak_bytes = 0;          // Of one rank's arena, evaluation included.
+  int64_t host_bytes = 0;          // Of host memory, for what one rank offloads.
   int64_t communicated_bytes = 0;  // Sent by one rank in one step (CommunicationSummary::sent_bytes).
 };
 
@@ -55,7 +56,8 @@ int ThreadsPerRank(const Job& job);
 
 // Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. `ops` is asked
 // for scratch sizes only. What one rank may plan is memory.budget_bytes, or else `default_budget` (see
-// Backend::DefaultBudget; empty: there is no limit, as for looking at a job that is to run elsewhere). AUTO: of the
+// Backend::DefaultBudget; empty: there is no limit, as for looking at a job that is to run elsewhere), and what it may
+// offload memory.host_budget_bytes, likewise. AUTO: of the
 // schedules that exist for the strategy and fit the budget the one that communicates least, then the one with the least
 // memory, then the first. Errors:
 //   ResourceExhausted  nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with

@@ -10,6 +10,7 @@
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
 #include "engine/planner/text.h"
+#include "engine/step/pattern.h"
 
 namespace shale {
 namespace {
@@ -66,15 +67,22 @@ std::string DescribeRetention(const RetentionOptions& r) {
 }
 
 std::string DescribeOffload(const Job& job, const StepProgram& program) {
-  if (job.runtime.device == DeviceType::kCpu) return "nothing: a CPU's memory is the host's";
   const std::string names = absl::StrJoin(job.memory.offload, ", ");
   const OffloadSummary offload = SummarizeOffload(program);
   if (offload.tensors == 0) {
     return absl::StrCat("nothing: no tensor named ", names, " is kept for backward for long enough to be worth it");
   }
+  std::vector<std::string> unmatched;
+  for (const std::string& name : job.memory.offload) {
+    const bool matches = std::any_of(program.buffers.begin(), program.buffers.end(), [&](const Buffer& buffer) {
+      return buffer.memory == MemoryKind::kHost && MatchesPattern(name, buffer.name);
+    });
+    if (!matches) unmatched.push_back(name);
+  }
   return absl::StrCat(Plural(offload.tensors, "tensor"), " of a micro-batch (", names, "); a step moves ",
                       FormatBytes(offload.offloaded_bytes), " of one rank to host memory and ",
-                      FormatBytes(offload.fetched_bytes), " back");
+                      FormatBytes(offload.fetched_bytes), " back",
+                      unmatched.empty() ? "" : absl::StrCat("; nothing for ", absl::StrJoin(unmatched, ", ")));
 }
 
 std::string DescribeBudget(const JobPlan& plan) {
@@ -146,7 +154,8 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
                                Plural(static_cast<int64_t>(program.buffers.size()), "buffer"))},
   };
   if (!job.memory.offload.empty()) {
-    const auto retention = std::find_if(facts.begin(), facts.end(), [](const auto& f) { return f.first == "retention"; });
+    const auto retention =
+        std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "retention"; });
     facts.insert(retention + 1, {"offload", DescribeOffload(job, program)});
   }
   std::vector<std::vector<std::string>> rows;

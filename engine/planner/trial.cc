@@ -46,7 +46,7 @@ std::vector<Schedule> SchedulesOf(const StepOptions& options) {
 }
 
 absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
-                                      int64_t budget_bytes, const Ops& ops) {
+                                      const Budget& budget, const Ops& ops) {
   Choice best;
   bool any = false;
   std::vector<ScheduleCandidate> candidates;
@@ -62,8 +62,9 @@ absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph&
     if (!trial.ok()) continue;
     const CommunicationSummary communication = SummarizeCommunication(trial->train.step.program, options.ranks);
     candidates.back().peak_bytes = trial->arena_bytes();
+    candidates.back().host_bytes = trial->host_bytes();
     candidates.back().communicated_bytes = communication.sent_bytes;
-    const bool fits = trial->arena_bytes() <= budget_bytes;
+    const bool fits = budget.Holds(trial->arena_bytes(), trial->host_bytes());
     if (any && rank(fits, communication.sent_bytes, trial->arena_bytes()) >=
                    rank(best.fits, best.communication.sent_bytes, best.trial.arena_bytes())) {
       continue;

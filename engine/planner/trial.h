@@ -30,6 +30,7 @@ absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOp
 struct Trial {
   PlannedStep train, evaluate;
   int64_t arena_bytes() const { return std::max(train.memory.peak_bytes, evaluate.memory.peak_bytes); }
+  int64_t host_bytes() const { return std::max(train.memory.host_bytes, evaluate.memory.host_bytes); }
 };
 // The evaluation program is that of one micro-batch.
 absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
@@ -49,6 +50,6 @@ struct Choice {
 };
 // The error of the first schedule if none can be compiled.
 absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
-                                      int64_t budget_bytes, const Ops& ops);
+                                      const Budget& budget, const Ops& ops);
 
 }  // namespace shale

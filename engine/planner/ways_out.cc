@@ -21,9 +21,16 @@ struct Change {
 
 struct WayOut {
   std::string settings;
-  int64_t bytes = 0;
+  int64_t bytes = 0, host_bytes = 0;
   double recompute = 0;  // FLOPs of one step.
 };
+
+// "memory.retention=BLOCK (9.83 GiB, and 11.8 GiB of host memory)".
+std::string Describe(const WayOut& way) {
+  return absl::StrCat(way.settings, " (", FormatBytes(way.bytes),
+                      way.host_bytes > 0 ? absl::StrCat(", and ", FormatBytes(way.host_bytes), " of host memory") : "",
+                      ")");
+}
 
 class WaysOut {
  public:
@@ -53,7 +60,7 @@ class WaysOut {
     const MemoryConfig& m = job_.memory;
     apply(m.retention != RetentionPreset::kBlock || m.every_nth != 1 || m.first_layers + m.last_layers > 0,
           "memory.retention=BLOCK", [](Job& job) { Retain(RetentionPreset::kBlock, job); });
-    apply(CanOffload(), "memory.offload=*", [](Job& job) { job.memory.offload = {"*"}; });
+    apply(CanOffload(), "memory.offload=*", [](Job& job) { job.memory.offload.push_back("*"); });
     apply(job_.sharding.strategy != Strategy::kFull, "sharding.strategy=FULL",
           [](Job& job) { job.sharding.strategy = Strategy::kFull; });
     apply(job_.sharding.schedule != Schedule::kAuto && job_.sharding.schedule != Schedule::kSharded,
@@ -85,7 +92,7 @@ class WaysOut {
     const absl::StatusOr<Budget> budget = BudgetOf(job, default_budget_);
     if (!budget.ok()) return std::nullopt;  // So many ranks cannot run here.
     absl::StatusOr<Choice> choice =
-        ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), budget->bytes, ops_);
+        ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), *budget, ops_);
     if (!choice.ok()) return std::nullopt;
     return *std::move(choice);
   }
@@ -95,11 +102,11 @@ class WaysOut {
     const std::optional<Choice> choice = Choose(change.job);
     fits = choice && choice->fits;
     if (!choice) return std::nullopt;
-    return WayOut{change.settings, choice->trial.arena_bytes(),
+    return WayOut{change.settings, choice->trial.arena_bytes(), choice->trial.host_bytes(),
                   SummarizeFlops(choice->trial.train.step.program).recompute};
   }
 
-  void Add(const WayOut& way) { found_.push_back(absl::StrCat(way.settings, " (", FormatBytes(way.bytes), ")")); }
+  void Add(const WayOut& way) { found_.push_back(Describe(way)); }
 
   // The first of each kind that fits: changes come with the least painful ones first.
   void AddFirst(const std::vector<Change>& changes) {
@@ -133,14 +140,22 @@ class WaysOut {
   }
 
   bool CanOffload() const {
-    return job_.runtime.device != DeviceType::kCpu && job_.memory.offload != std::vector<std::string>{"*"};
+    const std::vector<std::string>& names = job_.memory.offload;
+    return job_.runtime.device != DeviceType::kCpu && std::find(names.begin(), names.end(), "*") == names.end();
   }
 
+  // More of it, or, where the host has not the memory, none.
   std::vector<Change> Offload() const {
-    if (!CanOffload()) return {};
-    Change change{"memory.offload=*", job_};
-    change.job.memory.offload = {"*"};
-    return {std::move(change)};
+    std::vector<Change> changes;
+    if (CanOffload()) {
+      changes.push_back({"memory.offload=*", job_});
+      changes.back().job.memory.offload.push_back("*");
+    }
+    if (!job_.memory.offload.empty()) {
+      changes.push_back({"memory.offload=[]", job_});
+      changes.back().job.memory.offload.clear();
+    }
+    return changes;
   }
 
   void AddSchedule() {
@@ -149,7 +164,8 @@ class WaysOut {
     any.sharding.schedule = Schedule::kAuto;
     const std::optional<Choice> choice = Choose(any);
     if (!choice || !choice->fits) return;
-    Add({absl::StrCat("sharding.schedule=", ToString(choice->options.schedule)), choice->trial.arena_bytes()});
+    Add({absl::StrCat("sharding.schedule=", ToString(choice->options.schedule)), choice->trial.arena_bytes(),
+         choice->trial.host_bytes()});
   }
 
   // The strategies that shard more, with a schedule that they have.
@@ -227,10 +243,12 @@ class WaysOut {
   std::vector<std::string> found_;
 };
 
-std::string Describe(const Budget& budget) {
-  const std::string bytes = absl::StrCat("budget ", FormatBytes(budget.bytes));
-  if (budget.origin.empty()) return bytes;
-  return absl::StrCat(bytes, " (", budget.origin, "; memory.budget_bytes sets another)");
+// "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...; memory.budget_bytes sets another), 7.20 GiB too little; ".
+std::string WhatIsMissing(absl::string_view needs, int64_t bytes, int64_t budget_bytes, absl::string_view origin,
+                          absl::string_view field) {
+  return absl::StrCat(needs, " ", FormatBytes(bytes), " per rank, budget ", FormatBytes(budget_bytes),
+                      origin.empty() ? "" : absl::StrCat(" (", origin, "; ", field, " sets another)"), ", ",
+                      FormatBytes(bytes - budget_bytes), " too little; ");
 }
 
 // "a", "a or b", "a, b or c".
@@ -242,16 +260,34 @@ std::string JoinAlternatives(const std::vector<std::string>& all) {
 }  // namespace
 
 absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget) {
-  if (job.memory.budget_bytes > 0) return Budget{.bytes = job.memory.budget_bytes};
-  return default_budget ? default_budget(job.sharding.ranks) : Budget{};
+  Budget budget;
+  if (default_budget) {
+    const absl::StatusOr<Budget> found = default_budget(job.sharding.ranks);
+    if (found.ok()) {
+      budget = *found;
+    } else if (job.memory.budget_bytes == 0) {
+      return found.status();
+    }
+  }
+  if (job.memory.budget_bytes > 0) {
+    budget.bytes = job.memory.budget_bytes;
+    budget.origin.clear();
+  }
+  if (job.memory.host_budget_bytes > 0) {
+    budget.host_bytes = job.memory.host_budget_bytes;
+    budget.host_origin.clear();
+  }
+  return budget;
 }
 
 absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const DefaultBudget& default_budget,
                         const Ops& ops) {
   const int64_t needs = choice.trial.arena_bytes();
   std::string message =
-      absl::StrCat("needs ", FormatBytes(needs), " per rank, ", Describe(budget), ", ",
-                   FormatBytes(needs - budget.bytes), " too little; ");
+      needs > budget.bytes
+          ? WhatIsMissing("needs", needs, budget.bytes, budget.origin, "memory.budget_bytes")
+          : WhatIsMissing("offloads", choice.trial.host_bytes(), budget.host_bytes, budget.host_origin,
+                          "memory.host_budget_bytes");
   WaysOut ways(job, default_budget, ops);
   const std::vector<std::string> single = ways.Single();
   if (!single.empty()) {
@@ -263,7 +299,7 @@ absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budg
     absl::StrAppend(&message, "nothing is left that would save memory");
   } else {
     absl::StrAppend(&message, fits ? "no single change suffices, together these do: " : "it is still too large with ",
-                    all->settings, " (", FormatBytes(all->bytes), ")");
+                    Describe(*all));
   }
   if (!fits) absl::StrAppend(&message, "; make the model or batch.sequence_length smaller, or the budget larger");
   return absl::ResourceExhaustedError(message);

@@ -1,4 +1,4 @@
-// BoundProgram: a step program's instructions with operands where they lie in a rank's arena.
+// BoundProgram: a step program's instructions with operands where they lie in a rank's memory.
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/device/cpu/physical_memory.h"
 #include "kernels/device/cuda/cuda_device.h"
 #include "sharding/comm/stream_ordered.h"
 
@@ -132,10 +133,13 @@ class CudaBackend : public Backend {
       SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime_->Properties(ordinal));
       least = std::min(least, gpu.total_bytes);
     }
+    const auto divided = [](int64_t by) { return by > 1 ? absl::StrCat(", divided by ", by, " ranks") : ""; };
     const int64_t sharing = RanksSharing(ranks);
-    return Budget{.bytes = std::max<int64_t>(0, least - kLibraryBytes) / sharing,
-                  .origin = absl::StrCat("the GPU's memory less 2 GiB for CUDA and its libraries",
-                                         sharing > 1 ? absl::StrCat(", divided by ", sharing, " ranks") : "")};
+    return Budget{
+        .bytes = std::max<int64_t>(0, least - kLibraryBytes) / sharing,
+        .origin = absl::StrCat("the GPU's memory less 2 GiB for CUDA and its libraries", divided(sharing)),
+        .host_bytes = PhysicalMemoryBytes() / 5 * 4 / std::max<int64_t>(1, ranks),
+        .host_origin = absl::StrCat("80 % of this machine's memory", divided(ranks))};
   }
 
   int64_t RanksSharing(int64_t ranks) const override {

@@ -11,6 +11,8 @@ namespace shale {
 namespace {
 
 int64_t BytesMoved(const Instruction& instruction, int64_t pass) {
+  // Those of a copy from or to the host count once.
+  if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) return transfer->device.extent_bytes();
   int64_t bytes = 0;
   VisitInstruction(instruction, pass == 0, [&](absl::string_view name, const Tensor& t, Access access) {
     if (name != "scratch") bytes += (access == Access::kReadWrite ? 2 : 1) * t.elements() * SizeOf(t.dtype);

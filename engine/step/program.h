@@ -58,7 +58,7 @@ struct Buffer {
   bool persistent = false;
   MemoryKind memory = MemoryKind::kDevice;  // Persistent ones lie on the device.
   // Keeps the bytes until this instruction although the last access is earlier, so that the next unit need not wait for
-  // the collective that reads them. -1: no.
+  // the collective or transfer that reads them. -1: no.
   InstructionId held_until = -1;
   int64_t size_bytes() const { return slot_bytes * slots; }
 };

@@ -100,19 +100,23 @@ Tiling TilingOf(const ProductShape& s) {
 }
 
 // Where a is transposed, every tile brings its parts of a and b into another order first, and the larger it is, the
-// less often: tiles of up to 768 x 768. In bf16 there are so many that every thread has as many as the others, two at
-// least. In fp32 sizes alone decide, for oneDNN's kernels of processors without AVX-512 sum in another order in tiles of
-// other sizes: tiles of some milliseconds, a multiple of four to keep few threads busy to the end.
+// less often: tiles of up to 768 x 768, as many as keep the threads equally busy, or so many that the rest matters
+// little. In bf16 oneDNN's kernels sum over k alike whatever the tile, so that the number of threads may decide. In
+// fp32 those of processors without AVX-512 do not, and sizes alone decide: tiles of some milliseconds, for four threads.
 Tiling TransposedTilingOf(const ProductShape& s, int threads) {
   constexpr int64_t kMost = 768, kLeast = 64, kWork = int64_t{1} << 29, kLeastWork = int64_t{1} << 25;
   const int64_t work = s.m * s.n * s.k;
   if (work < kLeastWork) return TilingOf(s);
-  const bool by_threads = s.dtype == DType::kBFloat16;
   const Tiling large{EvenCut(s.m, kMost, 16), EvenCut(s.n, kMost, 64)};
-  const int64_t columns = large.n.count(), least = by_threads ? 2 * threads : work / kWork;
-  const int64_t multiple = by_threads ? threads : 4;
-  const int64_t tiles = (std::max(large.tiles(), least) + multiple - 1) / multiple * multiple;
-  const int64_t rows = std::max(large.m.count(), std::min((tiles + columns - 1) / columns, s.m / kLeast));
+  const bool by_threads = s.dtype == DType::kBFloat16;
+  const int64_t share = by_threads ? threads : 4;
+  const int64_t wanted = by_threads ? 2 * threads : std::max<int64_t>(4, work / kWork);
+  int64_t rows = large.m.count();
+  const auto enough = [&] {
+    const int64_t tiles = rows * large.n.count();
+    return tiles >= wanted && (tiles % share == 0 || tiles >= 8 * share);
+  };
+  while (!enough() && rows < s.m / kLeast) ++rows;
   return {EvenCut(s.m, (s.m + rows - 1) / rows, 16), large.n};
 }
 

@@ -145,6 +145,10 @@ TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(6)->bytes, 2000);
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(1)->bytes, 6000);
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(7).status().code(), absl::StatusCode::kFailedPrecondition);
+  // Of the host's memory it is one of all ranks.
+  const int64_t host_bytes = OnStandIn(runtime, 3)->DefaultBudget(1)->host_bytes;
+  EXPECT_GT(host_bytes, 0);
+  EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(6)->host_bytes, host_bytes / 6);
   const absl::Status status = Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(runtime)}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("(the GPU's memory less 2 GiB for CUDA and its libraries, divided by 2 ranks;"));

@@ -54,6 +54,7 @@ data { path: ")", path_, ".txt\" }\n"),
     const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
       losses.push_back(report.loss);
       EXPECT_EQ(report.peak_bytes_measured, (*trainer)->plan().train.memory.peak_bytes);
+      EXPECT_EQ((*trainer)->plan().host_memory.offload_bytes > 0, !job.memory.offload.empty());
       return absl::OkStatus();
     }});
     EXPECT_TRUE(status.ok()) << status;
@@ -73,6 +74,7 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
   Job on_cpu = job;
   on_cpu.runtime = {};
   on_cpu.precision = {};
+  on_cpu.memory.offload = {};
   const std::vector<double> cpu = Losses(on_cpu, {.create_backend = Reference});
   const std::vector<double> straight =
       Losses(job, {.create_backend = Tested, .checkpoint_folder = path_ + ".checkpoints"});

@@ -57,8 +57,9 @@ RunOptions RandomJob(std::mt19937_64& random) {
 
 std::string Describe(const RunOptions& o, int seed) {
   return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.schedule), " ",
-                      ToString(o.step.retention.preset), o.step.retention.offload.empty() ? "" : ", offloaded", " W=", o.step.ranks, " B=", o.micro_batch, " ",
-                      ToString(o.dtype));
+                      ToString(o.step.retention.preset),
+                      o.step.retention.offload.empty() ? "" : ", offloaded", " W=", o.step.ranks, " B=",
+                      o.micro_batch, " ", ToString(o.dtype));
 }
 
 TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {

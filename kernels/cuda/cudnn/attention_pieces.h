@@ -21,8 +21,8 @@ inline constexpr int64_t kLargestWorkspaceBytes = int64_t{4} << 30;
 bool TakenByCudnn(const AttentionForward& op);
 bool TakenByCudnn(const AttentionBackward& op);
 
-// An upper bound for cuDNN 9.16 and newer on compute capability 8.0 to 12.0 (on 10.x 9.18 and newer: older versions have
-// no deterministic backward there):
+// An upper bound for cuDNN 9.16 and newer on compute capability 8.0 to 12.0 (on 10.x 9.18 and newer: older versions
+// have no deterministic backward there):
 //   forward   256
 //   backward  4 B H S                                rowsum(d_out * out)
 //             + 4 B H S D, if G < H                  d_k and d_v of each query head, before they are summed

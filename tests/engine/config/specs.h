@@ -44,7 +44,7 @@ sharding { strategy: FULL schedule: LAYERED ranks: 5 prefetch: 0 reshard_after_f
 precision { compute: BF16 master: SPLIT allow_tf32: true }
 memory {
   retention: BLOCK first_layers: 1 last_layers: 2 recompute: "blocks.*.ffn.up" recompute: 'tab "q" \\ back'
-  offload: "blocks.*.attention.*" budget_bytes: 123456789012 loss_chunk_tokens: 77
+  offload: "blocks.*.attention.*" host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
 }
 optimizer {
   learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"

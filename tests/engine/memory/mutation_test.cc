@@ -82,7 +82,9 @@ TEST(Mutation, AMovedAddressIsFoundWhereItMeetsALiveBuffer) {
     if (lifetimes[moved].last < lifetimes[onto].first || lifetimes[onto].last < lifetimes[moved].first) return false;
     if (planned.program.buffers[moved].memory != planned.program.buffers[onto].memory) return false;
     const int64_t address = planned.plan.addresses[onto];
-    if (address + planned.program.buffers[moved].size_bytes() > planned.plan.peak_bytes) return false;
+    const bool host = planned.program.buffers[moved].memory == MemoryKind::kHost;
+    const int64_t end = host ? kHostMemoryBegin + planned.plan.host_bytes : planned.plan.peak_bytes;
+    if (address + planned.program.buffers[moved].size_bytes() > end) return false;
     planned.plan.addresses[moved] = address;
     return true;
   });

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "absl/strings/match.h"
 #include "tests/engine/memory/program_builder.h"
 #include "tests/engine/memory/random_program.h"
 
@@ -212,6 +213,29 @@ TEST(PlanMemory, RefusesNonsenseOptions) {
   EXPECT_FALSE(PlanMemory(program, {.alignment_bytes = 0}).ok());
   EXPECT_FALSE(PlanMemory(program, {.alignment_bytes = kMost}).ok());
   EXPECT_FALSE(PlanMemory(program, {.red_zone_bytes = -1}).ok());
+}
+
+TEST(PlanMemory, HostMemoryIsPackedByItself) {
+  ProgramBuilder b;
+  const BufferId x = b.AddBuffer("x", 1000), early = b.AddHostBuffer("early", 1000), y = b.AddBuffer("y", 200),
+                 late = b.AddHostBuffer("late", 200), z = b.AddBuffer("z", 1000);
+  b.Touch(StreamId::kCompute, {}, {b.Bytes(x)});
+  b.Add(StreamId::kCopy, Transfer{b.Bytes(x), b.Bytes(early), true});
+  b.Add(StreamId::kCopy, Transfer{b.Bytes(z), b.Bytes(early), false});
+  b.Touch(StreamId::kCompute, {b.Bytes(z)}, {b.Bytes(y)});
+  b.Add(StreamId::kCopy, Transfer{b.Bytes(y), b.Bytes(late), true});
+  StepProgram program = b.Finish();
+  const MemoryPlan plan = Plan(program);
+  EXPECT_EQ(plan.addresses[early], kHostMemoryBegin);
+  EXPECT_EQ(plan.addresses[late], kHostMemoryBegin);
+  EXPECT_EQ(plan.host_bytes, 1000);
+  EXPECT_LT(plan.peak_bytes, 3000);
+  EXPECT_EQ(plan.lower_bound_bytes, 1200);
+  // Its addresses begin in the middle of the numbers.
+  for (const BufferId buffer : {x, early}) program.buffers[buffer].slot_bytes = (int64_t{1} << 62) + 2;
+  const absl::Status refused = PlanMemory(program, {}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(refused.message(), "more than 2^62 bytes at early ")) << refused;
 }
 
 }  // namespace

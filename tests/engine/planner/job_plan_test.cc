@@ -169,7 +169,10 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
     ASSERT_TRUE(changed.ok()) << setting << ": " << changed.status();
     const JobPlan plan = Plan(*changed);
     EXPECT_LE(plan.arena_bytes, needs - 1) << setting;
-    EXPECT_TRUE(absl::StrContains(message, absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), ")")))
+    const std::string host = plan.train.memory.host_bytes == 0
+                                 ? ""
+                                 : absl::StrCat(", and ", FormatBytes(plan.train.memory.host_bytes), " of host memory");
+    EXPECT_TRUE(absl::StrContains(message, absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), host, ")")))
         << setting << " needs " << FormatBytes(plan.arena_bytes) << ": " << message;
   }
 }
@@ -191,12 +194,65 @@ TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   job.memory.budget_bytes = Plan(*changed).arena_bytes;
   const std::string message = Refusal(job);
   EXPECT_TRUE(absl::StrContains(message, "no single change suffices, together these do: ")) << message;
-  EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes), ")"))) << message;
+  EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes)))) << message;
 }
 
 INSTANTIATE_TEST_SUITE_P(Budget, WaysOut, ::testing::Values(DeviceType::kCpu, DeviceType::kCuda), [](const auto& info) {
   return info.param == DeviceType::kCpu ? "Cpu" : "Cuda";
 });
+
+// One budget of the device for all, and one of the host's memory.
+DefaultBudget HostOf(int64_t host_bytes) {
+  return [=](int64_t) -> absl::StatusOr<Budget> {
+    return Budget{.host_bytes = host_bytes, .host_origin = "a machine's memory"};
+  };
+}
+
+Job OffloadingJob(Schedule schedule) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = DeviceType::kCuda;
+  job.memory.offload = {"blocks.*"};
+  job.sharding.schedule = schedule;
+  return job;
+}
+
+TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
+  const Job job = OffloadingJob(Schedule::kLayered);
+  const int64_t offloads = Plan(job).train.memory.host_bytes;
+  EXPECT_TRUE(PlanJob(job, ScratchOnlyOps(), HostOf(offloads)).ok());
+  const absl::Status refused = PlanJob(job, ScratchOnlyOps(), HostOf(offloads - 1)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  const std::string message(refused.message());
+  const std::string missing =
+      absl::StrCat("offloads ", FormatBytes(offloads), " per rank, budget ", FormatBytes(offloads - 1),
+                   " (a machine's memory; memory.host_budget_bytes sets another), 1 B too little; fits with ");
+  EXPECT_TRUE(absl::StartsWith(message, missing)) << message;
+  const std::vector<std::string> settings = SettingsIn(message);
+  EXPECT_NE(std::find(settings.begin(), settings.end(), "memory.offload=[]"), settings.end()) << message;
+  for (const std::string& setting : settings) {
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", {setting});
+    ASSERT_TRUE(changed.ok()) << setting << ": " << changed.status();
+    EXPECT_TRUE(PlanJob(*changed, ScratchOnlyOps(), HostOf(offloads - 1)).ok()) << setting;
+  }
+  Job named = job;
+  named.memory.host_budget_bytes = offloads;
+  EXPECT_TRUE(PlanJob(named, ScratchOnlyOps(), HostOf(1)).ok());
+  named.memory.host_budget_bytes = offloads - 1;
+  EXPECT_TRUE(absl::StrContains(PlanJob(named, ScratchOnlyOps()).status().message(), " per rank, budget "));
+}
+
+TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
+  const JobPlan any = Plan(OffloadingJob(Schedule::kAuto));
+  EXPECT_EQ(any.options.schedule, Schedule::kLayered);  // It sends least.
+  const absl::StatusOr<JobPlan> little =
+      PlanJob(OffloadingJob(Schedule::kAuto), ScratchOnlyOps(), HostOf(any.train.memory.host_bytes - 1));
+  ASSERT_TRUE(little.ok()) << little.status();
+  EXPECT_NE(little->options.schedule, Schedule::kLayered);
+  EXPECT_TRUE(absl::StrContains(little->schedule_reason,
+                                absl::StrCat("LAYERED: ", FormatBytes(any.arena_bytes), ", ",
+                                             FormatBytes(any.train.memory.host_bytes), " of host memory, sends ")))
+      << little->schedule_reason;
+}
 
 constexpr int64_t kMachineBytes = int64_t{16} << 30;
 

@@ -129,7 +129,8 @@ TEST(Offload, CopiesRunBesideTheUnitsThatComeBetween) {
   InstructionId out = -1, back = -1, written = -1, read = -1;
   const auto touches = [&](InstructionId id, BufferId buffer) {
     bool found = false;
-    VisitInstruction(all[id], false, [&](absl::string_view, const Tensor& t, Access) { found |= t.where.symbol == buffer; });
+    VisitInstruction(all[id], false,
+                     [&](absl::string_view, const Tensor& t, Access) { found |= t.where.symbol == buffer; });
     return found && all[id].stream == StreamId::kCompute;
   };
   for (InstructionId id = 0; id < std::ssize(all); ++id) {
@@ -167,6 +168,14 @@ TEST(Offload, NothingGoesThatIsNotNamedOrNotKeptForLong) {
   EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Schedule::kSharded, 1).program, true), Each(HasSubstr("blocks.0")));
   EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Schedule::kSharded, kLayers, GraphMode::kEvaluation).program, true),
               IsEmpty());
+}
+
+TEST(Offload, WhatBackwardWritesToStays) {
+  // The norm runs again for its output, and writes 1 / rms again, which was kept.
+  const std::vector<std::string> moved =
+      Moved(Compile({.patterns = {"blocks.*.attention_norm"}, .offload = {"*.rstd"}}).program, true);
+  EXPECT_THAT(moved, Not(IsEmpty()));
+  EXPECT_THAT(moved, Each(HasSubstr("ffn_norm.rstd")));
 }
 
 TEST(Offload, WithoutPatternsTheProgramIsAsItWas) {

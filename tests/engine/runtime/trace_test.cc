@@ -1,0 +1,48 @@
+#include "engine/runtime/trace.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Tensor Vector(BufferId buffer, int64_t elements) {
+  Tensor t = Tensor::Contiguous(DType::kFloat32, {elements});
+  t.where.symbol = buffer;
+  return t;
+}
+
+// An op reads and writes; what a copy moves counts once, for that is what its link carries.
+TEST(StepTrace, CountsBytes) {
+  StepProgram program;
+  program.units = {"embedding"};
+  program.instructions = {
+      {.action = Op(Copy{Vector(0, 1000), Vector(1, 1000)}), .unit = 0, .micro_batch = 0},
+      {.action = Transfer{Vector(1, 1000), Vector(2, 1000), true}, .stream = StreamId::kCopy, .unit = 0},
+      {.action = HostCopy{HostItem::kInputs, Vector(0, 1000)}, .stream = StreamId::kCopy, .unit = 0},
+  };
+  program.sections = {{0, 3, 1}};
+  StepTrace trace;
+  const std::vector<InstructionTime> times = {{.id = 0, .begin_ns = 1000, .end_ns = 3000},
+                                              {.id = 1, .begin_ns = 3000, .end_ns = 5000},
+                                              {.id = 2, .begin_ns = 5000, .end_ns = 6000}};
+  trace.Add(program, 7, 0, times);
+  EXPECT_FALSE(trace.empty());
+  const std::string json = trace.ChromeJson();
+  EXPECT_THAT(json, HasSubstr(R"("ts":0.000,"dur":2.000,"name":"Copy","cat":"forward","args":{"step":7,)"
+                              R"("instruction":0,"unit":"embedding","micro_batch":0,"bytes":8000,"flops":0)"));
+  EXPECT_THAT(json, HasSubstr(R"("tid":3,"ts":2.000,"dur":2.000,"name":"Offload","cat":"forward","args":{"step":7,)"
+                              R"("instruction":1,"unit":"embedding","bytes":4000,)"));
+  EXPECT_THAT(json, HasSubstr(R"("name":"ToDevice inputs","cat":"forward","args":{"step":7,"instruction":2,)"
+                              R"("unit":"embedding","bytes":4000,)"));
+  EXPECT_THAT(trace.Table(), AllOf(HasSubstr("Offload"), HasSubstr("Copy")));
+}
+
+}  // namespace
+}  // namespace shale::testing
