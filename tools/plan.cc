@@ -1,5 +1,4 @@
 // plan: what a job would need, without running it and without its data.
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -10,8 +9,6 @@
 #include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/data/token_source.h"
-#include "engine/memory/budget.h"
-#include "engine/memory/report.h"
 #include "engine/planner/explain.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/backend.h"
@@ -57,37 +54,6 @@ absl::Status DecideVocabulary(Job& job) {
   return ValidateJob(job);
 }
 
-// As the trainer plans. But a job that names no budget is often to run elsewhere, so that where this machine is too small,
-// or has no such device, it is planned without a limit, and `remark` says so.
-absl::StatusOr<JobPlan> Plan(const Job& job, const Backend& backend, const Ops& ops, std::string& remark) {
-  const DefaultBudget here = [&](int64_t ranks) { return backend.DefaultBudget(ranks); };
-  if (job.memory.budget_bytes > 0) return PlanJob(job, ops);
-  absl::StatusOr<JobPlan> plan = PlanJob(job, ops);
-  if (!plan.ok()) return plan;
-  const absl::StatusOr<Budget> budget = here(job.sharding.ranks);
-  if (!budget.ok()) {
-    remark = absl::StrCat("This machine cannot run the job: ", budget.status().message());
-  } else {
-    int64_t least = plan->arena_bytes, least_host = plan->train.memory.host_bytes;
-    bool fits = false;
-    for (const ScheduleCandidate& c : plan->candidates) {
-      if (!c.status.ok()) continue;
-      fits |= budget->Holds(c.peak_bytes, c.host_bytes);
-      least = std::min(least, c.peak_bytes);
-      least_host = std::min(least_host, c.host_bytes);
-    }
-    if (fits) return PlanJob(job, ops, here);
-    remark = least > budget->bytes
-                 ? absl::StrCat("This machine is too small for the job: a rank needs ", FormatBytes(least), ", and ",
-                                budget->origin, ", are ", FormatBytes(budget->bytes))
-                 : absl::StrCat("This machine is too small for the job: a rank offloads ", FormatBytes(least_host),
-                                ", and ", budget->host_origin, ", are ", FormatBytes(budget->host_bytes));
-  }
-  absl::StrAppend(&remark,
-                  ".\nIt was planned without a limit; memory.budget_bytes names what a rank has where it will run.\n");
-  return plan;
-}
-
 int Fail(const absl::Status& status, int exit_code) {
   std::fflush(stdout);
   std::fprintf(stderr, "plan: %s\n", std::string(status.message()).c_str());
@@ -104,7 +70,8 @@ int Run(const Flags& flags) {
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
   const std::unique_ptr<Ops> ops = (*backend)->CreateOps(/*device=*/nullptr);
   std::string remark;
-  const absl::StatusOr<JobPlan> plan = Plan(*job, **backend, *ops, remark);
+  const absl::StatusOr<JobPlan> plan =
+      PlanJobForAnywhere(*job, *ops, [&](int64_t ranks) { return (*backend)->DefaultBudget(ranks); }, remark);
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   std::fputs(PlanText(*job, *plan).c_str(), stdout);
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
@@ -130,10 +97,12 @@ int main(int argc, char** argv) {
   line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.",
             &flags.set);
   line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
-  line.Switch("explain", "Also what micro-batches, the optimizer step, retention, no_sync and other strategies cost.",
+  line.Switch("explain",
+              "Also what micro-batches, the optimizer step, retention, offload, no_sync and other strategies cost.",
               &flags.explain);
   line.Switch("dump_program", "Also the training program, instruction by instruction.", &flags.dump_program);
-  line.Footer("A job that does not fit memory.budget_bytes is refused, with the settings that would make it fit.");
+  line.Footer("A job that does not fit memory.budget_bytes, or what it offloads memory.host_budget_bytes, is "
+              "refused, with the settings that would make it fit.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(flags);
 }

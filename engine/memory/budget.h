@@ -1,6 +1,7 @@
 // Budgets: how much a job may plan for one rank.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -21,6 +22,11 @@ struct Budget {
 
   bool Holds(int64_t arena_bytes, int64_t offload_bytes) const {
     return arena_bytes <= bytes && offload_bytes <= host_bytes;
+  }
+  // How many bytes more would hold it, of both together; rounded.
+  double Missing(int64_t arena_bytes, int64_t offload_bytes) const {
+    return std::max(0.0, static_cast<double>(arena_bytes) - static_cast<double>(bytes)) +
+           std::max(0.0, static_cast<double>(offload_bytes) - static_cast<double>(host_bytes));
   }
 };
 

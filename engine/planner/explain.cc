@@ -65,6 +65,12 @@ class Explainer {
     return absl::StrCat("the head: logits of ", chunk, " tokens at a time, never of all");
   }
 
+  // "9.42 GiB", "9.42 GiB + 12.2 GiB of host".
+  static std::string Needs(const Cost& cost) {
+    return absl::StrCat(FormatBytes(cost.bytes),
+                        cost.host_bytes > 0 ? absl::StrCat(" + ", FormatBytes(cost.host_bytes), " of host") : "");
+  }
+
   std::string Fits(const Cost& cost) const {
     return plan_.budget.Holds(cost.bytes, cost.host_bytes) ? "" : "does not fit";
   }
@@ -190,7 +196,7 @@ class Explainer {
       options.retention.preset = preset;
       SHALE_ASSIGN_OR_RETURN(const Cost cost, CostOf(options));
       if (preset == RetentionPreset::kKeepAll) keep_all = cost.bytes;
-      rows.push_back({std::string(ToString(preset)), FormatBytes(cost.bytes), Difference(cost.bytes, keep_all),
+      rows.push_back({std::string(ToString(preset)), Needs(cost), Difference(cost.bytes, keep_all),
                       absl::StrCat(FormatFlops(cost.flops.recompute), " (",
                                    Percent(cost.flops.recompute, cost.flops.forward + cost.flops.backward), ")"),
                       preset == plan_.options.retention.preset ? "this job" : Fits(cost)});
@@ -206,20 +212,22 @@ class Explainer {
 
   absl::StatusOr<std::string> Offload() const {
     if (job_.runtime.device == DeviceType::kCpu) return "";  // Its memory is the host's.
+    const std::vector<std::string> kAll = {"*"};
     Rows rows = {{"retention", "needs", "against this job", "in host memory", "a step moves there", ""}};
     for (RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kSublayers,
                                    RetentionPreset::kBlock}) {
       StepOptions options = plan_.options;
+      const bool own = preset == options.retention.preset && options.retention.offload == kAll;
       options.retention.preset = preset;
-      options.retention.offload = {"*"};
+      options.retention.offload = kAll;
       SHALE_ASSIGN_OR_RETURN(const Cost cost, CostOf(options));
       rows.push_back({std::string(ToString(preset)), FormatBytes(cost.bytes), Difference(cost.bytes, own_.bytes),
-                      FormatBytes(cost.host_bytes), FormatBytes(cost.offloaded_bytes), Fits(cost)});
+                      FormatBytes(cost.host_bytes), FormatBytes(cost.offloaded_bytes), own ? "this job" : Fits(cost)});
     }
     return absl::StrCat("What memory.offload=* would save and move\n",
                         Paragraph("What is kept waits for its backward in pinned host memory. A step moves the last "
-                                  "number there and as much back, on a stream of its own beside the arithmetic: it "
-                                  "costs time where the link to the host takes longer than that."),
+                                  "number there, and back what backward reads, on a stream of its own beside the "
+                                  "arithmetic: it costs time where the link to the host takes longer than that."),
                         Table(rows), "\n");
   }
 
@@ -247,7 +255,7 @@ class Explainer {
         continue;
       }
       if (schedule == Schedule::kDeferred) deferred = *cost;
-      rows.push_back({name, FormatBytes(cost->bytes), Difference(cost->bytes, own_.bytes),
+      rows.push_back({name, Needs(*cost), Difference(cost->bytes, own_.bytes),
                       FormatBytes(cost->sent_bytes),
                       schedule == plan_.options.schedule ? "this job" : Fits(*cost)});
     }
@@ -280,7 +288,7 @@ class Explainer {
         continue;
       }
       rows.push_back({std::string(ToString(strategy)), std::string(ToString(cost->options.schedule)),
-                      FormatBytes(cost->bytes), Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
+                      Needs(*cost), Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
                       strategy == plan_.options.strategy ? "this job" : Fits(*cost)});
     }
     return absl::StrCat("What other strategies would need\n",

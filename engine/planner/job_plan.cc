@@ -54,7 +54,7 @@ std::string Reason(const Choice& choice, const Budget& budget) {
   std::string reason = absl::StrCat("it needs ", FormatBytes(choice.trial.arena_bytes()),
                                     DescribeHost(choice.trial.host_bytes()));
   if (choice.options.ranks == 1) {
-    absl::StrAppend(&reason, ", the least of all, and one rank sends nothing");
+    absl::StrAppend(&reason, ", the smallest arena that fits, and one rank sends nothing");
   } else {
     absl::StrAppend(&reason, " and sends ", FormatBytes(choice.communication.sent_bytes), " a step");
     if (!fits_too) {

@@ -41,7 +41,7 @@ struct JobPlan {
   std::optional<PlannedProgram> snapshot;  // Of StepOptions::snapshot; over the same persistent buffers.
   int64_t arena_bytes = 0;   // One rank's arena: the largest of the peaks.
   HostMemoryPlan host_memory;  // One rank's pinned memory, for all programs and for checkpoints.
-  Budget budget;             // What one rank may plan.
+  Budget budget;             // What one rank may plan, and offload.
   std::string schedule_reason;  // Why this schedule, with the numbers of the others.
   std::vector<ScheduleCandidate> candidates;  // In the order of the enum; one if the job names its schedule.
 };
@@ -55,17 +55,22 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 int ThreadsPerRank(const Job& job);
 
 // Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. `ops` is asked
-// for scratch sizes only. What one rank may plan is memory.budget_bytes, or else `default_budget` (see
-// Backend::DefaultBudget; empty: there is no limit, as for looking at a job that is to run elsewhere), and what it may
-// offload memory.host_budget_bytes, likewise. AUTO: of the
-// schedules that exist for the strategy and fit the budget the one that communicates least, then the one with the least
-// memory, then the first. Errors:
+// for scratch sizes only. What one rank may plan is memory.budget_bytes, and what it may offload to host memory
+// memory.host_budget_bytes, or else those of `default_budget` (see Backend::DefaultBudget; empty: there is no limit).
+// AUTO: of the schedules that exist for the strategy and fit the budget the one that communicates least, then the one
+// with the least memory, then the first. Errors:
 //   ResourceExhausted  nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
-//                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)". The ways out were
-//                      compiled too; each can be given to --set as it stands, and none changes what is computed.
+//                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)", or "offloads 31.2
+//                      GiB to host memory per rank, host budget ...". The ways out were compiled too; each can be given
+//                      to --set as it stands, and none changes what is computed.
 //   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; the program would be too long.
-//   Those of `default_budget`.
+//   Those of `default_budget`, unless the job names memory.budget_bytes.
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBudget& default_budget = {});
+
+// The same for a job that may be to run elsewhere: where what `here` says is too small for it, or an error, it is
+// planned within what the job names alone, and `remark` says so, in lines for people. Else `remark` is empty.
+absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Ops& ops, const DefaultBudget& here,
+                                           std::string& remark);
 
 // One more program of a job: with the StepOptions of its plan (micro_batches apart) it has the same persistent buffers
 // at the same addresses. Generation compiles kLogits, always of one micro-batch. The peak may exceed

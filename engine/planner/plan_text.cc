@@ -86,11 +86,18 @@ std::string DescribeOffload(const Job& job, const StepProgram& program) {
 }
 
 std::string DescribeBudget(const JobPlan& plan) {
+  const auto share = [](int64_t bytes, int64_t of, absl::string_view origin) {
+    if (of == kNoBudget) return std::string("no limit");
+    return absl::StrCat(FormatBytes(of), ", of which the plan takes ",
+                        Percent(static_cast<double>(bytes), static_cast<double>(of)),
+                        origin.empty() ? "" : absl::StrCat(" (", origin, ")"));
+  };
   const Budget& budget = plan.budget;
-  if (budget.bytes == kNoBudget) return "no limit";
-  return absl::StrCat(FormatBytes(budget.bytes), ", of which the plan takes ",
-                      Percent(static_cast<double>(plan.arena_bytes), static_cast<double>(budget.bytes)),
-                      budget.origin.empty() ? "" : absl::StrCat(" (", budget.origin, ")"));
+  const int64_t offloaded = plan.train.memory.host_bytes;
+  return absl::StrCat(share(plan.arena_bytes, budget.bytes, budget.origin),
+                      offloaded == 0 ? ""
+                                     : absl::StrCat("; for offload to host memory ",
+                                                    share(offloaded, budget.host_bytes, budget.host_origin)));
 }
 
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {

@@ -51,8 +51,9 @@ absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph&
   bool any = false;
   std::vector<ScheduleCandidate> candidates;
   // What is compared, smallest first. Where nothing fits only memory counts.
-  const auto rank = [](bool fits, int64_t sent, int64_t bytes) {
-    return std::make_tuple(!fits, fits ? sent : 0, bytes);
+  const auto rank = [&](bool fits, int64_t sent, const Trial& trial) {
+    const double missing = budget.Missing(trial.arena_bytes(), trial.host_bytes());
+    return std::make_tuple(!fits, fits ? sent : 0, missing, trial.arena_bytes());
   };
   for (Schedule schedule : SchedulesOf(options)) {
     StepOptions tried = options;
@@ -65,8 +66,8 @@ absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph&
     candidates.back().host_bytes = trial->host_bytes();
     candidates.back().communicated_bytes = communication.sent_bytes;
     const bool fits = budget.Holds(trial->arena_bytes(), trial->host_bytes());
-    if (any && rank(fits, communication.sent_bytes, trial->arena_bytes()) >=
-                   rank(best.fits, best.communication.sent_bytes, best.trial.arena_bytes())) {
+    if (any && rank(fits, communication.sent_bytes, *trial) >=
+                   rank(best.fits, best.communication.sent_bytes, best.trial)) {
       continue;
     }
     any = true;

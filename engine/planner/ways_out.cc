@@ -49,33 +49,19 @@ class WaysOut {
     return std::move(found_);
   }
 
-  // Everything that saves memory at once, and what that needs; nothing if the job does all of it already.
+  // Everything that saves memory at once, and what that needs; nothing if the job does all of it already. Without
+  // offload, if that suffices: a host may have no memory for it.
   std::optional<WayOut> Everything(bool& fits) {
-    Change all{.job = job_};
-    const auto apply = [&](bool applies, absl::string_view setting, auto&& set) {
-      if (!applies) return;
-      absl::StrAppend(&all.settings, all.settings.empty() ? "" : ", ", setting);
-      set(all.job);
-    };
-    const MemoryConfig& m = job_.memory;
-    apply(m.retention != RetentionPreset::kBlock || m.every_nth != 1 || m.first_layers + m.last_layers > 0,
-          "memory.retention=BLOCK", [](Job& job) { Retain(RetentionPreset::kBlock, job); });
-    apply(CanOffload(), "memory.offload=*", [](Job& job) { job.memory.offload.push_back("*"); });
-    apply(job_.sharding.strategy != Strategy::kFull, "sharding.strategy=FULL",
-          [](Job& job) { job.sharding.strategy = Strategy::kFull; });
-    apply(job_.sharding.schedule != Schedule::kAuto && job_.sharding.schedule != Schedule::kSharded,
-          "sharding.schedule=SHARDED", [](Job& job) { job.sharding.schedule = Schedule::kSharded; });
-    apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
-    for (Change& simple : Simple()) {
-      apply(true, simple.settings, [&](Job& job) {
-        job.memory.loss_chunk_tokens = std::min(LossChunkTokens(job), LossChunkTokens(simple.job));
-        job.sharding.prefetch = std::min(job.sharding.prefetch, simple.job.sharding.prefetch);
-        job.sharding.reshard_after_forward |= simple.job.sharding.reshard_after_forward;
-        if (simple.job.precision.master == MasterWeights::kSplit) job.precision.master = MasterWeights::kSplit;
-      });
+    fits = false;
+    const Change here = EverythingWith(/*offload=*/false), away = EverythingWith(/*offload=*/true);
+    std::optional<WayOut> way;
+    for (const Change* all : {&here, &away}) {
+      if (all->settings.empty() || (way && all->settings == here.settings)) continue;
+      std::optional<WayOut> tried = Try(*all, fits);
+      if (tried) way = std::move(tried);
+      if (fits) break;
     }
-    if (all.settings.empty()) return std::nullopt;
-    return Try(all, fits);
+    return way;
   }
 
  private:
@@ -95,6 +81,36 @@ class WaysOut {
         ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), *budget, ops_);
     if (!choice.ok()) return std::nullopt;
     return *std::move(choice);
+  }
+
+  Change EverythingWith(bool offload) const {
+    Change all{.job = job_};
+    const auto apply = [&](bool applies, absl::string_view setting, auto&& set) {
+      if (!applies) return;
+      absl::StrAppend(&all.settings, all.settings.empty() ? "" : ", ", setting);
+      set(all.job);
+    };
+    const MemoryConfig& m = job_.memory;
+    apply(m.retention != RetentionPreset::kBlock || m.every_nth != 1 || m.first_layers + m.last_layers > 0,
+          "memory.retention=BLOCK", [](Job& job) { Retain(RetentionPreset::kBlock, job); });
+    for (const Change& change : Offload()) {
+      apply(change.job.memory.offload.empty() != offload, change.settings,
+            [&](Job& job) { job.memory.offload = change.job.memory.offload; });
+    }
+    apply(job_.sharding.strategy != Strategy::kFull, "sharding.strategy=FULL",
+          [](Job& job) { job.sharding.strategy = Strategy::kFull; });
+    apply(job_.sharding.schedule != Schedule::kAuto && job_.sharding.schedule != Schedule::kSharded,
+          "sharding.schedule=SHARDED", [](Job& job) { job.sharding.schedule = Schedule::kSharded; });
+    apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
+    for (Change& simple : Simple()) {
+      apply(true, simple.settings, [&](Job& job) {
+        job.memory.loss_chunk_tokens = std::min(LossChunkTokens(job), LossChunkTokens(simple.job));
+        job.sharding.prefetch = std::min(job.sharding.prefetch, simple.job.sharding.prefetch);
+        job.sharding.reshard_after_forward |= simple.job.sharding.reshard_after_forward;
+        if (simple.job.precision.master == MasterWeights::kSplit) job.precision.master = MasterWeights::kSplit;
+      });
+    }
+    return all;
   }
 
   // Compiles the job with the change; nothing if it cannot be.
@@ -139,15 +155,11 @@ class WaysOut {
     if (best) Add(*best);
   }
 
-  bool CanOffload() const {
-    const std::vector<std::string>& names = job_.memory.offload;
-    return job_.runtime.device != DeviceType::kCpu && std::find(names.begin(), names.end(), "*") == names.end();
-  }
-
   // More of it, or, where the host has not the memory, none.
   std::vector<Change> Offload() const {
     std::vector<Change> changes;
-    if (CanOffload()) {
+    const std::vector<std::string>& names = job_.memory.offload;
+    if (job_.runtime.device != DeviceType::kCpu && std::find(names.begin(), names.end(), "*") == names.end()) {
       changes.push_back({"memory.offload=*", job_});
       changes.back().job.memory.offload.push_back("*");
     }
@@ -228,7 +240,7 @@ class WaysOut {
       changes.back().job.sharding.ranks = ranks;
     };
     const int64_t ranks = job_.sharding.ranks;
-    if (job_.memory.budget_bytes == 0) {
+    if (job_.memory.budget_bytes == 0 || job_.memory.host_budget_bytes == 0) {
       for (int64_t fewer = ranks / 2; fewer >= 1; fewer /= 2) add(fewer);
     }
     if (job_.sharding.strategy != Strategy::kNone) {
@@ -243,12 +255,22 @@ class WaysOut {
   std::vector<std::string> found_;
 };
 
-// "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...; memory.budget_bytes sets another), 7.20 GiB too little; ".
-std::string WhatIsMissing(absl::string_view needs, int64_t bytes, int64_t budget_bytes, absl::string_view origin,
-                          absl::string_view field) {
-  return absl::StrCat(needs, " ", FormatBytes(bytes), " per rank, budget ", FormatBytes(budget_bytes),
-                      origin.empty() ? "" : absl::StrCat(" (", origin, "; ", field, " sets another)"), ", ",
-                      FormatBytes(bytes - budget_bytes), " too little; ");
+// "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...; memory.budget_bytes sets another), 7.20 GiB too little", the
+// same of host memory, or both.
+std::string WhatIsMissing(const Trial& trial, const Budget& budget) {
+  std::vector<std::string> missing;
+  const auto compare = [&](absl::string_view needs, int64_t bytes, absl::string_view of, int64_t budget_bytes,
+                           absl::string_view origin, absl::string_view field) {
+    if (bytes <= budget_bytes) return;
+    missing.push_back(absl::StrCat(needs, ", ", of, " ", FormatBytes(budget_bytes),
+                                   origin.empty() ? "" : absl::StrCat(" (", origin, "; ", field, " sets another)"),
+                                   ", ", FormatBytes(bytes - budget_bytes), " too little"));
+  };
+  compare(absl::StrCat("needs ", FormatBytes(trial.arena_bytes()), " per rank"), trial.arena_bytes(), "budget",
+          budget.bytes, budget.origin, "memory.budget_bytes");
+  compare(absl::StrCat("offloads ", FormatBytes(trial.host_bytes()), " to host memory per rank"), trial.host_bytes(),
+          "host budget", budget.host_bytes, budget.host_origin, "memory.host_budget_bytes");
+  return absl::StrJoin(missing, ", and ");
 }
 
 // "a", "a or b", "a, b or c".
@@ -282,12 +304,7 @@ absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_bud
 
 absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const DefaultBudget& default_budget,
                         const Ops& ops) {
-  const int64_t needs = choice.trial.arena_bytes();
-  std::string message =
-      needs > budget.bytes
-          ? WhatIsMissing("needs", needs, budget.bytes, budget.origin, "memory.budget_bytes")
-          : WhatIsMissing("offloads", choice.trial.host_bytes(), budget.host_bytes, budget.host_origin,
-                          "memory.host_budget_bytes");
+  std::string message = absl::StrCat(WhatIsMissing(choice.trial, budget), "; ");
   WaysOut ways(job, default_budget, ops);
   const std::vector<std::string> single = ways.Single();
   if (!single.empty()) {

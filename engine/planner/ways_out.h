@@ -8,7 +8,8 @@
 
 namespace shale {
 
-// The job's own budget, or the default one; without either there is no limit.
+// What the job names, of the arena and of host memory each, or else the default; without either there is no limit. An
+// error of the default counts only where the job does not name memory.budget_bytes.
 absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget);
 
 // ResourceExhausted: what the job needs at least (`choice`), its budget, and the settings with which it would fit. Each

@@ -34,7 +34,8 @@ class Backend {
   virtual absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
       const std::vector<std::shared_ptr<Device>>& devices) const = 0;
 
-  // What one of `ranks` ranks may plan where the job does not say: a share of this machine's devices.
+  // What one of `ranks` ranks may plan where the job does not say: a share of this machine's devices, and of its
+  // memory.
   // FailedPrecondition if it has not those for so many.
   virtual absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const = 0;
 

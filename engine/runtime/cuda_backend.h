@@ -37,7 +37,7 @@ struct CudaBackendOptions {
 
 // Rank r is on GPU r / ranks_per_device, as CUDA counts the visible ones; they must be of compute capability 8.0 or
 // newer. DefaultBudget is the memory of the smallest GPU among those, less 2 GiB for CUDA and its libraries, divided by
-// the ranks on it.
+// the ranks on it; of host memory 80 % of the machine's, divided by all ranks.
 std::unique_ptr<Backend> CreateCudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options);
 
 }  // namespace shale

@@ -100,24 +100,26 @@ Tiling TilingOf(const ProductShape& s) {
 }
 
 // Where a is transposed, every tile brings its parts of a and b into another order first, and the larger it is, the
-// less often: tiles of up to 768 x 768, as many as keep the threads equally busy, or so many that the rest matters
-// little. In bf16 oneDNN's kernels sum over k alike whatever the tile, so that the number of threads may decide. In
-// fp32 those of processors without AVX-512 do not, and sizes alone decide: tiles of some milliseconds, for four threads.
+// less often: tiles of up to 768 x 768, so many that all threads have as many, or that the rest matters little. In bf16
+// oneDNN's kernels sum over k alike whatever the tile, so that the number of threads may decide. In fp32 those of
+// processors without AVX-512 do not, and sizes alone decide: tiles of some milliseconds, for four threads.
 Tiling TransposedTilingOf(const ProductShape& s, int threads) {
   constexpr int64_t kMost = 768, kLeast = 64, kWork = int64_t{1} << 29, kLeastWork = int64_t{1} << 25;
   const int64_t work = s.m * s.n * s.k;
   if (work < kLeastWork) return TilingOf(s);
-  const Tiling large{EvenCut(s.m, kMost, 16), EvenCut(s.n, kMost, 64)};
   const bool by_threads = s.dtype == DType::kBFloat16;
   const int64_t share = by_threads ? threads : 4;
   const int64_t wanted = by_threads ? 2 * threads : std::max<int64_t>(4, work / kWork);
-  int64_t rows = large.m.count();
-  const auto enough = [&] {
-    const int64_t tiles = rows * large.n.count();
-    return tiles >= wanted && (tiles % share == 0 || tiles >= 8 * share);
-  };
-  while (!enough() && rows < s.m / kLeast) ++rows;
-  return {EvenCut(s.m, (s.m + rows - 1) / rows, 16), large.n};
+  Tiling tiling{EvenCut(s.m, kMost, 16), EvenCut(s.n, kMost, 64)};
+  const auto even = [&](const Tiling& t) { return t.tiles() % share == 0; };
+  for (int64_t rows = tiling.m.count(); rows <= s.m / kLeast; ++rows) {
+    const Tiling next{EvenCut(s.m, (s.m + rows - 1) / rows, 16), tiling.n};
+    const bool many = next.tiles() >= 8 * share;
+    // Else the most that are even, or what there is.
+    if (even(next) || many || !even(tiling)) tiling = next;
+    if (next.tiles() >= wanted && (even(next) || many)) break;
+  }
+  return tiling;
 }
 
 // Whole rows, for products whose b is packed before: at least eight tiles, and two for each thread. Of up to 256 rows,

@@ -224,7 +224,8 @@ TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   const std::string message(refused.message());
   const std::string missing =
-      absl::StrCat("offloads ", FormatBytes(offloads), " per rank, budget ", FormatBytes(offloads - 1),
+      absl::StrCat("offloads ", FormatBytes(offloads), " to host memory per rank, host budget ",
+                   FormatBytes(offloads - 1),
                    " (a machine's memory; memory.host_budget_bytes sets another), 1 B too little; fits with ");
   EXPECT_TRUE(absl::StartsWith(message, missing)) << message;
   const std::vector<std::string> settings = SettingsIn(message);
@@ -238,7 +239,48 @@ TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
   named.memory.host_budget_bytes = offloads;
   EXPECT_TRUE(PlanJob(named, ScratchOnlyOps(), HostOf(1)).ok());
   named.memory.host_budget_bytes = offloads - 1;
-  EXPECT_TRUE(absl::StrContains(PlanJob(named, ScratchOnlyOps()).status().message(), " per rank, budget "));
+  const std::string without_origin =
+      absl::StrCat("offloads ", FormatBytes(offloads), " to host memory per rank, host budget ",
+                   FormatBytes(offloads - 1), ", 1 B too little; fits with ");
+  EXPECT_TRUE(absl::StartsWith(PlanJob(named, ScratchOnlyOps(), HostOf(offloads)).status().message(), without_origin));
+}
+
+TEST(HostBudget, AJobThatExceedsBothIsToldOfBoth) {
+  Job job = OffloadingJob(Schedule::kLayered);
+  const JobPlan plan = Plan(job);
+  job.memory.budget_bytes = plan.arena_bytes - 2;
+  EXPECT_TRUE(absl::StartsWith(
+      PlanJob(job, ScratchOnlyOps(), HostOf(plan.train.memory.host_bytes - 3)).status().message(),
+      absl::StrCat("needs ", FormatBytes(plan.arena_bytes), " per rank, budget ", FormatBytes(plan.arena_bytes - 2),
+                   ", 2 B too little, and offloads ", FormatBytes(plan.train.memory.host_bytes),
+                   " to host memory per rank, host budget ", FormatBytes(plan.train.memory.host_bytes - 3),
+                   " (a machine's memory; memory.host_budget_bytes sets another), 3 B too little; ")));
+}
+
+// What saves memory together does without offload where the host has none for it.
+TEST(HostBudget, EverythingTogetherStaysWithinIt) {
+  for (const std::vector<std::string>& offload : {std::vector<std::string>{}, {"blocks.*"}}) {
+    Job job = OffloadingJob(Schedule::kLayered);
+    job.memory.offload = {};
+    job.memory.budget_bytes = 1;
+    job.memory.host_budget_bytes = 1;
+    job.sharding.strategy = Strategy::kNone;
+    job.sharding.ranks = 2;
+    const std::string hopeless = Refusal(job);
+    EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with memory.retention=BLOCK, ")) << hopeless;
+    // All but offload.
+    std::vector<std::string> settings = SettingsIn(hopeless);
+    settings.erase(std::remove(settings.begin(), settings.end(), "memory.offload=*"), settings.end());
+    settings.push_back("memory.budget_bytes=");
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", settings);
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    job.memory.budget_bytes = Plan(*changed).arena_bytes;
+    job.memory.offload = offload;
+    const std::string message = Refusal(job);
+    EXPECT_TRUE(absl::StrContains(message, "together these do: ")) << message;
+    EXPECT_FALSE(absl::StrContains(message, "memory.offload=*")) << message;
+    EXPECT_EQ(absl::StrContains(message, "memory.offload=[]"), !offload.empty()) << message;
+  }
 }
 
 TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
@@ -252,6 +294,86 @@ TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
                                 absl::StrCat("LAYERED: ", FormatBytes(any.arena_bytes), ", ",
                                              FormatBytes(any.train.memory.host_bytes), " of host memory, sends ")))
       << little->schedule_reason;
+  EXPECT_TRUE(absl::StrContains(little->schedule_reason, ", does not fit")) << little->schedule_reason;
+}
+
+// A budget of each kind, "a GPU's memory" and "a machine's memory".
+DefaultBudget Here(int64_t bytes, int64_t host_bytes) {
+  return [=](int64_t) -> absl::StatusOr<Budget> {
+    return Budget{.bytes = bytes,
+                  .origin = "a GPU's memory",
+                  .host_bytes = host_bytes,
+                  .host_origin = "a machine's memory"};
+  };
+}
+
+TEST(PlanJobForAnywhere, RemarksWhatThisMachineLacks) {
+  Job job = OffloadingJob(Schedule::kLayered);
+  job.memory.budget_bytes = 0;
+  const JobPlan plan = Plan(job);
+  const int64_t arena = plan.arena_bytes, host = plan.train.memory.host_bytes;
+  const auto remark = [&](const DefaultBudget& here, bool within) {
+    std::string text = "before";
+    const absl::StatusOr<JobPlan> planned = PlanJobForAnywhere(job, ScratchOnlyOps(), here, text);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    EXPECT_EQ(planned->arena_bytes, arena);
+    EXPECT_EQ(planned->budget.origin, within ? "a GPU's memory" : "");
+    return text;
+  };
+  EXPECT_EQ(remark(Here(arena, host), true), "");
+  const std::string needs =
+      absl::StrCat("a rank needs ", FormatBytes(arena), ", and a GPU's memory, are ", FormatBytes(arena - 1));
+  const std::string offloads =
+      absl::StrCat("a rank offloads ", FormatBytes(host), ", and a machine's memory, are ", FormatBytes(host - 1));
+  EXPECT_EQ(remark(Here(arena - 1, host), false),
+            absl::StrCat("This machine is too small for the job: ", needs,
+                         ".\nIt was planned without that limit; memory.budget_bytes names what a rank has where it "
+                         "will run.\n"));
+  EXPECT_EQ(remark(Here(arena, host - 1), false),
+            absl::StrCat("This machine is too small for the job: ", offloads,
+                         ".\nIt was planned without that limit; memory.host_budget_bytes names what a rank has where "
+                         "it will run.\n"));
+  EXPECT_EQ(remark(Here(arena - 1, host - 1), false),
+            absl::StrCat("This machine is too small for the job: ", needs, "; ", offloads,
+                         ".\nIt was planned without that limit; memory.budget_bytes and memory.host_budget_bytes name "
+                         "what a rank has where it will run.\n"));
+  EXPECT_EQ(remark([](int64_t) -> absl::StatusOr<Budget> { return absl::FailedPreconditionError("there is no GPU"); },
+                   false),
+            "This machine cannot run the job: there is no GPU.\nIt was planned without a limit; memory.budget_bytes "
+            "names what a rank has where it will run.\n");
+}
+
+TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
+  Job job = OffloadingJob(Schedule::kLayered);
+  const int64_t arena = Plan(job).arena_bytes, host = Plan(job).train.memory.host_bytes;
+  std::string remark;
+  job.memory.budget_bytes = arena;
+  job.memory.host_budget_bytes = host;
+  EXPECT_TRUE(PlanJobForAnywhere(job, ScratchOnlyOps(), Here(1, 1), remark).ok());
+  EXPECT_EQ(remark, "");
+  // Of two limits one is named.
+  job.memory.host_budget_bytes = 0;
+  EXPECT_TRUE(PlanJobForAnywhere(job, ScratchOnlyOps(), Here(1, host - 1), remark).ok());
+  EXPECT_TRUE(absl::StartsWith(remark, "This machine is too small for the job: a rank offloads ")) << remark;
+  job.memory.host_budget_bytes = host - 1;
+  EXPECT_EQ(PlanJobForAnywhere(job, ScratchOnlyOps(), Here(arena, host), remark).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+// AUTO: one schedule fits the GPU, another the host.
+TEST(PlanJobForAnywhere, TheScheduleThatLacksLeastIsTheOneToldOf) {
+  const JobPlan layered = Plan(OffloadingJob(Schedule::kLayered)), sharded = Plan(OffloadingJob(Schedule::kSharded));
+  ASSERT_LT(sharded.train.memory.host_bytes, layered.train.memory.host_bytes);
+  Job job = OffloadingJob(Schedule::kAuto);
+  job.memory.budget_bytes = 0;
+  std::string remark;
+  const absl::StatusOr<JobPlan> plan =
+      PlanJobForAnywhere(job, ScratchOnlyOps(), Here(sharded.arena_bytes - 1, 1), remark);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(absl::StrContains(remark, absl::StrCat("a rank offloads ", FormatBytes(sharded.train.memory.host_bytes),
+                                                     ", and a machine's memory, are 1 B")))
+      << remark;
+  EXPECT_FALSE(absl::StrContains(remark, FormatBytes(layered.train.memory.host_bytes))) << remark;
 }
 
 constexpr int64_t kMachineBytes = int64_t{16} << 30;

@@ -1,0 +1,63 @@
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/memory/report.h"
+#include "engine/planner/job_plan.h"
+#include "engine/planner/ways_out.h"
+
+namespace shale {
+namespace {
+
+// Says what `c` needs beyond the budget, and adds the fields that would set another.
+std::string Lacking(const ScheduleCandidate& c, const Budget& budget, std::vector<std::string>& fields) {
+  std::vector<std::string> lacks;
+  const auto compare = [&](absl::string_view what, int64_t bytes, absl::string_view origin, int64_t budget_bytes,
+                           absl::string_view field) {
+    if (bytes <= budget_bytes) return;
+    lacks.push_back(absl::StrCat("a rank ", what, " ", FormatBytes(bytes), ", and ", origin, ", are ",
+                                 FormatBytes(budget_bytes)));
+    fields.emplace_back(field);
+  };
+  compare("needs", c.peak_bytes, budget.origin, budget.bytes, "memory.budget_bytes");
+  compare("offloads", c.host_bytes, budget.host_origin, budget.host_bytes, "memory.host_budget_bytes");
+  return absl::StrJoin(lacks, "; ");
+}
+
+std::string Remark(absl::string_view why, absl::string_view limit, const std::vector<std::string>& fields) {
+  return absl::StrCat("This machine ", why, ".\nIt was planned without ", limit, "; ", absl::StrJoin(fields, " and "),
+                      fields.size() == 1 ? " names" : " name", " what a rank has where it will run.\n");
+}
+
+}  // namespace
+
+absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Ops& ops, const DefaultBudget& here,
+                                           std::string& remark) {
+  remark.clear();
+  absl::StatusOr<JobPlan> plan = PlanJob(job, ops);
+  if (!plan.ok()) return plan;
+  const absl::StatusOr<Budget> budget = BudgetOf(job, here);
+  if (!budget.ok()) {
+    remark = Remark(absl::StrCat("cannot run the job: ", budget.status().message()), "a limit",
+                    {"memory.budget_bytes"});
+    return plan;
+  }
+  const Budget& named = plan->budget;
+  if (budget->bytes == named.bytes && budget->host_bytes == named.host_bytes) return plan;
+  const ScheduleCandidate* nearest = nullptr;
+  for (const ScheduleCandidate& c : plan->candidates) {
+    if (!c.status.ok() || !named.Holds(c.peak_bytes, c.host_bytes)) continue;
+    if (budget->Holds(c.peak_bytes, c.host_bytes)) return PlanJob(job, ops, here);
+    if (nearest == nullptr || budget->Missing(c.peak_bytes, c.host_bytes) <
+                                  budget->Missing(nearest->peak_bytes, nearest->host_bytes)) {
+      nearest = &c;
+    }
+  }
+  std::vector<std::string> fields;
+  const std::string lacking = Lacking(*nearest, *budget, fields);
+  remark = Remark(absl::StrCat("is too small for the job: ", lacking), "that limit", fields);
+  return plan;
+}
+
+}  // namespace shale
