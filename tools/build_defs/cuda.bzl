@@ -63,6 +63,9 @@ def _cuda_library_impl(ctx):
         source_and_object = ctx.actions.args()
         source_and_object.add("-c", source)
         source_and_object.add("-o", object)
+        # What nvcc leaves between its steps is named by its process, and in sandboxes side by side that is the same
+        # number: in a common /tmp one would take the other's files.
+        source_and_object.add("--objdir-as-tempdir")
         ctx.actions.run(
             executable = NVCC,
             arguments = [flags, source_and_object],
