@@ -120,11 +120,11 @@ void CheckSchedule(const proto::LearningRateSpec& spec, const Job& job, SpecErro
   for (const auto& [path, warmup, run] : warmups) {
     if (spec.has_steps() && static_cast<unsigned __int128>(warmup) > run) {
       errors.AddRule({path, "schedule.steps", "batch.global_batch", "batch.sequence_length"},
-                     absl::StrCat("found ", warmup, ", longer than the whole run of ", static_cast<uint64_t>(run)));
+                     absl::StrCat(path, " is ", warmup, ", longer than the whole run of ", static_cast<uint64_t>(run)));
     } else if (spec.has_steps() && schedule.shape == CurveShape::kWarmupStableDecay &&
                warmup > (1 - schedule.decay_fraction) * static_cast<double>(run) * (1 + 1e-9)) {
       errors.AddRule({path, "schedule.decay_fraction", "schedule.steps", "batch.global_batch", "batch.sequence_length"},
-                     absl::StrCat("found ", warmup, ", which reaches into the decay, the last ",
+                     absl::StrCat(path, " is ", warmup, ", which reaches into the decay, the last ",
                                   NumberText(schedule.decay_fraction), " of the run; shorten one of them"));
     }
   }

@@ -102,13 +102,14 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"schedule.warmup_steps=1", "schedule.warmup_tokens=9"},
              "--set: schedule.warmup_steps: more than one of warmup_steps, warmup_samples and warmup_tokens is given; "
              "keep one"},
-        Rule{{"schedule.warmup_steps=11"}, "--set: schedule.warmup_steps: found 11, longer than the whole run of 10"},
-        Rule{{"schedule.warmup_samples=81"}, "--set: schedule.warmup_samples: found 81, longer than the whole run of "
-                                             "80"},
+        Rule{{"schedule.warmup_steps=11"},
+             "--set: schedule.warmup_steps: schedule.warmup_steps is 11, longer than the whole run of 10"},
+        Rule{{"schedule.warmup_samples=81"},
+             "--set: schedule.warmup_samples: schedule.warmup_samples is 81, longer than the whole run of 80"},
         Rule{{"schedule.warmup_tokens=2560"}, ""},
         Rule{{"schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=9"},
-             "--set: schedule.warmup_steps: found 9, which reaches into the decay, the last 0.2 of the run; shorten "
-             "one of them"},
+             "--set: schedule.warmup_steps: schedule.warmup_steps is 9, which reaches into the decay, the last 0.2 of "
+             "the run; shorten one of them"},
         Rule{{"schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=8"}, ""},
         Rule{{"schedule.shape=CONSTANT", "schedule.final_fraction=1"},
              "--set: schedule.final_fraction: shape CONSTANT stays at the peak; leave it out"},
