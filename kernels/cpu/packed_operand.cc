@@ -4,69 +4,94 @@
 #include "hwy/highway.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/packed_operand.h"
+#include "kernels/cpu/touch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int64_t kRowOfPairs = 2 * kPackedColumns;  // Elements from a pair of rows to the next.
-
-// Of any numbers of rows and columns, the rest zero.
-void PackEdge(const uint16_t* b, int64_t stride_k, int64_t stride_n, int64_t rows, int64_t columns, uint16_t* packed) {
-  for (int64_t k = 0; k < kPackedRows; ++k) {
-    for (int64_t n = 0; n < kPackedColumns; ++n) {
-      packed[k / 2 * kRowOfPairs + 2 * n + k % 2] = k < rows && n < columns ? b[k * stride_k + n * stride_n] : 0;
-    }
-  }
-}
-
-#if HWY_TARGET == HWY_SCALAR
-void InterleaveRows(const uint16_t* b, int64_t stride_k, uint16_t* packed) {
-  PackEdge(b, stride_k, 1, kPackedRows, kPackedColumns, packed);
-}
-void InterleaveColumns(const uint16_t* b, int64_t stride_n, uint16_t* packed) {
-  PackEdge(b, 1, stride_n, kPackedRows, kPackedColumns, packed);
-}
-#else
-
 // Vectors of 128 bits: shuffles within them are cheap, and memory is the limit.
+#if HWY_TARGET == HWY_SCALAR
+constexpr bool kInterleaves = false;
+#else
+constexpr bool kInterleaves = true;
 using Halves = hn::Full128<uint16_t>;
-using Pairs = hn::Full128<uint32_t>;
+using Units = hn::Full128<uint32_t>;
 using Quads = hn::Full128<uint64_t>;
+#endif
 
-// Two rows, their columns side by side: elements (k, n) and (k + 1, n) become neighbours.
-void InterleaveRows(const uint16_t* b, int64_t stride_k, uint16_t* packed) {
-  const Halves d;
-  for (int64_t pair = 0; pair < kPackedRows / 2; ++pair) {
-    const uint16_t *upper = b + 2 * pair * stride_k, *lower = upper + stride_k;
-    uint16_t* to = packed + pair * kRowOfPairs;
-    for (int64_t n = 0; n < kPackedColumns; n += 8) {
-      const auto x = hn::LoadU(d, upper + n), y = hn::LoadU(d, lower + n);
-      hn::StoreU(hn::InterleaveLower(d, x, y), d, to + 2 * n);
-      hn::StoreU(hn::InterleaveUpper(d, x, y), d, to + 2 * n + 8);
+// What is packed, as bits: elements of two or four bytes.
+template <class T>
+struct Source {
+  static constexpr int64_t kElements = sizeof(uint32_t) / sizeof(T);  // In a unit.
+  static constexpr int64_t kRows = kPackedUnits * kElements;          // In a block of units.
+
+  explicit Source(const UnpackedOperand& b)
+      : data(static_cast<const T*>(b.data)), k(b.k), n(b.n), stride_k(b.stride_k), stride_n(b.stride_n) {}
+  const T* at(int64_t row, int64_t column) const { return data + row * stride_k + column * stride_n; }
+  // Elements from one block of 64 columns to the next.
+  int64_t block_elements() const { return (k + kRows - 1) / kRows * kRows * kPackedColumns; }
+
+  const T* data;
+  int64_t k, n, stride_k, stride_n;
+};
+
+// A block of units of any numbers of rows and columns, the rest zero.
+template <class T>
+void PackEdge(const Source<T>& b, int64_t row, int64_t column, int64_t rows, int64_t columns, T* packed) {
+  constexpr int64_t kElements = Source<T>::kElements;
+  for (int64_t k = 0; k < Source<T>::kRows; ++k) {
+    for (int64_t n = 0; n < kPackedColumns; ++n) {
+      packed[(k / kElements * kPackedColumns + n) * kElements + k % kElements] =
+          k < rows && n < columns ? *b.at(row + k, column + n) : T{0};
     }
   }
 }
 
-// Of a transposed operand, whose pairs are neighbours already: four columns by four pairs at a time change sides.
-void InterleaveColumns(const uint16_t* b, int64_t stride_n, uint16_t* packed) {
+// A row of units, which is one row of f32 or two of bf16, of `blocks` blocks: from end to end.
+void PackUnitRow(const uint32_t* row, const uint32_t*, int64_t blocks, int64_t block_elements, uint32_t* packed) {
+  for (int64_t block = 0; block < blocks; ++block, row += kPackedColumns, packed += block_elements) {
+    std::memcpy(packed, row, kPackedColumns * sizeof(uint32_t));
+  }
+}
+void PackUnitRow(const uint16_t* upper, const uint16_t* lower, int64_t blocks, int64_t block_elements,
+                 uint16_t* packed) {
+#if HWY_TARGET != HWY_SCALAR
   const Halves d;
-  const Pairs d32;
+  for (int64_t block = 0; block < blocks; ++block, packed += block_elements) {
+    for (int64_t n = 0; n < kPackedColumns; n += 8, upper += 8, lower += 8) {
+      const auto x = hn::LoadU(d, upper), y = hn::LoadU(d, lower);
+      hn::StoreU(hn::InterleaveLower(d, x, y), d, packed + 2 * n);
+      hn::StoreU(hn::InterleaveUpper(d, x, y), d, packed + 2 * n + 8);
+    }
+  }
+#endif
+}
+
+// Of a transposed operand, where what makes a unit are neighbours already: four columns by four units at a time change
+// sides.
+template <class T>
+void PackUnitColumns(const T* from, int64_t stride_n, T* packed) {
+#if HWY_TARGET != HWY_SCALAR
+  constexpr int64_t kElements = Source<T>::kElements;
+  const hn::Repartition<T, Units> d;
+  const Units d32;
   const Quads d64;
   for (int64_t n = 0; n < kPackedColumns; n += 4) {
-    for (int64_t pair = 0; pair < kPackedRows / 2; pair += 4) {
+    for (int64_t unit = 0; unit < kPackedUnits; unit += 4) {
       const auto column = [&](int64_t i) HWY_ATTR {
-        return hn::BitCast(d32, hn::LoadU(d, b + (n + i) * stride_n + 2 * pair));
+        return hn::BitCast(d32, hn::LoadU(d, from + (n + i) * stride_n + kElements * unit));
       };
       const auto c0 = column(0), c1 = column(1), c2 = column(2), c3 = column(3);
       const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d32, c0, c1));
       const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d32, c2, c3));
       const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d32, c0, c1));
       const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d32, c2, c3));
-      const auto store = [&](int64_t i, auto columns_of_pair) HWY_ATTR {
-        hn::StoreU(hn::BitCast(d, columns_of_pair), d, packed + (pair + i) * kRowOfPairs + 2 * n);
+      const auto store = [&](int64_t i, auto columns_of_unit) HWY_ATTR {
+        hn::StoreU(hn::BitCast(d, columns_of_unit), d, packed + ((unit + i) * kPackedColumns + n) * kElements);
       };
       store(0, hn::InterleaveLower(d64, low01, low23));
       store(1, hn::InterleaveUpper(d64, low01, low23));
@@ -74,25 +99,60 @@ void InterleaveColumns(const uint16_t* b, int64_t stride_n, uint16_t* packed) {
       store(3, hn::InterleaveUpper(d64, high01, high23));
     }
   }
+#endif
 }
 
-#endif  // HWY_TARGET == HWY_SCALAR
+// Bytes of a row that are read ahead: those of a panel fit into the cache.
+constexpr int64_t kStretchBytes = 4096;
 
-void Pack(const UnpackedOperand& b, int64_t block, BFloat16* packed) {
-  const int64_t begin = block * kPackedColumns, columns = std::min(kPackedColumns, b.n - begin);
-  const auto* from = reinterpret_cast<const uint16_t*>(b.data) + begin * b.stride_n;
-  auto* to = reinterpret_cast<uint16_t*>(packed) + block * (PackedBytes(b.k, kPackedColumns) / sizeof(uint16_t));
-  for (int64_t k = 0; k < b.k; k += kPackedRows) {
-    const uint16_t* rows = from + k * b.stride_k;
-    if (columns < kPackedColumns || k + kPackedRows > b.k) {
-      PackEdge(rows, b.stride_k, b.stride_n, std::min(kPackedRows, b.k - k), columns, to);
-    } else if (b.stride_n == 1) {
-      InterleaveRows(rows, b.stride_k, to);
-    } else {
-      InterleaveColumns(rows, b.stride_n, to);
+// Rows [k, k + kRows) as far as there are any.
+template <class T>
+void PackRows(const Source<T>& b, int64_t k, T* packed) {
+  constexpr int64_t kRows = Source<T>::kRows, kElements = Source<T>::kElements;
+  constexpr int64_t kStretch = kStretchBytes / sizeof(T);
+  const int64_t rows = std::min(kRows, b.k - k), block_elements = b.block_elements();
+  packed += k * kPackedColumns;
+  for (int64_t begin = 0; begin < b.n; begin += kStretch) {
+    const int64_t end = std::min(begin + kStretch, b.n);
+    TouchRows(b.at(k, begin), b.stride_k, rows, end - begin);
+    const int64_t whole = kInterleaves && rows == kRows ? (end - begin) / kPackedColumns : 0;
+    for (int64_t row = 0; row < (whole > 0 ? kRows : 0); row += kElements) {
+      PackUnitRow(b.at(k + row, begin), b.at(k + row + kElements - 1, begin), whole, block_elements,
+                  packed + row * kPackedColumns);
     }
-    to += kPackedRows * kPackedColumns;
+    packed += whole * block_elements;
+    for (int64_t n = begin + whole * kPackedColumns; n < end; n += kPackedColumns, packed += block_elements) {
+      PackEdge(b, k, n, rows, std::min(kPackedColumns, end - n), packed);
+    }
   }
+}
+
+// Columns [n, n + 64) of a transposed operand, as far as there are any.
+template <class T>
+void PackColumns(const Source<T>& b, int64_t n, T* packed) {
+  constexpr int64_t kRows = Source<T>::kRows, kStretch = kStretchBytes / sizeof(T);
+  const int64_t columns = std::min(kPackedColumns, b.n - n);
+  packed += n / kPackedColumns * b.block_elements();
+  for (int64_t k = 0; k < b.k; k += kRows, packed += kRows * kPackedColumns) {
+    if (k % kStretch == 0) TouchRows(b.at(k, n), b.stride_n, columns, std::min(kStretch, b.k - k));
+    const int64_t rows = std::min(kRows, b.k - k);
+    if (kInterleaves && columns == kPackedColumns && rows == kRows) {
+      PackUnitColumns(b.at(k, n), b.stride_n, packed);
+    } else {
+      PackEdge(b, k, n, rows, columns, packed);
+    }
+  }
+}
+
+template <class T>
+void PackT(const UnpackedOperand& operand, int64_t panel, std::byte* packed) {
+  const Source<T> b(operand);
+  T* const to = reinterpret_cast<T*>(packed);
+  b.stride_n == 1 ? PackRows(b, panel * Source<T>::kRows, to) : PackColumns(b, panel * kPackedColumns, to);
+}
+
+void Pack(const UnpackedOperand& b, int64_t panel, std::byte* packed) {
+  b.dtype == DType::kFloat32 ? PackT<uint32_t>(b, panel, packed) : PackT<uint16_t>(b, panel, packed);
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -104,18 +164,24 @@ namespace {
 
 HWY_EXPORT(Pack);
 
-int64_t RoundUp(int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; }
+int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+// Rows of a block of units.
+int64_t RowsOf(DType dtype) { return kPackedUnits * static_cast<int64_t>(sizeof(float)) / SizeOf(dtype); }
 
 }  // namespace
 
-int64_t PackedColumnBlocks(int64_t n) { return RoundUp(n, kPackedColumns) / kPackedColumns; }
-
-int64_t PackedBytes(int64_t k, int64_t n) {
-  return RoundUp(n, kPackedColumns) * RoundUp(k, kPackedRows) * SizeOf(DType::kBFloat16);
+int64_t PackedBytes(DType dtype, int64_t k, int64_t n) {
+  const int64_t rows = RowsOf(dtype);
+  return Parts(n, kPackedColumns) * kPackedColumns * Parts(k, rows) * rows * SizeOf(dtype);
 }
 
-void PackColumns(const UnpackedOperand& b, int64_t block, BFloat16* packed) {
-  HWY_DYNAMIC_DISPATCH(Pack)(b, block, packed);
+int64_t PackedPanels(const UnpackedOperand& b) {
+  return b.stride_n == 1 ? Parts(b.k, RowsOf(b.dtype)) : Parts(b.n, kPackedColumns);
+}
+
+void PackPanel(const UnpackedOperand& b, int64_t panel, std::byte* packed) {
+  HWY_DYNAMIC_DISPATCH(Pack)(b, panel, packed);
 }
 
 }  // namespace shale::cpu

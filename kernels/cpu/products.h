@@ -1,8 +1,7 @@
 // Matrix products by oneDNN: the only code that knows its API. Private to kernels/cpu.
 //
 // oneDNN splits small products with a long K over its threads and adds the parts, so that its bits depend on their
-// number. Here a product is cut into tiles, and each is a primitive for one thread: by sizes alone where the bits of a
-// sum depend on the tile (fp32), else by the number of threads too.
+// number. Here a product is cut into tiles (product_tiles.h), and each is a primitive for one thread.
 #pragma once
 
 #include <compare>

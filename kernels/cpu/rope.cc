@@ -15,6 +15,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/touch.h"
 #include "kernels/reference/rope_frequency.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -71,6 +72,10 @@ void TurnT(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
     for (int64_t position = begin; position < end; ++position) {
       const float* cosines = table + 2 * (position - begin) * half;
       T* rows = x_BSHD.as<T>() + b * x_BSHD.stride(0) + position * x_BSHD.stride(1);
+      // What lies between two rows, too, if it is little: memory streams faster than it skips.
+      const int64_t width = (x_BSHD.dim(2) - 1) * x_BSHD.stride(2) + 2 * half;
+      const int64_t gap = x_BSHD.stride(1) - width;
+      TouchRows(rows, 0, 1, position + 1 < end && gap <= width / 2 ? width + gap : width);
       for (int64_t h = 0; h < x_BSHD.dim(2); ++h) TurnRow(rows + h * x_BSHD.stride(2), half, {cosines, cosines + half});
     }
   }

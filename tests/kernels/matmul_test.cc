@@ -75,6 +75,8 @@ std::vector<OpCase> ProductCases() {
     add({.m = 512, .n = 64, .k = 66, .accumulate = true}, false, transpose_b);
     add({.m = 512, .n = 65, .k = 65, .strided_b = true}, false, transpose_b);
     add({.m = 512, .n = 64, .k = 1100, .strided_b = true}, false, transpose_b);
+    add({.m = 512, .n = 2120, .k = 34}, false, transpose_b);  // Longer than what is read ahead at a time.
+    add({.m = 512, .n = 66, .k = 2100}, false, transpose_b);
     add({.m = 512, .n = 65, .k = 65, .strided = true}, false, transpose_b);  // Not packed.
   }
   // oneDNN would split this K over threads.

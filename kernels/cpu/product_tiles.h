@@ -1,0 +1,31 @@
+// How a matrix product is cut into tiles, each of which one thread computes. Private to kernels/cpu.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/products.h"
+
+namespace shale::cpu {
+
+// Rows [m, m + rows) and columns [n, n + columns) of c.
+struct ProductTile {
+  int64_t m = 0, n = 0, rows = 0, columns = 0;
+};
+
+// Which parts of a product's operands are brought into another order, and hence how it is best cut.
+enum class TileOrder {
+  kPlain,       // Every tile copies its part of b.
+  kPackedB,     // b lies packed before: tiles are whole rows.
+  kTransposedA  // Every tile copies its parts of a and b.
+};
+
+// Tiles that cover c, without gaps or overlaps, by rows. Those of packed products, and of bf16 with a transposed, are
+// as many for each of `threads`: there oneDNN's kernels sum over k alike whatever the tile. Elsewhere they need not,
+// and sizes alone decide, so that no result depends on the number of threads.
+std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads);
+
+// Rows of the tiles of packed products; the last one may have fewer.
+inline constexpr int64_t kMostPackedRows = 512, kLeastPackedRows = 64;
+
+}  // namespace shale::cpu

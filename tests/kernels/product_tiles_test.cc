@@ -1,0 +1,87 @@
+// How the CPU's matrix products are cut into tiles.
+#include "kernels/cpu/product_tiles.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace shale::cpu {
+namespace {
+
+ProductShape ShapeOf(int64_t m, int64_t n, int64_t k, DType dtype) { return {.m = m, .n = n, .k = k, .dtype = dtype}; }
+
+constexpr TileOrder kOrders[] = {TileOrder::kPlain, TileOrder::kPackedB, TileOrder::kTransposedA};
+constexpr int kThreads[] = {1, 2, 3, 8, 16, 64};
+
+TEST(ProductTilesTest, CoverEveryElementOnce) {
+  for (const TileOrder order : kOrders) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const int threads : kThreads) {
+        for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 1}, {17, 65}, {512, 512}, {1000, 333}, {3000, 20}}) {
+          SCOPED_TRACE(::testing::Message() << m << " x " << n << ", order " << static_cast<int>(order) << ", "
+                                            << threads << " threads");
+          std::vector<int> times(m * n);
+          for (const ProductTile& tile : TilesOf(ShapeOf(m, n, 2048, dtype), order, threads)) {
+            ASSERT_GT(tile.rows, 0);
+            ASSERT_GT(tile.columns, 0);
+            ASSERT_LE(tile.m + tile.rows, m);
+            ASSERT_LE(tile.n + tile.columns, n);
+            for (int64_t i = tile.m; i < tile.m + tile.rows; ++i) {
+              for (int64_t j = tile.n; j < tile.n + tile.columns; ++j) ++times[i * n + j];
+            }
+          }
+          EXPECT_TRUE(std::all_of(times.begin(), times.end(), [](int count) { return count == 1; }));
+        }
+      }
+    }
+  }
+}
+
+TEST(ProductTilesTest, LargeBFloat16ProductsHaveAsManyTilesForEachThread) {
+  for (const TileOrder order : {TileOrder::kPackedB, TileOrder::kTransposedA}) {
+    for (const int threads : {1, 2, 4, 8, 16}) {
+      for (const auto& [m, n] : {std::pair<int64_t, int64_t>{2048, 512}, {2048, 2816}, {4096, 1536}, {8192, 512}}) {
+        const auto tiles = TilesOf(ShapeOf(m, n, 2048, DType::kBFloat16), order, threads);
+        EXPECT_EQ(tiles.size() % threads, 0) << m << " x " << n << " on " << threads << " threads: " << tiles.size();
+        // And all are about equal.
+        const auto [least, most] = std::minmax_element(tiles.begin(), tiles.end(), [](auto& x, auto& y) {
+          return x.rows * x.columns < y.rows * y.columns;
+        });
+        EXPECT_GE(4 * least->rows * least->columns, 3 * most->rows * most->columns) << m << " x " << n;
+      }
+    }
+  }
+}
+
+TEST(ProductTilesTest, PackedOnesAreWholeRows) {
+  for (const int threads : kThreads) {
+    for (const ProductTile& tile : TilesOf(ShapeOf(1030, 200, 64, DType::kFloat32), TileOrder::kPackedB, threads)) {
+      EXPECT_EQ(tile.columns, 200);
+      EXPECT_LE(tile.rows, kMostPackedRows);
+    }
+  }
+}
+
+TEST(ProductTilesTest, ThreadsDoNotCutSumsThatDependOnTiles) {
+  const auto places = [](TileOrder order, int threads) {
+    std::vector<int64_t> numbers;
+    for (const ProductTile& tile : TilesOf(ShapeOf(2048, 1536, 512, DType::kFloat32), order, threads)) {
+      numbers.insert(numbers.end(), {tile.m, tile.n, tile.rows, tile.columns});
+    }
+    return numbers;
+  };
+  for (const TileOrder order : {TileOrder::kPlain, TileOrder::kTransposedA}) {
+    for (const int threads : kThreads) EXPECT_EQ(places(order, threads), places(order, 1));
+  }
+}
+
+// oneDNN may sum a whole product in another order than its tiles.
+TEST(ProductTilesTest, NoLargeBFloat16ProductWithATransposedIsOneTile) {
+  EXPECT_GE(TilesOf(ShapeOf(512, 512, 1100, DType::kBFloat16), TileOrder::kTransposedA, 1).size(), 2);
+  EXPECT_GE(TilesOf(ShapeOf(1408, 1408, 400, DType::kBFloat16), TileOrder::kTransposedA, 1).size(), 2);
+}
+
+}  // namespace
+}  // namespace shale::cpu
