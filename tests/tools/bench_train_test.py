@@ -8,10 +8,13 @@ import os
 import struct
 import sys
 import tempfile
+import threading
+import time
+import types
 import unittest
 
 sys.path.insert(0, "tools")
-from bench import claims, contestants, main, options, process, table, textproto, workloads
+from bench import claims, contestants, main, options, process, table, textproto, turns, workloads
 from bench.results import Disagreement, Results
 
 
@@ -157,7 +160,7 @@ class OptionsTest(unittest.TestCase):
 
     def test_variants_of_the_engine_run_on_the_first_shape_only(self):
         chosen = options.parse(["--only=shale-k8,shale"])
-        turns = [(workload.name, name) for workload, name in main.plan_of(chosen)]
+        turns = [(workload.name, name) for workload, names in main.plan_of(chosen) for name in names]
         self.assertEqual(turns.count(("llama34m", "shale-k8")), 2)
         self.assertEqual({workload for workload, name in turns if name == "shale-k8"}, {"llama34m"})
         self.assertEqual({workload for workload, name in turns if name == "shale"}, set(workloads.NAMES))
@@ -256,6 +259,94 @@ class ProcessTest(unittest.TestCase):
     def test_one_that_hangs_is_ended(self):
         with self.assertRaisesRegex(process.Failed, "had not ended after 0.1 s"):
             self.run_all("exec sleep 10000", timeout_seconds=0.1)
+
+
+class TurnsTest(unittest.TestCase):
+    def test_those_compared_take_turns_on_the_first_shape_only(self):
+        plan = main.plan_of(options.parse(["--only=shale,torch-best,shale-block,bf16"]))
+        self.assertEqual([(workload.name, names) for workload, names in plan],
+                         [("llama34m", ["shale", "torch-best"]), ("llama34m", ["shale-block"])] +
+                         [(name, [one]) for name in workloads.NAMES[1:] for one in ("shale", "torch-best")])
+
+    def test_everybody_is_in_one_set_at_most(self):
+        names = [name for together in contestants.SETS for name in together]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertEqual(sorted(name for some in contestants.in_sets(list(contestants.ALL)) for name in some),
+                         sorted(contestants.ALL))
+
+    def test_they_follow_each_other_in_order_and_who_leaves_is_passed_over(self):
+        rotation = turns.Rotation()
+        members = [rotation.join() for _ in range(3)]
+        order = []
+
+        def run(number, times):
+            members[number].wait()
+            for left in range(times, 0, -1):
+                order.append(number)
+                if left > 1:
+                    members[number].next()
+            members[number].leave()
+
+        threads = [threading.Thread(target=run, args=(number, times)) for number, times in ((0, 3), (1, 1), (2, 2))]
+        for thread in reversed(threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(order, [0, 1, 2, 0, 2, 0])
+
+    def test_the_end_reaches_who_waits(self):
+        rotation = turns.Rotation()
+        rotation.join()
+        second = rotation.join()
+        rotation.end()
+        with self.assertRaises(turns.Ended):
+            second.wait()
+
+    def test_a_step_stops_its_processes_until_the_next_turn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            turn = turns.Rotation().join()
+            turn.by_step(r"step \d", warmup=1, steps=2)
+            stops = []
+
+            def state(pid):
+                with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                    return file.read().rsplit(")", 1)[1].split()[0]
+
+            def next_turn(go_on=turn.next):
+                pid = turn._processes[0].pid
+                while state(pid) != "T":  # A signal takes effect when it does.
+                    time.sleep(0.001)
+                stops.append(pid)
+                go_on()
+
+            turn.next = next_turn
+            script = "for i in 1 2 3; do sleep 0.1; echo step $i; done; echo end"
+            group = process.run([["/bin/sh", "-c", script]], dict(os.environ), folder, "p", turn)
+        self.assertEqual(len(stops), 2)
+        self.assertEqual(len(turn.seconds), 2)
+        self.assertEqual([text for _, text in group.outcomes[0].lines], ["step 1", "step 2", "step 3", "end"])
+
+    def test_one_that_fails_leaves_its_turns_to_the_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            workload, here = types.SimpleNamespace(steps=2), folder
+
+            class Script(contestants.Contestant):
+                def __init__(self, text):
+                    self.text = text
+
+                def run(self, workload, place, steps, warmup, name, turn=None):
+                    turn.by_step("step", warmup, steps)
+                    process.run([["/bin/sh", "-c", self.text]], dict(os.environ), place, name, turn)
+                    return {"seconds": turn.seconds}
+
+            scripts = {"good": Script("for i in 1 2 3; do echo step $i; sleep 0.05; done"),
+                       "bad": Script("echo step 1; sleep 0.05; exit 4")}
+            before = dict(contestants.ALL)
+            self.addCleanup(lambda: (contestants.ALL.clear(), contestants.ALL.update(before)))
+            contestants.ALL.update(scripts)
+            good, bad = main._measure_together(types.SimpleNamespace(steps=2, warmup=1), here, workload, ["good", "bad"])
+        self.assertEqual(len(good["seconds"]), 2)
+        self.assertIn("ended with 4", bad["failed"])
 
 
 if __name__ == "__main__":

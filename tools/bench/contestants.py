@@ -23,8 +23,9 @@ class Contestant:
     first_only = False
     extra = False
 
-    def run(self, workload, place, steps, warmup):
-        """Measures once; process.Failed if that fails. Returns a result."""
+    def run(self, workload, place, steps, warmup, name, turn=None):
+        """Measures once, in files of that name, in turns with others or alone; process.Failed if that fails. Returns a
+        result."""
         raise NotImplementedError
 
 
@@ -35,9 +36,9 @@ class Shale(Contestant):
         self.about, self.first_only = about, first_only
         self.ranks, self.micro_batches, self.more, self.traced = ranks, micro_batches, more, traced
 
-    def run(self, workload, place, steps, warmup):
-        folder = place.path("run")
-        trace = place.path("trace.json")
+    def run(self, workload, place, steps, warmup, name, turn=None):
+        folder = place.path(f"run-{name}")
+        trace = place.path(f"trace-{name}.json")
         if self.micro_batches or self.more:
             # Several times the work, or one of many variants.
             steps = max(3, steps // 3)
@@ -50,13 +51,16 @@ class Shale(Contestant):
         if self.traced:
             # A step that does not count.
             command += [f"--trace={trace}", f"--trace_first_step={warmup}", "--trace_steps=1"]
+        if turn:
+            turn.by_step(r"step\s+\d+/", warmup, steps)
         try:
-            group = process.run([command], place.environment(), place.logs, "train")
+            group = process.run([command], place.environment(), place.logs, name, turn)
             with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
                 rows = [row for row in map(json.loads, file) if "seconds" in row]
             with open(os.path.join(folder, "plan.txt"), encoding="utf-8") as file:
                 parameters = parameters_of(file.read())
-            result = {"seconds": [row["seconds"] for row in rows[warmup:]], "first_loss": rows[0]["loss"],
+            seconds = turn.seconds if turn else [row["seconds"] for row in rows[warmup:]]
+            result = {"seconds": seconds, "first_loss": rows[0]["loss"],
                       "last_loss": rows[-1]["loss"], "parameters": parameters,
                       "tokens_per_step": batch["global_batch"] * batch["sequence_length"],
                       "peak_rss_bytes": group.outcomes[0].peak_rss_bytes, "planned_bytes": rows[-1]["peak_bytes_planned"],
@@ -102,7 +106,7 @@ class Torch(Contestant):
         self.about, self.extra = about, extra
         self.ranks, self.tuned, self.compiled = ranks, tuned, compiled
 
-    def run(self, workload, place, steps, warmup):
+    def run(self, workload, place, steps, warmup, name, turn=None):
         job = workload.job(workload.settings(place.threads, self.ranks))
         threads = place.threads // self.ranks
         environment = {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": place.path("inductor"),
@@ -115,13 +119,15 @@ class Torch(Contestant):
                    f"--compile={self.compiled}"]
         commands = [command]
         if self.ranks > 1:
-            store = place.path("ranks")
+            store = place.path(f"ranks-{name}")
             if os.path.exists(store):
                 os.remove(store)
             commands = [[*command, f"--store={store}", f"--rank={rank}"] for rank in range(self.ranks)]
-        group = process.run(commands, place.environment(environment), place.logs, "torch")
+        if turn:
+            turn.by_step(r"step \d+$", warmup, steps)
+        group = process.run(commands, place.environment(environment), place.logs, name, turn)
         said = [last_json(outcome.lines) for outcome in group.outcomes]
-        return {"seconds": said[0]["seconds"][warmup:], "last_loss": said[0]["losses"][-1],
+        return {"seconds": turn.seconds if turn else said[0]["seconds"][warmup:], "last_loss": said[0]["losses"][-1],
                 # Each rank has its own part of the batch.
                 "first_loss": sum(s["losses"][0] for s in said) / len(said),
                 "parameters": said[0]["parameters"], "tokens_per_step": said[0]["tokens_per_step"],
@@ -133,11 +139,11 @@ class Products(Contestant):
     """bench_products: a bound, not a trainer."""
     about = "the matrix products of the step alone, by oneDNN, operand B packed beforehand"
 
-    def run(self, workload, place, steps, warmup):
+    def run(self, workload, place, steps, warmup, name, turn=None):
         settings = workload.settings(place.threads)
         command = [place.binary("bench_products"), f"--job={workload.path}", f"--repeats={max(1, steps // 2)}"]
         command += [f"--set={path}={value}" for path, value in settings.items()]
-        group = process.run([command], place.environment(), place.logs, "products")
+        group = process.run([command], place.environment(), place.logs, name, turn)
         said = json.loads("\n".join(text for _, text in group.outcomes[0].lines))
         return {"seconds": said["passes"], "gflop": said["gflop"], "parameters": said["parameters"],
                 "onednn": said["onednn"], "widened": said["widened"], "other_cores": group.other_cores,
@@ -171,3 +177,16 @@ ALL = {
     "torch-model": Torch("as torch-best, but the model compiled as a whole, loss included", compiled="model", extra=True),
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }
+
+# Whose figures stand against each other: on the first shape they take turns, a step each. All of a set are in memory at
+# once, which is too much for the others.
+SETS = (("shale", "torch-best", "products", "torch-installed", "shale-2ranks", "fsdp2-best", "shale-k8"),
+        ("shale-keep-all", "shale-block"),
+        ("shale-sharded", "shale-deferred", "shale-layered"))
+
+
+def in_sets(names):
+    """Lists of those names, in order: those that take turns, and each other one alone."""
+    sets = [[name for name in names if name in together] for together in SETS]
+    alone = [[name] for name in names if not any(name in together for together in SETS)]
+    return [some for some in sets + alone if some]

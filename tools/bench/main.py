@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tools/bench_train: see --help, and options.py for how it measures."""
 
+import concurrent.futures
 import datetime
 import os
 import signal
@@ -8,7 +9,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from bench import contestants, options, place, process, table, workloads  # noqa: E402
+from bench import contestants, options, place, process, table, turns, workloads  # noqa: E402
 from bench.results import Disagreement, Results, write_line  # noqa: E402
 
 _RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
@@ -19,10 +20,14 @@ def say(text):
 
 
 def plan_of(chosen):
-    """(workload, contestant name) for a round, in order."""
-    return [(workloads.Workload(workload, precision), name)
-            for workload in chosen.workloads for precision in chosen.precisions for name in chosen.contestants
-            if workload == workloads.FIRST or not contestants.ALL[name].first_only]
+    """(workload, names of contestants that take turns) for a round, in order."""
+    plan = []
+    for workload in chosen.workloads:
+        names = [name for name in chosen.contestants
+                 if workload == workloads.FIRST or not contestants.ALL[name].first_only]
+        together = contestants.in_sets(names) if workload == workloads.FIRST else [[name] for name in names]
+        plan += [(workloads.Workload(workload, precision), some) for precision in chosen.precisions for some in together]
+    return plan
 
 
 def measure(chosen, here, results, log):
@@ -32,23 +37,42 @@ def measure(chosen, here, results, log):
         write_line(log, {"note": text})
         say(text)
 
-    turns = plan_of(chosen)
+    plan = plan_of(chosen)
     for number in range(1, chosen.rounds + 1):
         busy = process.other_cores_now()
         load = " ".join(f"{value:.2f}" for value in os.getloadavg())
         note(f"round {number}: load average {load}, {busy:.2f} cores busy before it")
         if table.is_busy(busy):
             note(f"WARNING: the machine is busy, round {number} measures that too")
-        for workload, name in turns:
-            record = {"workload": workload.name, "precision": workload.precision, "contestant": name, "round": number}
-            steps = chosen.steps or workload.steps
-            try:
-                record.update(contestants.ALL[name].run(workload, here, steps, chosen.warmup))
-            except (process.Failed, OSError, ValueError, KeyError) as error:
-                record["failed"] = str(error) or repr(error)
-            write_line(log, record)
-            results.add(record)
-            say(_line(record))
+        for workload, names in plan:
+            for name, result in zip(names, _measure_together(chosen, here, workload, names)):
+                record = {"workload": workload.name, "precision": workload.precision, "contestant": name, "round": number,
+                          **result}
+                write_line(log, record)
+                results.add(record)
+                say(_line(record))
+
+
+def _measure_together(chosen, here, workload, names):
+    """A result of each, or its failure."""
+    rotation = turns.Rotation()
+    members = [rotation.join() if len(names) > 1 else None for _ in names]
+
+    def one(name, turn):
+        try:
+            return contestants.ALL[name].run(workload, here, chosen.steps or workload.steps, chosen.warmup, name, turn)
+        except (process.Failed, OSError, ValueError, KeyError) as error:
+            return {"failed": str(error) or repr(error)}
+
+    if len(names) == 1:
+        return [one(names[0], None)]
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
+        futures = [threads.submit(one, name, turn) for name, turn in zip(names, members)]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            rotation.end()
+            raise
 
 
 def _line(record):
@@ -78,7 +102,7 @@ def run(chosen):
         for path in chosen.render:
             results.read(path)
     else:
-        wanted = [contestants.ALL[name] for _, name in plan_of(chosen)]
+        wanted = [contestants.ALL[name] for _, names in plan_of(chosen) for name in names]
         if not wanted:
             raise place.Missing(f"nothing to measure: of the contestants named, all are for {workloads.FIRST} only")
         with_torch = any(isinstance(contestant, contestants.Torch) for contestant in wanted)

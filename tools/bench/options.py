@@ -9,8 +9,9 @@ _ABOUT = """\
 Measures training steps of the engine against PyTorch at its best on this CPU, against FSDP2, and against the matrix
 products of the step alone, and prints a Markdown table: every target, what was measured, met or not.
 
-Each measurement is a process of its own; contestants alternate in rounds, so that whatever else the machine does hits all
-of them. A ratio is one of medians: over the steps of a process, then over the rounds. Without options it measures
+Each measurement is a process of its own. Contestants alternate, so that whatever else the machine does hits all of them:
+in rounds, and on the first shape step by step, one computing while those that it is compared with are stopped (up to
+16 GiB are in use then). A ratio is one of medians: over the steps of a process, then over the rounds. Without options it measures
 everything; it builds the engine, and installs torch into .out/bench/venv (5.6 GB) unless --venv names one that has it.
 Give it an idle machine: it warns when something else runs.
 """

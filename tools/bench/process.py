@@ -44,9 +44,10 @@ def other_cores_now(seconds=1.0):
 
 
 class _Process:
-    def __init__(self, command, environment, log):
+    def __init__(self, command, environment, log, on_line):
         self.command = command
         self.log_path = log
+        self.on_line = on_line
         self.lines = []
         self.outcome = None
         with open(log, "w", encoding="utf-8") as errors:
@@ -59,6 +60,7 @@ class _Process:
     def _read(self):
         for line in self.popen.stdout:
             self.lines.append((time.monotonic() - self.started, line.rstrip("\n")))
+            self.on_line(self.lines[-1][1])
 
     def poll(self):
         """Whether it has ended."""
@@ -88,19 +90,32 @@ class _Process:
                 f"{' | '.join(said[-3:]) or 'it said nothing'} (see {self.log_path})")
 
 
-def run(commands, environment, log_folder, name, timeout_seconds=7200):
-    """Runs the commands beside each other until all have ended. Failed if one fails, or takes too long; then none is
-    left. Standard errors go to log_folder/name-I.log."""
+def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200):
+    """Runs the commands beside each other until all have ended, in turns with others if `turn` says so (turns.py). Failed
+    if one fails, or takes too long; then none is left. Standard errors go to log_folder/name-I.log."""
     os.makedirs(log_folder, exist_ok=True)
-    busy, started = busy_seconds(), time.monotonic()
+    if turn:
+        turn.wait()
+    busy, seconds = _Sum(busy_seconds), _Sum(time.monotonic)
     processes = []
     try:
+        started = time.monotonic()
         for i, command in enumerate(commands):
-            processes.append(_Process(command, environment, os.path.join(log_folder, f"{name}-{i}.log")))
+            log = os.path.join(log_folder, f"{name}-{i}.log")
+            on_line = turn.line if turn and i == 0 else lambda _: None
+            processes.append(_Process(command, environment, log, on_line))
+        stopped = turn.stopped if turn else threading.Event()
+        if turn:
+            turn.begin([p.popen for p in processes])
         waiting = list(processes)
         while waiting:
             # Processes come and go in tenths of seconds and more: a look now and then takes nothing from them.
-            time.sleep(0.02)
+            if stopped.wait(0.02):
+                busy.pause()
+                seconds.pause()
+                turn.next()
+                busy.go_on()
+                seconds.go_on()
             for process in [p for p in waiting if p.poll()]:
                 waiting.remove(process)
                 if process.popen.returncode != 0:
@@ -110,6 +125,24 @@ def run(commands, environment, log_folder, name, timeout_seconds=7200):
     finally:
         for process in processes:
             process.end()
-    seconds = time.monotonic() - started
+        if turn:
+            turn.leave()
+    busy.pause()
+    seconds.pause()
     own = sum(p.outcome.cpu_seconds for p in processes)
-    return Group([p.outcome for p in processes], max(0.0, busy_seconds() - busy - own) / seconds)
+    return Group([p.outcome for p in processes], max(0.0, busy.total - own) / seconds.total)
+
+
+class _Sum:
+    """Of what a clock goes on by, pauses left out."""
+
+    def __init__(self, clock):
+        self._clock = clock
+        self.total = 0.0
+        self.go_on()
+
+    def go_on(self):
+        self._begin = self._clock()
+
+    def pause(self):
+        self.total += self._clock() - self._begin

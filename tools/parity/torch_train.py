@@ -6,7 +6,8 @@ tuned from outside, by the environment (tools/bench/contestants.py). The job and
 
     torch_train.py --job=JSON --tokens=FILE --steps=N --threads=N [--compile=WHAT] [--rank=N --store=FILE]
 
-Prints one JSON object: seconds and loss of every step, parameters, tokens per step, peak RSS of this process.
+Prints a line after every step, and in the end one JSON object: seconds and loss of every step, parameters, tokens per
+step, peak RSS of this process.
 """
 
 import argparse
@@ -82,6 +83,7 @@ def train(job, options):
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
         seconds.append(time.perf_counter() - begin)
+        print(f"step {step + 1}", flush=True)
     return {"torch": torch.__version__, "parameters": parameters, "tokens_per_step": batch["global_batch"] * length,
             "seconds": seconds, "losses": losses,
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}

@@ -1,0 +1,112 @@
+"""Contestants that take turns, a step each: one computes while the others are stopped, so that whatever else the machine
+does hits all of them alike. A quiet minute and a busy one differ by more than what is to be told apart."""
+
+import os
+import re
+import signal
+import threading
+import time
+
+
+class Ended(Exception):
+    """The whole measurement is to end."""
+
+
+class Rotation:
+    """Passes the machine from one member to the next, in the order in which they joined."""
+
+    def __init__(self):
+        self._condition = threading.Condition()
+        self._members = []
+        self._at = 0
+        self._ended = False
+
+    def join(self):
+        """All join before the first one waits."""
+        self._members.append(Turn(self))
+        return self._members[-1]
+
+    def end(self):
+        """Whoever waits, or is going to, gets Ended."""
+        with self._condition:
+            self._ended = True
+            self._condition.notify_all()
+
+    def wait(self, turn):
+        with self._condition:
+            self._condition.wait_for(lambda: self._ended or self._members[self._at] is turn)
+            if self._ended:
+                raise Ended()
+
+    def pass_on(self):
+        with self._condition:
+            self._at = (self._at + 1) % len(self._members)
+            self._condition.notify_all()
+
+    def leave(self, turn):
+        with self._condition:
+            index = self._members.index(turn)
+            del self._members[index]
+            if index < self._at:
+                self._at -= 1
+            self._at %= max(1, len(self._members))
+            self._condition.notify_all()
+
+
+class Turn:
+    """One member: its processes, and how long each step took while they ran."""
+
+    def __init__(self, rotation):
+        self._rotation = rotation
+        self._step = None
+        self._last = 0
+        self._warmup = 0
+        self._done = 0
+        self._began = 0.0
+        self._processes = []
+        self.stopped = threading.Event()
+        self.seconds = []  # Of the steps after `warmup`.
+
+    def by_step(self, pattern, warmup, steps):
+        """A line of the first process that matches ends a step. The first `warmup` steps are one turn, then each is one,
+        and the end follows the last. Without this call everything is one turn."""
+        self._step, self._warmup, self._last = re.compile(pattern), warmup, warmup + steps
+
+    def wait(self):
+        self._rotation.wait(self)
+
+    def leave(self):
+        self._rotation.leave(self)
+
+    def begin(self, processes):
+        """Processes (with a `pid`) that have just been started."""
+        self._processes = processes
+        if self.stopped.is_set():  # By a line that came at once.
+            self._signal(signal.SIGSTOP)
+
+    def line(self, text):
+        """Called for every line of the first process as it comes, in the thread that reads them."""
+        if not self._step or not self._step.match(text):
+            return
+        now = time.monotonic()
+        self._done += 1
+        if self._done > self._warmup:
+            self.seconds.append(now - self._began)
+        if self._warmup <= self._done < self._last:
+            self._signal(signal.SIGSTOP)
+            self.stopped.set()
+
+    def next(self):
+        """After `stopped`: lets the others have theirs, then goes on."""
+        self._rotation.pass_on()
+        self.wait()
+        self.stopped.clear()
+        self._began = time.monotonic()
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number):
+        for process in self._processes:
+            try:
+                os.kill(process.pid, number)
+            except ProcessLookupError:
+                pass  # It has ended, which whoever waits for it will see.
