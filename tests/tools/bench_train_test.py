@@ -344,9 +344,9 @@ class TurnsTest(unittest.TestCase):
             before = dict(contestants.ALL)
             self.addCleanup(lambda: (contestants.ALL.clear(), contestants.ALL.update(before)))
             contestants.ALL.update(scripts)
-            good, bad = main._measure_together(types.SimpleNamespace(steps=2, warmup=1), here, workload, ["good", "bad"])
-        self.assertEqual(len(good["seconds"]), 2)
-        self.assertIn("ended with 4", bad["failed"])
+            results = dict(main._measure_together(types.SimpleNamespace(steps=2, warmup=1), here, workload, ["good", "bad"]))
+        self.assertEqual(len(results["good"]["seconds"]), 2)
+        self.assertIn("ended with 4", results["bad"]["failed"])
 
 
 if __name__ == "__main__":

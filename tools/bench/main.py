@@ -45,7 +45,7 @@ def measure(chosen, here, results, log):
         if table.is_busy(busy):
             note(f"WARNING: the machine is busy, round {number} measures that too")
         for workload, names in plan:
-            for name, result in zip(names, _measure_together(chosen, here, workload, names)):
+            for name, result in _measure_together(chosen, here, workload, names):
                 record = {"workload": workload.name, "precision": workload.precision, "contestant": name, "round": number,
                           **result}
                 write_line(log, record)
@@ -54,22 +54,24 @@ def measure(chosen, here, results, log):
 
 
 def _measure_together(chosen, here, workload, names):
-    """A result of each, or its failure."""
+    """Yields each with its result, or its failure, as it ends."""
     rotation = turns.Rotation()
     members = [rotation.join() if len(names) > 1 else None for _ in names]
 
     def one(name, turn):
         try:
-            return contestants.ALL[name].run(workload, here, chosen.steps or workload.steps, chosen.warmup, name, turn)
+            steps = chosen.steps or workload.steps
+            return name, contestants.ALL[name].run(workload, here, steps, chosen.warmup, name, turn)
         except (process.Failed, OSError, ValueError, KeyError) as error:
-            return {"failed": str(error) or repr(error)}
+            return name, {"failed": str(error) or repr(error)}
 
     if len(names) == 1:
-        return [one(names[0], None)]
+        yield one(names[0], None)
+        return
     with concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
-        futures = [threads.submit(one, name, turn) for name, turn in zip(names, members)]
         try:
-            return [future.result() for future in futures]
+            for future in concurrent.futures.as_completed([threads.submit(one, *member) for member in zip(names, members)]):
+                yield future.result()
         except BaseException:
             rotation.end()
             raise

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import threading
 
 from bench import workloads
 
@@ -31,6 +32,7 @@ class Place:
         self._folder = folder
         self._binaries, self._venv = binaries, venv
         self._tokens = {}
+        self._lock = threading.Lock()
         os.makedirs(folder, exist_ok=True)
 
     def path(self, name):
@@ -54,9 +56,11 @@ class Place:
         return self.path("mkl_avx512.so")
 
     def tokens(self, workload):
-        if workload.vocabulary not in self._tokens:
-            self._tokens[workload.vocabulary] = workloads.write_tokens(self.path("tokens"), workload.vocabulary)
-        return self._tokens[workload.vocabulary]
+        """From any thread; made once, which takes a minute."""
+        with self._lock:
+            if workload.vocabulary not in self._tokens:
+                self._tokens[workload.vocabulary] = workloads.write_tokens(self.path("tokens"), workload.vocabulary)
+            return self._tokens[workload.vocabulary]
 
     @staticmethod
     def environment(more=()):
