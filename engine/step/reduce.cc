@@ -128,9 +128,8 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
       .stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch};
   const Tensor full = progress_[group].unit_gradient;
   in_flight_.push_back(full.where.symbol);
-  const bool once_a_step = layered_ || options_.micro_batches == 1;
-  // Straight into the shard, where nothing is to be added to.
-  if (once_a_step && progress_[group].units == 1) {
+  // Reduced once a step: straight into the shard.
+  if (layered_ && progress_[group].units == 1) {
     writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
     return;
   }
@@ -139,8 +138,8 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
   Instruction& add = writer_.Emit(
-      context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !once_a_step}));
-  add.accumulate_after_first = first && !once_a_step;
+      context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !layered_}));
+  add.accumulate_after_first = first && !layered_;
 }
 
 }  // namespace shale

@@ -9,6 +9,16 @@
 #include "kernels/cpu/packed_operand.h"
 #include "kernels/cpu/touch.h"
 
+#ifndef SHALE_KERNELS_CPU_PACKED_OPERAND_ONCE_
+#define SHALE_KERNELS_CPU_PACKED_OPERAND_ONCE_
+namespace shale::cpu {
+
+// Of a row, read ahead at a time: so much of 32 or 64 rows fits into the cache. Whole blocks of columns.
+constexpr int64_t kStretchBytes = 4096;
+
+}  // namespace shale::cpu
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -102,39 +112,36 @@ void PackUnitColumns(const T* from, int64_t stride_n, T* packed) {
 #endif
 }
 
-// Bytes of a row that are read ahead: those of a panel fit into the cache.
-constexpr int64_t kStretchBytes = 4096;
-
-// Rows [k, k + kRows) as far as there are any.
 template <class T>
-void PackRows(const Source<T>& b, int64_t k, T* packed) {
+constexpr int64_t kStretch = kStretchBytes / static_cast<int64_t>(sizeof(T));
+
+// Of rows [k, k + kRows) columns [begin, begin + kStretch), as far as there are any.
+template <class T>
+void PackRows(const Source<T>& b, int64_t k, int64_t begin, T* packed) {
   constexpr int64_t kRows = Source<T>::kRows, kElements = Source<T>::kElements;
-  constexpr int64_t kStretch = kStretchBytes / sizeof(T);
-  const int64_t rows = std::min(kRows, b.k - k), block_elements = b.block_elements();
-  packed += k * kPackedColumns;
-  for (int64_t begin = 0; begin < b.n; begin += kStretch) {
-    const int64_t end = std::min(begin + kStretch, b.n);
-    TouchRows(b.at(k, begin), b.stride_k, rows, end - begin);
-    const int64_t whole = kInterleaves && rows == kRows ? (end - begin) / kPackedColumns : 0;
-    for (int64_t row = 0; row < (whole > 0 ? kRows : 0); row += kElements) {
-      PackUnitRow(b.at(k + row, begin), b.at(k + row + kElements - 1, begin), whole, block_elements,
-                  packed + row * kPackedColumns);
-    }
-    packed += whole * block_elements;
-    for (int64_t n = begin + whole * kPackedColumns; n < end; n += kPackedColumns, packed += block_elements) {
-      PackEdge(b, k, n, rows, std::min(kPackedColumns, end - n), packed);
-    }
+  const int64_t rows = std::min(kRows, b.k - k), end = std::min(begin + kStretch<T>, b.n);
+  const int64_t block_elements = b.block_elements();
+  packed += begin / kPackedColumns * block_elements + k * kPackedColumns;
+  TouchRows(b.at(k, begin), b.stride_k, rows, end - begin);
+  const int64_t whole = kInterleaves && rows == kRows ? (end - begin) / kPackedColumns : 0;
+  for (int64_t row = 0; row < (whole > 0 ? kRows : 0); row += kElements) {
+    PackUnitRow(b.at(k + row, begin), b.at(k + row + kElements - 1, begin), whole, block_elements,
+                packed + row * kPackedColumns);
+  }
+  packed += whole * block_elements;
+  for (int64_t n = begin + whole * kPackedColumns; n < end; n += kPackedColumns, packed += block_elements) {
+    PackEdge(b, k, n, rows, std::min(kPackedColumns, end - n), packed);
   }
 }
 
 // Columns [n, n + 64) of a transposed operand, as far as there are any.
 template <class T>
 void PackColumns(const Source<T>& b, int64_t n, T* packed) {
-  constexpr int64_t kRows = Source<T>::kRows, kStretch = kStretchBytes / sizeof(T);
+  constexpr int64_t kRows = Source<T>::kRows;
   const int64_t columns = std::min(kPackedColumns, b.n - n);
   packed += n / kPackedColumns * b.block_elements();
   for (int64_t k = 0; k < b.k; k += kRows, packed += kRows * kPackedColumns) {
-    if (k % kStretch == 0) TouchRows(b.at(k, n), b.stride_n, columns, std::min(kStretch, b.k - k));
+    if (k % kStretch<T> == 0) TouchRows(b.at(k, n), b.stride_n, columns, std::min(kStretch<T>, b.k - k));
     const int64_t rows = std::min(kRows, b.k - k);
     if (kInterleaves && columns == kPackedColumns && rows == kRows) {
       PackUnitColumns(b.at(k, n), b.stride_n, packed);
@@ -148,7 +155,9 @@ template <class T>
 void PackT(const UnpackedOperand& operand, int64_t panel, std::byte* packed) {
   const Source<T> b(operand);
   T* const to = reinterpret_cast<T*>(packed);
-  b.stride_n == 1 ? PackRows(b, panel * Source<T>::kRows, to) : PackColumns(b, panel * kPackedColumns, to);
+  if (b.stride_n != 1) return PackColumns(b, panel * kPackedColumns, to);
+  const int64_t stretches = (b.n + kStretch<T> - 1) / kStretch<T>;
+  PackRows(b, panel / stretches * Source<T>::kRows, panel % stretches * kStretch<T>, to);
 }
 
 void Pack(const UnpackedOperand& b, int64_t panel, std::byte* packed) {
@@ -177,7 +186,8 @@ int64_t PackedBytes(DType dtype, int64_t k, int64_t n) {
 }
 
 int64_t PackedPanels(const UnpackedOperand& b) {
-  return b.stride_n == 1 ? Parts(b.k, RowsOf(b.dtype)) : Parts(b.n, kPackedColumns);
+  if (b.stride_n != 1) return Parts(b.n, kPackedColumns);
+  return Parts(b.k, RowsOf(b.dtype)) * Parts(b.n, kStretchBytes / SizeOf(b.dtype));
 }
 
 void PackPanel(const UnpackedOperand& b, int64_t panel, std::byte* packed) {

@@ -7,51 +7,48 @@ namespace {
 
 constexpr int64_t kRowUnit = 16, kColumnUnit = 64;
 
-// `size` cut into parts of `part`, the last one shorter.
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// `size` cut into `count` parts, all about equal, in multiples of `unit`.
 struct Cut {
-  int64_t size, part;
-  int64_t count() const { return (size + part - 1) / part; }
+  int64_t size, count, unit;
+  int64_t begin(int64_t i) const { return std::min(size, i * CeilDivide(size, unit) / count * unit); }
+  int64_t length(int64_t i) const { return begin(i + 1) - begin(i); }
+  int64_t most() const { return CeilDivide(CeilDivide(size, unit), count) * unit; }
 };
 
-// At most `most` to a part, all about equal, in multiples of `unit`.
-Cut EvenCut(int64_t size, int64_t most, int64_t unit) {
-  const int64_t parts = (size + most - 1) / most;
-  const int64_t part = (size + parts - 1) / parts;
-  return {size, (part + unit - 1) / unit * unit};
-}
+// At most `most` to a part.
+Cut CutOf(int64_t size, int64_t most, int64_t unit) { return {size, CeilDivide(size, most), unit}; }
 
 struct Grid {
   Cut m, n;
-  int64_t tiles() const { return m.count() * n.count(); }
+  int64_t tiles() const { return m.count * n.count; }
 };
 
 // Tiles of up to 256 x 512 are as fast as the whole. Fewer than eight would leave threads idle, so that they shrink,
 // but not below 64 nor to less than some 30 microseconds of work.
 Grid PlainGrid(const ProductShape& s) {
   int64_t m = 256, n = 512;
-  const auto cut = [&] { return Grid{EvenCut(s.m, m, kRowUnit), EvenCut(s.n, n, kColumnUnit)}; };
+  const auto cut = [&] { return Grid{CutOf(s.m, m, kRowUnit), CutOf(s.n, n, kColumnUnit)}; };
   while (cut().tiles() < 8 && std::max(m, n) > 64 && std::min(m, s.m) * std::min(n, s.n) * s.k > int64_t{1} << 23) {
     (std::min(n, s.n) > std::min(m, s.m) ? n : m) /= 2;
   }
   return cut();
 }
 
-// The larger a tile, the less often parts of a and b are copied. In bf16 tiles of up to 1408 x 1408, as many for each
-// thread and at least two, for a whole product oneDNN may take another kernel, which sums in another order; in fp32 of
-// up to 768 x 768 and of some milliseconds.
-Grid TransposedGrid(const ProductShape& s, int threads) {
-  constexpr int64_t kLeast = 64, kWork = int64_t{1} << 29, kLeastWork = int64_t{1} << 25;
-  const int64_t work = s.m * s.n * s.k;
-  if (work < kLeastWork) return PlainGrid(s);
-  const bool by_threads = s.dtype == DType::kBFloat16;
-  const int64_t most = by_threads ? 1408 : 768, share = by_threads ? threads : 4;
-  const int64_t wanted = std::max(share, by_threads ? 2 : work / kWork);
-  Grid grid{EvenCut(s.m, most, kRowUnit), EvenCut(s.n, most, kColumnUnit)};
-  const auto even = [&](const Grid& g) { return g.tiles() % share == 0; };
-  for (int64_t rows = grid.m.count(); rows <= s.m / kLeast; ++rows) {
-    const Grid next{EvenCut(s.m, (s.m + rows - 1) / rows, kRowUnit), grid.n};
-    // So many that the rest matters little.
-    const bool many = next.tiles() >= 8 * share;
+// Of products with a transposed, whose tiles copy their parts of a and b: the larger a tile, the less often.
+constexpr int64_t kLeastTransposed = 64, kMostTransposed = 1408;
+
+// For some number of threads: tiles of some milliseconds, a multiple of four of them, or so many that the rest matters
+// little.
+Grid TransposedGrid(const ProductShape& s) {
+  constexpr int64_t kMost = 768, kWork = int64_t{1} << 29, kShare = 4;
+  const int64_t wanted = std::max(kShare, s.m * s.n * s.k / kWork);
+  Grid grid{CutOf(s.m, kMost, kRowUnit), CutOf(s.n, kMost, kColumnUnit)};
+  const auto even = [](const Grid& g) { return g.tiles() % kShare == 0; };
+  for (int64_t rows = grid.m.count; rows <= s.m / kLeastTransposed; ++rows) {
+    const Grid next{{s.m, rows, kRowUnit}, grid.n};
+    const bool many = next.tiles() >= 8 * kShare;
     // Else the most that are even, or what there is.
     if (even(next) || many || !even(grid)) grid = next;
     if (next.tiles() >= wanted && (even(next) || many)) break;
@@ -59,23 +56,54 @@ Grid TransposedGrid(const ProductShape& s, int threads) {
   return grid;
 }
 
-// Whole rows, for c must have no gaps; as many tiles for each thread.
+// For `threads`: what takes them the least time, if a tile's is that of its elements and of what it copies. At least
+// two tiles, for a whole product oneDNN may take another kernel, which sums in another order.
+Grid TransposedGridFor(const ProductShape& s, int threads) {
+  // Copying an element of an operand takes as long as multiplying it for so many of c.
+  constexpr int64_t kCopy = 16;
+  const int64_t most_rows = std::max<int64_t>(1, s.m / kLeastTransposed);
+  const int64_t most_columns = std::max<int64_t>(1, s.n / kLeastTransposed);
+  const int64_t least_rows = CeilDivide(s.m, kMostTransposed), least_columns = CeilDivide(s.n, kMostTransposed);
+  // More only make them smaller.
+  const int64_t more = 4 * threads;
+  Grid best{{s.m, least_rows, kRowUnit}, {s.n, least_columns, kColumnUnit}};
+  int64_t best_cost = 0;
+  for (int64_t rows = least_rows; rows <= std::min(most_rows, least_rows + more); ++rows) {
+    for (int64_t columns = least_columns; columns <= std::min(most_columns, least_columns + more); ++columns) {
+      const Grid grid{{s.m, rows, kRowUnit}, {s.n, columns, kColumnUnit}};
+      if (grid.tiles() < 2 && most_rows * most_columns > 1) continue;
+      const int64_t m = grid.m.most(), n = grid.n.most();
+      const int64_t cost = CeilDivide(grid.tiles(), threads) * (m * n + kCopy * (m + n));
+      if (best_cost > 0 && cost >= best_cost) continue;
+      best = grid;
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+// Whole rows, for c must have no gaps; as many tiles for each thread as far as there are rows.
 Grid PackedGrid(const ProductShape& s, int threads) {
-  const int64_t rounds = (s.m + threads * kMostPackedRows - 1) / (threads * kMostPackedRows);
-  const int64_t part = (s.m + rounds * threads - 1) / (rounds * threads);
-  return {EvenCut(s.m, std::clamp(part, kLeastPackedRows, kMostPackedRows), kRowUnit), {s.n, s.n}};
+  const int64_t rounds = CeilDivide(s.m, threads * kMostPackedRows);
+  const int64_t count = std::min(rounds * threads, std::max<int64_t>(1, s.m / kLeastPackedRows));
+  return {{s.m, count, kRowUnit}, {s.n, 1, kColumnUnit}};
+}
+
+Grid GridOf(const ProductShape& s, TileOrder order, int threads) {
+  if (order == TileOrder::kPackedB) return PackedGrid(s, threads);
+  constexpr int64_t kLeastWork = int64_t{1} << 25;
+  if (order == TileOrder::kPlain || s.m * s.n * s.k < kLeastWork) return PlainGrid(s);
+  return s.dtype == DType::kBFloat16 ? TransposedGridFor(s, threads) : TransposedGrid(s);
 }
 
 }  // namespace
 
 std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads) {
-  const Grid grid = order == TileOrder::kPlain    ? PlainGrid(shape)
-                    : order == TileOrder::kPackedB ? PackedGrid(shape, threads)
-                                                   : TransposedGrid(shape, threads);
+  const Grid grid = GridOf(shape, order, threads);
   std::vector<ProductTile> tiles;
-  for (int64_t m = 0; m < shape.m; m += grid.m.part) {
-    for (int64_t n = 0; n < shape.n; n += grid.n.part) {
-      tiles.push_back({m, n, std::min(grid.m.part, shape.m - m), std::min(grid.n.part, shape.n - n)});
+  for (int64_t i = 0; i < grid.m.count; ++i) {
+    for (int64_t j = 0; j < grid.n.count; ++j) {
+      tiles.push_back({grid.m.begin(i), grid.n.begin(j), grid.m.length(i), grid.n.length(j)});
     }
   }
   return tiles;

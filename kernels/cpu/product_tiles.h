@@ -21,11 +21,11 @@ enum class TileOrder {
 };
 
 // Tiles that cover c, without gaps or overlaps, by rows. Those of packed products, and of bf16 with a transposed, are
-// as many for each of `threads`: there oneDNN's kernels sum over k alike whatever the tile. Elsewhere they need not,
-// and sizes alone decide, so that no result depends on the number of threads.
+// made for so many `threads`: there oneDNN's kernels sum over k alike whatever the tile. Elsewhere they need not, and
+// sizes alone decide, so that no result depends on the number of threads.
 std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads);
 
-// Rows of the tiles of packed products; the last one may have fewer.
-inline constexpr int64_t kMostPackedRows = 512, kLeastPackedRows = 64;
+// Rows of the tiles of packed products, of which the last may have fewer than others.
+inline constexpr int64_t kMostPackedRows = 512, kLeastPackedRows = 32;
 
 }  // namespace shale::cpu

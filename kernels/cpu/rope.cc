@@ -72,10 +72,12 @@ void TurnT(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
     for (int64_t position = begin; position < end; ++position) {
       const float* cosines = table + 2 * (position - begin) * half;
       T* rows = x_BSHD.as<T>() + b * x_BSHD.stride(0) + position * x_BSHD.stride(1);
-      // What lies between two rows, too, if it is little: memory streams faster than it skips.
-      const int64_t width = (x_BSHD.dim(2) - 1) * x_BSHD.stride(2) + 2 * half;
-      const int64_t gap = x_BSHD.stride(1) - width;
-      TouchRows(rows, 0, 1, position + 1 < end && gap <= width / 2 ? width + gap : width);
+      // What lies between the rows of two positions is read, too, if it is no more than half of them: memory streams
+      // faster than it skips.
+      const int64_t width = x_BSHD.dim(2) * x_BSHD.stride(2), gap = x_BSHD.stride(1) - width;
+      if (x_BSHD.stride(2) == 2 * half && gap >= 0) {
+        TouchRows(rows, 0, 1, position + 1 < end && gap <= width / 2 ? width + gap : width);
+      }
       for (int64_t h = 0; h < x_BSHD.dim(2); ++h) TurnRow(rows + h * x_BSHD.stride(2), half, {cosines, cosines + half});
     }
   }

@@ -32,7 +32,8 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
                         Case{1536, 768, 260, true, false, false, true}, Case{256, 1408, 256, true},
                         Case{512, 512, 1100, true}, Case{1030, 128, 2100, false}, Case{520, 640, 96, false, true, true},
                         Case{600, 64, 1100, false, true, false, true}, Case{520, 1600, 96, false},
-                        Case{2048, 512, 700, true}, Case{2048, 320, 1408, false}, Case{2000, 512, 640, false, true}}) {
+                        Case{2048, 512, 700, true}, Case{2048, 320, 1408, false}, Case{2000, 512, 640, false, true},
+                        Case{513, 200, 300, false}, Case{576, 1408, 4100, true}}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k << " of " << ToString(dtype));
       TestMemory memory;

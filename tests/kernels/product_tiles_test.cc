@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -39,18 +40,30 @@ TEST(ProductTilesTest, CoverEveryElementOnce) {
   }
 }
 
-TEST(ProductTilesTest, LargeBFloat16ProductsHaveAsManyTilesForEachThread) {
-  for (const TileOrder order : {TileOrder::kPackedB, TileOrder::kTransposedA}) {
-    for (const int threads : {1, 2, 4, 8, 16}) {
-      for (const auto& [m, n] : {std::pair<int64_t, int64_t>{2048, 512}, {2048, 2816}, {4096, 1536}, {8192, 512}}) {
-        const auto tiles = TilesOf(ShapeOf(m, n, 2048, DType::kBFloat16), order, threads);
-        EXPECT_EQ(tiles.size() % threads, 0) << m << " x " << n << " on " << threads << " threads: " << tiles.size();
-        // And all are about equal.
-        const auto [least, most] = std::minmax_element(tiles.begin(), tiles.end(), [](auto& x, auto& y) {
-          return x.rows * x.columns < y.rows * y.columns;
-        });
-        EXPECT_GE(4 * least->rows * least->columns, 3 * most->rows * most->columns) << m << " x " << n;
-      }
+// Of the time that `threads` have until the last one has ended, if a tile's is that of its elements.
+double Busy(const std::vector<ProductTile>& tiles, int threads) {
+  int64_t total = 0, most = 0;
+  for (const ProductTile& tile : tiles) {
+    total += tile.rows * tile.columns;
+    most = std::max(most, tile.rows * tile.columns);
+  }
+  const int64_t rounds = (static_cast<int64_t>(tiles.size()) + threads - 1) / threads;
+  return static_cast<double>(total) / static_cast<double>(rounds * threads * most);
+}
+
+TEST(ProductTilesTest, KeepThreadsBusy) {
+  for (const int threads : {1, 2, 3, 4, 8, 12, 16, 32}) {
+    for (const auto& [m, n] :
+         {std::pair<int64_t, int64_t>{2048, 512}, {2816, 512}, {512, 1408}, {512, 1024}, {1408, 512}, {1536, 768},
+          {1024, 1024}, {896, 896}, {768, 3072}, {8192, 512}}) {
+      const auto tiles = TilesOf(ShapeOf(m, n, 2048, DType::kBFloat16), TileOrder::kTransposedA, threads);
+      EXPECT_GE(Busy(tiles, threads), 0.85) << m << " x " << n << " on " << threads << " threads: " << tiles.size();
+    }
+    for (const int64_t m : {520, 1000, 1024, 1030, 2048, 2100, 8192}) {
+      if (m < 64 * threads) continue;
+      const auto tiles = TilesOf(ShapeOf(m, 512, 2048, DType::kBFloat16), TileOrder::kPackedB, threads);
+      EXPECT_EQ(tiles.size() % threads, 0) << m << " rows on " << threads << " threads: " << tiles.size();
+      EXPECT_GE(Busy(tiles, threads), 0.8) << m << " rows on " << threads << " threads";
     }
   }
 }

@@ -160,10 +160,10 @@ class OptionsTest(unittest.TestCase):
 
     def test_variants_of_the_engine_run_on_the_first_shape_only(self):
         chosen = options.parse(["--only=shale-k8,shale"])
-        turns = [(workload.name, name) for workload, names in main.plan_of(chosen) for name in names]
-        self.assertEqual(turns.count(("llama34m", "shale-k8")), 2)
-        self.assertEqual({workload for workload, name in turns if name == "shale-k8"}, {"llama34m"})
-        self.assertEqual({workload for workload, name in turns if name == "shale"}, set(workloads.NAMES))
+        plan = [(workload.name, name) for workload, names in main.plan_of(chosen) for name in names]
+        self.assertEqual(plan.count(("llama34m", "shale-k8")), 2)
+        self.assertEqual({workload for workload, name in plan if name == "shale-k8"}, {"llama34m"})
+        self.assertEqual({workload for workload, name in plan if name == "shale"}, set(workloads.NAMES))
 
     def test_what_is_not_understood_is_refused(self):
         self.refused("found 'shalee'; known are llama34m", "--only=shalee")
@@ -268,6 +268,10 @@ class TurnsTest(unittest.TestCase):
                          [("llama34m", ["shale", "torch-best"]), ("llama34m", ["shale-block"])] +
                          [(name, [one]) for name in workloads.NAMES[1:] for one in ("shale", "torch-best")])
 
+    def test_apart_means_alone(self):
+        plan = main.plan_of(options.parse(["--only=shale,torch-best,llama34m,bf16", "--apart"]))
+        self.assertEqual([names for _, names in plan], [["shale"], ["torch-best"]])
+
     def test_everybody_is_in_one_set_at_most(self):
         names = [name for together in contestants.SETS for name in together]
         self.assertEqual(len(names), len(set(names)))
@@ -326,27 +330,39 @@ class TurnsTest(unittest.TestCase):
         self.assertEqual(len(turn.seconds), 2)
         self.assertEqual([text for _, text in group.outcomes[0].lines], ["step 1", "step 2", "step 3", "end"])
 
-    def test_one_that_fails_leaves_its_turns_to_the_others(self):
-        with tempfile.TemporaryDirectory() as folder:
-            workload, here = types.SimpleNamespace(steps=2), folder
+    def measured(self, **scripts):
+        """Names and results of shell scripts that take turns."""
+        class Script(contestants.Contestant):
+            def __init__(self, text):
+                self.text = text
 
-            class Script(contestants.Contestant):
-                def __init__(self, text):
-                    self.text = text
+            def run(self, workload, place, steps, warmup, name, turn=None):
+                turn.by_step("step", warmup, steps)
+                if not self.text:
+                    raise OSError("no place")
+                process.run([["/bin/sh", "-c", self.text]], dict(os.environ), place, name, turn)
+                return {"seconds": turn.seconds}
 
-                def run(self, workload, place, steps, warmup, name, turn=None):
-                    turn.by_step("step", warmup, steps)
-                    process.run([["/bin/sh", "-c", self.text]], dict(os.environ), place, name, turn)
-                    return {"seconds": turn.seconds}
+        before = dict(contestants.ALL)
+        self.addCleanup(lambda: (contestants.ALL.clear(), contestants.ALL.update(before)))
+        contestants.ALL.update({name: Script(text) for name, text in scripts.items()})
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        chosen = types.SimpleNamespace(steps=2, warmup=1)
+        return main._measure_together(chosen, folder.name, types.SimpleNamespace(steps=2), list(scripts))
 
-            scripts = {"good": Script("for i in 1 2 3; do echo step $i; sleep 0.05; done"),
-                       "bad": Script("echo step 1; sleep 0.05; exit 4")}
-            before = dict(contestants.ALL)
-            self.addCleanup(lambda: (contestants.ALL.clear(), contestants.ALL.update(before)))
-            contestants.ALL.update(scripts)
-            results = dict(main._measure_together(types.SimpleNamespace(steps=2, warmup=1), here, workload, ["good", "bad"]))
+    def test_those_that_fail_leave_their_turns_to_the_others(self):
+        good = "for i in 1 2 3; do echo step $i; sleep 0.05; done"
+        results = dict(self.measured(none="", good=good, bad="echo step 1; sleep 0.05; exit 4"))
         self.assertEqual(len(results["good"]["seconds"]), 2)
         self.assertIn("ended with 4", results["bad"]["failed"])
+        self.assertEqual(results["none"]["failed"], "no place")
+
+    def test_whoever_stops_listening_ends_them_all(self):
+        # The second would run for longer than this test may.
+        results = self.measured(none="", long="exec sleep 10000", waiting="exec sleep 10000")
+        self.assertEqual(next(results)[0], "none")
+        results.close()
 
 
 if __name__ == "__main__":

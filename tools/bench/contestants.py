@@ -178,8 +178,8 @@ ALL = {
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }
 
-# Whose figures stand against each other: on the first shape they take turns, a step each. All of a set are in memory at
-# once, which is too much for the others.
+# Whose figures stand against each other: on the first shape they take turns, a step each (the products all of theirs). A
+# set is in memory at once, which on the other shapes is too much.
 SETS = (("shale", "torch-best", "products", "torch-installed", "shale-2ranks", "fsdp2-best", "shale-k8"),
         ("shale-keep-all", "shale-block"),
         ("shale-sharded", "shale-deferred", "shale-layered"))

@@ -2,6 +2,7 @@
 """tools/bench_train: see --help, and options.py for how it measures."""
 
 import concurrent.futures
+import contextlib
 import datetime
 import os
 import signal
@@ -11,6 +12,9 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from bench import contestants, options, place, process, table, turns, workloads  # noqa: E402
 from bench.results import Disagreement, Results, write_line  # noqa: E402
+
+# Of one contestant on the first shape, on average.
+_GIB_TOGETHER = 2
 
 _RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
 
@@ -25,7 +29,8 @@ def plan_of(chosen):
     for workload in chosen.workloads:
         names = [name for name in chosen.contestants
                  if workload == workloads.FIRST or not contestants.ALL[name].first_only]
-        together = contestants.in_sets(names) if workload == workloads.FIRST else [[name] for name in names]
+        in_turns = workload == workloads.FIRST and not chosen.apart
+        together = contestants.in_sets(names) if in_turns else [[name] for name in names]
         plan += [(workloads.Workload(workload, precision), some) for precision in chosen.precisions for some in together]
     return plan
 
@@ -45,12 +50,14 @@ def measure(chosen, here, results, log):
         if table.is_busy(busy):
             note(f"WARNING: the machine is busy, round {number} measures that too")
         for workload, names in plan:
-            for name, result in _measure_together(chosen, here, workload, names):
-                record = {"workload": workload.name, "precision": workload.precision, "contestant": name, "round": number,
-                          **result}
-                write_line(log, record)
-                results.add(record)
-                say(_line(record))
+            here.tokens(workload)  # Made before anything is measured.
+            with contextlib.closing(_measure_together(chosen, here, workload, names)) as measured:
+                for name, result in measured:
+                    record = {"workload": workload.name, "precision": workload.precision, "contestant": name,
+                              "round": number, **result}
+                    write_line(log, record)
+                    results.add(record)
+                    say(_line(record))
 
 
 def _measure_together(chosen, here, workload, names):
@@ -64,6 +71,9 @@ def _measure_together(chosen, here, workload, names):
             return name, contestants.ALL[name].run(workload, here, steps, chosen.warmup, name, turn)
         except (process.Failed, OSError, ValueError, KeyError) as error:
             return name, {"failed": str(error) or repr(error)}
+        finally:
+            if turn:
+                turn.leave()
 
     if len(names) == 1:
         yield one(names[0], None)
@@ -110,6 +120,10 @@ def run(chosen):
         with_torch = any(isinstance(contestant, contestants.Torch) for contestant in wanted)
         here = place.Place(chosen.threads, binaries=os.path.abspath(chosen.bin) if chosen.bin else "",
                            venv=os.path.abspath(chosen.venv) if chosen.venv else "")
+        needed = _GIB_TOGETHER * max(len(names) for _, names in plan_of(chosen))
+        if needed > place.available_gib() and not chosen.apart:
+            raise place.Missing(f"contestants that take turns are in memory together and need about {needed:.0f} GiB; "
+                                f"{place.available_gib():.0f} are available: name fewer with --only, or measure --apart")
         here.prepare(shale=not all(isinstance(contestant, contestants.Torch) for contestant in wanted), torch=with_torch)
         results.info = here.describe()
         path = here.path(datetime.datetime.now().strftime("runs-%Y%m%d-%H%M%S.jsonl"))

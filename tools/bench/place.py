@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sysconfig
-import threading
 
 from bench import workloads
 
@@ -32,7 +31,6 @@ class Place:
         self._folder = folder
         self._binaries, self._venv = binaries, venv
         self._tokens = {}
-        self._lock = threading.Lock()
         os.makedirs(folder, exist_ok=True)
 
     def path(self, name):
@@ -56,11 +54,9 @@ class Place:
         return self.path("mkl_avx512.so")
 
     def tokens(self, workload):
-        """From any thread; made once, which takes a minute."""
-        with self._lock:
-            if workload.vocabulary not in self._tokens:
-                self._tokens[workload.vocabulary] = workloads.write_tokens(self.path("tokens"), workload.vocabulary)
-            return self._tokens[workload.vocabulary]
+        if workload.vocabulary not in self._tokens:
+            self._tokens[workload.vocabulary] = workloads.write_tokens(self.path("tokens"), workload.vocabulary)
+        return self._tokens[workload.vocabulary]
 
     @staticmethod
     def environment(more=()):
@@ -116,6 +112,12 @@ class Place:
         if self._venv:
             info["torch"] = torch_version(self.python())
         return info
+
+
+def available_gib():
+    """Of memory, for new processes."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return int(re.search(r"^MemAvailable:\s+(\d+) kB", file.read(), re.MULTILINE)[1]) / 2**20
 
 
 def torch_version(python):

@@ -99,7 +99,6 @@ def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200
     busy, seconds = _Sum(busy_seconds), _Sum(time.monotonic)
     processes = []
     try:
-        started = time.monotonic()
         for i, command in enumerate(commands):
             log = os.path.join(log_folder, f"{name}-{i}.log")
             on_line = turn.line if turn and i == 0 else lambda _: None
@@ -120,17 +119,13 @@ def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200
                 waiting.remove(process)
                 if process.popen.returncode != 0:
                     raise Failed(process.failure())
-            if time.monotonic() - started > timeout_seconds:
+            if seconds.so_far() > timeout_seconds:
                 raise Failed(f"{name} had not ended after {timeout_seconds} s")
     finally:
         for process in processes:
             process.end()
-        if turn:
-            turn.leave()
-    busy.pause()
-    seconds.pause()
     own = sum(p.outcome.cpu_seconds for p in processes)
-    return Group([p.outcome for p in processes], max(0.0, busy.total - own) / seconds.total)
+    return Group([p.outcome for p in processes], max(0.0, busy.so_far() - own) / seconds.so_far())
 
 
 class _Sum:
@@ -138,11 +133,15 @@ class _Sum:
 
     def __init__(self, clock):
         self._clock = clock
-        self.total = 0.0
+        self._before = 0.0
         self.go_on()
 
     def go_on(self):
         self._begin = self._clock()
 
     def pause(self):
-        self.total += self._clock() - self._begin
+        self._before = self.so_far()
+
+    def so_far(self):
+        """Not while it pauses."""
+        return self._before + self._clock() - self._begin

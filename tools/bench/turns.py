@@ -1,6 +1,7 @@
 """Contestants that take turns, a step each: one computes while the others are stopped, so that whatever else the machine
 does hits all of them alike. A quiet minute and a busy one differ by more than what is to be told apart."""
 
+import contextlib
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ class Rotation:
         self._condition = threading.Condition()
         self._members = []
         self._at = 0
-        self._ended = False
+        self._ended = False  # All is to end.
 
     def join(self):
         """All join before the first one waits."""
@@ -27,10 +28,12 @@ class Rotation:
         return self._members[-1]
 
     def end(self):
-        """Whoever waits, or is going to, gets Ended."""
+        """Whoever waits gets Ended, and whoever has the machine as soon as it looks at `stopped`."""
         with self._condition:
             self._ended = True
             self._condition.notify_all()
+            for member in self._members:
+                member.stopped.set()
 
     def wait(self, turn):
         with self._condition:
@@ -45,6 +48,8 @@ class Rotation:
 
     def leave(self, turn):
         with self._condition:
+            if turn not in self._members:
+                return
             index = self._members.index(turn)
             del self._members[index]
             if index < self._at:
@@ -63,6 +68,7 @@ class Turn:
         self._warmup = 0
         self._done = 0
         self._began = 0.0
+        self._lock = threading.Lock()  # Guards the processes and whether they are stopped.
         self._processes = []
         self.stopped = threading.Event()
         self.seconds = []  # Of the steps after `warmup`.
@@ -76,13 +82,15 @@ class Turn:
         self._rotation.wait(self)
 
     def leave(self):
+        """When nothing is left to do, or nothing can be done. Again: nothing happens."""
         self._rotation.leave(self)
 
     def begin(self, processes):
-        """Processes (with a `pid`) that have just been started."""
-        self._processes = processes
-        if self.stopped.is_set():  # By a line that came at once.
-            self._signal(signal.SIGSTOP)
+        """Processes (subprocess.Popen) that have just been started."""
+        with self._lock:
+            self._processes = processes
+            if self.stopped.is_set():  # By a line that came at once.
+                self._signal(signal.SIGSTOP)
 
     def line(self, text):
         """Called for every line of the first process as it comes, in the thread that reads them."""
@@ -93,20 +101,21 @@ class Turn:
         if self._done > self._warmup:
             self.seconds.append(now - self._began)
         if self._warmup <= self._done < self._last:
-            self._signal(signal.SIGSTOP)
-            self.stopped.set()
+            with self._lock:
+                self._signal(signal.SIGSTOP)
+                self.stopped.set()
 
     def next(self):
         """After `stopped`: lets the others have theirs, then goes on."""
         self._rotation.pass_on()
         self.wait()
-        self.stopped.clear()
-        self._began = time.monotonic()
-        self._signal(signal.SIGCONT)
+        with self._lock:
+            self.stopped.clear()
+            self._began = time.monotonic()
+            self._signal(signal.SIGCONT)
 
     def _signal(self, number):
         for process in self._processes:
-            try:
-                os.kill(process.pid, number)
-            except ProcessLookupError:
-                pass  # It has ended, which whoever waits for it will see.
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):  # It has ended, which whoever waits for it will see.
+                    os.kill(process.pid, number)
