@@ -109,7 +109,6 @@ class Explainer {
       case BufferCategory::kWorkspace: return "gone when a unit's pass ends";
       case BufferCategory::kLossWorkspace:
         return DescribeLoss();
-      case BufferCategory::kStaging: return "a reduced gradient before it is added up";
       case BufferCategory::kLibraryWorkspace: return "scratch of the kernels";
       case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";
       case BufferCategory::kSnapshot:

@@ -243,12 +243,8 @@ class StepCompiler {
     const EmitContext context{.phase = Phase::kUpdate};
     bool first = true;
     for (const GroupState& g : state_.groups) {
-      Tensor slice = g.own_gradient;
-      if (options_.strategy == Strategy::kNone && options_.ranks > 1) {
-        slice = slice.Slice(0, 0, g.layout.shard_elements());
-        slice.where.rank_stride_bytes = g.layout.shard_elements() * SizeOf(slice.dtype);
-      }
-      writer_.Emit(context, Op(SumSquares{.x_N = slice,
+      const bool replicated = options_.strategy == Strategy::kNone && options_.ranks > 1;
+      writer_.Emit(context, Op(SumSquares{.x_N = replicated ? OwnSlice(g.own_gradient, g.layout) : g.own_gradient,
                                           .total_1 = state_.totals.Slice(0, kTotalSquaredNorm, 1),
                                           .accumulate = !first}));
       first = false;

@@ -16,7 +16,6 @@ absl::string_view ToString(BufferCategory category) {
     case BufferCategory::kActivationBoundaries: return "activation boundaries";
     case BufferCategory::kWorkspace: return "workspace of a unit";
     case BufferCategory::kLossWorkspace: return "loss workspace";
-    case BufferCategory::kStaging: return "staging";
     case BufferCategory::kLibraryWorkspace: return "library workspace";
     case BufferCategory::kData: return "data";
     case BufferCategory::kSnapshot: return "checkpoint snapshot";

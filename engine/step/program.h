@@ -37,12 +37,11 @@ enum class BufferCategory : uint8_t {
   kActivationBoundaries,  // Inputs and outputs of units, and their gradients.
   kWorkspace,             // What lives within one pass of a unit.
   kLossWorkspace,
-  kStaging,
   kLibraryWorkspace,
   kData,      // Tokens and the scalars of a step.
   kSnapshot,  // The copy of the state that a checkpoint is written from.
 };
-inline constexpr int kBufferCategories = 14;
+inline constexpr int kBufferCategories = 13;
 absl::string_view ToString(BufferCategory category);
 
 // Where a buffer lies: in the rank's arena, or in its pinned host memory, which transfers alone reach.

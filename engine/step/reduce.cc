@@ -133,8 +133,8 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
     writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
     return;
   }
-  const Tensor reduced = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".reduced"),
-                                           BufferCategory::kStaging, g.own_gradient);
+  // In place: the rank's slice of the unit gradient becomes the sum.
+  const Tensor reduced = OwnSlice(full, g.layout);
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
   Instruction& add = writer_.Emit(

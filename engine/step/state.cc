@@ -14,13 +14,6 @@ bool Decays(const Parameter& parameter, const StepOptions& options) {
   return true;
 }
 
-// The slice of a replicated vector that a rank owns.
-Tensor OwnSlice(const Tensor& full, const ShardLayout& layout) {
-  Tensor own = full.Slice(0, 0, layout.shard_elements());
-  own.where.rank_stride_bytes = layout.shard_elements() * SizeOf(full.dtype);
-  return own;
-}
-
 SavedTensors SavedOf(const GroupState& g) {
   const auto mine = [&](const Tensor& t) {
     return t.present() && t.elements() > g.layout.shard_elements() ? OwnSlice(t, g.layout) : t;
@@ -36,6 +29,12 @@ SavedTensors SavedOf(const GroupState& g) {
 }
 
 }  // namespace
+
+Tensor OwnSlice(const Tensor& full, const ShardLayout& layout) {
+  Tensor own = full.Slice(0, 0, layout.shard_elements());
+  own.where.rank_stride_bytes = layout.shard_elements() * SizeOf(full.dtype);
+  return own;
+}
 
 bool AccumulatesUnsharded(const StepOptions& options) {
   return options.ranks > 1 && (options.schedule == Schedule::kDeferred || options.strategy == Strategy::kNone ||

@@ -45,6 +45,9 @@ struct JobState {
 // job agree on them. Must come before any other buffer.
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer);
 
+// The slice that a rank owns of a whole group's vector.
+Tensor OwnSlice(const Tensor& full, const ShardLayout& layout);
+
 // Whether gradients accumulate unsharded over the step.
 bool AccumulatesUnsharded(const StepOptions& options);
 // Whether the parameters have to be gathered for use.

@@ -5,17 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "engine/memory/check.h"
-#include "engine/memory/plan.h"
-#include "engine/memory/waits.h"
-#include "engine/model/model.h"
-#include "engine/step/compile.h"
-#include "kernels/reference/reference_ops.h"
+#include "tests/engine/step/planned_decoder.h"
 
 namespace shale::testing {
 namespace {
@@ -28,37 +22,10 @@ using ::testing::Not;
 
 constexpr int64_t kLayers = 6, kMicroBatches = 3;
 
-struct Planned {
-  StepProgram program;
-  MemoryPlan plan;
-};
-
 Planned Compile(const RetentionOptions& retention, Schedule schedule = Schedule::kSharded, int64_t layers = kLayers,
                 GraphMode mode = GraphMode::kTraining) {
-  DecoderConfig c;
-  c.vocabulary = 11;
-  c.width = 8;
-  c.layers = layers;
-  c.heads = 2;
-  c.kv_heads = 1;
-  c.head_width = 4;
-  c.hidden = 12;
-  const absl::StatusOr<ModelGraph> graph =
-      BuildDecoder(c, {.mode = mode, .micro_batch = 2, .sequence_length = 64, .loss_chunk_tokens = 16});
-  EXPECT_TRUE(graph.ok()) << graph.status();
-  const std::unique_ptr<Ops> reference = CreateReferenceOps();
-  const Ops& ops = *reference;
-  absl::StatusOr<CompiledStep> step = CompileStep(
-      *graph, {.schedule = schedule, .ranks = 2, .micro_batches = kMicroBatches, .retention = retention}, ops);
-  EXPECT_TRUE(step.ok()) << step.status();
-  Planned planned{std::move(step->program)};
-  const absl::StatusOr<MemoryPlan> plan = PlanMemory(planned.program, {});
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  planned.plan = *plan;
-  DeriveWaits(planned.program, planned.plan);
-  const absl::Status proved = CheckProgram(planned.program, planned.plan);
-  EXPECT_TRUE(proved.ok()) << proved;
-  return planned;
+  return PlanDecoder({.schedule = schedule, .ranks = 2, .micro_batches = kMicroBatches, .retention = retention}, layers,
+                     mode);
 }
 
 // Of the buffers on the host, by the instructions that move them.
@@ -82,9 +49,8 @@ TEST(Offload, WhatIsNamedGoesToTheHostOnceAndComesBackInReverse) {
   const std::vector<std::string> offloaded = Moved(planned.program, true);
   std::vector<std::string> fetched = Moved(planned.program, false);
   // The last block's are used again at once, those of the one before soon.
-  EXPECT_EQ(offloaded, (std::vector<std::string>{"blocks.0.ffn.gate_up", "blocks.1.ffn.gate_up",
-                                                 "blocks.2.ffn.gate_up", "blocks.3.ffn.gate_up",
-                                                 "blocks.4.ffn.gate_up"}));
+  EXPECT_EQ(offloaded, (std::vector<std::string>{"blocks.0.ffn.gate_up", "blocks.1.ffn.gate_up", "blocks.2.ffn.gate_up",
+                                                 "blocks.3.ffn.gate_up", "blocks.4.ffn.gate_up"}));
   std::reverse(fetched.begin(), fetched.end());
   EXPECT_EQ(fetched, offloaded);
   // In host memory they all wait at once.

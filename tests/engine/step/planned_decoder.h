@@ -1,0 +1,49 @@
+// A small decoder's step, compiled, planned and proved.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+#include "engine/memory/check.h"
+#include "engine/memory/plan.h"
+#include "engine/memory/waits.h"
+#include "engine/model/model.h"
+#include "engine/step/compile.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace shale::testing {
+
+struct Planned {
+  StepProgram program;
+  MemoryPlan plan;
+};
+
+inline Planned PlanDecoder(const StepOptions& options, int64_t layers, GraphMode mode = GraphMode::kTraining) {
+  DecoderConfig c;
+  c.vocabulary = 11;
+  c.width = 8;
+  c.layers = layers;
+  c.heads = 2;
+  c.kv_heads = 1;
+  c.head_width = 4;
+  c.hidden = 12;
+  const absl::StatusOr<ModelGraph> graph =
+      BuildDecoder(c, {.mode = mode, .micro_batch = 2, .sequence_length = 64, .loss_chunk_tokens = 16});
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  const std::unique_ptr<Ops> reference = CreateReferenceOps();
+  const Ops& ops = *reference;
+  absl::StatusOr<CompiledStep> step = CompileStep(*graph, options, ops);
+  EXPECT_TRUE(step.ok()) << step.status();
+  Planned planned{std::move(step->program)};
+  const absl::StatusOr<MemoryPlan> plan = PlanMemory(planned.program, {});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  planned.plan = *plan;
+  DeriveWaits(planned.program, planned.plan);
+  const absl::Status proved = CheckProgram(planned.program, planned.plan);
+  EXPECT_TRUE(proved.ok()) << proved;
+  return planned;
+}
+
+}  // namespace shale::testing
