@@ -11,8 +11,8 @@ products of the step alone, and prints a Markdown table: every target, what was 
 
 Each measurement is a process of its own. Contestants alternate, so that whatever else the machine does hits all of them:
 in rounds, and on the first shape step by step, one computing while those that it is compared with are stopped (all but
-the products, whose passes follow each other). A ratio is one of medians: over the steps of a process, then over the
-rounds. Without options it measures everything; it builds the engine, and installs torch into .out/bench/venv (5.6 GB) unless --venv names one that has it.
+the products, whose passes follow each other). A ratio is one of medians over the steps of a process; what counts is the
+median of the rounds' ratios. Without options it measures everything; it builds the engine, and installs torch into .out/bench/venv (5.6 GB) unless --venv names one that has it.
 Give it an idle machine: it warns when something else runs.
 """
 
@@ -48,7 +48,7 @@ def parse(arguments):
     parser.add_argument("--keep", nargs="?", const="all", type=_name, metavar="NAME",
                         help="keep the table as tools/bench/results/DATE-NAME.md (NAME: letters, digits, . _ -; default all)")
     parser.add_argument("--render", action="append", default=[], metavar="FILE",
-                        help="measure nothing: the table of runs.jsonl files that earlier calls left in .out/bench/")
+                        help="measure nothing: the table of runs.jsonl files that earlier calls left in .out/bench/; rounds of one number are one")
     options = parser.parse_args(arguments)
     kinds = {"workloads": list(workloads.NAMES), "precisions": list(workloads.PRECISIONS), "contestants": list(contestants.ALL)}
     extra = {name for name, contestant in contestants.ALL.items() if contestant.extra}

@@ -36,25 +36,29 @@ class Results:
                     elif "note" in row:
                         self.notes.append(row["note"])
                     else:
-                        _ = row["workload"], row["precision"], row["contestant"]
+                        _ = row["workload"], row["precision"], row["contestant"], row["round"]
                         self.add(row)
                 except (ValueError, KeyError, TypeError) as error:
                     raise ValueError(f"{path}:{number}: no line of a measurement ({error})") from None
 
-    def of(self, workload, precision, contestant):
-        """Records of measurements that succeeded."""
-        wanted = {"workload": workload, "precision": precision, "contestant": contestant}
+    def of(self, workload, precision, contestant, number=None):
+        """Records of measurements that succeeded; `number`: in that round."""
+        wanted = {"workload": workload, "precision": precision, "contestant": contestant,
+                  **({} if number is None else {"round": number})}
         return [r for r in self.records if "seconds" in r and wanted.items() <= r.items()]
 
-    def values(self, workload, precision, contestant, key):
+    def values(self, workload, precision, contestant, key, number=None):
         """One value per round; of a list its median."""
-        found = [r[key] for r in self.of(workload, precision, contestant) if key in r]
+        found = [r[key] for r in self.of(workload, precision, contestant, number) if key in r]
         return [statistics.median(v) if isinstance(v, list) else v for v in found]
 
-    def median(self, workload, precision, contestant, key="seconds"):
-        """Over the rounds; None: not measured."""
-        values = self.values(workload, precision, contestant, key)
+    def median(self, workload, precision, contestant, key="seconds", number=None):
+        """Over the rounds, or in one; None: not measured."""
+        values = self.values(workload, precision, contestant, key, number)
         return statistics.median(values) if values else None
+
+    def rounds(self):
+        return sorted({r["round"] for r in self.records})
 
     def failures(self):
         return [f"{r['workload']} {r['precision']} {r['contestant']}: {r['failed']}" for r in self.records if "failed" in r]

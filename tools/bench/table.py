@@ -31,7 +31,8 @@ def _head(results):
     info = {**results.info, **({"oneDNN": ", ".join(sorted(onednn))} if onednn else {})}
     met, measured = summary(results)
     return "\n".join(["# Training steps on the CPU", "", *(f"- {name}: {text}" for name, text in info.items()), "",
-                      f"{met} of the {measured} targets measured are met."])
+                      f"{met} of the {measured} targets measured are met" +
+                      (" by the median of the rounds, each of which stands in brackets." if len(results.rounds()) > 1 else ".")])
 
 
 def _table(header, rows):
@@ -47,11 +48,16 @@ def _targets(results, workload, precisions):
             sign = ">=" if claim.at_least else "<="
             verdict = "not measured" if value is None else "met" if claim.met(value, precision) else \
                 "**not met**" + _bound(claim, results, workload, precision)
-            row += ["" if value is None else f"{value:.3f} {claim.unit}",
+            row += ["" if value is None else _value(claim, value, claim.by_round(results, workload, precision)),
                     f"{sign} {claim.targets[precision]:.3g} {claim.unit}", verdict]
         rows.append(row)
     header = ["shale"] + [text for precision in precisions for text in (precision, "target", "")]
     return _table(header, rows)
+
+
+def _value(claim, value, by_round):
+    text = f"{value:.3f} {claim.unit}"
+    return text if len(by_round) < 2 else f"{text} ({', '.join(f'{one:.3f}' for one in by_round)})"
 
 
 def _bound(claim, results, workload, precision):

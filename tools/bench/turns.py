@@ -64,6 +64,7 @@ class Turn:
     def __init__(self, rotation):
         self._rotation = rotation
         self._step = None
+        self._each = 1
         self._last = 0
         self._warmup = 0
         self._done = 0
@@ -71,12 +72,12 @@ class Turn:
         self._lock = threading.Lock()  # Guards the processes and whether they are stopped.
         self._processes = []
         self.stopped = threading.Event()
-        self.seconds = []  # Of the steps after `warmup`.
+        self.seconds = []  # Of every turn of steps after `warmup`.
 
-    def by_step(self, pattern, warmup, steps):
-        """A line of the first process that matches ends a step. The first `warmup` steps are one turn, then each is one,
-        and the end follows the last. Without this call everything is one turn."""
-        self._step, self._warmup, self._last = re.compile(pattern), warmup, warmup + steps
+    def by_step(self, pattern, warmup, turns, each=1):
+        """A line of the first process that matches ends a step. The first `warmup` steps are one turn, then every `each`
+        are one, and the end follows the last. Without this call everything is one turn."""
+        self._step, self._warmup, self._each, self._last = re.compile(pattern), warmup, each, warmup + turns * each
 
     def wait(self):
         self._rotation.wait(self)
@@ -98,9 +99,11 @@ class Turn:
             return
         now = time.monotonic()
         self._done += 1
+        if self._done < self._warmup or (self._done - self._warmup) % self._each:
+            return
         if self._done > self._warmup:
             self.seconds.append(now - self._began)
-        if self._warmup <= self._done < self._last:
+        if self._done < self._last:
             with self._lock:
                 self._signal(signal.SIGSTOP)
                 self.stopped.set()
