@@ -311,11 +311,13 @@ struct SwiGluBackward {
   Tensor gate_up_T2F;    // act
   Tensor d_y_TF;         // act
   Tensor d_gate_up_T2F;  // act; may be gate_up itself
+  Tensor y_TF;           // act, optional: the forward's result again, to the bit; may be d_y itself
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("gate_up", op.gate_up_T2F, Access::kRead);
     v("d_y", op.d_y_TF, Access::kRead);
     v("d_gate_up", op.d_gate_up_T2F, Access::kWrite);
+    v("y", op.y_TF, Access::kWrite);
   }
 };
 
@@ -337,11 +339,13 @@ struct GeluBackward {
   static constexpr absl::string_view kName = "GeluBackward";
   Tensor x_TF, d_y_TF, d_x_TF;  // act; d_x may be d_y itself
   GeluKind kind = GeluKind::kTanh;
+  Tensor y_TF;  // act, optional: the forward's result again, to the bit; may be x itself
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("x", op.x_TF, Access::kRead);
     v("d_y", op.d_y_TF, Access::kRead);
     v("d_x", op.d_x_TF, Access::kWrite);
+    v("y", op.y_TF, Access::kWrite);
   }
 };
 

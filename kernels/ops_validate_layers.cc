@@ -112,6 +112,8 @@ void Check(OpChecker& c, const SwiGluBackward& op) {
   c.Act("gate_up", op.gate_up_T2F, {&T, &F2});
   c.Act("d_gate_up", op.d_gate_up_T2F, {&T, &F2});
   c.MayBe("d_gate_up", "gate_up");
+  if (op.y_TF.present()) c.Act("y", op.y_TF, {&T, &F});
+  c.MayBe("y", "d_y");
 }
 
 void Check(OpChecker& c, const GeluForward& op) {
@@ -126,6 +128,8 @@ void Check(OpChecker& c, const GeluBackward& op) {
   c.Act("d_y", op.d_y_TF, {&T, &F});
   c.Act("d_x", op.d_x_TF, {&T, &F});
   c.MayBe("d_x", "d_y");
+  if (op.y_TF.present()) c.Act("y", op.y_TF, {&T, &F});
+  c.MayBe("y", "x");
 }
 
 void Check(OpChecker& c, const CrossEntropy& op) {

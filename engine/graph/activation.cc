@@ -8,7 +8,10 @@ Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up) {
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(y)) return;
     const Tensor d_gate_up = g.NewGradient(gate_up);
-    g.Emit(SwiGluBackward{.gate_up_T2F = gate_up, .d_y_TF = g.Gradient(y), .d_gate_up_T2F = d_gate_up});
+    const SwiGluBackward op{.gate_up_T2F = gate_up, .d_y_TF = g.Gradient(y), .d_gate_up_T2F = d_gate_up};
+    SwiGluBackward recomputing = op;
+    recomputing.y_TF = y;
+    g.Emit(op, recomputing);
     g.Contribute(gate_up, d_gate_up);
   });
   return y;
@@ -20,7 +23,10 @@ Tensor Gelu(GraphBuilder& b, const Tensor& x, GeluKind kind) {
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(y)) return;
     const Tensor d_x = g.NewGradient(x);
-    g.Emit(GeluBackward{.x_TF = x, .d_y_TF = g.Gradient(y), .d_x_TF = d_x, .kind = kind});
+    const GeluBackward op{.x_TF = x, .d_y_TF = g.Gradient(y), .d_x_TF = d_x, .kind = kind};
+    GeluBackward recomputing = op;
+    recomputing.y_TF = y;
+    g.Emit(op, recomputing);
     g.Contribute(x, d_x);
   });
   return y;

@@ -207,7 +207,7 @@ void GraphBuilder::Emit(Op op, std::optional<Op> from_sum) {
     std::vector<int>& producers = unit().values[t.where.symbol].producers;
     if (producers.empty() || producers.back() != node) producers.push_back(node);
   });
-  unit().forward.push_back({std::move(op), std::move(from_sum)});
+  unit().forward.push_back({.op = std::move(op), .from_sum = std::move(from_sum)});
 }
 
 void GraphBuilder::OnBackward(std::function<void(GradientBuilder&)> rule) {
@@ -299,12 +299,12 @@ Tensor GradientBuilder::GradientStorage(const Tensor& value) {
   return SameView(value, builder_.View(gradients_[id]));
 }
 
-void GradientBuilder::Emit(Op op) {
+void GradientBuilder::Emit(Op op, std::optional<Op> recomputing) {
   if (absl::Status valid = Validate(op); !valid.ok()) {
     builder_.Fail(absl::Status(valid.code(),
                                absl::StrCat("gradient in unit ", builder_.unit().name, ": ", valid.message())));
   }
-  builder_.unit().backward.push_back({std::move(op), std::nullopt});
+  builder_.unit().backward.push_back({.op = std::move(op), .recomputing = std::move(recomputing)});
 }
 
 }  // namespace shale

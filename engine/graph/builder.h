@@ -112,7 +112,7 @@ class GradientBuilder {
   // Whether the value wants a gradient (tokens do not).
   bool NeedsGradient(const Tensor& value) const;
   Tensor ParameterGradient(const Tensor& parameter) { return builder_.ParameterGradient(parameter); }
-  void Emit(Op op);
+  void Emit(Op op, std::optional<Op> recomputing = std::nullopt);
 
  private:
   GraphBuilder& builder_;

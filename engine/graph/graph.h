@@ -75,8 +75,11 @@ struct Value {
 
 struct Node {
   Op op;
-  // Computes the op's other outputs from its output `sum`, with the same bits: used when `sum` was kept.
+  // In forward. Computes the op's other outputs from its output `sum`, with the same bits: used when `sum` was kept.
   std::optional<Op> from_sum;
+  // In backward. The op, and with it one activation again, with the same bits: used when that was not kept and is wanted
+  // before this node's turn.
+  std::optional<Op> recomputing;
 };
 
 struct UnitGraph {

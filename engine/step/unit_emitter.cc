@@ -30,6 +30,32 @@ const Op& RerunOp(const UnitGraph& unit, const std::vector<bool>& available, int
   return sum >= 0 && available[sum] ? *n.from_sum : n.op;
 }
 
+bool Touches(const Op& op, ValueId id, bool writes_only) {
+  bool touches = false;
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+    touches |= t.present() && t.where.symbol == id && (!writes_only || access != Access::kRead);
+  });
+  return touches;
+}
+
+// The node after `before` in backward that can compute activation `id` again, and may change places with `before` and
+// all between: those write nothing that it reads, and touch nothing else that it writes. -1: there is none.
+int RecomputingNode(const UnitGraph& unit, int before, ValueId id) {
+  for (int later = before + 1; later < std::ssize(unit.backward); ++later) {
+    const std::optional<Op>& op = unit.backward[later].recomputing;
+    if (!op || !Touches(*op, id, /*writes_only=*/true)) continue;
+    bool free = true;
+    VisitOperands(*op, [&](absl::string_view, const Tensor& t, Access access) {
+      if (!t.present() || t.where.symbol == id) return;
+      for (int between = before; between < later; ++between) {
+        free &= !Touches(unit.backward[between].op, t.where.symbol, access == Access::kRead);
+      }
+    });
+    if (free) return later;
+  }
+  return -1;
+}
+
 std::vector<bool> AvailableAtStartOfBackward(const UnitGraph& unit, const std::vector<bool>& kept) {
   std::vector<bool> available(unit.values.size(), true);
   for (size_t id = 0; id < unit.values.size(); ++id) {
@@ -109,10 +135,29 @@ void UnitEmitter::EmitBackward() {
     rerun_done_.assign(unit_.forward.size(), false);
     bound_.assign(unit_.values.size(), Tensor());
   }
-  for (const Node& node : unit_.backward) {
-    EnsureReads(node.op);
-    EmitNode(node.op, Phase::kBackward);
+  std::vector<bool> emitted(unit_.backward.size());
+  for (int node = 0; node < std::ssize(unit_.backward); ++node) {
+    if (emitted[node]) continue;
+    BringForward(node, emitted);
+    EnsureReads(unit_.backward[node].op);
+    EmitNode(unit_.backward[node].op, Phase::kBackward);
   }
+}
+
+void UnitEmitter::BringForward(int node, std::vector<bool>& emitted) {
+  VisitOperands(unit_.backward[node].op, [&](absl::string_view, const Tensor& t, Access access) {
+    if (!t.present() || access != Access::kRead) return;
+    const ValueId id = t.where.symbol;
+    if (unit_.values[id].role != ValueRole::kActivation || available_[id]) return;
+    const int later = RecomputingNode(unit_, node, id);
+    if (later < 0 || emitted[later]) return;
+    const Op& op = *unit_.backward[later].recomputing;
+    EnsureReads(op);
+    EmitNode(op, Phase::kBackward);
+    emitted[later] = true;
+    for (int producer : unit_.values[id].producers) rerun_done_[producer] = true;
+    available_[id] = true;
+  });
 }
 
 void UnitEmitter::Ensure(ValueId id) {

@@ -46,6 +46,8 @@ class UnitEmitter {
  private:
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);
+  // Emits ahead of backward node `node` those later ones that compute what it reads.
+  void BringForward(int node, std::vector<bool>& emitted);
   void Ensure(ValueId id);
   void EnsureReads(const Op& op);
   void Rerun(int node);

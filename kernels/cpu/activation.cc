@@ -59,7 +59,7 @@ void SwiGluForwardT(const SwiGluForward& op, int64_t begin, int64_t end) {
   }
 }
 
-template <class T>
+template <class T, bool kValueToo>
 void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
   const int64_t f = op.d_y_TF.dim(1);
   for (int64_t t = begin; t < end; ++t) {
@@ -71,13 +71,28 @@ void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
       const Vector silu = hn::Mul(g, sigmoid.s);
       // silu' = s + g s (1 - s).
       const Vector slope = hn::MulAdd(silu, sigmoid.complement, sigmoid.s);
-      return Pair{hn::Mul(hn::Mul(d, up), slope), hn::Mul(d, silu)};
+      const Pair gradients{hn::Mul(hn::Mul(d, up), slope), hn::Mul(d, silu)};
+      if constexpr (kValueToo) {
+        return Triple{gradients.a, gradients.b, hn::Mul(silu, up)};
+      } else {
+        return gradients;
+      }
     };
     ForPieces(gate, f, t + 1 < end, [&](int64_t i, int64_t count) HWY_ATTR {
-      Map2(count, gradient, d_gate + i, d_gate + f + i, gate + i, gate + f + i, d_y + i);
+      if constexpr (kValueToo) {
+        T* y = op.y_TF.as<T>() + t * f;
+        Map3(count, gradient, d_gate + i, d_gate + f + i, y + i, gate + i, gate + f + i, d_y + i);
+      } else {
+        Map2(count, gradient, d_gate + i, d_gate + f + i, gate + i, gate + f + i, d_y + i);
+      }
     });
   }
 }
+
+// Gelu and its derivative.
+struct ValueAndSlope {
+  Vector value, slope;
+};
 
 constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
@@ -96,12 +111,13 @@ struct TanhGelu {
     const Vector xc = Clamped(x);
     return hn::Mul(x, SigmoidOf(TwiceZ(xc, hn::Mul(xc, xc))).s);
   }
-  static HWY_INLINE Vector Derivative(Vector x) {
+  static HWY_INLINE ValueAndSlope Both(Vector x) {
     const Vector xc = Clamped(x);
     const Vector x2 = hn::Mul(xc, xc);
     const Sigmoid sigmoid = SigmoidOf(TwiceZ(xc, x2));
     const Vector slope = hn::Mul(Splat(kTwiceSqrt2OverPi), hn::MulAdd(Splat(3 * kCubic), x2, Splat(1.0f)));
-    return hn::MulAdd(hn::Mul(hn::Mul(xc, slope), sigmoid.s), sigmoid.complement, sigmoid.s);
+    return {hn::Mul(x, sigmoid.s),
+            hn::MulAdd(hn::Mul(hn::Mul(xc, slope), sigmoid.s), sigmoid.complement, sigmoid.s)};
   }
 };
 
@@ -126,10 +142,11 @@ struct ErfGelu {
     return hn::IfThenElse(hn::Lt(x, hn::Zero(Floats())), tail, hn::Sub(Splat(1.0f), tail));
   }
   static HWY_INLINE Vector Value(Vector x) { return hn::Mul(x, Phi(x, NormalOf(x).tail)); }
-  static HWY_INLINE Vector Derivative(Vector x) {
+  static HWY_INLINE ValueAndSlope Both(Vector x) {
     const Normal normal = NormalOf(x);
+    const Vector phi = Phi(x, normal.tail);
     constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
-    return hn::MulAdd(hn::Mul(x, Splat(kInverseSqrt2Pi)), normal.density, Phi(x, normal.tail));
+    return {hn::Mul(x, phi), hn::MulAdd(hn::Mul(x, Splat(kInverseSqrt2Pi)), normal.density, phi)};
   }
 };
 
@@ -145,17 +162,29 @@ void GeluBackwardT(const GeluBackward& op, int64_t begin, int64_t end) {
   const T* x = op.x_TF.as<const T>() + begin;
   const T* d_y = op.d_y_TF.as<const T>() + begin;
   T* d_x = op.d_x_TF.as<T>() + begin;
-  const auto chain = [](Vector d, Vector v) HWY_ATTR { return hn::Mul(d, Kind::Derivative(v)); };
-  Map(end - begin, chain, d_x, d_y, x);
+  if (!op.y_TF.present()) {
+    const auto chain = [](Vector d, Vector v) HWY_ATTR { return hn::Mul(d, Kind::Both(v).slope); };
+    Map(end - begin, chain, d_x, d_y, x);
+    return;
+  }
+  const auto both = [](Vector d, Vector v) HWY_ATTR {
+    const ValueAndSlope of = Kind::Both(v);
+    return Pair{hn::Mul(d, of.slope), of.value};
+  };
+  Map2(end - begin, both, d_x, op.y_TF.as<T>() + begin, d_y, x);
 }
 
 // Rows [begin, end).
 void SwiGluForwardRows(const SwiGluForward& op, int64_t begin, int64_t end) {
   op.y_TF.dtype == DType::kFloat32 ? SwiGluForwardT<float>(op, begin, end) : SwiGluForwardT<BFloat16>(op, begin, end);
 }
+template <class T>
+void SwiGluBackwardOf(const SwiGluBackward& op, int64_t begin, int64_t end) {
+  op.y_TF.present() ? SwiGluBackwardT<T, true>(op, begin, end) : SwiGluBackwardT<T, false>(op, begin, end);
+}
 void SwiGluBackwardRows(const SwiGluBackward& op, int64_t begin, int64_t end) {
-  op.d_y_TF.dtype == DType::kFloat32 ? SwiGluBackwardT<float>(op, begin, end)
-                                     : SwiGluBackwardT<BFloat16>(op, begin, end);
+  op.d_y_TF.dtype == DType::kFloat32 ? SwiGluBackwardOf<float>(op, begin, end)
+                                     : SwiGluBackwardOf<BFloat16>(op, begin, end);
 }
 // Elements [begin, end).
 void GeluForwardElements(const GeluForward& op, int64_t begin, int64_t end) {

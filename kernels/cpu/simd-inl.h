@@ -180,6 +180,31 @@ HWY_INLINE void Map2(int64_t count, const F& f, T* first, T* second, const In*..
   });
 }
 
+// And of one with three, in three places.
+struct Triple {
+  Vector a, b, c;
+};
+template <class F, class T, class... In>
+HWY_INLINE void Map3(int64_t count, const F& f, T* first, T* second, T* third, const In*... in) {
+  const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(Floats()));
+  int64_t i = 0;
+  for (; i + step <= count; i += step) {
+    const auto on_pairs = [&](const auto&... pairs) HWY_ATTR {
+      const Triple a = f(pairs.a...), b = f(pairs.b...);
+      StorePair({a.a, b.a}, first + i);
+      StorePair({a.b, b.b}, second + i);
+      StorePair({a.c, b.c}, third + i);
+    };
+    on_pairs(LoadPair(in + i)...);
+  }
+  ForVectors(count - i, [&](int64_t j, auto lanes) HWY_ATTR {
+    const Triple results = f(lanes.Load(in + i + j)...);
+    lanes.Store(results.a, first + i + j);
+    lanes.Store(results.b, second + i + j);
+    lanes.Store(results.c, third + i + j);
+  });
+}
+
 // Lanes of sums over i in [0, count): f(sum, in[i]...) is the sum with i added.
 template <class F, class... In>
 HWY_INLINE Vector Fold(int64_t count, const F& f, const In*... in) {

@@ -1,7 +1,7 @@
 // SwiGLU.
 //
 // One pass, bound by memory: a thread owns a pack of columns of one row, and reads it whole before it writes, so that
-// d_gate_up may be gate_up. blockIdx.x is the row, as grids are wide in x only.
+// d_gate_up may be gate_up, and y d_y. blockIdx.x is the row, as grids are wide in x only.
 #include "kernels/cuda/portable.h"
 
 #include <type_traits>
@@ -28,21 +28,24 @@ SHALE_KERNEL SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t 
   y_TF.template Store<N>(t * F + f, gate);
 }
 
-// silu' = s (1 + g (1 - s)).
+// silu' = s (1 + g (1 - s)). y, where it is wanted, as the forward kernel computes it.
 template <class T, int N>
-SHALE_KERNEL SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Global<T> d_gate_up_T2F, int64_t F) {
+SHALE_KERNEL SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Global<T> d_gate_up_T2F, Global<T> y_TF,
+                                  int64_t F) {
   const int64_t t = blockIdx.x, f = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   if (f >= F) return;
   const int64_t gate_at = t * 2 * F + f, up_at = gate_at + F;
   Pack<T, N> gate = gate_up_T2F.template Load<N>(gate_at);
   Pack<T, N> up = gate_up_T2F.template Load<N>(up_at);
-  const Pack<T, N> d_y = d_y_TF.template Load<N>(t * F + f);
+  Pack<T, N> y = d_y_TF.template Load<N>(t * F + f);
   for (int i = 0; i < N; ++i) {
-    const float g = Widen(gate.at[i]), d = Widen(d_y.at[i]);
+    const float g = Widen(gate.at[i]), u = Widen(up.at[i]), d = Widen(y.at[i]);
     const Sigmoid s = SigmoidOf(g);
-    gate.at[i] = Narrow<T>(d * Widen(up.at[i]) * s.value * fmaf(g, s.complement, 1.0f));
+    gate.at[i] = Narrow<T>(d * u * s.value * fmaf(g, s.complement, 1.0f));
     up.at[i] = Narrow<T>(d * g * s.value);
+    y.at[i] = Narrow<T>(g * s.value * u);
   }
+  if (y_TF.present()) y_TF.template Store<N>(t * F + f, y);
   d_gate_up_T2F.template Store<N>(gate_at, gate);
   d_gate_up_T2F.template Store<N>(up_at, up);
 }
@@ -78,13 +81,14 @@ absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream) 
 
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream) {
   const int64_t F = op.d_y_TF.dim(1);
-  const bool aligned = RowsAligned(op.gate_up_T2F) && RowsAligned(op.d_y_TF) && RowsAligned(op.d_gate_up_T2F);
+  const bool aligned = RowsAligned(op.gate_up_T2F) && RowsAligned(op.d_y_TF) && RowsAligned(op.d_gate_up_T2F) &&
+                       RowsAligned(op.y_TF);
   return WithPacks(aligned, op.d_y_TF.dtype, F, [&](auto element, auto pack) {
     using T = decltype(element);
     constexpr int N = decltype(pack)::value;
     return Launch("SwiGluBackward", SwiGluBackwardKernel<T, N>, ShapeFor(op.d_y_TF.dim(0), F, N), stream,
                   Whole<T>(op.gate_up_T2F, "gate_up"), Whole<T>(op.d_y_TF, "d_y"),
-                  Whole<T>(op.d_gate_up_T2F, "d_gate_up"), F);
+                  Whole<T>(op.d_gate_up_T2F, "d_gate_up"), Whole<T>(op.y_TF, "y"), F);
   });
 }
 

@@ -1,7 +1,7 @@
 // GELU, by the tanh formula and by erf.
 //
 // One pass, bound by memory: flat vectors (see flat.h). Each pack is read whole before it is written, so that d_x may
-// be d_y.
+// be d_y, and y x.
 #include "kernels/cuda/portable.h"
 
 #include "kernels/cuda/flat.h"
@@ -63,18 +63,28 @@ SHALE_KERNEL GeluForwardKernel(Global<T> x, Global<T> y, int64_t n) {
       [&](auto width, int64_t i, const auto& values) { StoreFloats(y, i, values); });
 }
 
+template <int N>
+struct GradientsAndValues {
+  Floats<N> gradients, values;
+};
+
 template <class Kind, class T, int N>
-SHALE_KERNEL GeluBackwardKernel(Global<T> x, Global<T> d_y, Global<T> d_x, int64_t n) {
+SHALE_KERNEL GeluBackwardKernel(Global<T> x, Global<T> d_y, Global<T> d_x, Global<T> y, int64_t n) {
   ForEachFlatPiece<N>(
       n,
       [&](auto width, int64_t i) {
         constexpr int kCount = decltype(width)::value;
-        const Floats<kCount> values = LoadFloats<kCount>(x, i);
-        Floats<kCount> gradients = LoadFloats<kCount>(d_y, i);
-        for (int k = 0; k < kCount; ++k) gradients.at[k] *= Kind::Derivative(values.at[k]);
-        return gradients;
+        GradientsAndValues<kCount> piece{LoadFloats<kCount>(d_y, i), LoadFloats<kCount>(x, i)};
+        for (int k = 0; k < kCount; ++k) {
+          piece.gradients.at[k] *= Kind::Derivative(piece.values.at[k]);
+          if (y.present()) piece.values.at[k] = Kind::Value(piece.values.at[k]);
+        }
+        return piece;
       },
-      [&](auto width, int64_t i, const auto& gradients) { StoreFloats(d_x, i, gradients); });
+      [&](auto width, int64_t i, const auto& piece) {
+        StoreFloats(d_x, i, piece.gradients);
+        if (y.present()) StoreFloats(y, i, piece.values);
+      });
 }
 
 // Calls start(Kind(), T(), Width) with packs of 16 bytes where they are `aligned`, else with single elements.
@@ -104,11 +114,11 @@ absl::Status Run(const GeluForward& op, Scratch scratch, StreamHandle stream) {
 
 absl::Status Run(const GeluBackward& op, Scratch scratch, StreamHandle stream) {
   const int64_t n = op.x_TF.elements();
-  const bool aligned = Aligned16(op.x_TF) && Aligned16(op.d_y_TF) && Aligned16(op.d_x_TF);
+  const bool aligned = Aligned16(op.x_TF) && Aligned16(op.d_y_TF) && Aligned16(op.d_x_TF) && Aligned16(op.y_TF);
   return WithKind(op.kind, op.x_TF.dtype, aligned, [&](auto kind, auto element, auto width) {
     using T = decltype(element);
     return Launch("GeluBackward", GeluBackwardKernel<decltype(kind), T, decltype(width)::value>, FlatShape(n), stream,
-                  Whole<T>(op.x_TF, "x"), Whole<T>(op.d_y_TF, "d_y"), Whole<T>(op.d_x_TF, "d_x"), n);
+                  Whole<T>(op.x_TF, "x"), Whole<T>(op.d_y_TF, "d_y"), Whole<T>(op.d_x_TF, "d_x"), Whole<T>(op.y_TF, "y"), n);
   });
 }
 

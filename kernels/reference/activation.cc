@@ -50,6 +50,7 @@ absl::Status Reference(const SwiGluBackward& op) {
       // silu' = s (1 + g (1 - s)).
       Put(op.d_gate_up_T2F, gate_at, d_y * up * Sigmoid(gate) * (1 + gate * Sigmoid(-gate)));
       Put(op.d_gate_up_T2F, up_at, d_y * gate * Sigmoid(gate));
+      if (op.y_TF.present()) Put(op.y_TF, t * f + i, gate * Sigmoid(gate) * up);
     }
   }
   return absl::OkStatus();
@@ -62,7 +63,9 @@ absl::Status Reference(const GeluForward& op) {
 
 absl::Status Reference(const GeluBackward& op) {
   for (int64_t i = 0; i < op.x_TF.elements(); ++i) {
-    Put(op.d_x_TF, i, Get(op.d_y_TF, i) * GeluDerivative(Get(op.x_TF, i), op.kind));
+    const double x = Get(op.x_TF, i);
+    Put(op.d_x_TF, i, Get(op.d_y_TF, i) * GeluDerivative(x, op.kind));
+    if (op.y_TF.present()) Put(op.y_TF, i, Gelu(x, op.kind));
   }
   return absl::OkStatus();
 }

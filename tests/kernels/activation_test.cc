@@ -1,9 +1,11 @@
 // SwiGLU and GELU.
+#include <cstring>
 #include <limits>
 
 #include "gtest/gtest.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
+#include "tests/kernels/test_backends.h"
 
 namespace shale::testing {
 namespace {
@@ -31,12 +33,19 @@ OpCase SwiGluForwardCase(DType act, int64_t t, int64_t f) {
   return c;
 }
 
-OpCase SwiGluBackwardCase(DType act, int64_t t, int64_t f, bool in_place) {
-  OpCase c{.name = "SwiGluBackward_" + Shape(act, t, f) + (in_place ? "_in_place" : "")};
-  const Tensor gate_up = c.memory.Random(act, {t, 2 * f}, -4, 4);
-  c.op = SwiGluBackward{.gate_up_T2F = gate_up,
-                        .d_y_TF = c.memory.Random(act, {t, f}),
-                        .d_gate_up_T2F = in_place ? gate_up : c.memory.Output(act, {t, 2 * f})};
+// Whether a backward op computes the forward's result again.
+enum class Value { kNo, kToo };
+
+OpCase SwiGluBackwardCase(DType act, int64_t t, int64_t f, Value value, bool in_place) {
+  OpCase c{.name = "SwiGluBackward_" + Shape(act, t, f) + (value == Value::kToo ? "_value" : "") +
+                   (in_place ? "_in_place" : "")};
+  const Tensor gate_up = c.memory.Random(act, {t, 2 * f}, -4, 4), d_y = c.memory.Random(act, {t, f});
+  SwiGluBackward op{.gate_up_T2F = gate_up,
+                    .d_y_TF = d_y,
+                    .d_gate_up_T2F = in_place ? gate_up : c.memory.Output(act, {t, 2 * f})};
+  if (value == Value::kToo) op.y_TF = in_place ? d_y : c.memory.Output(act, {t, f});
+  c.op = op;
+  c.tolerances["y"] = {.absolute = kTiny, .relative = kUnits};
   // silu' has a zero at -1.278, so its error is not relative; |d_y up| < 4.
   c.tolerances["d_gate_up"] = {.absolute = 4 * kUnits, .relative = kUnits};
   return c;
@@ -65,9 +74,11 @@ std::string KindName(GeluKind kind) { return kind == GeluKind::kTanh ? "Tanh" : 
 
 // The erf kernel's tail has a relative error of 5 units, and x^2 / 2 units more from its exponent: less than 16 units
 // of the largest |x|'s. Left of about -1 the value is a small part of x, and is only as good as that.
-OpCase GeluCase(DType act, GeluKind kind, bool backward, bool in_place, int64_t t, int64_t f, bool extremes) {
+OpCase GeluCase(DType act, GeluKind kind, bool backward, bool in_place, int64_t t, int64_t f, bool extremes,
+                Value value = Value::kNo) {
   OpCase c{.name = "Gelu" + KindName(kind) + (backward ? "Backward_" : "Forward_") + Shape(act, t, f) +
-                   (in_place ? "_in_place" : "") + (extremes ? "_extremes" : "")};
+                   (value == Value::kToo ? "_value" : "") + (in_place ? "_in_place" : "") +
+                   (extremes ? "_extremes" : "")};
   const Tensor x = extremes ? c.memory.Values(act, {t, f}, ExtremeValues()) : c.memory.Random(act, {t, f}, -6, 6);
   if (!backward) {
     c.op = GeluForward{.x_TF = x, .y_TF = c.memory.Output(act, {t, f}), .kind = kind};
@@ -75,8 +86,10 @@ OpCase GeluCase(DType act, GeluKind kind, bool backward, bool in_place, int64_t 
     return c;
   }
   const Tensor d_y = c.memory.Random(act, {t, f}, 0.5, 1);
-  c.op = GeluBackward{.x_TF = x, .d_y_TF = d_y, .d_x_TF = in_place ? d_y : c.memory.Output(act, {t, f}), .kind = kind};
-  c.tolerances["d_x"] = {.absolute = 4 * kUnits, .relative = kUnits};
+  GeluBackward op{.x_TF = x, .d_y_TF = d_y, .d_x_TF = in_place ? d_y : c.memory.Output(act, {t, f}), .kind = kind};
+  if (value == Value::kToo) op.y_TF = in_place ? x : c.memory.Output(act, {t, f});
+  c.op = op;
+  for (const char* output : {"d_x", "y"}) c.tolerances[output] = {.absolute = 4 * kUnits, .relative = kUnits};
   return c;
 }
 
@@ -85,18 +98,22 @@ std::vector<OpCase> ActivationCases() {
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     for (const auto& [t, f] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {5, 16}, {2, 33}, {41, 241}, {2, 9001}}) {
       cases.push_back(SwiGluForwardCase(act, t, f));
-      cases.push_back(SwiGluBackwardCase(act, t, f, false));
+      cases.push_back(SwiGluBackwardCase(act, t, f, Value::kNo, false));
+      cases.push_back(SwiGluBackwardCase(act, t, f, Value::kToo, false));
       for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
         cases.push_back(GeluCase(act, kind, false, false, t, f, false));
         cases.push_back(GeluCase(act, kind, true, false, t, f, false));
+        cases.push_back(GeluCase(act, kind, true, false, t, f, false, Value::kToo));
       }
     }
-    cases.push_back(SwiGluBackwardCase(act, 4, 37, true));
+    cases.push_back(SwiGluBackwardCase(act, 4, 37, Value::kNo, true));
+    cases.push_back(SwiGluBackwardCase(act, 4, 37, Value::kToo, true));
     cases.push_back(SwiGluExtremesCase(act, false));
     cases.push_back(SwiGluExtremesCase(act, true));
     const int64_t extremes = static_cast<int64_t>(ExtremeValues().size());
     for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
       cases.push_back(GeluCase(act, kind, true, true, 4, 37, false));
+      cases.push_back(GeluCase(act, kind, true, true, 4, 37, false, Value::kToo));
       cases.push_back(GeluCase(act, kind, false, false, 1, extremes, true));
       cases.push_back(GeluCase(act, kind, true, false, 1, extremes, true));
     }
@@ -129,6 +146,42 @@ TEST(ActivationGradient, GeluIsTheDerivativeOfItsForward) {
     c.outputs = {{y, d_y}};
     c.inputs = {{x, d_x}};
     ExpectGradientsMatchFiniteDifferences(c);
+  }
+}
+
+// Runs both ops on every backend and expects the y of both to be the same bits.
+template <class Forward, class Backward>
+void ExpectSameValue(const TestMemory& memory, const Forward& forward, const Backward& backward) {
+  for (const TestBackend& backend : TestBackends()) {
+    SCOPED_TRACE(backend.name);
+    std::vector<std::byte> first = RunOnBackend(backend.name, memory, forward);
+    std::vector<std::byte> second = RunOnBackend(backend.name, memory, backward);
+    const Tensor wanted = memory.Bind(forward.y_TF, first.data()), found = memory.Bind(backward.y_TF, second.data());
+    ASSERT_EQ(std::memcmp(wanted.data, found.data, wanted.extent_bytes()), 0);
+  }
+}
+
+// What recomputation in backward relies on: the value that a backward op computes again has the bits of the first one.
+TEST(ActivationValue, OfBackwardHasTheBitsOfForward) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    SCOPED_TRACE(NameOf(act));
+    TestMemory memory;
+    const int64_t t = 37, f = 301;
+    const Tensor gate_up = memory.Random(act, {t, 2 * f}, -30, 30), d_y = memory.Random(act, {t, f});
+    ExpectSameValue(memory, SwiGluForward{.gate_up_T2F = gate_up, .y_TF = memory.Output(act, {t, f})},
+                    SwiGluBackward{.gate_up_T2F = gate_up,
+                                   .d_y_TF = d_y,
+                                   .d_gate_up_T2F = memory.Output(act, {t, 2 * f}),
+                                   .y_TF = memory.Output(act, {t, f})});
+    const Tensor x = memory.Random(act, {t, f}, -8, 8);
+    for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
+      ExpectSameValue(memory, GeluForward{.x_TF = x, .y_TF = memory.Output(act, {t, f}), .kind = kind},
+                      GeluBackward{.x_TF = x,
+                                   .d_y_TF = d_y,
+                                   .d_x_TF = memory.Output(act, {t, f}),
+                                   .kind = kind,
+                                   .y_TF = memory.Output(act, {t, f})});
+    }
   }
 }
 

@@ -117,7 +117,7 @@ TEST(Validate, RefusesOutputsThatOverlapAnything) {
   const std::set<std::string> same_view = {
       "RmsNormForward.y.x", "LayerNormForward.y.x", "RmsNormBackward.d_x.d_y", "RmsNormBackward.d_x.d_residual",
       "LayerNormBackward.d_x.d_y", "LayerNormBackward.d_x.d_residual", "SwiGluBackward.d_gate_up.gate_up",
-      "GeluBackward.d_x.d_y", "Add.out.a", "Add.out.b"};
+      "SwiGluBackward.y.d_y", "GeluBackward.d_x.d_y", "GeluBackward.y.x", "Add.out.a", "Add.out.b"};
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int out_number, const std::string& out_name, const Tensor& out, Access access) {
       if (access == Access::kRead) return;

@@ -35,9 +35,9 @@ std::vector<Op> LayerOps() {
                         Float({kB, kH, kS}), Act({kB, kS, kH, kD}), Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}),
                         Act({kB, kS, kG, kD})},
       SwiGluForward{Act({kT, 2 * kF}), Act({kT, kF})},
-      SwiGluBackward{Act({kT, 2 * kF}), Act({kT, kF}), Act({kT, 2 * kF})},
+      SwiGluBackward{Act({kT, 2 * kF}), Act({kT, kF}), Act({kT, 2 * kF}), Act({kT, kF})},
       GeluForward{Act({kT, kF}), Act({kT, kF})},
-      GeluBackward{Act({kT, kF}), Act({kT, kF}), Act({kT, kF})},
+      GeluBackward{Act({kT, kF}), Act({kT, kF}), Act({kT, kF}), GeluKind::kTanh, Act({kT, kF})},
       CrossEntropy{Act({kT, kV}), New(kI32, {kT}), Float({1}), Float({kT})},
   };
 }

@@ -20,7 +20,8 @@ struct Planned {
   MemoryPlan plan;
 };
 
-inline Planned PlanDecoder(const StepOptions& options, int64_t layers, GraphMode mode = GraphMode::kTraining) {
+inline Planned PlanDecoder(const StepOptions& options, int64_t layers, GraphMode mode = GraphMode::kTraining,
+                           Activation activation = Activation::kSwiGlu) {
   DecoderConfig c;
   c.vocabulary = 11;
   c.width = 8;
@@ -29,6 +30,7 @@ inline Planned PlanDecoder(const StepOptions& options, int64_t layers, GraphMode
   c.kv_heads = 1;
   c.head_width = 4;
   c.hidden = 12;
+  c.activation = activation;
   const absl::StatusOr<ModelGraph> graph =
       BuildDecoder(c, {.mode = mode, .micro_batch = 2, .sequence_length = 64, .loss_chunk_tokens = 16});
   EXPECT_TRUE(graph.ok()) << graph.status();

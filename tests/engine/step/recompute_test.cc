@@ -1,0 +1,77 @@
+// What backward computes again, and when.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/engine/step/planned_decoder.h"
+
+namespace shale::testing {
+namespace {
+
+// "recompute RmsNormForward", "backward MatMul", ...: of a unit's backward, in order.
+std::vector<std::string> BackwardOf(const StepProgram& program, absl::string_view unit) {
+  std::vector<std::string> lines;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.unit < 0 || program.units[instruction.unit] != unit) continue;
+    if (instruction.phase != Phase::kBackward && instruction.phase != Phase::kRecompute) continue;
+    if (instruction.stream == StreamId::kCompute) {
+      lines.push_back(absl::StrCat(ToString(instruction.phase), " ", NameOf(instruction)));
+    }
+  }
+  return lines;
+}
+
+// How many instructions of the program are this op and, in backward, compute the forward's result too.
+template <class Backward>
+int WithValue(const StepProgram& program) {
+  int count = 0;
+  for (const Instruction& instruction : program.instructions) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    const auto* backward = op == nullptr ? nullptr : std::get_if<Backward>(op);
+    count += backward != nullptr && backward->y_TF.present();
+  }
+  return count;
+}
+
+int Count(const std::vector<std::string>& lines, const std::string& line) {
+  return static_cast<int>(std::count(lines.begin(), lines.end(), line));
+}
+
+constexpr int64_t kLayers = 3;
+
+StepOptions With(RetentionPreset preset) { return {.ranks = 1, .retention = {.preset = preset}}; }
+
+TEST(Recompute, AnActivationComesFromItsBackwardWhereThatMayGoFirst) {
+  for (const RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kBlock}) {
+    const StepProgram swiglu = PlanDecoder(With(preset), kLayers).program;
+    EXPECT_EQ(WithValue<SwiGluBackward>(swiglu), kLayers) << ToString(preset);
+    const std::vector<std::string> lines = BackwardOf(swiglu, "blocks.1");
+    EXPECT_EQ(Count(lines, "recompute SwiGluForward"), 0) << ToString(preset);
+    EXPECT_EQ(Count(lines, "backward SwiGluBackward"), 1) << ToString(preset);
+
+    const StepProgram gelu = PlanDecoder(With(preset), kLayers, GraphMode::kTraining, Activation::kGeluTanh).program;
+    EXPECT_EQ(WithValue<GeluBackward>(gelu), kLayers) << ToString(preset);
+    EXPECT_EQ(Count(BackwardOf(gelu, "blocks.1"), "recompute GeluForward"), 0) << ToString(preset);
+  }
+}
+
+TEST(Recompute, TheWeightGradientThatReadsItComesAfterIt) {
+  const std::vector<std::string> lines =
+      BackwardOf(PlanDecoder(With(RetentionPreset::kCheap), kLayers).program, "blocks.1");
+  // Of the down projection: gradient of its input, then of its weight.
+  const std::vector<std::string> begin(lines.begin(), lines.begin() + 3);
+  EXPECT_EQ(begin, (std::vector<std::string>{"backward MatMul", "backward SwiGluBackward", "backward MatMul"}));
+}
+
+TEST(Recompute, WhatWasKeptIsNotComputedAgain) {
+  const StepProgram program = PlanDecoder(With(RetentionPreset::kKeepAll), kLayers).program;
+  EXPECT_EQ(WithValue<SwiGluBackward>(program), 0);
+  for (const std::string& line : BackwardOf(program, "blocks.1"))
+    EXPECT_EQ(line.rfind("recompute", 0), std::string::npos);
+}
+
+}  // namespace
+}  // namespace shale::testing
