@@ -3,8 +3,8 @@
 // The job is compiled as `train` compiles it, and every product of one rank's step (forward, recomputed, backward, the
 // head's chunks, each as often as the step runs it) goes through oneDNN in the order of the program, with operand B in
 // the layout that oneDNN likes best, packed beforehand. Nothing is added, accumulated or rounded twice: what the step's
-// own time is held against. For a bound of it there is also what else the step computes and moves, the best rate of a
-// single product, and that of copies of memory.
+// own time is held against. For a bound of it there is also their time if each were always as fast as it was once, the
+// best rate of any single one, what else the step computes and moves, and the rate of copies of memory.
 
 #include <omp.h>
 
@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -126,7 +127,7 @@ bool MultipliesBFloat16(const dnnl::engine& engine) {
 
 struct Measured {
   std::vector<std::vector<double>> seconds;  // Of every pass over the step, summed by shape: [shape][pass].
-  double best_flops_per_second = 0;          // Of any single product.
+  std::vector<double> fastest_seconds;       // Of a single product, by shape.
 };
 absl::StatusOr<Measured> Measure(const StepWork& step, int64_t repeats, const dnnl::engine& engine) {
   std::vector<Product> products;
@@ -137,12 +138,13 @@ absl::StatusOr<Measured> Measure(const StepWork& step, int64_t repeats, const dn
   dnnl::stream stream(engine);
   // The first execution of each pays for caches and for waking threads.
   for (Product& product : products) product.Run(stream);
-  Measured measured{.seconds = {products.size(), std::vector<double>(repeats, 0.0)}};
+  Measured measured{.seconds = {products.size(), std::vector<double>(repeats, 0.0)},
+                    .fastest_seconds = std::vector<double>(products.size(), std::numeric_limits<double>::infinity())};
   for (int64_t pass = 0; pass < repeats; ++pass) {
     for (size_t i : step.order) {
       const double seconds = products[i].Run(stream);
       measured.seconds[i][pass] += seconds;
-      measured.best_flops_per_second = std::max(measured.best_flops_per_second, step.shapes[i].flops() / seconds);
+      measured.fastest_seconds[i] = std::min(measured.fastest_seconds[i], seconds);
     }
   }
   return measured;
@@ -220,11 +222,14 @@ int Run(const Flags& flags) {
 
   std::vector<int64_t> counts(step.shapes.size(), 0);
   for (size_t i : step.order) ++counts[i];
-  double flops = 0;
+  double flops = 0, best_flops_per_second = 0, fastest_seconds = 0;
   std::vector<double> passes(flags.repeats, 0.0);
   std::vector<std::string> shapes;
   for (size_t i = 0; i < step.shapes.size(); ++i) {
     flops += step.shapes[i].flops() * static_cast<double>(counts[i]);
+    const double fastest = measured->fastest_seconds[i];
+    fastest_seconds += fastest * static_cast<double>(counts[i]);
+    best_flops_per_second = std::max(best_flops_per_second, step.shapes[i].flops() / fastest);
     for (int64_t pass = 0; pass < flags.repeats; ++pass) passes[pass] += measured->seconds[i][pass];
     shapes.push_back(ShapeJson(step.shapes[i], counts[i], Median(measured->seconds[i])));
   }
@@ -238,7 +243,8 @@ int Run(const Flags& flags) {
                          .Add("gflop", flops * 1e-9)
                          .Add("seconds", Median(passes))
                          .Add("gflops_per_second", flops * 1e-9 / Median(passes))
-                         .Add("best_gflops_per_second", measured->best_flops_per_second * 1e-9)
+                         .Add("fastest_seconds", fastest_seconds)
+                         .Add("best_gflops_per_second", best_flops_per_second * 1e-9)
                          .Add("attention_gflop", step.attention_flops * 1e-9)
                          .Add("other_bytes", step.other_bytes)
                          .Add("copy_bytes_per_second", CopyRate(threads))

@@ -48,11 +48,11 @@ def _ask(question, results, workload, precision, number=None):
 
 
 def floor_seconds(lookup):
-    """Of a step, whatever the engine: if all products and attention's ran as fast as any single one did here, and every
-    other op moved its operands at the speed of a copy of memory, and nothing else took time."""
-    gflop = lookup("products", "gflop") + lookup("products", "attention_gflop")
-    return (gflop / lookup("products", "best_gflops") + lookup("products", "other_bytes") /
-            lookup("products", "copy_bytes_per_second"))
+    """Of a step, whatever the engine: if every product were always as fast as it was once here, attention as fast as the
+    fastest of them, every other op moved its operands at the speed of a copy of memory, and nothing else took time."""
+    return (lookup("products", "fastest_seconds") +
+            lookup("products", "attention_gflop") / lookup("products", "best_gflops") +
+            lookup("products", "other_bytes") / lookup("products", "copy_bytes_per_second"))
 
 
 def floor_of(results, workload, precision):
