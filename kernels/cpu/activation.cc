@@ -176,32 +176,27 @@ void GeluBackwardT(const GeluBackward& op, int64_t begin, int64_t end) {
 
 // Rows [begin, end).
 void SwiGluForwardRows(const SwiGluForward& op, int64_t begin, int64_t end) {
-  op.y_TF.dtype == DType::kFloat32 ? SwiGluForwardT<float>(op, begin, end) : SwiGluForwardT<BFloat16>(op, begin, end);
+  ForActivations(op.y_TF.dtype, [&](auto element) HWY_ATTR { SwiGluForwardT<decltype(element)>(op, begin, end); });
 }
 template <class T>
 void SwiGluBackwardOf(const SwiGluBackward& op, int64_t begin, int64_t end) {
   op.y_TF.present() ? SwiGluBackwardT<T, true>(op, begin, end) : SwiGluBackwardT<T, false>(op, begin, end);
 }
 void SwiGluBackwardRows(const SwiGluBackward& op, int64_t begin, int64_t end) {
-  op.d_y_TF.dtype == DType::kFloat32 ? SwiGluBackwardOf<float>(op, begin, end)
-                                     : SwiGluBackwardOf<BFloat16>(op, begin, end);
+  ForActivations(op.d_y_TF.dtype, [&](auto element) HWY_ATTR { SwiGluBackwardOf<decltype(element)>(op, begin, end); });
 }
 // Elements [begin, end).
 void GeluForwardElements(const GeluForward& op, int64_t begin, int64_t end) {
-  const bool tanh = op.kind == GeluKind::kTanh;
-  if (op.x_TF.dtype == DType::kFloat32) {
-    tanh ? GeluForwardT<TanhGelu, float>(op, begin, end) : GeluForwardT<ErfGelu, float>(op, begin, end);
-  } else {
-    tanh ? GeluForwardT<TanhGelu, BFloat16>(op, begin, end) : GeluForwardT<ErfGelu, BFloat16>(op, begin, end);
-  }
+  ForActivations(op.x_TF.dtype, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    op.kind == GeluKind::kTanh ? GeluForwardT<TanhGelu, T>(op, begin, end) : GeluForwardT<ErfGelu, T>(op, begin, end);
+  });
 }
 void GeluBackwardElements(const GeluBackward& op, int64_t begin, int64_t end) {
-  const bool tanh = op.kind == GeluKind::kTanh;
-  if (op.x_TF.dtype == DType::kFloat32) {
-    tanh ? GeluBackwardT<TanhGelu, float>(op, begin, end) : GeluBackwardT<ErfGelu, float>(op, begin, end);
-  } else {
-    tanh ? GeluBackwardT<TanhGelu, BFloat16>(op, begin, end) : GeluBackwardT<ErfGelu, BFloat16>(op, begin, end);
-  }
+  ForActivations(op.x_TF.dtype, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    op.kind == GeluKind::kTanh ? GeluBackwardT<TanhGelu, T>(op, begin, end) : GeluBackwardT<ErfGelu, T>(op, begin, end);
+  });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

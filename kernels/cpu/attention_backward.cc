@@ -230,7 +230,7 @@ void AttentionBackwardT(const AttentionBackward& op, int64_t begin, int64_t end,
 // Query heads [begin, end), counted through all sequences: all those of some groups.
 void AttentionBackwardHeads(const AttentionBackward& op, int64_t begin, int64_t end, std::byte* scratch) {
   if (op.q_BSHD.dtype == DType::kFloat32) return AttentionBackwardT<float, false>(op, begin, end, scratch);
-  if (HasPairProducts()) return AttentionBackwardT<BFloat16, true>(op, begin, end, scratch);
+  if (HasBFloat16Instructions()) return AttentionBackwardT<BFloat16, true>(op, begin, end, scratch);
   AttentionBackwardT<BFloat16, false>(op, begin, end, scratch);
 }
 

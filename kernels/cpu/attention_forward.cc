@@ -150,7 +150,7 @@ void AttentionForwardT(const AttentionForward& op, int64_t begin, int64_t end, s
 // Heads [begin, end), counted through all sequences.
 void AttentionForwardHeads(const AttentionForward& op, int64_t begin, int64_t end, std::byte* scratch) {
   if (op.q_BSHD.dtype == DType::kFloat32) return AttentionForwardT<float, false>(op, begin, end, scratch);
-  if (HasPairProducts()) return AttentionForwardT<BFloat16, true>(op, begin, end, scratch);
+  if (HasBFloat16Instructions()) return AttentionForwardT<BFloat16, true>(op, begin, end, scratch);
   AttentionForwardT<BFloat16, false>(op, begin, end, scratch);
 }
 

@@ -105,8 +105,7 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end) {
 
 // Rows [begin, end).
 void CrossEntropyRows(const CrossEntropy& op, int64_t begin, int64_t end) {
-  op.logits_TV.dtype == DType::kFloat32 ? CrossEntropyT<float>(op, begin, end)
-                                        : CrossEntropyT<BFloat16>(op, begin, end);
+  ForActivations(op.logits_TV.dtype, [&](auto element) HWY_ATTR { CrossEntropyT<decltype(element)>(op, begin, end); });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

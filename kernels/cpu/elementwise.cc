@@ -60,7 +60,13 @@ void AddT(const T* a, const T* b, T* out, int64_t count) {
   Map(count, [](Vector x, Vector y) HWY_ATTR { return hn::Add(x, y); }, out, a, b);
 }
 void AddFloats(const float* a, const float* b, float* out, int64_t count) { AddT(a, b, out, count); }
-void AddBFloat16s(const BFloat16* a, const BFloat16* b, BFloat16* out, int64_t count) { AddT(a, b, out, count); }
+// Elements [begin, end).
+void AddElements(const Add& op, int64_t begin, int64_t end) {
+  ForActivations(op.out.dtype, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    AddT(op.a.as<const T>() + begin, op.b.as<const T>() + begin, op.out.as<T>() + begin, end - begin);
+  });
+}
 
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -73,7 +79,7 @@ HWY_EXPORT(SumElements);
 HWY_EXPORT(Round);
 HWY_EXPORT(Widen);
 HWY_EXPORT(AddFloats);
-HWY_EXPORT(AddBFloat16s);
+HWY_EXPORT(AddElements);
 
 // Blocks of a sum: one fp64 each in scratch.
 Partition SumPartition(int64_t n) { return PartitionOf(n, kElementsPerBlock, /*most=*/4096); }
@@ -137,14 +143,7 @@ absl::Status Run(const Copy& op, Scratch scratch, const Context& context) {
 
 absl::Status Run(const Add& op, Scratch scratch, const Context& context) {
   ParallelFor(context.threads, op.out.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
-    if (op.out.dtype == DType::kFloat32) {
-      HWY_DYNAMIC_DISPATCH(AddFloats)
-      (op.a.as<const float>() + begin, op.b.as<const float>() + begin, op.out.as<float>() + begin, end - begin);
-    } else {
-      HWY_DYNAMIC_DISPATCH(AddBFloat16s)
-      (op.a.as<const BFloat16>() + begin, op.b.as<const BFloat16>() + begin, op.out.as<BFloat16>() + begin,
-       end - begin);
-    }
+    HWY_DYNAMIC_DISPATCH(AddElements)(op, begin, end);
   });
   return absl::OkStatus();
 }

@@ -61,8 +61,7 @@ void EmbeddingBackwardT(const EmbeddingBackward& op, int64_t begin, int64_t end)
 
 // Rows [begin, end).
 void EmbeddingForwardRows(const EmbeddingForward& op, int64_t begin, int64_t end) {
-  op.out_TC.dtype == DType::kFloat32 ? EmbeddingForwardT<float>(op, begin, end)
-                                     : EmbeddingForwardT<BFloat16>(op, begin, end);
+  ForActivations(op.out_TC.dtype, [&](auto element) HWY_ATTR { EmbeddingForwardT<decltype(element)>(op, begin, end); });
 }
 // Adds columns [begin, end) to what is there.
 void EmbeddingBackwardColumns(const EmbeddingBackward& op, int64_t begin, int64_t end) {

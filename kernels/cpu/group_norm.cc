@@ -90,8 +90,8 @@ void NormalizeOf(const GroupNormForward& op, int64_t first, int64_t positions, c
              op.bias_C.as<const T>(), op.y_BLC.as<T>() + first * c);
 }
 void Normalize(const GroupNormForward& op, int64_t first, int64_t positions, const float* mean, const float* rstd) {
-  op.x_BLC.dtype == DType::kFloat32 ? NormalizeOf<float>(op, first, positions, mean, rstd)
-                                    : NormalizeOf<BFloat16>(op, first, positions, mean, rstd);
+  ForActivations(op.x_BLC.dtype,
+                 [&](auto element) HWY_ATTR { NormalizeOf<decltype(element)>(op, first, positions, mean, rstd); });
 }
 
 template <class T>
@@ -112,8 +112,8 @@ void InputGradientOf(const GroupNormBackward& op, int64_t first, int64_t positio
                  op.weight_C.as<const T>(), op.d_x_BLC.as<T>() + first * c);
 }
 void InputGradient(const GroupNormBackward& op, int64_t first, int64_t positions, const float* spread) {
-  op.x_BLC.dtype == DType::kFloat32 ? InputGradientOf<float>(op, first, positions, spread)
-                                    : InputGradientOf<BFloat16>(op, first, positions, spread);
+  ForActivations(op.x_BLC.dtype,
+                 [&](auto element) HWY_ATTR { InputGradientOf<decltype(element)>(op, first, positions, spread); });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

@@ -160,19 +160,18 @@ void LayerNormBackwardT(const LayerNormBackward& op, int64_t begin, int64_t end,
 
 // Rows [begin, end); the backward ones leave their partial sums of the parameters' gradients behind.
 void RmsNormForwardRows(const RmsNormForward& op, int64_t begin, int64_t end) {
-  op.x.dtype == DType::kFloat32 ? RmsNormForwardT<float>(op, begin, end) : RmsNormForwardT<BFloat16>(op, begin, end);
+  ForActivations(op.x.dtype, [&](auto element) HWY_ATTR { RmsNormForwardT<decltype(element)>(op, begin, end); });
 }
 void RmsNormBackwardRows(const RmsNormBackward& op, int64_t begin, int64_t end, float* partial) {
-  op.x.dtype == DType::kFloat32 ? RmsNormBackwardT<float>(op, begin, end, partial)
-                                : RmsNormBackwardT<BFloat16>(op, begin, end, partial);
+  ForActivations(op.x.dtype,
+                 [&](auto element) HWY_ATTR { RmsNormBackwardT<decltype(element)>(op, begin, end, partial); });
 }
 void LayerNormForwardRows(const LayerNormForward& op, int64_t begin, int64_t end) {
-  op.x.dtype == DType::kFloat32 ? LayerNormForwardT<float>(op, begin, end)
-                                : LayerNormForwardT<BFloat16>(op, begin, end);
+  ForActivations(op.x.dtype, [&](auto element) HWY_ATTR { LayerNormForwardT<decltype(element)>(op, begin, end); });
 }
 void LayerNormBackwardRows(const LayerNormBackward& op, int64_t begin, int64_t end, float* partial) {
-  op.x.dtype == DType::kFloat32 ? LayerNormBackwardT<float>(op, begin, end, partial)
-                                : LayerNormBackwardT<BFloat16>(op, begin, end, partial);
+  ForActivations(op.x.dtype,
+                 [&](auto element) HWY_ATTR { LayerNormBackwardT<decltype(element)>(op, begin, end, partial); });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

@@ -16,8 +16,8 @@
 
 #if HWY_TARGET == HWY_AVX3
 
-// Highway 1.0.3 neither has this instruction nor asks the processor for it, hence the intrinsic, the attribute and the
-// question. Only what stands between these attributes may use it, and only where HasPairProducts() holds.
+// Highway 1.0.3 does not have this instruction, hence the intrinsic and the attribute. Only what stands between these
+// attributes may use it, and only where HasBFloat16Instructions() holds.
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace shale::cpu::HWY_NAMESPACE {
 
@@ -55,19 +55,6 @@ void MultiplyPairPanel(const float* a, int64_t a_stride, const float* b, int64_t
   sums.Store(c, c_stride);
 }
 
-// Rounds to the nearest, ties to even, as RoundToBFloat16 does, but for subnormals, which become 0.
-HWY_INLINE void StoreRounded(Vector v, BFloat16* to) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v.raw)));
-}
-
-// In each lane the pair of `even` and `odd`, rounded.
-HWY_INLINE Vector PairsOf(Vector even, Vector odd) {
-  const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.raw, even.raw));
-  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i order = _mm512_or_si512(lane, _mm512_slli_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(16)), 16));
-  return Vector{_mm512_castsi512_ps(_mm512_permutexvar_epi16(order, halves))};
-}
-
 // UnpackRows to bf16. Rows of `from` are there up to the end of a slice.
 inline void UnpackRounded(const float* from, int64_t from_stride, int64_t rows, int64_t width, float factor,
                           BFloat16* to, int64_t to_stride) {
@@ -90,13 +77,7 @@ HWY_POP_ATTRIBUTES
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_AVX3
-inline bool HasPairProducts() {
-  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
-  return has;
-}
-#else
-constexpr bool HasPairProducts() { return false; }
+#if HWY_TARGET != HWY_AVX3
 template <Operand kA, Result kC, int kColumns = kPanel>
 void MultiplyPairPanel(const float*, int64_t, const float*, int64_t, int64_t, float, float*, int64_t) {}
 inline void UnpackRounded(const float*, int64_t, int64_t, int64_t, float, BFloat16*, int64_t) {}

@@ -86,8 +86,7 @@ void TurnT(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
 // Turns all rows of positions [begin, end). `table` holds the cosines, then the sines of each position; it is left in
 // disorder.
 void Turn(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
-  x_BSHD.dtype == DType::kFloat32 ? TurnT<float>(x_BSHD, begin, end, table)
-                                  : TurnT<BFloat16>(x_BSHD, begin, end, table);
+  ForActivations(x_BSHD.dtype, [&](auto element) HWY_ATTR { TurnT<decltype(element)>(x_BSHD, begin, end, table); });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

@@ -118,7 +118,8 @@ absl::Status Run(const GeluBackward& op, Scratch scratch, StreamHandle stream) {
   return WithKind(op.kind, op.x_TF.dtype, aligned, [&](auto kind, auto element, auto width) {
     using T = decltype(element);
     return Launch("GeluBackward", GeluBackwardKernel<decltype(kind), T, decltype(width)::value>, FlatShape(n), stream,
-                  Whole<T>(op.x_TF, "x"), Whole<T>(op.d_y_TF, "d_y"), Whole<T>(op.d_x_TF, "d_x"), Whole<T>(op.y_TF, "y"), n);
+                  Whole<T>(op.x_TF, "x"), Whole<T>(op.d_y_TF, "d_y"), Whole<T>(op.d_x_TF, "d_x"),
+                  Whole<T>(op.y_TF, "y"), n);
   });
 }
 

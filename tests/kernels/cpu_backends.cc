@@ -1,7 +1,9 @@
-// The fast CPU backend: one and two threads, and each instruction set that this machine has.
+// The fast CPU backend: one and two threads, and each instruction set that this machine has, AVX-512 also without the
+// instructions of AVX512-BF16.
 #include <utility>
 
 #include "hwy/targets.h"
+#include "kernels/cpu/bfloat16_instructions.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "tests/kernels/test_backends.h"
@@ -11,12 +13,15 @@ namespace {
 
 // Kernels choose their instruction set at each call, for the whole process: the best of `targets` that they were built
 // for, or the portable one.
-bool Register(std::string name, std::string family, int threads, int64_t targets) {
+bool Register(std::string name, std::string family, int threads, int64_t targets, bool without_bfloat16 = false) {
   return RegisterTestBackend({.name = std::move(name),
                               .family = std::move(family),
                               .create_device = [] { return CreateCpuDevice({.synchronous = true}); },
                               .create_ops = [threads] { return CreateCpuOps({.threads = threads}); },
-                              .select = [targets] { hwy::GetChosenTarget().Update(targets); }});
+                              .select = [targets, without_bfloat16] {
+                                hwy::GetChosenTarget().Update(targets);
+                                cpu::ForbidBFloat16Instructions(without_bfloat16);
+                              }});
 }
 
 // libgomp is not instrumented: ThreadSanitizer would report its barriers as races.
@@ -25,6 +30,9 @@ bool Register(std::string name, std::string family, int threads, int64_t targets
   const int64_t best = hwy::SupportedTargets();
   Register("cpu_threads1", "cpu", 1, best);
   Register("cpu_threads2", "cpu", 2, best);
+  if (cpu::MayUseBFloat16Instructions()) {
+    Register("cpu_avx512", "cpu_avx512", 1, HWY_AVX3, /*without_bfloat16=*/true);
+  }
   if ((best & HWY_AVX2) != 0) Register("cpu_avx2", "cpu_avx2", 1, HWY_AVX2);
   return Register("cpu_portable", "cpu_portable", 1, 0);
 }();
