@@ -29,6 +29,7 @@ int64_t ScratchBytesOf(const MatMul& op, const Context& context);
 int64_t ScratchBytesOf(const AttentionForward& op, const Context& context);
 int64_t ScratchBytesOf(const AttentionBackward& op, const Context& context);
 int64_t ScratchBytesOf(const Rope& op, const Context& context);
+int64_t ScratchBytesOf(const CrossEntropy& op, const Context& context);
 int64_t ScratchBytesOf(const RmsNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const LayerNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const GroupNormForward& op, const Context& context);

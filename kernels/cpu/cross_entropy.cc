@@ -1,9 +1,11 @@
-// Cross-entropy. A row is read three times (largest, sum, gradient), all but the first from cache. In f32 the second time
-// leaves the exponentials behind.
+// Cross-entropy. A row is read three times (largest, sum, gradient), all but the first from cache. The second time
+// leaves the exponentials behind as fp32, of f32 logits in their place, of bf16 in a row of scratch for each thread.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -51,16 +53,18 @@ double SumOfExp(const T* x, int64_t count, float shift) {
   return total;
 }
 
-// The same, and x becomes e^(x - shift).
-double ExpAndSum(float* x, int64_t count, float shift) {
+// The same bits, and `kept`, which may be x, becomes e^(x - shift). Of bf16 it holds pairs of vectors of elements with
+// even and with odd indices, as Map takes them to make bf16 of them again.
+template <class T>
+double ExpAndSum(const T* x, int64_t count, float shift, float* kept) {
   constexpr int64_t kPart = 1024;
   const auto exp = [shift](Vector v) HWY_ATTR { return Exp(hn::Sub(v, Splat(shift))); };
   const auto add = [](Vector sum, Vector v) HWY_ATTR { return hn::Add(sum, v); };
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kPart) {
     const int64_t part = std::min(kPart, count - begin);
-    Map(part, exp, x + begin, x + begin);
-    total += SumOfLanes(Fold(part, add, x + begin));
+    Map(part, exp, kept + begin, x + begin);
+    total += SumOfLanes(Fold(part, add, kept + begin));
   }
   return total;
 }
@@ -69,7 +73,7 @@ HWY_INLINE void StoreOne(double value, float* to) { *to = static_cast<float>(val
 HWY_INLINE void StoreOne(double value, BFloat16* to) { *to = RoundToBFloat16(static_cast<float>(value)); }
 
 template <class T>
-void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end) {
+void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end, float* scratch_row) {
   const int64_t v = op.logits_TV.dim(1);
   const int32_t* targets = op.targets_T.as<const int32_t>();
   for (int64_t t = begin; t < end; ++t) {
@@ -83,29 +87,23 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end) {
     }
     const float largest = Largest(x, v);
     const double below = static_cast<double>(ToFloat(x[target])) - largest;
-    // Exponentials are worth keeping where they lose no bits by it.
-    constexpr bool kKept = std::is_same_v<T, float>;
-    double sum;
-    if constexpr (kKept) {
-      sum = op.gradient ? ExpAndSum(x, v, largest) : SumOfExp(x, v, largest);
-    } else {
-      sum = SumOfExp(x, v, largest);
-    }
+    float* kept = scratch_row;
+    if constexpr (std::is_same_v<T, float>) kept = x;
+    const double sum = op.gradient ? ExpAndSum(x, v, largest, kept) : SumOfExp(x, v, largest);
     loss = static_cast<float>(std::log(sum) - below);
     if (!op.gradient) continue;
     const double scale = *op.scale_1.as<const float>();
     const Vector factor = Splat(static_cast<float>(scale / sum));
-    Map(v, [=](Vector value) HWY_ATTR {
-      return hn::Mul(kKept ? value : Exp(hn::Sub(value, Splat(largest))), factor);
-    }, x, x);
+    Map(v, [factor](Vector value) HWY_ATTR { return hn::Mul(value, factor); }, x, kept);
     // p - 1 in fp64: it vanishes as the model learns.
     StoreOne((std::exp(below) / sum - 1) * scale, x + target);
   }
 }
 
 // Rows [begin, end).
-void CrossEntropyRows(const CrossEntropy& op, int64_t begin, int64_t end) {
-  ForActivations(op.logits_TV.dtype, [&](auto element) HWY_ATTR { CrossEntropyT<decltype(element)>(op, begin, end); });
+void CrossEntropyRows(const CrossEntropy& op, int64_t begin, int64_t end, float* scratch_row) {
+  ForActivations(op.logits_TV.dtype,
+                 [&](auto element) HWY_ATTR { CrossEntropyT<decltype(element)>(op, begin, end, scratch_row); });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -116,11 +114,27 @@ namespace shale::cpu {
 
 HWY_EXPORT(CrossEntropyRows);
 
+namespace {
+
+// Floats of a thread's row of exponentials: whole cache lines. 0 where none are kept there.
+int64_t ScratchRow(const CrossEntropy& op) {
+  if (!op.gradient || op.logits_TV.dtype == DType::kFloat32) return 0;
+  constexpr int64_t kLine = 16;
+  return (op.logits_TV.dim(1) + kLine - 1) / kLine * kLine;
+}
+
+}  // namespace
+
+int64_t ScratchBytesOf(const CrossEntropy& op, const Context& context) {
+  return context.threads * ScratchRow(op) * static_cast<int64_t>(sizeof(float));
+}
+
 absl::Status Run(const CrossEntropy& op, Scratch scratch, const Context& context) {
   const int64_t rows = op.logits_TV.dim(0), v = op.logits_TV.dim(1);
   SHALE_RETURN_IF_ERROR(CheckTargets(op.kName, op.targets_T, v));
   ParallelFor(context.threads, rows, RowsPerBlock(v), [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(CrossEntropyRows)(op, begin, end);
+    auto* scratch_row = reinterpret_cast<float*>(scratch.data) + omp_get_thread_num() * ScratchRow(op);
+    HWY_DYNAMIC_DISPATCH(CrossEntropyRows)(op, begin, end, scratch_row);
   });
   return absl::OkStatus();
 }

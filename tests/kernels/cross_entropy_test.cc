@@ -96,6 +96,26 @@ TEST(CrossEntropyTest, KnownValues) {
   }
 }
 
+// An evaluation asks for no gradient and reports the loss that a step would. 1,061: a part of the sum, vector pairs,
+// vectors and a rest.
+TEST(CrossEntropyTest, LossHasTheSameBitsWithAndWithoutAGradient) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    TestMemory memory;
+    CrossEntropy op = {.logits_TV = memory.Random(act, {5, 1061}, -4, 4),
+                       .targets_T = memory.RandomIntegers(DType::kInt32, {5}, 0, 1061),
+                       .scale_1 = memory.Values(DType::kFloat32, {1}, {1}),
+                       .loss_T = memory.Output(DType::kFloat32, {5})};
+    for (const TestBackend& backend : TestBackends()) {
+      op.gradient = true;
+      std::vector<std::byte> with = RunOnBackend(backend.name, memory, op);
+      op.gradient = false;
+      std::vector<std::byte> without = RunOnBackend(backend.name, memory, op);
+      const Tensor loss = memory.Bind(op.loss_T, with.data()), same = memory.Bind(op.loss_T, without.data());
+      for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(ElementOf(loss, i), ElementOf(same, i)) << backend.name << " " << i;
+    }
+  }
+}
+
 // What is not finite must be seen in the loss, for that is how a step learns that it must be skipped.
 TEST(CrossEntropyTest, LogitsThatAreNotFiniteGiveALossThatIsNot) {
   for (const double bad : {std::nan(""), HUGE_VAL}) {
