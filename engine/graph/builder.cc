@@ -197,10 +197,14 @@ Tensor GraphBuilder::UseData(ValueRole role) {
   return View(AddValue(std::move(value)));
 }
 
+void GraphBuilder::Check(const Op& op, absl::string_view where) {
+  absl::Status valid = Validate(op);
+  if (!valid.ok()) Fail(absl::Status(valid.code(), absl::StrCat(where, unit().name, ": ", valid.message())));
+}
+
 void GraphBuilder::Emit(Op op, std::optional<Op> from_sum) {
-  if (absl::Status valid = Validate(op); !valid.ok()) {
-    Fail(absl::Status(valid.code(), absl::StrCat("unit ", unit().name, ": ", valid.message())));
-  }
+  Check(op, "unit ");
+  if (from_sum) Check(*from_sum, "unit ");
   const int node = static_cast<int>(unit().forward.size());
   VisitOperands(std::as_const(op), [&](absl::string_view, const Tensor& t, Access access) {
     if (!t.present() || access == Access::kRead) return;
@@ -300,10 +304,8 @@ Tensor GradientBuilder::GradientStorage(const Tensor& value) {
 }
 
 void GradientBuilder::Emit(Op op, std::optional<Op> recomputing) {
-  if (absl::Status valid = Validate(op); !valid.ok()) {
-    builder_.Fail(absl::Status(valid.code(),
-                               absl::StrCat("gradient in unit ", builder_.unit().name, ": ", valid.message())));
-  }
+  builder_.Check(op, "gradient in unit ");
+  if (recomputing) builder_.Check(*recomputing, "gradient in unit ");
   builder_.unit().backward.push_back({.op = std::move(op), .recomputing = std::move(recomputing)});
 }
 

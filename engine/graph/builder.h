@@ -61,7 +61,7 @@ class GraphBuilder {
   Tensor NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool cheap = false);
   Tensor UseParameter(ParameterId id);
   Tensor UseData(ValueRole role);  // kInputs, kTargets, kRows, kLossScale, kLossTotal, kLogits
-  void Emit(Op op, std::optional<Op> from_sum = std::nullopt);
+  void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // `from_sum`: see Node.
   void OnBackward(std::function<void(GradientBuilder&)> rule);
   // Values made from here on belong to this part of the block.
   void SetSublayer(Sublayer sublayer) { sublayer_ = sublayer; }
@@ -76,6 +76,8 @@ class GraphBuilder {
 
  private:
   friend class GradientBuilder;
+  // Fails if the op is not valid; `where`: what to say before the unit's name.
+  void Check(const Op& op, absl::string_view where);
   ValueId AddGradientValue(ValueId of);
   ValueId AddValue(Value value);
   UnitGraph& unit() { return graph_.units.back(); }
@@ -112,6 +114,7 @@ class GradientBuilder {
   // Whether the value wants a gradient (tokens do not).
   bool NeedsGradient(const Tensor& value) const;
   Tensor ParameterGradient(const Tensor& parameter) { return builder_.ParameterGradient(parameter); }
+  // `recomputing`: see Node.
   void Emit(Op op, std::optional<Op> recomputing = std::nullopt);
 
  private:

@@ -38,17 +38,31 @@ bool Touches(const Op& op, ValueId id, bool writes_only) {
   return touches;
 }
 
+// Whether `id` is all that its one producer writes: then who computes it again stands for that producer.
+bool IsWholeResult(const UnitGraph& unit, ValueId id) {
+  const std::vector<int>& producers = unit.values[id].producers;
+  bool whole = producers.size() == 1;
+  for (int producer : producers) {
+    VisitOperands(unit.forward[producer].op, [&](absl::string_view, const Tensor& t, Access access) {
+      whole &= !t.present() || access == Access::kRead || t.where.symbol == id;
+    });
+  }
+  return whole;
+}
+
 // The node after `before` in backward that can compute activation `id` again, and may change places with `before` and
-// all between: those write nothing that it reads, and touch nothing else that it writes. -1: there is none.
+// all between: those write nothing that it reads or writes, and read nothing else that it writes. -1: there is none.
 int RecomputingNode(const UnitGraph& unit, int before, ValueId id) {
+  if (!IsWholeResult(unit, id)) return -1;
   for (int later = before + 1; later < std::ssize(unit.backward); ++later) {
     const std::optional<Op>& op = unit.backward[later].recomputing;
     if (!op || !Touches(*op, id, /*writes_only=*/true)) continue;
     bool free = true;
     VisitOperands(*op, [&](absl::string_view, const Tensor& t, Access access) {
-      if (!t.present() || t.where.symbol == id) return;
+      if (!t.present()) return;
+      const bool may_be_read = access == Access::kRead || t.where.symbol == id;
       for (int between = before; between < later; ++between) {
-        free &= !Touches(unit.backward[between].op, t.where.symbol, access == Access::kRead);
+        free &= !Touches(unit.backward[between].op, t.where.symbol, /*writes_only=*/may_be_read);
       }
     });
     if (free) return later;
@@ -150,7 +164,7 @@ void UnitEmitter::BringForward(int node, std::vector<bool>& emitted) {
     const ValueId id = t.where.symbol;
     if (unit_.values[id].role != ValueRole::kActivation || available_[id]) return;
     const int later = RecomputingNode(unit_, node, id);
-    if (later < 0 || emitted[later]) return;
+    if (later < 0) return;
     const Op& op = *unit_.backward[later].recomputing;
     EnsureReads(op);
     EmitNode(op, Phase::kBackward);

@@ -6,7 +6,7 @@ namespace shale::cpu {
 // True where the processor has them, unless they were forbidden.
 bool MayUseBFloat16Instructions();
 
-// For tests of what processors without them do. Holds for the whole process, from the next launch on.
+// For tests of what processors without them do. Holds for the whole process. REQUIRES: no op is running.
 void ForbidBFloat16Instructions(bool forbidden);
 
 }  // namespace shale::cpu

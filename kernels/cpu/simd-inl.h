@@ -58,7 +58,7 @@ inline bool HasBFloat16Instructions() { return MayUseBFloat16Instructions(); }
 // of seven for each. It rounds as RoundToBFloat16 does but for subnormals, which become zeros of their sign.
 struct HardwareBFloat16 : BFloat16 {};
 
-// So do these two. They are assembly because intrinsics want a target attribute, and a function that has one is not
+// These two round alike. They are assembly because intrinsics want a target attribute, and a function that has one is not
 // inlined into kernels, which have not.
 HWY_INLINE void StoreRounded(Vector v, BFloat16* to) {
   __m256i halves;

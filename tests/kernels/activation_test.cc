@@ -60,8 +60,10 @@ OpCase SwiGluExtremesCase(DType act, bool backward) {
   if (backward) {
     c.op = SwiGluBackward{.gate_up_T2F = gate_up,
                           .d_y_TF = c.memory.Values(act, {1, f}, std::vector<double>(f, 1.0)),
-                          .d_gate_up_T2F = c.memory.Output(act, {1, 2 * f})};
+                          .d_gate_up_T2F = c.memory.Output(act, {1, 2 * f}),
+                          .y_TF = c.memory.Output(act, {1, f})};
     c.tolerances["d_gate_up"] = {.absolute = 4 * kUnits, .relative = kUnits};
+    c.tolerances["y"] = {.absolute = kTiny, .relative = kUnits};
   } else {
     c.op = SwiGluForward{.gate_up_T2F = gate_up, .y_TF = c.memory.Output(act, {1, f})};
     // Beyond -88 silu is 1e-36 and less; fp32 may flush it.
@@ -116,6 +118,7 @@ std::vector<OpCase> ActivationCases() {
       cases.push_back(GeluCase(act, kind, true, true, 4, 37, false, Value::kToo));
       cases.push_back(GeluCase(act, kind, false, false, 1, extremes, true));
       cases.push_back(GeluCase(act, kind, true, false, 1, extremes, true));
+      cases.push_back(GeluCase(act, kind, true, false, 1, extremes, true, Value::kToo));
     }
   }
   return cases;

@@ -70,7 +70,7 @@ TEST(Validate, NamesAnOperandOfTheWrongDType) {
 TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
   const std::set<std::string> optional = {
       "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias",
-      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual"};
+      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual", "SwiGluBackward.y", "GeluBackward.y"};
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int number, const std::string& name, const Tensor&, Access) {
       const Op without = With(op, number, [](Tensor& t) { t = Tensor(); });

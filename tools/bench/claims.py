@@ -16,7 +16,7 @@ class Claim:
     at_least: bool  # Or at most.
     measure: Callable  # (lookup) -> number; lookup(contestant, key) is a median. TypeError: one is None.
     unit: str = "x"
-    bound: Callable = lambda lookup: None  # (lookup) -> number: what no engine exceeds here, or None.
+    bound: Callable = lambda lookup: None  # (lookup) -> number: what the floor of a step allows, or None.
 
     def by_round(self, results, workload, precision):
         """One value for every round that has it."""
@@ -48,8 +48,9 @@ def _ask(question, results, workload, precision, number=None):
 
 
 def floor_seconds(lookup):
-    """Of a step, whatever the engine: if every product were always as fast as it was once here, attention as fast as the
-    fastest of them, every other op moved its operands at the speed of a copy of memory, and nothing else took time."""
+    """Of a step of these ops whose products are oneDNN's: if every one were always as fast as it was once here, attention
+    as fast as the fastest of them, every other op moved its operands at the speed of a copy of memory, and nothing else
+    took time."""
     return (lookup("products", "fastest_seconds") +
             lookup("products", "attention_gflop") / lookup("products", "best_gflops") +
             lookup("products", "other_bytes") / lookup("products", "copy_bytes_per_second"))
@@ -73,7 +74,7 @@ def _memory(less_bytes_per_parameter=0):
 
 def _accumulation(lookup):
     # Eight times all but the optimizer, which runs once.
-    return lookup("shale-k8") / (lookup("shale-8-steps") - 7 * lookup("shale-k8", "update_seconds"))
+    return lookup("shale-k8") / (8 * lookup("shale-8-steps") - 7 * lookup("shale-k8", "update_seconds"))
 
 
 def _speed(label, targets, contestant, than):

@@ -1,7 +1,8 @@
 """Who is measured: how each is started, and what of its output is the result.
 
-A result is a dict: `seconds` of the steps that count, `first_loss`, `parameters`, `tokens_per_step`, `peak_rss_bytes`
-(all processes of the contestant together), and what else a kind of contestant knows.
+A result is a dict: `seconds` of the steps that count (where several are timed as one, of one of them), `first_loss`,
+`parameters`, `tokens_per_step`, `peak_rss_bytes` (all processes of the contestant together), and what else a kind of
+contestant knows.
 """
 
 import json
@@ -33,7 +34,7 @@ class Shale(Contestant):
     """train, as everybody runs it."""
 
     def __init__(self, about, ranks=1, micro_batches=None, more=(), each=1, traced=False, first_only=False):
-        """`each`: so many steps are timed as one."""
+        """`each`: so many steps are timed as one, whose part each has."""
         self.about, self.first_only = about, first_only
         self.ranks, self.micro_batches, self.more, self.each, self.traced = ranks, micro_batches, more, each, traced
 
@@ -60,10 +61,10 @@ class Shale(Contestant):
                 rows = [row for row in map(json.loads, file) if "seconds" in row]
             with open(os.path.join(folder, "plan.txt"), encoding="utf-8") as file:
                 parameters = parameters_of(file.read())
-            seconds = turn.seconds if turn else in_groups([row["seconds"] for row in rows[warmup:]], self.each)
+            seconds = turn.seconds if turn else by_groups([row["seconds"] for row in rows[warmup:]], self.each)
             result = {"seconds": seconds, "first_loss": rows[0]["loss"],
                       "last_loss": rows[-1]["loss"], "parameters": parameters,
-                      "tokens_per_step": batch["global_batch"] * batch["sequence_length"] * self.each,
+                      "tokens_per_step": batch["global_batch"] * batch["sequence_length"],
                       "peak_rss_bytes": group.outcomes[0].peak_rss_bytes, "planned_bytes": rows[-1]["peak_bytes_planned"],
                       "start_seconds": start_seconds(group.outcomes[0].lines, rows[0]["seconds"]),
                       "other_cores": group.other_cores}
@@ -76,9 +77,9 @@ class Shale(Contestant):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def in_groups(seconds, each):
-    """The sums of every `each` that follow each other."""
-    return [sum(seconds[at:at + each]) for at in range(0, len(seconds), each)]
+def by_groups(seconds, each):
+    """The means of every `each` that follow each other."""
+    return [sum(seconds[at:at + each]) / each for at in range(0, len(seconds), each)]
 
 
 def parameters_of(plan_text):
@@ -186,7 +187,7 @@ ALL = {
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }
 
-# Whose figures stand against each other: on the first shape they take turns, a step each (the products all of theirs). A
+# Whose figures stand against each other: on the first shape they take turns, step by step (the products all of theirs). A
 # set is in memory at once, which on the other shapes is too much.
 SETS = (("shale", "torch-best", "products", "torch-installed", "shale-2ranks", "fsdp2-best"),
         ("shale-k8", "shale-8-steps"),

@@ -81,7 +81,8 @@ def _floors(results, workload, precisions):
                          f"for all other ops at {copy / 1e9:.1f} GB/s, copies of memory: {floor:.4f} s a step.")
     if not lines:
         return ""
-    return "\n".join(["Bounds (at most, out of reach): what a ratio would be if a step took no longer than this.",
+    return "\n".join(["Bounds (at most, out of reach): what a ratio would be if a step, of these ops and with oneDNN's products, took no "
+                      "longer than this.",
                       "", *(f"- {line}" for line in lines)])
 
 

@@ -1,4 +1,4 @@
-"""Contestants that take turns, a step each: one computes while the others are stopped, so that whatever else the machine
+"""Contestants that take turns, a step or a few each: one computes while the others are stopped, so that whatever else the machine
 does hits all of them alike. A quiet minute and a busy one differ by more than what is to be told apart."""
 
 import contextlib
@@ -59,7 +59,7 @@ class Rotation:
 
 
 class Turn:
-    """One member: its processes, and how long each step took while they ran."""
+    """One member: its processes, and how long their steps took."""
 
     def __init__(self, rotation):
         self._rotation = rotation
@@ -72,7 +72,7 @@ class Turn:
         self._lock = threading.Lock()  # Guards the processes and whether they are stopped.
         self._processes = []
         self.stopped = threading.Event()
-        self.seconds = []  # Of every turn of steps after `warmup`.
+        self.seconds = []  # Of a step, in each turn after `warmup`.
 
     def by_step(self, pattern, warmup, turns, each=1):
         """A line of the first process that matches ends a step. The first `warmup` steps are one turn, then every `each`
@@ -102,7 +102,7 @@ class Turn:
         if self._done < self._warmup or (self._done - self._warmup) % self._each:
             return
         if self._done > self._warmup:
-            self.seconds.append(now - self._began)
+            self.seconds.append((now - self._began) / self._each)
         if self._done < self._last:
             with self._lock:
                 self._signal(signal.SIGSTOP)

@@ -1,7 +1,7 @@
 // Collectives run beside the compute of the units that come between.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,37 +15,63 @@ namespace {
 constexpr int64_t kLayers = 5;
 
 std::string Describe(const StepOptions& o) {
-  return absl::StrCat(ToString(o.schedule), " K=", o.micro_batches, " ", ToString(o.retention.preset));
+  return absl::StrCat(ToString(o.strategy), " ", ToString(o.schedule), " K=", o.micro_batches, " ",
+                      ToString(o.retention.preset));
 }
 
-std::vector<StepOptions> AllOptions() {
+std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
   std::vector<StepOptions> all;
-  for (const Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
-    for (const int64_t micro_batches : {1, 3}) {
-      for (const RetentionPreset preset :
-           {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kBlock}) {
-        all.push_back(
-            {.schedule = schedule, .ranks = 2, .micro_batches = micro_batches, .retention = {.preset = preset}});
+  for (const Strategy strategy : strategies) {
+    for (const Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
+      for (const int64_t micro_batches : {1, 3}) {
+        for (const RetentionPreset preset :
+             {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kBlock}) {
+          all.push_back({.strategy = strategy,
+                         .schedule = schedule,
+                         .ranks = 2,
+                         .micro_batches = micro_batches,
+                         .retention = {.preset = preset}});
+        }
       }
     }
   }
   return all;
 }
 
-// The instructions of the stream that compute waits for, by the block whose backward does.
+// Appends what of the same pass on streams other than compute must have finished before `id` may run: what it waits
+// for, what that waits for, and what stands before that on its stream.
+void AppendAwaited(const StepProgram& program, InstructionId id, std::set<InstructionId>& awaited) {
+  const auto visit = [&](InstructionId other) {
+    if (other >= id || program.instructions[other].stream == StreamId::kCompute) return;
+    if (awaited.insert(other).second) AppendAwaited(program, other, awaited);
+  };
+  for (const InstructionId waited : program.instructions[id].waits) visit(waited);
+  const StreamId stream = program.instructions[id].stream;
+  if (stream == StreamId::kCompute) return;
+  for (InstructionId before = id - 1; before >= 0; --before) {
+    if (program.instructions[before].stream == stream) return visit(before);
+  }
+}
+
+// Calls visitor(waiting, awaited) for every instruction of a unit's backward, what it computes again included, and all
+// of a stream that must have finished before.
 template <class Visitor>
 void VisitBackwardWaits(const StepProgram& program, StreamId stream, Visitor&& visitor) {
-  for (const Instruction& waiting : program.instructions) {
-    if (waiting.stream != StreamId::kCompute || waiting.phase != Phase::kBackward || waiting.unit < 0) continue;
-    for (const InstructionId id : waiting.waits) {
-      const Instruction& other = program.instructions[id];
-      if (other.stream == stream && other.unit >= 0) visitor(waiting, other);
+  for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
+    const Instruction& waiting = program.instructions[id];
+    const bool backward = waiting.phase == Phase::kBackward || waiting.phase == Phase::kRecompute;
+    if (waiting.stream != StreamId::kCompute || !backward || waiting.unit < 0) continue;
+    std::set<InstructionId> awaited;
+    AppendAwaited(program, id, awaited);
+    for (const InstructionId other : awaited) {
+      const Instruction& instruction = program.instructions[other];
+      if (instruction.stream == stream && instruction.unit >= 0) visitor(waiting, instruction);
     }
   }
 }
 
 TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
-  for (const StepOptions& options : AllOptions()) {
+  for (const StepOptions& options : AllOptions({Strategy::kGradients, Strategy::kFull})) {
     const Planned planned = PlanDecoder(options, kLayers);
     int reductions = 0;
     for (const Instruction& instruction : planned.program.instructions) {
@@ -53,20 +79,21 @@ TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
       reductions += collective != nullptr && collective->kind == CollectiveKind::kReduceScatterSum;
     }
     EXPECT_EQ(reductions, kLayers + 2) << Describe(options);
-    VisitBackwardWaits(planned.program, StreamId::kReduce,
-                       [&](const Instruction& waiting, const Instruction& reduction) {
-                         EXPECT_NE(reduction.unit, waiting.unit + 1)
-                             << Describe(options) << ": " << planned.program.units[waiting.unit] << " waits for "
-                             << NameOf(reduction) << " of " << planned.program.units[reduction.unit];
-                       });
+    VisitBackwardWaits(
+        planned.program, StreamId::kReduce, [&](const Instruction& waiting, const Instruction& reduction) {
+          EXPECT_NE(reduction.unit, waiting.unit + 1)
+              << Describe(options) << ": " << NameOf(waiting) << " of " << planned.program.units[waiting.unit]
+              << " waits for " << NameOf(reduction) << " of " << planned.program.units[reduction.unit];
+        });
   }
 }
 
 TEST(Overlap, AUnitsBackwardWaitsForNoGatherOfTheNextOne) {
-  for (const StepOptions& options : AllOptions()) {
+  for (const StepOptions& options : AllOptions({Strategy::kFull})) {
     const Planned planned = PlanDecoder(options, kLayers);
     int waits = 0;
     VisitBackwardWaits(planned.program, StreamId::kGather, [&](const Instruction& waiting, const Instruction& gather) {
+      if (gather.phase != Phase::kBackward) return;
       ++waits;
       EXPECT_GE(gather.unit, waiting.unit) << Describe(options) << ": " << planned.program.units[waiting.unit]
                                            << " waits for the gather of " << planned.program.units[gather.unit];
