@@ -23,6 +23,8 @@ std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
   std::vector<StepOptions> all;
   for (const Strategy strategy : strategies) {
     for (const Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
+      // Those would not be sharded.
+      if (strategy == Strategy::kGradients && schedule == Schedule::kDeferred) continue;
       for (const int64_t micro_batches : {1, 3}) {
         for (const RetentionPreset preset :
              {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kBlock}) {
