@@ -1,0 +1,7 @@
+"""How what includes Highway is compiled."""
+
+# The instruction set is chosen at run time; of Highway's x86 targets three are built: portable, AVX2 and AVX-512.
+HIGHWAY_COPTS = [
+    "-DHWY_SHARED_DEFINE",
+    "-DHWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)",
+]
