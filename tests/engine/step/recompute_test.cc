@@ -69,8 +69,9 @@ TEST(Recompute, TheWeightGradientThatReadsItComesAfterIt) {
 TEST(Recompute, WhatWasKeptIsNotComputedAgain) {
   const StepProgram program = PlanDecoder(With(RetentionPreset::kKeepAll), kLayers).program;
   EXPECT_EQ(WithValue<SwiGluBackward>(program), 0);
-  for (const std::string& line : BackwardOf(program, "blocks.1"))
-    EXPECT_EQ(line.rfind("recompute", 0), std::string::npos);
+  for (const std::string& line : BackwardOf(program, "blocks.1")) {
+    EXPECT_EQ(line.rfind("recompute", 0), std::string::npos) << line;
+  }
 }
 
 }  // namespace
