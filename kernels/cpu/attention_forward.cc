@@ -120,13 +120,17 @@ class Forward {
   void Softmax(int64_t i0, int64_t r, int64_t queries, SoftmaxTotals& totals) {
     const SliceRange keys(sizes_, i0 + r);
     const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
-    for (int64_t i = r; i < std::min(r + kGroup, queries); ++i) {
+    const int64_t last = std::min(r + kGroup, queries);
+    // All of them before the first exponential, which would wait for the largest of its row alone.
+    for (int64_t i = r; i < last; ++i) {
       float* row = own_.strip + i * stride_;
       HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, i0 + i + 1 - origin, end);
-      const float largest = LargestOf(row, begin, end);
-      const float sum = kPairs ? ExpRowRounded(row, begin, end, largest) : ExpRow(row, begin, end, largest);
-      totals.largest[i] = largest;
-      totals.sum[i] = sum;
+      totals.largest[i] = LargestOf(row, begin, end);
+    }
+    for (int64_t i = r; i < last; ++i) {
+      float* row = own_.strip + i * stride_;
+      const float largest = totals.largest[i];
+      totals.sum[i] = kPairs ? ExpRowRounded(row, begin, end, largest) : ExpRow(row, begin, end, largest);
     }
   }
 

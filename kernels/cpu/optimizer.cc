@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
@@ -52,7 +53,10 @@ HWY_INLINE hn::Vec<Bits> RoundedMasterBits(Vector p) {
   return hn::And(hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(p)), quiet, rounded), hn::Set(d, 0xffff0000u));
 }
 
-struct FloatMaster {  // fp32 master, bf16 weight.
+// fp32 master, bf16 weight. kStreams: whole vectors of weights, which must lie aligned then, go past the caches. It is
+// long before they are read.
+template <bool kStreams>
+struct FloatMaster {
   float* master;
   BFloat16* weight;
   explicit FloatMaster(const AdamW& op) : master(op.master_P.as<float>()), weight(op.weight_P.as<BFloat16>()) {}
@@ -63,7 +67,9 @@ struct FloatMaster {  // fp32 master, bf16 weight.
   template <class Lanes>
   HWY_INLINE void Store(Lanes lanes, Vector p, int64_t i) const {
     lanes.Store(p, master + i);
-    lanes.StoreHalves(UpperHalves(RoundedMasterBits(p)), reinterpret_cast<uint16_t*>(weight) + i);
+    const auto halves = UpperHalves(RoundedMasterBits(p));
+    uint16_t* const to = reinterpret_cast<uint16_t*>(weight) + i;
+    kStreams ? lanes.StreamHalves(halves, to) : lanes.StoreHalves(halves, to);
   }
 };
 
@@ -124,7 +130,12 @@ void AdamWElements(const AdamW& op, int64_t begin, int64_t end, float decay) {
   if (op.low_P.present()) return AdamWRun<SplitMaster>(op, begin, end, decay);
   if (!op.master_P.present()) return AdamWRun<WeightItself>(op, begin, end, decay);
   if (op.weight_P.dtype == DType::kFloat32) return AdamWRun<WideMaster>(op, begin, end, decay);
-  AdamWRun<FloatMaster>(op, begin, end, decay);
+  const auto address = reinterpret_cast<uintptr_t>(op.weight_P.as<BFloat16>() + begin);
+  if (address % (hn::Lanes(HalfBits()) * sizeof(BFloat16)) != 0) {
+    return AdamWRun<FloatMaster<false>>(op, begin, end, decay);
+  }
+  AdamWRun<FloatMaster<true>>(op, begin, end, decay);
+  hwy::FlushStream();
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/packed_operand.h"
 #include "kernels/cpu/touch.h"
 
@@ -61,28 +62,32 @@ void PackEdge(const Source<T>& b, int64_t row, int64_t column, int64_t rows, int
   }
 }
 
-// A row of units, which is one row of f32 or two of bf16, of `blocks` blocks: from end to end.
-void PackUnitRow(const uint32_t* row, const uint32_t*, int64_t blocks, int64_t block_elements, uint32_t* packed) {
-  for (int64_t block = 0; block < blocks; ++block, row += kPackedColumns, packed += block_elements) {
-    std::memcpy(packed, row, kPackedColumns * sizeof(uint32_t));
-  }
+// A row of units of a block, which is one row of f32 or two of bf16.
+HWY_INLINE void PackUnitRow(const uint32_t* row, const uint32_t*, uint32_t* packed) {
+  std::memcpy(packed, row, kPackedColumns * sizeof(uint32_t));
 }
-void PackUnitRow(const uint16_t* upper, const uint16_t* lower, int64_t blocks, int64_t block_elements,
-                 uint16_t* packed) {
+HWY_INLINE void PackUnitRow(const uint16_t* upper, const uint16_t* lower, uint16_t* packed) {
 #if HWY_TARGET != HWY_SCALAR
   const Halves d;
-  for (int64_t block = 0; block < blocks; ++block, packed += block_elements) {
-    for (int64_t n = 0; n < kPackedColumns; n += 8, upper += 8, lower += 8) {
-      const auto x = hn::LoadU(d, upper), y = hn::LoadU(d, lower);
-      hn::StoreU(hn::InterleaveLower(d, x, y), d, packed + 2 * n);
-      hn::StoreU(hn::InterleaveUpper(d, x, y), d, packed + 2 * n + 8);
-    }
+  for (int64_t n = 0; n < kPackedColumns; n += 8) {
+    const auto x = hn::LoadU(d, upper + n), y = hn::LoadU(d, lower + n);
+    hn::StoreU(hn::InterleaveLower(d, x, y), d, packed + 2 * n);
+    hn::StoreU(hn::InterleaveUpper(d, x, y), d, packed + 2 * n + 8);
   }
 #endif
 }
 
-// Of a transposed operand, where what makes a unit are neighbours already: four columns by four units at a time change
-// sides.
+// A block of units.
+template <class T>
+void PackUnitRows(const T* from, int64_t stride_k, T* packed) {
+  constexpr int64_t kElements = Source<T>::kElements;
+  for (int64_t k = 0; k < Source<T>::kRows; k += kElements, packed += kElements * kPackedColumns) {
+    PackUnitRow(from + k * stride_k, from + (k + kElements - 1) * stride_k, packed);
+  }
+}
+
+// A block of units of a transposed operand, where what makes a unit are neighbours already: four columns by four units
+// at a time change sides.
 template <class T>
 void PackUnitColumns(const T* from, int64_t stride_n, T* packed) {
 #if HWY_TARGET != HWY_SCALAR
@@ -115,23 +120,32 @@ void PackUnitColumns(const T* from, int64_t stride_n, T* packed) {
 template <class T>
 constexpr int64_t kStretch = kStretchBytes / static_cast<int64_t>(sizeof(T));
 
+// The block of units whose first row and column are given, as far as there are any of b.
+template <class T>
+void PackBlock(const Source<T>& b, int64_t k, int64_t n, T* packed) {
+  constexpr int64_t kRows = Source<T>::kRows;
+  const int64_t rows = std::min(kRows, b.k - k), columns = std::min(kPackedColumns, b.n - n);
+  HWY_ALIGN T block[kRows * kPackedColumns];
+  if (!kInterleaves || rows < kRows || columns < kPackedColumns) {
+    PackEdge(b, k, n, rows, columns, block);
+  } else if (b.stride_n == 1) {
+    PackUnitRows(b.at(k, n), b.stride_k, block);
+  } else {
+    PackUnitColumns(b.at(k, n), b.stride_n, block);
+  }
+  // Past the caches: half as many bytes move as if the lines were read before they are written.
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < kRows * kPackedColumns; i += lanes) hn::Stream(hn::Load(d, block + i), d, packed + i);
+}
+
 // Of rows [k, k + kRows) columns [begin, begin + kStretch), as far as there are any.
 template <class T>
 void PackRows(const Source<T>& b, int64_t k, int64_t begin, T* packed) {
-  constexpr int64_t kRows = Source<T>::kRows, kElements = Source<T>::kElements;
-  const int64_t rows = std::min(kRows, b.k - k), end = std::min(begin + kStretch<T>, b.n);
-  const int64_t block_elements = b.block_elements();
-  packed += begin / kPackedColumns * block_elements + k * kPackedColumns;
+  const int64_t rows = std::min(Source<T>::kRows, b.k - k), end = std::min(begin + kStretch<T>, b.n);
   TouchRows(b.at(k, begin), b.stride_k, rows, end - begin);
-  const int64_t whole = kInterleaves && rows == kRows ? (end - begin) / kPackedColumns : 0;
-  for (int64_t row = 0; row < (whole > 0 ? kRows : 0); row += kElements) {
-    PackUnitRow(b.at(k + row, begin), b.at(k + row + kElements - 1, begin), whole, block_elements,
-                packed + row * kPackedColumns);
-  }
-  packed += whole * block_elements;
-  for (int64_t n = begin + whole * kPackedColumns; n < end; n += kPackedColumns, packed += block_elements) {
-    PackEdge(b, k, n, rows, std::min(kPackedColumns, end - n), packed);
-  }
+  packed += begin / kPackedColumns * b.block_elements() + k * kPackedColumns;
+  for (int64_t n = begin; n < end; n += kPackedColumns, packed += b.block_elements()) PackBlock(b, k, n, packed);
 }
 
 // Columns [n, n + 64) of a transposed operand, as far as there are any.
@@ -142,12 +156,7 @@ void PackColumns(const Source<T>& b, int64_t n, T* packed) {
   packed += n / kPackedColumns * b.block_elements();
   for (int64_t k = 0; k < b.k; k += kRows, packed += kRows * kPackedColumns) {
     if (k % kStretch<T> == 0) TouchRows(b.at(k, n), b.stride_n, columns, std::min(kStretch<T>, b.k - k));
-    const int64_t rows = std::min(kRows, b.k - k);
-    if (kInterleaves && columns == kPackedColumns && rows == kRows) {
-      PackUnitColumns(b.at(k, n), b.stride_n, packed);
-    } else {
-      PackEdge(b, k, n, rows, columns, packed);
-    }
+    PackBlock(b, k, n, packed);
   }
 }
 
@@ -162,6 +171,7 @@ void PackT(const UnpackedOperand& operand, int64_t panel, std::byte* packed) {
 
 void Pack(const UnpackedOperand& b, int64_t panel, std::byte* packed) {
   b.dtype == DType::kFloat32 ? PackT<uint32_t>(b, panel, packed) : PackT<uint16_t>(b, panel, packed);
+  hwy::FlushStream();  // Before another thread is told that the panel is there.
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

@@ -29,7 +29,7 @@ struct UnpackedOperand {
 // Panels are what threads share out: stretches of rows, or where b lies transposed columns, that are neighbours in
 // memory.
 int64_t PackedPanels(const UnpackedOperand& b);
-// `packed` is that of the whole operand, of PackedBytes.
+// `packed` is that of the whole operand, of PackedBytes, and begins a cache line.
 void PackPanel(const UnpackedOperand& b, int64_t panel, std::byte* packed);
 
 }  // namespace shale::cpu

@@ -105,6 +105,11 @@ struct Full {
   }
   HWY_INLINE hn::Vec<HalfBits> LoadHalves(const uint16_t* from) const { return hn::LoadU(HalfBits(), from); }
   HWY_INLINE void StoreHalves(hn::Vec<HalfBits> v, uint16_t* to) const { hn::StoreU(v, HalfBits(), to); }
+  // Past the caches; `to` is aligned to that vector.
+  HWY_INLINE void StreamHalves(hn::Vec<HalfBits> v, uint16_t* to) const {
+    static_assert(HWY_TARGET == HWY_SCALAR || sizeof(v) >= 16, "Highway streams no less than 16 bytes");
+    hn::Stream(v, HalfBits(), to);
+  }
 };
 struct Partial {
   size_t n;
@@ -132,6 +137,7 @@ struct Partial {
     hn::StoreU(v, HalfBits(), lanes);
     std::memcpy(to, lanes, n * sizeof(uint16_t));
   }
+  HWY_INLINE void StreamHalves(hn::Vec<HalfBits> v, uint16_t* to) const { StoreHalves(v, to); }
 };
 
 // Calls body(i, lanes) for [0, count) in steps of a vector, `lanes` being Full or, at the end, Partial.
