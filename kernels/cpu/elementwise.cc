@@ -4,11 +4,10 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
-#include <cstring>
-
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/device/cpu/copy_bytes.h"
 #include "kernels/reference/scalar_ops.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -98,11 +97,12 @@ void SumInBlocks(const OpType& op, bool squares, Scratch scratch, const Context&
   out = op.accumulate ? out + total : total;
 }
 
-void CopyBytes(const void* from, void* to, int64_t size_bytes, int threads) {
+void CopyInBlocks(const Tensor& from, const Tensor& to, int threads) {
   constexpr int64_t kBlock = 1 << 18;
+  const int64_t size_bytes = from.extent_bytes();
   ParallelFor(threads, size_bytes, kBlock, [&](int64_t begin, int64_t end) {
-    std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
-                static_cast<size_t>(end - begin));
+    const auto copy = size_bytes >= kLargeCopyBytes ? CopyPastCaches : CopyBytes;
+    copy(to.as<std::byte>() + begin, from.as<const std::byte>() + begin, end - begin);
   });
 }
 
@@ -128,7 +128,7 @@ absl::Status Run(const SumSquares& op, Scratch scratch, const Context& context) 
 
 absl::Status Run(const Copy& op, Scratch scratch, const Context& context) {
   if (op.from.dtype == op.to.dtype) {
-    CopyBytes(op.from.data, op.to.data, op.from.extent_bytes(), context.threads);
+    CopyInBlocks(op.from, op.to, context.threads);
     return absl::OkStatus();
   }
   ParallelFor(context.threads, op.from.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
@@ -152,7 +152,7 @@ absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context) 
   const float* x = op.x_N.as<const float>();
   float* total = op.total_N.as<float>();
   if (!op.accumulate) {
-    CopyBytes(x, total, op.x_N.extent_bytes(), context.threads);
+    CopyInBlocks(op.x_N, op.total_N, context.threads);
     return absl::OkStatus();
   }
   ParallelFor(context.threads, op.x_N.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {

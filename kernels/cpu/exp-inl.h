@@ -13,42 +13,49 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// e^r for |r| < 0.35: the polynomial of Cephes' expf (Moshier).
-HWY_INLINE Vector ExpOfSmall(Vector r) {
-  Vector p = hn::MulAdd(Splat(1.9875691500e-4f), r, Splat(1.3981999507e-3f));
-  p = hn::MulAdd(p, r, Splat(8.3334519073e-3f));
-  p = hn::MulAdd(p, r, Splat(4.1665795894e-2f));
-  p = hn::MulAdd(p, r, Splat(1.6666665459e-1f));
-  p = hn::MulAdd(p, r, Splat(5.0000001201e-1f));
-  p = hn::MulAdd(p, r, Splat(1.0f));
-  return hn::MulAdd(p, r, Splat(1.0f));
-}
-
 // x - n ln 2, with ln 2 in two parts, the first of so few bits that n times it is exact.
 HWY_INLINE Vector LessMultipleOfLn2(Vector x, Vector n) {
   return hn::NegMulAdd(n, Splat(-2.12194440e-4f), hn::NegMulAdd(n, Splat(0.693359375f), x));
 }
 
-// e^x for x up to 88, to within a unit in the last place; 0 for -infinity; NaN for NaN. Where the result would be
-// subnormal it may be 0. With n = round(x / ln 2) and r = x - n ln 2: e^x = 2^n e^r.
+// e^x for x up to 88, to within 1.5 units in the last place; 0 for -infinity; NaN for NaN. Where the result would be
+// subnormal it may be 0. With x / ln 2 rounded to n and r = x - n ln 2: e^x = 2^n e^r.
 #if HWY_TARGET == HWY_AVX3
+// n is a multiple of 1/16: |r| < 0.022, so that three terms of its series are enough.
 HWY_INLINE Vector Exp(Vector x) {
+  // 2^(i / 16).
+  const __m512 powers = _mm512_setr_ps(1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
+                                       1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f,
+                                       1.61049032f, 1.68179286f, 1.75625217f, 1.8340081f, 1.91520655f);
   // From -110 on down e^x is 0 all the same. The second operand is what comes of a NaN.
   x.raw = _mm512_max_ps(_mm512_set1_ps(-110.0f), x.raw);
-  const Vector n = hn::Round(hn::Mul(x, Splat(1.44269504f)));
-  return Vector{_mm512_scalef_ps(ExpOfSmall(LessMultipleOfLn2(x, n)).raw, n.raw)};
+  // Added to 1.5 x 2^19 a small number is rounded to a multiple of 1/16, whose fraction stands in the lowest bits.
+  const Vector shift = Splat(786432.0f);
+  const Vector shifted = hn::MulAdd(x, Splat(1.44269504f), shift);
+  const Vector n = hn::Sub(shifted, shift);
+  const Vector power{_mm512_permutexvar_ps(_mm512_castps_si512(shifted.raw), powers)};
+  const Vector r = LessMultipleOfLn2(x, n);
+  const Vector series = hn::MulAdd(hn::MulAdd(Splat(1.66666672e-1f), r, Splat(0.5f)), r, Splat(1.0f));
+  return Vector{_mm512_scalef_ps(hn::MulAdd(hn::Mul(r, series), power, power).raw, n.raw)};
 }
 #else
+// n is an integer: |r| < 0.35, and the polynomial is that of Cephes' expf (Moshier).
 HWY_INLINE Vector Exp(Vector x) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
   // Added to 1.5 x 2^23 a small number is rounded to an integer, which stands in the lowest bits of the sum.
   const Vector shift = Splat(12582912.0f);
   const Vector shifted = hn::MulAdd(x, Splat(1.44269504f), shift);
-  const Vector e = ExpOfSmall(LessMultipleOfLn2(x, hn::Sub(shifted, shift)));
+  const Vector r = LessMultipleOfLn2(x, hn::Sub(shifted, shift));
+  Vector p = hn::MulAdd(Splat(1.9875691500e-4f), r, Splat(1.3981999507e-3f));
+  p = hn::MulAdd(p, r, Splat(8.3334519073e-3f));
+  p = hn::MulAdd(p, r, Splat(4.1665795894e-2f));
+  p = hn::MulAdd(p, r, Splat(1.6666665459e-1f));
+  p = hn::MulAdd(p, r, Splat(5.0000001201e-1f));
+  p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, Splat(1.0f)));
   // The bits above those of n are shifted out.
   const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127))));
-  return hn::IfThenZeroElse(hn::Lt(x, Splat(-87.33f)), hn::Mul(e, power));
+  return hn::IfThenZeroElse(hn::Lt(x, Splat(-87.33f)), hn::Mul(p, power));
 }
 #endif
 

@@ -1,11 +1,10 @@
 #include "sharding/comm/in_process.h"
 
-#include <cstring>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/check.h"
+#include "kernels/device/cpu/copy_bytes.h"
 #include "kernels/device/cpu/cpu_stream.h"
 #include "kernels/dtype.h"
 #include "sharding/comm/collective_check.h"
@@ -32,7 +31,7 @@ class InProcessCommunicator : public RendezvousCommunicator {
     });
   }
   absl::Status Copy(std::byte* to, const std::byte* from, int64_t size_bytes, Stream& stream) override {
-    std::memcpy(to, from, size_bytes);
+    CopyBytes(to, from, size_bytes);
     return absl::OkStatus();
   }
   absl::Status Sum(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
