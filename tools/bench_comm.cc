@@ -199,7 +199,8 @@ int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds) {
   line.Footer(
       "As nccl-tests counts: size is the whole vector, that is what AllGather leaves on every rank and what ReduceScatterSum\n"
       "takes from it; algbw = size / time; busbw = algbw (n - 1) / n, twice that for AllReduceSum. Memory is what all ranks\n"
-      "read and write together, memcpy the same of n ranks that each copy a vector of this size.\n"
+      "read and write together, memcpy the same of n ranks that each copy a vector of this size: past the caches where it\n"
+      "is large, as collectives of the CPU copy, too.\n"
       "\n"
       "Exit codes: 0 measured; 1 failed; 2 wrong command line.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

@@ -100,8 +100,9 @@ void SumInBlocks(const OpType& op, bool squares, Scratch scratch, const Context&
 void CopyInBlocks(const Tensor& from, const Tensor& to, int threads) {
   constexpr int64_t kBlock = 1 << 18;
   const int64_t size_bytes = from.extent_bytes();
+  // The caches would have to hold all of it, not a block.
+  const auto copy = size_bytes >= kLargeCopyBytes ? CopyPastCaches : CopyBytes;
   ParallelFor(threads, size_bytes, kBlock, [&](int64_t begin, int64_t end) {
-    const auto copy = size_bytes >= kLargeCopyBytes ? CopyPastCaches : CopyBytes;
     copy(to.as<std::byte>() + begin, from.as<const std::byte>() + begin, end - begin);
   });
 }

@@ -53,8 +53,8 @@ HWY_INLINE hn::Vec<Bits> RoundedMasterBits(Vector p) {
   return hn::And(hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(p)), quiet, rounded), hn::Set(d, 0xffff0000u));
 }
 
-// fp32 master, bf16 weight. kStreams: whole vectors of weights, which must lie aligned then, go past the caches. It is
-// long before they are read.
+// fp32 master, bf16 weight. kStreams: whole vectors of weights, which must lie aligned then, go past the caches:
+// nothing reads them before all of their group are written, which the caches would not hold.
 template <bool kStreams>
 struct FloatMaster {
   float* master;

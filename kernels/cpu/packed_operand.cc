@@ -133,7 +133,7 @@ void PackBlock(const Source<T>& b, int64_t k, int64_t n, T* packed) {
   } else {
     PackUnitColumns(b.at(k, n), b.stride_n, block);
   }
-  // Past the caches: half as many bytes move as if the lines were read before they are written.
+  // Past the caches: of what is packed half as many bytes move, for its lines are not read before they are written.
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t i = 0; i < kRows * kPackedColumns; i += lanes) hn::Stream(hn::Load(d, block + i), d, packed + i);

@@ -107,7 +107,7 @@ struct Full {
   HWY_INLINE void StoreHalves(hn::Vec<HalfBits> v, uint16_t* to) const { hn::StoreU(v, HalfBits(), to); }
   // Past the caches; `to` is aligned to that vector.
   HWY_INLINE void StreamHalves(hn::Vec<HalfBits> v, uint16_t* to) const {
-    static_assert(HWY_TARGET == HWY_SCALAR || sizeof(v) >= 16, "Highway streams no less than 16 bytes");
+    static_assert(HWY_TARGET > HWY_SSSE3 || hn::MaxLanes(HalfBits()) >= 8, "x86 streams no less than 16 bytes");
     hn::Stream(v, HalfBits(), to);
   }
 };

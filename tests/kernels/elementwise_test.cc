@@ -104,6 +104,11 @@ std::vector<OpCase> ElementwiseCases() {
   for (const DType dtype : {DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
     cases.push_back(CopyCase(dtype, dtype, 33));
   }
+  // More than 1 MiB: the CPU copies that past its caches, in blocks.
+  constexpr int64_t kLarge = (1 << 18) + 77;
+  cases.push_back(CopyCase(DType::kFloat32, DType::kFloat32, kLarge));
+  cases.push_back(CopyCase(DType::kBFloat16, DType::kBFloat16, 2 * kLarge + 1));
+  cases.push_back(AccumulateCase(kLarge, false));
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     cases.push_back(BiasBackwardCase(act, 1, 1, false, false));
     cases.push_back(BiasBackwardCase(act, 3, 7, false, true));

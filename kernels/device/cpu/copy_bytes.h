@@ -7,8 +7,9 @@
 namespace shale {
 
 // memcpy to what is not read soon: its stores go past the caches, so that a line is not read before it is written. From
-// memory to memory it moves two bytes for each, where memcpy moves three, and takes two thirds of the time. Needs no
-// alignment. Processors without such stores copy plainly, and so do builds with a sanitizer, which would not see them.
+// memory to memory it moves two bytes for each, where ordinary stores move three, and takes two thirds of the time.
+// Needs no alignment. Processors without such stores copy plainly, and so do builds of GCC with a sanitizer, which
+// would not see them.
 void CopyPastCaches(std::byte* to, const std::byte* from, int64_t size_bytes);
 
 // What is larger than most of a core's own caches will not be found there when it is read, unless at once.

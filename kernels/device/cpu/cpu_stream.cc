@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/device/cpu/copy_bytes.h"
 
 namespace shale {
 namespace {
@@ -100,7 +101,7 @@ absl::Status CpuStream::Synchronize() {
 absl::Status CpuStream::EnqueueCopy(void* to, const void* from, int64_t size_bytes) {
   if (size_bytes < 0) return NegativeSize(size_bytes);
   return Enqueue([to, from, size_bytes] {
-    if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+    if (size_bytes > 0) CopyBytes(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), size_bytes);
     return absl::OkStatus();
   });
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "kernels/device/cpu/copy_bytes.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "tests/sharding/comm/communicator_conformance.h"
 
@@ -71,6 +72,34 @@ TEST(InProcessGroupTest, SumsAreFormedInRankOrderInFloat32) {
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT_EQ(std::memcmp(shards[rank].data(), expected.data() + rank * n, n * sizeof(float)), 0);
     EXPECT_EQ(std::memcmp(data[rank].data(), expected.data(), n * kRanks * sizeof(float)), 0);
+  }
+}
+
+// Large slices are copied in another way, and here their ends lie within lines.
+TEST(InProcessGroupTest, GathersAndSumsLargeVectors) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kSlice = kLargeCopyBytes / sizeof(int64_t) + 3, kAll = kRanks * kSlice;
+  Group group = Create(kRanks);
+  std::vector<std::vector<int64_t>> own(kRanks), gathered(kRanks), summed(kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (int64_t i = 0; i < kSlice; ++i) own[rank].push_back(i * 7 + rank);
+    for (int64_t i = 0; i < kAll; ++i) summed[rank].push_back(i * 3 + rank);
+    gathered[rank].resize(kAll);
+  }
+  const auto tensor = [](std::vector<int64_t>& data) {
+    return Tensor::Contiguous(DType::kInt64, {static_cast<int64_t>(data.size())}, data.data());
+  };
+  for (const absl::Status& status : RunRanks(kRanks, [&](int rank, Stream& stream) {
+         absl::Status status = group[rank]->AllGather(tensor(own[rank]), tensor(gathered[rank]), stream);
+         return status.ok() ? group[rank]->AllReduceSum(tensor(summed[rank]), stream) : status;
+       })) {
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (int64_t i = 0; i < kAll; ++i) {
+      ASSERT_EQ(gathered[rank][i], i % kSlice * 7 + i / kSlice) << rank << " " << i;
+      ASSERT_EQ(summed[rank][i], i * 3 * kRanks + 3) << rank << " " << i;
+    }
   }
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::byte kUntouched{0xee};
 
-// Copies to every alignment within a line, from another one: what was wanted, and not a byte beside it.
+// Copies to several alignments within a line, from others: what was wanted, and not a byte beside it.
 void CheckCopy(void (*copy)(std::byte*, const std::byte*, int64_t), int64_t size_bytes) {
   SCOPED_TRACE(size_bytes);
   constexpr int64_t kLine = 64;
