@@ -18,8 +18,8 @@ HWY_INLINE Vector LessMultipleOfLn2(Vector x, Vector n) {
   return hn::NegMulAdd(n, Splat(-2.12194440e-4f), hn::NegMulAdd(n, Splat(0.693359375f), x));
 }
 
-// e^x for x up to 88, not for infinity, to within 1.5 units in the last place; 0 for -infinity; NaN for NaN. Where the result would be
-// subnormal it may be 0. With x / ln 2 rounded to n and r = x - n ln 2: e^x = 2^n e^r.
+// e^x for x up to 88, not for infinity, to within 1.5 units in the last place; 0 for -infinity; NaN for NaN. Where the
+// result would be subnormal it may be 0. With x / ln 2 rounded to n and r = x - n ln 2: e^x = 2^n e^r.
 #if HWY_TARGET == HWY_AVX3
 // n is a multiple of 1/16: |r| < 0.022, so that three terms of its series are enough. scalef multiplies by 2 to the
 // integer below n; the rest of 2^n comes from the table.
