@@ -56,6 +56,13 @@ absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::strin
   return absl::OkStatus();
 }
 
+// Of a checkpoint that was asked for by name.
+absl::Status WithWayOut(const absl::Status& status) {
+  if (!IsDamage(status)) return status;
+  constexpr absl::string_view kWayOut = "; --resume=latest takes the newest checkpoint of the run folder that is whole";
+  return absl::Status(status.code(), absl::StrCat(status.message(), kWayOut));
+}
+
 bool SameFolder(const std::string& a, const std::string& b) {
   struct stat first, second;
   return stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
@@ -136,13 +143,14 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
     return resumed;
   }
   if (options.from == ResumeFrom::kPath) {
-    SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(options.path));
+    const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(options.path);
+    if (!checkpoint.ok()) return WithWayOut(checkpoint.status());
     if (!folder.empty()) {
       resumed.from_elsewhere = !SameFolder(JoinPath(options.path, ".."), folder);
-      SHALE_RETURN_IF_ERROR(CheckNoneAfter(resumed.from_elsewhere ? -1 : checkpoint.manifest().step, folder,
+      SHALE_RETURN_IF_ERROR(CheckNoneAfter(resumed.from_elsewhere ? -1 : checkpoint->manifest().step, folder,
                                            absl::StrCat("go on from ", options.path)));
     }
-    SHALE_RETURN_IF_ERROR(use(checkpoint));
+    SHALE_RETURN_IF_ERROR(WithWayOut(use(*checkpoint)));
     return resumed;
   }
   SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, use));

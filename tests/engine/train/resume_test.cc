@@ -333,7 +333,11 @@ TEST_F(ResumeTest, TheNewestWholeCheckpointIsTakenAndADamagedOneNamed) {
   EXPECT_TRUE(CheckpointReader::Open(Checkpoint("run", 6)).ok());
   // By name a damaged one is refused.
   ASSERT_EQ(truncate(shard.c_str(), 5000), 0);
-  EXPECT_EQ(Train(job, "run", From("run", 6)).status.code(), absl::StatusCode::kInvalidArgument);
+  const absl::Status refused = Train(job, "run", From("run", 6)).status;
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(refused.message()).find("; --resume=latest takes the newest checkpoint of the run folder"),
+            std::string::npos)
+      << refused;
 }
 
 TEST_F(ResumeTest, AnEarlierCheckpointIsGoneOnFromInAnotherFolder) {
