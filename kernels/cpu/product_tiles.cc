@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/packed_operand.h"
+
 namespace shale::cpu {
 namespace {
 
-constexpr int64_t kRowUnit = 16, kColumnUnit = 64;
+constexpr int64_t kRowUnit = 16, kColumnUnit = kPackedColumns;
+// Stretches of its rows, 256 bytes and more, still stream from memory.
+constexpr int64_t kLeastPieceColumns = 2 * kColumnUnit;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -89,14 +93,35 @@ Grid PackedGrid(const ProductShape& s, int threads) {
   return {{s.m, count, kRowUnit}, {s.n, 1, kColumnUnit}};
 }
 
+// Of a piece. A tile of bf16 takes half of an L2 cache; of less than two units oneDNN has no fast one.
+Grid GatheredGrid(const ProductShape& s, int threads) {
+  constexpr int64_t kMostRows = 256, kMostColumns = 1024;
+  const int64_t rounds = CeilDivide(s.m, threads * kMostRows);
+  const int64_t rows = std::min(rounds * threads, std::max<int64_t>(1, s.m / kLeastPackedRows));
+  int64_t columns = CeilDivide(s.n, kMostColumns);
+  while (rows * columns < threads && 2 * (columns + 1) * kColumnUnit <= s.n) ++columns;
+  return {{s.m, rows, kRowUnit}, {s.n, columns, kColumnUnit}};
+}
+
 Grid GridOf(const ProductShape& s, TileOrder order, int threads) {
   if (order == TileOrder::kPackedB) return PackedGrid(s, threads);
+  if (order == TileOrder::kGathered) return GatheredGrid(s, threads);
   constexpr int64_t kLeastWork = int64_t{1} << 25;
   if (order == TileOrder::kPlain || s.m * s.n * s.k < kLeastWork) return PlainGrid(s);
   return s.dtype == DType::kBFloat16 ? TransposedGridFor(s, threads) : TransposedGrid(s);
 }
 
 }  // namespace
+
+int64_t PieceColumns(const ProductShape& shape, int64_t n) {
+  constexpr int64_t kMostWhole = int64_t{32} << 20, kMostOfPiece = int64_t{4} << 20;
+  if (PackedBytes(shape.dtype, shape.k, shape.n) <= kMostWhole) return shape.n;
+  const int64_t fitting = kMostOfPiece / PackedBytes(shape.dtype, shape.k, kColumnUnit) * kColumnUnit;
+  const Cut cut = CutOf(shape.n, std::max(fitting, kLeastPieceColumns), kColumnUnit);
+  int64_t i = 0;
+  while (cut.begin(i) < n) ++i;
+  return cut.length(i);
+}
 
 std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads) {
   const Grid grid = GridOf(shape, order, threads);

@@ -17,6 +17,7 @@ struct ProductTile {
 enum class TileOrder {
   kPlain,       // Every tile copies its part of b.
   kPackedB,     // b lies packed before: tiles are whole rows.
+  kGathered,    // b lies packed before, and every tile of c is computed elsewhere, and copied.
   kTransposedA  // Every tile copies its parts of a and b.
 };
 
@@ -24,6 +25,10 @@ enum class TileOrder {
 // made for so many `threads`: there oneDNN's kernels sum over k alike whatever the tile. Elsewhere they need not, and
 // sizes alone decide, so that no result depends on the number of threads.
 std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads);
+
+// Columns of b, from column n on, that are packed at a time. All of them if b is small. Pieces of others are so small
+// that caches hold one, unless it would have few columns. REQUIRES: n ends a piece, or is 0.
+int64_t PieceColumns(const ProductShape& shape, int64_t n);
 
 // Rows of the tiles of packed products, of which the last may have fewer than others.
 inline constexpr int64_t kMostPackedRows = 512, kLeastPackedRows = 32;

@@ -39,6 +39,8 @@ struct ProductOperands {
   Scratch scratch;  // ScratchBytes of it.
 };
 
+class TiledProduct;
+
 // Keeps the primitives that it has made, by shape, for its whole life: making one takes about 0.1 ms. They lie outside
 // every arena, some 100 KB a shape. Thread-safe; products of one shape run one after another.
 class Products {
@@ -56,13 +58,12 @@ class Products {
   absl::Status Run(const ProductShape& shape, const ProductOperands& operands);
 
  private:
-  class Product;
-  absl::StatusOr<Product*> Find(const ProductShape& shape);
+  absl::StatusOr<TiledProduct*> Find(const ProductShape& shape);
 
   const int threads_;
   bool has_bfloat16_ = false;
   std::mutex mutex_;  // Guards the map; products are never removed.
-  std::map<ProductShape, std::unique_ptr<Product>> products_;
+  std::map<ProductShape, std::unique_ptr<TiledProduct>> products_;
 };
 
 std::shared_ptr<Products> CreateProducts(int threads);

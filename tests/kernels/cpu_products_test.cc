@@ -2,6 +2,7 @@
 // number of threads (those of small ones are compared by the conformance suite).
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -49,6 +50,46 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
       for (const int threads : {2, 3, 5, 8, 13, 16, 32}) {
         EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
       }
+    }
+  }
+}
+
+// What a large vocabulary's head multiplies: b of over 32 MiB, which is packed in pieces. Small whole numbers, so that
+// sums are exact in any order.
+TEST(CpuProductsTest, PiecesOfALargeOperandMakeTheWholeProduct) {
+  struct Case {
+    int64_t m, n, k;
+    bool transpose_b, bias = false, accumulate = false;
+  };
+  std::mt19937 random(7);
+  const auto draw = [&](int64_t count) {
+    std::vector<double> values(count);
+    for (double& value : values) value = static_cast<double>(random() % 9) - 4;
+    return values;
+  };
+  for (const Case& c : {Case{513, 20011, 840, true, true}, Case{530, 20011, 840, false},
+                        Case{512, 1027, 16411, false}, Case{544, 1027, 16411, true, false, true}}) {
+    SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k);
+    const std::vector<double> a = draw(c.m * c.k), b = draw(c.k * c.n), bias = draw(c.n), before = draw(c.m * c.n);
+    TestMemory memory;
+    MatMul op{.a = memory.Values(DType::kBFloat16, {c.m, c.k}, a),
+              .b = c.transpose_b ? memory.Values(DType::kBFloat16, {c.n, c.k}, b)
+                                 : memory.Values(DType::kBFloat16, {c.k, c.n}, b),
+              .c_MN = c.accumulate ? memory.Values(DType::kFloat32, {c.m, c.n}, before)
+                                   : memory.Output(DType::kFloat32, {c.m, c.n}),
+              .transpose_b = c.transpose_b,
+              .accumulate = c.accumulate};
+    if (c.bias) op.bias_N = memory.Values(DType::kBFloat16, {c.n}, bias);
+    std::vector<std::byte> one = RunOnThreads(1, memory, op);
+    for (const int threads : {3, 32}) EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
+
+    const Tensor product = memory.Bind(op.c_MN, one.data());
+    for (int sample = 0; sample < 2000; ++sample) {
+      // Of the first 100, the last element of a row.
+      const int64_t m = random() % c.m, n = sample < 100 ? c.n - 1 : random() % c.n;
+      double sum = c.accumulate ? before[m * c.n + n] : c.bias ? bias[n] : 0;
+      for (int64_t k = 0; k < c.k; ++k) sum += a[m * c.k + k] * (c.transpose_b ? b[n * c.k + k] : b[k * c.n + n]);
+      ASSERT_EQ(ElementOf(product, m * c.n + n), sum) << "row " << m << ", column " << n;
     }
   }
 }

@@ -13,7 +13,8 @@ namespace {
 
 ProductShape ShapeOf(int64_t m, int64_t n, int64_t k, DType dtype) { return {.m = m, .n = n, .k = k, .dtype = dtype}; }
 
-constexpr TileOrder kOrders[] = {TileOrder::kPlain, TileOrder::kPackedB, TileOrder::kTransposedA};
+constexpr TileOrder kOrders[] = {TileOrder::kPlain, TileOrder::kPackedB, TileOrder::kGathered,
+                                 TileOrder::kTransposedA};
 constexpr int kThreads[] = {1, 2, 3, 8, 16, 64};
 
 TEST(ProductTilesTest, CoverEveryElementOnce) {
@@ -75,6 +76,32 @@ TEST(ProductTilesTest, PackedOnesAreWholeRows) {
       EXPECT_LE(tile.rows, kMostPackedRows);
     }
   }
+}
+
+TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{151936, 896}, {50257, 768}, {129, 400000}, {896, 151936},
+                             {16384, 16384}}) {
+    const ProductShape shape = ShapeOf(512, n, k, DType::kBFloat16);
+    int64_t at = 0;
+    while (at < n) {
+      const int64_t columns = PieceColumns(shape, at);
+      ASSERT_GT(columns, 0);
+      // Pieces of two blocks of columns are the narrowest that are wanted; oneDNN has no fast product of less than one.
+      EXPECT_GE(columns, 64) << n << " x " << k;
+      EXPECT_TRUE(columns <= 128 || columns * k * 2 <= int64_t{5} << 20) << n << " x " << k;
+      EXPECT_TRUE(columns % 64 == 0 || at + columns == n) << n << " x " << k;
+      for (const int threads : kThreads) {
+        const ProductShape piece = ShapeOf(512, columns, k, DType::kBFloat16);
+        for (const ProductTile& tile : TilesOf(piece, TileOrder::kGathered, threads)) {
+          EXPECT_GE(tile.columns, 64);
+          EXPECT_LE(tile.rows * tile.columns, 256 * 1024);
+        }
+      }
+      at += columns;
+    }
+    EXPECT_EQ(at, n);
+  }
+  EXPECT_EQ(PieceColumns(ShapeOf(512, 8192, 2048, DType::kBFloat16), 0), 8192);
 }
 
 TEST(ProductTilesTest, ThreadsDoNotCutSumsThatDependOnTiles) {

@@ -37,7 +37,7 @@ def parse(arguments):
     parser.add_argument("--list", action="store_true", help="print those names and end")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often each is measured (default 3)")
     parser.add_argument("--steps", type=_count, metavar="N",
-                        help="steps that count in a process (default: 15, 6 and 4 by workload; variants of the engine a third)")
+                        help="steps that count in a process (default: 15, 6 and 4 by workload; of eight micro-batches a third)")
     parser.add_argument("--warmup", type=_count, default=3, metavar="N", help="steps before those (default 3)")
     parser.add_argument("--threads", type=_threads, default=2, metavar="N",
                         help="threads of a contestant, an even number; two ranks have half each (default 2)")

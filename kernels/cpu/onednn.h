@@ -1,0 +1,30 @@
+// What the files that call oneDNN share. Private to kernels/cpu; included by .cc files alone, for its headers are large.
+#pragma once
+
+#include "kernels/cpu/products.h"
+#include "kernels/dtype.h"
+#include "oneapi/dnnl/dnnl.hpp"
+
+namespace shale::cpu {
+
+inline const dnnl::engine& OneDnnEngine() {
+  static const dnnl::engine& engine = *new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+inline dnnl::memory::data_type OneDnnType(DType dtype) {
+  return dtype == DType::kBFloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+// b as the shape says, or in one of oneDNN's formats.
+inline dnnl::memory::desc OperandB(const ProductShape& s) {
+  return {{s.k, s.n}, OneDnnType(s.dtype), dnnl::memory::dims{s.b_stride_k, s.b_stride_n}};
+}
+inline dnnl::memory::desc OperandB(const ProductShape& s, dnnl::memory::format_tag format) {
+  return {{s.k, s.n}, OneDnnType(s.dtype), format};
+}
+
+// The product of that shape, by one of oneDNN's kernels. May throw dnnl::error.
+dnnl::matmul::primitive_desc DescribeProduct(const ProductShape& s, const dnnl::memory::desc& b);
+
+}  // namespace shale::cpu

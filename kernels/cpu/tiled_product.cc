@@ -1,0 +1,226 @@
+#include "kernels/cpu/tiled_product.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/packed_operand.h"
+
+namespace shale::cpu {
+namespace {
+
+dnnl::memory::format_tag PackedFormat(DType dtype) {
+  using Tag = dnnl::memory::format_tag;
+  return dtype == DType::kBFloat16 ? Tag::BA16a64b2a : Tag::BA16a64b;
+}
+
+// A part of c, with so many rows and columns; alone in memory if it is gathered.
+ProductShape TileShape(ProductShape s, int64_t rows, int64_t columns, bool gathered) {
+  if (gathered) s.c_stride_m = columns;
+  s.m = rows;
+  s.n = columns;
+  return s;
+}
+
+// Whether b is packed. There must be rows enough to pay for it; a large b of f32 gains nothing. oneDNN must choose that
+// format itself, for in others than that its kernels are slow: it does where a and c lie without gaps. The answer does
+// not depend on the number of threads.
+bool Packs(const ProductShape& s) {
+  constexpr int64_t kLeastM = 512;
+  if (s.m < kLeastM) return false;
+  const int64_t columns = PieceColumns(s, 0);
+  if (columns < s.n && s.dtype == DType::kFloat32) return false;
+  for (int64_t rows = kLeastPackedRows; rows <= kMostPackedRows; rows *= 2) {
+    const ProductShape tile = TileShape(s, rows, columns, columns < s.n);
+    const auto chosen = DescribeProduct(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc();
+    if (chosen != OperandB(tile, PackedFormat(tile.dtype))) return false;
+  }
+  return true;
+}
+
+int64_t RoundUpToLines(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Rows of bytes from one matrix to another.
+void CopyRows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t row_bytes, std::byte* to,
+              int64_t to_stride) {
+  for (int64_t row = 0; row < rows; ++row) std::memcpy(to + row * to_stride, from + row * from_stride, row_bytes);
+}
+
+}  // namespace
+
+dnnl::matmul::primitive_desc DescribeProduct(const ProductShape& s, const dnnl::memory::desc& b) {
+  using dnnl::memory;
+  const memory::desc a({s.m, s.k}, OneDnnType(s.dtype), memory::dims{s.a_stride_m, s.a_stride_k});
+  const memory::desc c({s.m, s.n}, OneDnnType(s.c_dtype), memory::dims{s.c_stride_m, 1});
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (s.accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  if (!s.bias) return {dnnl::matmul::desc(a, b, c), attributes, OneDnnEngine()};
+  const memory::desc bias({1, s.n}, OneDnnType(s.dtype), memory::dims{s.n, 1});
+  return {dnnl::matmul::desc(a, b, bias, c), attributes, OneDnnEngine()};
+}
+
+TiledProduct::TiledProduct(const ProductShape& shape, int threads) : shape_(shape) {
+  if (Packs(shape)) {
+    for (int64_t n = 0; n < shape.n; n += pieces_.back().columns) {
+      pieces_.push_back({.n = n, .columns = PieceColumns(shape, n), .odd = pieces_.size() % 2 == 1});
+      packed_bytes_ = std::max(packed_bytes_, PackedBytes(shape.dtype, shape.k, pieces_.back().columns));
+    }
+  } else {
+    pieces_.push_back({.n = 0, .columns = shape.n});
+  }
+  int64_t most_tiles = 0;
+  for (Piece& piece : pieces_) {
+    AddTiles(piece, threads);
+    most_tiles = std::max(most_tiles, piece.end_tile - piece.first_tile);
+  }
+  team_ = static_cast<int>(std::min<int64_t>(threads, most_tiles));
+}
+
+void TiledProduct::AddTiles(Piece& piece, int threads) {
+  const TileOrder order = gathers()                ? TileOrder::kGathered
+                          : packs()                ? TileOrder::kPackedB
+                          : shape_.a_stride_k != 1 ? TileOrder::kTransposedA
+                                                   : TileOrder::kPlain;
+  ProductShape part = shape_;
+  part.n = piece.columns;
+  piece.first_tile = static_cast<int64_t>(tiles_.size());
+  for (ProductTile tile : TilesOf(part, order, threads)) {
+    tile.n += piece.n;
+    tiles_.push_back({tile, KindOf(tile)});
+  }
+  piece.end_tile = static_cast<int64_t>(tiles_.size());
+}
+
+size_t TiledProduct::KindOf(const ProductTile& tile) {
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    if (kinds_[i].rows == tile.rows && kinds_[i].columns == tile.columns) return i;
+  }
+  const ProductShape s = TileShape(shape_, tile.rows, tile.columns, gathers());
+  const dnnl::memory::desc b = packs() ? OperandB(s, PackedFormat(s.dtype)) : OperandB(s);
+  kinds_.push_back({tile.rows, tile.columns, DescribeProduct(s, b), {}});
+  // Multiples of cache lines, so that no two threads write to one.
+  const auto scratch = static_cast<int64_t>(kinds_.back().description.scratchpad_desc().get_size());
+  onednn_bytes_ = std::max(onednn_bytes_, RoundUpToLines(scratch));
+  if (gathers()) {
+    gathered_bytes_ = std::max(gathered_bytes_, RoundUpToLines(tile.rows * tile.columns * SizeOf(shape_.c_dtype)));
+  }
+  return kinds_.size() - 1;
+}
+
+void TiledProduct::Prepare() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  PrepareLocked();
+}
+
+void TiledProduct::PrepareLocked() {
+  if (!per_thread_.empty()) return;
+  const auto memory = [](const dnnl::memory::desc& desc) {
+    return dnnl::memory(desc, OneDnnEngine(), DNNL_MEMORY_NONE);
+  };
+  std::vector<Thread> per_thread(team_);
+  for (Kind& kind : kinds_) {
+    const auto& description = kind.description;
+    kind.primitive = dnnl::matmul(description);
+    for (Thread& thread : per_thread) {
+      thread.of_kind.push_back({memory(description.src_desc()), memory(description.weights_desc()),
+                                memory(description.bias_desc()), memory(description.dst_desc()),
+                                memory(description.scratchpad_desc())});
+    }
+  }
+  for (Thread& thread : per_thread) thread.stream = dnnl::stream(OneDnnEngine());
+  per_thread_ = std::move(per_thread);
+}
+
+dnnl_status_t TiledProduct::Run(const ProductOperands& operands) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  PrepareLocked();
+  std::atomic<dnnl_status_t> failure = dnnl_success;
+  if (team_ == 1) {
+    RunPieces(operands, failure);
+  } else {
+#pragma omp parallel num_threads(team_)
+    RunPieces(operands, failure);
+  }
+  return failure;
+}
+
+// By every thread of the team. While a piece's tiles are computed the next one is packed: small parts of work at the
+// end, so that no thread waits long for the others.
+void TiledProduct::RunPieces(const ProductOperands& operands, std::atomic<dnnl_status_t>& failure) {
+  const auto run_tile = [&](const Piece& piece, const Tile& tile) {
+    const dnnl_status_t status = RunTile(piece, tile, omp_get_thread_num(), operands);
+    if (status != dnnl_success) failure = status;
+  };
+  for (size_t i = packs() ? 0 : 1; i <= pieces_.size(); ++i) {
+    const Piece now = i > 0 ? pieces_[i - 1] : Piece{};
+    const Piece next = packs() && i < pieces_.size() ? pieces_[i] : Piece{};
+    const UnpackedOperand b = OperandOf(next, operands);
+    const int64_t tiles = now.end_tile - now.first_tile, panels = PackedPanels(b);
+#pragma omp for schedule(dynamic)
+    for (int64_t part = 0; part < tiles + panels; ++part) {
+      if (part < tiles) {
+        run_tile(now, tiles_[now.first_tile + part]);
+      } else {
+        PackPanel(b, part - tiles, PackedAt(next, operands));
+      }
+    }
+  }
+}
+
+UnpackedOperand TiledProduct::OperandOf(const Piece& piece, const ProductOperands& operands) const {
+  const auto* const b = static_cast<const std::byte*>(operands.b);
+  return {b + piece.n * shape_.b_stride_n * SizeOf(shape_.dtype), shape_.dtype, shape_.k, piece.columns,
+          shape_.b_stride_k, shape_.b_stride_n};
+}
+
+// The C calls, for they neither allocate nor throw.
+dnnl_status_t TiledProduct::RunTile(const Piece& piece, const Tile& tile, int thread_number,
+                                    const ProductOperands& operands) {
+  const int64_t m = tile.place.m, n = tile.place.n;
+  const int64_t size = SizeOf(shape_.dtype), c_size = SizeOf(shape_.c_dtype);
+  const int64_t row_bytes = tile.place.columns * c_size, c_stride_bytes = shape_.c_stride_m * c_size;
+  std::byte* const c = static_cast<std::byte*>(operands.c) + m * c_stride_bytes + n * c_size;
+  std::byte* const scratch =
+      operands.scratch.data + all_packed_bytes() + thread_number * (onednn_bytes_ + gathered_bytes_);
+  std::byte* const gathered = scratch + onednn_bytes_;
+
+  Thread& thread = per_thread_[thread_number];
+  Memory& memory = thread.of_kind[tile.kind];
+  // oneDNN takes operands that it only reads as void* too.
+  const auto set = [](dnnl::memory& to, const void* base, int64_t offset_bytes) {
+    return dnnl_memory_set_data_handle(to.get(),
+                                       const_cast<std::byte*>(static_cast<const std::byte*>(base)) + offset_bytes);
+  };
+  dnnl_exec_arg_t arguments[5] = {
+      {DNNL_ARG_SRC, memory.a.get()}, {DNNL_ARG_WEIGHTS, memory.b.get()}, {DNNL_ARG_DST, memory.c.get()}};
+  int count = 3;
+  dnnl_status_t status = set(memory.a, operands.a, m * shape_.a_stride_m * size);
+  if (status == dnnl_success) {
+    status = packs() ? set(memory.b, PackedAt(piece, operands), PackedBytes(shape_.dtype, shape_.k, n - piece.n))
+                     : set(memory.b, operands.b, n * shape_.b_stride_n * size);
+  }
+  if (status == dnnl_success) status = set(memory.c, gathers() ? gathered : c, 0);
+  if (status == dnnl_success && shape_.bias) {
+    status = set(memory.bias, operands.bias, n * size);
+    arguments[count++] = {DNNL_ARG_BIAS, memory.bias.get()};
+  }
+  if (status == dnnl_success && onednn_bytes_ > 0) {
+    status = set(memory.scratch, scratch, 0);
+    arguments[count++] = {DNNL_ARG_SCRATCHPAD, memory.scratch.get()};
+  }
+  if (status != dnnl_success) return status;
+  if (gathers() && shape_.accumulate) CopyRows(c, c_stride_bytes, tile.place.rows, row_bytes, gathered, row_bytes);
+  status = dnnl_primitive_execute(kinds_[tile.kind].primitive.get(), thread.stream.get(), count, arguments);
+  if (gathers()) CopyRows(gathered, row_bytes, tile.place.rows, row_bytes, c, c_stride_bytes);
+  return status;
+}
+
+}  // namespace shale::cpu
