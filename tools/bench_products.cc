@@ -1,10 +1,9 @@
 // bench_products: how long the matrix products of a job's step take when nothing else is done.
 //
 // The job is compiled as `train` compiles it, and every product of one rank's step (forward, recomputed, backward, the
-// head's chunks, each as often as the step runs it) goes through oneDNN in the order of the program, with operand B in
-// the layout that oneDNN likes best, packed beforehand. Nothing is added, accumulated or rounded twice: what the step's
-// own time is held against. For a bound of it there is also their time if each were always as fast as it was once, the
-// best rate of any single one, what else the step computes and moves, and the rate of copies of memory.
+// head's chunks, each as often as the step runs it) goes through oneDNN in the order of the program (bench_onednn.h):
+// what the step's own time is held against. For a bound of it there are also the products that its attention consists
+// of, what all other ops move, and the rate of copies of memory.
 
 #include <omp.h>
 
@@ -12,11 +11,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
-#include <limits>
+#include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,6 +31,7 @@
 #include "kernels/dtype.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "tools/bench_copy.h"
+#include "tools/bench_onednn.h"
 #include "tools/bench_step_work.h"
 #include "tools/bench_support.h"
 #include "tools/command_line.h"
@@ -40,131 +40,75 @@
 namespace shale {
 namespace {
 
-dnnl::memory::data_type TypeOf(DType dtype) {
-  return dtype == DType::kBFloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
-}
+constexpr char kAbout[] =
+    "Times the matrix products of one rank's step of a job, alone, with operand B packed beforehand; the products that "
+    "its attention consists of; and copies of memory, at their best. Prints JSON: a line for every pass over the step, "
+    "and last the medians over the passes, for every size too, and what else the step computes and moves.";
 
-struct Free {
-  void operator()(void* data) const { std::free(data); }
-};
-using Bytes = std::unique_ptr<void, Free>;
-
-// Numbers of ordinary size, for products of zeros or denormals have a speed of their own. Null: no memory.
-Bytes Operand(size_t size_bytes, DType dtype) {
-  constexpr size_t kHugePage = size_t{2} << 20;
-  Bytes bytes(std::aligned_alloc(kHugePage, (size_bytes + kHugePage - 1) / kHugePage * kHugePage));
-  if (bytes == nullptr) return bytes;
-  uint32_t state = 1;
-  const auto next = [&] {
-    state = state * 1664525 + 1013904223;
-    return static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
-  };
-  if (dtype == DType::kBFloat16) {
-    auto* values = static_cast<BFloat16*>(bytes.get());
-    for (size_t i = 0; i < size_bytes / sizeof(BFloat16); ++i) values[i] = RoundToBFloat16(next());
-  } else {
-    auto* values = static_cast<float*>(bytes.get());
-    for (size_t i = 0; i < size_bytes / sizeof(float); ++i) values[i] = next();
-  }
-  return bytes;
-}
-
-// One shape, ready to be run: the primitive and operands of its own, so that two shapes share no cache lines.
-class Product {
+// Bytes read and written per second by copies of memory: non-temporal stores read nothing besides.
+class Copies {
  public:
-  // May throw dnnl::error. REQUIRES: `engine` outlives it.
-  static absl::StatusOr<Product> Create(const ProductSize& shape, const dnnl::engine& engine) {
-    using dnnl::memory;
-    const memory::desc a({shape.m, shape.k}, TypeOf(shape.dtype),
-                         shape.transposed_a ? memory::dims{1, shape.m} : memory::dims{shape.k, 1});
-    const memory::desc b({shape.k, shape.n}, TypeOf(shape.dtype), memory::format_tag::any);
-    const memory::desc c({shape.m, shape.n}, TypeOf(shape.c_dtype), memory::dims{shape.n, 1});
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), engine);
-    Product product;
-    product.primitive_ = dnnl::matmul(description);
-    const auto bind = [&](int argument, const memory::desc& desc, DType dtype) {
-      Bytes bytes = Operand(desc.get_size(), dtype);
-      if (bytes == nullptr) return false;
-      product.arguments_[argument] = memory(desc, engine, bytes.get());
-      product.operands_.push_back(std::move(bytes));
-      return true;
-    };
-    // What b holds does not matter, so that it is filled as if it had been packed.
-    if (!bind(DNNL_ARG_SRC, description.src_desc(), shape.dtype) ||
-        !bind(DNNL_ARG_WEIGHTS, description.weights_desc(), shape.dtype) ||
-        !bind(DNNL_ARG_DST, description.dst_desc(), shape.c_dtype)) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory for the operands of a product of M=", shape.m, " N=",
-                                                       shape.n, " K=", shape.k));
-    }
-    return product;
-  }
+  explicit Copies(int threads) : threads_(threads) {}
+  bool has_memory() const { return from_ != nullptr && to_ != nullptr; }
 
-  // Seconds. May throw dnnl::error.
-  double Run(dnnl::stream& stream) {
+  double Rate() const {
     const auto begin = std::chrono::steady_clock::now();
-    primitive_.execute(stream, arguments_);
-    stream.wait();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    CopyMemory(CopyKind::kNonTemporal, to_.get(), from_.get(), static_cast<int64_t>(kBytes), threads_);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return 2 * static_cast<double>(kBytes) / seconds;
   }
 
  private:
-  dnnl::matmul primitive_;
-  std::unordered_map<int, dnnl::memory> arguments_;
-  std::vector<Bytes> operands_;
+  static constexpr size_t kBytes = size_t{128} << 20;
+  const int threads_;
+  const OperandBytes from_ = RandomOperand(kBytes, DType::kFloat32), to_ = RandomOperand(kBytes, DType::kFloat32);
 };
 
-// Below AVX-512 oneDNN multiplies no bf16, and neither does the engine: it widens.
-bool MultipliesBFloat16(const dnnl::engine& engine) {
-  using dnnl::memory;
-  const memory::desc square({64, 64}, memory::data_type::bf16, memory::format_tag::ab);
-  try {
-    dnnl::matmul::primitive_desc(dnnl::matmul::desc(square, square, square), engine);
-    return true;
-  } catch (const dnnl::error&) {
-    return false;
-  }
-}
-
+// By pass.
 struct Measured {
-  std::vector<std::vector<double>> seconds;  // Of every pass over the step, summed by shape: [shape][pass].
-  std::vector<double> fastest_seconds;       // Of a single product, by shape.
+  std::vector<double> seconds, attention_seconds;
+  std::vector<std::vector<double>> of_shape;  // Seconds of all products of one shape: [shape][pass].
+  // The best of a copy after each pass: what an op finds in caches moves faster.
+  double copy_rate = 0;
 };
-absl::StatusOr<Measured> Measure(const StepWork& step, int64_t repeats, const dnnl::engine& engine) {
-  std::vector<Product> products;
+absl::StatusOr<Measured> Measure(const StepWork& step, int64_t repeats, int threads, const dnnl::engine& engine) {
+  std::vector<LinearProduct> products;
   for (const ProductSize& shape : step.shapes) {
-    SHALE_ASSIGN_OR_RETURN(Product product, Product::Create(shape, engine));
+    SHALE_ASSIGN_OR_RETURN(LinearProduct product, LinearProduct::Create(shape, engine));
     products.push_back(std::move(product));
   }
+  std::vector<std::pair<AttentionProducts, int64_t>> attention;
+  for (const auto& [size, count] : step.attention) {
+    SHALE_ASSIGN_OR_RETURN(AttentionProducts some, AttentionProducts::Create(size, threads, engine));
+    attention.emplace_back(std::move(some), count);
+  }
+  const Copies copies(threads);
+  if (!copies.has_memory()) return absl::ResourceExhaustedError("no memory for copies");
   dnnl::stream stream(engine);
   // The first execution of each pays for caches and for waking threads.
-  for (Product& product : products) product.Run(stream);
-  Measured measured{.seconds = {products.size(), std::vector<double>(repeats, 0.0)},
-                    .fastest_seconds = std::vector<double>(products.size(), std::numeric_limits<double>::infinity())};
+  for (LinearProduct& product : products) product.Run(stream);
+  copies.Rate();
+
+  Measured measured{.of_shape = {products.size(), std::vector<double>(repeats, 0.0)}};
   for (int64_t pass = 0; pass < repeats; ++pass) {
+    double seconds = 0, attention_seconds = 0;
     for (size_t i : step.order) {
-      const double seconds = products[i].Run(stream);
-      measured.seconds[i][pass] += seconds;
-      measured.fastest_seconds[i] = std::min(measured.fastest_seconds[i], seconds);
+      const double one = products[i].Run(stream);
+      measured.of_shape[i][pass] += one;
+      seconds += one;
     }
+    for (const auto& [some, count] : attention) {
+      for (int64_t i = 0; i < count; ++i) attention_seconds += some.Run();
+    }
+    measured.seconds.push_back(seconds);
+    measured.attention_seconds.push_back(attention_seconds);
+    measured.copy_rate = std::max(measured.copy_rate, copies.Rate());
+    std::printf("%s\n", JsonObject().Add("pass", pass + 1).Add("seconds", seconds).ToString().c_str());
+    std::fflush(stdout);
+    // Who stops this process at the end of a pass should not do so within the next.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   return measured;
-}
-
-// Bytes read and written per second by copies of memory, at their best: non-temporal stores read nothing besides. 0: no
-// memory for it.
-double CopyRate(int threads) {
-  constexpr size_t kBytes = size_t{128} << 20;
-  const Bytes from = Operand(kBytes, DType::kFloat32), to = Operand(kBytes, DType::kFloat32);
-  if (from == nullptr || to == nullptr) return 0;
-  double best = 0;
-  for (int i = 0; i < 5; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    CopyMemory(CopyKind::kNonTemporal, static_cast<std::byte*>(to.get()), static_cast<const std::byte*>(from.get()),
-               static_cast<int64_t>(kBytes), threads);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    best = std::max(best, 2 * static_cast<double>(kBytes) / seconds);
-  }
-  return best;
 }
 
 std::string ShapeJson(const ProductSize& shape, int64_t count, double seconds) {
@@ -213,8 +157,15 @@ int Run(const Flags& flags) {
         widened |= shape.dtype == DType::kBFloat16;
         shape.dtype = shape.c_dtype = DType::kFloat32;
       }
+      std::map<AttentionSize, int64_t> attention;
+      for (const auto& [size, count] : step.attention) {
+        AttentionSize wide = size;
+        wide.dtype = DType::kFloat32;
+        attention[wide] += count;
+      }
+      step.attention = std::move(attention);
     }
-    measured = Measure(step, flags.repeats, engine);
+    measured = Measure(step, flags.repeats, threads, engine);
   } catch (const dnnl::error& error) {
     return Fail(absl::InternalError(absl::StrCat("oneDNN: ", error.what(), " (status ", error.status, ")")), kExitFailed);
   }
@@ -222,17 +173,13 @@ int Run(const Flags& flags) {
 
   std::vector<int64_t> counts(step.shapes.size(), 0);
   for (size_t i : step.order) ++counts[i];
-  double flops = 0, best_flops_per_second = 0, fastest_seconds = 0;
-  std::vector<double> passes(flags.repeats, 0.0);
+  double flops = 0;
   std::vector<std::string> shapes;
   for (size_t i = 0; i < step.shapes.size(); ++i) {
     flops += step.shapes[i].flops() * static_cast<double>(counts[i]);
-    const double fastest = measured->fastest_seconds[i];
-    fastest_seconds += fastest * static_cast<double>(counts[i]);
-    best_flops_per_second = std::max(best_flops_per_second, step.shapes[i].flops() / fastest);
-    for (int64_t pass = 0; pass < flags.repeats; ++pass) passes[pass] += measured->seconds[i][pass];
-    shapes.push_back(ShapeJson(step.shapes[i], counts[i], Median(measured->seconds[i])));
+    shapes.push_back(ShapeJson(step.shapes[i], counts[i], Median(measured->of_shape[i])));
   }
+  const double seconds = Median(measured->seconds);
   const dnnl_version_t& version = *dnnl_version();
   std::string head = JsonObject()
                          .Add("onednn", absl::StrCat(version.major, ".", version.minor, ".", version.patch))
@@ -241,17 +188,16 @@ int Run(const Flags& flags) {
                          .Add("widened", widened)
                          .Add("products", static_cast<int64_t>(step.order.size()))
                          .Add("gflop", flops * 1e-9)
-                         .Add("seconds", Median(passes))
-                         .Add("gflops_per_second", flops * 1e-9 / Median(passes))
-                         .Add("fastest_seconds", fastest_seconds)
-                         .Add("best_gflops_per_second", best_flops_per_second * 1e-9)
+                         .Add("seconds", seconds)
+                         .Add("gflops_per_second", flops * 1e-9 / seconds)
                          .Add("attention_gflop", step.attention_flops * 1e-9)
+                         .Add("attention_seconds", Median(measured->attention_seconds))
                          .Add("other_bytes", step.other_bytes)
-                         .Add("copy_bytes_per_second", CopyRate(threads))
+                         .Add("copy_bytes_per_second", measured->copy_rate)
                          .ToString();
   head.pop_back();
-  std::printf("%s,\n \"passes\": [%s],\n \"shapes\": [\n  %s\n]}\n", head.c_str(), absl::StrJoin(passes, ", ").c_str(),
-              absl::StrJoin(shapes, ",\n  ").c_str());
+  std::printf("%s, \"passes\": [%s], \"shapes\": [%s]}\n", head.c_str(), absl::StrJoin(measured->seconds, ", ").c_str(),
+              absl::StrJoin(shapes, ", ").c_str());
   return kExitOk;
 }
 
@@ -261,10 +207,7 @@ int Run(const Flags& flags) {
 int main(int argc, char** argv) {
   shale::WaitPassively(argv);
   shale::Flags flags;
-  shale::CommandLine line(
-      "bench_products",
-      "Times the matrix products of one rank's step of a job, alone, with operand B packed beforehand. Prints JSON:\n"
-      "GFLOP and seconds of the step (median over the passes), and the same for every shape; what bounds such a step.");
+  shale::CommandLine line("bench_products", shale::kAbout);
   line.Text("job", "FILE", "The job spec, text or binary. Its data need not exist.", &flags.job).Required();
   line.List("set", "PATH=VALUE", "Overrides a field of the job.", &flags.overrides);
   line.Integer("repeats", "Passes over the products of the step, after one that does not count.", 1, 1000,

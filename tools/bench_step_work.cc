@@ -1,11 +1,26 @@
 #include "tools/bench_step_work.h"
 
 #include <map>
+#include <optional>
 #include <variant>
 
 #include "kernels/ops.h"
 
 namespace shale {
+namespace {
+
+std::optional<AttentionSize> AttentionOf(const Op& any) {
+  const auto size = [](const auto& op, bool backward) {
+    const Tensor& q = op.q_BSHD;
+    return AttentionSize{.heads = q.dim(0) * q.dim(2), .length = q.dim(1), .width = q.dim(3), .window = op.window,
+                         .backward = backward, .dtype = q.dtype};
+  };
+  if (const auto* forward = std::get_if<AttentionForward>(&any)) return size(*forward, false);
+  if (const auto* backward = std::get_if<AttentionBackward>(&any)) return size(*backward, true);
+  return std::nullopt;
+}
+
+}  // namespace
 
 StepWork WorkOf(const StepProgram& program) {
   StepWork work;
@@ -25,8 +40,9 @@ StepWork WorkOf(const StepProgram& program) {
         },
         any);
     if (work.order.size() > before) return;
-    if (const double flops = FlopsOf(any); flops > 0) {
-      work.attention_flops += flops;
+    if (const std::optional<AttentionSize> attention = AttentionOf(any); attention.has_value()) {
+      ++work.attention[*attention];
+      work.attention_flops += FlopsOf(any);
       return;
     }
     VisitOperands(any, [&](absl::string_view, const Tensor& t, Access access) {

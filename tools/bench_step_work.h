@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "engine/step/program.h"
@@ -21,10 +22,21 @@ struct ProductSize {
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
-// The products of one rank's step: indices into `shapes`, in the order of the program. And the rest of it.
+// Causal attention of `heads` query heads, those of all sequences together, each over `length` positions of which it sees
+// itself and at most window - 1 before it (window 0: all before it).
+struct AttentionSize {
+  int64_t heads = 0, length = 0, width = 0, window = 0;
+  bool backward = false;
+  DType dtype = DType::kFloat32;
+  auto operator<=>(const AttentionSize&) const = default;
+};
+
+// One rank's step.
 struct StepWork {
+  // Its products by size: indices into `shapes`, in the order of the program.
   std::vector<ProductSize> shapes;
   std::vector<size_t> order;
+  std::map<AttentionSize, int64_t> attention;  // How often each.
   double attention_flops = 0;
   int64_t other_bytes = 0;  // Operands of all other ops, once for each access.
 };

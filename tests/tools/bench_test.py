@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench_ops and bench_comm with the smallest sizes: the form of what they print and write, never a time."""
+"""bench_ops, bench_comm and bench_products with the smallest sizes: the form of what they print and write, never a time."""
 
 import json
 import os
@@ -10,6 +10,16 @@ import unittest
 
 _OPS = os.path.abspath("tools/bench_ops")
 _COMM = os.path.abspath("tools/bench_comm")
+_PRODUCTS = os.path.abspath("tools/bench_products")
+
+_JOB = """
+name: "small"
+model { decoder { family: LLAMA vocabulary: 300 width: 64 layers: 1 heads: 2 hidden: 96 } }
+data { path: "not read" format: LLMC }
+batch { global_batch: 2 micro_batch: 2 sequence_length: 32 }
+memory { retention: KEEP_ALL }
+schedule { steps: 1 }
+"""
 
 _SMALL = [
     "--tokens=8", "--sequence=4", "--width=12", "--hidden=10", "--vocabulary=33", "--heads=2", "--kv_heads=1",
@@ -116,6 +126,30 @@ class BenchTest(unittest.TestCase):
             self.assertAlmostEqual(result["busbw_bytes_per_second"] / (algbw * times * (n - 1) / n), 1)
             self.assertEqual(result["size_bytes"] % (64 * n), 0)
 
+    def test_products(self):
+        with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
+            file.write(_JOB)
+        result = self.call(_PRODUCTS, f"--job={self.folder}/job", "--repeats=3")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        *passes, last = map(json.loads, result.stdout.splitlines())
+        self.assertEqual([one["pass"] for one in passes], [1, 2, 3])
+        self.assertEqual(len(last["passes"]), 3)
+        self.assertAlmostEqual(sorted(last["passes"])[1] / last["seconds"], 1, places=4)
+        # Weights of qkv, out, gate and up, down, and the head, each times 64 tokens, forward and twice backward.
+        weights = 64 * (192 + 64 + 192 + 96 + 300)
+        self.assertAlmostEqual(last["gflop"] * 1e9 / (3 * 2 * 64 * weights), 1)
+        self.assertAlmostEqual(sum(shape["gflop"] for shape in last["shapes"]) / last["gflop"], 1)
+        self.assertEqual(sum(shape["count"] for shape in last["shapes"]), last["products"])
+        # Two products forward and five backward of four heads of 32, over half of 32 x 33 pairs of positions.
+        self.assertAlmostEqual(last["attention_gflop"] * 1e9 / (7 * 2 * 4 * 32 * 16 * 33), 1)
+        for key in ("attention_seconds", "other_bytes", "copy_bytes_per_second"):
+            self.assertGreater(last[key], 0)
+
+    def test_products_of_a_job_that_names_no_vocabulary(self):
+        with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
+            file.write(_JOB.replace("vocabulary: 300", ""))
+        self.refused("--set model.decoder.vocabulary=N", _PRODUCTS, f"--job={self.folder}/job")
+
     def test_wrong_command_lines(self):
         self.refused("unknown flag --tokns; did you mean --tokens", _OPS, "--tokns=8")
         self.refused("--tokens=6 is not a multiple of --sequence=4", _OPS, *_SMALL, "--tokens=6")
@@ -136,7 +170,8 @@ class BenchTest(unittest.TestCase):
 
     def test_helps(self):
         for tool, flags in [(_OPS, ["--tokens", "--only", "--warm", "--json", "--threads"]),
-                            (_COMM, ["--ranks", "--largest_kib", "--json"])]:
+                            (_COMM, ["--ranks", "--largest_kib", "--json"]),
+                            (_PRODUCTS, ["--job", "--set", "--repeats"])]:
             result = self.call(tool, "--help")
             self.assertEqual(result.returncode, 0)
             for flag in flags:

@@ -48,11 +48,10 @@ def _ask(question, results, workload, precision, number=None):
 
 
 def floor_seconds(lookup):
-    """Of a step of these ops whose products are oneDNN's: if every one were always as fast as it was once here, attention
-    as fast as the fastest of them, every other op moved its operands at the speed of a copy of memory, and nothing else
-    took time."""
-    return (lookup("products", "fastest_seconds") +
-            lookup("products", "attention_gflop") / lookup("products", "best_gflops") +
+    """Of a step of these ops whose products are oneDNN's, in a median of steps as every ratio is: if the linear ones took
+    as long as they do alone, attention as long as the products alone that it consists of, every other op moved its
+    operands at the speed of copies of memory at their best, and nothing else took time."""
+    return (lookup("products") + lookup("products", "attention_seconds") +
             lookup("products", "other_bytes") / lookup("products", "copy_bytes_per_second"))
 
 

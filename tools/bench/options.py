@@ -10,9 +10,8 @@ Measures training steps of the engine against PyTorch at its best on this CPU, a
 products of the step alone, and prints a Markdown table: every target, what was measured, met or not.
 
 Each measurement is a process of its own. Contestants alternate, so that whatever else the machine does hits all of them:
-in rounds, and on the first shape step by step, one computing while those that it is compared with are stopped (all but
-the products, whose passes follow each other). A ratio is one of medians over the steps of a process; what counts is the
-median of the rounds' ratios. Without options it measures everything; it builds the engine, and installs torch into
+in rounds, and on the first shape step by step, one computing while those that it is compared with are stopped. A ratio is
+one of medians over the steps of a process; what counts is the median of the rounds' ratios. Without options it measures everything; it builds the engine, and installs torch into
 .out/bench/venv (5.6 GB) unless --venv names one that has it. Give it an idle machine: it warns when something else runs.
 """
 

@@ -73,16 +73,16 @@ def _floors(results, workload, precisions):
     for precision in precisions:
         floor = claims.floor_of(results, workload, precision)
         if floor is not None:
-            gflop, fastest, attention, rate, moved, copy = (
+            gflop, seconds, attention, attention_seconds, moved, copy = (
                 results.median(workload, precision, "products", key)
-                for key in ("gflop", "fastest_seconds", "attention_gflop", "best_gflops", "other_bytes", "copy_bytes_per_second"))
-            lines.append(f"{precision}: {gflop:,.0f} GFLOP of products, each as fast as it was once in this run ({fastest:.4f} s), "
-                         f"{attention:,.0f} GFLOP of attention at {rate:,.0f} GFLOP/s, the fastest of them, and {moved / 1e9:.2f} GB "
-                         f"for all other ops at {copy / 1e9:.1f} GB/s, copies of memory: {floor:.4f} s a step.")
+                for key in ("gflop", "seconds", "attention_gflop", "attention_seconds", "other_bytes", "copy_bytes_per_second"))
+            lines.append(f"{precision}: {gflop:,.0f} GFLOP of products alone in {seconds:.4f} s, those of {attention:,.0f} GFLOP of "
+                         f"attention in {attention_seconds:.4f} s, and {moved / 1e9:.2f} GB for all other ops at "
+                         f"{copy / 1e9:.1f} GB/s, copies of memory at their best: {floor:.4f} s a step.")
     if not lines:
         return ""
     return "\n".join(["Bounds (at most, out of reach): what a ratio would be if a step, of these ops and with oneDNN's products, took no "
-                      "longer than this.",
+                      "longer than this. Medians of the same run.",
                       "", *(f"- {line}" for line in lines)])
 
 
