@@ -1,16 +1,18 @@
 // bench_products: how long the matrix products of a job's step take when nothing else is done.
 //
-// The job is compiled as `train` compiles it, and every product of one rank's step (forward, recomputed, backward, the
+// The job is compiled as `train` compiles it, and every product of a rank's step (forward, recomputed, backward, the
 // head's chunks, each as often as the step runs it) goes through oneDNN in the order of the program (bench_onednn.h):
 // what the step's own time is held against. For a bound of it there are also the products that its attention consists
-// of, what all other ops move, and the rate of copies of memory.
+// of, what all other ops and the collectives move, and the rate of copies of memory.
 
 #include <omp.h>
 
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,74 +43,150 @@ namespace shale {
 namespace {
 
 constexpr char kAbout[] =
-    "Times the matrix products of one rank's step of a job, alone, with operand B packed beforehand; the products that "
-    "its attention consists of; and copies of memory, at their best. Prints JSON: a line for every pass over the step, "
-    "and last the medians over the passes, for every size too, and what else the step computes and moves.";
+    "Times the matrix products of a step of a job, alone, with operand B packed beforehand; the products that its "
+    "attention consists of; and copies of memory, at their best. Ranks compute beside each other, and what is said is of "
+    "one of them, on average. Prints JSON: a line for every pass over the step, and last the medians over the passes, "
+    "for every size too, and what else the step computes and moves.";
 
-// Bytes read and written per second by copies of memory: non-temporal stores read nothing besides.
-class Copies {
- public:
-  explicit Copies(int threads) : threads_(threads) {}
-  bool has_memory() const { return from_ != nullptr && to_ != nullptr; }
-
-  double Rate() const {
-    const auto begin = std::chrono::steady_clock::now();
-    CopyMemory(CopyKind::kNonTemporal, to_.get(), from_.get(), static_cast<int64_t>(kBytes), threads_);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return 2 * static_cast<double>(kBytes) / seconds;
-  }
-
- private:
-  static constexpr size_t kBytes = size_t{128} << 20;
-  const int threads_;
-  const OperandBytes from_ = RandomOperand(kBytes, DType::kFloat32), to_ = RandomOperand(kBytes, DType::kFloat32);
-};
-
-// By pass.
+// Of one rank, by pass.
 struct Measured {
   std::vector<double> seconds, attention_seconds;
   std::vector<std::vector<double>> of_shape;  // Seconds of all products of one shape: [shape][pass].
-  // The best of a copy after each pass: what an op finds in caches moves faster.
+  // Bytes read and written per second by copies of memory, the best of one after each pass: what an op finds in caches
+  // moves faster. Non-temporal stores read nothing besides.
   double copy_rate = 0;
 };
-absl::StatusOr<Measured> Measure(const StepWork& step, int64_t repeats, int threads, const dnnl::engine& engine) {
-  std::vector<LinearProduct> products;
-  for (const ProductSize& shape : step.shapes) {
-    SHALE_ASSIGN_OR_RETURN(LinearProduct product, LinearProduct::Create(shape, engine));
-    products.push_back(std::move(product));
-  }
-  std::vector<std::pair<AttentionProducts, int64_t>> attention;
-  for (const auto& [size, count] : step.attention) {
-    SHALE_ASSIGN_OR_RETURN(AttentionProducts some, AttentionProducts::Create(size, threads, engine));
-    attention.emplace_back(std::move(some), count);
-  }
-  const Copies copies(threads);
-  if (!copies.has_memory()) return absl::ResourceExhaustedError("no memory for copies");
-  dnnl::stream stream(engine);
-  // The first execution of each pays for caches and for waking threads.
-  for (LinearProduct& product : products) product.Run(stream);
-  copies.Rate();
 
-  Measured measured{.of_shape = {products.size(), std::vector<double>(repeats, 0.0)}};
-  for (int64_t pass = 0; pass < repeats; ++pass) {
+// What one rank computes, with operands of its own.
+class Rank {
+ public:
+  // May throw dnnl::error. REQUIRES: `step` and `engine` outlive it.
+  static absl::StatusOr<Rank> Create(const StepWork& step, int threads, const dnnl::engine& engine) {
+    Rank rank(step, threads, engine);
+    for (const ProductSize& shape : step.shapes) {
+      SHALE_ASSIGN_OR_RETURN(LinearProduct product, LinearProduct::Create(shape, engine));
+      rank.products_.push_back(std::move(product));
+    }
+    for (const auto& [size, count] : step.attention) {
+      SHALE_ASSIGN_OR_RETURN(AttentionProducts some, AttentionProducts::Create(size, threads, engine));
+      rank.attention_.emplace_back(std::move(some), count);
+    }
+    if (rank.from_ == nullptr || rank.to_ == nullptr) return absl::ResourceExhaustedError("no memory for copies");
+    rank.measured_.of_shape.resize(step.shapes.size());
+    return rank;
+  }
+
+  // The first execution of each pays for caches and for waking threads. May throw dnnl::error.
+  void WarmUp() {
+    for (LinearProduct& product : products_) product.Run(stream_);
+    Copy();
+  }
+  // All ranks begin each part together. May throw dnnl::error.
+  void RunPass(std::barrier<>& together) {
+    std::vector<double> of_shape(products_.size(), 0.0);
     double seconds = 0, attention_seconds = 0;
-    for (size_t i : step.order) {
-      const double one = products[i].Run(stream);
-      measured.of_shape[i][pass] += one;
+    together.arrive_and_wait();
+    for (size_t i : step_->order) {
+      const double one = products_[i].Run(stream_);
+      of_shape[i] += one;
       seconds += one;
     }
-    for (const auto& [some, count] : attention) {
+    together.arrive_and_wait();
+    for (const auto& [some, count] : attention_) {
       for (int64_t i = 0; i < count; ++i) attention_seconds += some.Run();
     }
-    measured.seconds.push_back(seconds);
-    measured.attention_seconds.push_back(attention_seconds);
-    measured.copy_rate = std::max(measured.copy_rate, copies.Rate());
-    std::printf("%s\n", JsonObject().Add("pass", pass + 1).Add("seconds", seconds).ToString().c_str());
-    std::fflush(stdout);
-    // Who stops this process at the end of a pass should not do so within the next.
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    together.arrive_and_wait();
+    measured_.copy_rate = std::max(measured_.copy_rate, Copy());
+    measured_.seconds.push_back(seconds);
+    measured_.attention_seconds.push_back(attention_seconds);
+    for (size_t i = 0; i < of_shape.size(); ++i) measured_.of_shape[i].push_back(of_shape[i]);
+  }
+  const Measured& measured() const { return measured_; }
+
+ private:
+  static constexpr size_t kCopyBytes = size_t{64} << 20;
+
+  Rank(const StepWork& step, int threads, const dnnl::engine& engine)
+      : step_(&step), threads_(threads), stream_(engine) {}
+
+  double Copy() {
+    const auto begin = std::chrono::steady_clock::now();
+    CopyMemory(CopyKind::kNonTemporal, to_.get(), from_.get(), static_cast<int64_t>(kCopyBytes), threads_);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return 2 * static_cast<double>(kCopyBytes) / seconds;
+  }
+
+  const StepWork* step_;
+  int threads_;
+  dnnl::stream stream_;
+  std::vector<LinearProduct> products_;
+  std::vector<std::pair<AttentionProducts, int64_t>> attention_;  // How often each.
+  OperandBytes from_ = RandomOperand(kCopyBytes, DType::kFloat32), to_ = RandomOperand(kCopyBytes, DType::kFloat32);
+  Measured measured_;
+};
+
+// Each rank on threads of its own, at once. May throw dnnl::error.
+absl::StatusOr<std::vector<Measured>> Measure(const StepWork& step, int64_t repeats, int ranks, int threads,
+                                              const dnnl::engine& engine) {
+  omp_set_num_threads(threads);
+  std::vector<Rank> all;
+  for (int i = 0; i < ranks; ++i) {
+    SHALE_ASSIGN_OR_RETURN(Rank rank, Rank::Create(step, threads, engine));
+    all.push_back(std::move(rank));
+  }
+  std::barrier<> together(ranks);
+  std::vector<std::exception_ptr> failures(ranks);
+  const auto run = [&](int i) {
+    omp_set_num_threads(threads);
+    try {
+      all[i].WarmUp();
+      for (int64_t pass = 1; pass <= repeats; ++pass) {
+        all[i].RunPass(together);
+        together.arrive_and_wait();
+        if (i == 0) {
+          const double seconds = all[i].measured().seconds.back();
+          std::printf("%s\n", JsonObject().Add("pass", pass).Add("seconds", seconds).ToString().c_str());
+          std::fflush(stdout);
+        }
+        // Who stops this process at the end of a pass should not do so within the next.
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    } catch (const dnnl::error&) {
+      failures[i] = std::current_exception();
+      together.arrive_and_drop();
+    }
+  };
+  std::vector<std::thread> running;
+  for (int i = 0; i < ranks; ++i) running.emplace_back(run, i);
+  for (std::thread& thread : running) thread.join();
+  std::vector<Measured> measured;
+  for (int i = 0; i < ranks; ++i) {
+    if (failures[i] != nullptr) std::rethrow_exception(failures[i]);
+    measured.push_back(all[i].measured());
   }
   return measured;
+}
+
+// The mean of the ranks, by pass.
+Measured MeanOf(const std::vector<Measured>& ranks) {
+  Measured mean = ranks[0];
+  const auto add = [](const std::vector<double>& from, std::vector<double>& to) {
+    for (size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+  };
+  const auto divide = [&](std::vector<double>& values) {
+    for (double& value : values) value /= static_cast<double>(ranks.size());
+  };
+  for (size_t r = 1; r < ranks.size(); ++r) {
+    add(ranks[r].seconds, mean.seconds);
+    add(ranks[r].attention_seconds, mean.attention_seconds);
+    for (size_t i = 0; i < mean.of_shape.size(); ++i) add(ranks[r].of_shape[i], mean.of_shape[i]);
+    mean.copy_rate += ranks[r].copy_rate;
+  }
+  divide(mean.seconds);
+  divide(mean.attention_seconds);
+  for (std::vector<double>& seconds : mean.of_shape) divide(seconds);
+  mean.copy_rate /= static_cast<double>(ranks.size());
+  return mean;
 }
 
 std::string ShapeJson(const ProductSize& shape, int64_t count, double seconds) {
@@ -140,15 +218,14 @@ int Run(const Flags& flags) {
     return Fail(absl::InvalidArgumentError("the job leaves its vocabulary to its data, which is not read here; name it: "
                                            "--set model.decoder.vocabulary=N"), kExitUsage);
   }
-  const int threads = ThreadsPerRank(*job);
+  const int threads = ThreadsPerRank(*job), ranks = static_cast<int>(job->sharding.ranks);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
   const absl::StatusOr<JobPlan> plan = PlanJob(*job, *(*backend)->CreateOps(/*device=*/nullptr));
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   StepWork step = WorkOf(plan->train.step.program);
 
-  omp_set_num_threads(threads);
-  absl::StatusOr<Measured> measured;
+  absl::StatusOr<std::vector<Measured>> of_ranks;
   bool widened = false;
   try {
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -165,11 +242,12 @@ int Run(const Flags& flags) {
       }
       step.attention = std::move(attention);
     }
-    measured = Measure(step, flags.repeats, threads, engine);
+    of_ranks = Measure(step, flags.repeats, ranks, threads, engine);
   } catch (const dnnl::error& error) {
     return Fail(absl::InternalError(absl::StrCat("oneDNN: ", error.what(), " (status ", error.status, ")")), kExitFailed);
   }
-  if (!measured.ok()) return Fail(measured.status(), kExitFailed);
+  if (!of_ranks.ok()) return Fail(of_ranks.status(), kExitFailed);
+  const Measured measured = MeanOf(*of_ranks);
 
   std::vector<int64_t> counts(step.shapes.size(), 0);
   for (size_t i : step.order) ++counts[i];
@@ -177,13 +255,13 @@ int Run(const Flags& flags) {
   std::vector<std::string> shapes;
   for (size_t i = 0; i < step.shapes.size(); ++i) {
     flops += step.shapes[i].flops() * static_cast<double>(counts[i]);
-    shapes.push_back(ShapeJson(step.shapes[i], counts[i], Median(measured->of_shape[i])));
+    shapes.push_back(ShapeJson(step.shapes[i], counts[i], Median(measured.of_shape[i])));
   }
-  const double seconds = Median(measured->seconds);
+  const double seconds = Median(measured.seconds);
   const dnnl_version_t& version = *dnnl_version();
   std::string head = JsonObject()
                          .Add("onednn", absl::StrCat(version.major, ".", version.minor, ".", version.patch))
-                         .Add("threads", threads)
+                         .Add("ranks", ranks).Add("threads", threads)
                          .Add("parameters", CountParameters(plan->train.graph))
                          .Add("widened", widened)
                          .Add("products", static_cast<int64_t>(step.order.size()))
@@ -191,12 +269,12 @@ int Run(const Flags& flags) {
                          .Add("seconds", seconds)
                          .Add("gflops_per_second", flops * 1e-9 / seconds)
                          .Add("attention_gflop", step.attention_flops * 1e-9)
-                         .Add("attention_seconds", Median(measured->attention_seconds))
+                         .Add("attention_seconds", Median(measured.attention_seconds))
                          .Add("other_bytes", step.other_bytes)
-                         .Add("copy_bytes_per_second", measured->copy_rate)
+                         .Add("copy_bytes_per_second", measured.copy_rate)
                          .ToString();
   head.pop_back();
-  std::printf("%s, \"passes\": [%s], \"shapes\": [%s]}\n", head.c_str(), absl::StrJoin(measured->seconds, ", ").c_str(),
+  std::printf("%s, \"passes\": [%s], \"shapes\": [%s]}\n", head.c_str(), absl::StrJoin(measured.seconds, ", ").c_str(),
               absl::StrJoin(shapes, ", ").c_str());
   return kExitOk;
 }

@@ -20,6 +20,14 @@ std::optional<AttentionSize> AttentionOf(const Op& any) {
   return std::nullopt;
 }
 
+int64_t SizeBytes(const Tensor& t) { return t.present() ? t.elements() * SizeOf(t.dtype) : 0; }
+
+// What is read of all ranks, which is the size of `full`, and the result.
+int64_t BytesOf(const Collective& collective) {
+  const Tensor& result = collective.kind == CollectiveKind::kReduceScatterSum ? collective.local : collective.full;
+  return SizeBytes(collective.full) + SizeBytes(result);
+}
+
 }  // namespace
 
 StepWork WorkOf(const StepProgram& program) {
@@ -46,7 +54,7 @@ StepWork WorkOf(const StepProgram& program) {
       return;
     }
     VisitOperands(any, [&](absl::string_view, const Tensor& t, Access access) {
-      if (t.present()) work.other_bytes += (access == Access::kReadWrite ? 2 : 1) * t.elements() * SizeOf(t.dtype);
+      work.other_bytes += (access == Access::kReadWrite ? 2 : 1) * SizeBytes(t);
     });
   };
   for (const Section& section : program.sections) {
@@ -55,6 +63,7 @@ StepWork WorkOf(const StepProgram& program) {
         const Instruction& instruction = program.instructions[id];
         if (instruction.last_pass_only && pass + 1 < section.repeat) continue;
         if (const Op* op = std::get_if<Op>(&instruction.action)) add(*op);
+        if (const auto* collective = std::get_if<Collective>(&instruction.action)) work.other_bytes += BytesOf(*collective);
       }
     }
   }

@@ -38,7 +38,7 @@ struct StepWork {
   std::vector<size_t> order;
   std::map<AttentionSize, int64_t> attention;  // How often each.
   double attention_flops = 0;
-  int64_t other_bytes = 0;  // Operands of all other ops, once for each access.
+  int64_t other_bytes = 0;  // Operands of all other ops and of collectives, once for each access.
 };
 
 // Of one rank, every instruction as often as the step runs it.

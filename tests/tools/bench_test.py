@@ -145,6 +145,14 @@ class BenchTest(unittest.TestCase):
         for key in ("attention_seconds", "other_bytes", "copy_bytes_per_second"):
             self.assertGreater(last[key], 0)
 
+        result = self.call(_PRODUCTS, f"--job={self.folder}/job", "--set=sharding.ranks=2", "--set=batch.micro_batch=1",
+                           "--repeats=1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        half = json.loads(result.stdout.splitlines()[-1])
+        self.assertEqual((last["ranks"], half["ranks"], len(half["passes"])), (1, 2, 1))
+        for key in ("gflop", "attention_gflop"):
+            self.assertAlmostEqual(half[key] / last[key], 0.5)
+
     def test_products_of_a_job_that_names_no_vocabulary(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
             file.write(_JOB.replace("vocabulary: 300", ""))

@@ -114,8 +114,9 @@ class ClaimsTest(unittest.TestCase):
     def test_every_claim_names_contestants_that_exist(self):
         asked = set()
         for claim in claims.of("llama34m") + claims.of("gpt2_124m"):
-            with contextlib.suppress(ZeroDivisionError):
-                claim.measure(lambda contestant, key="seconds": asked.add(contestant) or 1.0)
+            for question in (claim.measure, claim.bound):
+                with contextlib.suppress(ZeroDivisionError):
+                    question(lambda contestant, key="seconds": asked.add(contestant) or 1.0)
         self.assertEqual(asked, {name for name, contestant in contestants.ALL.items() if not contestant.extra})
 
 
@@ -140,6 +141,13 @@ class TableTest(unittest.TestCase):
         self.assertIn("| 1.125 x | >= 2.3 x | **not met**, out of reach here: 1.800 x |", text)
         self.assertIn("- fp32: 150 GFLOP of products alone in 0.3750 s, those of 50 GFLOP of attention in 0.1250 s", text)
         self.assertIn("copies of memory at their best: 1.0000 s a step.", text)
+
+    def test_two_ranks_have_a_bound_of_their_own(self):
+        products = record("products-2ranks", [1.25], gflop=75, attention_gflop=25, attention_seconds=0.25, other_bytes=1e9,
+                          copy_bytes_per_second=2e9)
+        text = self.text(record("shale-2ranks", [2.5]), record("fsdp2-best", [3.0]), products)
+        self.assertIn("| 1.200 x | >= 1.3 x | **not met**, at most: 1.500 x |", text)
+        self.assertIn("- fp32, each of two ranks on half of the threads: 75 GFLOP of products alone in 1.2500 s", text)
 
     def test_every_round_is_shown(self):
         text = self.text(record("shale", [1.0]), record("torch-best", [1.2]), record("shale", [1.0], number=2),

@@ -144,10 +144,12 @@ class Torch(Contestant):
 
 class Products(Contestant):
     """bench_products: a bound, not a trainer."""
-    about = "the matrix products of the step alone, by oneDNN, operand B packed beforehand"
+
+    def __init__(self, about, ranks=1):
+        self.about, self.ranks = about, ranks
 
     def run(self, workload, place, steps, warmup, name, turn=None):
-        settings = workload.settings(place.threads)
+        settings = workload.settings(place.threads, self.ranks)
         command = [place.binary("bench_products"), f"--job={workload.path}", f"--repeats={steps}"]
         command += [f"--set={path}={value}" for path, value in settings.items()]
         if turn:
@@ -172,9 +174,10 @@ _SCHEDULES = "K = 4 micro-batches on two ranks, "
 ALL = {
     "shale": Shale("train, one rank with all threads"),
     "torch-best": Torch("PyTorch, blocks compiled, allocator tuned, MKL's AVX-512 path unlocked"),
-    "products": Products(),
+    "products": Products("the matrix products of the step alone, by oneDNN, operand B packed beforehand"),
     "torch-installed": Torch("the same program as PyTorch is installed", tuned=False),
     "shale-2ranks": Shale("train, two sharded ranks with half of the threads each", ranks=2),
+    "products-2ranks": Products("those of two ranks beside each other, with half of the threads each", ranks=2),
     "fsdp2-best": Torch("FSDP2 over Gloo, two processes with half of the threads each, tuned like torch-best", ranks=2),
     "shale-k8": Shale("eight micro-batches to a step, one rank", micro_batches=8, traced=True, first_only=True),
     # What disturbs a machine lengthens one long step and one of eight short ones alike, but the median of these hardly.
@@ -190,7 +193,7 @@ ALL = {
 
 # Whose figures stand against each other: on the first shape they take turns, step by step. A set is in memory at once,
 # which on the other shapes is too much.
-SETS = (("shale", "torch-best", "products", "torch-installed", "shale-2ranks", "fsdp2-best"),
+SETS = (("shale", "torch-best", "products", "torch-installed", "shale-2ranks", "products-2ranks", "fsdp2-best"),
         ("shale-k8", "shale-8-steps"),
         ("shale-keep-all", "shale-block"),
         ("shale-sharded", "shale-deferred", "shale-layered"))
