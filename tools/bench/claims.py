@@ -33,6 +33,11 @@ class Claim:
         """None: not known."""
         return _ask(self.bound, results, workload, precision)
 
+    def out_of_reach(self, results, workload, precision):
+        """Whether a bound is known that forbids the target."""
+        bound = self.bound_value(results, workload, precision)
+        return bound is not None and not self.met(bound, precision)
+
     def met(self, value, precision):
         target = self.targets[precision]
         return value >= target if self.at_least else value <= target
