@@ -3,12 +3,13 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
 
 namespace shale {
 namespace {
@@ -22,18 +23,26 @@ memory::data_type TypeOf(DType dtype) {
   return dtype == DType::kBFloat16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
-struct Described {
-  memory::desc a, b, c;
-  dnnl::matmul::primitive_desc primitive;
-};
-Described Describe(const ProductSize& size, const dnnl::engine& engine) {
+// Scratch is the caller's: a primitive that keeps its own must not run on two threads at once.
+dnnl::matmul::primitive_desc Describe(const ProductSize& size, const dnnl::engine& engine) {
   const memory::desc a({size.m, size.k}, TypeOf(size.dtype),
                        size.transposed_a ? memory::dims{1, size.m} : memory::dims{size.k, 1});
   const memory::desc b({size.k, size.n}, TypeOf(size.dtype), memory::format_tag::any);
   const memory::desc c({size.m, size.n}, TypeOf(size.c_dtype), memory::dims{size.n, 1});
-  const dnnl::matmul::primitive_desc primitive(dnnl::matmul::desc(a, b, c), engine);
-  return {primitive.src_desc(), primitive.weights_desc(), primitive.dst_desc(), primitive};
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return {dnnl::matmul::desc(a, b, c), attributes, engine};
 }
+
+// What OpenMP, and thereby oneDNN, takes to be the number of threads.
+class OpenMpThreads {
+ public:
+  explicit OpenMpThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  ~OpenMpThreads() { omp_set_num_threads(before_); }
+
+ private:
+  const int before_;
+};
 
 }  // namespace
 
@@ -67,9 +76,9 @@ bool MultipliesBFloat16(const dnnl::engine& engine) {
 }
 
 absl::StatusOr<LinearProduct> LinearProduct::Create(const ProductSize& size, const dnnl::engine& engine) {
-  const Described described = Describe(size, engine);
+  const dnnl::matmul::primitive_desc description = Describe(size, engine);
   LinearProduct product;
-  product.primitive_ = dnnl::matmul(described.primitive);
+  product.primitive_ = dnnl::matmul(description);
   const auto bind = [&](int argument, const memory::desc& desc, DType dtype) {
     OperandBytes bytes = RandomOperand(desc.get_size(), dtype);
     if (bytes == nullptr) return false;
@@ -78,8 +87,10 @@ absl::StatusOr<LinearProduct> LinearProduct::Create(const ProductSize& size, con
     return true;
   };
   // What b holds does not matter, so that it is filled as if it had been packed.
-  if (!bind(DNNL_ARG_SRC, described.a, size.dtype) || !bind(DNNL_ARG_WEIGHTS, described.b, size.dtype) ||
-      !bind(DNNL_ARG_DST, described.c, size.c_dtype)) {
+  if (!bind(DNNL_ARG_SRC, description.src_desc(), size.dtype) ||
+      !bind(DNNL_ARG_WEIGHTS, description.weights_desc(), size.dtype) ||
+      !bind(DNNL_ARG_DST, description.dst_desc(), size.c_dtype) ||
+      !bind(DNNL_ARG_SCRATCHPAD, description.scratchpad_desc(), DType::kFloat32)) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for the operands of a product of M=", size.m, " N=",
                                                      size.n, " K=", size.k));
   }
@@ -93,48 +104,34 @@ double LinearProduct::Run(dnnl::stream& stream) {
   return SecondsSince(begin);
 }
 
-AttentionProducts::AttentionProducts(const AttentionSize& size, int threads, const dnnl::engine& engine)
-    : size_(size), threads_(threads), engine_(&engine) {}
-
 absl::StatusOr<AttentionProducts> AttentionProducts::Create(const AttentionSize& size, int threads,
                                                             const dnnl::engine& engine) {
-  AttentionProducts products(size, threads, engine);
-  // Each thread runs primitives of its own.
-  omp_set_num_threads(1);
-  std::vector<Strips> candidates;
-  for (const int64_t length : {32, 64, 128}) candidates.push_back(products.StripsOf(length));
-  omp_set_num_threads(threads);
-
-  size_t most_bytes = 0;
-  for (const Strips& strips : candidates) {
-    for (const Product& product : strips) {
-      most_bytes = std::max({most_bytes, product.a.get_size(), product.b.get_size(), product.c.get_size()});
-    }
-  }
-  for (int i = 0; i < 3 * threads; ++i) {
-    products.operands_.push_back(RandomOperand(most_bytes, size.dtype));
-    if (products.operands_.back() == nullptr) {
+  AttentionProducts products(size, threads);
+  for (int thread = 0; thread < threads; ++thread) products.streams_.emplace_back(engine);
+  double least = 0;
+  for (const int64_t length : {32, 64, 128}) {
+    Strips strips = products.StripsOf(length, engine);
+    if (!products.Bind(strips, engine)) {
       return absl::ResourceExhaustedError(absl::StrCat("no memory for attention over ", size.length, " positions"));
     }
-  }
-  double least = 0;
-  for (const Strips& strips : candidates) {
     products.Run(strips);  // The first execution pays for caches and for waking threads.
     const double seconds = std::min(products.Run(strips), products.Run(strips));
     if (products.fastest_.empty() || seconds < least) {
-      products.fastest_ = strips;
+      products.fastest_ = std::move(strips);
       least = seconds;
     }
   }
   return products;
 }
 
-AttentionProducts::Strips AttentionProducts::StripsOf(int64_t length) const {
+AttentionProducts::Strips AttentionProducts::StripsOf(int64_t length, const dnnl::engine& engine) const {
+  const OpenMpThreads one(1);  // Each thread runs whole products.
   Strips strips;
   const auto add = [&](int64_t m, int64_t n, int64_t k, bool transposed_a) {
-    const Described described = Describe({.m = m, .n = n, .k = k, .transposed_a = transposed_a, .dtype = size_.dtype,
-                                          .c_dtype = DType::kFloat32}, *engine_);
-    strips.push_back({dnnl::matmul(described.primitive), described.a, described.b, described.c});
+    const ProductSize product{.m = m, .n = n, .k = k, .transposed_a = transposed_a, .dtype = size_.dtype,
+                              .c_dtype = DType::kFloat32};
+    const dnnl::matmul::primitive_desc description = Describe(product, engine);
+    strips.push_back({description, dnnl::matmul(description), {}});
   };
   for (int64_t begin = 0; begin < size_.length; begin += length) {
     const int64_t queries = std::min(length, size_.length - begin);
@@ -153,24 +150,50 @@ AttentionProducts::Strips AttentionProducts::StripsOf(int64_t length) const {
   return strips;
 }
 
-double AttentionProducts::Run(const Strips& strips) const {
-  const Clock::time_point begin = Clock::now();
-#pragma omp parallel num_threads(threads_)
-  {
-    dnnl::stream stream(*engine_);
-    const OperandBytes* const operands = &operands_[3 * omp_get_thread_num()];
-    std::vector<std::unordered_map<int, memory>> arguments;
-    for (const Product& product : strips) {
-      arguments.push_back({{DNNL_ARG_SRC, memory(product.a, *engine_, operands[0].get())},
-                           {DNNL_ARG_WEIGHTS, memory(product.b, *engine_, operands[1].get())},
-                           {DNNL_ARG_DST, memory(product.c, *engine_, operands[2].get())}});
-    }
-#pragma omp for schedule(dynamic)
-    for (int64_t head = 0; head < size_.heads; ++head) {
-      for (size_t i = 0; i < strips.size(); ++i) strips[i].primitive.execute(stream, arguments[i]);
+bool AttentionProducts::Bind(Strips& strips, const dnnl::engine& engine) {
+  size_t most_bytes = 0;
+  for (const Product& product : strips) {
+    const auto& d = product.description;
+    for (const memory::desc& desc : {d.src_desc(), d.weights_desc(), d.dst_desc(), d.scratchpad_desc()}) {
+      most_bytes = std::max(most_bytes, desc.get_size());
     }
   }
-  return SecondsSince(begin);
+  for (int thread = 0; thread < threads_; ++thread) {
+    std::byte* own[4];
+    for (std::byte*& bytes : own) {
+      bytes_.push_back(RandomOperand(most_bytes, size_.dtype));
+      bytes = bytes_.back().get();
+      if (bytes == nullptr) return false;
+    }
+    for (Product& product : strips) {
+      const auto& d = product.description;
+      product.of_thread.push_back({memory(d.src_desc(), engine, own[0]), memory(d.weights_desc(), engine, own[1]),
+                                   memory(d.dst_desc(), engine, own[2]), memory(d.scratchpad_desc(), engine, own[3])});
+    }
+  }
+  return true;
+}
+
+double AttentionProducts::Run(const Strips& strips) {
+  std::atomic<dnnl_status_t> failure = dnnl_success;
+  const Clock::time_point begin = Clock::now();
+#pragma omp parallel for num_threads(threads_) schedule(dynamic)
+  for (int64_t head = 0; head < size_.heads; ++head) {
+    const int thread = omp_get_thread_num();
+    for (const Product& product : strips) {
+      const Operands& operands = product.of_thread[thread];
+      const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, operands.a.get()},
+                                           {DNNL_ARG_WEIGHTS, operands.b.get()},
+                                           {DNNL_ARG_DST, operands.c.get()},
+                                           {DNNL_ARG_SCRATCHPAD, operands.scratch.get()}};
+      const dnnl_status_t status =
+          dnnl_primitive_execute(product.primitive.get(), streams_[thread].get(), std::size(arguments), arguments);
+      if (status != dnnl_success) failure = status;
+    }
+  }
+  const double seconds = SecondsSince(begin);
+  if (failure != dnnl_success) throw dnnl::error(failure, "could not execute a product of attention");
+  return seconds;
 }
 
 }  // namespace shale

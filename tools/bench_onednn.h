@@ -47,27 +47,33 @@ class LinearProduct {
 // length that is the fastest of some here. Scores are f32, and operands lie in caches, as an engine's may.
 class AttentionProducts {
  public:
-  // May throw dnnl::error. REQUIRES: `engine` outlives it.
+  // May throw dnnl::error.
   static absl::StatusOr<AttentionProducts> Create(const AttentionSize& size, int threads, const dnnl::engine& engine);
 
   // Seconds. May throw dnnl::error.
-  double Run() const { return Run(fastest_); }
+  double Run() { return Run(fastest_); }
 
  private:
+  struct Operands {
+    dnnl::memory a, b, c, scratch;
+  };
   struct Product {
+    dnnl::matmul::primitive_desc description;
     dnnl::matmul primitive;
-    dnnl::memory::desc a, b, c;
+    std::vector<Operands> of_thread;
   };
   using Strips = std::vector<Product>;  // Of one head.
 
-  AttentionProducts(const AttentionSize& size, int threads, const dnnl::engine& engine);
-  Strips StripsOf(int64_t length) const;
-  double Run(const Strips& strips) const;
+  AttentionProducts(const AttentionSize& size, int threads) : size_(size), threads_(threads) {}
+  Strips StripsOf(int64_t length, const dnnl::engine& engine) const;
+  // False: no memory.
+  bool Bind(Strips& strips, const dnnl::engine& engine);
+  double Run(const Strips& strips);
 
-  const AttentionSize size_;
-  const int threads_;
-  const dnnl::engine* const engine_;
-  std::vector<OperandBytes> operands_;  // a, b and c for each thread.
+  AttentionSize size_;
+  int threads_;
+  std::vector<OperandBytes> bytes_;  // Each operand of each thread: enough for the largest product.
+  std::vector<dnnl::stream> streams_;  // One for each thread.
   Strips fastest_;
 };
 

@@ -92,11 +92,13 @@ class Rank {
       seconds += one;
     }
     together.arrive_and_wait();
-    for (const auto& [some, count] : attention_) {
+    for (auto& [some, count] : attention_) {
       for (int64_t i = 0; i < count; ++i) attention_seconds += some.Run();
     }
-    together.arrive_and_wait();
-    for (int i = 0; i < kCopies; ++i) measured_.copy_rate = std::max(measured_.copy_rate, Copy());
+    for (int i = 0; i < kCopies; ++i) {
+      together.arrive_and_wait();
+      measured_.copy_rate = std::max(measured_.copy_rate, Copy());
+    }
     measured_.seconds.push_back(seconds);
     measured_.attention_seconds.push_back(attention_seconds);
     for (size_t i = 0; i < of_shape.size(); ++i) measured_.of_shape[i].push_back(of_shape[i]);

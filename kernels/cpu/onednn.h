@@ -1,4 +1,4 @@
-// What the files that call oneDNN share. Private to kernels/cpu; included by .cc files alone, for its headers are large.
+// What the files that call oneDNN share. Private to kernels/cpu.
 #pragma once
 
 #include "kernels/cpu/products.h"
@@ -23,8 +23,5 @@ inline dnnl::memory::desc OperandB(const ProductShape& s) {
 inline dnnl::memory::desc OperandB(const ProductShape& s, dnnl::memory::format_tag format) {
   return {{s.k, s.n}, OneDnnType(s.dtype), format};
 }
-
-// The product of that shape, by one of oneDNN's kernels. May throw dnnl::error.
-dnnl::matmul::primitive_desc DescribeProduct(const ProductShape& s, const dnnl::memory::desc& b);
 
 }  // namespace shale::cpu

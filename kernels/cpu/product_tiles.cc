@@ -93,7 +93,8 @@ Grid PackedGrid(const ProductShape& s, int threads) {
   return {{s.m, count, kRowUnit}, {s.n, 1, kColumnUnit}};
 }
 
-// Of a piece. A tile of bf16 takes half of an L2 cache; of less than two units oneDNN has no fast one.
+// Of a piece. A tile of bf16 takes half of an L2 cache. Of less than a unit of columns oneDNN has no fast one: if there
+// are two for each tile, the last has more than one.
 Grid GatheredGrid(const ProductShape& s, int threads) {
   constexpr int64_t kMostRows = 256, kMostColumns = 1024;
   const int64_t rounds = CeilDivide(s.m, threads * kMostRows);
@@ -113,9 +114,14 @@ Grid GridOf(const ProductShape& s, TileOrder order, int threads) {
 
 }  // namespace
 
+bool IsPackedInPieces(const ProductShape& shape) {
+  constexpr int64_t kMostWhole = int64_t{32} << 20;
+  return PackedBytes(shape.dtype, shape.k, shape.n) > kMostWhole;
+}
+
 int64_t PieceColumns(const ProductShape& shape, int64_t n) {
-  constexpr int64_t kMostWhole = int64_t{32} << 20, kMostOfPiece = int64_t{4} << 20;
-  if (PackedBytes(shape.dtype, shape.k, shape.n) <= kMostWhole) return shape.n;
+  constexpr int64_t kMostOfPiece = int64_t{4} << 20;
+  if (!IsPackedInPieces(shape)) return shape.n;
   const int64_t fitting = kMostOfPiece / PackedBytes(shape.dtype, shape.k, kColumnUnit) * kColumnUnit;
   const Cut cut = CutOf(shape.n, std::max(fitting, kLeastPieceColumns), kColumnUnit);
   int64_t i = 0;

@@ -26,8 +26,10 @@ enum class TileOrder {
 // sizes alone decide, so that no result depends on the number of threads.
 std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads);
 
-// Columns of b, from column n on, that are packed at a time. All of them if b is small. Pieces of others are so small
-// that caches hold one, unless it would have few columns. REQUIRES: n ends a piece, or is 0.
+// Whether b, if it is packed, is too large to be packed whole.
+bool IsPackedInPieces(const ProductShape& shape);
+// Columns of b, from column n on, that are packed at a time: all, or a piece so small that caches hold it, unless it
+// would have fewer than two blocks of columns. REQUIRES: n ends a piece, or is 0.
 int64_t PieceColumns(const ProductShape& shape, int64_t n);
 
 // Rows of the tiles of packed products, of which the last may have fewer than others.

@@ -30,9 +30,8 @@ ProductShape TileShape(ProductShape s, int64_t rows, int64_t columns, bool gathe
 // not depend on the number of threads.
 bool Packs(const ProductShape& s) {
   constexpr int64_t kLeastM = 512;
-  if (s.m < kLeastM) return false;
+  if (s.m < kLeastM || (s.dtype == DType::kFloat32 && IsPackedInPieces(s))) return false;
   const int64_t columns = PieceColumns(s, 0);
-  if (columns < s.n && s.dtype == DType::kFloat32) return false;
   for (int64_t rows = kLeastPackedRows; rows <= kMostPackedRows; rows *= 2) {
     const ProductShape tile = TileShape(s, rows, columns, columns < s.n);
     const auto chosen = DescribeProduct(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc();
@@ -143,12 +142,8 @@ dnnl_status_t TiledProduct::Run(const ProductOperands& operands) {
   const std::lock_guard<std::mutex> lock(mutex_);
   PrepareLocked();
   std::atomic<dnnl_status_t> failure = dnnl_success;
-  if (team_ == 1) {
-    RunPieces(operands, failure);
-  } else {
 #pragma omp parallel num_threads(team_)
-    RunPieces(operands, failure);
-  }
+  RunPieces(operands, failure);
   return failure;
 }
 

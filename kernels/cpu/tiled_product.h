@@ -14,6 +14,9 @@
 
 namespace shale::cpu {
 
+// The product of that shape, by one of oneDNN's kernels. May throw dnnl::error.
+dnnl::matmul::primitive_desc DescribeProduct(const ProductShape& s, const dnnl::memory::desc& b);
+
 // Thread-safe; runs one after another. While it is made, prepared or run, oneDNN must take OpenMP to have one thread.
 class TiledProduct {
  public:
@@ -71,7 +74,8 @@ class TiledProduct {
   std::vector<Piece> pieces_;
   std::vector<Tile> tiles_;
   int team_ = 1;  // Threads that find a tile.
-  // Scratch: the pieces of packed b, of so many bytes each, or nothing; then for each thread what oneDNN wants, and a tile of c if it gathers.
+  // Scratch: the pieces of packed b, of so many bytes each, or nothing; then for each thread what oneDNN wants, and a
+  // tile of c if it gathers.
   int64_t packed_bytes_ = 0, onednn_bytes_ = 0, gathered_bytes_ = 0;
 
   std::mutex mutex_;  // Guards what Prepare makes.

@@ -54,41 +54,64 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// What a large vocabulary's head multiplies: b of over 32 MiB, which is packed in pieces. Small whole numbers, so that
-// sums are exact in any order.
+// What a large vocabulary's head multiplies: b of over 32 MiB, which is packed in pieces.
+struct LargeCase {
+  int64_t m, n, k;
+  bool transpose_b, bias = false, accumulate = false;
+  DType c_dtype = DType::kFloat32;
+};
+
+MatMul LargeProduct(const LargeCase& c, const Tensor& a, const Tensor& b, TestMemory& memory) {
+  return {.a = a, .b = b, .c_MN = memory.Output(c.c_dtype, {c.m, c.n}), .transpose_b = c.transpose_b};
+}
+
+TEST(CpuProductsTest, ProductsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
+  for (const LargeCase& c : {LargeCase{512, 20011, 840, true, false, false, DType::kBFloat16},
+                             LargeCase{520, 1027, 16411, false, false, false, DType::kBFloat16}}) {
+    SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k);
+    TestMemory memory;
+    const Tensor a = memory.Random(DType::kBFloat16, {c.m, c.k});
+    const Tensor b = c.transpose_b ? memory.Random(DType::kBFloat16, {c.n, c.k})
+                                   : memory.Random(DType::kBFloat16, {c.k, c.n});
+    const MatMul op = LargeProduct(c, a, b, memory);
+    const std::vector<std::byte> one = RunOnThreads(1, memory, op);
+    for (const int threads : {3, 64}) EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
+  }
+}
+
+// Small whole numbers, so that sums are exact in any order, and rounded once.
 TEST(CpuProductsTest, PiecesOfALargeOperandMakeTheWholeProduct) {
-  struct Case {
-    int64_t m, n, k;
-    bool transpose_b, bias = false, accumulate = false;
-  };
   std::mt19937 random(7);
   const auto draw = [&](int64_t count) {
     std::vector<double> values(count);
     for (double& value : values) value = static_cast<double>(random() % 9) - 4;
     return values;
   };
-  for (const Case& c : {Case{513, 20011, 840, true, true}, Case{530, 20011, 840, false},
-                        Case{512, 1027, 16411, false}, Case{544, 1027, 16411, true, false, true}}) {
+  for (const LargeCase& c : {LargeCase{513, 20011, 840, true, true, false, DType::kBFloat16},
+                             LargeCase{530, 20011, 840, false},
+                             LargeCase{512, 1027, 16411, false, false, false, DType::kBFloat16},
+                             LargeCase{544, 1027, 16411, true, false, true}}) {
     SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k);
     const std::vector<double> a = draw(c.m * c.k), b = draw(c.k * c.n), bias = draw(c.n), before = draw(c.m * c.n);
     TestMemory memory;
-    MatMul op{.a = memory.Values(DType::kBFloat16, {c.m, c.k}, a),
-              .b = c.transpose_b ? memory.Values(DType::kBFloat16, {c.n, c.k}, b)
-                                 : memory.Values(DType::kBFloat16, {c.k, c.n}, b),
-              .c_MN = c.accumulate ? memory.Values(DType::kFloat32, {c.m, c.n}, before)
-                                   : memory.Output(DType::kFloat32, {c.m, c.n}),
-              .transpose_b = c.transpose_b,
-              .accumulate = c.accumulate};
+    const Tensor a_tensor = memory.Values(DType::kBFloat16, {c.m, c.k}, a);
+    const Tensor b_tensor = c.transpose_b ? memory.Values(DType::kBFloat16, {c.n, c.k}, b)
+                                          : memory.Values(DType::kBFloat16, {c.k, c.n}, b);
+    MatMul op = LargeProduct(c, a_tensor, b_tensor, memory);
     if (c.bias) op.bias_N = memory.Values(DType::kBFloat16, {c.n}, bias);
-    std::vector<std::byte> one = RunOnThreads(1, memory, op);
-    for (const int threads : {3, 32}) EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
+    if (c.accumulate) {
+      op.accumulate = true;
+      op.c_MN = memory.Values(c.c_dtype, {c.m, c.n}, before);
+    }
+    std::vector<std::byte> image = RunOnThreads(2, memory, op);
 
-    const Tensor product = memory.Bind(op.c_MN, one.data());
+    const Tensor product = memory.Bind(op.c_MN, image.data());
     for (int sample = 0; sample < 2000; ++sample) {
       // Of the first 100, the last element of a row.
       const int64_t m = random() % c.m, n = sample < 100 ? c.n - 1 : random() % c.n;
       double sum = c.accumulate ? before[m * c.n + n] : c.bias ? bias[n] : 0;
       for (int64_t k = 0; k < c.k; ++k) sum += a[m * c.k + k] * (c.transpose_b ? b[n * c.k + k] : b[k * c.n + n]);
+      if (c.c_dtype == DType::kBFloat16) sum = ToFloat(RoundToBFloat16(static_cast<float>(sum)));
       ASSERT_EQ(ElementOf(product, m * c.n + n), sum) << "row " << m << ", column " << n;
     }
   }

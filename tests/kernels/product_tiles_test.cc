@@ -82,11 +82,12 @@ TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{151936, 896}, {50257, 768}, {129, 400000}, {896, 151936},
                              {16384, 16384}}) {
     const ProductShape shape = ShapeOf(512, n, k, DType::kBFloat16);
+    EXPECT_TRUE(IsPackedInPieces(shape));
     int64_t at = 0;
     while (at < n) {
       const int64_t columns = PieceColumns(shape, at);
       ASSERT_GT(columns, 0);
-      // Pieces of two blocks of columns are the narrowest that are wanted; oneDNN has no fast product of less than one.
+      // Of less than a block of columns oneDNN has no fast product.
       EXPECT_GE(columns, 64) << n << " x " << k;
       EXPECT_TRUE(columns <= 128 || columns * k * 2 <= int64_t{5} << 20) << n << " x " << k;
       EXPECT_TRUE(columns % 64 == 0 || at + columns == n) << n << " x " << k;
@@ -101,7 +102,9 @@ TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
     }
     EXPECT_EQ(at, n);
   }
-  EXPECT_EQ(PieceColumns(ShapeOf(512, 8192, 2048, DType::kBFloat16), 0), 8192);
+  const ProductShape small = ShapeOf(512, 8192, 2048, DType::kBFloat16);
+  EXPECT_FALSE(IsPackedInPieces(small));
+  EXPECT_EQ(PieceColumns(small, 0), 8192);
 }
 
 TEST(ProductTilesTest, ThreadsDoNotCutSumsThatDependOnTiles) {

@@ -132,6 +132,8 @@ class BenchTest(unittest.TestCase):
         result = self.call(_PRODUCTS, f"--job={self.folder}/job", "--repeats=3")
         self.assertEqual(result.returncode, 0, result.stderr)
         *passes, last = map(json.loads, result.stdout.splitlines())
+        # By which bench_train knows the end of a pass.
+        self.assertEqual(len(re.findall(r'^\{"pass"', result.stdout, re.MULTILINE)), 3)
         self.assertEqual([one["pass"] for one in passes], [1, 2, 3])
         self.assertEqual(len(last["passes"]), 3)
         self.assertAlmostEqual(sorted(last["passes"])[1] / last["seconds"], 1, places=4)

@@ -157,8 +157,10 @@ class Products(Contestant):
         group = process.run([command], place.environment(), place.logs, name, turn)
         said = last_json(group.outcomes[0].lines)
         return {"seconds": said["passes"], "other_cores": group.other_cores,
-                **{key: said[key] for key in ("gflop", "parameters", "onednn", "widened", "attention_gflop",
-                                              "attention_seconds", "other_bytes", "copy_bytes_per_second")}}
+                **{key: said[key] for key in ("parameters", "onednn", "widened", "attention_seconds")},
+                # Of all ranks.
+                **{key: said["ranks"] * said[key]
+                   for key in ("gflop", "attention_gflop", "other_bytes", "copy_bytes_per_second")}}
 
 
 def last_json(lines):

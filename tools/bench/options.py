@@ -10,9 +10,10 @@ Measures training steps of the engine against PyTorch at its best on this CPU, a
 products of the step alone, and prints a Markdown table: every target, what was measured, met or not.
 
 Each measurement is a process of its own. Contestants alternate, so that whatever else the machine does hits all of them:
-in rounds, and on the first shape step by step, one computing while those that it is compared with are stopped. A ratio is
-one of medians over the steps of a process; what counts is the median of the rounds' ratios. Without options it measures everything; it builds the engine, and installs torch into
-.out/bench/venv (5.6 GB) unless --venv names one that has it. Give it an idle machine: it warns when something else runs.
+in rounds, and on the first shape step by step, one computing while those that it is compared with are stopped. A ratio
+is one of medians over the steps of a process; what counts is the median of the rounds' ratios. Without options it
+measures everything; it builds the engine, and installs torch into .out/bench/venv (5.6 GB) unless --venv names one that
+has it. Give it an idle machine: it warns when something else runs.
 """
 
 _FOOTER = """\
@@ -36,12 +37,12 @@ def parse(arguments):
     parser.add_argument("--list", action="store_true", help="print those names and end")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often each is measured (default 3)")
     parser.add_argument("--steps", type=_count, metavar="N",
-                        help="steps that count in a process (default: 15, 6 and 4 by workload; of eight micro-batches a third)")
+                        help="steps that count in a process (default: 15, 6 and 4 by workload; a third where one is eight)")
     parser.add_argument("--warmup", type=_count, default=3, metavar="N", help="steps before those (default 3)")
     parser.add_argument("--threads", type=_threads, default=2, metavar="N",
                         help="threads of a contestant, an even number; two ranks have half each (default 2)")
     parser.add_argument("--apart", action="store_true",
-                        help="one contestant after the other on the first shape too, in an eighth of the memory")
+                        help="one contestant after the other on the first shape too, in a seventh of the memory")
     parser.add_argument("--venv", default="", metavar="FOLDER", help="a virtual environment that has torch")
     parser.add_argument("--bin", default="", metavar="FOLDER", help="where train and bench_products lie, built already")
     parser.add_argument("--keep", nargs="?", const="all", type=_name, metavar="NAME",

@@ -35,7 +35,7 @@ def _head(results):
     return "\n".join(["# Training steps on the CPU", "", *(f"- {name}: {text}" for name, text in info.items()), "",
                       f"{met} of the {measured} targets measured are met" +
                       (" by the median of the rounds, each of which stands in brackets" if len(results.rounds()) > 1 else "") +
-                      (f"; {out_of_reach} are out of reach here." if out_of_reach else ".")])
+                      (f"; out of reach here: {out_of_reach}." if out_of_reach else ".")])
 
 
 def _table(header, rows):
@@ -75,7 +75,7 @@ def _floors(results, workload, precisions):
     """What the bounds of unmet targets come from."""
     lines = []
     for precision in precisions:
-        for products, about in (("products", ""), ("products-2ranks", ", each of two ranks on half of the threads")):
+        for products, about in (("products", ""), ("products-2ranks", ", two ranks on half of the threads each")):
             floor = claims.floor_of(results, workload, precision, products)
             if floor is None:
                 continue
