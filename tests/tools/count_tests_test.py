@@ -74,6 +74,14 @@ class CountTestsTest(unittest.TestCase):
         self.add_result("//x:script", "PASSED")
         self.assertEqual(self.run_main(0)[1][-1], "1 passed, 0 failed")
 
+    def test_a_report_that_was_cut_short_fails(self):
+        self.add_result("//cut:test", "PASSED", "<testsuites><testsuite>")
+        self.add_result("//empty:test", "PASSED", "")
+        returned, lines = self.run_main(0)
+        self.assertIn("UNREADABLE REPORT (run): //cut:test", lines)
+        self.assertEqual(lines[-1], "0 passed, 2 failed")
+        self.assertEqual(returned, 1)
+
     def test_what_did_not_build_or_run_fails(self):
         self.add_result("//x:a", "PASSED", _XML % "")
         self.events.append({"id": {"targetCompleted": {"label": "//x:b"}}, "completed": {}})

@@ -39,7 +39,7 @@ def _read_events(path):
 
 
 def _count_cases(outputs):
-    """(passed, failed, skipped) according to the test's own report; zeros if it left none."""
+    """(passed, failed, skipped) according to the test's own report; zeros if it left none. None: the report is no XML."""
     passed = failed = skipped = 0
     for output in outputs:
         if output.get("name") != "test.xml":
@@ -47,8 +47,10 @@ def _count_cases(outputs):
         path = urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)
         try:
             cases = list(ElementTree.parse(path).getroot().iter("testcase"))
-        except (OSError, ElementTree.ParseError):
+        except OSError:
             continue
+        except ElementTree.ParseError:
+            return None
         for case in cases:
             if case.find("failure") is not None or case.find("error") is not None:
                 failed += 1
@@ -74,8 +76,12 @@ def count(name, events, exit_code):
             continue
         label = ident["testResult"]["label"]
         seen.add(label)
-        passed, failed, skipped = _count_cases(result.get("testActionOutput", []))
-        if result["status"] not in ("PASSED", "FLAKY") and failed == 0:
+        cases = _count_cases(result.get("testActionOutput", []))
+        passed, failed, skipped = cases or (0, 0, 0)
+        if cases is None and result["status"] in ("PASSED", "FLAKY"):
+            failed = 1  # Nobody knows how many cases ran; a full disk does this.
+            counts.complaints.append(f"UNREADABLE REPORT ({name}): {label}")
+        elif result["status"] not in ("PASSED", "FLAKY") and failed == 0:
             failed = 1  # It crashed or ran out of time.
             counts.complaints.append(f"{result['status']} ({name}): {label}")
         elif failed:
