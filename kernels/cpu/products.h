@@ -1,4 +1,4 @@
-// Matrix products by oneDNN: the only code that knows its API. Private to kernels/cpu.
+// Matrix products by oneDNN, whose API this and tiled_product.h alone know. Private to kernels/cpu.
 //
 // oneDNN splits small products with a long K over its threads and adds the parts, so that its bits depend on their
 // number. Here a product is cut into tiles (product_tiles.h), and each is a primitive for one thread.
