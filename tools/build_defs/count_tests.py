@@ -80,7 +80,7 @@ def count(name, events, exit_code):
         passed, failed, skipped = cases or (0, 0, 0)
         if cases is None and result["status"] in ("PASSED", "FLAKY"):
             failed = 1  # Nobody knows how many cases ran; a full disk does this.
-            counts.complaints.append(f"UNREADABLE REPORT ({name}): {label}")
+            counts.complaints.append(f"UNREADABLE REPORT ({name}): {label}; if it is a cached one, delete that cache")
         elif result["status"] not in ("PASSED", "FLAKY") and failed == 0:
             failed = 1  # It crashed or ran out of time.
             counts.complaints.append(f"{result['status']} ({name}): {label}")
