@@ -78,7 +78,8 @@ class CountTestsTest(unittest.TestCase):
         self.add_result("//cut:test", "PASSED", "<testsuites><testsuite>")
         self.add_result("//empty:test", "PASSED", "")
         returned, lines = self.run_main(0)
-        self.assertIn("UNREADABLE REPORT (run): //cut:test", lines)
+        for label in ("//cut:test", "//empty:test"):
+            self.assertIn(f"UNREADABLE REPORT (run): {label}; if it is a cached one, delete that cache", lines)
         self.assertEqual(lines[-1], "0 passed, 2 failed")
         self.assertEqual(returned, 1)
 
