@@ -3,7 +3,7 @@
 // The job is compiled as `train` compiles it, and every product of a rank's step (forward, recomputed, backward, the
 // head's chunks, each as often as the step runs it) goes through oneDNN in the order of the program (bench_onednn.h):
 // what the step's own time is held against. For a bound of it there are also the products that its attention consists
-// of, what all other ops and the collectives move, and the rate of copies of memory.
+// of, what packing operands, all other ops and the collectives move, and the rate of copies of memory.
 
 #include <omp.h>
 
@@ -275,6 +275,7 @@ int Run(const Flags& flags) {
                          .Add("gflops_per_second", flops * 1e-9 / seconds)
                          .Add("attention_gflop", step.attention_flops * 1e-9)
                          .Add("attention_seconds", Median(measured.attention_seconds))
+                         .Add("packed_bytes", step.packed_bytes)
                          .Add("other_bytes", step.other_bytes)
                          .Add("copy_bytes_per_second", best_copy)
                          .ToString();

@@ -2,8 +2,11 @@
 
 #include <map>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <variant>
 
+#include "absl/strings/string_view.h"
 #include "kernels/ops.h"
 
 namespace shale {
@@ -28,12 +31,33 @@ int64_t BytesOf(const Collective& collective) {
   return SizeBytes(collective.full) + SizeBytes(result);
 }
 
+// Which operands b lie packed.
+class PackedOperands {
+ public:
+  // Whether `b` of a product in that pass must be packed first.
+  bool Add(const Tensor& b, bool transposed, int64_t pass) {
+    return packed_.emplace(b.where.symbol, b.where.offset_bytes, b.elements(), transposed, pass).second;
+  }
+  // Something was written into that buffer.
+  void Forget(BufferId buffer) {
+    packed_.erase(packed_.lower_bound({buffer, 0, 0, false, 0}), packed_.lower_bound({buffer + 1, 0, 0, false, 0}));
+  }
+
+ private:
+  std::set<std::tuple<BufferId, int64_t, int64_t, bool, int64_t>> packed_;
+};
+
 }  // namespace
 
 StepWork WorkOf(const StepProgram& program) {
   StepWork work;
   std::map<ProductSize, size_t> known;
-  const auto add = [&](const Op& any) {
+  PackedOperands packed;
+  // Of a buffer with a slot for each micro-batch every pass has its own.
+  const auto slot = [&](const Tensor& t, int64_t pass) {
+    return program.buffers[t.where.symbol].slots > 1 ? pass : 0;
+  };
+  const auto add = [&](const Op& any, int64_t pass) {
     const size_t before = work.order.size();
     std::visit(
         [&](const auto& op) {
@@ -44,6 +68,7 @@ StepWork WorkOf(const StepProgram& program) {
             const auto [at, is_new] = known.emplace(shape, work.shapes.size());
             if (is_new) work.shapes.push_back(shape);
             work.order.push_back(at->second);
+            if (packed.Add(op.b, op.transpose_b, slot(op.b, pass))) work.packed_bytes += 2 * SizeBytes(op.b);
           }
         },
         any);
@@ -62,8 +87,11 @@ StepWork WorkOf(const StepProgram& program) {
       for (InstructionId id = section.begin; id < section.end; ++id) {
         const Instruction& instruction = program.instructions[id];
         if (instruction.last_pass_only && pass + 1 < section.repeat) continue;
-        if (const Op* op = std::get_if<Op>(&instruction.action)) add(*op);
+        if (const Op* op = std::get_if<Op>(&instruction.action)) add(*op, pass);
         if (const auto* collective = std::get_if<Collective>(&instruction.action)) work.other_bytes += BytesOf(*collective);
+        VisitInstruction(instruction, pass == 0, [&](absl::string_view, const Tensor& t, Access access) {
+          if (access != Access::kRead) packed.Forget(t.where.symbol);
+        });
       }
     }
   }

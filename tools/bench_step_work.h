@@ -38,6 +38,9 @@ struct StepWork {
   std::vector<size_t> order;
   std::map<AttentionSize, int64_t> attention;  // How often each.
   double attention_flops = 0;
+  // Operands b of the products, read and written: each is brought into the order in which products are fastest when it is
+  // first used, and again when something else has been written there.
+  int64_t packed_bytes = 0;
   int64_t other_bytes = 0;  // Operands of all other ops and of collectives, once for each access.
 };
 

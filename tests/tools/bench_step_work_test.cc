@@ -12,27 +12,38 @@
 namespace shale {
 namespace {
 
+// Of those that products read: never written, written in every pass, and with a slot for each pass.
+enum : BufferId { kWeight, kActivation, kInSlots };
+
 // All instructions but the last in K = 3 passes, and it in the last of them.
 StepProgram ProgramOf(std::vector<Action> actions) {
   StepProgram program;
   for (Action& action : actions) program.instructions.push_back({.action = std::move(action)});
   program.instructions.back().last_pass_only = true;
   program.sections = {{.begin = 0, .end = static_cast<InstructionId>(actions.size()), .repeat = 3}};
+  program.buffers.resize(3);
+  program.buffers[kInSlots].slots = 3;
   return program;
 }
 
 Tensor F32(int64_t elements) { return Tensor::Contiguous(DType::kFloat32, {elements}); }
+Tensor In(BufferId buffer, Tensor t) {
+  t.where.symbol = buffer;
+  return t;
+}
 
 TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
   const auto bf16 = [](std::initializer_list<int64_t> shape) { return Tensor::Contiguous(DType::kBFloat16, shape); };
-  const MatMul product{.a = bf16({10, 20}), .b = bf16({20, 30}), .c_MN = bf16({10, 30})};
-  const MatMul gradient{.a = bf16({10, 20}), .b = bf16({10, 30}), .c_MN = Tensor::Contiguous(DType::kFloat32, {20, 30}),
-                        .transpose_a = true};
+  const MatMul product{.a = bf16({10, 20}), .b = In(kWeight, bf16({20, 30})), .c_MN = bf16({10, 30})};
+  MatMul of_activation = product;
+  of_activation.b = In(kActivation, product.b);
+  const MatMul gradient{.a = bf16({10, 20}), .b = In(kInSlots, bf16({10, 30})),
+                        .c_MN = Tensor::Contiguous(DType::kFloat32, {20, 30}), .transpose_a = true};
   const AttentionForward attention{.q_BSHD = bf16({2, 50, 6, 8}), .k_BSGD = bf16({2, 50, 3, 8}),
                                    .v_BSGD = bf16({2, 50, 3, 8}), .out_BSHD = bf16({2, 50, 6, 8}), .window = 7};
   const StepWork work = WorkOf(ProgramOf({
-      product, gradient, product, attention,
-      Add{.a = F32(100), .b = F32(100), .out = F32(100)},
+      product, gradient, of_activation, attention,
+      Add{.a = F32(100), .b = F32(100), .out = In(kActivation, F32(100))},
       // Of four ranks: all is read and written; all is read, and a fourth written.
       Collective{.kind = CollectiveKind::kAllGather, .local = F32(1000), .full = F32(4000)},
       Collective{.kind = CollectiveKind::kReduceScatterSum, .local = F32(1000), .full = F32(4000)},
@@ -51,6 +62,21 @@ TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
   EXPECT_EQ(work.attention_flops, 3 * FlopsOf(attention));
 
   EXPECT_EQ(work.other_bytes, 4 * (3 * (300 + 8000) + 5000));
+  // The weight once, the others in every pass: read and written.
+  EXPECT_EQ(work.packed_bytes, 2 * 2 * (600 + 3 * 600 + 3 * 300));
+}
+
+TEST(BenchStepWorkTest, AnOperandIsPackedOnceForEachOrderInWhichItIsRead) {
+  const auto f32 = [](std::initializer_list<int64_t> shape) { return Tensor::Contiguous(DType::kFloat32, shape); };
+  const Tensor weight = In(kWeight, f32({20, 20}));
+  const MatMul forward{.a = f32({10, 20}), .b = weight, .c_MN = f32({10, 20}), .transpose_b = true};
+  const MatMul backward{.a = f32({10, 20}), .b = weight, .c_MN = f32({10, 20})};
+  MatMul of_rows = forward;
+  of_rows.b = weight.Slice(0, 0, 10);
+  of_rows.c_MN = f32({10, 10});
+  const Action last = Add{.a = F32(1), .b = F32(1), .out = F32(1)};
+  EXPECT_EQ(WorkOf(ProgramOf({forward, backward, forward, last})).packed_bytes, 2 * 2 * 1600);
+  EXPECT_EQ(WorkOf(ProgramOf({forward, of_rows, last})).packed_bytes, 2 * (1600 + 800));
 }
 
 }  // namespace

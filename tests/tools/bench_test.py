@@ -144,6 +144,9 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(sum(shape["count"] for shape in last["shapes"]), last["products"])
         # Two products forward and five backward of four heads of 32, over half of 32 x 33 pairs of positions.
         self.assertAlmostEqual(last["attention_gflop"] * 1e9 / (7 * 2 * 4 * 32 * 16 * 33), 1)
+        # In f32, as b: weights once forward and once backward, activations in weights' gradients; each read and written.
+        activations = 64 * (2 * 64 + 64 + 96 + 64)
+        self.assertEqual(last["packed_bytes"], 2 * 4 * (2 * weights + activations))
         for key in ("attention_seconds", "other_bytes", "copy_bytes_per_second"):
             self.assertGreater(last[key], 0)
 

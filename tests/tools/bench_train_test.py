@@ -134,19 +134,20 @@ class TableTest(unittest.TestCase):
 
     def test_an_unmet_target_stands_beside_what_bounds_it(self):
         # 0.375 s, 0.125 s, and 1 GB at 2 GB/s: a second.
-        products = record("products", [0.375], gflop=150, attention_gflop=50, attention_seconds=0.125, other_bytes=1e9,
-                          copy_bytes_per_second=2e9)
+        products = record("products", [0.375], gflop=150, attention_gflop=50, attention_seconds=0.125, packed_bytes=0.25e9,
+                          other_bytes=0.75e9, copy_bytes_per_second=2e9)
         text = self.text(record("shale", [1.6]), record("torch-best", [1.2]), record("torch-installed", [1.8]), products)
         self.assertIn("| 0.750 x | >= 1.08 x | **not met**, at most: 1.200 x |", text)
         self.assertIn("| 1.125 x | >= 2.3 x | **not met**, out of reach here: 1.800 x |", text)
         self.assertIn("- fp32: 150 GFLOP of products alone in 0.3750 s, those of 50 GFLOP of attention in 0.1250 s", text)
+        self.assertIn("and 0.25 GB to pack B and 0.75 GB for all else at 2.0 GB/s", text)
         self.assertIn("copies of memory at their best: 1.0000 s a step.", text)
         # Against the products alone it is not met either, but nobody could be so fast.
         self.assertIn("0 of the 3 targets measured are met; out of reach here: 2.", text)
 
     def test_two_ranks_have_a_bound_of_their_own(self):
-        products = record("products-2ranks", [1.25], gflop=150, attention_gflop=50, attention_seconds=0.25, other_bytes=1e9,
-                          copy_bytes_per_second=2e9)
+        products = record("products-2ranks", [1.25], gflop=150, attention_gflop=50, attention_seconds=0.25,
+                          packed_bytes=0.25e9, other_bytes=0.75e9, copy_bytes_per_second=2e9)
         text = self.text(record("shale-2ranks", [2.5]), record("fsdp2-best", [3.0]), products)
         self.assertIn("| 1.200 x | >= 1.3 x | **not met**, at most: 1.500 x |", text)
         self.assertIn("- fp32, two ranks on half of the threads each: 150 GFLOP of products alone in 1.2500 s", text)
@@ -387,8 +388,8 @@ class TurnsTest(unittest.TestCase):
         contestants.ALL.update({name: Script(text) for name, text in scripts.items()})
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        chosen = types.SimpleNamespace(steps=2, warmup=1)
-        return main._measure_together(chosen, folder.name, types.SimpleNamespace(steps=2), list(scripts))
+        chosen = types.SimpleNamespace(steps=None, warmup=None)
+        return main._measure_together(chosen, folder.name, types.SimpleNamespace(steps=2, warmup=1), list(scripts))
 
     def test_those_that_fail_leave_their_turns_to_the_others(self):
         good = "for i in 1 2 3; do echo step $i; sleep 0.05; done"

@@ -54,10 +54,11 @@ def _ask(question, results, workload, precision, number=None):
 
 def floor_seconds(lookup, products="products"):
     """Of a step of these ops whose products are oneDNN's, in a median of steps as every ratio is: if the linear ones took
-    as long as they do alone, attention as long as the products alone that it consists of, every other op and collective
-    moved its operands at the speed of copies of memory at their best, and nothing else took time."""
-    return (lookup(products) + lookup(products, "attention_seconds") +
-            lookup(products, "other_bytes") / lookup(products, "copy_bytes_per_second"))
+    as long as they do alone, attention as long as the products alone that it consists of, packing of what was packed
+    beforehand there, every other op and every collective moved its operands at the speed of copies of memory at their
+    best, and nothing else took time."""
+    moved = lookup(products, "packed_bytes") + lookup(products, "other_bytes")
+    return lookup(products) + lookup(products, "attention_seconds") + moved / lookup(products, "copy_bytes_per_second")
 
 
 def floor_of(results, workload, precision, products):

@@ -160,7 +160,7 @@ class Products(Contestant):
                 **{key: said[key] for key in ("parameters", "onednn", "widened", "attention_seconds")},
                 # Of all ranks.
                 **{key: said["ranks"] * said[key]
-                   for key in ("gflop", "attention_gflop", "other_bytes", "copy_bytes_per_second")}}
+                   for key in ("gflop", "attention_gflop", "packed_bytes", "other_bytes", "copy_bytes_per_second")}}
 
 
 def last_json(lines):

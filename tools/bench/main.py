@@ -67,8 +67,8 @@ def _measure_together(chosen, here, workload, names):
 
     def one(name, turn):
         try:
-            steps = chosen.steps or workload.steps
-            return name, contestants.ALL[name].run(workload, here, steps, chosen.warmup, name, turn)
+            steps, warmup = chosen.steps or workload.steps, chosen.warmup or workload.warmup
+            return name, contestants.ALL[name].run(workload, here, steps, warmup, name, turn)
         except (process.Failed, OSError, ValueError, KeyError) as error:
             return name, {"failed": str(error) or repr(error)}
         finally:

@@ -79,11 +79,13 @@ def _floors(results, workload, precisions):
             floor = claims.floor_of(results, workload, precision, products)
             if floor is None:
                 continue
-            gflop, seconds, attention, attention_seconds, moved, copy = (
+            gflop, seconds, attention, attention_seconds, packed, moved, copy = (
                 results.median(workload, precision, products, key)
-                for key in ("gflop", "seconds", "attention_gflop", "attention_seconds", "other_bytes", "copy_bytes_per_second"))
+                for key in ("gflop", "seconds", "attention_gflop", "attention_seconds", "packed_bytes", "other_bytes",
+                            "copy_bytes_per_second"))
             lines.append(f"{precision}{about}: {gflop:,.0f} GFLOP of products alone in {seconds:.4f} s, those of {attention:,.0f} "
-                         f"GFLOP of attention in {attention_seconds:.4f} s, and {moved / 1e9:.2f} GB for all else at "
+                         f"GFLOP of attention in {attention_seconds:.4f} s, and {packed / 1e9:.2f} GB to pack B and "
+                         f"{moved / 1e9:.2f} GB for all else at "
                          f"{copy / 1e9:.1f} GB/s, copies of memory at their best: {floor:.4f} s a step.")
     if not lines:
         return ""
