@@ -20,7 +20,7 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // Bytes of scratch that `op` needs, from shapes and dtypes alone (symbolic ops are fine).
+  // Bytes of scratch that `op` needs, from all but its operands' addresses (symbolic ops are fine).
   virtual int64_t ScratchBytes(const Op& op) const = 0;
 
   // Does what costs time at the first launch of such an op (creating a primitive, choosing an algorithm).

@@ -76,6 +76,9 @@ void Show(absl::string_view text) {
 absl::Status Generate(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const BackendFactory backends, Backends(flags.device));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Generator> generator, Generator::FromRun(flags.run, backends));
+  for (const std::string& reason : generator->passed_over()) {
+    std::fprintf(stderr, "generate: passed over: %s\n", reason.c_str());
+  }
   SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, Prompt(*generator, flags));
   const SamplingOptions sampling = {.temperature = flags.temperature, .top_k = flags.top_k,
                                     .seed = static_cast<uint64_t>(flags.seed)};

@@ -188,6 +188,7 @@ int Train(const Flags& flags) {
       (*folder)->Begin({.job_text = job_text,
                          .plan_text = plan_text,
                          .goes_on_after = GoesOnAfter((*trainer)->resumed()),
+                         .from_elsewhere = (*trainer)->resumed().from_elsewhere,
                          .hf_folder = options.tokenizer_folder});
   if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
   g_trainer = nullptr;

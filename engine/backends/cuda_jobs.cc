@@ -10,6 +10,7 @@
 #include "kernels/cuda/cublaslt/cublaslt_products.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/device/cuda/cudart.h"
 #include "sharding/comm/nccl/nccl.h"
 #include "sharding/comm/nccl/nccl_library.h"
@@ -78,6 +79,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
   };
   const bool nccl = job.runtime.collectives == CollectivesKind::kNccl ||
                     (job.runtime.collectives == CollectivesKind::kAuto && job.runtime.ranks_per_device == 1);
+  if (!nccl && job.sharding.ranks > cuda::kMostSummedRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sharding.ranks: collectives of ranks that share GPUs, or are IN_PROCESS, are for at most ",
+        cuda::kMostSummedRanks, ", and the job wants ", job.sharding.ranks,
+        "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
+  }
   if (nccl && job.sharding.ranks > 1) {
     // Loaded at once, for the environment; whether it is there matters when ranks are to meet.
     absl::StatusOr<std::shared_ptr<NcclApi>> api = LoadNccl();

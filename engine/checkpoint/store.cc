@@ -61,6 +61,10 @@ absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& f
   return checkpoints;
 }
 
+bool IsUnfinishedCheckpoint(absl::string_view name) {
+  return absl::ConsumePrefix(&name, ".") && absl::ConsumeSuffix(&name, kTemporary) && StepOfName(name) >= 0;
+}
+
 absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(const std::string& folder,
                                                                        const Options& options) {
   SHALE_CHECK(options.keep_last >= 1 && options.keep_every >= 0);

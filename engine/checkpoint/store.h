@@ -36,6 +36,10 @@ struct CheckpointPath {
 // tells (CheckpointReader::Open). Empty if there is no such folder.
 absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& folder);
 
+// Whether a name in such a folder is that of a checkpoint that was being written when its run ended: nothing is lost with
+// it.
+bool IsUnfinishedCheckpoint(absl::string_view name);
+
 // The writer of such a folder: one at a time, by a lock that ends with the process. One thread at a time.
 class CheckpointStore {
  public:

@@ -256,11 +256,9 @@ absl::Status TokenFile::Read(int64_t begin, int64_t n, int32_t* out) const {
   std::optional<InputFile> reopened;
   if (!file.has_value()) {
     SHALE_ASSIGN_OR_RETURN(reopened, InputFile::Open(path));
-    if (reopened->identity() != identity) {
-      return absl::DataLossError(absl::StrCat(path, " changed after it was checked: it must not while it is in use"));
-    }
   }
   const InputFile& input = file.has_value() ? *file : *reopened;
+  SHALE_RETURN_IF_ERROR(input.CheckUnchangedSince(identity));
   const int64_t offset = header_bytes + begin * BytesPerToken(encoding);
   switch (encoding) {
     case TokenEncoding::kBytes: return ReadAs<uint8_t>(input, offset, n, out);

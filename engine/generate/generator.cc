@@ -6,6 +6,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/config/parse.h"
 #include "engine/memory/host_plan.h"
@@ -61,7 +62,10 @@ class Generator::Impl {
     SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
     std::vector<RankState> ranks = RankStates(program_, *world_);
-    SHALE_RETURN_IF_ERROR(RestoreRanks(checkpoint, /*values_only=*/true, *world_, ranks));
+    const absl::Status restored = RestoreRanks(checkpoint, /*values_only=*/true, *world_, ranks);
+    // Unlike what is wrong with the job or the machine, which is so with every checkpoint.
+    if (IsDamage(restored)) return absl::DataLossError(restored.message());
+    SHALE_RETURN_IF_ERROR(restored);
     window_.resize(job_.batch.sequence_length);
     logits_.resize(program_.graph.vocabulary);
     return absl::OkStatus();
@@ -119,12 +123,17 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string&
                                                               const BackendFactory& create_backend) {
   std::unique_ptr<Generator> generator;
   const std::string folder = RunFolder::CheckpointsPath(run_folder);
-  const auto create = [&](const CheckpointReader& checkpoint) -> absl::Status {
-    SHALE_ASSIGN_OR_RETURN(generator, Create(checkpoint, create_backend));
-    return absl::OkStatus();
+  absl::Status created;
+  const auto create = [&](const CheckpointReader& checkpoint) {
+    absl::StatusOr<std::unique_ptr<Generator>> one = Create(checkpoint, create_backend);
+    created = one.status();
+    if (one.ok()) generator = *std::move(one);
+    return absl::IsDataLoss(created) ? created : absl::OkStatus();
   };
-  SHALE_RETURN_IF_ERROR(UseNewestCheckpoint(folder, create).status());
+  SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, create));
+  SHALE_RETURN_IF_ERROR(created);
   if (generator == nullptr) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
+  generator->passed_over_ = std::move(newest.passed_over);
   return generator;
 }
 

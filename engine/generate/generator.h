@@ -30,11 +30,13 @@ class Generator {
   // the job ran on.
   static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint,
                                                            const BackendFactory& create_backend);
-  // Those of the newest checkpoint of a run folder (engine/train/run_folder.h) that is whole.
+  // Those of the newest checkpoint of a run folder (engine/train/run_folder.h) that is whole; see passed_over().
   static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder,
                                                             const BackendFactory& create_backend);
   ~Generator();
 
+  // Newer checkpoints of the run that FromRun found damaged, each with the reason.
+  const std::vector<std::string>& passed_over() const { return passed_over_; }
   int64_t vocabulary() const;
   // Whether tokens are the bytes of text.
   bool is_text() const;
@@ -55,6 +57,7 @@ class Generator {
   class Impl;
   explicit Generator(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
+  std::vector<std::string> passed_over_;
 };
 
 }  // namespace shale

@@ -29,6 +29,13 @@ std::pair<std::string, std::string> SplitPath(const std::string& path) {
   return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
+InputFile::Identity IdentityOf(const struct stat& info) {
+  return {.device = info.st_dev,
+          .inode = info.st_ino,
+          .size = info.st_size,
+          .modified_nanoseconds = info.st_mtim.tv_sec * int64_t{1000000000} + info.st_mtim.tv_nsec};
+}
+
 // An error about a temporary file, told of the file that it was to become.
 absl::Status Renamed(const absl::Status& status, absl::string_view temporary, absl::string_view path) {
   return status.ok() ? status
@@ -112,11 +119,15 @@ absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
   if (fstat(fd, &info) != 0) return FileError(errno, "examine", path);
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
   file.size_ = info.st_size;
-  file.identity_ = {.device = info.st_dev,
-                    .inode = info.st_ino,
-                    .size = info.st_size,
-                    .modified_nanoseconds = info.st_mtim.tv_sec * int64_t{1000000000} + info.st_mtim.tv_nsec};
+  file.identity_ = IdentityOf(info);
   return file;
+}
+
+absl::Status InputFile::CheckUnchangedSince(const Identity& then) const {
+  struct stat info;
+  if (fstat(fd_, &info) != 0) return FileError(errno, "examine", path_);
+  if (IdentityOf(info) == then) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path_, " changed after it was checked: it must not while it is in use"));
 }
 
 InputFile::InputFile(InputFile&& other) noexcept

@@ -56,7 +56,9 @@ class InputFile {
     int64_t modified_nanoseconds = 0;
     bool operator==(const Identity&) const = default;
   };
-  const Identity& identity() const { return identity_; }
+  const Identity& identity() const { return identity_; }  // When it was opened.
+  // DataLoss if it is now another file than that one, or another state of it.
+  absl::Status CheckUnchangedSince(const Identity& then) const;
 
   // Fills out[0, size). DataLoss if the file now ends before that.
   absl::Status ReadAt(int64_t offset, void* out, int64_t size) const;

@@ -10,6 +10,7 @@
 #include "engine/memory/check.h"
 #include "engine/memory/report.h"
 #include "engine/memory/waits.h"
+#include "engine/planner/patterns.h"
 #include "engine/planner/trial.h"
 #include "engine/planner/ways_out.h"
 
@@ -115,6 +116,7 @@ int ThreadsPerRank(const Job& job) {
 
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBudget& default_budget) {
   SHALE_ASSIGN_OR_RETURN(JobGraphs graphs, BuildGraphs(job));
+  SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train));
   SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, default_budget));
   SHALE_ASSIGN_OR_RETURN(Choice choice,
                          ChooseSchedule(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, ops));

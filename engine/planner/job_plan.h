@@ -63,7 +63,8 @@ int ThreadsPerRank(const Job& job);
 //                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)", or "offloads 31.2
 //                      GiB to host memory per rank, host budget ...". The ways out were compiled too; each can be given
 //                      to --set as it stands, and none changes what is computed.
-//   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; the program would be too long.
+//   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; the program would be too long; a
+//                      name pattern matches nothing.
 //   Those of `default_budget`, unless the job names memory.budget_bytes.
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBudget& default_budget = {});
 

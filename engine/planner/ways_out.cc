@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/config/parse.h"
 #include "engine/memory/report.h"
 
 namespace shale {
@@ -65,14 +66,44 @@ class WaysOut {
   }
 
  private:
+  // `preset` for all blocks: what chose some is taken back.
   static void Retain(RetentionPreset preset, Job& job) {
     job.memory.retention = preset;
     job.memory.every_nth = 1;
     job.memory.first_layers = job.memory.last_layers = 0;
   }
+  static std::string RetentionSettings(RetentionPreset preset, const MemoryConfig& memory) {
+    const bool ends = memory.first_layers + memory.last_layers > 0;
+    return absl::StrCat("memory.retention=", ToString(preset), memory.every_nth != 1 ? " with memory.every_nth=" : "",
+                        ends ? " with memory.first_layers= and memory.last_layers=" : "");
+  }
+
+  // Switches that cost little, of those that `job` has not set.
+  struct Switch {
+    std::string setting;
+    void (*set)(Job&);
+  };
+  static std::vector<Switch> Switches(const Job& job) {
+    std::vector<Switch> switches;
+    const auto add = [&](bool applies, std::string setting, void (*set)(Job&)) {
+      if (applies) switches.push_back({std::move(setting), set});
+    };
+    const bool gathers = job.sharding.strategy == Strategy::kFull && job.sharding.ranks > 1;
+    add(gathers && !job.sharding.reshard_after_forward, "sharding.reshard_after_forward=true",
+        [](Job& job) { job.sharding.reshard_after_forward = true; });
+    add(gathers && job.sharding.prefetch > 0, "sharding.prefetch=0", [](Job& job) { job.sharding.prefetch = 0; });
+    add(LossChunkTokens(job) > 128, "memory.loss_chunk_tokens=128",
+        [](Job& job) { job.memory.loss_chunk_tokens = 128; });
+    add(job.precision.compute == ComputePrecision::kBFloat16 && job.precision.master == MasterWeights::kFloat32,
+        "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
+    add(StepOptionsFor(job).snapshot, "checkpoint.asynchronous=false",
+        [](Job& job) { job.checkpoint.asynchronous = false; });
+    return switches;
+  }
 
   // The cheapest way to run a job; nothing if there is none at all.
   std::optional<Choice> Choose(const Job& job) const {
+    if (!ValidateJob(job).ok()) return std::nullopt;  // What the change does to one field another rules out.
     absl::StatusOr<JobGraphs> graphs = BuildGraphs(job);
     if (!graphs.ok()) return std::nullopt;
     const absl::StatusOr<Budget> budget = BudgetOf(job, default_budget_);
@@ -92,7 +123,7 @@ class WaysOut {
     };
     const MemoryConfig& m = job_.memory;
     apply(m.retention != RetentionPreset::kBlock || m.every_nth != 1 || m.first_layers + m.last_layers > 0,
-          "memory.retention=BLOCK", [](Job& job) { Retain(RetentionPreset::kBlock, job); });
+          RetentionSettings(RetentionPreset::kBlock, m), [](Job& job) { Retain(RetentionPreset::kBlock, job); });
     for (const Change& change : Offload()) {
       apply(change.job.memory.offload.empty() != offload, change.settings,
             [&](Job& job) { job.memory.offload = change.job.memory.offload; });
@@ -102,14 +133,8 @@ class WaysOut {
     apply(job_.sharding.schedule != Schedule::kAuto && job_.sharding.schedule != Schedule::kSharded,
           "sharding.schedule=SHARDED", [](Job& job) { job.sharding.schedule = Schedule::kSharded; });
     apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
-    for (Change& simple : Simple()) {
-      apply(true, simple.settings, [&](Job& job) {
-        job.memory.loss_chunk_tokens = std::min(LossChunkTokens(job), LossChunkTokens(simple.job));
-        job.sharding.prefetch = std::min(job.sharding.prefetch, simple.job.sharding.prefetch);
-        job.sharding.reshard_after_forward |= simple.job.sharding.reshard_after_forward;
-        if (simple.job.precision.master == MasterWeights::kSplit) job.precision.master = MasterWeights::kSplit;
-      });
-    }
+    // Some are for strategy FULL, which it has now.
+    for (const Switch& one : Switches(all.job)) apply(true, one.setting, one.set);
     return all;
   }
 
@@ -146,7 +171,7 @@ class WaysOut {
     for (RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
                                    RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
       if (preset == job_.memory.retention && everywhere) continue;
-      Change change{absl::StrCat("memory.retention=", ToString(preset), everywhere ? "" : " for all blocks"), job_};
+      Change change{RetentionSettings(preset, job_.memory), job_};
       Retain(preset, change.job);
       bool fits = false;
       std::optional<WayOut> way = Try(change, fits);
@@ -197,24 +222,12 @@ class WaysOut {
     return changes;
   }
 
-  // Switches that cost little.
   std::vector<Change> Simple() const {
     std::vector<Change> changes;
-    const bool gathers = job_.sharding.strategy == Strategy::kFull && job_.sharding.ranks > 1;
-    const auto add = [&](bool applies, std::string settings, auto&& set) {
-      if (!applies) return;
-      changes.push_back({std::move(settings), job_});
-      set(changes.back().job);
-    };
-    add(gathers && !job_.sharding.reshard_after_forward, "sharding.reshard_after_forward=true",
-        [](Job& job) { job.sharding.reshard_after_forward = true; });
-    add(gathers && job_.sharding.prefetch > 0, "sharding.prefetch=0", [](Job& job) { job.sharding.prefetch = 0; });
-    add(LossChunkTokens(job_) > 128, "memory.loss_chunk_tokens=128",
-        [](Job& job) { job.memory.loss_chunk_tokens = 128; });
-    add(job_.precision.compute == ComputePrecision::kBFloat16 && job_.precision.master == MasterWeights::kFloat32,
-        "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
-    add(StepOptionsFor(job_).snapshot, "checkpoint.asynchronous=false",
-        [](Job& job) { job.checkpoint.asynchronous = false; });
+    for (const Switch& one : Switches(job_)) {
+      changes.push_back({one.setting, job_});
+      one.set(changes.back().job);
+    }
     return changes;
   }
 

@@ -167,9 +167,7 @@ class StepCompiler {
     return UnitEmitter(
         model_.units[u], *unit_buffers_[u], u == last(), {.unit = u, .micro_batch = 0},
         [this, u, use](const Value& value) { return Resolve(u, use, value); },
-        [this, u](Instruction& instruction, const std::vector<const Value*>& written) {
-          Accumulates(u, instruction, written);
-        },
+        [this, u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
         writer_);
   }
 
@@ -205,15 +203,15 @@ class StepCompiler {
     return device;
   }
 
-  void Accumulates(int u, Instruction& instruction, const std::vector<const Value*>& written) {
+  // Sets how an op adds up; returns Instruction::accumulate_after_first.
+  bool Accumulates(int u, Op& op, const std::vector<const Value*>& written) {
     if (written.front()->role == ValueRole::kLossTotal) {
-      instruction.accumulate_after_first = true;
-      SetAccumulate(std::get<Op>(instruction.action), true);
-      return;
+      SetAccumulate(op, true);
+      return true;
     }
     std::vector<ParameterId> parameters;
     for (const Value* value : written) parameters.push_back(value->parameter);
-    reducer_->SetAccumulation(u, instruction, parameters);
+    return reducer_->SetAccumulation(u, op, parameters);
   }
 
   void EmitEnd() {

@@ -80,7 +80,7 @@ Tensor Reducer::Gradient(int unit, ParameterId parameter) {
   return flat.Slice(0, placement->offset_elements, placement->elements);
 }
 
-void Reducer::SetAccumulation(int unit, Instruction& instruction, const std::vector<ParameterId>& parameters) {
+bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters) {
   // A unit gradient of SHARDED is new in every micro-batch; every other buffer takes all of them.
   int first_writes = 0;
   bool every_micro_batch = false;
@@ -91,8 +91,8 @@ void Reducer::SetAccumulation(int unit, Instruction& instruction, const std::vec
   }
   SHALE_CHECK(first_writes == 0 || first_writes == std::ssize(parameters))
       << model_.units[unit].name << ": one op writes a gradient for the first time and adds to another";
-  instruction.accumulate_after_first = first_writes > 0 && every_micro_batch;
-  SetAccumulate(std::get<Op>(instruction.action), first_writes == 0 || every_micro_batch);
+  SetAccumulate(op, first_writes == 0 || every_micro_batch);
+  return first_writes > 0 && every_micro_batch;
 }
 
 void Reducer::EndUnit(int unit, int micro_batch) {
@@ -137,9 +137,8 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   const Tensor reduced = OwnSlice(full, g.layout);
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
-  Instruction& add = writer_.Emit(
-      context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !layered_}));
-  add.accumulate_after_first = first && !layered_;
+  writer_.Emit(context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !layered_}),
+               /*accumulate_after_first=*/first && !layered_);
 }
 
 }  // namespace shale

@@ -21,8 +21,9 @@ class Reducer {
   void BeginUnit(int unit, int micro_batch);
   // Where the unit's backward writes the gradient of a parameter.
   Tensor Gradient(int unit, ParameterId parameter);
-  // Sets how an instruction that writes `parameters` of `unit` adds up.
-  void SetAccumulation(int unit, Instruction& instruction, const std::vector<ParameterId>& parameters);
+  // Sets how an op that writes the gradients of `parameters` in `unit` adds up. Returns
+  // Instruction::accumulate_after_first.
+  bool SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters);
   // After the backward of a unit: issues its reductions.
   void EndUnit(int unit, int micro_batch);
 

@@ -133,8 +133,8 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
     t.where.rank_stride_bytes = storage.where.rank_stride_bytes;
   });
   context_.phase = phase;
-  Instruction& instruction = writer_.Emit(context_, std::move(op));
-  if (!accumulated.empty()) accumulation_(instruction, accumulated);
+  const bool accumulate_after_first = !accumulated.empty() && accumulation_(op, accumulated);
+  writer_.Emit(context_, std::move(op), accumulate_after_first);
 }
 
 void UnitEmitter::EmitForward() {

@@ -33,9 +33,9 @@ class UnitEmitter {
  public:
   // Finds the buffer of a value that is no activation: input, gradients at the border, parameters, data.
   using Resolver = std::function<Tensor(const Value&)>;
-  // Tells how an op that writes parameter gradients or the loss total adds up: called with the op and the written
-  // values' buffers, before it is emitted.
-  using AccumulationRule = std::function<void(Instruction&, const std::vector<const Value*>&)>;
+  // Sets how an op that writes parameter gradients or the loss total adds up: called with the op and the written values,
+  // before it is emitted. Returns Instruction::accumulate_after_first.
+  using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
 
   UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);

@@ -1,6 +1,8 @@
 // ProgramWriter: appends buffers, instructions and sections to a StepProgram.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -37,15 +39,17 @@ class ProgramWriter {
     return like;
   }
 
-  Instruction& Emit(const EmitContext& context, Action action) {
+  // `accumulate_after_first`: of the instruction; then `action` is an op that accumulates.
+  Instruction& Emit(const EmitContext& context, Action action, bool accumulate_after_first = false) {
     Instruction instruction;
     if (const Op* op = std::get_if<Op>(&action)) {
-      if (const int64_t bytes = ops_.ScratchBytes(*op); bytes > 0) {
+      if (const int64_t bytes = ScratchBytes(*op, accumulate_after_first); bytes > 0) {
         instruction.scratch = AddTensor("scratch", BufferCategory::kLibraryWorkspace,
                                         Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}));
       }
     }
     instruction.action = std::move(action);
+    instruction.accumulate_after_first = accumulate_after_first;
     instruction.stream = context.stream;
     instruction.phase = context.phase;
     instruction.unit = context.unit;
@@ -68,6 +72,14 @@ class ProgramWriter {
   }
 
  private:
+  // For all passes.
+  int64_t ScratchBytes(const Op& op, bool accumulate_after_first) const {
+    const int64_t bytes = ops_.ScratchBytes(op);
+    if (!accumulate_after_first) return bytes;
+    Op first = op;
+    SetAccumulate(first, false);
+    return std::max(bytes, ops_.ScratchBytes(first));
+  }
   void CloseSection() {
     const InstructionId begin = program_.sections.empty() ? 0 : program_.sections.back().end;
     if (begin < next()) program_.sections.push_back({begin, next(), repeat_});

@@ -72,6 +72,11 @@ absl::Status JobData::OpenFiles(Job& job) {
   if (!job.data.evaluation_path.empty()) {
     SHALE_ASSIGN_OR_RETURN(TokenSource opened, TokenSource::Open(job.data.evaluation_path, FormatOf(job)));
     SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
+    if (opened.tokenizer() != source.tokenizer()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data.evaluation_path: the tokens of ", job.data.evaluation_path, " are of \"", opened.tokenizer(),
+          "\", those of data.path of \"", source.tokenizer(), "\": a model is evaluated on tokens of its own kind"));
+    }
     held_out = std::make_unique<TokenSource>(std::move(opened));
   } else if (job.data.evaluation_fraction > 0) {
     SHALE_ASSIGN_OR_RETURN(TokenSplit split,

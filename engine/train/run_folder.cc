@@ -49,11 +49,12 @@ bool HasCheckpoints(const std::string& path) {
   return checkpoints.ok() && !checkpoints->empty();
 }
 
-// What a run leaves that was killed before it began: nothing that anybody would miss.
+// What a run leaves that was killed before it began, or while it saved what it went on from: nothing that anybody would
+// miss.
 bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
   if (name != kCheckpoints) return IsTemporary(name) || name == kStagedHf;
   const absl::StatusOr<std::vector<std::string>> checkpoints = ListFolder(JoinPath(path, name));
-  return checkpoints.ok() && checkpoints->empty();
+  return checkpoints.ok() && std::all_of(checkpoints->begin(), checkpoints->end(), IsUnfinishedCheckpoint);
 }
 
 // Whether a run may start in a folder that holds `names`.
@@ -103,6 +104,10 @@ absl::Status RunFolder::RemoveFormerRun() {
   // The former state goes first: it must never lie beside a job that it does not belong to.
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(checkpoints_path()));
   for (const CheckpointPath& checkpoint : checkpoints) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(checkpoint.path));
+  return RemoveFormerRecords();
+}
+
+absl::Status RunFolder::RemoveFormerRecords() {
   if (Exists(HfPath(path_))) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(HfPath(path_)));
   for (const char* name : {kMetrics, kPlan}) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
   return absl::OkStatus();
@@ -133,10 +138,13 @@ absl::Status RunFolder::Begin(const Start& start) {
   SHALE_CHECK(metrics_ == nullptr) << path_ << ": begun twice";
   SHALE_RETURN_IF_ERROR(RemoveLeftovers());
   const bool anew = !start.goes_on_after.has_value();
-  const bool takes_hf = !start.hf_folder.empty() && (anew || !Exists(HfPath(path_)));
+  const bool own_past = !anew && !start.from_elsewhere;
+  const bool takes_hf = !start.hf_folder.empty() && !(own_past && Exists(HfPath(path_)));
   if (takes_hf) SHALE_RETURN_IF_ERROR(CopyHfFiles(start.hf_folder));
   if (anew) {
     SHALE_RETURN_IF_ERROR(RemoveFormerRun());
+  } else if (start.from_elsewhere) {
+    SHALE_RETURN_IF_ERROR(RemoveFormerRecords());
   } else {
     SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), *start.goes_on_after));
   }

@@ -43,11 +43,12 @@ class RunFolder {
     absl::string_view job_text;
     absl::string_view plan_text;
     std::optional<int64_t> goes_on_after;  // A step; none: the run begins anew.
+    bool from_elsewhere = false;  // It goes on from a checkpoint of another folder: what lies here is of another past.
     std::string hf_folder;  // Where config.json and the tokenizer's files come from; empty: nowhere.
   };
   // Writes job and plan, and starts the metrics. Once. A run that begins anew removes what a former run left, its
-  // checkpoints included, once everything is read that the new one needs; one that goes on keeps the metrics up to its
-  // step, all checkpoints, and hf/ if it has that.
+  // checkpoints included, once everything is read that the new one needs; one that goes on keeps all checkpoints, and,
+  // unless it came from elsewhere, the metrics up to its step, and hf/ if it has that.
   absl::Status Begin(const Start& start);
   // REQUIRES: begun.
   absl::Status AppendMetrics(const JsonObject& row);
@@ -67,6 +68,8 @@ class RunFolder {
 
   absl::Status RemoveLeftovers();
   absl::Status RemoveFormerRun();
+  // All of it but checkpoints.
+  absl::Status RemoveFormerRecords();
   // Copies what is kept of a Hugging Face folder to a hidden one, which TakeHfFiles gives its name.
   absl::Status CopyHfFiles(const std::string& from);
   absl::Status TakeHfFiles();

@@ -106,8 +106,13 @@ class Trainer::Impl {
   }
 
   absl::StatusOr<StepReport> Step() {
+    if (!failed_ && done()) return absl::FailedPreconditionError("the run is over: no step is left, or a stop was requested");
+    return RunStep();
+  }
+
+  // A stop that is requested from now on is for the step after it.
+  absl::StatusOr<StepReport> RunStep() {
     if (failed_) return absl::FailedPreconditionError("an earlier step failed; this trainer cannot go on");
-    if (done()) return absl::FailedPreconditionError("the run is over: no step is left, or a stop was requested");
     const auto start = std::chrono::steady_clock::now();
     const double learning_rate = learning_rate_->At(steps_);
     SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch_->Fill(data_->SamplesAt(position_)));
@@ -287,7 +292,7 @@ class Trainer::Impl {
   absl::Status RunSteps(const TrainCallbacks& callbacks) {
     const TelemetryConfig& telemetry = job_.telemetry;
     while (!done()) {
-      SHALE_ASSIGN_OR_RETURN(const StepReport report, Step());
+      SHALE_ASSIGN_OR_RETURN(const StepReport report, RunStep());
       if (callbacks.on_step) SHALE_RETURN_IF_ERROR(callbacks.on_step(report));
       SHALE_RETURN_IF_ERROR(CheckpointIfDue(callbacks));
       const bool last = report.step == data_->total_steps();

@@ -66,8 +66,8 @@ struct TrainerOptions {
   BackendFactory create_backend;
   // Peak FLOP/s of one rank, for MFU; 0: none is reported.
   double peak_flops = 0;
-  // Where checkpoints go; empty: nothing is saved. The trainer holds it alone as long as it lives. A run that begins
-  // anew wants it empty: those of later steps that lie there stay, and are the newest.
+  // Where checkpoints go; empty: nothing is saved. The trainer holds it alone as long as it lives. `resume` says what
+  // becomes of those that lie there.
   std::string checkpoint_folder;
   ResumeOptions resume;
   // A folder whose tokenizer files say which tokenizer made the tokens, besides their encoding; empty: none.
@@ -105,7 +105,7 @@ class Trainer {
   // All steps done, or a stop was requested.
   bool done() const;
 
-  // One optimizer step on the next global batch.
+  // One optimizer step on the next global batch. FailedPrecondition: done(), or an earlier one failed.
   absl::StatusOr<StepReport> Step();
   // The loss on evaluation data, at most `batches` micro-batches per rank. FailedPrecondition: there is none.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);

@@ -23,9 +23,11 @@ inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit *
 inline int64_t RoundDown(int64_t n, int64_t unit) { return n / unit * unit; }
 
 struct AttentionSizes {
-  AttentionSizes(const Tensor& q_BSHD, int64_t window) : s(q_BSHD.dim(1)), d(q_BSHD.dim(3)), window(window) {}
+  AttentionSizes(const Tensor& q_BSHD, int64_t window)
+      : s(q_BSHD.dim(1)), d(q_BSHD.dim(3)), window(window < s ? window : 0) {}
 
-  int64_t s, d, window;
+  int64_t s, d;
+  int64_t window;  // 0: none, for it hides nothing.
 
   int64_t padded_s() const { return RoundUp(s, kPanel); }
   int64_t padded_d() const { return RoundUp(d, kPanel); }

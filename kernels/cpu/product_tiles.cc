@@ -34,8 +34,10 @@ struct Grid {
 Grid PlainGrid(const ProductShape& s) {
   int64_t m = 256, n = 512;
   const auto cut = [&] { return Grid{CutOf(s.m, m, kRowUnit), CutOf(s.n, n, kColumnUnit)}; };
-  while (cut().tiles() < 8 && std::max(m, n) > 64 && std::min(m, s.m) * std::min(n, s.n) * s.k > int64_t{1} << 23) {
-    (std::min(n, s.n) > std::min(m, s.m) ? n : m) /= 2;
+  while (cut().tiles() < 8) {
+    const int64_t rows = std::min(m, s.m), columns = std::min(n, s.n);
+    if (std::max(rows, columns) <= 64 || rows * columns * s.k <= int64_t{1} << 23) break;
+    (columns > rows ? n : m) /= 2;
   }
   return cut();
 }
@@ -119,14 +121,14 @@ bool IsPackedInPieces(const ProductShape& shape) {
   return PackedBytes(shape.dtype, shape.k, shape.n) > kMostWhole;
 }
 
-int64_t PieceColumns(const ProductShape& shape, int64_t n) {
+std::vector<int64_t> PieceColumns(const ProductShape& shape) {
   constexpr int64_t kMostOfPiece = int64_t{4} << 20;
-  if (!IsPackedInPieces(shape)) return shape.n;
+  if (!IsPackedInPieces(shape)) return {shape.n};
   const int64_t fitting = kMostOfPiece / PackedBytes(shape.dtype, shape.k, kColumnUnit) * kColumnUnit;
   const Cut cut = CutOf(shape.n, std::max(fitting, kLeastPieceColumns), kColumnUnit);
-  int64_t i = 0;
-  while (cut.begin(i) < n) ++i;
-  return cut.length(i);
+  std::vector<int64_t> columns;
+  for (int64_t i = 0; i < cut.count; ++i) columns.push_back(cut.length(i));
+  return columns;
 }
 
 std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads) {

@@ -28,9 +28,9 @@ std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int
 
 // Whether b, if it is packed, is too large to be packed whole.
 bool IsPackedInPieces(const ProductShape& shape);
-// Columns of b, from column n on, that are packed at a time: all, or a piece so small that caches hold it, unless it
-// would have fewer than two blocks of columns. REQUIRES: n ends a piece, or is 0.
-int64_t PieceColumns(const ProductShape& shape, int64_t n);
+// How many columns of b are packed at a time, from the first on: all, or pieces so small that caches hold them, unless
+// they would have fewer than two blocks of columns.
+std::vector<int64_t> PieceColumns(const ProductShape& shape);
 
 // Rows of the tiles of packed products, of which the last may have fewer than others.
 inline constexpr int64_t kMostPackedRows = 512, kLeastPackedRows = 32;

@@ -83,12 +83,15 @@ absl::Status Products::Prepare(const ProductShape& shape) {
 absl::Status Products::Run(const ProductShape& shape, const ProductOperands& operands) {
   SHALE_RETURN_IF_ERROR(Prepare(shape));
   SHALE_ASSIGN_OR_RETURN(TiledProduct * product, Find(shape));
+  if (operands.scratch.size_bytes < product->scratch_bytes()) {
+    return absl::InternalError(absl::StrCat("a product of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
+                                            product->scratch_bytes(), " bytes of scratch, and was given ",
+                                            operands.scratch.size_bytes));
+  }
   const OneThread one_thread;
   const dnnl_status_t status = product->Run(operands);
   if (status != dnnl_success) return ErrorOf(shape, "could not execute", status);
   return absl::OkStatus();
 }
-
-std::shared_ptr<Products> CreateProducts(int threads) { return std::make_shared<Products>(threads); }
 
 }  // namespace shale::cpu

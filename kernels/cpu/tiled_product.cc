@@ -31,7 +31,7 @@ ProductShape TileShape(ProductShape s, int64_t rows, int64_t columns, bool gathe
 bool Packs(const ProductShape& s) {
   constexpr int64_t kLeastM = 512;
   if (s.m < kLeastM || (s.dtype == DType::kFloat32 && IsPackedInPieces(s))) return false;
-  const int64_t columns = PieceColumns(s, 0);
+  const int64_t columns = PieceColumns(s).front();
   for (int64_t rows = kLeastPackedRows; rows <= kMostPackedRows; rows *= 2) {
     const ProductShape tile = TileShape(s, rows, columns, columns < s.n);
     const auto chosen = DescribeProduct(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc();
@@ -68,9 +68,11 @@ dnnl::matmul::primitive_desc DescribeProduct(const ProductShape& s, const dnnl::
 
 TiledProduct::TiledProduct(const ProductShape& shape, int threads) : shape_(shape) {
   if (Packs(shape)) {
-    for (int64_t n = 0; n < shape.n; n += pieces_.back().columns) {
-      pieces_.push_back({.n = n, .columns = PieceColumns(shape, n), .odd = pieces_.size() % 2 == 1});
-      packed_bytes_ = std::max(packed_bytes_, PackedBytes(shape.dtype, shape.k, pieces_.back().columns));
+    int64_t n = 0;
+    for (int64_t columns : PieceColumns(shape)) {
+      pieces_.push_back({.n = n, .columns = columns, .odd = pieces_.size() % 2 == 1});
+      packed_bytes_ = std::max(packed_bytes_, PackedBytes(shape.dtype, shape.k, columns));
+      n += columns;
     }
   } else {
     pieces_.push_back({.n = 0, .columns = shape.n});
@@ -176,7 +178,7 @@ UnpackedOperand TiledProduct::OperandOf(const Piece& piece, const ProductOperand
           shape_.b_stride_k, shape_.b_stride_n};
 }
 
-// The C calls, for they neither allocate nor throw.
+// The C calls, which do not throw.
 dnnl_status_t TiledProduct::RunTile(const Piece& piece, const Tile& tile, int thread_number,
                                     const ProductOperands& operands) {
   const int64_t m = tile.place.m, n = tile.place.n;

@@ -80,7 +80,9 @@ absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
 absl::Status BroadcastBias(const Tensor& bias_N, const Tensor& c_MN, StreamHandle stream);
 
 // sum_ranks.cu: out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64 (which
-// wraps). `out` may be one of the inputs; otherwise it overlaps none. InvalidArgument beyond 64 inputs.
+// wraps). `out` may be one of the inputs; otherwise it overlaps none. InvalidArgument beyond kMostSummedRanks inputs,
+// which a launch takes along as its parameters.
+inline constexpr int kMostSummedRanks = 64;
 absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                       StreamHandle stream);
 

@@ -16,12 +16,9 @@
 namespace shale::cuda {
 namespace {
 
-// What a launch takes along as its parameters.
-constexpr int kMaxRanks = 64;
-
 template <class T>
 struct RankInputs {
-  Global<T> at[kMaxRanks];
+  Global<T> at[kMostSummedRanks];
 };
 
 // Packs are for types of 2 and 4 bytes.
@@ -68,16 +65,16 @@ RankInputs<T> InputsOf(absl::Span<const std::byte* const> inputs, int64_t n, std
 template <class T, int N>
 absl::Status Start(absl::Span<const std::byte* const> inputs, std::byte* out, int64_t n, StreamHandle stream) {
   return Launch("SumRanks", SumRanksKernel<T, N>, FlatShape(n), stream,
-                InputsOf<T>(inputs, n, std::make_integer_sequence<int, kMaxRanks>()), static_cast<int>(inputs.size()),
-                Global<T>(reinterpret_cast<T*>(out), n, "out"), n);
+                InputsOf<T>(inputs, n, std::make_integer_sequence<int, kMostSummedRanks>()),
+                static_cast<int>(inputs.size()), Global<T>(reinterpret_cast<T*>(out), n, "out"), n);
 }
 
 }  // namespace
 
 absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                       StreamHandle stream) {
-  if (inputs.empty() || inputs.size() > kMaxRanks) {
-    return absl::InvalidArgumentError(absl::StrCat("a sum over ", inputs.size(), " ranks; 1 to ", kMaxRanks,
+  if (inputs.empty() || inputs.size() > kMostSummedRanks) {
+    return absl::InvalidArgumentError(absl::StrCat("a sum over ", inputs.size(), " ranks; 1 to ", kMostSummedRanks,
                                                    " fit into a launch"));
   }
   if (elements == 0) return absl::OkStatus();

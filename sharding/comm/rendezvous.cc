@@ -1,11 +1,11 @@
 #include "sharding/comm/rendezvous.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sharding/comm/patience.h"
 
 namespace shale {
 namespace {
@@ -41,12 +41,12 @@ absl::Status Rendezvous::Meet(int rank, const Call& call) {
   }
   const uint64_t round = round_;
   const auto over = [&] { return round_ != round || !aborted_.ok(); };
-  if (timeout_seconds_ <= 0) {
-    round_ended_.wait(lock, over);
-  } else if (!round_ended_.wait_for(lock, std::chrono::duration<double>(timeout_seconds_), over)) {
-    aborted_ = absl::DeadlineExceededError(absl::StrCat(
-        "rank ", rank, " waited ", timeout_seconds_, " s for ", Missing(), " in collective ", meetings_ + 1, ", ",
-        Describe(call), "; look for the error of a rank that is missing, or raise the time-out if it is only slow"));
+  if (timeout_seconds_ <= 0) round_ended_.wait(lock, over);
+  for (Patience patience(timeout_seconds_); !over() && !round_ended_.wait_for(lock, patience.Pause(), over);) {
+    if (!patience.Ended()) continue;
+    aborted_ = absl::DeadlineExceededError(
+        absl::StrCat("rank ", rank, " waited ", timeout_seconds_, " s for ", Missing(), " in collective ",
+                     meetings_ + 1, ", ", Describe(call), "; look for the error of a rank that is missing"));
     round_ended_.notify_all();
   }
   // A meeting that took place stands, even when the group was aborted since: the peers have begun.

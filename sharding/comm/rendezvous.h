@@ -36,7 +36,7 @@ class Rendezvous {
     std::byte* output = nullptr;
   };
 
-  // A rank waits at most `timeout_seconds` for its peers in Meet; 0: for ever.
+  // A rank waits at most `timeout_seconds` for its peers in Meet (Patience); 0: for ever.
   Rendezvous(int size, double timeout_seconds);
 
   int size() const { return static_cast<int>(calls_.size()); }

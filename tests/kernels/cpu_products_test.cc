@@ -34,7 +34,10 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
                         Case{512, 512, 1100, true}, Case{1030, 128, 2100, false}, Case{520, 640, 96, false, true, true},
                         Case{600, 64, 1100, false, true, false, true}, Case{520, 1600, 96, false},
                         Case{2048, 512, 700, true}, Case{2048, 320, 1408, false}, Case{2000, 512, 640, false, true},
-                        Case{513, 200, 300, false}, Case{576, 1408, 4100, true}}) {
+                        Case{513, 200, 300, false}, Case{576, 1408, 4100, true},
+                        // Few rows and a long K.
+                        Case{32, 256, 8192, false, false, true}, Case{38, 384, 50257, false},
+                        Case{64, 16, 50257, false, true}}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k << " of " << ToString(dtype));
       TestMemory memory;
@@ -80,7 +83,7 @@ TEST(CpuProductsTest, ProductsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
 }
 
 // Small whole numbers, so that sums are exact in any order, and rounded once.
-TEST(CpuProductsTest, PiecesOfALargeOperandMakeTheWholeProduct) {
+TEST(CpuProductsTest, LargeProductsOfWholeNumbersAreExact) {
   std::mt19937 random(7);
   const auto draw = [&](int64_t count) {
     std::vector<double> values(count);
@@ -90,7 +93,9 @@ TEST(CpuProductsTest, PiecesOfALargeOperandMakeTheWholeProduct) {
   for (const LargeCase& c : {LargeCase{513, 20011, 840, true, true, false, DType::kBFloat16},
                              LargeCase{530, 20011, 840, false},
                              LargeCase{512, 1027, 16411, false, false, false, DType::kBFloat16},
-                             LargeCase{544, 1027, 16411, true, false, true}}) {
+                             LargeCase{544, 1027, 16411, true, false, true},
+                             // Few rows and a long K.
+                             LargeCase{38, 384, 50257, false, true}}) {
     SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k);
     const std::vector<double> a = draw(c.m * c.k), b = draw(c.k * c.n), bias = draw(c.n), before = draw(c.m * c.n);
     TestMemory memory;

@@ -21,11 +21,16 @@ TEST(ProductTilesTest, CoverEveryElementOnce) {
   for (const TileOrder order : kOrders) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       for (const int threads : kThreads) {
-        for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 1}, {17, 65}, {512, 512}, {1000, 333}, {3000, 20}}) {
-          SCOPED_TRACE(::testing::Message() << m << " x " << n << ", order " << static_cast<int>(order) << ", "
-                                            << threads << " threads");
+        struct Size {
+          int64_t m, n, k = 2048;
+        };
+        for (const auto& [m, n, k] : {Size{1, 1}, {17, 65}, {512, 512}, {1000, 333}, {3000, 20}, {32, 256, 8192},
+                                      {38, 384, 50257}, {8, 128, 50257}, {64, 16, 50257}, {64, 1, 2000000}}) {
+          if (m < 512 && (order == TileOrder::kPackedB || order == TileOrder::kGathered)) continue;  // Never are.
+          SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << ", order " << static_cast<int>(order)
+                                            << ", " << threads << " threads");
           std::vector<int> times(m * n);
-          for (const ProductTile& tile : TilesOf(ShapeOf(m, n, 2048, dtype), order, threads)) {
+          for (const ProductTile& tile : TilesOf(ShapeOf(m, n, k, dtype), order, threads)) {
             ASSERT_GT(tile.rows, 0);
             ASSERT_GT(tile.columns, 0);
             ASSERT_LE(tile.m + tile.rows, m);
@@ -84,8 +89,7 @@ TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
     const ProductShape shape = ShapeOf(512, n, k, DType::kBFloat16);
     EXPECT_TRUE(IsPackedInPieces(shape));
     int64_t at = 0;
-    while (at < n) {
-      const int64_t columns = PieceColumns(shape, at);
+    for (const int64_t columns : PieceColumns(shape)) {
       ASSERT_GT(columns, 0);
       // Of less than a block of columns oneDNN has no fast product.
       EXPECT_GE(columns, 64) << n << " x " << k;
@@ -104,7 +108,7 @@ TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
   }
   const ProductShape small = ShapeOf(512, 8192, 2048, DType::kBFloat16);
   EXPECT_FALSE(IsPackedInPieces(small));
-  EXPECT_EQ(PieceColumns(small, 0), 8192);
+  EXPECT_EQ(PieceColumns(small), std::vector<int64_t>{8192});
 }
 
 TEST(ProductTilesTest, ThreadsDoNotCutSumsThatDependOnTiles) {

@@ -68,6 +68,21 @@ class ResultsTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, r"runs.jsonl:4: no line of a measurement"):
                 Results().read(path)
 
+    def test_what_is_measured_again_stands_for_what_was(self):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [os.path.join(folder, name) for name in "ab"]
+            for path in paths:
+                with open(path, "w", encoding="utf-8") as file:
+                    for row in (record("shale", [1]), {**record("products", []), "failed": "no"}, record("shale", [1], number=2),
+                                record("shale", [4]), record("products", [3])):
+                        file.write(json.dumps(row) + "\n")
+            results = Results()
+            results.read(paths[0])
+            self.assertEqual(results.values("llama34m", "fp32", "shale", "seconds"), [1, 4])
+            self.assertEqual(results.failures(), [])
+            results.read(paths[1])  # Another call's.
+            self.assertEqual(len(results.of("llama34m", "fp32", "shale", 1)), 2)
+
 
 class ClaimsTest(unittest.TestCase):
     def test_speeds_are_ratios_of_medians(self):
@@ -199,6 +214,7 @@ class OptionsTest(unittest.TestCase):
         self.refused("found '3'; wanted an even number", "--threads=3")
         self.refused("found 'a/b'", "--keep=a/b")
         self.refused("unrecognized arguments: --round=2", "--round=2")
+        self.refused("give one of them", "--resume=a", "--render=b")
 
     def test_the_list_names_everything(self):
         for name in (*workloads.NAMES, *workloads.PRECISIONS, *contestants.ALL):
@@ -294,11 +310,16 @@ class ProcessTest(unittest.TestCase):
 
 
 class TurnsTest(unittest.TestCase):
-    def test_those_compared_take_turns_on_the_first_shape_only(self):
+    def test_those_compared_take_turns_where_memory_holds_them(self):
         plan = main.plan_of(options.parse(["--only=shale,torch-best,shale-block,bf16"]))
         self.assertEqual([(workload.name, names) for workload, names in plan],
-                         [("llama34m", ["shale", "torch-best"]), ("llama34m", ["shale-block"])] +
-                         [(name, [one]) for name in workloads.NAMES[1:] for one in ("shale", "torch-best")])
+                         [("llama34m", ["shale", "torch-best"]), ("llama34m", ["shale-block"]),
+                          ("gpt2_124m", ["shale", "torch-best"]),
+                          ("qwen2_5_0_5b", ["shale"]), ("qwen2_5_0_5b", ["torch-best"])])
+        # Those that no ratio compares are apart first.
+        plan = main.plan_of(options.parse(["--only=gpt2_124m,bf16"]))
+        self.assertEqual([names for _, names in plan], [["shale", "torch-best", "products", "torch-installed"],
+                                                        ["shale-2ranks", "products-2ranks", "fsdp2-best"]])
 
     def test_apart_means_alone(self):
         plan = main.plan_of(options.parse(["--only=shale,torch-best,llama34m,bf16", "--apart"]))
@@ -307,8 +328,10 @@ class TurnsTest(unittest.TestCase):
     def test_everybody_is_in_one_set_at_most(self):
         names = [name for together in contestants.SETS for name in together]
         self.assertEqual(len(names), len(set(names)))
-        self.assertEqual(sorted(name for some in contestants.in_sets(list(contestants.ALL)) for name in some),
-                         sorted(contestants.ALL))
+        for most in (1, 2, 3, 7):
+            parts = contestants.in_sets(list(contestants.ALL), most)
+            self.assertLessEqual(max(map(len, parts)), most)
+            self.assertEqual(sorted(name for some in parts for name in some), sorted(contestants.ALL))
 
     def test_they_follow_each_other_in_order_and_who_leaves_is_passed_over(self):
         rotation = turns.Rotation()
@@ -390,6 +413,32 @@ class TurnsTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         chosen = types.SimpleNamespace(steps=None, warmup=None)
         return main._measure_together(chosen, folder.name, types.SimpleNamespace(steps=2, warmup=1), list(scripts))
+
+    def test_what_an_earlier_call_measured_is_not_measured_again(self):
+        chosen = options.parse(["--only=llama34m,fp32,shale,products,shale-keep-all,shale-block", "--rounds=2"])
+        results = results_of(record("shale", [1]), record("products", [1]), record("shale-block", [1]),
+                             {**record("shale-keep-all", []), "failed": "no"} | {"seconds": [2]})
+        del results.records[-1]["seconds"]
+        results.info = {"commit": "a", "date": "d", "machine": "m"}
+        asked = []
+
+        def measured(chosen, here, workload, names):
+            asked.append(names)
+            for name in names:
+                yield name, {"seconds": [3], "first_loss": 9.0, "other_cores": 0.0}
+
+        log = io.StringIO()
+        with unittest.mock.patch.object(main, "_measure_together", measured), \
+                unittest.mock.patch.object(process, "other_cores_now", return_value=0.0), \
+                contextlib.redirect_stderr(io.StringIO()):
+            main._go_on(results, {"commit": "b", "date": "e", "machine": "m"}, log)
+            main.measure(chosen, types.SimpleNamespace(tokens=lambda workload: None), results, log)
+        # The pair of which one had failed, and the second round.
+        self.assertEqual(asked, [["shale-keep-all", "shale-block"], ["shale", "products"], ["shale-keep-all", "shale-block"]])
+        self.assertEqual(results.values("llama34m", "fp32", "shale", "seconds"), [1, 3])
+        self.assertEqual(results.values("llama34m", "fp32", "shale-block", "seconds"), [3, 3])
+        self.assertEqual(results.notes[0], "commit was a, and is b from here on")
+        self.assertEqual(results.info["commit"], "a")
 
     def test_those_that_fail_leave_their_turns_to_the_others(self):
         good = "for i in 1 2 3; do echo step $i; sleep 0.05; done"

@@ -104,6 +104,14 @@ class PlanTest(unittest.TestCase):
             self.skipTest("built without CUDA")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("library workspace", result.stdout)
+        # More than can add up what they have in one another's memory.
+        self.refused(r"sharding\.ranks: .* at most 64, and the job wants 72", f"--job={_JOBS}/qwen2_5_0_5b.textproto", *flags,
+                     "--ranks=72", "--set=batch.global_batch=72")
+
+    def test_name_patterns_that_match_nothing(self):
+        job = f"--job={_JOBS}/quickstart.textproto"
+        self.refused(r"optimizer\.no_decay\[0\]: \"embeding\*\" matches no parameter of the model; found embedding\.", job,
+                     "--set=optimizer.no_decay=embeding*")
 
     def test_what_does_not_fit_is_refused_with_what_would(self):
         job = f"--job={_JOBS}/quickstart.textproto"

@@ -193,16 +193,21 @@ ALL = {
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }
 
-# Whose figures stand against each other: on the first shape they take turns, step by step. A set is in memory at once,
-# which on the other shapes is too much.
+# Whose figures stand against each other: they take turns, step by step, where memory holds them at once.
 SETS = (("shale", "torch-best", "products", "torch-installed", "shale-2ranks", "products-2ranks", "fsdp2-best"),
         ("shale-k8", "shale-8-steps"),
         ("shale-keep-all", "shale-block"),
         ("shale-sharded", "shale-deferred", "shale-layered"))
 
 
-def in_sets(names):
-    """Lists of those names, in order: those that take turns, and each other one alone."""
+def in_sets(names, most):
+    """Lists of those names, in order: those that take turns, at most so many, and each other one alone. A set that is
+    larger falls apart into those of one rank and those of two, or else into single ones."""
     sets = [[name for name in names if name in together] for together in SETS]
-    alone = [[name] for name in names if not any(name in together for together in SETS)]
-    return [some for some in sets + alone if some]
+    sets += [[name] for name in names if not any(name in together for together in SETS)]
+    parts = []
+    for some in sets:
+        by_ranks = [[name for name in some if ALL[name].ranks == ranks] for ranks in (1, 2)]
+        for part in [some] if len(some) <= most else by_ranks:
+            parts += [part] if len(part) <= most else [[name] for name in part]
+    return [part for part in parts if part]

@@ -13,9 +13,6 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from bench import contestants, options, place, process, table, turns, workloads  # noqa: E402
 from bench.results import Disagreement, Results, write_line  # noqa: E402
 
-# Of one contestant on the first shape, on average.
-_GIB_TOGETHER = 2
-
 _RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
 
 
@@ -26,12 +23,10 @@ def say(text):
 def plan_of(chosen):
     """(workload, names of contestants that take turns) for a round, in order."""
     plan = []
-    for workload in chosen.workloads:
-        names = [name for name in chosen.contestants
-                 if workload == workloads.FIRST or not contestants.ALL[name].first_only]
-        in_turns = workload == workloads.FIRST and not chosen.apart
-        together = contestants.in_sets(names) if in_turns else [[name] for name in names]
-        plan += [(workloads.Workload(workload, precision), some) for precision in chosen.precisions for some in together]
+    for name in chosen.workloads:
+        names = [one for one in chosen.contestants if name == workloads.FIRST or not contestants.ALL[one].first_only]
+        for workload in [workloads.Workload(name, precision) for precision in chosen.precisions]:
+            plan += [(workload, some) for some in contestants.in_sets(names, 1 if chosen.apart else workload.together)]
     return plan
 
 
@@ -42,8 +37,12 @@ def measure(chosen, here, results, log):
         write_line(log, {"note": text})
         say(text)
 
-    plan = plan_of(chosen)
     for number in range(1, chosen.rounds + 1):
+        # Those that are compared are measured together, or together again.
+        plan = [(workload, names) for workload, names in plan_of(chosen)
+                if not all(results.of(workload.name, workload.precision, name, number) for name in names)]
+        if not plan:
+            continue
         busy = process.other_cores_now()
         load = " ".join(f"{value:.2f}" for value in os.getloadavg())
         note(f"round {number}: load average {load}, {busy:.2f} cores busy before it")
@@ -56,8 +55,19 @@ def measure(chosen, here, results, log):
                     record = {"workload": workload.name, "precision": workload.precision, "contestant": name,
                               "round": number, **result}
                     write_line(log, record)
-                    results.add(record)
+                    results.replace(record)
                     say(_line(record))
+
+
+def _go_on(results, info, log):
+    """Notes in what an earlier call's machine or versions differ, if there was one."""
+    for key, value in info.items():
+        if key != "date" and results.info.get(key, value) != value:
+            note = f"{key} was {results.info[key]}, and is {value} from here on"
+            results.notes.append(note)
+            write_line(log, {"note": note})
+            say(note)
+    results.info = {**info, **results.info}
 
 
 def _measure_together(chosen, here, workload, names):
@@ -120,16 +130,19 @@ def run(chosen):
         with_torch = any(isinstance(contestant, contestants.Torch) for contestant in wanted)
         here = place.Place(chosen.threads, binaries=os.path.abspath(chosen.bin) if chosen.bin else "",
                            venv=os.path.abspath(chosen.venv) if chosen.venv else "")
-        needed = _GIB_TOGETHER * max(len(names) for _, names in plan_of(chosen))
-        if needed > place.available_gib() and not chosen.apart:
+        needed = max((workload.gib * len(names) for workload, names in plan_of(chosen) if len(names) > 1), default=0)
+        if needed > place.available_gib():
             raise place.Missing(f"contestants that take turns are in memory together and need about {needed:.0f} GiB; "
                                 f"{place.available_gib():.0f} are available: name fewer with --only, or measure --apart")
         here.prepare(shale=not all(isinstance(contestant, contestants.Torch) for contestant in wanted), torch=with_torch)
-        results.info = here.describe()
-        path = here.path(datetime.datetime.now().strftime("runs-%Y%m%d-%H%M%S.jsonl"))
-        with open(path, "w", encoding="utf-8") as log:
-            write_line(log, {"info": results.info})
+        info = here.describe()
+        path = chosen.resume or here.path(datetime.datetime.now().strftime("runs-%Y%m%d-%H%M%S.jsonl"))
+        if chosen.resume:
+            results.read(path)
+        with open(path, "a", encoding="utf-8") as log:
+            write_line(log, {"info": info})
             try:
+                _go_on(results, info, log)
                 measure(chosen, here, results, log)
             except KeyboardInterrupt:
                 results.notes.append("ended before the last round was done")

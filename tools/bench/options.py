@@ -10,7 +10,7 @@ Measures training steps of the engine against PyTorch at its best on this CPU, a
 products of the step alone, and prints a Markdown table: every target, what was measured, met or not.
 
 Each measurement is a process of its own. Contestants alternate, so that whatever else the machine does hits all of them:
-in rounds, and on the first shape step by step, one computing while those that it is compared with are stopped. A ratio
+in rounds, and where memory holds them at once step by step, one computing while the others are stopped. A ratio
 is one of medians over the steps of a process; what counts is the median of the rounds' ratios. Without options it
 measures everything; it builds the engine, and installs torch into .out/bench/venv (5.6 GB) unless --venv names one that
 has it. Give it an idle machine: it warns when something else runs.
@@ -37,19 +37,24 @@ def parse(arguments):
     parser.add_argument("--list", action="store_true", help="print those names and end")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often each is measured (default 3)")
     parser.add_argument("--steps", type=_count, metavar="N",
-                        help="steps that count in a process (default: 9, 3 and 2 by workload; a third where one is eight)")
+                        help="steps that count in a process (default: 9, 5 and 2 by workload; a third where one is eight)")
     parser.add_argument("--warmup", type=_count, metavar="N", help="steps before those (default: 3, 2 and 1 by workload)")
     parser.add_argument("--threads", type=_threads, default=2, metavar="N",
                         help="threads of a contestant, an even number; two ranks have half each (default 2)")
     parser.add_argument("--apart", action="store_true",
-                        help="one contestant after the other on the first shape too, in a seventh of the memory")
+                        help="one contestant after the other always, in a fraction of the memory")
     parser.add_argument("--venv", default="", metavar="FOLDER", help="a virtual environment that has torch")
     parser.add_argument("--bin", default="", metavar="FOLDER", help="where train and bench_products lie, built already")
     parser.add_argument("--keep", nargs="?", const="all", type=_name, metavar="NAME",
                         help="keep the table as tools/bench/results/DATE-NAME.md (NAME: letters, digits, . _ -; default all)")
     parser.add_argument("--render", action="append", default=[], metavar="FILE",
                         help="measure nothing: the table of runs.jsonl files that earlier calls left in .out/bench/; rounds of one number are one")
+    parser.add_argument("--resume", metavar="FILE",
+                        help="go on with a call that was ended, with its other flags as they were: FILE is the runs.jsonl file "
+                             "that it left in .out/bench/, and what that holds is not measured again")
     options = parser.parse_args(arguments)
+    if options.resume and options.render:
+        parser.error("argument --resume: --render measures nothing; give one of them")
     kinds = {"workloads": list(workloads.NAMES), "precisions": list(workloads.PRECISIONS), "contestants": list(contestants.ALL)}
     extra = {name for name, contestant in contestants.ALL.items() if contestant.extra}
     names = [name for names in options.only for name in names.split(",")]

@@ -25,21 +25,32 @@ class Results:
                                    f"{other['contestant']} has {other['parameters']:,}")
         self.records.append(record)
 
+    def replace(self, record):
+        """Adds it in place of those of the same contestant and round."""
+        same = {key: record[key] for key in ("workload", "precision", "contestant", "round")}
+        self.records = [r for r in self.records if not same.items() <= r.items()]
+        self.add(record)
+
     def read(self, path):
-        """Adds a file that `write_line` wrote. ValueError names what is wrong with it."""
+        """Adds a file that `write_line` wrote, of which a later record stands for an earlier one of the same contestant
+        and round. ValueError names what is wrong with it."""
+        own = Results()
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 try:
                     row = json.loads(line)
                     if "info" in row:
-                        self.info = {**row["info"], **self.info}
+                        own.info = {**row["info"], **own.info}
                     elif "note" in row:
-                        self.notes.append(row["note"])
+                        own.notes.append(row["note"])
                     else:
-                        _ = row["workload"], row["precision"], row["contestant"], row["round"]
-                        self.add(row)
+                        own.replace(row)
                 except (ValueError, KeyError, TypeError) as error:
                     raise ValueError(f"{path}:{number}: no line of a measurement ({error})") from None
+        self.info = {**own.info, **self.info}
+        self.notes += own.notes
+        for record in own.records:
+            self.add(record)
 
     def of(self, workload, precision, contestant, number=None):
         """Records of measurements that succeeded; `number`: in that round."""

@@ -10,9 +10,11 @@ from bench import textproto
 
 JOBS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs")
 
-# Steps that do not count, and those that are timed, unless the command line says otherwise. Those of the first take turns
-# and are short; one of the last is four micro-batches in half a minute.
-_STEPS = {"llama34m": (3, 9), "gpt2_124m": (2, 3), "qwen2_5_0_5b": (1, 2)}
+# Steps that do not count, and those that are timed, unless the command line says otherwise: a step of the last is four
+# micro-batches in half a minute.
+_STEPS = {"llama34m": (3, 9), "gpt2_124m": (2, 5), "qwen2_5_0_5b": (1, 2)}
+# How many contestants that are compared are in memory together, to take turns, and GiB of each of them, on average.
+_TOGETHER = {"llama34m": (7, 2), "gpt2_124m": (4, 4), "qwen2_5_0_5b": (1, 14)}
 NAMES = tuple(_STEPS)
 # The shape that the targets were set for; the others show that they come from the engine.
 FIRST = NAMES[0]
@@ -32,6 +34,7 @@ class Workload:
         with open(self.path, encoding="utf-8") as file:
             self._job = textproto.parse(file.read())
         self.warmup, self.steps = _STEPS[name]
+        self.together, self.gib = _TOGETHER[name]
         self.vocabulary = self._job["model"]["decoder"]["vocabulary"]
 
     def settings(self, threads, ranks=1, micro_batches=None, more=()):

@@ -44,16 +44,10 @@ std::string NcclCollective::ToString() const {
                       shale::ToString(dtype));
 }
 
-bool NcclRank::Late(Clock::time_point since) const {
-  return options_.timeout_seconds > 0 &&
-         Clock::now() - since > std::chrono::duration<double>(options_.timeout_seconds);
-}
-
 absl::Status NcclRank::Waited(const std::string& for_what) const {
   return absl::DeadlineExceededError(absl::StrCat(
       "rank ", rank(), " of ", size(), " waited ", options_.timeout_seconds, " s for ", for_what,
-      "; look for the error of a rank that did not come or wants something else, or raise the time-out if one is only ",
-      "slow"));
+      "; look for the error of a rank that did not come or wants something else"));
 }
 
 absl::Status NcclRank::NcclError(const std::string& during, NcclResult result) {
@@ -77,7 +71,7 @@ absl::StatusOr<bool> NcclRank::Poll(const std::string& during) {
 absl::Status NcclRank::BeginInit(const NcclUniqueId& id) {
   SHALE_RETURN_IF_ERROR(runtime_->SetDevice(options_.ordinal));
   std::lock_guard lock(mutex_);
-  init_began_ = Clock::now();
+  init_patience_ = Patience(options_.timeout_seconds);
   const NcclResult result = nccl_->CommInitRank(comm_, size(), id, rank());
   if (result == NcclResult::kSuccess || result == NcclResult::kInProgress) return absl::OkStatus();
   return NcclError("ncclCommInitRankConfig", result);
@@ -89,7 +83,7 @@ absl::StatusOr<bool> NcclRank::PollInit() {
     SHALE_ASSIGN_OR_RETURN(const bool done, Poll("ncclCommInitRankConfig"));
     if (done) return true;
   }
-  if (Late(init_began_)) return Waited("NCCL to connect the ranks");
+  if (init_patience_.Ended()) return Waited("NCCL to connect the ranks");
   return false;
 }
 
@@ -106,12 +100,12 @@ absl::StatusOr<CudaEventHandle> NcclRank::TakeEvent() {
   return CudaEventHandle::Create(*runtime_, CudaEventKind::kOrder);
 }
 
-absl::Status NcclRank::AwaitLaunch(const std::string& during, Clock::time_point since) {
+absl::Status NcclRank::AwaitLaunch(const std::string& during, Patience& patience) {
   for (Backoff backoff;; backoff.Pause()) {
     std::lock_guard lock(mutex_);
     SHALE_ASSIGN_OR_RETURN(const bool done, Poll(during));
     if (done) return absl::OkStatus();
-    if (Late(since)) return Waited(absl::StrCat("NCCL to launch ", during));
+    if (patience.Ended()) return Waited(absl::StrCat("NCCL to launch ", during));
   }
 }
 
@@ -121,7 +115,7 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
   SHALE_ASSIGN_OR_RETURN(pending.begin, TakeEvent());
   SHALE_ASSIGN_OR_RETURN(pending.end, TakeEvent());
   SHALE_RETURN_IF_ERROR(runtime_->RecordEvent(pending.begin.get(), stream));
-  const Clock::time_point since = Clock::now();
+  Patience patience(options_.timeout_seconds);
   {
     std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return absl::AbortedError("aborted");
@@ -131,7 +125,7 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
       return NcclError(collective.ToString(), result);
     }
   }
-  SHALE_RETURN_IF_ERROR(AwaitLaunch(collective.ToString(), since));
+  SHALE_RETURN_IF_ERROR(AwaitLaunch(collective.ToString(), patience));
   SHALE_RETURN_IF_ERROR(runtime_->RecordEvent(pending.end.get(), stream));
   std::lock_guard lock(mutex_);
   launching_ = false;
@@ -141,7 +135,7 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
 
 absl::Status NcclRank::CallAndWait(const std::string& during, absl::FunctionRef<NcclResult(NcclComm)> call) {
   SHALE_RETURN_IF_ERROR(runtime_->SetDevice(options_.ordinal));
-  const Clock::time_point since = Clock::now();
+  Patience patience(options_.timeout_seconds);
   {
     std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return absl::AbortedError("aborted");
@@ -149,7 +143,7 @@ absl::Status NcclRank::CallAndWait(const std::string& during, absl::FunctionRef<
     const NcclResult result = call(comm_);
     if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) return NcclError(during, result);
   }
-  SHALE_RETURN_IF_ERROR(AwaitLaunch(during, since));
+  SHALE_RETURN_IF_ERROR(AwaitLaunch(during, patience));
   std::lock_guard lock(mutex_);
   launching_ = false;
   return absl::OkStatus();
@@ -201,10 +195,10 @@ absl::Status NcclRank::Check() {
   if (pending_.empty()) return absl::OkStatus();
   if (!front_began_) {
     SHALE_ASSIGN_OR_RETURN(front_began_, runtime_->EventReached(pending_.front().begin.get()));
-    front_since_ = Clock::now();
+    front_patience_ = Patience(options_.timeout_seconds);
     return absl::OkStatus();
   }
-  return Late(front_since_) ? Waited(during) : absl::OkStatus();
+  return front_patience_.Ended() ? Waited(during) : absl::OkStatus();
 }
 
 bool NcclRank::Idle() {

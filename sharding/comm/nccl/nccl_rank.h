@@ -1,7 +1,6 @@
 // NcclRank: one rank's communicator of NCCL, and how far its collectives have come.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "kernels/dtype.h"
 #include "sharding/comm/collective_kind.h"
 #include "sharding/comm/nccl/nccl_api.h"
+#include "sharding/comm/patience.h"
 
 namespace shale {
 
@@ -79,35 +79,32 @@ class NcclRank {
   int size() const { return options_.size; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   // A collective between two events of its stream.
   struct Pending {
     NcclCollective collective;
     CudaEventHandle begin, end;
   };
 
-  bool Late(Clock::time_point since) const;
   absl::Status Waited(const std::string& for_what) const;
   absl::Status NcclError(const std::string& during, NcclResult result);  // With mutex_ held.
   absl::StatusOr<bool> Poll(const std::string& during);                  // With mutex_ held.
   absl::Status Reap();                                                   // With mutex_ held.
   absl::StatusOr<CudaEventHandle> TakeEvent();
-  absl::Status AwaitLaunch(const std::string& during, Clock::time_point since);
+  absl::Status AwaitLaunch(const std::string& during, Patience& patience);
   // A call that only has to be waited for.
   absl::Status CallAndWait(const std::string& during, absl::FunctionRef<NcclResult(NcclComm)> call);
 
   const std::shared_ptr<NcclApi> nccl_;
   const std::shared_ptr<CudaRuntime> runtime_;
   const Options options_;
-  Clock::time_point init_began_;
+  Patience init_patience_;
   std::mutex mutex_;
   NcclComm comm_ = nullptr;        // Null before BeginInit and from the end on.
   NcclWindow window_ = nullptr;    // Null: none is registered.
   bool launching_ = false;         // NCCL may be at work on a launch, which its thread watches over.
   std::deque<Pending> pending_;    // In the order of launches.
-  bool front_began_ = false;       // The GPU has come to the first of them,
-  Clock::time_point front_since_;  // as was seen then.
+  bool front_began_ = false;       // The GPU has come to the first of them.
+  Patience front_patience_;        // With that one.
   std::vector<CudaEventHandle> spare_;
 };
 

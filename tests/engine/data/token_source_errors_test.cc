@@ -1,4 +1,5 @@
 // What is refused, and in which words.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -186,8 +187,21 @@ TEST_F(TokenSourceErrorsTest, AFileCutShortWhileInUse) {
   const TokenSource source = TokenSource::Open(path).value();
   ASSERT_EQ(truncate(path.c_str(), 5), 0);
   int32_t tokens[10];
-  EXPECT_TRUE(source.Read(0, 5, tokens).ok());
+  EXPECT_EQ(source.Read(0, 5, tokens).code(), kDataLoss);
   EXPECT_EQ(source.Read(0, 10, tokens).code(), kDataLoss);
+}
+
+TEST_F(TokenSourceErrorsTest, AFileRewrittenInPlaceWhileInUse) {
+  const std::string path = folder_.Write("a.txt", "0123456789");
+  const TokenSource source = TokenSource::Open(path).value();
+  int32_t tokens[10];
+  EXPECT_TRUE(source.Read(0, 10, tokens).ok());
+  folder_.Write("a.txt", "9876543210");
+  const timespec later[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = 1}};  // Clocks of file systems are coarse.
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), later, 0), 0);
+  const absl::Status status = source.Read(0, 10, tokens);
+  EXPECT_EQ(status.code(), kDataLoss);
+  EXPECT_EQ(status.message(), path + " changed after it was checked: it must not while it is in use");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -170,6 +171,26 @@ TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
   const std::string message(Generator::FromRun(run_, CreateBackend).status().message());
   EXPECT_THAT(message, HasSubstr("no checkpoint in " + folder + " is whole"));
   EXPECT_THAT(message, HasSubstr(checkpoint_ + "/MANIFEST: it claims a message of"));
+}
+
+TEST_F(GeneratorTest, ADamagedCheckpointIsPassedOverByName) {
+  Train(kLlama);
+  EXPECT_THAT(Load()->passed_over(), ::testing::IsEmpty());
+  const std::string newer = JoinPath(RunFolder::CheckpointsPath(run_), "step-0000000009");
+  std::filesystem::copy(checkpoint_, newer, std::filesystem::copy_options::recursive);
+  ASSERT_EQ(truncate(JoinPath(newer, "MANIFEST").c_str(), 100), 0);
+  const std::unique_ptr<Generator> generator = Load();
+  ASSERT_NE(generator, nullptr);
+  EXPECT_THAT(generator->passed_over(), ::testing::ElementsAre(HasSubstr(newer + "/MANIFEST")));
+}
+
+// Nor is an older checkpoint taken for it.
+TEST_F(GeneratorTest, WhatTheMachineLacksIsNoDamage) {
+  Train(kLlama);
+  const auto refuse = [](const Job&) -> absl::StatusOr<std::unique_ptr<Backend>> {
+    return absl::InvalidArgumentError("no such device");
+  };
+  EXPECT_EQ(Generator::FromRun(run_, refuse).status().message(), "no such device");
 }
 
 }  // namespace

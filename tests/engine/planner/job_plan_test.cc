@@ -197,6 +197,70 @@ TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes)))) << message;
 }
 
+// What is printed is what was planned, whatever else the job had set.
+TEST_P(WaysOut, EverythingTogetherTakesBackWhatStandsInItsWay) {
+  Job every_other = SmallDecoderJob(false), some = every_other;
+  every_other.memory.retention = RetentionPreset::kBlock;
+  every_other.memory.every_nth = 2;
+  every_other.sharding.strategy = Strategy::kOptimizer;
+  some.memory.retention = RetentionPreset::kCheap;
+  some.memory.last_layers = 1;
+  some.checkpoint.every_steps = 1;
+  some.checkpoint.asynchronous = true;
+  for (Job job : {every_other, some}) {
+    job.runtime.device = GetParam();
+    job.sharding.ranks = 2;
+    job.memory.budget_bytes = 1;
+    const std::string hopeless = Refusal(job);
+    std::vector<std::string> settings = SettingsIn(hopeless);
+    for (absl::string_view setting : {"memory.retention=BLOCK", "sharding.prefetch=0"}) {
+      EXPECT_NE(std::find(settings.begin(), settings.end(), setting), settings.end()) << setting << ": " << hopeless;
+    }
+    settings.push_back("memory.budget_bytes=1099511627776");
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", settings);
+    ASSERT_TRUE(changed.ok()) << changed.status() << " " << hopeless;
+    const JobPlan all = Plan(*changed);
+    EXPECT_TRUE(std::any_of(all.candidates.begin(), all.candidates.end(), [&](const ScheduleCandidate& c) {
+      return absl::StrContains(hopeless, absl::StrCat("(", FormatBytes(c.peak_bytes)));
+    })) << hopeless;
+    EXPECT_EQ(all.options.retention.every_nth, 1);
+    EXPECT_EQ(all.options.retention.last_layers, 0);
+    EXPECT_FALSE(all.options.snapshot);
+  }
+}
+
+TEST(WaysOutOfGraphs, OffersNothingThatTheJobRulesOut) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = DeviceType::kCuda;
+  job.runtime.graphs = true;
+  job.sharding.ranks = 1;
+  job.memory.budget_bytes = Plan(job).arena_bytes - 1;
+  const std::string message = Refusal(job);
+  EXPECT_FALSE(absl::StrContains(message, "sharding.ranks=")) << message;
+}
+
+TEST(Plan, RefusesPatternsThatMatchNothing) {
+  const auto refusal = [](auto&& set) {
+    Job job = SmallDecoderJob(false);
+    job.runtime.device = DeviceType::kCuda;
+    set(job);
+    const absl::Status status = PlanJob(job, ScratchOnlyOps()).status();
+    return status.ok() ? "" : std::string(status.message());
+  };
+  EXPECT_TRUE(absl::StartsWith(refusal([](Job& job) { job.optimizer.no_decay = {"embedding*", "embeding*"}; }),
+                               "optimizer.no_decay[1]: \"embeding*\" matches no parameter of the model; found embedding."));
+  EXPECT_TRUE(absl::StartsWith(
+      refusal([](Job& job) { job.memory.recompute = {"blocks.*.ffn.nothing"}; }),
+      "memory.recompute[0]: \"blocks.*.ffn.nothing\" matches no activation that could be recomputed of the model; found "));
+  EXPECT_TRUE(absl::StartsWith(refusal([](Job& job) { job.memory.offload = {"block.*"}; }),
+                               "memory.offload[0]: \"block.*\" matches no activation of the model; found "));
+  EXPECT_EQ(refusal([](Job& job) {
+              job.optimizer.no_decay = {"embedding*"};
+              job.memory.recompute = {"blocks.0.*"};
+              job.memory.offload = {"*"};
+            }), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Budget, WaysOut, ::testing::Values(DeviceType::kCpu, DeviceType::kCuda), [](const auto& info) {
   return info.param == DeviceType::kCpu ? "Cpu" : "Cuda";
 });

@@ -175,7 +175,10 @@ TEST_F(RunFolderTest, AClaimWithoutARunLeavesNoFolderBehind) {
 TEST_F(RunFolderTest, WhatARunLeavesThatDiedBeforeItBeganIsInNobodysWay) {
   for (const Existing existing : {Existing::kRefuse, Existing::kReplace, Existing::kContinue}) {
     const std::string run = Path(absl::StrCat("run-", static_cast<int>(existing)));
-    ASSERT_TRUE(MakeFolders(JoinPath(run, "checkpoints")).ok());
+    // Killed while it saved what it went on from.
+    const std::string unfinished = JoinPath(run, "checkpoints/.step-0000000300.tmp");
+    ASSERT_TRUE(MakeFolders(unfinished).ok());
+    ASSERT_TRUE(WriteFileDurably(JoinPath(unfinished, "shard-00000-of-00001"), "half").ok());
     ASSERT_TRUE(WriteFileDurably(JoinPath(run, ".metrics.jsonl.tmp-1-2"), "").ok());
     auto folder = RunFolder::Claim(run, existing);
     ASSERT_TRUE(folder.ok()) << folder.status();
@@ -185,6 +188,27 @@ TEST_F(RunFolderTest, WhatARunLeavesThatDiedBeforeItBeganIsInNobodysWay) {
   ASSERT_TRUE(WriteFileDurably(Path("a.txt"), "x").ok());
   ASSERT_TRUE(MakeFolders(Path("checkpoints")).ok());
   EXPECT_EQ(RunFolder::Claim(root_, Existing::kContinue).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+// A checkpoint that was being replaced is state that somebody may want.
+TEST_F(RunFolderTest, WhatMayHoldStateIsNoTrace) {
+  ASSERT_TRUE(MakeFolders(Path("run/checkpoints/.step-0000000300.replaced")).ok());
+  EXPECT_EQ(RunFolder::Claim(Path("run"), Existing::kRefuse).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+// Its own checkpoint was saved before Begin; metrics and tokenizer that lie there are of the run before.
+TEST_F(RunFolderTest, ARunThatGoesOnFromElsewhereKeepsNothingOfAnotherPast) {
+  MakeRun(Path("run"));
+  ASSERT_TRUE(MakeFolders(Path("run/hf")).ok());
+  ASSERT_TRUE(WriteFileDurably(Path("run/hf/tokenizer.json"), "of the run before").ok());
+  auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE((*folder)
+                  ->Begin({.job_text = "job two", .plan_text = "plan two", .goes_on_after = 1, .from_elsewhere = true})
+                  .ok());
+  EXPECT_EQ(Text(Path("run/metrics.jsonl")), "");
+  EXPECT_FALSE(Exists(Path("run/hf")));
+  EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
 }
 
 TEST_F(RunFolderTest, TwoRunsNeverShareAFolder) {

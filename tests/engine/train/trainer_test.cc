@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
+#include "tests/engine/data/llmc_bytes.h"
 
 namespace shale {
 namespace {
@@ -75,6 +76,35 @@ TEST(Trainer, LearnsATextAndEvaluatesIt) {
   ASSERT_TRUE(after.ok()) << after.status();
   EXPECT_LT(after->loss, 1.5);
   EXPECT_FALSE(trainer->Step().ok());
+}
+
+// Gradients of few elements over many tokens, which the second micro-batch adds to: oneDNN needs scratch for that alone.
+TEST(Trainer, AddsUpSmallGradientsOfManyTokens) {
+  const std::string path = WriteText("small", 200);
+  std::vector<double> norms;
+  for (const char* micro_batch : {"batch.micro_batch=16", "batch.micro_batch=8"}) {
+    auto trainer = MustCreate(SmallJob(path, {"sharding.ranks=1", "model.decoder.width=64", "batch.sequence_length=128",
+                                              "batch.global_batch=16", micro_batch, "schedule.steps=3"}));
+    ASSERT_NE(trainer, nullptr);
+    const std::vector<StepReport> reports = RunAll(*trainer);
+    ASSERT_EQ(reports.size(), 3);
+    EXPECT_EQ(reports.back().peak_bytes_measured, trainer->plan().train.memory.peak_bytes);
+    norms.push_back(reports.back().gradient_norm);
+  }
+  EXPECT_NEAR(norms[1] / norms[0], 1, 1e-3);
+}
+
+TEST(Trainer, RefusesEvaluationDataOfAnotherTokenizer) {
+  const std::string training = absl::StrCat(::testing::TempDir(), "/llama3.", getpid(), ".bin");
+  const std::string evaluation = absl::StrCat(::testing::TempDir(), "/gpt2.", getpid(), ".bin");
+  std::ofstream(training, std::ios::binary) << LlmcBytes(std::vector<uint32_t>(400, 7));
+  std::ofstream(evaluation, std::ios::binary) << LlmcBytes(std::vector<uint16_t>(400, 7));
+  const Job job = SmallJob(training, {"data.evaluation_fraction=", "data.evaluation_path=" + evaluation});
+  const absl::Status status = Trainer::Create(job, {.create_backend = CreateBackend}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            absl::StrCat("data.evaluation_path: the tokens of ", evaluation, " are of \"GPT-2 (llm.c)\", those of ",
+                         "data.path of \"Llama 3 (llm.c)\": a model is evaluated on tokens of its own kind"));
 }
 
 TEST(Trainer, RunTellsOfStepsAndEvaluationsAndEndsWhenTold) {

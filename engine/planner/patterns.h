@@ -1,0 +1,14 @@
+// Whether the name patterns of a job mean anything in its model.
+#pragma once
+
+#include "absl/status/status.h"
+#include "engine/config/job.h"
+#include "engine/graph/graph.h"
+
+namespace shale {
+
+// InvalidArgument, with the field, if a pattern of optimizer.no_decay matches no parameter, one of memory.recompute no
+// activation that could be recomputed, or one of memory.offload no activation: it was meant to do something.
+absl::Status CheckPatterns(const Job& job, const ModelGraph& model);
+
+}  // namespace shale

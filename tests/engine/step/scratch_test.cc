@@ -1,0 +1,76 @@
+// Scratch suffices for every pass, whether an op then writes or adds.
+#include <cstdint>
+#include <variant>
+
+#include "engine/model/model.h"
+#include "engine/step/compile.h"
+#include "gtest/gtest.h"
+#include "kernels/op_backend.h"
+
+namespace shale {
+namespace {
+
+// Wants this much where an op writes, and that much where it adds.
+class PickyOps : public Ops {
+ public:
+  PickyOps(int64_t writes, int64_t adds) : writes_(writes), adds_(adds) {}
+  int64_t ScratchBytes(const Op& op) const override {
+    const bool adds = std::visit(
+        [](const auto& o) {
+          if constexpr (requires { o.accumulate; }) return o.accumulate;
+          return false;
+        },
+        op);
+    return adds ? adds_ : writes_;
+  }
+
+ protected:
+  absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
+
+ private:
+  const int64_t writes_, adds_;
+};
+
+class ScratchTest : public ::testing::TestWithParam<Schedule> {};
+
+TEST_P(ScratchTest, IsTheMostOfAllPasses) {
+  DecoderConfig c;
+  c.vocabulary = 11;
+  c.width = 8;
+  c.layers = 2;
+  c.heads = c.kv_heads = 2;
+  c.head_width = 4;
+  c.hidden = 12;
+  c.tied_head = true;
+  const absl::StatusOr<ModelGraph> graph = BuildDecoder(
+      c, {.mode = GraphMode::kTraining, .micro_batch = 2, .sequence_length = 64, .loss_chunk_tokens = 16});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (const int ranks : {1, 2}) {
+    for (const auto& [writes, adds] : {std::pair<int64_t, int64_t>{100, 300}, {300, 100}}) {
+      const PickyOps ops(writes, adds);
+      StepOptions options;
+      options.schedule = GetParam();
+      options.ranks = ranks;
+      options.micro_batches = 3;
+      if (options.schedule == Schedule::kDeferred) options.strategy = Strategy::kOptimizer;
+      const absl::StatusOr<CompiledStep> step = CompileStep(*graph, options, ops);
+      ASSERT_TRUE(step.ok()) << step.status();
+      int both = 0;
+      for (const Instruction& instruction : step->program.instructions) {
+        const Op* op = std::get_if<Op>(&instruction.action);
+        if (op == nullptr) continue;
+        both += instruction.accumulate_after_first;
+        EXPECT_EQ(instruction.scratch.extent_bytes(), instruction.accumulate_after_first ? 300 : ops.ScratchBytes(*op))
+            << NameOf(instruction);
+      }
+      EXPECT_GT(both, 1);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, ScratchTest,
+                         ::testing::Values(Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered),
+                         [](const auto& info) { return std::string(ToString(info.param)); });
+
+}  // namespace
+}  // namespace shale
