@@ -304,6 +304,27 @@ class ProcessTest(unittest.TestCase):
         with self.assertRaisesRegex(process.Failed, "ended with 3: no luck"):
             self.run_all("exec sleep 10000", "echo no luck >&2; exit 3")
 
+    def test_one_that_was_killed_is_told_from_one_that_lost_its_peer(self):
+        with self.assertRaisesRegex(process.Killed, "ended with -9"):
+            self.run_all("sleep 0.1; exit 3", "kill -9 $$")
+
+    def test_pytorch_that_was_killed_is_measured_with_the_allocator_as_installed(self):
+        place = types.SimpleNamespace(
+            threads=2, logs=self.folder.name, path=lambda name: os.path.join(self.folder.name, name),
+            mkl_library=lambda: "", python=lambda: "/bin/sh", torch_program=lambda: self.program,
+            tokens=lambda workload: "", environment=lambda more: {**os.environ, **more})
+        self.program = os.path.join(self.folder.name, "program")
+        with open(self.program, "w", encoding="utf-8") as file:
+            file.write("""[ -n "$MALLOC_TOP_PAD_" ] && kill -9 $$
+                          echo '{"seconds": [1, 2], "losses": [9, 9], "parameters": 1, "tokens_per_step": 1, "peak_rss_bytes": 5}'
+                       """)
+        workload = workloads.Workload("qwen2_5_0_5b", "fp32")
+        result = contestants.ALL["fsdp2-best"].run(workload, place, 1, 1, "fsdp2-best")
+        self.assertEqual((result["seconds"], result["peak_rss_bytes"]), ([2], 10))
+        self.assertIn("measured with the one installed", result["remark"])
+        with self.assertRaises(process.Killed):
+            contestants.ALL["fsdp2-best"].run(workload, place, 1, 1, "fsdp2-best", turns.Rotation().join())
+
     def test_one_that_hangs_is_ended(self):
         with self.assertRaisesRegex(process.Failed, "had not ended after 0.1 s"):
             self.run_all("exec sleep 10000", timeout_seconds=0.1)

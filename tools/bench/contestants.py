@@ -5,6 +5,7 @@ A result is a dict: `seconds` of the steps that count (where several are timed a
 contestant knows.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -120,26 +121,39 @@ class Torch(Contestant):
                        # Compiling in processes that stay would take memory and cores from what is measured.
                        "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         if self.tuned:
-            environment.update(_ALLOCATOR, LD_PRELOAD=place.mkl_library())
+            environment["LD_PRELOAD"] = place.mkl_library()
         command = [place.python(), place.torch_program(), f"--job={json.dumps(job)}",
                    f"--tokens={place.tokens(workload)}", f"--steps={warmup + steps}", f"--threads={threads}",
                    f"--compile={self.compiled}"]
+        store = place.path(f"ranks-{name}")
         commands = [command]
         if self.ranks > 1:
-            store = place.path(f"ranks-{name}")
-            if os.path.exists(store):
-                os.remove(store)
             commands = [[*command, f"--store={store}", f"--rank={rank}"] for rank in range(self.ranks)]
         if turn:
             turn.by_step(r"step \d+$", warmup, steps)
-        group = process.run(commands, place.environment(environment), place.logs, name, turn)
+
+        def train(allocator):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(store)
+            return process.run(commands, place.environment({**environment, **allocator}), place.logs, name, turn)
+        kept = True
+        try:
+            group = train(_ALLOCATOR if self.tuned else {})
+        except process.Killed:
+            if turn or not self.tuned:
+                raise
+            # An allocator that gives nothing back takes more.
+            kept = False
+            group = train({})
         said = [last_json(outcome.lines) for outcome in group.outcomes]
         return {"seconds": turn.seconds if turn else said[0]["seconds"][warmup:], "last_loss": said[0]["losses"][-1],
                 # Each rank has its own part of the batch.
                 "first_loss": sum(s["losses"][0] for s in said) / len(said),
                 "parameters": said[0]["parameters"], "tokens_per_step": said[0]["tokens_per_step"],
                 # Theirs alone: the compilers that they ran are not training.
-                "peak_rss_bytes": sum(s["peak_rss_bytes"] for s in said), "other_cores": group.other_cores}
+                "peak_rss_bytes": sum(s["peak_rss_bytes"] for s in said), "other_cores": group.other_cores,
+                **({} if kept else {"remark": "killed with the allocator tuned, for want of memory as it seems; measured with "
+                                              "the one installed"})}
 
 
 class Products(Contestant):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -9,6 +10,10 @@ import time
 
 class Failed(Exception):
     """A process ended badly; the message says which and how."""
+
+
+class Killed(Failed):
+    """Somebody killed it: the system does that when memory is short."""
 
 
 @dataclasses.dataclass
@@ -118,7 +123,9 @@ def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200
             for process in [p for p in waiting if p.poll()]:
                 waiting.remove(process)
                 if process.popen.returncode != 0:
-                    raise Failed(process.failure())
+                    # Who loses its peer may be seen to end first.
+                    killed = [p for p in processes if p.poll() and p.popen.returncode == -signal.SIGKILL]
+                    raise Killed(killed[0].failure()) if killed else Failed(process.failure())
             if seconds.so_far() > timeout_seconds:
                 raise Failed(f"{name} had not ended after {timeout_seconds} s")
     finally:

@@ -147,6 +147,8 @@ def _remarks(results):
     widened = sorted({r["precision"] for r in results.records if r.get("widened")})
     if widened:
         lines.append("This processor multiplies no bf16: those products ran in fp32.")
+    lines += sorted({f"{r['workload']} {r['precision']} {r['contestant']}: {r['remark']}"
+                     for r in results.records if "remark" in r})
     lines += [f"**Odd**: {text}" for text in odd_losses(results)]
     lines += [f"**Failed**: {text}" for text in results.failures()]
     return "\n".join(["## Remarks", "", *(f"- {line}" for line in lines)]) if lines else ""
