@@ -92,7 +92,7 @@ class _Process:
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
             said = file.read().strip().splitlines() or [text for _, text in self.lines]
         return (f"{os.path.basename(self.command[0])} ended with {self.popen.returncode}: "
-                f"{' | '.join(said[-3:]) or 'it said nothing'} (see {self.log_path})")
+                f"{' | '.join(said[-3:]) or 'it said nothing'} (see {os.path.relpath(self.log_path)})")
 
 
 def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200):
