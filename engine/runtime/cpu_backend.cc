@@ -23,7 +23,7 @@ class CpuBackend : public Backend {
 
   // One device for all, which counts what they allocate together.
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
-    return std::vector<std::shared_ptr<Device>>(ranks, CreateCpuDevice({.synchronous = synchronous}));
+    return std::vector<std::shared_ptr<Device>>(ranks, CreateCpuDevice({.synchronous = synchronous, .threads = options_.threads}));
   }
 
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(

@@ -80,6 +80,22 @@ bool RankState::JoinsFloats(const GroupState& g) const {
   return g.master.present() || g.own_weight.dtype == DType::kFloat32;
 }
 
+void RankState::MakeResident(bool moments) {
+  std::vector<Arena::Range> ranges;
+  const auto add = [&](const Tensor& tensor, ElementRange range) {
+    if (!tensor.present()) return;
+    const int64_t begin = Address(tensor, 0) - runtime_.arena().base();
+    ranges.push_back({begin, begin + (range.end - range.begin) * SizeOf(tensor.dtype)});
+  };
+  for (const GroupState& g : state_.groups) {
+    add(g.full_weight.present() ? g.full_weight : g.own_weight, Weights(g));
+    for (const Tensor& tensor : {g.master, g.low}) add(tensor, Owned(g));
+    if (!moments) continue;
+    for (const Tensor& tensor : {g.m, g.v}) add(tensor, Owned(g));
+  }
+  runtime_.arena().MakeResident(ranges);
+}
+
 absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
   std::memset(work, 0, kWorkBytes);
   const auto zero = [&](const Tensor& tensor, ElementRange range) -> absl::Status {
@@ -98,6 +114,7 @@ absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
 absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging) {
   SHALE_CHECK(checkpoint.manifest().parameters.size() == model_.parameters.size());
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
+  MakeResident(/*moments=*/!values_only);
   char* const work = staging.data() + kCheckpointChunkBytes;
   if (checkpoint.manifest().values == SavedValues::kSplit) {
     for (const GroupState& g : state_.groups) {
@@ -195,6 +212,7 @@ absl::Status RankState::PutHalf(const GroupState& g, int64_t flat, SavedPart hal
 
 absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
+  MakeResident(/*moments=*/false);
   const auto values = absl::MakeSpan(reinterpret_cast<float*>(staging.data()), kCheckpointChunkBytes / 4);
   char* const work = staging.data() + kCheckpointChunkBytes;
   for (size_t id = 0; id < model_.parameters.size(); ++id) {

@@ -48,6 +48,8 @@ class RankState {
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
   bool JoinsFloats(const GroupState& g) const;
+  // What is about to be set, with or without the moments: Arena::MakeResident.
+  void MakeResident(bool moments);
   // Pinned memory to the device and back, on the copy stream.
   absl::Status Write(const Tensor& tensor, int64_t element, const void* from, int64_t count);
   absl::Status Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const;

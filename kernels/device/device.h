@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "kernels/device/memory_meter.h"
 
 namespace shale {
@@ -23,6 +24,13 @@ class Arena {
   virtual ~Arena() = default;
   std::byte* base() const { return base_; }
   int64_t size_bytes() const { return size_bytes_; }
+
+  struct Range {
+    int64_t begin_bytes = 0, end_bytes = 0;
+  };
+  // Takes from the machine, with several threads, the pages of these ranges, which must not overlap, where pages are
+  // otherwise taken one by one as they are first touched. Contents stay. Only advice: no error.
+  virtual void MakeResident(absl::Span<const Range> ranges) {}
 
  protected:
   std::byte* base_ = nullptr;

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -17,10 +20,14 @@ constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14.
+#endif
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuArena>> CpuArena::Create(int64_t size_bytes, int64_t limit_bytes,
-                                                           std::atomic<int64_t>& allocated_bytes) {
+                                                           std::atomic<int64_t>& allocated_bytes, int threads) {
   if (size_bytes < 0) return absl::InvalidArgumentError(absl::StrCat("an arena of ", size_bytes, " bytes"));
   int64_t allocated = allocated_bytes.load();
   do {
@@ -30,7 +37,7 @@ absl::StatusOr<std::unique_ptr<CpuArena>> CpuArena::Create(int64_t size_bytes, i
           allocated, " are taken; ", size_bytes - (limit_bytes - allocated), " bytes are missing"));
     }
   } while (!allocated_bytes.compare_exchange_weak(allocated, allocated + size_bytes));
-  std::unique_ptr<CpuArena> arena(new CpuArena(allocated_bytes));
+  std::unique_ptr<CpuArena> arena(new CpuArena(allocated_bytes, threads));
   arena->size_bytes_ = size_bytes;
 
   const int64_t page = sysconf(_SC_PAGESIZE);
@@ -59,6 +66,34 @@ absl::StatusOr<std::unique_ptr<CpuArena>> CpuArena::Create(int64_t size_bytes, i
 CpuArena::~CpuArena() {
   if (base_ != nullptr) munmap(base_, mapped_bytes_);
   allocated_bytes_ -= size_bytes_;
+}
+
+void CpuArena::MakeResident(absl::Span<const Range> ranges) {
+  std::vector<Range> pages;  // Huge ones, for threads to take in turn.
+  for (const Range& range : ranges) {
+    for (int64_t at = range.begin_bytes, next; at < range.end_bytes; at = next) {
+      next = std::min(RoundUp(at + 1, kHugePageBytes), range.end_bytes);
+      pages.push_back({at, next});
+    }
+  }
+  const int64_t small = sysconf(_SC_PAGESIZE);
+  std::atomic<size_t> taken = 0;
+  const auto populate = [&] {
+    for (size_t i; (i = taken++) < pages.size();) {
+      const int64_t begin = pages[i].begin_bytes / small * small;
+      // A system that cannot do it takes them when they are touched.
+      if (madvise(base_ + begin, pages[i].end_bytes - begin, MADV_POPULATE_WRITE) != 0) return;
+    }
+  };
+  const size_t threads = std::min<size_t>(std::max(threads_, 1), pages.size());
+  std::vector<std::thread> others;
+  try {
+    while (others.size() + 1 < threads) others.emplace_back(populate);
+  } catch (const std::system_error&) {
+    // Those that there are do it.
+  }
+  populate();
+  for (std::thread& other : others) other.join();
 }
 
 }  // namespace shale

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/device/device.h"
 
 namespace shale {
@@ -14,14 +15,18 @@ namespace shale {
 class CpuArena : public Arena {
  public:
   // Adds the size to `allocated_bytes` while it lives, unless that would exceed `limit_bytes`.
+  // `threads`: of MakeResident.
   static absl::StatusOr<std::unique_ptr<CpuArena>> Create(int64_t size_bytes, int64_t limit_bytes,
-                                                          std::atomic<int64_t>& allocated_bytes);
+                                                          std::atomic<int64_t>& allocated_bytes, int threads);
   ~CpuArena() override;
 
+  void MakeResident(absl::Span<const Range> ranges) override;
+
  private:
-  explicit CpuArena(std::atomic<int64_t>& allocated_bytes) : allocated_bytes_(allocated_bytes) {}
+  CpuArena(std::atomic<int64_t>& allocated_bytes, int threads) : allocated_bytes_(allocated_bytes), threads_(threads) {}
 
   std::atomic<int64_t>& allocated_bytes_;
+  const int threads_;
   int64_t mapped_bytes_ = 0;  // size_bytes() in whole pages.
 };
 

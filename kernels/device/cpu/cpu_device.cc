@@ -13,7 +13,7 @@ CpuDevice::CpuDevice(CpuDeviceOptions options) : options_(std::move(options)) {}
 
 absl::StatusOr<std::unique_ptr<Arena>> CpuDevice::Allocate(int64_t size_bytes) {
   const int64_t limit = options_.memory_limit_bytes > 0 ? options_.memory_limit_bytes : PhysicalMemoryBytes();
-  return CpuArena::Create(size_bytes, limit, allocated_bytes_);
+  return CpuArena::Create(size_bytes, limit, allocated_bytes_, options_.threads);
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> CpuDevice::CreateStream(absl::string_view name) {

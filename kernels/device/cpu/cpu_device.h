@@ -22,6 +22,7 @@ struct CpuDeviceOptions {
   bool synchronous = false;
   int64_t queue_depth = 1024;      // Items that a stream holds before enqueueing blocks.
   int64_t memory_limit_bytes = 0;  // For all arenas that live together. 0: the machine's memory.
+  int threads = 1;                 // That take an arena's pages (Arena::MakeResident).
   std::string thread_name_prefix;  // Of the streams' threads.
   // Runs in every stream's thread before its work (synchronous: in the thread that calls CreateStream), for settings
   // that belong to a thread, such as how many OpenMP may use. Gets the stream's name. May be empty.

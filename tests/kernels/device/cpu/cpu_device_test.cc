@@ -1,5 +1,6 @@
 #include "kernels/device/cpu/cpu_device.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -47,6 +48,40 @@ TEST(CpuDeviceTest, AnArenaIsWritableToItsLastByteAndGivenBack) {
     EXPECT_GE(ResidentBytes() - before, kBytes * 9 / 10);
   }
   EXPECT_LT(ResidentBytes() - before, kBytes / 10);
+}
+
+// Not on kernels before 5.14.
+bool CanPopulate() {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  void* address = mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const bool can = madvise(address, page, MADV_POPULATE_WRITE) == 0;
+  munmap(address, page);
+  return can;
+}
+
+TEST(CpuDeviceTest, MakeResidentTakesThePagesOfItsRangesAndKeepsTheContents) {
+  constexpr int64_t kMiB = int64_t{1} << 20, kBytes = 64 * kMiB + 5;
+  for (int threads : {1, 3}) {
+    CpuDevice device({.threads = threads});
+    absl::StatusOr<std::unique_ptr<Arena>> arena = device.Allocate(kBytes);
+    ASSERT_TRUE(arena.ok());
+    std::byte* const base = (*arena)->base();
+    base[3 * kMiB] = std::byte{7};
+    const int64_t before = ResidentBytes();
+    (*arena)->MakeResident({});
+    EXPECT_LT(ResidentBytes() - before, kMiB);
+    const Arena::Range ranges[] = {{2 * kMiB - 3, 14 * kMiB + 7}, {20 * kMiB, 20 * kMiB}, {kBytes - 5 * kMiB, kBytes}};
+    (*arena)->MakeResident(ranges);
+    const int64_t taken = ResidentBytes() - before;
+    EXPECT_LT(taken, 17 * kMiB + 5 * 2 * kMiB);  // Huge pages reach past the ends.
+    EXPECT_EQ(base[3 * kMiB], std::byte{7});
+    EXPECT_EQ(base[13 * kMiB], std::byte{0});
+    if (!CanPopulate()) continue;
+    EXPECT_GE(taken, 17 * kMiB - 2 * kMiB);  // One huge page was there before.
+    std::memset(base + 2 * kMiB, 1, 12 * kMiB);
+    std::memset(base + kBytes - 5 * kMiB, 1, 5 * kMiB);
+    EXPECT_LT(ResidentBytes() - before - taken, 2 * kMiB);
+  }
 }
 
 TEST(CpuDeviceTest, InitializeRunsInTheStreamsThreadBeforeItsWork) {
