@@ -23,6 +23,10 @@ class Ops {
   // Bytes of scratch that `op` needs, from all but its operands' addresses (symbolic ops are fine).
   virtual int64_t ScratchBytes(const Op& op) const = 0;
 
+  // Bytes of packed_b for this product; 0: it has no use for one. Products with the same b, transpose_b and dtype, of
+  // whatever M, that have a use for one agree on its bytes.
+  virtual int64_t PackedBytes(const MatMul& op) const { return 0; }
+
   // Does what costs time at the first launch of such an op (creating a primitive, choosing an algorithm).
   virtual absl::Status Prepare(const Op& op) { return absl::OkStatus(); }
 

@@ -61,15 +61,20 @@ struct EmbeddingBackward {
 
 // c = op(a) op(b) + bias, or c += op(a) op(b); op transposes when asked: a is [M, K] ([K, M] when transposed), b [K, N]
 // ([N, K]). Rows may be strided, the last dimension is dense. fp32 accumulation.
+//
+// Where the device multiplies from an order of its own (Ops::PackedBytes), it leaves b in that order in packed_b, or
+// finds it there: the same bits either way.
 struct MatMul {
   static constexpr absl::string_view kName = "MatMul";
   Tensor a;       // act
   Tensor b;       // act
   Tensor bias_N;  // act, optional; not together with accumulate
   Tensor c_MN;    // act or f32
+  Tensor packed_b;  // i16, of PackedBytes, contiguous; optional
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;  // c f32 only
+  bool accumulate = false;   // c f32 only
+  bool b_is_packed = false;  // packed_b holds b, from a product with the same b, transpose_b and dtype
   int64_t m() const { return c_MN.shape[0]; }
   int64_t n() const { return c_MN.shape[1]; }
   int64_t k() const { return a.shape[transpose_a ? 0 : 1]; }
@@ -79,6 +84,7 @@ struct MatMul {
     v("b", op.b, Access::kRead);
     v("bias", op.bias_N, Access::kRead);
     v("c", op.c_MN, op.accumulate ? Access::kReadWrite : Access::kWrite);
+    v("packed_b", op.packed_b, op.b_is_packed ? Access::kRead : Access::kWrite);
   }
 };
 
@@ -553,6 +559,13 @@ inline void SetAccumulate(Op& op, bool accumulate) {
         if constexpr (requires { o.accumulate; }) o.accumulate = accumulate;
       },
       op);
+}
+
+// Makes the first op of a series out of one that follows it: one that overwrites what that one adds to, and packs what
+// that one finds packed.
+inline void MakeFirst(Op& op) {
+  SetAccumulate(op, false);
+  if (MatMul* product = std::get_if<MatMul>(&op)) product->b_is_packed = false;
 }
 
 inline absl::string_view NameOf(const Op& op) {

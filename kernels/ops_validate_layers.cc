@@ -48,6 +48,9 @@ void Check(OpChecker& c, const MatMul& op) {
   } else {
     c.ActOrFloat("c", op.c_MN, {&M, &N}, Layout::kDenseRows);
   }
+  Dim packed{"packed"};
+  if (op.packed_b.present()) c.Typed("packed_b", op.packed_b, DType::kInt16, {&packed});
+  c.Require(op.packed_b.present() || !op.b_is_packed, "b is said to be packed, but packed_b is not given");
 }
 
 void Check(OpChecker& c, const BiasBackward& op) {

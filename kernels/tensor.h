@@ -18,6 +18,7 @@ struct Location {
   int32_t symbol = -1;
   int64_t offset_bytes = 0;
   int64_t rank_stride_bytes = 0;
+  bool operator==(const Location&) const = default;
 };
 
 // A strided view of up to four dimensions. Owns nothing. Symbolic (`data` null, `where` set) in graphs and programs,

@@ -50,9 +50,9 @@ absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products)
       const Op* op = std::get_if<Op>(&instruction.action);
       if (op == nullptr || !std::holds_alternative<MatMul>(*op)) continue;
       add(std::get<MatMul>(*op));
-      if (!instruction.accumulate_after_first) continue;
+      if (!instruction.first_pass_differs) continue;
       Op first = *op;
-      SetAccumulate(first, false);
+      MakeFirst(first);
       add(std::get<MatMul>(first));
     }
   }

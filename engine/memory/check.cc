@@ -106,7 +106,7 @@ class Checker {
     std::vector<int64_t> cuts;
     for (const Instruction& instruction : program_.instructions) {
       first_pass_.push_back(OperandsOf(instruction, true));
-      later_passes_.push_back(instruction.accumulate_after_first ? OperandsOf(instruction, false)
+      later_passes_.push_back(instruction.first_pass_differs ? OperandsOf(instruction, false)
                                                                  : std::vector<ArenaOperand>());
       for (const ArenaOperand& operand : first_pass_.back()) {
         cuts.push_back(operand.begin);
@@ -151,7 +151,7 @@ class Checker {
   }
 
   const std::vector<ArenaOperand>& Operands(const Issue& issue) const {
-    const bool later = issue.passes.first > 0 && program_.instructions[issue.instruction].accumulate_after_first;
+    const bool later = issue.passes.first > 0 && program_.instructions[issue.instruction].first_pass_differs;
     return (later ? later_passes_ : first_pass_)[issue.instruction];
   }
 

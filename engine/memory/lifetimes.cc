@@ -56,7 +56,8 @@ std::vector<Lifetime> ComputeLifetimes(const StepProgram& program) {
     loops.push_back(IsLoop(program, section));
     for (InstructionId id = section.begin; id < section.end; ++id) {
       section_of[id] = static_cast<int>(s);
-      const std::vector<OperandBytes> operands = OperandsOf(program.instructions[id]);
+      // The first pass touches no buffer that the others do not, and reads no more.
+      const std::vector<OperandBytes> operands = OperandsOf(program.instructions[id], /*first_pass=*/false);
       // An instruction reads before it writes.
       for (const OperandBytes& operand : operands) {
         Use& use = uses[operand.buffer];

@@ -2,11 +2,11 @@
 
 namespace shale {
 
-std::vector<OperandBytes> OperandsOf(const Instruction& instruction) {
+std::vector<OperandBytes> OperandsOf(const Instruction& instruction, bool first_pass) {
   const Op* op = std::get_if<Op>(&instruction.action);
   const ZeroRanges* zeroes = op == nullptr ? nullptr : std::get_if<ZeroRanges>(op);
   std::vector<OperandBytes> operands;
-  VisitInstruction(instruction, /*first_pass=*/false, [&](absl::string_view, const Tensor& t, Access access) {
+  VisitInstruction(instruction, first_pass, [&](absl::string_view, const Tensor& t, Access access) {
     const Location& where = t.where;
     operands.push_back({.buffer = where.symbol,
                         .bytes = {where.offset_bytes, where.offset_bytes + t.extent_bytes()},

@@ -21,8 +21,8 @@ struct OperandBytes {
   const ZeroRanges* zeroes = nullptr;
 };
 
-// The operands of an instruction as of every pass but the first of its section, which never touches more. The pointers
-// are valid as long as the instruction.
-std::vector<OperandBytes> OperandsOf(const Instruction& instruction);
+// The operands of an instruction as of the first pass of its section, or of every other one. The pointers are valid as
+// long as the instruction.
+std::vector<OperandBytes> OperandsOf(const Instruction& instruction, bool first_pass);
 
 }  // namespace shale

@@ -81,10 +81,10 @@ struct ArenaAccess {
 };
 
 // Reads first: what an instruction writes does not order its own reads.
-std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan,
-                                    const Instruction& instruction) {
+std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan, const Instruction& instruction,
+                                    bool first_pass) {
   std::vector<ArenaAccess> accesses;
-  for (const OperandBytes& operand : OperandsOf(instruction)) {
+  for (const OperandBytes& operand : OperandsOf(instruction, first_pass)) {
     const Buffer& buffer = program.buffers[operand.buffer];
     const int64_t address = plan.addresses[operand.buffer];
     ByteRange bytes{address + operand.bytes.begin, address + operand.bytes.end};
@@ -102,7 +102,8 @@ class WaitDeriver {
     latest_.assign(program.instructions.size(), -1);
     for (Instruction& instruction : program.instructions) {
       instruction.waits.clear();
-      accesses_.push_back(AccessesOf(program, plan, instruction));
+      first_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_pass=*/true));
+      later_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_pass=*/false));
     }
   }
 
@@ -111,7 +112,8 @@ class WaitDeriver {
       const int64_t passes = std::min(section.repeat, kPasses);
       for (int64_t pass = 0; pass < passes; ++pass) {
         for (InstructionId id = section.begin; id < section.end; ++id) {
-          if (!program_.instructions[id].last_pass_only || pass + 1 == passes) IssueOne(id);
+          if (program_.instructions[id].last_pass_only && pass + 1 < passes) continue;
+          IssueOne(id, (pass == 0 ? first_accesses_ : later_accesses_)[id]);
         }
       }
     }
@@ -121,13 +123,13 @@ class WaitDeriver {
   }
 
  private:
-  void IssueOne(InstructionId id) {
+  void IssueOne(InstructionId id, const std::vector<ArenaAccess>& accesses) {
     Instruction& instruction = program_.instructions[id];
     const int stream = static_cast<int>(instruction.stream);
     const IssueId self = static_cast<IssueId>(issues_.size());
     issues_.push_back({id, stream, finished_[stream]});
     Clock needed = kNothing;
-    for (const ArenaAccess& access : accesses_[id]) {
+    for (const ArenaAccess& access : accesses) {
       if (access.writes) {
         map_.Write(access.bytes, self, issues_, needed);
       } else {
@@ -164,7 +166,7 @@ class WaitDeriver {
   }
 
   StepProgram& program_;
-  std::vector<std::vector<ArenaAccess>> accesses_;  // By instruction.
+  std::vector<std::vector<ArenaAccess>> first_accesses_, later_accesses_;  // By instruction.
   AccessMap map_;
   std::vector<Issue> issues_;
   // By stream: what has finished when its last issue has.

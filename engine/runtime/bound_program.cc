@@ -56,9 +56,9 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
     }
     SHALE_RETURN_IF_ERROR(Validate(*op));
     SHALE_RETURN_IF_ERROR(runtime.ops().Prepare(*op));
-    if (!instruction.accumulate_after_first) continue;
+    if (!instruction.first_pass_differs) continue;
     Op first = *op;
-    SetAccumulate(first, false);
+    MakeFirst(first);
     SHALE_RETURN_IF_ERROR(runtime.ops().Prepare(first));
   }
   return absl::OkStatus();
@@ -66,9 +66,9 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
 
 const Instruction& BoundProgram::OfPass(InstructionId id, int64_t pass, Instruction& work) const {
   const Instruction& bound = instructions_[id];
-  if (!moves_[id] && !bound.accumulate_after_first) return bound;
+  if (!moves_[id] && !bound.first_pass_differs) return bound;
   work = bound;
-  if (work.accumulate_after_first) SetAccumulate(std::get<Op>(work.action), pass > 0);
+  if (work.first_pass_differs && pass == 0) MakeFirst(std::get<Op>(work.action));
   VisitTensors(work, [&](Tensor& t) {
     if (!t.present()) return;
     const Buffer& buffer = program_->buffers[t.where.symbol];

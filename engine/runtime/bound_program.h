@@ -19,7 +19,7 @@ class BoundProgram {
   static absl::StatusOr<BoundProgram> Create(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime);
 
   size_t size() const { return instructions_.size(); }
-  // As of the first pass of its section, but for SetAccumulate.
+  // At the addresses of the first pass of its section, and otherwise as of the later ones.
   const Instruction& operator[](InstructionId id) const { return instructions_[id]; }
   // As of a pass. `work` holds what differs from other passes, if anything does.
   const Instruction& OfPass(InstructionId id, int64_t pass, Instruction& work) const;

@@ -104,7 +104,7 @@ PassGraphs::PassGraphs(const StepProgram& program, const BoundProgram& bound, co
   for (const Section& section : program.sections) {
     Differences& differ = differences_.emplace_back();
     for (InstructionId id = section.begin; id < section.end; ++id) {
-      differ.first |= bound[id].accumulate_after_first;
+      differ.first |= bound[id].first_pass_differs;
       differ.last |= bound[id].last_pass_only;
       differ.slot |= bound.moves(id);
     }

@@ -62,8 +62,8 @@ absl::Status WarmUpOps(const StepProgram& program, Ops& ops, Device& device) {
     name = NameOf(instruction);
     Op op = std::get<Op>(instruction.action);
     status = RunOnce(op, instruction.scratch, ops, *stream);
-    if (status.ok() && instruction.accumulate_after_first) {
-      SetAccumulate(op, false);
+    if (status.ok() && instruction.first_pass_differs) {
+      MakeFirst(op);
       status = RunOnce(op, instruction.scratch, ops, *stream);
     }
     if (!status.ok()) break;

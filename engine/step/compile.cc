@@ -165,7 +165,7 @@ class StepCompiler {
 
   UnitEmitter MakeEmitter(int u, int use) {
     return UnitEmitter(
-        model_.units[u], *unit_buffers_[u], u == last(), {.unit = u, .micro_batch = 0},
+        model_.units[u], *unit_buffers_[u], u == last(), layered_ && options_.micro_batches > 1, {.unit = u, .micro_batch = 0},
         [this, u, use](const Value& value) { return Resolve(u, use, value); },
         [this, u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
         writer_);
@@ -203,7 +203,7 @@ class StepCompiler {
     return device;
   }
 
-  // Sets how an op adds up; returns Instruction::accumulate_after_first.
+  // Sets how an op adds up; returns Instruction::first_pass_differs.
   bool Accumulates(int u, Op& op, const std::vector<const Value*>& written) {
     if (written.front()->role == ValueRole::kLossTotal) {
       SetAccumulate(op, true);

@@ -51,7 +51,11 @@ void AppendInstruction(const StepProgram& program, InstructionId id, int unit_wi
                         instruction.micro_batch < 0 ? "- " : absl::StrCat("m", instruction.micro_batch),
                         NameOf(instruction), OperandsText(program, instruction));
   if (instruction.last_pass_only) absl::StrAppend(&text, "; in the last pass only");
-  if (instruction.accumulate_after_first) absl::StrAppend(&text, "; overwrites in the first pass");
+  if (instruction.first_pass_differs) {
+    const auto* product = std::get_if<MatMul>(&std::get<Op>(instruction.action));
+    const bool packs = product != nullptr && product->b_is_packed;
+    absl::StrAppend(&text, packs ? "; packs b in the first pass" : "; overwrites in the first pass");
+  }
   if (!instruction.waits.empty()) absl::StrAppend(&text, "; waits ", absl::StrJoin(instruction.waits, ", "));
   text += "\n";
 }

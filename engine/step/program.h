@@ -8,7 +8,7 @@
 // order; `waits` order the streams among each other and are derived, with addresses known, by engine/memory/waits.h.
 // A section that repeats is a loop over the K micro-batches, one body for all of them: the plan for K = 1000 is the
 // plan for K = 1. What differs between the passes of a loop is said by the instruction (`last_pass_only`,
-// `accumulate_after_first`).
+// `first_pass_differs`).
 #pragma once
 
 #include <cstdint>
@@ -115,8 +115,8 @@ struct Instruction {
   // Issued in the last pass of its section only (the reductions of DEFERRED). Lifetimes treat it as issued in every
   // pass; waits and checks must not take order from it in a pass in which it is not issued.
   bool last_pass_only = false;
-  // The op is issued with `accumulate` unset in the first pass of its section, and set in the others.
-  bool accumulate_after_first = false;
+  // The op is that of all passes of its section but the first, in which it is issued as MakeFirst has it.
+  bool first_pass_differs = false;
   Tensor scratch;            // Bytes for the op's library, as an i16 vector; absent: none.
   std::vector<InstructionId> waits;  // On other streams: their latest issue must have finished.
 };
@@ -137,16 +137,16 @@ struct StepProgram {
 };
 
 // Calls visitor(name, tensor, access) for every present operand of an instruction, scratch (a write) included, as of
-// one pass of its section: with `accumulate_after_first` the first pass writes what the others read and write.
+// one pass of its section: with `first_pass_differs` the first pass writes what the others read.
 template <class Visitor>
 void VisitInstruction(const Instruction& instruction, bool first_pass, Visitor&& visitor) {
   const auto present = [&](absl::string_view name, const Tensor& t, Access access) {
     if (t.present()) visitor(name, t, access);
   };
   if (const auto* op = std::get_if<Op>(&instruction.action);
-      op != nullptr && instruction.accumulate_after_first && first_pass) {
+      op != nullptr && instruction.first_pass_differs && first_pass) {
     Op first = *op;
-    SetAccumulate(first, false);
+    MakeFirst(first);
     VisitOperands(std::as_const(first), present);
   } else if (op != nullptr) {
     VisitOperands(*op, present);

@@ -138,7 +138,7 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
   writer_.Emit(context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !layered_}),
-               /*accumulate_after_first=*/first && !layered_);
+               /*first_pass_differs=*/first && !layered_);
 }
 
 }  // namespace shale

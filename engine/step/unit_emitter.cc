@@ -91,11 +91,13 @@ Tensor UnitBuffers::Kept(ValueId id) {
   return buffers_[id];
 }
 
-UnitEmitter::UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
-                         Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer)
+UnitEmitter::UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once,
+                         const EmitContext& context, Resolver resolver, AccumulationRule accumulation,
+                         ProgramWriter& writer)
     : unit_(unit),
       buffers_(buffers),
       last_unit_(last_unit),
+      packs_once_(packs_once),
       context_(context),
       resolver_(std::move(resolver)),
       accumulation_(std::move(accumulation)),
@@ -120,6 +122,9 @@ Tensor UnitEmitter::Bind(ValueId id, Access access) {
 
 void UnitEmitter::EmitNode(Op op, Phase phase) {
   std::vector<const Value*> accumulated;
+  MatMul* const product = packs_once_ ? std::get_if<MatMul>(&op) : nullptr;
+  const bool keeps_packed =
+      product != nullptr && unit_.values[product->b.where.symbol].role == ValueRole::kParameter;
   // Reads first, so that a value that is read before anything wrote it is found out.
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
     if (!t.present()) return;
@@ -133,8 +138,25 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
     t.where.rank_stride_bytes = storage.where.rank_stride_bytes;
   });
   context_.phase = phase;
-  const bool accumulate_after_first = !accumulated.empty() && accumulation_(op, accumulated);
-  writer_.Emit(context_, std::move(op), accumulate_after_first);
+  bool first_pass_differs = !accumulated.empty() && accumulation_(op, accumulated);
+  if (keeps_packed) first_pass_differs |= KeepPacked(*product);
+  writer_.Emit(context_, std::move(op), first_pass_differs);
+}
+
+bool UnitEmitter::KeepPacked(MatMul& product) {
+  const int64_t bytes = writer_.ops().PackedBytes(product);
+  if (bytes == 0) return false;
+  product.b_is_packed = true;
+  for (const MatMul& earlier : packing_) {
+    if (earlier.b.where == product.b.where && earlier.transpose_b == product.transpose_b) {
+      product.packed_b = earlier.packed_b;
+      return false;
+    }
+  }
+  product.packed_b = writer_.AddTensor("packed weights", BufferCategory::kLibraryWorkspace,
+                                       Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}));
+  packing_.push_back(product);
+  return true;
 }
 
 void UnitEmitter::EmitForward() {

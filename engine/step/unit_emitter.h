@@ -34,10 +34,12 @@ class UnitEmitter {
   // Finds the buffer of a value that is no activation: input, gradients at the border, parameters, data.
   using Resolver = std::function<Tensor(const Value&)>;
   // Sets how an op that writes parameter gradients or the loss total adds up: called with the op and the written values,
-  // before it is emitted. Returns Instruction::accumulate_after_first.
+  // before it is emitted. Returns Instruction::first_pass_differs.
   using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
 
-  UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
+  // `packs_once`: the micro-batches run through this pass one after the other while parameters stay where they are. Then
+  // products pack these in the first one, and keep them for the others.
+  UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 
   void EmitForward();
@@ -46,6 +48,9 @@ class UnitEmitter {
  private:
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);
+  // Gives a product whose b is a parameter a place to keep it packed in, where the device has a use for one; returns
+  // Instruction::first_pass_differs.
+  bool KeepPacked(MatMul& product);
   // Emits ahead of backward node `node` those later ones that compute what it reads.
   void BringForward(int node, std::vector<bool>& emitted);
   void Ensure(ValueId id);
@@ -54,7 +59,7 @@ class UnitEmitter {
 
   const UnitGraph& unit_;
   UnitBuffers& buffers_;
-  const bool last_unit_;
+  const bool last_unit_, packs_once_;
   EmitContext context_;
   Resolver resolver_;
   AccumulationRule accumulation_;
@@ -62,6 +67,7 @@ class UnitEmitter {
   std::vector<Tensor> bound_;    // By value, in this pass.
   std::vector<bool> available_;   // By value: holds its final bytes.
   std::vector<bool> rerun_done_;  // By forward node, in backward.
+  std::vector<MatMul> packing_;   // Products of this pass that keep their b packed.
 };
 
 // Groups whose parameters are read by the forward nodes, or by backward with its recomputation.

@@ -21,8 +21,9 @@ struct EmitContext {
 
 class ProgramWriter {
  public:
-  // `ops` is asked for scratch sizes; borrowed.
+  // `ops` is asked for sizes; borrowed.
   explicit ProgramWriter(const Ops& ops) : ops_(ops) {}
+  const Ops& ops() const { return ops_; }
 
   BufferId AddBuffer(std::string name, BufferCategory category, int64_t slot_bytes, int64_t slots = 1,
                      bool persistent = false) {
@@ -39,17 +40,17 @@ class ProgramWriter {
     return like;
   }
 
-  // `accumulate_after_first`: of the instruction; then `action` is an op that accumulates.
-  Instruction& Emit(const EmitContext& context, Action action, bool accumulate_after_first = false) {
+  // `first_pass_differs`: of the instruction; then `action` is the op of the later passes.
+  Instruction& Emit(const EmitContext& context, Action action, bool first_pass_differs = false) {
     Instruction instruction;
     if (const Op* op = std::get_if<Op>(&action)) {
-      if (const int64_t bytes = ScratchBytes(*op, accumulate_after_first); bytes > 0) {
+      if (const int64_t bytes = ScratchBytes(*op, first_pass_differs); bytes > 0) {
         instruction.scratch = AddTensor("scratch", BufferCategory::kLibraryWorkspace,
                                         Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}));
       }
     }
     instruction.action = std::move(action);
-    instruction.accumulate_after_first = accumulate_after_first;
+    instruction.first_pass_differs = first_pass_differs;
     instruction.stream = context.stream;
     instruction.phase = context.phase;
     instruction.unit = context.unit;
@@ -73,11 +74,11 @@ class ProgramWriter {
 
  private:
   // For all passes.
-  int64_t ScratchBytes(const Op& op, bool accumulate_after_first) const {
+  int64_t ScratchBytes(const Op& op, bool first_pass_differs) const {
     const int64_t bytes = ops_.ScratchBytes(op);
-    if (!accumulate_after_first) return bytes;
+    if (!first_pass_differs) return bytes;
     Op first = op;
-    SetAccumulate(first, false);
+    MakeFirst(first);
     return std::max(bytes, ops_.ScratchBytes(first));
   }
   void CloseSection() {

@@ -38,6 +38,9 @@ int64_t ScratchBytesOf(const BiasBackward& op, const Context& context);
 int64_t ScratchBytesOf(const Sum& op, const Context& context);
 int64_t ScratchBytesOf(const SumSquares& op, const Context& context);
 
+// Ops::PackedBytes.
+int64_t PackedBytesOf(const MatMul& op, const Context& context);
+
 // What costs time once per shape. Ops without an overload of their own have nothing to prepare.
 template <class OpType>
 absl::Status PrepareOp(const OpType&, const Context&) {

@@ -16,6 +16,7 @@ class CpuOps : public HostOps {
   int64_t ScratchBytes(const Op& op) const override {
     return std::visit([&](const auto& o) { return cpu::ScratchBytesOf(o, context_); }, op);
   }
+  int64_t PackedBytes(const MatMul& op) const override { return cpu::PackedBytesOf(op, context_); }
   absl::Status Prepare(const Op& op) override {
     return std::visit([&](const auto& o) { return cpu::PrepareOp(o, context_); }, op);
   }

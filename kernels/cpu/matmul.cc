@@ -85,8 +85,12 @@ int64_t ScratchBytesOf(const MatMul& op, const Context& context) {
   Pieces pieces(nullptr);
   const MatMul product = MustWiden(op, context) ? Widened(op, pieces) : op;
   // A product that oneDNN refuses is reported by PrepareOp.
-  pieces.Take(context.products->ScratchBytes(ShapeOf(product)).value_or(0));
+  pieces.Take(context.products->ScratchBytes(ShapeOf(product), op.packed_b.present()).value_or(0));
   return pieces.taken();
+}
+
+int64_t PackedBytesOf(const MatMul& op, const Context& context) {
+  return MustWiden(op, context) ? 0 : context.products->PackedBytes(ShapeOf(op)).value_or(0);
 }
 
 absl::Status PrepareOp(const MatMul& op, const Context& context) {
@@ -108,6 +112,8 @@ absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
                                                                  .b = product.b.data,
                                                                  .bias = product.bias_N.data,
                                                                  .c = product.c_MN.data,
+                                                                 .packed_b = product.packed_b.as<std::byte>(),
+                                                                 .b_is_packed = product.b_is_packed,
                                                                  .scratch = pieces.Rest(scratch)}));
   if (product.c_MN.data != op.c_MN.data) {
     ConvertRows<BFloat16, float>(product.c_MN, op.c_MN, context.threads, [](float x) { return RoundToBFloat16(x); });

@@ -64,9 +64,14 @@ absl::StatusOr<TiledProduct*> Products::Find(const ProductShape& shape) {
   }
 }
 
-absl::StatusOr<int64_t> Products::ScratchBytes(const ProductShape& shape) {
+absl::StatusOr<int64_t> Products::ScratchBytes(const ProductShape& shape, bool packed_elsewhere) {
   SHALE_ASSIGN_OR_RETURN(const TiledProduct* product, Find(shape));
-  return product->scratch_bytes();
+  return product->scratch_bytes(packed_elsewhere);
+}
+
+absl::StatusOr<int64_t> Products::PackedBytes(const ProductShape& shape) {
+  SHALE_ASSIGN_OR_RETURN(const TiledProduct* product, Find(shape));
+  return product->whole_packed_bytes();
 }
 
 absl::Status Products::Prepare(const ProductShape& shape) {
@@ -83,11 +88,13 @@ absl::Status Products::Prepare(const ProductShape& shape) {
 absl::Status Products::Run(const ProductShape& shape, const ProductOperands& operands) {
   SHALE_RETURN_IF_ERROR(Prepare(shape));
   SHALE_ASSIGN_OR_RETURN(TiledProduct * product, Find(shape));
-  if (operands.scratch.size_bytes < product->scratch_bytes()) {
+  const int64_t scratch_bytes = product->scratch_bytes(operands.packed_b != nullptr);
+  if (operands.scratch.size_bytes < scratch_bytes) {
     return absl::InternalError(absl::StrCat("a product of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
-                                            product->scratch_bytes(), " bytes of scratch, and was given ",
+                                            scratch_bytes, " bytes of scratch, and was given ",
                                             operands.scratch.size_bytes));
   }
+  SHALE_CHECK(operands.packed_b == nullptr || product->whole_packed_bytes() > 0);
   const OneThread one_thread;
   const dnnl_status_t status = product->Run(operands);
   if (status != dnnl_success) return ErrorOf(shape, "could not execute", status);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -36,6 +37,9 @@ struct ProductOperands {
   const void* b = nullptr;
   const void* bias = nullptr;  // When the shape has one.
   void* c = nullptr;
+  // PackedBytes of memory in which b is packed, or already lies packed; null: in scratch.
+  std::byte* packed_b = nullptr;
+  bool b_is_packed = false;
   Scratch scratch;  // ScratchBytes of it.
 };
 
@@ -54,7 +58,9 @@ class Products {
   bool has_bfloat16() const { return has_bfloat16_; }
 
   // An error when oneDNN refuses the product.
-  absl::StatusOr<int64_t> ScratchBytes(const ProductShape& shape);
+  absl::StatusOr<int64_t> ScratchBytes(const ProductShape& shape, bool packed_elsewhere);
+  // Of the whole of b, packed as these tiles want it, whatever M is. 0: b is not packed, or not as a whole.
+  absl::StatusOr<int64_t> PackedBytes(const ProductShape& shape);
   absl::Status Prepare(const ProductShape& shape);
   absl::Status Run(const ProductShape& shape, const ProductOperands& operands);
 

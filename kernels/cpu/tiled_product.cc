@@ -156,9 +156,10 @@ void TiledProduct::RunPieces(const ProductOperands& operands, std::atomic<dnnl_s
     const dnnl_status_t status = RunTile(piece, tile, omp_get_thread_num(), operands);
     if (status != dnnl_success) failure = status;
   };
-  for (size_t i = packs() ? 0 : 1; i <= pieces_.size(); ++i) {
+  const bool packs_now = packs() && !operands.b_is_packed;
+  for (size_t i = packs_now ? 0 : 1; i <= pieces_.size(); ++i) {
     const Piece now = i > 0 ? pieces_[i - 1] : Piece{};
-    const Piece next = packs() && i < pieces_.size() ? pieces_[i] : Piece{};
+    const Piece next = packs_now && i < pieces_.size() ? pieces_[i] : Piece{};
     const UnpackedOperand b = OperandOf(next, operands);
     const int64_t tiles = now.end_tile - now.first_tile, panels = PackedPanels(b);
 #pragma omp for schedule(dynamic)
@@ -186,7 +187,8 @@ dnnl_status_t TiledProduct::RunTile(const Piece& piece, const Tile& tile, int th
   const int64_t row_bytes = tile.place.columns * c_size, c_stride_bytes = shape_.c_stride_m * c_size;
   std::byte* const c = static_cast<std::byte*>(operands.c) + m * c_stride_bytes + n * c_size;
   std::byte* const scratch =
-      operands.scratch.data + all_packed_bytes() + thread_number * (onednn_bytes_ + gathered_bytes_);
+      operands.scratch.data + (operands.packed_b != nullptr ? 0 : all_packed_bytes()) +
+      thread_number * (onednn_bytes_ + gathered_bytes_);
   std::byte* const gathered = scratch + onednn_bytes_;
 
   Thread& thread = per_thread_[thread_number];

@@ -23,7 +23,11 @@ class TiledProduct {
   // For a team of at most so many OpenMP threads, the calling one included. May throw dnnl::error.
   TiledProduct(const ProductShape& shape, int threads);
 
-  int64_t scratch_bytes() const { return all_packed_bytes() + (onednn_bytes_ + gathered_bytes_) * team_; }
+  int64_t scratch_bytes(bool packed_elsewhere) const {
+    return (packed_elsewhere ? 0 : all_packed_bytes()) + (onednn_bytes_ + gathered_bytes_) * team_;
+  }
+  // 0: b is not packed as a whole.
+  int64_t whole_packed_bytes() const { return gathers() ? 0 : packed_bytes_; }
 
   // Makes the primitives, unless that is done. May throw dnnl::error.
   void Prepare();
@@ -61,6 +65,7 @@ class TiledProduct {
   bool gathers() const { return pieces_.size() > 1; }
   int64_t all_packed_bytes() const { return packed_bytes_ * (gathers() ? 2 : 1); }
   std::byte* PackedAt(const Piece& piece, const ProductOperands& operands) const {
+    if (operands.packed_b != nullptr) return operands.packed_b;
     return operands.scratch.data + (piece.odd ? packed_bytes_ : 0);
   }
   UnpackedOperand OperandOf(const Piece& piece, const ProductOperands& operands) const;

@@ -2,12 +2,16 @@
 // number of threads (those of small ones are compared by the conformance suite).
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/device/cpu/cpu_device.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/op_rig.h"
 
 namespace shale::testing {
@@ -55,6 +59,73 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
       }
     }
   }
+}
+
+// In another product's memory b is NaNs alone: what it multiplies is what the first one packed.
+TEST(CpuProductsTest, AProductFindsItsBWhereAnotherHasPackedIt) {
+  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 3});
+  int compared = 0;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const bool transpose_b : {false, true}) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{128, 64}, {150, 97}, {64, 1100}}) {
+        const int64_t rows = transpose_b ? n : k, columns = transpose_b ? k : n;  // Of b.
+        for (const int64_t other_m : {530, 512, 1100}) {
+          SCOPED_TRACE(::testing::Message() << n << " x " << k << " of " << ToString(dtype) << ", other M " << other_m);
+          TestMemory plain, packing(2), finding;
+          MatMul expected{.a = plain.Random(dtype, {other_m, k}),
+                          .b = plain.Random(dtype, {rows, columns}),
+                          .c_MN = plain.Output(dtype, {other_m, n}),
+                          .transpose_b = transpose_b};
+          const int64_t bytes = ops->PackedBytes(expected);
+          if (bytes == 0) continue;
+          ++compared;
+          const std::vector<std::byte> wanted = RunOnThreads(2, plain, expected);
+          const Tensor b = plain.Bind(expected.b, const_cast<std::byte*>(wanted.data()));
+          std::vector<double> b_values(n * k);
+          for (int64_t i = 0; i < n * k; ++i) b_values[i] = ElementOf(b, i);
+
+          MatMul packs{.a = packing.Random(dtype, {600, k}),
+                       .b = packing.Values(dtype, {rows, columns}, b_values),
+                       .c_MN = packing.Output(dtype, {600, n}),
+                       .packed_b = packing.Output(DType::kInt16, {bytes / 2}),
+                       .transpose_b = transpose_b};
+          ASSERT_EQ(ops->PackedBytes(packs), bytes);
+          MatMul in_scratch = packs;
+          in_scratch.packed_b = Tensor();
+          EXPECT_NEAR(ops->ScratchBytes(in_scratch) - ops->ScratchBytes(packs), bytes, 256);
+          std::vector<std::byte> image = RunOnThreads(2, packing, packs);
+          const Tensor packed = packing.Bind(packs.packed_b, image.data());
+          std::vector<double> packed_values(bytes / 2);
+          for (int64_t i = 0; i < bytes / 2; ++i) packed_values[i] = ElementOf(packed, i);
+
+          MatMul finds{.a = finding.Random(dtype, {other_m, k}),
+                       .b = finding.Output(dtype, {rows, columns}),
+                       .c_MN = finding.Output(dtype, {other_m, n}),
+                       .packed_b = finding.Values(DType::kInt16, {bytes / 2}, packed_values),
+                       .transpose_b = transpose_b,
+                       .b_is_packed = true};
+          std::vector<std::byte> found = RunOnThreads(3, finding, finds);
+          const Tensor got = finding.Bind(finds.c_MN, found.data());
+          const Tensor c = plain.Bind(expected.c_MN, const_cast<std::byte*>(wanted.data()));
+          EXPECT_EQ(std::memcmp(got.data, c.data, c.extent_bytes()), 0);
+        }
+      }
+    }
+  }
+  const bool whole_processor = std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr;
+  if (whole_processor && __builtin_cpu_supports("avx512f")) EXPECT_GE(compared, 18);
+}
+
+TEST(CpuProductsTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
+  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 2});
+  const auto bytes_of = [&](DType dtype, int64_t m, int64_t n, int64_t k) {
+    return ops->PackedBytes(MatMul{.a = Tensor::Contiguous(dtype, {m, k}),
+                                   .b = Tensor::Contiguous(dtype, {k, n}),
+                                   .c_MN = Tensor::Contiguous(dtype, {m, n})});
+  };
+  EXPECT_EQ(bytes_of(DType::kFloat32, 64, 128, 64), 0);
+  EXPECT_EQ(bytes_of(DType::kBFloat16, 512, 20011, 840), 0);
+  EXPECT_EQ(CreateReferenceOps()->PackedBytes(MatMul()), 0);
 }
 
 // What a large vocabulary's head multiplies: b of over 32 MiB, which is packed in pieces.

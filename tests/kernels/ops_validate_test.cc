@@ -69,7 +69,7 @@ TEST(Validate, NamesAnOperandOfTheWrongDType) {
 
 TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
   const std::set<std::string> optional = {
-      "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias",
+      "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias", "MatMul.packed_b",
       "RmsNormBackward.d_residual", "LayerNormBackward.d_residual", "SwiGluBackward.y", "GeluBackward.y"};
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int number, const std::string& name, const Tensor&, Access) {
@@ -193,6 +193,14 @@ TEST(Validate, RefusesContradictions) {
   product.bias_N = Tensor();
   product.c_MN.dtype = DType::kBFloat16;
   ExpectRefused(product, {"c is bf16", "wanted f32"});
+
+  product = valid(MatMul());
+  product.b_is_packed = true;
+  ExpectRefused(product, {"packed_b is not given"});
+  product.packed_b = Tensor::Contiguous(DType::kFloat32, {64});
+  ExpectRefused(product, {"packed_b is f32[64]", "wanted i16"});
+  product.packed_b.dtype = DType::kInt16;
+  EXPECT_TRUE(Validate(product).ok()) << Validate(product);
 
   AttentionForward attention = valid(AttentionForward());
   attention.window = -1;

@@ -63,7 +63,7 @@ class ProgramBuilder {
   // total = x in the first pass of its section, total += x in the others.
   Instruction& AccumulateAfterFirst(StreamId stream, Tensor x, Tensor total) {
     Instruction& instruction = Add(stream, Op(Accumulate{.x_N = x, .total_N = total, .accumulate = true}));
-    instruction.accumulate_after_first = true;
+    instruction.first_pass_differs = true;
     return instruction;
   }
 

@@ -20,8 +20,9 @@ struct Planned {
   MemoryPlan plan;
 };
 
+// `sizes` is asked for those of scratch and packed weights; null: the reference.
 inline Planned PlanDecoder(const StepOptions& options, int64_t layers, GraphMode mode = GraphMode::kTraining,
-                           Activation activation = Activation::kSwiGlu) {
+                           Activation activation = Activation::kSwiGlu, const Ops* sizes = nullptr) {
   DecoderConfig c;
   c.vocabulary = 11;
   c.width = 8;
@@ -35,8 +36,7 @@ inline Planned PlanDecoder(const StepOptions& options, int64_t layers, GraphMode
       BuildDecoder(c, {.mode = mode, .micro_batch = 2, .sequence_length = 64, .loss_chunk_tokens = 16});
   EXPECT_TRUE(graph.ok()) << graph.status();
   const std::unique_ptr<Ops> reference = CreateReferenceOps();
-  const Ops& ops = *reference;
-  absl::StatusOr<CompiledStep> step = CompileStep(*graph, options, ops);
+  absl::StatusOr<CompiledStep> step = CompileStep(*graph, options, sizes != nullptr ? *sizes : *reference);
   EXPECT_TRUE(step.ok()) << step.status();
   Planned planned{std::move(step->program)};
   const absl::StatusOr<MemoryPlan> plan = PlanMemory(planned.program, {});

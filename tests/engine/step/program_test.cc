@@ -41,7 +41,7 @@ TEST(VisitInstruction, LeavesOutAbsentOperandsAndAddsScratch) {
 TEST(VisitInstruction, WritesInTheFirstPassWhatItAddsToLater) {
   Instruction sum{.action = Op(Sum{.x_N = Vector(0, 4), .total_1 = Vector(1, 1), .accumulate = true})};
   EXPECT_EQ(Visited(sum, true), (Operands{"x: read", "total: update"}));
-  sum.accumulate_after_first = true;
+  sum.first_pass_differs = true;
   EXPECT_EQ(Visited(sum, true), (Operands{"x: read", "total: write"}));
   EXPECT_EQ(Visited(sum, false), (Operands{"x: read", "total: update"}));
 }
@@ -106,7 +106,7 @@ TEST(DumpProgram, ListsBuffersAndInstructions) {
        .phase = Phase::kBackward,
        .unit = 1,
        .micro_batch = 0,
-       .accumulate_after_first = true,
+       .first_pass_differs = true,
        .waits = {0, 2}},
       {.action = Op(Rope{.x_BSHD = rows}),
        .stream = StreamId::kReduce,

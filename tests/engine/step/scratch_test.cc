@@ -59,8 +59,8 @@ TEST_P(ScratchTest, IsTheMostOfAllPasses) {
       for (const Instruction& instruction : step->program.instructions) {
         const Op* op = std::get_if<Op>(&instruction.action);
         if (op == nullptr) continue;
-        both += instruction.accumulate_after_first;
-        EXPECT_EQ(instruction.scratch.extent_bytes(), instruction.accumulate_after_first ? 300 : ops.ScratchBytes(*op))
+        both += instruction.first_pass_differs;
+        EXPECT_EQ(instruction.scratch.extent_bytes(), instruction.first_pass_differs ? 300 : ops.ScratchBytes(*op))
             << NameOf(instruction);
       }
       EXPECT_GT(both, 1);

@@ -1,0 +1,94 @@
+// LAYERED keeps packed weights while the micro-batches run through a unit.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "tests/engine/step/planned_decoder.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr int64_t kLayers = 4;
+
+// Packs every b, and wants nothing else.
+class PackingOps : public Ops {
+ public:
+  int64_t ScratchBytes(const Op&) const override { return 0; }
+  int64_t PackedBytes(const MatMul& op) const override { return op.b.extent_bytes() + 60; }
+
+ protected:
+  absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
+};
+
+// The products that have a place for packed b, by that place, in issue order.
+std::map<BufferId, std::vector<InstructionId>> PackedProducts(const StepProgram& program) {
+  std::map<BufferId, std::vector<InstructionId>> products;
+  for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
+    const Op* op = std::get_if<Op>(&program.instructions[id].action);
+    const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+    if (product != nullptr && product->packed_b.present()) products[product->packed_b.where.symbol].push_back(id);
+  }
+  return products;
+}
+
+const Section& SectionOf(const StepProgram& program, InstructionId id) {
+  for (const Section& section : program.sections) {
+    if (id < section.end) return section;
+  }
+  return program.sections.back();
+}
+
+Planned Plan(Schedule schedule, int ranks, int64_t micro_batches, RetentionPreset preset) {
+  const PackingOps ops;
+  // What overlaps in memory and is not ordered is refused there.
+  return PlanDecoder({.schedule = schedule, .ranks = ranks, .micro_batches = micro_batches, .retention = {.preset = preset}},
+                     kLayers, GraphMode::kTraining, Activation::kSwiGlu, &ops);
+}
+
+TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const int64_t micro_batches : {2, 3, 7}) {
+      for (const RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
+        const Planned planned = Plan(Schedule::kLayered, ranks, micro_batches, preset);
+        std::map<int, size_t> places, products;  // By unit.
+        for (const auto& [place, ids] : PackedProducts(planned.program)) {
+          const Instruction& first = planned.program.instructions[ids.front()];
+          const auto& packer = std::get<MatMul>(std::get<Op>(first.action));
+          EXPECT_TRUE(first.first_pass_differs);
+          for (const InstructionId id : ids) {
+            const Instruction& instruction = planned.program.instructions[id];
+            const auto& product = std::get<MatMul>(std::get<Op>(instruction.action));
+            EXPECT_TRUE(product.b_is_packed);
+            EXPECT_EQ(product.b.where, packer.b.where);
+            EXPECT_EQ(product.transpose_b, packer.transpose_b);
+            EXPECT_EQ(instruction.first_pass_differs, id == ids.front()) << "packed once";
+            EXPECT_EQ(SectionOf(planned.program, id).begin, SectionOf(planned.program, ids.front()).begin);
+          }
+          EXPECT_EQ(SectionOf(planned.program, ids.front()).repeat, micro_batches);
+          ++places[first.unit];
+          products[first.unit] += ids.size();
+        }
+        // Of every block the weights of its four products, forward and backward, and again those of the three that are
+        // computed again; of the head, whose tokens come in eight chunks, the logits' and their gradient's.
+        for (int unit = 1; unit <= kLayers; ++unit) {
+          EXPECT_EQ(places[unit], preset == RetentionPreset::kBlock ? 11 : 8) << unit;
+          EXPECT_EQ(products[unit], places[unit]) << unit;
+        }
+        EXPECT_EQ(places[kLayers + 1], 2);
+        EXPECT_EQ(products[kLayers + 1], 2 * 8);
+      }
+    }
+  }
+}
+
+TEST(PackedWeights, AreNotKeptWhereTheyServeOneMicroBatch) {
+  for (const RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
+    EXPECT_TRUE(PackedProducts(Plan(Schedule::kLayered, 2, 1, preset).program).empty());
+    EXPECT_TRUE(PackedProducts(Plan(Schedule::kSharded, 2, 3, preset).program).empty());
+    EXPECT_TRUE(PackedProducts(Plan(Schedule::kDeferred, 2, 3, preset).program).empty());
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing
