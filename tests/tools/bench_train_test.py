@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import statistics
 import struct
 import sys
 import tempfile
@@ -80,7 +81,11 @@ class ResultsTest(unittest.TestCase):
             results.read(paths[0])
             self.assertEqual(results.values("llama34m", "fp32", "shale", "seconds"), [1, 4])
             self.assertEqual(results.failures(), [])
+            with open(paths[1], "a", encoding="utf-8") as file:
+                file.write(json.dumps({"info": {"commit": "b", "machine": "m"}}) + "\n")
+            results.info = {"commit": "a", "machine": "m"}
             results.read(paths[1])  # Another call's.
+            self.assertEqual(results.info, {"commit": "a; b", "machine": "m"})
             self.assertEqual(len(results.of("llama34m", "fp32", "shale", 1)), 2)
 
 
@@ -107,6 +112,28 @@ class ClaimsTest(unittest.TestCase):
         for found, wanted in zip(claim.by_round(results, "llama34m", "fp32"), (1.3, 1.1, 1.0), strict=True):
             self.assertAlmostEqual(found, wanted)
         self.assertAlmostEqual(claim.value(results, "llama34m", "fp32"), 1.1)
+
+    def test_turns_say_how_well_a_ratio_close_to_one_is_known(self):
+        claim, = (c for c in claims.of("llama34m") if c.label.startswith("DEFERRED"))
+        sharded = [1.00, 1.02, 0.98, 1.01, 0.99, 1.00]
+        close = results_of(record("shale-sharded", sharded), record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
+        ratios = [a / b for a, b in zip(sharded, [1.01, 1.00, 1.00, 1.02, 1.00, 1.01])]
+        self.assertAlmostEqual(claim.error(close, "llama34m", "fp32"), statistics.stdev(ratios) / 6 ** 0.5)
+        self.assertFalse(claim.met(claim.value(close, "llama34m", "fp32"), "fp32"))
+        self.assertTrue(claim.undecided(close, "llama34m", "fp32"))
+        slower = results_of(record("shale-sharded", sharded), record("shale-deferred", [1.1 * one for one in sharded]))
+        self.assertFalse(claim.undecided(slower, "llama34m", "fp32"))
+        few = results_of(record("shale-sharded", sharded[:4]), record("shale-deferred", [1.01] * 4))
+        self.assertIsNone(claim.error(few, "llama34m", "fp32"))
+        self.assertFalse(claim.undecided(few, "llama34m", "fp32"))
+        more = results_of(*close.records, record("shale-sharded", sharded, number=2),
+                          record("shale-deferred", [1.01] * 6, number=2))
+        self.assertLess(claim.error(more, "llama34m", "fp32"), claim.error(close, "llama34m", "fp32"))
+        self.assertIsNone(claims.of("llama34m")[0].error(close, "llama34m", "fp32"))
+        text = table.markdown(close)
+        self.assertIn("| 0.995 ± 0.011 x | >= 1 x | not told apart from it |", text)
+        self.assertIn("0 of the 1 targets measured are met; not told apart from it: 1.", text)
+        self.assertIn("±: two standard errors", text)
 
     def test_memory_less_what_both_must_hold(self):
         both = [record("shale", [1], workload=w, peak_rss_bytes=26000) for w in workloads.NAMES]

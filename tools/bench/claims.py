@@ -1,11 +1,13 @@
 """The targets, how each is measured, and what bounds it on this machine."""
 
 import dataclasses
+import math
 import statistics
 from typing import Callable
 
 from bench import workloads
 
+_LEAST_TURNS = 5  # That say how far they scatter.
 _ADAM_BYTES = 16  # Per parameter: master, two moments, gradient, in fp32.
 
 
@@ -17,6 +19,7 @@ class Claim:
     measure: Callable  # (lookup) -> number; lookup(contestant, key) is a median. TypeError: one is None.
     unit: str = "x"
     bound: Callable = lambda lookup: None  # (lookup) -> number: what the floor of a step allows, or None.
+    turns: tuple = ()  # Of a ratio close to 1: the contestants whose turns tell how well it is known, first over second.
 
     def by_round(self, results, workload, precision):
         """One value for every round that has it."""
@@ -37,6 +40,22 @@ class Claim:
         """Whether a bound is known that forbids the target."""
         bound = self.bound_value(results, workload, precision)
         return bound is not None and not self.met(bound, precision)
+
+    def error(self, results, workload, precision):
+        """The standard error of the ratio, from the ratios of turns that followed each other. None: not known."""
+        ratios = []
+        for number in results.rounds() if self.turns else ():
+            over, under = (results.of(workload, precision, contestant, number) for contestant in self.turns)
+            for a, b in zip(over, under):
+                if len(a["seconds"]) == len(b["seconds"]):
+                    ratios += [x / y for x, y in zip(a["seconds"], b["seconds"])]
+        return statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) >= _LEAST_TURNS else None
+
+    def undecided(self, results, workload, precision):
+        """Whether it is not met, but by less than two standard errors: what is measured contradicts nothing."""
+        value, error = self.value(results, workload, precision), self.error(results, workload, precision)
+        return error is not None and not self.met(value, precision) and \
+            self.met(value + (2 if self.at_least else -2) * error, precision)
 
     def met(self, value, precision):
         target = self.targets[precision]
@@ -105,8 +124,9 @@ _FIRST = [
     Claim("peak RSS against PyTorch at its best", {"fp32": 0.48, "bf16": 0.43}, False, _memory()),
     _same("two sharded ranks against one rank of all threads", 0.92, True, _times_faster("shale-2ranks", "shale")),
     _same("from exec to the start of the first step", 0.5, False, lambda lookup: 1.0 * lookup("shale", "start_seconds"), "s"),
-    _same("LAYERED against SHARDED (2 ranks, K = 4)", 1.0, True, _times_faster("shale-layered", "shale-sharded")),
-    _same("DEFERRED against SHARDED (2 ranks, K = 4)", 1.0, True, _times_faster("shale-deferred", "shale-sharded")),
+    *(dataclasses.replace(_same(f"{label} against SHARDED (2 ranks, K = 4)", 1.0, True, _times_faster(name, "shale-sharded")),
+                          turns=("shale-sharded", name))
+      for label, name in (("LAYERED", "shale-layered"), ("DEFERRED", "shale-deferred"))),
     _same("time of K = 8 over 8 times K = 1 less the optimizer", 1.02, False, _accumulation),
     _same("time of BLOCK retention over KEEP_ALL", 1.30, False, lambda lookup: lookup("shale-block") / lookup("shale-keep-all")),
 ]

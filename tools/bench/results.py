@@ -47,7 +47,10 @@ class Results:
                         own.replace(row)
                 except (ValueError, KeyError, TypeError) as error:
                     raise ValueError(f"{path}:{number}: no line of a measurement ({error})") from None
-        self.info = {**own.info, **self.info}
+        for key, text in own.info.items():
+            known = self.info.setdefault(key, text)
+            if text not in known.split("; "):
+                self.info[key] = f"{known}; {text}"
         self.notes += own.notes
         for record in own.records:
             self.add(record)

@@ -19,22 +19,24 @@ def markdown(results):
 
 
 def summary(results):
-    """Of targets: (met, out of reach here, measured)."""
+    """Of targets: (met, undecided, out of reach here, measured)."""
     measured = [(claim, workload, precision, value)
                 for workload in workloads.NAMES for claim in claims.of(workload) for precision in workloads.PRECISIONS
                 if (value := claim.value(results, workload, precision)) is not None]
     unmet = [(claim, workload, precision) for claim, workload, precision, value in measured if not claim.met(value, precision)]
+    undecided = [claim for claim, workload, precision in unmet if claim.undecided(results, workload, precision)]
     out_of_reach = [claim for claim, workload, precision in unmet if claim.out_of_reach(results, workload, precision)]
-    return len(measured) - len(unmet), len(out_of_reach), len(measured)
+    return len(measured) - len(unmet), len(undecided), len(out_of_reach), len(measured)
 
 
 def _head(results):
     onednn = {r["onednn"] for r in results.records if "onednn" in r}
     info = {**results.info, **({"oneDNN": ", ".join(sorted(onednn))} if onednn else {})}
-    met, out_of_reach, measured = summary(results)
+    met, undecided, out_of_reach, measured = summary(results)
     return "\n".join(["# Training steps on the CPU", "", *(f"- {name}: {text}" for name, text in info.items()), "",
                       f"{met} of the {measured} targets measured are met" +
                       (" by the median of the rounds, each of which stands in brackets" if len(results.rounds()) > 1 else "") +
+                      (f"; not told apart from it: {undecided}" if undecided else "") +
                       (f"; out of reach here: {out_of_reach}." if out_of_reach else ".")])
 
 
@@ -49,17 +51,22 @@ def _targets(results, workload, precisions):
         for precision in precisions:
             value = claim.value(results, workload, precision)
             sign = ">=" if claim.at_least else "<="
+            error = claim.error(results, workload, precision)
             verdict = "not measured" if value is None else "met" if claim.met(value, precision) else \
+                "not told apart from it" if claim.undecided(results, workload, precision) else \
                 "**not met**" + _bound(claim, results, workload, precision)
-            row += ["" if value is None else _value(claim, value, claim.by_round(results, workload, precision)),
+            row += ["" if value is None else _value(claim, value, error, claim.by_round(results, workload, precision)),
                     f"{sign} {claim.targets[precision]:.3g} {claim.unit}", verdict]
         rows.append(row)
     header = ["shale"] + [text for precision in precisions for text in (precision, "target", "")]
-    return _table(header, rows)
+    text = _table(header, rows)
+    if "±" in text:
+        text += "\n\n±: two standard errors, from the ratios of turns that followed each other. A target within it is not told apart from what was measured."
+    return text
 
 
-def _value(claim, value, by_round):
-    text = f"{value:.3f} {claim.unit}"
+def _value(claim, value, error, by_round):
+    text = f"{value:.3f} {claim.unit}" if error is None else f"{value:.3f} ± {2 * error:.3f} {claim.unit}"
     return text if len(by_round) < 2 else f"{text} ({', '.join(f'{one:.3f}' for one in by_round)})"
 
 
