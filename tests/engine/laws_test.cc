@@ -72,16 +72,6 @@ void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& 
   for (const auto& [name, weight] : a.weights) EXPECT_EQ(weight, b.weights.at(name)) << what << ": " << name;
 }
 
-int PackedProducts(const StepProgram& program) {
-  int products = 0;
-  for (const Instruction& instruction : program.instructions) {
-    const Op* op = std::get_if<Op>(&instruction.action);
-    const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
-    products += product != nullptr && product->packed_b.present();
-  }
-  return products;
-}
-
 TEST(StepLaws, EveryStrategyScheduleAndWorldAgreesWithOneRank) {
   const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 1);
   const RunResult one = MustRun(With({Strategy::kFull, Schedule::kSharded}, 1, 7), tokens);
@@ -128,40 +118,6 @@ TEST(StepLaws, DeferredAndLayeredAgreeToTheBit) {
       deferred.steps = layered.steps = 3;
       ExpectEqualBits(MustRun(deferred, tokens), MustRun(layered, tokens),
                       Name({strategy, Schedule::kLayered}, ranks, 1));
-    }
-  }
-}
-
-// Rows enough for weights to be packed, which LAYERED does in the first micro-batch for all of them.
-TEST(StepLaws, WeightsThatArePackedOnceChangeNoBits) {
-  if (kTestedOps != OpsKind::kFast) GTEST_SKIP() << "the ops that run here pack nothing";
-  DecoderConfig model = SmallDecoder();
-  model.width = 64;
-  model.head_width = 16;
-  model.heads = 4;
-  model.kv_heads = 2;
-  model.hidden = 90;
-  model.vocabulary = 131;
-  const Tokens tokens = RandomTokens(12, 256, model.vocabulary, 5);
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const auto& [ranks, preset] : {std::pair(1, RetentionPreset::kKeepAll), {2, RetentionPreset::kBlock}}) {
-      RunOptions deferred = With({Strategy::kFull, Schedule::kDeferred}, ranks, 4 / ranks);
-      deferred.model = model;
-      deferred.dtype = dtype;
-      deferred.step.retention.preset = preset;
-      deferred.loss_chunk_tokens = 512;
-      deferred.steps = 2;
-      deferred.threads = 2;
-      RunOptions layered = deferred;
-      layered.step.schedule = Schedule::kLayered;
-      const RunResult packed_often = MustRun(deferred, tokens), packed_once = MustRun(layered, tokens);
-      const std::string what = absl::StrCat(ranks, " ranks, ", ToString(dtype));
-      ExpectEqualBits(packed_often, packed_once, what);
-      EXPECT_EQ(packed_once.measured_peak_bytes, packed_once.plan.peak_bytes) << what;
-      EXPECT_EQ(PackedProducts(packed_often.step.program), 0) << what;
-      if (__builtin_cpu_supports("avx512f") && dtype == DType::kFloat32) {
-        EXPECT_GT(PackedProducts(packed_once.step.program), 20) << what;
-      }
     }
   }
 }

@@ -1,0 +1,67 @@
+// Weights that are packed once for all micro-batches change no bits: LAYERED, which does that, against DEFERRED.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/engine/job_harness.h"
+
+namespace shale::testing {
+namespace {
+
+int PackedProducts(const StepProgram& program) {
+  int products = 0;
+  for (const Instruction& instruction : program.instructions) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+    products += product != nullptr && product->packed_b.present();
+  }
+  return products;
+}
+
+// 512 rows or more, of which b is packed.
+TEST(PackedWeightsLaw, TheyChangeNoBits) {
+  DecoderConfig model = SmallDecoder();
+  model.width = 64;
+  model.head_width = 16;
+  model.heads = 4;
+  model.kv_heads = 2;
+  model.hidden = 90;
+  model.vocabulary = 131;
+  const Tokens tokens = RandomTokens(12, 256, model.vocabulary, 5);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const auto& [ranks, preset] : {std::pair(1, RetentionPreset::kKeepAll), {2, RetentionPreset::kBlock}}) {
+      const std::string what = absl::StrCat(ranks, " ranks, ", ToString(dtype));
+      RunOptions options;
+      options.model = model;
+      options.dtype = dtype;
+      options.micro_batch = 4 / ranks;  // K = 3.
+      options.loss_chunk_tokens = 512;
+      options.step.strategy = Strategy::kFull;
+      options.step.ranks = ranks;
+      options.step.retention.preset = preset;
+      options.threads = 2;
+      options.steps = 2;
+      options.step.schedule = Schedule::kDeferred;
+      const absl::StatusOr<RunResult> often = RunJob(options, tokens);
+      options.step.schedule = Schedule::kLayered;
+      const absl::StatusOr<RunResult> once = RunJob(options, tokens);
+      ASSERT_TRUE(often.ok()) << what << ": " << often.status();
+      ASSERT_TRUE(once.ok()) << what << ": " << once.status();
+      EXPECT_EQ(often->losses, once->losses) << what;
+      EXPECT_EQ(often->norms, once->norms) << what;
+      EXPECT_TRUE(often->gradients == once->gradients) << what;
+      EXPECT_TRUE(often->weights == once->weights) << what;
+      EXPECT_FALSE(once->weights.empty());
+      EXPECT_EQ(once->measured_peak_bytes, once->plan.peak_bytes) << what;
+      EXPECT_EQ(PackedProducts(often->step.program), 0) << what;
+      if (__builtin_cpu_supports("avx512f") && dtype == DType::kFloat32) {
+        EXPECT_GT(PackedProducts(once->step.program), 20) << what;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing
