@@ -107,7 +107,7 @@ class Checker {
     for (const Instruction& instruction : program_.instructions) {
       first_pass_.push_back(OperandsOf(instruction, true));
       later_passes_.push_back(instruction.first_pass_differs ? OperandsOf(instruction, false)
-                                                                 : std::vector<ArenaOperand>());
+                                                             : std::vector<ArenaOperand>());
       for (const ArenaOperand& operand : first_pass_.back()) {
         cuts.push_back(operand.begin);
         cuts.push_back(operand.end);

@@ -109,7 +109,9 @@ class Explainer {
       case BufferCategory::kWorkspace: return "gone when a unit's pass ends";
       case BufferCategory::kLossWorkspace:
         return DescribeLoss();
-      case BufferCategory::kLibraryWorkspace: return "scratch of the kernels";
+      case BufferCategory::kLibraryWorkspace:
+        return absl::StrCat("scratch of the kernels",
+                            PacksOnce(plan_.train.step.program) ? ", and a unit's weights, packed for all micro-batches" : "");
       case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";
       case BufferCategory::kSnapshot:
         return "what a checkpoint saves, copied, so that steps go on while it is written; checkpoint.asynchronous=false "
@@ -160,6 +162,7 @@ class Explainer {
           ". LAYERED takes all micro-batches through a unit before the next unit, so that what backward needs "
           "is kept once for each; in return gathers and reductions happen once a step. A stronger retention "
           "makes it less.");
+      if (PacksOnce(plan_.train.step.program)) absl::StrAppend(&text, " A unit's weights, kept packed, are part of it.");
     } else if (many.host_bytes > one.host_bytes) {
       absl::StrAppend(&text, "accumulating adds nothing to the arena.");
     } else {

@@ -55,7 +55,7 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 int ThreadsPerRank(const Job& job);
 
 // Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. `ops` is asked
-// for scratch sizes only. What one rank may plan is memory.budget_bytes, and what it may offload to host memory
+// for sizes only. What one rank may plan is memory.budget_bytes, and what it may offload to host memory
 // memory.host_budget_bytes, or else those of `default_budget` (see Backend::DefaultBudget; empty: there is no limit).
 // AUTO: of the schedules that exist for the strategy and fit the budget the one that communicates least, then the one
 // with the least memory, then the first. Errors:

@@ -40,6 +40,27 @@ absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& ev
   return trial;
 }
 
+bool PacksOnce(const StepProgram& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+    return product != nullptr && product->packed_b.present();
+  });
+}
+
+namespace {
+
+// Weights are packed once only where there is room for that.
+absl::StatusOr<Trial> CompileWithin(const Budget& budget, const ModelGraph& train, const ModelGraph& evaluate,
+                                    StepOptions& options, const Ops& ops) {
+  SHALE_ASSIGN_OR_RETURN(Trial trial, CompileTrial(train, evaluate, options, ops));
+  if (budget.Holds(trial.arena_bytes(), trial.host_bytes()) || !PacksOnce(trial.train.step.program)) return trial;
+  options.packs_once = false;
+  return CompileTrial(train, evaluate, options, ops);
+}
+
+}  // namespace
+
 std::vector<Schedule> SchedulesOf(const StepOptions& options) {
   if (options.schedule != Schedule::kAuto) return {options.schedule};
   return {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered};
@@ -58,7 +79,7 @@ absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph&
   for (Schedule schedule : SchedulesOf(options)) {
     StepOptions tried = options;
     tried.schedule = schedule;
-    absl::StatusOr<Trial> trial = CompileTrial(train, evaluate, tried, ops);
+    absl::StatusOr<Trial> trial = CompileWithin(budget, train, evaluate, tried, ops);
     candidates.push_back({.schedule = schedule, .status = trial.status()});
     if (!trial.ok()) continue;
     const CommunicationSummary communication = SummarizeCommunication(trial->train.step.program, options.ranks);

@@ -39,10 +39,13 @@ absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& ev
 // The schedules that the job leaves to choose from.
 std::vector<Schedule> SchedulesOf(const StepOptions& options);
 
+// Whether weights stay packed for several micro-batches (StepOptions::packs_once, where products have a use for it).
+bool PacksOnce(const StepProgram& program);
+
 // The cheapest way to run a job: of the schedules it leaves open the one that fits the budget and communicates least,
 // then needs the least memory; when none fits, the one with the least memory.
 struct Choice {
-  StepOptions options;  // With the schedule decided.
+  StepOptions options;  // With the schedule decided, and packs_once.
   Trial trial;
   CommunicationSummary communication;
   bool fits = false;

@@ -22,7 +22,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // The ops of a rank on `device`, one of CreateDevices. Null: for planning, which asks for scratch sizes alone and may
+  // The ops of a rank on `device`, one of CreateDevices. Null: for planning, which asks for sizes alone and may
   // do so on a machine without such a device.
   virtual std::unique_ptr<Ops> CreateOps(const Device* device) const = 0;
 

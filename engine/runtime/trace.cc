@@ -13,9 +13,13 @@ namespace {
 int64_t BytesMoved(const Instruction& instruction, int64_t pass) {
   // Those of a copy from or to the host count once.
   if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) return transfer->device.extent_bytes();
+  const Op* op = std::get_if<Op>(&instruction.action);
+  const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+  const bool reads_packed = product != nullptr && product->b_is_packed && !(instruction.first_pass_differs && pass == 0);
   int64_t bytes = 0;
   VisitInstruction(instruction, pass == 0, [&](absl::string_view name, const Tensor& t, Access access) {
-    if (name != "scratch") bytes += (access == Access::kReadWrite ? 2 : 1) * t.elements() * SizeOf(t.dtype);
+    const bool untouched = name == "scratch" || (reads_packed && name == "b");
+    if (!untouched) bytes += (access == Access::kReadWrite ? 2 : 1) * t.elements() * SizeOf(t.dtype);
   });
   return bytes;
 }

@@ -165,7 +165,7 @@ class StepCompiler {
 
   UnitEmitter MakeEmitter(int u, int use) {
     return UnitEmitter(
-        model_.units[u], *unit_buffers_[u], u == last(), layered_ && options_.micro_batches > 1, {.unit = u, .micro_batch = 0},
+        model_.units[u], *unit_buffers_[u], u == last(), layered_ && options_.packs_once && options_.micro_batches > 1, {.unit = u, .micro_batch = 0},
         [this, u, use](const Value& value) { return Resolve(u, use, value); },
         [this, u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
         writer_);

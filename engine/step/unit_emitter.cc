@@ -146,15 +146,18 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
 bool UnitEmitter::KeepPacked(MatMul& product) {
   const int64_t bytes = writer_.ops().PackedBytes(product);
   if (bytes == 0) return false;
+  SHALE_CHECK(!product.accumulate) << "the first micro-batch would overwrite what is to be added to";
+  const Tensor packed = Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2});
   product.b_is_packed = true;
   for (const MatMul& earlier : packing_) {
-    if (earlier.b.where == product.b.where && earlier.transpose_b == product.transpose_b) {
+    const bool same_b = earlier.b.where == product.b.where && earlier.b.dtype == product.b.dtype &&
+                        earlier.b.shape == product.b.shape && earlier.b.strides == product.b.strides;
+    if (same_b && earlier.transpose_b == product.transpose_b && earlier.packed_b.shape == packed.shape) {
       product.packed_b = earlier.packed_b;
       return false;
     }
   }
-  product.packed_b = writer_.AddTensor("packed weights", BufferCategory::kLibraryWorkspace,
-                                       Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}));
+  product.packed_b = writer_.AddTensor("packed weights", BufferCategory::kLibraryWorkspace, packed);
   packing_.push_back(product);
   return true;
 }

@@ -112,7 +112,8 @@ absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
                                                                  .b = product.b.data,
                                                                  .bias = product.bias_N.data,
                                                                  .c = product.c_MN.data,
-                                                                 .packed_b = product.packed_b.as<std::byte>(),
+                                                                 .packed_b = {product.packed_b.as<std::byte>(),
+                                                                              product.packed_b.extent_bytes()},
                                                                  .b_is_packed = product.b_is_packed,
                                                                  .scratch = pieces.Rest(scratch)}));
   if (product.c_MN.data != op.c_MN.data) {

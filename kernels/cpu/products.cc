@@ -88,13 +88,19 @@ absl::Status Products::Prepare(const ProductShape& shape) {
 absl::Status Products::Run(const ProductShape& shape, const ProductOperands& operands) {
   SHALE_RETURN_IF_ERROR(Prepare(shape));
   SHALE_ASSIGN_OR_RETURN(TiledProduct * product, Find(shape));
-  const int64_t scratch_bytes = product->scratch_bytes(operands.packed_b != nullptr);
+  const bool packed_elsewhere = operands.packed_b.data != nullptr;
+  const int64_t packed_bytes = product->whole_packed_bytes();
+  if (packed_elsewhere && (packed_bytes == 0 || operands.packed_b.size_bytes < packed_bytes)) {
+    return absl::InternalError(absl::StrCat("a product of M=", shape.m, " N=", shape.n, " K=", shape.k, " packs ",
+                                            packed_bytes, " bytes, and was given ", operands.packed_b.size_bytes,
+                                            " for them"));
+  }
+  const int64_t scratch_bytes = product->scratch_bytes(packed_elsewhere);
   if (operands.scratch.size_bytes < scratch_bytes) {
     return absl::InternalError(absl::StrCat("a product of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
                                             scratch_bytes, " bytes of scratch, and was given ",
                                             operands.scratch.size_bytes));
   }
-  SHALE_CHECK(operands.packed_b == nullptr || product->whole_packed_bytes() > 0);
   const OneThread one_thread;
   const dnnl_status_t status = product->Run(operands);
   if (status != dnnl_success) return ErrorOf(shape, "could not execute", status);

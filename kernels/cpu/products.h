@@ -5,7 +5,6 @@
 #pragma once
 
 #include <compare>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -37,8 +36,7 @@ struct ProductOperands {
   const void* b = nullptr;
   const void* bias = nullptr;  // When the shape has one.
   void* c = nullptr;
-  // PackedBytes of memory in which b is packed, or already lies packed; null: in scratch.
-  std::byte* packed_b = nullptr;
+  Scratch packed_b;  // PackedBytes of memory in which b is packed, or already lies packed; null: in scratch.
   bool b_is_packed = false;
   Scratch scratch;  // ScratchBytes of it.
 };

@@ -187,7 +187,7 @@ dnnl_status_t TiledProduct::RunTile(const Piece& piece, const Tile& tile, int th
   const int64_t row_bytes = tile.place.columns * c_size, c_stride_bytes = shape_.c_stride_m * c_size;
   std::byte* const c = static_cast<std::byte*>(operands.c) + m * c_stride_bytes + n * c_size;
   std::byte* const scratch =
-      operands.scratch.data + (operands.packed_b != nullptr ? 0 : all_packed_bytes()) +
+      operands.scratch.data + (operands.packed_b.data != nullptr ? 0 : all_packed_bytes()) +
       thread_number * (onednn_bytes_ + gathered_bytes_);
   std::byte* const gathered = scratch + onednn_bytes_;
 

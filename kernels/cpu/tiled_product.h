@@ -65,7 +65,7 @@ class TiledProduct {
   bool gathers() const { return pieces_.size() > 1; }
   int64_t all_packed_bytes() const { return packed_bytes_ * (gathers() ? 2 : 1); }
   std::byte* PackedAt(const Piece& piece, const ProductOperands& operands) const {
-    if (operands.packed_b != nullptr) return operands.packed_b;
+    if (operands.packed_b.data != nullptr) return operands.packed_b.data;
     return operands.scratch.data + (piece.odd ? packed_bytes_ : 0);
   }
   UnpackedOperand OperandOf(const Piece& piece, const ProductOperands& operands) const;

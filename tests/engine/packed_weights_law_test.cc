@@ -1,6 +1,7 @@
 // Weights that are packed once for all micro-batches change no bits: LAYERED, which does that, against DEFERRED.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -20,7 +21,7 @@ int PackedProducts(const StepProgram& program) {
   return products;
 }
 
-// 512 rows or more, of which b is packed.
+// With 512 rows or more b is packed; the head's last chunk on one rank has fewer.
 TEST(PackedWeightsLaw, TheyChangeNoBits) {
   DecoderConfig model = SmallDecoder();
   model.width = 64;
@@ -37,7 +38,7 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
       options.model = model;
       options.dtype = dtype;
       options.micro_batch = 4 / ranks;  // K = 3.
-      options.loss_chunk_tokens = 512;
+      options.loss_chunk_tokens = ranks == 1 ? 600 : 512;
       options.step.strategy = Strategy::kFull;
       options.step.ranks = ranks;
       options.step.retention.preset = preset;
@@ -56,7 +57,8 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
       EXPECT_FALSE(once->weights.empty());
       EXPECT_EQ(once->measured_peak_bytes, once->plan.peak_bytes) << what;
       EXPECT_EQ(PackedProducts(often->step.program), 0) << what;
-      if (__builtin_cpu_supports("avx512f") && dtype == DType::kFloat32) {
+      const bool packs = dtype == DType::kFloat32 ? __builtin_cpu_supports("avx512f") : __builtin_cpu_supports("avx512bf16");
+      if (packs && std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr) {
         EXPECT_GT(PackedProducts(once->step.program), 20) << what;
       }
     }

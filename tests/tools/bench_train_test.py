@@ -114,21 +114,28 @@ class ClaimsTest(unittest.TestCase):
         self.assertAlmostEqual(claim.value(results, "llama34m", "fp32"), 1.1)
 
     def test_turns_say_how_well_a_ratio_close_to_one_is_known(self):
+        def turns_record(*arguments, **more):
+            return record(*arguments, in_turns=True, **more)
+
         claim, = (c for c in claims.of("llama34m") if c.label.startswith("DEFERRED"))
         sharded = [1.00, 1.02, 0.98, 1.01, 0.99, 1.00]
-        close = results_of(record("shale-sharded", sharded), record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
+        close = results_of(turns_record("shale-sharded", sharded), turns_record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
         ratios = [a / b for a, b in zip(sharded, [1.01, 1.00, 1.00, 1.02, 1.00, 1.01])]
         self.assertAlmostEqual(claim.error(close, "llama34m", "fp32"), statistics.stdev(ratios) / 6 ** 0.5)
         self.assertFalse(claim.met(claim.value(close, "llama34m", "fp32"), "fp32"))
         self.assertTrue(claim.undecided(close, "llama34m", "fp32"))
-        slower = results_of(record("shale-sharded", sharded), record("shale-deferred", [1.1 * one for one in sharded]))
+        slower = results_of(turns_record("shale-sharded", sharded), turns_record("shale-deferred", [1.1 * one for one in sharded]))
         self.assertFalse(claim.undecided(slower, "llama34m", "fp32"))
-        few = results_of(record("shale-sharded", sharded[:4]), record("shale-deferred", [1.01] * 4))
+        few = results_of(turns_record("shale-sharded", sharded[:4]), turns_record("shale-deferred", [1.01] * 4))
         self.assertIsNone(claim.error(few, "llama34m", "fp32"))
         self.assertFalse(claim.undecided(few, "llama34m", "fp32"))
-        more = results_of(*close.records, record("shale-sharded", sharded, number=2),
-                          record("shale-deferred", [1.01] * 6, number=2))
+        more = results_of(*close.records, turns_record("shale-sharded", sharded, number=2),
+                          turns_record("shale-deferred", [1.01] * 6, number=2))
         self.assertLess(claim.error(more, "llama34m", "fp32"), claim.error(close, "llama34m", "fp32"))
+        apart = results_of(record("shale-sharded", sharded), record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
+        self.assertIsNone(claim.error(apart, "llama34m", "fp32"))
+        lone = results_of(*close.records, turns_record("shale-sharded", sharded))
+        self.assertIsNone(claim.error(lone, "llama34m", "fp32"))
         self.assertIsNone(claims.of("llama34m")[0].error(close, "llama34m", "fp32"))
         text = table.markdown(close)
         self.assertIn("| 0.995 ± 0.011 x | >= 1 x | not told apart from it |", text)

@@ -45,14 +45,15 @@ class Claim:
         """The standard error of the ratio, from the ratios of turns that followed each other. None: not known."""
         ratios = []
         for number in results.rounds() if self.turns else ():
-            over, under = (results.of(workload, precision, contestant, number) for contestant in self.turns)
-            for a, b in zip(over, under):
-                if len(a["seconds"]) == len(b["seconds"]):
-                    ratios += [x / y for x, y in zip(a["seconds"], b["seconds"])]
+            over, under = ([record["seconds"] for record in results.of(workload, precision, contestant, number)
+                            if record.get("in_turns")] for contestant in self.turns)
+            # Files that are shown together may hold a round of one number each, but not of one of the two alone.
+            if [len(seconds) for seconds in over] == [len(seconds) for seconds in under]:
+                ratios += [x / y for a, b in zip(over, under) for x, y in zip(a, b)]
         return statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) >= _LEAST_TURNS else None
 
     def undecided(self, results, workload, precision):
-        """Whether it is not met, but by less than two standard errors: what is measured contradicts nothing."""
+        """Whether it is not met, but by less than two standard errors of the turns."""
         value, error = self.value(results, workload, precision), self.error(results, workload, precision)
         return error is not None and not self.met(value, precision) and \
             self.met(value + (2 if self.at_least else -2) * error, precision)

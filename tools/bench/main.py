@@ -78,7 +78,8 @@ def _measure_together(chosen, here, workload, names):
     def one(name, turn):
         try:
             steps, warmup = chosen.steps or workload.steps, chosen.warmup or workload.warmup
-            return name, contestants.ALL[name].run(workload, here, steps, warmup, name, turn)
+            result = contestants.ALL[name].run(workload, here, steps, warmup, name, turn)
+            return name, {**result, "in_turns": turn is not None}
         except (process.Failed, OSError, ValueError, KeyError) as error:
             return name, {"failed": str(error) or repr(error)}
         finally:

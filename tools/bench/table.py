@@ -61,7 +61,7 @@ def _targets(results, workload, precisions):
     header = ["shale"] + [text for precision in precisions for text in (precision, "target", "")]
     text = _table(header, rows)
     if "±" in text:
-        text += "\n\n±: two standard errors, from the ratios of turns that followed each other. A target within it is not told apart from what was measured."
+        text += "\n\n±: two standard errors, from the ratios of turns that followed each other. What misses its target by less is not told apart from it."
     return text
 
 

@@ -120,6 +120,17 @@ TEST_F(Lifetimes, CoverALoopThatAccumulates) {
   EXPECT_EQ(Of(y), (Lifetime{1, 2}));
 }
 
+TEST_F(Lifetimes, CoverALoopWhoseFirstPassWritesForAll) {
+  const BufferId y = builder_.AddBuffer("y", 100);
+  builder_.Loop(2);
+  Nothing();
+  Write(y);
+  builder_.PackInFirst(kCompute, builder_.Bytes(y), builder_.Bytes(x_), Tensor());
+  Nothing();
+  EXPECT_EQ(Of(x_), (Lifetime{0, 3}));
+  EXPECT_EQ(Of(y), (Lifetime{1, 2}));
+}
+
 TEST_F(Lifetimes, DoNotDependOnTheNumberOfMicroBatches) {
   for (int64_t k : {1, 2, 1000}) {
     ProgramBuilder b;

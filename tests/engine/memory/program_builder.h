@@ -67,6 +67,14 @@ class ProgramBuilder {
     return instruction;
   }
 
+  // Writes c; and packed in the first pass of its section, which the others read.
+  Instruction& PackInFirst(StreamId stream, Tensor x, Tensor packed, Tensor c) {
+    Instruction& instruction =
+        Add(stream, Op(MatMul{.a = x, .c_MN = c, .packed_b = packed, .b_is_packed = true}));
+    instruction.first_pass_differs = true;
+    return instruction;
+  }
+
   Instruction& Add(StreamId stream, Action action) {
     program_.instructions.push_back({.action = std::move(action), .stream = stream, .micro_batch = micro_batch_});
     return program_.instructions.back();

@@ -113,6 +113,7 @@ class Generator {
     const BufferId total = NewBuffer(false, 1);
     last_only_ = false;
     readable_[total].in_pass.Add({0, buffer(total).slot_bytes});
+    if (Pick(2) == 0) return builder_.PackInFirst(stream, x, builder_.Bytes(total), Tensor());
     return builder_.AccumulateAfterFirst(stream, x, builder_.Bytes(total));
   }
 

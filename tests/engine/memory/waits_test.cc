@@ -60,6 +60,19 @@ TEST_F(DerivedWaits, NothingWaitsOnItsOwnStreamOrForReads) {
   EXPECT_EQ(Waits(b_.Finish()), (std::vector<Ids>{{}, {}, {}, {}}));
 }
 
+// Later passes only read what the first one writes, where something else lay before.
+TEST_F(DerivedWaits, TheFirstPassWaitsForReadersOfWhatItOverwrites) {
+  const BufferId packed = b_.AddBuffer("packed", 100);
+  b_.Touch(kCompute, {}, {X()});  // 0
+  b_.Touch(kReduce, {X()}, {});   // 1 waits for 0
+  b_.Loop(3);
+  b_.PackInFirst(kCompute, b_.Bytes(p_), b_.Bytes(packed), Tensor());  // 2, over x
+  const StepProgram program = b_.Finish();
+  const MemoryPlan plan = Plan(program);
+  ASSERT_EQ(plan.addresses[packed], plan.addresses[x_]);
+  EXPECT_EQ(Waits(program), (std::vector<Ids>{{}, {0}, {1}}));
+}
+
 TEST_F(DerivedWaits, AreLeftOutWhereEarlierOnesImplyThem) {
   const BufferId y = b_.AddBuffer("y", 10);
   b_.Touch(kGather, {}, {X()});               // 0

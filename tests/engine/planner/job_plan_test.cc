@@ -10,6 +10,7 @@
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/memory/report.h"
+#include "engine/planner/trial.h"
 #include "gtest/gtest.h"
 #include "tests/engine/planner/planner_jobs.h"
 
@@ -96,6 +97,27 @@ TEST(AutoSchedule, OneRankTakesTheLeastMemory) {
   const JobPlan plan = Plan(job);
   EXPECT_EQ(plan.options.schedule, Schedule::kSharded);
   for (const ScheduleCandidate& c : plan.candidates) EXPECT_EQ(c.communicated_bytes, 0);
+}
+
+TEST(Plan, LayeredPacksWeightsOnceOnlyWhereThereIsRoom) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.schedule = Schedule::kLayered;
+  const int64_t without = Plan(job).arena_bytes;
+  const absl::StatusOr<JobPlan> roomy = PlanJob(job, PackingOps());
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  EXPECT_GT(roomy->arena_bytes, without);
+  EXPECT_TRUE(roomy->options.packs_once);
+  EXPECT_TRUE(PacksOnce(roomy->train.step.program));
+  for (const int64_t budget : {without, roomy->arena_bytes - 1, roomy->arena_bytes}) {
+    job.memory.budget_bytes = budget;
+    const absl::StatusOr<JobPlan> plan = PlanJob(job, PackingOps());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const bool fits = budget == roomy->arena_bytes;
+    EXPECT_EQ(plan->arena_bytes, fits ? roomy->arena_bytes : without);
+    EXPECT_EQ(PacksOnce(plan->train.step.program), fits);
+  }
+  job.memory.budget_bytes = without - 1;
+  EXPECT_EQ(PlanJob(job, PackingOps()).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(Plan, EvaluationUsesTheSamePersistentBytes) {

@@ -1,4 +1,4 @@
-// Small jobs, and ops that are asked for scratch sizes only.
+// Small jobs, and ops that are asked for sizes only.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,12 @@ class ScratchOnlyOps : public Ops {
 
  protected:
   absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
+};
+
+// As well; and every product packs its b.
+class PackingOps : public ScratchOnlyOps {
+ public:
+  int64_t PackedBytes(const MatMul& op) const override { return op.b.extent_bytes() + 64; }
 };
 
 // Sizes that nothing divides: five ranks share parameters of 12, 20 and 28 columns.

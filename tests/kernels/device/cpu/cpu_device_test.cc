@@ -50,6 +50,10 @@ TEST(CpuDeviceTest, AnArenaIsWritableToItsLastByteAndGivenBack) {
   EXPECT_LT(ResidentBytes() - before, kBytes / 10);
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 // Not on kernels before 5.14.
 bool CanPopulate() {
   const int64_t page = sysconf(_SC_PAGESIZE);
