@@ -121,7 +121,8 @@ class ClaimsTest(unittest.TestCase):
         sharded = [1.00, 1.02, 0.98, 1.01, 0.99, 1.00]
         close = results_of(turns_record("shale-sharded", sharded), turns_record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
         ratios = [a / b for a, b in zip(sharded, [1.01, 1.00, 1.00, 1.02, 1.00, 1.01])]
-        self.assertAlmostEqual(claim.error(close, "llama34m", "fp32"), statistics.stdev(ratios) / 6 ** 0.5)
+        self.assertAlmostEqual(claim.error(close, "llama34m", "fp32"), claim.value(close, "llama34m", "fp32") *
+                               statistics.stdev(ratios) / statistics.mean(ratios) / 6 ** 0.5)
         self.assertFalse(claim.met(claim.value(close, "llama34m", "fp32"), "fp32"))
         self.assertTrue(claim.undecided(close, "llama34m", "fp32"))
         slower = results_of(turns_record("shale-sharded", sharded), turns_record("shale-deferred", [1.1 * one for one in sharded]))
@@ -141,6 +142,18 @@ class ClaimsTest(unittest.TestCase):
         self.assertIn("| 0.995 ± 0.011 x | >= 1 x | not told apart from it |", text)
         self.assertIn("0 of the 1 targets measured are met; not told apart from it: 1.", text)
         self.assertIn("±: two standard errors", text)
+
+    def test_the_error_of_accumulation_is_in_proportion_to_that_of_its_turns(self):
+        claim, = (c for c in claims.of("llama34m") if "K = 8" in c.label)
+        eight, one = [8.1, 8.2, 8.0, 8.3, 8.1], [1.0, 1.01, 1.0, 1.02, 1.0]
+        results = results_of(record("shale-k8", eight, update_seconds=0.02, in_turns=True),
+                             record("shale-8-steps", one, in_turns=True))
+        ratios = [a / b for a, b in zip(eight, one)]
+        self.assertAlmostEqual(claim.value(results, "llama34m", "fp32"), 8.1 / (8 - 0.14))
+        self.assertAlmostEqual(claim.error(results, "llama34m", "fp32"), 8.1 / (8 - 0.14) *
+                               statistics.stdev(ratios) / statistics.mean(ratios) / 5 ** 0.5)
+        unknown = results_of(record("shale-k8", eight, in_turns=True), record("shale-8-steps", one, in_turns=True))
+        self.assertIsNone(claim.error(unknown, "llama34m", "fp32"))
 
     def test_memory_less_what_both_must_hold(self):
         both = [record("shale", [1], workload=w, peak_rss_bytes=26000) for w in workloads.NAMES]
@@ -263,6 +276,14 @@ class WorkloadsTest(unittest.TestCase):
         self.assertEqual((two["precision.compute"], two["precision.master"]), ("BF16", "SPLIT"))
         fp32 = workloads.Workload("llama34m", "fp32").settings(2)
         self.assertEqual((fp32["precision.compute"], fp32["precision.master"]), ("FP32", "MASTER_FP32"))
+
+    def test_a_precision_may_have_settings_of_its_own(self):
+        bf16, fp32 = (workloads.Workload("qwen2_5_0_5b", precision).settings(2) for precision in ("bf16", "fp32"))
+        self.assertEqual((bf16["sharding.schedule"], bf16["memory.retention"]), ("LAYERED", "CHEAP"))
+        self.assertNotIn("sharding.schedule", fp32)
+        # What is asked for all the same.
+        more = workloads.Workload("qwen2_5_0_5b", "bf16").settings(2, more={"sharding.schedule": "SHARDED"})
+        self.assertEqual(more["sharding.schedule"], "SHARDED")
 
     def test_micro_batches_multiply_the_global_batch(self):
         settings = workloads.Workload("llama34m", "fp32").settings(2, 2, 4)

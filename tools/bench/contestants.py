@@ -43,8 +43,8 @@ class Shale(Contestant):
         folder = place.path(f"run-{name}")
         trace = place.path(f"trace-{name}.json")
         if max(self.each, self.micro_batches or 1) >= 8:
-            # One is as good as many: what disturbs a machine lengthens some of its parts.
-            steps = max(3, steps // 3)
+            # What disturbs a machine lengthens some of its parts.
+            steps = max(3, 2 * steps // 3)
         settings = workload.settings(place.threads, self.ranks, self.micro_batches, self.more)
         batch = workload.job(settings)["batch"]
         settings.update({"data.path": place.tokens(workload), "schedule.steps": warmup + steps * self.each,

@@ -37,7 +37,7 @@ def parse(arguments):
     parser.add_argument("--list", action="store_true", help="print those names and end")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often each is measured (default 3)")
     parser.add_argument("--steps", type=_count, metavar="N",
-                        help="steps that count in a process (default: 9, 5 and 2 by workload; a third where one is eight)")
+                        help="steps that count in a process (default: 9, 5 and 2 by workload; two thirds where one is eight)")
     parser.add_argument("--warmup", type=_count, metavar="N", help="steps before those (default: 3, 2 and 1 by workload)")
     parser.add_argument("--threads", type=_threads, default=2, metavar="N",
                         help="threads of a contestant, an even number; two ranks have half each (default 2)")

@@ -15,6 +15,11 @@ JOBS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs")
 _STEPS = {"llama34m": (3, 9), "gpt2_124m": (2, 5), "qwen2_5_0_5b": (1, 2)}
 # How many contestants that are compared are in memory together, to take turns, and GiB of each of them, on average.
 _TOGETHER = {"llama34m": (7, 2), "gpt2_124m": (4, 4), "qwen2_5_0_5b": (1, 14)}
+# What a job has in one precision alone.
+_ALONE = {
+    # Large weights and few tokens: most weights are packed once for all micro-batches. In fp32 there is no memory for it.
+    ("qwen2_5_0_5b", "bf16"): {"sharding.schedule": "LAYERED", "memory.retention": "CHEAP"},
+}
 NAMES = tuple(_STEPS)
 # The shape that the targets were set for; the others show that they come from the engine.
 FIRST = NAMES[0]
@@ -49,7 +54,7 @@ class Workload:
         master = "SPLIT" if self.precision == "bf16" else "MASTER_FP32"
         return {"precision.compute": PRECISIONS[self.precision], "precision.master": master,
                 "batch.global_batch": global_batch, "batch.micro_batch": micro_batch, "sharding.ranks": ranks,
-                "runtime.threads_per_rank": threads // ranks, **dict(more)}
+                "runtime.threads_per_rank": threads // ranks, **_ALONE.get((self.name, self.precision), {}), **dict(more)}
 
     def job(self, settings):
         """The job with these settings, as a dict."""
