@@ -8,14 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
 
 // So that offsets in bytes, eight to an element at most, stay within 63 bits.
 constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 8;
-
-int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 absl::Status TooLarge(absl::string_view what) {
   return absl::InvalidArgumentError(
@@ -63,8 +62,8 @@ absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries,
     end = offset + elements;
   }
   // Slices are counted in blocks of kAlignment elements.
-  const int64_t blocks = RoundUp(end, kAlignment) / kAlignment;
-  const int64_t blocks_per_rank = blocks / world_size + (blocks % world_size != 0 ? 1 : 0);
+  const int64_t blocks = CeilDivide(end, kAlignment);
+  const int64_t blocks_per_rank = CeilDivide(blocks, world_size);
   if (blocks_per_rank > kMaxElements / kAlignment / world_size) {
     return TooLarge(absl::StrCat("the group, padded for ", world_size, " ranks,"));
   }

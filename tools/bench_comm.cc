@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/io/json_lines.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 #include "tools/bench_comm_group.h"
 #include "tools/bench_support.h"
 #include "tools/command_line.h"
@@ -76,10 +77,7 @@ absl::StatusOr<std::vector<int>> ParseRanks(const std::string& text) {
 }
 
 // The size nearest above `bytes` that n shards of whole cache lines form.
-int64_t Divisible(int64_t bytes, int n) {
-  const int64_t unit = 64 * n;
-  return (bytes + unit - 1) / unit * unit;
-}
+int64_t Divisible(int64_t bytes, int n) { return RoundUp(bytes, 64 * n); }
 
 absl::StatusOr<Result> Measure(const Flags& flags, CommGroup& group, const CommCase& what, int64_t size_bytes) {
   // Few enough calls to be enqueued without waiting.

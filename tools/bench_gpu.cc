@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -36,7 +37,7 @@ class GpuMachine : public OpsMachine {
   }
   int64_t CopyBytes(int kind, int64_t buffer_bytes, double op_bytes) const override {
     if (kind == 1) return buffer_bytes;
-    return std::clamp<int64_t>(static_cast<int64_t>(op_bytes / 2) / 64 * 64, 64, buffer_bytes);
+    return std::clamp<int64_t>(RoundDown(static_cast<int64_t>(op_bytes / 2), 64), 64, buffer_bytes);
   }
   absl::Status EnqueueCopy(int /*kind*/, std::byte* to, const std::byte* from, int64_t size_bytes,
                            Stream& stream) override {
@@ -48,7 +49,9 @@ class GpuMachine : public OpsMachine {
 
  private:
   GpuMachine(std::unique_ptr<Backend> backend, std::vector<std::shared_ptr<Device>> devices)
-      : backend_(std::move(backend)), devices_(std::move(devices)), ops_(backend_->CreateOps(devices_.front().get())) {}
+      : backend_(std::move(backend)),
+        devices_(std::move(devices)),
+        ops_(backend_->CreateOps(/*ranks=*/1, devices_.front().get())) {}
 
   const std::unique_ptr<Backend> backend_;
   const std::vector<std::shared_ptr<Device>> devices_;

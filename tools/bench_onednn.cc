@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -48,8 +49,7 @@ class OpenMpThreads {
 
 OperandBytes RandomOperand(size_t size_bytes, DType dtype) {
   constexpr size_t kHugePage = size_t{2} << 20;
-  OperandBytes bytes(static_cast<std::byte*>(
-      std::aligned_alloc(kHugePage, (size_bytes + kHugePage - 1) / kHugePage * kHugePage)));
+  OperandBytes bytes(static_cast<std::byte*>(std::aligned_alloc(kHugePage, RoundUp(size_bytes, kHugePage))));
   if (bytes == nullptr) return bytes;
   uint32_t state = 1;
   const auto next = [&] {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 #include "tools/bench_support.h"
 
 namespace shale {
@@ -17,7 +18,7 @@ namespace {
 // What a buffer takes: up to an address at which the next one may begin.
 int64_t Room(int64_t size_bytes) {
   constexpr int64_t kAlignment = 256;
-  return (size_bytes + kAlignment - 1) / kAlignment * kAlignment + (size_bytes > kStaggerBytes ? kStaggerBytes : 0);
+  return RoundUp(size_bytes, kAlignment) + (size_bytes > kStaggerBytes ? kStaggerBytes : 0);
 }
 
 int AccessCount(Access access) { return access == Access::kReadWrite ? 2 : 1; }

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "kernels/check.h"
+#include "kernels/integers.h"
 #include "tools/bench_support.h"
 
 namespace shale {
@@ -59,7 +60,7 @@ absl::StatusOr<OpResult> OpRunner::Measure(const OpCase& c) {
   const int64_t together = machine_.CallsTogether(call_seconds);
   const double wanted = options_.seconds / (call_seconds * static_cast<double>(together));
   const int64_t samples = std::clamp<int64_t>(static_cast<int64_t>(wanted), 1, 4000);
-  const int64_t round = (samples + kRounds - 1) / kRounds;
+  const int64_t round = CeilDivide(samples, kRounds);
   const int64_t copied[] = {machine_.CopyBytes(0, options_.copy_bytes, c.bytes),
                             machine_.CopyBytes(1, options_.copy_bytes, c.bytes)};
   std::vector<double> seconds, copies[2];
@@ -112,7 +113,7 @@ absl::StatusOr<double> OpRunner::MeasureSustained(const OpCase& c, double second
 }
 
 int64_t OpRunner::Copies(const OpCase& c) const {
-  return std::max<int64_t>(1, (options_.cold_bytes + c.size_bytes() - 1) / c.size_bytes());
+  return std::max<int64_t>(1, CeilDivide(options_.cold_bytes, c.size_bytes()));
 }
 
 absl::StatusOr<std::vector<Op>> OpRunner::BindAndFill(const OpCase& c) {

@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/backends/job_backend.h"
+#include "engine/config/job.h"
 #include "engine/config/parse.h"
 #include "engine/io/json_lines.h"
 #include "engine/planner/job_plan.h"
@@ -221,10 +222,10 @@ int Run(const Flags& flags) {
     return Fail(absl::InvalidArgumentError("the job leaves its vocabulary to its data, which is not read here; name it: "
                                            "--set model.decoder.vocabulary=N"), kExitUsage);
   }
-  const int threads = ThreadsPerRank(*job), ranks = static_cast<int>(job->sharding.ranks);
+  const int ranks = static_cast<int>(job->sharding.ranks), threads = ThreadsPerRank(job->runtime, ranks);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
-  const absl::StatusOr<JobPlan> plan = PlanJob(*job, *(*backend)->CreateOps(/*device=*/nullptr));
+  const absl::StatusOr<JobPlan> plan = PlanJob(*job, {.create_ops = (*backend)->machine().create_ops});
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   StepWork step = WorkOf(plan->train.step.program);
 

@@ -68,14 +68,13 @@ int Run(const Flags& flags) {
   if (absl::Status status = DecideVocabulary(*job); !status.ok()) return Fail(status, kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
-  const std::unique_ptr<Ops> ops = (*backend)->CreateOps(/*device=*/nullptr);
   std::string remark;
-  const absl::StatusOr<JobPlan> plan =
-      PlanJobForAnywhere(*job, *ops, [&](int64_t ranks) { return (*backend)->DefaultBudget(ranks); }, remark);
+  const absl::StatusOr<JobPlan> plan = PlanJobForAnywhere(*job, (*backend)->machine(), remark);
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   std::fputs(PlanText(*job, *plan).c_str(), stdout);
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.explain) {
+    const std::unique_ptr<Ops> ops = (*backend)->CreateOps(job->sharding.ranks, /*device=*/nullptr);
     const absl::StatusOr<std::string> text = ExplainText(*job, *plan, *ops);
     if (!text.ok()) return Fail(text.status(), kExitFailed);
     std::printf("\n%s", text->c_str());

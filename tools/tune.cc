@@ -43,7 +43,7 @@ struct Flags {
 // The products of a job's programs, each kind once.
 absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
-  SHALE_ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, *backend->CreateOps(/*device=*/nullptr)));
+  SHALE_ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, {.create_ops = backend->machine().create_ops}));
   const auto add = [&](const MatMul& op) { products.emplace(ProductKey::Of(op, job.precision.allow_tf32), op); };
   for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
     for (const Instruction& instruction : program->step.program.instructions) {

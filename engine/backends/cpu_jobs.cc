@@ -1,12 +1,14 @@
 #include "engine/backends/cpu_jobs.h"
 
-#include "engine/planner/job_plan.h"
+#include "engine/config/job.h"
 #include "engine/runtime/cpu_backend.h"
 
 namespace shale {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job) {
-  return CreateCpuBackend({.ops = job.runtime.ops, .threads = ThreadsPerRank(job)});
+  return CreateCpuBackend({.ops = job.runtime.ops, .threads = [runtime = job.runtime](int64_t ranks) {
+                             return ThreadsPerRank(runtime, ranks);
+                           }});
 }
 
 }  // namespace shale

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/io/json_lines.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -246,7 +247,7 @@ std::string SafetensorsHeaderText(const SafetensorsHeader& header) {
                     tensor.end, "]}");
   }
   text += "}";
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  text.resize(RoundUp(std::ssize(text), 8), ' ');
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include "engine/checkpoint/framing.h"
 #include "engine/checkpoint/wire_walk.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 #include "proto/checkpoint.pb.h"
 
 namespace shale {
@@ -17,7 +18,7 @@ constexpr uint32_t kVersion = 1;
 constexpr WireLimit kLimits[] = {{"pieces", kMaxShardPieces, "pieces"}};
 
 int64_t PaddedBytes(int64_t message_bytes) {
-  return (kFrameHeadBytes + message_bytes + kShardAlignment - 1) / kShardAlignment * kShardAlignment;
+  return RoundUp(kFrameHeadBytes + message_bytes, kShardAlignment);
 }
 
 template <class... Args>

@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/model/config.h"
 #include "engine/runtime/ops_kind.h"
 #include "engine/step/options_enums.h"
+#include "kernels/integers.h"
 
 namespace shale {
 
@@ -50,8 +52,7 @@ struct ShardingConfig {
 
 // Micro-batches that each rank runs in one optimizer step.
 inline int64_t AccumulationSteps(const BatchConfig& batch, int64_t ranks) {
-  const int64_t per_pass = batch.micro_batch * ranks;
-  return (batch.global_batch + per_pass - 1) / per_pass;
+  return CeilDivide(batch.global_batch, batch.micro_batch * ranks);
 }
 
 enum class ComputePrecision { kFloat32, kBFloat16 };
@@ -144,7 +145,7 @@ enum class CollectivesKind { kAuto, kNccl, kInProcess };
 struct RuntimeConfig {
   DeviceType device = DeviceType::kCpu;
   OpsKind ops = OpsKind::kFast;
-  int64_t threads_per_rank = 0;  // 0: cores / ranks, at least 1.
+  int64_t threads_per_rank = 0;  // 0: see ThreadsPerRank.
   uint64_t seed = 1;             // Of the initial weights.
   bool synchronous = false;      // One instruction at a time.
   // Only kCuda reads the following.
@@ -157,6 +158,13 @@ struct RuntimeConfig {
 
   bool operator==(const RuntimeConfig&) const = default;
 };
+
+// Compute threads of one of `ranks` ranks: threads_per_rank, or this machine's cores divided by them, at least 1.
+inline int ThreadsPerRank(const RuntimeConfig& runtime, int64_t ranks) {
+  if (runtime.threads_per_rank > 0) return static_cast<int>(runtime.threads_per_rank);
+  const int64_t cores = std::thread::hardware_concurrency();
+  return static_cast<int>(std::max<int64_t>(1, cores / std::max<int64_t>(1, ranks)));
+}
 
 struct Job {
   std::string name = "shale";
@@ -181,7 +189,7 @@ struct Job {
 inline int64_t LossChunkTokens(const Job& job) {
   if (job.memory.loss_chunk_tokens > 0) return job.memory.loss_chunk_tokens;
   constexpr int64_t kLogits = int64_t{1} << 23, kLeastTokens = 512;
-  const int64_t tokens = kLogits / std::max<int64_t>(1, Vocabulary(job.model)) / 64 * 64;  // Also a product's sum.
+  const int64_t tokens = RoundDown(kLogits / std::max<int64_t>(1, Vocabulary(job.model)), 64);  // Also a product's sum.
   return std::max(kLeastTokens, tokens);
 }
 

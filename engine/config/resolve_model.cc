@@ -2,6 +2,7 @@
 
 #include "engine/config/proto_enums.h"
 #include "engine/config/resolve.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -63,7 +64,7 @@ int64_t DefaultHidden(int64_t width, Activation activation) {
   if (activation != Activation::kSwiGlu) return 4 * width;
   constexpr int64_t kMultiple = 64;
   const int64_t hidden = (8 * width + 2) / 3;
-  return (hidden + kMultiple - 1) / kMultiple * kMultiple;
+  return RoundUp(hidden, kMultiple);
 }
 
 DecoderConfig ResolveDecoder(const proto::DecoderSpec& spec, int64_t sequence_length) {

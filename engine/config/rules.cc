@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/config/names.h"
 #include "engine/config/ranges.h"
+#include "engine/step/combination.h"
 
 namespace shale {
 namespace {
@@ -32,19 +33,8 @@ void CheckData(const Job& job, SpecErrors& errors) {
 
 void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& sharding, SpecErrors& errors) {
   const Strategy strategy = sharding.strategy;
-  const auto refuse = [&](absl::string_view advice) {
-    errors.AddRule({"sharding.schedule", "sharding.strategy"},
-                   absl::StrCat(ToString(sharding.schedule), " does not go with strategy ", ToString(strategy), ": ",
-                                advice));
-  };
-  if (sharding.schedule == Schedule::kSharded && strategy == Strategy::kNone) {
-    refuse("nothing is sharded to reduce into; use strategy GRADIENTS, or schedule DEFERRED or LAYERED");
-  }
-  if (sharding.schedule == Schedule::kSharded && strategy == Strategy::kOptimizer) {
-    refuse("sharded gradients are strategy GRADIENTS; use that, or schedule DEFERRED or LAYERED");
-  }
-  if (sharding.schedule == Schedule::kDeferred && strategy == Strategy::kGradients) {
-    refuse("unsharded gradients are strategy OPTIMIZER; use that, or schedule SHARDED or LAYERED");
+  if (const absl::Status status = CheckCombination(strategy, sharding.schedule); !status.ok()) {
+    errors.AddRule({"sharding.schedule", "sharding.strategy"}, status.message());
   }
   if (strategy == Strategy::kFull) return;
   const std::string only_full =

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "engine/data/sample_order.h"
 #include "engine/data/token_source.h"
+#include "kernels/integers.h"
 
 namespace shale {
 
@@ -30,7 +31,7 @@ struct BatchShape {
   TargetPositions targets = TargetPositions::kEvery;
 
   // K
-  int64_t AccumulationSteps() const { return (global_batch - 1) / (micro_batch * ranks) + 1; }
+  int64_t AccumulationSteps() const { return CeilDivide(global_batch, micro_batch * ranks); }
 };
 
 // The samples of one step: positions [begin, begin + count) of the order.

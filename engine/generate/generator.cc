@@ -51,7 +51,7 @@ class Generator::Impl {
         const Job job, ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
     job_ = ForGeneration(job);
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create_backend(job_));
-    const std::unique_ptr<Ops> ops = backend->CreateOps(/*device=*/nullptr);
+    const std::unique_ptr<Ops> ops = backend->CreateOps(/*ranks=*/1, /*device=*/nullptr);
     SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits, *ops));
     SHALE_ASSIGN_OR_RETURN(
         world_, World::Create(*backend,

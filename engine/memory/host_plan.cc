@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <variant>
 
+#include "kernels/integers.h"
+
 namespace shale {
 namespace {
 
 constexpr int64_t kItemAlignment = 256;
-
-int64_t RoundUp(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include "engine/memory/packing.h"
 #include "engine/memory/structure.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -37,13 +38,13 @@ absl::StatusOr<std::vector<int64_t>> Footprints(const StepProgram& program, cons
     const int64_t alignment = options.alignment_bytes;
     int64_t bytes = 0;
     if (__builtin_add_overflow(buffer.size_bytes(), options.red_zone_bytes + alignment - 1, &bytes) ||
-        __builtin_add_overflow(total[static_cast<int>(buffer.memory)], bytes / alignment * alignment,
+        __builtin_add_overflow(total[static_cast<int>(buffer.memory)], RoundDown(bytes, alignment),
                                &total[static_cast<int>(buffer.memory)])) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "the buffers of one rank sum to more than 2^", buffer.memory == MemoryKind::kHost ? 62 : 63, " bytes at ",
           buffer.name, " (", buffer.slots, " slots of ", buffer.slot_bytes, " bytes)"));
     }
-    footprints[b] = bytes / alignment * alignment;
+    footprints[b] = RoundDown(bytes, alignment);
   }
   return footprints;
 }

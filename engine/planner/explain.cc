@@ -9,6 +9,7 @@
 #include "engine/memory/report.h"
 #include "engine/planner/text.h"
 #include "engine/planner/trial.h"
+#include "engine/step/combination.h"
 
 namespace shale {
 namespace {

@@ -16,7 +16,7 @@ std::string PlanText(const Job& job, const JobPlan& plan);
 // Answers what people ask of their trainers: where every byte goes, what K micro-batches add and why, what the
 // optimizer step adds, what each retention saves and costs in FLOPs, what accumulating unsharded (no_sync) would cost,
 // what other strategies would need. The alternatives are really compiled and planned: seconds for the largest models.
-// Ends in a newline.
+// `ops`: those of one of the job's ranks (Machine::create_ops). Ends in a newline.
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Ops& ops);
 
 }  // namespace shale

@@ -1,7 +1,7 @@
 #include "engine/planner/job_plan.h"
 
 #include <algorithm>
-#include <thread>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +13,7 @@
 #include "engine/planner/patterns.h"
 #include "engine/planner/trial.h"
 #include "engine/planner/ways_out.h"
+#include "engine/step/combination.h"
 
 namespace shale {
 namespace {
@@ -108,19 +109,14 @@ StepOptions StepOptionsFor(const Job& job) {
   return options;
 }
 
-int ThreadsPerRank(const Job& job) {
-  if (job.runtime.threads_per_rank > 0) return static_cast<int>(job.runtime.threads_per_rank);
-  const int64_t cores = std::thread::hardware_concurrency();
-  return static_cast<int>(std::max<int64_t>(1, cores / std::max<int64_t>(1, job.sharding.ranks)));
-}
-
-absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBudget& default_budget) {
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine) {
   SHALE_ASSIGN_OR_RETURN(JobGraphs graphs, BuildGraphs(job));
   SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train));
-  SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, default_budget));
+  SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, machine.default_budget));
+  const std::unique_ptr<Ops> ops = machine.create_ops(job.sharding.ranks);
   SHALE_ASSIGN_OR_RETURN(Choice choice,
-                         ChooseSchedule(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, ops));
-  if (!choice.fits) return DoesNotFit(job, choice, budget, default_budget, ops);
+                         ChooseSchedule(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, *ops));
+  if (!choice.fits) return DoesNotFit(job, choice, budget, machine, *ops);
   JobPlan plan;
   plan.schedule_reason = Reason(choice, budget);
   plan.candidates = std::move(choice.candidates);
@@ -134,7 +130,7 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBud
   SHALE_RETURN_IF_ERROR(Finish(plan.evaluate));
   if (plan.options.snapshot) {
     PlannedProgram snapshot{.graph = plan.train.graph};
-    SHALE_ASSIGN_OR_RETURN(snapshot.step, CompileSnapshot(snapshot.graph, plan.options, ops));
+    SHALE_ASSIGN_OR_RETURN(snapshot.step, CompileSnapshot(snapshot.graph, plan.options, *ops));
     SHALE_ASSIGN_OR_RETURN(snapshot.memory, PlanMemory(snapshot.step.program, {}));
     SHALE_RETURN_IF_ERROR(Finish(snapshot));
     plan.snapshot = std::move(snapshot);

@@ -11,6 +11,7 @@
 #include "engine/graph/builder.h"
 #include "engine/memory/budget.h"
 #include "engine/memory/host_plan.h"
+#include "engine/memory/machine.h"
 #include "engine/memory/plan.h"
 #include "engine/step/compile.h"
 #include "kernels/op_backend.h"
@@ -51,31 +52,27 @@ struct JobPlan {
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);
 StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSteps (engine/config/job.h).
 
-// Compute threads of one rank: runtime.threads_per_rank, or this machine's cores divided by the ranks, at least 1.
-int ThreadsPerRank(const Job& job);
-
-// Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. `ops` is asked
-// for sizes only. What one rank may plan is memory.budget_bytes, and what it may offload to host memory
-// memory.host_budget_bytes, or else those of `default_budget` (see Backend::DefaultBudget; empty: there is no limit).
+// Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. What one rank may
+// plan is memory.budget_bytes, and what it may offload to host memory memory.host_budget_bytes, or else the machine's
+// default (Machine::default_budget; empty: there is no limit).
 // AUTO: of the schedules that exist for the strategy and fit the budget the one that communicates least, then the one
 // with the least memory, then the first. Errors:
 //   ResourceExhausted  nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
 //                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)", or "offloads 31.2
-//                      GiB to host memory per rank, host budget ...". The ways out were compiled too; each can be given
-//                      to --set as it stands, and none changes what is computed.
+//                      GiB to host memory per rank, host budget ...". The ways out were compiled too, each with the
+//                      ops of its own ranks; each can be given to --set as it stands, and none changes what is computed.
 //   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; the program would be too long; a
 //                      name pattern matches nothing.
-//   Those of `default_budget`, unless the job names memory.budget_bytes.
-absl::StatusOr<JobPlan> PlanJob(const Job& job, const Ops& ops, const DefaultBudget& default_budget = {});
+//   Those of the machine's default budget, unless the job names memory.budget_bytes.
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine);
 
-// The same for a job that may be to run elsewhere: where what `here` says is too small for it, or an error, it is
-// planned within what the job names alone, and `remark` says so, in lines for people. Else `remark` is empty.
-absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Ops& ops, const DefaultBudget& here,
-                                           std::string& remark);
+// The same for a job that may be to run elsewhere: where the default budget of `here` is too small for it, or an error,
+// it is planned within what the job names alone, and `remark` says so, in lines for people. Else `remark` is empty.
+absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark);
 
 // One more program of a job: with the StepOptions of its plan (micro_batches apart) it has the same persistent buffers
-// at the same addresses. Generation compiles kLogits, always of one micro-batch. The peak may exceed
-// JobPlan::arena_bytes; no budget is checked.
+// at the same addresses. Generation compiles kLogits, always of one micro-batch. `ops`: those of one of the job's ranks
+// (Machine::create_ops). The peak may exceed JobPlan::arena_bytes; no budget is checked.
 absl::StatusOr<PlannedProgram> PlanProgram(const Job& job, const StepOptions& options, GraphMode mode, const Ops& ops,
                                            const MemoryPlanOptions& memory_options = {});
 

@@ -32,12 +32,11 @@ std::string Remark(absl::string_view why, absl::string_view limit, const std::ve
 
 }  // namespace
 
-absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Ops& ops, const DefaultBudget& here,
-                                           std::string& remark) {
+absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark) {
   remark.clear();
-  absl::StatusOr<JobPlan> plan = PlanJob(job, ops);
+  absl::StatusOr<JobPlan> plan = PlanJob(job, {.create_ops = here.create_ops});
   if (!plan.ok()) return plan;
-  const absl::StatusOr<Budget> budget = BudgetOf(job, here);
+  const absl::StatusOr<Budget> budget = BudgetOf(job, here.default_budget);
   if (!budget.ok()) {
     remark = Remark(absl::StrCat("cannot run the job: ", budget.status().message()), "a limit",
                     {"memory.budget_bytes"});
@@ -48,7 +47,7 @@ absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Ops& ops, const
   const ScheduleCandidate* nearest = nullptr;
   for (const ScheduleCandidate& c : plan->candidates) {
     if (!c.status.ok() || !named.Holds(c.peak_bytes, c.host_bytes)) continue;
-    if (budget->Holds(c.peak_bytes, c.host_bytes)) return PlanJob(job, ops, here);
+    if (budget->Holds(c.peak_bytes, c.host_bytes)) return PlanJob(job, here);
     if (nearest == nullptr || budget->Missing(c.peak_bytes, c.host_bytes) <
                                   budget->Missing(nearest->peak_bytes, nearest->host_bytes)) {
       nearest = &c;

@@ -6,6 +6,7 @@
 
 #include "engine/model/model.h"
 #include "engine/planner/limits.h"
+#include "engine/step/combination.h"
 
 namespace shale {
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode) {

@@ -1,6 +1,8 @@
 #include "engine/planner/ways_out.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/config/parse.h"
 #include "engine/memory/report.h"
+#include "engine/step/combination.h"
 
 namespace shale {
 namespace {
@@ -35,8 +38,7 @@ std::string Describe(const WayOut& way) {
 
 class WaysOut {
  public:
-  WaysOut(const Job& job, const DefaultBudget& default_budget, const Ops& ops)
-      : job_(job), default_budget_(default_budget), ops_(ops) {}
+  WaysOut(const Job& job, const Machine& machine, const Ops& ops) : job_(job), machine_(machine), ops_(ops) {}
 
   // All single changes that suffice.
   std::vector<std::string> Single() {
@@ -101,15 +103,22 @@ class WaysOut {
     return switches;
   }
 
+  const Ops& OpsOf(int64_t ranks) {
+    if (ranks == job_.sharding.ranks) return ops_;
+    std::unique_ptr<Ops>& ops = ops_of_others_[ranks];
+    if (ops == nullptr) ops = machine_.create_ops(ranks);
+    return *ops;
+  }
+
   // The cheapest way to run a job; nothing if there is none at all.
-  std::optional<Choice> Choose(const Job& job) const {
+  std::optional<Choice> Choose(const Job& job) {
     if (!ValidateJob(job).ok()) return std::nullopt;  // What the change does to one field another rules out.
     absl::StatusOr<JobGraphs> graphs = BuildGraphs(job);
     if (!graphs.ok()) return std::nullopt;
-    const absl::StatusOr<Budget> budget = BudgetOf(job, default_budget_);
+    const absl::StatusOr<Budget> budget = BudgetOf(job, machine_.default_budget);
     if (!budget.ok()) return std::nullopt;  // So many ranks cannot run here.
     absl::StatusOr<Choice> choice =
-        ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), *budget, ops_);
+        ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), *budget, OpsOf(job.sharding.ranks));
     if (!choice.ok()) return std::nullopt;
     return *std::move(choice);
   }
@@ -139,7 +148,7 @@ class WaysOut {
   }
 
   // Compiles the job with the change; nothing if it cannot be.
-  std::optional<WayOut> Try(const Change& change, bool& fits) const {
+  std::optional<WayOut> Try(const Change& change, bool& fits) {
     const std::optional<Choice> choice = Choose(change.job);
     fits = choice && choice->fits;
     if (!choice) return std::nullopt;
@@ -263,8 +272,9 @@ class WaysOut {
   }
 
   const Job& job_;
-  const DefaultBudget& default_budget_;
-  const Ops& ops_;
+  const Machine& machine_;
+  const Ops& ops_;                                         // Of the job's ranks.
+  std::map<int64_t, std::unique_ptr<Ops>> ops_of_others_;  // Of other numbers of ranks.
   std::vector<std::string> found_;
 };
 
@@ -315,10 +325,10 @@ absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_bud
   return budget;
 }
 
-absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const DefaultBudget& default_budget,
+absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const Machine& machine,
                         const Ops& ops) {
   std::string message = absl::StrCat(WhatIsMissing(choice.trial, budget), "; ");
-  WaysOut ways(job, default_budget, ops);
+  WaysOut ways(job, machine, ops);
   const std::vector<std::string> single = ways.Single();
   if (!single.empty()) {
     return absl::ResourceExhaustedError(absl::StrCat(message, "fits with ", JoinAlternatives(single)));

@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/memory/budget.h"
+#include "engine/memory/machine.h"
 #include "engine/planner/trial.h"
 
 namespace shale {
@@ -13,8 +14,8 @@ namespace shale {
 absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget);
 
 // ResourceExhausted: what the job needs at least (`choice`), its budget, and the settings with which it would fit. Each
-// was compiled and planned; none changes what is computed.
-absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const DefaultBudget& default_budget,
+// was compiled and planned; none changes what is computed. `ops`: the machine's, for the job's ranks.
+absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const Machine& machine,
                         const Ops& ops);
 
 }  // namespace shale

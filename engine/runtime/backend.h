@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/memory/budget.h"
+#include "engine/memory/machine.h"
 #include "kernels/device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/op_backend.h"
@@ -22,9 +23,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // The ops of a rank on `device`, one of CreateDevices. Null: for planning, which asks for sizes alone and may
-  // do so on a machine without such a device.
-  virtual std::unique_ptr<Ops> CreateOps(const Device* device) const = 0;
+  // The ops of one of `ranks` ranks, on `device`, one of CreateDevices. Null: for planning, which asks for sizes alone
+  // and may do so on a machine without such a device.
+  virtual std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const = 0;
 
   // The device of each rank; ranks may share one. Synchronous: work runs one piece at a time, so that an error is that
   // of the call which enqueued it. FailedPrecondition if the machine has not the devices.
@@ -35,9 +36,14 @@ class Backend {
       const std::vector<std::shared_ptr<Device>>& devices) const = 0;
 
   // What one of `ranks` ranks may plan where the job does not say: a share of this machine's devices, and of its
-  // memory.
-  // FailedPrecondition if it has not those for so many.
+  // memory. FailedPrecondition if it has not those for so many.
   virtual absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const = 0;
+
+  // What planning asks of it. Borrows the backend.
+  Machine machine() const {
+    return {.create_ops = [this](int64_t ranks) { return CreateOps(ranks, /*device=*/nullptr); },
+            .default_budget = [this](int64_t ranks) { return DefaultBudget(ranks); }};
+  }
 
   // Peak FLOP/s of a device's products of `dtype`, as its maker states it; 0: measure it.
   virtual double NominalPeakFlops(DType dtype) const { return 0; }

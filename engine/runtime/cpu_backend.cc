@@ -16,14 +16,15 @@ class CpuBackend : public Backend {
  public:
   explicit CpuBackend(const CpuBackendOptions& options) : options_(options) {}
 
-  std::unique_ptr<Ops> CreateOps(const Device* /*device*/) const override {
+  std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* /*device*/) const override {
     if (options_.ops == OpsKind::kReference) return CreateReferenceOps();
-    return CreateCpuOps({.threads = options_.threads});
+    return CreateCpuOps({.threads = options_.threads(ranks)});
   }
 
   // One device for all, which counts what they allocate together.
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
-    return std::vector<std::shared_ptr<Device>>(ranks, CreateCpuDevice({.synchronous = synchronous, .threads = options_.threads}));
+    return std::vector<std::shared_ptr<Device>>(
+        ranks, CreateCpuDevice({.synchronous = synchronous, .threads = options_.threads(ranks)}));
   }
 
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(

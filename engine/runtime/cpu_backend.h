@@ -1,6 +1,8 @@
 // The CPU as a backend: streams are threads, ranks meet in memory.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "engine/runtime/backend.h"
@@ -10,7 +12,8 @@ namespace shale {
 
 struct CpuBackendOptions {
   OpsKind ops = OpsKind::kFast;
-  int threads = 1;  // Of one rank's kernels.
+  // Of one of so many ranks: of its kernels, and of what takes an arena's pages. Not empty.
+  std::function<int(int64_t ranks)> threads = [](int64_t) { return 1; };
 };
 
 std::unique_ptr<Backend> CreateCpuBackend(const CpuBackendOptions& options = {});

@@ -14,6 +14,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/device/cpu/physical_memory.h"
 #include "kernels/device/cuda/cuda_device.h"
+#include "kernels/integers.h"
 #include "sharding/comm/stream_ordered.h"
 
 namespace shale {
@@ -75,7 +76,7 @@ class CudaBackend : public Backend {
   CudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options)
       : runtime_(std::move(runtime)), options_(std::move(options)) {}
 
-  std::unique_ptr<Ops> CreateOps(const Device* device) const override {
+  std::unique_ptr<Ops> CreateOps(int64_t /*ranks*/, const Device* device) const override {
     const CudaDeviceProperties* gpu = device == nullptr ? nullptr : &ToCuda(*device).properties();
     CudaOpsOptions ops{.products = options_.create_products(gpu),
                        .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr};
@@ -197,7 +198,7 @@ class CudaBackend : public Backend {
   // How many so many ranks use, which must be there.
   absl::StatusOr<int> Gpus(int64_t ranks) const {
     SHALE_ASSIGN_OR_RETURN(const int found, runtime_->DeviceCount());
-    const int64_t wanted = (ranks + options_.ranks_per_device - 1) / options_.ranks_per_device;
+    const int64_t wanted = CeilDivide(ranks, options_.ranks_per_device);
     if (wanted <= found) return static_cast<int>(wanted);
     return absl::FailedPreconditionError(
         absl::StrCat(ranks, " ranks with ", options_.ranks_per_device, " on a GPU want ", wanted, " GPUs; found ",

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 #include "kernels/ops.h"
 
 namespace shale {
@@ -21,15 +22,13 @@ bool ByLibrary(const Op& op) {
          std::holds_alternative<AttentionBackward>(op);
 }
 
-int64_t RoundUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // Gives each operand of the instruction, and its scratch, a place from `base` on; returns the bytes that they take.
 int64_t Place(Instruction& instruction, std::byte* base) {
   int64_t bytes = 0;
   const auto place = [&](Tensor& t) {
     if (!t.present()) return;
     t.data = base == nullptr ? nullptr : base + bytes;
-    bytes += RoundUp(t.extent_bytes());
+    bytes += RoundUp(t.extent_bytes(), kAlignment);
   };
   VisitOperands(std::get<Op>(instruction.action), [&](absl::string_view, Tensor& t, Access) { place(t); });
   place(instruction.scratch);

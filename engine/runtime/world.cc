@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
     SHALE_ASSIGN_OR_RETURN(world->reduce_, backend.CreateGroup(world->devices_));
   }
   SHALE_ASSIGN_OR_RETURN(world->threads_, RankThreads::Create(options.ranks));
-  for (const auto& device : world->devices_) world->ops_.push_back(backend.CreateOps(device.get()));
+  for (const auto& device : world->devices_) world->ops_.push_back(backend.CreateOps(options.ranks, device.get()));
   if (backend.warms_up()) SHALE_RETURN_IF_ERROR(world->WarmUp(options.programs));
   world->description_ = backend.Describe(world->devices_);
   SHALE_RETURN_IF_ERROR(backend.CheckMemory(world->devices_, arena_bytes));

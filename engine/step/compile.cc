@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "engine/step/combination.h"
 #include "engine/step/gather.h"
 #include "engine/step/in_place.h"
 #include "engine/step/offload.h"
@@ -296,21 +297,6 @@ class StepCompiler {
 };
 
 }  // namespace
-
-absl::Status CheckCombination(Strategy strategy, Schedule schedule) {
-  if (schedule == Schedule::kSharded && (strategy == Strategy::kNone || strategy == Strategy::kOptimizer)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("strategy ", ToString(strategy),
-                     " keeps gradients unsharded, schedule SHARDED shards them: use strategy GRADIENTS, or schedule "
-                     "DEFERRED or LAYERED"));
-  }
-  if (schedule == Schedule::kDeferred && strategy == Strategy::kGradients) {
-    return absl::InvalidArgumentError(
-        "strategy GRADIENTS shards gradients, schedule DEFERRED keeps them unsharded: that is strategy OPTIMIZER; use "
-        "it, or schedule SHARDED or LAYERED");
-  }
-  return absl::OkStatus();
-}
 
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
   SHALE_CHECK(options.schedule != Schedule::kAuto && options.ranks >= 1 && options.micro_batches >= 1);

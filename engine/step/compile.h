@@ -15,10 +15,6 @@ struct CompiledStep {
   JobState state;
 };
 
-// Refuses a schedule that does not exist for the strategy, with the name of the one that does the same:
-//   NONE, OPTIMIZER with SHARDED -> GRADIENTS with SHARDED;  GRADIENTS with DEFERRED -> OPTIMIZER with DEFERRED.
-absl::Status CheckCombination(Strategy strategy, Schedule schedule);
-
 // By the graph's mode: kTraining, the whole optimizer step; kEvaluation, the loss of `micro_batches` micro-batches;
 // kLogits, the logits of one micro-batch. All programs of a job must be compiled with the same options, micro_batches
 // apart: then their persistent buffers are the same. `ops` is asked for sizes only.

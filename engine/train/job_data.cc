@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -93,7 +94,7 @@ absl::Status JobData::OpenFiles(Job& job) {
   return absl::OkStatus();
 }
 
-int64_t JobData::StepsFor(int64_t samples) const { return (samples + global_batch_ - 1) / global_batch_; }
+int64_t JobData::StepsFor(int64_t samples) const { return CeilDivide(samples, global_batch_); }
 
 void JobData::GoOnAfter(int64_t step, int64_t samples) {
   if (total_samples_ >= 0) total_steps_ = step + StepsFor(std::max<int64_t>(0, total_samples_ - samples));

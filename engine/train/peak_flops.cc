@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <memory>
 
-#include "engine/runtime/world.h"
 #include "kernels/check.h"
+#include "kernels/device/device.h"
 #include "kernels/device/ordinary_values.h"
 #include "kernels/ops.h"
 
@@ -22,35 +23,29 @@ double Seconds(std::chrono::steady_clock::time_point since) {
 }
 
 // The least seconds of one product of square matrices of `size` rows, of those within kSeconds.
-absl::StatusOr<double> ProductSeconds(const Backend& backend, DType dtype, int64_t size) {
+absl::StatusOr<double> ProductSeconds(Device& device, Ops& ops, DType dtype, int64_t size) {
   MatMul product{.a = Tensor::Contiguous(dtype, {size, size}),
                  .b = Tensor::Contiguous(dtype, {size, size}),
                  .c_MN = Tensor::Contiguous(dtype, {size, size}),
                  .transpose_b = true};
-  const int64_t matrix_bytes = size * size * SizeOf(dtype);
-  const int64_t scratch_bytes = backend.CreateOps(/*device=*/nullptr)->ScratchBytes(product);
-  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<World> world,
-                         World::Create(backend, {.ranks = 1}, 3 * matrix_bytes + scratch_bytes));
+  const int64_t matrix_bytes = size * size * SizeOf(dtype), scratch_bytes = ops.ScratchBytes(product);
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(3 * matrix_bytes + scratch_bytes));
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("products"));
+  std::byte* at = arena->base();
+  SHALE_RETURN_IF_ERROR(FillWithOrdinaryValues(device, *stream, at, 3 * matrix_bytes));
+  for (Tensor* t : {&product.a, &product.b, &product.c_MN}) {
+    t->data = at;
+    at += matrix_bytes;
+  }
+  SHALE_RETURN_IF_ERROR(ops.Prepare(product));
   double best = std::numeric_limits<double>::infinity();
-  SHALE_RETURN_IF_ERROR(world->ForEachRank([&](int) -> absl::Status {
-    RankRuntime& rank = world->rank(0);
-    Stream& stream = rank.stream(StreamId::kCompute);
-    std::byte* at = rank.arena().base();
-    SHALE_RETURN_IF_ERROR(FillWithOrdinaryValues(rank.device(), stream, at, 3 * matrix_bytes));
-    for (Tensor* t : {&product.a, &product.b, &product.c_MN}) {
-      t->data = at;
-      at += matrix_bytes;
-    }
-    SHALE_RETURN_IF_ERROR(rank.ops().Prepare(product));
-    const auto start = std::chrono::steady_clock::now();
-    do {
-      const auto begin = std::chrono::steady_clock::now();
-      SHALE_RETURN_IF_ERROR(rank.ops().Launch(product, {at, scratch_bytes}, stream));
-      SHALE_RETURN_IF_ERROR(stream.Synchronize());
-      best = std::min(best, Seconds(begin));
-    } while (Seconds(start) < kSeconds);
-    return absl::OkStatus();
-  }));
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    const auto begin = std::chrono::steady_clock::now();
+    SHALE_RETURN_IF_ERROR(ops.Launch(product, {at, scratch_bytes}, *stream));
+    SHALE_RETURN_IF_ERROR(stream->Synchronize());
+    best = std::min(best, Seconds(begin));
+  } while (Seconds(start) < kSeconds);
   return best;
 }
 
@@ -59,8 +54,11 @@ absl::StatusOr<double> ProductSeconds(const Backend& backend, DType dtype, int64
 absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ranks) {
   const auto sharing = static_cast<double>(backend.RanksSharing(ranks));
   if (const double nominal = backend.NominalPeakFlops(dtype); nominal > 0) return nominal / sharing;
+  // A device for itself, with the ops of one of so many ranks.
+  SHALE_ASSIGN_OR_RETURN(const auto devices, backend.CreateDevices(/*ranks=*/1, /*synchronous=*/false));
+  const std::unique_ptr<Ops> ops = backend.CreateOps(ranks, devices[0].get());
   for (int64_t size = kLeastSize;; size *= 2) {
-    SHALE_ASSIGN_OR_RETURN(const double seconds, ProductSeconds(backend, dtype, size));
+    SHALE_ASSIGN_OR_RETURN(const double seconds, ProductSeconds(*devices[0], *ops, dtype, size));
     const auto rows = static_cast<double>(size);
     if (seconds >= kLongProductSeconds || size == kLargestSize) return 2 * rows * rows * rows / seconds / sharing;
   }

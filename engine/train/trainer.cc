@@ -71,12 +71,11 @@ class Trainer::Impl {
     SHALE_ASSIGN_OR_RETURN(data_, JobData::Open(job_, options_.tokenizer_folder));
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
     SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
-    job_.runtime.threads_per_rank = ThreadsPerRank(job_);
     job_.memory.loss_chunk_tokens = LossChunkTokens(job_);
     if (!options_.create_backend) return absl::InvalidArgumentError("TrainerOptions.create_backend is missing");
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options_.create_backend(job_));
-    SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, *backend->CreateOps(/*device=*/nullptr),
-                                          [&](int64_t ranks) { return backend->DefaultBudget(ranks); }));
+    SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, backend->machine()));
+    job_.runtime.threads_per_rank = ThreadsPerRank(job_.runtime, job_.sharding.ranks);
     job_.sharding.schedule = plan_.options.schedule;
     batch_ = std::make_unique<HostBatch>(data_->training(), plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();

@@ -17,6 +17,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/integers.h"
 
 #ifndef SHALE_KERNELS_CPU_ATTENTION_BACKWARD_ONCE_
 #define SHALE_KERNELS_CPU_ATTENTION_BACKWARD_ONCE_
@@ -109,7 +110,7 @@ class Backward {
       for (const auto& rows : {head.d_k, head.d_v}) {
         ahead.Add(rows[i0], rows.stride, head.last_of_group ? queries : 0, d_);
       }
-      const int64_t groups = RoundUp(queries, kGroup) / kGroup, panels = padded_d_ / kPanel;
+      const int64_t groups = CeilDivide(queries, kGroup), panels = padded_d_ / kPanel;
       const int64_t first_key = RoundDown(sizes_.FirstKey(i0), kGroup), keys = then - first_key;
       ahead.Spread(groups * (2 * (keys / kPanel) + panels) + keys / kGroup * panels);
 
@@ -262,7 +263,7 @@ absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& co
   const int64_t heads_per_group = op.q_BSHD.dim(2) / op.k_BSGD.dim(2);
   // Where blocks end changes no result.
   const int threads = static_cast<int>(std::min<int64_t>(context.threads, groups));
-  const int64_t block = (groups + threads - 1) / threads;
+  const int64_t block = CeilDivide(groups, threads);
   ParallelFor(threads, groups, block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AttentionBackwardHeads)
     (op, begin * heads_per_group, end * heads_per_group, scratch.data + begin / block * thread_bytes);

@@ -15,6 +15,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/integers.h"
 
 #ifndef SHALE_KERNELS_CPU_ATTENTION_FORWARD_ONCE_
 #define SHALE_KERNELS_CPU_ATTENTION_FORWARD_ONCE_
@@ -91,7 +92,7 @@ class Forward {
       } else if (next != nullptr) {
         AddStrip(*next, 0, next->first_of_group, ahead);
       }
-      const int64_t groups = RoundUp(queries, kGroup) / kGroup;
+      const int64_t groups = CeilDivide(queries, kGroup);
       ahead.Spread(groups * ((then - sizes_.Origin(i0)) / kPanel + padded_d_ / kPanel));
 
       Form::template MultiplyPanels<Result::kScale>(sizes_, i0, queries, own_.q, own_.k_panels, score_d_,
@@ -185,7 +186,7 @@ absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& con
   if (heads == 0) return absl::OkStatus();
   // Neighbours in one block, for they share keys. Where blocks end changes no result.
   const int threads = static_cast<int>(std::min<int64_t>(context.threads, heads));
-  const int64_t block = (heads + threads - 1) / threads;
+  const int64_t block = CeilDivide(heads, threads);
   ParallelFor(threads, heads, block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AttentionForwardHeads)(op, begin, end, scratch.data + begin / block * thread_bytes);
   });

@@ -12,6 +12,7 @@
 #include "kernels/cpu/pair_panel-inl.h"
 #include "kernels/cpu/panel-inl.h"
 #include "kernels/cpu/row_prefetch.h"
+#include "kernels/integers.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
@@ -19,7 +20,7 @@ namespace shale::cpu::HWY_NAMESPACE {
 template <class T, bool kPairs>
 struct Operands {
   static constexpr int64_t kUnit = kPairs ? 2 : 1;  // Elements in a place.
-  static constexpr int64_t Places(int64_t n) { return (n + kUnit - 1) / kUnit; }
+  static constexpr int64_t Places(int64_t n) { return CeilDivide(n, kUnit); }
 
   // Over k places. As MultiplyPanel.
   template <Operand kA, Result kC, int kColumns = kPanel>

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/integers.h"
 #include "kernels/ops.h"
 
 namespace shale::cpu {
@@ -18,9 +19,6 @@ inline constexpr int64_t kQueries = 32;  // Rows of a strip.
 inline constexpr int64_t kGroup = 8;     // Rows of one product.
 inline constexpr int64_t kPanel = 32;    // Columns of one product.
 inline constexpr int64_t kSlice = 16;    // Half of them: a multiple of a group and of every vector.
-
-inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-inline int64_t RoundDown(int64_t n, int64_t unit) { return n / unit * unit; }
 
 struct AttentionSizes {
   AttentionSizes(const Tensor& q_BSHD, int64_t window)

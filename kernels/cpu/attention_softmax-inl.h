@@ -17,6 +17,7 @@
 #include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/pair_panel-inl.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/integers.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {

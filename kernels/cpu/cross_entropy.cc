@@ -17,6 +17,7 @@
 #include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/integers.h"
 #include "kernels/reference/index_checks.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -120,7 +121,7 @@ namespace {
 int64_t ScratchRow(const CrossEntropy& op) {
   if (!op.gradient || op.logits_TV.dtype == DType::kFloat32) return 0;
   constexpr int64_t kLine = 16;
-  return (op.logits_TV.dim(1) + kLine - 1) / kLine * kLine;
+  return RoundUp(op.logits_TV.dim(1), kLine);
 }
 
 }  // namespace

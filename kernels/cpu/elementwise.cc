@@ -8,6 +8,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/device/cpu/copy_bytes.h"
+#include "kernels/integers.h"
 #include "kernels/reference/scalar_ops.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,7 +22,7 @@ double SumElements(const float* x, int64_t count, bool squares) {
   const hn::Rebind<float, decltype(d)> half;
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN double sums[kSums] = {};
-  const int64_t whole = count / kSums * kSums;
+  const int64_t whole = RoundDown(count, kSums);
   // Narrow vectors take several passes over x, which a block of the caller's keeps in cache.
   for (int64_t lane = 0; lane < kSums; lane += 2 * step) {
     auto a = hn::Zero(d), b = hn::Zero(d);

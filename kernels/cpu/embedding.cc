@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/integers.h"
 #include "kernels/reference/index_checks.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -105,8 +106,8 @@ absl::Status Run(const EmbeddingBackward& op, Scratch scratch, const Context& co
   }
   // One block a thread, of whole cache lines. How columns are cut changes no sum.
   constexpr int64_t kLine = 16;
-  const int64_t c = op.d_out_TC.dim(1), lines = (c + kLine - 1) / kLine;
-  const int64_t block = (lines + context.threads - 1) / context.threads * kLine;
+  const int64_t c = op.d_out_TC.dim(1), lines = CeilDivide(c, kLine);
+  const int64_t block = CeilDivide(lines, context.threads) * kLine;
   ParallelFor(context.threads, c, block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(EmbeddingBackwardColumns)(op, begin, end);
   });

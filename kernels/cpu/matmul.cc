@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/products.h"
+#include "kernels/integers.h"
 
 namespace shale::cpu {
 namespace {
@@ -36,7 +37,7 @@ class Pieces {
   explicit Pieces(std::byte* data) : data_(data) {}
   void* Take(int64_t size_bytes) {
     void* piece = data_ == nullptr ? nullptr : data_ + taken_;
-    taken_ += (size_bytes + 255) / 256 * 256;
+    taken_ += RoundUp(size_bytes, 256);
     return piece;
   }
   int64_t taken() const { return taken_; }

@@ -9,6 +9,7 @@
 #include "hwy/cache_control.h"
 #include "kernels/cpu/packed_operand.h"
 #include "kernels/cpu/touch.h"
+#include "kernels/integers.h"
 
 #ifndef SHALE_KERNELS_CPU_PACKED_OPERAND_ONCE_
 #define SHALE_KERNELS_CPU_PACKED_OPERAND_ONCE_
@@ -44,7 +45,7 @@ struct Source {
       : data(static_cast<const T*>(b.data)), k(b.k), n(b.n), stride_k(b.stride_k), stride_n(b.stride_n) {}
   const T* at(int64_t row, int64_t column) const { return data + row * stride_k + column * stride_n; }
   // Elements from one block of 64 columns to the next.
-  int64_t block_elements() const { return (k + kRows - 1) / kRows * kRows * kPackedColumns; }
+  int64_t block_elements() const { return RoundUp(k, kRows) * kPackedColumns; }
 
   const T* data;
   int64_t k, n, stride_k, stride_n;
@@ -165,7 +166,7 @@ void PackT(const UnpackedOperand& operand, int64_t panel, std::byte* packed) {
   const Source<T> b(operand);
   T* const to = reinterpret_cast<T*>(packed);
   if (b.stride_n != 1) return PackColumns(b, panel * kPackedColumns, to);
-  const int64_t stretches = (b.n + kStretch<T> - 1) / kStretch<T>;
+  const int64_t stretches = CeilDivide(b.n, kStretch<T>);
   PackRows(b, panel / stretches * Source<T>::kRows, panel % stretches * kStretch<T>, to);
 }
 
@@ -183,8 +184,6 @@ namespace {
 
 HWY_EXPORT(Pack);
 
-int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
-
 // Rows of a block of units.
 int64_t RowsOf(DType dtype) { return kPackedUnits * static_cast<int64_t>(sizeof(float)) / SizeOf(dtype); }
 
@@ -192,12 +191,12 @@ int64_t RowsOf(DType dtype) { return kPackedUnits * static_cast<int64_t>(sizeof(
 
 int64_t PackedBytes(DType dtype, int64_t k, int64_t n) {
   const int64_t rows = RowsOf(dtype);
-  return Parts(n, kPackedColumns) * kPackedColumns * Parts(k, rows) * rows * SizeOf(dtype);
+  return RoundUp(n, kPackedColumns) * RoundUp(k, rows) * SizeOf(dtype);
 }
 
 int64_t PackedPanels(const UnpackedOperand& b) {
-  if (b.stride_n != 1) return Parts(b.n, kPackedColumns);
-  return Parts(b.k, RowsOf(b.dtype)) * Parts(b.n, kStretchBytes / SizeOf(b.dtype));
+  if (b.stride_n != 1) return CeilDivide(b.n, kPackedColumns);
+  return CeilDivide(b.k, RowsOf(b.dtype)) * CeilDivide(b.n, kStretchBytes / SizeOf(b.dtype));
 }
 
 void PackPanel(const UnpackedOperand& b, int64_t panel, std::byte* packed) {

@@ -13,6 +13,7 @@
 #endif
 
 #include "kernels/cpu/panel-inl.h"
+#include "kernels/integers.h"
 
 #if HWY_TARGET == HWY_AVX3
 

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/integers.h"
+
 namespace shale::cpu {
 
 // Calls body(begin, end) for [0, block), [block, 2 * block), ... up to `n`, on up to `threads` threads.
 template <class Body>
 void ParallelFor(int threads, int64_t n, int64_t block, const Body& body) {
-  const int64_t blocks = (n + block - 1) / block;
+  const int64_t blocks = CeilDivide(n, block);
   if (threads <= 1 || blocks <= 1) {
     for (int64_t begin = 0; begin < n; begin += block) body(begin, std::min(n, begin + block));
     return;
@@ -24,10 +26,10 @@ void ParallelFor(int threads, int64_t n, int64_t block, const Body& body) {
 struct Partition {
   int64_t n = 0;
   int64_t block = 1;
-  int64_t blocks() const { return (n + block - 1) / block; }
+  int64_t blocks() const { return CeilDivide(n, block); }
 };
 inline Partition PartitionOf(int64_t n, int64_t least, int64_t most) {
-  return {.n = n, .block = std::max(least, (n + most - 1) / most)};
+  return {.n = n, .block = std::max(least, CeilDivide(n, most))};
 }
 
 // Rows per block for a loop over independent rows of `row_elements`: about 32 KiB of fp32, which starts a block in well

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/packed_operand.h"
+#include "kernels/integers.h"
 
 namespace shale::cpu {
 namespace {
@@ -10,8 +11,6 @@ namespace {
 constexpr int64_t kRowUnit = 16, kColumnUnit = kPackedColumns;
 // Stretches of its rows, 256 bytes and more, still stream from memory.
 constexpr int64_t kLeastPieceColumns = 2 * kColumnUnit;
-
-int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // `size` cut into `count` parts, all about equal, in multiples of `unit`.
 struct Cut {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "hwy/cache_control.h"
+#include "kernels/integers.h"
 
 namespace shale::cpu {
 
@@ -21,7 +22,7 @@ class RowPrefetch {
   }
 
   // All rows that were added are to be asked for within `steps` calls of Step, of which rows of no width have none.
-  void Spread(int64_t steps) { rows_per_step_ = steps > 0 ? (rows_ + steps - 1) / steps : 0; }
+  void Spread(int64_t steps) { rows_per_step_ = steps > 0 ? CeilDivide(rows_, steps) : 0; }
 
   void Step() {
     for (int64_t n = 0; n < rows_per_step_ && piece_ < pieces_added_; ++n) {

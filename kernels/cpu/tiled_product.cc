@@ -8,9 +8,13 @@
 #include <utility>
 
 #include "kernels/cpu/packed_operand.h"
+#include "kernels/integers.h"
 
 namespace shale::cpu {
 namespace {
+
+// Whole cache lines, so that no two threads write to one.
+constexpr int64_t kScratchAlignment = 256;
 
 dnnl::memory::format_tag PackedFormat(DType dtype) {
   using Tag = dnnl::memory::format_tag;
@@ -39,8 +43,6 @@ bool Packs(const ProductShape& s) {
   }
   return true;
 }
-
-int64_t RoundUpToLines(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Rows of bytes from one matrix to another.
 void CopyRows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t row_bytes, std::byte* to,
@@ -107,11 +109,11 @@ size_t TiledProduct::KindOf(const ProductTile& tile) {
   const ProductShape s = TileShape(shape_, tile.rows, tile.columns, gathers());
   const dnnl::memory::desc b = packs() ? OperandB(s, PackedFormat(s.dtype)) : OperandB(s);
   kinds_.push_back({tile.rows, tile.columns, DescribeProduct(s, b), {}});
-  // Multiples of cache lines, so that no two threads write to one.
   const auto scratch = static_cast<int64_t>(kinds_.back().description.scratchpad_desc().get_size());
-  onednn_bytes_ = std::max(onednn_bytes_, RoundUpToLines(scratch));
+  onednn_bytes_ = std::max(onednn_bytes_, RoundUp(scratch, kScratchAlignment));
   if (gathers()) {
-    gathered_bytes_ = std::max(gathered_bytes_, RoundUpToLines(tile.rows * tile.columns * SizeOf(shape_.c_dtype)));
+    const int64_t tile_bytes = tile.rows * tile.columns * SizeOf(shape_.c_dtype);
+    gathered_bytes_ = std::max(gathered_bytes_, RoundUp(tile_bytes, kScratchAlignment));
   }
   return kinds_.size() - 1;
 }

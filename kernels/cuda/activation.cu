@@ -9,6 +9,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/sigmoid.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
@@ -63,7 +64,7 @@ absl::Status WithPacks(bool aligned, DType act, int64_t F, const Start& start) {
 
 LaunchShape ShapeFor(int64_t T, int64_t F, int pack) {
   const int64_t columns = static_cast<int64_t>(kThreads) * pack;
-  return {.grid = dim3(T, (F + columns - 1) / columns), .block = dim3(kThreads)};
+  return {.grid = dim3(T, static_cast<unsigned>(CeilDivide(F, columns))), .block = dim3(kThreads)};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/softmax.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
@@ -91,7 +92,7 @@ absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle strea
   const int64_t B = op.q_BSHD.dim(0), S = op.q_BSHD.dim(1), H = op.q_BSHD.dim(2), G = op.k_BSGD.dim(2);
   return WithTiles<ForwardTiles>("AttentionForward", op.q_BSHD.dim(3), [&](auto tiles) {
     using TilesT = decltype(tiles);
-    const int64_t query_tiles = (S + TilesT::kRows - 1) / TilesT::kRows;
+    const int64_t query_tiles = CeilDivide(S, TilesT::kRows);
     const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(B * H * query_tiles)),
                                .block = dim3(TilesT::kThreadsX, TilesT::kThreadsY),
                                .shared_bytes = TilesT::kFloats * sizeof(float)};

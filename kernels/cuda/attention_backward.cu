@@ -11,6 +11,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
@@ -163,7 +164,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
 template <class TilesT, class T>
 absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle stream) {
   const int64_t B = op.q_BSHD.dim(0), S = op.q_BSHD.dim(1), H = op.q_BSHD.dim(2), G = op.k_BSGD.dim(2);
-  const int64_t rows = B * H * S, tiles = (S + TilesT::kRows - 1) / TilesT::kRows;
+  const int64_t rows = B * H * S, tiles = CeilDivide(S, TilesT::kRows);
   const Global<float> delta(reinterpret_cast<float*>(scratch.data), rows, "delta");
   const Inputs<T> in = {.q = Heads<T>(op.q_BSHD, "q"),
                         .k = Heads<T>(op.k_BSGD, "k"),
@@ -180,7 +181,7 @@ absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle st
             .block = dim3(TilesT::kThreadsX, TilesT::kThreadsY),
             .shared_bytes = TilesT::kFloats * sizeof(float)};
   };
-  const int64_t delta_blocks = (rows + kDeltaRowsPerBlock - 1) / kDeltaRowsPerBlock;
+  const int64_t delta_blocks = CeilDivide(rows, kDeltaRowsPerBlock);
   SHALE_RETURN_IF_ERROR(
       Launch("AttentionBackward delta", AttentionDeltaKernel<T>,
              {.grid = dim3(static_cast<unsigned>(delta_blocks)), .block = dim3(kWarpThreads, kDeltaRowsPerBlock)},

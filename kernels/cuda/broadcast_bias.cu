@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
@@ -33,7 +34,7 @@ SHALE_KERNEL BroadcastBiasKernel(Global<Bias> bias, Rows<T> c, int64_t N, int64_
 }  // namespace
 
 absl::Status BroadcastBias(const Tensor& bias_N, const Tensor& c_MN, StreamHandle stream) {
-  const int64_t M = c_MN.dim(0), N = c_MN.dim(1), chunks = (N + kColumns - 1) / kColumns;
+  const int64_t M = c_MN.dim(0), N = c_MN.dim(1), chunks = CeilDivide(N, kColumns);
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(M * chunks)), .block = dim3(kThreads)};
   return WithElement(bias_N.dtype, [&](auto bias_element) {
     return WithElement(c_MN.dtype, [&](auto element) {

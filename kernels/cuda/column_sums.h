@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/integers.h"
 #include "kernels/op_backend.h"
 
 namespace shale::cuda {
@@ -23,9 +24,9 @@ struct Chunks {
   int64_t count = 0, per_chunk = 0;
 
   static Chunks Of(int64_t rows, int64_t granule, int64_t most) {
-    const int64_t granules = (rows + granule - 1) / granule;
-    const int64_t per_chunk = (granules + most - 1) / most * granule;
-    return {.count = (rows + per_chunk - 1) / per_chunk, .per_chunk = per_chunk};
+    const int64_t granules = CeilDivide(rows, granule);
+    const int64_t per_chunk = CeilDivide(granules, most) * granule;
+    return {.count = CeilDivide(rows, per_chunk), .per_chunk = per_chunk};
   }
 };
 
@@ -39,7 +40,7 @@ struct Partials {
       : at(reinterpret_cast<Sum*>(scratch.data), sums * rows * Stride(C), "partials"), rows(rows), stride(Stride(C)) {}
 
   // Whole packs, of any element type.
-  static int64_t Stride(int64_t C) { return (C + 7) / 8 * 8; }
+  static int64_t Stride(int64_t C) { return RoundUp(C, 8); }
   static int64_t Bytes(int sums, int64_t rows, int64_t C) {
     return sums * rows * Stride(C) * static_cast<int64_t>(sizeof(Sum));
   }
@@ -63,12 +64,12 @@ struct ColumnShape {
   Chunks chunks;  // Of one group.
 
   static ColumnShape Of(DType act, int64_t groups, int64_t rows, int64_t C) {
-    const int64_t width = kColumnLanes * (16 / SizeOf(act)), column_blocks = (C + width - 1) / width;
+    const int64_t width = kColumnLanes * (16 / SizeOf(act)), column_blocks = CeilDivide(C, width);
     // Two full waves, of chunks that are worth a partial row.
     const int64_t wanted = 2 * kColumnBlocksPerSm * kSms, others = groups * column_blocks;
     return {.groups = groups,
             .column_blocks = column_blocks,
-            .chunks = Chunks::Of(rows, 2 * kRowSlots, (wanted + others - 1) / others)};
+            .chunks = Chunks::Of(rows, 2 * kRowSlots, CeilDivide(wanted, others))};
   }
   int64_t partial_rows() const { return groups * chunks.count; }
   LaunchShape launch_shape() const {
@@ -171,7 +172,7 @@ inline absl::Status SumChunks(const char* name, const Partials<float>& partials,
   constexpr int64_t kColumns = kChunkLanes * kPackOf<float>;
   const int64_t C = first.elements();
   const LaunchShape shape = {
-      .grid = dim3(static_cast<unsigned>((C + kColumns - 1) / kColumns), second.present() ? 2 : 1),
+      .grid = dim3(static_cast<unsigned>(CeilDivide(C, kColumns)), second.present() ? 2 : 1),
       .block = dim3(kChunkLanes, kChunkSlots)};
   return Launch(name, SumChunksKernel<float>, shape, stream, partials, Whole<float>(first, "first gradient"),
                 Whole<float>(second, "second gradient"), C, accumulate);

@@ -14,6 +14,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
@@ -133,7 +134,7 @@ absl::Status Run(const ZeroRanges& op, Scratch scratch, StreamHandle stream) {
     int64_t longest = 0;
     for (size_t i = 0; i < count; ++i) longest = std::max(longest, some.at[i].end - some.at[i].begin);
     if (longest == 0) continue;
-    const unsigned blocks = static_cast<unsigned>((longest + kZeroedPerBlock - 1) / kZeroedPerBlock);
+    const unsigned blocks = static_cast<unsigned>(CeilDivide(longest, kZeroedPerBlock));
     const LaunchShape shape = {.grid = dim3(blocks, static_cast<unsigned>(count)), .block = dim3(kFlatThreads)};
     SHALE_RETURN_IF_ERROR(WithElement(op.x_N.dtype, [&](auto element) {
       using T = decltype(element);

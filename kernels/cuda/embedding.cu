@@ -12,6 +12,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
@@ -155,8 +156,7 @@ SHALE_KERNEL EmbeddingPositionsKernel(Global<T> d_out, Global<float> d_positions
 }
 
 LaunchShape RowsShape(int64_t rows, int64_t C, int64_t columns_per_block) {
-  return {.grid = dim3(static_cast<unsigned>(rows),
-                       static_cast<unsigned>((C + columns_per_block - 1) / columns_per_block)),
+  return {.grid = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(CeilDivide(C, columns_per_block))),
           .block = dim3(kThreads)};
 }
 
@@ -204,7 +204,7 @@ absl::Status Run(const EmbeddingBackward& op, Scratch scratch, StreamHandle stre
   const int64_t tokens = op.tokens_BS.elements(), C = op.d_out_TC.dim(1);
   const Global<int32_t> sorted(reinterpret_cast<int32_t*>(scratch.data), tokens, "sorted tokens");
   const Global<int32_t> order(reinterpret_cast<int32_t*>(scratch.data) + tokens, tokens, "order");
-  const LaunchShape sort = {.grid = dim3(static_cast<unsigned>((tokens + kSortThreads - 1) / kSortThreads)),
+  const LaunchShape sort = {.grid = dim3(static_cast<unsigned>(CeilDivide(tokens, kSortThreads))),
                             .block = dim3(kSortThreads)};
   SHALE_RETURN_IF_ERROR(Launch("EmbeddingBackward", SortTokensKernel, sort, stream,
                                Whole<int32_t>(op.tokens_BS, "tokens"), sorted, order, tokens));

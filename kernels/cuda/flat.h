@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/portable.h"
+#include "kernels/integers.h"
 #include "kernels/tensor.h"
 
 namespace shale::cuda {
@@ -17,7 +18,7 @@ inline constexpr int kFlatElements = 16;
 // For a kernel that calls ForEachFlatPiece with as many elements. REQUIRES: n > 0
 inline LaunchShape FlatShape(int64_t n) {
   constexpr int64_t kBlock = kFlatThreads * kFlatElements;
-  return {.grid = dim3(static_cast<unsigned>((n + kBlock - 1) / kBlock)), .block = dim3(kFlatThreads)};
+  return {.grid = dim3(static_cast<unsigned>(CeilDivide(n, kBlock))), .block = dim3(kFlatThreads)};
 }
 
 // Calls compute(Width, i) and then store(Width, i, result) for the pieces [i, i + Width::value) of n elements that

@@ -8,6 +8,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/row_tile.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
@@ -92,7 +93,7 @@ absl::Status RunNorm(const OpType& op, const Tensor& bias, const Tensor& mean, S
     using T = decltype(element);
     const auto start = [&](auto tile) {
       using Tile = decltype(tile);
-      const LaunchShape shape = {.grid = dim3(static_cast<unsigned>((R + Tile::kTeams - 1) / Tile::kTeams)),
+      const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(R, Tile::kTeams))),
                                  .block = dim3(Tile::kTeamThreads, Tile::kTeams)};
       return Launch(OpType::kName.data(), NormForwardKernel<Tile, kCentered>, shape, stream, Rows<T>(op.x, "x"),
                     Rows<T>(op.residual, "residual"), Rows<T>(op.sum, "sum"), Whole<T>(op.weight_C, "weight"),

@@ -16,6 +16,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
@@ -210,7 +211,7 @@ absl::Status Start(const AdamW& op, const DecayEdges& edges, StreamHandle stream
                        .epsilon = op.epsilon,
                        .weight_decay = op.weight_decay};
   const int64_t per_block = kFlatThreads * (packs ? kPack : 1);
-  const LaunchShape shape = {.grid = dim3(static_cast<unsigned>((n + per_block - 1) / per_block)),
+  const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(n, per_block))),
                              .block = dim3(kFlatThreads)};
   const auto kernel = packs ? AdamWKernel<Master, kPack> : AdamWKernel<Master, 1>;
   return Launch("AdamW", kernel, shape, stream, Master(op), Whole<float>(op.update_5, "update"),
@@ -237,7 +238,7 @@ absl::Status Run(const AdamW& op, Scratch scratch, StreamHandle stream) {
     edges.count = static_cast<int>(std::min<size_t>(kMaxEdges, all.size() - next));
     for (int i = 0; i < edges.count; ++i) edges.at[i] = all[next + i] - begin;
     const size_t beyond = next + edges.count;
-    const int64_t end = beyond < all.size() ? all[beyond] / kPack * kPack : n;
+    const int64_t end = beyond < all.size() ? RoundDown(all[beyond], kPack) : n;
     SHALE_RETURN_IF_ERROR(StartPart(PartOf(op, begin, end), edges, stream));
     begin = end;
   }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
@@ -61,7 +62,7 @@ SHALE_KERNEL TotalKernel(Global<double> partials, int64_t count, Global<double> 
   if (threadIdx.x == 0) total.Store(0, accumulate ? total.Load(0) + sum : sum);
 }
 
-int64_t Chunks(const Tensor& x) { return (x.elements() + kChunk - 1) / kChunk; }
+int64_t Chunks(const Tensor& x) { return CeilDivide(x.elements(), kChunk); }
 
 int64_t PartialsBytes(const Tensor& x) { return Chunks(x) * static_cast<int64_t>(sizeof(double)); }
 

@@ -13,6 +13,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/integers.h"
 #include "kernels/reference/rope_frequency.h"
 
 namespace shale::cuda {
@@ -90,7 +91,7 @@ absl::Status FillTable(const Rope& op, const Global<float>& cosines, const Globa
       const double turn = RopeFrequency(op.theta, op.scaling, first + i, D) * std::numbers::inv_pi;
       frequencies.at[i] = op.inverse ? -turn : turn;
     }
-    const LaunchShape shape = {.grid = dim3(static_cast<unsigned>((S * pairs + kThreads - 1) / kThreads)),
+    const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(S * pairs, kThreads))),
                                .block = dim3(kThreads)};
     SHALE_RETURN_IF_ERROR(Launch("Rope", RopeTableKernel, shape, stream, frequencies, first, static_cast<int>(pairs),
                                  cosines, sines, S, half));
@@ -118,8 +119,8 @@ absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
       constexpr int N = decltype(width)::value;
       const int64_t threads = heads.B * heads.S * (half / N);
       const LaunchShape shape = {
-          .grid = dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads),
-                       static_cast<unsigned>((heads.H + kHeadsPerThread - 1) / kHeadsPerThread)),
+          .grid = dim3(static_cast<unsigned>(CeilDivide(threads, kThreads)),
+                       static_cast<unsigned>(CeilDivide(heads.H, kHeadsPerThread))),
           .block = dim3(kThreads)};
       return Launch("Rope", RopeKernel<T, N>, shape, stream, heads, cosines, sines);
     };

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 
@@ -51,7 +52,7 @@ inline constexpr int kLargestTeam = 512;
 // Calls start with the smallest tile that holds a row of C elements, or with the largest.
 template <class T, bool kAligned, class Start>
 absl::Status WithTile(int64_t C, const Start& start) {
-  const int64_t packs = (C + kPackOf<T> - 1) / kPackOf<T>;
+  const int64_t packs = CeilDivide(C, kPackOf<T>);
   if (packs <= 16) return start(Tile<T, 16, 1, kAligned>());
   if (packs <= 64) return start(Tile<T, 32, 2, kAligned>());
   if (packs <= 128) return start(Tile<T, 64, 2, kAligned>());

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -14,7 +15,7 @@ constexpr int64_t kBlockBytes = int64_t{1} << 20;
 }  // namespace
 
 absl::Status FillWithOrdinaryValues(Device& device, Stream& stream, std::byte* to, int64_t size_bytes) {
-  const int64_t block_bytes = std::min(kBlockBytes, size_bytes / 2 * 2);
+  const int64_t block_bytes = std::min(kBlockBytes, RoundDown(size_bytes, 2));
   if (block_bytes == 0) return absl::OkStatus();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> block, device.AllocatePinned(block_bytes));
   uint32_t state = 1;
@@ -27,7 +28,7 @@ absl::Status FillWithOrdinaryValues(Device& device, Stream& stream, std::byte* t
   }
   absl::Status status;
   for (int64_t at = 0; at + 1 < size_bytes && status.ok(); at += block_bytes) {
-    status = stream.Copy(to + at, block->base(), std::min(block_bytes, size_bytes / 2 * 2 - at));
+    status = stream.Copy(to + at, block->base(), std::min(block_bytes, RoundDown(size_bytes, 2) - at));
   }
   status.Update(stream.Synchronize());  // After an error too: what was enqueued reads the block.
   return status;

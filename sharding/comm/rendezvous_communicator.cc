@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 #include "sharding/comm/collective_check.h"
 
 namespace shale {
@@ -80,7 +81,7 @@ absl::Status RendezvousCommunicator::ReduceScatter(Stream& stream) {
 absl::Status RendezvousCommunicator::AllReduce(Stream& stream) {
   const int64_t element_bytes = SizeOf(mine().dtype);
   const int64_t line = kLineBytes / element_bytes;
-  const int64_t part = (mine().elements + size() * line - 1) / (size() * line) * line;
+  const int64_t part = CeilDivide(mine().elements, size() * line) * line;
   const auto begin = [&](int rank) { return std::min(mine().elements, rank * part); };
   absl::Status status = SumSlice(begin(rank_), begin(rank_ + 1) - begin(rank_),
                                  mine().output + begin(rank_) * element_bytes, stream);

@@ -11,6 +11,7 @@
 #include "engine/train/checkpointer.h"
 #include "engine/train/initial_values.h"
 #include "engine/train/parameter_store.h"
+#include "kernels/integers.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
@@ -81,8 +82,8 @@ absl::Status EditWeights(ParameterStore& store, const RunOptions& options) {
 
 absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& batches) {
   const Tokens& tokens = batches[0];
-  const int64_t W = options.step.ranks, per_pass = W * options.micro_batch;
-  options.step.micro_batches = (tokens.sequences + per_pass - 1) / per_pass;
+  const int64_t W = options.step.ranks;
+  options.step.micro_batches = CeilDivide(tokens.sequences, W * options.micro_batch);
   GraphOptions graph_options{.compute_dtype = options.dtype,
                              .micro_batch = options.micro_batch,
                              .sequence_length = tokens.length,
@@ -91,7 +92,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   std::unique_ptr<Backend> tested;
   if (options.backend == nullptr) tested = TestedBackend(options.ops, static_cast<int>(options.threads));
   const Backend* backend = options.backend != nullptr ? options.backend : tested.get();
-  const std::unique_ptr<Ops> ops = backend->CreateOps(/*device=*/nullptr);
+  const std::unique_ptr<Ops> ops = backend->CreateOps(W, /*device=*/nullptr);
   RunResult result;
   SHALE_ASSIGN_OR_RETURN(result.step, CompileStep(graph, options.step, *ops));
   SHALE_ASSIGN_OR_RETURN(result.plan, PlanMemory(result.step.program, options.memory));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/step/combination.h"
 #include "tests/engine/arena_checker.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"

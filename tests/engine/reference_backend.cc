@@ -11,7 +11,7 @@ namespace {
 
 class ReferenceBackend : public Backend {
  public:
-  std::unique_ptr<Ops> CreateOps(const Device*) const override { return CreateReferenceOps(); }
+  std::unique_ptr<Ops> CreateOps(int64_t, const Device*) const override { return CreateReferenceOps(); }
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
     return std::vector<std::shared_ptr<Device>>(ranks, CreateCpuDevice({.synchronous = synchronous}));
   }

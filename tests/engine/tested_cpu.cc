@@ -4,7 +4,7 @@
 namespace shale::testing {
 
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
-  return CreateCpuBackend({.ops = ops, .threads = threads});
+  return CreateCpuBackend({.ops = ops, .threads = [=](int64_t) { return threads; }});
 }
 
 bool TestsEveryCombination() { return true; }

@@ -8,6 +8,7 @@
 #include "engine/checkpoint/framing.h"
 #include "engine/checkpoint/shard_header.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 #include "proto/checkpoint.pb.h"
 #include "tests/fuzz/properties.h"
 
@@ -68,7 +69,7 @@ void Check(absl::string_view bytes) {
   CheckHead(bytes, static_cast<int64_t>(bytes.size()));
   const std::string message(bytes.substr(bytes.size() < kFrameHeadBytes ? 0 : kFrameHeadBytes));
   std::string head = Frame(kMagic, kVersion, message);
-  head.resize((head.size() + kShardAlignment - 1) / kShardAlignment * kShardAlignment, '\0');
+  head.resize(RoundUp(std::ssize(head), kShardAlignment), '\0');
   const int64_t file_bytes = FileBytes(message, static_cast<int64_t>(head.size()));
   CheckHead(head, file_bytes);
   if (ParseShardHeader(head, file_bytes).ok()) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale::testing {
 namespace {
@@ -67,7 +68,7 @@ absl::Status OpRig::RunOnce(const TestMemory& memory, const Op& symbolic, std::v
   if (stream_ == nullptr) return absl::FailedPreconditionError("the device has failed");
   if (backend_.select) backend_.select();
   const int64_t image_bytes = std::ssize(memory.image()), scratch_bytes = ops_->ScratchBytes(symbolic);
-  const int64_t scratch_begin = (image_bytes + kRedZoneBytes + 255) / 256 * 256;
+  const int64_t scratch_begin = RoundUp(image_bytes + kRedZoneBytes, 256);
   const int64_t total = scratch_begin + scratch_bytes + kRedZoneBytes;
   if (staging_ == nullptr || staging_->size_bytes() < total) {
     staging_.reset();

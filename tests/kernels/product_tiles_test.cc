@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/integers.h"
 
 namespace shale::cpu {
 namespace {
@@ -53,7 +54,7 @@ double Busy(const std::vector<ProductTile>& tiles, int threads) {
     total += tile.rows * tile.columns;
     most = std::max(most, tile.rows * tile.columns);
   }
-  const int64_t rounds = (static_cast<int64_t>(tiles.size()) + threads - 1) / threads;
+  const int64_t rounds = CeilDivide(std::ssize(tiles), threads);
   return static_cast<double>(total) / static_cast<double>(rounds * threads * most);
 }
 

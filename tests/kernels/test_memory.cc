@@ -4,12 +4,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/integers.h"
+
 namespace shale::testing {
 
 Tensor TestMemory::Allocate(DType dtype, std::initializer_list<int64_t> shape) {
   Tensor t = Tensor::Contiguous(dtype, shape);
   t.where.symbol = static_cast<int32_t>(buffers_.size());
-  const int64_t begin = static_cast<int64_t>(image_.size() + 255) / 256 * 256;
+  const int64_t begin = RoundUp(std::ssize(image_), 256);
   image_.resize(begin, std::byte{0xC3});
   buffers_.push_back({begin, t.extent_bytes()});
   image_.resize(begin + t.extent_bytes(), std::byte{0xFF});
@@ -80,7 +82,7 @@ Op TestMemory::Bind(const Op& op, absl::Span<std::byte* const> buffers) const {
 }
 
 AlignedBytes::AlignedBytes(absl::Span<const std::byte> bytes)
-    : data_(static_cast<std::byte*>(std::aligned_alloc(4096, (bytes.size() + 4095) / 4096 * 4096))) {
+    : data_(static_cast<std::byte*>(std::aligned_alloc(4096, RoundUp(std::ssize(bytes), 4096)))) {
   SHALE_CHECK(data_ != nullptr);
   std::memcpy(data_, bytes.data(), bytes.size());
 }

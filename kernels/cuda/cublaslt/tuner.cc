@@ -7,15 +7,12 @@
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/product.h"
 #include "kernels/device/ordinary_values.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
 
 constexpr int kWarmUps = 2;
-
-int64_t RoundUp(int64_t bytes) {
-  return (bytes + ProductKey::kMaxAlignment - 1) / ProductKey::kMaxAlignment * ProductKey::kMaxAlignment;
-}
 
 // Gives each operand its place from `base` on; returns the bytes that they take.
 int64_t Place(MatMul& op, std::byte* base) {
@@ -25,7 +22,7 @@ int64_t Place(MatMul& op, std::byte* base) {
     // Where the key knows of less alignment, there is less.
     const int64_t skew = t->where.offset_bytes % ProductKey::kMaxAlignment;
     t->data = base == nullptr ? nullptr : base + bytes + skew;
-    bytes += RoundUp(t->extent_bytes() + skew);
+    bytes += RoundUp(t->extent_bytes() + skew, ProductKey::kMaxAlignment);
   }
   return bytes;
 }

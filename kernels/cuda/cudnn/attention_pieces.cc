@@ -4,14 +4,13 @@
 #include <limits>
 
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 namespace {
 
 constexpr int64_t kAlignmentBytes = 16;
 constexpr int64_t kOtherBytes = 256;  // Of every graph, whatever its shape.
-
-constexpr int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Whether its rows begin at multiples of kAlignmentBytes. Buffers do.
 bool Aligned(const Tensor& t) {
@@ -45,7 +44,7 @@ bool Takes(const OpType& op) {
 // Calls add(first, count) for parts of `count` that are at most `most` and of about one size.
 template <class Add>
 void Split(int64_t count, int64_t most, const Add& add) {
-  const int64_t parts = (count + most - 1) / most, size = (count + parts - 1) / parts;
+  const int64_t parts = CeilDivide(count, most), size = CeilDivide(count, parts);
   for (int64_t first = 0; first < count; first += size) add(first, std::min(size, count - first));
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/host/host_view.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda_on_host {
 namespace {
@@ -36,7 +37,7 @@ thread_local std::vector<Allocation*> operands;
 
 int64_t MappedBytes(int64_t size_bytes) {
   const int64_t page = sysconf(_SC_PAGESIZE);
-  return (size_bytes + kMisalignment + page - 1) / page * page;
+  return RoundUp(size_bytes + kMisalignment, page);
 }
 
 // The last live allocation that begins at or before `address`, or null. The registry is locked.

@@ -12,13 +12,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
 
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-
-int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14.
@@ -80,7 +79,7 @@ void CpuArena::MakeResident(absl::Span<const Range> ranges) {
   std::atomic<size_t> taken = 0;
   const auto populate = [&] {
     for (size_t i; (i = taken++) < pages.size();) {
-      const int64_t begin = pages[i].begin_bytes / small * small;
+      const int64_t begin = RoundDown(pages[i].begin_bytes, small);
       // A system that cannot do it takes them when they are touched.
       if (madvise(base_ + begin, pages[i].end_bytes - begin, MADV_POPULATE_WRITE) != 0) return;
     }

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/verify.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/integers.h"
 #include "tests/engine/checkpoint/sample_state.h"
 #include "tests/engine/io/temp_folder.h"
 
@@ -50,7 +51,7 @@ class DamageTest : public ::testing::TestWithParam<SampleForm> {
   }
 
   std::string Place(const CheckpointReader& reader, int64_t rank, int64_t bit) const {
-    const int64_t begin = bit / 8 / kCheckpointChunkBytes * kCheckpointChunkBytes;
+    const int64_t begin = RoundDown(bit / 8, kCheckpointChunkBytes);
     const int64_t end = std::min(begin + kCheckpointChunkBytes, reader.shards()[rank].size_bytes);
     return absl::StrCat(Shard(rank), " is damaged between bytes ", begin, " and ", end, ": ");
   }

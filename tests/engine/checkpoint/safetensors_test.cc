@@ -13,6 +13,7 @@
 #include "engine/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/integers.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace shale {
@@ -85,7 +86,7 @@ TEST(SafetensorsTest, TheFileIsTheFormatByteForByte) {
   std::string header =
       R"({"c":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"a":{"dtype":"I8","shape":[1],"data_offsets":[4,5]},)"
       R"("b":{"dtype":"U8","shape":[3],"data_offsets":[5,8]}})";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
+  header.resize(RoundUp(std::ssize(header), 8), ' ');
   const uint64_t length = header.size();
   EXPECT_EQ(ReadFile(path, 1000).value(),
             absl::StrCat(Bytes(&length, 8), header, std::string("\0\0\x80\x3F", 4), "Axyz"));

@@ -8,6 +8,7 @@
 #include "engine/checkpoint/framing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/integers.h"
 #include "proto/checkpoint.pb.h"
 
 namespace shale {
@@ -143,7 +144,7 @@ TEST(ShardHeaderTest, MorePiecesThanARankHasAreRefusedBeforeTheyAreBuilt) {
   std::string message;
   for (int i = 0; i <= kMaxShardPieces; ++i) message.append("\x12\x00", 2);
   std::string head = Frame("SHALESHD", 1, message);
-  head.resize((head.size() + kShardAlignment - 1) / kShardAlignment * kShardAlignment);
+  head.resize(RoundUp(std::ssize(head), kShardAlignment));
   EXPECT_THAT(Refusal(head, head.size()), HasSubstr("its head has more than 1048576 pieces"));
 }
 

@@ -1,5 +1,7 @@
 #include "tests/engine/checkpoint/survival.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/reader.h"
@@ -7,6 +9,7 @@
 #include "engine/checkpoint/store.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 
@@ -74,7 +77,7 @@ absl::Status SameFiles(const std::string& a, const std::string& b) {
 int64_t MustBeSaved(int64_t step, int64_t interval, bool asynchronous) {
   // The save of a step begins after the step was told of, so step k x interval says nothing yet of its own save; and
   // when it is asynchronous it is only waited for before the next one.
-  const int64_t begun = (step - 1) / interval * interval;
+  const int64_t begun = RoundDown(std::max<int64_t>(0, step - 1), interval);
   return asynchronous ? begun - interval : begun;
 }
 

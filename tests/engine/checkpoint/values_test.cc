@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/dtype.h"
+#include "kernels/integers.h"
 #include "tests/engine/checkpoint/sample_state.h"
 #include "tests/engine/io/temp_folder.h"
 
@@ -119,7 +120,7 @@ TEST_P(ValuesTest, ADamagedChunkIsNotHandedOut) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(absl::StrCat(path, " is damaged between bytes ",
-                                       byte / kCheckpointChunkBytes * kCheckpointChunkBytes)));
+                                       RoundDown(byte, kCheckpointChunkBytes))));
   }
   FlipBit(path, 8 * byte);
   ExpectRange(state, values, SavedPart::kFirstMoment, 0, piece.range.begin, piece.range.begin + 1);

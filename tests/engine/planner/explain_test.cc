@@ -9,13 +9,14 @@
 #include "engine/memory/report.h"
 #include "engine/planner/text.h"
 #include "gtest/gtest.h"
+#include "kernels/integers.h"
 #include "tests/engine/planner/planner_jobs.h"
 
 namespace shale {
 namespace {
 
 JobPlan Plan(const Job& job) {
-  absl::StatusOr<JobPlan> plan = PlanJob(job, ScratchOnlyOps());
+  absl::StatusOr<JobPlan> plan = PlanJob(job, MachineOf());
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *std::move(plan);
 }
@@ -184,7 +185,7 @@ TEST(PlanText, SaysWhatIsOffloaded) {
   // Of three blocks the input, what attention gives, and gate_up: four micro-batches of 2 x 7 tokens, in fp32.
   const int64_t bytes = 4 * 3 * (2 * 7 * (12 + 12 + 2 * 20) * 4);
   EXPECT_GE(plan.host_memory.offload_bytes, bytes);
-  EXPECT_EQ(plan.host_memory.offload_bytes, (plan.train.memory.host_bytes + 4095) / 4096 * 4096);
+  EXPECT_EQ(plan.host_memory.offload_bytes, RoundUp(plan.train.memory.host_bytes, 4096));
   std::string text = Flat(PlanText(job, plan));
   EXPECT_TRUE(absl::StrContains(
       text, absl::StrCat("offload 9 tensors of a micro-batch (*.ffn.gate_up, *.out); a step moves ", FormatBytes(bytes),

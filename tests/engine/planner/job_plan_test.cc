@@ -1,6 +1,7 @@
 #include "engine/planner/job_plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,13 +19,13 @@ namespace shale {
 namespace {
 
 JobPlan Plan(const Job& job) {
-  absl::StatusOr<JobPlan> plan = PlanJob(job, ScratchOnlyOps());
+  absl::StatusOr<JobPlan> plan = PlanJob(job, MachineOf());
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *std::move(plan);
 }
 
 std::string Refusal(const Job& job) {
-  const absl::StatusOr<JobPlan> plan = PlanJob(job, ScratchOnlyOps());
+  const absl::StatusOr<JobPlan> plan = PlanJob(job, MachineOf());
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted) << plan.status();
   return std::string(plan.status().message());
 }
@@ -88,7 +89,7 @@ TEST(AutoSchedule, PassesOverWhatTheStrategyDoesNotHave) {
   EXPECT_FALSE(plan.candidates[0].status.ok());
   EXPECT_NE(plan.options.schedule, Schedule::kSharded);
   job.sharding.schedule = Schedule::kSharded;
-  EXPECT_EQ(PlanJob(job, ScratchOnlyOps()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlanJob(job, MachineOf()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(AutoSchedule, OneRankTakesTheLeastMemory) {
@@ -103,21 +104,21 @@ TEST(Plan, LayeredPacksWeightsOnceOnlyWhereThereIsRoom) {
   Job job = SmallDecoderJob(false);
   job.sharding.schedule = Schedule::kLayered;
   const int64_t without = Plan(job).arena_bytes;
-  const absl::StatusOr<JobPlan> roomy = PlanJob(job, PackingOps());
+  const absl::StatusOr<JobPlan> roomy = PlanJob(job, MachineOf<PackingOps>());
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   EXPECT_GT(roomy->arena_bytes, without);
   EXPECT_TRUE(roomy->options.packs_once);
   EXPECT_TRUE(PacksOnce(roomy->train.step.program));
   for (const int64_t budget : {without, roomy->arena_bytes - 1, roomy->arena_bytes}) {
     job.memory.budget_bytes = budget;
-    const absl::StatusOr<JobPlan> plan = PlanJob(job, PackingOps());
+    const absl::StatusOr<JobPlan> plan = PlanJob(job, MachineOf<PackingOps>());
     ASSERT_TRUE(plan.ok()) << plan.status();
     const bool fits = budget == roomy->arena_bytes;
     EXPECT_EQ(plan->arena_bytes, fits ? roomy->arena_bytes : without);
     EXPECT_EQ(PacksOnce(plan->train.step.program), fits);
   }
   job.memory.budget_bytes = without - 1;
-  EXPECT_EQ(PlanJob(job, PackingOps()).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(PlanJob(job, MachineOf<PackingOps>()).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(Plan, EvaluationUsesTheSamePersistentBytes) {
@@ -266,7 +267,7 @@ TEST(Plan, RefusesPatternsThatMatchNothing) {
     Job job = SmallDecoderJob(false);
     job.runtime.device = DeviceType::kCuda;
     set(job);
-    const absl::Status status = PlanJob(job, ScratchOnlyOps()).status();
+    const absl::Status status = PlanJob(job, MachineOf()).status();
     return status.ok() ? "" : std::string(status.message());
   };
   EXPECT_TRUE(absl::StartsWith(refusal([](Job& job) { job.optimizer.no_decay = {"embedding*", "embeding*"}; }),
@@ -305,8 +306,8 @@ Job OffloadingJob(Schedule schedule) {
 TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
   const Job job = OffloadingJob(Schedule::kLayered);
   const int64_t offloads = Plan(job).train.memory.host_bytes;
-  EXPECT_TRUE(PlanJob(job, ScratchOnlyOps(), HostOf(offloads)).ok());
-  const absl::Status refused = PlanJob(job, ScratchOnlyOps(), HostOf(offloads - 1)).status();
+  EXPECT_TRUE(PlanJob(job, MachineOf(HostOf(offloads))).ok());
+  const absl::Status refused = PlanJob(job, MachineOf(HostOf(offloads - 1))).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   const std::string message(refused.message());
   const std::string missing =
@@ -319,16 +320,16 @@ TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
   for (const std::string& setting : settings) {
     const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", {setting});
     ASSERT_TRUE(changed.ok()) << setting << ": " << changed.status();
-    EXPECT_TRUE(PlanJob(*changed, ScratchOnlyOps(), HostOf(offloads - 1)).ok()) << setting;
+    EXPECT_TRUE(PlanJob(*changed, MachineOf(HostOf(offloads - 1))).ok()) << setting;
   }
   Job named = job;
   named.memory.host_budget_bytes = offloads;
-  EXPECT_TRUE(PlanJob(named, ScratchOnlyOps(), HostOf(1)).ok());
+  EXPECT_TRUE(PlanJob(named, MachineOf(HostOf(1))).ok());
   named.memory.host_budget_bytes = offloads - 1;
   const std::string without_origin =
       absl::StrCat("offloads ", FormatBytes(offloads), " to host memory per rank, host budget ",
                    FormatBytes(offloads - 1), ", 1 B too little; fits with ");
-  EXPECT_TRUE(absl::StartsWith(PlanJob(named, ScratchOnlyOps(), HostOf(offloads)).status().message(), without_origin));
+  EXPECT_TRUE(absl::StartsWith(PlanJob(named, MachineOf(HostOf(offloads))).status().message(), without_origin));
 }
 
 TEST(HostBudget, AJobThatExceedsBothIsToldOfBoth) {
@@ -336,7 +337,7 @@ TEST(HostBudget, AJobThatExceedsBothIsToldOfBoth) {
   const JobPlan plan = Plan(job);
   job.memory.budget_bytes = plan.arena_bytes - 2;
   EXPECT_TRUE(absl::StartsWith(
-      PlanJob(job, ScratchOnlyOps(), HostOf(plan.train.memory.host_bytes - 3)).status().message(),
+      PlanJob(job, MachineOf(HostOf(plan.train.memory.host_bytes - 3))).status().message(),
       absl::StrCat("needs ", FormatBytes(plan.arena_bytes), " per rank, budget ", FormatBytes(plan.arena_bytes - 2),
                    ", 2 B too little, and offloads ", FormatBytes(plan.train.memory.host_bytes),
                    " to host memory per rank, host budget ", FormatBytes(plan.train.memory.host_bytes - 3),
@@ -373,7 +374,7 @@ TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
   const JobPlan any = Plan(OffloadingJob(Schedule::kAuto));
   EXPECT_EQ(any.options.schedule, Schedule::kLayered);  // It sends least.
   const absl::StatusOr<JobPlan> little =
-      PlanJob(OffloadingJob(Schedule::kAuto), ScratchOnlyOps(), HostOf(any.train.memory.host_bytes - 1));
+      PlanJob(OffloadingJob(Schedule::kAuto), MachineOf(HostOf(any.train.memory.host_bytes - 1)));
   ASSERT_TRUE(little.ok()) << little.status();
   EXPECT_NE(little->options.schedule, Schedule::kLayered);
   EXPECT_TRUE(absl::StrContains(little->schedule_reason,
@@ -400,7 +401,7 @@ TEST(PlanJobForAnywhere, RemarksWhatThisMachineLacks) {
   const int64_t arena = plan.arena_bytes, host = plan.train.memory.host_bytes;
   const auto remark = [&](const DefaultBudget& here, bool within) {
     std::string text = "before";
-    const absl::StatusOr<JobPlan> planned = PlanJobForAnywhere(job, ScratchOnlyOps(), here, text);
+    const absl::StatusOr<JobPlan> planned = PlanJobForAnywhere(job, MachineOf(here), text);
     EXPECT_TRUE(planned.ok()) << planned.status();
     EXPECT_EQ(planned->arena_bytes, arena);
     EXPECT_EQ(planned->budget.origin, within ? "a GPU's memory" : "");
@@ -435,14 +436,14 @@ TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
   std::string remark;
   job.memory.budget_bytes = arena;
   job.memory.host_budget_bytes = host;
-  EXPECT_TRUE(PlanJobForAnywhere(job, ScratchOnlyOps(), Here(1, 1), remark).ok());
+  EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, 1)), remark).ok());
   EXPECT_EQ(remark, "");
   // Of two limits one is named.
   job.memory.host_budget_bytes = 0;
-  EXPECT_TRUE(PlanJobForAnywhere(job, ScratchOnlyOps(), Here(1, host - 1), remark).ok());
+  EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, host - 1)), remark).ok());
   EXPECT_TRUE(absl::StartsWith(remark, "This machine is too small for the job: a rank offloads ")) << remark;
   job.memory.host_budget_bytes = host - 1;
-  EXPECT_EQ(PlanJobForAnywhere(job, ScratchOnlyOps(), Here(arena, host), remark).status().code(),
+  EXPECT_EQ(PlanJobForAnywhere(job, MachineOf(Here(arena, host)), remark).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
 
@@ -454,7 +455,7 @@ TEST(PlanJobForAnywhere, TheScheduleThatLacksLeastIsTheOneToldOf) {
   job.memory.budget_bytes = 0;
   std::string remark;
   const absl::StatusOr<JobPlan> plan =
-      PlanJobForAnywhere(job, ScratchOnlyOps(), Here(sharded.arena_bytes - 1, 1), remark);
+      PlanJobForAnywhere(job, MachineOf(Here(sharded.arena_bytes - 1, 1)), remark);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(absl::StrContains(remark, absl::StrCat("a rank offloads ", FormatBytes(sharded.train.memory.host_bytes),
                                                      ", and a machine's memory, are 1 B")))
@@ -475,7 +476,7 @@ DefaultBudget ShareOf(int64_t bytes, int64_t most = int64_t{1} << 20) {
 TEST(Budget, IsTheJobsOrTheDefaultOrNone) {
   Job job = SmallDecoderJob(false);
   const auto budget = [&](const DefaultBudget& default_budget) {
-    return PlanJob(job, ScratchOnlyOps(), default_budget)->budget;
+    return PlanJob(job, MachineOf(default_budget))->budget;
   };
   EXPECT_EQ(budget(ShareOf(kMachineBytes)).bytes, int64_t{1} << 40);
   EXPECT_EQ(budget(ShareOf(kMachineBytes)).origin, "");
@@ -484,7 +485,7 @@ TEST(Budget, IsTheJobsOrTheDefaultOrNone) {
   EXPECT_EQ(budget(ShareOf(kMachineBytes)).bytes, kMachineBytes / 3);
   EXPECT_EQ(budget(ShareOf(kMachineBytes)).origin, "a machine's memory, divided by 3");
   EXPECT_EQ(budget({}).bytes, kNoBudget);
-  EXPECT_EQ(PlanJob(job, ScratchOnlyOps(), ShareOf(kMachineBytes, 2)).status().message(),
+  EXPECT_EQ(PlanJob(job, MachineOf(ShareOf(kMachineBytes, 2))).status().message(),
             "so many ranks cannot run here");
 }
 
@@ -493,7 +494,7 @@ TEST(Budget, OfAMachineIsEasedByFewerRanks) {
   job.memory.budget_bytes = 0;
   // Padding alone takes megabytes for each of a million ranks, and a machine has less for each.
   job.sharding.ranks = 1 << 20;
-  const absl::Status refused = PlanJob(job, ScratchOnlyOps(), ShareOf(kMachineBytes)).status();
+  const absl::Status refused = PlanJob(job, MachineOf(ShareOf(kMachineBytes))).status();
   ASSERT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   const std::string message(refused.message());
   EXPECT_TRUE(absl::StrContains(message, "(a machine's memory, divided by 1048576; memory.budget_bytes sets another)"))
@@ -502,7 +503,7 @@ TEST(Budget, OfAMachineIsEasedByFewerRanks) {
   ASSERT_FALSE(settings.empty()) << message;
   ASSERT_TRUE(absl::StartsWith(settings.back(), "sharding.ranks=")) << message;
   job.sharding.ranks = std::stoll(settings.back().substr(settings.back().find('=') + 1));
-  EXPECT_TRUE(PlanJob(job, ScratchOnlyOps(), ShareOf(kMachineBytes)).ok());
+  EXPECT_TRUE(PlanJob(job, MachineOf(ShareOf(kMachineBytes))).ok());
 }
 
 TEST(Budget, NoWayOutHasMoreRanksThanCanRunHere) {
@@ -523,10 +524,32 @@ TEST(Budget, NoWayOutHasMoreRanksThanCanRunHere) {
       if (ranks > most) return absl::FailedPreconditionError("so many ranks cannot run here");
       return Budget{.bytes = two_fit, .origin = "a GPU's memory"};
     };
-    return std::string(PlanJob(job, ScratchOnlyOps(), same_for_each).status().message());
+    return std::string(PlanJob(job, MachineOf(same_for_each)).status().message());
   };
   EXPECT_TRUE(absl::StrContains(refusal(2), "sharding.ranks=2 (")) << refusal(2);
   EXPECT_FALSE(absl::StrContains(refusal(1), "sharding.ranks=")) << refusal(1);
+}
+
+// Threads of a rank, for instance, depend on how many ranks there are, and scratch on the threads.
+TEST(Budget, AWayOutHasTheOpsOfItsRanks) {
+  Job one = SmallDecoderJob(false);
+  one.memory.budget_bytes = 0;
+  one.sharding.schedule = Schedule::kSharded;
+  one.sharding.ranks = 1;
+  Job two = one;
+  two.sharding.ranks = 2;
+  const auto machine = [](int64_t bytes) {
+    return Machine{
+        .create_ops = [](int64_t ranks) { return std::make_unique<ScratchOnlyOps>(ranks << 16); },
+        .default_budget = [=](int64_t ranks) -> absl::StatusOr<Budget> { return Budget{.bytes = bytes / ranks}; }};
+  };
+  const absl::StatusOr<JobPlan> plan = PlanJob(one, machine(kNoBudget));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto refusal = [&](int64_t bytes) { return std::string(PlanJob(two, machine(bytes)).status().message()); };
+  EXPECT_TRUE(absl::StrContains(refusal(plan->arena_bytes),
+                                absl::StrCat("sharding.ranks=1 (", FormatBytes(plan->arena_bytes), ")")))
+      << refusal(plan->arena_bytes);
+  EXPECT_FALSE(absl::StrContains(refusal(plan->arena_bytes - 1), "sharding.ranks=1 ("));
 }
 
 TEST(Hostile, SizesBeyondAnyMachineAreRefused) {
@@ -534,17 +557,17 @@ TEST(Hostile, SizesBeyondAnyMachineAreRefused) {
   job.batch.micro_batch = 1 << 20;
   job.batch.sequence_length = 1 << 24;
   std::get<DecoderConfig>(job.model).hidden = 1 << 26;
-  EXPECT_EQ(PlanJob(job, ScratchOnlyOps()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlanJob(job, MachineOf()).status().code(), absl::StatusCode::kInvalidArgument);
 
   // Tokens so many that chunks of the loss would be more instructions than a program can have.
   job = SmallDecoderJob(false);
   job.batch.sequence_length = 1 << 24;
   job.memory.loss_chunk_tokens = 1;
-  EXPECT_EQ(PlanJob(job, ScratchOnlyOps()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlanJob(job, MachineOf()).status().code(), absl::StatusCode::kInvalidArgument);
 
   job = SmallDecoderJob(false);
   std::get<DecoderConfig>(job.model).layers = 1 << 16;
-  EXPECT_EQ(PlanJob(job, ScratchOnlyOps()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlanJob(job, MachineOf()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Hostile, ManyMicroBatchesOnlyRuleOutLayered) {
@@ -558,7 +581,7 @@ TEST(Hostile, ManyMicroBatchesOnlyRuleOutLayered) {
 TEST(Hostile, AnUnknownVocabularyIsRefused) {
   Job job = SmallDecoderJob(false);
   std::get<DecoderConfig>(job.model).vocabulary = 0;
-  const absl::Status status = PlanJob(job, ScratchOnlyOps()).status();
+  const absl::Status status = PlanJob(job, MachineOf()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(status.message(), "model.decoder.vocabulary")) << status;
 }

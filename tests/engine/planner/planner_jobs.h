@@ -2,19 +2,26 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "engine/config/job.h"
+#include "engine/memory/machine.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
 
-// Every op wants 1000 bytes of scratch, and none can run.
+// Every op wants as much scratch, and none can run.
 class ScratchOnlyOps : public Ops {
  public:
-  int64_t ScratchBytes(const Op&) const override { return 1000; }
+  explicit ScratchOnlyOps(int64_t scratch_bytes = 1000) : scratch_bytes_(scratch_bytes) {}
+  int64_t ScratchBytes(const Op&) const override { return scratch_bytes_; }
 
  protected:
   absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
+
+ private:
+  const int64_t scratch_bytes_;
 };
 
 // As well; and every product packs its b.
@@ -22,6 +29,13 @@ class PackingOps : public ScratchOnlyOps {
  public:
   int64_t PackedBytes(const MatMul& op) const override { return op.b.extent_bytes() + 64; }
 };
+
+// Of such ops, whatever the number of ranks.
+template <class SomeOps = ScratchOnlyOps>
+Machine MachineOf(DefaultBudget default_budget = {}) {
+  return {.create_ops = [](int64_t) { return std::make_unique<SomeOps>(); },
+          .default_budget = std::move(default_budget)};
+}
 
 // Sizes that nothing divides: five ranks share parameters of 12, 20 and 28 columns.
 inline Job SmallDecoderJob(bool tied) {

@@ -49,7 +49,9 @@ class CountingDevice : public Device {
 class CountingBackend : public Backend {
  public:
   explicit CountingBackend(Allocations& allocations) : allocations_(allocations) {}
-  std::unique_ptr<Ops> CreateOps(const Device* device) const override { return reference_->CreateOps(device); }
+  std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const override {
+    return reference_->CreateOps(ranks, device);
+  }
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
     std::vector<std::shared_ptr<Device>> devices = *reference_->CreateDevices(ranks, synchronous);
     for (auto& device : devices) device = std::make_shared<CountingDevice>(std::move(device), allocations_);
@@ -60,7 +62,7 @@ class CountingBackend : public Backend {
     return reference_->CreateGroup(devices);
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return reference_->DefaultBudget(ranks); }
-  double NominalPeakFlops(DType) const override { return 1; }  // Else a world of its own measures it.
+  double NominalPeakFlops(DType) const override { return 1; }  // Else it is measured, in an arena of its own.
 
  private:
   const std::unique_ptr<Backend> reference_ = CreateReferenceBackend();

@@ -59,6 +59,21 @@ std::vector<StepReport> RunAll(Trainer& trainer) {
   return reports;
 }
 
+// Ways out of a job that does not fit may have more ranks, or fewer, and so other threads.
+TEST(Trainer, LeavesTheThreadsToTheNumberOfRanksUntilItIsPlanned) {
+  Job job = SmallJob(WriteText("threads", 20));
+  job.runtime.threads_per_rank = 0;
+  int64_t threads = -1;
+  const auto create = [&](const Job& resolved) {
+    threads = resolved.runtime.threads_per_rank;
+    return CreateBackend(resolved);
+  };
+  const absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {.create_backend = create});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_EQ(threads, 0);
+  EXPECT_EQ((*trainer)->job().runtime.threads_per_rank, ThreadsPerRank(job.runtime, 2));
+}
+
 TEST(Trainer, LearnsATextAndEvaluatesIt) {
   auto trainer = MustCreate(SmallJob(WriteText("learn", 120), {"schedule.steps=60"}));
   ASSERT_NE(trainer, nullptr);

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/host/host_products.h"
 #include "kernels/device/cpu/cpu_device.h"
+#include "kernels/integers.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/device/cuda/device_on_stand_in.h"
 #include "tests/kernels/valid_ops.h"
@@ -25,7 +26,7 @@ int64_t Lay(Op& op, std::byte* base) {
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
     if (!t.present()) return;
     t.data = base + end;
-    end += (t.extent_bytes() + 255) / 256 * 256;
+    end += RoundUp(t.extent_bytes(), 256);
   });
   return end;
 }

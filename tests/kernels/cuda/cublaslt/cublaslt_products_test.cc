@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/integers.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
 
 namespace shale::testing {
@@ -43,7 +44,7 @@ class CublasLtProductsTest : public ::testing::Test {
       if (dtype == DType::kFloat32) t.as<float>()[i] = 1;
       if (dtype == DType::kBFloat16) t.as<BFloat16>()[i] = RoundToBFloat16(1);
     }
-    used_ += (t.extent_bytes() + 255) / 256 * 256;
+    used_ += RoundUp(t.extent_bytes(), 256);
     EXPECT_LE(used_, static_cast<int64_t>(sizeof(memory_)));
     return t;
   }

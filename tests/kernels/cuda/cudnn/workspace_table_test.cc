@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
+#include "kernels/integers.h"
 #include "tests/kernels/cuda/cudnn/described_gpus.h"
 #include "tests/kernels/cuda/cudnn/workspace_questions.h"
 
@@ -32,13 +33,12 @@ WorkspaceTable Committed() {
 
 // What attention_pieces.h says that a GPU of this compute capability needs.
 int64_t SaidToNeed(int compute_major, const AttentionKey& key) {
-  const auto up_to = [](int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; };
   const int64_t S = key.length, BH = key.batch * key.heads;
   if (!key.backward) return compute_major == 9 ? 256 : 0;
   const int64_t row_sums = 4 * BH * S, per_query_head = key.groups < key.heads ? 4 * BH * S * key.width : 0;
-  if (compute_major == 9) return row_sums + per_query_head + 2 * BH * up_to(S, 64) * up_to(S, 128) + 256;
+  if (compute_major == 9) return row_sums + per_query_head + 2 * BH * RoundUp(S, 64) * RoundUp(S, 128) + 256;
   if (compute_major == 10) return row_sums + 2 * per_query_head + (per_query_head > 0 ? 128 : 0);
-  return row_sums + per_query_head + 2 * BH * up_to(S, 64) * up_to(S, 64) + 128;
+  return row_sums + per_query_head + 2 * BH * RoundUp(S, 64) * RoundUp(S, 64) + 128;
 }
 
 TEST(AttentionWorkspaceTest, IsEnoughForEveryGpuAndExactOnHopper) {

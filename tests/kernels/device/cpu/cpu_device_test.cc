@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -68,8 +69,8 @@ bool CanPopulate() {
 // Of the pages that hold these bytes of an arena.
 int64_t ResidentPages(const Arena& arena, int64_t begin, int64_t end) {
   const int64_t page = sysconf(_SC_PAGESIZE);
-  begin = begin / page * page;
-  std::vector<unsigned char> resident((end - begin + page - 1) / page);
+  begin = RoundDown(begin, page);
+  std::vector<unsigned char> resident(CeilDivide(end - begin, page));
   EXPECT_EQ(mincore(arena.base() + begin, end - begin, resident.data()), 0);
   return std::count_if(resident.begin(), resident.end(), [](unsigned char flags) { return (flags & 1) != 0; });
 }

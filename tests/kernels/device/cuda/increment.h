@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/portable.h"
+#include "kernels/integers.h"
 
 namespace shale::cuda {
 
@@ -15,7 +16,7 @@ SHALE_KERNEL IncrementKernel(Global<int32_t> at_N, int64_t N) {
 // Adds one to each of N integers of device memory.
 inline absl::Status Increment(void* at, int64_t N, StreamHandle stream) {
   constexpr int kThreads = 64;
-  const LaunchShape shape = {.grid = dim3((N + kThreads - 1) / kThreads), .block = dim3(kThreads)};
+  const LaunchShape shape = {.grid = dim3(CeilDivide(N, kThreads)), .block = dim3(kThreads)};
   return Launch("Increment", IncrementKernel, shape, stream, Global<int32_t>(static_cast<int32_t*>(at), N, "at"), N);
 }
 

@@ -1,0 +1,53 @@
+#include "engine/runtime/cpu_backend.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/config/job.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+TEST(CpuBackendTest, AsksForTheThreadsOfOneOfSoManyRanks) {
+  std::vector<int64_t> asked;
+  const auto backend = CreateCpuBackend({.threads = [&](int64_t ranks) {
+    asked.push_back(ranks);
+    return 1;
+  }});
+  backend->CreateOps(3, /*device=*/nullptr);
+  backend->machine().create_ops(5);
+  EXPECT_THAT(asked, ElementsAre(3, 5));
+  asked.clear();
+  ASSERT_TRUE(backend->CreateDevices(/*ranks=*/4, /*synchronous=*/false).ok());
+  EXPECT_THAT(asked, Not(IsEmpty()));
+  EXPECT_THAT(asked, Each(4));
+}
+
+TEST(CpuBackendTest, AMachineHasTheBackendsBudgets) {
+  const auto backend = CreateCpuBackend();
+  const absl::StatusOr<Budget> one = backend->machine().default_budget(1), four = backend->machine().default_budget(4);
+  ASSERT_TRUE(one.ok() && four.ok());
+  EXPECT_EQ(one->bytes, backend->DefaultBudget(1)->bytes);
+  EXPECT_EQ(four->bytes, one->bytes / 4);
+}
+
+TEST(ThreadsPerRankTest, AreTheJobsOrAShareOfTheCoresAndAtLeastOne) {
+  RuntimeConfig runtime;
+  const int cores = ThreadsPerRank(runtime, 1);
+  EXPECT_GE(cores, 1);
+  EXPECT_EQ(ThreadsPerRank(runtime, 2), std::max(1, cores / 2));
+  EXPECT_EQ(ThreadsPerRank(runtime, int64_t{1} << 40), 1);
+  runtime.threads_per_rank = 7;
+  EXPECT_EQ(ThreadsPerRank(runtime, 1), 7);
+  EXPECT_EQ(ThreadsPerRank(runtime, 1000), 7);
+}
+
+}  // namespace
+}  // namespace shale::testing
