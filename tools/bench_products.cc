@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -53,10 +54,15 @@ constexpr char kAbout[] =
 struct Measured {
   std::vector<double> seconds, attention_seconds;
   std::vector<std::vector<double>> of_shape;  // Seconds of all products of one shape: [shape][pass].
-  // Bytes read and written per second by copies of memory, some after each pass. Non-temporal stores read nothing
-  // besides.
-  std::vector<double> copy_rates;
+  // Copies of memory, some after each pass: when each began and ended.
+  struct Copy {
+    std::chrono::steady_clock::time_point begin, end;
+  };
+  std::vector<Copy> copies;
 };
+
+// What one rank copies at once.
+constexpr size_t kCopyBytes = size_t{64} << 20;
 
 // What one rank computes, with operands of its own.
 class Rank {
@@ -98,7 +104,7 @@ class Rank {
     }
     for (int i = 0; i < kCopies; ++i) {
       together.arrive_and_wait();
-      measured_.copy_rates.push_back(Copy());
+      measured_.copies.push_back(Copy());
     }
     measured_.seconds.push_back(seconds);
     measured_.attention_seconds.push_back(attention_seconds);
@@ -107,17 +113,16 @@ class Rank {
   const Measured& measured() const { return measured_; }
 
  private:
-  static constexpr size_t kCopyBytes = size_t{64} << 20;
   static constexpr int kCopies = 5;  // In a pass.
 
   Rank(const StepWork& step, int threads, const dnnl::engine& engine)
       : step_(&step), threads_(threads), stream_(engine) {}
 
-  double Copy() {
+  // With non-temporal stores, which read nothing besides.
+  Measured::Copy Copy() {
     const auto begin = std::chrono::steady_clock::now();
     CopyMemory(CopyKind::kNonTemporal, to_.get(), from_.get(), static_cast<int64_t>(kCopyBytes), threads_);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return 2 * static_cast<double>(kCopyBytes) / seconds;
+    return {begin, std::chrono::steady_clock::now()};
   }
 
   const StepWork* step_;
@@ -171,7 +176,8 @@ absl::StatusOr<std::vector<Measured>> Measure(const StepWork& step, int64_t repe
   return measured;
 }
 
-// The mean of the ranks, by pass and by copy.
+// The mean of the ranks, by pass; of copies the time from the first rank's begin to the last one's end, for a rank that
+// still or already copies alone is faster than all at once.
 Measured MeanOf(const std::vector<Measured>& ranks) {
   Measured mean = ranks[0];
   const auto add = [](const std::vector<double>& from, std::vector<double>& to) {
@@ -184,13 +190,24 @@ Measured MeanOf(const std::vector<Measured>& ranks) {
     add(ranks[r].seconds, mean.seconds);
     add(ranks[r].attention_seconds, mean.attention_seconds);
     for (size_t i = 0; i < mean.of_shape.size(); ++i) add(ranks[r].of_shape[i], mean.of_shape[i]);
-    add(ranks[r].copy_rates, mean.copy_rates);
+    for (size_t i = 0; i < mean.copies.size(); ++i) {
+      mean.copies[i].begin = std::min(mean.copies[i].begin, ranks[r].copies[i].begin);
+      mean.copies[i].end = std::max(mean.copies[i].end, ranks[r].copies[i].end);
+    }
   }
   divide(mean.seconds);
   divide(mean.attention_seconds);
   for (std::vector<double>& seconds : mean.of_shape) divide(seconds);
-  divide(mean.copy_rates);
   return mean;
+}
+
+// Bytes that one rank reads and writes per second, at best: what an op finds in caches moves faster.
+double BestCopyRate(const Measured& measured) {
+  double least_seconds = std::numeric_limits<double>::infinity();
+  for (const Measured::Copy& copy : measured.copies) {
+    least_seconds = std::min(least_seconds, std::chrono::duration<double>(copy.end - copy.begin).count());
+  }
+  return 2 * static_cast<double>(kCopyBytes) / least_seconds;
 }
 
 std::string ShapeJson(const ProductSize& shape, int64_t count, double seconds) {
@@ -262,8 +279,6 @@ int Run(const Flags& flags) {
     shapes.push_back(ShapeJson(step.shapes[i], counts[i], Median(measured.of_shape[i])));
   }
   const double seconds = Median(measured.seconds);
-  // The best, for what an op finds in caches moves faster.
-  const double best_copy = *std::max_element(measured.copy_rates.begin(), measured.copy_rates.end());
   const dnnl_version_t& version = *dnnl_version();
   std::string head = JsonObject()
                          .Add("onednn", absl::StrCat(version.major, ".", version.minor, ".", version.patch))
@@ -278,7 +293,7 @@ int Run(const Flags& flags) {
                          .Add("attention_seconds", Median(measured.attention_seconds))
                          .Add("packed_bytes", step.packed_bytes)
                          .Add("other_bytes", step.other_bytes)
-                         .Add("copy_bytes_per_second", best_copy)
+                         .Add("copy_bytes_per_second", BestCopyRate(measured))
                          .ToString();
   head.pop_back();
   std::printf("%s, \"passes\": [%s], \"shapes\": [%s]}\n", head.c_str(), absl::StrJoin(measured.seconds, ", ").c_str(),

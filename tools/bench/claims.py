@@ -19,7 +19,7 @@ class Claim:
     measure: Callable  # (lookup) -> number; lookup(contestant, key) is a median. TypeError: one is None.
     unit: str = "x"
     bound: Callable = lambda lookup: None  # (lookup) -> number: what the floor of a step allows, or None.
-    turns: tuple = ()  # Of a ratio close to 1: the contestants whose turns tell how well it is known, first over second.
+    turns: tuple = ()  # Of a ratio close to 1: the two contestants whose ratio, turn by turn, scatters as it does.
 
     def by_round(self, results, workload, precision):
         """One value for every round that has it."""
