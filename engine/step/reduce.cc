@@ -129,7 +129,8 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   const Tensor full = progress_[group].unit_gradient;
   in_flight_.push_back(full.where.symbol);
   // Reduced once a step: straight into the shard.
-  if (layered_ && progress_[group].units == 1) {
+  const bool one_pass = layered_ || options_.micro_batches == 1;
+  if (one_pass && progress_[group].units == 1) {
     writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
     return;
   }
@@ -137,8 +138,8 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   const Tensor reduced = OwnSlice(full, g.layout);
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
-  writer_.Emit(context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !layered_}),
-               /*first_pass_differs=*/first && !layered_);
+  writer_.Emit(context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !one_pass}),
+               /*first_pass_differs=*/first && !one_pass);
 }
 
 }  // namespace shale
