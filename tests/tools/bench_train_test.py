@@ -207,6 +207,15 @@ class TableTest(unittest.TestCase):
         # Against the products alone it is not met either, but nobody could be so fast.
         self.assertIn("0 of the 3 targets measured are met; out of reach here: 2.", text)
 
+    def test_a_ratio_past_its_bound_says_how_far_that_can_be_trusted(self):
+        # A floor of a second.
+        products = record("products", [0.375], gflop=150, attention_gflop=50, attention_seconds=0.125, packed_bytes=0.25e9,
+                          other_bytes=0.75e9, copy_bytes_per_second=2e9)
+        text = self.text(record("shale", [0.98]), record("torch-best", [1.05]), record("torch-installed", [1.8]), products)
+        self.assertIn("| 1.071 x | >= 1.08 x | **not met**, though past what should bound it: 1.050 x |", text)
+        self.assertIn("| 1.837 x | >= 2.3 x | **not met**, out of reach here: 1.800 x |", text)
+        self.assertIn("out of reach here: 2.", text)  # The products alone, too.
+
     def test_two_ranks_have_a_bound_of_their_own(self):
         products = record("products-2ranks", [1.25], gflop=150, attention_gflop=50, attention_seconds=0.25,
                           packed_bytes=0.25e9, other_bytes=0.75e9, copy_bytes_per_second=2e9)

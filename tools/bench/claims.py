@@ -37,9 +37,13 @@ class Claim:
         return _ask(self.bound, results, workload, precision)
 
     def out_of_reach(self, results, workload, precision):
-        """Whether a bound is known that forbids the target."""
-        bound = self.bound_value(results, workload, precision)
-        return bound is not None and not self.met(bound, precision)
+        """Whether a bound is known that forbids the target. A value past its bound, on a machine that was slower when the
+        bound was measured, tells how far that is off at least: it forbids what is twice as far away."""
+        bound, value = self.bound_value(results, workload, precision), self.value(results, workload, precision)
+        if bound is None:
+            return False
+        off = max(0, value - bound) if value is not None else 0
+        return not self.met(bound + 2 * off, precision)
 
     def error(self, results, workload, precision):
         """The standard error of the value, in proportion to that of the ratios of turns that followed each other. None: not

@@ -74,8 +74,9 @@ def _bound(claim, results, workload, precision):
     bound = claim.bound_value(results, workload, precision)
     if bound is None:
         return ""
-    out_of_reach = claim.out_of_reach(results, workload, precision)
-    return f", {'out of reach here' if out_of_reach else 'at most'}: {bound:.3f} {claim.unit}"
+    said = "out of reach here" if claim.out_of_reach(results, workload, precision) else \
+        "at most" if claim.value(results, workload, precision) <= bound else "though past what should bound it"
+    return f", {said}: {bound:.3f} {claim.unit}"
 
 
 def _floors(results, workload, precisions):
@@ -96,8 +97,9 @@ def _floors(results, workload, precisions):
                          f"{copy / 1e9:.1f} GB/s, copies of memory at their best: {floor:.4f} s a step.")
     if not lines:
         return ""
-    return "\n".join(["Bounds (at most, out of reach): what a ratio would be if a step, of these ops and with oneDNN's products, took no "
-                      "longer than this. Medians of the same run.",
+    return "\n".join(["Bounds (at most, out of reach): what a ratio would be if a step, of these ops and with oneDNN's "
+                      "products, took no longer than this. Medians of the same run; a ratio past its bound shows that the "
+                      "machine was slower when that was measured.",
                       "", *(f"- {line}" for line in lines)])
 
 
