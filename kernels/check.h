@@ -33,8 +33,8 @@ class CheckFailure {
 #define SHALE_CHECK(condition) \
   while (!(condition)) ::shale::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
-#define SHALE_RETURN_IF_ERROR(expression)                 \
-  do {                                                    \
+#define SHALE_RETURN_IF_ERROR(expression)                                                  \
+  do {                                                                                     \
     if (absl::Status shale_status = (expression); !shale_status.ok()) return shale_status; \
   } while (false)
 

@@ -15,14 +15,11 @@ enum class DType : uint8_t { kFloat32, kBFloat16, kFloat64, kInt16, kInt32, kInt
 constexpr int64_t SizeOf(DType dtype) {
   switch (dtype) {
     case DType::kBFloat16:
-    case DType::kInt16:
-      return 2;
+    case DType::kInt16: return 2;
     case DType::kFloat32:
-    case DType::kInt32:
-      return 4;
+    case DType::kInt32: return 4;
     case DType::kFloat64:
-    case DType::kInt64:
-      return 8;
+    case DType::kInt64: return 8;
   }
   return 0;
 }
@@ -63,8 +60,8 @@ inline BFloat16 RoundMaster(float master) {
 }
 inline int16_t MasterLowBits(float master, BFloat16 weight) {
   if (std::isnan(master)) return 0;
-  return static_cast<int16_t>(static_cast<uint16_t>(std::bit_cast<uint32_t>(master) -
-                                                    (static_cast<uint32_t>(weight.bits) << 16)));
+  return static_cast<int16_t>(
+      static_cast<uint16_t>(std::bit_cast<uint32_t>(master) - (static_cast<uint32_t>(weight.bits) << 16)));
 }
 inline float JoinMaster(BFloat16 weight, int16_t low) {
   return std::bit_cast<float>((static_cast<uint32_t>(weight.bits) << 16) +

@@ -66,10 +66,10 @@ struct EmbeddingBackward {
 // finds it there: the same bits either way.
 struct MatMul {
   static constexpr absl::string_view kName = "MatMul";
-  Tensor a;       // act
-  Tensor b;       // act
-  Tensor bias_N;  // act, optional; not together with accumulate
-  Tensor c_MN;    // act or f32
+  Tensor a;         // act
+  Tensor b;         // act
+  Tensor bias_N;    // act, optional; not together with accumulate
+  Tensor c_MN;      // act or f32
   Tensor packed_b;  // i16, of PackedBytes, contiguous; optional
   bool transpose_a = false;
   bool transpose_b = false;
@@ -170,10 +170,10 @@ struct LayerNormForward {
 
 struct LayerNormBackward {
   static constexpr absl::string_view kName = "LayerNormBackward";
-  Tensor d_y, x, weight_C;  // act
-  Tensor mean_R, rstd_R;    // f32
-  Tensor d_residual;        // act, optional
-  Tensor d_x;               // act
+  Tensor d_y, x, weight_C;      // act
+  Tensor mean_R, rstd_R;        // f32
+  Tensor d_residual;            // act, optional
+  Tensor d_x;                   // act
   Tensor d_weight_C, d_bias_C;  // f32
   bool accumulate = false;
   template <class Self, class Visitor>

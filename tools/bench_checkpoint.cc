@@ -46,9 +46,7 @@ struct Flags {
   int64_t steps = 12;
 };
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -131,16 +129,16 @@ void PrintRow(const char* what, const char* how, const std::vector<double>& ours
 absl::Status BenchFiles(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const Job job, MakeJob(flags, {"checkpoint.every_steps=0", "checkpoint.keep_last=1000000"}));
   const std::string folder = Path(flags, "checkpoints");
-  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = folder}));
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                         Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = folder}));
   SHALE_RETURN_IF_ERROR(trainer->Step().status());
   // A world of its own to restore into.
   const JobPlan& plan = trainer->plan();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<World> world,
-                         World::Create(*backend,
-                                       {.ranks = static_cast<int>(job.sharding.ranks),
-                                        .host_memory = plan.host_memory},
-                                       plan.arena_bytes));
+  SHALE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<World> world,
+      World::Create(*backend, {.ranks = static_cast<int>(job.sharding.ranks), .host_memory = plan.host_memory},
+                    plan.arena_bytes));
   std::vector<RankState> ranks = RankStates(plan.train, *world);
 
   std::vector<double> save, load, write, write_direct, read;
@@ -198,11 +196,11 @@ absl::Status BenchFiles(const Flags& flags) {
 // Seconds from the end of a step to the end of the next, with and without a save under way.
 absl::Status BenchSteps(const Flags& flags) {
   const int64_t every = 4;
-  SHALE_ASSIGN_OR_RETURN(const Job job, MakeJob(flags, {absl::StrCat("checkpoint.every_steps=", every),
-                                                        "checkpoint.keep_last=1"}));
-  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                         Trainer::Create(job, {.create_backend = CreateBackend,
-                                               .checkpoint_folder = Path(flags, "steps")}));
+  SHALE_ASSIGN_OR_RETURN(const Job job,
+                         MakeJob(flags, {absl::StrCat("checkpoint.every_steps=", every), "checkpoint.keep_last=1"}));
+  SHALE_ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Path(flags, "steps")}));
   std::vector<double> quiet, saving, saves, stops;
   double last = 0;
   const int64_t warm_up = every + 2;  // The first save touches its memory for the first time.
@@ -228,10 +226,11 @@ absl::Status BenchSteps(const Flags& flags) {
     return report.status;
   };
   SHALE_RETURN_IF_ERROR(trainer->Run(callbacks));
-  std::printf("steps  %.3f s without a save (%zu), %.3f s with one under way (%zu): %.1f %% slower by the medians; a save "
-              "takes %.3f s, of which the copy %.3f s\n",
-              Median(quiet), quiet.size(), Median(saving), saving.size(), 100 * (Median(saving) / Median(quiet) - 1),
-              Median(saves), Median(stops));
+  std::printf(
+      "steps  %.3f s without a save (%zu), %.3f s with one under way (%zu): %.1f %% slower by the medians; a save "
+      "takes %.3f s, of which the copy %.3f s\n",
+      Median(quiet), quiet.size(), Median(saving), saving.size(), 100 * (Median(saving) / Median(quiet) - 1),
+      Median(saves), Median(stops));
   return absl::OkStatus();
 }
 
@@ -259,16 +258,21 @@ absl::Status Bench(const Flags& flags) {
 int main(int argc, char** argv) {
   shale::WaitPassively(argv);
   shale::Flags flags;
-  shale::CommandLine line("bench_checkpoint",
-                          "Measures saving and loading against plain files, and what an asynchronous save costs a step.");
-  line.Text("job", "FILE", "The job whose state is saved; default: a Llama of 34.1 M parameters on two ranks.", &flags.job);
+  shale::CommandLine line(
+      "bench_checkpoint",
+      "Measures saving and loading against plain files, and what an asynchronous save costs a step.");
+  line.Text("job", "FILE", "The job whose state is saved; default: a Llama of 34.1 M parameters on two ranks.",
+            &flags.job);
   line.List("set", "PATH=VALUE", "Overrides a field of the job.", &flags.overrides);
-  line.Text("folder", "FOLDER", "Where to write: on the disk that is to be measured. Removed at the end.", &flags.folder);
+  line.Text("folder", "FOLDER", "Where to write: on the disk that is to be measured. Removed at the end.",
+            &flags.folder);
   line.Integer("repeats", "Rounds of saving, writing, loading and reading.", 1, 1000, &flags.repeats);
   line.Integer("steps", "Saves during which steps are timed.", 1, 1000, &flags.steps);
   line.Footer(
-      "Plain files are written as `dd bs=4M conv=fsync` does, and with oflag=direct besides. Reads come from the disk:\n"
-      "the page cache is told to forget the files. Each round does all four, so that a noisy machine is noisy to all, and\n"
+      "Plain files are written as `dd bs=4M conv=fsync` does, and with oflag=direct besides. Reads come from the "
+      "disk:\n"
+      "the page cache is told to forget the files. Each round does all four, so that a noisy machine is noisy to all, "
+      "and\n"
       "who goes first alternates.\n"
       "\n"
       "Exit codes: 0 measured; 1 failed; 2 wrong command line.");

@@ -35,9 +35,9 @@ struct Flags {
 };
 
 constexpr CommCase kCases[] = {{CollectiveKind::kAllGather, DType::kFloat32},
-                           {CollectiveKind::kAllGather, DType::kBFloat16},
-                           {CollectiveKind::kReduceScatterSum, DType::kFloat32},
-                           {CollectiveKind::kAllReduceSum, DType::kFloat32}};
+                               {CollectiveKind::kAllGather, DType::kBFloat16},
+                               {CollectiveKind::kReduceScatterSum, DType::kFloat32},
+                               {CollectiveKind::kAllReduceSum, DType::kFloat32}};
 
 // For each byte of `size` that passes.
 double BusFactor(CollectiveKind kind, double n) {
@@ -94,7 +94,10 @@ absl::StatusOr<Result> Measure(const Flags& flags, CommGroup& group, const CommC
     copies.push_back(copy);
   }
   const double copied = 2.0 * static_cast<double>(size_bytes) * group.size();
-  return Result{.ranks = group.size(), .size_bytes = size_bytes, .what = what, .seconds = Median(seconds),
+  return Result{.ranks = group.size(),
+                .size_bytes = size_bytes,
+                .what = what,
+                .seconds = Median(seconds),
                 .copy_bandwidth = copied / Median(copies)};
 }
 
@@ -108,10 +111,15 @@ std::string Name(DType dtype) { return std::string(ToString(dtype).data(), ToStr
 
 std::string ResultJson(const Result& r) {
   return JsonObject()
-      .Add("collective", Name(r.what.kind)).Add("dtype", Name(r.what.dtype)).Add("ranks", r.ranks)
-      .Add("size_bytes", r.size_bytes).Add("seconds", r.seconds)
-      .Add("algbw_bytes_per_second", r.algbw()).Add("busbw_bytes_per_second", r.busbw())
-      .Add("memory_bytes_per_second", r.memory()).Add("copy_bytes_per_second", r.copy_bandwidth)
+      .Add("collective", Name(r.what.kind))
+      .Add("dtype", Name(r.what.dtype))
+      .Add("ranks", r.ranks)
+      .Add("size_bytes", r.size_bytes)
+      .Add("seconds", r.seconds)
+      .Add("algbw_bytes_per_second", r.algbw())
+      .Add("busbw_bytes_per_second", r.busbw())
+      .Add("memory_bytes_per_second", r.memory())
+      .Add("copy_bytes_per_second", r.copy_bandwidth)
       .ToString();
 }
 
@@ -124,8 +132,15 @@ absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<i
                            CommGroup::Create(kind, n, on_each == 0 ? n : on_each, largest));
     if (groups.empty()) std::printf("## bench_comm, %s, %s\n", flags.device.c_str(), Today().c_str());
     groups.push_back(JsonObject().Add("ranks", n).Add("about", group->about()).ToString());
-    MarkdownTable table({{"collective", true}, {"type", true}, {"size"}, {"time"}, {"algbw GB/s"}, {"busbw GB/s"},
-                         {"memory GB/s"}, {"memcpy GB/s"}, {"of memcpy"}});
+    MarkdownTable table({{"collective", true},
+                         {"type", true},
+                         {"size"},
+                         {"time"},
+                         {"algbw GB/s"},
+                         {"busbw GB/s"},
+                         {"memory GB/s"},
+                         {"memcpy GB/s"},
+                         {"of memcpy"}});
     for (const CommCase& what : kCases) {
       for (int64_t kib = flags.smallest_kib; kib <= flags.largest_kib; kib *= flags.factor) {
         SHALE_ASSIGN_OR_RETURN(const Result r, Measure(flags, *group, what, Divisible(kib * 1024, n)));
@@ -139,8 +154,11 @@ absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<i
   }
   if (flags.json.empty()) return absl::OkStatus();
   std::string head = JsonObject()
-                         .Add("bench", "comm").Add("date", Today()).Add("device", flags.device)
-                         .Add("processor", ProcessorName()).Add("processors", ProcessorCount())
+                         .Add("bench", "comm")
+                         .Add("date", Today())
+                         .Add("device", flags.device)
+                         .Add("processor", ProcessorName())
+                         .Add("processors", ProcessorCount())
                          .ToString();
   head.pop_back();
   const auto list = [](const char* name, const std::vector<std::string>& rows) {
@@ -161,18 +179,22 @@ int Fail(const absl::Status& status, int exit_code) {
 int Run(const Flags& flags, const std::vector<CommKind>& kinds) {
   const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.device == flags.device; });
   if (kind == kinds.end()) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("--device: found \"", flags.device, "\"; this program was built for ",
-                                                        DeviceNames(kinds))), kExitUsage);
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--device: found \"", flags.device,
+                                                        "\"; this program was built for ", DeviceNames(kinds))),
+                kExitUsage);
   }
   if (flags.ranks_per_device > 0 && !kind->shares_devices) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("--ranks_per_device=", flags.ranks_per_device, ": ranks of --device=",
-                                                        flags.device, " share no GPU; leave it out")), kExitUsage);
+    return Fail(
+        absl::InvalidArgumentError(absl::StrCat("--ranks_per_device=", flags.ranks_per_device,
+                                                ": ranks of --device=", flags.device, " share no GPU; leave it out")),
+        kExitUsage);
   }
   const absl::StatusOr<std::vector<int>> ranks = ParseRanks(flags.ranks);
   if (!ranks.ok()) return Fail(ranks.status(), kExitUsage);
   if (flags.largest_kib < flags.smallest_kib) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("--largest_kib=", flags.largest_kib, " is below --smallest_kib=",
-                                                        flags.smallest_kib)), kExitUsage);
+    return Fail(absl::InvalidArgumentError(
+                    absl::StrCat("--largest_kib=", flags.largest_kib, " is below --smallest_kib=", flags.smallest_kib)),
+                kExitUsage);
   }
   const absl::Status status = Bench(flags, *kind, *ranks);
   return status.ok() ? kExitOk : Fail(status, kExitFailed);
@@ -187,7 +209,8 @@ int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds) {
   const int64_t most_kib = int64_t{16} << 20;
   line.Text("device", "NAME", absl::StrCat("Of ", DeviceNames(kinds), "."), &flags.device);
   line.Text("ranks", "LIST", "Numbers of ranks, from 2 to 64.", &flags.ranks);
-  line.Integer("ranks_per_device", "Ranks that share a GPU, for --device=cuda; 0: all.", 0, 64, &flags.ranks_per_device);
+  line.Integer("ranks_per_device", "Ranks that share a GPU, for --device=cuda; 0: all.", 0, 64,
+               &flags.ranks_per_device);
   line.Integer("smallest_kib", "KiB of the smallest vector.", 1, most_kib, &flags.smallest_kib);
   line.Integer("largest_kib", "KiB of the largest vector; every rank holds two.", 1, most_kib, &flags.largest_kib);
   line.Integer("factor", "From one size to the next.", 2, 1024, &flags.factor);
@@ -195,9 +218,12 @@ int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds) {
   line.Number("seconds", "Time for each line, copies in between included.", 0, 3600, &flags.seconds);
   line.Text("json", "FILE", "Write everything measured there too.", &flags.json);
   line.Footer(
-      "As nccl-tests counts: size is the whole vector, that is what AllGather leaves on every rank and what ReduceScatterSum\n"
-      "takes from it; algbw = size / time; busbw = algbw (n - 1) / n, twice that for AllReduceSum. Memory is what all ranks\n"
-      "read and write together, memcpy the same of n ranks that each copy a vector of this size: past the caches where it\n"
+      "As nccl-tests counts: size is the whole vector, that is what AllGather leaves on every rank and what "
+      "ReduceScatterSum\n"
+      "takes from it; algbw = size / time; busbw = algbw (n - 1) / n, twice that for AllReduceSum. Memory is what all "
+      "ranks\n"
+      "read and write together, memcpy the same of n ranks that each copy a vector of this size: past the caches where "
+      "it\n"
       "is large, as collectives of the CPU copy, too.\n"
       "\n"
       "Exit codes: 0 measured; 1 failed; 2 wrong command line.");

@@ -81,7 +81,10 @@ std::vector<CommKind> GpuComms(CreateGpuBackend create) {
     const auto ranks = [create, nccl](int ranks, int ranks_per_device) {
       return CreateRanks(create, {.ranks = ranks, .ranks_per_device = nccl ? 1 : ranks_per_device, .nccl = nccl});
     };
-    kinds.push_back({.device = nccl ? "nccl" : "cuda", .shares_devices = !nccl, .host_memory = false, .thread_per_rank = true,
+    kinds.push_back({.device = nccl ? "nccl" : "cuda",
+                     .shares_devices = !nccl,
+                     .host_memory = false,
+                     .thread_per_rank = true,
                      .create = ranks});
   }
   return kinds;

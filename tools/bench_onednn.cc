@@ -91,8 +91,8 @@ absl::StatusOr<LinearProduct> LinearProduct::Create(const ProductSize& size, con
       !bind(DNNL_ARG_WEIGHTS, description.weights_desc(), size.dtype) ||
       !bind(DNNL_ARG_DST, description.dst_desc(), size.c_dtype) ||
       !bind(DNNL_ARG_SCRATCHPAD, description.scratchpad_desc(), DType::kFloat32)) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for the operands of a product of M=", size.m, " N=",
-                                                     size.n, " K=", size.k));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the operands of a product of M=", size.m, " N=", size.n, " K=", size.k));
   }
   return product;
 }
@@ -128,8 +128,8 @@ AttentionProducts::Strips AttentionProducts::StripsOf(int64_t length, const dnnl
   const OpenMpThreads one(1);  // Each thread runs whole products.
   Strips strips;
   const auto add = [&](int64_t m, int64_t n, int64_t k, bool transposed_a) {
-    const ProductSize product{.m = m, .n = n, .k = k, .transposed_a = transposed_a, .dtype = size_.dtype,
-                              .c_dtype = DType::kFloat32};
+    const ProductSize product{
+        .m = m, .n = n, .k = k, .transposed_a = transposed_a, .dtype = size_.dtype, .c_dtype = DType::kFloat32};
     const dnnl::matmul::primitive_desc description = Describe(product, engine);
     strips.push_back({description, dnnl::matmul(description), {}});
   };

@@ -42,9 +42,9 @@ class LinearProduct {
   std::vector<OperandBytes> operands_;
 };
 
-// The products that attention of one size consists of, a head to a thread at a time: q k^T and p v forward; q k^T again,
-// d_out v^T, and those of d_q, d_k and d_v backward. Queries are taken in strips, each with the keys that it sees, of the
-// length that is the fastest of some here. Scores are f32, and operands lie in caches, as an engine's may.
+// The products that attention of one size consists of, a head to a thread at a time: q k^T and p v forward; q k^T
+// again, d_out v^T, and those of d_q, d_k and d_v backward. Queries are taken in strips, each with the keys that it
+// sees, of the length that is the fastest of some here. Scores are f32, and operands lie in caches, as an engine's may.
 class AttentionProducts {
  public:
   // May throw dnnl::error.
@@ -72,7 +72,7 @@ class AttentionProducts {
 
   AttentionSize size_;
   int threads_;
-  std::vector<OperandBytes> bytes_;  // Each operand of each thread: enough for the largest product.
+  std::vector<OperandBytes> bytes_;    // Each operand of each thread: enough for the largest product.
   std::vector<dnnl::stream> streams_;  // One for each thread.
   Strips fastest_;
 };

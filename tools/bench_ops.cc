@@ -45,16 +45,29 @@ std::string Json(const Flags& flags, const std::string& machine, const OpRates& 
                  const std::vector<std::string>& results) {
   const OpSizes& s = flags.sizes;
   std::string head = JsonObject()
-                         .Add("bench", "ops").Add("date", Today()).Add("device", flags.device).Add("processor", machine)
-                         .Add("threads", flags.threads).Add("warm", flags.warm).Add("cold_mib", flags.cold_mib)
-                         .Add("tokens", s.tokens).Add("sequence", s.sequence).Add("width", s.width)
-                         .Add("hidden", s.hidden).Add("vocabulary", s.vocabulary).Add("heads", s.heads)
-                         .Add("kv_heads", s.kv_heads).Add("head_width", s.head_width)
-                         .Add("head_tokens", s.head_tokens).Add("parameters", s.parameters)
+                         .Add("bench", "ops")
+                         .Add("date", Today())
+                         .Add("device", flags.device)
+                         .Add("processor", machine)
+                         .Add("threads", flags.threads)
+                         .Add("warm", flags.warm)
+                         .Add("cold_mib", flags.cold_mib)
+                         .Add("tokens", s.tokens)
+                         .Add("sequence", s.sequence)
+                         .Add("width", s.width)
+                         .Add("hidden", s.hidden)
+                         .Add("vocabulary", s.vocabulary)
+                         .Add("heads", s.heads)
+                         .Add("kv_heads", s.kv_heads)
+                         .Add("head_width", s.head_width)
+                         .Add("head_tokens", s.head_tokens)
+                         .Add("parameters", s.parameters)
                          .Add("copy_bytes_per_second", rates.copy[0])
                          .Add("second_copy_bytes_per_second", rates.copy[1])
-                         .Add("peak_f32", rates.peak[0]).Add("peak_bf16", rates.peak[1])
-                         .Add("sustained_f32", rates.sustained[0]).Add("sustained_bf16", rates.sustained[1])
+                         .Add("peak_f32", rates.peak[0])
+                         .Add("peak_bf16", rates.peak[1])
+                         .Add("sustained_f32", rates.sustained[0])
+                         .Add("sustained_bf16", rates.sustained[1])
                          .Add("target", rates.target)
                          .ToString();
   head.pop_back();
@@ -108,7 +121,8 @@ absl::Status Bench(const Flags& flags, OpsMachine& machine, const std::vector<Op
   std::vector<OpCase> all = cases;
   all.insert(all.end(), squares.begin(), squares.end());
   const OpRunnerOptions options = {.cold_bytes = flags.warm ? 0 : flags.cold_mib * kMiB,
-                                   .copy_bytes = flags.copy_mib * kMiB, .seconds = flags.seconds};
+                                   .copy_bytes = flags.copy_mib * kMiB,
+                                   .seconds = flags.seconds};
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<OpRunner> runner, OpRunner::Create(machine, options, all));
   PrintHead(flags, machine.name());
 
@@ -116,10 +130,11 @@ absl::Status Bench(const Flags& flags, OpsMachine& machine, const std::vector<Op
   for (int kind = 0; kind < 2; ++kind) {
     SHALE_ASSIGN_OR_RETURN(rates.copy[kind], runner->MeasureCopies(kind));
   }
-  std::printf("Copy of memory, read + write, buffers of %ld MiB: %s %s GB/s, %s %s GB/s. An op is held against copies "
-              "made in between its own calls.\n",
-              static_cast<long>(flags.copy_mib), rates.copies[0].about.c_str(), Digits(rates.copy[0] * 1e-9).c_str(),
-              rates.copies[1].about.c_str(), Digits(rates.copy[1] * 1e-9).c_str());
+  std::printf(
+      "Copy of memory, read + write, buffers of %ld MiB: %s %s GB/s, %s %s GB/s. An op is held against copies "
+      "made in between its own calls.\n",
+      static_cast<long>(flags.copy_mib), rates.copies[0].about.c_str(), Digits(rates.copy[0] * 1e-9).c_str(),
+      rates.copies[1].about.c_str(), Digits(rates.copy[1] * 1e-9).c_str());
   for (const OpCase& c : squares) {
     if (flags.sustained_seconds == 0) break;
     SHALE_ASSIGN_OR_RETURN(rates.sustained[IndexOf(c.dtype)], runner->MeasureSustained(c, flags.sustained_seconds));
@@ -158,16 +173,19 @@ int Run(Flags flags, const std::vector<OpsMachineKind>& kinds) {
   OpSizes& s = flags.sizes;
   const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.device == flags.device; });
   if (kind == kinds.end()) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("--device: found \"", flags.device, "\"; this program was built for ",
-                                                        DeviceNames(kinds))), kExitUsage);
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--device: found \"", flags.device,
+                                                        "\"; this program was built for ", DeviceNames(kinds))),
+                kExitUsage);
   }
   if (flags.dtype != "both" && flags.dtype != "f32" && flags.dtype != "bf16") {
-    return Fail(absl::InvalidArgumentError(
-                    absl::StrCat("--dtype: found \"", flags.dtype, "\"; allowed: f32, bf16, both")), kExitUsage);
+    return Fail(
+        absl::InvalidArgumentError(absl::StrCat("--dtype: found \"", flags.dtype, "\"; allowed: f32, bf16, both")),
+        kExitUsage);
   }
   if (flags.head_width == 0 && s.width % s.heads != 0) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("--width=", s.width, " is not a multiple of --heads=", s.heads,
-                                                        "; give --head_width")), kExitUsage);
+                                                        "; give --head_width")),
+                kExitUsage);
   }
   s.head_width = flags.head_width == 0 ? s.width / s.heads : flags.head_width;
   if (const absl::Status status = CheckSizes(s); !status.ok()) return Fail(status, kExitUsage);
@@ -209,10 +227,12 @@ int BenchOps(int argc, char** argv, const std::vector<OpsMachineKind>& kinds) {
   line.Integer("parameters", "Parameters of a unit: the length of flat vectors.", 1, int64_t{1} << 32, &s.parameters);
   line.Integer("square", "Sides of the product that is measured for the peak.", 1, 65536, &s.square);
   line.Text("device", "NAME", absl::StrCat("Of ", DeviceNames(kinds), "."), &flags.device);
-  line.Text("tuning_table", "FILE", "Algorithms of matrix products on a GPU, as tools/tune wrote it.", &flags.tuning_table);
+  line.Text("tuning_table", "FILE", "Algorithms of matrix products on a GPU, as tools/tune wrote it.",
+            &flags.tuning_table);
   line.Integer("threads", "Threads of the ops, as runtime.threads_per_rank.", 1, 4096, &flags.threads);
   line.Text("dtype", "TYPE", "Of activations and weights: f32, bf16, both.", &flags.dtype);
-  line.Text("only", "REGEX", "Only ops whose name, as --list prints it, has a match; letter case is ignored.", &flags.only);
+  line.Text("only", "REGEX", "Only ops whose name, as --list prints it, has a match; letter case is ignored.",
+            &flags.only);
   line.Switch("list", "Print the names of the ops and end.", &flags.list);
   line.Switch("warm", "Use the same operands in every call.", &flags.warm);
   line.Integer("cold_mib", "MiB of operands that are used in turn.", 1, 65536, &flags.cold_mib);
@@ -222,10 +242,14 @@ int BenchOps(int argc, char** argv, const std::vector<OpsMachineKind>& kinds) {
               &flags.sustained_seconds);
   line.Text("json", "FILE", "Write everything measured there too.", &flags.json);
   line.Footer(
-      "Bytes moved: every operand's once for each access (read 1, write 1, read-write 2); rows that tokens choose count as\n"
-      "often as they are chosen. Times are medians. On the CPU \"of copy\" compares with copies by ordinary stores, which\n"
-      "read what they overwrite and do not count it, \"best of copy\" the best times of both; \"of n.t. copy\" compares with\n"
-      "copies by non-temporal stores, which read nothing besides. On a GPU \"of copy\" compares with cudaMemcpyAsync that\n"
+      "Bytes moved: every operand's once for each access (read 1, write 1, read-write 2); rows that tokens choose "
+      "count as\n"
+      "often as they are chosen. Times are medians. On the CPU \"of copy\" compares with copies by ordinary stores, "
+      "which\n"
+      "read what they overwrite and do not count it, \"best of copy\" the best times of both; \"of n.t. copy\" "
+      "compares with\n"
+      "copies by non-temporal stores, which read nothing besides. On a GPU \"of copy\" compares with cudaMemcpyAsync "
+      "that\n"
       "moves as many bytes as the op, \"of large copy\" with one of a whole buffer.\n"
       "\n"
       "Exit codes: 0 measured; 1 failed; 2 wrong command line.");

@@ -79,8 +79,12 @@ class Maker {
 
   template <class OpType>
   OpCase Finish(const OpType& op, std::string variant, std::string sizes) {
-    OpCase made{.name = std::string(OpType::kName.data(), OpType::kName.size()), .sizes = std::move(sizes),
-                .dtype = act, .op = op, .buffer_bytes = std::move(buffer_bytes_), .vocabulary = s.vocabulary,
+    OpCase made{.name = std::string(OpType::kName.data(), OpType::kName.size()),
+                .sizes = std::move(sizes),
+                .dtype = act,
+                .op = op,
+                .buffer_bytes = std::move(buffer_bytes_),
+                .vocabulary = s.vocabulary,
                 .bytes = BytesOf(op)};
     buffer_bytes_.clear();
     if (!variant.empty()) absl::StrAppend(&made.name, " ", variant);
@@ -123,14 +127,20 @@ void AddEmbedding(Maker& m, std::vector<OpCase>& cases) {
 void AddRmsNorm(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   for (const bool residual : {false, true}) {
-    RmsNormForward op{.x = m.Act({s.tokens, s.width}), .weight_C = m.Act({s.width}), .y = m.Act({s.tokens, s.width}),
-                      .rstd_R = m.F32({s.tokens}), .epsilon = 1e-5f};
+    RmsNormForward op{.x = m.Act({s.tokens, s.width}),
+                      .weight_C = m.Act({s.width}),
+                      .y = m.Act({s.tokens, s.width}),
+                      .rstd_R = m.F32({s.tokens}),
+                      .epsilon = 1e-5f};
     if (residual) op.residual = m.Act({s.tokens, s.width}), op.sum = m.Act({s.tokens, s.width});
     cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
   }
   for (const bool residual : {false, true}) {
-    RmsNormBackward op{.d_y = m.Act({s.tokens, s.width}), .x = m.Act({s.tokens, s.width}),
-                       .weight_C = m.Act({s.width}), .rstd_R = m.F32({s.tokens}), .d_x = m.Act({s.tokens, s.width}),
+    RmsNormBackward op{.d_y = m.Act({s.tokens, s.width}),
+                       .x = m.Act({s.tokens, s.width}),
+                       .weight_C = m.Act({s.width}),
+                       .rstd_R = m.F32({s.tokens}),
+                       .d_x = m.Act({s.tokens, s.width}),
                        .d_weight_C = m.F32({s.width})};
     if (residual) op.d_residual = m.Act({s.tokens, s.width});
     cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
@@ -138,24 +148,35 @@ void AddRmsNorm(Maker& m, std::vector<OpCase>& cases) {
   // Of every head's queries, in place, where they lie packed with keys and values.
   const Tensor packed = m.Act({s.tokens, (s.heads + 2 * s.kv_heads) * s.head_width});
   const Tensor heads = packed.Slice(1, 0, s.heads * s.head_width).SplitLast(s.heads, s.head_width);
-  const RmsNormForward op{.x = heads, .weight_C = m.Act({s.head_width}), .y = heads,
-                          .rstd_R = m.F32({s.tokens * s.heads}), .epsilon = 1e-5f};
+  const RmsNormForward op{.x = heads,
+                          .weight_C = m.Act({s.head_width}),
+                          .y = heads,
+                          .rstd_R = m.F32({s.tokens * s.heads}),
+                          .epsilon = 1e-5f};
   cases.push_back(m.Finish(op, "heads", Shape(op.x)));
 }
 
 void AddLayerNorm(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   for (const bool residual : {false, true}) {
-    LayerNormForward op{.x = m.Act({s.tokens, s.width}), .weight_C = m.Act({s.width}), .bias_C = m.Act({s.width}),
-                        .y = m.Act({s.tokens, s.width}), .mean_R = m.F32({s.tokens}), .rstd_R = m.F32({s.tokens}),
+    LayerNormForward op{.x = m.Act({s.tokens, s.width}),
+                        .weight_C = m.Act({s.width}),
+                        .bias_C = m.Act({s.width}),
+                        .y = m.Act({s.tokens, s.width}),
+                        .mean_R = m.F32({s.tokens}),
+                        .rstd_R = m.F32({s.tokens}),
                         .epsilon = 1e-5f};
     if (residual) op.residual = m.Act({s.tokens, s.width}), op.sum = m.Act({s.tokens, s.width});
     cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
   }
   for (const bool residual : {false, true}) {
-    LayerNormBackward op{.d_y = m.Act({s.tokens, s.width}), .x = m.Act({s.tokens, s.width}),
-                         .weight_C = m.Act({s.width}), .mean_R = m.F32({s.tokens}), .rstd_R = m.F32({s.tokens}),
-                         .d_x = m.Act({s.tokens, s.width}), .d_weight_C = m.F32({s.width}),
+    LayerNormBackward op{.d_y = m.Act({s.tokens, s.width}),
+                         .x = m.Act({s.tokens, s.width}),
+                         .weight_C = m.Act({s.width}),
+                         .mean_R = m.F32({s.tokens}),
+                         .rstd_R = m.F32({s.tokens}),
+                         .d_x = m.Act({s.tokens, s.width}),
+                         .d_weight_C = m.F32({s.width}),
                          .d_bias_C = m.F32({s.width})};
     if (residual) op.d_residual = m.Act({s.tokens, s.width});
     cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
@@ -166,14 +187,22 @@ void AddLayerNorm(Maker& m, std::vector<OpCase>& cases) {
 void AddGroupNorm(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const int64_t b = s.tokens / s.sequence, c = s.heads * s.head_width;
-  const GroupNormForward forward{.x_BLC = m.Act({b, s.sequence, c}), .weight_C = m.Act({c}), .bias_C = m.Act({c}),
-                                 .y_BLC = m.Act({b, s.sequence, c}), .mean_BG = m.F32({b, s.heads}),
-                                 .rstd_BG = m.F32({b, s.heads}), .epsilon = 1e-5f};
+  const GroupNormForward forward{.x_BLC = m.Act({b, s.sequence, c}),
+                                 .weight_C = m.Act({c}),
+                                 .bias_C = m.Act({c}),
+                                 .y_BLC = m.Act({b, s.sequence, c}),
+                                 .mean_BG = m.F32({b, s.heads}),
+                                 .rstd_BG = m.F32({b, s.heads}),
+                                 .epsilon = 1e-5f};
   cases.push_back(m.Finish(forward, "", Shape(forward.x_BLC)));
-  const GroupNormBackward backward{.d_y_BLC = m.Act({b, s.sequence, c}), .x_BLC = m.Act({b, s.sequence, c}),
-                                   .weight_C = m.Act({c}), .mean_BG = m.F32({b, s.heads}),
-                                   .rstd_BG = m.F32({b, s.heads}), .d_x_BLC = m.Act({b, s.sequence, c}),
-                                   .d_weight_C = m.F32({c}), .d_bias_C = m.F32({c})};
+  const GroupNormBackward backward{.d_y_BLC = m.Act({b, s.sequence, c}),
+                                   .x_BLC = m.Act({b, s.sequence, c}),
+                                   .weight_C = m.Act({c}),
+                                   .mean_BG = m.F32({b, s.heads}),
+                                   .rstd_BG = m.F32({b, s.heads}),
+                                   .d_x_BLC = m.Act({b, s.sequence, c}),
+                                   .d_weight_C = m.F32({c}),
+                                   .d_bias_C = m.F32({c})};
   cases.push_back(m.Finish(backward, "", Shape(backward.x_BLC)));
 }
 
@@ -181,15 +210,18 @@ void AddActivations(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const SwiGluForward swiglu{.gate_up_T2F = m.Act({s.tokens, 2 * s.hidden}), .y_TF = m.Act({s.tokens, s.hidden})};
   cases.push_back(m.Finish(swiglu, "", Shape(swiglu.y_TF)));
-  const SwiGluBackward d_swiglu{.gate_up_T2F = m.Act({s.tokens, 2 * s.hidden}), .d_y_TF = m.Act({s.tokens, s.hidden}),
+  const SwiGluBackward d_swiglu{.gate_up_T2F = m.Act({s.tokens, 2 * s.hidden}),
+                                .d_y_TF = m.Act({s.tokens, s.hidden}),
                                 .d_gate_up_T2F = m.Act({s.tokens, 2 * s.hidden})};
   cases.push_back(m.Finish(d_swiglu, "", Shape(d_swiglu.d_y_TF)));
   for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
     const char* variant = kind == GeluKind::kTanh ? "tanh" : "erf";
     const GeluForward gelu{.x_TF = m.Act({s.tokens, s.hidden}), .y_TF = m.Act({s.tokens, s.hidden}), .kind = kind};
     cases.push_back(m.Finish(gelu, variant, Shape(gelu.x_TF)));
-    const GeluBackward d_gelu{.x_TF = m.Act({s.tokens, s.hidden}), .d_y_TF = m.Act({s.tokens, s.hidden}),
-                              .d_x_TF = m.Act({s.tokens, s.hidden}), .kind = kind};
+    const GeluBackward d_gelu{.x_TF = m.Act({s.tokens, s.hidden}),
+                              .d_y_TF = m.Act({s.tokens, s.hidden}),
+                              .d_x_TF = m.Act({s.tokens, s.hidden}),
+                              .kind = kind};
     cases.push_back(m.Finish(d_gelu, variant, Shape(d_gelu.x_TF)));
   }
 }
@@ -228,8 +260,10 @@ void AddCrossEntropy(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   for (const bool gradient : {true, false}) {
     const CrossEntropy op{.logits_TV = m.Act({s.head_tokens, s.vocabulary}),
-                          .targets_T = m.New(DType::kInt32, {s.head_tokens}), .scale_1 = m.F32({1}),
-                          .loss_T = m.F32({s.head_tokens}), .gradient = gradient};
+                          .targets_T = m.New(DType::kInt32, {s.head_tokens}),
+                          .scale_1 = m.F32({1}),
+                          .loss_T = m.F32({s.head_tokens}),
+                          .gradient = gradient};
     cases.push_back(m.Finish(op, gradient ? "" : "loss only", Shape(op.logits_TV)));
   }
 }
@@ -269,16 +303,26 @@ void AddFlat(Maker& m, std::vector<OpCase>& cases) {
     cases.push_back(m.Finish(widen, "bf16 to f32", Shape(widen.to)));
   }
   const auto all = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, p});
-  AdamW adamw{.update_5 = m.F32({kUpdateSize}), .gradient_P = m.F32({p}), .weight_P = m.Act({p}), .m_P = m.F32({p}),
-              .v_P = m.F32({p}), .decayed = all, .sharded = false};
+  AdamW adamw{.update_5 = m.F32({kUpdateSize}),
+              .gradient_P = m.F32({p}),
+              .weight_P = m.Act({p}),
+              .m_P = m.F32({p}),
+              .v_P = m.F32({p}),
+              .decayed = all,
+              .sharded = false};
   if (m.act == DType::kFloat32) {
     cases.push_back(m.Finish(adamw, "", Shape(adamw.m_P)));
     return;
   }
   adamw.master_P = m.F32({p});
   cases.push_back(m.Finish(adamw, "f32 masters", Shape(adamw.m_P)));
-  const AdamW split{.update_5 = m.F32({kUpdateSize}), .gradient_P = m.F32({p}), .weight_P = m.Act({p}),
-                    .low_P = m.New(DType::kInt16, {p}), .m_P = m.F32({p}), .v_P = m.F32({p}), .decayed = all,
+  const AdamW split{.update_5 = m.F32({kUpdateSize}),
+                    .gradient_P = m.F32({p}),
+                    .weight_P = m.Act({p}),
+                    .low_P = m.New(DType::kInt16, {p}),
+                    .m_P = m.F32({p}),
+                    .v_P = m.F32({p}),
+                    .decayed = all,
                     .sharded = false};
   cases.push_back(m.Finish(split, "split masters", Shape(split.m_P)));
 }
@@ -292,8 +336,8 @@ void AddLinear(Maker& m, const std::string& layer, int64_t t, int64_t n, int64_t
   const MatMul input{.a = m.Act({t, n}), .b = m.Act({n, k}), .c_MN = m.Act({t, k})};
   cases.push_back(m.Finish(input, layer + " dgrad", ProductSizes(input)));
   for (const bool accumulate : {false, true}) {
-    const MatMul weight{.a = m.Act({t, n}), .b = m.Act({t, k}), .c_MN = m.F32({n, k}), .transpose_a = true,
-                        .accumulate = accumulate};
+    const MatMul weight{
+        .a = m.Act({t, n}), .b = m.Act({t, k}), .c_MN = m.F32({n, k}), .transpose_a = true, .accumulate = accumulate};
     cases.push_back(m.Finish(weight, layer + (accumulate ? " wgrad accumulate" : " wgrad"), ProductSizes(weight)));
   }
 }
@@ -367,8 +411,8 @@ std::vector<std::string> NamesOfOps(std::index_sequence<kIndices...>) {
 
 absl::Status CheckSizes(const OpSizes& s) {
   if (s.tokens % s.sequence != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokens are whole sequences: --tokens=", s.tokens, " is not a multiple of --sequence=", s.sequence));
+    return absl::InvalidArgumentError(absl::StrCat("tokens are whole sequences: --tokens=", s.tokens,
+                                                   " is not a multiple of --sequence=", s.sequence));
   }
   if (s.heads % s.kv_heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat("query heads share key/value heads evenly: --heads=", s.heads,

@@ -1,10 +1,11 @@
 // The ops that bench_ops times, in the shapes that a decoder's training step gives them.
 //
-// Bytes moved by an op: every operand's elements times their size, once for each access (read 1, write 1, read-write 2),
+// Bytes moved by an op: every operand's elements times their size, once for each access (read 1, write 1, read-write
+// 2),
 //   bytes = sum over operands of elements x size x (reads + writes),
-// however often a kernel touches them in cache. Rows that are chosen by tokens count as often as they are chosen, at most
-// once per row of the table: an embedding's weight min(T, V) rows; so does its gradient when it accumulates (else all rows
-// are written). ZeroRanges counts what it writes.
+// however often a kernel touches them in cache. Rows that are chosen by tokens count as often as they are chosen, at
+// most once per row of the table: an embedding's weight min(T, V) rows; so does its gradient when it accumulates (else
+// all rows are written). ZeroRanges counts what it writes.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@
 
 namespace shale {
 
-// T tokens in sequences of S, C width, F inner width of the feed-forward sublayer, V vocabulary, H heads of which G hold
-// keys and values, D their width. The defaults are the block of a 34.1 M parameter Llama.
+// T tokens in sequences of S, C width, F inner width of the feed-forward sublayer, V vocabulary, H heads of which G
+// hold keys and values, D their width. The defaults are the block of a 34.1 M parameter Llama.
 struct OpSizes {
   int64_t tokens = 2048;
   int64_t sequence = 256;
@@ -37,8 +38,8 @@ struct OpSizes {
 absl::Status CheckSizes(const OpSizes& sizes);
 
 struct OpCase {
-  std::string name;   // What it is, as "RmsNormForward residual": the op's own name first.
-  std::string sizes;  // "[2048, 512]", or of a product "2048 x 1536 x 512" (M x N x K).
+  std::string name;               // What it is, as "RmsNormForward residual": the op's own name first.
+  std::string sizes;              // "[2048, 512]", or of a product "2048 x 1536 x 512" (M x N x K).
   DType dtype = DType::kFloat32;  // Of its act tensors.
   Op op;                          // Symbolic: where.symbol is an index into buffer_bytes.
   std::vector<int64_t> buffer_bytes;

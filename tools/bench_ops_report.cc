@@ -16,19 +16,24 @@ std::string Fraction(double value, double target) { return absl::StrCat(value < 
 
 }  // namespace
 
-std::string Act(const OpCase& c) {
-  return c.dtype == DType::kBFloat16 ? "bf16" : "f32";
-}
+std::string Act(const OpCase& c) { return c.dtype == DType::kBFloat16 ? "bf16" : "f32"; }
 
 void PrintMoving(const std::vector<OpResult>& results, const OpRates& rates) {
-  MarkdownTable table({{"op", true}, {"size", true}, {"act", true}, {"time"}, {"moved"}, {"GB/s"},
-                       {rates.copies[0].column}, {absl::StrCat("best ", rates.copies[0].column)},
-                       {rates.copies[1].column}, {"sets"}});
+  MarkdownTable table({{"op", true},
+                       {"size", true},
+                       {"act", true},
+                       {"time"},
+                       {"moved"},
+                       {"GB/s"},
+                       {rates.copies[0].column},
+                       {absl::StrCat("best ", rates.copies[0].column)},
+                       {rates.copies[1].column},
+                       {"sets"}});
   int64_t reached = 0;
   for (const OpResult& r : results) {
     table.Add({r.test_case->name, r.test_case->sizes, Act(*r.test_case), Time(r.seconds), Megabytes(r.test_case->bytes),
-               Digits(r.bytes_per_second() * 1e-9), Fraction(r.of_copy, rates.target),
-               Digits(r.best_of_copy), Digits(r.of_second_copy), absl::StrCat(r.copies)});
+               Digits(r.bytes_per_second() * 1e-9), Fraction(r.of_copy, rates.target), Digits(r.best_of_copy),
+               Digits(r.of_second_copy), absl::StrCat(r.copies)});
     reached += r.of_copy >= rates.target ? 1 : 0;
   }
   if (table.empty()) return;
@@ -39,15 +44,20 @@ void PrintMoving(const std::vector<OpResult>& results, const OpRates& rates) {
 
 void PrintComputing(const std::vector<OpResult>& results, const OpRates& rates) {
   const bool sustained = rates.sustained[0] + rates.sustained[1] > 0;
-  std::vector<MarkdownTable::Column> columns = {{"op", true}, {"size", true}, {"act", true}, {"time"}, {"GFLOP"},
-                                                {"GFLOP/s"}, {"of peak"}, {"sets"}};
+  std::vector<MarkdownTable::Column> columns = {{"op", true}, {"size", true}, {"act", true}, {"time"},
+                                                {"GFLOP"},    {"GFLOP/s"},    {"of peak"},   {"sets"}};
   if (sustained) columns.push_back({"of sustained"});
   MarkdownTable table(columns);
   for (const OpResult& r : results) {
     const int type = IndexOf(r.test_case->dtype);
-    std::vector<std::string> cells = {r.test_case->name, r.test_case->sizes, Act(*r.test_case), Time(r.seconds),
-                                      Digits(r.test_case->flops * 1e-9), Digits(r.flops_per_second() * 1e-9),
-                                      Digits(r.flops_per_second() / rates.peak[type]), absl::StrCat(r.copies)};
+    std::vector<std::string> cells = {r.test_case->name,
+                                      r.test_case->sizes,
+                                      Act(*r.test_case),
+                                      Time(r.seconds),
+                                      Digits(r.test_case->flops * 1e-9),
+                                      Digits(r.flops_per_second() * 1e-9),
+                                      Digits(r.flops_per_second() / rates.peak[type]),
+                                      absl::StrCat(r.copies)};
     if (sustained) {
       cells.push_back(rates.sustained[type] > 0 ? Digits(r.flops_per_second() / rates.sustained[type]) : "");
     }
@@ -60,7 +70,8 @@ void PrintComputing(const std::vector<OpResult>& results, const OpRates& rates) 
   }
   for (int i = 0; i < 2; ++i) {
     if (rates.sustained[i] > 0) {
-      std::printf("the square one sustained, %s %s GFLOP/s; ", kDTypeNames[i], Digits(rates.sustained[i] * 1e-9).c_str());
+      std::printf("the square one sustained, %s %s GFLOP/s; ", kDTypeNames[i],
+                  Digits(rates.sustained[i] * 1e-9).c_str());
     }
   }
   std::printf("attention counts the pairs that a causal mask leaves.\n\n%s", table.ToString().c_str());

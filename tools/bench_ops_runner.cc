@@ -135,8 +135,7 @@ absl::StatusOr<std::vector<Op>> OpRunner::BindAndFill(const OpCase& c) {
 absl::StatusOr<std::vector<double>> OpRunner::TimeCalls(const OpCase& c, const std::vector<Op>& ops, int64_t samples,
                                                         int64_t together) {
   const Scratch scratch{arena_->base() + OperandBytes(c), machine_.ops().ScratchBytes(c.op)};
-  return Time(samples, together,
-              [&] { return machine_.ops().Launch(ops[next_++ % ops.size()], scratch, *stream_); });
+  return Time(samples, together, [&] { return machine_.ops().Launch(ops[next_++ % ops.size()], scratch, *stream_); });
 }
 
 absl::StatusOr<std::vector<double>> OpRunner::TimeCopies(int kind, int64_t size_bytes, int64_t samples,

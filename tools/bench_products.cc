@@ -46,7 +46,8 @@ namespace {
 
 constexpr char kAbout[] =
     "Times the matrix products of a step of a job, alone, with operand B packed beforehand; the products that its "
-    "attention consists of; and copies of memory, at their best. Ranks compute beside each other, and what is said is of "
+    "attention consists of; and copies of memory, at their best. Ranks compute beside each other, and what is said is "
+    "of "
     "one of them, on average. Prints JSON: a line for every pass over the step, and last the medians over the passes, "
     "for every size too, and what else the step computes and moves.";
 
@@ -213,11 +214,16 @@ double BestCopyRate(const Measured& measured) {
 std::string ShapeJson(const ProductSize& shape, int64_t count, double seconds) {
   const double flops = shape.flops() * static_cast<double>(count);
   return JsonObject()
-      .Add("m", shape.m).Add("n", shape.n).Add("k", shape.k)
+      .Add("m", shape.m)
+      .Add("n", shape.n)
+      .Add("k", shape.k)
       .Add("transposed_a", shape.transposed_a)
-      .Add("dtype", ToString(shape.dtype)).Add("c_dtype", ToString(shape.c_dtype))
+      .Add("dtype", ToString(shape.dtype))
+      .Add("c_dtype", ToString(shape.c_dtype))
       .Add("count", count)
-      .Add("gflop", flops * 1e-9).Add("seconds", seconds).Add("gflops_per_second", flops * 1e-9 / seconds)
+      .Add("gflop", flops * 1e-9)
+      .Add("seconds", seconds)
+      .Add("gflops_per_second", flops * 1e-9 / seconds)
       .ToString();
 }
 
@@ -236,8 +242,10 @@ int Run(const Flags& flags) {
   const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
   if (Vocabulary(job->model) == 0) {
-    return Fail(absl::InvalidArgumentError("the job leaves its vocabulary to its data, which is not read here; name it: "
-                                           "--set model.decoder.vocabulary=N"), kExitUsage);
+    return Fail(
+        absl::InvalidArgumentError("the job leaves its vocabulary to its data, which is not read here; name it: "
+                                   "--set model.decoder.vocabulary=N"),
+        kExitUsage);
   }
   const int ranks = static_cast<int>(job->sharding.ranks), threads = ThreadsPerRank(job->runtime, ranks);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
@@ -265,7 +273,8 @@ int Run(const Flags& flags) {
     }
     of_ranks = Measure(step, flags.repeats, ranks, threads, engine);
   } catch (const dnnl::error& error) {
-    return Fail(absl::InternalError(absl::StrCat("oneDNN: ", error.what(), " (status ", error.status, ")")), kExitFailed);
+    return Fail(absl::InternalError(absl::StrCat("oneDNN: ", error.what(), " (status ", error.status, ")")),
+                kExitFailed);
   }
   if (!of_ranks.ok()) return Fail(of_ranks.status(), kExitFailed);
   const Measured measured = MeanOf(*of_ranks);
@@ -282,7 +291,8 @@ int Run(const Flags& flags) {
   const dnnl_version_t& version = *dnnl_version();
   std::string head = JsonObject()
                          .Add("onednn", absl::StrCat(version.major, ".", version.minor, ".", version.patch))
-                         .Add("ranks", ranks).Add("threads", threads)
+                         .Add("ranks", ranks)
+                         .Add("threads", threads)
                          .Add("parameters", CountParameters(plan->train.graph))
                          .Add("widened", widened)
                          .Add("products", static_cast<int64_t>(step.order.size()))

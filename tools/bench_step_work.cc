@@ -15,8 +15,12 @@ namespace {
 std::optional<AttentionSize> AttentionOf(const Op& any) {
   const auto size = [](const auto& op, bool backward) {
     const Tensor& q = op.q_BSHD;
-    return AttentionSize{.heads = q.dim(0) * q.dim(2), .length = q.dim(1), .width = q.dim(3), .window = op.window,
-                         .backward = backward, .dtype = q.dtype};
+    return AttentionSize{.heads = q.dim(0) * q.dim(2),
+                         .length = q.dim(1),
+                         .width = q.dim(3),
+                         .window = op.window,
+                         .backward = backward,
+                         .dtype = q.dtype};
   };
   if (const auto* forward = std::get_if<AttentionForward>(&any)) return size(*forward, false);
   if (const auto* backward = std::get_if<AttentionBackward>(&any)) return size(*backward, true);
@@ -54,17 +58,19 @@ StepWork WorkOf(const StepProgram& program) {
   std::map<ProductSize, size_t> known;
   PackedOperands packed;
   // Of a buffer with a slot for each micro-batch every pass has its own.
-  const auto slot = [&](const Tensor& t, int64_t pass) {
-    return program.buffers[t.where.symbol].slots > 1 ? pass : 0;
-  };
+  const auto slot = [&](const Tensor& t, int64_t pass) { return program.buffers[t.where.symbol].slots > 1 ? pass : 0; };
   const auto add = [&](const Op& any, int64_t pass) {
     const size_t before = work.order.size();
     std::visit(
         [&](const auto& op) {
           // Whatever multiplies two matrices, however it is called.
           if constexpr (requires { op.m(), op.n(), op.k(), op.a, op.b, op.c_MN; }) {
-            const ProductSize shape{.m = op.m(), .n = op.n(), .k = op.k(), .transposed_a = op.transpose_a,
-                                    .dtype = op.a.dtype, .c_dtype = op.c_MN.dtype};
+            const ProductSize shape{.m = op.m(),
+                                    .n = op.n(),
+                                    .k = op.k(),
+                                    .transposed_a = op.transpose_a,
+                                    .dtype = op.a.dtype,
+                                    .c_dtype = op.c_MN.dtype};
             const auto [at, is_new] = known.emplace(shape, work.shapes.size());
             if (is_new) work.shapes.push_back(shape);
             work.order.push_back(at->second);
@@ -88,7 +94,8 @@ StepWork WorkOf(const StepProgram& program) {
         const Instruction& instruction = program.instructions[id];
         if (instruction.last_pass_only && pass + 1 < section.repeat) continue;
         if (const Op* op = std::get_if<Op>(&instruction.action)) add(*op, pass);
-        if (const auto* collective = std::get_if<Collective>(&instruction.action)) work.other_bytes += BytesOf(*collective);
+        if (const auto* collective = std::get_if<Collective>(&instruction.action))
+          work.other_bytes += BytesOf(*collective);
         VisitInstruction(instruction, pass == 0, [&](absl::string_view, const Tensor& t, Access access) {
           if (access != Access::kRead) packed.Forget(t.where.symbol);
         });

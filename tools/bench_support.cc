@@ -45,9 +45,8 @@ std::string MarkdownTable::ToString() const {
     absl::StrAppend(&text, "|\n");
   };
   line([&](size_t c) { return columns_[c].title; });
-  line([&](size_t c) {
-    return columns_[c].text ? std::string(widths[c], '-') : std::string(widths[c] - 1, '-') + ":";
-  });
+  line(
+      [&](size_t c) { return columns_[c].text ? std::string(widths[c], '-') : std::string(widths[c] - 1, '-') + ":"; });
   for (const auto& row : rows_) line([&](size_t c) { return row[c]; });
   return text;
 }

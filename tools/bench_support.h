@@ -47,9 +47,9 @@ std::string Today();
 // Writes `json` and a line end to `path`, replacing what is there.
 absl::Status WriteJson(const std::string& path, absl::string_view json);
 
-// What is put between two large buffers. Addresses that lie a large power of two apart share banks of memory, and of some
-// caches the sets: streams that run beside each other over such buffers are half as fast. That is a matter of where
-// buffers lie, not of what is measured here. Larger than a page, and no power of two; a multiple of 256.
+// What is put between two large buffers. Addresses that lie a large power of two apart share banks of memory, and of
+// some caches the sets: streams that run beside each other over such buffers are half as fast. That is a matter of
+// where buffers lie, not of what is measured here. Larger than a page, and no power of two; a multiple of 256.
 inline constexpr int64_t kStaggerBytes = 64 * 1024 + 8 * 1024 + 512;
 
 }  // namespace shale

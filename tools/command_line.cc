@@ -51,8 +51,11 @@ CommandLine& CommandLine::Add(Flag flag) {
 }
 
 CommandLine& CommandLine::Text(std::string name, std::string value_name, std::string help, std::string* value) {
-  return Add({.name = std::move(name), .value_name = std::move(value_name), .help = std::move(help),
-              .default_text = *value, .set = [value](absl::string_view text) {
+  return Add({.name = std::move(name),
+              .value_name = std::move(value_name),
+              .help = std::move(help),
+              .default_text = *value,
+              .set = [value](absl::string_view text) {
                 *value = std::string(text);
                 return std::string();
               }});
@@ -60,8 +63,10 @@ CommandLine& CommandLine::Text(std::string name, std::string value_name, std::st
 
 CommandLine& CommandLine::List(std::string name, std::string value_name, std::string help,
                                std::vector<std::string>* values) {
-  return Add({.name = std::move(name), .value_name = std::move(value_name),
-              .help = absl::StrCat(help, " May be repeated."), .set = [values](absl::string_view text) {
+  return Add({.name = std::move(name),
+              .value_name = std::move(value_name),
+              .help = absl::StrCat(help, " May be repeated."),
+              .set = [values](absl::string_view text) {
                 values->emplace_back(text);
                 return std::string();
               }});
@@ -69,8 +74,11 @@ CommandLine& CommandLine::List(std::string name, std::string value_name, std::st
 
 CommandLine& CommandLine::Integer(std::string name, std::string help, int64_t minimum, int64_t maximum,
                                   int64_t* value) {
-  return Add({.name = std::move(name), .value_name = "N", .help = std::move(help),
-              .default_text = absl::StrCat(*value), .set = [=](absl::string_view text) {
+  return Add({.name = std::move(name),
+              .value_name = "N",
+              .help = std::move(help),
+              .default_text = absl::StrCat(*value),
+              .set = [=](absl::string_view text) {
                 int64_t number = 0;
                 if (!absl::SimpleAtoi(text, &number) || number < minimum || number > maximum) {
                   return absl::StrCat("found ", Quoted(text), "; wanted an integer in [", minimum, ", ", maximum, "]");
@@ -81,8 +89,11 @@ CommandLine& CommandLine::Integer(std::string name, std::string help, int64_t mi
 }
 
 CommandLine& CommandLine::Number(std::string name, std::string help, double minimum, double maximum, double* value) {
-  return Add({.name = std::move(name), .value_name = "X", .help = std::move(help),
-              .default_text = absl::StrCat(*value), .set = [=](absl::string_view text) {
+  return Add({.name = std::move(name),
+              .value_name = "X",
+              .help = std::move(help),
+              .default_text = absl::StrCat(*value),
+              .set = [=](absl::string_view text) {
                 double number = 0;
                 // Written so that a NaN is refused.
                 if (!absl::SimpleAtod(text, &number) || !(number >= minimum && number <= maximum)) {
@@ -94,7 +105,9 @@ CommandLine& CommandLine::Number(std::string name, std::string help, double mini
 }
 
 CommandLine& CommandLine::Switch(std::string name, std::string help, bool* value) {
-  return Add({.name = std::move(name), .help = std::move(help), .default_text = *value ? "on" : "",
+  return Add({.name = std::move(name),
+              .help = std::move(help),
+              .default_text = *value ? "on" : "",
               .set = [value](absl::string_view text) {
                 if (text != "true" && text != "false") {
                   return absl::StrCat("found ", Quoted(text), "; wanted true or false");
@@ -189,9 +202,9 @@ std::string CommandLine::HelpText() const {
   }
   absl::StrAppend(&out, " [flags]\n\n");
   const auto row = [&](const std::string& left, absl::string_view help) {
-    absl::StrAppend(&out, "  ", left, left.size() + 4 > kHelpColumn
-                                          ? "\n" + std::string(kHelpColumn, ' ')
-                                          : std::string(kHelpColumn - 2 - left.size(), ' '));
+    absl::StrAppend(&out, "  ", left,
+                    left.size() + 4 > kHelpColumn ? "\n" + std::string(kHelpColumn, ' ')
+                                                  : std::string(kHelpColumn - 2 - left.size(), ' '));
     absl::StrAppend(&out, Wrapped(help, kHelpColumn), "\n");
   };
   for (const Flag& flag : flags_) {

@@ -20,12 +20,11 @@ inline constexpr int kExitUsage = 2;  // The command line or the job is wrong; n
 // `--name=value` or `--name value`, a switch `--name` or `--no-name`; '-' and '_' in names are the same.
 //
 //   CommandLine line("train", "Trains the model of a job.");
-//   line.Text("job", "FILE", "The job spec.", &job).Required().Switch("overwrite", "Replace a former run.", &overwrite);
-//   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+//   line.Text("job", "FILE", "The job spec.", &job).Required().Switch("overwrite", "Replace a former run.",
+//   &overwrite); if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
 class CommandLine {
  public:
-  CommandLine(std::string program, std::string summary)
-      : program_(std::move(program)), summary_(std::move(summary)) {}
+  CommandLine(std::string program, std::string summary) : program_(std::move(program)), summary_(std::move(summary)) {}
 
   CommandLine& Text(std::string name, std::string value_name, std::string help, std::string* value);
   // Every occurrence adds one more.

@@ -1,5 +1,7 @@
 // Writes the model of a run as a Hugging Face folder.
 
+#include "engine/hugging_face/export.h"
+
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,7 +15,6 @@
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/config/parse.h"
-#include "engine/hugging_face/export.h"
 #include "engine/train/run_folder.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
@@ -41,7 +42,8 @@ absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& f
                          ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
   const auto* config = std::get_if<DecoderConfig>(&job.model);
   if (config == nullptr) {
-    return absl::FailedPreconditionError("the model is an MLP, which no Hugging Face family is; only decoders are exported");
+    return absl::FailedPreconditionError(
+        "the model is an MLP, which no Hugging Face family is; only decoders are exported");
   }
   const std::string copies = RunFolder::HfPath(flags.run);
   if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) options.base_folder = copies;

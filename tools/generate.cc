@@ -50,8 +50,8 @@ absl::StatusOr<std::vector<int32_t>> ParseTokens(const std::string& text) {
   for (absl::string_view part : absl::StrSplit(text, ',')) {
     int32_t token = 0;
     if (!absl::SimpleAtoi(part, &token)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--prompt_tokens: found \"", part, "\"; wanted numbers with commas between, as in 15496,11,995"));
+      return absl::InvalidArgumentError(absl::StrCat("--prompt_tokens: found \"", part,
+                                                     "\"; wanted numbers with commas between, as in 15496,11,995"));
     }
     tokens.push_back(token);
   }
@@ -80,8 +80,8 @@ absl::Status Generate(const Flags& flags) {
     std::fprintf(stderr, "generate: passed over: %s\n", reason.c_str());
   }
   SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, Prompt(*generator, flags));
-  const SamplingOptions sampling = {.temperature = flags.temperature, .top_k = flags.top_k,
-                                    .seed = static_cast<uint64_t>(flags.seed)};
+  const SamplingOptions sampling = {
+      .temperature = flags.temperature, .top_k = flags.top_k, .seed = static_cast<uint64_t>(flags.seed)};
   Utf8Stream characters;
   const auto show = [&](int32_t token) {
     Show(generator->is_text() ? characters.Push(static_cast<uint8_t>(token)) : absl::StrCat(token, " "));
@@ -104,7 +104,8 @@ int main(int argc, char** argv) {
   line.Text("prompt", "TEXT", "What to continue; empty: a new line.", &flags.prompt);
   line.Text("prompt_tokens", "N,N,...", "What to continue, as tokens: for models of token files, which print tokens.",
             &flags.prompt_tokens);
-  line.Integer("tokens", "How many tokens to generate; a token of a text model is a byte.", 1, 100'000'000, &flags.tokens);
+  line.Integer("tokens", "How many tokens to generate; a token of a text model is a byte.", 1, 100'000'000,
+               &flags.tokens);
   line.Number("temperature", "Below 1 the likely becomes likelier; 0: always the most likely token.", 0, 1000,
               &flags.temperature);
   line.Integer("top_k", "Draw among the k most likely tokens only; 0: among all.", 0,

@@ -43,10 +43,10 @@ absl::Status DecideVocabulary(Job& job) {
   if (job.data.format != DataFormat::kText) {
     const absl::StatusOr<TokenSource> data = TokenSource::Open(job.data.path, FormatOf(job.data));
     if (!data.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the job leaves its vocabulary to its data, which cannot be read (", data.status().message(),
-          "); add --set model.", std::holds_alternative<MlpConfig>(job.model) ? "mlp" : "decoder",
-          ".vocabulary=N, or --set data.format=TEXT if it is text"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (", data.status().message(),
+                       "); add --set model.", std::holds_alternative<MlpConfig>(job.model) ? "mlp" : "decoder",
+                       ".vocabulary=N, or --set data.format=TEXT if it is text"));
     }
     vocabulary = data->vocabulary();
   }
@@ -93,15 +93,15 @@ int main(int argc, char** argv) {
       "Compiles the program of a job and plans its memory, for any number of ranks and without "
       "running anything: memory by category, communication, arithmetic. The job's data need not exist.");
   line.Text("job", "FILE", "The job spec, text or binary.", &flags.job).Required();
-  line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.",
-            &flags.set);
+  line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.", &flags.set);
   line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
   line.Switch("explain",
               "Also what micro-batches, the optimizer step, retention, offload, no_sync and other strategies cost.",
               &flags.explain);
   line.Switch("dump_program", "Also the training program, instruction by instruction.", &flags.dump_program);
-  line.Footer("A job that does not fit memory.budget_bytes, or what it offloads memory.host_budget_bytes, is "
-              "refused, with the settings that would make it fit.");
+  line.Footer(
+      "A job that does not fit memory.budget_bytes, or what it offloads memory.host_budget_bytes, is "
+      "refused, with the settings that would make it fit.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(flags);
 }

@@ -35,8 +35,10 @@ constexpr char kFooter[] =
     "The run folder (telemetry.run_folder, by default runs/<name>) gets job.textproto, plan.txt, metrics.jsonl and\n"
     "checkpoints. Ctrl-C ends the run at the next step boundary with a checkpoint; a second one ends at once.\n"
     "\n"
-    "--resume=latest goes on from the newest checkpoint in the run folder that is whole, --resume=auto does so if there\n"
-    "is one and else begins anew (for jobs that are started again whenever they end), --resume=FOLDER goes on from that\n"
+    "--resume=latest goes on from the newest checkpoint in the run folder that is whole, --resume=auto does so if "
+    "there\n"
+    "is one and else begins anew (for jobs that are started again whenever they end), --resume=FOLDER goes on from "
+    "that\n"
     "checkpoint. The job may have changed in anything but model, tokenizer, sequence length, data and their order.\n"
     "\n"
     "Exit codes: 0 trained to the end; 1 the run failed; 2 wrong command line, job or data, nothing was started;\n"
@@ -47,8 +49,8 @@ std::atomic<Trainer*> g_trainer = nullptr;
 std::atomic<int> g_signal = 0;
 std::atomic<int64_t> g_signal_ns = 0;  // When the first came.
 
-// Programs that start others (timeout, for one) pass a signal on to the process and to its group: it comes twice at once,
-// and is meant once.
+// Programs that start others (timeout, for one) pass a signal on to the process and to its group: it comes twice at
+// once, and is meant once.
 constexpr int64_t kSameSignalNs = 250'000'000;
 
 extern "C" void OnSignal(int signal) {
@@ -142,7 +144,8 @@ int Train(const Flags& flags) {
   const ResumeOptions resume = ParseResume(flags.resume, flags.overwrite);
   if (flags.overwrite && !flags.resume.empty()) {
     return Fail(absl::InvalidArgumentError("--overwrite and --resume exclude each other: one begins anew, the other "
-                                           "goes on"), kExitUsage);
+                                           "goes on"),
+                kExitUsage);
   }
   const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
@@ -173,9 +176,9 @@ int Train(const Flags& flags) {
   const JobPlan& plan = (*trainer)->plan();
   std::string devices = (*trainer)->device_description();
   if (!devices.empty()) devices += '\n';
-  const std::string plan_text =
-      absl::StrCat(PlanText((*trainer)->job(), plan), "\noutside the arenas  ", FormatBytes((*trainer)->overhead_bytes()),
-                   " of this process, as measured: code, libraries, data buffers\n", devices);
+  const std::string plan_text = absl::StrCat(PlanText((*trainer)->job(), plan), "\noutside the arenas  ",
+                                             FormatBytes((*trainer)->overhead_bytes()),
+                                             " of this process, as measured: code, libraries, data buffers\n", devices);
   Print(plan_text);
   if (flags.dump_program) Print(DumpProgram(plan.train.step.program));
 
@@ -184,12 +187,11 @@ int Train(const Flags& flags) {
 
   // From here on a stop goes through the trainer, so that a folder with a job in it also gets a checkpoint.
   g_trainer = trainer->get();
-  absl::Status status =
-      (*folder)->Begin({.job_text = job_text,
-                         .plan_text = plan_text,
-                         .goes_on_after = GoesOnAfter((*trainer)->resumed()),
-                         .from_elsewhere = (*trainer)->resumed().from_elsewhere,
-                         .hf_folder = options.tokenizer_folder});
+  absl::Status status = (*folder)->Begin({.job_text = job_text,
+                                          .plan_text = plan_text,
+                                          .goes_on_after = GoesOnAfter((*trainer)->resumed()),
+                                          .from_elsewhere = (*trainer)->resumed().from_elsewhere,
+                                          .hf_folder = options.tokenizer_folder});
   if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
   g_trainer = nullptr;
   if (const std::string table = (*trainer)->TraceTable(); !table.empty()) {
@@ -199,8 +201,8 @@ int Train(const Flags& flags) {
   }
   if (!status.ok()) return Fail(status, kExitFailed);
   if (g_signal != 0 && (*trainer)->steps_done() < (*trainer)->total_steps()) {
-    Print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(), "; the run is in ",
-                       (*folder)->path()));
+    Print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(),
+                       "; the run is in ", (*folder)->path()));
     return 128 + g_signal;
   }
   Print(absl::StrCat("done; the run is in ", (*folder)->path()));
@@ -213,9 +215,11 @@ int Train(const Flags& flags) {
 int main(int argc, char** argv) {
   shale::WaitPassively(argv);
   shale::Flags flags;
-  shale::CommandLine line("train", "Trains the model that a job describes, and keeps the result in the job's run folder.");
+  shale::CommandLine line("train",
+                          "Trains the model that a job describes, and keeps the result in the job's run folder.");
   line.Text("job", "FILE", "The job spec, text or binary (proto/job.proto).", &flags.job).Required();
-  line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.", &flags.overrides);
+  line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.",
+            &flags.overrides);
   line.Switch("overwrite", "Replace the run that lies in the run folder.", &flags.overwrite);
   line.Text("resume", "latest|auto|FOLDER", "Go on from a checkpoint; see below.", &flags.resume);
   line.Text("trace", "FILE", "Trace some steps: when every instruction ran, for chrome://tracing or ui.perfetto.dev.",

@@ -100,8 +100,7 @@ absl::Status Tune(const Flags& flags) {
   const std::unique_ptr<CudaRuntime> runtime = CreateCudart();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CudaDevice> device,
                          CudaDevice::Create(*runtime, {.ordinal = static_cast<int>(flags.gpu)}));
-  SHALE_ASSIGN_OR_RETURN(const CublasLtFunctions functions,
-                         CublasLtFunctions::Load(LibrarySearch::FromEnvironment()));
+  SHALE_ASSIGN_OR_RETURN(const CublasLtFunctions functions, CublasLtFunctions::Load(LibrarySearch::FromEnvironment()));
   int64_t operand_bytes = 0;
   for (const auto& [key, op] : products) operand_bytes = std::max(operand_bytes, Tuner::OperandBytes(op));
   const TunerOptions options{.allow_tf32 = tf32,
@@ -134,16 +133,18 @@ absl::Status Tune(const Flags& flags) {
 
 int main(int argc, char** argv) {
   shale::Flags flags;
-  shale::CommandLine line("tune",
-                          "Times cuBLASLt's algorithms for every matrix product of some jobs on this machine's GPU, and "
-                          "writes the fastest into a table, which runtime.tuning_table of a job names.");
+  shale::CommandLine line(
+      "tune",
+      "Times cuBLASLt's algorithms for every matrix product of some jobs on this machine's GPU, and "
+      "writes the fastest into a table, which runtime.tuning_table of a job names.");
   line.List("job", "FILE", "A job spec; may be given more than once.", &flags.jobs).Required();
   line.List("set", "PATH=VALUE", "Sets a field of every job.", &flags.set);
   line.Text("out", "FILE", "The table. What is in it for other products or machines stays.", &flags.out).Required();
   line.Integer("gpu", "Which GPU, as CUDA counts the visible ones.", 0, 1023, &flags.gpu);
   line.Integer("candidates", "Algorithms that are timed for a product, at most.", 1, 1000, &flags.candidates);
   line.Integer("repetitions", "How often each is run; the median counts.", 1, 100000, &flags.repetitions);
-  line.Footer("Run it with nothing else on the GPU. Exit codes: 0 tuned; 1 failed; 2 wrong command line or job, or no GPU.");
+  line.Footer(
+      "Run it with nothing else on the GPU. Exit codes: 0 tuned; 1 failed; 2 wrong command line or job, or no GPU.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   const absl::Status status = shale::Tune(flags);
   if (status.ok()) return shale::kExitOk;

@@ -80,18 +80,19 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
   const bool nccl = job.runtime.collectives == CollectivesKind::kNccl ||
                     (job.runtime.collectives == CollectivesKind::kAuto && job.runtime.ranks_per_device == 1);
   if (!nccl && job.sharding.ranks > cuda::kMostSummedRanks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "sharding.ranks: collectives of ranks that share GPUs, or are IN_PROCESS, are for at most ",
-        cuda::kMostSummedRanks, ", and the job wants ", job.sharding.ranks,
-        "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sharding.ranks: collectives of ranks that share GPUs, or are IN_PROCESS, are for at most ",
+                     cuda::kMostSummedRanks, ", and the job wants ", job.sharding.ranks,
+                     "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
   }
   if (nccl && job.sharding.ranks > 1) {
     // Loaded at once, for the environment; whether it is there matters when ranks are to meet.
     absl::StatusOr<std::shared_ptr<NcclApi>> api = LoadNccl();
     const bool windows = job.runtime.nccl_windows;
     if (windows && api.ok()) options.memory = CreateNcclMemory(*api);
-    options.create_group = [runtime, api, windows](absl::Span<const int> ordinals)
-        -> absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> {
+    options.create_group =
+        [runtime, api,
+         windows](absl::Span<const int> ordinals) -> absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> {
       if (!api.ok()) return api.status();
       return CreateNcclGroup(*api, runtime, ordinals, {.windows = windows});
     };

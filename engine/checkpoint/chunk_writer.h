@@ -22,8 +22,8 @@ namespace shale {
 // writes them, so that the disk works while the next chunk is filled. Used by one thread.
 class ChunkWriter {
  public:
-  // Borrows all three. `staging` holds the chunks that are being filled or wait for the disk: at least two. `saved` gets
-  // size and checksums. ResourceExhausted if no thread can be started.
+  // Borrows all three. `staging` holds the chunks that are being filled or wait for the disk: at least two. `saved`
+  // gets size and checksums. ResourceExhausted if no thread can be started.
   static absl::StatusOr<std::unique_ptr<ChunkWriter>> Create(WritableFile& file, absl::Span<char> staging,
                                                              SavedFile& saved);
   ~ChunkWriter();

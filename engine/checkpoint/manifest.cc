@@ -25,10 +25,10 @@ constexpr int kMaxDimensions = 64;
 // Of steps, tokens and samples: no run gets there, and whoever goes on from there may add without overflow.
 constexpr int64_t kMaxCount = int64_t{1} << 60;
 
-// A parsed parameter or file takes up to about 250 bytes beside its name, whatever it takes in the file, and a dimension
-// 16: less than 0.7 GB in all, however small the file. The checksums and the texts take what they take in the file, a few
-// times over. A job has at most 2^20 ranks. For comparison, 405B parameters on 16,384 ranks are 1,137 parameters,
-// 16,384 files, and 405e9 x 12 bytes in 1.2 million chunks: a manifest of 6 MB.
+// A parsed parameter or file takes up to about 250 bytes beside its name, whatever it takes in the file, and a
+// dimension 16: less than 0.7 GB in all, however small the file. The checksums and the texts take what they take in the
+// file, a few times over. A job has at most 2^20 ranks. For comparison, 405B parameters on 16,384 ranks are 1,137
+// parameters, 16,384 files, and 405e9 x 12 bytes in 1.2 million chunks: a manifest of 6 MB.
 constexpr WireLimit kLimits[] = {{"parameters", kMaxSavedParameters, "parameters"},
                                  {"shape", kMaxDimensions, "dimensions in one parameter"},
                                  {"files", kMaxSavedFiles, "files"}};
@@ -82,8 +82,10 @@ absl::Status Check(const Manifest& m) {
     return Refuse("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ", m.update_count,
                   " do not go together");
   }
-  for (const auto& [what, count] : {std::pair<const char*, int64_t>{"step", m.step}, {"number of tokens", m.tokens},
-                                    {"number of samples", m.samples}, {"samples per epoch", m.data.samples_per_epoch},
+  for (const auto& [what, count] : {std::pair<const char*, int64_t>{"step", m.step},
+                                    {"number of tokens", m.tokens},
+                                    {"number of samples", m.samples},
+                                    {"samples per epoch", m.data.samples_per_epoch},
                                     {"sequence length", m.data.sequence_length}}) {
     if (count > kMaxCount) return Refuse("its ", what, ", ", count, ", is above 2^60: no run gets there");
   }

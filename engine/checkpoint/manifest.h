@@ -97,8 +97,9 @@ std::string ShardFileName(int64_t rank, int64_t ranks);
 std::string SerializeManifest(const Manifest& manifest);
 
 // Any bytes are fine as input. InvalidArgument (without a path) for what is no manifest, is damaged, or contradicts
-// itself: counts below zero or above 2^60, more parameters or files than below, a shape whose elements cannot be counted, a name used twice, a file that is not named as
-// ShardFileName says or has another number of checksums than its size asks for. Unimplemented for another version.
+// itself: counts below zero or above 2^60, more parameters or files than below, a shape whose elements cannot be
+// counted, a name used twice, a file that is not named as ShardFileName says or has another number of checksums than
+// its size asks for. Unimplemented for another version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);
 
 // The largest MANIFEST that is read, and what it may have of each. Checked before anything is built.

@@ -12,8 +12,8 @@ namespace {
 absl::Status Use(const CheckpointPath& candidate, absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {
   SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(candidate.path));
   if (checkpoint.manifest().step != candidate.step) {
-    return absl::InvalidArgumentError(absl::StrCat(candidate.path, " holds step ", checkpoint.manifest().step,
-                                                   ": the folder was renamed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(candidate.path, " holds step ", checkpoint.manifest().step, ": the folder was renamed"));
   }
   return use(checkpoint);
 }

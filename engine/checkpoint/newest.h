@@ -12,7 +12,7 @@
 namespace shale {
 
 struct NewestCheckpoint {
-  std::string path;  // Empty: there is none at all.
+  std::string path;                      // Empty: there is none at all.
   std::vector<std::string> passed_over;  // Newer ones that are damaged, each with the reason.
 };
 

@@ -23,11 +23,28 @@ namespace shale {
 
 // What the format knows; names in files are those after the k ("F8_E4M3").
 enum class SafetensorsDType : uint8_t {
-  kF4, kF6_E2M3, kF6_E3M2,
-  kBOOL, kU8, kI8, kF8_E5M2, kF8_E4M3, kF8_E8M0, kF8_E5M2FNUZ, kF8_E4M3FNUZ,
-  kI16, kU16, kF16, kBF16,
-  kI32, kU32, kF32,
-  kI64, kU64, kF64, kC64,
+  kF4,
+  kF6_E2M3,
+  kF6_E3M2,
+  kBOOL,
+  kU8,
+  kI8,
+  kF8_E5M2,
+  kF8_E4M3,
+  kF8_E8M0,
+  kF8_E5M2FNUZ,
+  kF8_E4M3FNUZ,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kI64,
+  kU64,
+  kF64,
+  kC64,
 };
 
 absl::string_view ToString(SafetensorsDType dtype);
@@ -99,8 +116,8 @@ class SafetensorsWriter {
 
   // Appends to the bytes of one tensor. NotFound for an unknown name, OutOfRange for more bytes than it has.
   absl::Status Append(absl::string_view name, absl::string_view bytes);
-  // The same for elements: written as F32, or rounded to nearest even as BF16 or F16. InvalidArgument for another dtype,
-  // OutOfRange for a finite element that F16 cannot hold.
+  // The same for elements: written as F32, or rounded to nearest even as BF16 or F16. InvalidArgument for another
+  // dtype, OutOfRange for a finite element that F16 cannot hold.
   absl::Status AppendFloat32(absl::string_view name, absl::Span<const float> values);
 
   // Makes the file appear. FailedPrecondition, with names, if a tensor is not complete.

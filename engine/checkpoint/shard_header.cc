@@ -17,9 +17,7 @@ constexpr char kMagic[] = "SHALESHD";
 constexpr uint32_t kVersion = 1;
 constexpr WireLimit kLimits[] = {{"pieces", kMaxShardPieces, "pieces"}};
 
-int64_t PaddedBytes(int64_t message_bytes) {
-  return RoundUp(kFrameHeadBytes + message_bytes, kShardAlignment);
-}
+int64_t PaddedBytes(int64_t message_bytes) { return RoundUp(kFrameHeadBytes + message_bytes, kShardAlignment); }
 
 template <class... Args>
 absl::Status Refuse(const Args&... what) {

@@ -52,8 +52,8 @@ absl::StatusOr<int64_t> ShardHeadBytes(absl::string_view bytes);
 
 // Any bytes are fine as input; `head` may be followed by more. InvalidArgument (without a path) for what is no such
 // head, is damaged, has more than kMaxShardPieces, or does not fit a file of `file_bytes`: a range that is empty or
-// cannot be counted, an element that does not lie at a multiple of its size, pieces that do not end where the file does.
-// Unimplemented for another version.
+// cannot be counted, an element that does not lie at a multiple of its size, pieces that do not end where the file
+// does. Unimplemented for another version.
 absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t file_bytes);
 
 }  // namespace shale

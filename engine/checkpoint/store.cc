@@ -68,10 +68,9 @@ bool IsUnfinishedCheckpoint(absl::string_view name) {
 absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(const std::string& folder,
                                                                        const Options& options) {
   SHALE_CHECK(options.keep_last >= 1 && options.keep_every >= 0);
-  SHALE_ASSIGN_OR_RETURN(
-      FolderLock lock,
-      FolderLock::Take(folder, absl::StrCat("another run saves its checkpoints in ", folder,
-                                            ": wait for its end, or choose another folder")));
+  SHALE_ASSIGN_OR_RETURN(FolderLock lock,
+                         FolderLock::Take(folder, absl::StrCat("another run saves its checkpoints in ", folder,
+                                                               ": wait for its end, or choose another folder")));
   auto store = absl::WrapUnique(new CheckpointStore(folder, options, std::move(lock)));
   SHALE_RETURN_IF_ERROR(store->RemoveLeftovers());
   return store;

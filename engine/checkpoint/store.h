@@ -36,8 +36,8 @@ struct CheckpointPath {
 // tells (CheckpointReader::Open). Empty if there is no such folder.
 absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& folder);
 
-// Whether a name in such a folder is that of a checkpoint that was being written when its run ended: nothing is lost with
-// it.
+// Whether a name in such a folder is that of a checkpoint that was being written when its run ended: nothing is lost
+// with it.
 bool IsUnfinishedCheckpoint(absl::string_view name);
 
 // The writer of such a folder: one at a time, by a lock that ends with the process. One thread at a time.
@@ -65,8 +65,7 @@ class CheckpointStore {
   // After an error there is no such checkpoint, and those before it are as they were; if only the thinning out failed
   // (see thinning()), the checkpoint stands, and the next save tries again. A checkpoint of the same step is replaced.
   absl::StatusOr<std::string> Save(
-      Manifest manifest,
-      absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string& temporary)> write);
+      Manifest manifest, absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string& temporary)> write);
   // Whether the last save could remove what is no longer wanted.
   const absl::Status& thinning() const { return thinning_; }
 

@@ -14,7 +14,7 @@ namespace shale {
 // A place in a source ("job.textproto", or "--set" for overrides); line 0 if the source has no lines.
 struct SpecLocation {
   std::string source;
-  int line = 0;  // From 1.
+  int line = 0;    // From 1.
   int column = 0;  // From 1.
 };
 

@@ -25,8 +25,8 @@ struct DataConfig {
   std::string path;  // A file or a folder; absolute when it came from a job file.
   DataFormat format = DataFormat::kByContent;
   DataOrder order = DataOrder::kShuffled;
-  uint64_t seed = 1;            // Of the order.
-  std::string evaluation_path;  // Empty: none.
+  uint64_t seed = 1;               // Of the order.
+  std::string evaluation_path;     // Empty: none.
   double evaluation_fraction = 0;  // Of path, held out at its end; 0 when evaluation_path is given.
 
   bool operator==(const DataConfig&) const = default;
@@ -151,7 +151,8 @@ struct RuntimeConfig {
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;
   CollectivesKind collectives = CollectivesKind::kAuto;
-  std::string tuning_table;  // Of kernels/cuda/cublaslt/tuning_table.h; absolute when it came from a job file. Empty: none.
+  std::string
+      tuning_table;  // Of kernels/cuda/cublaslt/tuning_table.h; absolute when it came from a job file. Empty: none.
   bool graphs = false;
   bool cudnn_attention = true;
   bool nccl_windows = false;

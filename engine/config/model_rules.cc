@@ -88,7 +88,8 @@ void CheckModelRules(const proto::ModelSpec& spec, const ModelConfig& model, int
   if (spec.kind_case() == proto::ModelSpec::KIND_NOT_SET) {
     errors->AddRule({"model", "model.hf_folder"}, "missing; give decoder { ... }, mlp { ... } or hf_folder");
   } else if (spec.has_mlp() && !spec.hf_folder().empty()) {
-    errors->AddRule({"model.hf_folder", "model.mlp"}, "a Hugging Face folder holds a decoder; leave mlp or hf_folder out");
+    errors->AddRule({"model.hf_folder", "model.mlp"},
+                    "a Hugging Face folder holds a decoder; leave mlp or hf_folder out");
   } else if (spec.has_decoder()) {
     CheckDecoder(spec.decoder(), std::get<DecoderConfig>(model), sequence_length, *errors);
   }

@@ -102,7 +102,11 @@ void CheckSchedule(const proto::LearningRateSpec& spec, const Job& job, SpecErro
   }
   // In 128 bits: each factor is in its range, their product need not be in 64.
   const unsigned __int128 samples = static_cast<unsigned __int128>(schedule.steps) * job.batch.global_batch;
-  const struct { const char* path; int64_t warmup; unsigned __int128 run; } warmups[] = {
+  const struct {
+    const char* path;
+    int64_t warmup;
+    unsigned __int128 run;
+  } warmups[] = {
       {"schedule.warmup_steps", schedule.warmup_steps, static_cast<unsigned __int128>(schedule.steps)},
       {"schedule.warmup_samples", schedule.warmup_samples, samples},
       {"schedule.warmup_tokens", schedule.warmup_tokens, samples * job.batch.sequence_length},
@@ -131,7 +135,10 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   const proto::RuntimeSpec& given = spec.runtime();
   const RuntimeConfig& runtime = job.runtime;
   if (runtime.device == DeviceType::kCpu) {
-    const struct { const char* path; bool given; } cuda_only[] = {
+    const struct {
+      const char* path;
+      bool given;
+    } cuda_only[] = {
         {"precision.allow_tf32", spec.precision().allow_tf32()},
         {"memory.offload[0]", spec.memory().offload_size() > 0},
         {"memory.host_budget_bytes", spec.memory().has_host_budget_bytes()},
@@ -159,9 +166,10 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
                    "a lone rank has no collectives, and no windows for them; leave it out, or run more ranks");
   } else if (runtime.nccl_windows &&
              (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
-    errors.AddRule({"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},
-                   "collectives are IN_PROCESS here, which have no windows; leave it out, or run one rank on each GPU with "
-                   "collectives NCCL");
+    errors.AddRule(
+        {"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},
+        "collectives are IN_PROCESS here, which have no windows; leave it out, or run one rank on each GPU with "
+        "collectives NCCL");
   }
   if (runtime.graphs && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.graphs", "sharding.ranks"},

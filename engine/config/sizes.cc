@@ -33,7 +33,7 @@ void CheckProduct(absl::string_view what, const std::vector<Factor>& factors, Sp
   }
   if (product <= kLimit) return;
   errors.AddRule(paths, absl::StrCat(what, ", ", absl::StrJoin(names, " x "), ", come to ",
-                                                 absl::StrFormat("%.2g", shown), ", above 2^62; make them smaller"));
+                                     absl::StrFormat("%.2g", shown), ", above 2^62; make them smaller"));
 }
 
 Wide Parameters(const DecoderConfig& c) {
@@ -104,9 +104,10 @@ void CheckSizes(const Job& job, SpecErrors* errors) {
   const Factor global = {"batch.global_batch", job.batch.global_batch};
   CheckProduct("the tokens of the run", {global, length, {"schedule.steps", std::max<int64_t>(1, job.schedule.steps)}},
                *errors);
-  CheckProduct("the logits of a chunk",
-               {{"memory.loss_chunk_tokens", LossChunkTokens(job)},
-                {"vocabulary", std::max<int64_t>(1, Vocabulary(job.model))}}, *errors);
+  CheckProduct(
+      "the logits of a chunk",
+      {{"memory.loss_chunk_tokens", LossChunkTokens(job)}, {"vocabulary", std::max<int64_t>(1, Vocabulary(job.model))}},
+      *errors);
 }
 
 }  // namespace shale

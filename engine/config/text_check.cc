@@ -24,7 +24,10 @@ using google::protobuf::io::Tokenizer;
 class TextChecker : google::protobuf::io::ErrorCollector {
  public:
   TextChecker(absl::string_view text, const Descriptor& root, const TextSource& source, SpecErrors* errors)
-      : root_(root), source_(source), errors_(*errors), input_(text.data(), static_cast<int>(text.size())),
+      : root_(root),
+        source_(source),
+        errors_(*errors),
+        input_(text.data(), static_cast<int>(text.size())),
         tokenizer_(&input_, this) {
     // As the protobuf text parser sets its own.
     tokenizer_.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
@@ -64,9 +67,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     stopped_ = true;
   }
 
-  bool At(absl::string_view token) {
-    return tokenizer_.current().text == token && !AtType(Tokenizer::TYPE_STRING);
-  }
+  bool At(absl::string_view token) { return tokenizer_.current().text == token && !AtType(Tokenizer::TYPE_STRING); }
   bool AtType(Tokenizer::TokenType type) { return tokenizer_.current().type == type; }
   bool AtEnd() { return AtType(Tokenizer::TYPE_END); }
   std::string Current() { return AtEnd() ? "the end" : Quoted(tokenizer_.current().text); }

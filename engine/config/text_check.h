@@ -13,7 +13,7 @@
 namespace shale {
 
 struct TextSource {
-  std::string name;       // Of the source in messages.
+  std::string name;        // Of the source in messages.
   bool has_lines = true;   // False: locations are the name alone.
   std::string prefix;      // Path of the message that the text describes; empty: the root.
   bool one_field = false;  // The text may hold just one field at its top level.

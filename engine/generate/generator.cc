@@ -47,18 +47,18 @@ void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<floa
 class Generator::Impl {
  public:
   absl::Status Create(const CheckpointReader& checkpoint, const BackendFactory& create_backend) {
-    SHALE_ASSIGN_OR_RETURN(
-        const Job job, ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+    SHALE_ASSIGN_OR_RETURN(const Job job,
+                           ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
     job_ = ForGeneration(job);
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create_backend(job_));
     const std::unique_ptr<Ops> ops = backend->CreateOps(/*ranks=*/1, /*device=*/nullptr);
     SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits, *ops));
     SHALE_ASSIGN_OR_RETURN(
-        world_, World::Create(*backend,
-                              {.programs = {&program_.step.program},
-                               .host_memory = PlanHostMemory({{program_.step.program, program_.memory}},
-                                                             kReadStagingBytes)},
-                              program_.memory.peak_bytes));
+        world_,
+        World::Create(*backend,
+                      {.programs = {&program_.step.program},
+                       .host_memory = PlanHostMemory({{program_.step.program, program_.memory}}, kReadStagingBytes)},
+                      program_.memory.peak_bytes));
     SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
     std::vector<RankState> ranks = RankStates(program_, *world_);
@@ -76,12 +76,12 @@ class Generator::Impl {
     const int64_t window = std::ssize(window_), count = std::min<int64_t>(window, std::ssize(context));
     for (int32_t token : context.last(count)) {
       if (token < 0 || token >= vocabulary()) {
-        return absl::InvalidArgumentError(absl::StrCat("token ", token, " is outside the model's vocabulary of ",
-                                                       vocabulary(), " tokens"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("token ", token, " is outside the model's vocabulary of ", vocabulary(), " tokens"));
       }
     }
-    // A model that looks at every position of the window (the MLP) wants its tokens at the end. Attention is causal: there
-    // the tokens come first, at the positions that they were trained at, and what follows does not matter.
+    // A model that looks at every position of the window (the MLP) wants its tokens at the end. Attention is causal:
+    // there the tokens come first, at the positions that they were trained at, and what follows does not matter.
     const int64_t begin = program_.graph.last_target_only ? window - count : 0;
     std::fill(window_.begin(), window_.end(), is_text() ? '\n' : 0);
     std::copy(context.end() - count, context.end(), window_.begin() + begin);
@@ -149,7 +149,8 @@ absl::StatusOr<std::vector<int32_t>> Generator::TextPrompt(absl::string_view tex
     tokens.push_back(static_cast<uint8_t>(text[i]));
     if (tokens.back() >= vocabulary()) {
       return absl::InvalidArgumentError(absl::StrCat("the prompt's byte ", tokens.back(), " at offset ", i,
-                                                     " is outside the model's vocabulary of ", vocabulary(), " tokens"));
+                                                     " is outside the model's vocabulary of ", vocabulary(),
+                                                     " tokens"));
     }
   }
   return tokens;

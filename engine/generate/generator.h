@@ -22,12 +22,13 @@
 
 namespace shale {
 
-// Runs the logits program of a job's model on one rank with all of the machine's cores: a program from the compiler that
-// made the training step. Every token costs one pass over a window of sequence_length tokens. One thread at a time.
+// Runs the logits program of a job's model on one rank with all of the machine's cores: a program from the compiler
+// that made the training step. Every token costs one pass over a window of sequence_length tokens. One thread at a
+// time.
 class Generator {
  public:
-  // The job and the weights of a checkpoint, which is not needed any more afterwards. `create_backend` is asked for what
-  // the job ran on.
+  // The job and the weights of a checkpoint, which is not needed any more afterwards. `create_backend` is asked for
+  // what the job ran on.
   static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint,
                                                            const BackendFactory& create_backend);
   // Those of the newest checkpoint of a run folder (engine/train/run_folder.h) that is whole; see passed_over().

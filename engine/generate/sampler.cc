@@ -19,9 +19,7 @@ absl::StatusOr<int32_t> Sampler::Draw(absl::Span<const float> logits) {
                                               ": its weights are damaged, or training diverged"));
     }
   }
-  const auto more_likely = [&](int32_t a, int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  };
+  const auto more_likely = [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
   const int64_t size = std::ssize(logits);
   candidates_.resize(size);
   std::iota(candidates_.begin(), candidates_.end(), 0);

@@ -21,8 +21,8 @@ class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options), random_(options.seed) {}
 
-  // A token in [0, logits.size()). Of equal logits the smaller token counts as more likely. DataLoss if a logit is NaN or
-  // +infinity: the weights are damaged.
+  // A token in [0, logits.size()). Of equal logits the smaller token counts as more likely. DataLoss if a logit is NaN
+  // or +infinity: the weights are damaged.
   absl::StatusOr<int32_t> Draw(absl::Span<const float> logits);
 
  private:

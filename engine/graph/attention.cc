@@ -18,13 +18,20 @@ Tensor Attention(GraphBuilder& b, const Tensor& q, const Tensor& k, const Tensor
   const Tensor out = b.NewActivation("attention.out", q.dtype, {B * S, H * D});
   const Tensor lse = b.NewActivation("attention.lse", DType::kFloat32, {B, H, S});
   const auto heads = [=](const Tensor& t) { return t.SplitLast(H, D).SplitFirst(B); };
-  b.Emit(AttentionForward{.q_BSHD = q, .k_BSGD = k, .v_BSGD = v, .out_BSHD = heads(out), .lse_BHS = lse,
-                          .scale = scale, .window = window});
+  b.Emit(AttentionForward{
+      .q_BSHD = q, .k_BSGD = k, .v_BSGD = v, .out_BSHD = heads(out), .lse_BHS = lse, .scale = scale, .window = window});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(out)) return;
-    g.Emit(AttentionBackward{.q_BSHD = q, .k_BSGD = k, .v_BSGD = v, .out_BSHD = heads(out), .lse_BHS = lse,
-                             .d_out_BSHD = heads(g.Gradient(out)), .d_q_BSHD = g.GradientStorage(q),
-                             .d_k_BSGD = g.GradientStorage(k), .d_v_BSGD = g.GradientStorage(v), .scale = scale,
+    g.Emit(AttentionBackward{.q_BSHD = q,
+                             .k_BSGD = k,
+                             .v_BSGD = v,
+                             .out_BSHD = heads(out),
+                             .lse_BHS = lse,
+                             .d_out_BSHD = heads(g.Gradient(out)),
+                             .d_q_BSHD = g.GradientStorage(q),
+                             .d_k_BSGD = g.GradientStorage(k),
+                             .d_v_BSGD = g.GradientStorage(v),
+                             .scale = scale,
                              .window = window});
   });
   return out;

@@ -191,8 +191,7 @@ Tensor GraphBuilder::UseData(ValueRole role) {
       value.name = "logits";
       value.tensor = Tensor::Contiguous(options_.compute_dtype, {B, options_.vocabulary});
       break;
-    default:
-      SHALE_CHECK(false) << "not a data role";
+    default: SHALE_CHECK(false) << "not a data role";
   }
   return View(AddValue(std::move(value)));
 }
@@ -218,9 +217,7 @@ void GraphBuilder::OnBackward(std::function<void(GradientBuilder&)> rule) {
   if (options_.mode == GraphMode::kTraining) rules_.push_back(std::move(rule));
 }
 
-void GraphBuilder::MarkSublayerInput(const Tensor& tensor) {
-  unit().values[tensor.where.symbol].sublayer_input = true;
-}
+void GraphBuilder::MarkSublayerInput(const Tensor& tensor) { unit().values[tensor.where.symbol].sublayer_input = true; }
 
 void GraphBuilder::Fail(absl::Status status) { status_.Update(status); }
 

@@ -51,7 +51,7 @@ class GraphBuilder {
 
   // Units, in the order in which they run.
   void BeginUnit(std::string name, int layer = -1);
-  Tensor UnitInput();  // [T, C] of the unit before; a shape is that of its output.
+  Tensor UnitInput();                  // [T, C] of the unit before; a shape is that of its output.
   void EndUnit(const Tensor& output);  // A whole activation.
   void EndLastUnit();
 

@@ -77,8 +77,8 @@ struct Node {
   Op op;
   // In forward. Computes the op's other outputs from its output `sum`, with the same bits: used when `sum` was kept.
   std::optional<Op> from_sum;
-  // In backward. The op, and with it again one activation that is all its producer writes, with the same bits: used when
-  // that was not kept and is wanted before this node's turn.
+  // In backward. The op, and with it again one activation that is all its producer writes, with the same bits: used
+  // when that was not kept and is wanted before this node's turn.
   std::optional<Op> recomputing;
 };
 

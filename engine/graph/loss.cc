@@ -48,8 +48,11 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC,
     const int64_t count = std::min(chunk, rows - begin);
     const Tensor x_chunk = x.Slice(0, begin, count), logits_chunk = logits.Slice(0, 0, count);
     b.Emit(MatMul{.a = x_chunk, .b = weight, .bias_N = bias, .c_MN = logits_chunk, .transpose_b = true});
-    b.Emit(CrossEntropy{.logits_TV = logits_chunk, .targets_T = targets.Slice(0, begin, count), .scale_1 = scale,
-                        .loss_T = loss.Slice(0, begin, count), .gradient = training});
+    b.Emit(CrossEntropy{.logits_TV = logits_chunk,
+                        .targets_T = targets.Slice(0, begin, count),
+                        .scale_1 = scale,
+                        .loss_T = loss.Slice(0, begin, count),
+                        .gradient = training});
     if (!training) continue;
     b.Emit(MatMul{.a = logits_chunk, .b = weight, .c_MN = d_x.Slice(0, begin, count)});
     b.Emit(MatMul{.a = logits_chunk, .b = x_chunk, .c_MN = b.ParameterGradient(weight), .transpose_a = true});

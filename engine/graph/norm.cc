@@ -18,11 +18,18 @@ void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Te
   const float epsilon = static_cast<float>(norm.epsilon);
   const auto forward = [&](const Tensor& from, const Tensor& add, const Tensor& total) -> Op {
     if (norm.bias) {
-      return LayerNormForward{.x = from, .residual = add, .weight_C = weight, .bias_C = bias, .sum = total, .y = y,
-                              .mean_R = mean, .rstd_R = rstd, .epsilon = epsilon};
+      return LayerNormForward{.x = from,
+                              .residual = add,
+                              .weight_C = weight,
+                              .bias_C = bias,
+                              .sum = total,
+                              .y = y,
+                              .mean_R = mean,
+                              .rstd_R = rstd,
+                              .epsilon = epsilon};
     }
-    return RmsNormForward{.x = from, .residual = add, .weight_C = weight, .sum = total, .y = y, .rstd_R = rstd,
-                          .epsilon = epsilon};
+    return RmsNormForward{
+        .x = from, .residual = add, .weight_C = weight, .sum = total, .y = y, .rstd_R = rstd, .epsilon = epsilon};
   };
   std::optional<Op> from_sum;
   if (sum.present()) from_sum = forward(sum, Tensor(), Tensor());
@@ -36,12 +43,23 @@ void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Te
     const Tensor d_residual = view ? Tensor() : g.TakeGradient(source).value_or(Tensor());
     const Tensor d_x = view ? g.GradientStorage(source) : g.NewGradient(source);
     if (bias.present()) {
-      g.Emit(LayerNormBackward{.d_y = d_y, .x = source, .weight_C = weight, .mean_R = mean, .rstd_R = rstd,
-                               .d_residual = d_residual, .d_x = d_x, .d_weight_C = g.ParameterGradient(weight),
+      g.Emit(LayerNormBackward{.d_y = d_y,
+                               .x = source,
+                               .weight_C = weight,
+                               .mean_R = mean,
+                               .rstd_R = rstd,
+                               .d_residual = d_residual,
+                               .d_x = d_x,
+                               .d_weight_C = g.ParameterGradient(weight),
                                .d_bias_C = g.ParameterGradient(bias)});
     } else {
-      g.Emit(RmsNormBackward{.d_y = d_y, .x = source, .weight_C = weight, .rstd_R = rstd, .d_residual = d_residual,
-                             .d_x = d_x, .d_weight_C = g.ParameterGradient(weight)});
+      g.Emit(RmsNormBackward{.d_y = d_y,
+                             .x = source,
+                             .weight_C = weight,
+                             .rstd_R = rstd,
+                             .d_residual = d_residual,
+                             .d_x = d_x,
+                             .d_weight_C = g.ParameterGradient(weight)});
     }
     if (view) return;
     g.Contribute(x, d_x);

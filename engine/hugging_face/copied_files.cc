@@ -24,10 +24,17 @@ bool MayBeAFile(const std::string& path) {
 
 // The files that make up a tokenizer, and generation_config.json.
 bool IsCopiedHfFile(absl::string_view name) {
-  constexpr absl::string_view kNames[] = {
-      "added_tokens.json", "chat_template.json", "chat_template.jinja",      "generation_config.json",
-      "merges.txt",        "spiece.model",       "sentencepiece.bpe.model",  "special_tokens_map.json",
-      "tekken.json",       "vocab.json",         "vocab.txt"};
+  constexpr absl::string_view kNames[] = {"added_tokens.json",
+                                          "chat_template.json",
+                                          "chat_template.jinja",
+                                          "generation_config.json",
+                                          "merges.txt",
+                                          "spiece.model",
+                                          "sentencepiece.bpe.model",
+                                          "special_tokens_map.json",
+                                          "tekken.json",
+                                          "vocab.json",
+                                          "vocab.txt"};
   return absl::StartsWith(name, "tokenizer") ||
          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }

@@ -116,9 +116,8 @@ absl::Status WriteWeights(const HfLayout& layout, const HfExportOptions& options
   Json weight_map = Json::object();
   int64_t total_bytes = 0;
   for (size_t i = 0; i < files.size(); ++i) {
-    const std::string name = files.size() == 1
-                                 ? "model.safetensors"
-                                 : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    const std::string name = files.size() == 1 ? "model.safetensors"
+                                               : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
     std::vector<SafetensorsWriter::Entry> entries;
     for (const HfTensor* tensor : files[i]) {
       entries.push_back({layout.FullName(*tensor), options.dtype, tensor->shape});

@@ -11,9 +11,8 @@ namespace shale {
 absl::Status CheckShardName(absl::string_view name) {
   constexpr size_t kMaxNameBytes = 255;  // What file systems hold.
   const auto refuse = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the file name ", JsonQuote(name.substr(0, kMaxNameBytes)), " ", why,
-                     "; a shard is a .safetensors file beside its index"));
+    return absl::InvalidArgumentError(absl::StrCat("the file name ", JsonQuote(name.substr(0, kMaxNameBytes)), " ", why,
+                                                   "; a shard is a .safetensors file beside its index"));
   };
   if (name.size() > kMaxNameBytes) return refuse("is too long");
   for (const unsigned char c : name) {

@@ -36,7 +36,7 @@ struct HfParameter {
 };
 
 struct HfTensor {
-  std::string name;  // Without the prefix.
+  std::string name;      // Without the prefix.
   bool prefixed = true;  // Files have the family's prefix before it; the head has none.
   bool transposed = false;
   std::vector<int64_t> shape;   // As it lies in the file.

@@ -15,9 +15,9 @@ enum class HfModelType { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kFalcon };
 constexpr HfModelType kAllHfModelTypes[] = {HfModelType::kLlama, HfModelType::kMistral, HfModelType::kQwen2,
                                             HfModelType::kQwen3, HfModelType::kGpt2,    HfModelType::kFalcon};
 
-absl::string_view ToString(HfModelType type);                         // As in config.json: "llama".
-std::optional<HfModelType> FindHfModelType(absl::string_view name);   // Nothing for a name that is none of them.
-absl::string_view ArchitectureOf(HfModelType type);                   // The class with a language head.
+absl::string_view ToString(HfModelType type);                        // As in config.json: "llama".
+std::optional<HfModelType> FindHfModelType(absl::string_view name);  // Nothing for a name that is none of them.
+absl::string_view ArchitectureOf(HfModelType type);                  // The class with a language head.
 
 // InvalidArgument, with the first reason, if a config.json of this type cannot say what `config` says.
 absl::Status CheckExpressible(HfModelType type, const DecoderConfig& config);

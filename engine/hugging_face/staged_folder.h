@@ -30,7 +30,7 @@ class StagedFolder {
 
   std::string parent_;
   std::string target_;
-  std::string path_;  // Empty once committed.
+  std::string path_;                // Empty once committed.
   std::optional<FolderLock> lock_;  // On it: it is in use.
 };
 

@@ -45,7 +45,9 @@ class Checker : public nlohmann::json_sax<Json> {
     error_ = std::move(what);
     return false;
   }
-  bool Count() { return ++values_ <= kMaxJsonValues || Fail(absl::StrCat("it has more than ", kMaxJsonValues, " values")); }
+  bool Count() {
+    return ++values_ <= kMaxJsonValues || Fail(absl::StrCat("it has more than ", kMaxJsonValues, " values"));
+  }
   bool Value() { return (!names_.empty() || Fail("it is not an object between { and }")) && Count(); }
   bool Open() {
     names_.emplace_back();

@@ -18,8 +18,8 @@ constexpr int kMaxJsonDepth = 16;
 constexpr int kMaxJsonValues = 1 << 20;
 
 // Any bytes are fine as input. InvalidArgument, with the byte, for what is no JSON, is no object at the top, nests
-// deeper than kMaxJsonDepth, has more than kMaxJsonValues, or gives one name twice in one object (most parsers silently keep one of the two). The
-// bounds are checked before anything is built.
+// deeper than kMaxJsonDepth, has more than kMaxJsonValues, or gives one name twice in one object (most parsers silently
+// keep one of the two). The bounds are checked before anything is built.
 absl::StatusOr<Json> ParseStrictJson(absl::string_view text);
 
 // A value as messages show it, cut to a readable length.

@@ -53,7 +53,8 @@ class HfWeights {
 
   // Elements [begin, begin + values.size()) of a parameter, row-major. Reads no more of a file than these, and keeps at
   // most kHfReadStagingBytes of its own meanwhile. A parameter that lies transposed is gathered from its columns: long
-  // ranges are cheaper by the element there. NotFound for an unknown name, OutOfRange if there are not that many elements.
+  // ranges are cheaper by the element there. NotFound for an unknown name, OutOfRange if there are not that many
+  // elements.
   absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> values) const;
 
  private:

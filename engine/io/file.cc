@@ -38,8 +38,7 @@ InputFile::Identity IdentityOf(const struct stat& info) {
 
 // An error about a temporary file, told of the file that it was to become.
 absl::Status Renamed(const absl::Status& status, absl::string_view temporary, absl::string_view path) {
-  return status.ok() ? status
-                     : absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{temporary, path}}));
+  return status.ok() ? status : absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{temporary, path}}));
 }
 
 }  // namespace

@@ -62,10 +62,11 @@ class InputFile {
 
   // Fills out[0, size). DataLoss if the file now ends before that.
   absl::Status ReadAt(int64_t offset, void* out, int64_t size) const;
-  // A hint: this file will be read from its beginning to its end, at most with gaps. The system may fetch further ahead.
+  // A hint: this file will be read from its beginning to its end, at most with gaps. The system may fetch further
+  // ahead.
   void ReadsInOrder() const;
-  // A hint: these bytes are not read again soon. The system may use their memory for what is read next, which keeps what
-  // others have in its cache, and is faster than memory that has to be found.
+  // A hint: these bytes are not read again soon. The system may use their memory for what is read next, which keeps
+  // what others have in its cache, and is faster than memory that has to be found.
   void Forget(int64_t offset, int64_t size) const;
 
  private:

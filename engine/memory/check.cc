@@ -269,19 +269,18 @@ class Checker {
     for (const ArenaOperand& other : Operands(issues_[earlier])) {
       const int64_t begin = std::max(operand.begin, other.begin), end = std::min(operand.end, other.end);
       if (begin >= end || !(by_write ? other.writes : other.reads)) continue;
-      return absl::InternalError(absl::StrCat(
-          DescribeIssue(issue), operand.writes ? " writes " : " reads ", BytesOf(operand, begin, end), ", while ",
-          DescribeIssue(issues_[earlier]), by_write ? " may still write " : " may still read ",
-          BytesOf(other, begin, end), ": ", AddressText(begin, end), ", and no wait orders the two"));
+      return absl::InternalError(
+          absl::StrCat(DescribeIssue(issue), operand.writes ? " writes " : " reads ", BytesOf(operand, begin, end),
+                       ", while ", DescribeIssue(issues_[earlier]), by_write ? " may still write " : " may still read ",
+                       BytesOf(other, begin, end), ": ", AddressText(begin, end), ", and no wait orders the two"));
     }
     return absl::InternalError("an access without an operand");
   }
 
   // Somebody else's bytes: finds who wrote them last.
   absl::Status Foreign(const Issue& issue, const ArenaOperand& operand, int64_t at) const {
-    const std::string text =
-        absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1), " (", AddressText(at, at + 1),
-                     "), ");
+    const std::string text = absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1), " (",
+                                          AddressText(at, at + 1), "), ");
     for (auto earlier = issues_.rbegin(); earlier != issues_.rend(); ++earlier) {
       for (const ArenaOperand& other : Operands(*earlier)) {
         const ByteRange bytes = PassBytes(*earlier, other, other.slot_begin, other.slot_end);

@@ -40,9 +40,9 @@ absl::StatusOr<std::vector<int64_t>> Footprints(const StepProgram& program, cons
     if (__builtin_add_overflow(buffer.size_bytes(), options.red_zone_bytes + alignment - 1, &bytes) ||
         __builtin_add_overflow(total[static_cast<int>(buffer.memory)], RoundDown(bytes, alignment),
                                &total[static_cast<int>(buffer.memory)])) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "the buffers of one rank sum to more than 2^", buffer.memory == MemoryKind::kHost ? 62 : 63, " bytes at ",
-          buffer.name, " (", buffer.slots, " slots of ", buffer.slot_bytes, " bytes)"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the buffers of one rank sum to more than 2^", buffer.memory == MemoryKind::kHost ? 62 : 63,
+                       " bytes at ", buffer.name, " (", buffer.slots, " slots of ", buffer.slot_bytes, " bytes)"));
     }
     footprints[b] = RoundDown(bytes, alignment);
   }

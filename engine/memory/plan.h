@@ -29,9 +29,9 @@ struct MemoryPlan {
   // By BufferId: bytes from the start of the arena, or kHostMemoryBegin and bytes from the start of what the rank has
   // for offloaded tensors. Transient buffers never used: 0.
   std::vector<int64_t> addresses;
-  int64_t persistent_bytes = 0;    // [0, persistent_bytes) is the same in all programs of a job.
-  int64_t peak_bytes = 0;          // One past the last byte of the highest buffer of the arena.
-  int64_t host_bytes = 0;          // Likewise of host memory.
+  int64_t persistent_bytes = 0;  // [0, persistent_bytes) is the same in all programs of a job.
+  int64_t peak_bytes = 0;        // One past the last byte of the highest buffer of the arena.
+  int64_t host_bytes = 0;        // Likewise of host memory.
   // Largest sum of live buffers of the arena at one instruction, without alignment and red zones: no plan can be
   // smaller.
   int64_t lower_bound_bytes = 0;

@@ -38,7 +38,8 @@ absl::Status CheckBuffer(const StepProgram& program, const Buffer& buffer) {
                                                      buffer.slot_bytes, " bytes: more than 2^63 bytes"));
   }
   if (buffer.persistent && buffer.memory == MemoryKind::kHost) {
-    return absl::InternalError(absl::StrCat("buffer ", buffer.name, " is persistent in host memory; wanted one that "
+    return absl::InternalError(absl::StrCat("buffer ", buffer.name,
+                                            " is persistent in host memory; wanted one that "
                                             "lies on the device, or is transient"));
   }
   if (buffer.held_until >= std::ssize(program.instructions)) {

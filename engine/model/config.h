@@ -47,12 +47,12 @@ struct DecoderConfig {
   double rope_theta = 10000;  // Only kRotary reads it.
   std::optional<RopeScalingConfig> rope_scaling;
   double norm_epsilon = 1e-5;
-  bool tied_head = false;       // The head uses the embedding's weight.
-  bool qkv_bias = false;        // Bias on the Q, K, V projection.
-  bool linear_bias = false;     // Bias on the other linear layers of a block (attention output, feed-forward).
-  bool qk_norm = false;         // RMSNorm over head_width of each head's Q and K, before the rotation.
-  bool parallel_block = false;  // Attention and feed-forward read the same norm and add to the same residual.
-  bool parallel_norms = false;  // Only with parallel_block: each of the two has a norm of its own.
+  bool tied_head = false;        // The head uses the embedding's weight.
+  bool qkv_bias = false;         // Bias on the Q, K, V projection.
+  bool linear_bias = false;      // Bias on the other linear layers of a block (attention output, feed-forward).
+  bool qk_norm = false;          // RMSNorm over head_width of each head's Q and K, before the rotation.
+  bool parallel_block = false;   // Attention and feed-forward read the same norm and add to the same residual.
+  bool parallel_norms = false;   // Only with parallel_block: each of the two has a norm of its own.
   int64_t attention_window = 0;  // Tokens a query sees, itself included; 0: all before it.
 
   double init_std = 0.02;  // Of initial weights; projections into the residual get init_std / sqrt(2 x layers).

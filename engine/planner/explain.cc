@@ -51,12 +51,16 @@ class Explainer {
   int64_t ranks() const { return plan_.options.ranks; }
 
   absl::StatusOr<Cost> CostOf(const StepOptions& options) const {
-    SHALE_ASSIGN_OR_RETURN(Choice choice, ChooseSchedule(plan_.train.graph, plan_.evaluate.graph, options,
-                                                         plan_.budget, ops_));
+    SHALE_ASSIGN_OR_RETURN(Choice choice,
+                           ChooseSchedule(plan_.train.graph, plan_.evaluate.graph, options, plan_.budget, ops_));
     const PlannedStep& train = choice.trial.train;
-    return Cost{choice.options, choice.trial.arena_bytes(), choice.communication.sent_bytes,
-                train.memory.host_bytes, SummarizeOffload(train.step.program).offloaded_bytes,
-                SummarizeFlops(train.step.program), train.memory.bytes_at_peak};
+    return Cost{choice.options,
+                choice.trial.arena_bytes(),
+                choice.communication.sent_bytes,
+                train.memory.host_bytes,
+                SummarizeOffload(train.step.program).offloaded_bytes,
+                SummarizeFlops(train.step.program),
+                train.memory.bytes_at_peak};
   }
 
   std::string DescribeLoss() const {
@@ -108,14 +112,15 @@ class Explainer {
       case BufferCategory::kActivationBoundaries:
         return absl::StrCat("inputs of units and their gradients", PerMicroBatch());
       case BufferCategory::kWorkspace: return "gone when a unit's pass ends";
-      case BufferCategory::kLossWorkspace:
-        return DescribeLoss();
+      case BufferCategory::kLossWorkspace: return DescribeLoss();
       case BufferCategory::kLibraryWorkspace:
-        return absl::StrCat("scratch of the kernels",
-                            PacksOnce(plan_.train.step.program) ? ", and a unit's weights, packed for all micro-batches" : "");
+        return absl::StrCat("scratch of the kernels", PacksOnce(plan_.train.step.program)
+                                                          ? ", and a unit's weights, packed for all micro-batches"
+                                                          : "");
       case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";
       case BufferCategory::kSnapshot:
-        return "what a checkpoint saves, copied, so that steps go on while it is written; checkpoint.asynchronous=false "
+        return "what a checkpoint saves, copied, so that steps go on while it is written; "
+               "checkpoint.asynchronous=false "
                "does without";
     }
     return "";
@@ -163,7 +168,8 @@ class Explainer {
           ". LAYERED takes all micro-batches through a unit before the next unit, so that what backward needs "
           "is kept once for each; in return gathers and reductions happen once a step. A stronger retention "
           "makes it less.");
-      if (PacksOnce(plan_.train.step.program)) absl::StrAppend(&text, " A unit's weights, kept packed, are part of it.");
+      if (PacksOnce(plan_.train.step.program))
+        absl::StrAppend(&text, " A unit's weights, kept packed, are part of it.");
     } else if (many.host_bytes > one.host_bytes) {
       absl::StrAppend(&text, "accumulating adds nothing to the arena.");
     } else {
@@ -217,8 +223,8 @@ class Explainer {
     if (job_.runtime.device == DeviceType::kCpu) return "";  // Its memory is the host's.
     const std::vector<std::string> kAll = {"*"};
     Rows rows = {{"retention", "needs", "against this job", "in host memory", "a step moves there", ""}};
-    for (RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kSublayers,
-                                   RetentionPreset::kBlock}) {
+    for (RetentionPreset preset :
+         {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
       StepOptions options = plan_.options;
       const bool own = preset == options.retention.preset && options.retention.offload == kAll;
       options.retention.preset = preset;
@@ -252,22 +258,22 @@ class Explainer {
       if (options.strategy != plan_.options.strategy) absl::StrAppend(&name, " with strategy OPTIMIZER");
       const absl::StatusOr<Cost> cost = CostOf(options);
       if (!cost.ok()) {
-        rows.push_back({name, "-", "-", "-", CheckCombination(options.strategy, schedule).ok()
-                                                 ? "too large"
-                                                 : absl::StrCat("not with ", ToString(options.strategy))});
+        rows.push_back({name, "-", "-", "-",
+                        CheckCombination(options.strategy, schedule).ok()
+                            ? "too large"
+                            : absl::StrCat("not with ", ToString(options.strategy))});
         continue;
       }
       if (schedule == Schedule::kDeferred) deferred = *cost;
-      rows.push_back({name, Needs(*cost), Difference(cost->bytes, own_.bytes),
-                      FormatBytes(cost->sent_bytes),
+      rows.push_back({name, Needs(*cost), Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
                       schedule == plan_.options.schedule ? "this job" : Fits(*cost)});
     }
     const double parameters = static_cast<double>(CountParameters(plan_.train.graph));
-    std::string text = absl::StrCat(
-        "Skipping the reduction until the last micro-batch means to hold the gradients of all ",
-        WithCommas(static_cast<int64_t>(parameters)), " parameters in fp32 on every rank, ",
-        FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))), ", not 1/", ranks(),
-        " of them. Here that is schedule DEFERRED: ");
+    std::string text =
+        absl::StrCat("Skipping the reduction until the last micro-batch means to hold the gradients of all ",
+                     WithCommas(static_cast<int64_t>(parameters)), " parameters in fp32 on every rank, ",
+                     FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))), ", not 1/", ranks(),
+                     " of them. Here that is schedule DEFERRED: ");
     if (deferred.bytes == 0) {
       absl::StrAppend(&text, "it is too large to be planned.");
     } else {
@@ -290,8 +296,8 @@ class Explainer {
         rows.push_back({std::string(ToString(strategy)), "-", "-", "-", "-", "too large"});
         continue;
       }
-      rows.push_back({std::string(ToString(strategy)), std::string(ToString(cost->options.schedule)),
-                      Needs(*cost), Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
+      rows.push_back({std::string(ToString(strategy)), std::string(ToString(cost->options.schedule)), Needs(*cost),
+                      Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
                       strategy == plan_.options.strategy ? "this job" : Fits(*cost)});
     }
     return absl::StrCat("What other strategies would need\n",

@@ -53,8 +53,8 @@ std::string Reason(const Choice& choice, const Budget& budget) {
     fits_too |= fits;
     sends_as_much |= fits && c.communicated_bytes == choice.communication.sent_bytes;
   }
-  std::string reason = absl::StrCat("it needs ", FormatBytes(choice.trial.arena_bytes()),
-                                    DescribeHost(choice.trial.host_bytes()));
+  std::string reason =
+      absl::StrCat("it needs ", FormatBytes(choice.trial.arena_bytes()), DescribeHost(choice.trial.host_bytes()));
   if (choice.options.ranks == 1) {
     absl::StrAppend(&reason, ", the smallest arena that fits, and one rank sends nothing");
   } else {
@@ -75,8 +75,7 @@ std::string Reason(const Choice& choice, const Budget& budget) {
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   GraphOptions options;
   options.mode = mode;
-  options.compute_dtype =
-      job.precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+  options.compute_dtype = job.precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
   options.micro_batch = job.batch.micro_batch;
   options.sequence_length = job.batch.sequence_length;
   options.vocabulary = Vocabulary(job.model);

@@ -38,12 +38,12 @@ struct ScheduleCandidate {
 struct JobPlan {
   StepOptions options;  // As compiled: the schedule is decided.
   PlannedProgram train;
-  PlannedProgram evaluate;  // Of one micro-batch a run, over the same persistent buffers as `train`.
-  std::optional<PlannedProgram> snapshot;  // Of StepOptions::snapshot; over the same persistent buffers.
-  int64_t arena_bytes = 0;   // One rank's arena: the largest of the peaks.
-  HostMemoryPlan host_memory;  // One rank's pinned memory, for all programs and for checkpoints.
-  Budget budget;             // What one rank may plan, and offload.
-  std::string schedule_reason;  // Why this schedule, with the numbers of the others.
+  PlannedProgram evaluate;                    // Of one micro-batch a run, over the same persistent buffers as `train`.
+  std::optional<PlannedProgram> snapshot;     // Of StepOptions::snapshot; over the same persistent buffers.
+  int64_t arena_bytes = 0;                    // One rank's arena: the largest of the peaks.
+  HostMemoryPlan host_memory;                 // One rank's pinned memory, for all programs and for checkpoints.
+  Budget budget;                              // What one rank may plan, and offload.
+  std::string schedule_reason;                // Why this schedule, with the numbers of the others.
   std::vector<ScheduleCandidate> candidates;  // In the order of the enum; one if the job names its schedule.
 };
 
@@ -60,7 +60,8 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 //   ResourceExhausted  nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
 //                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)", or "offloads 31.2
 //                      GiB to host memory per rank, host budget ...". The ways out were compiled too, each with the
-//                      ops of its own ranks; each can be given to --set as it stands, and none changes what is computed.
+//                      ops of its own ranks; each can be given to --set as it stands, and none changes what is
+//                      computed.
 //   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; the program would be too long; a
 //                      name pattern matches nothing.
 //   Those of the machine's default budget, unless the job names memory.budget_bytes.

@@ -18,10 +18,10 @@ absl::Status Check(absl::string_view field, const std::vector<std::string>& patt
     const auto matches = [&](const std::string& name) { return MatchesPattern(patterns[i], name); };
     if (std::any_of(names.begin(), names.end(), matches)) continue;
     const auto shown = names.begin() + static_cast<int64_t>(std::min(names.size(), kNamesShown));
-    return absl::InvalidArgumentError(absl::StrCat(
-        field, "[", i, "]: \"", patterns[i], "\" matches no ", what, " of the model; found ",
-        names.empty() ? "none" : absl::StrJoin(names.begin(), shown, ", "), names.size() > kNamesShown ? ", ..." : "",
-        "; * matches any run of characters"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, "[", i, "]: \"", patterns[i], "\" matches no ", what, " of the model; found ",
+                     names.empty() ? "none" : absl::StrJoin(names.begin(), shown, ", "),
+                     names.size() > kNamesShown ? ", ..." : "", "; * matches any run of characters"));
   }
   return absl::OkStatus();
 }

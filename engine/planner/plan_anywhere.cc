@@ -16,8 +16,8 @@ std::string Lacking(const ScheduleCandidate& c, const Budget& budget, std::vecto
   const auto compare = [&](absl::string_view what, int64_t bytes, absl::string_view origin, int64_t budget_bytes,
                            absl::string_view field) {
     if (bytes <= budget_bytes) return;
-    lacks.push_back(absl::StrCat("a rank ", what, " ", FormatBytes(bytes), ", and ", origin, ", are ",
-                                 FormatBytes(budget_bytes)));
+    lacks.push_back(
+        absl::StrCat("a rank ", what, " ", FormatBytes(bytes), ", and ", origin, ", are ", FormatBytes(budget_bytes)));
     fields.emplace_back(field);
   };
   compare("needs", c.peak_bytes, budget.origin, budget.bytes, "memory.budget_bytes");
@@ -38,8 +38,8 @@ absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, 
   if (!plan.ok()) return plan;
   const absl::StatusOr<Budget> budget = BudgetOf(job, here.default_budget);
   if (!budget.ok()) {
-    remark = Remark(absl::StrCat("cannot run the job: ", budget.status().message()), "a limit",
-                    {"memory.budget_bytes"});
+    remark =
+        Remark(absl::StrCat("cannot run the job: ", budget.status().message()), "a limit", {"memory.budget_bytes"});
     return plan;
   }
   const Budget& named = plan->budget;
@@ -48,8 +48,8 @@ absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, 
   for (const ScheduleCandidate& c : plan->candidates) {
     if (!c.status.ok() || !named.Holds(c.peak_bytes, c.host_bytes)) continue;
     if (budget->Holds(c.peak_bytes, c.host_bytes)) return PlanJob(job, here);
-    if (nearest == nullptr || budget->Missing(c.peak_bytes, c.host_bytes) <
-                                  budget->Missing(nearest->peak_bytes, nearest->host_bytes)) {
+    if (nearest == nullptr ||
+        budget->Missing(c.peak_bytes, c.host_bytes) < budget->Missing(nearest->peak_bytes, nearest->host_bytes)) {
       nearest = &c;
     }
   }

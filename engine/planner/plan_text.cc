@@ -29,16 +29,16 @@ std::string DescribeModel(const Job& job) {
 
 std::string DescribePrecision(const Job& job) {
   if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
-  return absl::StrCat("bf16, ", job.precision.master == MasterWeights::kSplit ? "masters of 16 more bits (SPLIT)"
-                                                                              : "fp32 masters");
+  return absl::StrCat(
+      "bf16, ", job.precision.master == MasterWeights::kSplit ? "masters of 16 more bits (SPLIT)" : "fp32 masters");
 }
 
 std::string DescribeBatch(const Job& job) {
   const int64_t k = AccumulationSteps(job.batch, job.sharding.ranks);
-  std::string text = absl::StrCat(
-      Plural(job.batch.global_batch, "sequence"), " of ", Plural(job.batch.sequence_length, "token"), " a step: ",
-      Plural(job.sharding.ranks, "rank"), " x ", Plural(k, "micro-batch"), " x ",
-      Plural(job.batch.micro_batch, "sequence"));
+  std::string text =
+      absl::StrCat(Plural(job.batch.global_batch, "sequence"), " of ", Plural(job.batch.sequence_length, "token"),
+                   " a step: ", Plural(job.sharding.ranks, "rank"), " x ", Plural(k, "micro-batch"), " x ",
+                   Plural(job.batch.micro_batch, "sequence"));
   // Both factors passed the config's check of products.
   const int64_t masked = job.sharding.ranks * job.batch.micro_batch * k - job.batch.global_batch;
   if (masked > 0) absl::StrAppend(&text, ", of which ", WithCommas(masked), " are masked");
@@ -111,17 +111,15 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
 
 std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
   const HostMemoryPlan& host = plan.host_memory;
-  return absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
-                      WithCommas(host.total_bytes()), " bytes",
-                      job.runtime.device == DeviceType::kCuda ? ", pinned" : "", "): ", FormatBytes(host.staging_bytes),
-                      " that checkpoints go through, ", FormatBytes(host.items_bytes),
-                      " for what steps take and give, ", FormatBytes(host.transfer_bytes), " for other copies",
-                      host.offload_bytes == 0 ? ""
-                                              : absl::StrCat(", ", FormatBytes(host.offload_bytes),
-                                                             " for what is offloaded"),
-                      job.hf_folder.empty() ? ""
-                                            : absl::StrCat("; ", FormatBytes(kHfReadStagingBytes),
-                                                           " more while it reads model.hf_folder"));
+  return absl::StrCat(
+      "beside its arena a rank has ", FormatBytes(host.total_bytes()), " (", WithCommas(host.total_bytes()), " bytes",
+      job.runtime.device == DeviceType::kCuda ? ", pinned" : "", "): ", FormatBytes(host.staging_bytes),
+      " that checkpoints go through, ", FormatBytes(host.items_bytes), " for what steps take and give, ",
+      FormatBytes(host.transfer_bytes), " for other copies",
+      host.offload_bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(host.offload_bytes), " for what is offloaded"),
+      job.hf_folder.empty()
+          ? ""
+          : absl::StrCat("; ", FormatBytes(kHfReadStagingBytes), " more while it reads model.hf_folder"));
 }
 
 std::string DescribeCommunication(const CommunicationSummary& c, int64_t ranks) {

@@ -117,8 +117,7 @@ UpdateMemory MeasureUpdate(const StepProgram& program) {
   int64_t live = 0;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     live += change[i];
-    int64_t& largest =
-        program.instructions[i].phase == Phase::kUpdate ? memory.update_bytes : memory.elsewhere_bytes;
+    int64_t& largest = program.instructions[i].phase == Phase::kUpdate ? memory.update_bytes : memory.elsewhere_bytes;
     largest = std::max(largest, live);
   }
   return memory;

@@ -88,8 +88,8 @@ absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph&
     candidates.back().host_bytes = trial->host_bytes();
     candidates.back().communicated_bytes = communication.sent_bytes;
     const bool fits = budget.Holds(trial->arena_bytes(), trial->host_bytes());
-    if (any && rank(fits, communication.sent_bytes, *trial) >=
-                   rank(best.fits, best.communication.sent_bytes, best.trial)) {
+    if (any &&
+        rank(fits, communication.sent_bytes, *trial) >= rank(best.fits, best.communication.sent_bytes, best.trial)) {
       continue;
     }
     any = true;

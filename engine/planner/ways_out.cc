@@ -174,8 +174,7 @@ class WaysOut {
 
   // The preset that computes least again.
   void AddRetention() {
-    const bool everywhere =
-        job_.memory.every_nth == 1 && job_.memory.first_layers == 0 && job_.memory.last_layers == 0;
+    const bool everywhere = job_.memory.every_nth == 1 && job_.memory.first_layers == 0 && job_.memory.last_layers == 0;
     std::optional<WayOut> best;
     for (RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
                                    RetentionPreset::kSublayers, RetentionPreset::kBlock}) {

@@ -55,8 +55,8 @@ class Backend {
   // the rest is given out (see World).
   virtual bool warms_up() const { return false; }
 
-  // Whether an arena of `arena_bytes` for each rank fits into what the devices have now. ResourceExhausted says how much
-  // is missing, and what holds the rest.
+  // Whether an arena of `arena_bytes` for each rank fits into what the devices have now. ResourceExhausted says how
+  // much is missing, and what holds the rest.
   virtual absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const {
     return absl::OkStatus();
   }

@@ -57,8 +57,8 @@ absl::Status SumOnStream(DType dtype, absl::Span<const std::byte* const> inputs,
       [&](cuda::StreamHandle handle) { return cuda::SumRanks(dtype, inputs, out, elements, handle); });
 }
 
-// FLOP/s of dense products, from NVIDIA's data sheets of the H100 and H200 (SXM; the others are slower) and of the A100;
-// 0: another GPU.
+// FLOP/s of dense products, from NVIDIA's data sheets of the H100 and H200 (SXM; the others are slower) and of the
+// A100; 0: another GPU.
 double NominalPeak(absl::string_view name, DType dtype, bool tf32) {
   const auto of = [&](double bf16, double with_tf32, double fp32) {
     return dtype == DType::kBFloat16 ? bf16 : dtype != DType::kFloat32 ? 0 : tf32 ? with_tf32 : fp32;
@@ -82,7 +82,9 @@ class CudaBackend : public Backend {
                        .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr};
     if (device != nullptr) {
       ops.on_declined = [declined = declined_](const AttentionForward& op) { declined->Add(op); };
-      ops.use_device = [runtime = runtime_, ordinal = ToCuda(*device).ordinal()] { return runtime->SetDevice(ordinal); };
+      ops.use_device = [runtime = runtime_, ordinal = ToCuda(*device).ordinal()] {
+        return runtime->SetDevice(ordinal);
+      };
     }
     return CreateCudaOps(std::move(ops));
   }
@@ -107,10 +109,10 @@ class CudaBackend : public Backend {
       for (int peer = 0; peer < wanted && !options_.create_group; ++peer) {
         if (peer == ordinal) continue;
         if (const absl::Status status = runtime_->EnablePeerAccess(peer); !status.ok()) {
-          return absl::FailedPreconditionError(absl::StrCat(
-              "collectives IN_PROCESS on several GPUs want each to reach the others' memory, and GPU ", ordinal,
-              " does not reach that of GPU ", peer, " (", status.message(),
-              "); set runtime.collectives=NCCL, or run all ranks on one GPU (runtime.ranks_per_device)"));
+          return absl::FailedPreconditionError(
+              absl::StrCat("collectives IN_PROCESS on several GPUs want each to reach the others' memory, and GPU ",
+                           ordinal, " does not reach that of GPU ", peer, " (", status.message(),
+                           "); set runtime.collectives=NCCL, or run all ranks on one GPU (runtime.ranks_per_device)"));
         }
       }
       const std::shared_ptr<Device> device(owned, owned->device.get());
@@ -136,11 +138,10 @@ class CudaBackend : public Backend {
     }
     const auto divided = [](int64_t by) { return by > 1 ? absl::StrCat(", divided by ", by, " ranks") : ""; };
     const int64_t sharing = RanksSharing(ranks);
-    return Budget{
-        .bytes = std::max<int64_t>(0, least - kLibraryBytes) / sharing,
-        .origin = absl::StrCat("the GPU's memory less 2 GiB for CUDA and its libraries", divided(sharing)),
-        .host_bytes = PhysicalMemoryBytes() / 5 * 4 / std::max<int64_t>(1, ranks),
-        .host_origin = absl::StrCat("80 % of this machine's memory", divided(ranks))};
+    return Budget{.bytes = std::max<int64_t>(0, least - kLibraryBytes) / sharing,
+                  .origin = absl::StrCat("the GPU's memory less 2 GiB for CUDA and its libraries", divided(sharing)),
+                  .host_bytes = PhysicalMemoryBytes() / 5 * 4 / std::max<int64_t>(1, ranks),
+                  .host_origin = absl::StrCat("80 % of this machine's memory", divided(ranks))};
   }
 
   int64_t RanksSharing(int64_t ranks) const override {

@@ -10,8 +10,8 @@ namespace shale {
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& program, const MemoryPlan& plan,
                                                            RankRuntime& runtime, const ExecutorOptions& options) {
   if (plan.peak_bytes > runtime.arena().size_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan needs ", plan.peak_bytes, " bytes, the arena has ",
-                                                   runtime.arena().size_bytes()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan needs ", plan.peak_bytes, " bytes, the arena has ", runtime.arena().size_bytes()));
   }
   const HostItemLayout items(program);
   if (items.size_bytes() > std::ssize(runtime.host_items())) {
@@ -28,7 +28,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& pr
   SHALE_ASSIGN_OR_RETURN(executor->bound_, BoundProgram::Create(program, plan, runtime));
   SHALE_RETURN_IF_ERROR(executor->CreateEvents());
   size_t most_waits = 0;
-  for (const Instruction& instruction : program.instructions) most_waits = std::max(most_waits, instruction.waits.size());
+  for (const Instruction& instruction : program.instructions)
+    most_waits = std::max(most_waits, instruction.waits.size());
   executor->work_.waits.reserve(most_waits);
   executor->host_items_.emplace(items, runtime.host_items());
   if (options.graphs && !options.synchronous && options.observer == nullptr) {

@@ -75,7 +75,7 @@ class Executor {
   absl::Status Launch(const Instruction& bound, int64_t pass);
   absl::Status Synchronize();
   std::string Describe(InstructionId id, int64_t pass) const;
-  std::string DescribeIssue(uint32_t number) const;  // Of a run, counted from 0.
+  std::string DescribeIssue(uint32_t number) const;   // Of a run, counted from 0.
   std::string DescribeLaunch(uint32_t number) const;  // Of a run as graphs, likewise.
   // How far each stream came in the run that began after `mark`, where devices tell; else nothing.
   std::string Progress(uint32_t mark) const;

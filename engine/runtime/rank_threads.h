@@ -22,7 +22,8 @@ class RankThreads {
   RankThreads(const RankThreads&) = delete;
 
   // Calls work(rank) in every rank's thread and waits for all. Returns the error that came first by cause: one that is
-  // not Aborted before one that is (those only repeat a peer's), then by rank. One caller at a time. `work` does not throw.
+  // not Aborted before one that is (those only repeat a peer's), then by rank. One caller at a time. `work` does not
+  // throw.
   absl::Status Run(const std::function<absl::Status(int)>& work);
 
  private:

@@ -15,7 +15,8 @@ int64_t BytesMoved(const Instruction& instruction, int64_t pass) {
   if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) return transfer->device.extent_bytes();
   const Op* op = std::get_if<Op>(&instruction.action);
   const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
-  const bool reads_packed = product != nullptr && product->b_is_packed && !(instruction.first_pass_differs && pass == 0);
+  const bool reads_packed =
+      product != nullptr && product->b_is_packed && !(instruction.first_pass_differs && pass == 0);
   int64_t bytes = 0;
   VisitInstruction(instruction, pass == 0, [&](absl::string_view name, const Tensor& t, Access access) {
     const bool untouched = name == "scratch" || (reads_packed && name == "b");
@@ -88,14 +89,14 @@ std::string StepTrace::Table() const {
   std::stable_sort(rows.begin(), rows.end(),
                    [](const Row& a, const Row& b) { return a.second.seconds > b.second.seconds; });
   const auto steps = static_cast<double>(steps_);
-  std::string table = absl::StrFormat("%-8s %-10s %-22s %6s %10s %7s %9s %8s\n", "stream", "phase", "instruction", "count",
-                                      "ms/step", "share", "GFLOP/s", "GB/s");
+  std::string table = absl::StrFormat("%-8s %-10s %-22s %6s %10s %7s %9s %8s\n", "stream", "phase", "instruction",
+                                      "count", "ms/step", "share", "GFLOP/s", "GB/s");
   std::array<double, kStreams> busy = {};
   for (const auto& [key, sum] : rows) {
     const auto& [stream, name, phase] = key;
     busy[static_cast<int>(stream)] += sum.seconds;
-    absl::StrAppendFormat(&table, "%-8s %-10s %-22s %6d %10.2f %6.1f%% %9s %8.1f\n", ToString(stream), ToString(phase), name,
-                          sum.count / steps_, 1e3 * sum.seconds / steps, 100 * sum.seconds / seconds_,
+    absl::StrAppendFormat(&table, "%-8s %-10s %-22s %6d %10.2f %6.1f%% %9s %8.1f\n", ToString(stream), ToString(phase),
+                          name, sum.count / steps_, 1e3 * sum.seconds / steps, 100 * sum.seconds / seconds_,
                           sum.flops > 0 ? absl::StrFormat("%.1f", sum.flops / sum.seconds * 1e-9) : "",
                           sum.bytes / sum.seconds * 1e-9);
   }

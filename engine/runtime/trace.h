@@ -19,8 +19,9 @@ class StepTrace {
   // Borrows the program; `times` are those of `rank` in step `step`.
   void Add(const StepProgram& program, int64_t step, int rank, absl::Span<const InstructionTime> times);
 
-  // In Chrome's trace format (chrome://tracing, ui.perfetto.dev): a process for each rank, a thread for each stream, and
-  // an event for each instruction, with step, unit, phase, micro-batch, the bytes it reads and writes, and its FLOPs.
+  // In Chrome's trace format (chrome://tracing, ui.perfetto.dev): a process for each rank, a thread for each stream,
+  // and an event for each instruction, with step, unit, phase, micro-batch, the bytes it reads and writes, and its
+  // FLOPs.
   std::string ChromeJson() const;
 
   // The same for people, of rank 0: time, FLOP/s and bytes/s by kind of instruction, the longest first, and how busy

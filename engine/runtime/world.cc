@@ -32,10 +32,9 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
       gather = world->gather_[rank].get();
       reduce = world->reduce_[rank].get();
     }
-    SHALE_ASSIGN_OR_RETURN(
-        std::unique_ptr<RankRuntime> runtime,
-        RankRuntime::Create(*world->devices_[rank], *world->ops_[rank], gather, reduce, rank, arena_bytes,
-                            options.host_memory));
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<RankRuntime> runtime,
+                           RankRuntime::Create(*world->devices_[rank], *world->ops_[rank], gather, reduce, rank,
+                                               arena_bytes, options.host_memory));
     world->ranks_.push_back(std::move(runtime));
   }
   SHALE_RETURN_IF_ERROR(world->ForEachCommunicator([&](Communicator& communicator, int rank) {

@@ -45,8 +45,8 @@ class World {
   const std::string& description() const { return description_; }
 
   // Runs work(rank) on every rank's launching thread, and waits. The first failure (in rank order, a peer's abort last)
-  // is returned. `work` may throw std::bad_alloc, and nothing else: ResourceExhausted; the peers are unblocked then, and
-  // only destruction may follow.
+  // is returned. `work` may throw std::bad_alloc, and nothing else: ResourceExhausted; the peers are unblocked then,
+  // and only destruction may follow.
   absl::Status ForEachRank(const std::function<absl::Status(int)>& work);
 
  private:

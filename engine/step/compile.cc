@@ -166,10 +166,9 @@ class StepCompiler {
 
   UnitEmitter MakeEmitter(int u, int use) {
     return UnitEmitter(
-        model_.units[u], *unit_buffers_[u], u == last(), layered_ && options_.packs_once && options_.micro_batches > 1, {.unit = u, .micro_batch = 0},
-        [this, u, use](const Value& value) { return Resolve(u, use, value); },
-        [this, u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
-        writer_);
+        model_.units[u], *unit_buffers_[u], u == last(), layered_ && options_.packs_once && options_.micro_batches > 1,
+        {.unit = u, .micro_batch = 0}, [this, u, use](const Value& value) { return Resolve(u, use, value); },
+        [this, u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); }, writer_);
   }
 
   Tensor Resolve(int u, int use, const Value& value) {
@@ -260,23 +259,22 @@ class StepCompiler {
                                            .update_5 = data_.update,
                                            .beta1 = options_.beta1,
                                            .beta2 = options_.beta2}));
-    const bool regather = options_.ranks > 1 && (options_.strategy == Strategy::kOptimizer ||
-                                                 options_.strategy == Strategy::kGradients);
+    const bool regather =
+        options_.ranks > 1 && (options_.strategy == Strategy::kOptimizer || options_.strategy == Strategy::kGradients);
     for (const GroupState& g : state_.groups) {
-      writer_.Emit(context,
-                   Op(AdamW{.update_5 = data_.update,
-                            .gradient_P = g.own_gradient,
-                            .weight_P = g.own_weight,
-                            .master_P = g.master,
-                            .low_P = g.low,
-                            .m_P = g.m,
-                            .v_P = g.v,
-                            .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                            .sharded = options_.strategy != Strategy::kNone,
-                            .beta1 = static_cast<float>(options_.beta1),
-                            .beta2 = static_cast<float>(options_.beta2),
-                            .epsilon = static_cast<float>(options_.epsilon),
-                            .weight_decay = static_cast<float>(options_.weight_decay)}));
+      writer_.Emit(context, Op(AdamW{.update_5 = data_.update,
+                                     .gradient_P = g.own_gradient,
+                                     .weight_P = g.own_weight,
+                                     .master_P = g.master,
+                                     .low_P = g.low,
+                                     .m_P = g.m,
+                                     .v_P = g.v,
+                                     .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
+                                     .sharded = options_.strategy != Strategy::kNone,
+                                     .beta1 = static_cast<float>(options_.beta1),
+                                     .beta2 = static_cast<float>(options_.beta2),
+                                     .epsilon = static_cast<float>(options_.epsilon),
+                                     .weight_decay = static_cast<float>(options_.weight_decay)}));
       if (!regather) continue;
       writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
                    Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});

@@ -169,10 +169,10 @@ class Offloader {
   }
 
   StepProgram& program_;
-  std::vector<const Section*> sections_;        // By instruction.
-  std::vector<Visit> visits_;                   // In issue order.
-  std::vector<int> visit_of_;                   // By instruction: the latest visit begun.
-  std::vector<std::vector<Use>> uses_;          // By buffer.
+  std::vector<const Section*> sections_;                  // By instruction.
+  std::vector<Visit> visits_;                             // In issue order.
+  std::vector<int> visit_of_;                             // By instruction: the latest visit begun.
+  std::vector<std::vector<Use>> uses_;                    // By buffer.
   std::vector<std::vector<Instruction>> before_, after_;  // What to insert, by instruction.
 };
 

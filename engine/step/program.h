@@ -79,14 +79,14 @@ struct Collective {
 
 // What passes between host and device in a step. The host side is StepInputs / StepOutputs of the executor.
 enum class HostItem : uint8_t {
-  kInputs,       // Tokens of the instruction's micro-batch, [B, S] i32, to the device.
-  kTargets,      // Likewise its targets.
-  kRows,         // [B] i32, to the device.
-  kHyper,        // kHyper* of kernels/ops.h, to the device.
-  kValidTokens,  // i64, this rank's count over all micro-batches of the step, to the device.
-  kTotals,       // kTotal* of kernels/ops.h, to the host.
+  kInputs,        // Tokens of the instruction's micro-batch, [B, S] i32, to the device.
+  kTargets,       // Likewise its targets.
+  kRows,          // [B] i32, to the device.
+  kHyper,         // kHyper* of kernels/ops.h, to the device.
+  kValidTokens,   // i64, this rank's count over all micro-batches of the step, to the device.
+  kTotals,        // kTotal* of kernels/ops.h, to the host.
   kGlobalTokens,  // i64, summed over ranks, to the host.
-  kLogits,       // [B, V], to the host.
+  kLogits,        // [B, V], to the host.
 };
 absl::string_view ToString(HostItem item);
 constexpr bool ToHost(HostItem item) { return item >= HostItem::kTotals; }
@@ -117,7 +117,7 @@ struct Instruction {
   bool last_pass_only = false;
   // The op is that of all passes of its section but the first, in which it is issued as MakeFirst has it.
   bool first_pass_differs = false;
-  Tensor scratch;            // Bytes for the op's library, as an i16 vector; absent: none.
+  Tensor scratch;                    // Bytes for the op's library, as an i16 vector; absent: none.
   std::vector<InstructionId> waits;  // On other streams: their latest issue must have finished.
 };
 
@@ -131,7 +131,7 @@ struct Section {
 struct StepProgram {
   std::vector<Buffer> buffers;
   std::vector<Instruction> instructions;
-  std::vector<Section> sections;  // Cover the instructions, in order.
+  std::vector<Section> sections;   // Cover the instructions, in order.
   std::vector<std::string> units;  // Names.
   int64_t micro_batches = 1;       // K.
 };

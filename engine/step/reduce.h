@@ -29,8 +29,8 @@ class Reducer {
 
  private:
   struct GroupProgress {
-    int units = 0;       // That write gradients of the group.
-    int units_done = 0;  // Of those, in issue order.
+    int units = 0;         // That write gradients of the group.
+    int units_done = 0;    // Of those, in issue order.
     Tensor unit_gradient;  // Of the unit in progress.
   };
   // Groups whose gradients the unit writes.

@@ -41,9 +41,7 @@ bool AccumulatesUnsharded(const StepOptions& options) {
                                options.strategy == Strategy::kOptimizer);
 }
 
-bool GathersParameters(const StepOptions& options) {
-  return options.ranks > 1 && options.strategy == Strategy::kFull;
-}
+bool GathersParameters(const StepOptions& options) { return options.ranks > 1 && options.strategy == Strategy::kFull; }
 
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer) {
   JobState state;

@@ -23,16 +23,16 @@ struct SavedTensors {
 // what this rank updates: its slice of the group, or all of it when nothing is sharded (NONE) or there is one rank.
 struct GroupState {
   ShardLayout layout;
-  Tensor own_weight;       // Compute dtype. In a replicated group a view of full_weight.
-  Tensor full_weight;      // Compute dtype; absent when it has to be gathered (FULL on several ranks).
-  Tensor master;           // f32; bf16 compute with fp32 masters.
-  Tensor low;              // i16; SPLIT.
-  Tensor m, v;             // f32.
-  Tensor own_gradient;     // f32, what AdamW reads.
-  Tensor full_gradient;    // f32; accumulates unsharded over the whole step. Absent: reduced unit by unit.
+  Tensor own_weight;                  // Compute dtype. In a replicated group a view of full_weight.
+  Tensor full_weight;                 // Compute dtype; absent when it has to be gathered (FULL on several ranks).
+  Tensor master;                      // f32; bf16 compute with fp32 masters.
+  Tensor low;                         // i16; SPLIT.
+  Tensor m, v;                        // f32.
+  Tensor own_gradient;                // f32, what AdamW reads.
+  Tensor full_gradient;               // f32; accumulates unsharded over the whole step. Absent: reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
-  SavedTensors saved;     // Views of the above.
-  SavedTensors snapshot;  // A copy of `saved`; absent without StepOptions::snapshot.
+  SavedTensors saved;                 // Views of the above.
+  SavedTensors snapshot;              // A copy of `saved`; absent without StepOptions::snapshot.
 };
 
 struct JobState {

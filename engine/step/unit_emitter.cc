@@ -123,8 +123,7 @@ Tensor UnitEmitter::Bind(ValueId id, Access access) {
 void UnitEmitter::EmitNode(Op op, Phase phase) {
   std::vector<const Value*> accumulated;
   MatMul* const product = packs_once_ ? std::get_if<MatMul>(&op) : nullptr;
-  const bool keeps_packed =
-      product != nullptr && unit_.values[product->b.where.symbol].role == ValueRole::kParameter;
+  const bool keeps_packed = product != nullptr && unit_.values[product->b.where.symbol].role == ValueRole::kParameter;
   // Reads first, so that a value that is read before anything wrote it is found out.
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
     if (!t.present()) return;

@@ -33,12 +33,12 @@ class UnitEmitter {
  public:
   // Finds the buffer of a value that is no activation: input, gradients at the border, parameters, data.
   using Resolver = std::function<Tensor(const Value&)>;
-  // Sets how an op that writes parameter gradients or the loss total adds up: called with the op and the written values,
-  // before it is emitted. Returns Instruction::first_pass_differs.
+  // Sets how an op that writes parameter gradients or the loss total adds up: called with the op and the written
+  // values, before it is emitted. Returns Instruction::first_pass_differs.
   using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
 
-  // `packs_once`: the micro-batches run through this pass one after the other while parameters stay where they are. Then
-  // products pack these in the first one, and keep them for the others.
+  // `packs_once`: the micro-batches run through this pass one after the other while parameters stay where they are.
+  // Then products pack these in the first one, and keep them for the others.
   UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 
@@ -64,7 +64,7 @@ class UnitEmitter {
   Resolver resolver_;
   AccumulationRule accumulation_;
   ProgramWriter& writer_;
-  std::vector<Tensor> bound_;    // By value, in this pass.
+  std::vector<Tensor> bound_;     // By value, in this pass.
   std::vector<bool> available_;   // By value: holds its final bytes.
   std::vector<bool> rerun_done_;  // By forward node, in backward.
   std::vector<MatMul> packing_;   // Products of this pass that keep their b packed.

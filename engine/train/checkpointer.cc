@@ -13,9 +13,7 @@
 namespace shale {
 namespace {
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Staging is read and written past the page cache.
 static_assert(kHostPartAlignment % kDirectAlignment == 0);
@@ -66,8 +64,8 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan
   SHALE_ASSIGN_OR_RETURN(checkpointer->store_, CheckpointStore::Open(folder, options));
   checkpointer->ranks_ = RankStates(plan.train, world);
   if (plan.snapshot) {
-    SHALE_ASSIGN_OR_RETURN(checkpointer->snapshot_, WorldProgram::Create(world, plan.snapshot->step.program,
-                                                                         plan.snapshot->memory, {}));
+    SHALE_ASSIGN_OR_RETURN(checkpointer->snapshot_,
+                           WorldProgram::Create(world, plan.snapshot->step.program, plan.snapshot->memory, {}));
   }
   return checkpointer;
 }
@@ -96,9 +94,8 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
       const auto copy = [&](void* to, const std::byte* from, int64_t bytes) {
         return stream.CopyAndWait(to, from, bytes);
       };
-      SHALE_ASSIGN_OR_RETURN(SavedFile file,
-                             WriteShard(store_->files(), temporary, std::ssize(files), std::ssize(ranks_),
-                                        rank.Pieces(source), copy, staging_));
+      SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(store_->files(), temporary, std::ssize(files),
+                                                        std::ssize(ranks_), rank.Pieces(source), copy, staging_));
       report.bytes += file.size_bytes;
       files.push_back(std::move(file));
     }
@@ -153,9 +150,9 @@ absl::Status Checkpointer::Start(Manifest manifest) {
     });
   } catch (const std::system_error& e) {
     finished({.step = manifest.step,
-              .status = absl::ResourceExhaustedError(
-                  absl::StrCat("no checkpoint of step ", manifest.step, ": cannot start a thread that writes it: ",
-                               e.what(), "; raise the limit on threads (ulimit -u)")),
+              .status = absl::ResourceExhaustedError(absl::StrCat("no checkpoint of step ", manifest.step,
+                                                                  ": cannot start a thread that writes it: ", e.what(),
+                                                                  "; raise the limit on threads (ulimit -u)")),
               .seconds = Now() - started,
               .stop_seconds = stop_seconds});
   }

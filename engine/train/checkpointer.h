@@ -20,7 +20,7 @@ namespace shale {
 
 struct CheckpointReport {
   int64_t step = 0;
-  absl::Status status;  // Not OK: there is no such checkpoint; those before it are as they were.
+  absl::Status status;    // Not OK: there is no such checkpoint; those before it are as they were.
   absl::Status thinning;  // Not OK: it stands, but an older one that is no longer wanted could not be removed.
   std::string path;
   int64_t bytes = 0;        // Of its shard files.
@@ -65,7 +65,7 @@ class Checkpointer {
   std::vector<RankState> ranks_;
   std::unique_ptr<WorldProgram> snapshot_;  // Null: none is planned.
   std::unique_ptr<CheckpointStore> store_;
-  absl::Span<char> staging_;                       // Of rank 0.
+  absl::Span<char> staging_;                      // Of rank 0.
   std::vector<std::unique_ptr<Stream>> streams_;  // By rank: what is saved comes to the host on them.
   std::future<CheckpointReport> pending_;
 };

@@ -42,16 +42,15 @@ std::optional<std::string> Console::Step(const StepReport& report) {
 
   const std::string total = absl::StrCat(total_steps_);
   std::string line = absl::StrFormat("step %*d/%s  loss %.4f  norm %#.3g  lr %.2e", static_cast<int>(total.size()),
-                                     report.step, total, report.loss, report.gradient_norm,
-                                     report.learning_rate);
+                                     report.step, total, report.loss, report.gradient_norm, report.learning_rate);
   const double seconds = std::fmax(seconds_, 1e-9);
   absl::StrAppend(&line, "  ", FormatCount(std::llround(static_cast<double>(tokens_) / seconds)), " tok/s");
   if (mfu_seconds_ > 0) absl::StrAppendFormat(&line, "  mfu %.1f%%", 100 * mfu_seconds_ / seconds);
   absl::StrAppend(&line, "  memory ", FormatBytes(report.peak_bytes_measured), "  eta ",
                   FormatDuration(SecondsLeft(report.step)));
   if (!report.updated) {
-    absl::StrAppend(&line, report.step_tokens == 0 ? "  (no valid token: weights unchanged)"
-                                                   : "  (not finite: step skipped)");
+    absl::StrAppend(&line,
+                    report.step_tokens == 0 ? "  (no valid token: weights unchanged)" : "  (not finite: step skipped)");
   }
   tokens_ = 0;
   seconds_ = mfu_seconds_ = 0;

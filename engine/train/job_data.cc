@@ -67,7 +67,11 @@ absl::Status JobData::OpenFiles(Job& job) {
   SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job.data.path, FormatOf(job)));
   job.data.format = source.is_text() ? DataFormat::kText : DataFormat::kLlmc;
   saved_.tokenizer = source.tokenizer();
-  std::visit([&](auto& model) { if (model.vocabulary == 0) model.vocabulary = source.vocabulary(); }, job.model);
+  std::visit(
+      [&](auto& model) {
+        if (model.vocabulary == 0) model.vocabulary = source.vocabulary();
+      },
+      job.model);
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
   std::unique_ptr<TokenSource> held_out;
   if (!job.data.evaluation_path.empty()) {

@@ -23,8 +23,8 @@ class JobData {
 
   const BatchLoader& training() const { return *training_; }
   const BatchLoader* evaluation() const { return evaluation_.get(); }  // Null: none.
-  // A run goes on after `step` steps that took `samples`. If it is in epochs, and its steps were larger or smaller then,
-  // what is left makes another number of steps.
+  // A run goes on after `step` steps that took `samples`. If it is in epochs, and its steps were larger or smaller
+  // then, what is left makes another number of steps.
   void GoOnAfter(int64_t step, int64_t samples);
   // Optimizer steps of the run from its start; the last one of a run in epochs may be short.
   int64_t total_steps() const { return total_steps_; }

@@ -52,7 +52,7 @@ SHALE_INLINE double Log(double u) {
 
 // The sine and the cosine of r in [-pi/4, pi/4] by their Taylor series.
 SHALE_INLINE double SmallSine(double r) {
-  constexpr double kSine[] = {-1.0 / 6,          1.0 / 120,          -1.0 / 5040,         1.0 / 362880,
+  constexpr double kSine[] = {-1.0 / 6,          1.0 / 120,          -1.0 / 5040,           1.0 / 362880,
                               -1.0 / 39916800.0, 1.0 / 6227020800.0, -1.0 / 1307674368000.0};
   return r * OnePlus(r * r, kSine);
 }
@@ -95,20 +95,21 @@ SHALE_INLINE bool BlockOfPairs(double deviation, const double* u, const double* 
   return doubts == 0;
 }
 
-[[gnu::target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")]] bool BlockOf8(
-    double deviation, const double* u, const double* v, float* cosines, float* sines) {
+[[gnu::target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")]] bool BlockOf8(double deviation, const double* u,
+                                                                                   const double* v, float* cosines,
+                                                                                   float* sines) {
   return BlockOfPairs(deviation, u, v, cosines, sines);
 }
 [[gnu::target("avx2")]] bool BlockOf4(double deviation, const double* u, const double* v, float* cosines,
-                                          float* sines) {
+                                      float* sines) {
   return BlockOfPairs(deviation, u, v, cosines, sines);
 }
 
 using Block = bool (*)(double, const double*, const double*, float*, float*);
 // Null: the library is as fast.
 Block BlockWith(int most_lanes) {
-  const bool has8 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                    __builtin_cpu_supports("avx512vl");
+  const bool has8 =
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (most_lanes >= 8 && has8) return BlockOf8;
   return most_lanes >= 4 && __builtin_cpu_supports("avx2") ? BlockOf4 : nullptr;
 }

@@ -95,8 +95,7 @@ absl::Status ParameterStore::Read(ParameterId id, int64_t begin, absl::Span<floa
     std::vector<int16_t> low(piece.count);
     SHALE_RETURN_IF_ERROR(
         ranks_[piece.rank]->Read(Address(g.own_weight, piece.rank, piece.at), weight.data(), piece.count * 2));
-    SHALE_RETURN_IF_ERROR(
-        ranks_[piece.rank]->Read(Address(g.low, piece.rank, piece.at), low.data(), piece.count * 2));
+    SHALE_RETURN_IF_ERROR(ranks_[piece.rank]->Read(Address(g.low, piece.rank, piece.at), low.data(), piece.count * 2));
     for (int64_t i = 0; i < piece.count; ++i) to[i] = JoinMaster(weight[i], low[i]);
   }
   return absl::OkStatus();

@@ -38,9 +38,9 @@ class ParameterStore {
   // A run of elements that one rank keeps contiguously.
   struct Piece {
     int rank = 0;
-    int64_t from = 0;   // First element, relative to `begin`.
+    int64_t from = 0;  // First element, relative to `begin`.
     int64_t count = 0;
-    int64_t at = 0;     // Element of the flat tensor on that rank.
+    int64_t at = 0;  // Element of the flat tensor on that rank.
   };
   std::vector<Piece> PiecesOf(ParameterId id, int64_t begin, int64_t count, bool own) const;
   std::byte* Address(const Tensor& tensor, int rank, int64_t element) const;

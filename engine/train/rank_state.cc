@@ -60,15 +60,15 @@ ElementRange RankState::OfParameter(ParameterId id, ElementRange of_group) const
 
 std::vector<PieceSource> RankState::Pieces(Source source) const {
   std::vector<PieceSource> pieces;
-  for (SavedPart part : {SavedPart::kFirstMoment, SavedPart::kSecondMoment, SavedPart::kValue, SavedPart::kHigh,
-                         SavedPart::kLow}) {
+  for (SavedPart part :
+       {SavedPart::kFirstMoment, SavedPart::kSecondMoment, SavedPart::kValue, SavedPart::kHigh, SavedPart::kLow}) {
     for (size_t group = 0; group < state_.groups.size(); ++group) {
       const GroupState& g = state_.groups[group];
       const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, part);
       if (!tensor.present()) continue;
       for (const ShardLayout::Piece& piece : g.layout.ParameterPieces(runtime_.rank())) {
-        pieces.push_back({model_.groups[group].parameters[piece.parameter], part, piece.range,
-                          Address(tensor, piece.slice_offset)});
+        pieces.push_back(
+            {model_.groups[group].parameters[piece.parameter], part, piece.range, Address(tensor, piece.slice_offset)});
       }
     }
   }
@@ -148,8 +148,7 @@ absl::Status RankState::Put(const ShardPiece& piece, const char* bytes, char* wo
   switch (piece.part) {
     case SavedPart::kValue: return PutValues(g, flat, reinterpret_cast<const float*>(bytes), count, work);
     case SavedPart::kHigh:
-    case SavedPart::kLow:
-      return PutHalf(g, flat, piece.part, reinterpret_cast<const uint16_t*>(bytes), count, work);
+    case SavedPart::kLow: return PutHalf(g, flat, piece.part, reinterpret_cast<const uint16_t*>(bytes), count, work);
     case SavedPart::kFirstMoment: return Write(g.m, flat - Owned(g).begin, bytes, count);
     case SavedPart::kSecondMoment: return Write(g.v, flat - Owned(g).begin, bytes, count);
   }

@@ -27,10 +27,10 @@ class RankState {
   enum class Source { kState, kSnapshot };
   std::vector<PieceSource> Pieces(Source source) const;
 
-  // Restores what this rank holds, whoever saved it: any number of ranks, strategy and kind of masters. The checkpoint's
-  // parameters must be those of the model, in its order. Reads each byte that it needs once, through `staging` (pinned,
-  // at least kReadStagingBytes). After an error the state is undefined, and a second Restore may repair it.
-  // With `values_only` the moments stay as they are.
+  // Restores what this rank holds, whoever saved it: any number of ranks, strategy and kind of masters. The
+  // checkpoint's parameters must be those of the model, in its order. Reads each byte that it needs once, through
+  // `staging` (pinned, at least kReadStagingBytes). After an error the state is undefined, and a second Restore may
+  // repair it. With `values_only` the moments stay as they are.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
   // Elements [begin, begin + out.size()) of a parameter.

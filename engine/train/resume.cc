@@ -48,10 +48,10 @@ absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::strin
   for (const CheckpointPath& checkpoint : checkpoints) {
     if (checkpoint.step <= step) break;
     if (IsDamage(CheckpointReader::Open(checkpoint.path).status())) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot ", what, " in a folder that holds ", checkpoint.path,
-                     ", which is of another past: choose another run folder (telemetry.run_folder), go on from the newest "
-                     "(--resume=latest), or remove it first"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot ", what, " in a folder that holds ", checkpoint.path,
+        ", which is of another past: choose another run folder (telemetry.run_folder), go on from the newest "
+        "(--resume=latest), or remove it first"));
   }
   return absl::OkStatus();
 }
@@ -93,8 +93,7 @@ absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const
   return absl::OkStatus();
 }
 
-absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data,
-                          const ModelGraph& model) {
+absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model) {
   const absl::StatusOr<Job> saved = ParseJobText(manifest.job, "the checkpoint's job");
   if (!saved.ok()) {
     return absl::FailedPreconditionError(

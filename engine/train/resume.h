@@ -30,7 +30,7 @@ struct ResumeOptions {
 
 // What became of it.
 struct Resumed {
-  std::string path;  // Empty: begun anew.
+  std::string path;             // Empty: begun anew.
   bool from_elsewhere = false;  // The checkpoint does not lie in the run's own folder.
   Manifest manifest;
   std::vector<std::string> passed_over;  // Newer checkpoints that are damaged, each with the reason.
@@ -43,17 +43,16 @@ std::string FirstDifference(const ModelConfig& model, const ModelConfig& of_job)
 // OK if a run of `job` can go on from a checkpoint: the same model, tokenizer, sequences and order of the data. Else
 // FailedPrecondition with the first difference. Ranks, strategy, schedule, retention, precision, batch, optimizer and
 // learning rate may all be others.
-absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data,
-                          const ModelGraph& model);
+absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model);
 
 // The part of that which concerns the parameters: their names, shapes and order.
 absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model);
 
 // Finds the checkpoint that `options` ask for among those in `folder`, has `check` refuse one of another run, and
-// `restore` read it. Under kLatest and kLatestOrStart a checkpoint that is damaged, which opening or restoring it shows,
-// is passed over; when every one is, that is an error: nothing begins anew over a run that was. A `folder`
-// that holds whole checkpoints of another past is refused, for whoever asked for the newest would then get one of those:
-// any under kNothing, and under kPath, later ones than the one named, or any when that lies elsewhere. Errors: NotFound
+// `restore` read it. Under kLatest and kLatestOrStart a checkpoint that is damaged, which opening or restoring it
+// shows, is passed over; when every one is, that is an error: nothing begins anew over a run that was. A `folder` that
+// holds whole checkpoints of another past is refused, for whoever asked for the newest would then get one of those: any
+// under kNothing, and under kPath, later ones than the one named, or any when that lies elsewhere. Errors: NotFound
 // when kLatest finds none; the reason of the refusal; DataLoss.
 absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder,
                                absl::FunctionRef<absl::Status(const Manifest&)> check,

@@ -79,10 +79,9 @@ absl::Status CheckContents(const std::string& path, std::vector<std::string> nam
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& path, Existing existing) {
-  SHALE_ASSIGN_OR_RETURN(
-      FolderLock lock,
-      FolderLock::Take(path, absl::StrCat("another run is writing to ", path, ": wait for its end, or choose another "
-                                          "folder with telemetry.run_folder")));
+  SHALE_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::Take(path, absl::StrCat("another run is writing to ", path,
+                                                                              ": wait for its end, or choose another "
+                                                                              "folder with telemetry.run_folder")));
   auto folder = absl::WrapUnique(new RunFolder(path, std::move(lock)));
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));
   SHALE_RETURN_IF_ERROR(CheckContents(path, std::move(names), existing));

@@ -4,7 +4,8 @@
 //   plan.txt       the memory plan
 //   metrics.jsonl  one line per step and per evaluation (engine/train/metrics.h)
 //   checkpoints/   the trained state (engine/checkpoint/store.h)
-//   hf/            of a run that began with a Hugging Face folder: its config.json and tokenizer files, so that the model
+//   hf/            of a run that began with a Hugging Face folder: its config.json and tokenizer files, so that the
+//   model
 //                  can be exported with them when that folder is gone
 #pragma once
 
@@ -28,14 +29,14 @@ namespace shale {
 class RunFolder {
  public:
   enum class Existing {
-    kRefuse,   // A folder that is not empty is refused.
+    kRefuse,    // A folder that is not empty is refused.
     kReplace,   // A former run's files are replaced when the new run begins; other files stay.
     kContinue,  // A former run is gone on with.
   };
 
   // Makes the folder if it is missing and proves that files can be written there. Errors: AlreadyExists when something
-  // is in it (with the others: when that is not a run), FailedPrecondition when another run holds it, or what the system
-  // says.
+  // is in it (with the others: when that is not a run), FailedPrecondition when another run holds it, or what the
+  // system says.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Claim(const std::string& path, Existing existing);
   RunFolder(const RunFolder&) = delete;
 
@@ -44,7 +45,7 @@ class RunFolder {
     absl::string_view plan_text;
     std::optional<int64_t> goes_on_after;  // A step; none: the run begins anew.
     bool from_elsewhere = false;  // It goes on from a checkpoint of another folder: what lies here is of another past.
-    std::string hf_folder;  // Where config.json and the tokenizer's files come from; empty: nowhere.
+    std::string hf_folder;        // Where config.json and the tokenizer's files come from; empty: nowhere.
   };
   // Writes job and plan, and starts the metrics. Once. A run that begins anew removes what a former run left, its
   // checkpoints included, once everything is read that the new one needs; one that goes on keeps all checkpoints, and,
@@ -75,7 +76,7 @@ class RunFolder {
   absl::Status TakeHfFiles();
 
   const std::string path_;
-  const FolderLock lock_;  // Removes the folder if Claim made it and nothing has been written since.
+  const FolderLock lock_;                     // Removes the folder if Claim made it and nothing has been written since.
   std::unique_ptr<JsonLinesWriter> metrics_;  // Null until begun.
 };
 

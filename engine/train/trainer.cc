@@ -82,16 +82,14 @@ class Trainer::Impl {
     SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
                                                  {.ranks = static_cast<int>(job_.sharding.ranks),
                                                   .synchronous = job_.runtime.synchronous,
-                                                  .programs = {&plan_.train.step.program,
-                                                               &plan_.evaluate.step.program},
+                                                  .programs = {&plan_.train.step.program, &plan_.evaluate.step.program},
                                                   .host_memory = plan_.host_memory},
                                                  plan_.arena_bytes));
-    const ExecutorOptions executor{.synchronous = job_.runtime.synchronous,
-                                   .graphs = job_.runtime.graphs};
+    const ExecutorOptions executor{.synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs};
     SHALE_ASSIGN_OR_RETURN(train_,
                            WorldProgram::Create(*world_, plan_.train.step.program, plan_.train.memory, executor));
-    SHALE_ASSIGN_OR_RETURN(
-        evaluate_, WorldProgram::Create(*world_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
+    SHALE_ASSIGN_OR_RETURN(evaluate_,
+                           WorldProgram::Create(*world_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
     store_ = std::make_unique<ParameterStore>(plan_.train.graph, plan_.train.step.state, plan_.train.memory,
                                               world_->ranks());
     flops_per_token_ = ModelFlopsPerToken(job_, plan_.train.graph);
@@ -105,7 +103,8 @@ class Trainer::Impl {
   }
 
   absl::StatusOr<StepReport> Step() {
-    if (!failed_ && done()) return absl::FailedPreconditionError("the run is over: no step is left, or a stop was requested");
+    if (!failed_ && done())
+      return absl::FailedPreconditionError("the run is over: no step is left, or a stop was requested");
     return RunStep();
   }
 
@@ -237,13 +236,14 @@ class Trainer::Impl {
   // Sets the state that training begins with.
   absl::Status Begin() {
     std::vector<RankState> ranks = RankStates(plan_.train, *world_);
-    SHALE_ASSIGN_OR_RETURN(
-        resumed_, Resume(
-                      options_.resume, options_.checkpoint_folder,
-                      [&](const Manifest& manifest) { return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph); },
-                      [&](const CheckpointReader& checkpoint) {
-                        return RestoreRanks(checkpoint, /*values_only=*/false, *world_, ranks);
-                      }));
+    SHALE_ASSIGN_OR_RETURN(resumed_, Resume(
+                                         options_.resume, options_.checkpoint_folder,
+                                         [&](const Manifest& manifest) {
+                                           return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph);
+                                         },
+                                         [&](const CheckpointReader& checkpoint) {
+                                           return RestoreRanks(checkpoint, /*values_only=*/false, *world_, ranks);
+                                         }));
     if (!resumed_.path.empty()) {
       steps_ = resumed_.manifest.step;
       tokens_ = resumed_.manifest.tokens;
@@ -277,9 +277,9 @@ class Trainer::Impl {
   absl::Status ReadHfWeights(std::vector<RankState>& ranks) {
     SHALE_ASSIGN_OR_RETURN(const DecoderConfig config, ReadHfConfig(job_.hf_folder));
     if (const std::string difference = FirstDifference(config, job_.model); !difference.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("model.hf_folder: ", job_.hf_folder, " holds another model than the job's: ", difference,
-                       "; leave model.decoder out to take its shape"));
+      return absl::InvalidArgumentError(absl::StrCat("model.hf_folder: ", job_.hf_folder,
+                                                     " holds another model than the job's: ", difference,
+                                                     "; leave model.decoder out to take its shape"));
     }
     SHALE_ASSIGN_OR_RETURN(const HfWeights weights, HfWeights::Open(job_.hf_folder, config));
     const auto read = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {

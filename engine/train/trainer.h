@@ -43,20 +43,20 @@ struct StepReport {
   bool updated = true;  // False: nothing was valid, or something was not finite and the step was skipped.
   double seconds = 0;
   double tokens_per_second = 0;
-  double mfu = 0;  // Of peak_flops x ranks; 0 when no peak is known.
+  double mfu = 0;                   // Of peak_flops x ranks; 0 when no peak is known.
   int64_t peak_bytes_planned = 0;   // Per rank.
   int64_t peak_bytes_measured = 0;  // Largest over the ranks, so far.
 };
 
 struct EvaluationReport {
   int64_t step = 0;  // Steps done.
-  double loss = 0;  // Mean over valid tokens.
+  double loss = 0;   // Mean over valid tokens.
   int64_t tokens = 0;
 };
 
 // Which steps are traced, counted from the trainer's first, and where the trace goes (StepTrace::ChromeJson).
 struct TraceOptions {
-  std::string path;  // Empty: nothing is traced.
+  std::string path;        // Empty: nothing is traced.
   int64_t first_step = 3;  // Those before pay for page faults and caches.
   int64_t steps = 2;
 };
@@ -111,15 +111,16 @@ class Trainer {
   absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);
   bool has_evaluation_data() const;
   // Steps until done(), and evaluates every telemetry.evaluate_every steps and after the last one. A run that was told
-  // to stop does so without another pass over evaluation data. With a checkpoint folder it saves as job.checkpoint says,
-  // and, however it ends, the last state that is good; the error of that save is returned if there is no other.
+  // to stop does so without another pass over evaluation data. With a checkpoint folder it saves as job.checkpoint
+  // says, and, however it ends, the last state that is good; the error of that save is returned if there is no other.
   absl::Status Run(const TrainCallbacks& callbacks);
 
   // Saves the state after the last step, and returns when the checkpoint is committed: its path. FailedPrecondition
   // without a checkpoint folder, or when a failure left the state unusable.
   absl::StatusOr<std::string> SaveCheckpoint();
 
-  // Writes what was traced so far to TraceOptions::path. Run does so at its end. FailedPrecondition: nothing was traced.
+  // Writes what was traced so far to TraceOptions::path. Run does so at its end. FailedPrecondition: nothing was
+  // traced.
   absl::Status WriteTrace() const;
   // The same as a table (StepTrace::Table); empty if nothing was traced.
   std::string TraceTable() const;

@@ -1,12 +1,11 @@
 // SwiGLU and GELU.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <algorithm>
 
 #include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/parallel.h"
@@ -53,9 +52,8 @@ void SwiGluForwardT(const SwiGluForward& op, int64_t begin, int64_t end) {
     const T* up = gate + f;
     T* y = op.y_TF.as<T>() + t * f;
     const auto swiglu = [](Vector g, Vector u) HWY_ATTR { return hn::Mul(hn::Mul(g, SigmoidOf(g).s), u); };
-    ForPieces(gate, f, t + 1 < end, [&](int64_t i, int64_t count) HWY_ATTR {
-      Map(count, swiglu, y + i, gate + i, up + i);
-    });
+    ForPieces(gate, f, t + 1 < end,
+              [&](int64_t i, int64_t count) HWY_ATTR { Map(count, swiglu, y + i, gate + i, up + i); });
   }
 }
 
@@ -116,8 +114,7 @@ struct TanhGelu {
     const Vector x2 = hn::Mul(xc, xc);
     const Sigmoid sigmoid = SigmoidOf(TwiceZ(xc, x2));
     const Vector slope = hn::Mul(Splat(kTwiceSqrt2OverPi), hn::MulAdd(Splat(3 * kCubic), x2, Splat(1.0f)));
-    return {hn::Mul(x, sigmoid.s),
-            hn::MulAdd(hn::Mul(hn::Mul(xc, slope), sigmoid.s), sigmoid.complement, sigmoid.s)};
+    return {hn::Mul(x, sigmoid.s), hn::MulAdd(hn::Mul(hn::Mul(xc, slope), sigmoid.s), sigmoid.complement, sigmoid.s)};
   }
 };
 
@@ -154,7 +151,8 @@ template <class Kind, class T>
 void GeluForwardT(const GeluForward& op, int64_t begin, int64_t end) {
   const T* x = op.x_TF.as<const T>() + begin;
   T* y = op.y_TF.as<T>() + begin;
-  Map(end - begin, [](Vector v) HWY_ATTR { return Kind::Value(v); }, y, x);
+  Map(
+      end - begin, [](Vector v) HWY_ATTR { return Kind::Value(v); }, y, x);
 }
 
 template <class Kind, class T>

@@ -4,12 +4,11 @@
 // attention_sizes.h says how the work is cut.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <algorithm>
 #include <limits>
 
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/attention_operands-inl.h"
 #include "kernels/cpu/attention_sizes.h"
 #include "kernels/cpu/attention_softmax-inl.h"

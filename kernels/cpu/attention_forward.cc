@@ -2,12 +2,11 @@
 // arithmetic, as long as rows are fetched ahead; attention_sizes.h says how the work is cut.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/attention_operands-inl.h"
 #include "kernels/cpu/attention_sizes.h"
 #include "kernels/cpu/attention_softmax-inl.h"

@@ -19,8 +19,6 @@ bool MayUseBFloat16Instructions() {
 #endif
 }
 
-void ForbidBFloat16Instructions(bool forbidden) {
-  instructions_forbidden.store(forbidden, std::memory_order_relaxed);
-}
+void ForbidBFloat16Instructions(bool forbidden) { instructions_forbidden.store(forbidden, std::memory_order_relaxed); }
 
 }  // namespace shale::cpu

@@ -1,11 +1,11 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/columns.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
+#include "kernels/cpu/columns.h"
 
 #include <cstring>
 
-#include "kernels/cpu/columns.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd-inl.h"
 
@@ -28,9 +28,8 @@ void SumRowsT(const Tensor& x_TN, int64_t begin, int64_t end, float* partial) {
   std::memset(partial, 0, static_cast<size_t>(n) * sizeof(float));
   for (int64_t r = begin; r < end; ++r) {
     const T* row = rows[r];
-    ForVectors(n, [&](int64_t i, auto lanes) HWY_ATTR {
-      lanes.Store(hn::Add(lanes.Load(partial + i), lanes.Load(row + i)), partial + i);
-    });
+    ForVectors(n, [&](int64_t i, auto lanes)
+                      HWY_ATTR { lanes.Store(hn::Add(lanes.Load(partial + i), lanes.Load(row + i)), partial + i); });
   }
 }
 

@@ -1,7 +1,7 @@
 // One function per op, on bound tensors, and what each needs of scratch. Private to kernels/cpu.
 //
-// A kernel of ours allocates nothing on the heap (oneDNN does, see products.h): partial sums live in `scratch`, whose size
-// ScratchBytesOf gives. The number of threads never decides how a sum is split.
+// A kernel of ours allocates nothing on the heap (oneDNN does, see products.h): partial sums live in `scratch`, whose
+// size ScratchBytesOf gives. The number of threads never decides how a sum is split.
 #pragma once
 
 #include <memory>

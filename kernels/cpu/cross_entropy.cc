@@ -2,9 +2,6 @@
 // leaves the exponentials behind as fp32, of f32 logits in their place, of bf16 in a row of scratch for each thread.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <omp.h>
 
 #include <algorithm>
@@ -12,6 +9,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/exp-inl.h"
@@ -44,9 +43,7 @@ float Largest(const T* x, int64_t count) {
 template <class T>
 double SumOfExp(const T* x, int64_t count, float shift) {
   constexpr int64_t kPart = 1024;
-  const auto add = [shift](Vector sum, Vector v) HWY_ATTR {
-    return hn::Add(sum, Exp(hn::Sub(v, Splat(shift))));
-  };
+  const auto add = [shift](Vector sum, Vector v) HWY_ATTR { return hn::Add(sum, Exp(hn::Sub(v, Splat(shift)))); };
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kPart) {
     total += SumOfLanes(Fold(std::min(kPart, count - begin), add, x + begin));
@@ -95,7 +92,8 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end, float* sc
     if (!op.gradient) continue;
     const double scale = *op.scale_1.as<const float>();
     const Vector factor = Splat(static_cast<float>(scale / sum));
-    Map(v, [factor](Vector value) HWY_ATTR { return hn::Mul(value, factor); }, x, kept);
+    Map(
+        v, [factor](Vector value) HWY_ATTR { return hn::Mul(value, factor); }, x, kept);
     // p - 1 in fp64: it vanishes as the model learns.
     StoreOne((std::exp(below) / sum - 1) * scale, x + target);
   }

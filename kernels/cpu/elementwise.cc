@@ -3,7 +3,6 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
@@ -57,7 +56,8 @@ void Widen(const BFloat16* from, float* to, int64_t count) { ConvertT(from, to, 
 
 template <class T>
 void AddT(const T* a, const T* b, T* out, int64_t count) {
-  Map(count, [](Vector x, Vector y) HWY_ATTR { return hn::Add(x, y); }, out, a, b);
+  Map(
+      count, [](Vector x, Vector y) HWY_ATTR { return hn::Add(x, y); }, out, a, b);
 }
 void AddFloats(const float* a, const float* b, float* out, int64_t count) { AddT(a, b, out, count); }
 // Elements [begin, end).

@@ -2,12 +2,11 @@
 // that no order depends on the number of threads.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/cache_control.h"
-#include "hwy/highway.h"
-
 #include <cstring>
 
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
@@ -38,7 +37,8 @@ void EmbeddingForwardT(const EmbeddingForward& op, int64_t begin, int64_t end) {
       continue;
     }
     const T* position = op.positions_PC.as<const T>() + t % s * c;
-    Map(c, [](Vector a, Vector b) HWY_ATTR { return hn::Add(a, b); }, out, row, position);
+    Map(
+        c, [](Vector a, Vector b) HWY_ATTR { return hn::Add(a, b); }, out, row, position);
   }
 }
 

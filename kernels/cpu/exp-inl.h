@@ -26,8 +26,8 @@ HWY_INLINE Vector LessMultipleOfLn2(Vector x, Vector n) {
 HWY_INLINE Vector Exp(Vector x) {
   // 2^(i / 16).
   const __m512 powers = _mm512_setr_ps(1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
-                                       1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f,
-                                       1.61049032f, 1.68179286f, 1.75625217f, 1.8340081f, 1.91520655f);
+                                       1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
+                                       1.68179286f, 1.75625217f, 1.8340081f, 1.91520655f);
   // From -110 on down e^x is 0 all the same. The second operand is what comes of a NaN.
   x.raw = _mm512_max_ps(_mm512_set1_ps(-110.0f), x.raw);
   // Added to 1.5 x 2^19 a small number is rounded to a multiple of 1/16, whose fraction stands in the lowest bits.

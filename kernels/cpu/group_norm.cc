@@ -4,12 +4,11 @@
 // A sample's positions are cut into blocks by size alone; a block leaves its sums per channel in scratch.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/group_norm.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <cmath>
 #include <cstring>
 
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"

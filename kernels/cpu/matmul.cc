@@ -109,14 +109,14 @@ absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
     ConvertRows<float, BFloat16>(op.b, product.b, context.threads, widen);
     ConvertRows<float, BFloat16>(op.bias_N, product.bias_N, context.threads, widen);
   }
-  SHALE_RETURN_IF_ERROR(context.products->Run(ShapeOf(product), {.a = product.a.data,
-                                                                 .b = product.b.data,
-                                                                 .bias = product.bias_N.data,
-                                                                 .c = product.c_MN.data,
-                                                                 .packed_b = {product.packed_b.as<std::byte>(),
-                                                                              product.packed_b.extent_bytes()},
-                                                                 .b_is_packed = product.b_is_packed,
-                                                                 .scratch = pieces.Rest(scratch)}));
+  SHALE_RETURN_IF_ERROR(context.products->Run(
+      ShapeOf(product), {.a = product.a.data,
+                         .b = product.b.data,
+                         .bias = product.bias_N.data,
+                         .c = product.c_MN.data,
+                         .packed_b = {product.packed_b.as<std::byte>(), product.packed_b.extent_bytes()},
+                         .b_is_packed = product.b_is_packed,
+                         .scratch = pieces.Rest(scratch)}));
   if (product.c_MN.data != op.c_MN.data) {
     ConvertRows<BFloat16, float>(product.c_MN, op.c_MN, context.threads, [](float x) { return RoundToBFloat16(x); });
   }

@@ -1,12 +1,11 @@
 // RMSNorm and LayerNorm. A row is read twice, the second time from L1; memory bounds all of it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/norm.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <cmath>
 #include <cstring>
 
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/rows.h"
@@ -19,7 +18,8 @@ namespace shale::cpu::HWY_NAMESPACE {
 template <class T>
 HWY_INLINE const T* AddResidual(const T* x, const T* residual, T* sum, int64_t c) {
   if (residual == nullptr) return x;
-  Map(c, [](Vector a, Vector b) HWY_ATTR { return hn::Add(a, b); }, sum, x, residual);
+  Map(
+      c, [](Vector a, Vector b) HWY_ATTR { return hn::Add(a, b); }, sum, x, residual);
   return sum;
 }
 
@@ -51,7 +51,8 @@ void RmsNormForwardT(const RmsNormForward& op, int64_t begin, int64_t end) {
     const float rstd = static_cast<float>(1 / std::sqrt(mean + op.epsilon));
     rstds[r] = rstd;
     const Vector scale = Splat(rstd);
-    Map(c, [scale](Vector s, Vector w) HWY_ATTR { return hn::Mul(hn::Mul(s, scale), w); }, y, source, weight);
+    Map(
+        c, [scale](Vector s, Vector w) HWY_ATTR { return hn::Mul(hn::Mul(s, scale), w); }, y, source, weight);
   }
 }
 
@@ -100,7 +101,8 @@ void LayerNormForwardT(const LayerNormForward& op, int64_t begin, int64_t end) {
     T* sum = sums[r];
     T* y = ys[r];
     const T* source = AddResidual(x, residual, sum, c);
-    const Vector total = Fold(c, [](Vector sum, Vector s) HWY_ATTR { return hn::Add(sum, s); }, source);
+    const Vector total = Fold(
+        c, [](Vector sum, Vector s) HWY_ATTR { return hn::Add(sum, s); }, source);
     const Vector mean = Splat(SumOfLanes(total) / static_cast<float>(c));
     const auto add_square = [mean](Vector squares, Vector s) HWY_ATTR {
       const Vector centred = hn::Sub(s, mean);
@@ -112,9 +114,8 @@ void LayerNormForwardT(const LayerNormForward& op, int64_t begin, int64_t end) {
     means[r] = hn::GetLane(mean);
     rstds[r] = rstd;
     const Vector scale = Splat(rstd);
-    const auto normalize = [=](Vector s, Vector w, Vector b) HWY_ATTR {
-      return hn::MulAdd(hn::Mul(hn::Sub(s, mean), scale), w, b);
-    };
+    const auto normalize = [=](Vector s, Vector w, Vector b)
+                               HWY_ATTR { return hn::MulAdd(hn::Mul(hn::Sub(s, mean), scale), w, b); };
     Map(c, normalize, y, source, weight, bias);
   }
 }

@@ -1,13 +1,12 @@
 // AdamW in one pass: 28 bytes are moved per parameter (fp32), and memory bounds it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/optimizer.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"

@@ -1,13 +1,13 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/packed_operand.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
+#include "kernels/cpu/packed_operand.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "hwy/cache_control.h"
-#include "kernels/cpu/packed_operand.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/touch.h"
 #include "kernels/integers.h"
 

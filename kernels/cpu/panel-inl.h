@@ -108,9 +108,8 @@ template <class T>
 void UnpackRows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float factor, T* to,
                 int64_t to_stride) {
   for (int64_t r = 0; r < rows; ++r, from += from_stride, to += to_stride) {
-    ForVectors(width, [&](int64_t i, auto lanes) HWY_ATTR {
-      lanes.Store(hn::Mul(lanes.Load(from + i), Splat(factor)), to + i);
-    });
+    ForVectors(width, [&](int64_t i, auto lanes)
+                          HWY_ATTR { lanes.Store(hn::Mul(lanes.Load(from + i), Splat(factor)), to + i); });
   }
 }
 

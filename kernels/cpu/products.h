@@ -44,8 +44,8 @@ struct ProductOperands {
 class TiledProduct;
 
 // Keeps the primitives that it has made, by shape, for its whole life: making one takes about 0.1 ms. They lie outside
-// every arena, some 100 KB a shape; and where oneDNN falls back on its gemm (a transposed and large, or c with gaps), that
-// takes some MB a thread of the heap while it runs. Thread-safe; products of one shape run one after another.
+// every arena, some 100 KB a shape; and where oneDNN falls back on its gemm (a transposed and large, or c with gaps),
+// that takes some MB a thread of the heap while it runs. Thread-safe; products of one shape run one after another.
 class Products {
  public:
   // Products run on `threads` OpenMP threads, the calling one included.

@@ -1,17 +1,16 @@
 // Rotary embedding. The cosines and sines of a position serve all its rows (B sequences, H heads). They come from those
 // of the position before by one rotation in fp64, and anew from the angle every kPositions: an error of 32 x 2^-53 at
-// most, for a hundredth of the sines and cosines. A block of kPositions keeps those of all its positions, so that it goes
-// through memory sequence by sequence. Nothing is kept between launches.
+// most, for a hundredth of the sines and cosines. A block of kPositions keeps those of all its positions, so that it
+// goes through memory sequence by sequence. Nothing is kept between launches.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"

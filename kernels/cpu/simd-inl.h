@@ -58,8 +58,8 @@ inline bool HasBFloat16Instructions() { return MayUseBFloat16Instructions(); }
 // of seven for each. It rounds as RoundToBFloat16 does but for subnormals, which become zeros of their sign.
 struct HardwareBFloat16 : BFloat16 {};
 
-// These two round alike. They are assembly because intrinsics want a target attribute, and a function that has one is not
-// inlined into kernels, which have not.
+// These two round alike. They are assembly because intrinsics want a target attribute, and a function that has one is
+// not inlined into kernels, which have not.
 HWY_INLINE void StoreRounded(Vector v, BFloat16* to) {
   __m256i halves;
   asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(v.raw));
@@ -149,9 +149,9 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   if (i < count) body(i, Partial{static_cast<size_t>(count - i)});
 }
 
-// Two vectors of elements that lie side by side: of f32 the first half and the second, of bf16 those with even and those
-// with odd indices, which come out of memory and go back in half as many instructions. What is computed must not depend
-// on the order of lanes.
+// Two vectors of elements that lie side by side: of f32 the first half and the second, of bf16 those with even and
+// those with odd indices, which come out of memory and go back in half as many instructions. What is computed must not
+// depend on the order of lanes.
 struct Pair {
   Vector a, b;
 };
@@ -198,7 +198,8 @@ HWY_INLINE void Map(int64_t count, const F& f, T* out, const In*... in) {
     const auto on_pairs = [&](const auto&... pairs) HWY_ATTR { StorePair({f(pairs.a...), f(pairs.b...)}, out + i); };
     on_pairs(LoadPair(in + i)...);
   }
-  ForVectors(count - i, [&](int64_t j, auto lanes) HWY_ATTR { lanes.Store(f(lanes.Load(in + i + j)...), out + i + j); });
+  ForVectors(count - i,
+             [&](int64_t j, auto lanes) HWY_ATTR { lanes.Store(f(lanes.Load(in + i + j)...), out + i + j); });
 }
 
 // The same of an f with two results: a goes to `first`, b to `second`.

@@ -177,8 +177,12 @@ void TiledProduct::RunPieces(const ProductOperands& operands, std::atomic<dnnl_s
 
 UnpackedOperand TiledProduct::OperandOf(const Piece& piece, const ProductOperands& operands) const {
   const auto* const b = static_cast<const std::byte*>(operands.b);
-  return {b + piece.n * shape_.b_stride_n * SizeOf(shape_.dtype), shape_.dtype, shape_.k, piece.columns,
-          shape_.b_stride_k, shape_.b_stride_n};
+  return {b + piece.n * shape_.b_stride_n * SizeOf(shape_.dtype),
+          shape_.dtype,
+          shape_.k,
+          piece.columns,
+          shape_.b_stride_k,
+          shape_.b_stride_n};
 }
 
 // The C calls, which do not throw.
@@ -188,9 +192,8 @@ dnnl_status_t TiledProduct::RunTile(const Piece& piece, const Tile& tile, int th
   const int64_t size = SizeOf(shape_.dtype), c_size = SizeOf(shape_.c_dtype);
   const int64_t row_bytes = tile.place.columns * c_size, c_stride_bytes = shape_.c_stride_m * c_size;
   std::byte* const c = static_cast<std::byte*>(operands.c) + m * c_stride_bytes + n * c_size;
-  std::byte* const scratch =
-      operands.scratch.data + (operands.packed_b.data != nullptr ? 0 : all_packed_bytes()) +
-      thread_number * (onednn_bytes_ + gathered_bytes_);
+  std::byte* const scratch = operands.scratch.data + (operands.packed_b.data != nullptr ? 0 : all_packed_bytes()) +
+                             thread_number * (onednn_bytes_ + gathered_bytes_);
   std::byte* const gathered = scratch + onednn_bytes_;
 
   Thread& thread = per_thread_[thread_number];

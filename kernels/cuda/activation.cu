@@ -2,12 +2,11 @@
 //
 // One pass, bound by memory: a thread owns a pack of columns of one row, and reads it whole before it writes, so that
 // d_gate_up may be gate_up, and y d_y. blockIdx.x is the row, as grids are wide in x only.
-#include "kernels/cuda/portable.h"
-
 #include <type_traits>
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/cuda/sigmoid.h"
 #include "kernels/integers.h"
 
@@ -82,8 +81,8 @@ absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream) 
 
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream) {
   const int64_t F = op.d_y_TF.dim(1);
-  const bool aligned = RowsAligned(op.gate_up_T2F) && RowsAligned(op.d_y_TF) && RowsAligned(op.d_gate_up_T2F) &&
-                       RowsAligned(op.y_TF);
+  const bool aligned =
+      RowsAligned(op.gate_up_T2F) && RowsAligned(op.d_y_TF) && RowsAligned(op.d_gate_up_T2F) && RowsAligned(op.y_TF);
   return WithPacks(aligned, op.d_y_TF.dtype, F, [&](auto element, auto pack) {
     using T = decltype(element);
     constexpr int N = decltype(pack)::value;

@@ -4,10 +4,9 @@
 // online (Milakov and Gimelshein, 2018; Dao, 2023), and the weighted sum of values in registers. fp32 on ordinary
 // cores, bound by arithmetic. Blocks of late queries, which see most, come first. A value of v that is not finite also
 // reaches the queries of its tile that do not see it, as 0 times it is NaN: the step is not finite in any case.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/cuda/softmax.h"
 #include "kernels/integers.h"
 

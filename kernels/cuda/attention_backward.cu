@@ -6,11 +6,10 @@
 //   d_k, d_v                      a block owns kRows keys of a group, and passes over the heads of the group in order,
 //                                 and of each over the queries that see these keys
 // The latter two compute the scores once each. fp32 on ordinary cores, bound by arithmetic.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/check.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
 
 namespace shale::cuda {

@@ -26,8 +26,8 @@ class ProductBackend {
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
-  // Whether it computes such an op, from shapes and dtypes alone. One that it does not take goes to our kernels; the other
-  // direction need not, for lse is the same in both.
+  // Whether it computes such an op, from shapes and dtypes alone. One that it does not take goes to our kernels; the
+  // other direction need not, for lse is the same in both.
   virtual bool Takes(const AttentionForward& op) const = 0;
   virtual bool Takes(const AttentionBackward& op) const = 0;
   virtual int64_t ScratchBytes(const AttentionForward& op) const = 0;

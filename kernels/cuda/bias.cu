@@ -1,10 +1,9 @@
 // The gradient of a bias: column sums (see column_sums.h), one pass over d_out, bound by memory.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/check.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 
 namespace shale::cuda {
 namespace {

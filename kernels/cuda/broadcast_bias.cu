@@ -2,11 +2,10 @@
 //
 // Bound by memory, one pass over c: a block owns kColumns columns of a row and writes kPack at a time where rows begin
 // at multiples of 16 bytes; the bias stays in the cache.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/check.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
 
 namespace shale::cuda {

@@ -52,11 +52,11 @@ struct Partials {
 inline constexpr int kColumnLanes = 16;
 inline constexpr int kRowSlots = 16;
 inline constexpr int kColumnThreads = kColumnLanes * kRowSlots;
-inline constexpr int kRowsInFlight = 4;  // Of one thread.
+inline constexpr int kRowsInFlight = 4;       // Of one thread.
 inline constexpr int kColumnBlocksPerSm = 4;  // As many as there are registers for.
 
 template <class T>
-inline constexpr int64_t kColumnsPerBlock = kColumnLanes * kPackOf<T>;
+inline constexpr int64_t kColumnsPerBlock = kColumnLanes* kPackOf<T>;
 
 // The shape of kernels whose blocks own kColumnsPerBlock columns and a chunk of the rows of one of `groups` matrices.
 struct ColumnShape {
@@ -155,7 +155,7 @@ SHALE_KERNEL SumChunksKernel(Partials<float> partials, Global<Out> first, Global
       for (int i = 0; i < kPack; ++i) total.at[i] += row + k * kChunkSlots < partials.rows ? loaded[k].at[i] : 0.0f;
     }
   }
-  SHALE_SHARED_ARRAY(float, of_slot, kChunkSlots * kColumns);
+  SHALE_SHARED_ARRAY(float, of_slot, kChunkSlots* kColumns);
   of_slot.Store(slot * kColumns + static_cast<int>(threadIdx.x) * kPack, total);
   __syncthreads();
   const int column = slot * kChunkLanes + static_cast<int>(threadIdx.x);
@@ -171,9 +171,8 @@ inline absl::Status SumChunks(const char* name, const Partials<float>& partials,
                               const Tensor& second, bool accumulate, StreamHandle stream) {
   constexpr int64_t kColumns = kChunkLanes * kPackOf<float>;
   const int64_t C = first.elements();
-  const LaunchShape shape = {
-      .grid = dim3(static_cast<unsigned>(CeilDivide(C, kColumns)), second.present() ? 2 : 1),
-      .block = dim3(kChunkLanes, kChunkSlots)};
+  const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(C, kColumns)), second.present() ? 2 : 1),
+                             .block = dim3(kChunkLanes, kChunkSlots)};
   return Launch(name, SumChunksKernel<float>, shape, stream, partials, Whole<float>(first, "first gradient"),
                 Whole<float>(second, "second gradient"), C, accumulate);
 }

@@ -8,13 +8,12 @@
 // fp64.
 //
 // A target at or past V is no address: the loss of its row and, when asked for, all of its gradient are NaN.
-#include "kernels/cuda/portable.h"
-
 #include <limits>
 
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/cuda/softmax.h"
 
 namespace shale::cuda {

@@ -34,9 +34,8 @@ class CudaOps : public Ops {
  protected:
   absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) override {
     SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(stream));
-    return cuda_stream->Enqueue([&](StreamHandle handle) {
-      return std::visit([&](const auto& o) { return Start(o, scratch, handle); }, op);
-    });
+    return cuda_stream->Enqueue(
+        [&](StreamHandle handle) { return std::visit([&](const auto& o) { return Start(o, scratch, handle); }, op); });
   }
 
  private:

@@ -18,11 +18,11 @@
 #define SHALE_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define SHALE_UNROLL _Pragma("unroll")
 // Aligned for packs: of itself an array is aligned to its elements only.
-#define SHALE_SHARED_ARRAY(T, name, size)       \
+#define SHALE_SHARED_ARRAY(T, name, size)        \
   alignas(16) __shared__ T name##_storage[size]; \
   const ::shale::cuda::Shared<T> name(name##_storage)
 // One extern array per program and type: the storage is raw bytes under one name.
-#define SHALE_DYNAMIC_SHARED(T, name)                         \
+#define SHALE_DYNAMIC_SHARED(T, name)                                   \
   extern __shared__ __align__(16) unsigned char shale_dynamic_shared[]; \
   const ::shale::cuda::Shared<T> name(reinterpret_cast<T*>(shale_dynamic_shared))
 
@@ -51,7 +51,9 @@ class Array {
 
   SHALE_DEVICE T Load(int64_t i) const { return data_[i]; }
   template <class U>
-  SHALE_DEVICE void Store(int64_t i, const U& value) const { data_[i] = value; }
+  SHALE_DEVICE void Store(int64_t i, const U& value) const {
+    data_[i] = value;
+  }
 
   template <int N>
   SHALE_DEVICE Pack<std::remove_const_t<T>, N> Load(int64_t i) const {
@@ -80,9 +82,9 @@ class Global : public Array<T> {
   SHALE_DEVICE void Store(int64_t i, const Pack<std::remove_const_t<T>, N>& pack) const {
     constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
     if constexpr (sizeof(pack) == 16) {
-      __stwb(reinterpret_cast<uint4*>(this->data_ + i),
-             make_uint4(WordOf(pack, 0), WordOf(pack, kPerWord), WordOf(pack, 2 * kPerWord),
-                        WordOf(pack, 3 * kPerWord)));
+      __stwb(
+          reinterpret_cast<uint4*>(this->data_ + i),
+          make_uint4(WordOf(pack, 0), WordOf(pack, kPerWord), WordOf(pack, 2 * kPerWord), WordOf(pack, 3 * kPerWord)));
     } else if constexpr (sizeof(pack) == 8) {
       __stwb(reinterpret_cast<uint2*>(this->data_ + i), make_uint2(WordOf(pack, 0), WordOf(pack, kPerWord)));
     } else {
@@ -137,8 +139,8 @@ absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchSha
   (void)cudaGetLastError();  // Reported here: a later look for errors must not find it again.
   return absl::InternalError(absl::StrCat(name, ": launch of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z,
                                           " blocks of ", shape.block.x, " x ", shape.block.y, " x ", shape.block.z,
-                                          " threads with ", shape.shared_bytes, " bytes of shared memory: ",
-                                          cudaGetErrorString(error)));
+                                          " threads with ", shape.shared_bytes,
+                                          " bytes of shared memory: ", cudaGetErrorString(error)));
 }
 
 }  // namespace shale::cuda

@@ -3,8 +3,6 @@
 // One pass, bound by memory: a thread owns 16 elements in packs of 16 bytes (of 8 elements where an operand is bf16),
 // and has read them all before it writes, so that an output may be an input. Operands that do not begin at 16-byte
 // addresses go element by element.
-#include "kernels/cuda/portable.h"
-
 #include <algorithm>
 #include <array>
 #include <type_traits>
@@ -14,6 +12,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
 
 namespace shale::cuda {

@@ -6,12 +6,11 @@
 // (T^2 comparisons: 0.3 G at 16,384 tokens); then a block owns the run of one token and sums it in the order of t,
 // eight rows in flight; rows of other tokens are zeroed before it. Bound by writing d_weight. A token out of range adds
 // to nothing.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/check.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
 
 namespace shale::cuda {
@@ -130,8 +129,8 @@ SHALE_DEVICE void StoreGradient(const Global<float>& to, int64_t row, int64_t c,
 
 // A block begins at one place of the sorted positions, and has work where a run begins there.
 template <class T, bool kAligned>
-SHALE_KERNEL EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, Global<T> d_out,
-                                 Global<float> d_weight, int64_t tokens, int64_t V, int64_t C, bool accumulate) {
+SHALE_KERNEL EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, Global<T> d_out, Global<float> d_weight,
+                                 int64_t tokens, int64_t V, int64_t C, bool accumulate) {
   const int64_t place = blockIdx.x;
   const int32_t token = sorted.Load(place);
   if (!InRange(token, V) || (place > 0 && sorted.Load(place - 1) == token)) return;
@@ -190,8 +189,8 @@ absl::Status Run(const EmbeddingForward& op, Scratch scratch, StreamHandle strea
   const int64_t C = op.out_TC.dim(1);
   return WithElement(op.out_TC.dtype, [&](auto element) {
     using T = decltype(element);
-    const bool aligned = C % kPackOf<T> == 0 && RowsAligned(op.weight_VC) && RowsAligned(op.positions_PC) &&
-                         RowsAligned(op.out_TC);
+    const bool aligned =
+        C % kPackOf<T> == 0 && RowsAligned(op.weight_VC) && RowsAligned(op.positions_PC) && RowsAligned(op.out_TC);
     const auto kernel = aligned ? EmbeddingForwardKernel<T, true> : EmbeddingForwardKernel<T, false>;
     return Launch("EmbeddingForward", kernel, RowsShape(op.out_TC.dim(0), C, kThreads * kPacks * kPackOf<T>), stream,
                   Whole<int32_t>(op.tokens_BS, "tokens"), Whole<T>(op.weight_VC, "weight"),

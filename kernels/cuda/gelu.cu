@@ -2,11 +2,10 @@
 //
 // One pass, bound by memory: flat vectors (see flat.h). Each pack is read whole before it is written, so that d_x may
 // be d_y, and y x.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/cuda/sigmoid.h"
 
 namespace shale::cuda {

@@ -4,13 +4,12 @@
 // positions of a sample, then a block per group adds those of its channels. A last kernel, with the same blocks as the
 // first, computes the output. Bound by memory: x (backward: d_y and x) is read twice. Sums of x and x^2 are fp64, so
 // that the variance may be their difference.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/check.h"
 #include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 
 namespace shale::cuda {
 namespace {

@@ -1,10 +1,11 @@
 // Our CUDA kernels, each started by the op that it computes (formulas and aliasing: kernels/ops.h), and what each needs
 // of scratch.
 //
-// Run enqueues a bound and valid op on `stream` and owns nothing; `scratch` is device memory of ScratchBytesOf(op) bytes,
-// whatever it holds. An error is that of the launch; on the host (kernels/cuda/host) also what the kernel did wrong.
-// Bits depend on shapes alone: nothing is summed by atomics. A token or target out of range, which the CPU refuses, is
-// never an address: its row of an embedding and its loss become NaN, and its gradients are added to nothing.
+// Run enqueues a bound and valid op on `stream` and owns nothing; `scratch` is device memory of ScratchBytesOf(op)
+// bytes, whatever it holds. An error is that of the launch; on the host (kernels/cuda/host) also what the kernel did
+// wrong. Bits depend on shapes alone: nothing is summed by atomics. A token or target out of range, which the CPU
+// refuses, is never an address: its row of an embedding and its loss become NaN, and its gradients are added to
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -79,9 +80,9 @@ absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
 // broadcast_bias.cu: c[m, n] = bias[n], of any act dtypes, as in a valid MatMul. Rows of c may be strided.
 absl::Status BroadcastBias(const Tensor& bias_N, const Tensor& c_MN, StreamHandle stream);
 
-// sum_ranks.cu: out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64 (which
-// wraps). `out` may be one of the inputs; otherwise it overlaps none. InvalidArgument beyond kMostSummedRanks inputs,
-// which a launch takes along as its parameters.
+// sum_ranks.cu: out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64
+// (which wraps). `out` may be one of the inputs; otherwise it overlaps none. InvalidArgument beyond kMostSummedRanks
+// inputs, which a launch takes along as its parameters.
 inline constexpr int kMostSummedRanks = 64;
 absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                       StreamHandle stream);

@@ -3,10 +3,9 @@
 // A row is a team's (see row_tile.h): x (and residual) are read once from memory, sum and y written once; bound by
 // memory. A row too wide for the largest team goes in tiles, and is read again for each pass over it. A thread reads
 // what it owns before it writes there, so that y may be x.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/cuda/row_tile.h"
 #include "kernels/integers.h"
 
@@ -76,9 +75,8 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1024 / Tile::kThreads)
         s.at[p].at[i] = Narrow<T>(fmaf(normal, Widen(w.at[p].at[i]), Widen(b.at[p].at[i])));
       });
     } else {
-      ForEachElement<Tile>([&](int p, int i) {
-        s.at[p].at[i] = Narrow<T>(Widen(s.at[p].at[i]) * rstd * Widen(w.at[p].at[i]));
-      });
+      ForEachElement<Tile>(
+          [&](int p, int i) { s.at[p].at[i] = Narrow<T>(Widen(s.at[p].at[i]) * rstd * Widen(w.at[p].at[i])); });
     }
     s.Store(y.at, y.Begin(row), tile, end);
   }

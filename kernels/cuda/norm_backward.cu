@@ -5,12 +5,11 @@
 // gathered in registers on the way. A thread reads what it owns before it writes there, so that d_x may be d_y or
 // d_residual.
 // A row too wide for the largest team goes in tiles, and its column sums are a pass of their own before it.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/check.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/cuda/row_tile.h"
 
 namespace shale::cuda {
@@ -18,7 +17,10 @@ namespace {
 
 // Blocks of an SM: so few that sums and operands stay in registers.
 template <class Tile, bool kCentered>
-constexpr int kBlocksPerSm = std::max(1, (Tile::kPacksPerThread == 1 ? 768 : kCentered ? 512 : 640) / Tile::kThreads);
+constexpr int kBlocksPerSm = std::max(1, (Tile::kPacksPerThread == 1 ? 768
+                                          : kCentered                ? 512
+                                                                     : 640) /
+                                             Tile::kThreads);
 
 // kCentered: LayerNorm, which has `mean`; else RMSNorm.
 template <class T, bool kCentered>

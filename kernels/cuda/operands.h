@@ -74,8 +74,7 @@ SHALE_DEVICE Pack<T, kPackOf<T>> LoadPack(const Global<T>& from, int64_t row, in
 }
 
 template <bool kAligned, class T>
-SHALE_DEVICE void StorePack(const Global<T>& to, int64_t row, int64_t c, int64_t end,
-                            const Pack<T, kPackOf<T>>& pack) {
+SHALE_DEVICE void StorePack(const Global<T>& to, int64_t row, int64_t c, int64_t end, const Pack<T, kPackOf<T>>& pack) {
   if constexpr (kAligned) {
     if (c < end) to.Store(row + c, pack);
   } else {

@@ -5,8 +5,6 @@
 // 16-byte addresses go element by element. Where decay begins and ends travels with the launch, as its parameters: a
 // thread counts the edges before its first element. A slice with more edges than that is cut into several launches,
 // none of which touches memory of another.
-#include "kernels/cuda/portable.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -16,6 +14,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
 
 namespace shale::cuda {

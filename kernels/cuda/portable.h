@@ -3,9 +3,9 @@
 // includes this first, and lives in namespace shale::cuda.
 //
 //   SHALE_KERNEL, SHALE_DEVICE          instead of __global__, __device__ __forceinline__
-//   SHALE_BOUNDS(threads, blocks)       after SHALE_KERNEL: the block's size, and blocks that an SM must be able to hold
-//   SHALE_UNROLL                        before a loop whose variable indexes registers
-//   Global<T>, Shared<T>                arrays: Load(i), Store(i, v), Load<N>(i), Store<N>(i, pack); bare loads and
+//   SHALE_BOUNDS(threads, blocks)       after SHALE_KERNEL: the block's size, and blocks that an SM must be able to
+//   hold SHALE_UNROLL                        before a loop whose variable indexes registers Global<T>, Shared<T>
+//   arrays: Load(i), Store(i, v), Load<N>(i), Store<N>(i, pack); bare loads and
 //                                       stores on the device, one of up to 16 bytes for a pack
 //   SHALE_SHARED_ARRAY(T, name, size)   a static shared array; SHALE_DYNAMIC_SHARED(T, name) the launch's
 //   Widen(x), Narrow<T>(f)              between fp32 and a storage type (float, BFloat16)

@@ -3,13 +3,12 @@
 // Two steps, bound by memory: a block sums kChunk elements into one partial sum in scratch, then one block sums those.
 // Who adds what depends on the number of elements alone: not on the machine, and not on how x is aligned (which decides
 // only whether four elements come at once).
-#include "kernels/cuda/portable.h"
-
 #include "kernels/check.h"
 #include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
 
 namespace shale::cuda {

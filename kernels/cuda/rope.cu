@@ -1,11 +1,9 @@
 // Rotary position embedding.
 //
 // First a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64: 4 S D bytes, which are read once
-// for every kHeadsPerThread heads. Then one pass over x in place, bound by memory: a thread owns a pack of pairs (a pack
-// from either half of a head) at one position, keeps its cosines and sines in registers, and turns kHeadsPerThread heads
-// by them, two at a time.
-#include "kernels/cuda/portable.h"
-
+// for every kHeadsPerThread heads. Then one pass over x in place, bound by memory: a thread owns a pack of pairs (a
+// pack from either half of a head) at one position, keeps its cosines and sines in registers, and turns kHeadsPerThread
+// heads by them, two at a time.
 #include <algorithm>
 #include <numbers>
 
@@ -13,6 +11,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
 #include "kernels/reference/rope_frequency.h"
 
@@ -49,8 +48,7 @@ struct Heads {
 };
 
 template <class T, int N>
-SHALE_KERNEL SHALE_BOUNDS(kThreads, 8)
-    RopeKernel(Heads<T> x, Global<float> cosines, Global<float> sines) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads, 8) RopeKernel(Heads<T> x, Global<float> cosines, Global<float> sines) {
   const int64_t packs = x.half / N, index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t t = Quotient(index, packs), i = (index - t * packs) * N;
   if (t >= x.B * x.S) return;
@@ -113,15 +111,14 @@ absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
   SHALE_RETURN_IF_ERROR(FillTable(op, cosines, sines, stream));
   return WithElement(x.dtype, [&](auto element) {
     using T = decltype(element);
-    const Heads<T> heads = {Whole<T>(x, "x"), x.dim(0),    x.dim(1),    x.dim(2),
-                            half,             x.stride(0), x.stride(1), x.stride(2)};
+    const Heads<T> heads = {Whole<T>(x, "x"), x.dim(0),    x.dim(1),   x.dim(2), half,
+                            x.stride(0),      x.stride(1), x.stride(2)};
     const auto start = [&](auto width) {
       constexpr int N = decltype(width)::value;
       const int64_t threads = heads.B * heads.S * (half / N);
-      const LaunchShape shape = {
-          .grid = dim3(static_cast<unsigned>(CeilDivide(threads, kThreads)),
-                       static_cast<unsigned>(CeilDivide(heads.H, kHeadsPerThread))),
-          .block = dim3(kThreads)};
+      const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(threads, kThreads)),
+                                              static_cast<unsigned>(CeilDivide(heads.H, kHeadsPerThread))),
+                                 .block = dim3(kThreads)};
       return Launch("Rope", RopeKernel<T, N>, shape, stream, heads, cosines, sines);
     };
     return RowsAligned(x) && half % kPackOf<T> == 0 ? start(std::integral_constant<int, kPackOf<T>>())

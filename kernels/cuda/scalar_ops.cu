@@ -1,8 +1,7 @@
 // The scalars that a step decides with: one thread each, in fp64 as in kernels/reference/scalar_ops.cc.
-#include "kernels/cuda/portable.h"
-
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 
 namespace shale::cuda {
 namespace {

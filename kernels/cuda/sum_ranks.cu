@@ -2,8 +2,6 @@
 //
 // One pass, bound by memory (or by the links, where the ranks' memory is that of other GPUs): a thread owns 16 elements
 // of every input, in packs of 16 bytes for fp32, and has read them all before it writes, so that `out` may be an input.
-#include "kernels/cuda/portable.h"
-
 #include <algorithm>
 #include <type_traits>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/portable.h"
 
 namespace shale::cuda {
 namespace {
@@ -74,8 +73,8 @@ absl::Status Start(absl::Span<const std::byte* const> inputs, std::byte* out, in
 absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                       StreamHandle stream) {
   if (inputs.empty() || inputs.size() > kMostSummedRanks) {
-    return absl::InvalidArgumentError(absl::StrCat("a sum over ", inputs.size(), " ranks; 1 to ", kMostSummedRanks,
-                                                   " fit into a launch"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a sum over ", inputs.size(), " ranks; 1 to ", kMostSummedRanks, " fit into a launch"));
   }
   if (elements == 0) return absl::OkStatus();
   const auto aligned = [](const std::byte* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };

@@ -74,9 +74,8 @@ absl::Status Reference(const GroupNormBackward& op) {
         mean_g += gradient(i, c) / group.size();
         mean_gn += gradient(i, c) * n(i) / group.size();
       });
-      group.ForEach([&](int64_t i, int64_t c) {
-        Put(op.d_x_BLC, i, rstd * (gradient(i, c) - mean_g - n(i) * mean_gn));
-      });
+      group.ForEach(
+          [&](int64_t i, int64_t c) { Put(op.d_x_BLC, i, rstd * (gradient(i, c) - mean_g - n(i) * mean_gn)); });
     }
   }
   return absl::OkStatus();

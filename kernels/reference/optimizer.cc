@@ -12,8 +12,8 @@ namespace {
 bool InRanges(const std::vector<ElementRange>* ranges, int64_t i) {
   if (ranges == nullptr) return false;
   // The first range that ends behind i.
-  const auto range = std::upper_bound(ranges->begin(), ranges->end(), i,
-                                      [](int64_t at, const ElementRange& r) { return at < r.end; });
+  const auto range =
+      std::upper_bound(ranges->begin(), ranges->end(), i, [](int64_t at, const ElementRange& r) { return at < r.end; });
   return range != ranges->end() && range->begin <= i;
 }
 

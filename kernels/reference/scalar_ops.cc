@@ -27,8 +27,8 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
   float* update = op.update_5.as<float>();
 
   // Ranks flag their own values; what is finite on each may still overflow in the sum.
-  const bool finite = totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) &&
-                      std::isfinite(totals[kTotalSquaredNorm]);
+  const bool finite =
+      totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
   const bool skip = !finite || *op.valid_tokens_1.as<const int64_t>() <= 0;
   update[kUpdateLearningRate] = hyper[kHyperLearningRate];
   update[kUpdateSkip] = skip ? 1.0f : 0.0f;

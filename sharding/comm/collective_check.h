@@ -1,5 +1,5 @@
-// What every Communicator checks before it enqueues a collective, from this rank's operands alone; and what it says when
-// it ends one.
+// What every Communicator checks before it enqueues a collective, from this rank's operands alone; and what it says
+// when it ends one.
 #pragma once
 
 #include "absl/status/status.h"

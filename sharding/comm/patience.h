@@ -7,8 +7,8 @@
 namespace shale {
 
 // For who looks again and again whether what it waits for has come. Between two looks at most a quarter of the limit
-// counts: a process that was stopped for long (Ctrl-Z, a container's pause) has not waited for its peers meanwhile, which
-// were stopped too. One thread.
+// counts: a process that was stopped for long (Ctrl-Z, a container's pause) has not waited for its peers meanwhile,
+// which were stopped too. One thread.
 class Patience {
  public:
   // 0: endless.
@@ -22,7 +22,9 @@ class Patience {
     return limit_seconds_ > 0 && spent_seconds_ >= limit_seconds_;
   }
   // How long to wait for until the next look.
-  std::chrono::duration<double> Pause() const { return std::chrono::duration<double>(limit_seconds_ * kMostAtOnce / 2); }
+  std::chrono::duration<double> Pause() const {
+    return std::chrono::duration<double>(limit_seconds_ * kMostAtOnce / 2);
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -32,9 +32,7 @@ RendezvousCommunicator::~RendezvousCommunicator() {
   rendezvous_->Abort(absl::AbortedError(absl::StrCat("rank ", rank_, " left")));
 }
 
-void RendezvousCommunicator::Abort(absl::Status reason) {
-  rendezvous_->Abort(AbortedBy(rank_, std::move(reason)));
-}
+void RendezvousCommunicator::Abort(absl::Status reason) { rendezvous_->Abort(AbortedBy(rank_, std::move(reason))); }
 
 absl::Status RendezvousCommunicator::EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllGather(shard, full, rank_, size()));
@@ -83,8 +81,8 @@ absl::Status RendezvousCommunicator::AllReduce(Stream& stream) {
   const int64_t line = kLineBytes / element_bytes;
   const int64_t part = CeilDivide(mine().elements, size() * line) * line;
   const auto begin = [&](int rank) { return std::min(mine().elements, rank * part); };
-  absl::Status status = SumSlice(begin(rank_), begin(rank_ + 1) - begin(rank_),
-                                 mine().output + begin(rank_) * element_bytes, stream);
+  absl::Status status =
+      SumSlice(begin(rank_), begin(rank_ + 1) - begin(rank_), mine().output + begin(rank_) * element_bytes, stream);
   status.Update(Barrier(stream));
   SHALE_RETURN_IF_ERROR(status);
   for (int i = 1; i < size(); ++i) {

@@ -13,9 +13,9 @@ namespace {
 // What a rank's peers wait for.
 struct RankEvents {
   std::shared_ptr<Device> device;  // Outlives its events.
-  std::unique_ptr<Event> ready;   // What it brings may be read.
-  std::unique_ptr<Event> summed;  // Its part of an all-reduce may be.
-  std::unique_ptr<Event> done;    // It has read what its peers brought.
+  std::unique_ptr<Event> ready;    // What it brings may be read.
+  std::unique_ptr<Event> summed;   // Its part of an all-reduce may be.
+  std::unique_ptr<Event> done;     // It has read what its peers brought.
 };
 
 struct SharedGroup {
@@ -50,7 +50,7 @@ class StreamOrderedCommunicator : public RendezvousCommunicator {
   absl::Status Barrier(Stream& stream) override { return Pass(&RankEvents::summed, stream); }
 
  private:
-  absl::Status WaitForPeers(std::unique_ptr<Event> RankEvents::* event, Stream& stream) {
+  absl::Status WaitForPeers(std::unique_ptr<Event> RankEvents::*event, Stream& stream) {
     for (int i = 1; i < size(); ++i) {
       SHALE_RETURN_IF_ERROR(stream.Wait(*(group_->events[(rank() + i) % size()].*event)));
     }
@@ -58,7 +58,7 @@ class StreamOrderedCommunicator : public RendezvousCommunicator {
   }
 
   // All ranks' streams have come this far before this one goes on.
-  absl::Status Pass(std::unique_ptr<Event> RankEvents::* event, Stream& stream) {
+  absl::Status Pass(std::unique_ptr<Event> RankEvents::*event, Stream& stream) {
     absl::Status status = stream.Record(*(group_->events[rank()].*event));
     rendezvous().Sync();
     status.Update(WaitForPeers(event, stream));

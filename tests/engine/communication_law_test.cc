@@ -25,36 +25,111 @@ struct Row {
 };
 
 const Row kRows[] = {
-    {Strategy::kFull, Schedule::kSharded, true, false, [](int64_t K) { return Counts{2 * K, K}; },
-     [](int64_t K) { return Counts{K, K}; }},
-    {Strategy::kFull, Schedule::kDeferred, true, false, [](int64_t K) { return Counts{2 * K, 1}; },
-     [](int64_t K) { return Counts{K, 1}; }},
-    {Strategy::kFull, Schedule::kLayered, true, false, [](int64_t) { return Counts{2, 1}; },
-     [](int64_t) { return Counts{1, 1}; }},
-    {Strategy::kFull, Schedule::kSharded, false, false, [](int64_t K) { return Counts{K, K}; },
-     [](int64_t K) { return Counts{K, K}; }},
-    {Strategy::kFull, Schedule::kDeferred, false, false, [](int64_t K) { return Counts{K, 1}; },
-     [](int64_t K) { return Counts{K, 1}; }},
-    {Strategy::kFull, Schedule::kLayered, false, false, [](int64_t) { return Counts{1, 1}; },
-     [](int64_t) { return Counts{1, 1}; }},
-    {Strategy::kFull, Schedule::kSharded, true, true, [](int64_t K) { return Counts{2 * K, K}; },
-     [](int64_t K) { return Counts{2 * K, 2 * K}; }},
-    {Strategy::kFull, Schedule::kDeferred, true, true, [](int64_t K) { return Counts{2 * K, 1}; },
-     [](int64_t K) { return Counts{2 * K, 1}; }},
-    {Strategy::kFull, Schedule::kLayered, true, true, [](int64_t) { return Counts{2, 1}; },
-     [](int64_t) { return Counts{2, 2}; }},
-    {Strategy::kGradients, Schedule::kSharded, true, false, [](int64_t K) { return Counts{1, K}; },
-     [](int64_t K) { return Counts{1, K}; }},
-    {Strategy::kGradients, Schedule::kLayered, true, false, [](int64_t) { return Counts{1, 1}; },
-     [](int64_t) { return Counts{1, 1}; }},
-    {Strategy::kOptimizer, Schedule::kDeferred, true, false, [](int64_t) { return Counts{1, 1}; },
-     [](int64_t) { return Counts{1, 1}; }},
-    {Strategy::kOptimizer, Schedule::kLayered, true, false, [](int64_t) { return Counts{1, 1}; },
-     [](int64_t) { return Counts{1, 1}; }},
-    {Strategy::kNone, Schedule::kDeferred, true, false, [](int64_t) { return Counts{0, 1}; },
-     [](int64_t) { return Counts{0, 1}; }},
-    {Strategy::kNone, Schedule::kLayered, true, false, [](int64_t) { return Counts{0, 1}; },
-     [](int64_t) { return Counts{0, 1}; }},
+    {Strategy::kFull, Schedule::kSharded, true, false,
+     [](int64_t K) {
+       return Counts{2 * K, K};
+     },
+     [](int64_t K) {
+       return Counts{K, K};
+     }},
+    {Strategy::kFull, Schedule::kDeferred, true, false,
+     [](int64_t K) {
+       return Counts{2 * K, 1};
+     },
+     [](int64_t K) {
+       return Counts{K, 1};
+     }},
+    {Strategy::kFull, Schedule::kLayered, true, false,
+     [](int64_t) {
+       return Counts{2, 1};
+     },
+     [](int64_t) {
+       return Counts{1, 1};
+     }},
+    {Strategy::kFull, Schedule::kSharded, false, false,
+     [](int64_t K) {
+       return Counts{K, K};
+     },
+     [](int64_t K) {
+       return Counts{K, K};
+     }},
+    {Strategy::kFull, Schedule::kDeferred, false, false,
+     [](int64_t K) {
+       return Counts{K, 1};
+     },
+     [](int64_t K) {
+       return Counts{K, 1};
+     }},
+    {Strategy::kFull, Schedule::kLayered, false, false,
+     [](int64_t) {
+       return Counts{1, 1};
+     },
+     [](int64_t) {
+       return Counts{1, 1};
+     }},
+    {Strategy::kFull, Schedule::kSharded, true, true,
+     [](int64_t K) {
+       return Counts{2 * K, K};
+     },
+     [](int64_t K) {
+       return Counts{2 * K, 2 * K};
+     }},
+    {Strategy::kFull, Schedule::kDeferred, true, true,
+     [](int64_t K) {
+       return Counts{2 * K, 1};
+     },
+     [](int64_t K) {
+       return Counts{2 * K, 1};
+     }},
+    {Strategy::kFull, Schedule::kLayered, true, true,
+     [](int64_t) {
+       return Counts{2, 1};
+     },
+     [](int64_t) {
+       return Counts{2, 2};
+     }},
+    {Strategy::kGradients, Schedule::kSharded, true, false,
+     [](int64_t K) {
+       return Counts{1, K};
+     },
+     [](int64_t K) {
+       return Counts{1, K};
+     }},
+    {Strategy::kGradients, Schedule::kLayered, true, false,
+     [](int64_t) {
+       return Counts{1, 1};
+     },
+     [](int64_t) {
+       return Counts{1, 1};
+     }},
+    {Strategy::kOptimizer, Schedule::kDeferred, true, false,
+     [](int64_t) {
+       return Counts{1, 1};
+     },
+     [](int64_t) {
+       return Counts{1, 1};
+     }},
+    {Strategy::kOptimizer, Schedule::kLayered, true, false,
+     [](int64_t) {
+       return Counts{1, 1};
+     },
+     [](int64_t) {
+       return Counts{1, 1};
+     }},
+    {Strategy::kNone, Schedule::kDeferred, true, false,
+     [](int64_t) {
+       return Counts{0, 1};
+     },
+     [](int64_t) {
+       return Counts{0, 1};
+     }},
+    {Strategy::kNone, Schedule::kLayered, true, false,
+     [](int64_t) {
+       return Counts{0, 1};
+     },
+     [](int64_t) {
+       return Counts{0, 1};
+     }},
 };
 
 std::string Describe(const Row& row, int64_t K) {

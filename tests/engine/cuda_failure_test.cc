@@ -17,10 +17,10 @@ using ::testing::HasSubstr;
 // Two ranks on one GPU, of which kernel number `nth` of all goes wrong.
 absl::Status RunWithFailure(int nth, bool synchronous) {
   auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
-  const std::unique_ptr<Backend> backend = CreateCudaBackend(
-      runtime, {.ranks_per_device = 2, .create_products = [](const CudaDeviceProperties* /*gpu*/) {
-                  return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
-                }});
+  const std::unique_ptr<Backend> backend =
+      CreateCudaBackend(runtime, {.ranks_per_device = 2, .create_products = [](const CudaDeviceProperties* /*gpu*/) {
+                                    return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+                                  }});
   runtime->FailKernel(nth);
   RunOptions options;
   options.backend = backend.get();
@@ -60,9 +60,8 @@ TEST(CudaFailureTest, OneInstructionAtATimeTheErrorNamesTheInstruction) {
 
 TEST(CudaFailureTest, AFailedKernelOfAGraphIsAnErrorThatNamesTheLastGraphToFinish) {
   auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
-  const std::unique_ptr<Backend> backend = CreateCudaBackend(runtime, {.create_products = [](auto&&...) {
-    return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
-  }});
+  const std::unique_ptr<Backend> backend = CreateCudaBackend(
+      runtime, {.create_products = [](auto&&...) { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); }});
   RunOptions options;
   options.model = SmallMlp();
   options.backend = backend.get();

@@ -48,12 +48,11 @@ class NoAttention : public cuda::AttentionBackend {
 };
 
 CudaBackendOptions Options(int ranks_per_device) {
-  return {.ranks_per_device = ranks_per_device,
-          .create_products =
-              [](const CudaDeviceProperties* /*gpu*/) {
-                return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
-              },
-          .describe_libraries = [] { return std::string("products by the reference"); }};
+  return {
+      .ranks_per_device = ranks_per_device,
+      .create_products =
+          [](const CudaDeviceProperties* /*gpu*/) { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); },
+      .describe_libraries = [] { return std::string("products by the reference"); }};
 }
 
 std::unique_ptr<Backend> OnStandIn(std::shared_ptr<StandInRuntime> runtime, int ranks_per_device) {
@@ -79,7 +78,8 @@ model { decoder { family: LLAMA width: 16 layers: 2 heads: 2 kv_heads: 1 hidden:
 batch { global_batch: 5 micro_batch: 1 sequence_length: 9 }
 sharding { ranks: 2 schedule: SHARDED }
 schedule { steps: 4 }
-data { path: ")", text_, "\" }\n"),
+data { path: ")",
+                                                        text_, "\" }\n"),
                                            "job.textproto", overrides);
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : Job();
@@ -106,9 +106,10 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
   };
   const auto trainer = Trainer::Create(MakeJob(kCuda), {.create_backend = without_library});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
-  EXPECT_THAT((*trainer)->device_description(),
-              HasSubstr("\nattention by our own, slower kernels, for the library does not take it: f32 1 x 9 positions, 2 "
-                        "heads of width 8 (1 of keys)"));
+  EXPECT_THAT(
+      (*trainer)->device_description(),
+      HasSubstr("\nattention by our own, slower kernels, for the library does not take it: f32 1 x 9 positions, 2 "
+                "heads of width 8 (1 of keys)"));
 }
 
 // Of four steps the second one captures, and the others launch what is there.
@@ -151,7 +152,8 @@ TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(6)->host_bytes, host_bytes / 6);
   const absl::Status status = Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(runtime)}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("(the GPU's memory less 2 GiB for CUDA and its libraries, divided by 2 ranks;"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("(the GPU's memory less 2 GiB for CUDA and its libraries, divided by 2 ranks;"));
 }
 
 TEST_F(CudaJobTest, AnArenaThatDoesNotFitIsRefusedBeforeTheFirstIsAllocated) {

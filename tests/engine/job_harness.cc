@@ -99,15 +99,15 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   DeriveWaits(result.step.program, result.plan);
   SHALE_RETURN_IF_ERROR(CheckProgram(result.step.program, result.plan));
 
-  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<World> world,
-                         World::Create(*backend,
-                                       {.ranks = static_cast<int>(W),
-                                        .synchronous = options.synchronous,
-                                        .programs = {&result.step.program},
-                                        .host_memory = PlanHostMemory({{result.step.program, result.plan}},
-                                                                      kReadStagingBytes),
-                                        .wrap = options.wrap},
-                                       result.plan.peak_bytes));
+  SHALE_ASSIGN_OR_RETURN(
+      std::unique_ptr<World> world,
+      World::Create(*backend,
+                    {.ranks = static_cast<int>(W),
+                     .synchronous = options.synchronous,
+                     .programs = {&result.step.program},
+                     .host_memory = PlanHostMemory({{result.step.program, result.plan}}, kReadStagingBytes),
+                     .wrap = options.wrap},
+                    result.plan.peak_bytes));
   ParameterStore store(graph, result.step.state, result.plan, world->ranks());
   std::vector<RankState> states;
   for (RankRuntime* rank : world->ranks()) states.emplace_back(graph, result.step.state, result.plan, *rank);
@@ -120,17 +120,16 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
 
   std::vector<std::unique_ptr<ExecutionObserver>> observers;
   std::vector<std::unique_ptr<Executor>> executors;
-  std::vector<std::vector<HostTokens>> host(batches.size());   // By batch, then by rank.
+  std::vector<std::vector<HostTokens>> host(batches.size());  // By batch, then by rank.
   std::vector<std::vector<StepInputs>> inputs(batches.size(), std::vector<StepInputs>(W));
   for (int rank = 0; rank < W; ++rank) {
     observers.push_back(options.observe ? options.observe(result.step.program, result.plan, world->rank(rank))
                                         : nullptr);
     SHALE_ASSIGN_OR_RETURN(
         std::unique_ptr<Executor> executor,
-        Executor::Create(result.step.program, result.plan, world->rank(rank),
-                         {.synchronous = options.synchronous,
-                          .observer = observers.back().get(),
-                          .graphs = options.graphs}));
+        Executor::Create(
+            result.step.program, result.plan, world->rank(rank),
+            {.synchronous = options.synchronous, .observer = observers.back().get(), .graphs = options.graphs}));
     executors.push_back(std::move(executor));
   }
   for (size_t batch = 0; batch < batches.size(); ++batch) {

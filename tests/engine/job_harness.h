@@ -58,7 +58,7 @@ struct RunOptions {
   // Makes the observer of a rank; may be null.
   std::function<std::unique_ptr<ExecutionObserver>(const StepProgram&, const MemoryPlan&, RankRuntime&)> observe;
   std::function<void(const std::string& name, std::vector<float>&)> edit_weights;  // Before the first step.
-  bool gradients_of_first_step = false;  // Else of the last.
+  bool gradients_of_first_step = false;                                            // Else of the last.
 };
 
 struct RunResult {
@@ -66,8 +66,8 @@ struct RunResult {
   MemoryPlan plan;
   std::vector<double> losses;  // Mean per step, every rank's being equal.
   std::vector<double> norms;
-  int64_t global_tokens = 0;  // Of the last step.
-  bool non_finite = false;    // In the last step.
+  int64_t global_tokens = 0;                            // Of the last step.
+  bool non_finite = false;                              // In the last step.
   std::map<std::string, std::vector<float>> gradients;  // Reduced, not clipped.
   std::map<std::string, std::vector<float>> weights;    // After the last step.
   int64_t measured_peak_bytes = 0;

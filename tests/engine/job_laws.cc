@@ -39,7 +39,8 @@ optimizer { learning_rate: 1e-2 epsilon: 1e-3 }
 schedule { steps: 4 warmup_steps: 1 }
 checkpoint { every_steps: 2 keep_last: 9 }
 memory { budget_bytes: 100000000 }
-data { path: ")", path_, ".txt\" }\n"),
+data { path: ")",
+                                                        path_, ".txt\" }\n"),
                                            "job.textproto", overrides);
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : Job();

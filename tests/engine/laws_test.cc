@@ -140,9 +140,9 @@ TEST(StepLaws, EveryRetentionAgreesToTheBit) {
         options.dtype = dtype;
         options.steps = 2;
         const RunResult keep_all = MustRun(options, tokens);
-        for (RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kAttention,
-                                       RetentionPreset::kFeedForward, RetentionPreset::kSublayers,
-                                       RetentionPreset::kBlock}) {
+        for (RetentionPreset preset :
+             {RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
+              RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
           options.step.retention.preset = preset;
           ExpectEqualBits(MustRun(options, tokens), keep_all, std::string(ToString(preset)));
           if (!TestsEveryCombination()) continue;

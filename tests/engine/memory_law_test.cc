@@ -58,9 +58,8 @@ RunOptions RandomJob(std::mt19937_64& random) {
 
 std::string Describe(const RunOptions& o, int seed) {
   return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.schedule), " ",
-                      ToString(o.step.retention.preset),
-                      o.step.retention.offload.empty() ? "" : ", offloaded", " W=", o.step.ranks, " B=",
-                      o.micro_batch, " ", ToString(o.dtype));
+                      ToString(o.step.retention.preset), o.step.retention.offload.empty() ? "" : ", offloaded",
+                      " W=", o.step.ranks, " B=", o.micro_batch, " ", ToString(o.dtype));
 }
 
 TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {
@@ -91,8 +90,8 @@ TEST(MemoryLaws, InstructionsWriteOnlyWhatTheySay) {
     const Tokens tokens = RandomTokens(1 + random() % 6, 9, 19, seed);
     absl::StatusOr<RunResult> checked = RunJob(options, tokens);
     ASSERT_TRUE(checked.ok()) << Describe(options, seed) << ": " << checked.status();
-    EXPECT_TRUE(violations.empty()) << Describe(options, seed) << ": " << violations.size() << " violations, first: "
-                                    << violations.front();
+    EXPECT_TRUE(violations.empty()) << Describe(options, seed) << ": " << violations.size()
+                                    << " violations, first: " << violations.front();
     // Dead bytes were poisoned with NaN: had anything read them, the numbers would show it.
     options.observe = nullptr;
     options.memory.red_zone_bytes = 0;

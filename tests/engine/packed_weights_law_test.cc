@@ -57,7 +57,8 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
       EXPECT_FALSE(once->weights.empty());
       EXPECT_EQ(once->measured_peak_bytes, once->plan.peak_bytes) << what;
       EXPECT_EQ(PackedProducts(often->step.program), 0) << what;
-      const bool packs = dtype == DType::kFloat32 ? __builtin_cpu_supports("avx512f") : __builtin_cpu_supports("avx512bf16");
+      const bool packs =
+          dtype == DType::kFloat32 ? __builtin_cpu_supports("avx512f") : __builtin_cpu_supports("avx512bf16");
       if (packs && std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr) {
         EXPECT_GT(PackedProducts(once->step.program), 20) << what;
       }

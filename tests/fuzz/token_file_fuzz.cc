@@ -38,8 +38,8 @@ std::vector<int64_t> Llmc(absl::string_view bytes, int32_t magic, int32_t versio
   std::vector<T> tokens(header[2]);
   std::copy(bytes.begin() + kHeaderBytes, bytes.end(), reinterpret_cast<char*>(tokens.data()));
   std::vector<int64_t> wide(tokens.begin(), tokens.end());
-  const bool fits = std::all_of(wide.begin(), wide.end(),
-                                [](int64_t token) { return token <= std::numeric_limits<int32_t>::max(); });
+  const bool fits =
+      std::all_of(wide.begin(), wide.end(), [](int64_t token) { return token <= std::numeric_limits<int32_t>::max(); });
   return fits ? wide : std::vector<int64_t>();
 }
 

@@ -5,14 +5,14 @@
 namespace shale::testing {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(
-    Gpu, AttentionOnDeviceTest,
-    ::testing::Values(AttentionMachine{.backend = {.name = "cudnn",
-                                                   .placement = Placement::kTogether,
-                                                   .runtime = []() -> CudaRuntime& { return *Gpu(); },
-                                                   .create_products = [] { return CreateGpuProducts(); }},
-                                       .load = LoadGpuCudnn}),
-    MachineName);
+INSTANTIATE_TEST_SUITE_P(Gpu, AttentionOnDeviceTest,
+                         ::testing::Values(AttentionMachine{
+                             .backend = {.name = "cudnn",
+                                         .placement = Placement::kTogether,
+                                         .runtime = []() -> CudaRuntime& { return *Gpu(); },
+                                         .create_products = [] { return CreateGpuProducts(); }},
+                             .load = LoadGpuCudnn}),
+                         MachineName);
 
 }  // namespace
 }  // namespace shale::testing

@@ -18,11 +18,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-INSTANTIATE_TEST_SUITE_P(
-    Gpu, DeviceConformance,
-    ::testing::Values(DeviceCase{"Streams", [] { return CreateGpuDevice(); }},
-                      DeviceCase{"Synchronous", [] { return CreateGpuDevice({.synchronous = true}); }}),
-    CaseName);
+INSTANTIATE_TEST_SUITE_P(Gpu, DeviceConformance,
+                         ::testing::Values(DeviceCase{"Streams", [] { return CreateGpuDevice(); }},
+                                           DeviceCase{"Synchronous",
+                                                      [] { return CreateGpuDevice({.synchronous = true}); }}),
+                         CaseName);
 
 constexpr int64_t kIntegers = 100'003, kBytes = 8 * kIntegers;
 

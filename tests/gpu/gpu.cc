@@ -22,9 +22,8 @@ absl::Status FindGpu() {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device->CreateStream("compute"));
   SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(*stream));
   const std::byte* inputs[] = {arena->base(), arena->base()};
-  absl::Status status = cuda_stream->Enqueue([&](cuda::StreamHandle handle) {
-    return cuda::SumRanks(DType::kFloat32, inputs, arena->base(), 1, handle);
-  });
+  absl::Status status = cuda_stream->Enqueue(
+      [&](cuda::StreamHandle handle) { return cuda::SumRanks(DType::kFloat32, inputs, arena->base(), 1, handle); });
   if (status.ok()) status = stream->Synchronize();
   if (status.ok()) return absl::OkStatus();
   const CudaDeviceProperties& gpu = device->properties();

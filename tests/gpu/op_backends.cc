@@ -15,8 +15,8 @@ bool Register(const char* name, Placement placement) {
                                               .keeps_nans = false}));
 }
 
-[[maybe_unused]] const bool registered = Register("gpu", Placement::kTogether) &&
-                                         Register("gpu_apart", Placement::kApart);
+[[maybe_unused]] const bool registered =
+    Register("gpu", Placement::kTogether) && Register("gpu_apart", Placement::kApart);
 
 }  // namespace
 }  // namespace shale::testing

@@ -42,8 +42,11 @@ class GpuProductsTest : public ::testing::Test {
     const GpuTensor a = c.transpose_a ? filled(c.act, {c.k, c.m}, 1) : filled(c.act, {c.m, c.k}, 1);
     const GpuTensor b = c.transpose_b ? filled(c.act, {c.n, c.k}, 2) : filled(c.act, {c.k, c.n}, 2);
     const GpuTensor bias = filled(c.out, {c.n}, 3), product(*device_, *stream_, c.out, {c.m, c.n});
-    MatMul op{.a = a.tensor(), .b = b.tensor(), .c_MN = product.tensor(),
-              .transpose_a = c.transpose_a, .transpose_b = c.transpose_b};
+    MatMul op{.a = a.tensor(),
+              .b = b.tensor(),
+              .c_MN = product.tensor(),
+              .transpose_a = c.transpose_a,
+              .transpose_b = c.transpose_b};
     if (c.bias) op.bias_N = bias.tensor();
     const int64_t scratch_bytes = ops_->ScratchBytes(op);
     const std::unique_ptr<Arena> scratch = *device_->Allocate(scratch_bytes);
@@ -79,7 +82,11 @@ TEST_F(GpuProductsTest, AreExactInEveryDirectionOfALinearLayer) {
   Check({.name = "forward", .m = kTokens, .n = kOut, .k = kIn, .transpose_b = true, .bias = true}, false);
   Check({.name = "gradient of the input", .m = kTokens, .n = kIn, .k = kOut}, false);
   for (const bool accumulate : {false, true}) {
-    Check({.name = "gradient of the weight", .m = kOut, .n = kIn, .k = kTokens, .transpose_a = true,
+    Check({.name = "gradient of the weight",
+           .m = kOut,
+           .n = kIn,
+           .k = kTokens,
+           .transpose_a = true,
            .out = DType::kFloat32},
           accumulate);
   }
@@ -89,7 +96,12 @@ TEST_F(GpuProductsTest, AreExactInEveryDirectionOfALinearLayer) {
 TEST_F(GpuProductsTest, AreExactAtOddWidths) {
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     Check({.name = "odd", .m = 1023, .n = 777, .k = 513, .act = act, .out = act, .bias = true}, false);
-    Check({.name = "odd, transposed", .m = 777, .n = 513, .k = 1023, .transpose_a = true, .act = act,
+    Check({.name = "odd, transposed",
+           .m = 777,
+           .n = 513,
+           .k = 1023,
+           .transpose_a = true,
+           .act = act,
            .out = DType::kFloat32},
           true);
   }

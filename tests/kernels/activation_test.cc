@@ -17,8 +17,10 @@ constexpr double kTiny = 1e-36;
 
 const std::vector<double>& ExtremeValues() {
   static const auto& values = *new std::vector<double>{
-      0.0, -0.0, 1e-30, -1e-30, 1e-6, -1e-6, -1.278, 5, -5, 20, -20, 86, -86, 88, -88, 90, -90, 103, -103, 105, -105,
-      1e4, -1e4, 1e10, -1e10, 1e20, -1e20, 1e30, -1e30, 3e38, -3e38, std::numeric_limits<double>::quiet_NaN()};
+      0.0,   -0.0, 1e-30, -1e-30, 1e-6,  -1e-6, -1.278, 5,
+      -5,    20,   -20,   86,     -86,   88,    -88,    90,
+      -90,   103,  -103,  105,    -105,  1e4,   -1e4,   1e10,
+      -1e10, 1e20, -1e20, 1e30,   -1e30, 3e38,  -3e38,  std::numeric_limits<double>::quiet_NaN()};
   return values;
 }
 
@@ -40,9 +42,8 @@ OpCase SwiGluBackwardCase(DType act, int64_t t, int64_t f, Value value, bool in_
   OpCase c{.name = "SwiGluBackward_" + Shape(act, t, f) + (value == Value::kToo ? "_value" : "") +
                    (in_place ? "_in_place" : "")};
   const Tensor gate_up = c.memory.Random(act, {t, 2 * f}, -4, 4), d_y = c.memory.Random(act, {t, f});
-  SwiGluBackward op{.gate_up_T2F = gate_up,
-                    .d_y_TF = d_y,
-                    .d_gate_up_T2F = in_place ? gate_up : c.memory.Output(act, {t, 2 * f})};
+  SwiGluBackward op{
+      .gate_up_T2F = gate_up, .d_y_TF = d_y, .d_gate_up_T2F = in_place ? gate_up : c.memory.Output(act, {t, 2 * f})};
   if (value == Value::kToo) op.y_TF = in_place ? d_y : c.memory.Output(act, {t, f});
   c.op = op;
   c.tolerances["y"] = {.absolute = kTiny, .relative = kUnits};

@@ -2,9 +2,6 @@
 // AVX512-BF16, by hardware. All ways give the same bits, but for subnormals by hardware.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/bfloat16_store_test.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +10,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/bfloat16_instructions.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/dtype.h"
@@ -91,9 +90,8 @@ class BFloat16Store : public ::testing::TestWithParam<bool> {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ways, BFloat16Store, ::testing::Bool(), [](const auto& info) {
-  return info.param ? "Pairs" : "Vectors";
-});
+INSTANTIATE_TEST_SUITE_P(Ways, BFloat16Store, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Pairs" : "Vectors"; });
 
 TEST_P(BFloat16Store, SoftwareRoundsAsRoundToBFloat16) {
   const std::vector<float> values = Values();

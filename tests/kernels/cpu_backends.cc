@@ -18,10 +18,11 @@ bool Register(std::string name, std::string family, int threads, int64_t targets
                               .family = std::move(family),
                               .create_device = [] { return CreateCpuDevice({.synchronous = true}); },
                               .create_ops = [threads] { return CreateCpuOps({.threads = threads}); },
-                              .select = [targets, without_bfloat16] {
-                                hwy::GetChosenTarget().Update(targets);
-                                cpu::ForbidBFloat16Instructions(without_bfloat16);
-                              }});
+                              .select =
+                                  [targets, without_bfloat16] {
+                                    hwy::GetChosenTarget().Update(targets);
+                                    cpu::ForbidBFloat16Instructions(without_bfloat16);
+                                  }});
 }
 
 // libgomp is not instrumented: ThreadSanitizer would report its barriers as races.

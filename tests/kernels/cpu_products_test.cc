@@ -33,15 +33,15 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
     int64_t m, n, k;
     bool transpose_a, transpose_b = false, bias = false, accumulate = false;
   };
-  for (const Case& c : {Case{704, 512, 520, true}, Case{1088, 1088, 400, true}, Case{1100, 256, 300, true},
-                        Case{1536, 768, 260, true, false, false, true}, Case{256, 1408, 256, true},
-                        Case{512, 512, 1100, true}, Case{1030, 128, 2100, false}, Case{520, 640, 96, false, true, true},
-                        Case{600, 64, 1100, false, true, false, true}, Case{520, 1600, 96, false},
-                        Case{2048, 512, 700, true}, Case{2048, 320, 1408, false}, Case{2000, 512, 640, false, true},
-                        Case{513, 200, 300, false}, Case{576, 1408, 4100, true},
-                        // Few rows and a long K.
-                        Case{32, 256, 8192, false, false, true}, Case{38, 384, 50257, false},
-                        Case{64, 16, 50257, false, true}}) {
+  for (const Case& c :
+       {Case{704, 512, 520, true}, Case{1088, 1088, 400, true}, Case{1100, 256, 300, true},
+        Case{1536, 768, 260, true, false, false, true}, Case{256, 1408, 256, true}, Case{512, 512, 1100, true},
+        Case{1030, 128, 2100, false}, Case{520, 640, 96, false, true, true},
+        Case{600, 64, 1100, false, true, false, true}, Case{520, 1600, 96, false}, Case{2048, 512, 700, true},
+        Case{2048, 320, 1408, false}, Case{2000, 512, 640, false, true}, Case{513, 200, 300, false},
+        Case{576, 1408, 4100, true},
+        // Few rows and a long K.
+        Case{32, 256, 8192, false, false, true}, Case{38, 384, 50257, false}, Case{64, 16, 50257, false, true}}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k << " of " << ToString(dtype));
       TestMemory memory;
@@ -148,8 +148,8 @@ TEST(CpuProductsTest, ProductsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
     SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k);
     TestMemory memory;
     const Tensor a = memory.Random(DType::kBFloat16, {c.m, c.k});
-    const Tensor b = c.transpose_b ? memory.Random(DType::kBFloat16, {c.n, c.k})
-                                   : memory.Random(DType::kBFloat16, {c.k, c.n});
+    const Tensor b =
+        c.transpose_b ? memory.Random(DType::kBFloat16, {c.n, c.k}) : memory.Random(DType::kBFloat16, {c.k, c.n});
     const MatMul op = LargeProduct(c, a, b, memory);
     const std::vector<std::byte> one = RunOnThreads(1, memory, op);
     for (const int threads : {3, 64}) EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
@@ -164,18 +164,18 @@ TEST(CpuProductsTest, LargeProductsOfWholeNumbersAreExact) {
     for (double& value : values) value = static_cast<double>(random() % 9) - 4;
     return values;
   };
-  for (const LargeCase& c : {LargeCase{513, 20011, 840, true, true, false, DType::kBFloat16},
-                             LargeCase{530, 20011, 840, false},
-                             LargeCase{512, 1027, 16411, false, false, false, DType::kBFloat16},
-                             LargeCase{544, 1027, 16411, true, false, true},
-                             // Few rows and a long K.
-                             LargeCase{38, 384, 50257, false, true}}) {
+  for (const LargeCase& c :
+       {LargeCase{513, 20011, 840, true, true, false, DType::kBFloat16}, LargeCase{530, 20011, 840, false},
+        LargeCase{512, 1027, 16411, false, false, false, DType::kBFloat16},
+        LargeCase{544, 1027, 16411, true, false, true},
+        // Few rows and a long K.
+        LargeCase{38, 384, 50257, false, true}}) {
     SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k);
     const std::vector<double> a = draw(c.m * c.k), b = draw(c.k * c.n), bias = draw(c.n), before = draw(c.m * c.n);
     TestMemory memory;
     const Tensor a_tensor = memory.Values(DType::kBFloat16, {c.m, c.k}, a);
-    const Tensor b_tensor = c.transpose_b ? memory.Values(DType::kBFloat16, {c.n, c.k}, b)
-                                          : memory.Values(DType::kBFloat16, {c.k, c.n}, b);
+    const Tensor b_tensor =
+        c.transpose_b ? memory.Values(DType::kBFloat16, {c.n, c.k}, b) : memory.Values(DType::kBFloat16, {c.k, c.n}, b);
     MatMul op = LargeProduct(c, a_tensor, b_tensor, memory);
     if (c.bias) op.bias_N = memory.Values(DType::kBFloat16, {c.n}, bias);
     if (c.accumulate) {

@@ -14,10 +14,10 @@ CudaRuntime& Runtime() {
   return runtime;
 }
 
-[[maybe_unused]] const bool registered = RegisterTestBackend(
-    CudaTestBackend({.name = "cuda_on_host", .runtime = Runtime, .create_products = [] {
-                       return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
-                     }}));
+[[maybe_unused]] const bool registered =
+    RegisterTestBackend(CudaTestBackend({.name = "cuda_on_host", .runtime = Runtime, .create_products = [] {
+                                           return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+                                         }}));
 
 }  // namespace
 }  // namespace shale::testing

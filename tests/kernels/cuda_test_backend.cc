@@ -11,18 +11,18 @@
 namespace shale::testing {
 
 TestBackend CudaTestBackend(CudaTestBackendOptions options) {
-  TestBackend backend{.name = options.name,
-                      .family = "cuda",
-                      .create_device = [runtime = options.runtime]() -> std::unique_ptr<Device> {
-                        return *CudaDevice::Create(runtime(), {});
-                      },
-                      .create_ops =
-                          [products = options.create_products, attention = options.create_attention] {
-                            return CreateCudaOps({.products = products(),
-                                                  .attention = attention ? attention() : nullptr});
-                          },
-                      .reports_bad_indices = false,
-                      .keeps_nans = options.keeps_nans};
+  TestBackend backend{
+      .name = options.name,
+      .family = "cuda",
+      .create_device = [runtime = options.runtime]() -> std::unique_ptr<Device> {
+        return *CudaDevice::Create(runtime(), {});
+      },
+      .create_ops =
+          [products = options.create_products, attention = options.create_attention] {
+            return CreateCudaOps({.products = products(), .attention = attention ? attention() : nullptr});
+          },
+      .reports_bad_indices = false,
+      .keeps_nans = options.keeps_nans};
   if (options.placement == Placement::kTogether) return backend;
   // Not through the device, whose arenas are longer than they say.
   backend.allocate = [runtime = options.runtime](Device&,

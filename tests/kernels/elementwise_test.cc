@@ -56,10 +56,10 @@ OpCase AddCase(DType act, int64_t n, AddOnto onto) {
 
 OpCase AccumulateCase(int64_t n, bool accumulate) {
   OpCase c{.name = "Accumulate_" + std::to_string(n) + (accumulate ? "_accumulate" : "")};
-  c.op = Accumulate{
-      .x_N = c.memory.Random(DType::kFloat32, {n}),
-      .total_N = accumulate ? c.memory.Random(DType::kFloat32, {n}) : c.memory.Output(DType::kFloat32, {n}),
-      .accumulate = accumulate};
+  c.op =
+      Accumulate{.x_N = c.memory.Random(DType::kFloat32, {n}),
+                 .total_N = accumulate ? c.memory.Random(DType::kFloat32, {n}) : c.memory.Output(DType::kFloat32, {n}),
+                 .accumulate = accumulate};
   return c;
 }
 

@@ -1,15 +1,14 @@
 // The exponential of softmax, sigmoid and cross-entropy, for every instruction set, against fp64.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/exp_test.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "kernels/cpu/exp-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -71,8 +71,12 @@ OpCase BackwardCase(const GroupShape& s, DType act) {
 std::vector<OpCase> GroupNormCases() {
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
-    for (const GroupShape& s : {GroupShape{1, 1, 1, 1}, {2, 3, 6, 2, true}, {3, 5, 35, 7}, {2, 7, 16, 16, true},
-                                {1, 1300, 12, 3}, {3, 67, 129, 1, true}}) {
+    for (const GroupShape& s : {GroupShape{1, 1, 1, 1},
+                                {2, 3, 6, 2, true},
+                                {3, 5, 35, 7},
+                                {2, 7, 16, 16, true},
+                                {1, 1300, 12, 3},
+                                {3, 67, 129, 1, true}}) {
       if (!s.accumulate) cases.push_back(ForwardCase(s, act));
       cases.push_back(BackwardCase(s, act));
     }
@@ -91,9 +95,14 @@ TEST(GroupNormGradient, IsTheDerivativeOfItsForward) {
   const Tensor d_x = c.memory.Output(kWide, {2, 3, 6});
   const Tensor d_weight = c.memory.Output(kWide, {6}), d_bias = c.memory.Output(kWide, {6});
   c.forward = {forward};
-  c.backward = {GroupNormBackward{.d_y_BLC = d_y, .x_BLC = forward.x_BLC, .weight_C = forward.weight_C,
-                                  .mean_BG = forward.mean_BG, .rstd_BG = forward.rstd_BG, .d_x_BLC = d_x,
-                                  .d_weight_C = d_weight, .d_bias_C = d_bias}};
+  c.backward = {GroupNormBackward{.d_y_BLC = d_y,
+                                  .x_BLC = forward.x_BLC,
+                                  .weight_C = forward.weight_C,
+                                  .mean_BG = forward.mean_BG,
+                                  .rstd_BG = forward.rstd_BG,
+                                  .d_x_BLC = d_x,
+                                  .d_weight_C = d_weight,
+                                  .d_bias_C = d_bias}};
   c.outputs = {{forward.y_BLC, d_y}};
   c.inputs = {{forward.x_BLC, d_x}, {forward.weight_C, d_weight}, {forward.bias_C, d_bias}};
   ExpectGradientsMatchFiniteDifferences(c);

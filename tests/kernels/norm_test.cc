@@ -10,9 +10,9 @@ namespace {
 struct NormShape {
   int64_t rows = 1;
   int64_t width = 1;
-  int64_t heads = 0;      // Not 0: rank 3, [rows, heads, width].
-  bool residual = false;  // Forward: residual and sum. Backward: d_residual.
-  bool in_place = false;  // Forward: y is x. Backward: d_x is d_y.
+  int64_t heads = 0;           // Not 0: rank 3, [rows, heads, width].
+  bool residual = false;       // Forward: residual and sum. Backward: d_residual.
+  bool in_place = false;       // Forward: y is x. Backward: d_x is d_y.
   bool onto_residual = false;  // Backward: d_x is d_residual.
   bool strided = false;
   bool accumulate = false;
@@ -81,8 +81,7 @@ OpCase LayerNormForwardCase(const NormShape& s, DType act) {
   const double mean_error = (static_cast<double>(s.width) + 2) * kUnit32 * 2;
   c.tolerances["mean"] = {.absolute = mean_error};
   c.tolerances["rstd"] = {.relative = RstdTolerance(s).relative + 2 * mean_error * LargestRstd(s)};
-  c.tolerances["y"] = {.absolute = 1.5 * LargestRstd(s) * mean_error,
-                       .relative = 2 * c.tolerances["rstd"].relative};
+  c.tolerances["y"] = {.absolute = 1.5 * LargestRstd(s) * mean_error, .relative = 2 * c.tolerances["rstd"].relative};
   return c;
 }
 
@@ -178,8 +177,13 @@ TEST(NormGradient, RmsNormIsTheDerivativeOfItsForward) {
     const Tensor d_sum = residual ? c.memory.Random(kWide, {3, 5}) : Tensor();
     const Tensor source = residual ? forward.sum : forward.x;
     c.forward = {forward};
-    c.backward = {RmsNormBackward{.d_y = d_y, .x = source, .weight_C = forward.weight_C, .rstd_R = forward.rstd_R,
-                                  .d_residual = d_sum, .d_x = d_x, .d_weight_C = d_weight}};
+    c.backward = {RmsNormBackward{.d_y = d_y,
+                                  .x = source,
+                                  .weight_C = forward.weight_C,
+                                  .rstd_R = forward.rstd_R,
+                                  .d_residual = d_sum,
+                                  .d_x = d_x,
+                                  .d_weight_C = d_weight}};
     c.outputs = {{forward.y, d_y}};
     c.inputs = {{forward.x, d_x}, {forward.weight_C, d_weight}};
     if (residual) {
@@ -203,8 +207,14 @@ TEST(NormGradient, LayerNormIsTheDerivativeOfItsForward) {
     const Tensor d_sum = residual ? c.memory.Random(kWide, {3, 6}) : Tensor();
     const Tensor source = residual ? forward.sum : forward.x;
     c.forward = {forward};
-    c.backward = {LayerNormBackward{.d_y = d_y, .x = source, .weight_C = forward.weight_C, .mean_R = forward.mean_R,
-                                    .rstd_R = forward.rstd_R, .d_residual = d_sum, .d_x = d_x, .d_weight_C = d_weight,
+    c.backward = {LayerNormBackward{.d_y = d_y,
+                                    .x = source,
+                                    .weight_C = forward.weight_C,
+                                    .mean_R = forward.mean_R,
+                                    .rstd_R = forward.rstd_R,
+                                    .d_residual = d_sum,
+                                    .d_x = d_x,
+                                    .d_weight_C = d_weight,
                                     .d_bias_C = d_bias}};
     c.outputs = {{forward.y, d_y}};
     c.inputs = {{forward.x, d_x}, {forward.weight_C, d_weight}, {forward.bias_C, d_bias}};

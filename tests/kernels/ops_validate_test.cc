@@ -69,8 +69,8 @@ TEST(Validate, NamesAnOperandOfTheWrongDType) {
 
 TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
   const std::set<std::string> optional = {
-      "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias", "MatMul.packed_b",
-      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual", "SwiGluBackward.y", "GeluBackward.y"};
+      "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias",      "MatMul.packed_b",
+      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual",  "SwiGluBackward.y", "GeluBackward.y"};
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int number, const std::string& name, const Tensor&, Access) {
       const Op without = With(op, number, [](Tensor& t) { t = Tensor(); });
@@ -85,14 +85,35 @@ TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
 
 TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
   // Operands whose rows may be strided; all others are contiguous.
-  const std::set<std::string> strided = {
-      "MatMul.a", "MatMul.b", "MatMul.c", "BiasBackward.d_out", "Rope.x",
-      "AttentionForward.q", "AttentionForward.k", "AttentionForward.v", "AttentionForward.out",
-      "AttentionBackward.q", "AttentionBackward.k", "AttentionBackward.v", "AttentionBackward.out",
-      "AttentionBackward.d_out", "AttentionBackward.d_q", "AttentionBackward.d_k", "AttentionBackward.d_v",
-      "RmsNormForward.x", "RmsNormForward.y", "RmsNormBackward.x", "RmsNormBackward.d_y", "RmsNormBackward.d_x",
-      "RmsNormBackward.d_residual", "LayerNormForward.x", "LayerNormForward.y", "LayerNormBackward.x",
-      "LayerNormBackward.d_y", "LayerNormBackward.d_x", "LayerNormBackward.d_residual"};
+  const std::set<std::string> strided = {"MatMul.a",
+                                         "MatMul.b",
+                                         "MatMul.c",
+                                         "BiasBackward.d_out",
+                                         "Rope.x",
+                                         "AttentionForward.q",
+                                         "AttentionForward.k",
+                                         "AttentionForward.v",
+                                         "AttentionForward.out",
+                                         "AttentionBackward.q",
+                                         "AttentionBackward.k",
+                                         "AttentionBackward.v",
+                                         "AttentionBackward.out",
+                                         "AttentionBackward.d_out",
+                                         "AttentionBackward.d_q",
+                                         "AttentionBackward.d_k",
+                                         "AttentionBackward.d_v",
+                                         "RmsNormForward.x",
+                                         "RmsNormForward.y",
+                                         "RmsNormBackward.x",
+                                         "RmsNormBackward.d_y",
+                                         "RmsNormBackward.d_x",
+                                         "RmsNormBackward.d_residual",
+                                         "LayerNormForward.x",
+                                         "LayerNormForward.y",
+                                         "LayerNormBackward.x",
+                                         "LayerNormBackward.d_y",
+                                         "LayerNormBackward.d_x",
+                                         "LayerNormBackward.d_residual"};
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int number, const std::string& name, const Tensor& operand, Access) {
       if (operand.rank < 2) return;
@@ -105,19 +126,29 @@ TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
         ExpectRefused(wide, {name + " is "});
       }
       // Columns two apart, and rows that lie on one another, are refused everywhere.
-      ExpectRefused(With(op, number, [](Tensor& t) {
-                      for (int i = 0; i < t.rank; ++i) t.strides[i] *= 2;
-                    }), {name + " is "});
+      ExpectRefused(With(op, number,
+                         [](Tensor& t) {
+                           for (int i = 0; i < t.rank; ++i) t.strides[i] *= 2;
+                         }),
+                    {name + " is "});
       ExpectRefused(With(op, number, [](Tensor& t) { t.strides[0] = 1; }), {name + " is "});
     });
   }
 }
 
 TEST(Validate, RefusesOutputsThatOverlapAnything) {
-  const std::set<std::string> same_view = {
-      "RmsNormForward.y.x", "LayerNormForward.y.x", "RmsNormBackward.d_x.d_y", "RmsNormBackward.d_x.d_residual",
-      "LayerNormBackward.d_x.d_y", "LayerNormBackward.d_x.d_residual", "SwiGluBackward.d_gate_up.gate_up",
-      "SwiGluBackward.y.d_y", "GeluBackward.d_x.d_y", "GeluBackward.y.x", "Add.out.a", "Add.out.b"};
+  const std::set<std::string> same_view = {"RmsNormForward.y.x",
+                                           "LayerNormForward.y.x",
+                                           "RmsNormBackward.d_x.d_y",
+                                           "RmsNormBackward.d_x.d_residual",
+                                           "LayerNormBackward.d_x.d_y",
+                                           "LayerNormBackward.d_x.d_residual",
+                                           "SwiGluBackward.d_gate_up.gate_up",
+                                           "SwiGluBackward.y.d_y",
+                                           "GeluBackward.d_x.d_y",
+                                           "GeluBackward.y.x",
+                                           "Add.out.a",
+                                           "Add.out.b"};
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int out_number, const std::string& out_name, const Tensor& out, Access access) {
       if (access == Access::kRead) return;
@@ -128,10 +159,12 @@ TEST(Validate, RefusesOutputsThatOverlapAnything) {
         if (same_view.count(key) > 0) {
           EXPECT_TRUE(Validate(overlapping).ok()) << Validate(overlapping);
           // One element further it is no longer the same view.
-          ExpectRefused(With(op, other_number, [&](Tensor& t) {
-                          t.where = out.where;
-                          t.Advance(1);
-                        }), {out_name, other_name, "the very same view"});
+          ExpectRefused(With(op, other_number,
+                             [&](Tensor& t) {
+                               t.where = out.where;
+                               t.Advance(1);
+                             }),
+                        {out_name, other_name, "the very same view"});
         } else {
           ExpectRefused(overlapping, {out_name, other_name, "overlaps"});
         }

@@ -70,9 +70,8 @@ std::vector<float> MastersOf(const AdamW& symbolic, const TestMemory& memory, st
   std::vector<float> masters;
   for (int64_t i = 0; i < op.weight_P.dim(0); ++i) {
     masters.push_back(op.master_P.present() ? op.master_P.as<float>()[i]
-                      : op.low_P.present()
-                          ? JoinMaster(op.weight_P.as<BFloat16>()[i], op.low_P.as<int16_t>()[i])
-                          : op.weight_P.as<float>()[i]);
+                      : op.low_P.present()  ? JoinMaster(op.weight_P.as<BFloat16>()[i], op.low_P.as<int16_t>()[i])
+                                            : op.weight_P.as<float>()[i]);
   }
   return masters;
 }

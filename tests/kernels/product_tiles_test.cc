@@ -14,8 +14,7 @@ namespace {
 
 ProductShape ShapeOf(int64_t m, int64_t n, int64_t k, DType dtype) { return {.m = m, .n = n, .k = k, .dtype = dtype}; }
 
-constexpr TileOrder kOrders[] = {TileOrder::kPlain, TileOrder::kPackedB, TileOrder::kGathered,
-                                 TileOrder::kTransposedA};
+constexpr TileOrder kOrders[] = {TileOrder::kPlain, TileOrder::kPackedB, TileOrder::kGathered, TileOrder::kTransposedA};
 constexpr int kThreads[] = {1, 2, 3, 8, 16, 64};
 
 TEST(ProductTilesTest, CoverEveryElementOnce) {
@@ -25,8 +24,16 @@ TEST(ProductTilesTest, CoverEveryElementOnce) {
         struct Size {
           int64_t m, n, k = 2048;
         };
-        for (const auto& [m, n, k] : {Size{1, 1}, {17, 65}, {512, 512}, {1000, 333}, {3000, 20}, {32, 256, 8192},
-                                      {38, 384, 50257}, {8, 128, 50257}, {64, 16, 50257}, {64, 1, 2000000}}) {
+        for (const auto& [m, n, k] : {Size{1, 1},
+                                      {17, 65},
+                                      {512, 512},
+                                      {1000, 333},
+                                      {3000, 20},
+                                      {32, 256, 8192},
+                                      {38, 384, 50257},
+                                      {8, 128, 50257},
+                                      {64, 16, 50257},
+                                      {64, 1, 2000000}}) {
           if (m < 512 && (order == TileOrder::kPackedB || order == TileOrder::kGathered)) continue;  // Never are.
           SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << ", order " << static_cast<int>(order)
                                             << ", " << threads << " threads");
@@ -60,9 +67,16 @@ double Busy(const std::vector<ProductTile>& tiles, int threads) {
 
 TEST(ProductTilesTest, KeepThreadsBusy) {
   for (const int threads : {1, 2, 3, 4, 8, 12, 16, 32}) {
-    for (const auto& [m, n] :
-         {std::pair<int64_t, int64_t>{2048, 512}, {2816, 512}, {512, 1408}, {512, 1024}, {1408, 512}, {1536, 768},
-          {1024, 1024}, {896, 896}, {768, 3072}, {8192, 512}}) {
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{2048, 512},
+                               {2816, 512},
+                               {512, 1408},
+                               {512, 1024},
+                               {1408, 512},
+                               {1536, 768},
+                               {1024, 1024},
+                               {896, 896},
+                               {768, 3072},
+                               {8192, 512}}) {
       const auto tiles = TilesOf(ShapeOf(m, n, 2048, DType::kBFloat16), TileOrder::kTransposedA, threads);
       EXPECT_GE(Busy(tiles, threads), 0.85) << m << " x " << n << " on " << threads << " threads: " << tiles.size();
     }
@@ -85,8 +99,8 @@ TEST(ProductTilesTest, PackedOnesAreWholeRows) {
 }
 
 TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{151936, 896}, {50257, 768}, {129, 400000}, {896, 151936},
-                             {16384, 16384}}) {
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>{151936, 896}, {50257, 768}, {129, 400000}, {896, 151936}, {16384, 16384}}) {
     const ProductShape shape = ShapeOf(512, n, k, DType::kBFloat16);
     EXPECT_TRUE(IsPackedInPieces(shape));
     int64_t at = 0;

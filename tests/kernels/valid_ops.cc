@@ -25,7 +25,11 @@ std::vector<Op> LayerOps() {
       EmbeddingForward{New(kI32, {kB, kS}), Act({kV, kC}), Act({kS + 1, kC}), Act({kT, kC})},
       EmbeddingBackward{New(kI32, {kB, kS}), Act({kT, kC}), Float({kV, kC}), Float({kS + 1, kC})},
       MatMul{Act({kT, kK}), Act({kK, kN}), Act({kN}), Act({kT, kN})},
-      MatMul{.a = Act({kK, kT}), .b = Act({kN, kK}), .c_MN = Float({kT, kN}), .transpose_a = true, .transpose_b = true,
+      MatMul{.a = Act({kK, kT}),
+             .b = Act({kN, kK}),
+             .c_MN = Float({kT, kN}),
+             .transpose_a = true,
+             .transpose_b = true,
              .accumulate = true},
       BiasBackward{Act({kT, kN}), Float({kN})},
       Rope{.x_BSHD = Act({kB, kS, kH, kD})},
@@ -48,8 +52,8 @@ std::vector<Op> NormOps() {
       RmsNormBackward{Act({kT, kC}), Act({kT, kC}), Act({kC}), Float({kT}), Act({kT, kC}), Act({kT, kC}), Float({kC})},
       LayerNormForward{Act({kT, kC}), Act({kT, kC}), Act({kC}), Act({kC}), Act({kT, kC}), Act({kT, kC}), Float({kT}),
                        Float({kT})},
-      LayerNormBackward{Act({kT, kC}), Act({kT, kC}), Act({kC}), Float({kT}), Float({kT}), Act({kT, kC}),
-                        Act({kT, kC}), Float({kC}), Float({kC})},
+      LayerNormBackward{Act({kT, kC}), Act({kT, kC}), Act({kC}), Float({kT}), Float({kT}), Act({kT, kC}), Act({kT, kC}),
+                        Float({kC}), Float({kC})},
       GroupNormForward{Act({kB, kS, kC}), Act({kC}), Act({kC}), Act({kB, kS, kC}), Float({kB, 5}), Float({kB, 5})},
       GroupNormBackward{Act({kB, kS, kC}), Act({kB, kS, kC}), Act({kC}), Float({kB, 5}), Float({kB, 5}),
                         Act({kB, kS, kC}), Float({kC}), Float({kC})},
@@ -57,8 +61,8 @@ std::vector<Op> NormOps() {
 }
 
 std::vector<Op> FlatOps() {
-  AdamW adamw{Float({kUpdateSize}), Float({kN}), Act({kN}), Tensor(), New(DType::kInt16, {kN}), Float({kN}),
-              Float({kN})};
+  AdamW adamw{Float({kUpdateSize}),     Float({kN}), Act({kN}),  Tensor(),
+              New(DType::kInt16, {kN}), Float({kN}), Float({kN})};
   adamw.decayed = Ranges();
   return {
       Sum{Float({kN}), New(kF64, {1})},

@@ -91,8 +91,7 @@ class HfParity : public ::testing::TestWithParam<std::string> {
     absl::StatusOr<HfWeights> weights = HfWeights::Open(original_.path(), config_);
     ASSERT_TRUE(weights.ok()) << weights.status();
     weights_ = std::make_unique<HfWeights>(*std::move(weights));
-    absl::StatusOr<SafetensorsReader> golden =
-        SafetensorsReader::Open(original_.path() + "/golden.safetensors");
+    absl::StatusOr<SafetensorsReader> golden = SafetensorsReader::Open(original_.path() + "/golden.safetensors");
     ASSERT_TRUE(golden.ok()) << golden.status();
     golden_ = std::make_unique<SafetensorsReader>(*std::move(golden));
     const SafetensorsTensor* inputs = golden_->Find("inputs");
@@ -122,11 +121,12 @@ class HfParity : public ::testing::TestWithParam<std::string> {
 
   // Exports what was imported, as `dtype`.
   absl::Status Export(SafetensorsDType dtype, const std::string& base, const std::string& folder) const {
-    return ExportHf(config_, {.dtype = dtype, .max_file_bytes = 5000, .base_folder = base},
-                    [this](absl::string_view parameter, int64_t begin, absl::Span<float> values) {
-                      return weights_->Read(parameter, begin, values);
-                    },
-                    folder);
+    return ExportHf(
+        config_, {.dtype = dtype, .max_file_bytes = 5000, .base_folder = base},
+        [this](absl::string_view parameter, int64_t begin, absl::Span<float> values) {
+          return weights_->Read(parameter, begin, values);
+        },
+        folder);
   }
 
   const GoldenFolder original_{GetParam()};

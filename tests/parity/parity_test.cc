@@ -68,7 +68,9 @@ Golden Load(const std::string& name) {
   const std::vector<int32_t> inputs = Raw<int32_t>(*reader, "curve_inputs"),
                              targets = Raw<int32_t>(*reader, "curve_targets");
   for (size_t at = 0; at < inputs.size(); at += B * S) {
-    golden.curve.push_back({B, S, {inputs.begin() + at, inputs.begin() + at + B * S},
+    golden.curve.push_back({B,
+                            S,
+                            {inputs.begin() + at, inputs.begin() + at + B * S},
                             {targets.begin() + at, targets.begin() + at + B * S}});
   }
   return golden;

@@ -35,7 +35,9 @@ class BenchGpuTest : public ::testing::Test {
   CreateGpuBackend Create() {
     return [this](const GpuBackendOptions& options) -> absl::StatusOr<std::unique_ptr<Backend>> {
       asked_ = options;
-      const auto products = [](const CudaDeviceProperties*) { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); };
+      const auto products = [](const CudaDeviceProperties*) {
+        return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+      };
       return CreateCudaBackend(runtime_, {.ranks_per_device = options.ranks_per_device, .create_products = products});
     };
   }
@@ -62,10 +64,10 @@ class BenchGpuTest : public ::testing::Test {
 
 TEST_F(BenchGpuTest, OpsRunInDeviceMemoryOnNumbersThatWereCopiedThere) {
   ASSERT_EQ(Call(BenchOps,
-                 {"--tokens=8", "--sequence=4", "--width=12", "--hidden=10", "--vocabulary=33", "--heads=2", "--kv_heads=1",
-                  "--head_tokens=3", "--parameters=101", "--square=16", "--warm", "--copy_mib=1", "--seconds=0",
-                  "--dtype=bf16", "--only=rmsnormforward|embeddingbackward|crossentropy|down forward", "--sustained_seconds=0.01",
-                  "--tuning_table=table"},
+                 {"--tokens=8", "--sequence=4", "--width=12", "--hidden=10", "--vocabulary=33", "--heads=2",
+                  "--kv_heads=1", "--head_tokens=3", "--parameters=101", "--square=16", "--warm", "--copy_mib=1",
+                  "--seconds=0", "--dtype=bf16", "--only=rmsnormforward|embeddingbackward|crossentropy|down forward",
+                  "--sustained_seconds=0.01", "--tuning_table=table"},
                  std::vector<OpsMachineKind>{GpuOps(Create())}),
             0);
   EXPECT_EQ(asked_.tuning_table, "table");

@@ -37,12 +37,20 @@ TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
   const MatMul product{.a = bf16({10, 20}), .b = In(kWeight, bf16({20, 30})), .c_MN = bf16({10, 30})};
   MatMul of_activation = product;
   of_activation.b = In(kActivation, product.b);
-  const MatMul gradient{.a = bf16({10, 20}), .b = In(kInSlots, bf16({10, 30})),
-                        .c_MN = Tensor::Contiguous(DType::kFloat32, {20, 30}), .transpose_a = true};
-  const AttentionForward attention{.q_BSHD = bf16({2, 50, 6, 8}), .k_BSGD = bf16({2, 50, 3, 8}),
-                                   .v_BSGD = bf16({2, 50, 3, 8}), .out_BSHD = bf16({2, 50, 6, 8}), .window = 7};
+  const MatMul gradient{.a = bf16({10, 20}),
+                        .b = In(kInSlots, bf16({10, 30})),
+                        .c_MN = Tensor::Contiguous(DType::kFloat32, {20, 30}),
+                        .transpose_a = true};
+  const AttentionForward attention{.q_BSHD = bf16({2, 50, 6, 8}),
+                                   .k_BSGD = bf16({2, 50, 3, 8}),
+                                   .v_BSGD = bf16({2, 50, 3, 8}),
+                                   .out_BSHD = bf16({2, 50, 6, 8}),
+                                   .window = 7};
   const StepWork work = WorkOf(ProgramOf({
-      product, gradient, of_activation, attention,
+      product,
+      gradient,
+      of_activation,
+      attention,
       Add{.a = F32(100), .b = F32(100), .out = In(kActivation, F32(100))},
       // Of four ranks: all is read and written; all is read, and a fourth written.
       Collective{.kind = CollectiveKind::kAllGather, .local = F32(1000), .full = F32(4000)},
@@ -51,8 +59,8 @@ TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
 
   ASSERT_EQ(work.shapes.size(), 2u);
   EXPECT_EQ(work.order, (std::vector<size_t>{0, 1, 0, 0, 1, 0, 0, 1, 0}));
-  EXPECT_EQ(work.shapes[0], (ProductSize{.m = 10, .n = 30, .k = 20, .dtype = DType::kBFloat16,
-                                         .c_dtype = DType::kBFloat16}));
+  EXPECT_EQ(work.shapes[0],
+            (ProductSize{.m = 10, .n = 30, .k = 20, .dtype = DType::kBFloat16, .c_dtype = DType::kBFloat16}));
   EXPECT_EQ(work.shapes[1], (ProductSize{.m = 20, .n = 30, .k = 10, .transposed_a = true, .dtype = DType::kBFloat16}));
 
   ASSERT_EQ(work.attention.size(), 1u);

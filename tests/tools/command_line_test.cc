@@ -30,9 +30,7 @@ struct Values {
     line.Switch("dump_program", "Print.", &dump_program);
     return line;
   }
-  std::string Error(std::vector<std::string> arguments) {
-    return std::string(Line().Parse(arguments).message());
-  }
+  std::string Error(std::vector<std::string> arguments) { return std::string(Line().Parse(arguments).message()); }
 };
 
 TEST(CommandLineTest, FlagsTakeBothSpellingsAndListsGrow) {

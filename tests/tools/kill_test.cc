@@ -1,5 +1,5 @@
-// Training runs that are killed at random moments and started again, whatever they were doing: 300 times over all seeds.
-// They lose at most what was not saved yet, and end as a run that nobody touched.
+// Training runs that are killed at random moments and started again, whatever they were doing: 300 times over all
+// seeds. They lose at most what was not saved yet, and end as a run that nobody touched.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -62,13 +62,14 @@ class KillTest : public ::testing::TestWithParam<int> {
   std::string Log() const { return ReadFile(temp_.Path("log"), 1 << 24).value_or(""); }
 
   std::vector<std::string> Command(const std::string& run, const std::vector<std::string>& flags) const {
-    std::vector<std::string> command = {"tools/train",
-                                        "--job=job.textproto",
-                                        absl::StrCat("--set=telemetry.run_folder=", run),
-                                        absl::StrCat("--set=schedule.steps=", kSteps),
-                                        absl::StrCat("--set=checkpoint.every_steps=", kInterval),
-                                        "--set=checkpoint.keep_every=12",
-                                        absl::StrCat("--set=checkpoint.asynchronous=", Asynchronous() ? "true" : "false")};
+    std::vector<std::string> command = {
+        "tools/train",
+        "--job=job.textproto",
+        absl::StrCat("--set=telemetry.run_folder=", run),
+        absl::StrCat("--set=schedule.steps=", kSteps),
+        absl::StrCat("--set=checkpoint.every_steps=", kInterval),
+        "--set=checkpoint.keep_every=12",
+        absl::StrCat("--set=checkpoint.asynchronous=", Asynchronous() ? "true" : "false")};
     command.insert(command.end(), flags.begin(), flags.end());
     return command;
   }
@@ -89,7 +90,8 @@ class KillTest : public ::testing::TestWithParam<int> {
   void ExpectWhole() {
     const auto rows = Metrics(Run());
     ASSERT_LE(rows.size(), kSteps);
-    for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i], reference_[i]) << "line " << i + 1 << " of metrics.jsonl";
+    for (size_t i = 0; i < rows.size(); ++i)
+      EXPECT_EQ(rows[i], reference_[i]) << "line " << i + 1 << " of metrics.jsonl";
     const absl::StatusOr<std::vector<int64_t>> whole = WholeCheckpoints(RunFolder::CheckpointsPath(Run()));
     ASSERT_TRUE(whole.ok()) << whole.status();
     const int64_t newest = whole->empty() ? 0 : whole->front();

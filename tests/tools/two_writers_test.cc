@@ -43,19 +43,21 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
   const std::string shared = temp.Path("shared"), alone = temp.Path("alone");
   const Losses disturbed = losses(shared, [&] {
     for (const ResumeFrom from : {ResumeFrom::kNothing, ResumeFrom::kLatestOrStart}) {
-      const auto second = Trainer::Create(*job, {.create_backend = CreateBackend,
-                                                 .checkpoint_folder = shared, .resume = {.from = from}});
-      EXPECT_EQ(second.status(), absl::FailedPreconditionError(absl::StrCat(
-                                     "another run saves its checkpoints in ", shared,
-                                     ": wait for its end, or choose another folder")));
+      const auto second = Trainer::Create(
+          *job, {.create_backend = CreateBackend, .checkpoint_folder = shared, .resume = {.from = from}});
+      EXPECT_EQ(second.status(),
+                absl::FailedPreconditionError(absl::StrCat("another run saves its checkpoints in ", shared,
+                                                           ": wait for its end, or choose another folder")));
     }
   });
   EXPECT_EQ(disturbed, losses(alone, [] {}));
   EXPECT_EQ(*WholeCheckpoints(shared), *WholeCheckpoints(alone));
   EXPECT_EQ(absl::StrJoin(Leftovers(shared), " "), "");
   // It is free now.
-  EXPECT_TRUE(Trainer::Create(*job, {.create_backend = CreateBackend,
-                                     .checkpoint_folder = shared, .resume = {.from = ResumeFrom::kLatest}}).ok());
+  EXPECT_TRUE(
+      Trainer::Create(
+          *job, {.create_backend = CreateBackend, .checkpoint_folder = shared, .resume = {.from = ResumeFrom::kLatest}})
+          .ok());
 }
 
 TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {

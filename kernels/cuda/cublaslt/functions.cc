@@ -20,11 +20,10 @@ absl::StatusCode CodeOf(cublasStatus_t status) {
 }  // namespace
 
 absl::StatusOr<CublasLtFunctions> CublasLtFunctions::Load(const LibrarySearch& search) {
-  const LibraryName name = {
-      .title = "cuBLASLt (matrix products)",
-      .file = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR),
-      .source = absl::StrCat("the CUDA toolkit ", CUBLAS_VER_MAJOR, " or the Python package nvidia-cublas ",
-                             CUBLAS_VER_MAJOR)};
+  const LibraryName name = {.title = "cuBLASLt (matrix products)",
+                            .file = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR),
+                            .source = absl::StrCat("the CUDA toolkit ", CUBLAS_VER_MAJOR,
+                                                   " or the Python package nvidia-cublas ", CUBLAS_VER_MAJOR)};
   SHALE_ASSIGN_OR_RETURN(const SharedLibrary library, SharedLibrary::Open(name, search));
   CublasLtFunctions f;
   SHALE_RETURN_IF_ERROR(library.Bind("cublasLtGetVersion", f.GetVersion));

@@ -99,8 +99,7 @@ absl::StatusOr<std::vector<ProductAlgorithm>> Product::Candidates(int most) cons
                     functions_.MatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
   };
   const auto alignment = [](int64_t bytes) { return static_cast<uint32_t>(bytes); };
-  SHALE_RETURN_IF_ERROR(
-      prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes_)));
+  SHALE_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes_)));
   SHALE_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductionSchemes));
   SHALE_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(key_.align_b)));
   SHALE_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(key_.align_a)));
@@ -109,9 +108,8 @@ absl::StatusOr<std::vector<ProductAlgorithm>> Product::Candidates(int most) cons
 
   std::vector<cublasLtMatmulHeuristicResult_t> results(most);
   int found = 0;
-  const cublasStatus_t status = functions_.MatmulAlgoGetHeuristic(handle_, product_.get(), b_.get(), a_.get(), c_.get(),
-                                                                  c_.get(), preference.get(), most, results.data(),
-                                                                  &found);
+  const cublasStatus_t status = functions_.MatmulAlgoGetHeuristic(
+      handle_, product_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference.get(), most, results.data(), &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) SHALE_RETURN_IF_ERROR(StatusOf("cublasLtMatmulAlgoGetHeuristic", status));
   std::vector<ProductAlgorithm> candidates;
   for (int i = 0; i < found; ++i) {
@@ -126,9 +124,9 @@ absl::StatusOr<std::vector<ProductAlgorithm>> Product::Candidates(int most) cons
 absl::Status Product::Use(const ProductAlgorithm& algorithm) {
   const cublasLtMatmulAlgo_t librarys = AsLibrarys(algorithm);
   cublasLtMatmulHeuristicResult_t needs = {};
-  SHALE_RETURN_IF_ERROR(StatusOf("cublasLtMatmulAlgoCheck",
-                                 functions_.MatmulAlgoCheck(handle_, product_.get(), b_.get(), a_.get(), c_.get(),
-                                                            c_.get(), &librarys, &needs)));
+  SHALE_RETURN_IF_ERROR(StatusOf(
+      "cublasLtMatmulAlgoCheck",
+      functions_.MatmulAlgoCheck(handle_, product_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &librarys, &needs)));
   if (needs.workspaceSize > static_cast<uint64_t>(workspace_bytes_)) {
     return absl::ResourceExhaustedError(absl::StrCat("MatMul: the algorithm wants ", needs.workspaceSize,
                                                      " bytes of workspace, and has ", workspace_bytes_, ", for ",

@@ -73,17 +73,16 @@ bool IsAlignment(int64_t bytes, int64_t element_bytes) {
 // What Of could have given.
 bool Plausible(const ProductKey& key) {
   const int64_t size = SizeOf(key.ab), c_size = SizeOf(key.c);
-  return key.m > 0 && key.n > 0 && key.k > 0 &&                       //
-         key.lda >= (key.transpose_a ? key.m : key.k) &&              //
-         key.ldb >= (key.transpose_b ? key.k : key.n) &&              //
-         key.ldc >= key.n &&                                          //
-         IsAlignment(key.align_a, size) &&                            //
-         IsAlignment(key.align_b, size) &&                            //
-         IsAlignment(key.align_c, c_size) &&                          //
-         (key.bias ? IsAlignment(key.align_bias, c_size) : key.align_bias == 0) &&
-         !(key.bias && key.accumulate) &&                             //
-         (key.c == key.ab || key.c == DType::kFloat32) &&             //
-         !(key.accumulate && key.c != DType::kFloat32) &&             //
+  return key.m > 0 && key.n > 0 && key.k > 0 &&                                                                      //
+         key.lda >= (key.transpose_a ? key.m : key.k) &&                                                             //
+         key.ldb >= (key.transpose_b ? key.k : key.n) &&                                                             //
+         key.ldc >= key.n &&                                                                                         //
+         IsAlignment(key.align_a, size) &&                                                                           //
+         IsAlignment(key.align_b, size) &&                                                                           //
+         IsAlignment(key.align_c, c_size) &&                                                                         //
+         (key.bias ? IsAlignment(key.align_bias, c_size) : key.align_bias == 0) && !(key.bias && key.accumulate) &&  //
+         (key.c == key.ab || key.c == DType::kFloat32) &&                                                            //
+         !(key.accumulate && key.c != DType::kFloat32) &&                                                            //
          !(key.tf32 && key.ab != DType::kFloat32);
 }
 

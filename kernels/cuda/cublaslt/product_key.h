@@ -22,9 +22,9 @@ struct ProductKey {
   // Bytes that the operand's first element is known to be aligned to: a power of two up to kMaxAlignment. The library
   // would take kMaxAlignment for granted.
   int64_t align_a = 0, align_b = 0, align_c = 0, align_bias = 0;  // Of the bias 0 when the product has none to add.
-  bool bias = false;        // Added by the product (the library's epilogue).
-  bool accumulate = false;  // Onto what c holds.
-  bool tf32 = false;        // f32 operands may be rounded to 10 bits of fraction.
+  bool bias = false;                                              // Added by the product (the library's epilogue).
+  bool accumulate = false;                                        // Onto what c holds.
+  bool tf32 = false;                                              // f32 operands may be rounded to 10 bits of fraction.
 
   static constexpr int64_t kMaxAlignment = 256;
 

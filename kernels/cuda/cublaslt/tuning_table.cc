@@ -28,9 +28,9 @@ absl::Status Check(const TuningTable::Machine& machine) {
       std::all_of(machine.gpu.begin(), machine.gpu.end(), [](unsigned char c) { return absl::ascii_isprint(c); });
   if (machine.gpu.empty() || machine.gpu.size() > kMaxNameBytes || !printable || machine.library_version <= 0 ||
       absl::StripAsciiWhitespace(machine.gpu) != machine.gpu) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("wanted a GPU's printable name of 1 to ", kMaxNameBytes, " bytes and a version of cuBLASLt, ",
-                     "found ", Quoted(machine.gpu), " and ", machine.library_version));
+    return absl::InvalidArgumentError(absl::StrCat("wanted a GPU's printable name of 1 to ", kMaxNameBytes,
+                                                   " bytes and a version of cuBLASLt, ", "found ", Quoted(machine.gpu),
+                                                   " and ", machine.library_version));
   }
   return absl::OkStatus();
 }

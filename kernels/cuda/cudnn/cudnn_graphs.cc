@@ -48,8 +48,8 @@ absl::StatusCode CodeOf(fe::error_code_t code) {
 absl::Status StatusOf(const fe::error_t& error, absl::string_view call, const AttentionKey& key) {
   if (error.is_good()) return absl::OkStatus();
   const std::string message = absl::StrReplaceAll(error.err_msg, {{"\n", " "}});
-  return absl::Status(CodeOf(error.code), absl::StrCat("cuDNN ", Version(), ", ", call, ": ", message, ", for ",
-                                                       key.ToString()));
+  return absl::Status(CodeOf(error.code),
+                      absl::StrCat("cuDNN ", Version(), ", ", call, ": ", message, ", for ", key.ToString()));
 }
 
 // Of a graph's workspace, what the frontend adds to a kernel's: rowsum(d_out * out), f32.
@@ -112,9 +112,9 @@ std::shared_ptr<fe::graph::Graph> Describe(const AttentionKey& key, int sm_versi
       .set_cuda_graph_retention(fe::CudaGraphRetention_t::NONE);
   const auto input = [&](int operand) { return graph->tensor(TensorOf(key, operand)); };
   if (key.backward) {
-    const auto [d_q, d_k, d_v] = graph->sdpa_backward(
-        input(kQ), input(kK), input(kV), input(kOut), input(kDOut), input(kLse),
-        AttributesOf<fe::graph::SDPA_backward_attributes>(key).set_deterministic_algorithm(true));
+    const auto [d_q, d_k, d_v] =
+        graph->sdpa_backward(input(kQ), input(kK), input(kV), input(kOut), input(kDOut), input(kLse),
+                             AttributesOf<fe::graph::SDPA_backward_attributes>(key).set_deterministic_algorithm(true));
     SetOutput(*d_q, key, kDQ);
     SetOutput(*d_k, key, kDK);
     SetOutput(*d_v, key, kDV);
@@ -189,8 +189,7 @@ class Graphs final : public CudnnGraphs {
   absl::StatusOr<std::unique_ptr<AttentionGraph>> Build(const AttentionKey& key, int64_t workspace_bytes) override {
     return Caught("Attention", [&]() -> absl::StatusOr<std::unique_ptr<AttentionGraph>> {
       SHALE_ASSIGN_OR_RETURN(std::shared_ptr<fe::graph::Graph> graph, Plan(key, workspace_bytes));
-      SHALE_RETURN_IF_ERROR(
-          StatusOf(graph->build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE), "build_plans", key));
+      SHALE_RETURN_IF_ERROR(StatusOf(graph->build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE), "build_plans", key));
       int64_t needed = 0;
       SHALE_RETURN_IF_ERROR(StatusOf(graph->get_workspace_size(needed), "get_workspace_size", key));
       return std::make_unique<Graph>(key, handle_, std::move(graph), needed);
@@ -206,12 +205,11 @@ class Graphs final : public CudnnGraphs {
     SHALE_RETURN_IF_ERROR(
         StatusOf(handle_ != nullptr ? graph->build_operation_graph(handle_) : graph->build_operation_graph(),
                  "build_operation_graph", key));
-    SHALE_RETURN_IF_ERROR(
-        StatusOf(graph->create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans", key));
+    SHALE_RETURN_IF_ERROR(StatusOf(graph->create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans", key));
     graph->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
     graph->deselect_workspace_greater_than(workspace_bytes - FrontendBytes(key));
-    SHALE_RETURN_IF_ERROR(StatusOf(
-        graph->check_support(), absl::StrCat("check_support with ", workspace_bytes, " bytes of workspace"), key));
+    SHALE_RETURN_IF_ERROR(StatusOf(graph->check_support(),
+                                   absl::StrCat("check_support with ", workspace_bytes, " bytes of workspace"), key));
     return graph;
   }
 
@@ -222,16 +220,16 @@ class Graphs final : public CudnnGraphs {
 
 absl::Status OpenLibraries(const LibrarySearch& search) {
   // First: cuDNN asks the loader for it by its name, and then gets this one, wherever it was found.
-  const LibraryName nvrtc = {.title = "NVRTC (compiles cuDNN's attention)",
-                             .file = absl::StrCat("libnvrtc.so.", CUDA_VERSION / 1000),
-                             .source = absl::StrCat("the CUDA toolkit ", CUDA_VERSION / 1000,
-                                                    " or the Python package nvidia-cuda-nvrtc")};
+  const LibraryName nvrtc = {
+      .title = "NVRTC (compiles cuDNN's attention)",
+      .file = absl::StrCat("libnvrtc.so.", CUDA_VERSION / 1000),
+      .source = absl::StrCat("the CUDA toolkit ", CUDA_VERSION / 1000, " or the Python package nvidia-cuda-nvrtc")};
   SHALE_RETURN_IF_ERROR(SharedLibrary::Open(nvrtc, search).status());
-  const LibraryName name = {.title = "cuDNN (attention)",
-                            .file = absl::StrCat("libcudnn.so.", CUDNN_MAJOR),
-                            .source = absl::StrCat("cuDNN ", VersionText(kOldestVersion), " or newer, for CUDA ",
-                                                   CUDA_VERSION / 1000, ", or the Python package nvidia-cudnn-cu",
-                                                   CUDA_VERSION / 1000)};
+  const LibraryName name = {
+      .title = "cuDNN (attention)",
+      .file = absl::StrCat("libcudnn.so.", CUDNN_MAJOR),
+      .source = absl::StrCat("cuDNN ", VersionText(kOldestVersion), " or newer, for CUDA ", CUDA_VERSION / 1000,
+                             ", or the Python package nvidia-cudnn-cu", CUDA_VERSION / 1000)};
   SHALE_ASSIGN_OR_RETURN(const SharedLibrary library, SharedLibrary::Open(name, search));
   size_t (*get_version)() = nullptr;
   SHALE_RETURN_IF_ERROR(library.Bind("cudnnGetVersion", get_version));

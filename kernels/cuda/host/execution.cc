@@ -22,8 +22,7 @@ Execution& Execution::OfThisThread() {
   return execution;
 }
 
-absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stream,
-                            const std::function<void()>& body) {
+absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stream, const std::function<void()>& body) {
   if (std::string wrong = WrongWithShape(shape); !wrong.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(kernel, ": ", wrong));
   }
@@ -202,10 +201,9 @@ std::string Execution::Deadlock() const {
   int other = waiting;
   for (int t = begin; t < end && other == waiting; ++t) {
     const Thread& thread = *threads_[t];
-    const bool like_it = thread.state == first.state &&
-                         (block ? thread.operation.site == first.operation.site
-                                : thread.operation.kind == first.operation.kind &&
-                                      thread.operation.mask == first.operation.mask);
+    const bool like_it = thread.state == first.state && (block ? thread.operation.site == first.operation.site
+                                                               : thread.operation.kind == first.operation.kind &&
+                                                                     thread.operation.mask == first.operation.mask);
     const bool awaited = block || ((first.operation.mask >> (t - begin) & 1) != 0 && thread.state != State::kReturned);
     if (awaited && !like_it) other = t;
   }

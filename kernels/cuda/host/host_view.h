@@ -3,8 +3,8 @@
 
 namespace shale::cuda_on_host {
 
-// The same bytes where the host may touch them, and a note that the next launch of this thread uses them. Addresses that
-// are not device memory of a stand-in stay what they are. Any thread, as long as the memory is not being freed.
+// The same bytes where the host may touch them, and a note that the next launch of this thread uses them. Addresses
+// that are not device memory of a stand-in stay what they are. Any thread, as long as the memory is not being freed.
 const void* HostViewOf(const void* device_pointer);
 
 template <class T>

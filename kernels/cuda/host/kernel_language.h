@@ -23,16 +23,15 @@
 #define SHALE_BOUNDS(threads, blocks)
 #define SHALE_UNROLL
 // The address of `name##_key` stands for the array: one per declaration and instantiation, as on the device.
-#define SHALE_SHARED_ARRAY(T, name, size)                                                                   \
-  static const char name##_key = 0;                                                                         \
-  const ::shale::cuda::Shared<T> name(                                                                      \
-      ::shale::cuda_on_host::Execution::OfThisThread().StaticShared(&name##_key, #name, sizeof(T) * (size)), \
-      size, #name)
-#define SHALE_DYNAMIC_SHARED(T, name)                                                                           \
-  const ::shale::cuda::Shared<T> name(::shale::cuda_on_host::Execution::OfThisThread().DynamicShared(),         \
-                                      ::shale::cuda_on_host::Execution::OfThisThread().dynamic_shared_bytes() / \
-                                          sizeof(T),                                                            \
-                                      #name)
+#define SHALE_SHARED_ARRAY(T, name, size)                                                                          \
+  static const char name##_key = 0;                                                                                \
+  const ::shale::cuda::Shared<T> name(                                                                             \
+      ::shale::cuda_on_host::Execution::OfThisThread().StaticShared(&name##_key, #name, sizeof(T) * (size)), size, \
+      #name)
+#define SHALE_DYNAMIC_SHARED(T, name)                                   \
+  const ::shale::cuda::Shared<T> name(                                  \
+      ::shale::cuda_on_host::Execution::OfThisThread().DynamicShared(), \
+      ::shale::cuda_on_host::Execution::OfThisThread().dynamic_shared_bytes() / sizeof(T), #name)
 
 namespace shale::cuda {
 
@@ -181,8 +180,7 @@ class Global : public Array<T> {
 template <class T>
 class Shared : public Array<T> {
  public:
-  Shared(void* data, int64_t size, const char* name)
-      : Array<T>(static_cast<T*>(data), size, name, /*shared=*/true) {}
+  Shared(void* data, int64_t size, const char* name) : Array<T>(static_cast<T*>(data), size, name, /*shared=*/true) {}
 };
 
 inline float Widen(float x) { return x; }

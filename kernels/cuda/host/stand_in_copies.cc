@@ -34,7 +34,7 @@ absl::StatusOr<void*> StandInRuntime::Allocate(const char* call, MemoryKind kind
   if (fails || (kind == MemoryKind::kDevice && size_bytes > options_.memory_bytes - gpu.allocated_bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(call, ": out of memory (cudaErrorMemoryAllocation)"));
   }
-  SHALE_ASSIGN_OR_RETURN(Allocation* made, MapMemory(this, current(), kind, size_bytes));
+  SHALE_ASSIGN_OR_RETURN(Allocation * made, MapMemory(this, current(), kind, size_bytes));
   if (kind == MemoryKind::kDevice) gpu.allocated_bytes += size_bytes;
   allocations_.push_back(made);
   return made->address;
@@ -96,8 +96,7 @@ absl::StatusOr<StandInRuntime::Bytes> StandInRuntime::BytesAt(const char* call, 
   return Bytes{begin, nullptr};
 }
 
-absl::StatusOr<StandInWork> StandInRuntime::CopyWork(const char* call, void* to, const void* from,
-                                                     int64_t size_bytes) {
+absl::StatusOr<StandInWork> StandInRuntime::CopyWork(const char* call, void* to, const void* from, int64_t size_bytes) {
   SHALE_ASSIGN_OR_RETURN(const Bytes target, BytesAt(call, to, size_bytes));
   SHALE_ASSIGN_OR_RETURN(const Bytes source, BytesAt(call, from, size_bytes));
   if (target.view < source.view + size_bytes && source.view < target.view + size_bytes) {

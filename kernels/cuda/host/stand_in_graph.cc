@@ -105,8 +105,8 @@ absl::StatusOr<cuda::GraphHandle> StandInRuntime::EndCapture(cuda::StreamHandle 
   for (StandInStream* stream : capture->streams) stream->capture = nullptr;
   SHALE_RETURN_IF_ERROR(status);
   if (capture->broken) {
-    return absl::InvalidArgumentError(absl::StrCat(kCall, ": an earlier call broke the capture ",
-                                                   "(cudaErrorStreamCaptureInvalidated)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(kCall, ": an earlier call broke the capture ", "(cudaErrorStreamCaptureInvalidated)"));
   }
   if (const int unjoined = capture->Unjoined(); unjoined >= 0) {
     return Misuse(kCall, absl::StrCat("work of stream ", unjoined, " of ", capture->streams.size(),

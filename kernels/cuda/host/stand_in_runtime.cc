@@ -47,9 +47,7 @@ absl::Status StandInRuntime::CheckAllReleased() const {
                                                     " streams, ", events, " events, ", graphs, " graphs"));
 }
 
-CudaStreamPriority StandInRuntime::PriorityOf(cuda::StreamHandle stream) const {
-  return AsStream(stream).priority;
-}
+CudaStreamPriority StandInRuntime::PriorityOf(cuda::StreamHandle stream) const { return AsStream(stream).priority; }
 
 int StandInRuntime::current() const { return current_runtime == this ? current_ordinal : 0; }
 
@@ -131,8 +129,7 @@ absl::StatusOr<cuda::StreamHandle> StandInRuntime::CreateStream(CudaStreamPriori
   std::lock_guard lock(mutex_);
   StandInStream& stream = streams_.emplace_back();
   stream.priority = priority;
-  SHALE_RETURN_IF_ERROR(
-      OpenStream(stream, current(), absl::StrCat("gpu ", current(), " stream ", streams_.size())));
+  SHALE_RETURN_IF_ERROR(OpenStream(stream, current(), absl::StrCat("gpu ", current(), " stream ", streams_.size())));
   return static_cast<Stream*>(&stream);
 }
 

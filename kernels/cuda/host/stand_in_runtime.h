@@ -10,8 +10,8 @@
 // - a capture that is not ended by the thread and on the stream that began it, whose streams are not joined, or that
 //   meets an event of elsewhere; a call that a thread must not make while it captures; a captured event that is waited
 //   for outside; a graph that was destroyed, and the end of memory that a graph uses.
-// A missing wait between streams, or in a graph, is a data race for ThreadSanitizer, as with CpuStream, of which streams
-// are made.
+// A missing wait between streams, or in a graph, is a data race for ThreadSanitizer, as with CpuStream, of which
+// streams are made.
 //
 // Failures to order: the n-th allocation, or the n-th kernel from now. A kernel fails late: its stream goes on being
 // fed, some later call reports the error, and so does every one after it for that device; what was enqueued before
@@ -102,7 +102,7 @@ class StandInRuntime final : public CudaRuntime {
   // One GPU. The error comes once and stays.
   struct Gpu {
     std::atomic<bool> dead = false;
-    absl::Status error;          // Written before dead, with mutex_ held; read with it.
+    absl::Status error;           // Written before dead, with mutex_ held; read with it.
     int64_t allocated_bytes = 0;  // With mutex_ held.
   };
   // Bytes that a copy may touch, or why not.

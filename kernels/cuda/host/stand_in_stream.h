@@ -27,8 +27,8 @@ struct StandInStream : Stream {
   int ordinal = 0;
   CudaStreamPriority priority = CudaStreamPriority::kNormal;
   StreamProgress progress;
-  uint64_t recorded = 0;  // Events so far; the launching thread's.
-  Counter reached;        // Of these.
+  uint64_t recorded = 0;              // Events so far; the launching thread's.
+  Counter reached;                    // Of these.
   StandInCapture* capture = nullptr;  // Not null: what comes is captured.
   // Its thread. Null when destroyed. What it runs never fails: an error is the device's, and waits are kept to the end.
   std::shared_ptr<CpuStream> work;  // Null: destroyed.

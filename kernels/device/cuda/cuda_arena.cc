@@ -41,8 +41,8 @@ absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(CudaRuntime& runtim
       found = absl::StrCat("; GPU ", ordinal, " (", device->name, ") has ", *free_bytes, " bytes free of ",
                            device->total_bytes);
     }
-    return absl::Status(allocation.status().code(), absl::StrCat("an arena of ", size_bytes, " bytes: ",
-                                                                 allocation.status().message(), found));
+    return absl::Status(allocation.status().code(),
+                        absl::StrCat("an arena of ", size_bytes, " bytes: ", allocation.status().message(), found));
   }
   arena->allocation_ = *allocation;
   arena->base_ = Aligned(*allocation);
@@ -79,8 +79,8 @@ absl::StatusOr<std::unique_ptr<PinnedArena>> PinnedArena::Create(CudaRuntime& ru
   std::unique_ptr<PinnedArena> arena(new PinnedArena(runtime));
   absl::StatusOr<void*> allocation = runtime.MallocHost(WithSlack(size_bytes));
   if (!allocation.ok()) {
-    return absl::Status(allocation.status().code(), absl::StrCat("a pinned arena of ", size_bytes, " bytes: ",
-                                                                 allocation.status().message()));
+    return absl::Status(allocation.status().code(),
+                        absl::StrCat("a pinned arena of ", size_bytes, " bytes: ", allocation.status().message()));
   }
   arena->allocation_ = *allocation;
   arena->base_ = Aligned(*allocation);

@@ -11,9 +11,7 @@ namespace {
 constexpr int64_t kReferenceServes_ns = 1'000'000'000;
 constexpr int kTries = 3;
 
-int64_t HostNow() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+int64_t HostNow() { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 

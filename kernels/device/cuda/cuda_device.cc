@@ -37,13 +37,12 @@ absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocatePinned(int64_t size_b
 absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::CreateStream(absl::string_view name) {
   SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
   const bool communicates = name == "gather" || name == "reduce";
-  return CudaStream::Create(
-      runtime_, *clock_,
-      {.name = std::string(name),
-       .ordinal = options_.ordinal,
-       .priority = communicates ? CudaStreamPriority::kHighest : CudaStreamPriority::kNormal,
-       .synchronous = options_.synchronous,
-       .marks = options_.marks});
+  return CudaStream::Create(runtime_, *clock_,
+                            {.name = std::string(name),
+                             .ordinal = options_.ordinal,
+                             .priority = communicates ? CudaStreamPriority::kHighest : CudaStreamPriority::kNormal,
+                             .synchronous = options_.synchronous,
+                             .marks = options_.marks});
 }
 
 absl::StatusOr<std::unique_ptr<Event>> CudaDevice::CreateEvent() {

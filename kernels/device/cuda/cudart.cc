@@ -30,8 +30,8 @@ std::string Version(int version) { return absl::StrCat(version / 1000, ".", vers
 std::string AboutTheDriver() {
   int driver = 0;
   (void)cudaDriverGetVersion(&driver);
-  std::string found = driver == 0 ? std::string("no driver (libcuda.so.1)")
-                                  : absl::StrCat("a driver for CUDA ", Version(driver));
+  std::string found =
+      driver == 0 ? std::string("no driver (libcuda.so.1)") : absl::StrCat("a driver for CUDA ", Version(driver));
   return absl::StrCat("; wanted an NVIDIA GPU and a driver for CUDA ", Version(CUDART_VERSION), " or newer, found ",
                       found, ". Check that nvidia-smi lists a GPU (in a container: that it was started with --gpus), ",
                       "that CUDA_VISIBLE_DEVICES does not hide it, or run on the CPU");
@@ -179,9 +179,9 @@ class Cudart final : public CudaRuntime {
       std::lock_guard lock(mutex_);
       if (write_word_ == nullptr) {
         cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-        SHALE_RETURN_IF_ERROR(StatusOf("cudaGetDriverEntryPointByVersion",
-                                       cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &write_word_, 12000,
-                                                                        cudaEnableDefault, &found)));
+        SHALE_RETURN_IF_ERROR(StatusOf(
+            "cudaGetDriverEntryPointByVersion",
+            cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &write_word_, 12000, cudaEnableDefault, &found)));
         if (found != cudaDriverEntryPointSuccess || write_word_ == nullptr) {
           write_word_ = nullptr;
           return absl::UnimplementedError(absl::StrCat("the driver has no cuStreamWriteValue32", AboutTheDriver()));
@@ -205,8 +205,8 @@ class Cudart final : public CudaRuntime {
   absl::StatusOr<cuda::GraphHandle> EndCapture(cuda::StreamHandle stream) override {
     auto captured = std::make_unique<CapturedGraph>();
     SHALE_RETURN_IF_ERROR(StatusOf("cudaStreamEndCapture", cudaStreamEndCapture(AsStream(stream), &captured->graph)));
-    absl::Status status = StatusOf("cudaGraphInstantiate",
-                                   cudaGraphInstantiate(&captured->launchable, captured->graph, /*flags=*/0));
+    absl::Status status =
+        StatusOf("cudaGraphInstantiate", cudaGraphInstantiate(&captured->launchable, captured->graph, /*flags=*/0));
     if (status.ok()) return captured.release();
     StatusOf("cudaGraphDestroy", cudaGraphDestroy(captured->graph)).IgnoreError();
     return status;
@@ -220,8 +220,8 @@ class Cudart final : public CudaRuntime {
         cudaStreamGetCaptureInfo(AsStream(stream), &capturing, /*id_out=*/nullptr, /*graph_out=*/nullptr, &nodes,
                                  /*edgeData_out=*/nullptr, &count)));
     if (capturing == cudaStreamCaptureStatusActive && count == 1) return nodes[0];
-    return absl::InternalError(absl::StrCat("cudaStreamGetCaptureInfo: wanted the piece of work that was captured ",
-                                            "last, found ", count));
+    return absl::InternalError(
+        absl::StrCat("cudaStreamGetCaptureInfo: wanted the piece of work that was captured ", "last, found ", count));
   }
   absl::Status SetGraphCopy(cuda::GraphHandle graph, cuda::NodeHandle copy, void* to, const void* from,
                             int64_t size_bytes) override {

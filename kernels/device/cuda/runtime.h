@@ -46,7 +46,7 @@ class CudaRuntime {
   virtual absl::Status EnablePeerAccess(int peer) = 0;
 
   virtual absl::StatusOr<void*> Malloc(int64_t size_bytes) = 0;
-  virtual absl::Status Free(void* memory) = 0;           // Waits for all work of the device.
+  virtual absl::Status Free(void* memory) = 0;                       // Waits for all work of the device.
   virtual absl::StatusOr<void*> MallocHost(int64_t size_bytes) = 0;  // Pinned.
   virtual absl::Status FreeHost(void* memory) = 0;
 

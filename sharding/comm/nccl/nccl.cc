@@ -42,9 +42,7 @@ class NcclCommunicator : public Communicator {
     return status;
   }
 
-  void Abort(absl::Status reason) override {
-    group_->Fail(AbortedBy(rank(), std::move(reason)));
-  }
+  void Abort(absl::Status reason) override { group_->Fail(AbortedBy(rank(), std::move(reason))); }
 
  protected:
   absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) override {
@@ -109,10 +107,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateRanks(const std
     for (const auto& rank : ranks) rank->Abort();
     return begun;
   }
-  SHALE_ASSIGN_OR_RETURN(
-      std::shared_ptr<NcclGroup> group,
-      NcclGroup::Create(std::move(ranks),
-                        {.timeout_seconds = options.timeout_seconds, .agreement = options.check_agreement}));
+  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<NcclGroup> group,
+                         NcclGroup::Create(std::move(ranks), {.timeout_seconds = options.timeout_seconds,
+                                                              .agreement = options.check_agreement}));
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int index = 0; index < std::ssize(ordinals); ++index) {
     communicators.push_back(std::make_unique<NcclCommunicator>(nccl, group, index, options.windows));
@@ -127,8 +124,8 @@ CudaMemorySource CreateNcclMemory(std::shared_ptr<NcclApi> nccl) {
             void* memory = nullptr;
             const NcclResult result = nccl->MemAlloc(memory, size_bytes);
             if (result == NcclResult::kSuccess) return memory;
-            return absl::ResourceExhaustedError(absl::StrCat("ncclMemAlloc of ", size_bytes, " bytes: ",
-                                                             nccl->ErrorString(result), " ", nccl->LastError()));
+            return absl::ResourceExhaustedError(absl::StrCat(
+                "ncclMemAlloc of ", size_bytes, " bytes: ", nccl->ErrorString(result), " ", nccl->LastError()));
           },
           .free = [nccl](void* memory) -> absl::Status {
             const NcclResult result = nccl->MemFree(memory);

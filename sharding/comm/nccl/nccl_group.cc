@@ -109,8 +109,8 @@ absl::Status NcclGroup::Launch(int index, NcclCollective collective, CudaStream&
   return stream.Enqueue([&](cuda::StreamHandle handle) -> absl::Status {
     absl::Status status = Admit(index, collective);
     if (status.ok() && rendezvous_ != nullptr) {
-      status = rendezvous_->Meet(
-          index, {.kind = collective.kind, .dtype = collective.dtype, .elements = collective.elements});
+      status = rendezvous_->Meet(index,
+                                 {.kind = collective.kind, .dtype = collective.dtype, .elements = collective.elements});
     }
     if (status.ok()) {
       status = rank(index).Launch(collective, handle, [&](NcclComm comm) { return enqueue(comm, handle); });

@@ -111,9 +111,7 @@ class LoadedNccl final : public NcclApi {
     return From(nccl_.window_deregister(To(comm), static_cast<ncclWindow_t>(window)));
   }
 
-  std::string ErrorString(NcclResult result) override {
-    return nccl_.error_string(static_cast<ncclResult_t>(result));
-  }
+  std::string ErrorString(NcclResult result) override { return nccl_.error_string(static_cast<ncclResult_t>(result)); }
   std::string LastError() override {
     const char* text = nccl_.last_error(nullptr);
     return text == nullptr ? "" : text;

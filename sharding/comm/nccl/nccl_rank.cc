@@ -45,17 +45,16 @@ std::string NcclCollective::ToString() const {
 }
 
 absl::Status NcclRank::Waited(const std::string& for_what) const {
-  return absl::DeadlineExceededError(absl::StrCat(
-      "rank ", rank(), " of ", size(), " waited ", options_.timeout_seconds, " s for ", for_what,
-      "; look for the error of a rank that did not come or wants something else"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("rank ", rank(), " of ", size(), " waited ", options_.timeout_seconds, " s for ", for_what,
+                   "; look for the error of a rank that did not come or wants something else"));
 }
 
 absl::Status NcclRank::NcclError(const std::string& during, NcclResult result) {
   const std::string last = nccl_->LastError();
-  return absl::Status(CodeOf(result),
-                      absl::StrCat("rank ", rank(), " of ", size(), ": NCCL failed in ", during, ": ",
-                                   nccl_->ErrorString(result), last.empty() ? "" : ": ", last,
-                                   "; NCCL_DEBUG=INFO tells more"));
+  return absl::Status(CodeOf(result), absl::StrCat("rank ", rank(), " of ", size(), ": NCCL failed in ", during, ": ",
+                                                   nccl_->ErrorString(result), last.empty() ? "" : ": ", last,
+                                                   "; NCCL_DEBUG=INFO tells more"));
 }
 
 absl::StatusOr<bool> NcclRank::Poll(const std::string& during) {
@@ -162,8 +161,8 @@ absl::Status NcclRank::RegisterWindow(void* memory, int64_t size_bytes) {
 absl::Status NcclRank::DeregisterWindow() {
   const NcclWindow window = std::exchange(window_, nullptr);
   if (window == nullptr) return absl::OkStatus();
-  const absl::Status status = CallAndWait(
-      "ncclCommWindowDeregister", [&](NcclComm comm) { return nccl_->CommWindowDeregister(comm, window); });
+  const absl::Status status =
+      CallAndWait("ncclCommWindowDeregister", [&](NcclComm comm) { return nccl_->CommWindowDeregister(comm, window); });
   return absl::IsAborted(status) ? absl::OkStatus() : status;
 }
 
@@ -189,8 +188,7 @@ absl::Status NcclRank::Check() {
   if (!gpu.ok()) {
     return absl::Status(gpu.code(), absl::StrCat("rank ", rank(), " of ", size(), ": its GPU fails: ", gpu.message()));
   }
-  const std::string during =
-      pending_.empty() ? std::string("idleness") : pending_.front().collective.ToString();
+  const std::string during = pending_.empty() ? std::string("idleness") : pending_.front().collective.ToString();
   SHALE_RETURN_IF_ERROR(Poll(during).status());
   if (pending_.empty()) return absl::OkStatus();
   if (!front_began_) {

@@ -99,12 +99,12 @@ class NcclRank {
   const Options options_;
   Patience init_patience_;
   std::mutex mutex_;
-  NcclComm comm_ = nullptr;        // Null before BeginInit and from the end on.
-  NcclWindow window_ = nullptr;    // Null: none is registered.
-  bool launching_ = false;         // NCCL may be at work on a launch, which its thread watches over.
-  std::deque<Pending> pending_;    // In the order of launches.
-  bool front_began_ = false;       // The GPU has come to the first of them.
-  Patience front_patience_;        // With that one.
+  NcclComm comm_ = nullptr;      // Null before BeginInit and from the end on.
+  NcclWindow window_ = nullptr;  // Null: none is registered.
+  bool launching_ = false;       // NCCL may be at work on a launch, which its thread watches over.
+  std::deque<Pending> pending_;  // In the order of launches.
+  bool front_began_ = false;     // The GPU has come to the first of them.
+  Patience front_patience_;      // With that one.
   std::vector<CudaEventHandle> spare_;
 };
 

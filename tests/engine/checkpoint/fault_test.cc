@@ -92,12 +92,16 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
   // Those of a run that nothing happens to.
   Rows Reference() {
     if (reference_.empty()) {
-      auto trainer = Trainer::Create(*ParseJobText(TinyJobText(text_), "job.textproto"), {.create_backend = CreateBackend});
+      auto trainer =
+          Trainer::Create(*ParseJobText(TinyJobText(text_), "job.textproto"), {.create_backend = CreateBackend});
       EXPECT_TRUE(trainer.ok()) << trainer.status();
-      EXPECT_TRUE((*trainer)->Run({.on_step = [this](const StepReport& report) {
-        reference_.emplace_back(report.step, report.loss);
-        return absl::OkStatus();
-      }}).ok());
+      EXPECT_TRUE((*trainer)
+                      ->Run({.on_step =
+                                 [this](const StepReport& report) {
+                                   reference_.emplace_back(report.step, report.loss);
+                                   return absl::OkStatus();
+                                 }})
+                      .ok());
     }
     return reference_;
   }
@@ -145,7 +149,8 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder,
                            RunFolder::Claim(Folder(), RunFolder::Existing::kContinue));
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                           Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Checkpoints(),
+                           Trainer::Create(job, {.create_backend = CreateBackend,
+                                                 .checkpoint_folder = Checkpoints(),
                                                  .resume = {.from = ResumeFrom::kLatestOrStart},
                                                  .files = &files}));
     RunFolder::Start start{.job_text = "job", .plan_text = "plan"};

@@ -1,5 +1,5 @@
-// A run is killed at every operation of its saves, one after the other. What it leaves is always whole, and the run that
-// goes on from it cannot be told from one that was never killed.
+// A run is killed at every operation of its saves, one after the other. What it leaves is always whole, and the run
+// that goes on from it cannot be told from one that was never killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -65,8 +65,8 @@ class KillTest : public ::testing::TestWithParam<bool> {
   // Trains here, to the end.
   Losses Train(const std::string& folder, ResumeFrom from, int64_t* began_after = nullptr, int64_t last_step = -1) {
     Losses losses;
-    auto trainer = Trainer::Create(MakeJob(), {.create_backend = CreateBackend,
-                                               .checkpoint_folder = folder, .resume = {.from = from}});
+    auto trainer = Trainer::Create(
+        MakeJob(), {.create_backend = CreateBackend, .checkpoint_folder = folder, .resume = {.from = from}});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     if (!trainer.ok()) return losses;
     if (began_after != nullptr) *began_after = (*trainer)->resumed().manifest.step;
@@ -85,8 +85,13 @@ class KillTest : public ::testing::TestWithParam<bool> {
   bool Kill(const std::string& folder, const std::string& resume, const char* kind, int64_t n, Progress* progress) {
     const std::string told = temp_.Path("progress");
     unlink(told.c_str());
-    std::vector<std::string> arguments = {"tests/engine/checkpoint/kill_victim", temp_.Path("job.textproto"), folder,
-                                          resume, told, kind, absl::StrCat(n)};
+    std::vector<std::string> arguments = {"tests/engine/checkpoint/kill_victim",
+                                          temp_.Path("job.textproto"),
+                                          folder,
+                                          resume,
+                                          told,
+                                          kind,
+                                          absl::StrCat(n)};
     arguments.insert(arguments.end(), overrides_.begin(), overrides_.end());
     const int end = ChildProcess(arguments).Wait();
     *progress = ReadProgress(told);

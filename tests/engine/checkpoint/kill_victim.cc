@@ -2,9 +2,10 @@
 //
 //   kill_victim JOB CHECKPOINTS RESUME PROGRESS KIND N [PATH=VALUE ...]
 //
-// RESUME is "none", "auto", or "again": as auto, and what it goes on from is saved once more before the first step. PROGRESS gets a line "step loss" after each step, the loss as a C hexadecimal
-// number, and at the end "end OPERATIONS". KIND is "before" or "midway" (Fault::Kind), N the operation; the rest
-// overrides the job. Exit codes: 0 the end was reached, 1 an error, which goes to stderr.
+// RESUME is "none", "auto", or "again": as auto, and what it goes on from is saved once more before the first step.
+// PROGRESS gets a line "step loss" after each step, the loss as a C hexadecimal number, and at the end "end
+// OPERATIONS". KIND is "before" or "midway" (Fault::Kind), N the operation; the rest overrides the job. Exit codes: 0
+// the end was reached, 1 an error, which goes to stderr.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -33,13 +34,15 @@ absl::Status Run(int argc, char** argv) {
   // Each line is with the system before anything else happens: a kill takes none back.
   const int progress = open(argv[4], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   const auto tell = [&](const std::string& line) {
-    return write(progress, line.data(), line.size()) == std::ssize(line) ? absl::OkStatus()
-                                                                         : absl::InternalError("cannot tell of progress");
+    return write(progress, line.data(), line.size()) == std::ssize(line)
+               ? absl::OkStatus()
+               : absl::InternalError("cannot tell of progress");
   };
   const ResumeOptions from{.from = resume == "none" ? ResumeFrom::kNothing : ResumeFrom::kLatestOrStart};
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                         Trainer::Create(job, {.create_backend = CreateBackend,
-                                               .checkpoint_folder = folder, .resume = from, .files = &files}));
+  SHALE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Trainer> trainer,
+      Trainer::Create(job,
+                      {.create_backend = CreateBackend, .checkpoint_folder = folder, .resume = from, .files = &files}));
   if (resume == "again") SHALE_RETURN_IF_ERROR(trainer->SaveCheckpoint().status());
   SHALE_RETURN_IF_ERROR(trainer->Run({.on_step = [&](const StepReport& report) {
     return tell(absl::StrFormat("%d %a\n", report.step, report.loss));

@@ -138,8 +138,9 @@ TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
   EXPECT_THAT(Refusal(Bomb(0x5a, kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
   EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // Its data, twice.
   EXPECT_THAT(Refusal(Bomb(0x62, 1 << 20)), HasSubstr("written by a newer one"));
-  for (const std::string& shape : {"\x12\x42" + std::string(66, 1), std::string("\x12\x01\x01\x12\x42") +
-                                   std::string(66, 1)}) {  // In one piece, and in two.
+  for (const std::string& shape :
+       {"\x12\x42" + std::string(66, 1),
+        std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // In one piece, and in two.
     const std::string parameter = absl::StrCat("\x52", std::string(1, static_cast<char>(shape.size())), shape);
     EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, parameter)), HasSubstr("more than 64 dimensions in one parameter"));
   }
@@ -165,13 +166,14 @@ TEST(ManifestTest, WhatNoWriterWritesIsMalformed) {
 TEST(ManifestTest, TheLargestJobsPass) {
   Manifest m = Valid();
   m.parameters.clear();
-  for (int i = 0; i < 1137; ++i) m.parameters.push_back({absl::StrCat("block", i / 9, ".weight", i % 9), {16384, 21760}});
+  for (int i = 0; i < 1137; ++i)
+    m.parameters.push_back({absl::StrCat("block", i / 9, ".weight", i % 9), {16384, 21760}});
   m.ranks = 16384;
   m.files.clear();
   const int64_t bytes = int64_t{405'000'000'000} * 12 / m.ranks;
   for (int i = 0; i < m.ranks; ++i) {
-    m.files.push_back({ShardFileName(i, m.ranks), bytes,
-                       std::vector<uint32_t>((bytes - 1) / kCheckpointChunkBytes + 1, 0xdeadbeef)});
+    m.files.push_back(
+        {ShardFileName(i, m.ranks), bytes, std::vector<uint32_t>((bytes - 1) / kCheckpointChunkBytes + 1, 0xdeadbeef)});
   }
   const std::string serialized = SerializeManifest(m);
   EXPECT_LT(serialized.size(), 6'000'000);
@@ -257,7 +259,8 @@ TEST(ManifestTest, ShapesThatCannotBeCountedAreRefused) {
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[0].shape = shape; }),
                 HasSubstr("parameter w has a dimension of"));
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[0].shape.assign(65, 1); }), HasSubstr("more than 64 dimensions"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[0].shape.assign(65, 1); }),
+              HasSubstr("more than 64 dimensions"));
   Manifest m = Valid();
   m.parameters[0].shape.assign(64, 1);
   EXPECT_TRUE(ParseManifest(SerializeManifest(m)).ok());

@@ -42,8 +42,8 @@ absl::Status Save(CheckpointStore& store, int64_t step, int64_t version) {
                           .range = {rank * kElements, (rank + 1) * kElements},
                           .data = reinterpret_cast<const std::byte*>(values.data())});
       }
-      SHALE_ASSIGN_OR_RETURN(SavedFile file,
-                             WriteShard(store.files(), temporary, rank, kRanks, pieces, CopyHostMemory, staging.span()));
+      SHALE_ASSIGN_OR_RETURN(
+          SavedFile file, WriteShard(store.files(), temporary, rank, kRanks, pieces, CopyHostMemory, staging.span()));
       files.push_back(std::move(file));
     }
     return files;
@@ -150,10 +150,12 @@ TEST_P(StoreFaultTest, OneFailureAtAnyOperationIsSaidAndChangesNothing) {
         }
         if (status.ok()) {
           // It stands. At most, one too many is there.
-          for (const auto& [step, version] : c.after) EXPECT_EQ(now.count(step) > 0 ? now.at(step) : 0, version) << step;
+          for (const auto& [step, version] : c.after)
+            EXPECT_EQ(now.count(step) > 0 ? now.at(step) : 0, version) << step;
         } else {
           const std::string message(status.message());
-          EXPECT_TRUE(absl::StartsWith(message, absl::StrCat("no checkpoint of step ", c.step, ": cannot "))) << message;
+          EXPECT_TRUE(absl::StartsWith(message, absl::StrCat("no checkpoint of step ", c.step, ": cannot ")))
+              << message;
           EXPECT_NE(message.find(strerror(error)), std::string::npos) << message;
           EXPECT_NE(message.find(Folder()), std::string::npos) << message;
           EXPECT_EQ(now, kBefore) << message;
@@ -203,7 +205,8 @@ TEST_P(StoreFaultTest, DyingAgainWhileTheLeftoversAreRemovedLosesNothing) {
       Save(*store_, c.step, 2).IgnoreError();
       met = Met(fault);
       store_ = nullptr;
-      FaultyFileSystem again({.kind = Fault::Kind::kError, .first = m, .count = Fault::kForEver, .error_number = EROFS});
+      FaultyFileSystem again(
+          {.kind = Fault::Kind::kError, .first = m, .count = Fault::kForEver, .error_number = EROFS});
       const absl::Status opened = CheckpointStore::Open(Folder(), {.files = &again}).status();
       SCOPED_TRACE(absl::StrCat("dead from operation ", n, ", ", Operation(fault), ", and from operation ", m,
                                 " of opening it"));

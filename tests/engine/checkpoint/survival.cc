@@ -29,9 +29,11 @@ sharding { ranks: 2 strategy: FULL }
 optimizer { learning_rate: 1e-2 }
 schedule { steps: 6 }
 checkpoint { every_steps: 2 }
-runtime { threads_per_rank: 1 ops: )", kOps, R"( }
+runtime { threads_per_rank: 1 ops: )",
+                      kOps, R"( }
 telemetry { peak_flops: 1e11 }
-data { format: TEXT path: ")", data_path, "\" }\n");
+data { format: TEXT path: ")",
+                      data_path, "\" }\n");
 }
 
 std::string TinyText() {

@@ -119,8 +119,7 @@ TEST_P(ValuesTest, ADamagedChunkIsNotHandedOut) {
     const absl::Status status = values.Read(SavedPart::kFirstMoment, "a", piece.range.begin, absl::MakeSpan(out));
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr(absl::StrCat(path, " is damaged between bytes ",
-                                       RoundDown(byte, kCheckpointChunkBytes))));
+                HasSubstr(absl::StrCat(path, " is damaged between bytes ", RoundDown(byte, kCheckpointChunkBytes))));
   }
   FlipBit(path, 8 * byte);
   ExpectRange(state, values, SavedPart::kFirstMoment, 0, piece.range.begin, piece.range.begin + 1);

@@ -72,8 +72,7 @@ TEST(Hostile, MessagesAreTextWhateverTheSpecHolds) {
     EXPECT_NE(message, "");
     EXPECT_EQ(FindNonText(message), absl::string_view::npos) << message;
   }
-  EXPECT_EQ(SetError({"name=a\xff"}),
-            "--set: found \"name=a\\377\"; expected UTF-8 text without control characters");
+  EXPECT_EQ(SetError({"name=a\xff"}), "--set: found \"name=a\\377\"; expected UTF-8 text without control characters");
 }
 
 TEST(Hostile, BinaryEnumNumbersAndUnknownFieldsAreRefused) {

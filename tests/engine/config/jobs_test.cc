@@ -53,10 +53,10 @@ TEST(Jobs, ChunksOfTheLossAreLongerTheSmallerTheVocabulary) {
 TEST(Jobs, PaperModelsHaveThePublishedNumberOfParameters) {
   // As the published weights count them, a tied head once.
   const std::map<std::string, uint64_t> published = {
-      {"gpt2_124m", 124439808},        {"llama2_7b", 6738415616},       {"llama2_70b", 68976648192},
-      {"llama3_8b", 8030261248},       {"llama3_405b", 405853388800},   {"falcon_7b", 6921720704},
-      {"qwen2_5_0_5b", 494032768},     {"qwen2_5_1_5b", 1543714304},    {"qwen2_5_3b", 3085938688},
-      {"qwen2_5_7b", 7615616512},      {"qwen2_5_14b", 14770033664},    {"falcon_40b", 41303293952},
+      {"gpt2_124m", 124439808},    {"llama2_7b", 6738415616},     {"llama2_70b", 68976648192},
+      {"llama3_8b", 8030261248},   {"llama3_405b", 405853388800}, {"falcon_7b", 6921720704},
+      {"qwen2_5_0_5b", 494032768}, {"qwen2_5_1_5b", 1543714304},  {"qwen2_5_3b", 3085938688},
+      {"qwen2_5_7b", 7615616512},  {"qwen2_5_14b", 14770033664},  {"falcon_40b", 41303293952},
   };
   for (const auto& [name, parameters] : published) {
     const Job job = Load(name);

@@ -30,8 +30,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"sharding { schedule: SCHEDULE_UNSPECIFIED }",
              "job.textproto:1:12: sharding.schedule: found \"SCHEDULE_UNSPECIFIED\"; allowed: AUTO, SHARDED, DEFERRED, "
              "LAYERED"},
-        Case{"precision { compute: 2 }",
-             "job.textproto:1:13: precision.compute: found \"2\"; allowed: FP32, BF16"},
+        Case{"precision { compute: 2 }", "job.textproto:1:13: precision.compute: found \"2\"; allowed: FP32, BF16"},
         Case{"\n batch { globel_batch: 3 }",
              "job.textproto:2:10: batch.globel_batch: no such field; allowed: global_batch, micro_batch, "
              "sequence_length; did you mean global_batch?"},
@@ -72,18 +71,18 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Syntax, Messages,
-    testing::Values(
-        Case{"batch {\n  micro_batch: 1\n", "job.textproto:3:1: batch: the text ends where \"}\" is missing"},
-        Case{"batch { } }", "job.textproto:1:11: found \"}\"; expected a field name"},
-        Case{"batch: 3", "job.textproto:1:8: found \"3\" after batch; expected \"{\""},
-        Case{"name \"x\"", "job.textproto:1:6: found \"\\\"x\\\"\" after name; expected \":\""},
-        Case{"name: }", "job.textproto:1:7: found \"}\" after name:; expected a value"},
-        Case{"name: \"x", "job.textproto:1:9: Unexpected end of string."},
-        Case{"batch { micro_batch: [1] }",
-             "job.textproto:1:22: batch: found \"[\" after batch.micro_batch:; expected a value"},
-        Case{"[type.googleapis.com/x] { }", "job.textproto:1:1: found \"[\"; expected a field name"},
-        Case{"name: \"\xff\"",
-             "job.textproto:1:8: found the byte ff (hexadecimal), which UTF-8 text does not hold here"}));
+    testing::Values(Case{"batch {\n  micro_batch: 1\n",
+                         "job.textproto:3:1: batch: the text ends where \"}\" is missing"},
+                    Case{"batch { } }", "job.textproto:1:11: found \"}\"; expected a field name"},
+                    Case{"batch: 3", "job.textproto:1:8: found \"3\" after batch; expected \"{\""},
+                    Case{"name \"x\"", "job.textproto:1:6: found \"\\\"x\\\"\" after name; expected \":\""},
+                    Case{"name: }", "job.textproto:1:7: found \"}\" after name:; expected a value"},
+                    Case{"name: \"x", "job.textproto:1:9: Unexpected end of string."},
+                    Case{"batch { micro_batch: [1] }",
+                         "job.textproto:1:22: batch: found \"[\" after batch.micro_batch:; expected a value"},
+                    Case{"[type.googleapis.com/x] { }", "job.textproto:1:1: found \"[\"; expected a field name"},
+                    Case{"name: \"\xff\"",
+                         "job.textproto:1:8: found the byte ff (hexadecimal), which UTF-8 text does not hold here"}));
 
 TEST(Messages, ReportAllThatIsWrongAtOnce) {
   // In the order of the spec's fields.
@@ -112,9 +111,10 @@ TEST(Messages, NameTheFileThatCannotBeRead) {
 }
 
 TEST(Messages, PassCommentsSeparatorsAndAngleBrackets) {
-  const std::string text = "# A comment\nmodel: < mlp { embedding: 8; hidden: 16, } >;\ndata { path: '/te' \"xt\" },"
-                           "batch { global_batch: 8 sequence_length: 4 } memory { recompute: [] } schedule { epochs: "
-                           "1.5f }";
+  const std::string text =
+      "# A comment\nmodel: < mlp { embedding: 8; hidden: 16, } >;\ndata { path: '/te' \"xt\" },"
+      "batch { global_batch: 8 sequence_length: 4 } memory { recompute: [] } schedule { epochs: "
+      "1.5f }";
   const absl::StatusOr<Job> job = ParseJobText(text, "job.textproto");
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(*job, *ParseJobText(kMlpJob, "job.textproto"));

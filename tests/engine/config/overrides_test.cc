@@ -81,14 +81,16 @@ TEST(Overrides, FailWithTheMessagesOfAFile) {
   EXPECT_EQ(SetError({"layers=3"}),
             "--set: layers: no such field; allowed: name, model, data, batch, sharding, precision, memory, optimizer, "
             "schedule, checkpoint, telemetry, runtime; did you mean model.decoder.layers?");
-  EXPECT_EQ(SetError({"batch.micro_batch.x=3"}), "--set: batch.micro_batch.x: micro_batch is a value and has no "
-                                                 "fields");
+  EXPECT_EQ(SetError({"batch.micro_batch.x=3"}),
+            "--set: batch.micro_batch.x: micro_batch is a value and has no "
+            "fields");
   EXPECT_EQ(SetError({"batch.micro_batch"}),
             "--set: found \"batch.micro_batch\"; expected path=value, as in batch.micro_batch=2");
   EXPECT_EQ(SetError({"=3"}), "--set: found \"=3\"; expected path=value, as in batch.micro_batch=2");
   EXPECT_EQ(SetError({"batch=3"}), "--set: found \"3\" after batch; expected \"{\"");
-  EXPECT_EQ(SetError({"batch.micro_batch=-"}), "--set: batch: found the end after batch.micro_batch:; expected a "
-                                               "value");
+  EXPECT_EQ(SetError({"batch.micro_batch=-"}),
+            "--set: batch: found the end after batch.micro_batch:; expected a "
+            "value");
 }
 
 TEST(Overrides, HoldOneValue) {

@@ -25,15 +25,26 @@ TEST(RoundTrip, AResolvedJobParsesBackEqual) {
 }
 
 TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
-  for (const char* override :
-       {"model.decoder.family=GPT2", "model.decoder.family=QWEN2", "model.decoder.family=QWEN3",
-        "model.decoder.family=MISTRAL", "model.decoder.family=FALCON", "sharding.strategy=NONE",
-        "sharding.strategy=OPTIMIZER", "sharding.strategy=GRADIENTS", "schedule.shape=CONSTANT",
-        "schedule.shape=LINEAR", "schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=3",
-        "schedule.warmup_tokens=3", "data.evaluation_fraction=0.1", "optimizer.learning_rate=0.1000000000000000055",
-        "optimizer.weight_decay=-0.0", "optimizer.learning_rate=1.7976931348623157e-29", "runtime.ops=REFERENCE",
-        "runtime={device: CUDA graphs: true}",
-        "name=b"}) {
+  for (const char* override : {"model.decoder.family=GPT2",
+                               "model.decoder.family=QWEN2",
+                               "model.decoder.family=QWEN3",
+                               "model.decoder.family=MISTRAL",
+                               "model.decoder.family=FALCON",
+                               "sharding.strategy=NONE",
+                               "sharding.strategy=OPTIMIZER",
+                               "sharding.strategy=GRADIENTS",
+                               "schedule.shape=CONSTANT",
+                               "schedule.shape=LINEAR",
+                               "schedule.shape=WARMUP_STABLE_DECAY",
+                               "schedule.warmup_steps=3",
+                               "schedule.warmup_tokens=3",
+                               "data.evaluation_fraction=0.1",
+                               "optimizer.learning_rate=0.1000000000000000055",
+                               "optimizer.weight_decay=-0.0",
+                               "optimizer.learning_rate=1.7976931348623157e-29",
+                               "runtime.ops=REFERENCE",
+                               "runtime={device: CUDA graphs: true}",
+                               "name=b"}) {
     SCOPED_TRACE(override);
     ExpectRoundTrip(Parse(kDecoderJob, {override}));
   }
@@ -142,7 +153,8 @@ TEST(ModelText, IsABareModel) {
             "position, activation; did you mean heads?");
   EXPECT_EQ(ErrorOf(ParseModelText("mlp { embedding: 1 hidden: 0 }", 32).status()),
             "model:1:20: model.mlp.hidden: found 0; allowed: 1 to 67108864");
-  EXPECT_EQ(ErrorOf(ParseModelText("", 32).status()), "model: model: missing; give decoder { ... }, mlp { ... } or hf_folder");
+  EXPECT_EQ(ErrorOf(ParseModelText("", 32).status()),
+            "model: model: missing; give decoder { ... }, mlp { ... } or hf_folder");
 }
 
 TEST(AccumulationSteps, CoverTheGlobalBatch) {

@@ -25,8 +25,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: model.decoder.heads: width 64 divided by heads 64 is the odd head_width 1; try width "
              "128, or give head_width"},
         Rule{{"model.decoder.heads=71", "model.decoder.head_width=64"}, ""},
-        Rule{{"model.decoder.head_width=63"},
-             "--set: model.decoder.head_width: found 63, which is odd; try 62 or 64"},
+        Rule{{"model.decoder.head_width=63"}, "--set: model.decoder.head_width: found 63, which is odd; try 62 or 64"},
         Rule{{"model.decoder.heads=12", "model.decoder.head_width=8", "model.decoder.kv_heads=5"},
              "--set: model.decoder.kv_heads: heads 12 is not a multiple of kv_heads 5; try kv_heads 4 or 6"},
         Rule{{"model.decoder.kv_heads=8"},
@@ -43,7 +42,8 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: model.decoder.rope_scaling.low_freq_factor: low_freq_factor must be below high_freq_factor; "
              "Llama 3 has 1 and 4"},
         Rule{{"model.decoder.max_positions=31"},
-             "--set: model.decoder.max_positions: max_positions is 31, below sequence_length 32; raise it, or shorten the "
+             "--set: model.decoder.max_positions: max_positions is 31, below sequence_length 32; raise it, or shorten "
+             "the "
              "sequences"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -147,19 +147,23 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: runtime.collectives: NCCL wants a GPU for every rank; use collectives IN_PROCESS, or "
              "ranks_per_device 1"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=1", "runtime.nccl_windows=true"},
-             "--set: runtime.nccl_windows: a lone rank has no collectives, and no windows for them; leave it out, or run "
+             "--set: runtime.nccl_windows: a lone rank has no collectives, and no windows for them; leave it out, or "
+             "run "
              "more ranks"},
         Rule{{"runtime.device=CUDA", "runtime.graphs=true", "runtime.synchronous=true"},
-             "--set: runtime.graphs: a graph runs as a whole, and synchronous runs one instruction at a time; leave one of "
+             "--set: runtime.graphs: a graph runs as a whole, and synchronous runs one instruction at a time; leave "
+             "one of "
              "them out"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.nccl_windows=true"}, ""},
         Rule{{"runtime.device=CUDA", "sharding.ranks=2", "runtime.collectives=IN_PROCESS", "runtime.nccl_windows=true"},
-             "--set: runtime.nccl_windows: collectives are IN_PROCESS here, which have no windows; leave it out, or run one "
+             "--set: runtime.nccl_windows: collectives are IN_PROCESS here, which have no windows; leave it out, or "
+             "run one "
              "rank on each GPU with collectives NCCL"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.graphs=true"},
              "--set: runtime.graphs: ranks that are threads of one process cannot be captured apart, and there are 4; "
              "leave graphs out, or run one rank"},
-        Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=4", "precision.allow_tf32=true"}, ""},
+        Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=4", "precision.allow_tf32=true"},
+             ""},
         Rule{{"runtime.device=CUDA", "runtime.graphs=true", "runtime.tuning_table=table.txt"}, ""}));
 
 TEST(Sizes, AProductAbove62BitsIsRefusedByName) {
@@ -179,11 +183,11 @@ TEST(Sizes, AProductAbove62BitsIsRefusedByName) {
 }
 
 TEST(Sizes, EveryUpperEndTogetherIsRefusedNotOverflowed) {
-  const std::string message = SetError(
-      {"model.decoder.vocabulary=2147483647", "model.decoder.width=16777216", "model.decoder.layers=65536",
-       "model.decoder.heads=1048576", "model.decoder.head_width=16777216", "model.decoder.hidden=67108864",
-       "batch.micro_batch=1048576", "batch.global_batch=1099511627776", "batch.sequence_length=16777216",
-       "memory.loss_chunk_tokens=16777216", "schedule.steps=1099511627776", "sharding.ranks=1048576"});
+  const std::string message =
+      SetError({"model.decoder.vocabulary=2147483647", "model.decoder.width=16777216", "model.decoder.layers=65536",
+                "model.decoder.heads=1048576", "model.decoder.head_width=16777216", "model.decoder.hidden=67108864",
+                "batch.micro_batch=1048576", "batch.global_batch=1099511627776", "batch.sequence_length=16777216",
+                "memory.loss_chunk_tokens=16777216", "schedule.steps=1099511627776", "sharding.ranks=1048576"});
   EXPECT_NE(message.find("above 2^62"), std::string::npos);
   EXPECT_NE(message.find("parameters, whose state is above 2^62 bytes"), std::string::npos);
 }

@@ -1,4 +1,3 @@
-#include "engine/backends/job_backend.h"
 #include "engine/generate/generator.h"
 
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/io/file.h"
@@ -50,7 +50,7 @@ class GeneratorTest : public ::testing::Test {
     ASSERT_TRUE(job.ok()) << job.status();
     auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend,
                                           .checkpoint_folder = RunFolder::CheckpointsPath(run_),
-                                         .resume = {.from = ResumeFrom::kReplace}});
+                                          .resume = {.from = ResumeFrom::kReplace}});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     while (!(*trainer)->done()) ASSERT_TRUE((*trainer)->Step().ok());
     const absl::StatusOr<EvaluationReport> evaluation = (*trainer)->Evaluate(100);
@@ -140,10 +140,13 @@ TEST_F(GeneratorTest, GenerationRepeatsItselfAndStopsWhenTold) {
   for (std::vector<int32_t>& out : runs) {
     auto generator = Load();
     ASSERT_NE(generator, nullptr);
-    ASSERT_TRUE(generator->Generate({'p'}, 30, {.seed = 5}, [&](int32_t token) {
-      out.push_back(token);
-      return out.size() < 20;
-    }).ok());
+    ASSERT_TRUE(generator
+                    ->Generate({'p'}, 30, {.seed = 5},
+                               [&](int32_t token) {
+                                 out.push_back(token);
+                                 return out.size() < 20;
+                               })
+                    .ok());
   }
   EXPECT_EQ(runs[0].size(), 20);
   EXPECT_EQ(runs[0], runs[1]);
@@ -165,7 +168,8 @@ TEST_F(GeneratorTest, PromptsAreChecked) {
 
 TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
   const std::string folder = RunFolder::CheckpointsPath(run_);
-  EXPECT_EQ(std::string(Generator::FromRun(run_, CreateBackend).status().message()), "there is no checkpoint in " + folder);
+  EXPECT_EQ(std::string(Generator::FromRun(run_, CreateBackend).status().message()),
+            "there is no checkpoint in " + folder);
   Train(kLlama);
   ASSERT_EQ(truncate(JoinPath(checkpoint_, "MANIFEST").c_str(), 100), 0);
   const std::string message(Generator::FromRun(run_, CreateBackend).status().message());

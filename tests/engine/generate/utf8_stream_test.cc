@@ -37,9 +37,13 @@ TEST(Utf8StreamTest, TextPassesUnchanged) {
 
 // The Unicode standard, section 3.9: one U+FFFD for each maximal subpart.
 TEST(Utf8StreamTest, IllFormedBytesBecomeReplacementCharacters) {
-  EXPECT_EQ(Through("a\xff" "b"), "a\uFFFDb");
+  EXPECT_EQ(Through("a\xff"
+                    "b"),
+            "a\uFFFDb");
   EXPECT_EQ(Through("\x80\x80"), "\uFFFD\uFFFD");
-  EXPECT_EQ(Through("\xe2\x82" "a"), "\uFFFDa");
+  EXPECT_EQ(Through("\xe2\x82"
+                    "a"),
+            "\uFFFDa");
   EXPECT_EQ(Through("\xe2\x82\xe2\x82\xac"), "\uFFFD\u20ac");
   EXPECT_EQ(Through("\xf0\x9f"), "\uFFFD");
   EXPECT_EQ(Through("\xc0\xaf"), "\uFFFD\uFFFD");

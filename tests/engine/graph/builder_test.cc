@@ -72,8 +72,8 @@ TEST(GraphBuilder, EveryParameterHasExactlyOneFirstGradient) {
     ASSERT_TRUE(graph.ok()) << graph.status();
     std::vector<int> uses(graph->parameters.size(), 0);
     for (const UnitGraph& unit : graph->units) {
-      for (const Value& value : unit.values) uses[value.parameter < 0 ? 0 : value.parameter] +=
-          value.role == ValueRole::kParameterGradient;
+      for (const Value& value : unit.values)
+        uses[value.parameter < 0 ? 0 : value.parameter] += value.role == ValueRole::kParameterGradient;
     }
     for (size_t id = 0; id < uses.size(); ++id) {
       const bool shared = tied && graph->parameters[id].name == "embedding.weight";
@@ -83,8 +83,14 @@ TEST(GraphBuilder, EveryParameterHasExactlyOneFirstGradient) {
 }
 
 TEST(BuildModel, HasAsManyParametersAsTheConfigurationSays) {
-  DecoderConfig llama{.vocabulary = 50, .width = 24, .layers = 3, .heads = 4, .kv_heads = 2, .head_width = 6,
-                      .hidden = 40, .max_positions = 16};
+  DecoderConfig llama{.vocabulary = 50,
+                      .width = 24,
+                      .layers = 3,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .head_width = 6,
+                      .hidden = 40,
+                      .max_positions = 16};
   DecoderConfig gpt2 = llama;
   gpt2.norm = NormKind::kLayerNorm;
   gpt2.position = PositionKind::kLearned;

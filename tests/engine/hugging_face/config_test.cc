@@ -85,8 +85,8 @@ TEST(HfConfigTest, LlamaThreePointOne) {
   wanted.hidden = 14336;
   wanted.max_positions = 131072;
   wanted.rope_theta = 500000;
-  wanted.rope_scaling = RopeScalingConfig{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4,
-                                          .original_context = 8192};
+  wanted.rope_scaling =
+      RopeScalingConfig{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192};
   EXPECT_EQ(Parse(kLlama31), wanted);
 }
 
@@ -268,8 +268,7 @@ TEST(HfConfigTest, TextAndConfigGoRound) {
 }
 
 TEST(HfConfigTest, KeysOfTheBaseThatTheEngineDoesNotDecideStay) {
-  const std::string text =
-      HfConfigText(Parse(kLlama31), {.dtype = SafetensorsDType::kF16, .base = kLlama31}).value();
+  const std::string text = HfConfigText(Parse(kLlama31), {.dtype = SafetensorsDType::kF16, .base = kLlama31}).value();
   EXPECT_THAT(text, AllOf(HasSubstr("128008"), HasSubstr("\"torch_dtype\": \"float16\""), Not(HasSubstr("bfloat16")),
                           HasSubstr("\"rope_scaling\": {"), Not(HasSubstr("rope_parameters"))));
   EXPECT_THAT(HfConfigText(Parse(kFalcon7b), {.base = kFalcon7b}).value(), Not(HasSubstr("auto_map")));

@@ -48,7 +48,8 @@ TEST(CopiedFilesTest, WhatIsNoFileIsInNobodysWay) {
   EXPECT_THAT(Names(folder.Path("base")), ElementsAre("tokenizer.json"));
   ASSERT_TRUE(ExportTestModel(HfModel("gpt2"), folder.Path("model")).ok());
   fs::create_directory(folder.Path("model/tokenizer_old"));
-  const absl::Status status = ExportTestModel(HfModel("gpt2"), folder.Path("out"), {.base_folder = folder.Path("model")});
+  const absl::Status status =
+      ExportTestModel(HfModel("gpt2"), folder.Path("out"), {.base_folder = folder.Path("model")});
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_FALSE(fs::exists(folder.Path("out/tokenizer_old")));
 }
@@ -95,7 +96,8 @@ TEST(TokenizerDigestTest, TellsTheFilesThatDecideTokensInOneOrder) {
   folder.Write("merges.txt", "123456789");
   folder.Write("vocab.json", "");
   folder.Write("tokenizer.json", "123456789");
-  EXPECT_EQ(TokenizerDigest(folder.path()).value(), "tokenizer.json e3069283, vocab.json 00000000, merges.txt e3069283");
+  EXPECT_EQ(TokenizerDigest(folder.path()).value(),
+            "tokenizer.json e3069283, vocab.json 00000000, merges.txt e3069283");
 }
 
 }  // namespace

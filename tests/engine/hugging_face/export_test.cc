@@ -97,13 +97,14 @@ TEST(HfExportTest, EveryElementIsAskedForOnceInBoundedRanges) {
   config.layers = 1;
   std::map<std::string, int64_t> asked;
   const TempFolder folder;
-  const absl::Status status = ExportHf(config, {},
-                                       [&](absl::string_view name, int64_t begin, absl::Span<float> values) {
-                                         asked[std::string(name)] += values.size();
-                                         EXPECT_LE(values.size() * sizeof(float), size_t{2} << 20);
-                                         return ReadTestWeights(name, begin, values);
-                                       },
-                                       folder.Path("m"));
+  const absl::Status status = ExportHf(
+      config, {},
+      [&](absl::string_view name, int64_t begin, absl::Span<float> values) {
+        asked[std::string(name)] += values.size();
+        EXPECT_LE(values.size() * sizeof(float), size_t{2} << 20);
+        return ReadTestWeights(name, begin, values);
+      },
+      folder.Path("m"));
   ASSERT_TRUE(status.ok()) << status;
   const std::vector<HfParameterShape> shapes = HfParameterShapes(config).value();
   for (const HfParameterShape& parameter : shapes) {
@@ -118,18 +119,20 @@ TEST(HfExportTest, TokenizerFilesAreCopiedByteForByte) {
   const std::string base = folder.Path("base"), out = folder.Path("new/deep/out/");
   const DecoderConfig config = HfModel("qwen2");
   ASSERT_TRUE(ExportTestModel(config, base).ok());
-  const std::map<std::string, std::string> copied = {
-      {"tokenizer.json", std::string("{\"a\":\r\n\0\xff}", 11)}, {"tokenizer.model", std::string(3'000'000, 'm')},
-      {"merges.txt", ""}, {"generation_config.json", "{}"}, {"chat_template.jinja", "{{ x }}"}};
+  const std::map<std::string, std::string> copied = {{"tokenizer.json", std::string("{\"a\":\r\n\0\xff}", 11)},
+                                                     {"tokenizer.model", std::string(3'000'000, 'm')},
+                                                     {"merges.txt", ""},
+                                                     {"generation_config.json", "{}"},
+                                                     {"chat_template.jinja", "{{ x }}"}};
   for (const auto& [name, bytes] : copied) folder.Write("base/" + name, bytes);
   for (const char* name : {"pytorch_model.bin", "modeling.py", ".hidden", "optimizer.pt", "training_args.json"}) {
     folder.Write(absl::StrCat("base/", name), "x");
   }
   const absl::Status status = ExportTestModel(config, out, {.base_folder = base});
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(Names(out), (std::set<std::string>{"chat_template.jinja", "config.json", "generation_config.json",
-                                               "merges.txt", "model.safetensors", "tokenizer.json",
-                                               "tokenizer.model"}));
+  EXPECT_EQ(Names(out),
+            (std::set<std::string>{"chat_template.jinja", "config.json", "generation_config.json", "merges.txt",
+                                   "model.safetensors", "tokenizer.json", "tokenizer.model"}));
   for (const auto& [name, bytes] : copied) EXPECT_TRUE(ReadFile(out + name, 1 << 24).value() == bytes) << name;
 }
 
@@ -165,12 +168,12 @@ TEST(HfExportTest, AfterAnErrorThereIsNothing) {
   const TempFolder folder;
   for (int fail_at = 0; fail_at < 20; fail_at += 3) {
     int reads = 0;
-    const absl::Status status = ExportHf(HfModel("gpt2"), {.max_file_bytes = 1000},
-                                         [&](absl::string_view name, int64_t begin, absl::Span<float> values) {
-                                           return reads++ == fail_at ? absl::DataLossError("the shard is torn")
-                                                                     : ReadTestWeights(name, begin, values);
-                                         },
-                                         folder.Path("m"));
+    const absl::Status status = ExportHf(
+        HfModel("gpt2"), {.max_file_bytes = 1000},
+        [&](absl::string_view name, int64_t begin, absl::Span<float> values) {
+          return reads++ == fail_at ? absl::DataLossError("the shard is torn") : ReadTestWeights(name, begin, values);
+        },
+        folder.Path("m"));
     EXPECT_EQ(status, absl::DataLossError("the shard is torn"));
     EXPECT_EQ(folder.CountEntries(), 0);
   }
@@ -200,12 +203,13 @@ TEST(HfExportTest, WhatAKilledExportLeftIsRemovedByTheNext) {
 
 TEST(HfExportTest, WhatF16CannotHoldIsRefused) {
   const TempFolder folder;
-  const absl::Status status = ExportHf(HfModel("llama"), {.dtype = SafetensorsDType::kF16},
-                                       [](absl::string_view, int64_t, absl::Span<float> values) {
-                                         for (float& value : values) value = 70000;
-                                         return absl::OkStatus();
-                                       },
-                                       folder.Path("m"));
+  const absl::Status status = ExportHf(
+      HfModel("llama"), {.dtype = SafetensorsDType::kF16},
+      [](absl::string_view, int64_t, absl::Span<float> values) {
+        for (float& value : values) value = 70000;
+        return absl::OkStatus();
+      },
+      folder.Path("m"));
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
   EXPECT_THAT(std::string(status.message()), HasSubstr("model.embed_tokens.weight holds 70000, which F16 cannot hold"));
 }

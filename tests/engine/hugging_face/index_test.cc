@@ -45,9 +45,9 @@ TEST(SafetensorsIndexTest, RefusesFileNamesThatLeadElsewhere) {
 }
 
 TEST(SafetensorsIndexTest, RefusesWhatIsNoIndex) {
-  for (const absl::string_view text : {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":null})",
-                                       R"({"weight_map":{"t":1}})", R"({"weight_map":{"t":null}})",
-                                       R"({"weight_map":{"t":["x.safetensors"]}})", R"({"weight_map":{"t":{}}})"}) {
+  for (const absl::string_view text :
+       {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":null})", R"({"weight_map":{"t":1}})",
+        R"({"weight_map":{"t":null}})", R"({"weight_map":{"t":["x.safetensors"]}})", R"({"weight_map":{"t":{}}})"}) {
     Refusal(text);
   }
   EXPECT_THAT(Refusal(R"({"weight_map":{"t":"a.safetensors","t":"b.safetensors"}})"), HasSubstr("\"t\" occurs twice"));

@@ -52,32 +52,36 @@ std::vector<NamedModel> HfModels() {
   return {
       {"llama", Llama()},
       {"llama_tied_bias", Edited(Llama(), [](C& c) { c.tied_head = c.qkv_bias = c.linear_bias = true; })},
-      {"llama3", Edited(Llama(), [](C& c) {
-         c.rope_scaling.emplace();
-         c.rope_theta = 500000;
-       })},
+      {"llama3", Edited(Llama(),
+                        [](C& c) {
+                          c.rope_scaling.emplace();
+                          c.rope_theta = 500000;
+                        })},
       {"odd_width", Edited(Llama(), [](C& c) { c.width = 11; })},
       {"mistral", Edited(Llama(), [](C& c) { c.attention_window = 7; })},
       {"qwen2", Edited(Llama(), [](C& c) { c.qkv_bias = c.tied_head = true; })},
-      {"qwen2_window", Edited(Llama(), [](C& c) {
-         c.qkv_bias = true;
-         c.attention_window = 7;
-       })},
+      {"qwen2_window", Edited(Llama(),
+                              [](C& c) {
+                                c.qkv_bias = true;
+                                c.attention_window = 7;
+                              })},
       {"qwen3", Edited(Llama(), [](C& c) { c.qk_norm = true; })},
       {"gpt2", Gpt2()},
-      {"gpt2_untied_erf", Edited(Gpt2(), [](C& c) {
-         c.tied_head = false;
-         c.activation = Activation::kGeluErf;
-       })},
+      {"gpt2_untied_erf", Edited(Gpt2(),
+                                 [](C& c) {
+                                   c.tied_head = false;
+                                   c.activation = Activation::kGeluErf;
+                                 })},
       {"falcon_7b", Falcon(1)},
       {"falcon_40b", Edited(Falcon(2), [](C& c) { c.parallel_norms = true; })},
       {"falcon_40b_one_kv", Edited(Falcon(1), [](C& c) { c.parallel_norms = true; })},
       {"falcon_11b", Edited(Falcon(3), [](C& c) { c.tied_head = false; })},
       {"falcon_multi_head", Edited(Falcon(6), [](C& c) { c.qkv_bias = c.linear_bias = true; })},
-      {"falcon_sequential", Edited(Falcon(6), [](C& c) {
-         c.parallel_block = false;
-         c.activation = Activation::kGeluTanh;
-       })},
+      {"falcon_sequential", Edited(Falcon(6),
+                                   [](C& c) {
+                                     c.parallel_block = false;
+                                     c.activation = Activation::kGeluTanh;
+                                   })},
       {"falcon_sequential_one_kv", Edited(Falcon(1), [](C& c) { c.parallel_block = false; })},
   };
 }

@@ -10,8 +10,8 @@ namespace shale {
 
 class ChildProcess {
  public:
-  // The program's path, as the test sees it, and its arguments. It starts in `folder` (empty: where the test is); what it
-  // prints goes to the file `log` (empty: where the test's goes).
+  // The program's path, as the test sees it, and its arguments. It starts in `folder` (empty: where the test is); what
+  // it prints goes to the file `log` (empty: where the test's goes).
   explicit ChildProcess(const std::vector<std::string>& command, const std::string& folder = "",
                         const std::string& log = "");
   ChildProcess(const ChildProcess&) = delete;

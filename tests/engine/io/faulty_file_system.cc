@@ -48,7 +48,8 @@ class FaultyFileSystem::File : public WritableFile {
   absl::Status WriteAt(int64_t offset, absl::string_view bytes) override {
     const Fault::Kind fault = owner_.Next("write", path_);
     if (fault == Fault::Kind::kNone) return file_->WriteAt(offset, bytes);
-    SHALE_RETURN_IF_ERROR(file_->WriteAt(offset, fault == Fault::Kind::kDone ? bytes : bytes.substr(0, bytes.size() / 2)));
+    SHALE_RETURN_IF_ERROR(
+        file_->WriteAt(offset, fault == Fault::Kind::kDone ? bytes : bytes.substr(0, bytes.size() / 2)));
     if (fault == Fault::Kind::kKillMidway) Kill();
     return FileError(owner_.fault_.error_number, "write", path_);
   }

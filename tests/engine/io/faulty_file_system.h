@@ -29,8 +29,8 @@ struct Fault {
   int error_number = 0;  // kError, kDone: ENOSPC and the like.
 };
 
-// Counts, notes and spoils operations on the system's files. Any thread. Does not flush: neither an error nor the end of
-// a process takes from the system what it was given, and disks are slow.
+// Counts, notes and spoils operations on the system's files. Any thread. Does not flush: neither an error nor the end
+// of a process takes from the system what it was given, and disks are slow.
 class FaultyFileSystem : public FileSystem {
  public:
   explicit FaultyFileSystem(const Fault& fault) : fault_(fault) {}

@@ -187,10 +187,11 @@ TEST_F(Check, ProvesWhatWaitsInHostMemory) {
   b_.Touch(kCompute, {X(), b_.Bytes(y_)}, {});
   EXPECT_EQ(Message(), "");
   EXPECT_NE(Message([](StepProgram& p, MemoryPlan&) { p.instructions[1].waits.clear(); }), "");
-  EXPECT_EQ(Message([](StepProgram& p, MemoryPlan&) { p.instructions[2].waits.clear(); }),
-            "instruction 2 (Fetch, gather stream, forward) reads bytes [0, 100) of buffer h, while instruction 1 "
-            "(Offload, copy stream, forward) may still write bytes [0, 100) of buffer h: bytes [0, 100) of host memory, "
-            "and no wait orders the two");
+  EXPECT_EQ(
+      Message([](StepProgram& p, MemoryPlan&) { p.instructions[2].waits.clear(); }),
+      "instruction 2 (Fetch, gather stream, forward) reads bytes [0, 100) of buffer h, while instruction 1 "
+      "(Offload, copy stream, forward) may still write bytes [0, 100) of buffer h: bytes [0, 100) of host memory, "
+      "and no wait orders the two");
   const StepProgram program = b_.Finish();
   MemoryPlan plan = *PlanMemory(program, {});
   plan.addresses[host] += 2;

@@ -69,8 +69,7 @@ class ProgramBuilder {
 
   // Writes c; and packed in the first pass of its section, which the others read.
   Instruction& PackInFirst(StreamId stream, Tensor x, Tensor packed, Tensor c) {
-    Instruction& instruction =
-        Add(stream, Op(MatMul{.a = x, .c_MN = c, .packed_b = packed, .b_is_packed = true}));
+    Instruction& instruction = Add(stream, Op(MatMul{.a = x, .c_MN = c, .packed_b = packed, .b_is_packed = true}));
     instruction.first_pass_differs = true;
     return instruction;
   }

@@ -95,8 +95,9 @@ TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
             const std::string label = Label(row, options);
             EXPECT_EQ(c.gathers, kLayers * row.block_gathers + (tied ? row.tied_ends_gathers : row.ends_gathers))
                 << label;
-            EXPECT_EQ(c.reductions, kLayers * row.block_reductions +
-                                        (tied ? row.tied_ends_reductions : row.ends_reductions)) << label;
+            EXPECT_EQ(c.reductions,
+                      kLayers * row.block_reductions + (tied ? row.tied_ends_reductions : row.ends_reductions))
+                << label;
             // Besides: the count of valid tokens, and {loss sum, squared norm, non-finite}.
             EXPECT_EQ(c.all_reduces, Groups(GetParam()) * row.group_all_reduces + 2) << label;
           }
@@ -139,7 +140,7 @@ TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
     const int64_t elements = ShardLayout::Create(entries, 5)->padded_elements();
     const bool block = group.name.substr(0, 6) == "blocks";
     gathered += 2 * elements * (block ? 2 * 4 : 4);  // bf16; blocks in forward and backward of each micro-batch.
-    reduced += 4 * elements;                          // fp32; once.
+    reduced += 4 * elements;                         // fp32; once.
   }
   const CommunicationSummary c = Communicate(graph, options);
   EXPECT_EQ(c.gathered_bytes, gathered);

@@ -61,9 +61,9 @@ TEST(Explain, MicroBatchesAddNothingUnlessLayered) {
   const std::string text = Flat(Explain(job));
   job.batch.global_batch = 10;
   const int64_t one = Plan(job).arena_bytes;
-  EXPECT_TRUE(absl::StrContains(text, absl::StrCat("With K = 4 micro-batches a step one rank needs ", FormatBytes(four),
-                                                   ", with one ", FormatBytes(one), ": accumulating adds ",
-                                                   FormatBytes(four - one))))
+  EXPECT_TRUE(absl::StrContains(
+      text, absl::StrCat("With K = 4 micro-batches a step one rank needs ", FormatBytes(four), ", with one ",
+                         FormatBytes(one), ": accumulating adds ", FormatBytes(four - one))))
       << text;
 }
 
@@ -76,9 +76,8 @@ TEST(Explain, RetentionsShowWhatTheirOwnPlansNeed) {
     job.memory.retention = preset;
     const JobPlan plan = Plan(job);
     const FlopsSummary flops = SummarizeFlops(plan.train.step.program);
-    const std::string saved = plan.arena_bytes == keep_all
-                                  ? "the same"
-                                  : absl::StrCat("saves ", FormatBytes(keep_all - plan.arena_bytes));
+    const std::string saved =
+        plan.arena_bytes == keep_all ? "the same" : absl::StrCat("saves ", FormatBytes(keep_all - plan.arena_bytes));
     EXPECT_EQ(Row(text, "What each retention", std::string(ToString(preset))),
               absl::StrCat(ToString(preset), " ", FormatBytes(plan.arena_bytes), " ", saved, " ",
                            FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward),
@@ -209,8 +208,7 @@ TEST(PlanText, SaysWhatReadingAFolderTakes) {
   Job job = SmallDecoderJob(false);
   EXPECT_FALSE(absl::StrContains(Flat(PlanText(job, Plan(job))), "hf_folder"));
   job.hf_folder = "/nowhere";
-  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))),
-                                "2.0 MiB more while it reads model.hf_folder"))
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "2.0 MiB more while it reads model.hf_folder"))
       << PlanText(job, Plan(job));
 }
 

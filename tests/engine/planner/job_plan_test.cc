@@ -127,8 +127,7 @@ TEST(Plan, EvaluationUsesTheSamePersistentBytes) {
     job.sharding.strategy = strategy;
     const JobPlan plan = Plan(job);
     EXPECT_EQ(plan.arena_bytes, std::max(plan.train.memory.peak_bytes, plan.evaluate.memory.peak_bytes));
-    const absl::StatusOr<PlannedProgram> logits =
-        PlanProgram(job, plan.options, GraphMode::kLogits, ScratchOnlyOps());
+    const absl::StatusOr<PlannedProgram> logits = PlanProgram(job, plan.options, GraphMode::kLogits, ScratchOnlyOps());
     ASSERT_TRUE(logits.ok()) << logits.status();
     for (const PlannedProgram* other : {&plan.evaluate, &*logits}) {
       EXPECT_EQ(other->memory.persistent_bytes, plan.train.memory.persistent_bytes);
@@ -183,8 +182,8 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
                                      "batch.micro_batch=1"};
   if (job.runtime.device == DeviceType::kCuda) fields.push_back("memory.offload=*");
   for (const std::string& field : fields) {
-    EXPECT_TRUE(std::any_of(settings.begin(), settings.end(),
-                            [&](const std::string& s) { return absl::StartsWith(s, field); }))
+    EXPECT_TRUE(
+        std::any_of(settings.begin(), settings.end(), [&](const std::string& s) { return absl::StartsWith(s, field); }))
         << field << " in " << message;
   }
   for (const std::string& setting : settings) {
@@ -270,23 +269,26 @@ TEST(Plan, RefusesPatternsThatMatchNothing) {
     const absl::Status status = PlanJob(job, MachineOf()).status();
     return status.ok() ? "" : std::string(status.message());
   };
-  EXPECT_TRUE(absl::StartsWith(refusal([](Job& job) { job.optimizer.no_decay = {"embedding*", "embeding*"}; }),
-                               "optimizer.no_decay[1]: \"embeding*\" matches no parameter of the model; found embedding."));
-  EXPECT_TRUE(absl::StartsWith(
-      refusal([](Job& job) { job.memory.recompute = {"blocks.*.ffn.nothing"}; }),
-      "memory.recompute[0]: \"blocks.*.ffn.nothing\" matches no activation that could be recomputed of the model; found "));
+  EXPECT_TRUE(
+      absl::StartsWith(refusal([](Job& job) {
+                         job.optimizer.no_decay = {"embedding*", "embeding*"};
+                       }),
+                       "optimizer.no_decay[1]: \"embeding*\" matches no parameter of the model; found embedding."));
+  EXPECT_TRUE(absl::StartsWith(refusal([](Job& job) { job.memory.recompute = {"blocks.*.ffn.nothing"}; }),
+                               "memory.recompute[0]: \"blocks.*.ffn.nothing\" matches no activation that could be "
+                               "recomputed of the model; found "));
   EXPECT_TRUE(absl::StartsWith(refusal([](Job& job) { job.memory.offload = {"block.*"}; }),
                                "memory.offload[0]: \"block.*\" matches no activation of the model; found "));
   EXPECT_EQ(refusal([](Job& job) {
               job.optimizer.no_decay = {"embedding*"};
               job.memory.recompute = {"blocks.0.*"};
               job.memory.offload = {"*"};
-            }), "");
+            }),
+            "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Budget, WaysOut, ::testing::Values(DeviceType::kCpu, DeviceType::kCuda), [](const auto& info) {
-  return info.param == DeviceType::kCpu ? "Cpu" : "Cuda";
-});
+INSTANTIATE_TEST_SUITE_P(Budget, WaysOut, ::testing::Values(DeviceType::kCpu, DeviceType::kCuda),
+                         [](const auto& info) { return info.param == DeviceType::kCpu ? "Cpu" : "Cuda"; });
 
 // One budget of the device for all, and one of the host's memory.
 DefaultBudget HostOf(int64_t host_bytes) {
@@ -310,10 +312,9 @@ TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
   const absl::Status refused = PlanJob(job, MachineOf(HostOf(offloads - 1))).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   const std::string message(refused.message());
-  const std::string missing =
-      absl::StrCat("offloads ", FormatBytes(offloads), " to host memory per rank, host budget ",
-                   FormatBytes(offloads - 1),
-                   " (a machine's memory; memory.host_budget_bytes sets another), 1 B too little; fits with ");
+  const std::string missing = absl::StrCat(
+      "offloads ", FormatBytes(offloads), " to host memory per rank, host budget ", FormatBytes(offloads - 1),
+      " (a machine's memory; memory.host_budget_bytes sets another), 1 B too little; fits with ");
   EXPECT_TRUE(absl::StartsWith(message, missing)) << message;
   const std::vector<std::string> settings = SettingsIn(message);
   EXPECT_NE(std::find(settings.begin(), settings.end(), "memory.offload=[]"), settings.end()) << message;
@@ -387,10 +388,8 @@ TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
 // A budget of each kind, "a GPU's memory" and "a machine's memory".
 DefaultBudget Here(int64_t bytes, int64_t host_bytes) {
   return [=](int64_t) -> absl::StatusOr<Budget> {
-    return Budget{.bytes = bytes,
-                  .origin = "a GPU's memory",
-                  .host_bytes = host_bytes,
-                  .host_origin = "a machine's memory"};
+    return Budget{
+        .bytes = bytes, .origin = "a GPU's memory", .host_bytes = host_bytes, .host_origin = "a machine's memory"};
   };
 }
 
@@ -424,10 +423,10 @@ TEST(PlanJobForAnywhere, RemarksWhatThisMachineLacks) {
             absl::StrCat("This machine is too small for the job: ", needs, "; ", offloads,
                          ".\nIt was planned without that limit; memory.budget_bytes and memory.host_budget_bytes name "
                          "what a rank has where it will run.\n"));
-  EXPECT_EQ(remark([](int64_t) -> absl::StatusOr<Budget> { return absl::FailedPreconditionError("there is no GPU"); },
-                   false),
-            "This machine cannot run the job: there is no GPU.\nIt was planned without a limit; memory.budget_bytes "
-            "names what a rank has where it will run.\n");
+  EXPECT_EQ(
+      remark([](int64_t) -> absl::StatusOr<Budget> { return absl::FailedPreconditionError("there is no GPU"); }, false),
+      "This machine cannot run the job: there is no GPU.\nIt was planned without a limit; memory.budget_bytes "
+      "names what a rank has where it will run.\n");
 }
 
 TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
@@ -454,8 +453,7 @@ TEST(PlanJobForAnywhere, TheScheduleThatLacksLeastIsTheOneToldOf) {
   Job job = OffloadingJob(Schedule::kAuto);
   job.memory.budget_bytes = 0;
   std::string remark;
-  const absl::StatusOr<JobPlan> plan =
-      PlanJobForAnywhere(job, MachineOf(Here(sharded.arena_bytes - 1, 1)), remark);
+  const absl::StatusOr<JobPlan> plan = PlanJobForAnywhere(job, MachineOf(Here(sharded.arena_bytes - 1, 1)), remark);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(absl::StrContains(remark, absl::StrCat("a rank offloads ", FormatBytes(sharded.train.memory.host_bytes),
                                                      ", and a machine's memory, are 1 B")))
@@ -485,8 +483,7 @@ TEST(Budget, IsTheJobsOrTheDefaultOrNone) {
   EXPECT_EQ(budget(ShareOf(kMachineBytes)).bytes, kMachineBytes / 3);
   EXPECT_EQ(budget(ShareOf(kMachineBytes)).origin, "a machine's memory, divided by 3");
   EXPECT_EQ(budget({}).bytes, kNoBudget);
-  EXPECT_EQ(PlanJob(job, MachineOf(ShareOf(kMachineBytes, 2))).status().message(),
-            "so many ranks cannot run here");
+  EXPECT_EQ(PlanJob(job, MachineOf(ShareOf(kMachineBytes, 2))).status().message(), "so many ranks cannot run here");
 }
 
 TEST(Budget, OfAMachineIsEasedByFewerRanks) {

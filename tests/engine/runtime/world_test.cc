@@ -29,8 +29,8 @@ TEST(RankThreadsTest, EveryRankWorksInEveryRoundAndCausesComeBeforeEchoes) {
     EXPECT_TRUE((*threads)->Run([&](int rank) { return ranks += rank, absl::OkStatus(); }).ok());
   }
   EXPECT_EQ(ranks, 9);
-  const absl::Status status = (*threads)->Run(
-      [](int rank) { return rank == 2 ? absl::DataLossError("cause") : absl::AbortedError("echo"); });
+  const absl::Status status =
+      (*threads)->Run([](int rank) { return rank == 2 ? absl::DataLossError("cause") : absl::AbortedError("echo"); });
   EXPECT_EQ(status, absl::DataLossError("cause"));
 }
 

@@ -44,7 +44,7 @@ class WorkInPlaceTest : public ::testing::Test {
 
   ProgramBuilder builder_;
   const BufferId gate_up_ = builder_.AddBuffer("gate_up", kTokens * 2 * kWidth * 4);
-  const BufferId d_y_ = builder_.AddBuffer("d_y", kTokens * kWidth * 4);
+  const BufferId d_y_ = builder_.AddBuffer("d_y", kTokens* kWidth * 4);
   const BufferId gradient_ = builder_.AddBuffer("gradient", kTokens * 2 * kWidth * 4);
 };
 
@@ -54,9 +54,8 @@ TEST_F(WorkInPlaceTest, RenamesEveryUseOfWhatTakesOver) {
   program.buffers[gate_up_].category = BufferCategory::kActivations;
   WorkInPlace(program);
   EXPECT_EQ(GradientIn(program), gate_up_);
-  VisitInstruction(program.instructions.back(), false, [&](absl::string_view, const Tensor& t, Access) {
-    EXPECT_EQ(t.where.symbol, gate_up_);
-  });
+  VisitInstruction(program.instructions.back(), false,
+                   [&](absl::string_view, const Tensor& t, Access) { EXPECT_EQ(t.where.symbol, gate_up_); });
   EXPECT_EQ(program.buffers[gate_up_].name, "gate_up");
   EXPECT_EQ(program.buffers[gate_up_].category, BufferCategory::kActivations);
 }

@@ -42,8 +42,9 @@ const Section& SectionOf(const StepProgram& program, InstructionId id) {
 Planned Plan(Schedule schedule, int ranks, int64_t micro_batches, RetentionPreset preset) {
   const PackingOps ops;
   // What overlaps in memory and is not ordered is refused there.
-  return PlanDecoder({.schedule = schedule, .ranks = ranks, .micro_batches = micro_batches, .retention = {.preset = preset}},
-                     kLayers, GraphMode::kTraining, Activation::kSwiGlu, &ops);
+  return PlanDecoder(
+      {.schedule = schedule, .ranks = ranks, .micro_batches = micro_batches, .retention = {.preset = preset}}, kLayers,
+      GraphMode::kTraining, Activation::kSwiGlu, &ops);
 }
 
 TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {

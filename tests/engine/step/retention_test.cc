@@ -43,8 +43,8 @@ TEST(Retention, EachPresetKeepsWhatItSays) {
   EXPECT_THAT(kept(RetentionPreset::kKeepAll),
               UnorderedElementsAre("attention_norm", "attention_norm.rstd", "attention.qkv", "attention.out",
                                    "attention.lse", "residual", "ffn_norm", "ffn_norm.rstd", "ffn.gate_up", "ffn.act"));
-  EXPECT_THAT(kept(RetentionPreset::kCheap), UnorderedElementsAre("attention.qkv", "attention.out", "attention.lse",
-                                                                  "residual", "ffn.gate_up"));
+  EXPECT_THAT(kept(RetentionPreset::kCheap),
+              UnorderedElementsAre("attention.qkv", "attention.out", "attention.lse", "residual", "ffn.gate_up"));
   EXPECT_THAT(kept(RetentionPreset::kAttention),
               UnorderedElementsAre("residual", "ffn_norm", "ffn_norm.rstd", "ffn.gate_up", "ffn.act"));
   EXPECT_THAT(kept(RetentionPreset::kFeedForward),

@@ -42,8 +42,8 @@ TEST_P(ScratchTest, IsTheMostOfAllPasses) {
   c.head_width = 4;
   c.hidden = 12;
   c.tied_head = true;
-  const absl::StatusOr<ModelGraph> graph = BuildDecoder(
-      c, {.mode = GraphMode::kTraining, .micro_batch = 2, .sequence_length = 64, .loss_chunk_tokens = 16});
+  const absl::StatusOr<ModelGraph> graph =
+      BuildDecoder(c, {.mode = GraphMode::kTraining, .micro_batch = 2, .sequence_length = 64, .loss_chunk_tokens = 16});
   ASSERT_TRUE(graph.ok()) << graph.status();
   for (const int ranks : {1, 2}) {
     for (const auto& [writes, adds] : {std::pair<int64_t, int64_t>{100, 300}, {300, 100}}) {

@@ -74,15 +74,16 @@ TEST(Allocations, ARunAllocatesOneArenaAndOnePieceOfPinnedMemoryForEachRank) {
   std::filesystem::create_directories(folder);
   const std::string text = absl::StrCat(folder, "/text");
   std::ofstream(text) << std::string(2000, 'a') << "the quick brown fox";
-  const absl::StatusOr<Job> job = ParseJobText(
-      absl::StrCat(R"(
+  const absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
 model { decoder { family: LLAMA width: 16 layers: 1 heads: 2 hidden: 24 } }
 batch { global_batch: 4 micro_batch: 1 sequence_length: 16 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
 schedule { steps: 4 warmup_steps: 1 }
 checkpoint { every_steps: 1 }
-data { path: ")", text, "\" evaluation_fraction: 0.2 }\n"), "job.textproto", {});
+data { path: ")",
+                                                            text, "\" evaluation_fraction: 0.2 }\n"),
+                                               "job.textproto", {});
   ASSERT_TRUE(job.ok()) << job.status();
   // Anew, and then from where the first run ended.
   for (int run = 0; run < 2; ++run) {

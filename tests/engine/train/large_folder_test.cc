@@ -1,7 +1,8 @@
 // Weights larger than anybody wants to hold twice go in from a Hugging Face folder, through a checkpoint and out again,
 // while the process grows by what the plan says and by little else.
 //
-//   large_folder_test                  a layer as wide as those of Llama 2 7B, 236 M parameters: 2.8 GB of checkpoint; and
+//   large_folder_test                  a layer as wide as those of Llama 2 7B, 236 M parameters: 2.8 GB of checkpoint;
+//   and
 //                                      two of a GPT-2, which lie transposed, 117 M parameters
 //   large_folder_test --layers=4       more of them: 16 bytes a parameter must fit the machine, 16 on its disk too
 #include <gtest/gtest.h>
@@ -112,7 +113,8 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
   std::vector<int32_t> header(256);
   header[0] = 20240520, header[1] = 1, header[2] = 1000;
   ASSERT_TRUE(WriteFileDurably(tokens, absl::StrCat(absl::string_view(reinterpret_cast<char*>(header.data()), 1024),
-                                                    std::string(2000, '\1'))).ok());
+                                                    std::string(2000, '\1')))
+                  .ok());
 
   absl::StatusOr<Job> job = ParseJobText(
       absl::StrCat("model { hf_folder: \"", folder, "\" } data { path: \"", tokens, "\" } ",
@@ -123,12 +125,12 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
   int64_t parameters = 0;
   {
     const int64_t before = ResetPeak();
-    auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend,
-                                          .checkpoint_folder = JoinPath(root, "checkpoints")});
+    auto trainer =
+        Trainer::Create(*job, {.create_backend = CreateBackend, .checkpoint_folder = JoinPath(root, "checkpoints")});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     for (const Parameter& parameter : (*trainer)->parameters()) parameters += parameter.elements();
-    // Only the weights have been touched so far: a shard of 4 bytes a parameter on each rank. Each rank reads through its
-    // staging, and from the folder through another.
+    // Only the weights have been touched so far: a shard of 4 bytes a parameter on each rank. Each rank reads through
+    // its staging, and from the folder through another.
     const int64_t grown = Status("VmHWM") - before;
     EXPECT_LE(grown, 4 * parameters + 2 * (kReadStagingBytes + kHfReadStagingBytes) + kSlack) << "reading in";
     EXPECT_GE(grown, 4 * parameters) << "the measurement is of no use";
@@ -156,11 +158,10 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
   absl::Status exported;
   const auto use = [&](const CheckpointReader& checkpoint) {
     CheckpointValues values(checkpoint);
-    exported = ExportHf(config, options,
-                        [&](absl::string_view name, int64_t begin, absl::Span<float> part) {
-                          return values.Read(name, begin, part);
-                        },
-                        out);
+    exported = ExportHf(
+        config, options,
+        [&](absl::string_view name, int64_t begin, absl::Span<float> part) { return values.Read(name, begin, part); },
+        out);
     return exported;
   };
   const auto newest = UseNewestCheckpoint(JoinPath(root, "checkpoints"), use);
@@ -175,7 +176,8 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
   EXPECT_EQ(*names, *others);
   for (const std::string& name : *names) {
     if (!absl::EndsWith(name, ".safetensors")) continue;
-    const absl::StatusOr<InputFile> a = InputFile::Open(JoinPath(folder, name)), b = InputFile::Open(JoinPath(out, name));
+    const absl::StatusOr<InputFile> a = InputFile::Open(JoinPath(folder, name)),
+                                    b = InputFile::Open(JoinPath(out, name));
     ASSERT_TRUE(a.ok() && b.ok());
     ASSERT_EQ(a->size(), b->size());
     std::vector<char> left(4 * kMiB), right(left.size());

@@ -1,6 +1,5 @@
-// Laws of saving and going on: N steps, a checkpoint and N more are 2N steps, to the bit when nothing was changed, and in
-// what they mean when the job is sharded, scheduled or stored otherwise.
-#include "engine/backends/job_backend.h"
+// Laws of saving and going on: N steps, a checkpoint and N more are 2N steps, to the bit when nothing was changed, and
+// in what they mean when the job is sharded, scheduled or stored otherwise.
 #include "engine/train/resume.h"
 
 #include <gtest/gtest.h>
@@ -15,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/backends/job_backend.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
@@ -50,14 +50,16 @@ class ResumeTest : public ::testing::Test {
               absl::string_view length = "steps: 6") const {
     std::vector<std::string> all = {kOps};
     all.insert(all.end(), overrides.begin(), overrides.end());
-    absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
+    absl::StatusOr<Job> job = ParseJobText(
+        absl::StrCat(R"(
 batch { global_batch: 7 micro_batch: 1 sequence_length: 10 }
 sharding { ranks: 3 }
 optimizer { learning_rate: 1e-2 }
 checkpoint { every_steps: 3 keep_last: 9 }
 runtime { threads_per_rank: 1 }
-model { )", model, " } schedule { warmup_steps: 2 ", length, " } data { path: \"", Path("text"), "\" }\n"),
-                                           "job.textproto", all);
+model { )",
+                     model, " } schedule { warmup_steps: 2 ", length, " } data { path: \"", Path("text"), "\" }\n"),
+        "job.textproto", all);
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : Job();
   }
@@ -66,14 +68,14 @@ model { )", model, " } schedule { warmup_steps: 2 ", length, " } data { path: \"
     absl::Status status;
     std::map<int64_t, double> losses;       // By step.
     std::map<int64_t, double> evaluations;  // By the step that they followed.
-    int64_t tokens = 0;                // After the last step.
+    int64_t tokens = 0;                     // After the last step.
     Resumed resumed;
   };
   // Runs a job, whose checkpoints go to `folder`, to its end or to `last_step`.
   Run Train(const Job& job, const std::string& folder, const ResumeOptions& resume = {}, int64_t last_step = -1) {
     Run run;
-    auto trainer = Trainer::Create(job, {.create_backend = CreateBackend,
-                                         .checkpoint_folder = Path(folder), .resume = resume});
+    auto trainer =
+        Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Path(folder), .resume = resume});
     if (!trainer.ok()) {
       run.status = trainer.status();
       return run;
@@ -119,7 +121,8 @@ model { )", model, " } schedule { warmup_steps: 2 ", length, " } data { path: \"
       return BytesPerElement(piece.part) == 4 && piece.part != SavedPart::kValue ? piece.range : ElementRange{};
     };
     const auto keep = [&](const ShardPiece& piece, const char* bytes) {
-      const std::string name = absl::StrCat(reader->manifest().parameters[piece.parameter].name, " ", ToString(piece.part));
+      const std::string name =
+          absl::StrCat(reader->manifest().parameters[piece.parameter].name, " ", ToString(piece.part));
       std::memcpy(state[name].data() + piece.range.begin, bytes, piece.size_bytes());
       return absl::OkStatus();
     };
@@ -166,12 +169,11 @@ struct Sharding {
   const char* strategy;
   const char* schedule;
 };
-constexpr Sharding kShardings[] = {{"NONE", "DEFERRED"},      {"NONE", "LAYERED"},      {"OPTIMIZER", "DEFERRED"},
-                                   {"OPTIMIZER", "LAYERED"},  {"GRADIENTS", "SHARDED"}, {"GRADIENTS", "LAYERED"},
-                                   {"FULL", "SHARDED"},       {"FULL", "DEFERRED"},     {"FULL", "LAYERED"}};
-const std::vector<std::string> kPrecisions[] = {{"precision.compute=FP32"},
-                                                {"precision.compute=BF16"},
-                                                {"precision.compute=BF16", "precision.master=SPLIT"}};
+constexpr Sharding kShardings[] = {{"NONE", "DEFERRED"},     {"NONE", "LAYERED"},      {"OPTIMIZER", "DEFERRED"},
+                                   {"OPTIMIZER", "LAYERED"}, {"GRADIENTS", "SHARDED"}, {"GRADIENTS", "LAYERED"},
+                                   {"FULL", "SHARDED"},      {"FULL", "DEFERRED"},     {"FULL", "LAYERED"}};
+const std::vector<std::string> kPrecisions[] = {
+    {"precision.compute=FP32"}, {"precision.compute=BF16"}, {"precision.compute=BF16", "precision.master=SPLIT"}};
 
 class SameBits : public ResumeTest, public ::testing::WithParamInterface<std::tuple<int, int, bool>> {
  protected:
@@ -258,8 +260,8 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
   ASSERT_TRUE(straight.status.ok()) << straight.status;
 
   // Restored and saved again at once: every value and every moment is what it was, to the bit.
-  auto trainer = Trainer::Create(other, {.create_backend = CreateBackend,
-                                         .checkpoint_folder = Path("again"), .resume = From("straight", 3)});
+  auto trainer = Trainer::Create(
+      other, {.create_backend = CreateBackend, .checkpoint_folder = Path("again"), .resume = From("straight", 3)});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ((*trainer)->steps_done(), 3);
   const absl::StatusOr<std::string> again = (*trainer)->SaveCheckpoint();
@@ -362,8 +364,9 @@ TEST_F(ResumeTest, AnEarlierCheckpointIsGoneOnFromInAnotherFolder) {
 TEST_F(ResumeTest, ARunThatGoesOnFromAnothersCheckpointHasItAtOnce) {
   const Job job = MakeJob({});
   ASSERT_TRUE(Train(job, "run").status.ok());
-  ASSERT_TRUE(Trainer::Create(job, {.create_backend = CreateBackend,
-                                    .checkpoint_folder = Path("branch"), .resume = From("run", 3)}).ok());
+  ASSERT_TRUE(Trainer::Create(
+                  job, {.create_backend = CreateBackend, .checkpoint_folder = Path("branch"), .resume = From("run", 3)})
+                  .ok());
   const Run resumed = Train(job, "branch", {.from = ResumeFrom::kLatestOrStart});
   ASSERT_TRUE(resumed.status.ok()) << resumed.status;
   EXPECT_EQ(resumed.resumed.path, Checkpoint("branch", 3));
@@ -435,8 +438,8 @@ TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
   expect({"data.seed=2"}, "data.seed is 1, the job's 2");
   // What only steers the training may change.
   const Run prolonged =
-      Train(MakeJob({"schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}), "run",
-            {.from = ResumeFrom::kLatest});
+      Train(MakeJob({"schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}),
+            "run", {.from = ResumeFrom::kLatest});
   EXPECT_TRUE(prolonged.status.ok()) << prolonged.status;
   EXPECT_EQ(prolonged.losses.size(), 5);
 }
@@ -472,8 +475,8 @@ TEST_F(ResumeTest, ARunInEpochsGoesOnWhereItsDataStood) {
 TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
   const auto make = [&](int batch) {
     const absl::StatusOr<Job> job = ParseJobText(
-        absl::StrCat("model { mlp { embedding: 4 hidden: 12 } } batch { global_batch: ", batch, " sequence_length: 8 } ",
-                     "schedule { epochs: 1 } checkpoint { every_steps: 5 keep_last: 100 } ",
+        absl::StrCat("model { mlp { embedding: 4 hidden: 12 } } batch { global_batch: ", batch,
+                     " sequence_length: 8 } ", "schedule { epochs: 1 } checkpoint { every_steps: 5 keep_last: 100 } ",
                      "runtime { threads_per_rank: 1 } data { path: \"", Path("text"), "\" evaluation_fraction: 0.1 }"),
         "job", std::vector<std::string>{kOps});
     EXPECT_TRUE(job.ok()) << job.status();
@@ -483,18 +486,21 @@ TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
   ASSERT_TRUE(straight.status.ok()) << straight.status;
   for (const int batch : {3, 16}) {
     const std::string folder = absl::StrCat("batch", batch);
-    auto trainer = Trainer::Create(make(batch), {.create_backend = CreateBackend,
-                                                 .checkpoint_folder = Path(folder), .resume = From("straight", 5)});
+    auto trainer = Trainer::Create(
+        make(batch),
+        {.create_backend = CreateBackend, .checkpoint_folder = Path(folder), .resume = From("straight", 5)});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     int64_t tokens = 0, evaluated_after = 0;
-    const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
-                                                   tokens = report.tokens;
-                                                   return absl::OkStatus();
-                                                 },
-                                                 .on_evaluation = [&](const EvaluationReport& report) {
-                                                   evaluated_after = report.step;
-                                                   return absl::OkStatus();
-                                                 }});
+    const absl::Status status = (*trainer)->Run({.on_step =
+                                                     [&](const StepReport& report) {
+                                                       tokens = report.tokens;
+                                                       return absl::OkStatus();
+                                                     },
+                                                 .on_evaluation =
+                                                     [&](const EvaluationReport& report) {
+                                                       evaluated_after = report.step;
+                                                       return absl::OkStatus();
+                                                     }});
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_EQ(tokens, straight.tokens);
     EXPECT_EQ(evaluated_after, (*trainer)->total_steps());

@@ -100,7 +100,8 @@ TEST_F(RunFolderTest, ReplacingLosesNothingBeforeTheNewRunBegins) {
 TEST_F(RunFolderTest, ARunThatGoesOnKeepsItsCheckpointsAndTheMetricsUpToItsStep) {
   MakeRun(Path("run"));
   ASSERT_TRUE(WriteFileDurably(Path("run/metrics.jsonl"),
-                               "{\"step\": 1}\n{\"step\": 2, \"loss\": 1.5}\nbroken\n{\"step\": 3}\n{\"st").ok());
+                               "{\"step\": 1}\n{\"step\": 2, \"loss\": 1.5}\nbroken\n{\"step\": 3}\n{\"st")
+                  .ok());
   ASSERT_TRUE(WriteFileDurably(Path("run/.plan.txt.tmp-1-2"), "half").ok());
   auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
   ASSERT_TRUE(folder.ok()) << folder.status();

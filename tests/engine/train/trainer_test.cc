@@ -1,5 +1,4 @@
 // The embedding API, from a job's text to trained weights.
-#include "engine/backends/job_backend.h"
 #include "engine/train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "tests/engine/data/llmc_bytes.h"
 
@@ -39,7 +39,9 @@ sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
 schedule { steps: 12 warmup_steps: 2 }
 runtime { threads_per_rank: 1 }
-data { path: ")", path, "\" evaluation_fraction: 0.2 }\n"), std::move(overrides));
+data { path: ")",
+                                path, "\" evaluation_fraction: 0.2 }\n"),
+                   std::move(overrides));
 }
 
 std::unique_ptr<Trainer> MustCreate(const Job& job) {
@@ -93,7 +95,8 @@ TEST(Trainer, LearnsATextAndEvaluatesIt) {
   EXPECT_FALSE(trainer->Step().ok());
 }
 
-// Gradients of few elements over many tokens, which the second micro-batch adds to: oneDNN needs scratch for that alone.
+// Gradients of few elements over many tokens, which the second micro-batch adds to: oneDNN needs scratch for that
+// alone.
 TEST(Trainer, AddsUpSmallGradientsOfManyTokens) {
   const std::string path = WriteText("small", 200);
   std::vector<double> norms;
@@ -196,8 +199,8 @@ TEST(Trainer, TheLossDoesNotDependOnRanksOrMicroBatches) {
 
 TEST(Trainer, ARunInEpochsEndsWithAShortBatch) {
   const std::string text = WriteText("epochs", 10);
-  auto trainer = MustCreate(SmallJob(text, {"schedule.steps=", "schedule.epochs=1", "data.evaluation_fraction=",
-                                            "batch.global_batch=7"}));
+  auto trainer = MustCreate(
+      SmallJob(text, {"schedule.steps=", "schedule.epochs=1", "data.evaluation_fraction=", "batch.global_batch=7"}));
   ASSERT_NE(trainer, nullptr);
   std::ifstream in(text);
   const std::string content((std::istreambuf_iterator<char>(in)), {});
@@ -243,9 +246,12 @@ TEST(Trainer, NonFiniteStopsOrSkipsByChoice) {
 
 TEST(Trainer, ParametersReadBackAsWrittenForEveryKindOfMaster) {
   const std::string text = WriteText("masters", 60);
-  for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
-           {}, {"precision.compute=BF16"}, {"precision.compute=BF16", "precision.master=SPLIT"},
-           {"sharding.strategy=NONE", "precision.compute=BF16"}, {"sharding.strategy=OPTIMIZER"}}) {
+  for (const std::vector<std::string>& overrides :
+       std::vector<std::vector<std::string>>{{},
+                                             {"precision.compute=BF16"},
+                                             {"precision.compute=BF16", "precision.master=SPLIT"},
+                                             {"sharding.strategy=NONE", "precision.compute=BF16"},
+                                             {"sharding.strategy=OPTIMIZER"}}) {
     auto trainer = MustCreate(SmallJob(text, overrides));
     ASSERT_NE(trainer, nullptr);
     for (const Parameter& parameter : trainer->parameters()) {
@@ -293,9 +299,9 @@ int64_t ResidentBytes() {
 TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {
   if (!kResidenceIsOurs) GTEST_SKIP() << "resident memory is the sanitizer's";
   // About 72 M parameters on two ranks: 16 bytes each in state alone.
-  auto trainer = MustCreate(SmallJob(WriteText("large", 60),
-                                     {"model.decoder.vocabulary=60000", "model.decoder.width=512",
-                                      "model.decoder.hidden=1024", "batch.global_batch=2", "batch.micro_batch=1"}));
+  auto trainer = MustCreate(
+      SmallJob(WriteText("large", 60), {"model.decoder.vocabulary=60000", "model.decoder.width=512",
+                                        "model.decoder.hidden=1024", "batch.global_batch=2", "batch.micro_batch=1"}));
   ASSERT_NE(trainer, nullptr);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer->Step().ok());
   const int64_t arenas = 2 * trainer->plan().arena_bytes;

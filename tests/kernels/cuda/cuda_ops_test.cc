@@ -16,8 +16,8 @@ namespace shale::testing {
 namespace {
 
 std::unique_ptr<Ops> OpsForTests(std::unique_ptr<cuda::AttentionBackend> attention = nullptr) {
-  return CreateCudaOps({.products = *cuda_on_host::CreateHostProducts(CreateReferenceOps()),
-                        .attention = std::move(attention)});
+  return CreateCudaOps(
+      {.products = *cuda_on_host::CreateHostProducts(CreateReferenceOps()), .attention = std::move(attention)});
 }
 
 // `op` with each operand in its place of a memory that starts at `base`; the bytes needed.

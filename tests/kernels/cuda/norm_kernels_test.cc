@@ -67,8 +67,8 @@ Tolerances ForwardTolerances(const NormShape& s) {
           {"y", {.absolute = 3 * bound * units, .relative = units * (2 + 8 * bound)}}};
 }
 
-// |d_y weight| < 1.5 and |n| < 6. A column's sum passes through a chunk's rows, its teams, and the chunks, 32 at a time:
-// fewer than 100 additions.
+// |d_y weight| < 1.5 and |n| < 6. A column's sum passes through a chunk's rows, its teams, and the chunks, 32 at a
+// time: fewer than 100 additions.
 Tolerances BackwardTolerances(const NormShape& s) {
   const double mean_error = (static_cast<double>(s.width) + 4) * kUnit32 * 9;
   const Tolerance columns = {.absolute = 100 * kUnit32 * 6 * static_cast<double>(s.rows)};

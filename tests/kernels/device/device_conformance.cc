@@ -100,9 +100,7 @@ TEST_P(DeviceConformance, StreamsMayEndBeforeThoseThatWaitForThem) {
 }
 
 TEST_P(DeviceConformance, TimesAreThoseOfTheHostsSteadyClockInTheOrderOfTheWork) {
-  const auto now = [] {
-    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-  };
+  const auto now = [] { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); };
   // What a device may be wrong by that only knows how far two of its own moments are apart.
   constexpr int64_t kError = 2'000'000;
   std::unique_ptr<Arena> arena = MakeArena(2 << 20);

@@ -63,9 +63,7 @@ class DeviceVector {
 
   T* data() const { return reinterpret_cast<T*>(arena_->base()); }
   Tensor View() const { return View(0, size_); }
-  Tensor View(int64_t begin, int64_t count) const {
-    return Tensor::Contiguous(kDTypeOf<T>, {count}, data() + begin);
-  }
+  Tensor View(int64_t begin, int64_t count) const { return Tensor::Contiguous(kDTypeOf<T>, {count}, data() + begin); }
 
   // Both wait for the stream.
   void Write(const std::vector<T>& values, Stream& stream) {

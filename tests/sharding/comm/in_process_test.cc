@@ -21,16 +21,15 @@ Group Create(int size, double timeout_seconds = 0) {
   return *std::move(group);
 }
 
-INSTANTIATE_TEST_SUITE_P(InProcess, CommunicatorConformance,
-                         ::testing::Values(CommunicatorCase{"Threads", [] { return CreateCpuDevice(); },
-                                                            [](int size, Device&) { return Create(size); }},
-                                           CommunicatorCase{"ShallowQueues",
-                                                            [] { return CreateCpuDevice({.queue_depth = 2}); },
-                                                            [](int size, Device&) { return Create(size, 600); }},
-                                           CommunicatorCase{"Synchronous",
-                                                            [] { return CreateCpuDevice({.synchronous = true}); },
-                                                            [](int size, Device&) { return Create(size); }}),
-                         CaseName);
+INSTANTIATE_TEST_SUITE_P(
+    InProcess, CommunicatorConformance,
+    ::testing::Values(CommunicatorCase{"Threads", [] { return CreateCpuDevice(); },
+                                       [](int size, Device&) { return Create(size); }},
+                      CommunicatorCase{"ShallowQueues", [] { return CreateCpuDevice({.queue_depth = 2}); },
+                                       [](int size, Device&) { return Create(size, 600); }},
+                      CommunicatorCase{"Synchronous", [] { return CreateCpuDevice({.synchronous = true}); },
+                                       [](int size, Device&) { return Create(size); }}),
+    CaseName);
 
 // Runs `enqueue` on every rank with a stream; what the streams say, by rank.
 std::vector<absl::Status> RunRanks(int ranks, const std::function<absl::Status(int, Stream&)>& enqueue) {
@@ -89,7 +88,7 @@ TEST(InProcessGroupTest, GathersAndSumsLargeVectors) {
   const auto tensor = [](std::vector<int64_t>& data) {
     return Tensor::Contiguous(DType::kInt64, {static_cast<int64_t>(data.size())}, data.data());
   };
-  for (const absl::Status& status : RunRanks(kRanks, [&](int rank, Stream& stream) {
+  for (const absl::Status& status : RunRanks(kRanks, [&](int rank, Stream&stream) {
          absl::Status status = group[rank]->AllGather(tensor(own[rank]), tensor(gathered[rank]), stream);
          return status.ok() ? group[rank]->AllReduceSum(tensor(summed[rank]), stream) : status;
        })) {

@@ -39,9 +39,8 @@ Group Create(int size, Device& device) {
 }
 
 INSTANTIATE_TEST_SUITE_P(StreamOrdered, CommunicatorConformance,
-                         ::testing::Values(CommunicatorCase{"OneGpu",
-                                                            [] { return std::make_unique<DeviceOnStandIn>(); },
-                                                            Create}),
+                         ::testing::Values(CommunicatorCase{
+                             "OneGpu", [] { return std::make_unique<DeviceOnStandIn>(); }, Create}),
                          CaseName);
 
 }  // namespace

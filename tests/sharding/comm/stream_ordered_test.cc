@@ -51,8 +51,8 @@ TEST(StreamOrderedGroupTest, RanksThatDisagreeAreTold) {
   ForEachRank(2, [&](int rank) {
     std::unique_ptr<Stream> stream = *device.CreateStream("reduce");
     std::vector<float> data(10 + rank);
-    const absl::Status status = group[rank]->AllReduceSum(
-        Tensor::Contiguous(DType::kFloat32, {std::ssize(data)}, data.data()), *stream);
+    const absl::Status status =
+        group[rank]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {std::ssize(data)}, data.data()), *stream);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("11 f32"));
     EXPECT_TRUE(stream->Synchronize().ok());
@@ -64,8 +64,7 @@ TEST(StreamOrderedGroupTest, APeerThatDoesNotComeIsNamed) {
   CpuDevice device;
   std::unique_ptr<Stream> stream = *device.CreateStream("reduce");
   std::vector<float> data(10);
-  const absl::Status status =
-      group[0]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {10}, data.data()), *stream);
+  const absl::Status status = group[0]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {10}, data.data()), *stream);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
 }

@@ -75,8 +75,7 @@ class CublasLtProductsTest : public ::testing::Test {
 };
 
 TEST_F(CublasLtProductsTest, ScratchIsTheWorkspaceAndIsKnownWithoutTheLibrary) {
-  const auto backend =
-      cuda::CreateCublasLtProducts([] { return absl::NotFoundError("no such library here"); }, {});
+  const auto backend = cuda::CreateCublasLtProducts([] { return absl::NotFoundError("no such library here"); }, {});
   const MatMul op = Op(4, 6, 8);
   EXPECT_EQ(backend->ScratchBytes(op), int64_t{32} << 20);
   const absl::Status status = backend->Prepare(op);
@@ -125,10 +124,10 @@ TEST_F(CublasLtProductsTest, AccumulatingIsBetaOfOneInPlace) {
 
 TEST_F(CublasLtProductsTest, TheHeuristicIsToldWhatIsTrue) {
   MatMul op = Op(4, 6, 8);
-  op.a = Ones(DType::kBFloat16, {4, 64}).Slice(1, 4, 8);    // 8 bytes in.
-  op.b = Ones(DType::kBFloat16, {8, 64}).Slice(1, 48, 6);   // 96
+  op.a = Ones(DType::kBFloat16, {4, 64}).Slice(1, 4, 8);     // 8 bytes in.
+  op.b = Ones(DType::kBFloat16, {8, 64}).Slice(1, 48, 6);    // 96
   op.c_MN = Ones(DType::kBFloat16, {4, 64}).Slice(1, 1, 6);  // 2
-  op.bias_N = Ones(DType::kBFloat16, {8}).Slice(0, 2, 6);   // 4
+  op.bias_N = Ones(DType::kBFloat16, {8}).Slice(0, 2, 6);    // 4
   (void)CallOf(Backend(), op);
   ASSERT_EQ(library_.queries.size(), 1u);
   const LtQuery& query = library_.queries[0];
@@ -231,8 +230,8 @@ TEST_F(CublasLtProductsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotRepla
     EXPECT_TRUE(table->Set({"GPU", CublasLtStandIn::kVersion}, ProductKey::Of(op, false), algorithm).ok());
     const absl::Status status = Backend({.workspace_bytes = 1024, .tuning = table, .gpu = "GPU"}).Prepare(op);
     EXPECT_FALSE(status.ok());
-    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("the tuning table's algorithm"), HasSubstr("m=4 n=6 k=8"),
-                                         HasSubstr("tune again")));
+    EXPECT_THAT(MessageOf(status),
+                AllOf(HasSubstr("the tuning table's algorithm"), HasSubstr("m=4 n=6 k=8"), HasSubstr("tune again")));
     return MessageOf(status);
   };
   EXPECT_THAT(refusal({1, 2, 3}), HasSubstr("cublasLtMatmulAlgoCheck: CUBLAS_STATUS_INVALID_VALUE"));
@@ -243,10 +242,9 @@ TEST_F(CublasLtProductsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotRepla
 }
 
 TEST_F(CublasLtProductsTest, EveryFailedCallIsAnErrorThatNamesItAndTheProduct) {
-  for (const char* function :
-       {"MatrixLayoutCreate", "MatmulDescCreate", "MatmulDescSetAttribute", "MatmulPreferenceCreate",
-        "MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "MatmulAlgoCheck", "MatmulAlgoConfigGetAttribute",
-        "Matmul"}) {
+  for (const char* function : {"MatrixLayoutCreate", "MatmulDescCreate", "MatmulDescSetAttribute",
+                               "MatmulPreferenceCreate", "MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic",
+                               "MatmulAlgoCheck", "MatmulAlgoConfigGetAttribute", "Matmul"}) {
     SCOPED_TRACE(function);
     library_.failing = function;
     const absl::Status status = Run(Backend(), Op(4, 6, 8));

@@ -143,7 +143,7 @@ cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDes
                                       cublasLtMatmulHeuristicResult_t results[], int* found) {
   RETURN_IF_ORDERED("MatmulAlgoGetHeuristic");
   if (handle != kHandle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  const LtQuery query = {*As<LtProduct>(product), *As<LtLayout>(a),  *As<LtLayout>(b),
+  const LtQuery query = {*As<LtProduct>(product), *As<LtLayout>(a), *As<LtLayout>(b),
                          *As<LtLayout>(c),        *As<LtLayout>(d), *As<LtPreference>(preference)};
   if (!ShapesFit(query.product, query.a, query.b, query.d)) return Misuse("shapes of no product");
   if (!(query.c == query.d)) return Misuse("C and D differ");
@@ -153,8 +153,8 @@ cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDes
   for (int i = 0; i < std::min(most, library->algorithms); ++i) {
     results[i] = {};
     results[i].state = i < library->unusable ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
-    const cuda::ProductAlgorithm words = CublasLtStandIn::Algorithm(i, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
-                                                                   library->wanted_workspace_bytes);
+    const cuda::ProductAlgorithm words =
+        CublasLtStandIn::Algorithm(i, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, library->wanted_workspace_bytes);
     std::copy(words.begin(), words.end(), results[i].algo.data);
     results[i].algo.data[kQueryWord] = library->queries.size() - 1;
     ++*found;

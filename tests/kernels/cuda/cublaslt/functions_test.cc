@@ -52,8 +52,8 @@ TEST_F(InstalledTest, TakesOurDescriptors) {
     ASSERT_TRUE(product.ok()) << product.status();
     const absl::Status status = (*product)->Candidates(1).status();
     EXPECT_FALSE(status.ok());
-    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_"),
-                                         HasSubstr("m=16 n=32 k=64")));
+    EXPECT_THAT(MessageOf(status),
+                AllOf(HasSubstr("cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_"), HasSubstr("m=16 n=32 k=64")));
   }
 }
 

@@ -18,11 +18,10 @@ std::unique_ptr<cuda::ProductBackend> CreateProducts() {
   return cuda::CreateCublasLtProducts([] { return library.functions(); }, {.workspace_bytes = 4096});
 }
 
-[[maybe_unused]] const bool registered = RegisterTestBackend(
-    CudaTestBackend({.name = "cublaslt_stand_in",
-                     .placement = Placement::kTogether,
-                     .runtime = Runtime,
-                     .create_products = CreateProducts}));
+[[maybe_unused]] const bool registered = RegisterTestBackend(CudaTestBackend({.name = "cublaslt_stand_in",
+                                                                              .placement = Placement::kTogether,
+                                                                              .runtime = Runtime,
+                                                                              .create_products = CreateProducts}));
 
 }  // namespace
 }  // namespace shale::testing

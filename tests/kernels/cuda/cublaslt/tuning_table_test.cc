@@ -97,29 +97,28 @@ TEST(ProductKeyTest, WhatItPrintsItReads) {
 
 TEST(ProductKeyTest, WhatIsNoProductIsRefused) {
   const std::string good = ProductKey::Of(Op(4, 6, 8), false).ToString();
-  const std::vector<std::pair<std::string, std::string>> changes = {
-      {"ab=bf16", "ab=i32"},
-      {"ab=bf16", "ab="},
-      {"c=f32", "c=f64"},
-      {"m=4", "m=0"},
-      {"m=4", "m=-4"},
-      {"m=4", "m=04"},
-      {"m=4", "m= 4"},
-      {"m=4", "m=4x"},
-      {"m=4", "m=9223372036854775808"},
-      {"k=8", "k=9"},
-      {"ldc=6", "ldc=5"},
-      {"ldb=6", "ldb=5"},
-      {"align_a=256", "align_a=512"},
-      {"align_a=256", "align_a=3"},
-      {"align_a=256", "align_a=1"},
-      {"bias=0 acc", "bias=1 acc"},
-      {"accumulate=0", "accumulate=2"},
-      {"ta=0", "ta=2"},
-      {"ta=0 tb=0", "tb=0 ta=0"},
-      {"tf32=0", "tf32=1"},
-      {"tf32=0", "tf32=0 x=1"},
-      {" tf32=0", ""}};
+  const std::vector<std::pair<std::string, std::string>> changes = {{"ab=bf16", "ab=i32"},
+                                                                    {"ab=bf16", "ab="},
+                                                                    {"c=f32", "c=f64"},
+                                                                    {"m=4", "m=0"},
+                                                                    {"m=4", "m=-4"},
+                                                                    {"m=4", "m=04"},
+                                                                    {"m=4", "m= 4"},
+                                                                    {"m=4", "m=4x"},
+                                                                    {"m=4", "m=9223372036854775808"},
+                                                                    {"k=8", "k=9"},
+                                                                    {"ldc=6", "ldc=5"},
+                                                                    {"ldb=6", "ldb=5"},
+                                                                    {"align_a=256", "align_a=512"},
+                                                                    {"align_a=256", "align_a=3"},
+                                                                    {"align_a=256", "align_a=1"},
+                                                                    {"bias=0 acc", "bias=1 acc"},
+                                                                    {"accumulate=0", "accumulate=2"},
+                                                                    {"ta=0", "ta=2"},
+                                                                    {"ta=0 tb=0", "tb=0 ta=0"},
+                                                                    {"tf32=0", "tf32=1"},
+                                                                    {"tf32=0", "tf32=0 x=1"},
+                                                                    {" tf32=0", ""}};
   for (const auto& [from, to] : changes) {
     std::string bad = good;
     const size_t at = bad.find(from);

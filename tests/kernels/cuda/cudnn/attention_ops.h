@@ -47,8 +47,13 @@ inline AttentionBackward SymbolicAttention(const AttentionShape& shape, DType dt
     return t;
   };
   return PackedAttention(
-      shape, [&](int64_t rows, int64_t columns) { return placed(Tensor::Contiguous(dtype, {rows, columns})); },
-      [&](int64_t b, int64_t h, int64_t s) { return placed(Tensor::Contiguous(DType::kFloat32, {b, h, s})); });
+      shape,
+      [&](int64_t rows, int64_t columns) {
+        return placed(Tensor::Contiguous(dtype, {rows, columns}));
+      },
+      [&](int64_t b, int64_t h, int64_t s) {
+        return placed(Tensor::Contiguous(DType::kFloat32, {b, h, s}));
+      });
 }
 
 inline AttentionForward ForwardOf(const AttentionBackward& op) {

@@ -132,8 +132,8 @@ TEST(AttentionKeyTest, AStrideThatIsNeverUsedMakesNoOtherGraph) {
 }
 
 TEST(AttentionKeyTest, WherePackedHeadsLie) {
-  const AttentionKey key = AttentionKey::Of(
-      SymbolicAttention({.batch = 2, .length = 8, .heads = 4, .groups = 2, .width = 96, .window = 3}));
+  const AttentionKey key =
+      AttentionKey::Of(SymbolicAttention({.batch = 2, .length = 8, .heads = 4, .groups = 2, .width = 96, .window = 3}));
   EXPECT_EQ(key.ToString(), "attention backward B=2 S=8 H=4 G=2 D=96 window=3 scale=0.125");
   const AttentionKey::Strides packed = {.sequence = 8 * 768, .position = 768, .head = 96},
                               apart = {.sequence = 8 * 384, .position = 384, .head = 96};

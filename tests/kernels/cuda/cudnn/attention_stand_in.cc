@@ -58,8 +58,8 @@ class Graph final : public cuda::AttentionGraph {
   absl::Status Enqueue(const AttentionAddresses& operands, std::byte* workspace, cuda::StreamHandle stream) override {
     SHALE_RETURN_IF_ERROR(library_.enqueue_status);
     library_.calls.push_back({.key = key_, .operands = operands, .workspace = workspace});
-    const Op op = key_.backward ? Op(OpOf<AttentionBackward>(key_, operands))
-                                : Op(OpOf<AttentionForward>(key_, operands));
+    const Op op =
+        key_.backward ? Op(OpOf<AttentionBackward>(key_, operands)) : Op(OpOf<AttentionForward>(key_, operands));
     auto run = [op, workspace = cuda_on_host::HostViewOf(workspace), bytes = workspace_bytes_] {
       std::memset(workspace, 0xAB, bytes);
       return Reference().Run(op, {});

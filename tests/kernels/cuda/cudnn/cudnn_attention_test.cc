@@ -59,8 +59,7 @@ class CudnnAttentionTest : public ::testing::Test {
 
 TEST_F(CudnnAttentionTest, PlansNeedNoLibrary) {
   const auto backend = cuda::CreateCudnnAttention([] { return absl::NotFoundError("no such library here"); });
-  const AttentionBackward op =
-      SymbolicAttention({.batch = 4, .length = 4096, .heads = 28, .groups = 4, .width = 128});
+  const AttentionBackward op = SymbolicAttention({.batch = 4, .length = 4096, .heads = 28, .groups = 4, .width = 128});
   EXPECT_TRUE(backend->Takes(op) && backend->Takes(ForwardOf(op)));
   EXPECT_EQ(backend->ScratchBytes(ForwardOf(op)), 256);
   // One key/value head, with its seven of queries.

@@ -14,18 +14,19 @@ CudaRuntime& Runtime() {
   return runtime;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    StandIns, AttentionOnDeviceTest,
-    ::testing::Values(AttentionMachine{
-        .backend = {.name = "stand_in",
-                    .placement = Placement::kTogether,
-                    .runtime = Runtime,
-                    .create_products = [] { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); }},
-        .load = [] {
-          static auto& library = *new AttentionStandIn;
-          return library.Graphs();
-        }}),
-    MachineName);
+INSTANTIATE_TEST_SUITE_P(StandIns, AttentionOnDeviceTest,
+                         ::testing::Values(AttentionMachine{
+                             .backend = {.name = "stand_in",
+                                         .placement = Placement::kTogether,
+                                         .runtime = Runtime,
+                                         .create_products =
+                                             [] { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); }},
+                             .load =
+                                 [] {
+                                   static auto& library = *new AttentionStandIn;
+                                   return library.Graphs();
+                                 }}),
+                         MachineName);
 
 }  // namespace
 }  // namespace shale::testing

@@ -11,9 +11,10 @@ AttentionBackward RandomAttention(TestMemory& memory, const AttentionShape& shap
     return [&in](int64_t rows, int64_t columns) { return in.Random(DType::kBFloat16, {rows, columns}); };
   };
   TestMemory before;
-  const AttentionForward forward = ForwardOf(
-      PackedAttention(shape, random_in(before),
-                      [&](int64_t b, int64_t h, int64_t s) { return before.Output(DType::kFloat32, {b, h, s}); }));
+  const AttentionForward forward =
+      ForwardOf(PackedAttention(shape, random_in(before), [&](int64_t b, int64_t h, int64_t s) {
+        return before.Output(DType::kFloat32, {b, h, s});
+      }));
   std::vector<std::byte> image = RunOnReference(before, forward);
   const Tensor found = before.Bind(forward.lse_BHS, image.data());
   std::vector<double> lse(found.elements());

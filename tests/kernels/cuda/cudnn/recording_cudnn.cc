@@ -60,8 +60,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 }
 
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor, cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count,
-                                       void* values) {
+                                       cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* values) {
   return SHALE_REAL(cudnnBackendGetAttribute)(descriptor, name, type, wanted, count, values);
 }
 

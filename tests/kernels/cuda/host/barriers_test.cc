@@ -15,11 +15,17 @@ SHALE_KERNEL InABranch(bool both) {
 }
 
 TEST(BlockBarrier, InADivergentBranch) {
-  ExpectWrong([](StreamHandle s) { return Launch("Branch", InABranch, {dim3(1), dim3(64)}, s, true); },
-              {"thread (0, 0, 0) is at the __syncthreads() of tests/kernels/cuda/host/barriers_test.cc:",
-               "thread (40, 0, 0) is at the __syncthreads() of tests/kernels/cuda/host/barriers_test.cc:"});
-  ExpectWrong([](StreamHandle s) { return Launch("Branch", InABranch, {dim3(1), dim3(64)}, s, false); },
-              {"thread (0, 0, 0) is at the __syncthreads()", "thread (40, 0, 0) has returned"});
+  ExpectWrong(
+      [](StreamHandle s) {
+        return Launch("Branch", InABranch, {dim3(1), dim3(64)}, s, true);
+      },
+      {"thread (0, 0, 0) is at the __syncthreads() of tests/kernels/cuda/host/barriers_test.cc:",
+       "thread (40, 0, 0) is at the __syncthreads() of tests/kernels/cuda/host/barriers_test.cc:"});
+  ExpectWrong(
+      [](StreamHandle s) {
+        return Launch("Branch", InABranch, {dim3(1), dim3(64)}, s, false);
+      },
+      {"thread (0, 0, 0) is at the __syncthreads()", "thread (40, 0, 0) has returned"});
 }
 
 SHALE_KERNEL ReturnEarly(unsigned count) {
@@ -29,8 +35,11 @@ SHALE_KERNEL ReturnEarly(unsigned count) {
 
 // The hardware lets them go; CUDA's contract is that all threads of the block come.
 TEST(BlockBarrier, IsNotReachedByThreadsThatReturned) {
-  ExpectWrong([](StreamHandle s) { return Launch("Early", ReturnEarly, {dim3(2), dim3(64)}, s, 63u); },
-              {"thread (63, 0, 0) has returned; wanted all threads of the block at one place"});
+  ExpectWrong(
+      [](StreamHandle s) {
+        return Launch("Early", ReturnEarly, {dim3(2), dim3(64)}, s, 63u);
+      },
+      {"thread (63, 0, 0) has returned; wanted all threads of the block at one place"});
   ExpectRight([](StreamHandle s) { return Launch("Early", ReturnEarly, {dim3(2), dim3(64)}, s, 0u); });
   ExpectRight([](StreamHandle s) { return Launch("Early", ReturnEarly, {dim3(2), dim3(64)}, s, 64u); });
 }

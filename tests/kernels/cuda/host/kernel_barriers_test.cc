@@ -47,18 +47,30 @@ TEST(CudaNorms, NeedEachOfTheirBarriersForwardAndBackward) {
     ExpectNeedsEachOfItsBarriers(
         memory, RmsNormForward{.x = rows(false), .weight_C = weight, .y = rows(true), .rstd_R = floats(kRows)}, 1);
     ExpectNeedsEachOfItsBarriers(memory,
-                                 LayerNormForward{.x = rows(false), .weight_C = weight, .bias_C = weight,
-                                                  .y = rows(true), .mean_R = floats(kRows), .rstd_R = floats(kRows)},
+                                 LayerNormForward{.x = rows(false),
+                                                  .weight_C = weight,
+                                                  .bias_C = weight,
+                                                  .y = rows(true),
+                                                  .mean_R = floats(kRows),
+                                                  .rstd_R = floats(kRows)},
                                  1);
     ExpectNeedsEachOfItsBarriers(memory,
-                                 RmsNormBackward{.d_y = rows(false), .x = rows(false), .weight_C = weight,
-                                                 .rstd_R = statistics, .d_x = rows(true),
+                                 RmsNormBackward{.d_y = rows(false),
+                                                 .x = rows(false),
+                                                 .weight_C = weight,
+                                                 .rstd_R = statistics,
+                                                 .d_x = rows(true),
                                                  .d_weight_C = floats(want.width)},
                                  want.rms_backward);
     ExpectNeedsEachOfItsBarriers(memory,
-                                 LayerNormBackward{.d_y = rows(false), .x = rows(false), .weight_C = weight,
-                                                   .mean_R = statistics, .rstd_R = statistics, .d_x = rows(true),
-                                                   .d_weight_C = floats(want.width), .d_bias_C = floats(want.width)},
+                                 LayerNormBackward{.d_y = rows(false),
+                                                   .x = rows(false),
+                                                   .weight_C = weight,
+                                                   .mean_R = statistics,
+                                                   .rstd_R = statistics,
+                                                   .d_x = rows(true),
+                                                   .d_weight_C = floats(want.width),
+                                                   .d_bias_C = floats(want.width)},
                                  want.layer_backward);
   }
 }
@@ -70,14 +82,19 @@ TEST(CudaGroupNorm, NeedsEachOfItsBarriersForwardAndBackward) {
   };
   const Tensor channels = memory.Random(DType::kFloat32, {12}), groups = memory.Random(DType::kFloat32, {2, 3}, 1, 2);
   ExpectNeedsEachOfItsBarriers(memory,
-                               GroupNormForward{.x_BLC = tensor(false), .weight_C = channels, .bias_C = channels,
+                               GroupNormForward{.x_BLC = tensor(false),
+                                                .weight_C = channels,
+                                                .bias_C = channels,
                                                 .y_BLC = tensor(true),
                                                 .mean_BG = memory.Output(DType::kFloat32, {2, 3}),
                                                 .rstd_BG = memory.Output(DType::kFloat32, {2, 3})},
                                3);
   ExpectNeedsEachOfItsBarriers(memory,
-                               GroupNormBackward{.d_y_BLC = tensor(false), .x_BLC = tensor(false),
-                                                 .weight_C = channels, .mean_BG = groups, .rstd_BG = groups,
+                               GroupNormBackward{.d_y_BLC = tensor(false),
+                                                 .x_BLC = tensor(false),
+                                                 .weight_C = channels,
+                                                 .mean_BG = groups,
+                                                 .rstd_BG = groups,
                                                  .d_x_BLC = tensor(true),
                                                  .d_weight_C = memory.Output(DType::kFloat32, {12}),
                                                  .d_bias_C = memory.Output(DType::kFloat32, {12})},

@@ -1,5 +1,5 @@
-// No index overflows 32 bits: the last blocks of kernels whose operands have more than 2^32 elements, more than those of
-// a model of 8 B parameters. The memory is reserved, and there only where it is touched.
+// No index overflows 32 bits: the last blocks of kernels whose operands have more than 2^32 elements, more than those
+// of a model of 8 B parameters. The memory is reserved, and there only where it is touched.
 #include <sys/mman.h>
 
 #include <cmath>
@@ -329,8 +329,7 @@ TEST(LargeOperands, AccumulateAndZeroRanges) {
     EXPECT_EQ(LastOf(total), accumulate ? 2 : 1);
   }
   const ZeroRanges zero = {
-      .x_N = total,
-      .ranges = std::make_shared<std::vector<ElementRange>>(std::vector<ElementRange>{{7, kSize - 1}})};
+      .x_N = total, .ranges = std::make_shared<std::vector<ElementRange>>(std::vector<ElementRange>{{7, kSize - 1}})};
   RunLastBlocks(memory, zero);
   EXPECT_EQ(ElementOf(total, kSize - 2), 0);
   EXPECT_EQ(LastOf(total), 2);

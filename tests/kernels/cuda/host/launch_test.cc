@@ -41,8 +41,11 @@ SHALE_KERNEL StaticArray() {
 TEST(Launch, StaticSharedMemoryHasItsOwnLimitAndASharedOne) {
   constexpr int kKiB = 1 << 10;
   ExpectRight([](StreamHandle s) { return Launch("Static", StaticArray<48 * kKiB>, {dim3(1), dim3(2)}, s); });
-  ExpectWrong([](StreamHandle s) { return Launch("Static", StaticArray<49 * kKiB>, {dim3(1), dim3(2)}, s); },
-              {"shared array row of 50176 bytes is too large"});
+  ExpectWrong(
+      [](StreamHandle s) {
+        return Launch("Static", StaticArray<49 * kKiB>, {dim3(1), dim3(2)}, s);
+      },
+      {"shared array row of 50176 bytes is too large"});
   const LaunchShape dynamic{dim3(1), dim3(2), 200 * kKiB};
   ExpectWrong([&](StreamHandle s) { return Launch("Static", StaticArray<40 * kKiB>, dynamic, s); },
               {"shared array row of 40960 bytes is too large"});

@@ -21,8 +21,11 @@ TEST(SharedRace, AReadNeedsABarrierAfterTheWrite) {
   std::iota(values.begin(), values.end(), 0.0f);
   const Global<float> global(values.data(), 192, "values");
   // Whoever is first reads what was not written yet, or its neighbour has just written it.
-  ExpectWrong([&](StreamHandle s) { return Launch("Rotate", Rotate<false>, {dim3(3), dim3(64)}, s, global); },
-              {"Rotate: block (", "thread (", "reads shared row["});
+  ExpectWrong(
+      [&](StreamHandle s) {
+        return Launch("Rotate", Rotate<false>, {dim3(3), dim3(64)}, s, global);
+      },
+      {"Rotate: block (", "thread (", "reads shared row["});
   std::iota(values.begin(), values.end(), 0.0f);
   ASSERT_TRUE(Launch("Rotate", Rotate<true>, {dim3(3), dim3(64)}, nullptr, global).ok());
   for (int i = 0; i < 192; ++i) EXPECT_EQ(values[i], i / 64 * 64 + (i + 1) % 64);
@@ -56,8 +59,11 @@ SHALE_KERNEL AllWriteOneWord() {
 }
 
 TEST(SharedRace, TwoWritersOfOneWord) {
-  ExpectWrong([](StreamHandle s) { return Launch("Write", AllWriteOneWord, {dim3(1), dim3(2), 16}, s); },
-              {"writes shared box[0], which thread (", "wrote with no barrier between them"});
+  ExpectWrong(
+      [](StreamHandle s) {
+        return Launch("Write", AllWriteOneWord, {dim3(1), dim3(2), 16}, s);
+      },
+      {"writes shared box[0], which thread (", "wrote with no barrier between them"});
 }
 
 SHALE_KERNEL NeighboursInOneWord(Global<BFloat16> out) {
@@ -82,8 +88,11 @@ SHALE_KERNEL ReadUnwritten(Global<float> out) {
 TEST(SharedMemory, IsUnwrittenAtFirst) {
   std::vector<float> out(4);
   const Global<float> global(out.data(), 4, "out");
-  ExpectWrong([&](StreamHandle s) { return Launch("Read", ReadUnwritten, {dim3(1), dim3(4)}, s, global); },
-              {"thread (3, 0, 0) reads shared row[3], which was never written"});
+  ExpectWrong(
+      [&](StreamHandle s) {
+        return Launch("Read", ReadUnwritten, {dim3(1), dim3(4)}, s, global);
+      },
+      {"thread (3, 0, 0) reads shared row[3], which was never written"});
 }
 
 SHALE_KERNEL LeftByABlock() {
@@ -93,8 +102,11 @@ SHALE_KERNEL LeftByABlock() {
 }
 
 TEST(SharedMemory, IsForgottenBetweenBlocks) {
-  ExpectWrong([](StreamHandle s) { return Launch("Left", LeftByABlock, {dim3(2), dim3(1)}, s); },
-              {"block (1, 0, 0) thread (0, 0, 0) reads shared box[0], which was never written"});
+  ExpectWrong(
+      [](StreamHandle s) {
+        return Launch("Left", LeftByABlock, {dim3(2), dim3(1)}, s);
+      },
+      {"block (1, 0, 0) thread (0, 0, 0) reads shared box[0], which was never written"});
 }
 
 SHALE_KERNEL BlocksWriteOneWord(Global<float> sum) {
@@ -104,8 +116,11 @@ SHALE_KERNEL BlocksWriteOneWord(Global<float> sum) {
 TEST(GlobalRace, TwoBlocksWriteOneWord) {
   std::vector<float> sum(2);
   const Global<float> global(sum.data(), 2, "sum");
-  ExpectWrong([&](StreamHandle s) { return Launch("Sum", BlocksWriteOneWord, {dim3(2), dim3(32)}, s, global); },
-              {"writes sum[1], which block (", "wrote in the same launch"});
+  ExpectWrong(
+      [&](StreamHandle s) {
+        return Launch("Sum", BlocksWriteOneWord, {dim3(2), dim3(32)}, s, global);
+      },
+      {"writes sum[1], which block (", "wrote in the same launch"});
 }
 
 // No barrier orders blocks: not even when the writer comes last.
@@ -121,8 +136,11 @@ SHALE_KERNEL BlocksReadWhatOneWrites(Global<float> x) {
 TEST(GlobalRace, OneBlockReadsWhatAnotherWrites) {
   std::vector<float> x(1);
   const Global<float> global(x.data(), 1, "x");
-  ExpectWrong([&](StreamHandle s) { return Launch("Blocks", BlocksReadWhatOneWrites, {dim3(3), dim3(1)}, s, global); },
-              {"x[0], which block ("});
+  ExpectWrong(
+      [&](StreamHandle s) {
+        return Launch("Blocks", BlocksReadWhatOneWrites, {dim3(3), dim3(1)}, s, global);
+      },
+      {"x[0], which block ("});
 }
 
 SHALE_KERNEL AddInOneBlock(Global<float> sum) { sum.Store(0, sum.Load(0) + 1); }
@@ -130,8 +148,11 @@ SHALE_KERNEL AddInOneBlock(Global<float> sum) { sum.Store(0, sum.Load(0) + 1); }
 TEST(GlobalRace, TwoThreadsReadModifyWrite) {
   std::vector<float> sum(1);
   const Global<float> global(sum.data(), 1, "sum");
-  ExpectWrong([&](StreamHandle s) { return Launch("Add", AddInOneBlock, {dim3(1), dim3(33)}, s, global); },
-              {"sum[0], which thread ("});
+  ExpectWrong(
+      [&](StreamHandle s) {
+        return Launch("Add", AddInOneBlock, {dim3(1), dim3(33)}, s, global);
+      },
+      {"sum[0], which thread ("});
 }
 
 TEST(GlobalMemory, LaunchesAreOrderedWithEachOther) {

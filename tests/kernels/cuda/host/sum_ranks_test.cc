@@ -1,11 +1,12 @@
 // Sums over ranks, against those of the CPU to the bit.
+#include "sharding/comm/sum_ranks.h"
+
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/cuda/kernels.h"
-#include "sharding/comm/sum_ranks.h"
 
 namespace shale::testing {
 namespace {

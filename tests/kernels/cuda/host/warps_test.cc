@@ -141,8 +141,11 @@ SHALE_KERNEL AcrossWarps() {
 }
 
 TEST(Warp, ItsBarrierDoesNotOrderOtherWarps) {
-  ExpectWrong([](StreamHandle s) { return Launch("Across", AcrossWarps, {dim3(1), dim3(64)}, s); },
-              {"writes shared box[0]"});
+  ExpectWrong(
+      [](StreamHandle s) {
+        return Launch("Across", AcrossWarps, {dim3(1), dim3(64)}, s);
+      },
+      {"writes shared box[0]"});
 }
 
 }  // namespace

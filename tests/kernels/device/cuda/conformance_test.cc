@@ -4,13 +4,14 @@
 namespace shale {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(
-    CudaOnStandIn, DeviceConformance,
-    ::testing::Values(
-        DeviceCase{"Streams", [] { return std::make_unique<DeviceOnStandIn>(); }},
-        DeviceCase{"Synchronous",
-                   [] { return std::make_unique<DeviceOnStandIn>(CudaDeviceOptions{.synchronous = true}); }}),
-    CaseName);
+INSTANTIATE_TEST_SUITE_P(CudaOnStandIn, DeviceConformance,
+                         ::testing::Values(DeviceCase{"Streams", [] { return std::make_unique<DeviceOnStandIn>(); }},
+                                           DeviceCase{"Synchronous",
+                                                      [] {
+                                                        return std::make_unique<DeviceOnStandIn>(
+                                                            CudaDeviceOptions{.synchronous = true});
+                                                      }}),
+                         CaseName);
 
 }  // namespace
 }  // namespace shale

@@ -70,7 +70,7 @@ TEST_F(CudaDeviceTest, AFailedKernelFailsAllStreamsAndStays) {
   ASSERT_TRUE(Increment(*arena, *compute).ok());
   ASSERT_TRUE(on->Mark(7).ok());
   ASSERT_TRUE(Increment(*arena, *compute).ok());  // The one that fails.
-  (void)on->Mark(8);                                   // Whether the failure is known yet is a matter of luck.
+  (void)on->Mark(8);                              // Whether the failure is known yet is a matter of luck.
   (void)compute->Copy(host->base(), arena->base(), 4);
   const absl::Status error = compute->Synchronize();
   EXPECT_EQ(error.code(), absl::StatusCode::kInternal);
@@ -166,9 +166,8 @@ TEST_F(CudaDeviceTest, AnErrorInACaptureEndsItAndStays) {
   std::unique_ptr<Arena> arena = MakeArena(kBytes);
   std::unique_ptr<Stream> compute = MakeStream("compute");
   ASSERT_TRUE(compute->BeginCapture().ok());
-  const absl::Status error = (*CudaStream::From(*compute))->Enqueue([](cuda::StreamHandle) {
-    return absl::InternalError("no such kernel");
-  });
+  const absl::Status error =
+      (*CudaStream::From(*compute))->Enqueue([](cuda::StreamHandle) { return absl::InternalError("no such kernel"); });
   EXPECT_EQ(compute->EndCapture().status(), error);
   EXPECT_EQ(compute->Synchronize(), error);
 }
@@ -185,9 +184,8 @@ TEST_F(CudaDeviceTest, NoMemoryIsAnErrorThatSaysWhatIsFree) {
   device_.runtime().FailAllocation(1);
   const absl::Status error = device_.Allocate(1000).status();
   EXPECT_EQ(error.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(error.message()),
-              AllOf(HasSubstr("an arena of 1000 bytes: cudaMalloc: out of memory"),
-                    HasSubstr("1073741824 bytes free")));
+  EXPECT_THAT(std::string(error.message()), AllOf(HasSubstr("an arena of 1000 bytes: cudaMalloc: out of memory"),
+                                                  HasSubstr("1073741824 bytes free")));
   device_.runtime().FailAllocation(1);
   EXPECT_EQ(device_.cuda().AllocatePinned(1000).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(device_.Allocate(1000).ok());
@@ -196,8 +194,8 @@ TEST_F(CudaDeviceTest, NoMemoryIsAnErrorThatSaysWhatIsFree) {
 TEST_F(CudaDeviceTest, CommunicationHasTheHighestPriority) {
   for (const char* name : {"gather", "reduce", "compute", "copy"}) {
     std::unique_ptr<Stream> stream = MakeStream(name);
-    const bool highest = device_.runtime().PriorityOf((*CudaStream::From(*stream))->handle()) ==
-                         CudaStreamPriority::kHighest;
+    const bool highest =
+        device_.runtime().PriorityOf((*CudaStream::From(*stream))->handle()) == CudaStreamPriority::kHighest;
     EXPECT_EQ(highest, name == std::string("gather") || name == std::string("reduce")) << name;
   }
 }

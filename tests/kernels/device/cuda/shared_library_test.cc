@@ -83,9 +83,9 @@ TEST(SharedLibraryTest, AMissingOneIsAnErrorThatSaysWhereItWasLookedForAndWhatTo
   const absl::Status status = SharedLibrary::Open(name, {.folders = {empty}, .cuda_home = "/no/cuda"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(MessageOf(status),
-              AllOf(HasSubstr("cuBLASLt: wanted libno_such_thing.so.13"), HasSubstr(empty),
-                    HasSubstr("/no/cuda/lib64"), HasSubstr("ldconfig"), HasSubstr("Install the CUDA toolkit 13"),
-                    HasSubstr("SHALE_CUDA_LIBRARIES"), Not(HasSubstr("does not load"))));
+              AllOf(HasSubstr("cuBLASLt: wanted libno_such_thing.so.13"), HasSubstr(empty), HasSubstr("/no/cuda/lib64"),
+                    HasSubstr("ldconfig"), HasSubstr("Install the CUDA toolkit 13"), HasSubstr("SHALE_CUDA_LIBRARIES"),
+                    Not(HasSubstr("does not load"))));
   const absl::Status nowhere = SharedLibrary::Open(name, {.cuda_home = "", .loader_path = false}).status();
   EXPECT_THAT(MessageOf(nowhere), HasSubstr("none was given"));
 }

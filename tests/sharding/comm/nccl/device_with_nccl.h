@@ -29,8 +29,8 @@ class DeviceWithNccl : public DeviceOnStandIn {
   StandInNccl& nccl() { return nccl_; }
 
   Group CreateGroup(int size, const NcclOptions& options = {.timeout_seconds = 0}) {
-    absl::StatusOr<Group> group = CreateNcclGroup(Borrow<NcclApi>(nccl_), Borrow<CudaRuntime>(runtime()),
-                                                  std::vector<int>(size, 0), options);
+    absl::StatusOr<Group> group =
+        CreateNcclGroup(Borrow<NcclApi>(nccl_), Borrow<CudaRuntime>(runtime()), std::vector<int>(size, 0), options);
     EXPECT_TRUE(group.ok()) << group.status();
     return *std::move(group);
   }

@@ -16,8 +16,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(NcclLibraryTest, WithoutNcclItSaysWhatToInstall) {
-  const absl::Status status =
-      LoadNccl({.folders = {"/nowhere"}, .cuda_home = "", .loader_path = false}).status();
+  const absl::Status status = LoadNccl({.folders = {"/nowhere"}, .cuda_home = "", .loader_path = false}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("wanted libnccl.so.2"), HasSubstr("/nowhere"), HasSubstr("nvidia-nccl-cu13")));

@@ -29,12 +29,10 @@ INSTANTIATE_TEST_SUITE_P(
                                        [](int size, Device& device) { return Create(size, device); }},
                       CommunicatorCase{"CheckingAgreement", [] { return std::make_unique<DeviceWithNccl>(); },
                                        [](int size, Device& device) { return Create(size, device, true); }},
-                      CommunicatorCase{"Synchronous",
-                                       [] {
-                                         return std::make_unique<DeviceWithNccl>(
-                                             CudaDeviceOptions{.synchronous = true});
-                                       },
-                                       [](int size, Device& device) { return Create(size, device); }}),
+                      CommunicatorCase{
+                          "Synchronous",
+                          [] { return std::make_unique<DeviceWithNccl>(CudaDeviceOptions{.synchronous = true}); },
+                          [](int size, Device& device) { return Create(size, device); }}),
     CaseName);
 
 class NcclTest : public ::testing::Test {
@@ -72,9 +70,9 @@ TEST_F(NcclTest, InPlaceIsWhatNcclTakesForInPlaceAndBytesAreBytes) {
   for (const std::string& call : device_.nccl().calls()) {
     if (call.compare(0, 6, "rank 1") == 0) of_rank_1.push_back(call);
   }
-  EXPECT_THAT(of_rank_1, ElementsAre("rank 1 AllGather 24 of type 0 in place",
-                                     "rank 1 ReduceScatterSum 6 of type 7 in place",
-                                     "rank 1 AllReduceSum 5 of type 7 in place"));
+  EXPECT_THAT(of_rank_1,
+              ElementsAre("rank 1 AllGather 24 of type 0 in place", "rank 1 ReduceScatterSum 6 of type 7 in place",
+                          "rank 1 AllReduceSum 5 of type 7 in place"));
 }
 
 TEST_F(NcclTest, NoElementsAreNoCall) {
@@ -111,10 +109,10 @@ TEST_F(NcclTest, ARankThatDoesNotComeEndsTheGroupWhichNamesWhoWaitedForWhat) {
     return group[rank]->AllReduceSum(data.View(0, 7), stream);
   });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(statuses[0].message()),
-              AllOf(HasSubstr("stream reduce: "),
-                    HasSubstr("rank 0 of 2 waited 1 s for collective 2, AllReduceSum of 7 f32")));
-  for (const absl::Status& status : RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) {
+  EXPECT_THAT(
+      std::string(statuses[0].message()),
+      AllOf(HasSubstr("stream reduce: "), HasSubstr("rank 0 of 2 waited 1 s for collective 2, AllReduceSum of 7 f32")));
+  for (const absl::Status& status : RunRanks(2, [&](int rank, const DeviceVector<float>&data, Stream&stream) {
          return group[rank]->AllReduceSum(data.View(), stream);
        })) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
@@ -147,8 +145,7 @@ TEST_F(NcclTest, AGroupOfWhichOneCannotConnectIsNotMade) {
 
 TEST_F(NcclTest, ARankWhosePeersDoNotConnectGivesUp) {
   const NcclUniqueId id = *CreateNcclUniqueId(device_.nccl());
-  const absl::Status status =
-      CreateNcclCommunicator(nccl_, runtime_, id, 1, 2, 0, {.timeout_seconds = 0.05}).status();
+  const absl::Status status = CreateNcclCommunicator(nccl_, runtime_, id, 1, 2, 0, {.timeout_seconds = 0.05}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 of 2 waited 0.05 s for NCCL to connect the ranks"));
 }
@@ -157,7 +154,7 @@ TEST_F(NcclTest, ACollectiveThatNcclRefusesEndsTheGroupWithItsName) {
   device_.nccl().FailCollective(/*rank=*/1, /*nth=*/3);
   Group group = device_.CreateGroup(3);
   for (const absl::Status& status :
-       RunRanks(3, [&](int rank, const DeviceVector<float>& data, Stream& stream) -> absl::Status {
+       RunRanks(3, [&](int rank, const DeviceVector<float>&data, Stream&stream) -> absl::Status {
          for (int i = 0; i < 4; ++i) SHALE_RETURN_IF_ERROR(group[rank]->AllReduceSum(data.View(), stream));
          return absl::OkStatus();
        })) {
@@ -200,7 +197,7 @@ TEST_F(NcclTest, ALateErrorIsOfEveryStreamThatTheGroupWasGiven) {
 
 TEST_F(NcclTest, WithAgreementCheckedRanksThatWantDifferentThingsAreToldWhoWantedWhat) {
   Group group = device_.CreateGroup(3, {.timeout_seconds = 0, .check_agreement = true});
-  for (const absl::Status& status : RunRanks(3, [&](int rank, const DeviceVector<float>& data, Stream& stream) {
+  for (const absl::Status& status : RunRanks(3, [&](int rank, const DeviceVector<float>&data, Stream&stream) {
          return group[rank]->AllReduceSum(data.View(0, rank == 1 ? 11 : 12), stream);
        })) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -259,7 +256,7 @@ TEST_F(NcclTest, AWindowThatNcclRefusesEndsTheGroup) {
 TEST_F(NcclTest, ALeavingRankDisturbsNothingThatAllHaveBegun) {
   for (int round = 0; round < 20; ++round) {
     Group group = device_.CreateGroup(3);
-    for (const absl::Status& status : RunRanks(3, [&](int rank, const DeviceVector<float>& data, Stream& stream) {
+    for (const absl::Status& status : RunRanks(3, [&](int rank, const DeviceVector<float>&data, Stream&stream) {
            absl::Status status = group[rank]->AllReduceSum(data.View(), stream);
            status.Update(stream.Synchronize());
            group[rank].reset();

@@ -34,7 +34,7 @@ struct StandInNccl::Clique {
   int joined = 0;
   int arrived = 0;
   uint64_t round = 0;
-  std::vector<bool> aborted;     // By rank, like the next.
+  std::vector<bool> aborted;  // By rank, like the next.
   std::vector<Call> calls;
   std::vector<std::byte> total;  // Of an AllReduceSum.
   int64_t window_bytes = -1;     // Of the ranks' windows; -1: none was registered.
@@ -157,8 +157,10 @@ NcclResult StandInNccl::CommGetAsyncError(NcclComm handle, NcclResult& state) {
   if (!comm.connected) {
     std::lock_guard lock(comm.clique->mutex);
     comm.connected = comm.clique->joined == comm.clique->size;
-    if (failing_init_ == comm.rank) state = NcclResult::kSystemError;
-    else if (failing_init_ < 0 && comm.connected) state = NcclResult::kSuccess;
+    if (failing_init_ == comm.rank)
+      state = NcclResult::kSystemError;
+    else if (failing_init_ < 0 && comm.connected)
+      state = NcclResult::kSuccess;
     return NcclResult::kSuccess;
   }
   state = failing_ == comm.rank ? NcclResult::kRemoteError : NcclResult::kSuccess;
