@@ -512,7 +512,7 @@ struct PrepareUpdate {
 //   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + epsilon).
 // The master p is `master` (f32), or weight joined with `low` (SPLIT), or `weight` itself when that is f32 and neither
 // is given. A bf16 weight is RoundMaster(p). Does nothing when update[kUpdateSkip] is set.
-// Element i of the slice is element `slice_begin + i` of the group; `decayed` are the ranges of the group that decay.
+// Element i of the slice is element `shard_begin + i` of the group; `decayed` are the ranges of the group that decay.
 struct AdamW {
   static constexpr absl::string_view kName = "AdamW";
   Tensor update_5;    // f32
@@ -522,8 +522,8 @@ struct AdamW {
   Tensor low_P;       // i16, optional
   Tensor m_P, v_P;    // f32
   std::shared_ptr<const std::vector<ElementRange>> decayed;
-  int64_t slice_begin = 0;
-  bool sharded = true;  // slice_begin is rank x P; else 0.
+  int64_t shard_begin = 0;
+  int64_t shard_stride = 0;  // shard_begin is rank x this (SetRank); 0: every rank updates the full group.
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
@@ -566,6 +566,35 @@ inline void SetAccumulate(Op& op, bool accumulate) {
 inline void MakeFirst(Op& op) {
   SetAccumulate(op, false);
   if (MatMul* product = std::get_if<MatMul>(&op)) product->b_is_packed = false;
+}
+
+// Returns the elements that an op writes of its kReadWrite operand if it writes those alone and reads none (an op with
+// a member `ranges`); null for all other ops.
+inline const std::vector<ElementRange>* WrittenRanges(const Op& op) {
+  return std::visit(
+      [](const auto& o) -> const std::vector<ElementRange>* {
+        if constexpr (requires { o.ranges; }) return o.ranges.get();
+        return nullptr;
+      },
+      op);
+}
+
+// Makes an op that works on a rank's shard of a flat group that of `rank`: its shard begins at element
+// rank x shard_stride. Leaves other ops alone.
+inline void SetRank(Op& op, int64_t rank) {
+  std::visit(
+      [&](auto& o) {
+        if constexpr (requires { o.shard_stride; }) o.shard_begin = rank * o.shard_stride;
+      },
+      op);
+}
+
+// The library that computes an op. A backend loads it, and chooses an algorithm, at the op's first launch.
+enum class OpLibrary : uint8_t { kNone, kMatMul, kAttention };
+inline OpLibrary LibraryOf(const Op& op) {
+  if (std::holds_alternative<MatMul>(op)) return OpLibrary::kMatMul;
+  const bool attention = std::holds_alternative<AttentionForward>(op) || std::holds_alternative<AttentionBackward>(op);
+  return attention ? OpLibrary::kAttention : OpLibrary::kNone;
 }
 
 inline absl::string_view NameOf(const Op& op) {

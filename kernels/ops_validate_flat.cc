@@ -119,7 +119,7 @@ void Check(OpChecker& c, const AdamW& op) {
   c.Typed("m", op.m_P, DType::kFloat32, {&P});
   c.Typed("v", op.v_P, DType::kFloat32, {&P});
   if (op.decayed != nullptr) CheckRanges(c, "decayed", *op.decayed);
-  c.Require(op.slice_begin >= 0, "slice_begin is ", op.slice_begin, "; wanted 0 or more");
+  c.Require(op.shard_begin >= 0, "shard_begin is ", op.shard_begin, "; wanted 0 or more");
 }
 
 }  // namespace shale::internal

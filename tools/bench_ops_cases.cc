@@ -308,8 +308,7 @@ void AddFlat(Maker& m, std::vector<OpCase>& cases) {
               .weight_P = m.Act({p}),
               .m_P = m.F32({p}),
               .v_P = m.F32({p}),
-              .decayed = all,
-              .sharded = false};
+              .decayed = all};
   if (m.act == DType::kFloat32) {
     cases.push_back(m.Finish(adamw, "", Shape(adamw.m_P)));
     return;
@@ -322,8 +321,7 @@ void AddFlat(Maker& m, std::vector<OpCase>& cases) {
                     .low_P = m.New(DType::kInt16, {p}),
                     .m_P = m.F32({p}),
                     .v_P = m.F32({p}),
-                    .decayed = all,
-                    .sharded = false};
+                    .decayed = all};
   cases.push_back(m.Finish(split, "split masters", Shape(split.m_P)));
 }
 

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "absl/strings/string_view.h"
+#include "engine/program/issues.h"
 #include "kernels/ops.h"
 
 namespace shale {
@@ -38,9 +39,9 @@ int64_t BytesOf(const Collective& collective) {
 // Which operands b lie packed.
 class PackedOperands {
  public:
-  // Whether `b` of a product in that pass must be packed first.
-  bool Add(const Tensor& b, bool transposed, int64_t pass) {
-    return packed_.emplace(b.where.symbol, b.where.offset_bytes, b.elements(), transposed, pass).second;
+  // Whether `b` of a product in that iteration must be packed first.
+  bool Add(const Tensor& b, bool transposed, int64_t iteration) {
+    return packed_.emplace(b.where.symbol, b.where.offset_bytes, b.elements(), transposed, iteration).second;
   }
   // Something was written into that buffer.
   void Forget(BufferId buffer) {
@@ -57,9 +58,11 @@ StepWork WorkOf(const StepProgram& program) {
   StepWork work;
   std::map<ProductSize, size_t> known;
   PackedOperands packed;
-  // Of a buffer with a slot for each micro-batch every pass has its own.
-  const auto slot = [&](const Tensor& t, int64_t pass) { return program.buffers[t.where.symbol].slots > 1 ? pass : 0; };
-  const auto add = [&](const Op& any, int64_t pass) {
+  // Of a buffer with a slot for each micro-batch every iteration has its own.
+  const auto slot = [&](const Tensor& t, int64_t iteration) {
+    return program.buffers[t.where.symbol].slots > 1 ? iteration : 0;
+  };
+  const auto add = [&](const Op& any, int64_t iteration) {
     const size_t before = work.order.size();
     std::visit(
         [&](const auto& op) {
@@ -74,7 +77,7 @@ StepWork WorkOf(const StepProgram& program) {
             const auto [at, is_new] = known.emplace(shape, work.shapes.size());
             if (is_new) work.shapes.push_back(shape);
             work.order.push_back(at->second);
-            if (packed.Add(op.b, op.transpose_b, slot(op.b, pass))) work.packed_bytes += 2 * SizeBytes(op.b);
+            if (packed.Add(op.b, op.transpose_b, slot(op.b, iteration))) work.packed_bytes += 2 * SizeBytes(op.b);
           }
         },
         any);
@@ -88,19 +91,13 @@ StepWork WorkOf(const StepProgram& program) {
       work.other_bytes += (access == Access::kReadWrite ? 2 : 1) * SizeBytes(t);
     });
   };
-  for (const Section& section : program.sections) {
-    for (int64_t pass = 0; pass < section.repeat; ++pass) {
-      for (InstructionId id = section.begin; id < section.end; ++id) {
-        const Instruction& instruction = program.instructions[id];
-        if (instruction.last_pass_only && pass + 1 < section.repeat) continue;
-        if (const Op* op = std::get_if<Op>(&instruction.action)) add(*op, pass);
-        if (const auto* collective = std::get_if<Collective>(&instruction.action))
-          work.other_bytes += BytesOf(*collective);
-        VisitInstruction(instruction, pass == 0, [&](absl::string_view, const Tensor& t, Access access) {
-          if (access != Access::kRead) packed.Forget(t.where.symbol);
-        });
-      }
-    }
+  for (const Issue& issue : IssuesOf(program)) {
+    const Instruction& instruction = program.instructions[issue.id];
+    if (const Op* op = std::get_if<Op>(&instruction.action)) add(*op, issue.iteration);
+    if (const auto* collective = std::get_if<Collective>(&instruction.action)) work.other_bytes += BytesOf(*collective);
+    VisitInstruction(instruction, issue.first_iteration(), [&](absl::string_view, const Tensor& t, Access access) {
+      if (access != Access::kRead) packed.Forget(t.where.symbol);
+    });
   }
   return work;
 }

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 #include "kernels/dtype.h"
 
 namespace shale {

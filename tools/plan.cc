@@ -11,8 +11,8 @@
 #include "engine/data/token_source.h"
 #include "engine/planner/explain.h"
 #include "engine/planner/job_plan.h"
+#include "engine/program/program.h"
 #include "engine/runtime/backend.h"
-#include "engine/step/program.h"
 #include "kernels/op_backend.h"
 #include "tools/command_line.h"
 
@@ -79,7 +79,7 @@ int Run(const Flags& flags) {
     if (!text.ok()) return Fail(text.status(), kExitFailed);
     std::printf("\n%s", text->c_str());
   }
-  if (flags.dump_program) std::printf("\n%s", DumpProgram(plan->train.step.program).c_str());
+  if (flags.dump_program) std::printf("\n%s", ProgramText(*job, *plan).c_str());
   return kExitOk;
 }
 

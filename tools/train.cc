@@ -19,7 +19,7 @@
 #include "engine/config/print.h"
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 #include "engine/train/peak_flops.h"
 #include "engine/train/run.h"
 #include "engine/train/run_folder.h"
@@ -180,7 +180,7 @@ int Train(const Flags& flags) {
                                              FormatBytes((*trainer)->overhead_bytes()),
                                              " of this process, as measured: code, libraries, data buffers\n", devices);
   Print(plan_text);
-  if (flags.dump_program) Print(DumpProgram(plan.train.step.program));
+  if (flags.dump_program) Print(ProgramText((*trainer)->job(), plan));
 
   const std::string job_text = ResolvedJobText((*trainer)->job());
   PrintResumed((*trainer)->resumed());

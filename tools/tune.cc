@@ -47,13 +47,9 @@ absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products)
   const auto add = [&](const MatMul& op) { products.emplace(ProductKey::Of(op, job.precision.allow_tf32), op); };
   for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
     for (const Instruction& instruction : program->step.program.instructions) {
-      const Op* op = std::get_if<Op>(&instruction.action);
-      if (op == nullptr || !std::holds_alternative<MatMul>(*op)) continue;
-      add(std::get<MatMul>(*op));
-      if (!instruction.first_pass_differs) continue;
-      Op first = *op;
-      MakeFirst(first);
-      add(std::get<MatMul>(first));
+      VisitForms(instruction, [&](const Op& form) {
+        if (const MatMul* product = std::get_if<MatMul>(&form)) add(*product);
+      });
     }
   }
   return absl::OkStatus();

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale {
 

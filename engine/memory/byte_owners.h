@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale {
 

@@ -9,44 +9,47 @@
 #include "absl/strings/str_cat.h"
 #include "engine/memory/access_tree.h"
 #include "engine/memory/byte_owners.h"
-#include "engine/memory/range_set.h"
-#include "engine/memory/structure.h"
+#include "engine/program/issues.h"
+#include "engine/program/range_set.h"
+#include "engine/program/structure.h"
 #include "kernels/check.h"
 
 namespace shale {
 namespace {
 
-// Loops are unrolled for so many passes: the first two, two that stand for all between, and the last.
-constexpr int64_t kPasses = 5;
+// Loops are unrolled for so many iterations: the first two, two that stand for all between, and the last.
+constexpr int64_t kUnrolled = 5;
 
 // An operand in the arena or in host memory.
 struct ArenaOperand {
   BufferId buffer = -1;
   bool reads = false, writes = false;
-  int64_t begin = 0, end = 0;            // Bytes that it may touch, on any rank and in any pass.
+  int64_t begin = 0, end = 0;            // Bytes that it may touch, on any rank and in any iteration.
   int64_t slot_begin = 0, slot_end = 0;  // Bytes of its slot on rank 0.
   int32_t cell_begin = 0, cell_end = 0;  // [begin, end) in cells of the tree.
-  const ZeroRanges* zeroes = nullptr;    // Of slot_begin .. slot_end it writes these, and reads nothing.
+  // Set if the op writes these elements of the slot alone and reads none.
+  const std::vector<ElementRange>* ranges = nullptr;
+  int64_t element_bytes = 0;
 };
 
-// Passes of a section, one or several that are alike.
-struct Passes {
+// Iterations of a loop, one or several that are alike.
+struct Iterations {
   int64_t first = 0;
   int64_t last = 0;
 };
 
-// The passes that the unrolled pass `index` stands for. Two in a row stand for the same ones, so that what one of these
-// does meets what a later one does.
-Passes PassesOf(const Section& section, int64_t index) {
-  if (section.repeat <= kPasses || index < 2) return {index, index};
-  if (index == kPasses - 1) return {section.repeat - 1, section.repeat - 1};
-  return {2, section.repeat - 2};
+// The iterations that the unrolled iteration `index` stands for. Two in a row stand for the same ones, so that what one
+// of these does meets what a later one does.
+Iterations IterationsOf(const Loop& loop, int64_t index) {
+  if (loop.repeat <= kUnrolled || index < 2) return {index, index};
+  if (index == kUnrolled - 1) return {loop.repeat - 1, loop.repeat - 1};
+  return {2, loop.repeat - 2};
 }
 
-// An instruction in a pass of its section.
-struct Issue {
+// An instruction in one iteration of its loop, or in several that are alike.
+struct CheckedIssue {
   InstructionId instruction = -1;
-  Passes passes;
+  Iterations iterations;
   // By stream: the last issue that has finished when it has.
   std::array<int32_t, kStreams> finished = {-1, -1, -1, -1};
 };
@@ -65,14 +68,8 @@ class Checker {
       if (!buffer.persistent) continue;
       owners_.Set(plan_.addresses[b], plan_.addresses[b] + buffer.size_bytes(), static_cast<BufferId>(b));
     }
-    for (const Section& section : program_.sections) {
-      const int64_t passes = std::min(section.repeat, kPasses);
-      for (int64_t pass = 0; pass < passes; ++pass) {
-        for (InstructionId id = section.begin; id < section.end; ++id) {
-          if (program_.instructions[id].last_pass_only && pass + 1 < passes) continue;
-          SHALE_RETURN_IF_ERROR(CheckIssue(id, PassesOf(section, pass)));
-        }
-      }
+    for (const Issue& issue : IssuesOf(program_, kUnrolled)) {
+      SHALE_RETURN_IF_ERROR(CheckIssue(issue.id, IterationsOf(program_.loops[issue.loop], issue.iteration)));
     }
     return absl::OkStatus();
   }
@@ -85,7 +82,7 @@ class Checker {
     }
     std::vector<bool> used(program_.buffers.size(), false);
     for (const Instruction& instruction : program_.instructions) {
-      VisitInstruction(instruction, /*first_pass=*/false,
+      VisitInstruction(instruction, /*first_iteration=*/false,
                        [&](absl::string_view, const Tensor& t, Access) { used[t.where.symbol] = true; });
     }
     for (size_t b = 0; b < used.size(); ++b) {
@@ -105,18 +102,18 @@ class Checker {
   void CollectOperands() {
     std::vector<int64_t> cuts;
     for (const Instruction& instruction : program_.instructions) {
-      first_pass_.push_back(OperandsOf(instruction, true));
-      later_passes_.push_back(instruction.first_pass_differs ? OperandsOf(instruction, false)
-                                                             : std::vector<ArenaOperand>());
-      for (const ArenaOperand& operand : first_pass_.back()) {
+      first_iteration_.push_back(OperandsOf(instruction, true));
+      later_iterations_.push_back(instruction.first_iteration_differs ? OperandsOf(instruction, false)
+                                                                      : std::vector<ArenaOperand>());
+      for (const ArenaOperand& operand : first_iteration_.back()) {
         cuts.push_back(operand.begin);
         cuts.push_back(operand.end);
       }
     }
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    for (auto* passes : {&first_pass_, &later_passes_}) {
-      for (std::vector<ArenaOperand>& operands : *passes) {
+    for (auto* iterations : {&first_iteration_, &later_iterations_}) {
+      for (std::vector<ArenaOperand>& operands : *iterations) {
         for (ArenaOperand& operand : operands) {
           operand.cell_begin = std::lower_bound(cuts.begin(), cuts.end(), operand.begin) - cuts.begin();
           operand.cell_end = std::lower_bound(cuts.begin(), cuts.end(), operand.end) - cuts.begin();
@@ -127,9 +124,9 @@ class Checker {
     latest_.assign(program_.instructions.size(), -1);
   }
 
-  std::vector<ArenaOperand> OperandsOf(const Instruction& instruction, bool first_pass) const {
+  std::vector<ArenaOperand> OperandsOf(const Instruction& instruction, bool first_iteration) const {
     std::vector<ArenaOperand> operands;
-    VisitInstruction(instruction, first_pass, [&](absl::string_view, const Tensor& t, Access access) {
+    VisitInstruction(instruction, first_iteration, [&](absl::string_view, const Tensor& t, Access access) {
       const Buffer& buffer = program_.buffers[t.where.symbol];
       ArenaOperand operand{.buffer = t.where.symbol,
                            .reads = access != Access::kWrite,
@@ -143,32 +140,33 @@ class Checker {
         operand.begin += operand.slot_begin;
       }
       if (const auto* op = std::get_if<Op>(&instruction.action); op != nullptr && access == Access::kReadWrite) {
-        operand.zeroes = std::get_if<ZeroRanges>(op);
+        operand.ranges = WrittenRanges(*op);
+        operand.element_bytes = SizeOf(t.dtype);
       }
       if (t.extent_bytes() > 0) operands.push_back(operand);
     });
     return operands;
   }
 
-  const std::vector<ArenaOperand>& Operands(const Issue& issue) const {
-    const bool later = issue.passes.first > 0 && program_.instructions[issue.instruction].first_pass_differs;
-    return (later ? later_passes_ : first_pass_)[issue.instruction];
+  const std::vector<ArenaOperand>& Operands(const CheckedIssue& issue) const {
+    const bool later = issue.iterations.first > 0 && program_.instructions[issue.instruction].first_iteration_differs;
+    return (later ? later_iterations_ : first_iteration_)[issue.instruction];
   }
 
   // Bytes [begin, end) of an operand's slot; of several slots, from the first one's to the last one's.
-  ByteRange PassBytes(const Issue& issue, const ArenaOperand& operand, int64_t begin, int64_t end) const {
+  ByteRange IterationBytes(const CheckedIssue& issue, const ArenaOperand& operand, int64_t begin, int64_t end) const {
     const Buffer& buffer = program_.buffers[operand.buffer];
     const int64_t address = plan_.addresses[operand.buffer];
     if (buffer.slots == 1) return {address + begin, address + end};
     const int64_t micro_batch = program_.instructions[issue.instruction].micro_batch;
-    return {address + (micro_batch + issue.passes.first) * buffer.slot_bytes + begin,
-            address + (micro_batch + issue.passes.last) * buffer.slot_bytes + end};
+    return {address + (micro_batch + issue.iterations.first) * buffer.slot_bytes + begin,
+            address + (micro_batch + issue.iterations.last) * buffer.slot_bytes + end};
   }
 
-  absl::Status CheckIssue(InstructionId id, Passes passes) {
+  absl::Status CheckIssue(InstructionId id, Iterations iterations) {
     const Instruction& instruction = program_.instructions[id];
     const int stream = static_cast<int>(instruction.stream);
-    Issue issue{.instruction = id, .passes = passes};
+    CheckedIssue issue{.instruction = id, .iterations = iterations};
     const auto join = [&](int32_t earlier) {
       if (earlier < 0) return;
       for (int s = 0; s < kStreams; ++s) {
@@ -182,7 +180,7 @@ class Checker {
     SHALE_RETURN_IF_ERROR(CheckOverlap(issue));
     for (const ArenaOperand& operand : Operands(issue)) {
       SHALE_RETURN_IF_ERROR(CheckOrder(issue, operand));
-      if (operand.reads && operand.zeroes == nullptr) SHALE_RETURN_IF_ERROR(CheckContent(issue, operand));
+      if (operand.reads && operand.ranges == nullptr) SHALE_RETURN_IF_ERROR(CheckContent(issue, operand));
     }
     for (const ArenaOperand& operand : Operands(issue)) {
       if (operand.reads) tree_.Record(operand.cell_begin, operand.cell_end, stream, /*write=*/false, self);
@@ -197,7 +195,7 @@ class Checker {
 
   // Within one instruction: what it writes shares no byte with another buffer's operand. (Of one buffer, it may work in
   // place.)
-  absl::Status CheckOverlap(const Issue& issue) const {
+  absl::Status CheckOverlap(const CheckedIssue& issue) const {
     const std::vector<ArenaOperand>& operands = Operands(issue);
     for (const ArenaOperand& written : operands) {
       if (!written.writes) continue;
@@ -212,7 +210,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  absl::Status CheckOrder(const Issue& issue, const ArenaOperand& operand) const {
+  absl::Status CheckOrder(const CheckedIssue& issue, const ArenaOperand& operand) const {
     const LatestAccesses latest = tree_.Latest(operand.cell_begin, operand.cell_end);
     const int own = static_cast<int>(program_.instructions[issue.instruction].stream);
     for (int s = 0; s < kStreams; ++s) {
@@ -225,30 +223,30 @@ class Checker {
     return absl::OkStatus();
   }
 
-  absl::Status CheckContent(const Issue& issue, const ArenaOperand& operand) const {
-    const ByteRange bytes = PassBytes(issue, operand, operand.slot_begin, operand.slot_end);
+  absl::Status CheckContent(const CheckedIssue& issue, const ArenaOperand& operand) const {
+    const ByteRange bytes = IterationBytes(issue, operand, operand.slot_begin, operand.slot_end);
     const int64_t foreign = owners_.FirstForeign(bytes.begin, bytes.end, operand.buffer);
     return foreign == bytes.end ? absl::OkStatus() : Foreign(issue, operand, foreign);
   }
 
-  void Own(const Issue& issue, const ArenaOperand& operand) {
+  void Own(const CheckedIssue& issue, const ArenaOperand& operand) {
     const auto own = [&](int64_t begin, int64_t end) {
-      const ByteRange bytes = PassBytes(issue, operand, begin, end);
+      const ByteRange bytes = IterationBytes(issue, operand, begin, end);
       owners_.Set(bytes.begin, bytes.end, operand.buffer);
     };
-    if (operand.zeroes == nullptr) {
+    if (operand.ranges == nullptr) {
       own(operand.slot_begin, operand.slot_end);
       return;
     }
-    const int64_t element_bytes = SizeOf(operand.zeroes->x_N.dtype);
-    for (const ElementRange& range : *operand.zeroes->ranges) {
-      own(operand.slot_begin + range.begin * element_bytes, operand.slot_begin + range.end * element_bytes);
+    for (const ElementRange& range : *operand.ranges) {
+      own(operand.slot_begin + range.begin * operand.element_bytes,
+          operand.slot_begin + range.end * operand.element_bytes);
     }
   }
 
-  std::string DescribeIssue(const Issue& issue) const {
+  std::string DescribeIssue(const CheckedIssue& issue) const {
     std::string text = Describe(program_, issue.instruction);
-    if (issue.passes.first > 0) absl::StrAppend(&text, " in pass ", issue.passes.first);
+    if (issue.iterations.first > 0) absl::StrAppend(&text, " in iteration ", issue.iterations.first);
     return text;
   }
 
@@ -265,7 +263,7 @@ class Checker {
                         program_.buffers[operand.buffer].name);
   }
 
-  absl::Status Unordered(const Issue& issue, const ArenaOperand& operand, int32_t earlier, bool by_write) const {
+  absl::Status Unordered(const CheckedIssue& issue, const ArenaOperand& operand, int32_t earlier, bool by_write) const {
     for (const ArenaOperand& other : Operands(issues_[earlier])) {
       const int64_t begin = std::max(operand.begin, other.begin), end = std::min(operand.end, other.end);
       if (begin >= end || !(by_write ? other.writes : other.reads)) continue;
@@ -278,13 +276,13 @@ class Checker {
   }
 
   // Somebody else's bytes: finds who wrote them last.
-  absl::Status Foreign(const Issue& issue, const ArenaOperand& operand, int64_t at) const {
+  absl::Status Foreign(const CheckedIssue& issue, const ArenaOperand& operand, int64_t at) const {
     const std::string text = absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1), " (",
                                           AddressText(at, at + 1), "), ");
     for (auto earlier = issues_.rbegin(); earlier != issues_.rend(); ++earlier) {
       for (const ArenaOperand& other : Operands(*earlier)) {
-        const ByteRange bytes = PassBytes(*earlier, other, other.slot_begin, other.slot_end);
-        if (!other.writes || other.zeroes != nullptr || other.buffer == operand.buffer) continue;
+        const ByteRange bytes = IterationBytes(*earlier, other, other.slot_begin, other.slot_end);
+        if (!other.writes || other.ranges != nullptr || other.buffer == operand.buffer) continue;
         if (at < bytes.begin || at >= bytes.end) continue;
         return absl::InternalError(absl::StrCat(text, "which ", DescribeIssue(*earlier), " has overwritten with ",
                                                 BytesOf(other, at, at + 1)));
@@ -295,11 +293,11 @@ class Checker {
 
   const StepProgram& program_;
   const MemoryPlan& plan_;
-  // By instruction; later passes only where they differ.
-  std::vector<std::vector<ArenaOperand>> first_pass_, later_passes_;
+  // By instruction; later iterations only where they differ.
+  std::vector<std::vector<ArenaOperand>> first_iteration_, later_iterations_;
   AccessTree tree_ = AccessTree(1);
   ByteOwners owners_;
-  std::vector<Issue> issues_;                              // In issue order.
+  std::vector<CheckedIssue> issues_;                       // In issue order.
   std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1};  // By stream.
   std::vector<int32_t> latest_;                            // By instruction.
 };

@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "engine/memory/plan.h"
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale {
 
@@ -14,10 +14,10 @@ namespace shale {
 //   other starts;
 // - that a read finds bytes that its own buffer's last writer left there: none that were never written, and none of
 //   another buffer. Persistent buffers are written from the start. A strided operand counts with its gaps.
-// Loops are unrolled for min(K, 5) passes: the first two, two that stand for all between, and the last. That is more
-// than [Note: three passes are enough] in waits.h asks for. Operands whose place depends on the rank or the micro-batch
-// count as their whole buffer in the third point; in the fourth as rank 0 sees them, and where a pass stands for
-// several, as the bytes from the first one's slot to the last one's.
+// Loops are unrolled for min(K, 5) iterations: the first two, two that stand for all between, and the last. That is
+// more than [Note: three iterations are enough] in waits.h asks for. Operands whose place depends on the rank or the
+// micro-batch count as their whole buffer in the third point; in the fourth as rank 0 sees them, and where a iteration
+// stands for several, as the bytes from the first one's slot to the last one's.
 //
 // Internal: the first violation, with both instructions, their buffers and the bytes.
 absl::Status CheckProgram(const StepProgram& program, const MemoryPlan& plan);

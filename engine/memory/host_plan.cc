@@ -13,13 +13,13 @@ constexpr int64_t kItemAlignment = 256;
 }  // namespace
 
 HostItemLayout::HostItemLayout(const StepProgram& program) {
-  for (const Section& section : program.sections) {
-    for (InstructionId id = section.begin; id < section.end; ++id) {
+  for (const Loop& loop : program.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
       const auto* copy = std::get_if<HostCopy>(&program.instructions[id].action);
       if (copy == nullptr) continue;
       Range& range = ranges_[static_cast<int>(copy->item)];
-      range.pass_bytes = std::max(range.pass_bytes, copy->device.extent_bytes());
-      range.passes = std::max(range.passes, section.repeat);
+      range.iteration_bytes = std::max(range.iteration_bytes, copy->device.extent_bytes());
+      range.iterations = std::max(range.iterations, loop.repeat);
     }
   }
   for (Range& range : ranges_) {

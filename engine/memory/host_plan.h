@@ -1,5 +1,5 @@
 // The pinned host memory of one rank. Like its arena it is one piece, allocated once before anything runs, and its size
-// follows from the programs: all that passes between the host and the rank's device lies in it.
+// follows from the programs: all that iterations between the host and the rank's device lies in it.
 #pragma once
 
 #include <array>
@@ -7,21 +7,21 @@
 
 #include "absl/types/span.h"
 #include "engine/memory/plan.h"
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale {
 
-// Where the items of a program's HostCopy instructions lie, for all passes: copies need not wait for one another, nor
-// the host for them.
+// Where the items of a program's HostCopy instructions lie, for all iterations: copies need not wait for one another,
+// nor the host for them.
 class HostItemLayout {
  public:
   explicit HostItemLayout(const StepProgram& program);
 
   struct Range {
     int64_t offset_bytes = 0;
-    int64_t pass_bytes = 0;  // Of one pass; one after the other.
-    int64_t passes = 0;      // 0: the program has no such item.
-    int64_t size_bytes() const { return pass_bytes * passes; }
+    int64_t iteration_bytes = 0;  // Of one iteration; one after the other.
+    int64_t iterations = 0;       // 0: the program has no such item.
+    int64_t size_bytes() const { return iteration_bytes * iterations; }
   };
   const Range& range(HostItem item) const { return ranges_[static_cast<int>(item)]; }
   int64_t size_bytes() const { return size_bytes_; }

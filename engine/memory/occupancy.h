@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/memory/range_set.h"
+#include "engine/program/range_set.h"
 
 namespace shale {
 

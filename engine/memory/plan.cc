@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/memory/packing.h"
-#include "engine/memory/structure.h"
+#include "engine/program/structure.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 

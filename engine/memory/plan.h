@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/memory/lifetimes.h"
-#include "engine/step/program.h"
+#include "engine/program/lifetimes.h"
+#include "engine/program/program.h"
 
 namespace shale {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/memory/structure.h"
+#include "engine/program/structure.h"
 
 namespace shale {
 namespace {
@@ -16,7 +16,7 @@ std::string Percent(int64_t part, int64_t whole) {
   return absl::StrFormat("%.1f %%", whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-// Which pass, for people who know that the program is a loop over micro-batches.
+// Which iteration, for people who know that the program is a loop over micro-batches.
 std::string MomentText(const StepProgram& program, InstructionId id) {
   std::string text = Describe(program, id);
   if (program.instructions[id].micro_batch >= 0) absl::StrAppend(&text, ", in every micro-batch");

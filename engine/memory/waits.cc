@@ -6,14 +6,15 @@
 #include <map>
 #include <vector>
 
-#include "engine/memory/operands.h"
+#include "engine/program/accesses.h"
+#include "engine/program/issues.h"
 
 namespace shale {
 namespace {
 
-constexpr int64_t kPasses = 3;  // See [Note: three passes are enough].
+constexpr int64_t kUnrolled = 3;  // See [Note: three iterations are enough].
 
-// Issues are numbered in issue order; a stream's issues finish in that order. -1: none.
+// Numbers issues in issue order; a stream's issues finish in that order. -1: none.
 using IssueId = int32_t;
 // By stream: an issue on it, and with it all before.
 using Clock = std::array<IssueId, kStreams>;
@@ -24,7 +25,7 @@ void Join(Clock& clock, const Clock& other) {
   for (int s = 0; s < kStreams; ++s) clock[s] = std::max(clock[s], other[s]);
 }
 
-struct Issue {
+struct NumberedIssue {
   InstructionId instruction = -1;
   int stream = 0;
   Clock finished = kNothing;  // What has finished when this one has; itself included.
@@ -36,7 +37,7 @@ class AccessMap {
   AccessMap() { pieces_[std::numeric_limits<int64_t>::min()] = {}; }
 
   // Raises `needed` to the write that a read of `bytes` must come after.
-  void Read(ByteRange bytes, IssueId issue, int stream, const std::vector<Issue>& issues, Clock& needed) {
+  void Read(ByteRange bytes, IssueId issue, int stream, const std::vector<NumberedIssue>& issues, Clock& needed) {
     const auto end = Split(bytes.end);
     for (auto it = Split(bytes.begin); it != end; ++it) {
       Need(it->second.writer, issues, needed);
@@ -44,7 +45,7 @@ class AccessMap {
     }
   }
 
-  void Write(ByteRange bytes, IssueId issue, const std::vector<Issue>& issues, Clock& needed) {
+  void Write(ByteRange bytes, IssueId issue, const std::vector<NumberedIssue>& issues, Clock& needed) {
     const auto end = Split(bytes.end);
     const auto begin = Split(bytes.begin);
     for (auto it = begin; it != end; ++it) {
@@ -62,7 +63,7 @@ class AccessMap {
   };
   using Pieces = std::map<int64_t, Piece>;  // By first byte; each reaches to the next.
 
-  static void Need(IssueId writer, const std::vector<Issue>& issues, Clock& needed) {
+  static void Need(IssueId writer, const std::vector<NumberedIssue>& issues, Clock& needed) {
     if (writer >= 0) needed[issues[writer].stream] = std::max(needed[issues[writer].stream], writer);
   }
 
@@ -82,9 +83,9 @@ struct ArenaAccess {
 
 // Reads first: what an instruction writes does not order its own reads.
 std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan, const Instruction& instruction,
-                                    bool first_pass) {
+                                    bool first_iteration) {
   std::vector<ArenaAccess> accesses;
-  for (const OperandBytes& operand : OperandsOf(instruction, first_pass)) {
+  for (const OperandBytes& operand : OperandsOf(instruction, first_iteration)) {
     const Buffer& buffer = program.buffers[operand.buffer];
     const int64_t address = plan.addresses[operand.buffer];
     ByteRange bytes{address + operand.bytes.begin, address + operand.bytes.end};
@@ -102,20 +103,14 @@ class WaitDeriver {
     latest_.assign(program.instructions.size(), -1);
     for (Instruction& instruction : program.instructions) {
       instruction.waits.clear();
-      first_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_pass=*/true));
-      later_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_pass=*/false));
+      first_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_iteration=*/true));
+      later_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_iteration=*/false));
     }
   }
 
   void Run() {
-    for (const Section& section : program_.sections) {
-      const int64_t passes = std::min(section.repeat, kPasses);
-      for (int64_t pass = 0; pass < passes; ++pass) {
-        for (InstructionId id = section.begin; id < section.end; ++id) {
-          if (program_.instructions[id].last_pass_only && pass + 1 < passes) continue;
-          IssueOne(id, (pass == 0 ? first_accesses_ : later_accesses_)[id]);
-        }
-      }
+    for (const Issue& issue : IssuesOf(program_, kUnrolled)) {
+      IssueOne(issue.id, (issue.first_iteration() ? first_accesses_ : later_accesses_)[issue.id]);
     }
     for (Instruction& instruction : program_.instructions) {
       std::sort(instruction.waits.begin(), instruction.waits.end());
@@ -168,7 +163,7 @@ class WaitDeriver {
   StepProgram& program_;
   std::vector<std::vector<ArenaAccess>> first_accesses_, later_accesses_;  // By instruction.
   AccessMap map_;
-  std::vector<Issue> issues_;
+  std::vector<NumberedIssue> issues_;
   // By stream: what has finished when its last issue has.
   std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing};
   std::vector<IssueId> latest_;  // By instruction.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/memory/plan.h"
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale {
 
@@ -11,13 +11,14 @@ namespace shale {
 // implied by earlier waits and FIFO order. That covers both data and the reuse of addresses.
 //
 // An instruction that waits for another waits for its most recent issue, if there was any: in a loop that may be the
-// one of the pass before, and then the number waited for is the larger one. Every issue that is waited for comes before
-// in issue order, so waits can form no cycle. Waits stand in ascending order.
+// one of the iteration before, and then the number waited for is the larger one. Every issue that is waited for comes
+// before in issue order, so waits can form no cycle. Waits stand in ascending order.
 //
-// [Note: three passes are enough] Loops are simulated for min(K, 3) passes, and an instruction gets the waits that any
-// of them needs. The first pass may meet what lies before the loop; the last one may hold instructions that the others
-// have not; the one between is like all others: what it must wait for was issued in itself or the pass before, and so
-// were the waits and the FIFO order that may make a wait superfluous. Shifted by a pass, they still do.
+// [Note: three iterations are enough] Loops are simulated for min(K, 3) iterations, and an instruction gets the waits
+// that any of them needs. The first iteration may meet what lies before the loop; the last one may hold instructions
+// that the others have not; the one between is like all others: what it must wait for was issued in itself or the
+// iteration before, and so were the waits and the FIFO order that may make a wait superfluous. Shifted by a iteration,
+// they still do.
 //
 // Operands whose place depends on the rank or the micro-batch count as their whole buffer.
 void DeriveWaits(StepProgram& program, const MemoryPlan& plan);

@@ -10,6 +10,7 @@
 #include "engine/memory/report.h"
 #include "engine/planner/explain.h"
 #include "engine/planner/text.h"
+#include "engine/program/graphs.h"
 #include "engine/step/pattern.h"
 
 namespace shale {
@@ -130,6 +131,17 @@ std::string DescribeCommunication(const CommunicationSummary& c, int64_t ranks) 
                       FormatBytes(c.sent_bytes));
 }
 
+std::string DescribeGraphs(const StepProgram& program) {
+  const absl::StatusOr<std::vector<LoopGraphs>> loops = CompileGraphs(program);
+  if (!loops.ok()) return std::string(loops.status().message());
+  int64_t graphs = 0, launches = 0;
+  for (size_t i = 0; i < loops->size(); ++i) {
+    graphs += (*loops)[i].graphs();
+    launches += program.loops[i].repeat;
+  }
+  return absl::StrCat(Plural(graphs, "graph"), ", ", Plural(launches, "launch"), " a step");
+}
+
 }  // namespace
 
 std::string PlanText(const Job& job, const JobPlan& plan) {
@@ -163,6 +175,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
         std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "retention"; });
     facts.insert(retention + 1, {"offload", DescribeOffload(job, program)});
   }
+  if (job.runtime.graphs) facts.push_back({"graphs", DescribeGraphs(program)});
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, fact] : facts) {
     std::string heading = name;  // Of its first line only.
@@ -171,6 +184,14 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
     }
   }
   return absl::StrCat("Plan of ", job.name, "\n", Table(rows), "\n", MemoryReport(program, plan.train.memory));
+}
+
+std::string ProgramText(const Job& job, const JobPlan& plan) {
+  const StepProgram& program = plan.train.step.program;
+  std::string text = DumpProgram(program);
+  if (!job.runtime.graphs) return text;
+  const absl::StatusOr<std::vector<LoopGraphs>> graphs = CompileGraphs(program);
+  return absl::StrCat(text, "\n", graphs.ok() ? DumpGraphs(program, *graphs) : std::string(graphs.status().message()));
 }
 
 }  // namespace shale

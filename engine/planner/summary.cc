@@ -8,20 +8,11 @@
 
 #include "engine/memory/plan.h"
 #include "engine/planner/saturate.h"
+#include "engine/program/issues.h"
+#include "engine/program/lifetimes.h"
 
 namespace shale {
 namespace {
-
-// Calls visitor(instruction, times issued in a step).
-template <class Visitor>
-void VisitIssues(const StepProgram& program, Visitor&& visitor) {
-  for (const Section& section : program.sections) {
-    for (InstructionId id = section.begin; id < section.end; ++id) {
-      const Instruction& instruction = program.instructions[id];
-      visitor(instruction, instruction.last_pass_only ? 1 : section.repeat);
-    }
-  }
-}
 
 int64_t RingBytes(int64_t ranks, const CommunicationSummary& s) {
   __extension__ using Wide = unsigned __int128;
@@ -59,7 +50,7 @@ CommunicationSummary SummarizeCommunication(const StepProgram& program, int64_t 
     count = SaturatedAdd(count, times);
     bytes = SaturatedAdd(bytes, SaturatedMultiply(collective.full.extent_bytes(), times));
   };
-  VisitIssues(program, [&](const Instruction& instruction, int64_t times) {
+  VisitWithTimes(program, [&](const Instruction& instruction, int64_t times) {
     const auto* collective = std::get_if<Collective>(&instruction.action);
     if (collective == nullptr) return;
     switch (collective->kind) {
@@ -74,7 +65,7 @@ CommunicationSummary SummarizeCommunication(const StepProgram& program, int64_t 
 
 OffloadSummary SummarizeOffload(const StepProgram& program) {
   OffloadSummary s;
-  VisitIssues(program, [&](const Instruction& instruction, int64_t times) {
+  VisitWithTimes(program, [&](const Instruction& instruction, int64_t times) {
     const auto* transfer = std::get_if<Transfer>(&instruction.action);
     if (transfer == nullptr) return;
     s.tensors += transfer->to_host;
@@ -87,7 +78,7 @@ OffloadSummary SummarizeOffload(const StepProgram& program) {
 FlopsSummary SummarizeFlops(const StepProgram& program) {
   const std::unordered_set<BufferId> logits_gradients = LogitsGradients(program);
   FlopsSummary s;
-  VisitIssues(program, [&](const Instruction& instruction, int64_t times) {
+  VisitWithTimes(program, [&](const Instruction& instruction, int64_t times) {
     const Op* op = std::get_if<Op>(&instruction.action);
     if (op == nullptr) return;
     const double flops = FlopsOf(*op) * static_cast<double>(times);

@@ -5,7 +5,7 @@
 
 #include "engine/config/job.h"
 #include "engine/graph/graph.h"
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale {
 
@@ -27,7 +27,7 @@ struct OffloadSummary {
 OffloadSummary SummarizeOffload(const StepProgram& program);
 
 // Floating point operations of one rank in one step, by phase. The gradients of the loss and the head, which are
-// computed in the same pass as the loss, are backward.
+// computed in the same iteration as the loss, are backward.
 struct FlopsSummary {
   double forward = 0, recompute = 0, backward = 0;
   double total() const { return forward + recompute + backward; }

@@ -2,30 +2,10 @@
 
 #include <utility>
 
+#include "engine/program/issues.h"
 #include "kernels/check.h"
 
 namespace shale {
-namespace {
-
-// Calls visitor(tensor) for every operand of an instruction that can be changed.
-template <class Visitor>
-void VisitTensors(Instruction& instruction, Visitor&& visitor) {
-  if (Op* op = std::get_if<Op>(&instruction.action)) {
-    VisitOperands(*op, [&](absl::string_view, Tensor& t, Access) { visitor(t); });
-  } else if (auto* collective = std::get_if<Collective>(&instruction.action)) {
-    visitor(collective->local);
-    visitor(collective->full);
-  } else if (auto* transfer = std::get_if<Transfer>(&instruction.action)) {
-    visitor(transfer->device);
-    visitor(transfer->host);
-  } else {
-    visitor(std::get<HostCopy>(instruction.action).device);
-  }
-  visitor(instruction.scratch);
-}
-
-}  // namespace
-
 absl::StatusOr<BoundProgram> BoundProgram::Create(const StepProgram& program, const MemoryPlan& plan,
                                                   RankRuntime& runtime) {
   BoundProgram bound(program);
@@ -38,8 +18,7 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
   moves_.assign(size(), false);
   for (size_t id = 0; id < size(); ++id) {
     Instruction& instruction = instructions_[id];
-    VisitTensors(instruction, [&](Tensor& t) {
-      if (!t.present()) return;
+    ChangeOperands(instruction, [&](Tensor& t) {
       const Location& where = t.where;
       const Buffer& buffer = program_->buffers[where.symbol];
       const int64_t address = plan.addresses[where.symbol];
@@ -51,28 +30,25 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
     });
     Op* op = std::get_if<Op>(&instruction.action);
     if (op == nullptr) continue;
-    if (auto* adamw = std::get_if<AdamW>(op)) {
-      adamw->slice_begin = adamw->sharded ? runtime.rank() * adamw->gradient_P.elements() : 0;
-    }
+    SetRank(*op, runtime.rank());
     SHALE_RETURN_IF_ERROR(Validate(*op));
-    SHALE_RETURN_IF_ERROR(runtime.ops().Prepare(*op));
-    if (!instruction.first_pass_differs) continue;
-    Op first = *op;
-    MakeFirst(first);
-    SHALE_RETURN_IF_ERROR(runtime.ops().Prepare(first));
+    absl::Status prepared;
+    VisitForms(instruction, [&](const Op& form) {
+      if (prepared.ok()) prepared = runtime.ops().Prepare(form);
+    });
+    SHALE_RETURN_IF_ERROR(prepared);
   }
   return absl::OkStatus();
 }
 
-const Instruction& BoundProgram::OfPass(InstructionId id, int64_t pass, Instruction& work) const {
+const Instruction& BoundProgram::OfIteration(InstructionId id, int64_t iteration, Instruction& work) const {
   const Instruction& bound = instructions_[id];
-  if (!moves_[id] && !bound.first_pass_differs) return bound;
+  if (!moves_[id] && !bound.first_iteration_differs) return bound;
   work = bound;
-  if (work.first_pass_differs && pass == 0) MakeFirst(std::get<Op>(work.action));
-  VisitTensors(work, [&](Tensor& t) {
-    if (!t.present()) return;
+  TakeForm(work, /*first_iteration=*/iteration == 0);
+  ChangeOperands(work, [&](Tensor& t) {
     const Buffer& buffer = program_->buffers[t.where.symbol];
-    if (buffer.slots > 1) t.data = static_cast<std::byte*>(t.data) + pass * buffer.slot_bytes;
+    if (buffer.slots > 1) t.data = static_cast<std::byte*>(t.data) + iteration * buffer.slot_bytes;
   });
   return work;
 }

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/memory/plan.h"
+#include "engine/program/program.h"
 #include "engine/runtime/rank_runtime.h"
-#include "engine/step/program.h"
 
 namespace shale {
 
@@ -19,11 +19,11 @@ class BoundProgram {
   static absl::StatusOr<BoundProgram> Create(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime);
 
   size_t size() const { return instructions_.size(); }
-  // At the addresses of the first pass of its section, and otherwise as of the later ones.
+  // At the addresses of the first iteration of its loop, and otherwise as of the later ones.
   const Instruction& operator[](InstructionId id) const { return instructions_[id]; }
-  // As of a pass. `work` holds what differs from other passes, if anything does.
-  const Instruction& OfPass(InstructionId id, int64_t pass, Instruction& work) const;
-  // Whether an operand lies elsewhere in another pass.
+  // As of a iteration. `work` holds what differs from other iterations, if anything does.
+  const Instruction& OfIteration(InstructionId id, int64_t iteration, Instruction& work) const;
+  // Whether an operand lies elsewhere in another iteration.
   bool moves(InstructionId id) const { return moves_[id]; }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "engine/program/issues.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& pr
   executor->host_items_.emplace(items, runtime.host_items());
   if (options.graphs && !options.synchronous && options.observer == nullptr) {
     SHALE_ASSIGN_OR_RETURN(executor->graphs_,
-                           PassGraphs::Create(program, *executor->bound_, *executor->host_items_, runtime));
+                           IterationGraphs::Create(program, *executor->bound_, *executor->host_items_, runtime));
   }
   return executor;
 }
@@ -54,9 +55,7 @@ void Executor::SetTracing(bool on) {
   tracing_ = on;
   issued_ = 0;
   if (!on || !times_.empty()) return;
-  int64_t issues = 0;
-  for (const Section& section : program_.sections) issues += (section.end - section.begin) * section.repeat;
-  times_.resize(issues);
+  times_.resize(CountIssues(program_));
 }
 
 absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
@@ -64,7 +63,7 @@ absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
   const uint32_t mark = runtime_.last_mark();
   as_graphs_ = graphs_ != nullptr && warm_ && !tracing_;
   absl::Status status = host_items_->Take(inputs);
-  if (status.ok()) status = as_graphs_ ? LaunchGraphs() : Issue();
+  if (status.ok()) status = as_graphs_ ? LaunchGraphs() : IssueAll();
   // Peers wait in collectives for what this rank will not issue any more.
   if (!status.ok()) runtime_.Abort(status);
   absl::Status finished = Synchronize();
@@ -89,30 +88,25 @@ absl::Status Executor::Synchronize() {
   return first;
 }
 
-std::string Executor::Describe(InstructionId id, int64_t pass) const {
+std::string Executor::Describe(InstructionId id, int64_t iteration) const {
   const Instruction& instruction = (*bound_)[id];
   return absl::StrCat(id, " (", NameOf(instruction), ", unit ",
-                      instruction.unit < 0 ? "-" : program_.units[instruction.unit], ", micro-batch ", pass, ")");
+                      instruction.unit < 0 ? "-" : program_.units[instruction.unit], ", micro-batch ", iteration, ")");
 }
 
 std::string Executor::DescribeIssue(uint32_t number) const {
-  for (const Section& section : program_.sections) {
-    for (int64_t pass = 0; pass < section.repeat; ++pass) {
-      for (InstructionId id = section.begin; id < section.end; ++id) {
-        if ((*bound_)[id].last_pass_only && pass + 1 < section.repeat) continue;
-        if (number-- == 0) return Describe(id, pass);
-      }
-    }
+  for (const Issue& issue : IssuesOf(program_)) {
+    if (number-- == 0) return Describe(issue.id, issue.iteration);
   }
   return "beyond the program";
 }
 
 std::string Executor::DescribeLaunch(uint32_t number) const {
-  for (const Section& section : program_.sections) {
-    if (number < section.repeat) {
-      return absl::StrCat("the graph of instructions ", section.begin, " to ", Describe(section.end - 1, number));
+  for (const Loop& loop : program_.loops) {
+    if (number < loop.repeat) {
+      return absl::StrCat("the graph of instructions ", loop.begin, " to ", Describe(loop.end - 1, number));
     }
-    number -= section.repeat;
+    number -= loop.repeat;
   }
   return "beyond the program";
 }
@@ -131,58 +125,51 @@ std::string Executor::Progress(uint32_t mark) const {
   return text;
 }
 
-absl::Status Executor::Issue() {
-  for (const Section& section : program_.sections) {
-    for (int64_t pass = 0; pass < section.repeat; ++pass) {
-      for (InstructionId id = section.begin; id < section.end; ++id) {
-        if ((*bound_)[id].last_pass_only && pass + 1 < section.repeat) continue;
-        SHALE_RETURN_IF_ERROR(IssueInstruction(id, pass));
-      }
-    }
-  }
+absl::Status Executor::IssueAll() {
+  for (const Issue& issue : IssuesOf(program_)) SHALE_RETURN_IF_ERROR(IssueInstruction(issue.id, issue.iteration));
   return absl::OkStatus();
 }
 
 absl::Status Executor::LaunchGraphs() {
-  for (size_t section = 0; section < program_.sections.size(); ++section) {
-    for (int64_t pass = 0; pass < program_.sections[section].repeat; ++pass) {
-      SHALE_RETURN_IF_ERROR(graphs_->Launch(section, pass));
+  for (size_t loop = 0; loop < program_.loops.size(); ++loop) {
+    for (int64_t iteration = 0; iteration < program_.loops[loop].repeat; ++iteration) {
+      SHALE_RETURN_IF_ERROR(graphs_->Launch(loop, iteration));
       SHALE_RETURN_IF_ERROR(runtime_.stream(StreamId::kCompute).Mark(runtime_.NextMark()));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::IssueInstruction(InstructionId id, int64_t pass) {
-  const Instruction& instruction = bound_->OfPass(id, pass, work_);
-  if (!options_.synchronous && options_.observer == nullptr) return Enqueue(instruction, id, pass);
-  if (options_.observer != nullptr) options_.observer->Before(id, pass, instruction);
-  absl::Status status = Enqueue(instruction, id, pass);
+absl::Status Executor::IssueInstruction(InstructionId id, int64_t iteration) {
+  const Instruction& instruction = bound_->OfIteration(id, iteration, work_);
+  if (!options_.synchronous && options_.observer == nullptr) return Enqueue(instruction, id, iteration);
+  if (options_.observer != nullptr) options_.observer->Before(id, iteration, instruction);
+  absl::Status status = Enqueue(instruction, id, iteration);
   if (status.ok()) status = runtime_.stream(instruction.stream).Synchronize();
   if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("instruction ", Describe(id, pass), ": ", status.message()));
+    return absl::Status(status.code(), absl::StrCat("instruction ", Describe(id, iteration), ": ", status.message()));
   }
-  if (options_.observer != nullptr) options_.observer->After(id, pass, instruction);
+  if (options_.observer != nullptr) options_.observer->After(id, iteration, instruction);
   return absl::OkStatus();
 }
 
-absl::Status Executor::Enqueue(const Instruction& instruction, InstructionId id, int64_t pass) {
+absl::Status Executor::Enqueue(const Instruction& instruction, InstructionId id, int64_t iteration) {
   Stream& stream = runtime_.stream(instruction.stream);
   for (InstructionId wait : instruction.waits) SHALE_RETURN_IF_ERROR(stream.Wait(*events_[wait]));
   InstructionTime* time = nullptr;
   if (tracing_) {
     time = &times_[issued_++];
-    *time = {.id = id, .pass = pass};
+    *time = {.id = id, .iteration = iteration};
     SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->begin_ns));
   }
-  SHALE_RETURN_IF_ERROR(Launch(instruction, pass));
+  SHALE_RETURN_IF_ERROR(Launch(instruction, iteration));
   SHALE_RETURN_IF_ERROR(stream.Mark(runtime_.NextMark()));
   if (time != nullptr) SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->end_ns));
   if (events_[id] != nullptr) SHALE_RETURN_IF_ERROR(stream.Record(*events_[id]));
   return absl::OkStatus();
 }
 
-absl::Status Executor::Launch(const Instruction& bound, int64_t pass) {
+absl::Status Executor::Launch(const Instruction& bound, int64_t iteration) {
   Stream& stream = runtime_.stream(bound.stream);
   if (std::holds_alternative<Op>(bound.action)) return LaunchOp(bound, runtime_);
   if (const auto* collective = std::get_if<Collective>(&bound.action)) {
@@ -197,7 +184,7 @@ absl::Status Executor::Launch(const Instruction& bound, int64_t pass) {
   }
   if (const auto* transfer = std::get_if<Transfer>(&bound.action)) return LaunchTransfer(*transfer, stream);
   const HostCopy& copy = std::get<HostCopy>(bound.action);
-  const HostItems::Ends ends = host_items_->EndsOf(copy, pass);
+  const HostItems::Ends ends = host_items_->EndsOf(copy, iteration);
   return stream.Copy(ends.to, ends.from, copy.device.extent_bytes());
 }
 

@@ -10,14 +10,14 @@ HostItems::HostItems(const HostItemLayout& layout, absl::Span<std::byte> memory)
   SHALE_CHECK(std::ssize(memory) >= layout.size_bytes());
 }
 
-std::byte* HostItems::At(HostItem item, int64_t pass) const {
+std::byte* HostItems::At(HostItem item, int64_t iteration) const {
   const HostItemLayout::Range& r = layout_.range(item);
-  SHALE_CHECK(pass < r.passes) << ToString(item) << " of pass " << pass;
-  return memory_.data() + r.offset_bytes + pass * r.pass_bytes;
+  SHALE_CHECK(iteration < r.iterations) << ToString(item) << " of iteration " << iteration;
+  return memory_.data() + r.offset_bytes + iteration * r.iteration_bytes;
 }
 
-HostItems::Ends HostItems::EndsOf(const HostCopy& copy, int64_t pass) const {
-  std::byte* host = At(copy.item, pass);
+HostItems::Ends HostItems::EndsOf(const HostCopy& copy, int64_t iteration) const {
+  std::byte* host = At(copy.item, iteration);
   if (ToHost(copy.item)) return {.to = host, .from = copy.device.data};
   return {.to = copy.device.data, .from = host};
 }

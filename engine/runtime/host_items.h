@@ -1,4 +1,4 @@
-// What passes between the host and a rank's device in one run of a program.
+// What iterations between the host and a rank's device in one run of a program.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "engine/memory/host_plan.h"
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 #include "kernels/ops.h"
 
 namespace shale {
@@ -40,16 +40,16 @@ class HostItems {
   absl::Status Take(const StepInputs& inputs);
   // What came from the device; none of the program's copies may be under way.
   void Give(StepOutputs& outputs) const;
-  // Between what a bound copy goes in a pass of its section: the same in every run.
+  // Between what a bound copy goes in a iteration of its loop: the same in every run.
   struct Ends {
     void* to = nullptr;
     const void* from = nullptr;
   };
-  Ends EndsOf(const HostCopy& copy, int64_t pass) const;
+  Ends EndsOf(const HostCopy& copy, int64_t iteration) const;
 
  private:
-  // Where the item of a pass of its section lies.
-  std::byte* At(HostItem item, int64_t pass) const;
+  // Where the item of a iteration of its loop lies.
+  std::byte* At(HostItem item, int64_t iteration) const;
   absl::Status Put(HostItem item, const void* from, int64_t size_bytes);
   void Get(HostItem item, void* to) const;
 

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/memory/host_plan.h"
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 #include "kernels/device/device.h"
 #include "kernels/op_backend.h"
 #include "sharding/comm/communicator.h"

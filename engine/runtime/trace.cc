@@ -6,19 +6,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/program/issues.h"
 
 namespace shale {
 namespace {
 
-int64_t BytesMoved(const Instruction& instruction, int64_t pass) {
+int64_t BytesMoved(const Instruction& instruction, int64_t iteration) {
   // Those of a copy from or to the host count once.
   if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) return transfer->device.extent_bytes();
-  const Op* op = std::get_if<Op>(&instruction.action);
+  Instruction issued = instruction;
+  TakeForm(issued, iteration == 0);
+  const Op* op = std::get_if<Op>(&issued.action);
   const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
-  const bool reads_packed =
-      product != nullptr && product->b_is_packed && !(instruction.first_pass_differs && pass == 0);
+  const bool reads_packed = product != nullptr && product->b_is_packed;
   int64_t bytes = 0;
-  VisitInstruction(instruction, pass == 0, [&](absl::string_view name, const Tensor& t, Access access) {
+  VisitInstruction(instruction, iteration == 0, [&](absl::string_view name, const Tensor& t, Access access) {
     const bool untouched = name == "scratch" || (reads_packed && name == "b");
     if (!untouched) bytes += (access == Access::kReadWrite ? 2 : 1) * t.elements() * SizeOf(t.dtype);
   });
@@ -44,7 +46,7 @@ void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Sp
   for (const InstructionTime& time : times) {
     const Instruction& instruction = program.instructions[time.id];
     const std::string name = NameOf(instruction);
-    const int64_t bytes = BytesMoved(instruction, time.pass);
+    const int64_t bytes = BytesMoved(instruction, time.iteration);
     const double flops = FlopsOf(instruction);
     absl::StrAppendFormat(
         &events_,
@@ -52,7 +54,7 @@ void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Sp
         rank, static_cast<int>(instruction.stream), static_cast<double>(time.begin_ns - origin_ns_) * 1e-3,
         static_cast<double>(time.end_ns - time.begin_ns) * 1e-3, name, ToString(instruction.phase), step, time.id);
     if (instruction.unit >= 0) absl::StrAppendFormat(&events_, R"("unit":"%s",)", program.units[instruction.unit]);
-    if (instruction.micro_batch >= 0) absl::StrAppendFormat(&events_, R"("micro_batch":%d,)", time.pass);
+    if (instruction.micro_batch >= 0) absl::StrAppendFormat(&events_, R"("micro_batch":%d,)", time.iteration);
     absl::StrAppendFormat(&events_, "\"bytes\":%d,\"flops\":%.0f}},\n", bytes, flops);
     if (rank != 0) continue;
     Sum& sum = sums_[{instruction.stream, name, instruction.phase}];

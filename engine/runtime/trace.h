@@ -8,8 +8,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/program/program.h"
 #include "engine/runtime/executor.h"
-#include "engine/step/program.h"
 
 namespace shale {
 

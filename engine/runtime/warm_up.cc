@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/program/issues.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 #include "kernels/ops.h"
@@ -17,21 +18,14 @@ namespace {
 constexpr int64_t kAlignment = 256;
 constexpr int64_t kElements = 1024;  // Of one rank's part in a collective.
 
-bool ByLibrary(const Op& op) {
-  return std::holds_alternative<MatMul>(op) || std::holds_alternative<AttentionForward>(op) ||
-         std::holds_alternative<AttentionBackward>(op);
-}
-
 // Gives each operand of the instruction, and its scratch, a place from `base` on; returns the bytes that they take.
 int64_t Place(Instruction& instruction, std::byte* base) {
   int64_t bytes = 0;
   const auto place = [&](Tensor& t) {
-    if (!t.present()) return;
     t.data = base == nullptr ? nullptr : base + bytes;
     bytes += RoundUp(t.extent_bytes(), kAlignment);
   };
-  VisitOperands(std::get<Op>(instruction.action), [&](absl::string_view, Tensor& t, Access) { place(t); });
-  place(instruction.scratch);
+  ChangeOperands(instruction, place);
   return bytes;
 }
 
@@ -45,7 +39,7 @@ absl::Status RunOnce(const Op& op, const Tensor& scratch, Ops& ops, Stream& stre
 absl::Status WarmUpOps(const StepProgram& program, Ops& ops, Device& device) {
   std::vector<Instruction> instructions;
   for (const Instruction& instruction : program.instructions) {
-    if (const Op* op = std::get_if<Op>(&instruction.action); op != nullptr && ByLibrary(*op)) {
+    if (const Op* op = std::get_if<Op>(&instruction.action); op != nullptr && LibraryOf(*op) != OpLibrary::kNone) {
       instructions.push_back(instruction);
     }
   }
@@ -59,12 +53,9 @@ absl::Status WarmUpOps(const StepProgram& program, Ops& ops, Device& device) {
   for (Instruction& instruction : instructions) {
     Place(instruction, arena->base());
     name = NameOf(instruction);
-    Op op = std::get<Op>(instruction.action);
-    status = RunOnce(op, instruction.scratch, ops, *stream);
-    if (status.ok() && instruction.first_pass_differs) {
-      MakeFirst(op);
-      status = RunOnce(op, instruction.scratch, ops, *stream);
-    }
+    VisitForms(instruction, [&](const Op& form) {
+      if (status.ok()) status = RunOnce(form, instruction.scratch, ops, *stream);
+    });
     if (!status.ok()) break;
   }
   status.Update(stream->Synchronize());

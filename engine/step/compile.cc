@@ -38,7 +38,7 @@ class StepCompiler {
     } else {
       EmitBody();
     }
-    writer_.BeginSection(1);
+    writer_.BeginLoop(1);
     EmitEnd();
     CompiledStep compiled;
     compiled.state = std::move(state_);
@@ -118,7 +118,7 @@ class StepCompiler {
 
   // SHARDED, DEFERRED, and programs without gradients: a micro-batch runs through all units.
   void EmitBody() {
-    writer_.BeginSection(options_.micro_batches);
+    writer_.BeginLoop(options_.micro_batches);
     int use = 0;
     for (int u = 0; u < units(); ++u) {
       gatherer_->Prepare(use);
@@ -139,17 +139,17 @@ class StepCompiler {
   void EmitLayered() {
     int use = 0;
     const auto loop = [&](int u, bool backward) {
-      writer_.BeginSection(1);
+      writer_.BeginLoop(1);
       gatherer_->Prepare(use);
       const bool gradients = backward || u == last();
       if (gradients) reducer_->BeginUnit(u, -1);
-      writer_.BeginSection(options_.micro_batches);
+      writer_.BeginLoop(options_.micro_batches);
       if (backward) {
         EmitBackward(u, use++);
       } else {
         EmitForward(u, use++);
       }
-      writer_.BeginSection(1);
+      writer_.BeginLoop(1);
       if (gradients) reducer_->EndUnit(u, -1);
     };
     for (int u = 0; u < units(); ++u) loop(u, false);
@@ -195,7 +195,7 @@ class StepCompiler {
     return {};
   }
 
-  // Brings data of the micro-batch to the device, for one pass of one unit: nothing grows with K.
+  // Brings data of the micro-batch to the device, for one iteration of one unit: nothing grows with K.
   Tensor Load(int u, HostItem item, const Value& value) {
     const Tensor device = writer_.AddTensor(value.name, BufferCategory::kData, value.tensor);
     writer_.Emit({.stream = StreamId::kCopy, .phase = Phase::kForward, .unit = u, .micro_batch = 0},
@@ -203,7 +203,7 @@ class StepCompiler {
     return device;
   }
 
-  // Sets how an op adds up; returns Instruction::first_pass_differs.
+  // Sets how an op adds up; returns Instruction::first_iteration_differs.
   bool Accumulates(int u, Op& op, const std::vector<const Value*>& written) {
     if (written.front()->role == ValueRole::kLossTotal) {
       SetAccumulate(op, true);
@@ -262,19 +262,20 @@ class StepCompiler {
     const bool regather =
         options_.ranks > 1 && (options_.strategy == Strategy::kOptimizer || options_.strategy == Strategy::kGradients);
     for (const GroupState& g : state_.groups) {
-      writer_.Emit(context, Op(AdamW{.update_5 = data_.update,
-                                     .gradient_P = g.own_gradient,
-                                     .weight_P = g.own_weight,
-                                     .master_P = g.master,
-                                     .low_P = g.low,
-                                     .m_P = g.m,
-                                     .v_P = g.v,
-                                     .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                                     .sharded = options_.strategy != Strategy::kNone,
-                                     .beta1 = static_cast<float>(options_.beta1),
-                                     .beta2 = static_cast<float>(options_.beta2),
-                                     .epsilon = static_cast<float>(options_.epsilon),
-                                     .weight_decay = static_cast<float>(options_.weight_decay)}));
+      writer_.Emit(context,
+                   Op(AdamW{.update_5 = data_.update,
+                            .gradient_P = g.own_gradient,
+                            .weight_P = g.own_weight,
+                            .master_P = g.master,
+                            .low_P = g.low,
+                            .m_P = g.m,
+                            .v_P = g.v,
+                            .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
+                            .shard_stride = options_.strategy == Strategy::kNone ? 0 : g.own_gradient.elements(),
+                            .beta1 = static_cast<float>(options_.beta1),
+                            .beta2 = static_cast<float>(options_.beta2),
+                            .epsilon = static_cast<float>(options_.epsilon),
+                            .weight_decay = static_cast<float>(options_.weight_decay)}));
       if (!regather) continue;
       writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
                    Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});

@@ -3,8 +3,8 @@
 
 #include "absl/status/statusor.h"
 #include "engine/graph/graph.h"
+#include "engine/program/program.h"
 #include "engine/step/options.h"
-#include "engine/step/program.h"
 #include "engine/step/state.h"
 
 namespace shale {

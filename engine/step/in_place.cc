@@ -3,8 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/memory/lifetimes.h"
-#include "engine/memory/structure.h"
+#include "engine/program/lifetimes.h"
+#include "engine/program/operands.h"
+#include "engine/program/structure.h"
 
 namespace shale {
 namespace {
@@ -14,11 +15,11 @@ bool IsWholeBuffer(const StepProgram& program, const Tensor& t) {
          t.extent_bytes() == program.buffers[t.where.symbol].slot_bytes;
 }
 
-// Whether the bytes of a transient buffer mean something only within one pass of a section.
-bool IsLocal(const Buffer& buffer, const Lifetime& lifetime, const Section& section) {
+// Whether the bytes of a transient buffer mean something only within one iteration of a loop.
+bool IsLocal(const Buffer& buffer, const Lifetime& lifetime, const Loop& loop) {
   if (buffer.persistent || buffer.slots > 1 || buffer.held_until >= 0) return false;
-  const bool whole_section = lifetime.first == section.begin && lifetime.last == section.end - 1;
-  return lifetime.first >= section.begin && lifetime.last < section.end && !whole_section;
+  const bool whole_loop = lifetime.first == loop.begin && lifetime.last == loop.end - 1;
+  return lifetime.first >= loop.begin && lifetime.last < loop.end && !whole_loop;
 }
 
 Op WithOutputAt(Op op, BufferId output, BufferId input) {
@@ -28,37 +29,20 @@ Op WithOutputAt(Op op, BufferId output, BufferId input) {
   return op;
 }
 
-void Rename(Instruction& instruction, BufferId from, BufferId to) {
-  const auto rename = [&](Tensor& t) {
-    if (t.present() && t.where.symbol == from) t.where.symbol = to;
-  };
-  if (Op* op = std::get_if<Op>(&instruction.action)) {
-    VisitOperands(*op, [&](absl::string_view, Tensor& t, Access) { rename(t); });
-  } else if (Collective* collective = std::get_if<Collective>(&instruction.action)) {
-    rename(collective->local);
-    rename(collective->full);
-  } else if (Transfer* transfer = std::get_if<Transfer>(&instruction.action)) {
-    rename(transfer->device);
-    rename(transfer->host);
-  } else {
-    rename(std::get<HostCopy>(instruction.action).device);
-  }
-}
-
 }  // namespace
 
 void WorkInPlace(StepProgram& program) {
   if (!CheckStructure(program).ok()) return;  // Planning refuses it, and says why.
   std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
-  for (const Section& section : program.sections) {
-    for (InstructionId id = section.begin; id < section.end; ++id) {
+  for (const Loop& loop : program.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
       const Op* op = std::get_if<Op>(&program.instructions[id].action);
       if (op == nullptr) continue;
       std::vector<BufferId> dying, born;
       VisitOperands(*op, [&](absl::string_view, const Tensor& t, Access access) {
         if (!t.present() || !IsWholeBuffer(program, t)) return;
         const BufferId b = t.where.symbol;
-        if (!IsLocal(program.buffers[b], lifetimes[b], section)) return;
+        if (!IsLocal(program.buffers[b], lifetimes[b], loop)) return;
         if (access == Access::kRead && lifetimes[b].last == id) dying.push_back(b);
         if (access == Access::kWrite && lifetimes[b].first == id) born.push_back(b);
       });
@@ -72,7 +56,8 @@ void WorkInPlace(StepProgram& program) {
             shared.name = program.buffers[output].name;
             shared.category = program.buffers[output].category;
           }
-          for (InstructionId i = id; i <= lifetimes[output].last; ++i) Rename(program.instructions[i], output, input);
+          for (InstructionId i = id; i <= lifetimes[output].last; ++i)
+            RenameBuffer(program.instructions[i], output, input);
           input = -1;  // Taken.
           break;
         }

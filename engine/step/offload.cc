@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/program/operands.h"
 #include "engine/step/pattern.h"
 
 namespace shale {
@@ -27,11 +28,11 @@ class Offloader {
         uses_(program.buffers.size()),
         before_(program.instructions.size()),
         after_(program.instructions.size()) {
-    for (const Section& section : program.sections) {
-      for (InstructionId id = section.begin; id < section.end; ++id) {
-        sections_.push_back(&section);
+    for (const Loop& loop : program.loops) {
+      for (InstructionId id = loop.begin; id < loop.end; ++id) {
+        loops_.push_back(&loop);
         AddToVisit(id);
-        VisitInstruction(program.instructions[id], /*first_pass=*/false,
+        VisitInstruction(program.instructions[id], /*first_iteration=*/false,
                          [&](absl::string_view, const Tensor& t, Access access) {
                            uses_[t.where.symbol].push_back({id, t.dtype, access != Access::kRead});
                          });
@@ -79,7 +80,7 @@ class Offloader {
   std::optional<size_t> FirstInBackward(const std::vector<Use>& uses) const {
     for (size_t i = 1; i < uses.size(); ++i) {
       const int visits = visit_of_[uses[i].id] - visit_of_[uses[i - 1].id];
-      const bool same = sections_[uses[i].id] == sections_[uses[i - 1].id];
+      const bool same = loops_[uses[i].id] == loops_[uses[i - 1].id];
       if (visits < (same ? kLeastVisits : kLeastVisitsOfLoops)) continue;
       const bool written = std::any_of(uses.begin() + static_cast<std::ptrdiff_t>(i), uses.end(),
                                        [](const Use& use) { return use.writes; });
@@ -111,37 +112,31 @@ class Offloader {
     const std::vector<Use>& uses = uses_[buffer];
     const size_t next = *FirstInBackward(uses);
     const InstructionId last = uses[next - 1].id;
-    const bool one_section = sections_[last] == sections_[uses.back().id];
+    const bool one_loop = loops_[last] == loops_[uses.back().id];
 
     Buffer waiting = program_.buffers[buffer];
     waiting.memory = MemoryKind::kHost;
-    waiting.slots = one_section ? 1 : program_.micro_batches;
+    waiting.slots = one_loop ? 1 : program_.micro_batches;
     const BufferId host = AddBuffer(waiting);
     const DType dtype = uses.front().dtype;
     after_[last].push_back(Copy(buffer, host, dtype, last, /*to_host=*/true));
     Buffer& kept = program_.buffers[buffer];
-    if (sections_[uses.front().id] == sections_[last]) kept.slots = 1;
+    if (loops_[uses.front().id] == loops_[last]) kept.slots = 1;
     const InstructionId release = visits_[visit_of_[last] + 1].end;
-    if (sections_[release] == sections_[last]) kept.held_until = release;
+    if (loops_[release] == loops_[last]) kept.held_until = release;
 
     for (size_t i = next; i < uses.size(); ++i) {
       const InstructionId user = uses[i].id;
-      if (i == next || sections_[user] != sections_[uses[i - 1].id]) {
+      if (i == next || loops_[user] != loops_[uses[i - 1].id]) {
         const BufferId fetched = AddBuffer({.name = absl::StrCat(waiting.name, ".fetched"),
                                             .category = waiting.category,
                                             .slot_bytes = waiting.slot_bytes});
         const InstructionId ahead = visits_[visit_of_[user] - 1].begin;
-        const InstructionId at = sections_[ahead] == sections_[user] ? ahead : sections_[user]->begin;
+        const InstructionId at = loops_[ahead] == loops_[user] ? ahead : loops_[user]->begin;
         before_[at].push_back(Copy(fetched, host, dtype, user, /*to_host=*/false));
       }
-      Rename(program_.instructions[user], buffer, static_cast<BufferId>(program_.buffers.size()) - 1);
+      RenameBuffer(program_.instructions[user], buffer, static_cast<BufferId>(program_.buffers.size()) - 1);
     }
-  }
-
-  static void Rename(Instruction& instruction, BufferId from, BufferId to) {
-    VisitOperands(std::get<Op>(instruction.action), [&](absl::string_view, Tensor& t, Access) {
-      if (t.present() && t.where.symbol == from) t.where.symbol = to;
-    });
   }
 
   // Puts the copies where they belong.
@@ -151,16 +146,16 @@ class Offloader {
     const auto append = [&](std::vector<Instruction>& some) {
       for (Instruction& instruction : some) instructions.push_back(std::move(instruction));
     };
-    for (Section& section : program_.sections) {
-      const Section old = section;
-      section.begin = static_cast<InstructionId>(instructions.size());
+    for (Loop& loop : program_.loops) {
+      const Loop old = loop;
+      loop.begin = static_cast<InstructionId>(instructions.size());
       for (InstructionId id = old.begin; id < old.end; ++id) {
         append(before_[id]);
         moved_to.push_back(static_cast<InstructionId>(instructions.size()));
         instructions.push_back(std::move(program_.instructions[id]));
         append(after_[id]);
       }
-      section.end = static_cast<InstructionId>(instructions.size());
+      loop.end = static_cast<InstructionId>(instructions.size());
     }
     program_.instructions = std::move(instructions);
     for (Buffer& buffer : program_.buffers) {
@@ -169,7 +164,7 @@ class Offloader {
   }
 
   StepProgram& program_;
-  std::vector<const Section*> sections_;                  // By instruction.
+  std::vector<const Loop*> loops_;                        // By instruction.
   std::vector<Visit> visits_;                             // In issue order.
   std::vector<int> visit_of_;                             // By instruction: the latest visit begun.
   std::vector<std::vector<Use>> uses_;                    // By buffer.

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale {
 
@@ -18,7 +18,7 @@ namespace shale {
 // two) would save nothing, and stays where it is; so does what backward writes to.
 //
 // Bits do not change. Call it before WorkInPlace, and before waits are derived. The program's structure must be right
-// (engine/memory/structure.h).
+// (engine/program/structure.h).
 void OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns);
 
 }  // namespace shale

@@ -119,7 +119,7 @@ void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
   }
   Instruction& instruction = writer_.Emit(
       {.stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch}, reduce);
-  instruction.last_pass_only = micro_batch >= 0;
+  instruction.last_iteration_only = micro_batch >= 0;
 }
 
 void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
@@ -129,8 +129,8 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   const Tensor full = progress_[group].unit_gradient;
   in_flight_.push_back(full.where.symbol);
   // Reduced once a step: straight into the shard.
-  const bool one_pass = layered_ || options_.micro_batches == 1;
-  if (one_pass && progress_[group].units == 1) {
+  const bool one_iteration = layered_ || options_.micro_batches == 1;
+  if (one_iteration && progress_[group].units == 1) {
     writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
     return;
   }
@@ -138,8 +138,9 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   const Tensor reduced = OwnSlice(full, g.layout);
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
-  writer_.Emit(context, Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !one_pass}),
-               /*first_pass_differs=*/first && !one_pass);
+  writer_.Emit(context,
+               Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !one_iteration}),
+               /*first_iteration_differs=*/first && !one_iteration);
 }
 
 }  // namespace shale

@@ -22,7 +22,7 @@ class Reducer {
   // Where the unit's backward writes the gradient of a parameter.
   Tensor Gradient(int unit, ParameterId parameter);
   // Sets how an op that writes the gradients of `parameters` in `unit` adds up. Returns
-  // Instruction::first_pass_differs.
+  // Instruction::first_iteration_differs.
   bool SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters);
   // After the backward of a unit: issues its reductions.
   void EndUnit(int unit, int micro_batch);

@@ -137,9 +137,9 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
     t.where.rank_stride_bytes = storage.where.rank_stride_bytes;
   });
   context_.phase = phase;
-  bool first_pass_differs = !accumulated.empty() && accumulation_(op, accumulated);
-  if (keeps_packed) first_pass_differs |= KeepPacked(*product);
-  writer_.Emit(context_, std::move(op), first_pass_differs);
+  bool first_iteration_differs = !accumulated.empty() && accumulation_(op, accumulated);
+  if (keeps_packed) first_iteration_differs |= KeepPacked(*product);
+  writer_.Emit(context_, std::move(op), first_iteration_differs);
 }
 
 bool UnitEmitter::KeepPacked(MatMul& product) {

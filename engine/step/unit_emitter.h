@@ -9,7 +9,7 @@
 
 namespace shale {
 
-// Where the values of a unit that are not local to one pass lie.
+// Where the values of a unit that are not local to one iteration lie.
 class UnitBuffers {
  public:
   // Activations of unit `index` that stay from forward to backward. `slots`: K when all micro-batches run through a
@@ -28,17 +28,17 @@ class UnitBuffers {
   std::vector<Tensor> buffers_;
 };
 
-// One pass of one unit: forward, backward, or both.
+// One iteration of one unit: forward, backward, or both.
 class UnitEmitter {
  public:
   // Finds the buffer of a value that is no activation: input, gradients at the border, parameters, data.
   using Resolver = std::function<Tensor(const Value&)>;
   // Sets how an op that writes parameter gradients or the loss total adds up: called with the op and the written
-  // values, before it is emitted. Returns Instruction::first_pass_differs.
+  // values, before it is emitted. Returns Instruction::first_iteration_differs.
   using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
 
-  // `packs_once`: the micro-batches run through this pass one after the other while parameters stay where they are.
-  // Then products pack these in the first one, and keep them for the others.
+  // `packs_once`: the micro-batches run through this iteration one after the other while parameters stay where they
+  // are. Then products pack these in the first one, and keep them for the others.
   UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 
@@ -49,7 +49,7 @@ class UnitEmitter {
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);
   // Gives a product whose b is a parameter a place to keep it packed in, where the device has a use for one; returns
-  // Instruction::first_pass_differs.
+  // Instruction::first_iteration_differs.
   bool KeepPacked(MatMul& product);
   // Emits ahead of backward node `node` those later ones that compute what it reads.
   void BringForward(int node, std::vector<bool>& emitted);
@@ -64,10 +64,10 @@ class UnitEmitter {
   Resolver resolver_;
   AccumulationRule accumulation_;
   ProgramWriter& writer_;
-  std::vector<Tensor> bound_;     // By value, in this pass.
+  std::vector<Tensor> bound_;     // By value, in this iteration.
   std::vector<bool> available_;   // By value: holds its final bytes.
   std::vector<bool> rerun_done_;  // By forward node, in backward.
-  std::vector<MatMul> packing_;   // Products of this pass that keep their b packed.
+  std::vector<MatMul> packing_;   // Products of this iteration that keep their b packed.
 };
 
 // Groups whose parameters are read by the forward nodes, or by backward with its recomputation.

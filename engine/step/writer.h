@@ -1,4 +1,4 @@
-// ProgramWriter: appends buffers, instructions and sections to a StepProgram.
+// ProgramWriter: appends buffers, instructions and loops to a StepProgram.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
@@ -40,17 +40,17 @@ class ProgramWriter {
     return like;
   }
 
-  // `first_pass_differs`: of the instruction; then `action` is the op of the later passes.
-  Instruction& Emit(const EmitContext& context, Action action, bool first_pass_differs = false) {
+  // `first_iteration_differs`: of the instruction; then `action` is the op of the later iterations.
+  Instruction& Emit(const EmitContext& context, Action action, bool first_iteration_differs = false) {
     Instruction instruction;
     if (const Op* op = std::get_if<Op>(&action)) {
-      if (const int64_t bytes = ScratchBytes(*op, first_pass_differs); bytes > 0) {
+      if (const int64_t bytes = ScratchBytes(*op, first_iteration_differs); bytes > 0) {
         instruction.scratch = AddTensor("scratch", BufferCategory::kLibraryWorkspace,
                                         Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}));
       }
     }
     instruction.action = std::move(action);
-    instruction.first_pass_differs = first_pass_differs;
+    instruction.first_iteration_differs = first_iteration_differs;
     instruction.stream = context.stream;
     instruction.phase = context.phase;
     instruction.unit = context.unit;
@@ -59,31 +59,31 @@ class ProgramWriter {
     return program_.instructions.back();
   }
 
-  // Ends the section that is open, if it has instructions, and opens one that repeats.
-  void BeginSection(int64_t repeat) {
-    CloseSection();
+  // Ends the loop that is open, if it has instructions, and opens one that repeats.
+  void BeginLoop(int64_t repeat) {
+    CloseLoop();
     repeat_ = repeat;
   }
 
   InstructionId next() const { return static_cast<InstructionId>(program_.instructions.size()); }
   StepProgram& program() { return program_; }
   StepProgram Finish() {
-    CloseSection();
+    CloseLoop();
     return std::move(program_);
   }
 
  private:
-  // For all passes.
-  int64_t ScratchBytes(const Op& op, bool first_pass_differs) const {
+  // For all iterations.
+  int64_t ScratchBytes(const Op& op, bool first_iteration_differs) const {
     const int64_t bytes = ops_.ScratchBytes(op);
-    if (!first_pass_differs) return bytes;
+    if (!first_iteration_differs) return bytes;
     Op first = op;
     MakeFirst(first);
     return std::max(bytes, ops_.ScratchBytes(first));
   }
-  void CloseSection() {
-    const InstructionId begin = program_.sections.empty() ? 0 : program_.sections.back().end;
-    if (begin < next()) program_.sections.push_back({begin, next(), repeat_});
+  void CloseLoop() {
+    const InstructionId begin = program_.loops.empty() ? 0 : program_.loops.back().end;
+    if (begin < next()) program_.loops.push_back({begin, next(), repeat_});
   }
   const Ops& ops_;
   StepProgram program_;

@@ -153,14 +153,14 @@ void AdamWBlock(const AdamW& op, int64_t begin, int64_t end) {
   if (op.decayed != nullptr) {
     last = op.decayed->data() + op.decayed->size();
     // The first range that ends behind `begin`.
-    range = std::upper_bound(op.decayed->data(), last, op.slice_begin + begin,
+    range = std::upper_bound(op.decayed->data(), last, op.shard_begin + begin,
                              [](int64_t at, const ElementRange& r) { return at < r.end; });
   }
   while (begin < end) {
-    while (range != last && range->end - op.slice_begin <= begin) ++range;
-    const int64_t from = range == last ? end : range->begin - op.slice_begin;
+    while (range != last && range->end - op.shard_begin <= begin) ++range;
+    const int64_t from = range == last ? end : range->begin - op.shard_begin;
     const bool inside = from <= begin;
-    const int64_t stop = std::min(end, inside ? range->end - op.slice_begin : from);
+    const int64_t stop = std::min(end, inside ? range->end - op.shard_begin : from);
     HWY_DYNAMIC_DISPATCH(AdamWElements)(op, begin, stop, inside ? op.weight_decay : 0.0f);
     begin = stop;
   }

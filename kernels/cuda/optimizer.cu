@@ -180,7 +180,7 @@ std::vector<int64_t> EdgesOf(const AdamW& op, int64_t n) {
   std::vector<int64_t> edges;
   if (op.decayed == nullptr) return edges;
   for (const ElementRange& range : *op.decayed) {
-    const ElementRange own = Intersect({range.begin - op.slice_begin, range.end - op.slice_begin}, {0, n});
+    const ElementRange own = Intersect({range.begin - op.shard_begin, range.end - op.shard_begin}, {0, n});
     if (own.begin == own.end) continue;
     if (!edges.empty() && edges.back() == own.begin) {
       edges.back() = own.end;

@@ -53,7 +53,7 @@ absl::Status Reference(const AdamW& op) {
   for (int64_t i = 0; i < op.weight_P.dim(0); ++i) {
     const double g = Get(op.gradient_P, i) * factor;
     double p = Master(op, i);
-    if (InRanges(op.decayed.get(), op.slice_begin + i)) p -= rate * op.weight_decay * p;
+    if (InRanges(op.decayed.get(), op.shard_begin + i)) p -= rate * op.weight_decay * p;
     const double m = Put(op.m_P, i, Get(op.m_P, i) + (1 - beta1) * (g - Get(op.m_P, i)));
     const double v = Put(op.v_P, i, beta2 * Get(op.v_P, i) + (1 - beta2) * g * g);
     PutMaster(op, i, p - rate / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + op.epsilon));

@@ -13,7 +13,7 @@ ArenaChecker::ArenaChecker(const StepProgram& program, const MemoryPlan& plan, R
       runtime_(runtime),
       report_(std::move(report)),
       ends_(program.instructions.size()),
-      section_of_(program.instructions.size()) {
+      loop_of_(program.instructions.size()) {
   lifetimes_ = ComputeLifetimes(program);
   for (size_t b = 0; b < lifetimes_.size(); ++b) {
     if (program.buffers[b].memory == MemoryKind::kHost) continue;
@@ -21,8 +21,8 @@ ArenaChecker::ArenaChecker(const StepProgram& program, const MemoryPlan& plan, R
       ends_[lifetimes_[b].last].push_back(static_cast<BufferId>(b));
     }
   }
-  for (const Section& section : program.sections) {
-    for (InstructionId id = section.begin; id < section.end; ++id) section_of_[id] = &section;
+  for (const Loop& loop : program.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) loop_of_[id] = &loop;
   }
 }
 
@@ -37,10 +37,10 @@ void ArenaChecker::Before(InstructionId, int64_t, const Instruction&) {
   Read(before_);
 }
 
-void ArenaChecker::After(InstructionId id, int64_t pass, const Instruction& instruction) {
+void ArenaChecker::After(InstructionId id, int64_t iteration, const Instruction& instruction) {
   const std::byte* base = runtime_.arena().base();
   std::vector<bool> allowed(before_.size(), false);
-  VisitInstruction(instruction, pass == 0, [&](absl::string_view, const Tensor& t, Access access) {
+  VisitInstruction(instruction, iteration == 0, [&](absl::string_view, const Tensor& t, Access access) {
     if (access == Access::kRead || program_.buffers[t.where.symbol].memory == MemoryKind::kHost) return;
     const int64_t begin = static_cast<const std::byte*>(t.data) - base;
     // Dense in the last dimension; the gaps between strided rows are not the op's to write.
@@ -59,19 +59,19 @@ void ArenaChecker::After(InstructionId id, int64_t pass, const Instruction& inst
   Read(after_);
   for (size_t i = 0; i < before_.size(); ++i) {
     if (after_[i] == before_[i] || allowed[i]) continue;
-    report_(absl::StrCat("rank ", runtime_.rank(), ", instruction ", id, " (", NameOf(instruction), ", pass ", pass,
-                         ") changed byte ", i, " outside its writes"));
+    report_(absl::StrCat("rank ", runtime_.rank(), ", instruction ", id, " (", NameOf(instruction), ", iteration ",
+                         iteration, ") changed byte ", i, " outside its writes"));
     break;
   }
-  PoisonDead(id, pass);
+  PoisonDead(id, iteration);
 }
 
-void ArenaChecker::PoisonDead(InstructionId id, int64_t pass) {
-  const Section& section = *section_of_[id];
+void ArenaChecker::PoisonDead(InstructionId id, int64_t iteration) {
+  const Loop& loop = *loop_of_[id];
   for (BufferId b : ends_[id]) {
-    // What lives through a loop dies with its last pass.
-    const bool whole_loop = lifetimes_[b].first <= section.begin && section.repeat > 1;
-    if (whole_loop && pass + 1 < section.repeat) continue;
+    // What lives through a loop dies with its last iteration.
+    const bool whole_loop = lifetimes_[b].first <= loop.begin && loop.repeat > 1;
+    if (whole_loop && iteration + 1 < loop.repeat) continue;
     const std::vector<std::byte> poison(program_.buffers[b].size_bytes(), std::byte{0xff});
     const absl::Status status =
         runtime_.Write(runtime_.arena().base() + plan_.addresses[b], poison.data(), std::ssize(poison));

@@ -17,12 +17,12 @@ class ArenaChecker : public ExecutionObserver {
   ArenaChecker(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime,
                std::function<void(std::string)> report);
 
-  void Before(InstructionId id, int64_t pass, const Instruction& instruction) override;
-  void After(InstructionId id, int64_t pass, const Instruction& instruction) override;
+  void Before(InstructionId id, int64_t iteration, const Instruction& instruction) override;
+  void After(InstructionId id, int64_t iteration, const Instruction& instruction) override;
 
  private:
   void Read(std::vector<std::byte>& bytes);
-  void PoisonDead(InstructionId id, int64_t pass);
+  void PoisonDead(InstructionId id, int64_t iteration);
 
   const StepProgram& program_;
   const MemoryPlan& plan_;
@@ -30,7 +30,7 @@ class ArenaChecker : public ExecutionObserver {
   std::function<void(std::string)> report_;
   std::vector<Lifetime> lifetimes_;
   std::vector<std::vector<BufferId>> ends_;  // By instruction: buffers whose lifetime ends with it.
-  std::vector<const Section*> section_of_;
+  std::vector<const Loop*> loop_of_;
   std::vector<std::byte> before_, after_;
 };
 

@@ -76,12 +76,12 @@ std::vector<float> MastersOf(const AdamW& symbolic, const TestMemory& memory, st
   return masters;
 }
 
-OpCase AdamWCase(Masters form, int64_t n, std::vector<ElementRange> decayed, int64_t slice_begin) {
-  OpCase c{.name = "AdamW_" + Name(form) + "_" + std::to_string(n) + "_at_" + std::to_string(slice_begin) + "_to" +
+OpCase AdamWCase(Masters form, int64_t n, std::vector<ElementRange> decayed, int64_t shard_begin) {
+  OpCase c{.name = "AdamW_" + Name(form) + "_" + std::to_string(n) + "_at_" + std::to_string(shard_begin) + "_to" +
                    std::to_string(decayed.empty() ? 0 : decayed.back().end)};
   AdamW op = MakeAdamW(c.memory, form, RandomMasters(n));
   if (!decayed.empty()) op.decayed = Ranges(std::move(decayed));
-  op.slice_begin = slice_begin;
+  op.shard_begin = shard_begin;
   op.weight_decay = 0.5f;
   c.op = op;
   // m and v are three roundings of values below 1. The step is rate / 0.19 m / (sqrt(v) / 0.31) with |m| < 0.2 and
@@ -270,7 +270,7 @@ TEST(AdamW, FollowsTheTextbook) {
   op.m_P = memory.Values(kWide, {2}, {0.02, 0.1});
   op.v_P = memory.Values(kWide, {2}, {0.0004, 0.01});
   op.decayed = Ranges({{8, 9}});
-  op.slice_begin = 7;
+  op.shard_begin = 7;
   op.beta2 = 0.99f;
   std::vector<std::byte> image = RunOnReference(memory, op);
   const auto got = std::get<AdamW>(memory.Bind(op, image.data()));

@@ -12,15 +12,15 @@
 namespace shale {
 namespace {
 
-// Of those that products read: never written, written in every pass, and with a slot for each pass.
+// Of those that products read: never written, written in every iteration, and with a slot for each iteration.
 enum : BufferId { kWeight, kActivation, kInSlots };
 
-// All instructions but the last in K = 3 passes, and it in the last of them.
+// All instructions but the last in K = 3 iterations, and it in the last of them.
 StepProgram ProgramOf(std::vector<Action> actions) {
   StepProgram program;
   for (Action& action : actions) program.instructions.push_back({.action = std::move(action)});
-  program.instructions.back().last_pass_only = true;
-  program.sections = {{.begin = 0, .end = static_cast<InstructionId>(actions.size()), .repeat = 3}};
+  program.instructions.back().last_iteration_only = true;
+  program.loops = {{.begin = 0, .end = static_cast<InstructionId>(actions.size()), .repeat = 3}};
   program.buffers.resize(3);
   program.buffers[kInSlots].slots = 3;
   return program;
@@ -70,7 +70,7 @@ TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
   EXPECT_EQ(work.attention_flops, 3 * FlopsOf(attention));
 
   EXPECT_EQ(work.other_bytes, 4 * (3 * (300 + 8000) + 5000));
-  // The weight once, the others in every pass: read and written.
+  // The weight once, the others in every iteration: read and written.
   EXPECT_EQ(work.packed_bytes, 2 * 2 * (600 + 3 * 600 + 3 * 300));
 }
 

@@ -63,22 +63,23 @@ TEST_F(Check, FindsBytesThatAreReusedTooEarly) {
             "[512, 612) of the arena, and no wait orders the two");
 }
 
-TEST_F(Check, FindsARaceWithThePassBefore) {
+TEST_F(Check, FindsARaceWithTheIterationBefore) {
   b_.Loop(2);
   b_.Touch(kGather, {}, {X()});
   b_.Touch(kCompute, {X()}, {});
   EXPECT_EQ(
       Message([](StepProgram& p, MemoryPlan&) { p.instructions[0].waits.clear(); }),
-      "instruction 0 (LayerNormForward, gather stream, forward) in pass 1 writes bytes [0, 100) of buffer x, while "
+      "instruction 0 (LayerNormForward, gather stream, forward) in iteration 1 writes bytes [0, 100) of buffer x, "
+      "while "
       "instruction 1 (LayerNormForward, compute stream, forward) may still read bytes [0, 100) of buffer x: bytes "
       "[512, 612) of the arena, and no wait orders the two");
 }
 
-TEST_F(Check, TakesNoOrderFromAPassInWhichAnInstructionIsNotIssued) {
+TEST_F(Check, TakesNoOrderFromAIterationInWhichAnInstructionIsNotIssued) {
   b_.Loop(4);
-  b_.Touch(kGather, {}, {X()});                        // 0
-  b_.Touch(kReduce, {X()}, {}).last_pass_only = true;  // 1, waits for 0
-  b_.Touch(kCompute, {X()}, {});                       // 2, waits for 0
+  b_.Touch(kGather, {}, {X()});                             // 0
+  b_.Touch(kReduce, {X()}, {}).last_iteration_only = true;  // 1, waits for 0
+  b_.Touch(kCompute, {X()}, {});                            // 2, waits for 0
   EXPECT_EQ(Message(), "");
   const std::string message = Message([](StepProgram& p, MemoryPlan&) { p.instructions[2].waits = {1}; });
   EXPECT_NE(message.find("instruction 2 (LayerNormForward, compute stream, forward) reads"), std::string::npos)
@@ -93,7 +94,7 @@ TEST_F(Check, FindsAReadOfWhatNothingWrote) {
             "[552, 553) of the arena), which nothing has written before");
 }
 
-TEST_F(Check, FindsAReadOfWhatTheFirstPassHasNotWritten) {
+TEST_F(Check, FindsAReadOfWhatTheFirstIterationHasNotWritten) {
   b_.Loop(2);
   b_.Touch(kCompute, {X()}, {});
   b_.Touch(kCompute, {}, {X()});

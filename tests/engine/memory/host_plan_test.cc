@@ -16,17 +16,17 @@ Instruction CopyOf(HostItem item, int64_t elements) {
   return instruction;
 }
 
-// Tokens in three passes, of two sizes; totals once.
+// Tokens in three iterations, of two sizes; totals once.
 StepProgram Example() {
   StepProgram program;
   program.instructions = {CopyOf(HostItem::kInputs, 65), CopyOf(HostItem::kInputs, 70), CopyOf(HostItem::kTotals, 4)};
-  program.sections = {{.begin = 0, .end = 2, .repeat = 3}, {.begin = 2, .end = 3}};
+  program.loops = {{.begin = 0, .end = 2, .repeat = 3}, {.begin = 2, .end = 3}};
   return program;
 }
 
-TEST(HostItemLayout, EveryPassOfEveryItemHasAPlaceOfItsOwn) {
+TEST(HostItemLayout, EveryIterationOfEveryItemHasAPlaceOfItsOwn) {
   const HostItemLayout layout(Example());
-  EXPECT_EQ(layout.range(HostItem::kInputs).pass_bytes, 70 * 4);
+  EXPECT_EQ(layout.range(HostItem::kInputs).iteration_bytes, 70 * 4);
   EXPECT_EQ(layout.range(HostItem::kInputs).size_bytes(), 3 * 70 * 4);
   EXPECT_EQ(layout.range(HostItem::kTotals).size_bytes(), 4 * 4);
   EXPECT_EQ(layout.range(HostItem::kLogits).size_bytes(), 0);
@@ -44,9 +44,9 @@ TEST(HostItemLayout, EveryPassOfEveryItemHasAPlaceOfItsOwn) {
 // Of which one runs at a time.
 TEST(HostMemoryPlan, ProgramsShareThePlaceOfTheLargest) {
   StepProgram small = Example();
-  small.sections[0].repeat = 1;
+  small.loops[0].repeat = 1;
   StepProgram large = Example();
-  large.sections[0].repeat = 100;
+  large.loops[0].repeat = 100;
   const MemoryPlan none, some{.host_bytes = 100}, more{.host_bytes = 9000};
   const HostMemoryPlan plan = PlanHostMemory({{small, more}, {large, some}}, 5000);
   EXPECT_GE(plan.items_bytes, HostItemLayout(large).size_bytes());

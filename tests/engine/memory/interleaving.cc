@@ -102,8 +102,9 @@ class Machine {
   // At the end, reads are as they were, but for what the issue itself is writing; and that is still as it wrote it.
   std::string Compare(int issue, bool at_end) const {
     const auto text = [&](int64_t at, int64_t wanted) {
-      return absl::StrCat("issue ", issue, " (instruction ", issues_[issue].instruction, ", pass ", issues_[issue].pass,
-                          ") finds the tag ", memory_[at], " at byte ", at, ", wanted ", wanted);
+      return absl::StrCat("issue ", issue, " (instruction ", issues_[issue].instruction, ", iteration ",
+                          issues_[issue].iteration, ") finds the tag ", memory_[at], " at byte ", at, ", wanted ",
+                          wanted);
     };
     for (size_t a = 0; a < issues_[issue].accesses.size(); ++a) {
       const UnrolledAccess& access = issues_[issue].accesses[a];

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/memory/plan.h"
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale::testing {
 

@@ -1,5 +1,5 @@
 // Breaks planned programs in small ways, and holds CheckProgram against the plain comparison of every pair in every
-// pass: it must refuse what that refuses, and nothing else.
+// iteration: it must refuse what that refuses, and nothing else.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -39,7 +39,7 @@ double RefusedFraction(int programs, int mutants_each, Mutate mutate) {
       if (!mutate(mutant, random)) continue;
       const std::string violation = FindViolation(mutant.program, mutant.plan);
       const absl::Status status = CheckProgram(mutant.program, mutant.plan);
-      // Of more than 5 passes the check takes those in the middle for one, with the gaps between their slots.
+      // Of more than 5 iterations the check takes those in the middle for one, with the gaps between their slots.
       const bool exact = original.program.micro_batches <= 5;
       EXPECT_TRUE(violation.empty() ? status.ok() || !exact : !status.ok())
           << "program " << seed << ", mutant " << m << ": wanted \"" << violation << "\", found " << status;
@@ -70,7 +70,7 @@ TEST(Mutation, ARemovedWaitIsFoundWhereItIsNeeded) {
     instruction->waits.erase(instruction->waits.begin() + place);
     return true;
   });
-  // In loops a wait for the first pass may be implied in all passes by one for the others.
+  // In loops a wait for the first iteration may be implied in all iterations by one for the others.
   EXPECT_GT(refused, 0.9);
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "engine/memory/range_set.h"
+#include "engine/program/range_set.h"
 
 namespace shale::testing {
 namespace {

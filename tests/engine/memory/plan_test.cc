@@ -131,7 +131,7 @@ TEST(PlanMemory, DoesNotDependOnTheNumberOfMicroBatches) {
   StepProgram program = LayeredProgram(5, 3);
   std::vector<int64_t> addresses;
   for (int64_t k : {1, 2, 7, 1'000'000}) {
-    program.sections[0].repeat = k;
+    program.loops[0].repeat = k;
     const MemoryPlan plan = Plan(program);
     if (addresses.empty()) addresses = plan.addresses;
     EXPECT_EQ(plan.addresses, addresses) << k;
@@ -198,12 +198,12 @@ TEST(PlanMemory, RefusesMalformedPrograms) {
   EXPECT_EQ(
       message([&](StepProgram& p) { p.buffers[0].slots = 3; }),
       "instruction 0 (LayerNormForward, compute stream, forward): operand sum i16[50] lies in buffer x with a slot "
-      "for each of 3 micro-batches; the instruction is of micro-batch -1 in a section of 1 passes");
-  EXPECT_EQ(message([&](StepProgram& p) { p.sections.clear(); }), "the sections end at instruction 0; wanted 1");
-  EXPECT_EQ(message([&](StepProgram& p) { p.sections[0].repeat = 0; }),
-            "the section at instruction 0 repeats 0 times; wanted at least once");
-  EXPECT_EQ(message([&](StepProgram& p) { p.sections[0].begin = 1; }),
-            "a section covers instructions [1, 1); wanted one that begins at 0 and ends by 1");
+      "for each of 3 micro-batches; the instruction is of micro-batch -1 in a loop of 1 iterations");
+  EXPECT_EQ(message([&](StepProgram& p) { p.loops.clear(); }), "the loops end at instruction 0; wanted 1");
+  EXPECT_EQ(message([&](StepProgram& p) { p.loops[0].repeat = 0; }),
+            "the loop at instruction 0 repeats 0 times; wanted at least once");
+  EXPECT_EQ(message([&](StepProgram& p) { p.loops[0].begin = 1; }),
+            "a loop covers instructions [1, 1); wanted one that begins at 0 and ends by 1");
   EXPECT_EQ(message([&](StepProgram& p) { p.buffers[0].held_until = 1; }), "buffer x is held until instruction 1 of 1");
   EXPECT_EQ(message([&](StepProgram& p) { p.buffers[0].slot_bytes = -1; }), "buffer x has 1 slots of -1 bytes");
 }

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 #include "kernels/check.h"
 
 namespace shale::testing {
@@ -60,17 +60,17 @@ class ProgramBuilder {
                                         .update_5 = writes[0]}));
   }
 
-  // total = x in the first pass of its section, total += x in the others.
+  // total = x in the first iteration of its loop, total += x in the others.
   Instruction& AccumulateAfterFirst(StreamId stream, Tensor x, Tensor total) {
     Instruction& instruction = Add(stream, Op(Accumulate{.x_N = x, .total_N = total, .accumulate = true}));
-    instruction.first_pass_differs = true;
+    instruction.first_iteration_differs = true;
     return instruction;
   }
 
-  // Writes c; and packed in the first pass of its section, which the others read.
+  // Writes c; and packed in the first iteration of its loop, which the others read.
   Instruction& PackInFirst(StreamId stream, Tensor x, Tensor packed, Tensor c) {
     Instruction& instruction = Add(stream, Op(MatMul{.a = x, .c_MN = c, .packed_b = packed, .b_is_packed = true}));
-    instruction.first_pass_differs = true;
+    instruction.first_iteration_differs = true;
     return instruction;
   }
 
@@ -79,7 +79,7 @@ class ProgramBuilder {
     return program_.instructions.back();
   }
 
-  // Ends the section before. What follows runs `repeat` times, as a loop over micro-batches if that is asked.
+  // Ends the loop before. What follows runs `repeat` times, as a loop over micro-batches if that is asked.
   void Once() { Begin(1, -1); }
   void Loop(int64_t repeat) { Begin(repeat, 0); }
 
@@ -92,8 +92,8 @@ class ProgramBuilder {
 
  private:
   void Begin(int64_t repeat, int32_t micro_batch) {
-    const InstructionId begin = program_.sections.empty() ? 0 : program_.sections.back().end;
-    if (begin < next()) program_.sections.push_back({begin, next(), repeat_});
+    const InstructionId begin = program_.loops.empty() ? 0 : program_.loops.back().end;
+    if (begin < next()) program_.loops.push_back({begin, next(), repeat_});
     repeat_ = repeat;
     micro_batch_ = micro_batch;
   }

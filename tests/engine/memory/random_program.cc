@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/memory/range_set.h"
+#include "engine/program/range_set.h"
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale::testing {
@@ -20,7 +20,7 @@ class Generator {
     repeat_ = 1 + Pick(options_.largest_repeat);
     const int64_t persistent = 1 + Pick(3);
     for (int64_t i = 0; i < persistent; ++i) NewBuffer(/*persistent=*/true, /*slots=*/1);
-    while (builder_.next() < options_.instructions) EmitSection();
+    while (builder_.next() < options_.instructions) EmitLoop();
     StepProgram program = builder_.Finish();
     program.micro_batches = repeat_;
     for (Buffer& buffer : program.buffers) {
@@ -30,9 +30,9 @@ class Generator {
   }
 
  private:
-  // What may be read of a buffer: bytes of any slot that earlier sections wrote, and that this pass has written.
+  // What may be read of a buffer: bytes of any slot that earlier loops wrote, and that this iteration has written.
   struct Readable {
-    RangeSet before, in_pass, after;
+    RangeSet before, in_iteration, after;
   };
 
   int64_t Pick(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
@@ -47,17 +47,17 @@ class Generator {
 
   const Buffer& buffer(BufferId id) { return builder_.program().buffers[id]; }
 
-  void EmitSection() {
+  void EmitLoop() {
     loop_ = Pick(2) == 0;
     loop_ ? builder_.Loop(repeat_) : builder_.Once();
     const int64_t count = 1 + Pick(std::max(1, options_.instructions / 3));
     for (int64_t i = 0; i < count; ++i) EmitInstruction();
     for (size_t b = 0; b < readable_.size(); ++b) {
       Readable& r = readable_[b];
-      for (const RangeSet* set : {&r.in_pass, &r.after}) {
+      for (const RangeSet* set : {&r.in_iteration, &r.after}) {
         for (ByteRange range : set->ranges()) r.before.Add(range);
       }
-      r.in_pass.clear();
+      r.in_iteration.clear();
       r.after.clear();
     }
   }
@@ -98,7 +98,7 @@ class Generator {
         instruction = &builder_.Touch(stream, {a, b}, {Write()});
       }
     }
-    instruction->last_pass_only = last_only_;
+    instruction->last_iteration_only = last_only_;
     instruction->scratch = scratch;
   }
 
@@ -112,7 +112,7 @@ class Generator {
     const Tensor x = Read();
     const BufferId total = NewBuffer(false, 1);
     last_only_ = false;
-    readable_[total].in_pass.Add({0, buffer(total).slot_bytes});
+    readable_[total].in_iteration.Add({0, buffer(total).slot_bytes});
     if (Pick(2) == 0) return builder_.PackInFirst(stream, x, builder_.Bytes(total), Tensor());
     return builder_.AccumulateAfterFirst(stream, x, builder_.Bytes(total));
   }
@@ -123,7 +123,7 @@ class Generator {
     const int64_t elements = buffer(id).slot_bytes / 2, cut = Pick(elements + 1);
     last_only_ = false;
     if (cut > 0) builder_.Touch(stream, {}, {builder_.Bytes(id, 0, 2 * cut)});
-    readable_[id].in_pass.Add({0, buffer(id).slot_bytes});
+    readable_[id].in_iteration.Add({0, buffer(id).slot_bytes});
     return builder_.Add(StreamId::kCompute, Op(ZeroRanges{.x_N = builder_.Bytes(id),
                                                           .ranges = std::make_shared<const std::vector<ElementRange>>(
                                                               std::vector<ElementRange>{{cut, elements}})}));
@@ -133,14 +133,14 @@ class Generator {
   Instruction& EmitOffload(StreamId stream) {
     last_only_ = false;
     const BufferId from = Choose([&](BufferId b) {
-      const std::vector<ByteRange>& here = readable_[b].in_pass.ranges();
+      const std::vector<ByteRange>& here = readable_[b].in_iteration.ranges();
       return buffer(b).slots == 1 && here.size() == 1 && here[0] == ByteRange{0, buffer(b).slot_bytes};
     });
     if (from < 0) return builder_.Touch(stream, {}, {Write()});
     const BufferId to = builder_.AddHostBuffer(absl::StrCat("h", readable_.size()), buffer(from).slot_bytes,
                                                loop_ && Pick(3) == 0 ? repeat_ : 1);
     readable_.push_back({});
-    readable_[to].in_pass.Add({0, buffer(to).slot_bytes});
+    readable_[to].in_iteration.Add({0, buffer(to).slot_bytes});
     return builder_.Add(stream, Transfer{builder_.Bytes(from), builder_.Bytes(to), /*to_host=*/true});
   }
 
@@ -150,7 +150,7 @@ class Generator {
     std::vector<BufferId> whole;
     for (size_t b = 0; b < readable_.size(); ++b) {
       const Readable& r = readable_[b];
-      const bool written = !r.before.ranges().empty() || !r.in_pass.ranges().empty();
+      const bool written = !r.before.ranges().empty() || !r.in_iteration.ranges().empty();
       const bool host = buffer(static_cast<BufferId>(b)).memory == MemoryKind::kHost;
       if (host && written && (buffer(static_cast<BufferId>(b)).slots == 1 || loop_)) whole.push_back(b);
     }
@@ -158,7 +158,7 @@ class Generator {
     const BufferId from = whole[Pick(std::ssize(whole))];
     const BufferId to = builder_.AddBuffer(absl::StrCat("b", readable_.size()), buffer(from).slot_bytes);
     readable_.push_back({});
-    readable_[to].in_pass.Add({0, buffer(to).slot_bytes});
+    readable_[to].in_iteration.Add({0, buffer(to).slot_bytes});
     return builder_.Add(stream, Transfer{builder_.Bytes(to), builder_.Bytes(from)});
   }
 
@@ -177,14 +177,14 @@ class Generator {
   Tensor Read(bool to_update = false) {
     const BufferId id = Choose([&](BufferId b) {
       const Readable& r = readable_[b];
-      return (!r.before.ranges().empty() || !r.in_pass.ranges().empty()) && (buffer(b).slots == 1 || loop_);
+      return (!r.before.ranges().empty() || !r.in_iteration.ranges().empty()) && (buffer(b).slots == 1 || loop_);
     });
     if (id < 0) return {};
     taken_.push_back(id);
     const Readable& r = readable_[id];
-    const std::vector<ByteRange>& ranges = r.in_pass.ranges().empty() || (Pick(2) == 0 && !r.before.ranges().empty())
-                                               ? r.before.ranges()
-                                               : r.in_pass.ranges();
+    const std::vector<ByteRange>& ranges =
+        r.in_iteration.ranges().empty() || (Pick(2) == 0 && !r.before.ranges().empty()) ? r.before.ranges()
+                                                                                        : r.in_iteration.ranges();
     const ByteRange range = ranges[Pick(std::ssize(ranges))];
     const int64_t bytes = buffer(id).slot_bytes;
     if (!to_update && options_.places_by_rank && range == ByteRange{0, bytes} && bytes >= 4 && Pick(4) == 0) {
@@ -202,8 +202,8 @@ class Generator {
     if (buffer(id).persistent && options_.places_by_rank && bytes >= 4 && Pick(4) == 0) return ByRank(id);
     const Tensor t = Part(id, {0, bytes});
     const ByteRange written{t.where.offset_bytes, t.where.offset_bytes + t.extent_bytes()};
-    // In the last pass only one slot of several is written.
-    if (!last_only_) readable_[id].in_pass.Add(written);
+    // In the last iteration only one slot of several is written.
+    if (!last_only_) readable_[id].in_iteration.Add(written);
     if (last_only_ && buffer(id).slots == 1) readable_[id].after.Add(written);
     return t;
   }

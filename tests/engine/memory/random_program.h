@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale::testing {
 
@@ -14,7 +14,7 @@ struct RandomProgramOptions {
   bool places_by_rank = true;  // Operands whose place depends on the rank, of two.
 };
 
-// Four streams, once-sections and loops, instructions of the last pass only, accumulation, buffers with slots, held
+// Four streams, once-loops and loops, instructions of the last iteration only, accumulation, buffers with slots, held
 // buffers, scratch, strided operands, ranges to zero, transfers to and from host memory. No waits.
 StepProgram RandomProgram(uint64_t seed, const RandomProgramOptions& options = {});
 

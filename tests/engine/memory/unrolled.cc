@@ -34,11 +34,11 @@ std::vector<std::vector<bool>> FinishedBefore(const std::vector<UnrolledIssue>& 
 }
 
 std::string FindBadWait(const StepProgram& program) {
-  for (const Section& section : program.sections) {
-    for (InstructionId id = section.begin; id < section.end; ++id) {
+  for (const Loop& loop : program.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
       for (InstructionId wait : program.instructions[id].waits) {
         const Instruction& other = program.instructions[wait];
-        const bool again = wait < section.end && section.repeat > 1 && !other.last_pass_only;
+        const bool again = wait < loop.end && loop.repeat > 1 && !other.last_iteration_only;
         if (other.stream == program.instructions[id].stream) return absl::StrCat(id, " waits on its own stream");
         if (wait >= id && !again) return absl::StrCat(id, " waits for ", wait, ", which comes later");
       }
@@ -78,19 +78,19 @@ std::string FindForeignRead(const StepProgram& program, const MemoryPlan& plan,
 std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& plan, int64_t rank) {
   std::vector<UnrolledIssue> issues;
   std::vector<int> latest(program.instructions.size(), -1);
-  for (const Section& section : program.sections) {
-    for (int64_t pass = 0; pass < section.repeat; ++pass) {
-      for (InstructionId id = section.begin; id < section.end; ++id) {
+  for (const Loop& loop : program.loops) {
+    for (int64_t iteration = 0; iteration < loop.repeat; ++iteration) {
+      for (InstructionId id = loop.begin; id < loop.end; ++id) {
         const Instruction& instruction = program.instructions[id];
-        if (instruction.last_pass_only && pass + 1 < section.repeat) continue;
-        UnrolledIssue issue{.instruction = id, .pass = pass, .stream = static_cast<int>(instruction.stream)};
+        if (instruction.last_iteration_only && iteration + 1 < loop.repeat) continue;
+        UnrolledIssue issue{.instruction = id, .iteration = iteration, .stream = static_cast<int>(instruction.stream)};
         for (InstructionId wait : instruction.waits) {
           if (latest[wait] >= 0) issue.waits.push_back(latest[wait]);
         }
-        VisitInstruction(instruction, pass == 0, [&](absl::string_view, const Tensor& t, Access access) {
+        VisitInstruction(instruction, iteration == 0, [&](absl::string_view, const Tensor& t, Access access) {
           const Buffer& buffer = program.buffers[t.where.symbol];
           const int64_t address = AddressOf(program, plan, t.where.symbol);
-          const int64_t slot = buffer.slots > 1 ? instruction.micro_batch + pass : 0;
+          const int64_t slot = buffer.slots > 1 ? instruction.micro_batch + iteration : 0;
           int64_t begin = slot * buffer.slot_bytes + t.where.offset_bytes + rank * t.where.rank_stride_bytes;
           UnrolledAccess a{.buffer = t.where.symbol,
                            .reads = access != Access::kWrite,

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "engine/memory/plan.h"
-#include "engine/memory/range_set.h"
-#include "engine/step/program.h"
+#include "engine/program/program.h"
+#include "engine/program/range_set.h"
 
 namespace shale::testing {
 
@@ -22,13 +22,14 @@ struct UnrolledAccess {
 
 struct UnrolledIssue {
   InstructionId instruction = -1;
-  int64_t pass = 0;
+  int64_t iteration = 0;
   int stream = 0;
   std::vector<int> waits;  // Issues that must have finished, not counting the stream's own.
   std::vector<UnrolledAccess> accesses;
 };
 
-// In issue order, all passes of all loops. A wait is for the most recent issue of its instruction, if there was any.
+// In issue order, all iterations of all loops. A wait is for the most recent issue of its instruction, if there was
+// any.
 std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& plan, int64_t rank);
 
 // What is wrong with a planned program with waits, found by comparing every pair of issues and every byte; "": nothing.

@@ -60,8 +60,8 @@ TEST_F(DerivedWaits, NothingWaitsOnItsOwnStreamOrForReads) {
   EXPECT_EQ(Waits(b_.Finish()), (std::vector<Ids>{{}, {}, {}, {}}));
 }
 
-// Later passes only read what the first one writes, where something else lay before.
-TEST_F(DerivedWaits, TheFirstPassWaitsForReadersOfWhatItOverwrites) {
+// Later iterations only read what the first one writes, where something else lay before.
+TEST_F(DerivedWaits, TheFirstIterationWaitsForReadersOfWhatItOverwrites) {
   const BufferId packed = b_.AddBuffer("packed", 100);
   b_.Touch(kCompute, {}, {X()});  // 0
   b_.Touch(kReduce, {X()}, {});   // 1 waits for 0
@@ -100,9 +100,9 @@ TEST_F(DerivedWaits, KeepBuffersThatShareBytesApart) {
   EXPECT_EQ(Waits(program), (std::vector<Ids>{{}, {0}, {1}}));
 }
 
-TEST_F(DerivedWaits, ReachIntoThePassBefore) {
+TEST_F(DerivedWaits, ReachIntoTheIterationBefore) {
   b_.Loop(5);
-  b_.Touch(kGather, {}, {X()});   // 0: before it overwrites, 1 of the pass before must have read.
+  b_.Touch(kGather, {}, {X()});   // 0: before it overwrites, 1 of the iteration before must have read.
   b_.Touch(kCompute, {X()}, {});  // 1
   EXPECT_EQ(Waits(b_.Finish()), (std::vector<Ids>{{1}, {0}}));
 }
@@ -114,12 +114,12 @@ TEST_F(DerivedWaits, OfALoopThatRunsOnceDoNotReachBack) {
   EXPECT_EQ(Waits(b_.Finish()), (std::vector<Ids>{{}, {0}}));
 }
 
-TEST_F(DerivedWaits, TakeNoOrderFromTheLastPassInOthers) {
-  // 1 would order 2 after 0, but in the last pass only.
+TEST_F(DerivedWaits, TakeNoOrderFromTheLastIterationInOthers) {
+  // 1 would order 2 after 0, but in the last iteration only.
   b_.Loop(4);
-  b_.Touch(kGather, {}, {X()});                        // 0
-  b_.Touch(kReduce, {X()}, {}).last_pass_only = true;  // 1
-  b_.Touch(kCompute, {X()}, {});                       // 2
+  b_.Touch(kGather, {}, {X()});                             // 0
+  b_.Touch(kReduce, {X()}, {}).last_iteration_only = true;  // 1
+  b_.Touch(kCompute, {X()}, {});                            // 2
   const std::vector<Ids> waits = Waits(b_.Finish());
   EXPECT_EQ(waits, (std::vector<Ids>{{2}, {0}, {0}}));
 }
@@ -144,7 +144,7 @@ TEST_F(DerivedWaits, AreDerivedAnew) {
   EXPECT_EQ(program.instructions[1].waits, Ids{0});
 }
 
-TEST(RandomWaits, OrderEveryPairThatMeetsInEveryPass) {
+TEST(RandomWaits, OrderEveryPairThatMeetsInEveryIteration) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     StepProgram program = RandomProgram(seed);
     const MemoryPlan plan = Plan(program);

@@ -27,7 +27,7 @@ TEST(StepTrace, CountsBytes) {
       {.action = Transfer{Vector(1, 1000), Vector(2, 1000), true}, .stream = StreamId::kCopy, .unit = 0},
       {.action = HostCopy{HostItem::kInputs, Vector(0, 1000)}, .stream = StreamId::kCopy, .unit = 0},
   };
-  program.sections = {{0, 3, 1}};
+  program.loops = {{0, 3, 1}};
   StepTrace trace;
   const std::vector<InstructionTime> times = {{.id = 0, .begin_ns = 1000, .end_ns = 3000},
                                               {.id = 1, .begin_ns = 3000, .end_ns = 5000},

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/program/operands.h"
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale::testing {
@@ -85,7 +86,7 @@ TEST_F(WorkInPlaceTest, LeavesWhatWasInUseBefore) {
   EXPECT_EQ(GradientIn(), gradient_);
 }
 
-TEST_F(WorkInPlaceTest, LeavesWhatEveryPassReads) {
+TEST_F(WorkInPlaceTest, LeavesWhatEveryIterationReads) {
   builder_.Once();
   Write(Wide(gate_up_));
   builder_.Loop(3);
@@ -95,7 +96,7 @@ TEST_F(WorkInPlaceTest, LeavesWhatEveryPassReads) {
   EXPECT_EQ(GradientIn(), gradient_);
 }
 
-TEST_F(WorkInPlaceTest, LeavesWhatThePassBeforeWrote) {
+TEST_F(WorkInPlaceTest, LeavesWhatTheIterationBeforeWrote) {
   builder_.Loop(3);
   Write(Narrow(d_y_));
   Differentiate();
@@ -103,7 +104,7 @@ TEST_F(WorkInPlaceTest, LeavesWhatThePassBeforeWrote) {
   EXPECT_EQ(GradientIn(), gradient_);
 }
 
-TEST_F(WorkInPlaceTest, LeavesWhatALaterSectionReads) {
+TEST_F(WorkInPlaceTest, LeavesWhatALaterLoopReads) {
   Usual();
   builder_.Once();
   Read(Wide(gradient_));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/program/operands.h"
 #include "tests/engine/step/planned_decoder.h"
 
 namespace shale::testing {
@@ -80,12 +81,12 @@ TEST(Offload, BlockInputsGoToo) {
     const Planned planned = Compile({.preset = RetentionPreset::kBlock, .offload = {"*"}}, schedule);
     const std::vector<std::string> offloaded = Moved(planned.program, true);
     EXPECT_THAT(offloaded, Contains(HasSubstr("embedding"))) << ToString(schedule);
-    const int64_t passes = schedule == Schedule::kLayered ? kMicroBatches : 1;
+    const int64_t iterations = schedule == Schedule::kLayered ? kMicroBatches : 1;
     // Inputs of blocks 0 to 4, and where one micro-batch's wait for those of the others, 5.
     const int64_t tensors = schedule == Schedule::kLayered ? 6 : 5;
     EXPECT_EQ(offloaded.size(), tensors) << ToString(schedule);
     EXPECT_EQ(Set(Moved(planned.program, false)), Set(offloaded)) << ToString(schedule);
-    EXPECT_EQ(planned.plan.host_bytes, passes * tensors * 2 * 64 * 8 * 4) << ToString(schedule);
+    EXPECT_EQ(planned.plan.host_bytes, iterations * tensors * 2 * 64 * 8 * 4) << ToString(schedule);
   }
 }
 

@@ -40,8 +40,8 @@ std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
   return all;
 }
 
-// Appends what of the same pass on streams other than compute must have finished before `id` may run: what it waits
-// for, what that waits for, and what stands before that on its stream.
+// Appends what of the same iteration on streams other than compute must have finished before `id` may run: what it
+// waits for, what that waits for, and what stands before that on its stream.
 void AppendAwaited(const StepProgram& program, InstructionId id, std::set<InstructionId>& awaited) {
   const auto visit = [&](InstructionId other) {
     if (other >= id || program.instructions[other].stream == StreamId::kCompute) return;

@@ -32,11 +32,11 @@ std::map<BufferId, std::vector<InstructionId>> PackedProducts(const StepProgram&
   return products;
 }
 
-const Section& SectionOf(const StepProgram& program, InstructionId id) {
-  for (const Section& section : program.sections) {
-    if (id < section.end) return section;
+const Loop& LoopOf(const StepProgram& program, InstructionId id) {
+  for (const Loop& loop : program.loops) {
+    if (id < loop.end) return loop;
   }
-  return program.sections.back();
+  return program.loops.back();
 }
 
 Planned Plan(Schedule schedule, int ranks, int64_t micro_batches, RetentionPreset preset) {
@@ -56,17 +56,17 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
         for (const auto& [place, ids] : PackedProducts(planned.program)) {
           const Instruction& first = planned.program.instructions[ids.front()];
           const auto& packer = std::get<MatMul>(std::get<Op>(first.action));
-          EXPECT_TRUE(first.first_pass_differs);
+          EXPECT_TRUE(first.first_iteration_differs);
           for (const InstructionId id : ids) {
             const Instruction& instruction = planned.program.instructions[id];
             const auto& product = std::get<MatMul>(std::get<Op>(instruction.action));
             EXPECT_TRUE(product.b_is_packed);
             EXPECT_EQ(product.b.where, packer.b.where);
             EXPECT_EQ(product.transpose_b, packer.transpose_b);
-            EXPECT_EQ(instruction.first_pass_differs, id == ids.front()) << "packed once";
-            EXPECT_EQ(SectionOf(planned.program, id).begin, SectionOf(planned.program, ids.front()).begin);
+            EXPECT_EQ(instruction.first_iteration_differs, id == ids.front()) << "packed once";
+            EXPECT_EQ(LoopOf(planned.program, id).begin, LoopOf(planned.program, ids.front()).begin);
           }
-          EXPECT_EQ(SectionOf(planned.program, ids.front()).repeat, micro_batches);
+          EXPECT_EQ(LoopOf(planned.program, ids.front()).repeat, micro_batches);
           ++places[first.unit];
           products[first.unit] += ids.size();
         }

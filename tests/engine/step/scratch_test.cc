@@ -1,4 +1,4 @@
-// Scratch suffices for every pass, whether an op then writes or adds.
+// Scratch suffices for every iteration, whether an op then writes or adds.
 #include <cstdint>
 #include <variant>
 
@@ -33,7 +33,7 @@ class PickyOps : public Ops {
 
 class ScratchTest : public ::testing::TestWithParam<Schedule> {};
 
-TEST_P(ScratchTest, IsTheMostOfAllPasses) {
+TEST_P(ScratchTest, IsTheMostOfAllIterations) {
   DecoderConfig c;
   c.vocabulary = 11;
   c.width = 8;
@@ -59,8 +59,8 @@ TEST_P(ScratchTest, IsTheMostOfAllPasses) {
       for (const Instruction& instruction : step->program.instructions) {
         const Op* op = std::get_if<Op>(&instruction.action);
         if (op == nullptr) continue;
-        both += instruction.first_pass_differs;
-        EXPECT_EQ(instruction.scratch.extent_bytes(), instruction.first_pass_differs ? 300 : ops.ScratchBytes(*op))
+        both += instruction.first_iteration_differs;
+        EXPECT_EQ(instruction.scratch.extent_bytes(), instruction.first_iteration_differs ? 300 : ops.ScratchBytes(*op))
             << NameOf(instruction);
       }
       EXPECT_GT(both, 1);

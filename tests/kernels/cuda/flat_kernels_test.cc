@@ -112,7 +112,7 @@ TEST(CudaAdamW, TakesAnyNumberOfDecayedRanges) {
         SCOPED_TRACE(NameOf(weight) + " every " + std::to_string(stride) + " from " + std::to_string(first));
         TestMemory memory;
         AdamW op = MakeAdamW(memory, weight, kSize, first);
-        op.slice_begin = kBegin;
+        op.shard_begin = kBegin;
         op.decayed = Shared(ranges);
         // As in the conformance suite: the step is below 4 lr, with some ten roundings; p is rounded twice.
         ExpectMatchesReference(memory, op, {.absolute = 4 * 1e-2 * 16 * kUnit32 + 4 * kUnit32}, 1);

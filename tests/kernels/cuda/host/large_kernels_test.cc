@@ -271,7 +271,7 @@ TEST(LargeOperands, AdamW) {
                     .m_P = floats(),
                     .v_P = floats(),
                     .decayed = decayed,
-                    .slice_begin = kSliceBegin,
+                    .shard_begin = kSliceBegin,
                     .beta1 = 0.75f,
                     .beta2 = 0.75f,
                     .epsilon = 0,

@@ -1,28 +1,29 @@
-#include "engine/memory/structure.h"
+#include "engine/program/structure.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/program/issues.h"
 #include "kernels/check.h"
 
 namespace shale {
 namespace {
 
-absl::Status CheckSections(const StepProgram& program) {
+absl::Status CheckLoops(const StepProgram& program) {
   InstructionId at = 0;
-  for (const Section& section : program.sections) {
-    if (section.begin != at || section.end < at || section.end > std::ssize(program.instructions)) {
-      return absl::InternalError(absl::StrCat("a section covers instructions [", section.begin, ", ", section.end,
+  for (const Loop& loop : program.loops) {
+    if (loop.begin != at || loop.end < at || loop.end > std::ssize(program.instructions)) {
+      return absl::InternalError(absl::StrCat("a loop covers instructions [", loop.begin, ", ", loop.end,
                                               "); wanted one that begins at ", at, " and ends by ",
                                               program.instructions.size()));
     }
-    if (section.repeat < 1) {
+    if (loop.repeat < 1) {
       return absl::InternalError(
-          absl::StrCat("the section at instruction ", at, " repeats ", section.repeat, " times; wanted at least once"));
+          absl::StrCat("the loop at instruction ", at, " repeats ", loop.repeat, " times; wanted at least once"));
     }
-    at = section.end;
+    at = loop.end;
   }
   if (at != std::ssize(program.instructions)) {
     return absl::InternalError(
-        absl::StrCat("the sections end at instruction ", at, "; wanted ", program.instructions.size()));
+        absl::StrCat("the loops end at instruction ", at, "; wanted ", program.instructions.size()));
   }
   return absl::OkStatus();
 }
@@ -49,7 +50,7 @@ absl::Status CheckBuffer(const StepProgram& program, const Buffer& buffer) {
   return absl::OkStatus();
 }
 
-absl::Status CheckOperand(const StepProgram& program, const Section& section, InstructionId id, absl::string_view name,
+absl::Status CheckOperand(const StepProgram& program, const Loop& loop, InstructionId id, absl::string_view name,
                           const Tensor& t) {
   const auto error = [&](const auto&... what) {
     return absl::InternalError(
@@ -76,10 +77,10 @@ absl::Status CheckOperand(const StepProgram& program, const Section& section, In
                  buffer.slot_bytes);
   }
   const int64_t micro_batch = program.instructions[id].micro_batch;
-  if (buffer.slots > 1 && (micro_batch < 0 || micro_batch > buffer.slots - section.repeat)) {
+  if (buffer.slots > 1 && (micro_batch < 0 || micro_batch > buffer.slots - loop.repeat)) {
     return error("lies in buffer ", buffer.name, " with a slot for each of ", buffer.slots,
-                 " micro-batches; the instruction is of micro-batch ", micro_batch, " in a section of ", section.repeat,
-                 " passes");
+                 " micro-batches; the instruction is of micro-batch ", micro_batch, " in a loop of ", loop.repeat,
+                 " iterations");
   }
   return absl::OkStatus();
 }
@@ -98,7 +99,7 @@ absl::Status CheckTransfer(const StepProgram& program, InstructionId id) {
                                           host.ToString(), " on the host; wanted contiguous tensors of one size"));
 }
 
-absl::Status CheckWait(const StepProgram& program, const Section& section, InstructionId id, InstructionId wait) {
+absl::Status CheckWait(const StepProgram& program, const Loop& loop, InstructionId id, InstructionId wait) {
   if (wait < 0 || wait >= std::ssize(program.instructions)) {
     return absl::InternalError(absl::StrCat(Describe(program, id), " waits for instruction ", wait, "; there are ",
                                             program.instructions.size()));
@@ -108,8 +109,8 @@ absl::Status CheckWait(const StepProgram& program, const Section& section, Instr
     return absl::InternalError(
         absl::StrCat(Describe(program, id), " waits for ", Describe(program, wait), ", which is on its own stream"));
   }
-  const bool pass_before = wait > id && wait < section.end && section.repeat > 1 && !other.last_pass_only;
-  if (wait < id || pass_before) return absl::OkStatus();
+  const bool iteration_before = wait > id && wait < loop.end && TimesIssued(other, loop) > 1;
+  if (wait < id || iteration_before) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(Describe(program, id), " waits for ", Describe(program, wait),
                                           ", which is never issued before it: a cycle"));
 }
@@ -127,14 +128,14 @@ std::string Describe(const StepProgram& program, InstructionId id) {
 }
 
 absl::Status CheckStructure(const StepProgram& program) {
-  SHALE_RETURN_IF_ERROR(CheckSections(program));
+  SHALE_RETURN_IF_ERROR(CheckLoops(program));
   for (const Buffer& buffer : program.buffers) SHALE_RETURN_IF_ERROR(CheckBuffer(program, buffer));
-  for (const Section& section : program.sections) {
-    for (InstructionId id = section.begin; id < section.end; ++id) {
+  for (const Loop& loop : program.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
       absl::Status status;
-      VisitInstruction(program.instructions[id], /*first_pass=*/false,
+      VisitInstruction(program.instructions[id], /*first_iteration=*/false,
                        [&](absl::string_view name, const Tensor& t, Access) {
-                         if (status.ok()) status = CheckOperand(program, section, id, name, t);
+                         if (status.ok()) status = CheckOperand(program, loop, id, name, t);
                        });
       if (status.ok()) status = CheckTransfer(program, id);
       SHALE_RETURN_IF_ERROR(status);
@@ -144,10 +145,10 @@ absl::Status CheckStructure(const StepProgram& program) {
 }
 
 absl::Status CheckWaits(const StepProgram& program) {
-  for (const Section& section : program.sections) {
-    for (InstructionId id = section.begin; id < section.end; ++id) {
+  for (const Loop& loop : program.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
       for (InstructionId wait : program.instructions[id].waits) {
-        SHALE_RETURN_IF_ERROR(CheckWait(program, section, id, wait));
+        SHALE_RETURN_IF_ERROR(CheckWait(program, loop, id, wait));
       }
     }
   }

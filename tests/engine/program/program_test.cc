@@ -1,4 +1,4 @@
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/program/operands.h"
 
 namespace shale {
 namespace {
@@ -20,9 +21,9 @@ Tensor Vector(BufferId buffer, int64_t elements, DType dtype = DType::kFloat32) 
 }
 
 // "x: read", one for each operand.
-std::vector<std::string> Visited(const Instruction& instruction, bool first_pass) {
+std::vector<std::string> Visited(const Instruction& instruction, bool first_iteration) {
   std::vector<std::string> visited;
-  VisitInstruction(instruction, first_pass, [&](absl::string_view name, const Tensor&, Access access) {
+  VisitInstruction(instruction, first_iteration, [&](absl::string_view name, const Tensor&, Access access) {
     visited.push_back(
         absl::StrCat(name, access == Access::kRead ? ": read" : (access == Access::kWrite ? ": write" : ": update")));
   });
@@ -38,10 +39,10 @@ TEST(VisitInstruction, LeavesOutAbsentOperandsAndAddsScratch) {
   EXPECT_EQ(Visited(matmul, true), (Operands{"a: read", "b: read", "c: write", "scratch: write"}));
 }
 
-TEST(VisitInstruction, WritesInTheFirstPassWhatItAddsToLater) {
+TEST(VisitInstruction, WritesInTheFirstIterationWhatItAddsToLater) {
   Instruction sum{.action = Op(Sum{.x_N = Vector(0, 4), .total_1 = Vector(1, 1), .accumulate = true})};
   EXPECT_EQ(Visited(sum, true), (Operands{"x: read", "total: update"}));
-  sum.first_pass_differs = true;
+  sum.first_iteration_differs = true;
   EXPECT_EQ(Visited(sum, true), (Operands{"x: read", "total: write"}));
   EXPECT_EQ(Visited(sum, false), (Operands{"x: read", "total: update"}));
 }
@@ -106,16 +107,16 @@ TEST(DumpProgram, ListsBuffersAndInstructions) {
        .phase = Phase::kBackward,
        .unit = 1,
        .micro_batch = 0,
-       .first_pass_differs = true,
+       .first_iteration_differs = true,
        .waits = {0, 2}},
       {.action = Op(Rope{.x_BSHD = rows}),
        .stream = StreamId::kReduce,
        .unit = 0,
        .micro_batch = 0,
-       .last_pass_only = true,
+       .last_iteration_only = true,
        .scratch = Vector(2, 4, DType::kInt16)},
   };
-  program.sections = {{0, 1, 1}, {1, 3, 3}};
+  program.loops = {{0, 1, 1}, {1, 3, 3}};
   EXPECT_EQ(DumpProgram(program), R"(2 units, 3 micro-batches, 4 buffers, 3 instructions
 
 buffers
@@ -128,8 +129,8 @@ once
      0  gather   begin      -          -   AllGather: reads local = #0 blocks.0.weights f32[16]; writes full = #2 gradient f32[32]
 
 3 times
-     1  compute  backward   blocks.0   m0  Sum: reads x = #1 x+4 bf16[4, 8] strided; updates total = #2 gradient+rank*32 f32[8]; overwrites in the first pass; waits 0, 2
-     2  reduce   forward    embedding  m0  Rope: writes scratch = #2 gradient i16[4]; updates x = #1 x+4 bf16[4, 8] strided; in the last pass only
+     1  compute  backward   blocks.0   m0  Sum: reads x = #1 x+4 bf16[4, 8] strided; updates total = #2 gradient+rank*32 f32[8]; overwrites in the first iteration; waits 0, 2
+     2  reduce   forward    embedding  m0  Rope: writes scratch = #2 gradient i16[4]; updates x = #1 x+4 bf16[4, 8] strided; in the last iteration only
 )");
 }
 

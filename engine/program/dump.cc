@@ -1,11 +1,12 @@
-// DumpProgram: one line for each buffer and each instruction. "m0" marks what is done for a micro-batch, the pass of
-// its section being added; "-" what is done for the step.
+// DumpProgram: one line for each buffer and each instruction. "m0" marks what is done for a micro-batch, the iteration
+// of its loop being added; "-" what is done for the step.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "engine/step/program.h"
+#include "engine/program/operands.h"
+#include "engine/program/program.h"
 
 namespace shale {
 namespace {
@@ -32,7 +33,7 @@ std::string OperandText(const StepProgram& program, const Tensor& t) {
 // "reads a = #1 x f32[4], b = #2 w f32[4]; writes c = #3 y f32[4]".
 std::string OperandsText(const StepProgram& program, const Instruction& instruction) {
   std::vector<std::string> by_access[3];
-  VisitInstruction(instruction, /*first_pass=*/false, [&](absl::string_view name, const Tensor& t, Access access) {
+  VisitInstruction(instruction, /*first_iteration=*/false, [&](absl::string_view name, const Tensor& t, Access access) {
     by_access[static_cast<int>(access)].push_back(absl::StrCat(name, " = ", OperandText(program, t)));
   });
   std::vector<std::string> parts;
@@ -50,11 +51,11 @@ void AppendInstruction(const StepProgram& program, InstructionId id, int unit_wi
                         ToString(instruction.phase), unit_width, UnitName(program, instruction.unit),
                         instruction.micro_batch < 0 ? "- " : absl::StrCat("m", instruction.micro_batch),
                         NameOf(instruction), OperandsText(program, instruction));
-  if (instruction.last_pass_only) absl::StrAppend(&text, "; in the last pass only");
-  if (instruction.first_pass_differs) {
+  if (instruction.last_iteration_only) absl::StrAppend(&text, "; in the last iteration only");
+  if (instruction.first_iteration_differs) {
     const auto* product = std::get_if<MatMul>(&std::get<Op>(instruction.action));
     const bool packs = product != nullptr && product->b_is_packed;
-    absl::StrAppend(&text, packs ? "; packs b in the first pass" : "; overwrites in the first pass");
+    absl::StrAppend(&text, packs ? "; packs b in the first iteration" : "; overwrites in the first iteration");
   }
   if (!instruction.waits.empty()) absl::StrAppend(&text, "; waits ", absl::StrJoin(instruction.waits, ", "));
   text += "\n";
@@ -76,9 +77,9 @@ std::string DumpProgram(const StepProgram& program) {
   }
   int unit_width = 1;
   for (const std::string& unit : program.units) unit_width = std::max(unit_width, static_cast<int>(unit.size()));
-  for (const Section& section : program.sections) {
-    absl::StrAppend(&text, "\n", section.repeat == 1 ? "once" : absl::StrCat(section.repeat, " times"), "\n");
-    for (InstructionId id = section.begin; id < section.end; ++id) AppendInstruction(program, id, unit_width, text);
+  for (const Loop& loop : program.loops) {
+    absl::StrAppend(&text, "\n", loop.repeat == 1 ? "once" : absl::StrCat(loop.repeat, " times"), "\n");
+    for (InstructionId id = loop.begin; id < loop.end; ++id) AppendInstruction(program, id, unit_width, text);
   }
   return text;
 }

@@ -1,4 +1,4 @@
-#include "engine/memory/lifetimes.h"
+#include "engine/program/lifetimes.h"
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST_F(Lifetimes, AreNotCutShortByHeldUntil) {
   EXPECT_EQ(Of(x_), (Lifetime{0, 2}));
 }
 
-TEST_F(Lifetimes, WithinOnePassOfALoopStayWithinIt) {
+TEST_F(Lifetimes, WithinOneIterationOfALoopStayWithinIt) {
   builder_.Loop(3);
   Nothing();
   Write(x_);
@@ -81,7 +81,7 @@ TEST_F(Lifetimes, WithinOnePassOfALoopStayWithinIt) {
   EXPECT_EQ(Of(x_), (Lifetime{1, 2}));
 }
 
-TEST_F(Lifetimes, CoverALoopThatReadsWhatThePassBeforeLeft) {
+TEST_F(Lifetimes, CoverALoopThatReadsWhatTheIterationBeforeLeft) {
   builder_.Loop(3);
   Nothing();
   Read(x_);
@@ -120,7 +120,7 @@ TEST_F(Lifetimes, CoverALoopThatAccumulates) {
   EXPECT_EQ(Of(y), (Lifetime{1, 2}));
 }
 
-TEST_F(Lifetimes, CoverALoopWhoseFirstPassWritesForAll) {
+TEST_F(Lifetimes, CoverALoopWhoseFirstIterationWritesForAll) {
   const BufferId y = builder_.AddBuffer("y", 100);
   builder_.Loop(2);
   Nothing();
@@ -145,7 +145,7 @@ TEST_F(Lifetimes, DoNotDependOnTheNumberOfMicroBatches) {
   }
 }
 
-TEST_F(Lifetimes, CoverEveryLoopOfABufferUsedInSeveralSections) {
+TEST_F(Lifetimes, CoverEveryLoopOfABufferUsedInSeveralLoops) {
   builder_.Loop(2);  // 0, 1
   Nothing();
   Write(x_);
@@ -157,7 +157,7 @@ TEST_F(Lifetimes, CoverEveryLoopOfABufferUsedInSeveralSections) {
   EXPECT_EQ(Of(x_), (Lifetime{0, 4}));
 }
 
-TEST_F(Lifetimes, StayWithinSectionsThatRunOnce) {
+TEST_F(Lifetimes, StayWithinLoopsThatRunOnce) {
   Nothing();
   Write(x_);
   builder_.Loop(2);  // 2
@@ -178,7 +178,8 @@ TEST_F(Lifetimes, HeldIntoALoopCoverIt) {
 }
 
 TEST_F(Lifetimes, CountARangeThatIsZeroedAsWritten) {
-  // A gradient whose gaps are zeroed in every pass is new in every pass, although the op leaves the rest as it is.
+  // A gradient whose gaps are zeroed in every iteration is new in every iteration, although the op leaves the rest as
+  // it is.
   builder_.Loop(2);
   Nothing();
   builder_.Add(

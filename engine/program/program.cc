@@ -1,4 +1,4 @@
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/step/program.h"
+#include "engine/program/program.h"
 
 namespace shale {
 
@@ -19,9 +19,9 @@ struct Lifetime {
 // By BufferId.
 //
 // Persistent buffers live for the whole program. Any other one lives from its first to its last access, or to
-// `held_until`, and where it meets a section that repeats, the next pass needs it too: it lives for the whole of that
-// section, unless it is only used inside and every pass writes all bytes that it reads before it reads them.
-// Sections of micro-batches follow that rule even when K = 1, so that a plan does not depend on K.
+// `held_until`, and where it meets a loop that repeats, the next iteration needs it too: it lives for the whole of that
+// loop, unless it is only used inside and every iteration writes all bytes that it reads before it reads them.
+// Loops of micro-batches follow that rule even when K = 1, so that a plan does not depend on K.
 //
 // A strided operand counts as all bytes from its first to its last, so that the parts of a [T, 3, H, D] buffer, written
 // one by one, are its whole. REQUIRES: CheckStructure (structure.h) accepts the program.

@@ -1,0 +1,95 @@
+#include "engine/program/lifetimes.h"
+
+#include "engine/program/accesses.h"
+#include "engine/program/range_set.h"
+
+namespace shale {
+namespace {
+
+// One buffer's accesses so far.
+struct Use {
+  Lifetime span;
+  int first_loop = -1;
+  int last_loop = -1;
+  RangeSet written;         // In this iteration of last_loop.
+  bool read_first = false;  // Some iteration read bytes that it had not written.
+
+  void Touch(InstructionId id, int loop) {
+    if (first_loop < 0) {
+      first_loop = loop;
+      span.first = id;
+    }
+    if (last_loop != loop) written.clear();
+    last_loop = loop;
+    span.last = id;
+  }
+};
+
+void Write(RangeSet& written, const OperandBytes& operand) {
+  if (operand.ranges == nullptr) {
+    written.Add(operand.bytes);
+    return;
+  }
+  for (const ElementRange& range : *operand.ranges) {
+    written.Add({operand.bytes.begin + range.begin * operand.element_bytes,
+                 operand.bytes.begin + range.end * operand.element_bytes});
+  }
+}
+
+// Returns whether a loop runs over the micro-batches, even if K = 1 and it runs once.
+bool RunsOverMicroBatches(const StepProgram& program, const Loop& loop) {
+  if (loop.repeat > 1) return true;
+  for (InstructionId id = loop.begin; id < loop.end; ++id) {
+    if (program.instructions[id].micro_batch >= 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Lifetime> ComputeLifetimes(const StepProgram& program) {
+  std::vector<Use> uses(program.buffers.size());
+  std::vector<int> loop_of(program.instructions.size(), -1);
+  std::vector<bool> over_micro_batches;  // By loop.
+  for (size_t s = 0; s < program.loops.size(); ++s) {
+    const Loop& loop = program.loops[s];
+    over_micro_batches.push_back(RunsOverMicroBatches(program, loop));
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
+      loop_of[id] = static_cast<int>(s);
+      // The first iteration touches no buffer that the others do not, and reads no more.
+      const std::vector<OperandBytes> operands = OperandsOf(program.instructions[id], /*first_iteration=*/false);
+      // An instruction reads before it writes.
+      for (const OperandBytes& operand : operands) {
+        Use& use = uses[operand.buffer];
+        use.Touch(id, static_cast<int>(s));
+        if (operand.reads && operand.ranges == nullptr && !use.written.Contains(operand.bytes)) use.read_first = true;
+      }
+      for (const OperandBytes& operand : operands) {
+        if (operand.writes) Write(uses[operand.buffer].written, operand);
+      }
+    }
+  }
+
+  std::vector<Lifetime> lifetimes(program.buffers.size());
+  for (size_t b = 0; b < lifetimes.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    Use& use = uses[b];
+    if (buffer.persistent) {
+      lifetimes[b] = {0, static_cast<InstructionId>(program.instructions.size()) - 1};
+      continue;
+    }
+    if (use.first_loop < 0) continue;
+    if (buffer.held_until > use.span.last) {
+      use.span.last = buffer.held_until;
+      use.last_loop = loop_of[buffer.held_until];
+    }
+    if (use.first_loop != use.last_loop || use.read_first) {
+      if (over_micro_batches[use.first_loop]) use.span.first = program.loops[use.first_loop].begin;
+      if (over_micro_batches[use.last_loop]) use.span.last = program.loops[use.last_loop].end - 1;
+    }
+    lifetimes[b] = use.span;
+  }
+  return lifetimes;
+}
+
+}  // namespace shale

@@ -1,0 +1,71 @@
+// Visitors over the operands of an instruction. All code that asks what an instruction reads or writes, or that changes
+// its operands, goes through these two, so that a new kind of action is added in one place.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/string_view.h"
+#include "engine/program/program.h"
+#include "kernels/ops.h"
+
+namespace shale {
+
+namespace internal {
+
+template <class SomeAction, class Visitor>
+void VisitAction(SomeAction& action, Visitor&& visitor) {
+  if (auto* op = std::get_if<Op>(&action)) {
+    VisitOperands(*op, visitor);
+  } else if (auto* collective = std::get_if<Collective>(&action)) {
+    const bool scatter = collective->kind == CollectiveKind::kReduceScatterSum;
+    visitor("local", collective->local, scatter ? Access::kWrite : Access::kRead);
+    visitor("full", collective->full,
+            scatter ? Access::kRead
+                    : (collective->kind == CollectiveKind::kAllGather ? Access::kWrite : Access::kReadWrite));
+  } else if (auto* transfer = std::get_if<Transfer>(&action)) {
+    visitor("device", transfer->device, transfer->to_host ? Access::kRead : Access::kWrite);
+    visitor("host", transfer->host, transfer->to_host ? Access::kWrite : Access::kRead);
+  } else {
+    auto& copy = std::get<HostCopy>(action);
+    visitor(ToString(copy.item), copy.device, ToHost(copy.item) ? Access::kRead : Access::kWrite);
+  }
+}
+
+}  // namespace internal
+
+// Calls visitor(name, const Tensor&, access) for every present operand of an instruction as the first iteration of its
+// loop issues it, or as all later iterations do. Scratch counts as an operand that is written.
+template <class Visitor>
+void VisitInstruction(const Instruction& instruction, bool first_iteration, Visitor&& visitor) {
+  const auto present = [&](absl::string_view name, const Tensor& t, Access access) {
+    if (t.present()) visitor(name, t, access);
+  };
+  if (first_iteration && instruction.first_iteration_differs) {
+    Op first = std::get<Op>(instruction.action);
+    MakeFirst(first);
+    VisitOperands(std::as_const(first), present);
+  } else {
+    internal::VisitAction(instruction.action, present);
+  }
+  present("scratch", instruction.scratch, Access::kWrite);
+}
+
+// Calls visitor(Tensor&) for every present operand of an instruction, scratch included. The visitor may change them.
+template <class Visitor>
+void ChangeOperands(Instruction& instruction, Visitor&& visitor) {
+  internal::VisitAction(instruction.action, [&](absl::string_view, Tensor& t, Access) {
+    if (t.present()) visitor(t);
+  });
+  if (instruction.scratch.present()) visitor(instruction.scratch);
+}
+
+// Makes every operand of an instruction that lies in buffer `from` lie in buffer `to`, at the same place.
+inline void RenameBuffer(Instruction& instruction, BufferId from, BufferId to) {
+  ChangeOperands(instruction, [&](Tensor& t) {
+    if (t.where.symbol == from) t.where.symbol = to;
+  });
+}
+
+}  // namespace shale

@@ -1,0 +1,117 @@
+#include "engine/runtime/iteration_graphs.h"
+
+#include <array>
+#include <utility>
+
+namespace shale {
+namespace {
+
+// The events of one capture. They must be created before the capture begins and outlive it.
+class CaptureEvents {
+ public:
+  static absl::StatusOr<CaptureEvents> Create(const std::vector<GraphStep>& steps, Device& device) {
+    CaptureEvents events;
+    SHALE_ASSIGN_OR_RETURN(events.begun_, device.CreateEvent());
+    for (const GraphStep& step : steps) {
+      if (step.kind == GraphStep::Kind::kSignal) {
+        SHALE_ASSIGN_OR_RETURN(events.finished_[step.instruction], device.CreateEvent());
+      } else if (step.kind == GraphStep::Kind::kJoin) {
+        SHALE_ASSIGN_OR_RETURN(events.joined_[static_cast<int>(step.stream)], device.CreateEvent());
+      }
+    }
+    return events;
+  }
+
+  Event& begun() { return *begun_; }
+  Event& finished(InstructionId id) { return *finished_.at(id); }
+  Event& joined(StreamId stream) { return *joined_[static_cast<int>(stream)]; }
+
+ private:
+  CaptureEvents() = default;
+  std::unique_ptr<Event> begun_;
+  std::map<InstructionId, std::unique_ptr<Event>> finished_;
+  std::array<std::unique_ptr<Event>, kStreams> joined_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<IterationGraphs>> IterationGraphs::Create(const StepProgram& program,
+                                                                         const BoundProgram& bound,
+                                                                         const HostItems& host_items,
+                                                                         RankRuntime& runtime) {
+  if (!runtime.device().CanCapture()) {
+    return absl::FailedPreconditionError(
+        "runtime.graphs wants a device that can capture work as graphs: a GPU that is not synchronous; set "
+        "runtime.graphs=false or runtime.device=CUDA");
+  }
+  SHALE_ASSIGN_OR_RETURN(std::vector<LoopGraphs> loops, CompileGraphs(program));
+  return std::unique_ptr<IterationGraphs>(new IterationGraphs(std::move(loops), bound, host_items, runtime));
+}
+
+IterationGraphs::IterationGraphs(std::vector<LoopGraphs> loops, const BoundProgram& bound, const HostItems& host_items,
+                                 RankRuntime& runtime)
+    : loops_(std::move(loops)), bound_(bound), host_items_(host_items), runtime_(runtime) {}
+
+absl::Status IterationGraphs::Launch(size_t loop, int64_t iteration) {
+  const std::pair<size_t, int64_t> variant = {loop, loops_[loop].VariantOf(iteration)};
+  auto found = graphs_.find(variant);
+  if (found == graphs_.end()) {
+    Captured captured{.iteration = iteration};
+    SHALE_RETURN_IF_ERROR(Capture(loops_[loop].StepsOf(iteration), iteration, captured));
+    found = graphs_.emplace(variant, std::move(captured)).first;
+  }
+  Captured& captured = found->second;
+  if (captured.iteration != iteration) {
+    for (const HostCopyNode& copy : captured.copies) {
+      const HostItems::Ends ends = host_items_.EndsOf(std::get<HostCopy>(bound_[copy.instruction].action), iteration);
+      SHALE_RETURN_IF_ERROR(captured.graph->SetCopy(copy.copy, ends.to, ends.from));
+    }
+    captured.iteration = iteration;
+  }
+  return captured.graph->Launch(runtime_.stream(kGraphOrigin));
+}
+
+absl::Status IterationGraphs::Enqueue(InstructionId id, int64_t iteration, Captured& captured) {
+  Instruction work;
+  const Instruction& instruction = bound_.OfIteration(id, iteration, work);
+  Stream& stream = runtime_.stream(instruction.stream);
+  if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) return LaunchTransfer(*transfer, stream);
+  const auto* copy = std::get_if<HostCopy>(&instruction.action);
+  if (copy == nullptr) return LaunchOp(instruction, runtime_);
+  const HostItems::Ends ends = host_items_.EndsOf(*copy, iteration);
+  SHALE_ASSIGN_OR_RETURN(const CapturedCopy node, stream.CaptureCopy(ends.to, ends.from, copy->device.extent_bytes()));
+  captured.copies.push_back({id, node});
+  return absl::OkStatus();
+}
+
+absl::Status IterationGraphs::Capture(const std::vector<GraphStep>& steps, int64_t iteration, Captured& captured) {
+  SHALE_ASSIGN_OR_RETURN(CaptureEvents events, CaptureEvents::Create(steps, runtime_.device()));
+  Stream& origin = runtime_.stream(kGraphOrigin);
+  SHALE_RETURN_IF_ERROR(origin.BeginCapture());
+  const auto run = [&](const GraphStep& step) -> absl::Status {
+    Stream& stream = runtime_.stream(step.stream);
+    switch (step.kind) {
+      case GraphStep::Kind::kFork: return stream.Wait(events.begun());
+      case GraphStep::Kind::kWait: return stream.Wait(events.finished(step.instruction));
+      case GraphStep::Kind::kIssue: return Enqueue(step.instruction, iteration, captured);
+      case GraphStep::Kind::kSignal: return stream.Record(events.finished(step.instruction));
+      case GraphStep::Kind::kJoin: {
+        SHALE_RETURN_IF_ERROR(stream.Record(events.joined(step.stream)));
+        return origin.Wait(events.joined(step.stream));
+      }
+    }
+    return absl::InternalError("an unknown step of a graph");
+  };
+  absl::Status status = origin.Record(events.begun());
+  for (const GraphStep& step : steps) {
+    if (status.ok()) status = run(step);
+  }
+  // The capture is ended even after an error, so that the streams are usable again.
+  absl::StatusOr<std::unique_ptr<Graph>> graph = origin.EndCapture();
+  SHALE_RETURN_IF_ERROR(status);
+  if (!graph.ok()) return graph.status();
+  captured.graph = *std::move(graph);
+  return absl::OkStatus();
+}
+
+}  // namespace shale
