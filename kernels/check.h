@@ -1,5 +1,5 @@
-// Checks for our own bugs, and macros that pass a Status on. What the world can do to us is an absl::Status, never a
-// check.
+// Checks, and macros that propagate an absl::Status. A check is for programming errors only. What the outside world can
+// cause (a missing file, no memory, a lost peer, a bad config) is an absl::Status.
 #pragma once
 
 #include <cstdio>
@@ -11,7 +11,7 @@
 
 namespace shale::internal {
 
-// Prints the message and aborts when it goes out of scope.
+// Collects a message. The destructor prints it to stderr and aborts.
 class CheckFailure {
  public:
   CheckFailure(const char* file, int line, const char* condition) {
@@ -29,10 +29,11 @@ class CheckFailure {
 
 }  // namespace shale::internal
 
-// SHALE_CHECK(offset < size) << name;
+// Aborts with a message if `condition` is false. Example: SHALE_CHECK(offset < size) << name;
 #define SHALE_CHECK(condition) \
   while (!(condition)) ::shale::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
+// Returns from the calling function if `expression`, an absl::Status, is an error.
 #define SHALE_RETURN_IF_ERROR(expression)                                                  \
   do {                                                                                     \
     if (absl::Status shale_status = (expression); !shale_status.ok()) return shale_status; \
@@ -41,7 +42,8 @@ class CheckFailure {
 #define SHALE_CONCAT_INNER(a, b) a##b
 #define SHALE_CONCAT(a, b) SHALE_CONCAT_INNER(a, b)
 
-// SHALE_ASSIGN_OR_RETURN(auto plan, PlanMemory(program));
+// Assigns the value of `expression`, an absl::StatusOr, to `declaration`. If it is an error, returns it from the
+// calling function. Expands to several statements. Example: SHALE_ASSIGN_OR_RETURN(auto plan, PlanMemory(program));
 #define SHALE_ASSIGN_OR_RETURN(declaration, expression) \
   SHALE_ASSIGN_OR_RETURN_IMPL(SHALE_CONCAT(shale_statusor_, __LINE__), declaration, expression)
 #define SHALE_ASSIGN_OR_RETURN_IMPL(statusor, declaration, expression) \

@@ -12,6 +12,7 @@ namespace shale {
 
 enum class DType : uint8_t { kFloat32, kBFloat16, kFloat64, kInt16, kInt32, kInt64 };
 
+// Returns the size of one element in bytes.
 constexpr int64_t SizeOf(DType dtype) {
   switch (dtype) {
     case DType::kBFloat16:
@@ -51,8 +52,9 @@ inline BFloat16 RoundToBFloat16(float x) {
   return {static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
 }
 
-// Master weights split into a bf16 weight and 16 low bits. The weight is the fp32 master rounded half away from zero,
-// and (weight, low) holds the master exactly. fp32 masters round by the same rule, so that both kinds train alike.
+// A master weight can be split into a bf16 weight and 16 low bits. The weight is the fp32 master rounded half away from
+// zero; (weight, low) holds the master exactly, except for the payload of a NaN. fp32 masters are rounded to bf16 by
+// the same rule, so that both kinds train alike.
 inline BFloat16 RoundMaster(float master) {
   const uint32_t bits = std::bit_cast<uint32_t>(master);
   if (std::isnan(master)) return {static_cast<uint16_t>((bits >> 16) | 0x40)};

@@ -5,14 +5,14 @@
 namespace shale {
 namespace {
 
-// Pairs of a query and a key that causal attention over S positions looks at.
+// Returns the number of (query, key) pairs that causal attention over S positions visits.
 double CausalPairs(int64_t s, int64_t window) {
   const double w = static_cast<double>(window > 0 ? std::min(window, s) : s);
   // The first w queries see 1, 2, ... w keys, all later ones w.
   return w * (w + 1) / 2 + (static_cast<double>(s) - w) * w;
 }
 
-// Flops of one product over the attended pairs of all heads: 2 D for every pair.
+// FLOPs of one attention matmul over the visited pairs of all heads: 2 D per pair.
 double AttentionProduct(const Tensor& q_BSHD, int64_t window) {
   return 2.0 * static_cast<double>(q_BSHD.dim(3)) * CausalPairs(q_BSHD.dim(1), window) *
          static_cast<double>(q_BSHD.dim(0)) * static_cast<double>(q_BSHD.dim(2));
@@ -23,7 +23,7 @@ double Flops(const MatMul& op) {
 }
 // q k^T and p v.
 double Flops(const AttentionForward& op) { return 2 * AttentionProduct(op.q_BSHD, op.window); }
-// q k^T again, d_out v^T, and one product each for d_q, d_k and d_v.
+// q k^T again, d_out v^T, and one matmul each for d_q, d_k and d_v.
 double Flops(const AttentionBackward& op) { return 5 * AttentionProduct(op.q_BSHD, op.window); }
 
 template <class OpType>

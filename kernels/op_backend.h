@@ -9,28 +9,30 @@
 
 namespace shale {
 
-// Memory that a launch may use and leave dirty, 256-byte aligned.
+// Memory that one launch may overwrite, aligned to 256 bytes. Its contents are undefined before and after the launch.
 struct Scratch {
   std::byte* data = nullptr;
   int64_t size_bytes = 0;
 };
 
-// One per rank: used by the rank's launching thread, and by its streams' threads through what it enqueues.
+// Runs ops on one kind of device. Each rank has its own: the rank's launching thread calls it, and the rank's stream
+// threads use it through the work that was enqueued.
 class Ops {
  public:
   virtual ~Ops() = default;
 
-  // Bytes of scratch that `op` needs, from all but its operands' addresses (symbolic ops are fine).
+  // Returns the bytes of scratch that `op` needs. The result does not depend on the addresses of operands, so `op` may
+  // be symbolic.
   virtual int64_t ScratchBytes(const Op& op) const = 0;
 
-  // Bytes of packed_b for this product; 0: it has no use for one. Products with the same b, transpose_b and dtype, of
-  // whatever M, that have a use for one agree on its bytes.
+  // Returns the size of packed_b in bytes for this matmul, or 0 if the device does not use packed_b for it. Matmuls
+  // that use it and have the same b, transpose_b and dtype return the same size, whatever their M.
   virtual int64_t PackedBytes(const MatMul& op) const { return 0; }
 
-  // Does what costs time at the first launch of such an op (creating a primitive, choosing an algorithm).
+  // Does in advance the slow work of the first launch of such an op: creates a primitive, chooses an algorithm.
   virtual absl::Status Prepare(const Op& op) { return absl::OkStatus(); }
 
-  // Enqueues a bound and valid op (see Validate). Scratch must not be used by anything else until the op has finished.
+  // Enqueues a bound and valid op (see Validate). Nothing else may use `scratch` until the op has finished.
   absl::Status Launch(const Op& op, Scratch scratch, Stream& stream) {
     VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
       if (t.present()) stream.Meter(t.data, t.extent_bytes());
@@ -40,6 +42,7 @@ class Ops {
   }
 
  protected:
+  // What Launch does on this device, apart from metering.
   virtual absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) = 0;
 };
 

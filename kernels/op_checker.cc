@@ -8,8 +8,9 @@
 namespace shale::internal {
 namespace {
 
+// Returns true if each stride spans all dimensions of smaller stride, so that no two elements overlap.
 bool OverlapFree(const Tensor& t) {
-  // (stride, size), by stride: at most four, inserted in order.
+  // Pairs (stride, size), sorted by stride. There are at most four, so they are inserted in order.
   std::array<std::pair<int64_t, int64_t>, Tensor::kMaxRank> dims;
   int n = 0;
   for (int i = 0; i < t.rank; ++i) {
@@ -45,7 +46,8 @@ std::string Strides(const Tensor& t) {
   return absl::StrCat("[", absl::StrJoin(t.strides.begin(), t.strides.begin() + t.rank, ", "), "]");
 }
 
-// The rows that a view consists of, in bytes: `rows` of `width`, `period` apart.
+// A view as `rows` rows of `width` bytes, `period` bytes apart. If it has no such form, `regular` is false and the
+// extent counts as one row.
 struct Rows {
   int64_t begin = 0, width = 0, rows = 1, period = 0;
   bool regular = false;
@@ -110,7 +112,7 @@ bool Overlap(const Tensor& a, const Tensor& b) {
   const int64_t period = std::max(x.period, y.period);
   const bool comparable = x.regular && y.regular && (x.period == y.period || x.rows == 1 || y.rows == 1);
   if (!comparable || period == 0) return true;
-  // Both repeat with one period, so their places within it decide.
+  // Both repeat with the same period, so it is enough to compare their offsets within a period.
   const int64_t shift = ((y.begin % period) + period) % period;
   return shift < x.width || shift + y.width > period;
 }

@@ -1,4 +1,4 @@
-// How Validate states what an op wants of its operands. Private to the checks of kernels/.
+// OpChecker: how Validate states what an op requires of its operands. Private to the checks in kernels/.
 #pragma once
 
 #include <initializer_list>
@@ -13,11 +13,12 @@
 
 namespace shale::internal {
 
-// A size that operands share, such as C: unknown until the first operand shows it, then demanded of every other.
+// A size that several operands share, such as C. It is unknown (-1) until the first operand with that dimension sets
+// it; every later operand must have the same size.
 struct Dim {
   absl::string_view name;
   int64_t size = -1;
-  int64_t minimum = 1;
+  int64_t minimum = 1;  // The smallest size that an operand may set.
 };
 
 enum class Layout : uint8_t {
@@ -26,30 +27,33 @@ enum class Layout : uint8_t {
   kStrided,    // Every dimension may be strided.
 };
 
-// Collects the first thing that is wrong; every later question is then passed over. Lives within one Validate.
+// Keeps the first error and ignores every later check. Lives within one Validate.
 class OpChecker {
  public:
   explicit OpChecker(absl::string_view op) : op_(op) {}
 
-  // `tensor` must be there, of the compute dtype (f32 or bf16, the same for all operands asked for like this).
+  // Requires `tensor` to be present, with dimensions `dims` and of the compute dtype: f32 or bf16, the same for every
+  // operand that is checked by Act.
   void Act(absl::string_view name, const Tensor& tensor, std::initializer_list<Dim*> dims,
            Layout layout = Layout::kContiguous);
+  // Requires `tensor` to be present, with dimensions `dims` and of dtype `dtype`.
   void Typed(absl::string_view name, const Tensor& tensor, DType dtype, std::initializer_list<Dim*> dims,
              Layout layout = Layout::kContiguous);
-  // Of the compute dtype, or f32 whatever that is.
+  // Like Act, but also accepts f32 whatever the compute dtype is.
   void ActOrFloat(absl::string_view name, const Tensor& tensor, std::initializer_list<Dim*> dims,
                   Layout layout = Layout::kContiguous);
 
-  // `message` continues "<op>: ".
+  // Fails with "<op>: " followed by `message` unless `condition` holds.
   template <class... Parts>
   void Require(bool condition, const Parts&... message) {
     if (!condition) Fail(absl::StrCat(message...));
   }
 
-  // Allows output `a` to be the very same view as operand `b`; any other overlap of an output stays refused.
+  // Allows `output` to be the very same view as `operand`. Any other overlap of an output with another operand is
+  // refused.
   void MayBe(absl::string_view output, absl::string_view operand) { allowed_.emplace_back(output, operand); }
 
-  // Refuses outputs that overlap other operands; call last.
+  // Refuses outputs that overlap other operands, except as MayBe allows. Call last.
   template <class OpType>
   void NoOtherOverlaps(const OpType& op) {
     std::vector<Operand> operands;
@@ -82,11 +86,12 @@ class OpChecker {
   std::vector<std::pair<absl::string_view, absl::string_view>> allowed_;
 };
 
-// Whether an element of `a` and one of `b` may lie on the same bytes. Exact for views of one row length (the columns of
-// a fused matrix), else whenever the spans from first to last element meet.
+// Returns whether an element of `a` and an element of `b` may lie on the same bytes. Exact for views whose rows are the
+// same distance apart (the columns of a fused matrix). For other views, returns whether their extents from first to
+// last element overlap.
 bool Overlap(const Tensor& a, const Tensor& b);
 
-// One check per op family; each continues with the shapes, dtypes and aliasing of its header comment in ops.h.
+// Check(c, op) checks the operands of one op against the shapes, dtypes and aliasing that its comment in ops.h states.
 void Check(OpChecker& c, const EmbeddingForward& op);
 void Check(OpChecker& c, const EmbeddingBackward& op);
 void Check(OpChecker& c, const MatMul& op);

@@ -1,14 +1,16 @@
-// The operations of a training step. An op is a struct: its formula, then its tensors with shape and dtype.
+// The operations ("ops") of a training step. An op is a struct: the comment gives its formula, the members its tensors
+// with shape and dtype.
 //
-// T tokens (B sequences of S), C model width, N and K sizes of a product, H query heads, G key/value heads, D head
-// width, F inner width, V vocabulary, R rows, P parameters of a flat shard.
-// "act" is the compute dtype, f32 or bf16: one for all act tensors of an op. All arithmetic is fp32 or wider, and a
-// value that is stored in bf16 and used again in the same op is used as rounded, so that a recomputation has the same
-// bits. Unless noted tensors are contiguous, and outputs overlap no input. An absent (rank 0) tensor is an operand not
-// given. Gradients of parameters are f32; `accumulate` adds to what is there, else it is overwritten.
+// T tokens (B sequences of S), C model width, M, N and K sizes of a matmul, H query heads, G key/value heads, D head
+// width, F inner width, V vocabulary, R rows, P parameters of a flat shard (in embeddings: rows of the position table).
+// "act" is the compute dtype, f32 or bf16, the same for all act tensors of an op. All arithmetic is fp32 or wider. If
+// an op stores a value in bf16 and uses it again, it uses the rounded value, so that a recomputation yields the same
+// bits. Unless noted, tensors are contiguous and outputs overlap no other operand. An absent tensor (rank 0) is an
+// optional operand that was not given. Gradients of parameters are f32. If `accumulate` is set, an op adds to its
+// output, else it overwrites it; formulas write both as (+)=.
 //
 // VisitOperands(op, visitor) calls visitor(name, tensor, access) for every operand, absent ones included, in a fixed
-// order: binding, validation, metering and dependency analysis are all written once, on top of it.
+// order. Binding, validation, metering and dependency analysis are all built on it.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +42,8 @@ struct EmbeddingForward {
   }
 };
 
-// d_weight[v] (+)= sum of d_out[t] over tokens[t] = v, in the order of t; d_positions[s] likewise over t mod S = s.
-// Rows that no token names become zero (or stay, when accumulating).
+// d_weight[v] (+)= sum of d_out[t] over all t with tokens[t] = v, in the order of t; d_positions[s] (+)= the same over
+// all t with t mod S = s. Rows that receive no gradient become zero, or stay as they are if `accumulate` is set.
 struct EmbeddingBackward {
   static constexpr absl::string_view kName = "EmbeddingBackward";
   Tensor tokens_BS;       // i32
@@ -59,22 +61,23 @@ struct EmbeddingBackward {
   }
 };
 
-// c = op(a) op(b) + bias, or c += op(a) op(b); op transposes when asked: a is [M, K] ([K, M] when transposed), b [K, N]
-// ([N, K]). Rows may be strided, the last dimension is dense. fp32 accumulation.
+// c = op(a) op(b) + bias, or c += op(a) op(b), where op transposes if transpose_a or transpose_b is set. a is [M, K],
+// or [K, M] if transposed; b is [K, N], or [N, K] if transposed. Rows may be strided; the last dimension is dense.
+// Accumulates in fp32.
 //
-// Where the device multiplies from an order of its own (Ops::PackedBytes), it leaves b in that order in packed_b, or
-// finds it there: the same bits either way.
+// packed_b holds a copy of b in the order in which the device's kernels read it (see Ops::PackedBytes). The op writes
+// packed_b, or reads it if b_is_packed is set; c gets the same bits either way.
 struct MatMul {
   static constexpr absl::string_view kName = "MatMul";
   Tensor a;         // act
   Tensor b;         // act
   Tensor bias_N;    // act, optional; not together with accumulate
   Tensor c_MN;      // act or f32
-  Tensor packed_b;  // i16, of PackedBytes, contiguous; optional
+  Tensor packed_b;  // i16, PackedBytes long, contiguous; optional
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;   // c f32 only
-  bool b_is_packed = false;  // packed_b holds b, from a product with the same b, transpose_b and dtype
+  bool accumulate = false;   // c must be f32
+  bool b_is_packed = false;  // packed_b was written by a matmul with the same b, transpose_b and dtype
   int64_t m() const { return c_MN.shape[0]; }
   int64_t n() const { return c_MN.shape[1]; }
   int64_t k() const { return a.shape[transpose_a ? 0 : 1]; }
@@ -101,15 +104,15 @@ struct BiasBackward {
   }
 };
 
-// sum = x + residual (sum = x when absent); y = sum / rms(sum) * weight per row, rms(s) = sqrt(mean(s^2) + epsilon);
-// rstd = 1 / rms (Zhang and Sennrich, 2019). x and y may be rank 2 [T, C] or rank 3 [T, H, D] with strided outer
-// dimensions (rows are then T*H, row t*H + h); y may be x itself.
+// sum = x + residual, or x itself without a residual. y = sum / rms(sum) * weight and rstd = 1 / rms(sum), per row,
+// where rms(s) = sqrt(mean(s^2) + epsilon) (Zhang and Sennrich, 2019). x and y are [T, C], or [T, H, D] with strided
+// outer dimensions, where row t*H + h is (t, h). y may be x itself.
 struct RmsNormForward {
   static constexpr absl::string_view kName = "RmsNormForward";
   Tensor x;         // act
-  Tensor residual;  // act, optional, shape of x
+  Tensor residual;  // act, optional, same shape as x
   Tensor weight_C;  // act
-  Tensor sum;       // act; present exactly when residual is
+  Tensor sum;       // act; present if and only if residual is
   Tensor y;         // act
   Tensor rstd_R;    // f32
   float epsilon = 0;
@@ -124,11 +127,11 @@ struct RmsNormForward {
   }
 };
 
-// d_x = d_residual + (gradient of y = norm(x) with respect to x); d_weight (+)= sum over rows of d_y x rstd. x is the
-// normalised row's source (`sum` of the forward op). d_x may be d_y or d_residual itself.
+// d_x = d_residual + the gradient of y = norm(x) with respect to x; d_weight (+)= sum over rows of d_y x rstd. x is the
+// tensor that the forward op normalized: its `sum`, or its x without a residual. d_x may be d_y or d_residual itself.
 struct RmsNormBackward {
   static constexpr absl::string_view kName = "RmsNormBackward";
-  Tensor d_y;         // act, shape and stride rules as x
+  Tensor d_y;         // act, same rules for shape and strides as x
   Tensor x;           // act
   Tensor weight_C;    // act
   Tensor rstd_R;      // f32
@@ -148,8 +151,8 @@ struct RmsNormBackward {
   }
 };
 
-// As RmsNormForward with y = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(variance + epsilon), biased variance
-// (Ba et al., 2016).
+// Like RmsNormForward, with y = (sum - mean) * rstd * weight + bias and rstd = 1 / sqrt(variance + epsilon), where
+// variance is the biased one (Ba et al., 2016).
 struct LayerNormForward {
   static constexpr absl::string_view kName = "LayerNormForward";
   Tensor x, residual, weight_C, bias_C, sum, y;  // act
@@ -168,6 +171,7 @@ struct LayerNormForward {
   }
 };
 
+// Like RmsNormBackward; d_weight (+)= sum over rows of d_y (x - mean) rstd, d_bias (+)= sum over rows of d_y.
 struct LayerNormBackward {
   static constexpr absl::string_view kName = "LayerNormBackward";
   Tensor d_y, x, weight_C;      // act
@@ -191,8 +195,8 @@ struct LayerNormBackward {
   }
 };
 
-// Group normalisation, channels last (Wu and He, 2018): the C channels form `groups` equal groups, each normalised over
-// its channels and all L positions of a sample. y = (x - mean) * rstd * weight + bias.
+// Group normalization, channels last (Wu and He, 2018): the C channels form G equal groups, and each group is
+// normalized over its channels and all L positions of a sample. y = (x - mean) * rstd * weight + bias.
 struct GroupNormForward {
   static constexpr absl::string_view kName = "GroupNormForward";
   Tensor x_BLC, weight_C, bias_C, y_BLC;  // act
@@ -209,6 +213,7 @@ struct GroupNormForward {
   }
 };
 
+// The gradients of GroupNormForward; d_weight and d_bias are summed over all samples and positions.
 struct GroupNormBackward {
   static constexpr absl::string_view kName = "GroupNormBackward";
   Tensor d_y_BLC, x_BLC, weight_C;  // act
@@ -230,9 +235,9 @@ struct GroupNormBackward {
   }
 };
 
-// How rotary frequencies are stretched for contexts longer than those trained on (Llama 3.1; factor 1: not at all).
-// f = theta^(-2i/D), wavelength L = 2 pi / f: f stays when L < original_context / high_freq_factor, is divided by
-// factor when L > original_context / low_freq_factor, and is interpolated between.
+// Scales the rotary frequencies for contexts longer than those trained on (Llama 3.1). factor 1 leaves them unchanged.
+// For f = theta^(-2i/D) with wavelength L = 2 pi / f: f stays if L < original_context / high_freq_factor, is divided by
+// `factor` if L > original_context / low_freq_factor, and is interpolated in between.
 struct RopeScaling {
   double factor = 1;
   double low_freq_factor = 1;
@@ -240,8 +245,9 @@ struct RopeScaling {
   int64_t original_context = 8192;
 };
 
-// Rotary position embedding in place (Su et al., 2021), halves convention: the pair (x[i], x[i + D/2]) turns by
-// s * f(i) at position s of its sequence; by the negative angle when `inverse` (which is the gradient). Angles in fp64.
+// Rotary position embedding in place (Su et al., 2021), halves convention: at position s of its sequence, rotates the
+// pair (x[i], x[i + D/2]) by the angle s * f(i), or by its negative if `inverse` is set (which computes the gradient).
+// Angles are computed in fp64.
 struct Rope {
   static constexpr absl::string_view kName = "Rope";
   Tensor x_BSHD;  // act, outer dimensions may be strided
@@ -255,9 +261,9 @@ struct Rope {
 };
 
 // Causal attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the
-// keys j <= i (and j > i - window when window > 0), p = softmax(scores), out = p v, lse = log-sum-exp of the scores.
-// Memory is linear in S: no [S, S] matrix exists (Dao, 2023). With act bf16 a backend may round exp(score - the row's
-// largest) to bf16 for the product with v; the sum it is divided by is of the values before rounding.
+// keys j <= i (and j > i - window if window > 0), p = softmax(scores), out = p v, lse = log-sum-exp of the scores.
+// Memory is linear in S: no [S, S] matrix exists (Dao, 2023). If act is bf16, a backend may round exp(score - largest
+// score of the row) to bf16 for the matmul with v; the sum that divides it is taken before rounding.
 struct AttentionForward {
   static constexpr absl::string_view kName = "AttentionForward";
   Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided
@@ -275,14 +281,14 @@ struct AttentionForward {
   }
 };
 
-// p from q, k and lse again; delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k, d_k = ds^T q,
-// d_v = p^T d_out, summed over the query heads of a group. With act bf16 a backend may round p and ds to bf16 for these
-// three products.
+// Recomputes p from q, k and lse. delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k; d_v = p^T
+// d_out; d_k = ds^T q. d_k and d_v are summed over the query heads of a group. If act is bf16, a backend may round p
+// and ds to bf16 for these three matmuls.
 struct AttentionBackward {
   static constexpr absl::string_view kName = "AttentionBackward";
   Tensor q_BSHD, k_BSGD, v_BSGD, out_BSHD;  // act, outer dimensions may be strided
   Tensor lse_BHS;                           // f32
-  Tensor d_out_BSHD;                        // act
+  Tensor d_out_BSHD;                        // act, outer dimensions may be strided
   Tensor d_q_BSHD, d_k_BSGD, d_v_BSGD;      // act, outer dimensions may be strided
   float scale = 1;
   int64_t window = 0;
@@ -300,7 +306,7 @@ struct AttentionBackward {
   }
 };
 
-// y = silu(gate) * up, gate and up the halves of a row (Shazeer, 2020). silu(g) = g / (1 + exp(-g)).
+// y = silu(gate) * up, where gate and up are the halves of a row (Shazeer, 2020); silu(g) = g / (1 + exp(-g)).
 struct SwiGluForward {
   static constexpr absl::string_view kName = "SwiGluForward";
   Tensor gate_up_T2F;  // act, [T, 2F]
@@ -312,12 +318,13 @@ struct SwiGluForward {
   }
 };
 
+// The gradient of SwiGluForward with respect to gate_up.
 struct SwiGluBackward {
   static constexpr absl::string_view kName = "SwiGluBackward";
   Tensor gate_up_T2F;    // act
   Tensor d_y_TF;         // act
   Tensor d_gate_up_T2F;  // act; may be gate_up itself
-  Tensor y_TF;           // act, optional: the forward's result again, to the bit; may be d_y itself
+  Tensor y_TF;           // act, optional: y of the forward op again, with the same bits; may be d_y itself
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("gate_up", op.gate_up_T2F, Access::kRead);
@@ -327,7 +334,7 @@ struct SwiGluBackward {
   }
 };
 
-// Hendrycks and Gimpel, 2016: x Phi(x), exact, or 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+// GELU (Hendrycks and Gimpel, 2016). kErf is exact, x Phi(x); kTanh is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 enum class GeluKind : uint8_t { kTanh, kErf };
 
 struct GeluForward {
@@ -345,7 +352,7 @@ struct GeluBackward {
   static constexpr absl::string_view kName = "GeluBackward";
   Tensor x_TF, d_y_TF, d_x_TF;  // act; d_x may be d_y itself
   GeluKind kind = GeluKind::kTanh;
-  Tensor y_TF;  // act, optional: the forward's result again, to the bit; may be x itself
+  Tensor y_TF;  // act, optional: y of the forward op again, with the same bits; may be x itself
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("x", op.x_TF, Access::kRead);
@@ -355,13 +362,13 @@ struct GeluBackward {
   }
 };
 
-// Per row: loss = logsumexp(logits) - logits[target], and, when `gradient`, logits become their gradient in place:
-// (softmax(logits) - onehot(target)) * scale[0]. A row whose target is negative has loss 0 and gradient 0.
+// Per row: loss = logsumexp(logits) - logits[target]. If `gradient` is set, also overwrites logits with their gradient
+// (softmax(logits) - onehot(target)) * scale[0]. A row with a negative target has loss 0 and gradient 0.
 struct CrossEntropy {
   static constexpr absl::string_view kName = "CrossEntropy";
-  Tensor logits_TV;  // act, in place
+  Tensor logits_TV;  // act; overwritten if `gradient` is set
   Tensor targets_T;  // i32, may be strided
-  Tensor scale_1;    // f32; read only when `gradient`
+  Tensor scale_1;    // f32; read only if `gradient` is set
   Tensor loss_T;     // f32
   bool gradient = true;
   template <class Self, class Visitor>
@@ -373,7 +380,7 @@ struct CrossEntropy {
   }
 };
 
-// total (+)= sum of x, in fp64, in an order that depends on the size of x only.
+// total (+)= sum of x, in fp64, in an order that depends only on the size of x.
 struct Sum {
   static constexpr absl::string_view kName = "Sum";
   Tensor x_N;      // f32
@@ -386,7 +393,7 @@ struct Sum {
   }
 };
 
-// total (+)= sum of squares of x, in fp64, in an order that depends on the size of x only.
+// total (+)= sum of squares of x, in fp64, in an order that depends only on the size of x.
 struct SumSquares {
   static constexpr absl::string_view kName = "SumSquares";
   Tensor x_N;      // f32
@@ -399,7 +406,7 @@ struct SumSquares {
   }
 };
 
-// to = from, converted (f32 to bf16 rounds to nearest even; same dtypes copy bits).
+// to = from, converted to the dtype of `to`: f32 to bf16 rounds to nearest even, equal dtypes copy bits.
 struct Copy {
   static constexpr absl::string_view kName = "Copy";
   Tensor from, to;  // equal shapes, contiguous
@@ -422,7 +429,7 @@ struct Add {
   }
 };
 
-// total = x, or total += x when `accumulate`.
+// total = x, or total += x if `accumulate` is set.
 struct Accumulate {
   static constexpr absl::string_view kName = "Accumulate";
   Tensor x_N, total_N;  // f32
@@ -434,7 +441,7 @@ struct Accumulate {
   }
 };
 
-// Zeroes the given ranges of a flat vector (the gaps between parameters), which are sorted and disjoint.
+// Zeroes the given ranges of a flat vector (the gaps between parameters). The ranges are sorted and disjoint.
 struct ZeroRanges {
   static constexpr absl::string_view kName = "ZeroRanges";
   Tensor x_N;  // f32 or bf16
@@ -445,17 +452,18 @@ struct ZeroRanges {
   }
 };
 
-// What the host sets for a step: [0] learning rate, [1] largest gradient norm (0: no clipping).
+// Values that the host sets for each step, f32: [0] learning rate, [1] largest gradient norm (0: no clipping).
 inline constexpr int kHyperLearningRate = 0;
 inline constexpr int kHyperMaxNorm = 1;
 inline constexpr int kHyperSize = 2;
-// What a step sums over its ranks, f64: [0] loss sum, [1] squared norm of the gradient, [2] non-finite values seen.
+// Totals that each step sums over the ranks, f64: [0] sum of the losses, [1] squared norm of the gradient, [2] number
+// of ranks whose loss or norm is not finite.
 inline constexpr int kTotalLoss = 0;
 inline constexpr int kTotalSquaredNorm = 1;
 inline constexpr int kTotalNonFinite = 2;
 inline constexpr int kTotalSize = 3;
-// What AdamW reads, f32: [0] learning rate, [1] 1 - beta1^n, [2] 1 - beta2^n, [3] factor on the gradient (clipping),
-// [4] 1 when the update is to be skipped, else 0.
+// Values that AdamW reads, f32, where n is the update count: [0] learning rate, [1] 1 - beta1^n, [2] 1 - beta2^n, [3]
+// factor on the gradient (clipping), [4] 1 to skip the update, else 0.
 inline constexpr int kUpdateLearningRate = 0;
 inline constexpr int kUpdateCorrection1 = 1;
 inline constexpr int kUpdateCorrection2 = 2;
@@ -463,7 +471,7 @@ inline constexpr int kUpdateGradientFactor = 3;
 inline constexpr int kUpdateSkip = 4;
 inline constexpr int kUpdateSize = 5;
 
-// scale = 1 / valid_tokens, or 0 when there are none.
+// scale = 1 / valid_tokens, or 0 if no token is valid.
 struct LossScale {
   static constexpr absl::string_view kName = "LossScale";
   Tensor valid_tokens_1;  // i64
@@ -475,8 +483,9 @@ struct LossScale {
   }
 };
 
-// totals[kTotalNonFinite] = 1 when the loss sum or the squared norm of this rank is not finite, else 0; those two are
-// then set to 0, so that the sum over ranks stays defined and only the third entry tells.
+// Sets totals[kTotalNonFinite] to 1 if the loss sum or the squared norm of this rank is not finite, else to 0. If it is
+// 1, also sets the other two totals to 0, so that their sums over the ranks stay defined and only the third total
+// reports the error.
 struct FlagNonFinite {
   static constexpr absl::string_view kName = "FlagNonFinite";
   Tensor totals_3;  // f64
@@ -486,8 +495,9 @@ struct FlagNonFinite {
   }
 };
 
-// Decides the update of this step: skip when no token was valid or anything was not finite; else counts it
-// (update_count += 1) and computes what AdamW needs. Factor min(1, max_norm / (norm + 1e-6)).
+// Decides whether this step updates the weights. Skips the update if no token is valid or a total is not finite.
+// Otherwise counts the update (update_count += 1) and computes the values that AdamW needs; the factor on the gradient
+// is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
 struct PrepareUpdate {
   static constexpr absl::string_view kName = "PrepareUpdate";
   Tensor hyper_2;         // f32, kHyper*
@@ -507,12 +517,13 @@ struct PrepareUpdate {
   }
 };
 
-// AdamW (Loshchilov and Hutter, 2019) on a rank's slice of a flat group, in PyTorch's order of operations, fp32:
+// AdamW (Loshchilov and Hutter, 2019) on a rank's shard of a flat group, in PyTorch's order of operations, in fp32:
 //   g = gradient * factor; p -= lr * decay * p; m += (1 - beta1)(g - m); v = beta2 v + (1 - beta2) g g;
 //   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + epsilon).
-// The master p is `master` (f32), or weight joined with `low` (SPLIT), or `weight` itself when that is f32 and neither
-// is given. A bf16 weight is RoundMaster(p). Does nothing when update[kUpdateSkip] is set.
-// Element i of the slice is element `shard_begin + i` of the group; `decayed` are the ranges of the group that decay.
+// The master p is `master` (f32), or `weight` joined with `low` (SPLIT), or `weight` itself if it is f32 and neither is
+// given. A bf16 weight becomes RoundMaster(p). Does nothing if update[kUpdateSkip] is set. Element i of the shard is
+// element `shard_begin + i` of the group. `decayed` lists the ranges of the group that have weight decay; null: none
+// has.
 struct AdamW {
   static constexpr absl::string_view kName = "AdamW";
   Tensor update_5;    // f32
@@ -552,7 +563,7 @@ void VisitOperands(const Op& op, Visitor&& visitor) {
   std::visit([&](const auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
 }
 
-// Sets `accumulate` of an op that has it; others are left alone.
+// Sets `accumulate` of ops that have it, and leaves other ops alone.
 inline void SetAccumulate(Op& op, bool accumulate) {
   std::visit(
       [&](auto& o) {
@@ -561,8 +572,8 @@ inline void SetAccumulate(Op& op, bool accumulate) {
       op);
 }
 
-// Makes the first op of a series out of one that follows it: one that overwrites what that one adds to, and packs what
-// that one finds packed.
+// Turns an op that continues a series into the first op of the series: it overwrites its output instead of adding to
+// it, and packs b instead of finding it packed.
 inline void MakeFirst(Op& op) {
   SetAccumulate(op, false);
   if (MatMul* product = std::get_if<MatMul>(&op)) product->b_is_packed = false;
@@ -601,11 +612,13 @@ inline absl::string_view NameOf(const Op& op) {
   return std::visit([](const auto& o) { return std::decay_t<decltype(o)>::kName; }, op);
 }
 
-// Multiply-adds count as two. Products and attention only; everything else is bound by memory, not arithmetic.
+// Returns the number of floating-point operations; a multiply-add counts as two. Counts matmuls and attention only:
+// everything else is bound by memory, not arithmetic.
 double FlopsOf(const Op& op);
 
-// Refuses wrong shapes, dtypes, strides and aliasing, naming op, operand, what was wanted and what was found. Looks at
-// shapes only, so symbolic ops may be checked when a program is compiled.
+// Returns InvalidArgument for wrong shapes, dtypes, strides or aliasing. The message names the op and the operand, what
+// was wanted and what was found. Does not read the tensors' memory, so symbolic ops can be checked while a program is
+// compiled.
 absl::Status Validate(const Op& op);
 
 }  // namespace shale

@@ -1,4 +1,5 @@
-// Checks of the ops on flat vectors and scalars. Flat vectors may be empty: a rank may own nothing of a group.
+// Checks of the ops on flat vectors and scalars. A flat vector may be empty, because a rank may own no elements of a
+// group.
 #include "kernels/op_checker.h"
 
 namespace shale::internal {
@@ -24,7 +25,7 @@ void CheckAlike(OpChecker& c, absl::string_view name, const Tensor& t, absl::str
   c.Require(t.contiguous(), name, " is strided; wanted contiguous");
 }
 
-// Sorted, disjoint, not negative.
+// Requires the ranges to be sorted, disjoint and not negative.
 void CheckRanges(OpChecker& c, absl::string_view name, const std::vector<ElementRange>& ranges) {
   int64_t last = 0;
   for (const ElementRange& r : ranges) {

@@ -1,4 +1,4 @@
-// Checks of the products, embedding, rotary embedding, attention, activations and loss.
+// Checks of the matmul and bias, embedding, rotary embedding, attention, activations and loss.
 #include "kernels/op_checker.h"
 
 namespace shale::internal {

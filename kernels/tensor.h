@@ -1,4 +1,4 @@
-// A view of memory: type, shape, strides, and where it lies.
+// Tensor: a view of memory, with its dtype, shape, strides and location.
 #pragma once
 
 #include <array>
@@ -12,8 +12,9 @@
 
 namespace shale {
 
-// Where a tensor lies while its program is being compiled: in a graph `symbol` is a value, in a program a buffer.
-// `rank_stride_bytes` x rank is added when a rank binds its program: the slice of a replicated buffer that it owns.
+// The location of a tensor that is not bound to memory yet. `symbol` is a value in a graph, and a buffer in a program.
+// A rank that binds its program adds rank * `rank_stride_bytes`: this selects its own shard of a buffer that holds all
+// shards.
 struct Location {
   int32_t symbol = -1;
   int64_t offset_bytes = 0;
@@ -21,9 +22,9 @@ struct Location {
   bool operator==(const Location&) const = default;
 };
 
-// A strided view of up to four dimensions. Owns nothing. Symbolic (`data` null, `where` set) in graphs and programs,
-// bound (`data` set) in launches; kernels read `data` only. A tensor of no dimensions and no symbol is absent: an
-// optional operand that was not given.
+// A strided view of up to four dimensions. Does not own its memory. In graphs and programs it is symbolic (`data` is
+// null, `where` is set); for a launch it is bound (`data` is set), and kernels read only `data`. A tensor of rank 0 is
+// absent: an optional operand that was not given.
 struct Tensor {
   static constexpr int kMaxRank = 4;
 
@@ -34,7 +35,7 @@ struct Tensor {
   std::array<int64_t, kMaxRank> shape = {};
   std::array<int64_t, kMaxRank> strides = {};  // In elements.
 
-  // A contiguous (row-major) tensor.
+  // Returns a contiguous (row-major) tensor.
   static Tensor Contiguous(DType dtype, std::initializer_list<int64_t> shape, void* data = nullptr) {
     SHALE_CHECK(shape.size() >= 1 && shape.size() <= kMaxRank);
     Tensor t;
@@ -52,6 +53,7 @@ struct Tensor {
   }
 
   bool present() const { return rank > 0; }
+  // A negative i counts from the last dimension: dim(-1) is its size.
   int64_t dim(int i) const { return shape[i < 0 ? rank + i : i]; }
   int64_t stride(int i) const { return strides[i < 0 ? rank + i : i]; }
 
@@ -60,7 +62,7 @@ struct Tensor {
     for (int i = 0; i < rank; ++i) n *= shape[i];
     return rank == 0 ? 0 : n;
   }
-  // Elements from the first to one past the last, gaps between rows included.
+  // The number of elements from the first to one past the last, including gaps between rows.
   int64_t extent() const {
     if (elements() == 0) return 0;
     int64_t last = 0;
@@ -83,7 +85,7 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
-  // The part [begin, begin + count) of dimension `axis`.
+  // Returns the part [begin, begin + count) of dimension `axis`.
   Tensor Slice(int axis, int64_t begin, int64_t count) const {
     SHALE_CHECK(axis < rank && begin >= 0 && count >= 0 && begin + count <= shape[axis]);
     Tensor t = *this;
@@ -92,7 +94,7 @@ struct Tensor {
     return t;
   }
 
-  // The same elements of a contiguous tensor under another shape.
+  // Returns the same elements under another shape. REQUIRES: contiguous().
   Tensor Reshape(std::initializer_list<int64_t> new_shape) const {
     SHALE_CHECK(contiguous());
     Tensor t = Contiguous(dtype, new_shape, data);
@@ -128,14 +130,14 @@ struct Tensor {
     return t;
   }
 
-  // Moves the start by `elements`, in memory or in its buffer.
+  // Moves the start of the view by `elements`, in memory if bound, and within its buffer.
   void Advance(int64_t elements) {
     const int64_t bytes = elements * SizeOf(dtype);
     if (data != nullptr) data = static_cast<std::byte*>(data) + bytes;
     where.offset_bytes += bytes;
   }
 
-  // "bf16[4, 128, 64]".
+  // Returns dtype and shape, such as "bf16[4, 128, 64]".
   std::string ToString() const {
     std::string text(shale::ToString(dtype).data(), shale::ToString(dtype).size());
     text += "[";

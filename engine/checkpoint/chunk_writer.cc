@@ -81,7 +81,7 @@ void ChunkWriter::Loop() {
     if (ended_) return;
     const int64_t chunk = written_;
     const int64_t begin = chunk * kCheckpointChunkBytes;
-    // A chunk that is not full is the last: nothing is appended behind it.
+    // Only the last chunk may be shorter: nothing is appended after it.
     const int64_t size = std::min(kCheckpointChunkBytes, saved_.size_bytes - begin);
     lock.unlock();
     absl::Status status = file_.WriteAt(begin, absl::string_view(Slot(chunk), size));

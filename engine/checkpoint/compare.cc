@@ -22,7 +22,8 @@ namespace {
 constexpr int64_t kBatchElements = 1 << 16;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A job as text, field by field: "sharding.ranks" -> "2". Values of a field that is repeated follow each other.
+// Parses a textproto job into values by field path: "sharding.ranks" -> "2". Values of a repeated field are joined by
+// ", ".
 std::map<std::string, std::string> JobFields(absl::string_view text) {
   std::map<std::string, std::string> fields;
   std::vector<std::string> path;
@@ -74,7 +75,7 @@ void CompareManifests(const Manifest& a, const Manifest& b, CheckpointDifference
   compare(state, "samples per epoch", a.data.samples_per_epoch, b.data.samples_per_epoch);
   compare(state, "tokens per sample", a.data.sequence_length, b.data.sequence_length);
   compare(state, "shuffled", a.data.shuffled, b.data.shuffled);
-  // What is not shuffled needs no seed.
+  // Without shuffling the seed has no effect.
   if (a.data.shuffled || b.data.shuffled) compare(state, "data seed", a.data.seed, b.data.seed);
   compare(state, "tokenizer", a.data.tokenizer, b.data.tokenizer);
   std::vector<FieldDifference>& writing = difference.writing;
@@ -89,7 +90,8 @@ std::string ShapeOf(const SavedParameter& parameter) {
   return absl::StrCat("[", absl::StrJoin(parameter.shape, ", "), "]");
 }
 
-// Sorts parameters into those that can be compared and those that cannot.
+// Adds the parameters that both have with the same shape to `difference.parameters`, and the others to
+// `difference.state`.
 void MatchParameters(const CheckpointReader& a, const CheckpointReader& b, CheckpointDifference& difference) {
   for (const SavedParameter& parameter : a.manifest().parameters) {
     const int other = b.FindParameter(parameter.name);
@@ -150,7 +152,7 @@ absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& 
   MatchParameters(a, b, difference);
   CheckpointValues first(a), second(b);
   std::vector<float> batch(2 * kBatchElements);
-  // Part by part, as the files are laid out: a chunk is read once by and large.
+  // Part by part, because the files are laid out so: each chunk is then read about once.
   for (size_t part = 0; part < kStateParts.size(); ++part) {
     for (ParameterDifference& parameter : difference.parameters) {
       const int64_t elements = parameter.parameter.elements();

@@ -1,4 +1,4 @@
-// What tells two checkpoints apart as states of training, whoever wrote them and in whatever form.
+// Compares two checkpoints as states of training, whoever wrote them and in whatever form.
 #pragma once
 
 #include <array>
@@ -12,46 +12,50 @@
 
 namespace shale {
 
-// What is compared of a parameter.
+// The parts of a parameter that are compared.
 inline constexpr std::array<SavedPart, 3> kStateParts = {SavedPart::kValue, SavedPart::kFirstMoment,
                                                          SavedPart::kSecondMoment};
 
-// One part of a parameter, a in the one checkpoint and b in the other, as fp32.
+// How one part of a parameter, as fp32, differs between two checkpoints a and b.
 struct PartDifference {
   int64_t different = 0;  // Elements whose bits differ.
-  double largest = 0;     // |a - b|, infinite if one of them is finite and the other is not; 0 for two NaN.
-  double magnitude = 0;   // The largest finite |a| or |b| of all elements.
+  double largest = 0;     // Largest |a - b|. Infinite if a or b is not finite and they differ; 0 for two NaN.
+  double magnitude = 0;   // Largest finite |a| or |b| of all elements.
 
-  // The largest difference measured by the magnitude of the part: differences of single elements by their own
-  // magnitude say little, for those near zero are mostly rounding noise.
+  // Returns largest / magnitude. Dividing by the magnitude of the whole part says more than dividing each element's
+  // difference by the element: the relative differences of elements near zero are mostly rounding noise.
   double relative() const;
 };
 
 struct ParameterDifference {
   SavedParameter parameter;
-  std::array<PartDifference, 3> parts;  // As in kStateParts.
+  std::array<PartDifference, 3> parts;  // Indexed like kStateParts.
 };
 
 struct FieldDifference {
   std::string field;
-  std::string a, b;  // Empty: it has none.
+  std::string a, b;  // Empty if that checkpoint does not have the field.
 };
 
 struct CheckpointDifference {
-  // Of the manifests: fields that are part of the state, parameters that only one has or that have another shape.
+  // Differences between the manifests in fields that belong to the state, and parameters that only one checkpoint has
+  // or that differ in shape.
   std::vector<FieldDifference> state;
-  // How they were written: ranks, strategy, schedule, form of the values, and the fields of the job.
+  // Differences in how the checkpoints were written: ranks, strategy, schedule, form of the values, and the fields of
+  // the job.
   std::vector<FieldDifference> writing;
-  std::vector<ParameterDifference> parameters;  // Those that both have, in the order of the first.
+  std::vector<ParameterDifference> parameters;  // The parameters that both have with the same shape, in the order of a.
 
-  // Whether the state is the same. `tolerance` 0: to the bit; else as far as no relative() is above it.
+  // Returns whether the state is the same. With `tolerance` 0 it must be equal to the bit; otherwise no relative() may
+  // exceed `tolerance`.
   bool Equal(double tolerance) const;
 };
 
-// Reads all of both, through a CheckpointValues of each. Errors as there.
+// Compares the manifests and reads every parameter that both have, through one CheckpointValues per checkpoint. Returns
+// the errors of CheckpointValues::Read.
 absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b);
 
-// Of the finite elements of a part, but for the last.
+// Statistics of one part of a parameter. All but `non_finite` are over its finite elements.
 struct PartStatistics {
   double minimum = 0, maximum = 0, mean = 0, rms = 0;  // 0 if no element is finite.
   int64_t non_finite = 0;

@@ -10,11 +10,11 @@
 namespace shale {
 namespace {
 
-// Little-endian, as are the machines that this builds for.
+// Little-endian, like every machine that this builds for.
 struct Head {
   char magic[8];
   uint32_t version;
-  uint32_t crc;  // Of magic, version, length and message.
+  uint32_t crc;  // CRC-32C of magic, version, length and message.
   uint64_t length;
 };
 static_assert(sizeof(Head) == kFrameHeadBytes);

@@ -1,4 +1,4 @@
-// A message in a file, so that damage is noticed: magic, version, checksum, length, message.
+// Frames a message in a file so that damage is detected: magic, version, checksum, length, message.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,18 @@ namespace shale {
 
 inline constexpr int64_t kFrameHeadBytes = 24;
 
-// `magic` has 8 bytes.
+// Returns the framed message. REQUIRES: `magic` has 8 bytes.
 std::string Frame(absl::string_view magic, uint32_t version, absl::string_view message);
 
-// The length of the message behind a head of kFrameHeadBytes, before it was read. InvalidArgument for another magic or
-// a message of more than `max_bytes`.
+// Returns the length of the message that follows a frame header. Reads only the header's kFrameHeadBytes, so that it
+// can be called before the message is read. Returns InvalidArgument for fewer bytes than that, another magic, or a
+// message of more than `max_bytes`.
 absl::StatusOr<int64_t> FramedBytes(absl::string_view magic, absl::string_view head, int64_t max_bytes);
 
-// The message at the start of `bytes`. InvalidArgument for what FramedBytes refuses, for fewer bytes than it says, and
-// for a checksum that does not match; Unimplemented for another version. The checksum covers magic, version and length
-// too and comes first: a version that a damaged disk made up is damage.
+// Returns the framed message at the start of `bytes`, as a view into them. Returns InvalidArgument for everything that
+// FramedBytes refuses, for fewer bytes than the header claims, and for a wrong checksum; Unimplemented for another
+// version. The checksum covers magic, version and length too and is checked first, so that a version number made up by
+// a damaged disk counts as damage.
 absl::StatusOr<absl::string_view> Unframe(absl::string_view magic, uint32_t version, absl::string_view bytes,
                                           int64_t max_bytes);
 

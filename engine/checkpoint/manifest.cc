@@ -22,13 +22,14 @@ namespace {
 constexpr char kMagic[] = "SHALEMAN";
 constexpr uint32_t kVersion = 1;
 constexpr int kMaxDimensions = 64;
-// Of steps, tokens and samples: no run gets there, and whoever goes on from there may add without overflow.
+// The largest count of steps, tokens or samples that is accepted. No run reaches it, and a run that resumes from it can
+// add to it without overflow.
 constexpr int64_t kMaxCount = int64_t{1} << 60;
 
-// A parsed parameter or file takes up to about 250 bytes beside its name, whatever it takes in the file, and a
-// dimension 16: less than 0.7 GB in all, however small the file. The checksums and the texts take what they take in the
-// file, a few times over. A job has at most 2^20 ranks. For comparison, 405B parameters on 16,384 ranks are 1,137
-// parameters, 16,384 files, and 405e9 x 12 bytes in 1.2 million chunks: a manifest of 6 MB.
+// A parsed parameter or file takes up to about 250 bytes besides its name, however few it takes in the file, and a
+// dimension takes 16: less than 0.7 GB in all, however small the file. Checksums and texts take a few times their size
+// in the file. A job has at most 2^20 ranks. For comparison, 405B parameters on 16,384 ranks are 1,137 parameters and
+// 16,384 files, and 405e9 x 12 bytes in 1.2 million chunks: a manifest of 6 MB.
 constexpr WireLimit kLimits[] = {{"parameters", kMaxSavedParameters, "parameters"},
                                  {"shape", kMaxDimensions, "dimensions in one parameter"},
                                  {"files", kMaxSavedFiles, "files"}};
@@ -38,10 +39,10 @@ absl::Status Refuse(const Args&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
 }
 
-// What a stranger wrote, fit for a message.
+// Quotes untrusted text for a message: escaped, and cut to 60 bytes.
 std::string Shown(absl::string_view text) { return absl::StrCat("\"", absl::CHexEscape(text.substr(0, 60)), "\""); }
 
-// Names go into messages, tables and other formats.
+// Returns whether a name is fit for messages, tables and other formats.
 bool IsName(absl::string_view name) {
   constexpr size_t kMaxBytes = 1000;
   return !name.empty() && name.size() <= kMaxBytes && IsUtf8(name) &&
@@ -53,7 +54,7 @@ absl::Status CheckParameter(const SavedParameter& parameter) {
   if (!IsName(parameter.name)) {
     return Refuse("a parameter is named ", Shown(parameter.name), "; a name has 1 to 1,000 printable bytes of UTF-8");
   }
-  // Bytes of the widest part must be countable too.
+  // The size of the widest part in bytes must fit int64_t too.
   int64_t room = std::numeric_limits<int64_t>::max() / 8;
   for (int64_t dimension : parameter.shape) {
     if (dimension < 1 || dimension > room) {
@@ -121,7 +122,7 @@ absl::string_view ToString(SavedPart part) {
 absl::string_view ToString(SavedValues values) { return values == SavedValues::kSplit ? "SPLIT" : "FP32"; }
 
 std::vector<SavedPart> PartsOf(SavedValues values) {
-  // The wide ones first: then every element lies at a multiple of its size.
+  // Wide elements first: then every element lies at a multiple of its size.
   if (values == SavedValues::kFloat32) {
     return {SavedPart::kFirstMoment, SavedPart::kSecondMoment, SavedPart::kValue};
   }

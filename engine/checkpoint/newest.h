@@ -1,4 +1,4 @@
-// The newest checkpoint of a run that is of use.
+// Finds the newest usable checkpoint of a run.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@
 namespace shale {
 
 struct NewestCheckpoint {
-  std::string path;                      // Empty: there is none at all.
-  std::vector<std::string> passed_over;  // Newer ones that are damaged, each with the reason.
+  std::string path;                      // Empty if there is no checkpoint at all.
+  std::vector<std::string> passed_over;  // One message per newer checkpoint that is damaged.
 };
 
-// Calls `use` with the checkpoints in `folder`, newest first, until it succeeds. One that is damaged, which opening or
-// using it shows (DataLoss, InvalidArgument, NotFound), is passed over; any other error of `use` is returned. DataLoss,
-// with all reasons, when there are checkpoints and every one is damaged.
+// Calls `use` with the checkpoints in `folder`, newest first, until a call succeeds. Skips a checkpoint if opening it
+// or `use` fails with an error that means damage (DataLoss, InvalidArgument, NotFound); returns any other error.
+// Returns DataLoss with all reasons if there are checkpoints and every one is damaged.
 absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
                                                      absl::FunctionRef<absl::Status(const CheckpointReader&)> use);
 

@@ -12,7 +12,7 @@
 namespace shale {
 namespace {
 
-// What a parser says of the contents of a file, with the file's path in front.
+// Puts the file's path before a parser's error message.
 absl::Status At(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
@@ -144,7 +144,7 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
                                       absl::FunctionRef<absl::Status(const ShardPiece&, const char*)> sink,
                                       absl::Span<char> staging) const {
   for (const ShardHeader& shard : shards_) {
-    std::vector<ShardPiece> parts;  // What is wanted of this file, in the order of the bytes.
+    std::vector<ShardPiece> parts;  // The requested parts of this file's pieces, in file order.
     for (const ShardPiece& piece : shard.pieces) {
       ShardPiece part = piece;
       part.range = Intersect(wanted(piece), piece.range);
@@ -158,7 +158,7 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
     int64_t held = -1;  // The chunk in `staging`.
     absl::string_view bytes;
     for (ShardPiece part : parts) {
-      // A piece may reach over several chunks; an element never does.
+      // A piece may span several chunks; an element never does.
       while (part.range.begin < part.range.end) {
         const int64_t chunk = part.offset_bytes / kCheckpointChunkBytes;
         if (chunk != held) {

@@ -1,4 +1,4 @@
-// Reads a checkpoint, by parameter and range.
+// Reads a checkpoint by parameter and range of elements.
 #pragma once
 
 #include <cstdint>
@@ -18,48 +18,49 @@
 
 namespace shale {
 
-// The manifest of the checkpoint in `folder`. Errors name the file: NotFound for no such folder or no MANIFEST in it,
-// InvalidArgument or Unimplemented as ParseManifest.
+// Reads the manifest of the checkpoint in `folder`. Errors name the file: NotFound if the folder or its MANIFEST is
+// missing, otherwise those of ParseManifest.
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
 
-// A checkpoint whose manifest and heads are known to be whole; data is read and verified on demand. Immutable: any
-// thread may read, each with a staging buffer of its own.
+// A checkpoint whose manifest and shard headers have been verified. Tensor data is read and verified on demand.
+// Immutable: any number of threads may read, each with a staging buffer of its own.
 class CheckpointReader {
  public:
-  // Reads the manifest and the head of every shard, and checks that the folder holds exactly the files of the manifest,
-  // each a regular file (no link) of the recorded size, and that every element of every part of every parameter is
-  // there once. Errors, all with the path of the file: NotFound for no such folder or no MANIFEST in it,
-  // InvalidArgument or Unimplemented for what is damaged, foreign or of another version.
+  // Reads the manifest and the header of every shard. Checks that the folder holds exactly the files in the manifest,
+  // each a regular file (not a link) of the recorded size, and that every element of every part of every parameter is
+  // present exactly once. Errors name the path: NotFound if the folder, its MANIFEST or a shard is missing;
+  // InvalidArgument if something is damaged or does not belong there; Unimplemented for another version.
   static absl::StatusOr<CheckpointReader> Open(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  const std::vector<ShardHeader>& shards() const { return shards_; }  // By rank.
-  // Of the shard files.
+  const std::vector<ShardHeader>& shards() const { return shards_; }  // In rank order.
+  // Returns the size of all shard files together.
   int64_t size_bytes() const;
-  // Index into manifest().parameters; -1: none.
+  // Returns the index into manifest().parameters, or -1 if there is no such parameter.
   int FindParameter(absl::string_view name) const;
 
-  // Streams what is wanted: `wanted(piece)` gives the elements of a piece that are wanted (empty: none); `sink` gets
-  // them in pieces that fit a chunk, with their bytes. Chunks that hold nothing wanted are not read, every other is
-  // read once and verified before a byte of it is handed out. `staging`, of at least kCheckpointChunkBytes, is all the
-  // memory it takes. DataLoss, with file and place, for a chunk that is damaged.
+  // Reads the requested elements and hands them to `sink`. `wanted(piece)` returns the range of the parameter's
+  // elements to read from that piece (empty: none). `sink` receives them with their bytes, as parts of pieces that each
+  // lie within one chunk. Chunks without requested elements are not read; every other chunk is read once, and verified
+  // before any of its bytes are handed out. `staging`, of at least kCheckpointChunkBytes, is the only buffer. Returns
+  // DataLoss, with file and byte range, if a chunk is damaged.
   absl::Status Stream(absl::FunctionRef<ElementRange(const ShardPiece&)> wanted,
                       absl::FunctionRef<absl::Status(const ShardPiece&, const char*)> sink,
                       absl::Span<char> staging) const;
 
-  // Reads a chunk of a shard file and verifies it; the bytes are at the start of `out`.
+  // Reads a chunk of a shard file into `out` and verifies it. Returns the chunk's bytes, at the start of `out`.
   absl::StatusOr<absl::string_view> ReadChunk(int64_t rank, int64_t chunk, absl::Span<char> out) const;
 
-  // Verifies every byte. DataLoss names each damaged chunk (the first 20, and how many more). VerifyCheckpoint in
-  // engine/checkpoint/verify.h goes on where Open refuses.
+  // Verifies every byte. Returns DataLoss that names each damaged chunk (the first 20, and how many more there are).
+  // VerifyCheckpoint in engine/checkpoint/verify.h also examines checkpoints that Open refuses.
   absl::Status Verify(absl::Span<char> staging) const;
 
  private:
   CheckpointReader() = default;
   absl::Status OpenFiles();
   absl::Status CheckCoverage() const;
-  // Opened for each use: a checkpoint may have more files than a process may hold open.
+  // Opens the file anew for each use: a checkpoint may have more files than a process may hold open.
   absl::StatusOr<InputFile> OpenShard(int64_t rank) const;
 
   std::string folder_;
@@ -68,16 +69,17 @@ class CheckpointReader {
   absl::flat_hash_map<std::string, int> parameter_index_;
 };
 
-// The state of parameters in any order, as fp32 whatever form it was saved in: for writing it in another format, or for
-// looking at it. Keeps a few chunks (16 MiB), so that runs of small reads cost one read of the file. Borrows the
-// reader. One thread.
+// Reads the state of parameters in any order, as fp32 whatever form it was saved in. Serves export to other formats and
+// inspection. Caches a few chunks (16 MiB), so that a sequence of small reads costs one read of the file. Borrows the
+// reader. Used by one thread.
 class CheckpointValues {
  public:
   explicit CheckpointValues(const CheckpointReader& reader);
 
-  // Elements [begin, begin + out.size()) of a parameter. `part` is kFirstMoment, kSecondMoment, or kValue: masters
-  // where there are any (put together if they were saved in halves), else weights. NotFound for an unknown name,
-  // OutOfRange, DataLoss as in CheckpointReader.
+  // Fills `out` with elements [begin, begin + out.size()) of a parameter. `part` is kFirstMoment, kSecondMoment or
+  // kValue; kValue means the master weights if there are any (joined from kHigh and kLow if they were saved so), else
+  // the weights. Returns NotFound for an unknown name, OutOfRange for elements that the parameter does not have,
+  // DataLoss for a damaged chunk.
   absl::Status Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out);
   absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return Read(SavedPart::kValue, parameter, begin, out);
@@ -92,10 +94,10 @@ class CheckpointValues {
   struct Chunk {
     int64_t rank = -1;
     int64_t index = -1;
-    int64_t used = 0;  // When.
+    int64_t used = 0;  // Value of clock_ when last used.
     std::unique_ptr<char[]> bytes;
   };
-  // Where elements of a part lie, sorted.
+  // Returns where the elements of a part of a parameter lie, sorted by range.
   std::vector<Place>& Places(SavedPart part, int64_t parameter);
   absl::Status ReadPart(SavedPart part, int64_t parameter, int64_t begin, int64_t elements,
                         absl::FunctionRef<void(int64_t at, const char* bytes, int64_t count)> sink);

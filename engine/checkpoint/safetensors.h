@@ -1,8 +1,8 @@
-// safetensors: named tensors in one file, as Hugging Face and most of the world store weights.
+// safetensors: a file of named tensors, the format in which Hugging Face and most others store weights.
 //
-//   u64 N | N bytes of JSON, padded with spaces | the data, tensor behind tensor without gaps
+//   u64 N | N bytes of JSON, padded with spaces | the data of all tensors, in order and without gaps
 //
-// All numbers are little-endian, as are the machines that this builds for.
+// All numbers are little-endian, like every machine that this builds for.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace shale {
 
-// What the format knows; names in files are those after the k ("F8_E4M3").
+// The element types of the format. Their names in files are those after the k ("F8_E4M3").
 enum class SafetensorsDType : uint8_t {
   kF4,
   kF6_E2M3,
@@ -51,12 +51,12 @@ absl::string_view ToString(SafetensorsDType dtype);
 int BitsPerElement(SafetensorsDType dtype);
 SafetensorsDType ToSafetensors(DType dtype);
 
-// One tensor, where it lies in the data.
+// A tensor and its place in the file's data.
 struct SafetensorsTensor {
   std::string name;
   SafetensorsDType dtype = SafetensorsDType::kF32;
-  std::vector<int64_t> shape;  // Empty: one element. A dimension of 0: none.
-  int64_t begin = 0;           // In bytes, from the start of the data.
+  std::vector<int64_t> shape;  // Empty: one element. With a dimension of 0: no elements.
+  int64_t begin = 0;           // In bytes from the start of the data.
   int64_t end = 0;
 
   int64_t size_bytes() const { return end - begin; }
@@ -65,27 +65,27 @@ struct SafetensorsTensor {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-// Reads a file of anybody's making. Opening reads and checks the header only; tensors are read on demand, so that
-// memory does not grow with the file. Safe to read from any thread.
+// Reads a file that need not be trusted. Open reads and checks only the header; tensors are read on demand, so that
+// memory does not grow with the file. Safe for concurrent reads by any number of threads.
 class SafetensorsReader {
  public:
-  // Refuses (InvalidArgument, with the path and what is wrong) everything that the format does not allow: a header that
-  // is longer than the file or than 100,000,000 bytes, is not UTF-8, not JSON, not an object of the right members, or
-  // has a name twice; tensors that overlap, leave gaps, have another size than shape and dtype say, or do not fill the
-  // file exactly; more than 64 dimensions.
+  // Returns InvalidArgument, with the path and the reason, for everything that the format does not allow: a header that
+  // is longer than the file or than 100,000,000 bytes, is not UTF-8, not JSON or not an object with the expected
+  // members, or uses a name twice; tensors that overlap, leave gaps, differ in size from what shape and dtype require,
+  // or do not fill the file exactly; more than 64 dimensions.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
 
-  // In the order of the data.
+  // In the order in which they lie in the data.
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
   const SafetensorsMetadata& metadata() const { return metadata_; }
-  // Null if there is no such tensor. Valid as long as the reader lives.
+  // Returns the tensor, which lives as long as the reader, or null if there is none of that name.
   const SafetensorsTensor* Find(absl::string_view name) const;
 
-  // Fills `out` from byte `begin` of the tensor on. OutOfRange if it does not have that many.
+  // Fills `out` with the tensor's bytes from `begin` on. Returns OutOfRange if it does not have that many.
   absl::Status Read(const SafetensorsTensor& tensor, int64_t begin, absl::Span<char> out) const;
 
-  // Elements [begin, begin + out.size()) of a tensor of F32, F16 or BF16 as floats; these hold them exactly.
-  // InvalidArgument for another dtype, OutOfRange if it does not have that many.
+  // Fills `out` with elements [begin, begin + out.size()) of an F32, F16 or BF16 tensor as floats, which represent them
+  // exactly. Returns InvalidArgument for another dtype, OutOfRange if the tensor does not have that many elements.
   absl::Status ReadFloat32(const SafetensorsTensor& tensor, int64_t begin, absl::Span<float> out) const;
 
  private:
@@ -98,8 +98,9 @@ class SafetensorsReader {
   SafetensorsMetadata metadata_;
 };
 
-// Writes a file that appears whole or not at all (see DurableFile). What is in it is said first; then the bytes of each
-// tensor come in order, in pieces of any size, the tensors in any order or in turns. One thread at a time.
+// Writes a file that appears complete or not at all (see DurableFile). Create takes the list of tensors. Append then
+// takes the bytes of each tensor in order, in pieces of any size; calls for different tensors may be interleaved. Used
+// by one thread at a time.
 class SafetensorsWriter {
  public:
   struct Entry {
@@ -108,19 +109,21 @@ class SafetensorsWriter {
     std::vector<int64_t> shape;
   };
 
-  // The data is laid out with the widest dtypes first, then by name, so that every tensor is aligned. InvalidArgument
-  // for a name that is not UTF-8 or occurs twice, a negative dimension, or more bytes than can be counted.
+  // Lays the data out with the widest dtypes first, then by name, so that every tensor is aligned. Returns
+  // InvalidArgument for a name that is not UTF-8 or occurs twice, a negative dimension, or more bytes than can be
+  // counted.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(const std::string& path,
                                                                    absl::Span<const Entry> entries,
                                                                    const SafetensorsMetadata& metadata);
 
-  // Appends to the bytes of one tensor. NotFound for an unknown name, OutOfRange for more bytes than it has.
+  // Appends bytes to one tensor. Returns NotFound for an unknown name, OutOfRange for more bytes than the tensor has.
   absl::Status Append(absl::string_view name, absl::string_view bytes);
-  // The same for elements: written as F32, or rounded to nearest even as BF16 or F16. InvalidArgument for another
-  // dtype, OutOfRange for a finite element that F16 cannot hold.
+  // Appends elements to one tensor: unchanged as F32, or rounded to nearest even as BF16 or F16. Returns
+  // InvalidArgument for another dtype, OutOfRange for a finite element that F16 cannot hold.
   absl::Status AppendFloat32(absl::string_view name, absl::Span<const float> values);
 
-  // Makes the file appear. FailedPrecondition, with names, if a tensor is not complete.
+  // Flushes the file and makes it appear at its path. Returns FailedPrecondition, with names, if a tensor is
+  // incomplete.
   absl::Status Finish();
 
  private:

@@ -19,14 +19,14 @@ namespace {
 
 constexpr absl::string_view kMetadataName = "__metadata__";
 
-// A name as messages show it: names come from strangers and may have a hundred megabytes.
+// Quotes a name for a message, cut to 80 bytes: names are untrusted and may have a hundred megabytes.
 std::string Shown(absl::string_view name) {
   constexpr size_t kMaxShown = 80;
   return name.size() <= kMaxShown ? JsonQuote(name) : absl::StrCat(JsonQuote(name.substr(0, kMaxShown)), "...");
 }
 
-// Takes the header as events. Nothing is built that the format does not have, so hostile depth or width costs nothing:
-// the first event that does not belong ends the parse.
+// Builds the header from the JSON parser's events. Builds nothing that the format does not have, so that hostile depth
+// or width costs nothing: the first unexpected event ends the parse.
 class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderHandler(SafetensorsHeader* header) : header_(*header) {}
@@ -102,7 +102,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
   bool end_object() override {
     if (place_ == Place::kTensor && members_.size() != 3) return Fail("dtype, shape or data_offsets is missing");
-    place_ = Place::kTop;  // Behind the top itself nothing follows.
+    place_ = Place::kTop;  // After the top object's own end, nothing follows.
     return true;
   }
 
@@ -155,13 +155,13 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   SafetensorsHeader& header_;
   Place place_ = Place::kStart;
   std::string member_;                        // The last name read.
-  absl::flat_hash_set<std::string> names_;    // Of the top.
-  absl::flat_hash_set<std::string> members_;  // Of the tensor.
+  absl::flat_hash_set<std::string> names_;    // The names at the top level.
+  absl::flat_hash_set<std::string> members_;  // The members of the current tensor.
   std::vector<int64_t> offsets_;
   std::string error_;
 };
 
-// Tensors must lie one behind the other, from the first byte to the last.
+// Checks that the tensors fill the data without gaps, from the first byte to the last.
 absl::Status CheckPlaces(const std::vector<SafetensorsTensor>& tensors, int64_t data_bytes) {
   int64_t end = 0;
   for (const SafetensorsTensor& tensor : tensors) {
@@ -191,7 +191,7 @@ absl::Status CheckPlaces(const std::vector<SafetensorsTensor>& tensors, int64_t 
 
 int64_t SafetensorsTensor::elements() const {
   const int64_t bits = BitsPerElement(dtype);
-  return size_bytes() / bits * 8 + size_bytes() % bits * 8 / bits;  // Eight times the bytes might not fit.
+  return size_bytes() / bits * 8 + size_bytes() % bits * 8 / bits;  // 8 * size_bytes() might overflow.
 }
 
 absl::StatusOr<int64_t> SafetensorsBytes(SafetensorsDType dtype, absl::Span<const int64_t> shape) {
@@ -214,7 +214,7 @@ absl::StatusOr<int64_t> SafetensorsBytes(SafetensorsDType dtype, absl::Span<cons
 }
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes) {
-  // The parser forgives a byte order mark in front and any white space around; the format does not.
+  // The parser accepts a leading byte order mark and white space around the object; the format does not.
   absl::string_view object = json.substr(0, json.find_last_not_of(' ') + 1);
   if (object.size() < 2 || object.front() != '{' || object.back() != '}') {
     return absl::InvalidArgumentError("the header is no JSON object between { and }, padded with spaces");

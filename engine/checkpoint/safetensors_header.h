@@ -1,4 +1,4 @@
-// The JSON header of a safetensors file, apart from any file.
+// Parses and writes the JSON header of a safetensors file, without access to any file.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,32 @@
 
 namespace shale {
 
-// What implementations agree to accept at most, N.
+// The largest header, N, that implementations agree to accept.
 constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 constexpr int kMaxSafetensorsDimensions = 64;
-// Entries of __metadata__, which real files have a few of, and tensors. They take up to ten times as much memory as
-// text; a mixture of experts of 670B parameters with a tensor per expert has 90,000 tensors.
+// Limits of the entries of __metadata__, of which real files have a few, and of the tensors. In memory, they take up to
+// ten times as much as in the file. A mixture of experts of 670B parameters with one tensor per expert has 90,000
+// tensors.
 constexpr int kMaxSafetensorsMetadata = 1 << 16;
 constexpr int kMaxSafetensorsTensors = 1 << 18;
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsTensor> tensors;  // In the order of the data.
+  std::vector<SafetensorsTensor> tensors;  // In the order in which they lie in the data.
   SafetensorsMetadata metadata;
 };
 
-// Parses and checks N bytes of header for `data_bytes` of data. Any bytes are fine as input: what the format does not
-// allow (see SafetensorsReader::Open) is InvalidArgument, without the path.
+// Parses and checks a header for `data_bytes` of data. Accepts any bytes. Returns InvalidArgument, without the path,
+// for everything that the format does not allow (see SafetensorsReader::Open).
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes);
 
-// The dtype of that name; nothing if the format does not have it.
+// Returns the dtype of that name, or nothing if the format does not have it.
 std::optional<SafetensorsDType> FindSafetensorsDType(absl::string_view name);
 
-// The bytes that `shape` takes. InvalidArgument if they are no whole number, or too many to count.
+// Returns the size of a tensor in bytes. Returns InvalidArgument if it is not a whole number of bytes, or too large to
+// count.
 absl::StatusOr<int64_t> SafetensorsBytes(SafetensorsDType dtype, absl::Span<const int64_t> shape);
 
-// The header as text, padded so that the data behind it is aligned to 8 bytes.
+// Returns the header's JSON, padded so that the data after it is aligned to 8 bytes.
 std::string SafetensorsHeaderText(const SafetensorsHeader& header);
 
 }  // namespace shale

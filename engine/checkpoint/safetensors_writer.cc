@@ -16,16 +16,17 @@
 namespace shale {
 namespace {
 
-constexpr float kHalfOverflow = 65520;  // From here on up, rounding gives infinity.
+constexpr float kHalfOverflow = 65520;  // From this value on, rounding gives infinity.
 
-// IEEE half precision, to nearest, ties to even; a NaN stays a (quiet) NaN.
+// Rounds to IEEE half precision, to nearest, ties to even. A NaN becomes a quiet NaN.
 uint16_t RoundToHalf(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
   const float magnitude = std::fabs(x);
   if (std::isnan(x)) return sign | 0x7E00 | (bits >> 13 & 0x3FF);
   if (magnitude >= kHalfOverflow) return sign | 0x7C00;
-  // Below the normal numbers halves are 2^-24 apart; adding 1/2, whose floats are so too, rounds to a multiple of that.
+  // Subnormal halves are 2^-24 apart. Floats from 1/2 to 1 are 2^-24 apart too, so adding 1/2 rounds to such a
+  // multiple.
   if (magnitude < 0x1p-14f) return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(magnitude + 0.5f) - 0x3F000000);
   const uint32_t normal = std::bit_cast<uint32_t>(magnitude) - (uint32_t{112} << 23);  // Exponent bias 127 to 15.
   return sign | static_cast<uint16_t>((normal + 0xFFF + (normal >> 13 & 1)) >> 13);
@@ -58,7 +59,7 @@ absl::StatusOr<SafetensorsHeader> LayOut(absl::Span<const SafetensorsWriter::Ent
       return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, ": ", bytes.status().message()));
     }
     tensor.begin = end;
-    // Room for the header is left too.
+    // The sizes must leave room for the header.
     if (*bytes > std::numeric_limits<int64_t>::max() - 2 * kMaxSafetensorsHeaderBytes - end) {
       return absl::InvalidArgumentError("the tensors have more bytes than can be counted");
     }

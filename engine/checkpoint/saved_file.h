@@ -1,4 +1,4 @@
-// The files of a checkpoint, as its readers open and check them.
+// Opens and checks the files of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,19 @@
 
 namespace shale {
 
-// Whether an error tells of a damaged checkpoint, rather than of a system that would not let us read it or of a newer
-// program that wrote it.
+// Returns whether an error means that a checkpoint is damaged, rather than that the system refused to read it or that a
+// newer program wrote it.
 bool IsDamage(const absl::Status& status);
 
-// Refuses links too (InvalidArgument): a checkpoint is what lies in its folder.
+// Opens a file of a checkpoint. Returns InvalidArgument for anything that is not a regular file, links included: a
+// checkpoint consists only of files in its folder.
 absl::StatusOr<InputFile> OpenSavedFile(const std::string& path);
 
-// InvalidArgument, with the path, for a file of another size than the manifest says.
+// Returns InvalidArgument, with the path, if the file's size differs from the manifest's.
 absl::Status CheckSavedSize(const InputFile& file, const SavedFile& saved);
 
-// Reads a chunk and verifies it; the bytes are at the start of `out`. DataLoss, with file and place, if it is damaged.
+// Reads a chunk into `out` and verifies it. Returns the chunk's bytes, at the start of `out`, or DataLoss, with file
+// and byte range, if the chunk is damaged.
 absl::StatusOr<absl::string_view> ReadSavedChunk(const InputFile& file, const SavedFile& saved, int64_t chunk,
                                                  absl::Span<char> out);
 

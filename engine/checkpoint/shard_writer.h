@@ -15,22 +15,22 @@
 
 namespace shale {
 
-// Elements of one part of one parameter, wherever they lie.
+// Elements of one part of one parameter, in any memory that `copy` can read. Borrows them.
 struct PieceSource {
   int32_t parameter = 0;  // Index into Manifest::parameters.
   SavedPart part = SavedPart::kValue;
-  ElementRange range;  // Of the parameter.
+  ElementRange range;  // Of the parameter's elements.
   const std::byte* data = nullptr;
 };
 
-// Brings data to host memory; it is valid when the call returns.
+// Copies data to host memory. The copy is complete when the call returns.
 using CopyToHost = absl::FunctionRef<absl::Status(void* to, const std::byte* from, int64_t bytes)>;
-// For data that is there.
+// A CopyToHost for data in host memory.
 absl::Status CopyHostMemory(void* to, const std::byte* from, int64_t bytes);
 
-// Writes the pieces, in the order given (wide parts first), to ShardFileName(rank, ranks) in `folder`, and flushes it.
-// They come through `staging`, of kWriteStagingBytes (engine/checkpoint/staging.h), which is all the memory that it
-// takes besides the head. What it returns goes into the manifest.
+// Writes the pieces, in the given order, to ShardFileName(rank, ranks) in `folder`, and flushes the file. Returns the
+// file's entry for the manifest. `staging`, of at least kWriteStagingBytes (engine/checkpoint/staging.h), is all the
+// memory that it uses besides the header. REQUIRES: parts with wider elements come first.
 absl::StatusOr<SavedFile> WriteShard(FileSystem& files, const std::string& folder, int64_t rank, int64_t ranks,
                                      absl::Span<const PieceSource> pieces, CopyToHost copy, absl::Span<char> staging);
 

@@ -1,4 +1,4 @@
-// The memory that a checkpoint is written or read through.
+// Memory through which checkpoints are written and read.
 #pragma once
 
 #include <algorithm>
@@ -15,17 +15,17 @@
 
 namespace shale {
 
-// Uninitialised bytes, aligned for direct writes. Pages are taken only as they are used.
+// Uninitialized bytes, aligned for direct writes. The system provides the pages on first use.
 class StagingBuffer {
  public:
-  // ResourceExhausted if there is not the memory.
+  // Returns ResourceExhausted if the memory cannot be allocated.
   static absl::StatusOr<StagingBuffer> Create(int64_t bytes) {
     auto* data = static_cast<char*>(::operator new(bytes, std::align_val_t(kDirectAlignment), std::nothrow));
     if (data != nullptr) return StagingBuffer(bytes, data);
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot allocate ", bytes, " bytes to read or write checkpoints through"));
   }
-  // Throws std::bad_alloc.
+  // Like Create, but throws std::bad_alloc on failure.
   explicit StagingBuffer(int64_t bytes)
       : StagingBuffer(bytes, static_cast<char*>(::operator new(bytes, std::align_val_t(kDirectAlignment)))) {}
 
@@ -41,11 +41,11 @@ class StagingBuffer {
   std::unique_ptr<char, Delete> data_;
 };
 
-// One chunk is filled and one waits while the one before them is written: the disk never does.
+// One chunk is filled and one waits while a third is written, so that the disk never waits.
 inline constexpr int64_t kWriteStagingBytes = 3 * kCheckpointChunkBytes;
-// What a rank reads through: a chunk, and what becomes of it on its way to the device.
+// A rank reads through one chunk, plus one chunk of converted elements on their way to the device.
 inline constexpr int64_t kReadStagingBytes = 2 * kCheckpointChunkBytes;
-// What a rank needs that does one or the other.
+// Enough for a rank that writes and reads, one at a time.
 inline constexpr int64_t kStagingBytes = std::max(kWriteStagingBytes, kReadStagingBytes);
 
 }  // namespace shale

@@ -18,7 +18,8 @@ namespace shale {
 namespace {
 
 constexpr char kPrefix[] = "step-";
-// Endings of hidden names: being written, being removed, and the former checkpoint of a step that is being replaced.
+// Suffixes of hidden names: a checkpoint that is being written, one that is being removed, and the former checkpoint of
+// a step that is being replaced.
 constexpr char kTemporary[] = ".tmp";
 constexpr char kTrash[] = ".trash";
 constexpr char kReplaced[] = ".replaced";
@@ -28,13 +29,13 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// A folder itself: removing the files behind a link would remove somebody else's.
+// Returns whether `path` is a folder and not a link to one: removing files through a link would remove files of others.
 bool IsFolder(const std::string& path) {
   struct stat info;
   return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// The step of a folder that is named like a checkpoint; -1: it is not.
+// Returns the step of a folder that is named like a checkpoint, or -1 if it is not.
 int64_t StepOfName(absl::string_view name) {
   absl::string_view digits = name;
   int64_t step = 0;
@@ -90,10 +91,10 @@ absl::Status CheckpointStore::RemoveLeftovers() {
     const std::string path = JoinPath(folder_, hidden);
     if (StepOfName(name) < 0 || !IsFolder(path)) continue;
     if (replaced && !Exists(JoinPath(folder_, name))) {
-      // The save that was to replace it never came to its end.
+      // The save that was to replace it did not complete.
       SHALE_RETURN_IF_ERROR(files().Rename(path, JoinPath(folder_, name)));
     } else {
-      // One that cannot be removed is in nobody's way: nobody reads it.
+      // A leftover that cannot be removed does no harm: nobody reads it.
       RemoveFolderAndFiles(path, files()).IgnoreError();
     }
   }
@@ -113,12 +114,12 @@ absl::StatusOr<std::string> CheckpointStore::Save(
   absl::Status status = WriteTemporary(temporary, manifest, write);
   if (status.ok()) status = Commit(temporary, manifest.step);
   if (!status.ok()) {
-    // If that fails too, the next Open does it.
+    // If this fails, the next Open removes the folder.
     if (Exists(temporary)) RemoveFolderAndFiles(temporary, files()).IgnoreError();
     return absl::Status(status.code(), absl::StrCat("no checkpoint of step ", manifest.step, ": ", status.message()));
   }
   disregarded_.erase(manifest.step);
-  // The checkpoint stands: one too many on the disk is no reason to say otherwise.
+  // The checkpoint stands even if pruning fails: Save still succeeds.
   thinning_ = RemoveUnwanted(manifest.step);
   return JoinPath(folder_, name);
 }
@@ -126,14 +127,14 @@ absl::StatusOr<std::string> CheckpointStore::Save(
 absl::Status CheckpointStore::WriteTemporary(
     const std::string& temporary, Manifest& manifest,
     absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string&)> write) {
-  // What an earlier save could not remove.
+  // An earlier save may have failed to remove this folder.
   if (Exists(temporary)) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(temporary, files()));
   SHALE_RETURN_IF_ERROR(files().MakeFolder(temporary));
   SHALE_ASSIGN_OR_RETURN(manifest.files, write(temporary));
   manifest.ranks = std::ssize(manifest.files);
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files().Create(JoinPath(temporary, kManifestName)));
   const std::string bytes = SerializeManifest(manifest);
-  // A checkpoint that nobody could read is none.
+  // Verify that the manifest can be read back: a checkpoint that cannot be read is useless.
   if (const absl::Status readable = ParseManifest(bytes).status(); !readable.ok()) {
     return absl::InternalError(absl::StrCat("its manifest would be refused: ", readable.message()));
   }
@@ -151,7 +152,8 @@ absl::Status CheckpointStore::Commit(const std::string& temporary, int64_t step)
     if (Exists(replaced)) RemoveFolderAndFiles(replaced, files()).IgnoreError();
     return status;
   }
-  // Undone by what is there, not by what was reported: over a network a rename may be done and yet fail.
+  // Restores according to the folders that exist, not the error: over a network a rename may succeed and yet report
+  // failure.
   if (!Exists(temporary)) files().Rename(path, temporary).IgnoreError();
   if (Exists(replaced) && !Exists(path)) files().Rename(replaced, path).IgnoreError();
   return status;
@@ -159,7 +161,7 @@ absl::Status CheckpointStore::Commit(const std::string& temporary, int64_t step)
 
 absl::Status CheckpointStore::Swap(const std::string& temporary, const std::string& path, const std::string& replaced) {
   if (Exists(path)) {
-    // What an earlier save could not remove.
+    // An earlier save may have failed to remove this folder.
     if (Exists(replaced)) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(replaced, files()));
     SHALE_RETURN_IF_ERROR(files().Rename(path, replaced));
   }
@@ -172,7 +174,7 @@ absl::Status CheckpointStore::RemoveUnwanted(int64_t saved_step) {
   int64_t kept = 0;
   for (const CheckpointPath& checkpoint : checkpoints) {
     if (checkpoint.step > saved_step || disregarded_.contains(checkpoint.step)) continue;
-    // One that is damaged counts for nothing, and stays for whoever wants to look into it.
+    // A damaged checkpoint is not counted, and stays for inspection.
     if (!CheckpointReader::Open(checkpoint.path).ok()) continue;
     const bool periodic = options_.keep_every > 0 && checkpoint.step % options_.keep_every == 0;
     if (++kept > options_.keep_last && !periodic) {

@@ -14,7 +14,8 @@ namespace {
 
 using Damaged = absl::FunctionRef<void(const absl::Status&)>;
 
-// The chunks that are there, of a file that may have another size than it should. Returns the bytes read.
+// Verifies the chunks that lie fully within the file, whose size may differ from the recorded one. Returns the bytes
+// read.
 absl::StatusOr<int64_t> VerifyChunks(const InputFile& file, const SavedFile& saved, absl::Span<char> staging,
                                      Damaged damaged) {
   int64_t bytes = 0;
@@ -52,7 +53,7 @@ absl::StatusOr<Verified> VerifyCheckpoint(const std::string& folder, absl::Span<
     verified.bytes += bytes;
   }
   if (verified.damages > 0) return verified;
-  // The files are as the manifest says; they may still not be those of a checkpoint.
+  // The files match the manifest, but together they may still not form a checkpoint.
   if (const absl::Status status = CheckpointReader::Open(folder).status(); !status.ok()) {
     if (!IsDamage(status) && !absl::IsUnimplemented(status)) return status;
     tell(status);

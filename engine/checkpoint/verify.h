@@ -1,4 +1,4 @@
-// Every byte of a checkpoint against its checksums.
+// Verifies every byte of a checkpoint against its checksums.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 namespace shale {
 
 struct Verified {
-  int64_t bytes = 0;    // Read.
-  int64_t damages = 0;  // Reported.
+  int64_t bytes = 0;    // Bytes read.
+  int64_t damages = 0;  // Calls of `damaged`.
 };
 
-// Calls `damaged` with a line for everything that is wrong: each damaged chunk with its file and byte range, each file
-// that is missing, of another size, no file or of no use, and what CheckpointReader::Open refuses besides. Unlike Open
-// it does not stop at the first, and only needs a manifest that is whole: an error is returned for the manifest (as by
-// ReadManifest) and for what the system refuses to read. `staging`, of at least kCheckpointChunkBytes, is all the
-// memory it takes beyond the heads.
+// Calls `damaged` with one line for each problem: each damaged chunk with its file and byte range, and each file that
+// is missing, of another size than recorded, not a regular file, or unreadable because its disk is damaged. If there
+// are none, also reports what CheckpointReader::Open refuses. Unlike Open it does not stop at the first problem and
+// needs only an intact manifest. Returns an error if the manifest cannot be read (see ReadManifest) or if the system
+// refuses a read. `staging`, of at least kCheckpointChunkBytes, is all the memory that it uses besides the headers.
 absl::StatusOr<Verified> VerifyCheckpoint(const std::string& folder, absl::Span<char> staging,
                                           absl::FunctionRef<void(const std::string& damage)> damaged);
 

@@ -1,7 +1,7 @@
-// A look at a serialized message before anything is built from it.
+// Checks a serialized protobuf message before it is parsed.
 //
-// A parser makes an object of every submessage, and two bytes are enough for one: a file of 100 MiB of them would take
-// gigabytes. Unknown fields would be kept too.
+// A parser makes an object of every submessage, and a submessage needs only two bytes: a file of 100 MiB of them would
+// take gigabytes of memory. The parser would keep unknown fields too.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 
 namespace shale {
 
-// How many elements a repeated field may have, in each message that has it.
+// The most elements that a repeated field may have, in each message that has the field.
 struct WireLimit {
   absl::string_view field;
   int64_t max = 0;
-  absl::string_view what;  // "more than 64 <what>".
+  absl::string_view what;  // Completes the error "more than 64 <what>".
 };
 
-// REQUIRES: `type` does not nest in itself. Repeated fields that no limit names may have any number of elements: right
-// for numbers of fixed width, which take no more memory than they take in the file. A field that is not repeated may
-// occur once. Takes no memory to speak of.
+// Checks `message` against its type and the limits, using almost no memory. Repeated fields without a limit may have
+// any number of elements; this suits numbers of fixed width, which take no more memory than space in the file. A field
+// that is not repeated may occur once. REQUIRES: `type` does not nest in itself.
 //
-// InvalidArgument, as the end of a sentence ("is malformed", "has more than ..."), for what exceeds a limit, what is no
-// message of this type, and for fields that the type does not have, at any depth: a newer program wrote the message
-// then, and it means more than what is known of it.
+// Returns InvalidArgument, whose message completes a sentence ("is malformed", "has more than ..."), if a limit is
+// exceeded, if the bytes are not a message of this type, or if the type does not have a field, at any depth: then a
+// newer program wrote the message, and the known fields are not all that it means.
 absl::Status CheckWire(const google::protobuf::Descriptor& type, absl::string_view message,
                        absl::Span<const WireLimit> limits);
 

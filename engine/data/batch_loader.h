@@ -1,7 +1,7 @@
-// What each rank reads in each micro-batch.
+// The tokens that each rank reads in each micro-batch.
 //
-// B sequences in a micro-batch, S tokens in a sequence, W ranks, G sequences in a global batch,
-// K = ceil(G / (B W)) micro-batches on each rank in a step.
+// B sequences in a micro-batch, S tokens in a sequence, W ranks, G sequences in a global batch, K = ceil(G / (B W))
+// micro-batches on each rank in a step.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ enum class TargetPositions {
   kLast,   // Only the last one: the token that follows the sequence.
 };
 
-// Target of a token that does not count.
+// The target of a token that does not count in the loss.
 constexpr int32_t kMaskedTarget = -1;
 
 struct BatchShape {
@@ -37,29 +37,28 @@ struct BatchShape {
 // The samples of one step: positions [begin, begin + count) of the order.
 struct StepSamples {
   int64_t begin = 0;
-  int64_t count = 0;  // At most G; fewer in a short last batch, 0 is legal.
+  int64_t count = 0;  // At most G. Less than G in a short last batch; may be 0.
 };
 
-// A pure function from (step, rank, micro-batch) to tokens: it keeps no state, so that any rank may ask for any part,
-// from any thread, as often as it likes.
+// Maps (step, rank, micro-batch) to tokens. Keeps no state, so that any thread may ask for any part at any time.
 //
 // Slot b of micro-batch k on rank r holds the step's sample number (k W + r) B + b. Numbers from `count` on are missing
-// (a short batch, or G not a multiple of B W): inputs 0, targets kMaskedTarget. So the samples of a step depend on
-// neither W, nor K, nor B, and what is missing is missing from the last micro-batch first.
+// (a short batch, or G not a multiple of B W): their inputs are 0, their targets kMaskedTarget. Therefore the samples
+// of a step depend on neither W, K nor B, and missing samples leave the last micro-batches empty first.
 class BatchLoader {
  public:
-  // The order counts samples of S tokens of `source`. InvalidArgument if they do not match, if a size is below 1, or if
-  // the source has no whole sequence.
+  // Makes a loader. `order` must count the samples of S tokens in `source`. Returns InvalidArgument if it does not, if
+  // a size is below 1, or if the source has no complete sequence.
   static absl::StatusOr<BatchLoader> Create(TokenSource source, SampleOrder order, const BatchShape& shape);
 
   const BatchShape& shape() const { return shape_; }
   const TokenSource& source() const { return source_; }
   int64_t samples_per_epoch() const { return order_.sample_count(); }
 
-  // Targets that count in a micro-batch. Reads nothing.
+  // Returns the number of targets that count in a micro-batch. Reads no tokens.
   int64_t ValidTokens(const StepSamples& step, int64_t rank, int64_t micro_batch) const;
 
-  // Fills inputs and targets, each [B, S]. Allocates nothing as long as it succeeds.
+  // Fills inputs and targets, each [B, S]. On success, allocates no more than TokenSource::Read does.
   // REQUIRES: 0 <= rank < W, 0 <= micro_batch < K, 0 <= step.count <= G.
   absl::Status Fill(const StepSamples& step, int64_t rank, int64_t micro_batch, absl::Span<int32_t> inputs_BS,
                     absl::Span<int32_t> targets_BS) const;
@@ -68,7 +67,7 @@ class BatchLoader {
   BatchLoader(TokenSource source, SampleOrder order, const BatchShape& shape)
       : source_(std::move(source)), order_(order), shape_(shape) {}
 
-  // Of the micro-batch's B slots, the number that hold a sample; they come first.
+  // Returns how many of the micro-batch's B slots hold a sample. These slots come first.
   int64_t FilledSlots(const StepSamples& step, int64_t rank, int64_t micro_batch) const;
 
   TokenSource source_;

@@ -10,12 +10,12 @@
 namespace shale {
 namespace {
 
-// Few rounds leave small domains visibly regular; eight cost some ten nanoseconds.
+// With fewer rounds, small domains are visibly regular. Eight rounds cost about ten nanoseconds.
 constexpr int kRounds = 8;
-// Networks on halves of fewer bits reach only a small part of the permutations.
+// With fewer bits in each half, networks reach only a small part of all permutations.
 constexpr int kMinHalfBits = 4;
 
-// A bijection of 64-bit words in which every input bit moves every output bit (the finaliser of SplitMix64).
+// A bijection of 64-bit words in which every input bit affects every output bit (the finalizer of SplitMix64).
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;

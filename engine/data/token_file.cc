@@ -26,9 +26,9 @@ constexpr int32_t kLlama3Magic = 20240801;
 constexpr int32_t kGpt2Version = 1;
 constexpr int32_t kLlama3Version = 7;
 
-constexpr int64_t kBinaryProbeBytes = 8000;  // As far as git looks for a zero byte.
+constexpr int64_t kBinaryProbeBytes = 8000;  // As many as git searches for a zero byte.
 constexpr int64_t kScanBytes = int64_t{1} << 18;
-constexpr size_t kMaxOpenFiles = 128;  // Of one source; a process has 1,024 by default.
+constexpr size_t kMaxOpenFiles = 128;  // Limit for one source; by default a process may have 1,024 open.
 
 enum class Kind { kText, kLlmc, kBinary };
 
@@ -42,7 +42,7 @@ absl::StatusOr<Kind> FindKind(const InputFile& file) {
   return std::memchr(head, 0, size) != nullptr ? Kind::kBinary : Kind::kText;
 }
 
-// Lines are counted only once there is something to report.
+// Returns the error for a file with an ill-formed sequence at `offset`. Only then are the lines before it counted.
 absl::Status NotUtf8(const InputFile& file, int64_t offset) {
   int64_t line = 1;
   std::string buffer;
@@ -59,7 +59,7 @@ absl::Status NotUtf8(const InputFile& file, int64_t offset) {
       file.path(), byte, offset, line));
 }
 
-// The largest of n > 0 tokens. Blocks of fixed length compile to vector code.
+// Returns the largest of n > 0 tokens. Blocks of fixed length compile to vector code.
 template <typename T>
 T Largest(const T* tokens, int64_t n) {
   constexpr int64_t kBlock = 64;
@@ -73,7 +73,7 @@ T Largest(const T* tokens, int64_t n) {
   return largest;
 }
 
-// Reads all tokens once: finds the largest, and checks that text is UTF-8.
+// Reads all tokens once. Finds the largest, and checks that text is UTF-8.
 template <typename T>
 absl::Status Scan(const InputFile& file, TokenFile* tokens) {
   std::vector<T> buffer(std::min<int64_t>(tokens->count, kScanBytes / sizeof(T)));
@@ -132,7 +132,7 @@ absl::Status ReadLlmcHeader(const InputFile& file, TokenFile* tokens) {
   return absl::OkStatus();
 }
 
-// Checks a file of the given kind from end to end. It stays open.
+// Checks a file of the given kind from end to end. Leaves it open in the result.
 absl::StatusOr<TokenFile> CheckFile(InputFile file, Kind kind) {
   TokenFile tokens;
   tokens.path = file.path();
@@ -152,7 +152,7 @@ absl::StatusOr<TokenFiles> OpenOneFile(const std::string& path, TokenFormat form
   SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
   if (file.size() == 0) return absl::InvalidArgumentError(absl::StrCat(path, " is empty; it must hold text or tokens"));
   SHALE_ASSIGN_OR_RETURN(Kind kind, FindKind(file));
-  // What was named by itself is taken as what it was said to be: text may hold zero bytes.
+  // For a single file, the requested format decides. Zero bytes do not make it binary: text may contain them.
   if (format == TokenFormat::kLlmc) kind = Kind::kLlmc;
   if (format == TokenFormat::kText || kind == Kind::kBinary) kind = Kind::kText;
   SHALE_ASSIGN_OR_RETURN(TokenFile tokens, CheckFile(std::move(file), kind));
@@ -177,7 +177,7 @@ absl::StatusOr<std::vector<std::string>> SortedNames(const std::string& folder) 
 absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, TokenFormat format) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, SortedNames(folder));
   TokenFiles result;
-  std::map<std::pair<uint64_t, uint64_t>, std::string> taken;  // By device and inode.
+  std::map<std::pair<uint64_t, uint64_t>, std::string> taken;  // File names, keyed by device and inode.
   for (const std::string& name : names) {
     const auto skip = [&](absl::string_view why) { result.skipped.push_back(absl::StrCat(name, " (", why, ")")); };
     if (name[0] == '.') {
@@ -233,11 +233,11 @@ absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, TokenFormat for
   return result;
 }
 
-// Widens n tokens of type T into `out` by way of a buffer on the stack.
+// Reads n tokens of type T and widens them into `out`, through a buffer on the stack.
 template <typename T>
 absl::Status ReadAs(const InputFile& file, int64_t offset, int64_t n, int32_t* out) {
   if constexpr (sizeof(T) == 4) {
-    return file.ReadAt(offset, out, n * sizeof(T));  // Scan saw that they fit.
+    return file.ReadAt(offset, out, n * sizeof(T));  // Scan verified that they fit int32_t.
   } else {
     constexpr int64_t kChunk = 8192 / sizeof(T);
     T buffer[kChunk];

@@ -1,4 +1,4 @@
-// The files behind a TokenSource: which of a folder are taken, what they hold, and that it is whole.
+// The files of a TokenSource: which files of a folder are taken, what they contain, and that they are intact.
 #pragma once
 
 #include <cstdint>
@@ -13,40 +13,40 @@
 namespace shale {
 
 enum class TokenFormat {
-  kByContent,  // An llm.c header means kLlmc, anything else kText. No text begins like that header: it is not UTF-8.
+  kByContent,  // kLlmc if there is an llm.c header, else kText. No text begins like that header, which is not UTF-8.
   kText,       // UTF-8 text; every byte is a token.
-  kLlmc,       // Token files of llm.c: 16-bit (GPT-2) or 32-bit (Llama-3) tokens behind a header of 1,024 bytes.
+  kLlmc,       // Token files of llm.c: a header of 1,024 bytes, then 16-bit (GPT-2) or 32-bit (Llama-3) tokens.
 };
 
-// How tokens lie in a file.
+// How a file encodes tokens.
 enum class TokenEncoding { kBytes, kLlmcGpt2, kLlmcLlama3 };
 
 constexpr int BytesPerToken(TokenEncoding encoding) {
   return encoding == TokenEncoding::kBytes ? 1 : encoding == TokenEncoding::kLlmcGpt2 ? 2 : 4;
 }
 
-// One file that was checked from its first byte to its last. Safe to read from any thread.
+// A file that was checked from its first byte to its last. Safe for concurrent reads by multiple threads.
 struct TokenFile {
   std::string path;
   TokenEncoding encoding = TokenEncoding::kBytes;
-  int64_t header_bytes = 0;      // Before the first token.
-  int64_t count = 0;             // Tokens.
-  int64_t largest = 0;           // The largest token, as its file holds it,
-  int64_t largest_position = 0;  // and where in the file it first stands, in tokens.
+  int64_t header_bytes = 0;      // Bytes before the first token.
+  int64_t count = 0;             // Number of tokens.
+  int64_t largest = 0;           // The largest token in the file.
+  int64_t largest_position = 0;  // Index in the file of the first token equal to `largest`.
   InputFile::Identity identity;
-  std::optional<InputFile> file;  // Open, or opened again for each read: a process may hold only so many open files.
+  std::optional<InputFile> file;  // If absent, each read opens the file: a process may hold only a limited number open.
 
-  // out[0, n) = tokens [begin, begin + n) of this file. DataLoss if the file was replaced, changed or cut short.
+  // Sets out[0, n) to tokens [begin, begin + n). Returns DataLoss if the file was replaced, changed or cut short.
   absl::Status Read(int64_t begin, int64_t n, int32_t* out) const;
 };
 
-// What lies at a path.
+// The token files at a path.
 struct TokenFiles {
-  std::vector<TokenFile> files;      // All of one encoding, none empty, in the order in which they are read.
-  std::vector<std::string> skipped;  // In a folder: what was passed over, and why: "art.dat (binary)".
+  std::vector<TokenFile> files;      // All have the same encoding. None is empty. In reading order.
+  std::vector<std::string> skipped;  // Skipped files of a folder, with reasons: "art.dat (binary)".
 };
 
-// See TokenSource::Open for the rules and the errors.
+// Opens and checks the files at `path`. See TokenSource::Open for the rules and the errors.
 absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, TokenFormat format);
 
 }  // namespace shale

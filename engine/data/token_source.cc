@@ -19,11 +19,11 @@ int64_t NamedVocabulary(TokenEncoding encoding) {
   return 0;
 }
 
-constexpr size_t kSkippedNamed = 5;  // Describe counts the rest.
+constexpr size_t kSkippedNamed = 5;  // Describe names this many and counts the rest.
 
 }  // namespace
 
-// Tokens lie in `files`, or else in `tokens`.
+// The tokens lie in `files`, or in `tokens` if there are no files.
 struct TokenSource::Data {
   std::string name;
   TokenFiles files;
@@ -43,7 +43,7 @@ absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, TokenForm
   SHALE_ASSIGN_OR_RETURN(data->files, OpenTokenFiles(path, format));
   data->largest = -1;
   for (const TokenFile& file : data->files.files) {
-    if (!data->first.empty() && file.encoding == TokenEncoding::kBytes) ++data->size;  // The newline between files.
+    if (!data->first.empty() && file.encoding == TokenEncoding::kBytes) ++data->size;  // For the newline between files.
     data->first.push_back(data->size);
     if (file.largest > data->largest) {
       data->largest = file.largest;
@@ -130,7 +130,7 @@ absl::Status TokenSource::Read(int64_t begin, int64_t count, int32_t* out) const
       at += n;
       out += n;
     }
-    // More is wanted, so another file follows; a position between the two is the newline that parts them.
+    // Tokens are still missing, so another file follows. A position between the two files is the newline.
     if (at < end && at < first[++index]) {
       *out++ = '\n';
       ++at;

@@ -1,6 +1,6 @@
 // An immutable sequence of tokens, from text or token files.
 //
-// T tokens in all, S tokens in a sequence of training.
+// T tokens in all, S tokens in a training sequence.
 #pragma once
 
 #include <cstdint>
@@ -15,57 +15,59 @@
 
 namespace shale {
 
-// A cheap copyable handle; copies and slices share the open files. Memory does not grow with the data: nothing but
-// what a read asks for is held. Safe to read from any thread.
+// A handle that is cheap to copy; copies and slices share the open files. Holds no tokens of files in memory, so that
+// memory does not grow with the data. Safe for concurrent reads by multiple threads.
 class TokenSource {
  public:
-  // Opens a file or a folder, and reads it through once to check it: text must be UTF-8, an llm.c file as long as its
-  // header says.
+  // Opens a file or a folder, and reads it once from end to end to check it: text must be UTF-8, an llm.c file must be
+  // as long as its header says.
   //
-  // Of a folder, the regular files (or links to them) that lie directly in it are read in byte order of their names.
-  // Passed over are: subfolders; hidden files (".name"); empty files; a file met before under another name; and files
-  // of another kind than `format` asks for, where a file with a zero byte among its first 8,000 is neither kind unless
-  // it has an llm.c header. With kByContent a folder that holds both kinds is refused. skipped() tells what was passed
-  // over. Between two text files stands one newline; llm.c files follow each other directly.
+  // In a folder, the regular files (or links to them) directly in it are read in byte order of their names. Skipped
+  // are: subfolders; hidden files (".name"); empty files; a file already met under another name; and files of another
+  // kind than `format` asks for. A file with a zero byte among its first 8,000 is neither text nor tokens unless it has
+  // an llm.c header. With kByContent a folder that holds both kinds is refused. skipped() names what was skipped. One
+  // newline separates two text files; llm.c files follow each other directly.
   //
-  // Errors: NotFound, PermissionDenied and the like when a path cannot be read; InvalidArgument for what is empty, not
-  // UTF-8 or no token file; DataLoss for a token file that was cut short.
+  // Errors: NotFound, PermissionDenied and the like if a path cannot be read; InvalidArgument for data that is empty,
+  // not UTF-8 or not a token file; DataLoss for a token file that was cut short or is damaged.
   static absl::StatusOr<TokenSource> Open(const std::string& path, TokenFormat format = TokenFormat::kByContent);
 
-  // Tokens of the caller's own. InvalidArgument if there is none, or a negative one.
+  // Makes a source of the given tokens. Returns InvalidArgument if there are none, or a negative one.
   static absl::StatusOr<TokenSource> FromTokens(std::vector<int32_t> tokens);
 
-  // Number of tokens, T.
+  // Returns T, the number of tokens.
   int64_t size() const { return end_ - begin_; }
 
-  // The vocabulary that the encoding names: 256 for text, 50,257 for llm.c's GPT-2 files and 128,256 for its Llama-3
-  // files; or, when a token does not fit that (or there is no encoding), the largest token + 1.
+  // Returns the vocabulary size that the encoding implies: 256 for text, 50,257 for llm.c's GPT-2 files, 128,256 for
+  // its Llama-3 files. Returns the largest token + 1 if that is more, or if there is no encoding.
   int64_t vocabulary() const;
 
-  // Whether tokens are the bytes of UTF-8 text.
+  // Returns whether the tokens are the bytes of UTF-8 text.
   bool is_text() const;
 
-  // Names what made the tokens, as far as their encoding tells: "bytes", "GPT-2 (llm.c)", "Llama 3 (llm.c)"; "" for
-  // tokens of the caller's own.
+  // Returns the name of the tokenizer, as far as the encoding tells: "bytes", "GPT-2 (llm.c)", "Llama 3 (llm.c)"; ""
+  // for FromTokens.
   std::string tokenizer() const;
 
-  // For people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
+  // Returns a description for people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
   std::string Describe() const;
-  // What Open passed over in a folder.
+  // Returns the entries of a folder that Open skipped, each with the reason.
   const std::vector<std::string>& skipped() const;
 
-  // out[0, count) = tokens [begin, begin + count). REQUIRES: the range lies in [0, size()). Allocates nothing as long
-  // as it succeeds, but for the path of a file that is opened again (those beyond the first 128 of a folder do not stay
-  // open). DataLoss if a file changed since it was opened.
+  // Sets out[0, count) to tokens [begin, begin + count). Returns DataLoss if a file changed since it was opened.
+  // Allocates nothing on success, except for the path of a file that is opened again (files beyond the first 128 of a
+  // folder do not stay open). REQUIRES: the range lies in [0, size()).
   absl::Status Read(int64_t begin, int64_t count, int32_t* out) const;
 
-  // OK if every token of the files is below `vocabulary`; else InvalidArgument with the largest token and its place.
+  // Returns OK if every token of the data, including tokens outside a slice, is below `vocabulary`; else
+  // InvalidArgument with the largest token and its position.
   absl::Status CheckVocabulary(int64_t vocabulary) const;
 
-  // OK if there is at least one sequence: S + 1 tokens, for targets are one later than inputs.
+  // Returns OK if there is at least one sequence: S + 1 tokens, because targets are one later than inputs. Else returns
+  // InvalidArgument.
   absl::Status CheckLength(int64_t sequence_length) const;
 
-  // Tokens [begin, end) as a source of their own. REQUIRES: 0 <= begin <= end <= size().
+  // Returns tokens [begin, end) as a source of their own. REQUIRES: 0 <= begin <= end <= size().
   TokenSource Slice(int64_t begin, int64_t end) const;
 
  private:
@@ -83,8 +85,8 @@ struct TokenSplit {
   TokenSource evaluation;
 };
 
-// Holds out the last `fraction` of the tokens, rounded down, for evaluation. InvalidArgument if either part is shorter
-// than one sequence, or if the fraction is not in (0, 1).
+// Holds out the last `fraction` of the tokens, rounded down, for evaluation. Returns InvalidArgument if either part is
+// shorter than one sequence, or if the fraction is not in (0, 1).
 absl::StatusOr<TokenSplit> HoldOutEnd(const TokenSource& source, double fraction, int64_t sequence_length);
 
 }  // namespace shale

@@ -20,7 +20,7 @@
 namespace shale {
 namespace {
 
-// The job as generation runs it: one sequence, one rank, all cores.
+// Returns the job as generation runs it: one sequence, one rank, all cores.
 Job ForGeneration(Job job) {
   job.batch.global_batch = job.batch.micro_batch = 1;
   job.sharding = {.strategy = Strategy::kNone, .schedule = Schedule::kDeferred, .ranks = 1};
@@ -63,7 +63,8 @@ class Generator::Impl {
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
     std::vector<RankState> ranks = RankStates(program_, *world_);
     const absl::Status restored = RestoreRanks(checkpoint, /*values_only=*/true, *world_, ranks);
-    // Unlike what is wrong with the job or the machine, which is so with every checkpoint.
+    // DataLoss makes FromRun try an older checkpoint. Errors of the job or the machine would occur with every
+    // checkpoint and are returned as they are.
     if (IsDamage(restored)) return absl::DataLossError(restored.message());
     SHALE_RETURN_IF_ERROR(restored);
     window_.resize(job_.batch.sequence_length);
@@ -80,8 +81,8 @@ class Generator::Impl {
             absl::StrCat("token ", token, " is outside the model's vocabulary of ", vocabulary(), " tokens"));
       }
     }
-    // A model that looks at every position of the window (the MLP) wants its tokens at the end. Attention is causal:
-    // there the tokens come first, at the positions that they were trained at, and what follows does not matter.
+    // A model that reads every position of the window (the MLP) needs the tokens at the end. Attention is causal: the
+    // tokens come first, at the positions of training, and whatever follows them has no effect.
     const int64_t begin = program_.graph.last_target_only ? window - count : 0;
     std::fill(window_.begin(), window_.end(), is_text() ? '\n' : 0);
     std::copy(context.end() - count, context.end(), window_.begin() + begin);

@@ -22,35 +22,38 @@
 
 namespace shale {
 
-// Runs the logits program of a job's model on one rank with all of the machine's cores: a program from the compiler
-// that made the training step. Every token costs one pass over a window of sequence_length tokens. One thread at a
+// Runs the logits program of a job's model, which the compiler of training steps makes, on one rank with all cores of
+// the machine. Every token costs one forward pass over a window of sequence_length tokens. Used by one thread at a
 // time.
 class Generator {
  public:
-  // The job and the weights of a checkpoint, which is not needed any more afterwards. `create_backend` is asked for
-  // what the job ran on.
+  // Takes the job and the weights from a checkpoint, which is not needed afterwards. `create_backend` makes a backend
+  // for the kind of device that the job ran on.
   static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint,
                                                            const BackendFactory& create_backend);
-  // Those of the newest checkpoint of a run folder (engine/train/run_folder.h) that is whole; see passed_over().
+  // Uses the newest intact checkpoint of a run folder (engine/train/run_folder.h). Returns NotFound if there is no
+  // checkpoint, DataLoss if all are damaged.
   static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder,
                                                             const BackendFactory& create_backend);
   ~Generator();
 
-  // Newer checkpoints of the run that FromRun found damaged, each with the reason.
+  // Returns one message for each newer checkpoint that FromRun found damaged.
   const std::vector<std::string>& passed_over() const { return passed_over_; }
   int64_t vocabulary() const;
-  // Whether tokens are the bytes of text.
+  // Returns whether tokens are the bytes of text.
   bool is_text() const;
 
-  // The tokens of a text; an empty one stands for a new line. InvalidArgument for a model of tokens, which are no text,
-  // and for a byte outside the vocabulary.
+  // Returns the tokens of a text; an empty text stands for a newline. Returns InvalidArgument if the model was trained
+  // on token files, or for a byte outside the vocabulary.
   absl::StatusOr<std::vector<int32_t>> TextPrompt(absl::string_view text) const;
 
-  // The logits of the token that follows `context`, of which the last sequence_length tokens are looked at. Valid until
-  // the next call. InvalidArgument for an empty context, and for one of those tokens outside the vocabulary.
+  // Returns the logits [V] of the token that follows `context`, computed from its last sequence_length tokens. Valid
+  // until the next call. Returns InvalidArgument if `context` is empty or if one of those tokens is outside the
+  // vocabulary.
   absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> context);
 
-  // Draws `count` tokens after `prompt`, and calls emit with each as it comes; false ends the generation.
+  // Draws `count` tokens after `prompt` and calls `emit` with each as it is drawn. Stops early if `emit` returns false.
+  // Returns the errors of Logits and Sampler::Draw.
   absl::Status Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
                         absl::FunctionRef<bool(int32_t)> emit);
 

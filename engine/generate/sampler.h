@@ -11,18 +11,18 @@
 namespace shale {
 
 struct SamplingOptions {
-  double temperature = 0.8;  // Logits are divided by it; 0: always the most likely token.
-  int64_t top_k = 40;        // Draw among the k most likely only; 0: among all.
+  double temperature = 0.8;  // Divides the logits. 0: always take the most likely token.
+  int64_t top_k = 40;        // Draw only among the k most likely tokens; 0: among all.
   uint64_t seed = 1;
 };
 
-// Draws depend on the options, the logits and the number of draws before only. One thread.
+// Draws depend only on the options, the logits and the number of earlier draws. Used by one thread.
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options), random_(options.seed) {}
 
-  // A token in [0, logits.size()). Of equal logits the smaller token counts as more likely. DataLoss if a logit is NaN
-  // or +infinity: the weights are damaged.
+  // Returns a token in [0, logits.size()). Of equal logits, the smaller token counts as more likely. Returns DataLoss
+  // if a logit is NaN or +infinity: then the weights are damaged or training diverged.
   absl::StatusOr<int32_t> Draw(absl::Span<const float> logits);
 
  private:

@@ -17,7 +17,7 @@ std::string Utf8Stream::Push(uint8_t byte) {
   if (validator.Feed(pending_)) return validator.Finish() ? std::exchange(pending_, "") : "";
   const bool alone = pending_.size() == 1;
   pending_.clear();
-  // The byte that broke a character may itself begin one.
+  // The byte that ended an incomplete character may itself begin one.
   return alone ? kReplacement : kReplacement + Push(byte);
 }
 

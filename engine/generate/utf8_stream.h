@@ -1,4 +1,4 @@
-// Bytes in, whole characters out.
+// Turns a stream of bytes into complete UTF-8 characters.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,18 @@
 
 namespace shale {
 
-// What a model of bytes produces need not be UTF-8; a terminal wants nothing else. Characters come out when they are
-// complete; what can become none comes out as U+FFFD, once for each longest beginning of a character. One thread.
+// The bytes that a model produces need not be UTF-8, but a terminal needs UTF-8. Characters come out when they are
+// complete. Bytes that cannot become one come out as U+FFFD, once for each maximal prefix of a character. Used by one
+// thread.
 class Utf8Stream {
  public:
-  // What can be shown now that `byte` is known; often empty.
+  // Adds `byte`, and returns what can be shown now; often empty.
   std::string Push(uint8_t byte);
-  // At the end: U+FFFD if a character is incomplete, else nothing.
+  // Ends the stream. Returns U+FFFD if a character is incomplete, else nothing.
   std::string Finish();
 
  private:
-  std::string pending_;  // The beginning of a character; at most 3 bytes between calls.
+  std::string pending_;  // The prefix of a character; at most 3 bytes between calls.
 };
 
 }  // namespace shale

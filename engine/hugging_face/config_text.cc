@@ -19,14 +19,15 @@ absl::StatusOr<absl::string_view> DTypeName(SafetensorsDType dtype) {
   }
 }
 
-// Writes over what a base has. Keys that say nothing to the family are erased, so that no reader trips over them.
+// Writes the keys of a config over those of a base. Erases keys that mean nothing to the family, so that they mislead
+// no reader.
 class Writer {
  public:
   Writer(const DecoderConfig& config, HfModelType type, Json base)
       : c_(config), type_(type), based_(!base.empty()), json_(std::move(base)) {}
 
   Json Write(absl::string_view dtype) {
-    // Code of another repository that would stand in for the model: it is not copied.
+    // auto_map refers to model code in the repository. That code is not copied.
     Erase("auto_map");
     if (!based_) {
       Set("architectures", Json::array({std::string(ArchitectureOf(type_))}));
@@ -43,7 +44,7 @@ class Writer {
       WriteLlamaLike();
     }
     Set("tie_word_embeddings", c_.tied_head);
-    // The older of two names of one key: every release reads it.
+    // torch_dtype is the older name of dtype: every release of transformers reads it.
     Erase("dtype");
     Set("torch_dtype", std::string(dtype));
     return std::move(json_);
@@ -62,7 +63,7 @@ class Writer {
     Set("num_hidden_layers", c_.layers);
     Set("num_attention_heads", c_.heads);
     Set("num_key_value_heads", c_.kv_heads);
-    // Qwen 2 has no such key of its own, but heeds one.
+    // Qwen 2 does not define head_dim, but transformers reads it.
     if (type_ != HfModelType::kQwen2 || json_.contains("head_dim") || c_.heads * c_.head_width != c_.width) {
       Set("head_dim", c_.head_width);
     }
@@ -119,7 +120,8 @@ class Writer {
     Set(key, std::string(type_ == HfModelType::kFalcon ? "gelu_pytorch_tanh" : tanh_name));
   }
 
-  // The older spelling, whatever the base has: every release of transformers reads it, those before 5 only it.
+  // Writes the older keys, whichever the base has: every release of transformers reads them, and those before 5 read
+  // only them.
   void WriteRope() {
     for (const absl::string_view key : {"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"}) {
       Erase(key);
@@ -144,7 +146,7 @@ class Writer {
       return Set("sliding_window", nullptr);
     }
     Set("use_sliding_window", slides);
-    Erase("layer_types");  // Which layers slide follows from the other keys.
+    Erase("layer_types");  // The other keys determine which layers have a window.
     if (!slides) return;
     Set("sliding_window", c_.attention_window);
     Set("max_window_layers", 0);

@@ -15,14 +15,15 @@
 namespace shale {
 namespace {
 
-// Of what a link leads to. A path that cannot be looked up may be one: whoever opens it learns why it cannot.
+// Returns whether `path`, after links, is a regular file. Also returns true if that cannot be determined: whoever opens
+// the file then gets the error.
 bool MayBeAFile(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   return error || std::filesystem::is_regular_file(status);
 }
 
-// The files that make up a tokenizer, and generation_config.json.
+// Returns whether a file belongs to a tokenizer or is generation_config.json.
 bool IsCopiedHfFile(absl::string_view name) {
   constexpr absl::string_view kNames[] = {"added_tokens.json",
                                           "chat_template.json",

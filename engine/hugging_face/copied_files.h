@@ -1,4 +1,4 @@
-// The files of a Hugging Face folder that go wherever its model goes.
+// The files of a Hugging Face folder that are copied along with its model.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace shale {
 
 struct HfFile {
   std::string name;
-  std::string path;  // Where its bytes are, with links followed.
+  std::string path;  // The real path, with links resolved.
 };
 
-// The files of `folder` that make up a tokenizer, and generation_config.json, sorted by name. What has such a name and
-// is no regular file (a folder of old tokenizers) is left out. InvalidArgument for a link to a file elsewhere, see
-// ResolveInFolder; NotFound for a link to nothing, or if there is no such folder.
+// Returns the files of `folder` that make up a tokenizer, and generation_config.json, sorted by name. Omits an entry of
+// such a name that is not a regular file (a folder of old tokenizers). Returns InvalidArgument for a link to a file
+// elsewhere (see ResolveInFolder), NotFound if a link's target or the folder does not exist.
 absl::StatusOr<std::vector<HfFile>> ListCopiedHfFiles(const std::string& folder);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// Writes a model as a folder that transformers loads with no missing and no unexpected key.
+// Writes a model as a folder that transformers loads without missing or unexpected keys.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@
 namespace shale {
 
 struct HfExportOptions {
-  SafetensorsDType dtype = SafetensorsDType::kF32;  // F32, or F16 or BF16, rounded to nearest even.
-  // Weights are cut into files of at most so many bytes of data (one tensor that has more gets a file of its own).
+  SafetensorsDType dtype = SafetensorsDType::kF32;  // F32, F16 or BF16. Values are rounded to nearest even.
+  // The most bytes of data in one file of weights. A tensor that has more gets a file of its own.
   int64_t max_file_bytes = 5'000'000'000;
-  // The folder that the model came from; empty: none. Its config.json is the base of the new one (HfConfigOptions), and
-  // its tokenizer files and generation_config.json are copied byte for byte (ListCopiedHfFiles).
+  // The folder that the model came from, or empty. The new config.json is based on its config.json (HfConfigOptions).
+  // Its tokenizer files and generation_config.json are copied byte for byte (ListCopiedHfFiles).
   std::string base_folder;
 };
 
-// Fills `values` with elements [begin, begin + values.size()) of a parameter of the decoder, by the engine's name,
-// row-major. Called on the caller's thread, for every element once, in ranges of at most 2 MiB.
+// Fills `values` with elements [begin, begin + values.size()) of a parameter of the decoder, row-major. `parameter` is
+// the engine's name. Called on the caller's thread, once for every element, in ranges of at most 2 MiB.
 using HfParameterReader =
     std::function<absl::Status(absl::string_view parameter, int64_t begin, absl::Span<float> values)>;
 
-// Streams the weights into `folder`, which must be absent or empty (FailedPrecondition): model.safetensors, or
-// model-0000i-of-0000n.safetensors with an index. A tied head is not written twice. The files are made in a hidden
-// folder beside it, flushed, and renamed as a whole: after an error or a crash `folder` is as it was. Keeps at most 5
-// MiB of its own. InvalidArgument for a decoder that no Hugging Face family expresses, or not the one of the base
-// folder.
+// Writes the model into `folder`, which must be absent or empty (else FailedPrecondition). The weights are streamed
+// into model.safetensors, or model-0000i-of-0000n.safetensors with an index. A tied head is not written again. All
+// files are made in a hidden folder beside `folder`, flushed, and moved into place by one rename: after an error or a
+// crash `folder` is unchanged. Uses at most 5 MiB of memory of its own. Returns InvalidArgument for a decoder that no
+// Hugging Face family, or not the family of the base folder, expresses.
 absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& options, const HfParameterReader& reader,
                       const std::string& folder);
 

@@ -10,9 +10,9 @@ namespace shale {
 namespace {
 
 constexpr size_t kMaxErrors = 20;
-constexpr size_t kLongestKey = 64;  // Of those that anybody means; a file may hold any.
+constexpr size_t kLongestKey = 64;  // Longer than any key with a meaning; a file may contain longer ones.
 
-// A key as messages show it: bare if it is a word.
+// Returns a key for a message: bare if it is a word, else quoted.
 std::string ShownKey(absl::string_view key) {
   const bool word = key.size() <= kLongestKey &&
                     std::all_of(key.begin(), key.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_'; });

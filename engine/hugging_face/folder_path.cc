@@ -19,7 +19,7 @@ absl::StatusOr<std::string> RealPath(const std::string& path) {
   return std::string(real.get());
 }
 
-// "a/b/c" makes {"a/b", "c"}.
+// Splits "a/b/c" into {"a/b", "c"}.
 std::pair<std::string, std::string> Split(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return {"", path};

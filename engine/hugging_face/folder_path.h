@@ -1,4 +1,4 @@
-// Files of a folder that came from elsewhere.
+// Resolves file names within an untrusted folder.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace shale {
 
-// The real path of the file `name` (no path) of `folder`, with links followed. They may lead to the folder's own files,
-// and where the folder is a snapshot in the cache of huggingface_hub (models--X/snapshots/REVISION, whose files are
-// links into models--X/blobs) to those. InvalidArgument for a link that leads elsewhere; NotFound if there is no such
-// file.
+// Returns the real path, with links resolved, of the file `name` (not a path) in `folder`. A link may lead to a file in
+// the folder itself. If the folder is a snapshot in the cache of huggingface_hub (models--X/snapshots/REVISION, whose
+// files are links into models--X/blobs), it may also lead to those blobs. Returns InvalidArgument for a link that leads
+// elsewhere, NotFound if there is no such file.
 absl::StatusOr<std::string> ResolveInFolder(const std::string& folder, absl::string_view name);
 
 }  // namespace shale

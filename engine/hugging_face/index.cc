@@ -9,7 +9,7 @@
 namespace shale {
 
 absl::Status CheckShardName(absl::string_view name) {
-  constexpr size_t kMaxNameBytes = 255;  // What file systems hold.
+  constexpr size_t kMaxNameBytes = 255;  // The limit of common file systems.
   const auto refuse = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat("the file name ", JsonQuote(name.substr(0, kMaxNameBytes)), " ", why,
                                                    "; a shard is a .safetensors file beside its index"));

@@ -1,4 +1,4 @@
-// model.safetensors.index.json: which file of a folder holds which tensor.
+// Reads model.safetensors.index.json, which maps the tensors of a folder to its files.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,16 @@ namespace shale {
 constexpr int64_t kMaxSafetensorsIndexBytes = int64_t{64} << 20;
 
 struct SafetensorsIndex {
-  std::map<std::string, std::string> files;  // File name by tensor name.
+  std::map<std::string, std::string> files;  // File names, keyed by tensor name.
 };
 
-// Any bytes are fine as input. InvalidArgument, without a path, for what ParseStrictJson refuses, for more than
-// kMaxSafetensorsIndexBytes, for a weight_map that does not map names to strings, and for a file name that
-// CheckShardName refuses. `metadata` is not looked at: it promises nothing that the files do not say themselves.
+// Accepts any bytes. Returns InvalidArgument, without a path, for text that ParseStrictJson refuses or that has more
+// than kMaxSafetensorsIndexBytes, for a weight_map that does not map names to strings, and for a file name that
+// CheckShardName refuses. Ignores `metadata`, which says nothing that the files do not say themselves.
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view text);
 
-// A shard lies beside its index: no path, nothing hidden, no control characters, and the name of a safetensors file.
+// Returns InvalidArgument unless `name` is the name of a safetensors file beside the index: not a path, not hidden, no
+// control characters.
 absl::Status CheckShardName(absl::string_view name);
 
 }  // namespace shale

@@ -38,7 +38,7 @@ class Builder {
   }
 
  private:
-  // A tensor, and how many of the parameter's rows it holds, in order.
+  // A tensor that holds the next `rows` rows of a parameter.
   struct Source {
     std::string tensor;
     int64_t rows;
@@ -58,7 +58,7 @@ class Builder {
       tensor.shape.insert(transposed ? tensor.shape.begin() : tensor.shape.end(), layout_.parameters.back().shape[1]);
     }
   }
-  // The next rows of the newest parameter, at `tensor_row` of the newest tensor.
+  // Adds the next rows of the newest parameter, stored at `tensor_row` of the newest tensor.
   void AddPiece(int64_t tensor_row, int64_t rows) {
     HfPiece piece;
     piece.parameter = static_cast<int>(layout_.parameters.size()) - 1;
@@ -80,7 +80,7 @@ class Builder {
     }
   }
 
-  // A linear layer, whose bias is cut up as its weight is. `sources` are names without ".weight".
+  // Adds a linear layer, whose bias is split over the sources like its weight. `sources` are names without ".weight".
   void AddLinear(const std::string& name, int64_t out, int64_t in, bool bias, const std::vector<Source>& sources,
                  bool transposed = false) {
     std::vector<Source> weights = sources, biases = sources;
@@ -145,8 +145,8 @@ class Builder {
     AddNorm("final_norm", "ln_f");
   }
 
-  // Ours: all query heads, all key heads, all value heads. Theirs: for each of the G groups its H / G query heads, its
-  // key head, its value head.
+  // The engine stores all query heads, all key heads, all value heads. Falcon stores, for each of the G groups, its H /
+  // G query heads, its key head and its value head.
   void AddFalconQkv(const std::string& name, std::vector<int64_t> shape, const std::string& tensor) {
     const int64_t G = c_.kv_heads, D = c_.head_width, queries = c_.heads / G * D, group = queries + 2 * D;
     AddParameter(name, std::move(shape));

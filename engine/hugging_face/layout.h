@@ -1,8 +1,8 @@
-// Which tensors of a Hugging Face folder hold which parameters of the decoder.
+// Maps the tensors of a Hugging Face folder to the parameters of the decoder.
 //
-// A parameter of ours is rows of `columns` elements (a vector: rows of one). A folder may keep its rows in several
-// tensors (q_proj, k_proj, v_proj), in another order (Falcon keeps the query heads, the key and the value of a group
-// together) or transposed (GPT-2's Conv1D keeps [in, out]).
+// A parameter of the decoder has rows of `columns` elements (a vector has rows of one element). A folder may store its
+// rows in several tensors (q_proj, k_proj, v_proj), in another order (Falcon stores the query heads, the key and the
+// value of a group together) or transposed (GPT-2's Conv1D stores [in, out]).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace shale {
 
 // Rows [row, row + rows) of parameter number `parameter` are rows [tensor_row, tensor_row + rows) of tensor number
-// `tensor`; columns of it, where the tensor is transposed.
+// `tensor`, or columns if the tensor is transposed.
 struct HfPiece {
   int parameter = 0;
   int tensor = 0;
@@ -26,9 +26,9 @@ struct HfPiece {
 };
 
 struct HfParameter {
-  std::string name;             // Ours, as BuildDecoder names it.
+  std::string name;             // The engine's name, from BuildDecoder.
   std::vector<int64_t> shape;   // [n] or [rows, columns].
-  std::vector<HfPiece> pieces;  // By `row`; together they cover it.
+  std::vector<HfPiece> pieces;  // Ordered by `row`; together they cover the parameter.
 
   int64_t rows() const { return shape[0]; }
   int64_t columns() const { return shape.size() == 2 ? shape[1] : 1; }
@@ -36,29 +36,30 @@ struct HfParameter {
 };
 
 struct HfTensor {
-  std::string name;      // Without the prefix.
-  bool prefixed = true;  // Files have the family's prefix before it; the head has none.
+  std::string name;      // Without the family's prefix.
+  bool prefixed = true;  // Whether files put the family's prefix before the name; false for the head.
   bool transposed = false;
-  std::vector<int64_t> shape;   // As it lies in the file.
-  std::vector<HfPiece> pieces;  // By `tensor_row`; together they cover it.
+  std::vector<int64_t> shape;   // The shape in the file.
+  std::vector<HfPiece> pieces;  // Ordered by `tensor_row`; together they cover the tensor.
 };
 
 struct HfLayout {
   std::string prefix;  // "model." or "transformer.".
   std::vector<HfParameter> parameters;
-  std::vector<HfTensor> tensors;  // In the order in which transformers has them.
+  std::vector<HfTensor> tensors;  // In the order of transformers.
   absl::flat_hash_map<std::string, int> parameter_index;
-  std::string embedding_name;  // Of the tensor that a tied head repeats, and of the head.
+  std::string embedding_name;  // Name of the tensor that a tied head repeats.
   static constexpr char kHeadName[] = "lm_head.weight";
 
   std::string FullName(const HfTensor& tensor) const { return tensor.prefixed ? prefix + tensor.name : tensor.name; }
 };
 
-// InvalidArgument, with the reason, for a decoder that no family expresses (ChooseHfModelType). Types that share a
-// shape share a layout, so that only the config decides.
+// Returns the layout of a decoder. Returns InvalidArgument, with the reason, if no family expresses the decoder
+// (ChooseHfModelType). Types with the same shapes share a layout, so that the layout depends only on the config.
 absl::StatusOr<HfLayout> MakeHfLayout(const DecoderConfig& config);
 
-// True for the buffers that older folders keep beside the weights, by name without prefix: rotary frequencies, masks.
+// Returns true for the buffers that older folders store beside the weights, by name without prefix: rotary frequencies,
+// masks.
 bool IsKnownHfBuffer(absl::string_view name);
 
 }  // namespace shale

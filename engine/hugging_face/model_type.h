@@ -1,4 +1,5 @@
-// The architectures of Hugging Face's transformers that the engine computes exactly, and which decoder is which.
+// The architectures of Hugging Face's transformers that the engine computes exactly, and which of them expresses a
+// decoder.
 #pragma once
 
 #include <optional>
@@ -16,17 +17,18 @@ constexpr HfModelType kAllHfModelTypes[] = {HfModelType::kLlama, HfModelType::kM
                                             HfModelType::kQwen3, HfModelType::kGpt2,    HfModelType::kFalcon};
 
 absl::string_view ToString(HfModelType type);                        // As in config.json: "llama".
-std::optional<HfModelType> FindHfModelType(absl::string_view name);  // Nothing for a name that is none of them.
-absl::string_view ArchitectureOf(HfModelType type);                  // The class with a language head.
+std::optional<HfModelType> FindHfModelType(absl::string_view name);  // Nothing for an unknown name.
+absl::string_view ArchitectureOf(HfModelType type);                  // The class with a language-model head.
 
-// InvalidArgument, with the first reason, if a config.json of this type cannot say what `config` says.
+// Returns InvalidArgument, with the first reason, if a config.json of this type cannot express `config`.
 absl::Status CheckExpressible(HfModelType type, const DecoderConfig& config);
 
-// The first type that can say it: plain shapes are LLAMA, a window makes MISTRAL. InvalidArgument if none can.
+// Returns the first type that can express `config`: plain shapes are LLAMA, a window makes MISTRAL. Returns
+// InvalidArgument if none can.
 absl::StatusOr<HfModelType> ChooseHfModelType(const DecoderConfig& config);
 
-// Falcon's two architectures: the newer one has several key/value heads, or a norm each for attention and feed-forward.
-// REQUIRES: CheckExpressible(kFalcon, config).
+// Returns whether Falcon's newer architecture is needed. It has several key/value heads, or separate norms for
+// attention and feed-forward. REQUIRES: CheckExpressible(kFalcon, config) is OK.
 bool IsNewFalcon(const DecoderConfig& config);
 
 }  // namespace shale

@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-// The ranges of the same fields in a job (engine/config/ranges.cc).
+// Upper limits. The same fields have them in a job (engine/config/ranges.cc).
 constexpr int64_t kMaxVocabulary = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 constexpr int64_t kMaxHidden = int64_t{1} << 26;
@@ -23,7 +23,7 @@ constexpr int64_t kMaxLayers = int64_t{1} << 16;
 constexpr int64_t kMaxHeads = int64_t{1} << 20;
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 
-// What transformers takes for an absent key.
+// The defaults of transformers for absent keys.
 constexpr int64_t kDefaultWindow = 4096;
 constexpr int64_t kDefaultMaxWindowLayers = 28;
 
@@ -73,7 +73,7 @@ class Reader {
     c_.heads = top_.Int("num_attention_heads", 1, kMaxHeads);
   }
 
-  // width / heads, where they divide.
+  // Returns width / heads. Adds an error if heads does not divide width.
   int64_t WidthOfHeads(absl::string_view width_key) {
     if (c_.width % c_.heads != 0) {
       errors_.Add(width_key, absl::StrCat(c_.width), absl::StrCat("a multiple of the ", c_.heads, " heads"));
@@ -92,7 +92,7 @@ class Reader {
       absent_kv_heads = 32;
       absent_positions = 32768;
     }
-    // None stands for as many as heads, everywhere.
+    // In every family, null stands for as many key/value heads as heads.
     if (json_.contains("num_key_value_heads")) absent_kv_heads = c_.heads;
     c_.kv_heads = top_.IntOr("num_key_value_heads", absent_kv_heads, 1, kMaxHeads);
     if (top_.Has("head_dim")) {
@@ -121,7 +121,7 @@ class Reader {
     c_.norm = NormKind::kLayerNorm;
     c_.position = PositionKind::kLearned;
     c_.qkv_bias = c_.linear_bias = true;
-    // transformers takes the general names of these four too.
+    // transformers also accepts the general names of these four sizes.
     c_.width = Aliased("n_embd", "hidden_size", kMaxWidth);
     c_.layers = Aliased("n_layer", "num_hidden_layers", kMaxLayers);
     c_.heads = c_.kv_heads = Aliased("n_head", "num_attention_heads", kMaxHeads);
@@ -171,7 +171,7 @@ class Reader {
     }
   }
 
-  // A size with two names; both may be given if they agree.
+  // Reads a size that has two names. Both may be given if they agree.
   int64_t Aliased(absl::string_view key, absl::string_view alias, int64_t max) {
     if (!top_.Has(alias)) return top_.Int(key, 1, max);
     const int64_t size = top_.Int(alias, 1, max);
@@ -193,7 +193,7 @@ class Reader {
   }
 
   void ReadWindow() {
-    // A null is no window; an absent key is the default of transformers.
+    // null means no window; an absent key means the default of transformers.
     int64_t window = json_.contains("sliding_window") ? 0 : kDefaultWindow;
     bool every_layer = false, no_layer = true;
     if (type_ == HfModelType::kMistral) {
@@ -217,7 +217,7 @@ class Reader {
   void ReadLayerTypes(int64_t window) {
     const Json& types = *top_.Find("layer_types");
     const bool may_slide = type_ == HfModelType::kMistral ? window > 0 : top_.BoolOr("use_sliding_window", false);
-    // Mistral has its window in every layer, whatever the list says.
+    // Mistral uses its window in every layer, whatever the list says.
     const bool must_slide = type_ == HfModelType::kMistral && may_slide;
     bool fits = types.is_array() && types.size() == static_cast<size_t>(c_.layers);
     for (size_t i = 0; fits && i < types.size(); ++i) fits = types[i].is_string() && types[i] == types[0];

@@ -1,4 +1,5 @@
-// Rotary frequencies in config.json: rope_theta and rope_scaling, or rope_parameters, which transformers 5 writes.
+// Reads rotary frequencies from config.json: rope_theta and rope_scaling, or rope_parameters, which transformers 5
+// writes.
 #pragma once
 
 #include "engine/hugging_face/fields.h"
@@ -6,8 +7,8 @@
 
 namespace shale {
 
-// Fills in rope_theta and rope_scaling. Refuses scalings other than llama3, partial rotation, settings that differ from
-// layer to layer, and two spellings that contradict each other.
+// Sets rope_theta and rope_scaling of `config`. Adds errors for scalings other than llama3, partial rotation, settings
+// that differ between layers, and two spellings that contradict each other.
 // REQUIRES: config->max_positions is set.
 void ReadHfRope(const HfFields& top, HfErrors& errors, DecoderConfig* config);
 

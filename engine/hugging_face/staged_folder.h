@@ -1,4 +1,4 @@
-// A folder that appears whole or not at all.
+// Creates a folder that appears complete or not at all.
 #pragma once
 
 #include <optional>
@@ -10,19 +10,22 @@
 
 namespace shale {
 
-// Files go to a hidden folder beside the target; Commit renames it. Destroyed without Commit, it removes what was made;
-// what a killed process left is removed by the next for the same target. One thread at a time.
+// Files go to a hidden folder beside the target, which Commit renames to the target. Destruction without Commit removes
+// the hidden folder. If the process is killed first, the next StagedFolder of the same target removes it. Used by one
+// thread at a time.
 class StagedFolder {
  public:
-  // Makes the folders above `target` that are missing. FailedPrecondition if there is something at `target` other than
-  // an empty folder.
+  // Makes the missing parents of `target`, and the hidden folder. Returns FailedPrecondition if there is something at
+  // `target` other than an empty folder.
   static absl::StatusOr<StagedFolder> Create(const std::string& target);
   StagedFolder(StagedFolder&& other) noexcept;
   StagedFolder& operator=(StagedFolder&&) = delete;
   ~StagedFolder();
 
-  // Where to write, while it is not committed. Files only, each flushed by who writes it (DurableFile).
+  // The folder to write to, until Commit. May contain only files; whoever writes one flushes it (DurableFile).
   const std::string& path() const { return path_; }
+  // Flushes the folder and renames it to the target. Returns FailedPrecondition if the target is no longer absent or
+  // empty.
   absl::Status Commit();
 
  private:
@@ -31,7 +34,7 @@ class StagedFolder {
   std::string parent_;
   std::string target_;
   std::string path_;                // Empty once committed.
-  std::optional<FolderLock> lock_;  // On it: it is in use.
+  std::optional<FolderLock> lock_;  // Lock on path_, which shows others that it is in use.
 };
 
 }  // namespace shale

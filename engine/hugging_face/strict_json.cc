@@ -17,7 +17,7 @@ std::string Shown(absl::string_view text) {
   return text.size() <= kMaxShown ? std::string(text) : absl::StrCat(text.substr(0, kMaxShown), "...");
 }
 
-// Walks the text without building anything, up to the first thing that is refused.
+// Checks the text without building anything. Stops at the first error.
 class Checker : public nlohmann::json_sax<Json> {
  public:
   const std::string& error() const { return error_; }
@@ -58,7 +58,7 @@ class Checker : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  std::vector<absl::flat_hash_set<std::string>> names_;  // Of each open object, outermost first; arrays have none.
+  std::vector<absl::flat_hash_set<std::string>> names_;  // Per open object or array, outermost first.
   int values_ = 0;
   std::string error_;
 };
@@ -72,7 +72,7 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
 }
 
 std::string ShownJson(const Json& value) {
-  // Without the handler for what is not UTF-8, dump may throw.
+  // By default dump throws on text that is not UTF-8; `replace` prevents that.
   return Shown(value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace));
 }
 

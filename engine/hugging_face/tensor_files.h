@@ -1,4 +1,4 @@
-// The safetensors files of a folder, as one set of tensors.
+// Opens the safetensors files of a folder as one set of tensors.
 #pragma once
 
 #include <map>
@@ -13,22 +13,23 @@
 
 namespace shale {
 
-// A list of what is wrong, which grows without bound but is shown up to 20 entries.
+// Collects problems. The list is not limited, but at most 20 entries are shown.
 class HfProblems {
  public:
   void Add(std::string problem) { problems_.push_back(std::move(problem)); }
   bool empty() const { return problems_.empty(); }
-  // "`what`:" and a line for each.
+  // Returns "`what`:" and a line for each problem.
   std::string ToString(absl::string_view what) const;
 
  private:
   std::vector<std::string> problems_;
 };
 
-// A tensor's name as messages show it: names come from strangers, and may be endless or move a terminal's cursor.
+// Returns a tensor's name for a message: names are untrusted, and may be very long or contain control characters for a
+// terminal.
 std::string ShownTensorName(absl::string_view name);
 
-// A tensor and the file that it lies in. Borrows both.
+// A tensor and its file. Borrows both.
 struct StoredTensor {
   const SafetensorsReader* file = nullptr;
   const SafetensorsTensor* tensor = nullptr;
@@ -38,12 +39,12 @@ struct StoredTensor {
 
 struct TensorFiles {
   std::vector<std::unique_ptr<SafetensorsReader>> files;
-  std::map<std::string, StoredTensor> tensors;  // By the name in the file.
+  std::map<std::string, StoredTensor> tensors;  // Keyed by the name in the file.
 };
 
-// Opens model.safetensors, or what model.safetensors.index.json names. Where index and files disagree, `problems` says
-// so and the rest is still there. Errors: no such files (NotFound), a file or index that is no valid one, links that
-// lead out of the folder (ResolveInFolder).
+// Opens model.safetensors, or the files that model.safetensors.index.json names. Adds to `problems` where index and
+// files disagree; the result then holds the tensors on which they agree. Returns NotFound if there are no such files,
+// and errors for a file or index that is invalid and for links that lead out of the folder (ResolveInFolder).
 absl::StatusOr<TensorFiles> OpenTensorFiles(const std::string& folder, HfProblems* problems);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// Which tokenizer a Hugging Face folder holds.
+// Identifies the tokenizer of a Hugging Face folder.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace shale {
 
-// Tells tokenizers apart by the bytes of the files that decide what text becomes which token: "tokenizer.json 1a2b3c4d"
-// for each of tokenizer.json, tokenizer.model, vocab.json and merges.txt that is there, with its CRC-32C; empty if none
-// is. The errors of ListCopiedHfFiles and of reading.
+// Returns a text that distinguishes tokenizers by the files that map text to tokens: "tokenizer.json 1a2b3c4d", the
+// name and CRC-32C, for each of tokenizer.json, tokenizer.model, vocab.json and merges.txt that exists, joined by ", ".
+// Empty if none exists. Returns the errors of ListCopiedHfFiles and of reading.
 absl::StatusOr<std::string> TokenizerDigest(const std::string& folder);
 
 }  // namespace shale

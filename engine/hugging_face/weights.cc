@@ -20,7 +20,7 @@ constexpr int64_t kStagingFloats = kHfReadStagingBytes / sizeof(float);
 
 std::string ShapeText(absl::Span<const int64_t> shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
-// True if two tensors of equal shape hold the same values to the bit, once they are floats.
+// Returns true if two tensors of equal shape hold the same values, to the bit, after conversion to floats.
 absl::StatusOr<bool> HaveEqualValues(const StoredTensor& a, const StoredTensor& b) {
   const int64_t elements = a.tensor->elements();
   std::vector<float> left(std::min(elements, kStagingFloats)), right(left.size());
@@ -33,7 +33,7 @@ absl::StatusOr<bool> HaveEqualValues(const StoredTensor& a, const StoredTensor& 
   return true;
 }
 
-// Pairs what the model needs with what the files have.
+// Pairs the tensors that the model needs with those that the files have.
 class Matcher {
  public:
   Matcher(const HfLayout& layout, const TensorFiles& files, HfProblems* problems)
@@ -46,7 +46,7 @@ class Matcher {
     }
   }
 
-  // The tensors in the layout's order. Not to be used if there were problems.
+  // Returns the tensors in the layout's order. Must not be used if problems were found.
   absl::StatusOr<std::vector<StoredTensor>> Match(bool tied) {
     std::optional<Stored> repeat;
     if (tied) repeat = Take(HfLayout::kHeadName);
@@ -83,7 +83,7 @@ class Matcher {
 
  private:
   struct Stored {
-    std::string name;  // In the file.
+    std::string name;  // The name in the file.
     StoredTensor stored;
   };
 
@@ -111,17 +111,17 @@ class Matcher {
 
   const HfLayout& layout_;
   HfProblems& problems_;
-  std::map<std::string, Stored> stored_;  // What is not paired yet, by name without prefix.
+  std::map<std::string, Stored> stored_;  // Tensors that are not paired yet, keyed by name without prefix.
 };
 
-// Elements [begin, end) of a parameter that lies transposed, [columns, all rows]: rectangle by rectangle, a column's
-// run after the other.
+// Reads elements [begin, begin + values.size()) of a parameter that is stored transposed, as [columns, all rows]. Reads
+// one tile at a time, and within it one column after another.
 absl::Status ReadTransposed(const StoredTensor& stored, int64_t columns, int64_t begin, absl::Span<float> values) {
   if (values.empty()) return absl::OkStatus();
   const int64_t all_rows = stored.tensor->shape[1], end = begin + static_cast<int64_t>(values.size());
   const int64_t first_row = begin / columns, last_row = (end - 1) / columns;
   std::vector<float> staging(std::min(kStagingFloats, static_cast<int64_t>(values.size()) + 2 * columns));
-  // Enough columns side by side that what is written is whole cache lines.
+  // Enough adjacent columns that writes fill whole cache lines.
   constexpr int64_t kColumns = 16;
   const int64_t max_rows = static_cast<int64_t>(staging.size()) / kColumns;
   const int64_t tile_rows = std::max<int64_t>(1, max_rows);
@@ -130,7 +130,7 @@ absl::Status ReadTransposed(const StoredTensor& stored, int64_t columns, int64_t
     const int64_t tile_columns = std::min(columns, static_cast<int64_t>(staging.size()) / (row_end - row));
     for (int64_t column = 0; column < columns; column += tile_columns) {
       const int64_t column_end = std::min(column + tile_columns, columns);
-      // Only the first and the last row may be wanted in part.
+      // Only the first and the last row may be requested in part.
       const auto first_of = [&](int64_t c) { return row * columns + c >= begin ? row : row + 1; };
       const auto end_of = [&](int64_t c) { return (row_end - 1) * columns + c < end ? row_end : row_end - 1; };
       for (int64_t c = column; c < column_end; ++c) {
@@ -156,7 +156,7 @@ struct HfWeights::State {
   HfLayout layout;
   std::vector<HfParameterShape> parameters;
   TensorFiles files;
-  std::vector<StoredTensor> tensors;  // By number in the layout.
+  std::vector<StoredTensor> tensors;  // Indexed like layout.tensors.
 };
 
 HfWeights::HfWeights(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -205,7 +205,7 @@ absl::Status HfWeights::Read(absl::string_view name, int64_t begin, absl::Span<f
     if (from >= to) continue;
     const absl::Span<float> out = values.subspan(from - begin, to - from);
     const StoredTensor& stored = state_->tensors[piece.tensor];
-    const int64_t at = from + (piece.tensor_row - piece.row) * columns;  // In the tensor, were it not transposed.
+    const int64_t at = from + (piece.tensor_row - piece.row) * columns;  // Offset in the tensor if not transposed.
     if (state_->layout.tensors[piece.tensor].transposed) {
       SHALE_RETURN_IF_ERROR(ReadTransposed(stored, columns, at, out));
     } else {

@@ -1,4 +1,4 @@
-// The weights of a Hugging Face folder, read as parameters of the decoder.
+// Reads the weights of a Hugging Face folder as parameters of the decoder.
 //
 //   SHALE_ASSIGN_OR_RETURN(const DecoderConfig config, ReadHfConfig(folder));
 //   SHALE_ASSIGN_OR_RETURN(const HfWeights weights, HfWeights::Open(folder, config));
@@ -25,25 +25,26 @@ struct HfParameterShape {
   bool operator==(const HfParameterShape&) const = default;
 };
 
-// The parameters of the decoder in the order in which BuildDecoder declares them. InvalidArgument for a decoder that no
-// Hugging Face family expresses.
+// Returns the parameters of the decoder in the order in which BuildDecoder declares them. Returns InvalidArgument for a
+// decoder that no Hugging Face family expresses.
 absl::StatusOr<std::vector<HfParameterShape>> HfParameterShapes(const DecoderConfig& config);
 
-// What a read keeps of its own meanwhile.
+// The most memory of its own that a read uses while it runs.
 inline constexpr int64_t kHfReadStagingBytes = int64_t{2} << 20;
 
-// Open files of one folder; weights are read on demand, so that memory does not grow with the model. Cheap to move. One
-// object serves all ranks of a process: reads may come from any thread.
+// The open files of one folder. Weights are read on demand, so that memory does not grow with the model. Cheap to move.
+// One object serves all ranks of a process: Read is safe for concurrent use by multiple threads.
 class HfWeights {
  public:
-  // Looks for model.safetensors, else for the files that model.safetensors.index.json names (transformers looks in the
-  // same order), and reads their headers. Tensor names may have the family's prefix ("model.", "transformer.") or lack
-  // it; rotary frequencies and masks that older folders keep are passed over. A tied head that is stored too must
-  // repeat the embedding, which is compared (through two of kHfReadStagingBytes), or stand in for it.
+  // Opens model.safetensors if it exists, else the files that model.safetensors.index.json names (the order in which
+  // transformers looks), and reads their headers. Tensor names may have or lack the family's prefix ("model.",
+  // "transformer."). The rotary frequencies and masks of older folders are ignored. If a tied head is stored too, it
+  // must either equal the embedding, which is checked (with two buffers of kHfReadStagingBytes), or be stored instead
+  // of it.
   //
-  // InvalidArgument lists everything at once (20 shown): tensors that are missing, that the model does not have, of
-  // another shape, of another dtype than F32, F16 or BF16, that the index places in a file without them, or that lie in
-  // a file without the index knowing. NotFound if there are no weights.
+  // Returns InvalidArgument with all problems at once (at most 20 are shown): tensors that are missing, unknown to the
+  // model, of another shape, of another dtype than F32, F16 or BF16, placed by the index in a file that does not have
+  // them, or in a file without an entry in the index. Returns NotFound if there are no weights.
   static absl::StatusOr<HfWeights> Open(const std::string& folder, const DecoderConfig& config);
   HfWeights(HfWeights&&) noexcept;
   HfWeights& operator=(HfWeights&&) noexcept;
@@ -51,10 +52,10 @@ class HfWeights {
 
   const std::vector<HfParameterShape>& parameters() const;
 
-  // Elements [begin, begin + values.size()) of a parameter, row-major. Reads no more of a file than these, and keeps at
-  // most kHfReadStagingBytes of its own meanwhile. A parameter that lies transposed is gathered from its columns: long
-  // ranges are cheaper by the element there. NotFound for an unknown name, OutOfRange if there are not that many
-  // elements.
+  // Fills `values` with elements [begin, begin + values.size()) of a parameter, row-major. Reads only these elements
+  // from the files, and uses at most kHfReadStagingBytes of memory of its own. A parameter that is stored transposed is
+  // gathered from its columns, so that long ranges cost less per element. Returns NotFound for an unknown name,
+  // OutOfRange if there are not that many elements.
   absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> values) const;
 
  private:

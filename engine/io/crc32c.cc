@@ -7,11 +7,11 @@
 namespace shale {
 
 uint32_t Crc32c(absl::string_view bytes, uint32_t before) {
-  constexpr size_t kMaxBytes = 1 << 30;  // ISA-L counts in int.
+  constexpr size_t kMaxBytes = 1 << 30;  // ISA-L takes the length as int.
   uint32_t crc = ~before;
   while (!bytes.empty()) {
     const absl::string_view part = bytes.substr(0, kMaxBytes);
-    // ISA-L wants a pointer to what may change, and changes nothing.
+    // ISA-L takes a non-const pointer, but does not write through it.
     crc = crc32_iscsi(reinterpret_cast<unsigned char*>(const_cast<char*>(part.data())), static_cast<int>(part.size()),
                       crc);
     bytes.remove_prefix(part.size());

@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli; RFC 3720, appendix B.4), as computed by ISA-L with the widest instructions of the machine.
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4), computed by ISA-L with the widest instructions that the machine has.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace shale {
 
-// Of `bytes`; or, given the checksum of what came before, of both together. Crc32c("123456789") is 0xE3069283.
+// Returns the checksum of `bytes`. With the checksum of preceding bytes as `before`, returns that of both together.
+// Crc32c("123456789") is 0xE3069283.
 uint32_t Crc32c(absl::string_view bytes, uint32_t before = 0);
 
 }  // namespace shale

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kMaxTransferBytes = int64_t{1} << 30;  // Linux moves at most 2^31 - 4096 bytes at once.
 
-// The folder that holds `path`, and the name in it.
+// Returns the folder that holds `path`, and the name within it.
 std::pair<std::string, std::string> SplitPath(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return {".", path};
@@ -36,7 +36,7 @@ InputFile::Identity IdentityOf(const struct stat& info) {
           .modified_nanoseconds = info.st_mtim.tv_sec * int64_t{1000000000} + info.st_mtim.tv_nsec};
 }
 
-// An error about a temporary file, told of the file that it was to become.
+// Makes an error about a temporary file name the target file instead.
 absl::Status Renamed(const absl::Status& status, absl::string_view temporary, absl::string_view path) {
   return status.ok() ? status : absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{temporary, path}}));
 }
@@ -58,14 +58,14 @@ absl::Status MakeFolders(const std::string& path) {
     if (end < path.size() && path[end] != '/') continue;
     const std::string folder = path.substr(0, end);
     if (mkdir(folder.c_str(), 0777) == 0) {
-      // What is made durable in it is worth nothing if the folder itself is lost.
+      // Files that are durable in the new folder would be lost if the folder itself were.
       const absl::Status status = PosixFileSystem().SyncFolder(SplitPath(folder).first);
-      // Who may write to a folder need not be allowed to read it.
+      // A process that may write to a folder may still not be allowed to read it.
       if (!status.ok() && !absl::IsPermissionDenied(status)) return status;
       continue;
     }
     const int error_number = errno;
-    // mkdir may name another reason for a folder that exists, for instance EROFS.
+    // For a folder that exists, mkdir may report another error than EEXIST, for instance EROFS.
     struct stat info;
     if (stat(folder.c_str(), &info) != 0) return FileError(error_number, "make folder", folder);
     if (!S_ISDIR(info.st_mode)) return FileError(ENOTDIR, "make folder", folder);
@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
   DIR* folder = opendir(path.c_str());
   if (folder == nullptr) return FileError(errno, "read folder", path);
   std::vector<std::string> names;
-  errno = 0;  // At the end of a folder readdir leaves it alone.
+  errno = 0;  // At the end of the folder, readdir leaves errno unchanged.
   while (const dirent* entry = readdir(folder)) {
     const absl::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
@@ -108,7 +108,7 @@ absl::Status WriteFileDurably(const std::string& path, absl::string_view content
 }
 
 absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
-  // O_NONBLOCK: opening a pipe that nobody writes to would wait for ever. It means nothing to a regular file.
+  // O_NONBLOCK: without it, opening a pipe without a writer would block. It has no effect on a regular file.
   const int fd = TEMP_FAILURE_RETRY(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (fd < 0) return FileError(errno, "open", path);
   InputFile file;
@@ -175,7 +175,7 @@ absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path, FileSys
   DurableFile file;
   file.files_ = &files;
   file.path_ = path;
-  // A name may be taken by what a crashed process with our id left behind.
+  // A crashed process with the same process id may have left a file of that name.
   while (true) {
     std::string temporary = JoinPath(folder, absl::StrCat(".", name, ".tmp-", getpid(), "-", counter.fetch_add(1)));
     absl::StatusOr<std::unique_ptr<WritableFile>> created = files.Create(temporary);
@@ -195,7 +195,7 @@ DurableFile::DurableFile(DurableFile&& other) noexcept
 
 DurableFile::~DurableFile() {
   file_ = nullptr;
-  // It is a leftover already: if it cannot be removed, nothing is lost but its bytes.
+  // A temporary file that cannot be removed only costs disk space.
   if (!temporary_path_.empty()) files_->RemoveFile(temporary_path_).IgnoreError();
 }
 

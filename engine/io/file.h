@@ -1,7 +1,7 @@
-// Files, as the engine needs them: whole reads with a cap, reads at an offset, writes that survive a crash.
+// Files: reads of an entire file up to a size limit, reads at an offset, and writes that survive a crash.
 //
-// Errors name the path, what was tried and what the system said: "cannot open data/a.txt: Permission denied". Paths are
-// passed on as given, relative ones to the working directory.
+// Errors name the path, the attempted action and the system's message: "cannot open data/a.txt: Permission denied".
+// Paths are passed on as given; relative ones are relative to the working directory.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,32 @@
 
 namespace shale {
 
-// `cannot <action> <path>: <what errno says>`, with the status code that fits; DataLoss for EIO, which is how a broken
-// disk speaks.
+// Returns the error `cannot <action> <path>: <what errno says>` with the status code that fits. For EIO, with which a
+// broken disk answers, the code is DataLoss.
 absl::Status FileError(int error_number, absl::string_view action, absl::string_view path);
 
-// "runs/a" and "plan.txt" make "runs/a/plan.txt". An empty folder adds nothing; an absolute `name` stands alone.
+// Joins "runs/a" and "plan.txt" to "runs/a/plan.txt". With an empty folder or an absolute `name`, returns `name`.
 std::string JoinPath(absl::string_view folder, absl::string_view name);
 
-// Makes the folder and those above it that are missing. One that exists is fine.
+// Makes the folder and its missing parents. Returns OK if it exists.
 absl::Status MakeFolders(const std::string& path);
 
-// The names in a folder, hidden ones too, sorted.
+// Returns the names in a folder, including hidden ones, sorted.
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path);
 
-// The whole file. Refuses one above `max_bytes` (ResourceExhausted) before it reads.
+// Returns the contents of a file. Returns ResourceExhausted, before it reads, if the file is larger than `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 // Replaces the file at `path` so that after a crash it holds either the old bytes or the new ones. See DurableFile.
 absl::Status WriteFileDurably(const std::string& path, absl::string_view contents,
                               FileSystem& files = PosixFileSystem());
 
-// A regular file, open for reading. Reads go by offset and may come from any thread. Reads rather than a mapping: pages
-// of a mapping count as our memory, and a file cut short under a mapping kills the process instead of failing a read.
+// A regular file that is open for reading. Reads take an offset; any number of threads may read. Uses reads instead of
+// a memory mapping: mapped pages count as memory of the process, and when a mapped file is cut short, an access kills
+// the process instead of failing.
 class InputFile {
  public:
-  // Refuses what is not a regular file (InvalidArgument).
+  // Returns InvalidArgument if `path` is not a regular file.
   static absl::StatusOr<InputFile> Open(const std::string& path);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
@@ -48,7 +49,7 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // When it was opened.
-  // What tells this file from another one at the same path, or from a later state of itself.
+  // Distinguishes this file from another one at the same path, and from a later state of itself.
   struct Identity {
     uint64_t device = 0;
     uint64_t inode = 0;
@@ -57,16 +58,15 @@ class InputFile {
     bool operator==(const Identity&) const = default;
   };
   const Identity& identity() const { return identity_; }  // When it was opened.
-  // DataLoss if it is now another file than that one, or another state of it.
+  // Returns DataLoss if this is another file than `then` describes, or another state of it.
   absl::Status CheckUnchangedSince(const Identity& then) const;
 
-  // Fills out[0, size). DataLoss if the file now ends before that.
+  // Fills out[0, size) from `offset` on. Returns DataLoss if the file now ends before that.
   absl::Status ReadAt(int64_t offset, void* out, int64_t size) const;
-  // A hint: this file will be read from its beginning to its end, at most with gaps. The system may fetch further
-  // ahead.
+  // Hints that this file will be read from beginning to end, possibly with gaps. The system may read further ahead.
   void ReadsInOrder() const;
-  // A hint: these bytes are not read again soon. The system may use their memory for what is read next, which keeps
-  // what others have in its cache, and is faster than memory that has to be found.
+  // Hints that these bytes will not be read again soon. The system may reuse their cache memory for the next reads.
+  // That preserves what others have in the cache, and is faster than finding free memory.
   void Forget(int64_t offset, int64_t size) const;
 
  private:
@@ -78,11 +78,11 @@ class InputFile {
   Identity identity_;
 };
 
-// A file that appears whole or not at all. Bytes go to a hidden temporary beside the target; Commit makes them durable
-// and renames. Destroyed without Commit, it removes the temporary. One thread at a time.
+// A file that appears complete or not at all. Bytes go to a hidden temporary file beside the target; Commit makes them
+// durable and renames the file. Destruction without Commit removes the temporary file. Used by one thread at a time.
 class DurableFile {
  public:
-  // Borrows `files`.
+  // Creates the temporary file. Borrows `files`.
   static absl::StatusOr<DurableFile> Create(const std::string& path, FileSystem& files = PosixFileSystem());
   DurableFile(DurableFile&& other) noexcept;
   DurableFile& operator=(DurableFile&&) = delete;
@@ -91,7 +91,7 @@ class DurableFile {
   const std::string& path() const { return path_; }
 
   absl::Status WriteAt(int64_t offset, absl::string_view bytes);
-  // Flushes the file, renames it to path() and flushes the folder. Nothing may follow but destruction.
+  // Flushes the file, renames it to path() and flushes the folder. Afterwards the object may only be destroyed.
   absl::Status Commit();
 
  private:

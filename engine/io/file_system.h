@@ -1,7 +1,7 @@
-// What changes a disk, behind an interface: so that a test can count, refuse or cut short every operation of a save.
-// Reading needs none of this (engine/io/file.h).
+// An interface for all operations that change a disk, so that a test can count, refuse or cut short every operation of
+// a save. Reading does not need it (engine/io/file.h).
 //
-// Every implementation is safe to use from any thread. Errors name the path, as in engine/io/file.h.
+// Every implementation is safe for concurrent use by multiple threads. Errors name the path, as in engine/io/file.h.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,21 @@ namespace shale {
 
 inline constexpr int64_t kDirectAlignment = 4096;
 
-// A file that is being written. One thread at a time. Destruction closes it.
+// A file that is being written. Used by one thread at a time. Destruction closes it.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
-  // A hint: what is written is not read again soon, so it need not pass through the system's cache, which costs a copy.
-  // Writes whose memory, offset and size are multiples of kDirectAlignment take the short way then, where there is one.
+  // Hints that what is written will not be read again soon, so that it need not be copied through the system's cache.
+  // Then writes whose memory, offset and size are multiples of kDirectAlignment bypass the cache, where the file system
+  // allows it.
   virtual void BypassCache() {}
-  // All of `bytes`, at any offset. Writes with pwrite: a writing mapping would die of SIGBUS on a full disk.
+  // Writes all of `bytes` at `offset`, which may be any. Uses pwrite, because writing to a mapping would kill the
+  // process with SIGBUS on a full disk.
   virtual absl::Status WriteAt(int64_t offset, absl::string_view bytes) = 0;
   // Returns when the bytes are on the disk.
   virtual absl::Status Sync() = 0;
-  // Some network file systems tell of a failed write only here. Nothing may follow but destruction.
+  // Closes the file. Some network file systems report a failed write only here. Afterwards the object may only be
+  // destroyed.
   virtual absl::Status Close() = 0;
 };
 
@@ -35,22 +38,22 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // A new file. AlreadyExists if there is something at `path`.
+  // Creates a file. Returns AlreadyExists if there is something at `path`.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
-  // One folder, in one that exists. AlreadyExists if there is something at `path`.
+  // Creates a folder, whose parent must exist. Returns AlreadyExists if there is something at `path`.
   virtual absl::Status MakeFolder(const std::string& path) = 0;
-  // Replaces a file, or an empty folder, at `to`.
+  // Renames `from` to `to`. Replaces a file, or an empty folder, at `to`.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status RemoveFile(const std::string& path) = 0;
-  virtual absl::Status RemoveFolder(const std::string& path) = 0;  // An empty one.
+  virtual absl::Status RemoveFolder(const std::string& path) = 0;  // Fails if it is not empty.
   // Returns when the names in the folder are on the disk.
   virtual absl::Status SyncFolder(const std::string& path) = 0;
 };
 
-// The system's.
+// Returns the operating system's file system. It lives as long as the process.
 FileSystem& PosixFileSystem();
 
-// Removes a folder and the files in it. One that holds a folder is an error: nothing here makes such.
+// Removes a folder and the files in it. Returns an error if it contains a folder: nothing here makes such folders.
 absl::Status RemoveFolderAndFiles(const std::string& path, FileSystem& files = PosixFileSystem());
 
 }  // namespace shale

@@ -23,13 +23,13 @@ absl::StatusOr<FolderLock> FolderLock::Take(const std::string& path, const std::
       if (errno == ENOENT) continue;
       return FileError(errno, "open folder", path);
     }
-    // What it holds until the lock is taken is left alone, also when that fails.
+    // Until the lock is taken, destruction must not remove the folder: made_ stays false.
     FolderLock lock(path, fd, /*made=*/false);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) return absl::FailedPreconditionError(held_message);
       return FileError(errno, "lock folder", path);
     }
-    // A former holder may have removed the folder between the opening and the lock.
+    // A former holder may have removed the folder after it was opened here and before it was locked.
     if (fstat(fd, &opened) != 0) return FileError(errno, "examine", path);
     if (stat(path.c_str(), &named) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev) {
       lock.made_ = made;
@@ -44,7 +44,7 @@ FolderLock::FolderLock(FolderLock&& other) noexcept
 
 FolderLock::~FolderLock() {
   if (fd_ < 0) return;
-  // rmdir leaves a folder alone that holds anything.
+  // rmdir does not remove a folder that is not empty.
   if (made_) rmdir(path_.c_str());
   close(fd_);
 }

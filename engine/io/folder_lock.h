@@ -1,4 +1,4 @@
-// A folder that one process has for itself.
+// Locks a folder for one process.
 #pragma once
 
 #include <string>
@@ -7,21 +7,22 @@
 
 namespace shale {
 
-// Holds an advisory lock on a folder (flock), which ends with the object or the process, however that ends.
+// Holds an advisory lock on a folder (flock). The lock ends with the object or with the process, however it ends.
 class FolderLock {
  public:
-  // Makes the folder if it is missing. FailedPrecondition with `held_message` when another holder has it.
+  // Makes the folder if it is missing, and locks it. Returns FailedPrecondition with `held_message` if somebody else
+  // holds the lock.
   static absl::StatusOr<FolderLock> Take(const std::string& path, const std::string& held_message);
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&&) = delete;
-  // Removes the folder, still locked, if Take made it and nothing is in it.
+  // Removes the folder, while it is still locked, if Take made it and it is empty.
   ~FolderLock();
 
  private:
   FolderLock(std::string path, int fd, bool made) : path_(std::move(path)), fd_(fd), made_(made) {}
 
   std::string path_;
-  int fd_;  // -1: moved away.
+  int fd_;  // -1 after a move from this object.
   bool made_;
 };
 

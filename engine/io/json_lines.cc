@@ -19,7 +19,7 @@
 namespace shale {
 namespace {
 
-// Offset behind the last line end in the first `size` bytes of the file, 0 if there is none.
+// Returns the offset after the last line end in the first `size` bytes of the file, or 0 if there is none.
 absl::StatusOr<int64_t> EndOfLastLine(const std::string& path, int64_t size) {
   SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
   char buffer[4096];
@@ -38,7 +38,7 @@ absl::StatusOr<int64_t> EndOfLastLine(const std::string& path, int64_t size) {
 std::string JsonQuote(absl::string_view text) {
   std::string quoted = "\"";
   while (!text.empty()) {
-    // The next whole character; its length follows from its first byte, and IsUtf8 says whether it is one.
+    // The next character: its first byte gives its length, and IsUtf8 checks that it is well-formed.
     const uint8_t byte = static_cast<uint8_t>(text[0]);
     const absl::string_view character = text.substr(0, byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4);
     if (!IsUtf8(character)) {

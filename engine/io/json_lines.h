@@ -1,4 +1,4 @@
-// JSON, one object a line: what a run says about itself while it runs (metrics.jsonl).
+// JSON with one object per line, in which a run reports its progress (metrics.jsonl).
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace shale {
 
-// `text` as a JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD.
+// Returns `text` as a JSON string, including the quotes. Bytes that are not UTF-8 become U+FFFD.
 std::string JsonQuote(absl::string_view text);
 
-// One flat object. Members keep the order in which they were added; names are not checked for duplicates.
+// Builds one flat object. Members keep the order in which they were added; duplicate names are not detected.
 class JsonObject {
  public:
   JsonObject& Add(absl::string_view name, absl::string_view value);
@@ -22,7 +22,8 @@ class JsonObject {
   JsonObject& Add(absl::string_view name, int64_t value);
   JsonObject& Add(absl::string_view name, int value) { return Add(name, int64_t{value}); }
   JsonObject& Add(absl::string_view name, bool value);
-  // The fewest digits that read back as the same double. JSON has no NaN and no infinity: they become null.
+  // Writes the fewest digits that read back as the same double. NaN and infinity, which JSON does not have, become
+  // null.
   JsonObject& Add(absl::string_view name, double value);
 
   std::string ToString() const;  // {"step": 1, "loss": 5.5}
@@ -33,21 +34,22 @@ class JsonObject {
   std::string members_;
 };
 
-// Appends lines to a file. Each is handed to the system as it is added, so that a reader, or whoever looks after a
-// crash of the process, sees whole lines only; a crash of the machine may lose the last ones. One thread at a time.
+// Appends lines to a file. Each line is handed to the system at once, so that a reader sees only complete lines, also
+// after the process crashes. A crash of the machine may lose the last lines. Used by one thread at a time.
 class JsonLinesWriter {
  public:
   enum class Mode {
-    kReplace,   // Begin with an empty file.
-    kContinue,  // Keep the lines that are there; a last line without its end, from a crash, is cut off.
+    kReplace,   // Start with an empty file.
+    kContinue,  // Keep the existing lines; remove an incomplete last line, which a crash left.
   };
+  // Opens the file at `path`. Creates it if it is missing.
   static absl::StatusOr<std::unique_ptr<JsonLinesWriter>> Open(const std::string& path, Mode mode);
   JsonLinesWriter(const JsonLinesWriter&) = delete;
   JsonLinesWriter& operator=(const JsonLinesWriter&) = delete;
   ~JsonLinesWriter();
 
-  // A line that fails to be written, for instance on a full disk, leaves no part of itself behind; the next may
-  // succeed.
+  // Appends one line. A line that cannot be written, for instance on a full disk, leaves no part of itself in the file;
+  // the next call may succeed.
   absl::Status Append(const JsonObject& object);
 
  private:

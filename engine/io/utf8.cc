@@ -5,7 +5,8 @@
 namespace shale {
 namespace {
 
-// Length of the ASCII prefix, eight bytes at a time: most text is ASCII, and data sets have many gigabytes of it.
+// Returns the length of the ASCII prefix. Looks at eight bytes at a time: most text is ASCII, and data sets have many
+// gigabytes of it.
 size_t AsciiPrefix(absl::string_view bytes) {
   size_t at = 0;
   for (; at + 8 <= bytes.size(); at += 8) {
@@ -34,10 +35,10 @@ bool Utf8Validator::Feed(absl::string_view bytes) {
     } else {
       character_offset_ = offset_ + at;
       pending_ = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
-      if (byte == 0xE0) low_ = 0xA0;   // Shorter forms exist.
-      if (byte == 0xED) high_ = 0x9F;  // Surrogates.
+      if (byte == 0xE0) low_ = 0xA0;   // Excludes overlong forms.
+      if (byte == 0xED) high_ = 0x9F;  // Excludes surrogates.
       if (byte == 0xF0) low_ = 0x90;
-      if (byte == 0xF4) high_ = 0x8F;  // Above U+10FFFF.
+      if (byte == 0xF4) high_ = 0x8F;  // Excludes values above U+10FFFF.
       failed_ = byte < 0xC2 || byte > 0xF4;
     }
     if (failed_) return false;

@@ -1,4 +1,4 @@
-// Well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF (Unicode, table 3-7).
+// Checks for well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF (Unicode, table 3-7).
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,22 @@
 
 namespace shale {
 
-// Checks a stream that arrives in pieces; a character may straddle two of them. One thread.
+// Checks a stream that arrives in pieces; a character may straddle two of them. Used by one thread.
 class Utf8Validator {
  public:
-  // Takes the next bytes. False once an ill-formed sequence has been met; later calls change nothing then.
+  // Takes the next bytes. Returns false once an ill-formed sequence has been found; later calls have no effect then.
   bool Feed(absl::string_view bytes);
-  // Says that the stream is at its end; false also when it ends inside a character.
+  // Ends the stream. Returns false if an ill-formed sequence was found or the stream ends inside a character.
   bool Finish();
 
-  // Where the ill-formed sequence begins, counted from the first byte fed. REQUIRES: Feed or Finish returned false.
+  // Returns the offset of the ill-formed sequence from the first byte fed. REQUIRES: Feed or Finish returned false.
   int64_t error_offset() const { return character_offset_; }
 
  private:
   int64_t offset_ = 0;            // Bytes fed.
   int64_t character_offset_ = 0;  // Start of the character that pending_ belongs to.
   int pending_ = 0;               // Continuation bytes still to come.
-  uint8_t low_ = 0x80;            // Range of the next of them.
+  uint8_t low_ = 0x80;            // Range of the next continuation byte.
   uint8_t high_ = 0xBF;
   bool failed_ = false;
 };

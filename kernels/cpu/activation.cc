@@ -14,8 +14,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// s = sigmoid(x) and 1 - s, without cancellation in either, and without an overflow that would meet a zero: with
-// e = exp(-|x|) they are 1 / (1 + e) and e / (1 + e), or the other way round.
+// s = sigmoid(x) and complement = 1 - s, without cancellation in either. With e = exp(-|x|), which cannot overflow,
+// they are 1 / (1 + e) and e / (1 + e), or the other way round for negative x.
 struct Sigmoid {
   Vector s, complement;
 };
@@ -27,8 +27,8 @@ HWY_INLINE Sigmoid SigmoidOf(Vector x) {
   return {hn::IfThenElse(negative, smaller, larger), hn::IfThenElse(negative, larger, smaller)};
 }
 
-// Calls body(i, count) for pieces of a row of `f` gates and `f` ups, after asking memory for what the next row has in
-// their place: prefetchers lose their way at the end of each half.
+// Calls body(i, count) for pieces of a row of `f` gates followed by `f` ups. Before each call it prefetches the same
+// piece of the next row, because hardware prefetchers lose track at the end of each half.
 constexpr int64_t kPiece = 512;
 template <class T, class Body>
 HWY_INLINE void ForPieces(const T* gate, int64_t f, bool has_next, const Body& body) {
@@ -87,7 +87,7 @@ void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
   }
 }
 
-// Gelu and its derivative.
+// GELU and its derivative.
 struct ValueAndSlope {
   Vector value, slope;
 };
@@ -95,10 +95,10 @@ struct ValueAndSlope {
 constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 
-// Gelu by the tanh formula is x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3). Beyond |x| = 50 sigmoid is 0 or 1 to
-// the last bit; there z is frozen, so that no overflow meets a zero.
+// GELU by the tanh formula is x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3). Beyond |x| = 50 the sigmoid is 0 or 1
+// to the last bit. There z is computed for |x| = 50, so that no overflow is multiplied by zero.
 struct TanhGelu {
-  static HWY_INLINE Vector Clamped(Vector x) {  // A NaN stays one.
+  static HWY_INLINE Vector Clamped(Vector x) {  // NaN stays NaN.
     const Vector limit = Splat(50.0f);
     return hn::IfThenElse(hn::Gt(hn::Abs(x), limit), hn::CopySign(limit, x), x);
   }
@@ -118,14 +118,15 @@ struct TanhGelu {
   }
 };
 
-// x Phi(x). The tail Phi(-a), a >= 0, is e^(-a^2 / 2) P(t) with t = 1 / (1 + 0.3 a) and P a polynomial of degree 8
-// fitted for the smallest relative error on a < 13.5: 2.7e-7 in fp32. Rounding a^2 / 2 adds as many units of 2^-24.
+// x Phi(x). The tail Phi(-a), a >= 0, is e^(-a^2 / 2) P(t) with t = 1 / (1 + 0.3 a) and a polynomial P of degree 8. P
+// is fitted for the smallest relative error on a < 13.5, which is 2.7e-7 in fp32. Rounding a^2 / 2 adds up to a^2 / 2
+// units of 2^-24.
 struct ErfGelu {
   struct Normal {
-    Vector tail, density;  // Phi(-|x|), and e^(-x^2 / 2).
+    Vector tail, density;  // Phi(-|x|) and e^(-x^2 / 2).
   };
   static HWY_INLINE Normal NormalOf(Vector x) {
-    const Vector a = hn::Min(Splat(100.0f), hn::Abs(x));  // Where e^(-a^2 / 2) has long been 0.
+    const Vector a = hn::Min(Splat(100.0f), hn::Abs(x));  // e^(-a^2 / 2) is 0 long before 100.
     const Vector t = hn::Div(Splat(1.0f), hn::MulAdd(Splat(0.3f), a, Splat(1.0f)));
     Vector p = Splat(0.03593175485730171f);
     for (const float c : {-0.15827608108520508f, 0.20820671319961548f, -0.05539394170045853f, 0.12946924567222595f,
@@ -172,7 +173,7 @@ void GeluBackwardT(const GeluBackward& op, int64_t begin, int64_t end) {
   Map2(end - begin, both, d_x, op.y_TF.as<T>() + begin, d_y, x);
 }
 
-// Rows [begin, end).
+// The SwiGlu functions compute rows [begin, end).
 void SwiGluForwardRows(const SwiGluForward& op, int64_t begin, int64_t end) {
   ForActivations(op.y_TF.dtype, [&](auto element) HWY_ATTR { SwiGluForwardT<decltype(element)>(op, begin, end); });
 }
@@ -183,7 +184,7 @@ void SwiGluBackwardOf(const SwiGluBackward& op, int64_t begin, int64_t end) {
 void SwiGluBackwardRows(const SwiGluBackward& op, int64_t begin, int64_t end) {
   ForActivations(op.d_y_TF.dtype, [&](auto element) HWY_ATTR { SwiGluBackwardOf<decltype(element)>(op, begin, end); });
 }
-// Elements [begin, end).
+// The Gelu functions compute elements [begin, end).
 void GeluForwardElements(const GeluForward& op, int64_t begin, int64_t end) {
   ForActivations(op.x_TF.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);

@@ -1,7 +1,7 @@
-// Attention, backward. For 32 queries at a time: their probabilities again from scores and log-sum-exp, the gradient of
-// the scores, and from both the gradient of the queries; those of keys and values are sums over all queries, and over
-// the query heads of the group, in fp32 in scratch. Bound by arithmetic, as long as rows are fetched ahead;
-// attention_sizes.h says how the work is cut.
+// Attention, backward. Takes 32 queries at a time: recomputes their probabilities from scores and log-sum-exp, then
+// computes the gradient of the scores, and from it the gradient of the queries. The gradients of keys and values are
+// summed over all queries, and over the query heads of the group, in fp32 in scratch. Bound by arithmetic, as long as
+// rows are prefetched. attention_sizes.h describes how the work is divided.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
 #include <algorithm>
@@ -40,9 +40,9 @@ struct BackwardScratch {
   float* k;                    // [S, D]
   float *k_panels, *v_panels;  // [S / 32][D][32]
   float *d_k, *d_v;            // [S, D]
-  float *p, *ds;               // [32, S]: scores, then probabilities; d_out v^T, then the gradient of q k^T.
+  float *p, *ds;               // [32, S]. p: scores, then probabilities. ds: d_out v^T, then the gradient of q k^T.
   float *q, *d_out;            // [32, D]
-  float* rows;                 // [32, D]: pairs of q, then those of d_out; then d_q. Before that, room to transpose in.
+  float* rows;                 // [32, D]. In turn: temporary memory to transpose in; pairs of q and of d_out; d_q.
   float* ds_along;             // [32, S / 2]: ds as pairs along keys.
 };
 
@@ -52,7 +52,8 @@ struct BackwardScratch {
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// One query head, counted through all sequences, and the key head it reads.
+// The operands of one query head and of the key/value head that it reads. `item` numbers the query heads of all
+// sequences.
 template <class T>
 struct BackwardHead {
   BackwardHead(const AttentionBackward& op, int64_t item)
@@ -75,20 +76,22 @@ struct BackwardHead {
   const float* lse;
 };
 
-// Of the rows of a strip. Of one that is no query's: what makes its probabilities and their gradients 0.
+// lse and delta of the rows of a strip. Rows past the last query have values that make their probabilities and
+// gradients 0.
 struct RowTerms {
   float lse[kQueries], delta[kQueries];
 };
 
-// kPairs: the operands of all products are pairs of bf16.
+// If kPairs, the operands of all matmuls are pairs of bf16 (pair_panel-inl.h).
 template <class T, bool kPairs>
 class Backward {
  public:
   Backward(const AttentionBackward& op, Carver& carver)
       : sizes_(op.q_BSHD, op.window), scale_(op.scale), own_(sizes_, carver) {}
 
-  // Writes d_q and adds to d_k and d_v of the group, which its last head writes. Its first head packs keys and values.
-  // `next` is null after the last head.
+  // Writes d_q of `head` and adds to d_k and d_v of its group. The first head of a group packs keys and values; the
+  // last head writes d_k and d_v. `next` is the head that runs next, whose rows are prefetched; null after the last
+  // head.
   void Run(const BackwardHead<T>& head, const BackwardHead<T>* next) {
     if (head.first_of_group) {
       for (float* sum : {own_.d_k, own_.d_v}) std::fill(sum, sum + sizes_.padded_s() * padded_d_, 0.0f);
@@ -133,13 +136,14 @@ class Backward {
   using Form = Operands<T, kPairs>;
   static constexpr int64_t kUnit = Form::kUnit;
 
+  // Adds to `ahead` the rows that the strip from query i0 on reads.
   void AddStrip(const BackwardHead<T>& head, int64_t i0, RowPrefetch& ahead) const {
     const int64_t queries = std::min(kQueries, sizes_.s - i0);
     for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, head.first_of_group ? queries : 0, d_);
     for (const auto& rows : {head.q, head.d_out, head.out}) ahead.Add(rows[i0], rows.stride, queries, d_);
   }
 
-  // Keys and values [i0, i0 + count).
+  // Packs keys and values [i0, i0 + count).
   void PackKeys(const BackwardHead<T>& head, int64_t i0, int64_t count) {
     Form::PackAcross(head.k, i0, count, d_, own_.k + i0 / kUnit * padded_d_, padded_d_);
     Form::PackPanels(head.k, i0, count, d_, own_.k_panels, score_d_, /*room=*/own_.rows);
@@ -168,7 +172,7 @@ class Backward {
     return terms;
   }
 
-  // Probabilities and gradients of the scores of the group of queries from i0 + r on.
+  // Computes probabilities and gradients of the scores for the group of queries that begins with query i0 + r.
   void Softmax(int64_t i0, int64_t r, int64_t queries, const RowTerms& terms) {
     const SliceRange keys(sizes_, i0 + r);
     const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
@@ -188,7 +192,8 @@ class Backward {
     }
   }
 
-  // Adds to d_k and d_v of keys [j, j + kGroup) from those queries of a strip that see any of them.
+  // Adds to d_k and d_v of keys [j, j + kGroup) the contribution of the queries of the strip that see any of these
+  // keys.
   void AddToKeys(int64_t i0, int64_t j, int64_t queries, RowPrefetch& ahead) {
     const int64_t begin = std::max<int64_t>(0, j - i0);
     const int64_t end = sizes_.window > 0 ? std::min(queries, j + kGroup - 1 + sizes_.window - i0) : queries;
@@ -209,8 +214,8 @@ class Backward {
   const BackwardScratch own_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
   const int64_t score_d_ = padded_d_ / kUnit;
-  // Operands in places along their rows, where places across rows are something else. The first two lie where d_q will:
-  // it is computed after their last use.
+  // Operands with places along their rows. For fp32 they are the same arrays as those with places across rows. Pairs
+  // need arrays of their own, and the first two then share the memory of d_q, which is computed after their last use.
   float* const q_along_ = kPairs ? own_.rows : own_.q;
   float* const d_out_along_ = kPairs ? own_.rows + kQueries * score_d_ : own_.d_out;
   float* const ds_along_ = kPairs ? own_.ds_along : own_.ds;
@@ -227,7 +232,7 @@ void AttentionBackwardT(const AttentionBackward& op, int64_t begin, int64_t end,
   }
 }
 
-// Query heads [begin, end), counted through all sequences: all those of some groups.
+// Computes query heads [begin, end), numbered through all sequences. The range must consist of complete groups.
 void AttentionBackwardHeads(const AttentionBackward& op, int64_t begin, int64_t end, std::byte* scratch) {
   if (op.q_BSHD.dtype == DType::kFloat32) return AttentionBackwardT<float, false>(op, begin, end, scratch);
   if (HasBFloat16Instructions()) return AttentionBackwardT<BFloat16, true>(op, begin, end, scratch);
@@ -260,7 +265,7 @@ absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& co
   const int64_t groups = op.q_BSHD.dim(0) * op.k_BSGD.dim(2), thread_bytes = ThreadScratchBytes(op);
   if (groups == 0) return absl::OkStatus();
   const int64_t heads_per_group = op.q_BSHD.dim(2) / op.k_BSGD.dim(2);
-  // Where blocks end changes no result.
+  // The bounds of blocks change no result.
   const int threads = static_cast<int>(std::min<int64_t>(context.threads, groups));
   const int64_t block = CeilDivide(groups, threads);
   ParallelFor(threads, groups, block, [&](int64_t begin, int64_t end) {

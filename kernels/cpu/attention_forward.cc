@@ -1,5 +1,6 @@
-// Attention, forward: scores of 32 queries with all their keys, softmax in place, product with the values. Bound by
-// arithmetic, as long as rows are fetched ahead; attention_sizes.h says how the work is cut.
+// Attention, forward. Takes 32 queries at a time: computes their scores with all their keys, softmax in place, and the
+// matmul with the values. Bound by arithmetic, as long as rows are prefetched. attention_sizes.h describes how the work
+// is divided.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cc"
 #include <algorithm>
@@ -29,11 +30,11 @@ struct ForwardScratch {
         q(carver.Take(kQueries * sizes.padded_d())),
         out(carver.Take(kQueries * sizes.padded_d())) {}
 
-  // All but `out` hold pairs where products are of pairs: in half the memory.
+  // If matmuls multiply pairs, all but `out` hold pairs and use half of their memory.
   float* k_panels;  // [S / 32][D][32]
   float* v;         // [S, D]
   float* strip;     // [32, S], scores and then their exponentials
-  float* q;         // [32, D]; before that, room to transpose in
+  float* q;         // [32, D]; before that, temporary memory to transpose in
   float* out;       // [32, D]
 };
 
@@ -43,7 +44,7 @@ struct ForwardScratch {
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// One head: what it reads and writes.
+// The operands of one query head. `item` numbers the query heads of all sequences.
 template <class T>
 struct ForwardHead {
   ForwardHead(const AttentionForward& op, int64_t item)
@@ -61,19 +62,20 @@ struct ForwardHead {
   float* lse;
 };
 
-// Of the rows of a strip.
+// The largest score and the sum of exponentials of each row of a strip.
 struct SoftmaxTotals {
   float largest[kQueries], sum[kQueries];
 };
 
-// kPairs: the operands of both products are pairs of bf16.
+// If kPairs, the operands of both matmuls are pairs of bf16 (pair_panel-inl.h).
 template <class T, bool kPairs>
 class Forward {
  public:
   Forward(const AttentionForward& op, Carver& carver)
       : sizes_(op.q_BSHD, op.window), scale_(op.scale), own_(sizes_, carver) {}
 
-  // Keys and values that the head before has packed are not packed again. `next` is null after the last.
+  // Computes `out` and lse of `head`. `packed` means that the previous head has packed the same keys and values. `next`
+  // is the head that runs next, whose rows are prefetched; null after the last head.
   void Run(const ForwardHead<T>& head, bool packed, const ForwardHead<T>* next) {
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
@@ -110,18 +112,20 @@ class Forward {
   using Form = Operands<T, kPairs>;
   static constexpr int64_t kUnit = Form::kUnit;
 
+  // Adds to `ahead` the rows that the strip from query i0 on reads; those of keys and values only if `keys`.
   void AddStrip(const ForwardHead<T>& head, int64_t i0, bool keys, RowPrefetch& ahead) const {
     const int64_t queries = std::min(kQueries, sizes_.s - i0);
     for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, keys ? queries : 0, d_);
     ahead.Add(head.q[i0], head.q.stride, queries, d_);
   }
 
-  // The exponentials of the scores of the group of queries from i0 + r on, and their sums.
+  // Computes the exponentials of the scores, and their sums, for the group of queries that begins with query i0 + r.
   void Softmax(int64_t i0, int64_t r, int64_t queries, SoftmaxTotals& totals) {
     const SliceRange keys(sizes_, i0 + r);
     const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
     const int64_t last = std::min(r + kGroup, queries);
-    // All of them before the first exponential, which would wait for the largest of its row alone.
+    // Finds all the largest scores before the first exponential. Otherwise the exponentials of each row would wait for
+    // that row's largest score.
     for (int64_t i = r; i < last; ++i) {
       float* row = own_.strip + i * stride_;
       HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, i0 + i + 1 - origin, end);
@@ -151,7 +155,7 @@ void AttentionForwardT(const AttentionForward& op, int64_t begin, int64_t end, s
   }
 }
 
-// Heads [begin, end), counted through all sequences.
+// Computes query heads [begin, end), numbered through all sequences.
 void AttentionForwardHeads(const AttentionForward& op, int64_t begin, int64_t end, std::byte* scratch) {
   if (op.q_BSHD.dtype == DType::kFloat32) return AttentionForwardT<float, false>(op, begin, end, scratch);
   if (HasBFloat16Instructions()) return AttentionForwardT<BFloat16, true>(op, begin, end, scratch);
@@ -183,7 +187,7 @@ int64_t ScratchBytesOf(const AttentionForward& op, const Context& context) {
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context) {
   const int64_t heads = op.q_BSHD.dim(0) * op.q_BSHD.dim(2), thread_bytes = ThreadScratchBytes(op);
   if (heads == 0) return absl::OkStatus();
-  // Neighbours in one block, for they share keys. Where blocks end changes no result.
+  // Adjacent heads share a block because they share keys. The bounds of blocks change no result.
   const int threads = static_cast<int>(std::min<int64_t>(context.threads, heads));
   const int64_t block = CeilDivide(heads, threads);
   ParallelFor(threads, heads, block, [&](int64_t begin, int64_t end) {

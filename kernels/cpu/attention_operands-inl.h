@@ -1,5 +1,5 @@
-// The operands of attention's products, in either form: fp32, or pairs of bf16 (pair_panel-inl.h). What a product sums
-// over comes in places: a float, or a pair of neighbours along the sum.
+// The operands of attention's matmuls in one of two forms: fp32, or pairs of bf16 (pair_panel-inl.h). Along the
+// dimension that a matmul sums over, an operand is divided into places: a place is a float, or a pair of adjacent bf16.
 
 #if defined(SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_
@@ -19,10 +19,10 @@ namespace shale::cpu::HWY_NAMESPACE {
 
 template <class T, bool kPairs>
 struct Operands {
-  static constexpr int64_t kUnit = kPairs ? 2 : 1;  // Elements in a place.
+  static constexpr int64_t kUnit = kPairs ? 2 : 1;  // Elements per place.
   static constexpr int64_t Places(int64_t n) { return CeilDivide(n, kUnit); }
 
-  // Over k places. As MultiplyPanel.
+  // Like MultiplyPanel, summing over k places.
   template <Operand kA, Result kC, int kColumns = kPanel>
   static HWY_INLINE void Multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k,
                                   float factor, float* c, int64_t c_stride) {
@@ -33,9 +33,9 @@ struct Operands {
     }
   }
 
-  // The sums over `k` places of the rows of a strip, from query i0 on, with the rows of `panels` that their group sees:
-  // c[r][j - Origin(i0)] of row r and row j. Rows of both operands are `width` places wide. A panel serves all groups
-  // while it is in the cache nearest to the core.
+  // Multiplies the rows of a strip, from query i0 on, by the rows of `panels` that their group sees. The sum over `k`
+  // places of row r times row j goes to c[r][j - Origin(i0)]. Rows of both operands are `width` places wide. A panel
+  // serves all groups while it is in the L1 cache.
   template <Result kC>
   static HWY_INLINE void MultiplyPanels(const AttentionSizes& sizes, int64_t i0, int64_t queries, const float* rows,
                                         const float* panels, int64_t width, int64_t k, float factor, float* c,
@@ -58,8 +58,8 @@ struct Operands {
     }
   }
 
-  // c[r] = the sum over the keys j which the group of row r sees of a[r][j - Origin(i0)] b[j], for the rows of a strip
-  // from query i0 on. `a` is in places along its rows, `b` in places across them; rows of b and c are `width` wide.
+  // Sets c[r], for the rows r of a strip from query i0 on, to the sum of a[r][j - Origin(i0)] b[j] over the keys j that
+  // the group of row r sees. `a` has places along its rows, `b` across its rows. Rows of b and c are `width` wide.
   static HWY_INLINE void SumOverKeys(const AttentionSizes& sizes, int64_t i0, int64_t queries, const float* a,
                                      int64_t a_stride, const float* b, int64_t width, float* c, RowPrefetch& ahead) {
     for (int64_t n = 0; n < width; n += kPanel) {
@@ -73,7 +73,8 @@ struct Operands {
     }
   }
 
-  // Rows [i0, i0 + count) of a head, `width` wide, in places along the row: what is summed over is the width.
+  // Packs rows [i0, i0 + count) of a head, `width` wide, with places along the row, for matmuls that sum over the
+  // width.
   static void PackAlong(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to,
                         int64_t to_stride) {
     if constexpr (kPairs) {
@@ -83,7 +84,7 @@ struct Operands {
     }
   }
 
-  // The same transposed, in panels; i0 is a multiple of kPanel. `room` is for kPanel rows.
+  // Packs the same rows transposed, in panels. i0 is a multiple of kPanel. `room` is temporary memory for kPanel rows.
   static void PackPanels(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to, int64_t to_width,
                          float* room) {
     if constexpr (kPairs) {
@@ -93,7 +94,8 @@ struct Operands {
     }
   }
 
-  // In places across rows: what is summed over is the rows. `to` is the place of row i0, which is even.
+  // Packs the same rows with places across rows, for matmuls that sum over the rows. `to` is the place of row i0, which
+  // is even.
   static void PackAcross(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to,
                          int64_t to_stride) {
     if constexpr (kPairs) {
@@ -103,7 +105,7 @@ struct Operands {
     }
   }
 
-  // Rows of a result, times `factor`.
+  // Writes rows of a result, times `factor`, rounded to T.
   static void Unpack(const float* from, int64_t from_stride, int64_t count, int64_t width, float factor, T* to,
                      int64_t to_stride) {
     if constexpr (kPairs) {

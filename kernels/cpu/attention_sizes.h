@@ -1,9 +1,10 @@
-// How attention is cut up, and where its scratch lies. Shared by the forward and the backward kernel.
+// How attention is divided, and where its scratch lies. Shared by the forward and the backward kernel.
 //
-// One item (a head of a sequence; backward: the heads of a sequence that share a key head) is one thread's. Its queries
-// are taken 32 at a time: their scores with all keys form a strip of 32 rows, whence memory linear in S. With the first
-// queries that see them, keys and values are copied into scratch, in the order in which the products read them.
-// Products skip what the mask hides in groups of 8 queries and slices of 16 keys.
+// A thread computes an item at a time: forward, a head of a sequence; backward, the heads of a sequence that share a
+// key head. It takes the item's queries 32 at a time. Their scores with all keys form a strip of 32 rows, so memory is
+// linear in S. Keys and values are copied into scratch, in the order in which the matmuls read them, just before the
+// first queries that see them are computed. Matmuls skip what the mask hides, in groups of 8 queries and slices of 16
+// keys.
 #pragma once
 
 #include <algorithm>
@@ -16,24 +17,25 @@
 namespace shale::cpu {
 
 inline constexpr int64_t kQueries = 32;  // Rows of a strip.
-inline constexpr int64_t kGroup = 8;     // Rows of one product.
-inline constexpr int64_t kPanel = 32;    // Columns of one product.
-inline constexpr int64_t kSlice = 16;    // Half of them: a multiple of a group and of every vector.
+inline constexpr int64_t kGroup = 8;     // Rows of one matmul.
+inline constexpr int64_t kPanel = 32;    // Columns of one matmul.
+inline constexpr int64_t kSlice = 16;    // Half a panel: a multiple of a group and of every vector.
 
 struct AttentionSizes {
   AttentionSizes(const Tensor& q_BSHD, int64_t window)
       : s(q_BSHD.dim(1)), d(q_BSHD.dim(3)), window(window < s ? window : 0) {}
 
   int64_t s, d;
-  int64_t window;  // 0: none, for it hides nothing.
+  int64_t window;  // 0 if there is none, or if it hides nothing.
 
   int64_t padded_s() const { return RoundUp(s, kPanel); }
   int64_t padded_d() const { return RoundUp(d, kPanel); }
-  // From one row of a strip to the next: never a power of two, which would put all rows on the same cache lines.
+  // Distance from one row of a strip to the next. Never a power of two, which would put all rows into the same cache
+  // sets.
   int64_t strip_stride() const { return padded_s() + 16; }
-  // The first key that query i sees. The last is i.
+  // The first key that query i sees. The last one is key i.
   int64_t FirstKey(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
-  // Where the panel of that key begins: column 0 of the strips of queries i and on.
+  // The first key of the panel that holds FirstKey(i). It is column 0 of the strip that begins with query i.
   int64_t Origin(int64_t i) const { return RoundDown(FirstKey(i), kPanel); }
 };
 
@@ -56,7 +58,7 @@ struct HeadRows {
   int64_t stride;
 };
 
-// Carves arrays of floats out of scratch, each aligned to 64 bytes. With no memory it only counts.
+// Carves arrays of floats out of scratch, each aligned to 64 bytes. If `data` is null, it only counts bytes.
 class Carver {
  public:
   explicit Carver(std::byte* data) : data_(reinterpret_cast<float*>(data)) {}
@@ -65,7 +67,7 @@ class Carver {
     taken_ += RoundUp(floats, 16);
     return taken;
   }
-  // A multiple of 256.
+  // Total size of the arrays, rounded up to a multiple of 256.
   int64_t size_bytes() const { return RoundUp(taken_ * static_cast<int64_t>(sizeof(float)), 256); }
 
  private:

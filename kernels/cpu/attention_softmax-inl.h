@@ -1,7 +1,7 @@
 // Softmax over the rows of strips of scores, and its gradient.
 //
-// A row is passed over in whole vectors, [begin, end) in columns, the same for all rows of a group. What the mask hides
-// of it is -infinity, which every function here turns into 0.
+// The functions process columns [begin, end) of a row in full vectors; the range is the same for all rows of a group.
+// Scores that the mask hides are -infinity, which the exponentials here turn into 0.
 
 #if defined(SHALE_KERNELS_CPU_ATTENTION_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_ATTENTION_SOFTMAX_INL_H_
@@ -22,7 +22,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// Hides the columns of [begin, end) that are not in [first, last).
+// Sets the columns of [begin, end) that are not in [first, last) to -infinity.
 HWY_INLINE void HideColumns(float* row, int64_t begin, int64_t first, int64_t last, int64_t end) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
   const Vector hidden = Splat(-std::numeric_limits<float>::infinity());
@@ -43,7 +43,7 @@ HWY_INLINE float LargestOf(const float* row, int64_t begin, int64_t end) {
   return MaxOfLanes(largest);
 }
 
-// row[i] = e^(row[i] - shift); returns their sum.
+// Sets row[i] = e^(row[i] - shift), and returns their sum.
 HWY_INLINE float ExpRow(float* row, int64_t begin, int64_t end, float shift) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
   Vector sum = hn::Zero(Floats());
@@ -55,7 +55,7 @@ HWY_INLINE float ExpRow(float* row, int64_t begin, int64_t end, float shift) {
   return SumOfLanes(sum);
 }
 
-// From scores and d_out v^T to probabilities and the gradient of scores.
+// Turns `p` from scores into probabilities, and `ds` from d_out v^T into the gradient of the scores.
 HWY_INLINE void SoftmaxBackwardRow(float* p, float* ds, int64_t begin, int64_t end, float lse, float delta) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
   for (int64_t i = begin; i < end; i += lanes) {
@@ -68,12 +68,13 @@ HWY_INLINE void SoftmaxBackwardRow(float* p, float* ds, int64_t begin, int64_t e
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-// The same with results as bf16, for products of pairs.
+// The same functions with results in bf16, for matmuls of pairs.
 #if HWY_TARGET == HWY_AVX3
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace shale::cpu::HWY_NAMESPACE {
 
-// In place: the bf16 of a vector lie before the floats of the next. The sum is of the values before rounding.
+// Like ExpRow, in place: the bf16 results of a vector lie before the floats of the next vector. Returns the sum of the
+// values before rounding.
 inline float ExpRowRounded(float* row, int64_t begin, int64_t end, float shift) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
   BFloat16* rounded = reinterpret_cast<BFloat16*>(row);
@@ -86,8 +87,8 @@ inline float ExpRowRounded(float* row, int64_t begin, int64_t end, float shift) 
   return SumOfLanes(sum);
 }
 
-// Two rows, `stride` apart. The first row of `p` and of `ds` becomes pairs of both rows; `ds_rows` and, `stride`
-// further on, its second row take `ds` as pairs along the row.
+// Processes two rows, `stride` apart. The first row of `p` and of `ds` becomes the pairs of both rows. `ds_rows`
+// receives ds of the first row as pairs along the row, and, `stride` further on, that of the second row.
 inline void SoftmaxBackwardPairRows(float* p, float* ds, int64_t stride, int64_t begin, int64_t end, const float* lse,
                                     const float* delta, BFloat16* ds_rows) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));

@@ -5,7 +5,7 @@
 namespace shale::cpu {
 namespace {
 
-// Launches on several threads ask at once.
+// Atomic, because launches on several threads read it at the same time.
 std::atomic<bool> instructions_forbidden = false;
 
 }  // namespace

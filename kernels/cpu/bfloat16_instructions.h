@@ -1,12 +1,13 @@
-// Whether kernels use the instructions of AVX512-BF16, for which Highway 1.0.3 does not ask the processor.
+// Whether kernels use the AVX512-BF16 instructions. Highway 1.0.3 does not check whether the processor has them.
 #pragma once
 
 namespace shale::cpu {
 
-// True where the processor has them, unless they were forbidden.
+// Returns true if the processor has the instructions and they are not forbidden. Thread-safe.
 bool MayUseBFloat16Instructions();
 
-// For tests of what processors without them do. Holds for the whole process. REQUIRES: no op is running.
+// Forbids the instructions, or allows them again, in the whole process. For tests of processors without them. REQUIRES:
+// no op is running.
 void ForbidBFloat16Instructions(bool forbidden);
 
 }  // namespace shale::cpu

@@ -1,7 +1,7 @@
-// One function per op, on bound tensors, and what each needs of scratch. Private to kernels/cpu.
+// One Run function per op, on bound tensors, and the scratch that each needs. Private to kernels/cpu.
 //
-// A kernel of ours allocates nothing on the heap (oneDNN does, see products.h): partial sums live in `scratch`, whose
-// size ScratchBytesOf gives. The number of threads never decides how a sum is split.
+// Kernels allocate nothing on the heap, except inside oneDNN (see products.h): partial sums live in `scratch`, whose
+// size ScratchBytesOf returns. How a sum is split never depends on the number of threads.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,15 @@
 
 namespace shale::cpu {
 
-class Products;  // products.h: oneDNN primitives, by shape.
+class Products;  // Matmuls by oneDNN; see products.h.
 
-// What the kernels of one CpuOps share. Kernels of several streams read it at once.
+// Shared by the kernels of one CpuOps. Kernels on several streams read it at the same time.
 struct Context {
   int threads = 1;
   std::shared_ptr<Products> products;
 };
 
-// Bytes of scratch. Ops without an overload of their own need none.
+// Returns the bytes of scratch that `op` needs. Ops without an overload of their own need none.
 template <class OpType>
 int64_t ScratchBytesOf(const OpType&, const Context&) {
   return 0;
@@ -38,10 +38,10 @@ int64_t ScratchBytesOf(const BiasBackward& op, const Context& context);
 int64_t ScratchBytesOf(const Sum& op, const Context& context);
 int64_t ScratchBytesOf(const SumSquares& op, const Context& context);
 
-// Ops::PackedBytes.
+// Implements Ops::PackedBytes.
 int64_t PackedBytesOf(const MatMul& op, const Context& context);
 
-// What costs time once per shape. Ops without an overload of their own have nothing to prepare.
+// Does the slow work that is needed once per shape. Ops without an overload of their own have no such work.
 template <class OpType>
 absl::Status PrepareOp(const OpType&, const Context&) {
   return absl::OkStatus();
@@ -68,7 +68,7 @@ absl::Status Run(const SwiGluForward& op, Scratch scratch, const Context& contex
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, const Context& context);
 absl::Status Run(const GeluForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const GeluBackward& op, Scratch scratch, const Context& context);
-// elementwise.cc
+// columns.cc (BiasBackward), elementwise.cc
 absl::Status Run(const BiasBackward& op, Scratch scratch, const Context& context);
 absl::Status Run(const Sum& op, Scratch scratch, const Context& context);
 absl::Status Run(const SumSquares& op, Scratch scratch, const Context& context);

@@ -1,6 +1,7 @@
-// The fast CPU backend: Highway for what memory bounds, oneDNN for matrix products, OpenMP for loops over rows.
+// The fast CPU backend: Highway for ops that memory bounds, oneDNN for matmuls, OpenMP for loops over rows.
 //
-// Same op, same bits, whatever the number of threads: the partition of every reduction depends on sizes only.
+// The same op gives the same bits whatever the number of threads, because the partition of every reduction depends on
+// sizes only.
 #pragma once
 
 #include <memory>
@@ -10,12 +11,12 @@
 namespace shale {
 
 struct CpuOptions {
-  // OpenMP threads per op, the calling one included. Ranks that share a machine should divide its cores: spinning
-  // teams that outnumber the cores stop one another.
+  // OpenMP threads per op, including the calling thread. Ranks that share a machine should divide its cores: OpenMP
+  // threads spin while they wait, and block one another if there are more of them than cores.
   int threads = 1;
 };
 
-// REQUIRES: options.threads >= 1.
+// Creates the fast CPU backend for one rank. REQUIRES: options.threads >= 1.
 std::unique_ptr<Ops> CreateCpuOps(const CpuOptions& options);
 
 }  // namespace shale

@@ -1,5 +1,6 @@
-// Cross-entropy. A row is read three times (largest, sum, gradient), all but the first from cache. The second time
-// leaves the exponentials behind as fp32, of f32 logits in their place, of bf16 in a row of scratch for each thread.
+// Cross-entropy. Reads a row three times (largest logit, sum, gradient), all but the first time from cache. The second
+// time it keeps the exponentials as fp32: those of f32 logits in their place, those of bf16 logits in a row of scratch
+// per thread.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
 #include <omp.h>
@@ -39,7 +40,8 @@ float Largest(const T* x, int64_t count) {
   return MaxOfLanes(largest);
 }
 
-// Sum of e^(x - shift), shift being the largest x. Parts of 1,024 in fp32, their sum in fp64: vocabularies are long.
+// Returns the sum of e^(x - shift), where shift is the largest x. Sums parts of 1,024 in fp32 and adds the parts in
+// fp64, because vocabularies are long.
 template <class T>
 double SumOfExp(const T* x, int64_t count, float shift) {
   constexpr int64_t kPart = 1024;
@@ -51,8 +53,9 @@ double SumOfExp(const T* x, int64_t count, float shift) {
   return total;
 }
 
-// The same bits, and `kept`, which may be x, becomes e^(x - shift). Of bf16 it holds pairs of vectors of elements with
-// even and with odd indices, as Map takes them to make bf16 of them again.
+// Returns the same bits as SumOfExp, and sets `kept`, which may be x, to e^(x - shift). For bf16, `kept` is in the
+// order of LoadPair: a vector of elements with even indices, then one of elements with odd indices. Map restores the
+// order when it converts them back to bf16.
 template <class T>
 double ExpAndSum(const T* x, int64_t count, float shift, float* kept) {
   constexpr int64_t kPart = 1024;
@@ -94,12 +97,12 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end, float* sc
     const Vector factor = Splat(static_cast<float>(scale / sum));
     Map(
         v, [factor](Vector value) HWY_ATTR { return hn::Mul(value, factor); }, x, kept);
-    // p - 1 in fp64: it vanishes as the model learns.
+    // p - 1 is computed in fp64, because it approaches 0 as the model learns.
     StoreOne((std::exp(below) / sum - 1) * scale, x + target);
   }
 }
 
-// Rows [begin, end).
+// Computes rows [begin, end).
 void CrossEntropyRows(const CrossEntropy& op, int64_t begin, int64_t end, float* scratch_row) {
   ForActivations(op.logits_TV.dtype,
                  [&](auto element) HWY_ATTR { CrossEntropyT<decltype(element)>(op, begin, end, scratch_row); });
@@ -115,7 +118,8 @@ HWY_EXPORT(CrossEntropyRows);
 
 namespace {
 
-// Floats of a thread's row of exponentials: whole cache lines. 0 where none are kept there.
+// Returns the length, in floats, of a thread's row of exponentials: a multiple of a cache line, or 0 if the op needs no
+// such row.
 int64_t ScratchRow(const CrossEntropy& op) {
   if (!op.gradient || op.logits_TV.dtype == DType::kFloat32) return 0;
   constexpr int64_t kLine = 16;

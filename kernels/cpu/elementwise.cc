@@ -13,8 +13,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// The sum of x, or of its squares, in fp64. There are always 16 partial sums, however wide vectors are, and the square
-// of an fp32 is exact in fp64: every instruction set gives the same bits.
+// Returns the sum of x, or of its squares, in fp64. Every instruction set gives the same bits: there are always 16
+// partial sums, however wide vectors are, and the square of an fp32 is exact in fp64.
 double SumElements(const float* x, int64_t count, bool squares) {
   constexpr int64_t kSums = 16;
   const hn::CappedTag<double, 8> d;
@@ -22,7 +22,7 @@ double SumElements(const float* x, int64_t count, bool squares) {
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN double sums[kSums] = {};
   const int64_t whole = RoundDown(count, kSums);
-  // Narrow vectors take several passes over x, which a block of the caller's keeps in cache.
+  // Narrow vectors need several passes over x. The caller passes blocks that are small enough to stay in cache.
   for (int64_t lane = 0; lane < kSums; lane += 2 * step) {
     auto a = hn::Zero(d), b = hn::Zero(d);
     for (int64_t i = lane; i < whole; i += kSums) {
@@ -60,7 +60,7 @@ void AddT(const T* a, const T* b, T* out, int64_t count) {
       count, [](Vector x, Vector y) HWY_ATTR { return hn::Add(x, y); }, out, a, b);
 }
 void AddFloats(const float* a, const float* b, float* out, int64_t count) { AddT(a, b, out, count); }
-// Elements [begin, end).
+// Adds elements [begin, end).
 void AddElements(const Add& op, int64_t begin, int64_t end) {
   ForActivations(op.out.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);
@@ -81,7 +81,7 @@ HWY_EXPORT(Widen);
 HWY_EXPORT(AddFloats);
 HWY_EXPORT(AddElements);
 
-// Blocks of a sum: one fp64 each in scratch.
+// The blocks of a sum. Each block writes one fp64 to scratch.
 Partition SumPartition(int64_t n) { return PartitionOf(n, kElementsPerBlock, /*most=*/4096); }
 
 template <class OpType>
@@ -101,7 +101,7 @@ void SumInBlocks(const OpType& op, bool squares, Scratch scratch, const Context&
 void CopyInBlocks(const Tensor& from, const Tensor& to, int threads) {
   constexpr int64_t kBlock = 1 << 18;
   const int64_t size_bytes = from.extent_bytes();
-  // The caches would have to hold all of it, not a block.
+  // The choice depends on the full size, because the caches would have to hold all of it, not just a block.
   const auto copy = size_bytes >= kLargeCopyBytes ? CopyPastCaches : CopyBytes;
   ParallelFor(threads, size_bytes, kBlock, [&](int64_t begin, int64_t end) {
     copy(to.as<std::byte>() + begin, from.as<const std::byte>() + begin, end - begin);

@@ -1,5 +1,5 @@
-// Embedding. Forward copies rows; backward adds rows in the order of tokens, every thread to columns of its own, so
-// that no order depends on the number of threads.
+// Embedding. Forward copies rows. Backward adds rows in the order of tokens. Each thread owns some of the columns, so
+// that the order of addition does not depend on the number of threads.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cc"
 #include <cstring>
@@ -29,7 +29,7 @@ void EmbeddingForwardT(const EmbeddingForward& op, int64_t begin, int64_t end) {
   const int64_t s = op.tokens_BS.dim(1), c = op.out_TC.dim(1);
   for (int64_t t = begin; t < end; ++t) {
     const T* row = op.weight_VC.as<const T>() + tokens[t] * c;
-    // Rows lie anywhere: no hardware sees the next one coming.
+    // Rows lie anywhere, so hardware prefetchers cannot predict the next one.
     if (t + 1 < end) Prefetch(op.weight_VC.as<const T>() + tokens[t + 1] * c, c);
     T* out = op.out_TC.as<T>() + t * c;
     if (!op.positions_PC.present()) {
@@ -60,11 +60,11 @@ void EmbeddingBackwardT(const EmbeddingBackward& op, int64_t begin, int64_t end)
   }
 }
 
-// Rows [begin, end).
+// Computes rows [begin, end).
 void EmbeddingForwardRows(const EmbeddingForward& op, int64_t begin, int64_t end) {
   ForActivations(op.out_TC.dtype, [&](auto element) HWY_ATTR { EmbeddingForwardT<decltype(element)>(op, begin, end); });
 }
-// Adds columns [begin, end) to what is there.
+// Adds columns [begin, end) of d_out to the gradients.
 void EmbeddingBackwardColumns(const EmbeddingBackward& op, int64_t begin, int64_t end) {
   op.d_out_TC.dtype == DType::kFloat32 ? EmbeddingBackwardT<float>(op, begin, end)
                                        : EmbeddingBackwardT<BFloat16>(op, begin, end);
@@ -104,7 +104,7 @@ absl::Status Run(const EmbeddingBackward& op, Scratch scratch, const Context& co
     Zero(op.d_weight_VC, context.threads);
     Zero(op.d_positions_PC, context.threads);
   }
-  // One block a thread, of whole cache lines. How columns are cut changes no sum.
+  // One block per thread, a multiple of a cache line wide. How columns are divided changes no sum.
   constexpr int64_t kLine = 16;
   const int64_t c = op.d_out_TC.dim(1), lines = CeilDivide(c, kLine);
   const int64_t block = CeilDivide(lines, context.threads) * kLine;

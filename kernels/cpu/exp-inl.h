@@ -1,5 +1,5 @@
-// The exponential of a softmax. Highway's own returns 0 for a NaN; a NaN among scores must stay one, for it is how a
-// step that went wrong is noticed.
+// The exponential function for softmax. Highway's own returns 0 for NaN. Here NaN stays NaN, because a NaN among the
+// scores is how a failed step is noticed.
 
 #if defined(SHALE_KERNELS_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_EXP_INL_H_
@@ -13,24 +13,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// x - n ln 2, with ln 2 in two parts, the first of so few bits that n times it is exact.
+// Returns x - n ln 2. ln 2 is split into two parts, the first with so few bits that n times it is exact.
 HWY_INLINE Vector LessMultipleOfLn2(Vector x, Vector n) {
   return hn::NegMulAdd(n, Splat(-2.12194440e-4f), hn::NegMulAdd(n, Splat(0.693359375f), x));
 }
 
-// e^x for x up to 88, not for infinity, to within 1.5 units in the last place; 0 for -infinity; NaN for NaN. Where the
-// result would be subnormal it may be 0. With x / ln 2 rounded to n and r = x - n ln 2: e^x = 2^n e^r.
+// Returns e^x for x up to 88, to within 1.5 units in the last place; 0 for -infinity; NaN for NaN. May return 0 where
+// the result would be subnormal. +infinity is not supported. Uses e^x = 2^n e^r with n = x / ln 2, rounded, and r = x -
+// n ln 2.
 #if HWY_TARGET == HWY_AVX3
-// n is a multiple of 1/16: |r| < 0.022, so that three terms of its series are enough. scalef multiplies by 2 to the
-// integer below n; the rest of 2^n comes from the table.
+// n is rounded to a multiple of 1/16, so |r| < 0.022 and three terms of the series are enough. scalef multiplies by 2
+// to the power of the integer below n; the rest of 2^n comes from the table.
 HWY_INLINE Vector Exp(Vector x) {
   // 2^(i / 16).
   const __m512 powers = _mm512_setr_ps(1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
                                        1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
                                        1.68179286f, 1.75625217f, 1.8340081f, 1.91520655f);
-  // From -110 on down e^x is 0 all the same. The second operand is what comes of a NaN.
+  // e^x is 0 from -110 on down. If x is NaN, max returns its second operand, which is x.
   x.raw = _mm512_max_ps(_mm512_set1_ps(-110.0f), x.raw);
-  // Added to 1.5 x 2^19 a small number is rounded to a multiple of 1/16, whose fraction stands in the lowest bits.
+  // Adding 1.5 x 2^19 rounds a small number to a multiple of 1/16, whose fraction is then in the lowest bits of the
+  // sum.
   const Vector shift = Splat(786432.0f);
   const Vector shifted = hn::MulAdd(x, Splat(1.44269504f), shift);
   const Vector n = hn::Sub(shifted, shift);
@@ -40,11 +42,11 @@ HWY_INLINE Vector Exp(Vector x) {
   return Vector{_mm512_scalef_ps(hn::MulAdd(hn::Mul(r, series), power, power).raw, n.raw)};
 }
 #else
-// n is an integer: |r| < 0.35, and the polynomial is that of Cephes' expf (Moshier).
+// n is rounded to an integer, so |r| < 0.35. The polynomial is that of Cephes' expf (Moshier).
 HWY_INLINE Vector Exp(Vector x) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
-  // Added to 1.5 x 2^23 a small number is rounded to an integer, which stands in the lowest bits of the sum.
+  // Adding 1.5 x 2^23 rounds a small number to an integer, which is then in the lowest bits of the sum.
   const Vector shift = Splat(12582912.0f);
   const Vector shifted = hn::MulAdd(x, Splat(1.44269504f), shift);
   const Vector r = LessMultipleOfLn2(x, hn::Sub(shifted, shift));
@@ -54,13 +56,13 @@ HWY_INLINE Vector Exp(Vector x) {
   p = hn::MulAdd(p, r, Splat(1.6666665459e-1f));
   p = hn::MulAdd(p, r, Splat(5.0000001201e-1f));
   p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, Splat(1.0f)));
-  // The bits above those of n are shifted out.
+  // The shift drops the bits above those of n.
   const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127))));
   return hn::IfThenZeroElse(hn::Lt(x, Splat(-87.33f)), hn::Mul(p, power));
 }
 #endif
 
-// `v` with the lanes that memory did not fill set to `fill`.
+// Returns `v` with `fill` in the lanes that were not loaded from memory.
 HWY_INLINE Vector FillRest(Full, Vector v, float fill) { return v; }
 HWY_INLINE Vector FillRest(Partial lanes, Vector v, float fill) {
   return hn::IfThenElse(hn::FirstN(Floats(), lanes.n), v, Splat(fill));

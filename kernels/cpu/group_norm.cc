@@ -1,7 +1,7 @@
-// GroupNorm, channels last. A group's channels may be few, so vectors run over all channels of a position: sums are
-// kept per channel, and what belongs to a group (mean, rstd, ...) is spread over its channels before it is used.
+// GroupNorm, channels last. A group may have few channels, so vectors run over all channels of a position: sums are
+// kept per channel, and the values of a group (mean, rstd, ...) are copied to each of its channels before use.
 //
-// A sample's positions are cut into blocks by size alone; a block leaves its sums per channel in scratch.
+// The positions of a sample are divided into blocks by size alone. Each block leaves its sums per channel in scratch.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/group_norm.cc"
 #include <cmath>
@@ -17,9 +17,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// What follows works on `positions` positions of `c` channels, all of one sample.
+// The following functions process `positions` positions of `c` channels, all of one sample.
 
-// sums[c] = sum of x, or of (x - mean)^2 when there is a mean.
+// sums[c] = sum of x, or of (x - mean)^2 if `mean` is not null.
 template <class T>
 void ChannelSumsT(const T* x, int64_t positions, int64_t c, const float* mean, float* sums) {
   std::memset(sums, 0, static_cast<size_t>(c) * sizeof(float));
@@ -46,7 +46,7 @@ void NormalizeT(const T* x, int64_t positions, int64_t c, const float* mean, con
   }
 }
 
-// sums[c] = sum of d_y n, sums[C + c] = sum of d_y.
+// With n = (x - mean) rstd: sums[c] = sum of d_y n, sums[C + c] = sum of d_y.
 template <class T>
 void GradientSumsT(const T* d_y, const T* x, int64_t positions, int64_t c, const float* mean, const float* rstd,
                    float* sums) {
@@ -61,7 +61,8 @@ void GradientSumsT(const T* d_y, const T* x, int64_t positions, int64_t c, const
   }
 }
 
-// d_x = rstd (d_y weight - mean_g - n mean_gn); `spread` holds mean, rstd, mean_g and mean_gn per channel.
+// d_x = rstd (d_y weight - mean_g - n mean_gn), where mean_g and mean_gn are the means of d_y weight and of d_y weight
+// n over the group. `spread` holds mean, rstd, mean_g and mean_gn per channel.
 template <class T>
 void InputGradientT(const T* d_y, const T* x, int64_t positions, int64_t c, const float* spread, const T* weight,
                     T* d_x) {
@@ -127,7 +128,7 @@ HWY_EXPORT(Normalize);
 HWY_EXPORT(GradientSums);
 HWY_EXPORT(InputGradient);
 
-// The sizes of a call, and how positions are cut.
+// The sizes of an op, and how the positions of a sample are divided into blocks.
 struct Plan {
   int64_t samples, channels, groups;
   Partition positions;  // Of one sample.
@@ -142,7 +143,8 @@ struct Plan {
   int64_t group_of(int64_t channel) const { return channel / (channels / groups); }
   double group_size() const { return static_cast<double>(positions.n * (channels / groups)); }
 
-  // Calls body(sample, block, first position of all samples, positions) for every block.
+  // Calls body(sample, block, first, positions) for every block. `first` is the first position of the block, numbered
+  // through all samples.
   template <class Body>
   void ForBlocks(int threads, const Body& body) const {
     ParallelFor(threads, blocks(), 1, [&](int64_t block, int64_t) {
@@ -152,8 +154,8 @@ struct Plan {
     });
   }
 
-  // The sum over a group's channels of weight(channel) times what the blocks of a sample left at `sums`, which are
-  // `stride` apart.
+  // Returns the sum over a group's channels of weight(channel) times the channel's sums in all blocks of the sample.
+  // The sums of block b begin at sums + b * stride.
   template <class Weight>
   double GroupTotal(const float* sums, int64_t stride, int64_t sample, int64_t group, const Weight& weight) const {
     const int64_t width = channels / groups;

@@ -1,6 +1,6 @@
 """How what includes Highway is compiled."""
 
-# The instruction set is chosen at run time; of Highway's x86 targets three are built: portable, AVX2 and AVX-512.
+# The instruction set is chosen at run time. Three of Highway's x86 targets are built: portable, AVX2 and AVX-512.
 HIGHWAY_COPTS = [
     "-DHWY_SHARED_DEFINE",
     "-DHWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)",

@@ -1,4 +1,4 @@
-// Matrix products: oneDNN does the arithmetic. Where it has none for bf16, operands are widened to f32 in scratch.
+// Matmuls, computed by oneDNN. On a processor for which it has no bf16 kernels, operands are widened to f32 in scratch.
 #include <algorithm>
 
 #include "kernels/check.h"
@@ -10,7 +10,8 @@
 namespace shale::cpu {
 namespace {
 
-// From one row of a matrix to the next. A single row has no next one: its stride is set to what every such view has.
+// Returns the distance from one row of a matrix to the next. A single row has no next one; its stride counts as the
+// length of the row.
 int64_t RowStride(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.stride(0); }
 
 ProductShape ShapeOf(const MatMul& op) {
@@ -31,7 +32,7 @@ bool MustWiden(const MatMul& op, const Context& context) {
   return op.a.dtype == DType::kBFloat16 && !context.products->has_bfloat16();
 }
 
-// Takes pieces of scratch, each aligned to 256 bytes. With no memory it only counts.
+// Takes pieces of scratch, each aligned to 256 bytes. If `data` is null, it only counts bytes.
 class Pieces {
  public:
   explicit Pieces(std::byte* data) : data_(data) {}
@@ -56,7 +57,7 @@ Tensor F32Like(const Tensor& t, Pieces& pieces) {
   return wide;
 }
 
-// `op` with f32 operands in scratch; its c too, unless that is f32 already.
+// Returns `op` with f32 operands in scratch, including c unless that is f32 already.
 MatMul Widened(const MatMul& op, Pieces& pieces) {
   MatMul wide = op;
   wide.a = F32Like(op.a, pieces);
@@ -66,7 +67,7 @@ MatMul Widened(const MatMul& op, Pieces& pieces) {
   return wide;
 }
 
-// to = from, converted, row by row.
+// Sets to = convert(from), row by row. Does nothing if `from` is absent.
 template <class To, class From, class Convert>
 void ConvertRows(const Tensor& from, const Tensor& to, int threads, const Convert& convert) {
   if (!from.present()) return;
@@ -85,7 +86,7 @@ void ConvertRows(const Tensor& from, const Tensor& to, int threads, const Conver
 int64_t ScratchBytesOf(const MatMul& op, const Context& context) {
   Pieces pieces(nullptr);
   const MatMul product = MustWiden(op, context) ? Widened(op, pieces) : op;
-  // A product that oneDNN refuses is reported by PrepareOp.
+  // If oneDNN refuses the matmul, PrepareOp reports it.
   pieces.Take(context.products->ScratchBytes(ShapeOf(product), op.packed_b.present()).value_or(0));
   return pieces.taken();
 }

@@ -1,4 +1,4 @@
-// RMSNorm and LayerNorm. A row is read twice, the second time from L1; memory bounds all of it.
+// RMSNorm and LayerNorm. Reads each row twice, the second time from L1. Bound by memory.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/norm.cc"
 #include <cmath>
@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// Where the row lies that the norm is taken of: x, or sum, after x + residual has been stored there.
+// Returns the row to normalize: x, or `sum` after storing x + residual there.
 template <class T>
 HWY_INLINE const T* AddResidual(const T* x, const T* residual, T* sum, int64_t c) {
   if (residual == nullptr) return x;
@@ -23,7 +23,7 @@ HWY_INLINE const T* AddResidual(const T* x, const T* residual, T* sum, int64_t c
   return sum;
 }
 
-// d_x[i] = f(d_y[i], x[i], weight[i]), and d_residual[i] besides.
+// Sets d_x[i] = f(d_y[i], x[i], weight[i]), plus d_residual[i] if there is one.
 template <class T, class F>
 HWY_INLINE void InputGradient(int64_t c, const F& f, const T* d_y, const T* x, const T* weight, const T* d_residual,
                               T* d_x) {
@@ -159,7 +159,8 @@ void LayerNormBackwardT(const LayerNormBackward& op, int64_t begin, int64_t end,
   }
 }
 
-// Rows [begin, end); the backward ones leave their partial sums of the parameters' gradients behind.
+// These functions compute rows [begin, end). The backward ones write the partial sums of the parameters' gradients over
+// these rows to `partial`.
 void RmsNormForwardRows(const RmsNormForward& op, int64_t begin, int64_t end) {
   ForActivations(op.x.dtype, [&](auto element) HWY_ATTR { RmsNormForwardT<decltype(element)>(op, begin, end); });
 }
@@ -215,7 +216,7 @@ absl::Status Run(const RmsNormBackward& op, Scratch scratch, const Context& cont
   return absl::OkStatus();
 }
 
-// A block's partial sums are those of d_weight, then those of d_bias.
+// A block has partial sums of d_weight, followed by those of d_bias.
 int64_t ScratchBytesOf(const LayerNormBackward& op, const Context& context) {
   return ColumnScratchBytes(RowCount(op.x), 2 * op.x.dim(-1));
 }

@@ -1,4 +1,4 @@
-// What the files that call oneDNN share. Private to kernels/cpu.
+// Shared by the files that call oneDNN. Private to kernels/cpu.
 #pragma once
 
 #include "kernels/cpu/products.h"
@@ -7,6 +7,7 @@
 
 namespace shale::cpu {
 
+// The engine of the whole process. Never destroyed.
 inline const dnnl::engine& OneDnnEngine() {
   static const dnnl::engine& engine = *new dnnl::engine(dnnl::engine::kind::cpu, 0);
   return engine;
@@ -16,7 +17,7 @@ inline dnnl::memory::data_type OneDnnType(DType dtype) {
   return dtype == DType::kBFloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-// b as the shape says, or in one of oneDNN's formats.
+// Returns the description of operand b, with the strides of the shape or in one of oneDNN's formats.
 inline dnnl::memory::desc OperandB(const ProductShape& s) {
   return {{s.k, s.n}, OneDnnType(s.dtype), dnnl::memory::dims{s.b_stride_k, s.b_stride_n}};
 }

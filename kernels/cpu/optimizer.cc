@@ -1,4 +1,4 @@
-// AdamW in one pass: 28 bytes are moved per parameter (fp32), and memory bounds it.
+// AdamW in one pass over memory, which bounds it: it moves 28 bytes per parameter (fp32).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/optimizer.cc"
 #include <algorithm>
@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// Where the master weights lie: each reads and writes p at element i.
-struct WeightItself {
+// The following structs are the ways to store master weights. Each loads and stores the master p of element i.
+struct WeightItself {  // The fp32 weight is the master.
   float* weight;
   explicit WeightItself(const AdamW& op) : weight(op.weight_P.as<float>()) {}
   template <class Lanes>
@@ -43,7 +43,7 @@ struct WideMaster {  // fp32 master, fp32 weight.
   }
 };
 
-// The bits of RoundMaster(p), in the upper halves; the lower ones are cleared.
+// Returns the bits of RoundMaster(p) in the upper halves, and zeros in the lower halves.
 HWY_INLINE hn::Vec<Bits> RoundedMasterBits(Vector p) {
   const Bits d;
   const auto bits = hn::BitCast(d, p);
@@ -52,8 +52,8 @@ HWY_INLINE hn::Vec<Bits> RoundedMasterBits(Vector p) {
   return hn::And(hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(p)), quiet, rounded), hn::Set(d, 0xffff0000u));
 }
 
-// fp32 master, bf16 weight. kStreams: whole vectors of weights, which must lie aligned then, go past the caches:
-// nothing reads them before all of their group are written, which the caches would not hold.
+// fp32 master, bf16 weight. If kStreams, full vectors of weights bypass the caches and must be aligned: nothing reads
+// the weights before all those of their group are written, and the caches would not hold that many.
 template <bool kStreams>
 struct FloatMaster {
   float* master;
@@ -89,14 +89,15 @@ struct SplitMaster {  // bf16 weight and 16 low bits.
     const Bits d;
     const auto rounded = RoundedMasterBits(p);
     lanes.StoreHalves(UpperHalves(rounded), reinterpret_cast<uint16_t*>(weight) + i);
-    // The difference fits 16 bits with its sign: its low half, moved up for UpperHalves, is all of it. NaN: 0.
+    // The difference fits in a signed 16-bit integer, so its lower half, shifted up for UpperHalves, is all of it. NaN
+    // stores 0.
     const auto difference = hn::Sub(hn::BitCast(d, p), rounded);
     const auto bits = hn::IfThenZeroElse(hn::RebindMask(d, hn::IsNaN(p)), hn::ShiftLeft<16>(difference));
     lanes.StoreHalves(UpperHalves(bits), reinterpret_cast<uint16_t*>(low) + i);
   }
 };
 
-// Elements [begin, end), which all decay by `decay` (0: not at all).
+// Updates elements [begin, end), which all have weight decay `decay` (0: none).
 template <class Master>
 void AdamWRun(const AdamW& op, int64_t begin, int64_t end, float decay) {
   const Master master(op);
@@ -146,13 +147,13 @@ namespace {
 
 HWY_EXPORT(AdamWElements);
 
-// Elements [begin, end) of the slice, cut where decay begins or ends.
+// Updates elements [begin, end) of the shard, split where weight decay begins or ends.
 void AdamWBlock(const AdamW& op, int64_t begin, int64_t end) {
   const ElementRange* range = nullptr;
   const ElementRange* last = nullptr;
   if (op.decayed != nullptr) {
     last = op.decayed->data() + op.decayed->size();
-    // The first range that ends behind `begin`.
+    // The first range that ends after `begin`.
     range = std::upper_bound(op.decayed->data(), last, op.shard_begin + begin,
                              [](int64_t at, const ElementRange& r) { return at < r.end; });
   }

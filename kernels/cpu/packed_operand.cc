@@ -15,7 +15,8 @@
 #define SHALE_KERNELS_CPU_PACKED_OPERAND_ONCE_
 namespace shale::cpu {
 
-// Of a row, read ahead at a time: so much of 32 or 64 rows fits into the cache. Whole blocks of columns.
+// How many bytes of a row are read ahead at a time. This much of 32 or 64 rows fits into the cache. A multiple of a
+// block of columns.
 constexpr int64_t kStretchBytes = 4096;
 
 }  // namespace shale::cpu
@@ -25,7 +26,7 @@ HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors of 128 bits: shuffles within them are cheap, and memory is the limit.
+// Vectors have 128 bits, because shuffles within 128 bits are cheap and memory is the limit.
 #if HWY_TARGET == HWY_SCALAR
 constexpr bool kInterleaves = false;
 #else
@@ -35,23 +36,23 @@ using Units = hn::Full128<uint32_t>;
 using Quads = hn::Full128<uint64_t>;
 #endif
 
-// What is packed, as bits: elements of two or four bytes.
+// The operand to pack. T is an unsigned integer of two or four bytes that holds the bits of an element.
 template <class T>
 struct Source {
-  static constexpr int64_t kElements = sizeof(uint32_t) / sizeof(T);  // In a unit.
-  static constexpr int64_t kRows = kPackedUnits * kElements;          // In a block of units.
+  static constexpr int64_t kElements = sizeof(uint32_t) / sizeof(T);  // Per unit.
+  static constexpr int64_t kRows = kPackedUnits * kElements;          // Per block of units.
 
   explicit Source(const UnpackedOperand& b)
       : data(static_cast<const T*>(b.data)), k(b.k), n(b.n), stride_k(b.stride_k), stride_n(b.stride_n) {}
   const T* at(int64_t row, int64_t column) const { return data + row * stride_k + column * stride_n; }
-  // Elements from one block of 64 columns to the next.
+  // Elements from one block of 64 columns to the next in the packed operand.
   int64_t block_elements() const { return RoundUp(k, kRows) * kPackedColumns; }
 
   const T* data;
   int64_t k, n, stride_k, stride_n;
 };
 
-// A block of units of any numbers of rows and columns, the rest zero.
+// Packs a block of units of which only `rows` rows and `columns` columns exist, and fills the rest with zeros.
 template <class T>
 void PackEdge(const Source<T>& b, int64_t row, int64_t column, int64_t rows, int64_t columns, T* packed) {
   constexpr int64_t kElements = Source<T>::kElements;
@@ -63,7 +64,7 @@ void PackEdge(const Source<T>& b, int64_t row, int64_t column, int64_t rows, int
   }
 }
 
-// A row of units of a block, which is one row of f32 or two of bf16.
+// Packs a row of units of a block, which is one row of f32 or two rows of bf16.
 HWY_INLINE void PackUnitRow(const uint32_t* row, const uint32_t*, uint32_t* packed) {
   std::memcpy(packed, row, kPackedColumns * sizeof(uint32_t));
 }
@@ -78,7 +79,7 @@ HWY_INLINE void PackUnitRow(const uint16_t* upper, const uint16_t* lower, uint16
 #endif
 }
 
-// A block of units.
+// Packs a full block of units.
 template <class T>
 void PackUnitRows(const T* from, int64_t stride_k, T* packed) {
   constexpr int64_t kElements = Source<T>::kElements;
@@ -87,8 +88,8 @@ void PackUnitRows(const T* from, int64_t stride_k, T* packed) {
   }
 }
 
-// A block of units of a transposed operand, where what makes a unit are neighbours already: four columns by four units
-// at a time change sides.
+// Packs a full block of units of a transposed operand, in which the elements of a unit are adjacent already. Transposes
+// four columns by four units at a time.
 template <class T>
 void PackUnitColumns(const T* from, int64_t stride_n, T* packed) {
 #if HWY_TARGET != HWY_SCALAR
@@ -121,7 +122,7 @@ void PackUnitColumns(const T* from, int64_t stride_n, T* packed) {
 template <class T>
 constexpr int64_t kStretch = kStretchBytes / static_cast<int64_t>(sizeof(T));
 
-// The block of units whose first row and column are given, as far as there are any of b.
+// Packs the block of units that begins at row k and column n, as far as b reaches.
 template <class T>
 void PackBlock(const Source<T>& b, int64_t k, int64_t n, T* packed) {
   constexpr int64_t kRows = Source<T>::kRows;
@@ -134,13 +135,14 @@ void PackBlock(const Source<T>& b, int64_t k, int64_t n, T* packed) {
   } else {
     PackUnitColumns(b.at(k, n), b.stride_n, block);
   }
-  // Past the caches: of what is packed half as many bytes move, for its lines are not read before they are written.
+  // Stores bypass the caches: their lines are not read before they are written, which halves the traffic of the packed
+  // operand.
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t i = 0; i < kRows * kPackedColumns; i += lanes) hn::Stream(hn::Load(d, block + i), d, packed + i);
 }
 
-// Of rows [k, k + kRows) columns [begin, begin + kStretch), as far as there are any.
+// Packs columns [begin, begin + kStretch) of rows [k, k + kRows), as far as b reaches.
 template <class T>
 void PackRows(const Source<T>& b, int64_t k, int64_t begin, T* packed) {
   const int64_t rows = std::min(Source<T>::kRows, b.k - k), end = std::min(begin + kStretch<T>, b.n);
@@ -149,7 +151,7 @@ void PackRows(const Source<T>& b, int64_t k, int64_t begin, T* packed) {
   for (int64_t n = begin; n < end; n += kPackedColumns, packed += b.block_elements()) PackBlock(b, k, n, packed);
 }
 
-// Columns [n, n + 64) of a transposed operand, as far as there are any.
+// Packs columns [n, n + 64) of a transposed operand, as far as b reaches.
 template <class T>
 void PackColumns(const Source<T>& b, int64_t n, T* packed) {
   constexpr int64_t kRows = Source<T>::kRows;
@@ -172,7 +174,7 @@ void PackT(const UnpackedOperand& operand, int64_t panel, std::byte* packed) {
 
 void Pack(const UnpackedOperand& b, int64_t panel, std::byte* packed) {
   b.dtype == DType::kFloat32 ? PackT<uint32_t>(b, panel, packed) : PackT<uint16_t>(b, panel, packed);
-  hwy::FlushStream();  // Before another thread is told that the panel is there.
+  hwy::FlushStream();  // Before another thread may read the panel.
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -184,7 +186,7 @@ namespace {
 
 HWY_EXPORT(Pack);
 
-// Rows of a block of units.
+// Returns the rows of b in a block of units.
 int64_t RowsOf(DType dtype) { return kPackedUnits * static_cast<int64_t>(sizeof(float)) / SizeOf(dtype); }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// Operand b of a product in the order in which oneDNN's kernels read it. Private to kernels/cpu.
+// Operand b of a matmul in the order in which oneDNN's kernels read it. Private to kernels/cpu.
 //
-// A product otherwise has b brought into that order by every primitive that runs a part of it: packed once, it serves
-// all rows of a, which makes forward products and those of a's gradient 5 to 15 % faster.
+// Otherwise each primitive that computes a part of a matmul would bring its part of b into that order. Packed once, b
+// serves all rows of operand a. This makes forward matmuls, and those for the gradient of operand a, 5 to 15 % faster.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,15 @@
 
 namespace shale::cpu {
 
-// Blocks of 64 columns, filled up with zeros; in each, rows of 64 units of four bytes, filled up to a multiple of 16. A
-// unit is an element of f32, or two of bf16 that are neighbours along k: [N / 64][K][64] or [N / 64][K / 2][64][2],
-// oneDNN's formats BA16a64b and BA16a64b2a.
+// The format: blocks of 64 columns, padded with zeros. Each block consists of rows of 64 units of four bytes; the
+// number of rows is padded with zeros to a multiple of 16. A unit is one element of f32, or two of bf16 that are
+// adjacent along k: [N / 64][K][64] or [N / 64][K / 2][64][2], oneDNN's formats BA16a64b and BA16a64b2a.
 inline constexpr int64_t kPackedColumns = 64, kPackedUnits = 16;
 
+// Returns the size in bytes of a packed operand b [K, N].
 int64_t PackedBytes(DType dtype, int64_t k, int64_t n);
 
-// b [K, N] of f32 or bf16; strides in elements, of which one is 1.
+// b [K, N] of f32 or bf16. Strides are in elements, and one of them is 1.
 struct UnpackedOperand {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -26,10 +27,11 @@ struct UnpackedOperand {
   int64_t stride_k = 0, stride_n = 0;
 };
 
-// Panels are what threads share out: stretches of rows, or where b lies transposed columns, that are neighbours in
-// memory.
+// Returns the number of panels of b. A panel is the unit of work of one thread: a range of adjacent rows, or of
+// adjacent columns if b is transposed.
 int64_t PackedPanels(const UnpackedOperand& b);
-// `packed` is that of the whole operand, of PackedBytes, and begins a cache line.
+// Packs one panel. `packed` is where the full operand is packed: PackedBytes long and aligned to a cache line. Threads
+// may pack different panels at the same time.
 void PackPanel(const UnpackedOperand& b, int64_t panel, std::byte* packed);
 
 }  // namespace shale::cpu

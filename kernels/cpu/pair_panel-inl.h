@@ -1,6 +1,6 @@
-// Products of bf16 operands without widening them, on processors with AVX512-BF16: vdpbf16ps multiplies 16 pairs of
-// bf16 and adds both products of a pair to an fp32 sum, twice what an fp32 multiply-add does. A product of two bf16 is
-// exact in fp32, so that these sums differ from those of widened operands in the order of addition alone (and
+// Small matmuls of bf16 operands without widening them, on processors with AVX512-BF16. vdpbf16ps multiplies 16 pairs
+// of bf16 and adds both products of a pair to an fp32 sum, which is twice the work of an fp32 multiply-add. A product
+// of two bf16 is exact in fp32, so these sums differ from those of widened operands only in the order of addition (and
 // subnormals count as 0).
 //
 // A pair takes the place of a float: rows, panels and strides are those of panel-inl.h with D / 2 for D.
@@ -17,8 +17,8 @@
 
 #if HWY_TARGET == HWY_AVX3
 
-// Highway 1.0.3 does not have this instruction, hence the intrinsic and the attribute. Only what stands between these
-// attributes may use it, and only where HasBFloat16Instructions() holds.
+// Highway 1.0.3 does not have this instruction, so the code uses the intrinsic and a target attribute. Only the code
+// between PUSH and POP may use it, and only if HasBFloat16Instructions().
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace shale::cpu::HWY_NAMESPACE {
 
@@ -37,7 +37,7 @@ HWY_INLINE void AddPairProducts(Accumulators<kRows, kVectors>& sums, const float
   AddPairProducts(sums.below, a + stride, stride, b_left, b_right);
 }
 
-// MultiplyPanel of pairs: the sum is over the two elements of the k pairs a(r, i) and b[i][n].
+// MultiplyPanel for pairs: sums the products of both elements of the pairs a(r, i) and b[i][n] over k pairs.
 template <Operand kA, Result kC, int kColumns = kPanel>
 void MultiplyPairPanel(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
                        float* c, int64_t c_stride) {
@@ -56,7 +56,7 @@ void MultiplyPairPanel(const float* a, int64_t a_stride, const float* b, int64_t
   sums.Store(c, c_stride);
 }
 
-// UnpackRows to bf16. Rows of `from` are there up to the end of a slice.
+// UnpackRows to bf16. Reads rows of `from` up to the end of the last slice.
 inline void UnpackRounded(const float* from, int64_t from_stride, int64_t rows, int64_t width, float factor,
                           BFloat16* to, int64_t to_stride) {
   const int64_t whole = RoundDown(width, kSlice);
@@ -84,7 +84,7 @@ void MultiplyPairPanel(const float*, int64_t, const float*, int64_t, int64_t, fl
 inline void UnpackRounded(const float*, int64_t, int64_t, int64_t, float, BFloat16*, int64_t) {}
 #endif
 
-// Copies `rows` rows of bf16, with zeros up to pair `to_stride`.
+// Copies `rows` rows of bf16, and fills each with zeros up to pair `to_stride`.
 HWY_INLINE void PackPairs(const BFloat16* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
                           int64_t to_stride) {
   const uint16_t* source = reinterpret_cast<const uint16_t*>(from);
@@ -97,8 +97,8 @@ HWY_INLINE void PackPairs(const BFloat16* from, int64_t from_stride, int64_t row
   }
 }
 
-// Panels of kPanel rows, each transposed: pair i of row r goes to to[r / kPanel][i][r % kPanel]. Rows up to the end of
-// the last panel are zeros. `rows_of_panel` is room for kPanel x to_width pairs.
+// Packs panels of kPanel rows, each transposed: pair i of row r goes to to[r / kPanel][i][r % kPanel]. Rows up to the
+// end of the last panel become zeros. `rows_of_panel` is temporary memory for kPanel x to_width pairs.
 HWY_INLINE void PackPairsTransposed(const BFloat16* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
                                     int64_t to_width, float* rows_of_panel) {
   for (int64_t begin = 0; begin < rows; begin += kPanel) {
@@ -109,7 +109,8 @@ HWY_INLINE void PackPairsTransposed(const BFloat16* from, int64_t from_stride, i
   }
 }
 
-// to[r / 2][i] = the pair from[r][i], from[r + 1][i], with zeros for a row after the last and up to column `to_stride`.
+// Sets to[r / 2][i] to the pair of from[r][i] and from[r + 1][i]. A row past the last, and columns up to `to_stride`,
+// count as zeros.
 HWY_INLINE void PackRowPairs(const BFloat16* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
                              int64_t to_stride) {
   for (int64_t r = 0; r < rows; r += 2, from += 2 * from_stride, to += to_stride) {

@@ -1,4 +1,4 @@
-// Small matrix products on fp32 panels in cache, and the packing of rows into them.
+// Small matmuls on fp32 panels in cache, and the packing of rows into panels.
 
 #if defined(SHALE_KERNELS_CPU_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_PANEL_INL_H_
@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// kRows x kVectors vectors of accumulators; `right` counts only if there are two. Nested, for GCC at -O2 would put an
-// array of them into memory.
+// kRows x kVectors vectors of accumulators; `right` is used only if kVectors is 2. The rows are nested structs, because
+// GCC at -O2 would put an array of vectors into memory.
 template <int kRows, int kVectors>
 struct Accumulators {
   Vector left, right;
@@ -58,16 +58,17 @@ struct Accumulators<0, kVectors> {
   HWY_INLINE void Store(float*, int64_t) const {}
 };
 
-// 8 x 2 vectors fill the 32 registers of AVX-512 and keep both of its multipliers busy; others have 16 registers.
+// Tiles of 8 x 2 vectors make good use of the 32 registers of AVX-512 and keep both of its multipliers busy. Other
+// instruction sets have 16 registers.
 constexpr int kTileRows = HWY_MAX_BYTES >= 64 ? 8 : 4;
 static_assert(HWY_MAX_BYTES <= 64, "a slice is at least a vector wide");
 
 enum class Operand { kRows, kColumns };
 enum class Result { kWrite, kScale, kAdd };
 
-// c[r][n] = (kWrite), = factor * (kScale) or += (kAdd) the sum over i of a(r, i) b[i][n], for kGroup rows r and
-// kColumns columns n, a panel or a slice; a(r, i) is a[r][i] (kRows) or a[i][r] (kColumns). Strides in floats, from one
-// row in memory to the next.
+// Multiplies kGroup rows r of `a` by kColumns columns n of `b`, a panel or a slice. With s = the sum over i < k of
+// a(r, i) b[i][n], sets c[r][n] = s (kWrite), c[r][n] = factor * s (kScale) or c[r][n] += s (kAdd), where a(r, i) is
+// a[r][i] (kRows) or a[i][r] (kColumns). Strides are in floats, from one row in memory to the next.
 template <Operand kA, Result kC, int kColumns = kPanel>
 void MultiplyPanel(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
                    float* c, int64_t c_stride) {
@@ -94,7 +95,7 @@ void MultiplyPanel(const float* a, int64_t a_stride, const float* b, int64_t b_s
   }
 }
 
-// to[r] = from[r] for `rows` rows of `width`, as fp32, and zeros up to column `to_stride`.
+// Sets to[r] = from[r] as fp32 for `rows` rows of `width`, with zeros up to column `to_stride`.
 template <class T>
 void PackRows(const T* from, int64_t from_stride, int64_t rows, int64_t width, float* to, int64_t to_stride) {
   for (int64_t r = 0; r < rows; ++r, from += from_stride, to += to_stride) {
@@ -103,7 +104,7 @@ void PackRows(const T* from, int64_t from_stride, int64_t rows, int64_t width, f
   }
 }
 
-// to[r] = from[r] * factor, rounded to T.
+// Sets to[r] = from[r] * factor, rounded to T, for `rows` rows of `width`.
 template <class T>
 void UnpackRows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float factor, T* to,
                 int64_t to_stride) {
@@ -113,14 +114,14 @@ void UnpackRows(const float* from, int64_t from_stride, int64_t rows, int64_t wi
   }
 }
 
-// to[i][r] = from[r][i] for kPanel rows r of `stride`, a multiple of 4.
+// Sets to[i][r] = from[r][i] for kPanel rows r of `stride` floats. `stride` is a multiple of 4.
 HWY_INLINE void TransposePanel(const float* from, int64_t stride, float* to) {
 #if HWY_TARGET == HWY_SCALAR
   for (int64_t i = 0; i < stride; ++i) {
     for (int64_t r = 0; r < kPanel; ++r) to[i * kPanel + r] = from[r * stride + i];
   }
 #else
-  // In squares of 4 x 4.
+  // Transposes squares of 4 x 4.
   const hn::Full128<float> d;
   for (int64_t i = 0; i < stride; i += 4) {
     for (int64_t r = 0; r < kPanel; r += 4) {
@@ -139,8 +140,8 @@ HWY_INLINE void TransposePanel(const float* from, int64_t stride, float* to) {
 #endif
 }
 
-// Panels of kPanel rows, each transposed: row r, column i goes to to[r / kPanel][i][r % kPanel]. Rows up to the end of
-// the last panel are zeros. `rows_of_panel` is room for kPanel x to_width floats.
+// Packs panels of kPanel rows, each transposed: column i of row r goes to to[r / kPanel][i][r % kPanel]. Rows up to the
+// end of the last panel become zeros. `rows_of_panel` is temporary memory for kPanel x to_width floats.
 template <class T>
 void PackTransposed(const T* from, int64_t from_stride, int64_t rows, int64_t width, float* to, int64_t to_width,
                     float* rows_of_panel) {

@@ -1,5 +1,5 @@
-// Loops over blocks whose bounds depend on sizes only. Baseline code: SIMD kernels are called per block, through
-// Highway's dispatch, so that no OpenMP region lies inside code compiled for one instruction set.
+// Parallel loops over blocks whose bounds depend on sizes only. This is baseline code: it calls SIMD kernels block by
+// block through Highway's dispatch, so that no OpenMP region lies inside code that is compiled for one instruction set.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ void ParallelFor(int threads, int64_t n, int64_t block, const Body& body) {
   for (int64_t i = 0; i < blocks; ++i) body(i * block, std::min(n, (i + 1) * block));
 }
 
-// How n items (rows of a column sum, elements of a total) are split into partial sums: at most `most` of them, each of
-// at least `least` items, whatever the number of threads.
+// How n items (rows of a column sum, elements of a total) are split into partial sums: at most `most` blocks of at
+// least `least` items, whatever the number of threads.
 struct Partition {
   int64_t n = 0;
   int64_t block = 1;
@@ -32,8 +32,8 @@ inline Partition PartitionOf(int64_t n, int64_t least, int64_t most) {
   return {.n = n, .block = std::max(least, CeilDivide(n, most))};
 }
 
-// Rows per block for a loop over independent rows of `row_elements`: about 32 KiB of fp32, which starts a block in well
-// under its own running time and still balances.
+// Returns the rows per block for a loop over independent rows of `row_elements`: about 32 KiB of fp32. Starting such a
+// block takes much less time than running it, and the work is still well balanced over threads.
 inline int64_t RowsPerBlock(int64_t row_elements) {
   return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, row_elements));
 }

@@ -9,10 +9,10 @@ namespace shale::cpu {
 namespace {
 
 constexpr int64_t kRowUnit = 16, kColumnUnit = kPackedColumns;
-// Stretches of its rows, 256 bytes and more, still stream from memory.
+// The narrowest piece of b. Its rows, of 256 bytes or more, still stream from memory.
 constexpr int64_t kLeastPieceColumns = 2 * kColumnUnit;
 
-// `size` cut into `count` parts, all about equal, in multiples of `unit`.
+// `size` divided into `count` parts of about equal length, in multiples of `unit`.
 struct Cut {
   int64_t size, count, unit;
   int64_t begin(int64_t i) const { return std::min(size, i * CeilDivide(size, unit) / count * unit); }
@@ -20,7 +20,7 @@ struct Cut {
   int64_t most() const { return CeilDivide(CeilDivide(size, unit), count) * unit; }
 };
 
-// At most `most` to a part.
+// Divides `size` into the fewest parts of at most `most`.
 Cut CutOf(int64_t size, int64_t most, int64_t unit) { return {size, CeilDivide(size, most), unit}; }
 
 struct Grid {
@@ -28,8 +28,8 @@ struct Grid {
   int64_t tiles() const { return m.count * n.count; }
 };
 
-// Tiles of up to 256 x 512 are as fast as the whole. Fewer than eight would leave threads idle, so that they shrink,
-// but not below 64 nor to less than some 30 microseconds of work.
+// Tiles of up to 256 x 512 are as fast as an undivided matmul. Fewer than eight would leave threads idle, so tiles are
+// halved until there are eight, but not below 64, nor to less than some 30 microseconds of work.
 Grid PlainGrid(const ProductShape& s) {
   int64_t m = 256, n = 512;
   const auto cut = [&] { return Grid{CutOf(s.m, m, kRowUnit), CutOf(s.n, n, kColumnUnit)}; };
@@ -41,11 +41,12 @@ Grid PlainGrid(const ProductShape& s) {
   return cut();
 }
 
-// Of products with a transposed, whose tiles copy their parts of a and b: the larger a tile, the less often.
+// Bounds on the tiles of matmuls whose operand a is transposed. Each tile copies its parts of a and b, so larger tiles
+// copy less in all.
 constexpr int64_t kLeastTransposed = 64, kMostTransposed = 1408;
 
-// For some number of threads: tiles of some milliseconds, a multiple of four of them, or so many that the rest matters
-// little.
+// A grid for any number of threads: tiles that take some milliseconds each, whose number is a multiple of four, or so
+// large that the remainder matters little.
 Grid TransposedGrid(const ProductShape& s) {
   constexpr int64_t kMost = 768, kWork = int64_t{1} << 29, kShare = 4;
   const int64_t wanted = std::max(kShare, s.m * s.n * s.k / kWork);
@@ -54,22 +55,23 @@ Grid TransposedGrid(const ProductShape& s) {
   for (int64_t rows = grid.m.count; rows <= s.m / kLeastTransposed; ++rows) {
     const Grid next{{s.m, rows, kRowUnit}, grid.n};
     const bool many = next.tiles() >= 8 * kShare;
-    // Else the most that are even, or what there is.
+    // Otherwise keep the finest grid so far that is even, or the finest of all if none is.
     if (even(next) || many || !even(grid)) grid = next;
     if (next.tiles() >= wanted && (even(next) || many)) break;
   }
   return grid;
 }
 
-// For `threads`: what takes them the least time, if a tile's is that of its elements and of what it copies. At least
-// two tiles, for a whole product oneDNN may take another kernel, which sums in another order.
+// The grid that takes `threads` threads the least time, if the time of a tile is that of its elements and of what it
+// copies. Has at least two tiles if c is large enough: for an undivided matmul oneDNN may choose another kernel, which
+// sums in another order.
 Grid TransposedGridFor(const ProductShape& s, int threads) {
-  // Copying an element of an operand takes as long as multiplying it for so many of c.
+  // Copying one element of an operand takes as long as multiplying it for this many elements of c.
   constexpr int64_t kCopy = 16;
   const int64_t most_rows = std::max<int64_t>(1, s.m / kLeastTransposed);
   const int64_t most_columns = std::max<int64_t>(1, s.n / kLeastTransposed);
   const int64_t least_rows = CeilDivide(s.m, kMostTransposed), least_columns = CeilDivide(s.n, kMostTransposed);
-  // More only make them smaller.
+  // More parts than this only make the tiles smaller.
   const int64_t more = 4 * threads;
   Grid best{{s.m, least_rows, kRowUnit}, {s.n, least_columns, kColumnUnit}};
   int64_t best_cost = 0;
@@ -87,15 +89,15 @@ Grid TransposedGridFor(const ProductShape& s, int threads) {
   return best;
 }
 
-// Whole rows, for c must have no gaps; as many tiles for each thread as far as there are rows.
+// Tiles of full rows, because c must have no gaps. Each thread gets the same number of tiles, as far as there are rows.
 Grid PackedGrid(const ProductShape& s, int threads) {
   const int64_t rounds = CeilDivide(s.m, threads * kMostPackedRows);
   const int64_t count = std::min(rounds * threads, std::max<int64_t>(1, s.m / kLeastPackedRows));
   return {{s.m, count, kRowUnit}, {s.n, 1, kColumnUnit}};
 }
 
-// Of a piece. A tile of bf16 takes half of an L2 cache. Of less than a unit of columns oneDNN has no fast one: if there
-// are two for each tile, the last has more than one.
+// The grid of one piece. A tile of bf16 takes half of an L2 cache. oneDNN has no fast kernel for less than one unit of
+// columns; if there are two units for each tile, even the last tile has more than one.
 Grid GatheredGrid(const ProductShape& s, int threads) {
   constexpr int64_t kMostRows = 256, kMostColumns = 1024;
   const int64_t rounds = CeilDivide(s.m, threads * kMostRows);

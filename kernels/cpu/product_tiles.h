@@ -1,4 +1,4 @@
-// How a matrix product is cut into tiles, each of which one thread computes. Private to kernels/cpu.
+// How a matmul is divided into tiles, each of which one thread computes. Private to kernels/cpu.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,27 @@ struct ProductTile {
   int64_t m = 0, n = 0, rows = 0, columns = 0;
 };
 
-// Which parts of a product's operands are brought into another order, and hence how it is best cut.
+// Which operands of a matmul are brought into another order. This decides how it is best divided.
 enum class TileOrder {
   kPlain,       // Every tile copies its part of b.
-  kPackedB,     // b lies packed before: tiles are whole rows.
-  kGathered,    // b lies packed before, and every tile of c is computed elsewhere, and copied.
+  kPackedB,     // b has been packed before: tiles are full rows.
+  kGathered,    // b has been packed before, and every tile of c is computed in scratch and copied.
   kTransposedA  // Every tile copies its parts of a and b.
 };
 
-// Tiles that cover c, without gaps or overlaps, by rows. Those of packed products, and of bf16 with a transposed, are
-// made for so many `threads`: there oneDNN's kernels sum over k alike whatever the tile. Elsewhere they need not, and
-// sizes alone decide, so that no result depends on the number of threads.
+// Returns tiles that cover c, without gaps or overlaps, row by row. No result depends on the number of threads: the
+// tiles of packed matmuls, and of bf16 matmuls whose operand a is transposed, are made for `threads` threads, but there
+// oneDNN's kernels sum over k in the same order whatever the tile. Elsewhere they may not, so the tiles depend on sizes
+// only.
 std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads);
 
-// Whether b, if it is packed, is too large to be packed whole.
+// Returns whether b, if it is packed, is too large to be packed all at once.
 bool IsPackedInPieces(const ProductShape& shape);
-// How many columns of b are packed at a time, from the first on: all, or pieces so small that caches hold them, unless
-// they would have fewer than two blocks of columns.
+// Returns how many columns of b are packed at a time, from the first column on: all of them, or pieces small enough for
+// the caches, but never less than two blocks of columns.
 std::vector<int64_t> PieceColumns(const ProductShape& shape);
 
-// Rows of the tiles of packed products, of which the last may have fewer than others.
+// Bounds on the rows of the tiles of packed matmuls. The last tile may have fewer.
 inline constexpr int64_t kMostPackedRows = 512, kLeastPackedRows = 32;
 
 }  // namespace shale::cpu

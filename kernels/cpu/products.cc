@@ -10,8 +10,9 @@
 namespace shale::cpu {
 namespace {
 
-// oneDNN asks OpenMP how many threads there are, when it makes a primitive and when it runs one. The answer belongs to
-// the calling thread, and is put back for what else runs on it.
+// Makes OpenMP report one thread to oneDNN while it exists. oneDNN asks for the number of threads when it makes a
+// primitive and when it runs one. The setting belongs to the calling thread; the destructor restores it for other code
+// that runs there.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }

@@ -1,7 +1,7 @@
-// Matrix products by oneDNN, whose API this and tiled_product.h alone know. Private to kernels/cpu.
+// Matmuls by oneDNN. Only products.cc, tiled_product and onednn.h use its API. Private to kernels/cpu.
 //
-// oneDNN splits small products with a long K over its threads and adds the parts, so that its bits depend on their
-// number. Here a product is cut into tiles (product_tiles.h), and each is a primitive for one thread.
+// oneDNN splits small matmuls with a long K over its threads and adds the parts, so its bits would depend on the number
+// of threads. Here a matmul is divided into tiles (product_tiles.h), and each tile is a primitive for one thread.
 #pragma once
 
 #include <compare>
@@ -17,8 +17,8 @@
 
 namespace shale::cpu {
 
-// c = a b + bias, or c += a b, for strided a [M, K], b [K, N] and c [M, N]: all that primitives are made for. Strides
-// in elements; of a's, and of b's, one is 1.
+// Everything that a primitive is made for: c = a b + bias, or c += a b, for strided a [M, K], b [K, N] and c [M, N].
+// Strides are in elements; one of a's strides and one of b's strides is 1.
 struct ProductShape {
   int64_t m = 0, n = 0, k = 0;
   int64_t a_stride_m = 0, a_stride_k = 0;
@@ -34,32 +34,37 @@ struct ProductShape {
 struct ProductOperands {
   const void* a = nullptr;
   const void* b = nullptr;
-  const void* bias = nullptr;  // When the shape has one.
+  const void* bias = nullptr;  // If the shape has one.
   void* c = nullptr;
-  Scratch packed_b;  // PackedBytes of memory in which b is packed, or already lies packed; null: in scratch.
-  bool b_is_packed = false;
-  Scratch scratch;  // ScratchBytes of it.
+  Scratch packed_b;          // PackedBytes of memory for packed b; null: b is packed in scratch.
+  bool b_is_packed = false;  // packed_b holds b already.
+  Scratch scratch;           // At least ScratchBytes.
 };
 
 class TiledProduct;
 
-// Keeps the primitives that it has made, by shape, for its whole life: making one takes about 0.1 ms. They lie outside
-// every arena, some 100 KB a shape; and where oneDNN falls back on its gemm (a transposed and large, or c with gaps),
-// that takes some MB a thread of the heap while it runs. Thread-safe; products of one shape run one after another.
+// Makes the oneDNN primitives of each shape once and keeps them as long as it lives: making one takes about 0.1 ms.
+// Their memory lies outside every arena, some 100 KB per shape. Where oneDNN falls back on its gemm (a large transposed
+// operand a, or a c with gaps), a run also takes some MB of heap per thread. Thread-safe; matmuls of one shape run one
+// after another.
 class Products {
  public:
-  // Products run on `threads` OpenMP threads, the calling one included.
+  // Matmuls run on `threads` OpenMP threads, including the calling thread.
   explicit Products(int threads);
   ~Products();
 
-  // Whether this processor multiplies bf16 (AVX-512 does). Otherwise shapes must be f32.
+  // Returns whether oneDNN multiplies bf16 on this processor (it does with AVX-512). If not, shapes must be f32.
   bool has_bfloat16() const { return has_bfloat16_; }
 
-  // An error when oneDNN refuses the product.
+  // Returns the bytes of scratch that Run needs; `packed_elsewhere` means that packed_b is given. This and the
+  // functions below return an error if oneDNN refuses the matmul.
   absl::StatusOr<int64_t> ScratchBytes(const ProductShape& shape, bool packed_elsewhere);
-  // Of the whole of b, packed as these tiles want it, whatever M is. 0: b is not packed, or not as a whole.
+  // Returns the size of b in bytes, packed all at once as these tiles read it, which is the same for every M. 0: b is
+  // not packed, or only in pieces.
   absl::StatusOr<int64_t> PackedBytes(const ProductShape& shape);
+  // Makes the primitives of this shape, unless they exist.
   absl::Status Prepare(const ProductShape& shape);
+  // Computes the matmul, preparing it first if needed. Returns Internal if packed_b or scratch is too small.
   absl::Status Run(const ProductShape& shape, const ProductOperands& operands);
 
  private:
@@ -67,7 +72,7 @@ class Products {
 
   const int threads_;
   bool has_bfloat16_ = false;
-  std::mutex mutex_;  // Guards the map; products are never removed.
+  std::mutex mutex_;  // Guards the map. Entries are never removed.
   std::map<ProductShape, std::unique_ptr<TiledProduct>> products_;
 };
 

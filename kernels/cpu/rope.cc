@@ -1,7 +1,7 @@
-// Rotary embedding. The cosines and sines of a position serve all its rows (B sequences, H heads). They come from those
-// of the position before by one rotation in fp64, and anew from the angle every kPositions: an error of 32 x 2^-53 at
-// most, for a hundredth of the sines and cosines. A block of kPositions keeps those of all its positions, so that it
-// goes through memory sequence by sequence. Nothing is kept between launches.
+// Rotary embedding. All rows of a position (B sequences, H heads) use the same cosines and sines. These are rotated
+// from those of the position before in fp64, and computed from the angle again every kPositions positions. The error is
+// at most 32 x 2^-53, and only one position in kPositions needs calls of sin and cos. A block of kPositions keeps the
+// values of all its positions, so that it goes through memory sequence by sequence. Nothing is kept between launches.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
 #include <omp.h>
@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// What turns the pairs of one position, an array of D/2 of each.
+// The cosines and sines that rotate the pairs of one position, D/2 of each.
 struct Turns {
   const float *cosines, *sines;
 };
@@ -48,7 +48,7 @@ HWY_INLINE void TurnRow(T* first, int64_t half, Turns turns) {
   });
 }
 
-// Brings an array into the order in which LoadPair gives bf16.
+// Permutes an array into the order in which LoadPair returns bf16.
 void OrderAsPairs(float* values, int64_t count) {
 #if HWY_TARGET != HWY_SCALAR
   const Floats d;
@@ -71,7 +71,7 @@ void TurnT(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
     for (int64_t position = begin; position < end; ++position) {
       const float* cosines = table + 2 * (position - begin) * half;
       T* rows = x_BSHD.as<T>() + b * x_BSHD.stride(0) + position * x_BSHD.stride(1);
-      // What lies between the rows of two positions is read, too, if it is no more than half of them: memory streams
+      // Also reads the gap to the rows of the next position if it is at most half as long as the rows: memory streams
       // faster than it skips.
       const int64_t width = x_BSHD.dim(2) * x_BSHD.stride(2), gap = x_BSHD.stride(1) - width;
       if (x_BSHD.stride(2) == 2 * half && gap >= 0) {
@@ -82,8 +82,8 @@ void TurnT(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
   }
 }
 
-// Turns all rows of positions [begin, end). `table` holds the cosines, then the sines of each position; it is left in
-// disorder.
+// Rotates all rows of positions [begin, end). `table` holds the cosines, then the sines of each position. For bf16 it
+// is permuted.
 void Turn(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
   ForActivations(x_BSHD.dtype, [&](auto element) HWY_ATTR { TurnT<decltype(element)>(x_BSHD, begin, end, table); });
 }
@@ -99,7 +99,7 @@ HWY_EXPORT(Turn);
 
 constexpr int64_t kPositions = 32;
 
-// What a launch computes once, and what each thread works with: arrays of D/2 in scratch.
+// Arrays of D/2 in scratch: those that a launch computes once, and those of one thread.
 struct RopeScratch {
   RopeScratch(const Rope& op, std::byte* data, int thread) : half(op.x_BSHD.dim(3) / 2) {
     double* doubles = reinterpret_cast<double*>(data);
@@ -111,14 +111,14 @@ struct RopeScratch {
     sine = own + half;
     table = reinterpret_cast<float*>(own + 2 * half);
   }
-  // Of one thread, in units of D/2. The table's two floats for each position take the room of one double.
+  // Doubles per thread, in units of D/2. The two floats per position of the table take the room of one double.
   static int64_t Doubles(const Rope& op) { return 2 + std::min(kPositions, op.x_BSHD.dim(1)); }
   static int64_t SizeBytes(const Rope& op, int threads) {
     return (3 + threads * Doubles(op)) * (op.x_BSHD.dim(3) / 2) * static_cast<int64_t>(sizeof(double));
   }
 
   int64_t half;
-  double *frequency, *step_cosine, *step_sine;  // Shared, read only once the threads start.
+  double *frequency, *step_cosine, *step_sine;  // Shared by all threads, which only read them.
   double *cosine, *sine;
   float* table;  // [positions, 2, D/2]: cosines, sines.
 };

@@ -1,6 +1,6 @@
-// Rows of strided tensors, brought into cache while something else is being computed. The rows of one head lie on as
-// many pages as there are rows, which the processor's own prefetchers do not follow; and a core waits once more than
-// about twenty lines are on their way, whence a few rows at a time.
+// RowPrefetch: brings rows of strided tensors into cache while something else is computed. Each row of a head lies on a
+// page of its own, and hardware prefetchers do not follow rows across pages. A core stalls once about twenty cache
+// lines are in flight, so only a few rows are prefetched at a time.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace shale::cpu {
 
 class RowPrefetch {
  public:
-  // `count` rows of `width` elements, to be read or written. At most kMostPieces calls with a count above 0.
+  // Adds `count` rows of `width` elements, which will be read or written. At most kMostPieces calls may have a count
+  // above 0.
   template <class T>
   void Add(const T* rows, int64_t stride, int64_t count, int64_t width) {
     if (count <= 0) return;
@@ -21,9 +22,11 @@ class RowPrefetch {
     rows_ += count;
   }
 
-  // All rows that were added are to be asked for within `steps` calls of Step, of which rows of no width have none.
+  // Spreads the rows that were added over the next `steps` calls of Step. `steps` may be 0 only if the rows have no
+  // width; nothing is prefetched then.
   void Spread(int64_t steps) { rows_per_step_ = steps > 0 ? CeilDivide(rows_, steps) : 0; }
 
+  // Prefetches the next few rows, if any are left.
   void Step() {
     for (int64_t n = 0; n < rows_per_step_ && piece_ < pieces_added_; ++n) {
       Piece& piece = pieces_[piece_];

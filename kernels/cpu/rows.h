@@ -14,7 +14,7 @@ class Rows {
         outer_stride_(t.strides[0]),
         inner_stride_(t.rank == 3 ? t.strides[1] : 0) {}
 
-  // Row t * H + h; null for an absent operand.
+  // Returns row t * H + h, or null if the operand is absent.
   T* operator[](int64_t row) const {
     if (data_ == nullptr) return nullptr;
     return data_ + row / inner_ * outer_stride_ + row % inner_ * inner_stride_;

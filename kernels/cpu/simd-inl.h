@@ -1,6 +1,6 @@
-// What the Highway kernels share: loads and stores of f32 and bf16 as fp32 vectors, and loops with a remainder.
+// Shared by the Highway kernels: loads and stores of f32 and bf16 as fp32 vectors, and loops with a remainder.
 //
-// A kernel file includes itself once per instruction set (hwy/foreach_target.h), and this header each time. Loops never
+// A kernel file includes itself, and with it this header, once per instruction set (hwy/foreach_target.h). Loops never
 // read or write past the end of a row: the last, partial vector goes through a buffer on the stack.
 
 #if defined(SHALE_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -36,7 +36,7 @@ HWY_INLINE hn::Vec<HalfBits> UpperHalves(hn::Vec<Bits> bits) {
   return hn::TruncateTo(HalfBits(), hn::ShiftRight<16>(bits));
 }
 
-// As fp32, what RoundToBFloat16 makes of `v`, in the upper halves (the lower ones are not cleared).
+// Returns the bits of RoundToBFloat16(v) in the upper halves; the lower halves are not cleared.
 HWY_INLINE hn::Vec<Bits> RoundBits(Vector v) {
   const Bits d;
   const auto bits = hn::BitCast(d, v);
@@ -54,19 +54,19 @@ HWY_INLINE void Store(Vector v, BFloat16* to) {
 #if HWY_TARGET == HWY_AVX3
 inline bool HasBFloat16Instructions() { return MayUseBFloat16Instructions(); }
 
-// bf16 that the processor rounds, only where HasBFloat16Instructions() holds: one instruction for two vectors instead
-// of seven for each. It rounds as RoundToBFloat16 does but for subnormals, which become zeros of their sign.
+// A bf16 that the processor rounds, in one instruction for two vectors instead of seven for each. For use only if
+// HasBFloat16Instructions(). Rounds as RoundToBFloat16 does, except that subnormals become zeros of the same sign.
 struct HardwareBFloat16 : BFloat16 {};
 
-// These two round alike. They are assembly because intrinsics want a target attribute, and a function that has one is
-// not inlined into kernels, which have not.
+// StoreRounded and PairsOf round alike. They are assembly because intrinsics need a target attribute, and a function
+// that has one is not inlined into kernels that lack it.
 HWY_INLINE void StoreRounded(Vector v, BFloat16* to) {
   __m256i halves;
   asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(v.raw));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
 }
 
-// In each lane the pair of `even` and `odd`, rounded.
+// Returns in each lane the pair of `even` and `odd`, rounded.
 HWY_INLINE Vector PairsOf(Vector even, Vector odd) {
   __m512i halves;
   asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(halves) : "v"(odd.raw), "v"(even.raw));
@@ -80,7 +80,7 @@ HWY_INLINE void Store(Vector v, HardwareBFloat16* to) { StoreRounded(v, to); }
 constexpr bool HasBFloat16Instructions() { return false; }
 #endif
 
-// Calls kernel(T()), T being how a kernel that stores activations of `dtype` is to store them.
+// Calls kernel(T()), where T is the type with which a kernel stores activations of `dtype`.
 template <class Kernel>
 HWY_INLINE void ForActivations(DType dtype, const Kernel& kernel) {
   if (dtype == DType::kFloat32) return kernel(float());
@@ -90,8 +90,8 @@ HWY_INLINE void ForActivations(DType dtype, const Kernel& kernel) {
   kernel(BFloat16());
 }
 
-// How a loop body reaches memory: a full vector at a time, or the first `n` lanes of one (the others read as 0). Keep
-// clears the others of a vector that was computed, Else takes them from another.
+// How a loop body accesses memory: a full vector (Full), or only the first `n` lanes of one (Partial); the other lanes
+// are read as 0. Keep(v) clears the other lanes of v; Else(v, other) replaces them by those of `other`.
 struct Full {
   HWY_INLINE Vector Keep(Vector v) const { return v; }
   HWY_INLINE Vector Else(Vector v, Vector) const { return v; }
@@ -105,7 +105,7 @@ struct Full {
   }
   HWY_INLINE hn::Vec<HalfBits> LoadHalves(const uint16_t* from) const { return hn::LoadU(HalfBits(), from); }
   HWY_INLINE void StoreHalves(hn::Vec<HalfBits> v, uint16_t* to) const { hn::StoreU(v, HalfBits(), to); }
-  // Past the caches; `to` is aligned to that vector.
+  // Bypasses the caches. `to` is aligned to the size of that vector.
   HWY_INLINE void StreamHalves(hn::Vec<HalfBits> v, uint16_t* to) const {
     static_assert(HWY_TARGET > HWY_SSSE3 || hn::MaxLanes(HalfBits()) >= 8, "x86 streams no less than 16 bytes");
     hn::Stream(v, HalfBits(), to);
@@ -140,7 +140,8 @@ struct Partial {
   HWY_INLINE void StreamHalves(hn::Vec<HalfBits> v, uint16_t* to) const { StoreHalves(v, to); }
 };
 
-// Calls body(i, lanes) for [0, count) in steps of a vector, `lanes` being Full or, at the end, Partial.
+// Calls body(i, lanes) for [0, count) in steps of a vector, where `lanes` is Full, or Partial for the last step if less
+// than a vector remains.
 template <class Body>
 HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   const int64_t step = static_cast<int64_t>(hn::Lanes(Floats()));
@@ -149,9 +150,9 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   if (i < count) body(i, Partial{static_cast<size_t>(count - i)});
 }
 
-// Two vectors of elements that lie side by side: of f32 the first half and the second, of bf16 those with even and
-// those with odd indices, which come out of memory and go back in half as many instructions. What is computed must not
-// depend on the order of lanes.
+// Two vectors of adjacent elements. For f32, `a` is the first half and `b` the second. For bf16, `a` has the elements
+// with even indices and `b` those with odd indices, so that loads and stores take half as many instructions. What is
+// computed must not depend on the order of lanes.
 struct Pair {
   Vector a, b;
 };
@@ -202,7 +203,7 @@ HWY_INLINE void Map(int64_t count, const F& f, T* out, const In*... in) {
              [&](int64_t j, auto lanes) HWY_ATTR { lanes.Store(f(lanes.Load(in + i + j)...), out + i + j); });
 }
 
-// The same of an f with two results: a goes to `first`, b to `second`.
+// Like Map, for an f that returns a Pair: `a` goes to `first`, `b` to `second`.
 template <class F, class T, class... In>
 HWY_INLINE void Map2(int64_t count, const F& f, T* first, T* second, const In*... in) {
   const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(Floats()));
@@ -222,7 +223,7 @@ HWY_INLINE void Map2(int64_t count, const F& f, T* first, T* second, const In*..
   });
 }
 
-// And of one with three, in three places.
+// Map3 is like Map, for an f that returns a Triple: `a` goes to `first`, `b` to `second`, `c` to `third`.
 struct Triple {
   Vector a, b, c;
 };
@@ -247,7 +248,8 @@ HWY_INLINE void Map3(int64_t count, const F& f, T* first, T* second, T* third, c
   });
 }
 
-// Lanes of sums over i in [0, count): f(sum, in[i]...) is the sum with i added.
+// Sums over i in [0, count), where f(sum, in[i]...) returns `sum` with element i added. Returns a vector of partial
+// sums; SumOfLanes adds them up.
 template <class F, class... In>
 HWY_INLINE Vector Fold(int64_t count, const F& f, const In*... in) {
   const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(Floats()));

@@ -13,7 +13,7 @@
 namespace shale::cpu {
 namespace {
 
-// Whole cache lines, so that no two threads write to one.
+// A multiple of a cache line, so that no two threads write to the same line.
 constexpr int64_t kScratchAlignment = 256;
 
 dnnl::memory::format_tag PackedFormat(DType dtype) {
@@ -21,7 +21,8 @@ dnnl::memory::format_tag PackedFormat(DType dtype) {
   return dtype == DType::kBFloat16 ? Tag::BA16a64b2a : Tag::BA16a64b;
 }
 
-// A part of c, with so many rows and columns; alone in memory if it is gathered.
+// Returns the shape of a tile of c with `rows` rows and `columns` columns. A gathered tile lies alone in memory,
+// without gaps.
 ProductShape TileShape(ProductShape s, int64_t rows, int64_t columns, bool gathered) {
   if (gathered) s.c_stride_m = columns;
   s.m = rows;
@@ -29,9 +30,9 @@ ProductShape TileShape(ProductShape s, int64_t rows, int64_t columns, bool gathe
   return s;
 }
 
-// Whether b is packed. There must be rows enough to pay for it; a large b of f32 gains nothing. oneDNN must choose that
-// format itself, for in others than that its kernels are slow: it does where a and c lie without gaps. The answer does
-// not depend on the number of threads.
+// Returns whether b is packed. M must be large enough to pay for packing, and a large b of f32 gains nothing. oneDNN
+// must choose this format itself, because its kernels are slow in formats that they would not choose; it does so where
+// a and c have no gaps. The answer does not depend on the number of threads.
 bool Packs(const ProductShape& s) {
   constexpr int64_t kLeastM = 512;
   if (s.m < kLeastM || (s.dtype == DType::kFloat32 && IsPackedInPieces(s))) return false;
@@ -44,7 +45,7 @@ bool Packs(const ProductShape& s) {
   return true;
 }
 
-// Rows of bytes from one matrix to another.
+// Copies rows of bytes from one matrix to another.
 void CopyRows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t row_bytes, std::byte* to,
               int64_t to_stride) {
   for (int64_t row = 0; row < rows; ++row) std::memcpy(to + row * to_stride, from + row * from_stride, row_bytes);
@@ -151,8 +152,8 @@ dnnl_status_t TiledProduct::Run(const ProductOperands& operands) {
   return failure;
 }
 
-// By every thread of the team. While a piece's tiles are computed the next one is packed: small parts of work at the
-// end, so that no thread waits long for the others.
+// Called by every thread of the team. While the tiles of a piece are computed, the next piece is packed. Panels come
+// after the tiles: small parts of work at the end keep threads from waiting long for one another.
 void TiledProduct::RunPieces(const ProductOperands& operands, std::atomic<dnnl_status_t>& failure) {
   const auto run_tile = [&](const Piece& piece, const Tile& tile) {
     const dnnl_status_t status = RunTile(piece, tile, omp_get_thread_num(), operands);
@@ -185,7 +186,7 @@ UnpackedOperand TiledProduct::OperandOf(const Piece& piece, const ProductOperand
           shape_.b_stride_n};
 }
 
-// The C calls, which do not throw.
+// Uses the C calls of oneDNN, which do not throw.
 dnnl_status_t TiledProduct::RunTile(const Piece& piece, const Tile& tile, int thread_number,
                                     const ProductOperands& operands) {
   const int64_t m = tile.place.m, n = tile.place.n;
@@ -198,7 +199,7 @@ dnnl_status_t TiledProduct::RunTile(const Piece& piece, const Tile& tile, int th
 
   Thread& thread = per_thread_[thread_number];
   Memory& memory = thread.of_kind[tile.kind];
-  // oneDNN takes operands that it only reads as void* too.
+  // oneDNN takes all operands as void*, even those that it only reads.
   const auto set = [](dnnl::memory& to, const void* base, int64_t offset_bytes) {
     return dnnl_memory_set_data_handle(to.get(),
                                        const_cast<std::byte*>(static_cast<const std::byte*>(base)) + offset_bytes);

@@ -1,4 +1,4 @@
-// A matrix product of one shape: its tiles, and for those the primitives of oneDNN. Private to kernels/cpu.
+// TiledProduct: a matmul of one shape, as tiles and the oneDNN primitives for them. Private to kernels/cpu.
 #pragma once
 
 #include <atomic>
@@ -14,28 +14,30 @@
 
 namespace shale::cpu {
 
-// The product of that shape, by one of oneDNN's kernels. May throw dnnl::error.
+// Returns the description of one oneDNN primitive that computes a matmul of shape `s`, with operand b described by `b`.
+// May throw dnnl::error.
 dnnl::matmul::primitive_desc DescribeProduct(const ProductShape& s, const dnnl::memory::desc& b);
 
-// Thread-safe; runs one after another. While it is made, prepared or run, oneDNN must take OpenMP to have one thread.
+// Thread-safe; calls run one after another. Whoever makes, prepares or runs it must first make OpenMP report one thread
+// to oneDNN, as products.cc does.
 class TiledProduct {
  public:
-  // For a team of at most so many OpenMP threads, the calling one included. May throw dnnl::error.
+  // Runs on at most `threads` OpenMP threads, including the calling thread. May throw dnnl::error.
   TiledProduct(const ProductShape& shape, int threads);
 
   int64_t scratch_bytes(bool packed_elsewhere) const {
     return (packed_elsewhere ? 0 : all_packed_bytes()) + (onednn_bytes_ + gathered_bytes_) * team_;
   }
-  // 0: b is not packed as a whole.
+  // Returns the size of b packed all at once, or 0 if b is not packed, or only in pieces.
   int64_t whole_packed_bytes() const { return gathers() ? 0 : packed_bytes_; }
 
-  // Makes the primitives, unless that is done. May throw dnnl::error.
+  // Makes the primitives, unless they exist. May throw dnnl::error.
   void Prepare();
-  // As Prepare, if nobody has called it.
+  // Computes the matmul and returns oneDNN's status. Prepares first if needed, and may then throw dnnl::error.
   dnnl_status_t Run(const ProductOperands& operands);
 
  private:
-  // Tiles of one size.
+  // Tiles of one size, which share a primitive.
   struct Kind {
     int64_t rows, columns;
     dnnl::matmul::primitive_desc description;
@@ -45,13 +47,14 @@ class TiledProduct {
     ProductTile place;  // In c.
     size_t kind;
   };
-  // Columns of b and of c that are computed before those of the next; scratch holds two pieces of packed b in turn.
+  // A range of columns of b and c, computed before the next range. Scratch holds two pieces of packed b, which are used
+  // in turn.
   struct Piece {
     int64_t n = 0, columns = 0;
     bool odd = false;
     int64_t first_tile = 0, end_tile = 0;
   };
-  // The memory objects point at the operands of the tile that the thread is running.
+  // Memory objects that point at the operands of the tile that the thread is running.
   struct Memory {
     dnnl::memory a, b, bias, c, scratch;
   };
@@ -61,7 +64,7 @@ class TiledProduct {
   };
 
   bool packs() const { return packed_bytes_ > 0; }
-  // Whether tiles of c are computed in scratch, for oneDNN's packed products need one without gaps.
+  // Whether tiles of c are computed in scratch and copied: oneDNN's packed matmuls need a c without gaps.
   bool gathers() const { return pieces_.size() > 1; }
   int64_t all_packed_bytes() const { return packed_bytes_ * (gathers() ? 2 : 1); }
   std::byte* PackedAt(const Piece& piece, const ProductOperands& operands) const {
@@ -78,12 +81,12 @@ class TiledProduct {
   const ProductShape shape_;
   std::vector<Piece> pieces_;
   std::vector<Tile> tiles_;
-  int team_ = 1;  // Threads that find a tile.
-  // Scratch: the pieces of packed b, of so many bytes each, or nothing; then for each thread what oneDNN wants, and a
-  // tile of c if it gathers.
+  int team_ = 1;  // The number of threads that have a tile to compute.
+  // Layout of scratch: packed_bytes_ for each piece of packed b (one piece, or two in turn; none if b is packed
+  // elsewhere), then for each thread onednn_bytes_ for oneDNN and gathered_bytes_ for a tile of c.
   int64_t packed_bytes_ = 0, onednn_bytes_ = 0, gathered_bytes_ = 0;
 
-  std::mutex mutex_;  // Guards what Prepare makes.
+  std::mutex mutex_;  // Guards what Prepare makes, and is held during Run.
   std::vector<Kind> kinds_;
   std::vector<Thread> per_thread_;  // Empty until prepared.
 };

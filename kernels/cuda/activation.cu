@@ -1,7 +1,7 @@
 // SwiGLU.
 //
-// One pass, bound by memory: a thread owns a pack of columns of one row, and reads it whole before it writes, so that
-// d_gate_up may be gate_up, and y d_y. blockIdx.x is the row, as grids are wide in x only.
+// One pass, bound by memory. A thread owns a pack of columns of one row and reads all of it before it writes, so that
+// d_gate_up may be gate_up, and y may be d_y. blockIdx.x is the row, because a grid is wide in x only.
 #include <type_traits>
 
 #include "kernels/cuda/kernels.h"
@@ -28,7 +28,7 @@ SHALE_KERNEL SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t 
   y_TF.template Store<N>(t * F + f, gate);
 }
 
-// silu' = s (1 + g (1 - s)). y, where it is wanted, as the forward kernel computes it.
+// silu' = s (1 + g (1 - s)). If y is present, it is computed as in the forward kernel, to the bit.
 template <class T, int N>
 SHALE_KERNEL SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Global<T> d_gate_up_T2F, Global<T> y_TF,
                                   int64_t F) {
@@ -50,8 +50,8 @@ SHALE_KERNEL SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Globa
   d_gate_up_T2F.template Store<N>(up_at, up);
 }
 
-// Calls start(T(), Width) with 16-byte packs where rows and halves of rows begin at 16-byte addresses, else with single
-// elements.
+// Calls start(T(), Width) with packs of 16 bytes if rows and halves of rows begin at 16-byte addresses, else with
+// single elements.
 template <class Start>
 absl::Status WithPacks(bool aligned, DType act, int64_t F, const Start& start) {
   return WithElement(act, [&](auto element) {

@@ -1,9 +1,10 @@
-// Attention forward: the plain kernel, for what cuDNN does not take (see attention_tiles.h for its parts).
+// Attention forward: the plain kernel, for ops that cuDNN does not take (see attention_tiles.h for its parts).
 //
-// A block owns kRows queries of a head and passes over the keys that they see, kColumns at a time: scores, softmax
-// online (Milakov and Gimelshein, 2018; Dao, 2023), and the weighted sum of values in registers. fp32 on ordinary
-// cores, bound by arithmetic. Blocks of late queries, which see most, come first. A value of v that is not finite also
-// reaches the queries of its tile that do not see it, as 0 times it is NaN: the step is not finite in any case.
+// A block owns kRows queries of a head and loops over the keys that they see, kColumns at a time. It computes scores,
+// the softmax online (Milakov and Gimelshein, 2018; Dao, 2023), and the weighted sum of values in registers. It
+// computes in fp32 on ordinary cores, and arithmetic bounds it. Blocks of late queries, which see the most keys, come
+// first. A value of v that is not finite also reaches queries of its tile that do not see it, because 0 times it is
+// NaN. The step is not finite in any case.
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
@@ -13,11 +14,11 @@
 namespace shale::cuda {
 namespace {
 
-// What fits the 99 KiB of shared memory that the smallest of the chips has.
+// Sized for 99 KiB of shared memory, the least that a supported GPU offers a block.
 template <int kWidth>
 struct ForwardTiles : Tiles<kWidth, kWidth <= 128 ? 4 : 2, kWidth <= 128 ? 4 : 1> {
   using Base = Tiles<kWidth, kWidth <= 128 ? 4 : 2, kWidth <= 128 ? 4 : 1>;
-  // Places in shared memory.
+  // Offsets in shared memory, in floats.
   static constexpr int kQ = 0, kK = kQ + Base::kRowTile, kV = kK + Base::kColumnTile, kWeights = kV + Base::kColumnTile,
                        kFloats = kWeights + Base::kWeightTile;
 };
@@ -33,7 +34,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   const int end_of_rows = first_query + TilesT::kRows, end_of_keys = end_of_rows < k.length ? end_of_rows : k.length;
 
   typename TilesT::Result result = {};
-  float largest[kR], sum[kR];  // Of the scores so far; the sum of this thread's columns.
+  float largest[kR], sum[kR];  // Of the scores so far; `sum` has this thread's columns only.
   SHALE_UNROLL for (int i = 0; i < kR; ++i) {
     largest[i] = -kInfinity;
     sum[i] = 0;
@@ -66,7 +67,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
       }
       SHALE_UNROLL for (int d = 0; d < 4 * TilesT::kResultPacks; ++d) result[i][d] *= correction;
     }
-    __syncwarp();  // Weights of a row are of its warp alone.
+    __syncwarp();  // Only the warp that stored a row's weights reads them.
     AddWeighted<TilesT>(shared, TilesT::kWeights, TilesT::kV, result);
     __syncthreads();
   }

@@ -1,11 +1,11 @@
-// Attention backward: the plain kernels, for what cuDNN does not take (see attention_tiles.h for their parts).
+// Attention backward: the plain kernels, for ops that cuDNN does not take (see attention_tiles.h for their parts).
 //
-// Three, which agree to the bit from run to run because each output has one owner (Dao, 2023, without its atomics):
-//   delta = rowsum(d_out * out)   a warp per row, into scratch
-//   d_q                           a block owns kRows queries of a head, and passes over their keys
-//   d_k, d_v                      a block owns kRows keys of a group, and passes over the heads of the group in order,
-//                                 and of each over the queries that see these keys
-// The latter two compute the scores once each. fp32 on ordinary cores, bound by arithmetic.
+// There are three kernels (Dao, 2023, without its atomics). Each output has one owner, so runs agree to the bit:
+//   delta = rowsum(d_out * out)   a warp per row; the result goes to scratch
+//   d_q                           a block owns kRows queries of a head and loops over their keys
+//   d_k, d_v                      a block owns kRows keys of a group, loops over the heads of the group in order, and
+//                                 for each head over the queries that see these keys
+// The last two each compute the scores once. They compute in fp32 on ordinary cores, and arithmetic bounds them.
 #include "kernels/check.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
@@ -15,17 +15,19 @@
 namespace shale::cuda {
 namespace {
 
-// Four tiles of rows and columns and two of weights, in the 99 KiB that the smallest of the chips has.
+// Two tiles of rows, two of columns and two of weights, sized for 99 KiB of shared memory, the least that a supported
+// GPU offers a block.
 template <int kWidth>
 struct BackwardTiles : Tiles<kWidth, kWidth <= 128 ? 2 : 1, kWidth <= 128 ? 4 : 1> {
   using Base = Tiles<kWidth, kWidth <= 128 ? 2 : 1, kWidth <= 128 ? 4 : 1>;
-  // Places in shared memory. Rows are q and d_out, columns k and v; for d_k and d_v the other way round.
+  // Offsets in shared memory, in floats. For d_q, rows are q and d_out and columns are k and v; for d_k and d_v, rows
+  // are k and v and columns are q and d_out.
   static constexpr int kRowA = 0, kRowB = kRowA + Base::kRowTile, kColumnA = kRowB + Base::kRowTile,
                        kColumnB = kColumnA + Base::kColumnTile, kP = kColumnB + Base::kColumnTile,
                        kDs = kP + Base::kWeightTile, kFloats = kDs + Base::kWeightTile;
 };
 
-constexpr int kDeltaRowsPerBlock = 4;  // Of a warp each.
+constexpr int kDeltaRowsPerBlock = 4;  // One warp each.
 
 template <class T>
 struct Inputs {
@@ -36,11 +38,12 @@ struct Inputs {
   float scale;
 };
 
-// p and ds / scale of one query and key, from q k and d_out v.
+// Return p and ds / scale of one query and key, given the dot products q k and d_out v.
 SHALE_DEVICE float Probability(float q_k, float scale, float lse) { return expf(q_k * scale - lse); }
 SHALE_DEVICE float ScoreGradient(float p, float d_out_v, float delta) { return p * (d_out_v - delta); }
 
-// Elements [d, d + a pack's) of a row, with zeros behind its end: in one access or one by one, the same sums follow.
+// Loads the pack of a row that begins at element d, with zeros past the end of the row. Sums have the same bits whether
+// the pack is loaded in one access or element by element.
 template <class T>
 SHALE_DEVICE Floats<kPackOf<T>> LoadPiece(const Heads<T>& from, int64_t row, int d) {
   if (from.packs) return LoadFloats<kPackOf<T>>(from.at, row + d);
@@ -51,7 +54,7 @@ SHALE_DEVICE Floats<kPackOf<T>> LoadPiece(const Heads<T>& from, int64_t row, int
   return floats;
 }
 
-// A row is b, h, s: as delta lies.
+// Rows are numbered as delta is laid out: b, h, s.
 template <class T>
 SHALE_KERNEL AttentionDeltaKernel(Heads<T> d_out, Heads<T> out, Global<float> delta_BHS, int64_t rows, int heads) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kDeltaRowsPerBlock + threadIdx.y;
@@ -104,7 +107,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
         StoreWeight<TilesT>(shared, TilesT::kDs, i, j, seen ? ds : 0.0f);
       }
     }
-    __syncwarp();  // Weights of a row are of its warp alone.
+    __syncwarp();  // Only the warp that stored a row's weights reads them.
     AddWeighted<TilesT>(shared, TilesT::kDs, TilesT::kColumnA, result);
     __syncthreads();
   }
@@ -145,7 +148,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
           StoreWeight<TilesT>(shared, TilesT::kDs, i, j, seen ? ScoreGradient(p, v_d_out[i][j], delta) : 0.0f);
         }
       }
-      __syncwarp();  // Weights of a row are of its warp alone.
+      __syncwarp();  // Only the warp that stored a row's weights reads them.
       AddWeighted<TilesT>(shared, TilesT::kP, TilesT::kColumnB, v_result);
       AddWeighted<TilesT>(shared, TilesT::kDs, TilesT::kColumnA, k_result);
       __syncthreads();
@@ -193,7 +196,7 @@ absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle st
 
 }  // namespace
 
-// delta
+// Scratch holds delta.
 int64_t ScratchBytesOf(const AttentionBackward& op) {
   return op.lse_BHS.elements() * static_cast<int64_t>(sizeof(float));
 }

@@ -1,9 +1,9 @@
-// What our attention kernels, forward and backward, are made of: tiles of rows in shared memory as fp32, and products
-// of tiles that threads hold in registers. Include after portable.h.
+// Parts of the attention kernels, forward and backward: tiles of rows in shared memory as fp32, and matmuls of tiles
+// whose results threads hold in registers.
 //
-// Two tiles meet: `rows`, which a block owns, and `columns`, which come by. Thread (x, y) of a block owns rows
-// y + 16 i and columns x + kThreadsX j of their scores, and of the same rows packs x + kThreadsX c of four elements of
-// the result. A row thus belongs to neighbouring lanes of one warp. Rows of D elements are padded with zeros to kWidth.
+// A block owns a tile of `rows` and loops over tiles of `columns`. Thread (x, y) of a block owns the scores of rows y +
+// 16 i and columns x + kThreadsX j. In the same rows of the result it owns packs x + kThreadsX c of four elements. A
+// row thus belongs to adjacent lanes of one warp. Rows of D elements are padded with zeros to kWidth.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 
 namespace shale::cuda {
 
+// Sizes of the tiles for heads of up to kMaxWidth elements, and of the share that each thread owns.
 template <int kMaxWidth, int kRowsEach, int kColumnsEach>
 struct Tiles {
   static constexpr int kWidth = kMaxWidth;
@@ -25,9 +26,10 @@ struct Tiles {
   static constexpr int kRows = kThreadsY * kRowsEach, kColumns = kThreadsX * kColumnsEach;
   static constexpr int kResultPacks = kWidth / (4 * kThreadsX);
 
-  // From one row to the next in shared memory: packs of four of neighbouring rows lie in different banks.
+  // Floats from one row to the next in shared memory. The 4 extra put packs of adjacent rows into different banks.
   static constexpr int kStride = kWidth + 4;
-  // The same of a row of weights: the lanes of a warp, which write rows of kThreadsX columns, meet no bank twice.
+  // Floats from one row of weights to the next. The lanes of a warp, which write rows of kThreadsX columns, all write
+  // to different banks.
   static constexpr int kWeightStride = kColumns % 32 == kThreadsX ? kColumns : kColumns + kThreadsX;
   static constexpr int kRowTile = kRows * kStride, kColumnTile = kColumns * kStride,
                        kWeightTile = kRows * kWeightStride;
@@ -36,13 +38,13 @@ struct Tiles {
   using Result = float[kRowsPerThread][4 * kResultPacks];
 };
 
-// The heads of a [B, S, H, D] operand.
+// A [B, S, H, D] operand; its strides are in elements.
 template <class T>
 struct Heads {
   Global<T> at;
   int64_t batch_stride, position_stride, head_stride;
   int length, width;  // S, D
-  bool packs;         // Rows are whole packs of 16 bytes.
+  bool packs;         // Rows are aligned, whole packs of 16 bytes.
 
   Heads(const Tensor& t, const char* name)
       : at(Whole<T>(t, name)),
@@ -58,12 +60,12 @@ struct Heads {
   }
 };
 
-// What a query sees.
+// Which keys a query sees.
 struct Mask {
-  int window;  // 0: all that came before.
+  int window;  // 0: a query sees every key up to its own position.
   Mask(int64_t window, int64_t length) : window(static_cast<int>(std::min(window, length))) {}
   SHALE_DEVICE bool Sees(int query, int key) const { return key <= query && (window == 0 || key > query - window); }
-  // Of a query's keys the first; of a key's queries the end.
+  // Return the first key that `query` sees, and the end of the queries that see `key`.
   SHALE_DEVICE int FirstKey(int query) const { return window > 0 && query >= window ? query - window + 1 : 0; }
   SHALE_DEVICE int EndOfQueries(int key, int length) const {
     return window > 0 && key < length - window ? key + window : length;
@@ -92,8 +94,8 @@ SHALE_DEVICE void LoadPieces(const Heads<T>& from, int b, int h, int first, cons
   }
 }
 
-// Rows [first, first + kCount) of head h into the tile that begins at element `tile` of shared memory; zeros where
-// there are none.
+// Loads rows [first, first + kCount) of head h into the tile that begins at element `tile` of shared memory. Stores
+// zeros where the operand has no elements.
 template <class TilesT, int kCount, class T>
 SHALE_DEVICE void LoadTile(const Heads<T>& from, int b, int h, int first, const Shared<float>& shared, int tile) {
   if (from.packs) {
@@ -103,7 +105,8 @@ SHALE_DEVICE void LoadTile(const Heads<T>& from, int b, int h, int first, const 
   }
 }
 
-// scores[i][j] = the thread's row i times its column j, over `width` elements.
+// Sets scores[i][j] to the dot product, over `width` elements, of the thread's row i of tile `rows` and its column j of
+// tile `columns`.
 template <class TilesT>
 SHALE_DEVICE void Multiply(const Shared<float>& shared, int rows, int columns, int width,
                            typename TilesT::Scores& scores) {
@@ -125,14 +128,14 @@ SHALE_DEVICE void Multiply(const Shared<float>& shared, int rows, int columns, i
   }
 }
 
-// Puts a thread's weight of row i and column j where AddWeighted finds it.
+// Stores the weight of the thread's row i and column j where AddWeighted reads it.
 template <class TilesT>
 SHALE_DEVICE void StoreWeight(const Shared<float>& shared, int weights, int i, int j, float weight) {
   const int row = threadIdx.y + TilesT::kThreadsY * i, column = threadIdx.x + TilesT::kThreadsX * j;
   shared.Store(weights + row * TilesT::kWeightStride + column, weight);
 }
 
-// result[i] += the sum over columns of the weight of row i times the column's row in tile `columns`.
+// Adds the rows of tile `columns`, each multiplied by its weight in the thread's row i, to result[i].
 template <class TilesT>
 SHALE_DEVICE void AddWeighted(const Shared<float>& shared, int weights, int columns, typename TilesT::Result& result) {
   constexpr int kR = TilesT::kRowsPerThread;
@@ -155,7 +158,7 @@ SHALE_DEVICE void AddWeighted(const Shared<float>& shared, int weights, int colu
   }
 }
 
-// Writes result times `factor` of each row to rows `first` and on of head h.
+// Writes the result, each row multiplied by its `factor`, to head h from row `first` on.
 template <class TilesT, class T>
 SHALE_DEVICE void StoreResult(const Heads<T>& to, int b, int h, int first, const typename TilesT::Result& result,
                               const float (&factor)[TilesT::kRowsPerThread]) {
@@ -178,7 +181,8 @@ SHALE_DEVICE void StoreResult(const Heads<T>& to, int b, int h, int first, const
   }
 }
 
-// Calls run(TilesFor<width>()) with the least of 32, 64, 128 and 256 that heads of `width` fit.
+// Calls run(TilesFor<W>()) with the smallest W of 32, 64, 128 and 256 that holds heads of `width` elements. Returns
+// InvalidArgument if they are wider.
 template <template <int> class TilesFor, class Run>
 absl::Status WithTiles(const char* name, int64_t width, const Run& run) {
   if (width <= 32) return run(TilesFor<32>());

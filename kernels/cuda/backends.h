@@ -1,7 +1,8 @@
-// What libraries compute for the CUDA backend: matrix products, and attention where they are faster than our kernels.
+// Interfaces to the libraries of the CUDA backend. They compute matmuls, and attention where they are faster than
+// Shale's own kernels.
 //
-// Used by the rank's launching thread. Enqueue starts a bound and valid op on `stream` and owns nothing; `scratch` is
-// device memory of ScratchBytes(op) bytes, whatever it holds.
+// Only the rank's launching thread may call them. Enqueue starts a bound and valid op on `stream` and owns nothing;
+// `scratch` is device memory of ScratchBytes(op) bytes with arbitrary contents.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@ namespace shale::cuda {
 class ProductBackend {
  public:
   virtual ~ProductBackend() = default;
-  // From shapes and dtypes alone.
+  // Depends on shapes and dtypes only.
   virtual int64_t ScratchBytes(const MatMul& op) const = 0;
-  // Chooses an algorithm, once per kind of product.
+  // Chooses an algorithm, once per kind of matmul.
   virtual absl::Status Prepare(const MatMul& op) = 0;
   virtual absl::Status Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream) = 0;
 };
@@ -26,8 +27,8 @@ class ProductBackend {
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
-  // Whether it computes such an op, from shapes and dtypes alone. One that it does not take goes to our kernels; the
-  // other direction need not, for lse is the same in both.
+  // Returns whether the library computes such an op. Depends on shapes and dtypes only. Shale's own kernels compute an
+  // op that it does not take. The library may take one direction only, because lse is the same in both implementations.
   virtual bool Takes(const AttentionForward& op) const = 0;
   virtual bool Takes(const AttentionBackward& op) const = 0;
   virtual int64_t ScratchBytes(const AttentionForward& op) const = 0;

@@ -1,4 +1,4 @@
-// The gradient of a bias: column sums (see column_sums.h), one pass over d_out, bound by memory.
+// The gradient of a bias: column sums (see column_sums.h) in one pass over d_out, bound by memory.
 #include "kernels/check.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/kernels.h"

@@ -1,12 +1,13 @@
-// Sums over the threads of a block. Include after portable.h.
+// Sums over the threads of a block.
 #pragma once
 
 #include "kernels/cuda/portable.h"
 
 namespace shale::cuda {
 
-// The same bits in each thread of a block of kBlockThreads in one row, whole warps. It holds a barrier; a kernel that
-// sums more than once gives each sum a kPlace of its own in shared memory.
+// Returns the sum over the threads of the block, with the same bits in every thread. All threads must call it, as it
+// waits at a barrier. A kernel that calls it more than once gives each call its own kPlace, and so its own shared
+// memory. REQUIRES: a one-dimensional block of kBlockThreads threads.
 template <int kBlockThreads, int kPlace = 0>
 SHALE_DEVICE double SumOverBlock(double sum) {
   static_assert(kBlockThreads % kWarpThreads == 0);

@@ -1,8 +1,8 @@
-// Sums over the rows of matrices, column by column, in two steps. Include after portable.h.
+// Sums over the rows of matrices, column by column, in two steps.
 //
-// [Note: column sums] A block sums a chunk of rows into a partial row in scratch; a second kernel sums the partial rows
-// of all chunks in their order. How rows fall into chunks depends on shapes alone. The first step may also be a kernel
-// that has the rows at hand for something else (norm_backward.cu).
+// [Note: column sums] In the first step each block sums a chunk of rows into a partial row in scratch. In the second
+// step another kernel sums the partial rows of all chunks in their order. The division of rows into chunks depends on
+// shapes alone. A kernel that reads the rows for another purpose may do the first step itself (norm_backward.cu).
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 
 namespace shale::cuda {
 
-// What an H200 runs at once. Other machines get the same chunks, and the same bits.
+// Streaming multiprocessors (SMs) of an H200. Other GPUs use the same number, and so get the same chunks and bits.
 inline constexpr int64_t kSms = 132;
 
-// Rows in chunks of equal size, the last one smaller: `per_chunk` rows, a multiple of `granule`.
+// Divides rows into at most `most` chunks of `per_chunk` rows, a multiple of `granule`; the last chunk may be smaller.
 struct Chunks {
   int64_t count = 0, per_chunk = 0;
 
@@ -30,7 +30,7 @@ struct Chunks {
   }
 };
 
-// Partial rows: `sums` sums of `rows` rows of C columns each.
+// Partial rows in scratch: `sums` matrices of `rows` partial rows by C columns.
 template <class Sum>
 struct Partials {
   Global<Sum> at;
@@ -39,7 +39,7 @@ struct Partials {
   Partials(Scratch scratch, int sums, int64_t rows, int64_t C)
       : at(reinterpret_cast<Sum*>(scratch.data), sums * rows * Stride(C), "partials"), rows(rows), stride(Stride(C)) {}
 
-  // Whole packs, of any element type.
+  // Elements from one partial row to the next: C rounded up to whole packs of any element type.
   static int64_t Stride(int64_t C) { return RoundUp(C, 8); }
   static int64_t Bytes(int sums, int64_t rows, int64_t C) {
     return sums * rows * Stride(C) * static_cast<int64_t>(sizeof(Sum));
@@ -48,12 +48,12 @@ struct Partials {
   SHALE_DEVICE int64_t Begin(int sum, int64_t row) const { return (sum * rows + row) * stride; }
 };
 
-// A block of the first step: packs of columns x rows at once.
+// A block of the first step has kColumnLanes x kRowSlots threads. Each lane owns a pack of columns.
 inline constexpr int kColumnLanes = 16;
 inline constexpr int kRowSlots = 16;
 inline constexpr int kColumnThreads = kColumnLanes * kRowSlots;
-inline constexpr int kRowsInFlight = 4;       // Of one thread.
-inline constexpr int kColumnBlocksPerSm = 4;  // As many as there are registers for.
+inline constexpr int kRowsInFlight = 4;       // Rows that one thread requests at once.
+inline constexpr int kColumnBlocksPerSm = 4;  // The most that the registers of an SM allow.
 
 template <class T>
 inline constexpr int64_t kColumnsPerBlock = kColumnLanes* kPackOf<T>;
@@ -65,7 +65,7 @@ struct ColumnShape {
 
   static ColumnShape Of(DType act, int64_t groups, int64_t rows, int64_t C) {
     const int64_t width = kColumnLanes * (16 / SizeOf(act)), column_blocks = CeilDivide(C, width);
-    // Two full waves, of chunks that are worth a partial row.
+    // Two full waves of blocks, with chunks large enough to be worth a partial row.
     const int64_t wanted = 2 * kColumnBlocksPerSm * kSms, others = groups * column_blocks;
     return {.groups = groups,
             .column_blocks = column_blocks,
@@ -78,8 +78,8 @@ struct ColumnShape {
   }
 };
 
-// What the calling thread of such a kernel owns: the pack of columns at `c`, and rows begin, begin + kRowSlots ... of
-// `group`, below end; rows are numbered through all groups.
+// What the calling thread of such a kernel owns: the pack of columns at `c`, and rows begin, begin + kRowSlots, ...
+// below `end`, all of them in `group`. Rows are numbered across all groups.
 struct ColumnWork {
   int64_t group, c, begin, end;
 
@@ -92,10 +92,11 @@ struct ColumnWork {
   }
 };
 
-// The first step. A Source says what is summed: kSums sums of type Sum of each column, kBlocksPerSm blocks to an SM.
-//   Columns Prepare(group, c, C)       what a thread needs to know of its columns
-//   Loaded Load(row, c, C)             one row's operands
-//   Add(columns, loaded, sums)         adds them
+// The first step. A Source defines what is summed: kSums sums of type Sum for each column, at kBlocksPerSm blocks per
+// SM.
+//   Columns Prepare(group, c, C)       loads what a thread needs to know about its columns
+//   Loaded Load(row, c, C)             loads the operands of one row
+//   Add(columns, loaded, sums)         adds these operands to `sums`
 template <class Source, class Sum = typename Source::Sum>
 SHALE_KERNEL SHALE_BOUNDS(kColumnThreads, Source::kBlocksPerSm)
     ColumnSumsKernel(Source source, Partials<Sum> partials, int64_t rows, int64_t C, Chunks chunks) {
@@ -130,8 +131,8 @@ SHALE_KERNEL SHALE_BOUNDS(kColumnThreads, Source::kBlocksPerSm)
   }
 }
 
-// The second step: column c of `first` (and, for a second sum, `second`) (+)= the sum of its partial rows.
-inline constexpr int kChunkLanes = 8;  // Of 16 bytes each.
+// The second step: column c of `first` (+)= the sum of its partial rows; likewise `second` if there is a second sum.
+inline constexpr int kChunkLanes = 8;  // Each owns 16 bytes of columns.
 inline constexpr int kChunkSlots = 32;
 
 template <class Out>
@@ -141,7 +142,7 @@ SHALE_KERNEL SumChunksKernel(Partials<float> partials, Global<Out> first, Global
   const int sum = static_cast<int>(blockIdx.y), slot = static_cast<int>(threadIdx.y);
   const int64_t block_c = static_cast<int64_t>(blockIdx.x) * kColumns, c = block_c + threadIdx.x * kPack;
   Pack<float, kPack> total = {};
-  // Partial rows are whole packs: what lies past C is summed, and not used.
+  // Partial rows are whole packs, so columns past C are summed too, but never stored.
   for (int64_t row = slot; row < partials.rows && c < C; row += kRowsInFlight * kChunkSlots) {
     Pack<float, kPack> loaded[kRowsInFlight];
     SHALE_UNROLL
@@ -166,7 +167,7 @@ SHALE_KERNEL SumChunksKernel(Partials<float> partials, Global<Out> first, Global
   out.Store(block_c + column, accumulate ? out.Load(block_c + column) + all : all);
 }
 
-// `second` is absent where there is one sum.
+// Enqueues the second step on `stream`. `second` is absent if there is only one sum.
 inline absl::Status SumChunks(const char* name, const Partials<float>& partials, const Tensor& first,
                               const Tensor& second, bool accumulate, StreamHandle stream) {
   constexpr int64_t kColumns = kChunkLanes * kPackOf<float>;

@@ -1,13 +1,13 @@
 // Cross-entropy and its gradient, in place.
 //
-// A block owns a row, and reads it twice: once for its largest logit and the sum of exponentials (online, after
-// Milakov and Gimelshein, 2018), and once more, mostly from the L2 cache, for the gradient, which it writes over it.
-// Packs are those of the whole matrix, so that rows of any V go in packs of 16 bytes, four of which a thread asks for
-// before it waits; what a row has of packs that it shares with its neighbours goes element by element. (So does all of
-// a matrix that does not begin at a 16-byte address, in the same order.) A thread's sum is fp32, from there on sums are
-// fp64.
+// A block owns a row and reads it twice: once for its largest logit and the sum of exponentials (online, after Milakov
+// and Gimelshein, 2018), and once more, mostly from the L2 cache, for the gradient, which overwrites the logits. Packs
+// of 16 bytes are counted from the start of the matrix, so that they are aligned whatever V is; a thread requests four
+// of them before it waits. Where a row shares a pack with the row before or after it, its elements go one by one. (So
+// do all elements of a matrix that does not begin at a 16-byte address, in the same order.) Each thread sums in fp32;
+// these sums are added in fp64.
 //
-// A target at or past V is no address: the loss of its row and, when asked for, all of its gradient are NaN.
+// A target at or past V is never used as an address: the loss of its row, and the row's gradient if requested, are NaN.
 #include <limits>
 
 #include "kernels/cuda/flat.h"
@@ -24,7 +24,7 @@ constexpr int kWarps = kThreads / kWarpThreads;
 static_assert(kWarps <= kWarpThreads);
 constexpr int kInFlight = 4;
 
-// The largest of some logits, NaNs aside, and the sum of e^(x - largest), into which a NaN goes.
+// The largest of the logits so far, ignoring NaNs, and the sum of e^(x - largest), which any NaN turns into NaN.
 struct Running {
   float largest = -kInfinity;
   float sum = 0;
@@ -46,12 +46,12 @@ SHALE_DEVICE void Take(const Pack<T, N> (&packs)[kPacks], Running& running) {
   }
 }
 
-// The elements of row `row`, as places in the matrix.
+// The elements of one row, as offsets in the matrix.
 template <int N>
 struct Row {
   int64_t begin, end;
-  int64_t first_pack, packs;  // From element first_pack; none of them shared with another row.
-  int edges;                  // Elements before and behind them.
+  int64_t first_pack, packs;  // `packs` packs from element first_pack on, none of them shared with another row.
+  int edges;                  // Elements before and after these packs.
 
   SHALE_DEVICE Row(int64_t row, int64_t V) : begin(row * V), end(begin + V) {
     const int64_t first = (begin + N - 1) / N, last = end / N;
@@ -60,15 +60,16 @@ struct Row {
     edges = static_cast<int>(V - packs * N);
   }
 
+  // Returns the offset of the i-th of the `edges` elements.
   SHALE_DEVICE int64_t Edge(int i) const {
     const int64_t before = begin + i;
     return before < first_pack ? before : before + packs * N;
   }
-  // Pack i in the order of the last pack first.
+  // Returns the offset of the mirror image of the pack at offset i: of the last pack for the first, and so on.
   SHALE_DEVICE int64_t Mirrored(int64_t i) const { return 2 * first_pack + (packs - 1) * N - i; }
 
-  // Calls several(i) for i, i + kThreads N, ... (kInFlight packs of this thread that begin there), single(i) for each
-  // pack that remains, and edge(i) for this thread's element at the edges.
+  // Calls several(i) for every kInFlight packs of this thread (they begin at i, i + kThreads N, ...), single(i) for
+  // each pack that remains, and edge(i) for this thread's edge element, if any.
   template <class Several, class Single, class EdgeElement>
   SHALE_DEVICE void ForEachPiece(const Several& several, const Single& single, const EdgeElement& edge) const {
     int64_t pack = threadIdx.x;
@@ -97,13 +98,13 @@ SHALE_DEVICE void StorePack(const Global<T>& to, int64_t i, const Pack<T, N>& pa
   }
 }
 
-// Of a row, or of a warp's part.
+// The largest logit and the sum of exponentials of a row, or of one warp's part of it.
 struct Total {
   float largest;
   double sum;
 };
 
-// Over the lanes of a warp, the same bits in each.
+// Combines the values of all lanes of a warp. Every lane gets the same bits.
 SHALE_DEVICE Total OverWarp(float largest, double sum) {
   Total total = {.largest = largest};
   for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) {
@@ -174,7 +175,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
         const double scale = scale_1.Load(0);
         row_numbers.Store(0, total.largest);
         row_numbers.Store(1, known ? static_cast<float>(scale / total.sum) : std::numeric_limits<float>::quiet_NaN());
-        // p - 1 in fp64: it vanishes as the model learns.
+        // p - 1 is computed in fp64, because it approaches 0 as the model learns.
         row_numbers.Store(2, static_cast<float>((exp(below) / total.sum - 1) * scale));
       }
     }
@@ -191,7 +192,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
     SHALE_UNROLL for (int k = 0; k < N; ++k) x.at[k] = gradient_of(x.at[k], i + k);
     StorePack<kAligned, N>(logits_TV, i, x);
   };
-  // Backwards, as the cache holds best what was read last.
+  // From the last pack to the first, because the cache most likely holds what was read last.
   row.ForEachPiece(
       [&](int64_t i) {
         const int64_t at = row.Mirrored(i);

@@ -1,7 +1,8 @@
-// The CUDA backend of ops: our kernels, products by a library, attention by a library or our kernels.
+// The CUDA backend of Ops. A library computes matmuls, a library or Shale's own kernels compute attention, and Shale's
+// own kernels compute everything else.
 //
-// It calls the kernels of kernels.h, of which a program links one set: //kernels/cuda:device_kernels for a GPU, or
-// //kernels/cuda/host:kernels for none.
+// Programs that use it link one implementation of kernels.h: //kernels/cuda:device_kernels to run on a GPU, or
+// //kernels/cuda/host:kernels to run without one.
 #pragma once
 
 #include <functional>
@@ -16,15 +17,15 @@ namespace shale {
 
 struct CudaOpsOptions {
   std::unique_ptr<cuda::ProductBackend> products;
-  std::unique_ptr<cuda::AttentionBackend> attention;  // Null: our kernels.
-  // Called with an attention that is prepared and that `attention` does not take: our kernels do it, which are slower.
+  std::unique_ptr<cuda::AttentionBackend> attention;  // Null: Shale's own kernels compute all attention.
+  // Called when an AttentionForward is prepared that `attention` does not take: Shale's own slower kernels compute it.
   // May be empty.
   std::function<void(const AttentionForward&)> on_declined;
-  // Called before anything is prepared: makes the rank's GPU that of the calling thread. May be empty.
+  // Called before each Prepare: makes the rank's GPU the current device of the calling thread. May be empty.
   std::function<absl::Status()> use_device;
 };
 
-// Launches want a CudaStream. REQUIRES: options.products.
+// Creates the CUDA backend. Launches fail on a stream that is not a CudaStream. REQUIRES: options.products is set.
 std::unique_ptr<Ops> CreateCudaOps(CudaOpsOptions options);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// portable.h for nvcc.
+// The implementation of portable.h for nvcc.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,18 +17,18 @@
 #define SHALE_DEVICE __device__ __forceinline__
 #define SHALE_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define SHALE_UNROLL _Pragma("unroll")
-// Aligned for packs: of itself an array is aligned to its elements only.
+// Aligned for packs, because an array is otherwise aligned to its elements only.
 #define SHALE_SHARED_ARRAY(T, name, size)        \
   alignas(16) __shared__ T name##_storage[size]; \
   const ::shale::cuda::Shared<T> name(name##_storage)
-// One extern array per program and type: the storage is raw bytes under one name.
+// All extern arrays of one name must have one type in a program, so the storage is raw bytes.
 #define SHALE_DYNAMIC_SHARED(T, name)                                   \
   extern __shared__ __align__(16) unsigned char shale_dynamic_shared[]; \
   const ::shale::cuda::Shared<T> name(reinterpret_cast<T*>(shale_dynamic_shared))
 
 namespace shale::cuda {
 
-// Elements `i` and on of a pack that fill 32 bits.
+// Returns the 32 bits of a pack that begin at element i.
 template <class T, int N>
 SHALE_DEVICE unsigned WordOf(const Pack<T, N>& pack, int i) {
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -77,7 +77,8 @@ class Global : public Array<T> {
 
   using Array<T>::Store;
 
-  // Copied as a struct, nvcc stores some packs element by element; __stwb is an ordinary store in one instruction.
+  // nvcc stores some packs element by element if they are copied as structs. __stwb is an ordinary store in one
+  // instruction.
   template <int N>
   SHALE_DEVICE void Store(int64_t i, const Pack<std::remove_const_t<T>, N>& pack) const {
     constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
@@ -114,10 +115,11 @@ SHALE_DEVICE T Narrow(float x) {
 
 struct LaunchShape {
   dim3 grid, block;
-  size_t shared_bytes = 0;  // Dynamic.
+  size_t shared_bytes = 0;  // Dynamic shared memory.
 };
 
-// Starts a kernel. What it does wrong later shows at the stream's next synchronisation.
+// Starts a kernel. Returns the error of the launch only. An error of the running kernel shows at the stream's next
+// synchronization.
 template <class... Params, class... Args>
 absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, StreamHandle stream,
                     Args&&... args) {
@@ -136,7 +138,7 @@ absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchSha
     error = cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
   }
   if (error == cudaSuccess) return absl::OkStatus();
-  (void)cudaGetLastError();  // Reported here: a later look for errors must not find it again.
+  (void)cudaGetLastError();  // Clears the error, as it is reported here: a later check must not find it again.
   return absl::InternalError(absl::StrCat(name, ": launch of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z,
                                           " blocks of ", shape.block.x, " x ", shape.block.y, " x ", shape.block.z,
                                           " threads with ", shape.shared_bytes,

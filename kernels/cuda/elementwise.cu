@@ -1,7 +1,7 @@
 // Copies, additions, and the zeroing of gaps in flat vectors.
 //
-// One pass, bound by memory: a thread owns 16 elements in packs of 16 bytes (of 8 elements where an operand is bf16),
-// and has read them all before it writes, so that an output may be an input. Operands that do not begin at 16-byte
+// One pass, bound by memory. A thread owns 16 elements in packs of 16 bytes (of 8 elements if an operand is bf16). It
+// reads each pack before it writes there, so that an output may be an input. Operands that do not begin at 16-byte
 // addresses go element by element.
 #include <algorithm>
 #include <array>
@@ -18,17 +18,17 @@
 namespace shale::cuda {
 namespace {
 
-// ZeroRanges: ranges that one launch takes along, as its parameters.
+// ZeroRanges: the number of ranges that one launch takes as its parameters.
 constexpr int kRangesPerLaunch = 64;
-// Elements of a range that one block zeroes. Gaps between parameters are below 256 bytes; the padding at the end of a
-// group grows with the number of ranks.
+// Elements of a range that one block zeroes. Gaps between parameters are smaller than 256 bytes, but the padding at the
+// end of a flat group grows with the number of ranks.
 constexpr int64_t kZeroedPerBlock = 4096;
 
 struct SomeRanges {
   ElementRange at[kRangesPerLaunch];
 };
 
-// Words, whatever they mean.
+// Copies words without interpreting their bits.
 template <class Word, int N>
 SHALE_KERNEL CopyBitsKernel(Global<Word> from, Global<Word> to, int64_t n) {
   ForEachFlatPiece<N>(
@@ -66,7 +66,7 @@ SHALE_KERNEL ZeroRangesKernel(Global<T> x, SomeRanges ranges) {
   for (int64_t i = begin + threadIdx.x; i < end; i += kFlatThreads) x.Store(i, Narrow<T>(0.0f));
 }
 
-// Calls start(Width) with the elements of a pack: kPack when `aligned`, else 1.
+// Calls start(Width) with the number of elements in a pack: kPack if `aligned`, else 1.
 template <int kPack, class Start>
 absl::Status WithWidth(bool aligned, const Start& start) {
   return aligned ? start(std::integral_constant<int, kPack>()) : start(std::integral_constant<int, 1>());
@@ -109,7 +109,7 @@ absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream) {
     return op.from.dtype == DType::kFloat32 ? Convert<float, BFloat16>(op, stream)
                                             : Convert<BFloat16, float>(op, stream);
   }
-  // Eight bytes are two words.
+  // An element of eight bytes is copied as two words.
   return SizeOf(op.from.dtype) == 2 ? CopyWords<uint16_t>("Copy", op.from, op.to, stream)
                                     : CopyWords<uint32_t>("Copy", op.from, op.to, stream);
 }

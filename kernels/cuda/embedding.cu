@@ -1,11 +1,12 @@
 // Embedding.
 //
-// Forward: a block owns a row of the output, a thread packs of 16 bytes of it; one pass, bound by memory. A token out
-// of range gives a row of NaNs.
-// Backward, without atomics: positions are sorted by (token, position), by counting for each how many sort before it
-// (T^2 comparisons: 0.3 G at 16,384 tokens); then a block owns the run of one token and sums it in the order of t,
-// eight rows in flight; rows of other tokens are zeroed before it. Bound by writing d_weight. A token out of range adds
-// to nothing.
+// Forward: one pass, bound by memory. A block owns a row of the output, and each thread owns packs of 16 bytes of it. A
+// token out of range gives a row of NaNs.
+//
+// Backward, without atomics: positions are sorted by (token, position). The place of each is the number of positions
+// that sort before it (T^2 comparisons: 0.3 G at 16,384 tokens). Then a block owns the run of one token and sums its
+// rows in the order of t, with eight rows in flight. Unless the op accumulates, d_weight is zeroed first, for the rows
+// of tokens that do not occur. Bound by writing d_weight. A token out of range adds to no row of d_weight.
 #include "kernels/check.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
@@ -17,7 +18,7 @@ namespace shale::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kPacks = 2;  // Of a thread of the forward kernel.
+constexpr int kPacks = 2;  // Packs per thread of the forward kernel.
 constexpr int kRowsInFlight = 8;
 constexpr int kSortThreads = 256;
 
@@ -50,7 +51,8 @@ SHALE_KERNEL EmbeddingForwardKernel(Global<int32_t> tokens, Global<T> weight, Gl
   }
 }
 
-// A thread finds the place of one position. Tokens out of range sort to the end, as large unsigned numbers.
+// Each thread finds the place of one position. Tokens out of range sort to the end, as negative ones become large
+// unsigned numbers.
 SHALE_KERNEL SortTokensKernel(Global<int32_t> tokens, Global<int32_t> sorted, Global<int32_t> order, int64_t T) {
   constexpr int kPack = kPackOf<uint32_t>;
   SHALE_SHARED_ARRAY(uint32_t, tile, kSortThreads);
@@ -60,7 +62,7 @@ SHALE_KERNEL SortTokensKernel(Global<int32_t> tokens, Global<int32_t> sorted, Gl
   for (int64_t begin = 0; begin < T; begin += kSortThreads) {
     const int64_t u = begin + threadIdx.x;
     if (begin > 0) __syncthreads();
-    // Past the last token nothing is smaller.
+    // The padding past the last token is the largest number, so it sorts before no token.
     tile.Store(threadIdx.x, u < T ? static_cast<uint32_t>(tokens.Load(u)) : 0xffffffffu);
     __syncthreads();
     for (int i = 0; i < kSortThreads; i += kPack) {
@@ -83,7 +85,8 @@ SHALE_KERNEL ZeroKernel(Global<float> x, int64_t n) {
       [&](auto width, int64_t i, const auto& zeros) { StoreFloats(x, i, zeros); });
 }
 
-// The sum of rows row_of(0), row_of(1) ... of x at column c, in that order, up to the first that is negative.
+// Returns the sum of rows row_of(0), row_of(1), ... of x at the pack of columns c, in that order. The first negative
+// row_of(k) ends it.
 template <bool kAligned, class T, class RowOf>
 SHALE_DEVICE Floats<kPackOf<T>> SumRows(const Global<T>& x, int64_t c, int64_t C, const RowOf& row_of) {
   constexpr int kPack = kPackOf<T>;
@@ -95,7 +98,7 @@ SHALE_DEVICE Floats<kPackOf<T>> SumRows(const Global<T>& x, int64_t c, int64_t C
     for (int k = 0; k < kRowsInFlight; ++k) {
       const int64_t row = more ? row_of(begin + k) : -1;
       more = row >= 0;
-      // Zeros where there is none: they change no sum.
+      // Loads zeros if there is no row; they do not change the sum.
       rows[k] = LoadPack<kAligned>(x, row * C, c, more ? C : 0);
     }
     SHALE_UNROLL
@@ -127,7 +130,7 @@ SHALE_DEVICE void StoreGradient(const Global<float>& to, int64_t row, int64_t c,
   }
 }
 
-// A block begins at one place of the sorted positions, and has work where a run begins there.
+// Each block has one place in the sorted positions, and sums the run that begins there, if one does.
 template <class T, bool kAligned>
 SHALE_KERNEL EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, Global<T> d_out, Global<float> d_weight,
                                  int64_t tokens, int64_t V, int64_t C, bool accumulate) {
@@ -141,7 +144,7 @@ SHALE_KERNEL EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, 
   StoreGradient<kAligned>(d_weight, token, c, C, sum, accumulate);
 }
 
-// A block owns a row of d_positions. Rows past the sequence get nothing.
+// A block owns a row of d_positions. The sum of rows past the sequence is zero.
 template <class T, bool kAligned>
 SHALE_KERNEL EmbeddingPositionsKernel(Global<T> d_out, Global<float> d_positions, int64_t tokens, int64_t S, int64_t C,
                                       bool accumulate) {

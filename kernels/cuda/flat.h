@@ -1,4 +1,4 @@
-// Kernels over flat vectors: who owns which elements, and elements as fp32. Include after portable.h.
+// Kernels over flat vectors: which thread owns which elements, and loads and stores of elements as fp32.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +12,18 @@
 namespace shale::cuda {
 
 inline constexpr int kFlatThreads = 256;
-// A thread's elements, all of which it asks for before it waits for any.
+// Elements per thread. A thread requests all of them before it waits for any.
 inline constexpr int kFlatElements = 16;
 
-// For a kernel that calls ForEachFlatPiece with as many elements. REQUIRES: n > 0
+// Returns the launch shape of a kernel that calls ForEachFlatPiece(n, ...). REQUIRES: n > 0
 inline LaunchShape FlatShape(int64_t n) {
   constexpr int64_t kBlock = kFlatThreads * kFlatElements;
   return {.grid = dim3(static_cast<unsigned>(CeilDivide(n, kBlock))), .block = dim3(kFlatThreads)};
 }
 
 // Calls compute(Width, i) and then store(Width, i, result) for the pieces [i, i + Width::value) of n elements that
-// belong to this thread: packs of N, neighbours' beside its own, then what remains one by one. All of a thread's packs
-// are computed before the first is stored.
+// belong to this thread. Pieces are packs of N, adjacent ones on adjacent threads, and single elements at the end of
+// the vector. A thread computes all of its packs before it stores the first, unless some of them lie past the end.
 template <int N, class Compute, class Store>
 SHALE_DEVICE void ForEachFlatPiece(int64_t n, const Compute& compute, const Store& store) {
   using Width = std::integral_constant<int, N>;
@@ -50,7 +50,7 @@ struct Floats {
   float at[N];
 };
 
-// N elements of any storage type as fp32, in accesses of up to 16 bytes.
+// Load and store N elements of any storage type as fp32, in accesses of up to 16 bytes.
 template <int N, class T>
 SHALE_DEVICE Floats<N> LoadFloats(const Global<T>& from, int64_t i) {
   constexpr int kPack = N < kPackOf<T> ? N : kPackOf<T>;
@@ -71,7 +71,7 @@ SHALE_DEVICE void StoreFloats(const Global<T>& to, int64_t i, const Floats<N>& f
   }
 }
 
-// Whether packs of 16 bytes may be taken from a contiguous tensor's beginning. An absent one does not stand in the way.
+// Returns whether packs of 16 bytes may be read from the beginning of a contiguous tensor. True for an absent tensor.
 inline bool Aligned16(const Tensor& t) { return !t.present() || reinterpret_cast<uintptr_t>(t.data) % 16 == 0; }
 
 }  // namespace shale::cuda

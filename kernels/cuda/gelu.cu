@@ -1,7 +1,7 @@
 // GELU, by the tanh formula and by erf.
 //
-// One pass, bound by memory: flat vectors (see flat.h). Each pack is read whole before it is written, so that d_x may
-// be d_y, and y x.
+// One pass over flat vectors (see flat.h), bound by memory. Each pack is read from all inputs before it is written, so
+// that d_x may be d_y, and y may be x.
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
@@ -11,8 +11,8 @@
 namespace shale::cuda {
 namespace {
 
-// x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh z) / 2. Beyond |x| = 50 sigmoid is 0 or 1
-// to the last bit; there z is frozen, so that no overflow meets a zero.
+// x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh z) / 2. Beyond |x| = 50 the sigmoid is 0 or
+// 1 to the last bit. There z is frozen, so that no overflow is multiplied by zero.
 struct TanhGelu {
   static constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
   static constexpr float kCubic = 0.044715f;
@@ -34,7 +34,7 @@ struct TanhGelu {
   }
 };
 
-// x Phi(x), Phi(x) = (1 + erf(x / sqrt 2)) / 2.
+// x Phi(x), where Phi(x) = (1 + erf(x / sqrt 2)) / 2.
 struct ErfGelu {
   static constexpr float kSqrtHalf = 0.70710678118654752f;
   static constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
@@ -43,7 +43,7 @@ struct ErfGelu {
 
   SHALE_DEVICE static float Value(float x) { return x * Phi(x); }
   SHALE_DEVICE static float Derivative(float x) {
-    // Where the density has long been 0.
+    // At |x| = 100 the density is 0. x is frozen there, so that no overflow is multiplied by zero.
     const float frozen = fabsf(x) > 100.0f ? copysignf(100.0f, x) : x;
     return fmaf(frozen * kInverseSqrt2Pi, expf(-0.5f * frozen * frozen), Phi(x));
   }
@@ -86,7 +86,7 @@ SHALE_KERNEL GeluBackwardKernel(Global<T> x, Global<T> d_y, Global<T> d_x, Globa
       });
 }
 
-// Calls start(Kind(), T(), Width) with packs of 16 bytes where they are `aligned`, else with single elements.
+// Calls start(Kind(), T(), Width) with packs of 16 bytes if operands are `aligned`, else with single elements.
 template <class Start>
 absl::Status WithKind(GeluKind kind, DType act, bool aligned, const Start& start) {
   return WithElement(act, [&](auto element) {

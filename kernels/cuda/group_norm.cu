@@ -1,9 +1,9 @@
-// Group normalisation, channels last.
+// Group normalization, channels last.
 //
-// A group's elements are strided, so statistics come from column sums (column_sums.h): each channel's sums over the
-// positions of a sample, then a block per group adds those of its channels. A last kernel, with the same blocks as the
-// first, computes the output. Bound by memory: x (backward: d_y and x) is read twice. Sums of x and x^2 are fp64, so
-// that the variance may be their difference.
+// The elements of a group are strided, so statistics come from column sums (column_sums.h). The first kernel sums each
+// channel over the positions of a sample. In the second, a block per group adds the sums of its channels. The last
+// kernel, with the same blocks as the first, computes the output. Bound by memory: x (backward: d_y and x) is read
+// twice. Sums of x and x^2 are fp64, so that the variance can be computed as mean(x^2) - mean(x)^2.
 #include "kernels/check.h"
 #include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/column_sums.h"
@@ -21,7 +21,7 @@ struct Sizes {
   SHALE_DEVICE int64_t width() const { return C / G; }
 };
 
-// What normalises the channels of one thread.
+// The statistics that normalize the channels of one thread.
 template <int kPack>
 struct Channels {
   float mean[kPack], rstd[kPack];
@@ -38,7 +38,7 @@ struct Channels {
   SHALE_DEVICE float Normal(int i, float x) const { return (x - mean[i]) * rstd[i]; }
 };
 
-// Calls body(row of partials, channel) for all that make up the calling block's group.
+// Calls body(row of partials, channel) for all partial sums of the calling block's group, divided among its threads.
 template <class Body>
 SHALE_DEVICE void ForEachPartial(const Sizes& sizes, int64_t chunks, const Body& body) {
   const int64_t b = Quotient(blockIdx.x, sizes.G), g = blockIdx.x - b * sizes.G, width = sizes.width();
@@ -140,7 +140,7 @@ struct GroupGradientSource {
   }
 };
 
-// With g = d_y weight: means[0] = mean(g n), means[1] = mean(g) of each group.
+// Stores mean(g n) of all groups, then mean(g) of all groups, where g = d_y weight and n is the normalized x.
 template <class T>
 SHALE_KERNEL GroupMeansKernel(Partials<float> partials, int64_t chunks, Global<T> weight, Global<float> means,
                               Sizes sizes) {
@@ -220,7 +220,7 @@ absl::Status Forward(const GroupNormForward& op, Scratch scratch, StreamHandle s
                 sizes, shape.chunks);
 }
 
-// Scratch: the partial rows, then the means.
+// Scratch holds the partial rows, then the means.
 template <class T, bool kAligned>
 absl::Status Backward(const GroupNormBackward& op, Scratch scratch, StreamHandle stream) {
   using Source = GroupGradientSource<T, kAligned>;

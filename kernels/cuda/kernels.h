@@ -1,11 +1,11 @@
-// Our CUDA kernels, each started by the op that it computes (formulas and aliasing: kernels/ops.h), and what each needs
-// of scratch.
+// Shale's CUDA kernels: a Run function for each op (see kernels/ops.h for formulas and aliasing), and the scratch that
+// it needs.
 //
-// Run enqueues a bound and valid op on `stream` and owns nothing; `scratch` is device memory of ScratchBytesOf(op)
-// bytes, whatever it holds. An error is that of the launch; on the host (kernels/cuda/host) also what the kernel did
-// wrong. Bits depend on shapes alone: nothing is summed by atomics. A token or target out of range, which the CPU
-// refuses, is never an address: its row of an embedding and its loss become NaN, and its gradients are added to
-// nothing.
+// Run enqueues a bound and valid op on `stream` and owns nothing. `scratch` is device memory of ScratchBytesOf(op)
+// bytes with arbitrary contents. Run returns the error of the launch; on the host (kernels/cuda/host) it also returns
+// errors of the kernel itself. Bits depend on shapes alone, because nothing is summed by atomics. A token or target out
+// of range, which the CPU backend refuses, is never used as an address. Such a token gives an embedding row of NaNs and
+// adds to no row of d_weight; such a target gives a loss and a gradient of NaN.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace shale::cuda {
 
-// Bytes of scratch, from shapes and dtypes. Ops without an overload of their own need none.
+// Returns the bytes of scratch that `op` needs, from its shapes and dtypes. Ops without their own overload need none.
 template <class OpType>
 int64_t ScratchBytesOf(const OpType&) {
   return 0;
@@ -51,7 +51,7 @@ absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream);
 // activation.cu
 absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream);
-// attention.cu, attention_backward.cu: heads up to 256 wide
+// attention.cu, attention_backward.cu. Run returns InvalidArgument for heads wider than 256.
 int64_t ScratchBytesOf(const AttentionBackward& op);
 absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stream);
@@ -77,12 +77,13 @@ absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
 
-// broadcast_bias.cu: c[m, n] = bias[n], of any act dtypes, as in a valid MatMul. Rows of c may be strided.
+// broadcast_bias.cu: c[m, n] = bias[n]. bias and c have the shapes and dtypes of a valid MatMul; rows of c may be
+// strided.
 absl::Status BroadcastBias(const Tensor& bias_N, const Tensor& c_MN, StreamHandle stream);
 
 // sum_ranks.cu: out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64
-// (which wraps). `out` may be one of the inputs; otherwise it overlaps none. InvalidArgument beyond kMostSummedRanks
-// inputs, which a launch takes along as its parameters.
+// (which wraps). `out` may be one of the inputs; otherwise it must overlap none. Returns InvalidArgument for other
+// dtypes, and unless there are 1 to kMostSummedRanks inputs: a launch takes their addresses as its parameters.
 inline constexpr int kMostSummedRanks = 64;
 absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                       StreamHandle stream);

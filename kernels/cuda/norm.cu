@@ -1,8 +1,8 @@
 // RMSNorm and LayerNorm, forward.
 //
-// A row is a team's (see row_tile.h): x (and residual) are read once from memory, sum and y written once; bound by
-// memory. A row too wide for the largest team goes in tiles, and is read again for each pass over it. A thread reads
-// what it owns before it writes there, so that y may be x.
+// A team of threads owns a row (see row_tile.h). x (and residual) are read once from memory, and sum and y are written
+// once; bound by memory. A row too wide for the largest team is processed tile by tile and read again by each loop over
+// it. A thread reads the elements that it owns before it writes there, so that y may be x.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
@@ -12,7 +12,7 @@
 namespace shale::cuda {
 namespace {
 
-// kCentered: LayerNorm, which has `mean` and `bias`; else RMSNorm.
+// If kCentered, LayerNorm, which has `mean` and `bias`; else RMSNorm.
 template <class Tile, bool kCentered, class T = typename Tile::Element>
 SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1024 / Tile::kThreads)
     NormForwardKernel(Rows<T> x, Rows<T> residual, Rows<T> sum, Global<T> weight, Global<T> bias, Rows<T> y,
@@ -21,7 +21,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1024 / Tile::kThreads)
   const int64_t end = row < R ? C : 0;
   const bool first = threadIdx.x == 0 && row < R;
   const bool add = residual.at.present();
-  // What is normalised, from the second pass on.
+  // The values to normalize, for every loop but the first.
   const Global<T> source = add ? sum.at : x.at;
   const int64_t source_row = add ? sum.Begin(row) : x.Begin(row);
   const bool held = C <= Tile::kWidth;

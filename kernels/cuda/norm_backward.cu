@@ -1,10 +1,10 @@
 // RMSNorm and LayerNorm, backward.
 //
-// A block owns a chunk of rows, each the work of a team (see row_tile.h): d_y, x (and d_residual) are read once from
-// memory and d_x is written once; bound by memory. The gradients of weight and bias are column sums (column_sums.h),
-// gathered in registers on the way. A thread reads what it owns before it writes there, so that d_x may be d_y or
-// d_residual.
-// A row too wide for the largest team goes in tiles, and its column sums are a pass of their own before it.
+// A block owns a chunk of rows, and each of its teams owns one row at a time (see row_tile.h). d_y, x (and d_residual)
+// are read once from memory and d_x is written once; bound by memory. The gradients of weight and bias are column sums
+// (column_sums.h), which the same loop accumulates in registers. A thread reads the elements that it owns before it
+// writes there, so that d_x may be d_y or d_residual. Rows too wide for the largest team are processed tile by tile,
+// after a separate kernel has computed the column sums.
 #include "kernels/check.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/kernels.h"
@@ -15,14 +15,14 @@
 namespace shale::cuda {
 namespace {
 
-// Blocks of an SM: so few that sums and operands stay in registers.
+// Blocks per SM, few enough that sums and operands stay in registers.
 template <class Tile, bool kCentered>
 constexpr int kBlocksPerSm = std::max(1, (Tile::kPacksPerThread == 1 ? 768
                                           : kCentered                ? 512
                                                                      : 640) /
                                              Tile::kThreads);
 
-// kCentered: LayerNorm, which has `mean`; else RMSNorm.
+// If kCentered, LayerNorm, which has `mean`; else RMSNorm.
 template <class T, bool kCentered>
 struct Operands {
   Rows<T> d_y, x;
@@ -41,13 +41,14 @@ SHALE_DEVICE Statistics StatisticsOf(const Operands<T, kCentered>& op, int64_t r
   return {kCentered ? op.mean.Load(row) : 0.0f, op.rstd.Load(row)};
 }
 
-// A normalised element.
+// Returns the normalized element.
 template <bool kCentered>
 SHALE_DEVICE float Normal(float x, const Statistics& s) {
   return kCentered ? (x - s.mean) * s.rstd : x * s.rstd;
 }
 
-// With g = d_y weight: means[0] = mean(g n), and of LayerNorm means[1] = mean(g).
+// Returns d_x without d_residual, where g = d_y weight and n is the normalized element. means[0] is mean(g n), and for
+// LayerNorm means[1] is mean(g).
 template <bool kCentered>
 SHALE_DEVICE float GradientOf(float g, float n, const float* means, float rstd) {
   return rstd * fmaf(-n, means[0], kCentered ? g - means[1] : g);
@@ -63,7 +64,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
   const bool add = op.d_residual.at.present();
   Tile w;
   w.Load(op.weight, 0, 0, C);
-  float columns[kSums][kOwned] = {};  // Of d_weight and d_bias.
+  float columns[kSums][kOwned] = {};  // Column sums of d_weight and d_bias.
   int turn = 0;
   for (int64_t first = begin; first < end_row; first += Tile::kTeams, turn ^= 1) {
     const int64_t row = first + threadIdx.y, end = row < end_row ? C : 0;
@@ -94,7 +95,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
     d.Store(op.d_x.at, op.d_x.Begin(row), 0, end);
   }
 
-  // The teams' columns in the order of teams.
+  // Adds the column sums of the teams in the order of teams.
   constexpr int kTeam = Tile::kTeamThreads;
   SHALE_SHARED_ARRAY(float, of_team, Tile::kTeams > 1 ? Tile::kTeams * kOwned * kTeam : 1);
   const int member = static_cast<int>(threadIdx.x), team = static_cast<int>(threadIdx.y);
@@ -120,7 +121,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
   }
 }
 
-// d_x of rows wider than a tile.
+// Computes d_x of rows wider than a tile.
 template <class Tile, bool kCentered, class T = typename Tile::Element>
 SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1) WideRowsKernel(Operands<T, kCentered> op) {
   const int64_t row = blockIdx.x, C = op.C;
@@ -159,7 +160,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1) WideRowsKernel(Operands<T, kCentere
   });
 }
 
-// The column sums of wide rows.
+// A Source for ColumnSumsKernel: the column sums of rows wider than a tile.
 template <class T, bool kCentered, bool kAligned>
 struct NormColumns {
   using Sum = float;

@@ -1,4 +1,4 @@
-// From the tensors of an op to what a kernel takes. Include after portable.h.
+// Turns the tensors of an op into kernel arguments.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,20 @@
 
 namespace shale::cuda {
 
+// Returns all elements of `t`, gaps between rows included.
 template <class T>
 Global<T> Whole(const Tensor& t, const char* name) {
   return Global<T>(t.as<T>(), t.extent(), name);
 }
 
-// a / b of numbers that are not negative. A division of 32 bits costs a fraction of one of 64.
+// Returns a / b. A 32-bit division costs a fraction of a 64-bit one. REQUIRES: a >= 0, b > 0
 SHALE_DEVICE int64_t Quotient(int64_t a, int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
   return a / b;
 }
 
-// The rows of a [T, C] or [T, H, D] operand whose outer dimensions may be strided; row t * H + h. Absent: no rows.
+// The rows of a [T, C] or [T, H, D] operand whose outer dimensions may be strided. Row t * H + h is [t, h]. An absent
+// operand has no rows.
 template <class T>
 struct Rows {
   Global<T> at;
@@ -32,7 +34,7 @@ struct Rows {
         inner(t.rank == 3 ? t.shape[1] : 1),
         outer_stride(t.strides[0]),
         inner_stride(t.rank == 3 ? t.strides[1] : 0) {
-    // Where rows are equally far apart they need no division.
+    // Rows that are equally far apart need no division.
     if (t.rank == 3 && (t.shape[0] == 1 || outer_stride == inner * inner_stride)) {
       inner = 1;
       outer_stride = inner_stride;
@@ -46,7 +48,7 @@ struct Rows {
   }
 };
 
-// Whether every row of `t` begins at a multiple of 16 bytes. An absent operand does not stand in the way.
+// Returns whether every row of `t` begins at a multiple of 16 bytes. True for an absent operand.
 inline bool RowsAligned(const Tensor& t) {
   if (!t.present()) return true;
   const int64_t pack = 16 / SizeOf(t.dtype);
@@ -56,8 +58,8 @@ inline bool RowsAligned(const Tensor& t) {
   return aligned;
 }
 
-// The pack of a row that begins at column `c`; from column `end` on there are zeros. kAligned: rows and their ends are
-// at multiples of 16 bytes.
+// Loads the pack that begins at column `c` of the row at offset `row`, with zeros from column `end` on. kAligned
+// promises that rows begin and end at multiples of 16 bytes.
 template <bool kAligned, class T>
 SHALE_DEVICE Pack<T, kPackOf<T>> LoadPack(const Global<T>& from, int64_t row, int64_t c, int64_t end) {
   constexpr int kPack = kPackOf<T>;
@@ -73,6 +75,7 @@ SHALE_DEVICE Pack<T, kPackOf<T>> LoadPack(const Global<T>& from, int64_t row, in
   return pack;
 }
 
+// Stores the pack likewise, except for its elements from column `end` on.
 template <bool kAligned, class T>
 SHALE_DEVICE void StorePack(const Global<T>& to, int64_t row, int64_t c, int64_t end, const Pack<T, kPackOf<T>>& pack) {
   if constexpr (kAligned) {
@@ -88,7 +91,7 @@ SHALE_DEVICE void StorePack(const Global<T>& to, int64_t row, int64_t c, int64_t
 template <class T>
 inline constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kFloat32 : DType::kBFloat16;
 
-// Calls run(T()) with the type of an act tensor's elements: float or BFloat16.
+// Calls run(T()) with the element type of an act tensor: float or BFloat16.
 template <class Run>
 absl::Status WithElement(DType act, const Run& run) {
   return act == DType::kFloat32 ? run(float()) : run(BFloat16());

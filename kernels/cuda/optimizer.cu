@@ -1,10 +1,11 @@
 // AdamW.
 //
-// One pass, bound by memory (28 bytes are moved per parameter, however the master is kept). A thread owns eight
-// neighbours, in packs of 16 bytes, and has read all of their tensors before it writes; operands that do not begin at
-// 16-byte addresses go element by element. Where decay begins and ends travels with the launch, as its parameters: a
-// thread counts the edges before its first element. A slice with more edges than that is cut into several launches,
-// none of which touches memory of another.
+// One pass, bound by memory. Per parameter it moves 28 bytes with split masters or an fp32 weight alone, 30 with an
+// fp32 master and a bf16 weight, and 32 with an fp32 master and an fp32 weight. A thread owns eight adjacent elements,
+// in packs of 16 bytes, and reads them from all tensors before it writes. Operands that do not begin at 16-byte
+// addresses go element by element. The edges where weight decay begins and ends are parameters of the launch; a thread
+// counts those up to its first element. A shard with more than kMaxEdges edges takes several launches, which touch
+// separate elements.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -22,10 +23,10 @@ namespace {
 
 constexpr int kPack = kPackOf<BFloat16>;
 constexpr int kMaxEdges = 128;
-// Every launch gets further than the rounding of its end to whole packs takes back.
+// Makes every launch cover at least one element, even after its end is rounded down to whole packs.
 static_assert(kMaxEdges > kPack);
 
-// Where decay begins and ends, as element numbers of a launch, rising strictly.
+// Where decay begins or ends, as element numbers of a launch, strictly increasing.
 struct DecayEdges {
   bool decays_at_first = false;
   int count = 0;
@@ -33,10 +34,10 @@ struct DecayEdges {
 };
 
 struct Rates {
-  float rest1, beta2, rest2, epsilon, weight_decay;  // rest is 1 - beta.
+  float rest1, beta2, rest2, epsilon, weight_decay;  // rest1 is 1 - beta1, rest2 is 1 - beta2.
 };
 
-// The three conversions of kernels/dtype.h.
+// The same three conversions as in kernels/dtype.h.
 SHALE_DEVICE BFloat16 RoundedMaster(float p) {
   const unsigned bits = __float_as_uint(p);
   return {static_cast<uint16_t>(p != p ? bits >> 16 | 0x40 : (bits + 0x8000u) >> 16)};
@@ -49,8 +50,8 @@ SHALE_DEVICE float Joined(BFloat16 weight, int16_t low) {
   return __uint_as_float((static_cast<unsigned>(weight.bits) << 16) + static_cast<unsigned>(static_cast<int>(low)));
 }
 
-// Where the master weights lie: each reads and writes N of them from element i.
-struct WeightItself {
+// Each of the following structs is one way to store master weights. Load and Store access N of them from element i on.
+struct WeightItself {  // fp32 weight alone.
   Global<float> weight;
   explicit WeightItself(const AdamW& op) : weight(Whole<float>(op.weight_P, "weight")) {}
   template <int N>
@@ -122,7 +123,7 @@ struct SplitMaster {  // bf16 weight and 16 low bits.
   }
 };
 
-// Edges at or before element i.
+// Returns the number of edges at or before element i.
 SHALE_DEVICE int EdgesUpTo(const DecayEdges& edges, int64_t i) {
   int begin = 0, end = edges.count;
   while (begin < end) {
@@ -136,7 +137,7 @@ SHALE_DEVICE int EdgesUpTo(const DecayEdges& edges, int64_t i) {
   return begin;
 }
 
-// Elements [i, i + N).
+// Updates elements [i, i + N).
 template <int N, class Master>
 SHALE_DEVICE void UpdateElements(const Master& master, const Global<float>& update, const Global<float>& gradient,
                                  const Global<float>& m_P, const Global<float>& v_P, const DecayEdges& edges,
@@ -174,8 +175,8 @@ SHALE_KERNEL AdamWKernel(Master master, Global<float> update, Global<float> grad
   }
 }
 
-// The edges of what decays of a slice of n elements, as element numbers of the slice; ranges that touch have none
-// between them.
+// Returns the edges of the decayed ranges in a shard of n elements, as element numbers of the shard. Adjacent ranges
+// are merged and have no edge between them.
 std::vector<int64_t> EdgesOf(const AdamW& op, int64_t n) {
   std::vector<int64_t> edges;
   if (op.decayed == nullptr) return edges;
@@ -191,7 +192,7 @@ std::vector<int64_t> EdgesOf(const AdamW& op, int64_t n) {
   return edges;
 }
 
-// `op` with elements [begin, end) of its slice alone.
+// Returns `op` restricted to elements [begin, end) of its shard.
 AdamW PartOf(AdamW op, int64_t begin, int64_t end) {
   for (Tensor* t : {&op.gradient_P, &op.weight_P, &op.master_P, &op.low_P, &op.m_P, &op.v_P}) {
     if (t->present()) *t = t->Slice(0, begin, end - begin);

@@ -1,21 +1,22 @@
-// The language that our kernels are written in: CUDA C++ where nvcc compiles them, and where g++ does, plain C++ in
-// which every CUDA thread is a fiber and every access is checked (see kernels/cuda/host/README.md). A kernel source
-// includes this first, and lives in namespace shale::cuda.
+// The language of the CUDA kernels. nvcc compiles it as CUDA C++. g++ compiles it as plain C++ in which every CUDA
+// thread is a fiber and every access is checked (see kernels/cuda/host/README.md). Kernel sources live in namespace
+// shale::cuda.
 //
-//   SHALE_KERNEL, SHALE_DEVICE          instead of __global__, __device__ __forceinline__
-//   SHALE_BOUNDS(threads, blocks)       after SHALE_KERNEL: the block's size, and blocks that an SM must be able to
-//   hold SHALE_UNROLL                        before a loop whose variable indexes registers Global<T>, Shared<T>
-//   arrays: Load(i), Store(i, v), Load<N>(i), Store<N>(i, pack); bare loads and
-//                                       stores on the device, one of up to 16 bytes for a pack
-//   SHALE_SHARED_ARRAY(T, name, size)   a static shared array; SHALE_DYNAMIC_SHARED(T, name) the launch's
-//   Widen(x), Narrow<T>(f)              between fp32 and a storage type (float, BFloat16)
-//   Launch(name, kernel, shape, stream, args...)  -> absl::Status
+//   SHALE_KERNEL, SHALE_DEVICE          replace __global__ void, and __device__ __forceinline__
+//   SHALE_BOUNDS(threads, blocks)       after SHALE_KERNEL: a block's threads, and the blocks that an SM must hold
+//   SHALE_UNROLL                        before a loop whose variable indexes registers
+//   Global<T>, Shared<T>                arrays with Load(i), Store(i, v), Load<N>(i) and Store<N>(i, pack). On the
+//                                       device these are bare loads and stores, one of up to 16 bytes for a pack
+//   SHALE_SHARED_ARRAY(T, name, size)   declares a static shared array
+//   SHALE_DYNAMIC_SHARED(T, name)       names the dynamic shared memory of the launch
+//   Widen(x), Narrow<T>(f)              convert between fp32 and a storage type (float, BFloat16)
+//   Launch(name, kernel, shape, stream, args...)   starts a kernel and returns an absl::Status
 //
-// and, with their CUDA meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync,
-// __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __any_sync, __float_as_uint, __uint_as_float, sqrtf, fmaf, fmaxf,
-// fabsf, copysignf, expf, logf, erff, __fdividef, sincospi, and of fp64 sqrt, exp, log, pow.
+// The following have their CUDA meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp,
+// __shfl_sync, __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __any_sync, __float_as_uint, __uint_as_float, sqrtf,
+// fmaf, fmaxf, fabsf, copysignf, expf, logf, erff, __fdividef, sincospi, and in fp64 sqrt, exp, log, pow.
 //
-// Every array knows its size and name on the host, and is no more than its pointer on the device.
+// On the host an array knows its size and name. On the device it is only a pointer.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,8 +1,8 @@
 // Sums of flat vectors in fp64.
 //
-// Two steps, bound by memory: a block sums kChunk elements into one partial sum in scratch, then one block sums those.
-// Who adds what depends on the number of elements alone: not on the machine, and not on how x is aligned (which decides
-// only whether four elements come at once).
+// Two steps, bound by memory: each block sums kChunk elements into a partial sum in scratch, then one block adds the
+// partial sums. The order of additions depends on the number of elements alone. It does not depend on the machine, nor
+// on the alignment of x, which only decides whether four elements are loaded at once.
 #include "kernels/check.h"
 #include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/flat.h"
@@ -16,13 +16,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPack = kPackOf<float>;
-constexpr int kInFlight = 8;  // Packs that a thread asks for before it adds.
+constexpr int kInFlight = 8;  // Packs that a thread requests before it adds them.
 constexpr int kPacksPerThread = 16;
 constexpr int64_t kChunk = kThreads * kPacksPerThread * kPack;
-// Of the one block of the second step.
+// Threads of the single block of the second step.
 constexpr int kTotalThreads = 1024;
 
-// Four elements; zeros, which change no sum, from the end on.
+// Loads four elements, with zeros from element n on: they do not change the sum.
 template <bool kAligned>
 SHALE_DEVICE Pack<float, kPack> LoadFour(const Global<float>& x, int64_t i, int64_t n) {
   if constexpr (kAligned) {
@@ -33,7 +33,7 @@ SHALE_DEVICE Pack<float, kPack> LoadFour(const Global<float>& x, int64_t i, int6
   return pack;
 }
 
-// The square of an fp32 is exact in fp64.
+// Sums in fp64, where the square of an fp32 number is exact.
 template <bool kSquares, bool kAligned>
 SHALE_KERNEL PartialSumsKernel(Global<float> x, Global<double> partials, int64_t n) {
   const int64_t begin = blockIdx.x * kChunk + threadIdx.x * kPack;

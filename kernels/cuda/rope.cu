@@ -1,9 +1,9 @@
 // Rotary position embedding.
 //
-// First a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64: 4 S D bytes, which are read once
-// for every kHeadsPerThread heads. Then one pass over x in place, bound by memory: a thread owns a pack of pairs (a
-// pack from either half of a head) at one position, keeps its cosines and sines in registers, and turns kHeadsPerThread
-// heads by them, two at a time.
+// The first kernel computes a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64. These 4 S D
+// bytes are read once for every kHeadsPerThread heads. The second kernel makes one pass over x in place, bound by
+// memory. A thread owns a pack of pairs (one pack from each half of a head) at one position, keeps its cosines and
+// sines in registers, and rotates kHeadsPerThread heads by them, two at a time.
 #include <algorithm>
 #include <numbers>
 
@@ -22,8 +22,8 @@ constexpr int kThreads = 128;
 constexpr int kHeadsPerThread = 8;
 constexpr int kHeadsInFlight = 2;
 
-// The pairs that one launch computes the table of; its parameters carry their frequencies, which the host computes as
-// every other backend does.
+// Pairs per launch of the table kernel. Their frequencies are parameters of the launch; the host computes them with the
+// function that all backends use.
 constexpr int kPairsPerLaunch = 64;
 struct Frequencies {
   double at[kPairsPerLaunch];  // Half turns per position.
@@ -40,7 +40,7 @@ SHALE_KERNEL RopeTableKernel(Frequencies frequencies, int64_t first_pair, int pa
   sines.Store(s * half + first_pair + pair, static_cast<float>(sine));
 }
 
-// x [B, S, H, D] with its strides.
+// x [B, S, H, D]; its strides are in elements.
 template <class T>
 struct Heads {
   Global<T> at;

@@ -1,11 +1,11 @@
-// Rows on teams of threads, for kernels that read a row whole. Include after portable.h.
+// Teams of threads that own rows, for kernels that hold a full row in registers.
 //
-// [Note: teams] A row is the work of a team of threads, threadIdx.x its members, threadIdx.y the team. A member owns
-// packs of 16 bytes, the next pack being the next member's; it asks for all that it owns before it waits for any, and
-// keeps them in registers: one pass over memory. A team is a part of a warp, a warp, or several; all teams of a block
-// go through the same barriers, so one without a row works on zeros. Who owns what, and with it the order of every sum,
-// depends on the width of a row and on the element type, not on alignment: rows that do not begin at 16-byte addresses
-// go through the same packs element by element.
+// [Note: teams] A team of threads works on one row: threadIdx.y is the team, threadIdx.x the member. A member owns
+// packs of 16 bytes; adjacent packs belong to adjacent members. It requests all of its packs before it waits for any,
+// and keeps them in registers, so that memory is read once. A team is part of a warp, one warp, or several warps. All
+// teams of a block go through the same barriers, so a team without a row works on zeros. Ownership, and so the order of
+// every sum, depends on the row's width and element type, not on alignment: a row that does not begin at a 16-byte
+// address is divided into the same packs, and accessed element by element.
 #pragma once
 
 #include <algorithm>
@@ -18,25 +18,26 @@
 
 namespace shale::cuda {
 
-// What one thread holds of a row, or of a piece of a row that is too wide to be held at once.
+// One thread's elements of a row, or of kWidth columns of a row that is too wide for the team to hold at once.
 template <class T, int kTeam, int kPacks, bool kAligned>
 struct Tile {
   using Element = T;
   static constexpr int kPack = kPackOf<T>;
   static constexpr int kTeamThreads = kTeam;
   static constexpr int kPacksPerThread = kPacks;
-  static constexpr int kTeams = std::max(1, 128 / kTeam);  // Of a block.
+  static constexpr int kTeams = std::max(1, 128 / kTeam);  // Per block.
   static constexpr int kThreads = kTeam * kTeams;
   static constexpr int64_t kWidth = static_cast<int64_t>(kTeam) * kPacks * kPack;
 
   Pack<T, kPack> at[kPacks];
 
-  // Where pack p of the calling thread begins in the row.
+  // Returns the column where pack p of the calling thread begins.
   SHALE_DEVICE static int64_t Column(int64_t tile, int p) {
     return tile + static_cast<int64_t>(p * kTeam + static_cast<int>(threadIdx.x)) * kPack;
   }
 
-  // The tile at column `tile` of the row that begins at `row`. From column `end` on there are zeros.
+  // Load and store the tile at column `tile` of the row that begins at offset `row`. Load gives zeros from column `end`
+  // on; Store leaves these columns alone.
   SHALE_DEVICE void Load(const Global<T>& from, int64_t row, int64_t tile, int64_t end) {
     SHALE_UNROLL
     for (int p = 0; p < kPacks; ++p) at[p] = LoadPack<kAligned>(from, row, Column(tile, p), end);
@@ -49,7 +50,7 @@ struct Tile {
 
 inline constexpr int kLargestTeam = 512;
 
-// Calls start with the smallest tile that holds a row of C elements, or with the largest.
+// Calls start with the smallest tile that holds a row of C elements, or with the largest tile if none does.
 template <class T, bool kAligned, class Start>
 absl::Status WithTile(int64_t C, const Start& start) {
   const int64_t packs = CeilDivide(C, kPackOf<T>);
@@ -71,8 +72,9 @@ SHALE_DEVICE void ForEachElement(const Body& body) {
   }
 }
 
-// Sums each of `sums` over the threads of a team: the same bits in each. A thread may call it again, with the same
-// kPlace, only with another `turn` (0 or 1) than the last time: so no barrier is needed before the next sum.
+// Sums each of `sums` over the threads of a team. Every thread gets the same bits. All threads of the block must call
+// it. Successive calls with the same kPlace must alternate `turn` between 0 and 1: they then use separate shared
+// memory, and no barrier is needed between them.
 template <class Tile, int kPlace, int kSums>
 SHALE_DEVICE void SumOverTeam(float (&sums)[kSums], int turn) {
   constexpr int kLanes = std::min(kWarpThreads, Tile::kTeamThreads);

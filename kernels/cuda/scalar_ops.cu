@@ -1,4 +1,4 @@
-// The scalars that a step decides with: one thread each, in fp64 as in kernels/reference/scalar_ops.cc.
+// Ops on the scalars that control a step. One thread each, in fp64 as in kernels/reference/scalar_ops.cc.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
@@ -23,7 +23,7 @@ SHALE_KERNEL FlagNonFiniteKernel(Global<double> totals) {
 
 SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
                                  Global<int64_t> update_count, Global<float> update, double beta1, double beta2) {
-  // Ranks flag their own values; what is finite on each may still overflow in the sum.
+  // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
   const double squared_norm = totals.Load(kTotalSquaredNorm);
   const bool finite = totals.Load(kTotalNonFinite) == 0 && IsFinite(totals.Load(kTotalLoss)) && IsFinite(squared_norm);
   const bool skip = !finite || valid_tokens.Load(0) <= 0;

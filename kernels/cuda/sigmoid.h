@@ -1,12 +1,12 @@
-// The logistic function of the activations. Include after portable.h.
+// The logistic function, for activations.
 #pragma once
 
 #include "kernels/cuda/portable.h"
 
 namespace shale::cuda {
 
-// sigmoid(x) and 1 - sigmoid(x) = sigmoid(-x), neither by cancellation: with e = exp(-|x|) they are 1 / (1 + e) and
-// e / (1 + e), or the other way round. Nothing overflows; a NaN stays one.
+// sigmoid(x) and 1 - sigmoid(x) = sigmoid(-x), both without cancellation: with e = exp(-|x|) they are 1 / (1 + e) and e
+// / (1 + e), in this order if x >= 0. Nothing overflows. A NaN gives NaNs.
 struct Sigmoid {
   float value, complement;
 };

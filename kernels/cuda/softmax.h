@@ -1,4 +1,4 @@
-// What kernels that sum exponentials online share (Milakov and Gimelshein, 2018). Include after portable.h.
+// Shared by kernels that sum exponentials online (Milakov and Gimelshein, 2018).
 #pragma once
 
 #include <limits>
@@ -9,8 +9,8 @@ namespace shale::cuda {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What exponents are taken relative to, `largest` being the largest of them so far. Where nothing but -infinity was
-// seen, that is 0: e^(-infinity - 0) is 0.
+// Returns the number to subtract from exponents, given the largest of them so far. It is 0 if all were -infinity, so
+// that e^(-infinity - 0) is 0 rather than NaN.
 SHALE_DEVICE float ShiftOf(float largest) { return largest == -kInfinity ? 0.0f : largest; }
 
 }  // namespace shale::cuda

@@ -9,7 +9,7 @@ namespace {
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// Gelu and its derivative. The normal distribution by erfc, whose tail does not cancel.
+// GELU and its derivative. The normal distribution is computed with erfc, whose tail does not cancel.
 double Gelu(double x, GeluKind kind) {
   if (kind == GeluKind::kErf) return x * 0.5 * std::erfc(-x / std::numbers::sqrt2);
   const double z = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);

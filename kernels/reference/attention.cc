@@ -9,7 +9,7 @@
 namespace shale::reference {
 namespace {
 
-// Offset of the row of D at (b, s, h).
+// Returns the offset of the row of D elements at (b, s, h).
 int64_t Row(const Tensor& x, int64_t b, int64_t s, int64_t h) {
   return b * x.stride(0) + s * x.stride(1) + h * x.stride(2);
 }
@@ -20,7 +20,8 @@ double Dot(const Tensor& x, int64_t x_row, const Tensor& y, int64_t y_row) {
   return total;
 }
 
-// Calls body(b, h, g, i, first) for every query i of every query head h; it reads keys `first` to i of key head g.
+// Calls body(b, h, g, i, first) for every query i of every query head h. The query reads keys `first` to i of key head
+// g.
 template <class OpType, class Body>
 void ForEachQuery(const OpType& op, const Body& body) {
   const int64_t heads = op.q_BSHD.dim(2), per_group = heads / op.k_BSGD.dim(2);
@@ -61,7 +62,7 @@ absl::Status Reference(const AttentionForward& op) {
 absl::Status Reference(const AttentionBackward& op) {
   const int64_t batch = op.q_BSHD.dim(0), s = op.q_BSHD.dim(1), heads = op.q_BSHD.dim(2), width = op.q_BSHD.dim(3);
   const int64_t groups = op.k_BSGD.dim(2);
-  // [B, S, G, D], summed over queries and over the query heads of a group before they are rounded.
+  // d_k and d_v are [B, S, G, D], summed over queries and over the query heads of a group before rounding.
   std::vector<double> d_k(batch * s * groups * width), d_v(d_k.size()), d_q(width);
   ForEachQuery(op, [&](int64_t b, int64_t h, int64_t g, int64_t i, int64_t first) {
     const int64_t q_row = Row(op.q_BSHD, b, i, h), d_out_row = Row(op.d_out_BSHD, b, i, h);

@@ -1,4 +1,4 @@
-// Elements of any floating tensor as fp64, which is how the reference reads and writes.
+// Reads and writes elements of any floating-point tensor as fp64, as the whole reference does.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace shale::reference {
 
-// The element `offset` elements from the start of `t`. REQUIRES: t is f32, bf16 or f64.
+// Returns the element `offset` elements from the start of `t`. REQUIRES: t is f32, bf16 or f64.
 inline double Get(const Tensor& t, int64_t offset) {
   switch (t.dtype) {
     case DType::kFloat32: return t.as<const float>()[offset];
@@ -18,7 +18,7 @@ inline double Get(const Tensor& t, int64_t offset) {
   return 0;
 }
 
-// Stores `value` rounded to t's dtype, and returns it as rounded: what is used again must be what was stored.
+// Stores `value` rounded to t's dtype, and returns the rounded value: ops that use it again must use what was stored.
 inline double Put(const Tensor& t, int64_t offset, double value) {
   switch (t.dtype) {
     case DType::kFloat32: t.as<float>()[offset] = static_cast<float>(value); break;
@@ -29,12 +29,13 @@ inline double Put(const Tensor& t, int64_t offset, double value) {
   return Get(t, offset);
 }
 
-// Adds to what is there, or overwrites it.
+// Stores `value`, or adds it to the element if `accumulate` is set. Returns the result as Put does.
 inline double PutGradient(const Tensor& t, int64_t offset, double value, bool accumulate) {
   return Put(t, offset, accumulate ? Get(t, offset) + value : value);
 }
 
-// Where row `r` of [R, C], [T, H, D] or [B, S, H, D] starts: rows are numbered over all dimensions but the last.
+// Returns the offset of the first element of row `row` of [R, C], [T, H, D] or [B, S, H, D]. Rows are numbered over all
+// dimensions but the last.
 inline int64_t RowOffset(const Tensor& t, int64_t row) {
   int64_t offset = 0;
   for (int i = t.rank - 2; i >= 0; --i) {
@@ -44,7 +45,7 @@ inline int64_t RowOffset(const Tensor& t, int64_t row) {
   return offset;
 }
 
-// Rows of RowOffset.
+// Returns the number of rows, counted as in RowOffset.
 inline int64_t RowCount(const Tensor& t) {
   int64_t rows = 1;
   for (int i = 0; i < t.rank - 1; ++i) rows *= t.shape[i];

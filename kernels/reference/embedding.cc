@@ -35,7 +35,7 @@ absl::Status Reference(const EmbeddingBackward& op) {
   for (int64_t s = 0; s < op.d_positions_PC.dim(0); ++s) {
     for (int64_t i = 0; i < c; ++i) {
       double total = 0;
-      // A table may have more rows than the sequence is long; those get nothing.
+      // The table may have more rows than a sequence has tokens. The extra rows get no gradient.
       for (int64_t t = s; s < op.tokens_BS.dim(1) && t < rows; t += op.tokens_BS.dim(1)) {
         total += Get(op.d_out_TC, t * c + i);
       }

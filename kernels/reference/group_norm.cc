@@ -15,7 +15,7 @@ struct Group {
 
   double size() const { return static_cast<double>(positions * width); }
 
-  // Calls body(offset, channel).
+  // Calls body(offset, channel) for every element.
   template <class Body>
   void ForEach(const Body& body) const {
     for (int64_t l = 0; l < positions; ++l) {

@@ -1,4 +1,5 @@
-// Tokens and targets are data: a wrong one is an error that names it, found before any memory is addressed by it.
+// Checks of tokens and targets. They are data, so one that is out of range is an error that names it, found before it
+// is used as an address.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,10 @@
 
 namespace shale {
 
-// That every token lies in [0, vocabulary). `op` names the op in the message.
+// Returns OutOfRange unless every token lies in [0, vocabulary). `op` names the op in the message.
 absl::Status CheckTokens(absl::string_view op, const Tensor& tokens_BS, int64_t vocabulary);
 
-// That every target is negative (ignored) or lies in [0, vocabulary). May be strided.
+// Returns OutOfRange unless every target is negative (ignored) or lies in [0, vocabulary). The targets may be strided.
 absl::Status CheckTargets(absl::string_view op, const Tensor& targets_T, int64_t vocabulary);
 
 }  // namespace shale

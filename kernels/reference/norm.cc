@@ -6,7 +6,7 @@
 namespace shale::reference {
 namespace {
 
-// sum = x + residual where there is one; afterwards the tensor that is normalised.
+// Sets sum = x + residual if there is a residual. Returns the tensor to normalize.
 template <class OpType>
 Tensor AddResidual(const OpType& op) {
   if (!op.residual.present()) return op.x;
@@ -38,7 +38,7 @@ absl::Status Reference(const RmsNormForward& op) {
 absl::Status Reference(const RmsNormBackward& op) {
   const int64_t c = op.x.dim(-1);
   const int64_t rows = RowCount(op.x);
-  // Before d_x, which may overwrite d_y.
+  // Computed before d_x, which may overwrite d_y.
   for (int64_t i = 0; i < c; ++i) {
     double total = 0;
     for (int64_t r = 0; r < rows; ++r) {
@@ -83,7 +83,7 @@ absl::Status Reference(const LayerNormForward& op) {
 absl::Status Reference(const LayerNormBackward& op) {
   const int64_t c = op.x.dim(-1);
   const int64_t rows = RowCount(op.x);
-  // Before d_x, which may overwrite d_y.
+  // Computed before d_x, which may overwrite d_y.
   for (int64_t i = 0; i < c; ++i) {
     double weight_total = 0, bias_total = 0;
     for (int64_t r = 0; r < rows; ++r) {

@@ -8,10 +8,10 @@
 namespace shale::reference {
 namespace {
 
-// Whether element `i` of the group lies in one of the ranges.
+// Returns whether element `i` of the group lies in one of the ranges.
 bool InRanges(const std::vector<ElementRange>* ranges, int64_t i) {
   if (ranges == nullptr) return false;
-  // The first range that ends behind i.
+  // The first range that ends after i.
   const auto range =
       std::upper_bound(ranges->begin(), ranges->end(), i, [](int64_t at, const ElementRange& r) { return at < r.end; });
   return range != ranges->end() && range->begin <= i;

@@ -39,7 +39,7 @@ absl::Status Reference(const Copy& op);
 absl::Status Reference(const Add& op);
 absl::Status Reference(const Accumulate& op);
 absl::Status Reference(const ZeroRanges& op);
-// optimizer.cc; the first three serve the fast backend too.
+// optimizer.cc; the first three call RunOnHost (scalar_ops.h), like the fast backend.
 absl::Status Reference(const LossScale& op);
 absl::Status Reference(const FlagNonFinite& op);
 absl::Status Reference(const PrepareUpdate& op);

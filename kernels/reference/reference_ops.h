@@ -1,4 +1,5 @@
-// The specification of every op: plain loops, fp64 arithmetic, no scratch. Slow on purpose.
+// The reference backend, which is the specification of every op: plain loops, fp64 arithmetic, no scratch. Slow on
+// purpose.
 #pragma once
 
 #include <memory>
@@ -10,8 +11,8 @@ namespace shale {
 
 std::unique_ptr<Ops> CreateReferenceOps();
 
-// Runs one bound op on the calling thread. Beside what Validate admits, f32 and bf16 operands may be f64 (all of them,
-// or some): then nothing is rounded on the way, which is what finite differences need.
+// Runs one bound op on the calling thread. In addition to what Validate admits, operands that should be f32 or bf16 may
+// be f64 (some or all of them). Values in f64 operands are not rounded, which finite differences need.
 absl::Status RunReference(const Op& op);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// The frequencies of rotary embeddings, which the reference and the fast CPU backend share.
+// The frequencies of rotary embeddings, shared by the reference and the fast CPU backend.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace shale {
 
-// f(i) of pair i of a head of `width`, stretched by `scaling`: radians per position.
+// Returns the frequency f(i), in radians per position, of pair i of a head of `width` elements, scaled by `scaling`.
 double RopeFrequency(double theta, const RopeScaling& scaling, int64_t i, int64_t width);
 
 }  // namespace shale

@@ -26,7 +26,7 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
   int64_t& count = *op.update_count_1.as<int64_t>();
   float* update = op.update_5.as<float>();
 
-  // Ranks flag their own values; what is finite on each may still overflow in the sum.
+  // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
   const bool finite =
       totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
   const bool skip = !finite || *op.valid_tokens_1.as<const int64_t>() <= 0;

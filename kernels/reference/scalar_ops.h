@@ -1,4 +1,4 @@
-// Ops on a handful of numbers, which the reference and the fast CPU backend share.
+// Small ops that the reference and the fast CPU backend share. They run on the calling thread.
 #pragma once
 
 #include "absl/status/status.h"

@@ -14,7 +14,7 @@
 namespace shale::cuda {
 namespace {
 
-// Asked of the heuristic; the first is used. It may list some that it then says cannot run.
+// Algorithms to request from the heuristic. It may mark some as unable to run; the first of the others is used.
 constexpr int kCandidates = 8;
 
 class CublasLtProducts final : public ProductBackend {
@@ -23,7 +23,7 @@ class CublasLtProducts final : public ProductBackend {
       : load_(std::move(load)), options_(std::move(options)) {}
   ~CublasLtProducts() override {
     products_.clear();
-    // Nobody is left to tell of an error.
+    // A destructor cannot report an error.
     if (handle_ != nullptr) (void)functions_->Destroy(handle_);
   }
 

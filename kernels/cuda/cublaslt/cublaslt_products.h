@@ -1,9 +1,9 @@
-// Matrix products by cuBLASLt.
+// Matmuls by cuBLASLt.
 //
-// Bits: sums of fp32 products, in an order that the algorithm decides. The algorithm is chosen by ProductKey alone: the
-// tuning table's for this GPU and version of the library, else the first that the library's heuristic names. So a
-// product and its recomputation have the same bits, bias included, which the product itself adds; only a bf16 bias of
-// an f32 c is written to c first, and the product added to that.
+// Bits: results are sums in fp32, in an order that the algorithm decides. ProductKey alone decides the algorithm: the
+// one in the tuning table for this GPU and library version, else the first that the library's heuristic proposes. So a
+// matmul and its recomputation have the same bits. The matmul itself adds the bias, except for a bf16 bias of an f32 c,
+// which is written to c first; the matmul is then added to c.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,17 @@
 namespace shale::cuda {
 
 struct CublasLtProductOptions {
-  // What every product may use, and what ScratchBytes answers. 32 MiB is NVIDIA's advice for Hopper.
+  // The workspace that every matmul may use, and the value of ScratchBytes. NVIDIA recommends 32 MiB for Hopper.
   int64_t workspace_bytes = int64_t{32} << 20;
   bool allow_tf32 = false;
-  // May be null. An algorithm of it that cannot be used is an error.
+  // May be null. If it has an algorithm that cannot be used, Prepare and Enqueue return an error.
   std::shared_ptr<const TuningTable> tuning;
   std::string gpu;  // For `tuning`: CudaDeviceProperties::name.
 };
 
-// `load` (CublasLtFunctions::Load) is called when a product is first prepared or enqueued, and the library then opened
-// on the calling thread's device: ScratchBytes needs neither library nor GPU. Uses BroadcastBias of kernels.h.
+// Calls `load` (CublasLtFunctions::Load) when a matmul is first prepared or enqueued, and then opens the library on the
+// calling thread's current device. ScratchBytes needs neither library nor GPU. Uses BroadcastBias of kernels.h.
+// REQUIRES: `load` is set, workspace_bytes >= 0
 std::unique_ptr<ProductBackend> CreateCublasLtProducts(std::function<absl::StatusOr<CublasLtFunctions>()> load,
                                                        CublasLtProductOptions options);
 

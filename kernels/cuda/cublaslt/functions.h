@@ -1,5 +1,5 @@
-// The functions of cuBLASLt that we call, as a table: the library is loaded at run time and never linked, and tests
-// fill the table with functions of their own.
+// A table of the cuBLASLt functions that Shale calls. The library is loaded at run time and never linked. Tests fill
+// the table with functions of their own.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,7 +12,7 @@
 
 namespace shale::cuda {
 
-// Each is the library's function of the same name with cublasLt before it.
+// Each member is the library's function of the same name with the prefix cublasLt.
 struct CublasLtFunctions {
   decltype(&cublasLtGetVersion) GetVersion = nullptr;
   decltype(&cublasLtGetStatusName) GetStatusName = nullptr;
@@ -31,10 +31,11 @@ struct CublasLtFunctions {
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) MatmulAlgoConfigGetAttribute = nullptr;
   decltype(&cublasLtMatmul) Matmul = nullptr;
 
-  // The library with the binary interface of the headers that we are built with. Starts no driver and needs no GPU.
+  // Loads the library version whose binary interface matches the headers of this build. Starts no driver and needs no
+  // GPU. Returns an error if the library or one of the functions is missing.
   static absl::StatusOr<CublasLtFunctions> Load(const LibrarySearch& search);
 
-  // Ok, or an error that reads "<call>: CUBLAS_STATUS_...".
+  // Returns OK for CUBLAS_STATUS_SUCCESS, else an error that reads "<call>: CUBLAS_STATUS_...".
   absl::Status StatusOf(const char* call, cublasStatus_t status) const;
 };
 

@@ -80,10 +80,10 @@ absl::Status Product::Describe() {
   SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, OperationOf(key_.transpose_a)));
   if (key_.bias) {
     SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS)));
-    // The heuristic takes the alignment of the bias from this address, and reads nothing there.
+    // The heuristic derives the alignment of the bias from this address, and does not read from it.
     SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(key_.align_bias)));
   }
-  // A row of ours is a column of the library's.
+  // A row in Shale is a column in the library.
   const ProductKey& k = key_;
   SHALE_RETURN_IF_ERROR(CreateLayout(k.ab, k.transpose_a ? k.m : k.k, k.transpose_a ? k.k : k.m, k.lda, a_));
   SHALE_RETURN_IF_ERROR(CreateLayout(k.ab, k.transpose_b ? k.k : k.n, k.transpose_b ? k.n : k.k, k.ldb, b_));

@@ -1,4 +1,4 @@
-// Product: one kind of product as cuBLASLt sees it: descriptors, and the algorithms that may compute it.
+// Product: the descriptors of cuBLASLt for one kind of matmul, and the algorithm that computes it.
 #pragma once
 
 #include <cublasLt.h>
@@ -17,30 +17,30 @@
 
 namespace shale::cuda {
 
-// From one thread at a time. Errors name the call, the library's status and the key.
+// For use by one thread at a time. Errors name the call, the library's status and the key.
 //
-// Algorithms that split K add its parts in fp32 (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE): those that add in c's type,
-// in place or not, would round to bf16 between the parts.
+// Algorithms that split K must add its parts in fp32 (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE). Those that add in c's
+// type, in place or not, would round to bf16 between the parts.
 class Product {
  public:
-  // Borrows `functions` and `handle`.
+  // Borrows `functions` and `handle`, which must outlive the Product.
   static absl::StatusOr<std::unique_ptr<Product>> Create(const CublasLtFunctions& functions, cublasLtHandle_t handle,
                                                          const ProductKey& key, int64_t workspace_bytes);
 
-  // Up to `most` algorithms that need no more workspace, those first that the library believes to be fastest.
-  // Unimplemented when there is none.
+  // Returns up to `most` algorithms that need at most workspace_bytes, the fastest by the library's estimate first.
+  // Returns Unimplemented if there is none.
   absl::StatusOr<std::vector<ProductAlgorithm>> Candidates(int most) const;
 
-  // Makes `algorithm` the one that Enqueue uses. Refuses one that does not fit the product, this GPU, the workspace or
-  // the rule above.
+  // Makes Enqueue use `algorithm`. Returns an error if it does not fit the matmul, this GPU, the workspace or the rule
+  // above.
   absl::Status Use(const ProductAlgorithm& algorithm);
 
-  // `op` is one of the key, bound; `scratch` has workspace_bytes. What c holds is added to when the key accumulates.
-  // REQUIRES: Use.
+  // Enqueues a bound op that has this key. If the key says accumulate, adds to c. REQUIRES: Use returned OK, and
+  // `scratch` has workspace_bytes.
   absl::Status Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream);
 
  private:
-  // Owns one of the library's descriptors; `destroy` is the library's.
+  // Owns one of the library's descriptors. The deleter is the library's destroy function.
   template <class Opaque>
   using Owned = std::unique_ptr<Opaque, cublasStatus_t (*)(Opaque*)>;
 
@@ -57,7 +57,7 @@ class Product {
   const ProductKey key_;
   const int64_t workspace_bytes_;
   Owned<cublasLtMatmulDescOpaque_t> product_;
-  Owned<cublasLtMatrixLayoutOpaque_t> a_, b_, c_;  // Of our a, b and c; the library's A is our b.
+  Owned<cublasLtMatrixLayoutOpaque_t> a_, b_, c_;  // Layouts of the op's a, b and c. The library's A is the op's b.
   cublasLtMatmulAlgo_t algorithm_ = {};
 };
 

@@ -11,7 +11,7 @@
 namespace shale::cuda {
 namespace {
 
-// The largest power of two, up to kMaxAlignment, that divides the address of `t`.
+// Returns the largest power of two, up to kMaxAlignment, that is known to divide the address of `t`.
 int64_t AlignmentOf(const Tensor& t) {
   const int64_t address = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
                                             : t.where.offset_bytes | t.where.rank_stride_bytes;
@@ -19,10 +19,10 @@ int64_t AlignmentOf(const Tensor& t) {
   return bits & -bits;
 }
 
-// The row stride of a matrix of one row is never used, and may be anything.
+// Returns the row stride, or the row's length if there is one row: its stride is never used and may be anything.
 int64_t LeadingDimension(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.stride(0); }
 
-// Calls visit(name, field) for every field, in the order of the text.
+// Calls visit(name, field) for every field, in the order of ToString.
 template <class Key, class Visit>
 void VisitFields(Key& key, const Visit& visit) {
   visit("ab", key.ab);
@@ -62,7 +62,7 @@ bool Read(absl::string_view text, bool& value) {
   return value || text == "0";
 }
 bool Read(absl::string_view text, int64_t& value) {
-  // One way to write a number: no sign, no leading zeros or spaces.
+  // Only one spelling of a number is accepted: no sign, no leading zeros or spaces.
   return absl::SimpleAtoi(text, &value) && value >= 0 && absl::StrCat(value) == text;
 }
 
@@ -70,7 +70,7 @@ bool IsAlignment(int64_t bytes, int64_t element_bytes) {
   return bytes >= element_bytes && bytes <= ProductKey::kMaxAlignment && (bytes & (bytes - 1)) == 0;
 }
 
-// What Of could have given.
+// Returns whether ProductKey::Of could have made `key`.
 bool Plausible(const ProductKey& key) {
   const int64_t size = SizeOf(key.ab), c_size = SizeOf(key.c);
   return key.m > 0 && key.n > 0 && key.k > 0 &&                                                                      //

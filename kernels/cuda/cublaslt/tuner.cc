@@ -14,12 +14,12 @@ namespace {
 
 constexpr int kWarmUps = 2;
 
-// Gives each operand its place from `base` on; returns the bytes that they take.
+// Lays out the operands from `base` on, which may be null, and sets their addresses. Returns the bytes that they take.
 int64_t Place(MatMul& op, std::byte* base) {
   int64_t bytes = 0;
   for (Tensor* t : {&op.a, &op.b, &op.c_MN, &op.bias_N}) {
     if (!t->present()) continue;
-    // Where the key knows of less alignment, there is less.
+    // An operand that is less aligned in a step is less aligned here too.
     const int64_t skew = t->where.offset_bytes % ProductKey::kMaxAlignment;
     t->data = base == nullptr ? nullptr : base + bytes + skew;
     bytes += RoundUp(t->extent_bytes() + skew, ProductKey::kMaxAlignment);
@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<Tuner>> Tuner::Create(CudaRuntime& runtime, CudaD
 }
 
 Tuner::~Tuner() {
-  // Nobody is left to tell of an error.
+  // A destructor cannot report an error.
   if (handle_ != nullptr) (void)functions_.Destroy(handle_);
 }
 
@@ -64,7 +64,7 @@ absl::StatusOr<std::optional<double>> Tuner::Time(const std::function<absl::Stat
         SHALE_RETURN_IF_ERROR(runtime_.SetBytesAsync(flushed_->base(), 0, options_.flush_bytes, handle));
       }
       SHALE_RETURN_IF_ERROR(runtime_.RecordEvent(begin_.get(), handle));
-      refusal = enqueue(handle);  // Not the stream's, which goes on.
+      refusal = enqueue(handle);  // Not returned to the stream, which would fail with it.
       return runtime_.RecordEvent(end_.get(), handle);
     }));
     SHALE_RETURN_IF_ERROR(stream_->Synchronize());

@@ -1,8 +1,8 @@
-// Tuner: times the algorithms that cuBLASLt has for a product, on this GPU, for the tuning table.
+// Tuner: times the algorithms that cuBLASLt has for a matmul on this GPU, to fill the tuning table.
 //
-// What is timed is what a step does: one product after another on a stream, with operands that the L2 cache no longer
-// holds, of ordinary values, in a fixed workspace. An algorithm's time is the median of its repetitions, between two
-// events of the stream.
+// It times matmuls as a step runs them: one after another on a stream, with operands of ordinary values that are no
+// longer in the L2 cache, and with a fixed workspace. The time of an algorithm is the median of its repetitions, each
+// measured between two events of the stream.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@
 namespace shale::cuda {
 
 struct TunerOptions {
-  int64_t workspace_bytes = int64_t{32} << 20;  // As CublasLtProductOptions has it: an algorithm may not want more.
+  int64_t workspace_bytes = int64_t{32} << 20;  // The most that an algorithm may use; as in CublasLtProductOptions.
   bool allow_tf32 = false;
-  int candidates = 16;   // At most so many of the library's proposals are timed.
-  int repetitions = 20;  // Of each, after two that are not counted.
-  // Written before each repetition, so that the L2 cache holds nothing of the operands; 0: nothing is.
+  int candidates = 16;   // Number of the library's proposals to time, at most.
+  int repetitions = 20;  // Per algorithm, after two warm-up runs that are not counted.
+  // Bytes to write before each repetition, so that no operand stays in the L2 cache. 0: none.
   int64_t flush_bytes = int64_t{256} << 20;
 };
 
@@ -35,30 +35,30 @@ struct TunedProduct {
   ProductKey key;
   ProductAlgorithm algorithm = {};  // The fastest.
   double seconds = 0;               // Of the fastest.
-  double first_seconds = 0;         // Of the library's first proposal, which is used without a table.
-  int timed = 0;                    // Algorithms that were.
+  double first_seconds = 0;         // Of the first proposal that ran, which is used without a table.
+  int timed = 0;                    // Number of algorithms that were timed.
 };
 
-// On the launching thread of `device`. Borrows the runtime and the device.
+// For use on the launching thread of `device`. Borrows the runtime and the device, which must outlive it.
 class Tuner {
  public:
-  // Memory of the device for operands of up to `operand_bytes` in all.
+  // Allocates device memory for operands of up to `operand_bytes` in all, for the workspace and for flushing the cache.
   static absl::StatusOr<std::unique_ptr<Tuner>> Create(CudaRuntime& runtime, CudaDevice& device,
                                                        const CublasLtFunctions& functions, int64_t operand_bytes,
                                                        const TunerOptions& options);
   ~Tuner();
 
-  // Bytes of memory that the operands of `op`, which may be symbolic, take here.
+  // Returns the bytes that the operands of `op` take in the tuner's memory. `op` may be symbolic.
   static int64_t OperandBytes(const MatMul& op);
 
-  // REQUIRES: OperandBytes(op) <= operand_bytes. Unimplemented when no algorithm computes it; one that the library
-  // proposes and then refuses is passed over.
+  // Returns the fastest algorithm for `op`. Skips algorithms that the library proposes and then refuses. Returns
+  // Unimplemented if none remains. REQUIRES: OperandBytes(op) <= operand_bytes
   absl::StatusOr<TunedProduct> Tune(const MatMul& op);
 
  private:
   Tuner(CudaRuntime& runtime, const CublasLtFunctions& functions, const TunerOptions& options)
       : runtime_(runtime), functions_(functions), options_(options) {}
-  // Seconds; nothing if `enqueue` fails, which is then `refusal`.
+  // Returns the median seconds of `enqueue`. If it fails, returns nullopt and stores its error in `refusal`.
   absl::StatusOr<std::optional<double>> Time(const std::function<absl::Status(StreamHandle)>& enqueue,
                                              absl::Status& refusal);
 

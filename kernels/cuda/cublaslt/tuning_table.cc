@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::string_view kTitle = "shale cublaslt algorithms 1";
 constexpr absl::string_view kOn = "on ", kLibrary = ", cublaslt ", kArrow = " -> ";
-// A table of every product of a hundred models has less.
+// A table of all matmuls of a hundred models is smaller.
 constexpr size_t kMaxTextBytes = size_t{1} << 24;
 constexpr size_t kMaxNameBytes = 128;
 

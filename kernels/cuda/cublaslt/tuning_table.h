@@ -1,6 +1,6 @@
-// TuningTable: the fastest algorithm of cuBLASLt for each product, as measured, by GPU and version of the library.
+// TuningTable: the fastest measured algorithm of cuBLASLt for each matmul, by GPU and library version.
 //
-// Its text, which people may read and tools merge:
+// Its text form, which people can read and tools can merge:
 //
 //   shale cublaslt algorithms 1
 //   on NVIDIA H200, cublaslt 130100
@@ -20,29 +20,32 @@
 
 namespace shale::cuda {
 
-// A cublasLtMatmulAlgo_t: opaque words, which mean something to the version of the library that gave them, only.
+// A cublasLtMatmulAlgo_t: opaque words that only the library version that returned them understands.
 using ProductAlgorithm = std::array<uint64_t, 8>;
 
 class TuningTable {
  public:
   struct Machine {
-    std::string gpu;              // As CUDA names it. Printable, not empty.
-    int64_t library_version = 0;  // cublasLtGetVersion: 130100 is 13.1.0.
+    std::string gpu;              // CUDA's name for it. Printable, not empty.
+    int64_t library_version = 0;  // From cublasLtGetVersion: 130100 is 13.1.0.
     friend auto operator<=>(const Machine&, const Machine&) = default;
   };
 
-  // Takes what Print gives, with lines that begin with # and machines and products in any order, and nothing else; an
-  // error names the line. A product that is there twice is refused.
+  // Parses the output of Print. Machines and matmuls may be in any order, and lines that are empty or begin with # are
+  // skipped. Returns InvalidArgument, naming the line, for anything else and for a matmul that occurs twice.
   static absl::StatusOr<TuningTable> Parse(absl::string_view text);
-  // In one order, whatever the order of Set.
+  // Returns the text form. Its order does not depend on the order of Set.
   std::string Print() const;
-  // 16 hex digits, of Print(): FNV-1a of 64 bits (Fowler, Noll and Vo, 1991). Tells tables apart; no protection.
+  // Returns the 64-bit FNV-1a hash of Print() (Fowler, Noll and Vo, 1991) as 16 hex digits. It tells tables apart but
+  // does not protect against tampering.
   std::string Digest() const;
 
-  // Replaces what was there. InvalidArgument for a machine that could not be printed.
+  // Sets the algorithm for a matmul and replaces an earlier one. Returns InvalidArgument for a machine that Print could
+  // not represent.
   absl::Status Set(const Machine& machine, const ProductKey& key, const ProductAlgorithm& algorithm);
-  // Null when there is none. Lives until the next Set.
+  // Returns null if there is none. The result is valid until the next Set.
   const ProductAlgorithm* Find(const Machine& machine, const ProductKey& key) const;
+  // Returns the number of entries of all machines.
   int64_t size() const;
 
  private:
