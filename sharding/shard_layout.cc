@@ -13,7 +13,7 @@
 namespace shale {
 namespace {
 
-// So that offsets in bytes, eight to an element at most, stay within 63 bits.
+// Keeps offsets in bytes, at eight bytes per element at most, within 63 bits.
 constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 8;
 
 absl::Status TooLarge(absl::string_view what) {
@@ -61,7 +61,7 @@ absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries,
     layout.parameters_.push_back({entry.name, entry.shape, offset, elements});
     end = offset + elements;
   }
-  // Slices are counted in blocks of kAlignment elements.
+  // Shards consist of blocks of kAlignment elements.
   const int64_t blocks = CeilDivide(end, kAlignment);
   const int64_t blocks_per_rank = CeilDivide(blocks, world_size);
   if (blocks_per_rank > kMaxElements / kAlignment / world_size) {

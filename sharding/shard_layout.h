@@ -1,16 +1,17 @@
-// ShardLayout: where every parameter of a flat group lies, and which rank owns what. Nothing else knows.
+// ShardLayout: where every parameter of a flat group lies, and which rank owns which elements. No other code knows
+// this.
 //
-//   Parameters of 200 and 90 elements on three ranks, offsets in elements; x: elements of no parameter ("gaps").
+//   Parameters of 200 and 90 elements on three ranks, offsets in elements. x: elements of no parameter ("gaps").
 //
 //   0           128    200  256     346 384
 //   |  embed    :      |xxxx|  norm |xxx|
 //   |  rank 0   |  rank 1   |  rank 2   |
 //
-// Every parameter starts at a multiple of kAlignment elements, whatever the world size, so that offsets never change
-// with it; the tail is padded so that the slices of all ranks are equal and start at such multiples too. A slice may
-// hold part of a parameter, several, or none. Offsets count elements, for a group is stored in several dtypes; in the
-// narrowest, of two bytes, kAlignment elements are 256 bytes. Saved state names a parameter and a range of it, never an
-// offset of here.
+// Every parameter starts at a multiple of kAlignment elements, so that its offset is the same for every world size. The
+// tail is padded, so that the shards of all ranks have equal size and also start at such multiples. A shard may hold
+// part of a parameter, several parameters, or none. Offsets count elements, since a group is stored in several dtypes;
+// in the narrowest dtype, of two bytes, kAlignment elements are 256 bytes. Saved state names a parameter and a range of
+// it, never an offset in the group.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +27,14 @@
 
 namespace shale {
 
-// Immutable, copyable; any thread may read it.
+// Immutable and copyable. Any thread may read it.
 class ShardLayout {
  public:
   static constexpr int64_t kAlignment = 128;
 
   struct Entry {
     std::string name;
-    std::vector<int64_t> shape;  // Empty: a scalar.
+    std::vector<int64_t> shape;  // Empty for a scalar.
   };
 
   struct Placement {
@@ -44,38 +45,38 @@ class ShardLayout {
     ElementRange range() const { return {offset_elements, offset_elements + elements}; }
   };
 
-  // The part of one parameter that lies in one rank's slice.
+  // The part of one parameter that lies in one rank's shard.
   struct Piece {
     int parameter = 0;         // Index into parameters().
-    ElementRange range;        // Of the parameter, not of the group; never empty.
-    int64_t slice_offset = 0;  // Where it starts in the rank's slice, in elements.
+    ElementRange range;        // Elements of the parameter, not of the group. Never empty.
+    int64_t slice_offset = 0;  // Where it starts in the rank's shard, in elements.
     bool operator==(const Piece&) const = default;
   };
 
-  // Lays the parameters out in the order given, for `world_size` ranks. Refuses a name that is empty or used twice, a
-  // dimension below one, a world size below one, and groups of more elements than 64 bits can count the bytes of.
+  // Lays out the parameters in the given order for `world_size` ranks. Returns InvalidArgument for a name that is empty
+  // or used twice, a dimension or world size below one, and a group whose size in bytes might overflow 64 bits.
   static absl::StatusOr<ShardLayout> Create(absl::Span<const Entry> entries, int world_size);
 
   int world_size() const { return world_size_; }
   const std::vector<Placement>& parameters() const { return parameters_; }
-  // Null: no such parameter. Valid as long as the layout.
+  // Returns the parameter of this name, or null. Valid as long as the layout.
   const Placement* Find(absl::string_view name) const;
 
-  // One past the last parameter's last element: the same for every world size. 0: a group without parameters.
+  // The end of the last parameter, the same for every world size. 0 for a group without parameters.
   int64_t total_elements() const { return parameters_.empty() ? 0 : parameters_.back().range().end; }
-  // What a full vector of the group holds: world_size() x shard_elements().
+  // The elements of a full vector of the group: world_size() x shard_elements().
   int64_t padded_elements() const { return shard_elements_ * world_size_; }
-  // What each rank owns, a multiple of kAlignment.
+  // The elements that each rank owns, a multiple of kAlignment.
   int64_t shard_elements() const { return shard_elements_; }
 
-  // The elements of the group that `rank` owns.
+  // Returns the elements of the group that `rank` owns.
   ElementRange ShardRange(int rank) const;
-  // The parameters in the slice of `rank`, in order of offset. None: all of the slice is padding.
+  // Returns the parts of parameters in the shard of `rank`, in order of offset. Empty if the shard is all padding.
   std::vector<Piece> ParameterPieces(int rank) const;
 
-  // The elements of no parameter, the tail included, sorted.
+  // Returns the elements that belong to no parameter, including the padded tail, sorted.
   std::vector<ElementRange> gaps() const;
-  // The elements of the parameters that `wanted` accepts, sorted; parameters that touch become one range.
+  // Returns the elements of the parameters that `wanted` accepts, sorted. Adjacent parameters become one range.
   std::vector<ElementRange> Ranges(absl::FunctionRef<bool(const Placement&)> wanted) const;
 
  private:
@@ -83,7 +84,7 @@ class ShardLayout {
 
   int world_size_ = 1;
   int64_t shard_elements_ = 0;
-  std::vector<Placement> parameters_;  // By offset.
+  std::vector<Placement> parameters_;  // In order of offset.
   absl::flat_hash_map<std::string, int> index_by_name_;
 };
 

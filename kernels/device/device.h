@@ -1,8 +1,8 @@
-// What an executor needs of a device: an arena of memory, streams, events, graphs.
+// Device: what an executor needs of a device, which is arenas of memory, streams, events and graphs.
 //
-// One host thread per rank enqueues work on the rank's streams; each stream runs its work in FIFO order, streams run
-// beside one another. Errors of enqueued work are sticky: the stream skips what follows and Synchronize returns the
-// first one. A stream that waits for a failed one fails with the same error.
+// One host thread per rank enqueues work on the rank's streams. Each stream runs its work in FIFO order; different
+// streams run concurrently. Errors of enqueued work are sticky: the stream skips the work that follows, and Synchronize
+// returns the first error. A stream that waits for a failed stream fails with the same error.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace shale {
 
-// A contiguous piece of memory, zeroed, aligned to at least 4096 bytes. Freed with the object.
+// A contiguous piece of memory, aligned to at least 4096 bytes and zeroed at first. Freed with the object.
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -28,8 +28,9 @@ class Arena {
   struct Range {
     int64_t begin_bytes = 0, end_bytes = 0;
   };
-  // Takes from the machine, with several threads, the pages of these ranges, which must not overlap, where pages are
-  // otherwise taken one by one as they are first touched. Contents stay. Only advice: no error.
+  // Makes the pages of these ranges resident, with several threads. Otherwise a device may take pages from the machine
+  // one by one, when they are first touched. The ranges must not overlap. Keeps the contents. This is only advice and
+  // never fails.
   virtual void MakeResident(absl::Span<const Range> ranges) {}
 
  protected:
@@ -37,8 +38,8 @@ class Arena {
   int64_t size_bytes_ = 0;
 };
 
-// A point in a stream's work. May be recorded again; a Wait refers to the latest Record that was enqueued before it,
-// and an event that was never recorded counts as reached.
+// A point in a stream's work. May be recorded any number of times: a Wait refers to the latest Record that was enqueued
+// before it. An event that was never recorded counts as reached.
 class Event {
  public:
   virtual ~Event() = default;
@@ -46,71 +47,76 @@ class Event {
 
 class Stream;
 
-// A copy of a graph, whose two ends may be changed. Nothing if it was of no bytes.
+// A captured copy, whose source and destination may be changed (Graph::SetCopy). `node` is null if it copies no bytes.
 struct CapturedCopy {
   void* node = nullptr;
   int64_t size_bytes = 0;
 };
 
-// What was captured on streams (see Stream::BeginCapture), as one piece of work, to be launched any number of times. It
-// runs on no stream of its capture, in the order that these gave it. Each launch comes after the one before. What it
-// reads and writes must outlive it; a destroyed graph still finishes its launches.
+// The work that was captured on streams (see Stream::BeginCapture), as one unit that can be launched any number of
+// times. It does not run on the streams of its capture but keeps the order that they gave its work. Each launch starts
+// after the previous one has finished. The memory that the work uses must outlive the graph. A destroyed graph still
+// finishes its launches.
 class Graph {
  public:
   virtual ~Graph() = default;
-  // Only enqueues; call from the rank's launching thread.
+  // Enqueues one launch on `stream`. Called by the rank's launching thread.
   virtual absl::Status Launch(Stream& stream) = 0;
-  // What is launched from now on copies between these two, which are of the same kinds of memory as those before.
+  // Changes source and destination of a captured copy for all later launches. They must be in the same kinds of memory
+  // as before.
   virtual absl::Status SetCopy(const CapturedCopy& copy, void* to, const void* from) = 0;
 };
 
+// A FIFO of work on a device. Called by the rank's launching thread.
 class Stream {
  public:
   virtual ~Stream() = default;
 
-  // The following only enqueue; call from the rank's launching thread.
+  // Record, Wait, Copy, RecordTime and Mark only enqueue.
   virtual absl::Status Record(Event& event) = 0;
   virtual absl::Status Wait(const Event& event) = 0;
-  // Copies between pinned host memory and device or within the device. `from` must stay valid until the stream has
-  // passed it.
+  // Copies between pinned host memory and the device, or within the device. `from` must stay valid until the stream has
+  // finished the copy.
   absl::Status Copy(void* to, const void* from, int64_t size_bytes) {
     Meter(to, size_bytes);
     Meter(from, size_bytes);
     return EnqueueCopy(to, from, size_bytes);
   }
 
-  // Sets *nanoseconds to the time on the host's steady clock when the stream gets here. Valid after Synchronize.
+  // Sets *nanoseconds to the time, on the host's steady clock, at which the stream gets here. Valid after Synchronize.
   virtual absl::Status RecordTime(int64_t* nanoseconds) = 0;
 
-  // Notes that all before it has finished. Where work fails late, and takes everything after it along, reached_mark
-  // tells how far the stream came.
+  // Notes `mark` when all earlier work has finished. On devices where work fails late and everything after it fails
+  // too, reached_mark then tells how far the stream came.
   virtual absl::Status Mark(uint32_t mark) { return absl::OkStatus(); }
-  // The last mark that was reached, also after a failure; 0: none was. Nothing where errors name their work themselves.
+  // Returns the last mark that was reached, also after a failure, or 0 if none was. Returns nullopt if the stream keeps
+  // no marks.
   virtual std::optional<uint32_t> reached_mark() const { return std::nullopt; }
 
-  // Waits until the stream is empty; the first error of its work, if any.
+  // Waits until the stream has finished all its work. Returns the first error of that work, if any.
   virtual absl::Status Synchronize() = 0;
 
-  // As Copy and Synchronize, which a device may do with less. `from` and `to` are the caller's again.
+  // Equivalent to Copy and Synchronize, but may cost less. On return the caller may use `from` and `to` again.
   absl::Status CopyAndWait(void* to, const void* from, int64_t size_bytes) {
     Meter(to, size_bytes);
     Meter(from, size_bytes);
     return FinishCopy(to, from, size_bytes);
   }
 
-  // Until EndCapture, what is enqueued is captured and does not run: on this stream, and on others from where they wait
-  // for an event that was recorded in the capture. None of them may wait for an event of elsewhere, be synchronized or
-  // record a time; the thread may not allocate or free; and at the end this stream must have waited for the others.
-  // See Device::CanCapture.
+  // Begins a capture. Until EndCapture, work that is enqueued on this stream is captured and does not run. Another
+  // stream joins the capture when it waits for an event that was recorded in the capture. None of these streams may
+  // wait for an event recorded elsewhere, be synchronized or record a time, and the thread may not allocate or free
+  // memory. Before EndCapture this stream must have waited for the others. See Device::CanCapture.
   virtual absl::Status BeginCapture() { return CannotCapture(); }
-  // Also ends a capture that has failed, with its error; the streams' errors stay.
+  // Ends the capture and returns its graph. Also ends a capture that has failed, and returns its error. The errors of
+  // the streams stay.
   virtual absl::StatusOr<std::unique_ptr<Graph>> EndCapture() { return CannotCapture(); }
-  // As Copy, of a stream that is being captured. What is returned is the graph's.
+  // Like Copy, on a stream that is being captured. The result is valid as long as the graph.
   virtual absl::StatusOr<CapturedCopy> CaptureCopy(void* to, const void* from, int64_t size_bytes) {
     return CannotCapture();
   }
 
-  // Records what launches and copies touch, for the measured peak. Borrowed; null: nothing is recorded.
+  // Sets the meter that notes the memory which launches and copies access. Borrowed; null switches it off.
   void set_meter(MemoryMeter* meter) { meter_ = meter; }
   void Meter(const void* address, int64_t size_bytes) {
     if (meter_ != nullptr) meter_->Touch(address, size_bytes);
@@ -130,17 +136,17 @@ class Stream {
   MemoryMeter* meter_ = nullptr;
 };
 
-// Makes arenas, streams and events. Thread-safe. Outlives what it makes.
+// Creates arenas, streams and events, all of which it must outlive. Thread-safe.
 class Device {
  public:
   virtual ~Device() = default;
   virtual absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t size_bytes) = 0;
-  // Host memory, which streams copy from and to without holding up the thread that enqueues the copy. Other host memory
-  // they may refuse to copy.
+  // Allocates host memory that streams copy from and to without blocking the thread that enqueues the copy. Streams may
+  // refuse to copy other host memory.
   virtual absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
-  // Whether work of streams can be captured as graphs.
+  // Returns whether work of streams can be captured as graphs.
   virtual bool CanCapture() const { return false; }
 };
 

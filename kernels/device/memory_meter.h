@@ -1,4 +1,5 @@
-// The measured peak of an arena: the highest byte that any launch or copy was given, kept apart from the plan.
+// MemoryMeter: measures the peak of an arena, independently of the plan. The peak is the end of the highest byte range
+// that any launch or copy was given.
 #pragma once
 
 #include <atomic>
@@ -12,7 +13,7 @@ class MemoryMeter {
  public:
   MemoryMeter(const std::byte* base, int64_t size_bytes) : base_(base), size_bytes_(size_bytes) {}
 
-  // Notes an access to [address, address + bytes); ranges outside the watched one are not its business.
+  // Notes an access to [address, address + bytes). Ignores ranges that begin outside the watched range.
   void Touch(const void* address, int64_t bytes) {
     const int64_t begin = static_cast<const std::byte*>(address) - base_;
     if (address == nullptr || begin < 0 || begin >= size_bytes_ || bytes <= 0) return;

@@ -22,7 +22,7 @@ absl::Status FillWithOrdinaryValues(Device& device, Stream& stream, std::byte* t
   for (int64_t i = 0; i < block_bytes; i += 2) {
     state = state * 1664525 + 1013904223;  // D. Knuth, The Art of Computer Programming, volume 2, 3.3.4, line 16.
     const uint32_t random = state >> 16;
-    // Sign and mantissa of bf16 as they come, and one of eight exponents below that of 1.
+    // A bf16 with random sign and mantissa, and one of the eight exponents below that of 1.
     const auto bits = static_cast<uint16_t>((random & 0x807f) | ((119 + (random >> 7 & 7)) << 7));
     std::memcpy(block->base() + i, &bits, sizeof(bits));
   }
@@ -30,7 +30,7 @@ absl::Status FillWithOrdinaryValues(Device& device, Stream& stream, std::byte* t
   for (int64_t at = 0; at + 1 < size_bytes && status.ok(); at += block_bytes) {
     status = stream.Copy(to + at, block->base(), std::min(block_bytes, RoundDown(size_bytes, 2) - at));
   }
-  status.Update(stream.Synchronize());  // After an error too: what was enqueued reads the block.
+  status.Update(stream.Synchronize());  // After an error too: enqueued copies read the block.
   return status;
 }
 

@@ -1,4 +1,4 @@
-// Values for measuring: products of zeros draw less power than those of a training step, and run faster.
+// Realistic values for benchmarks: a matmul of zeros draws less power than one of a training step, and runs faster.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace shale {
 
-// Fills memory of `device` with pseudo-random numbers of ordinary size, the same in every call: bf16, and in pairs
-// fp32, of either sign and magnitudes from 2^-8 to 1. `to` is a multiple of 4; of memory that is no multiple of 2 bytes
-// the last one is left out. Waits on `stream`.
+// Fills memory of `device` with pseudo-random numbers, the same in every call. Read as bf16 or as fp32, they have
+// either sign and magnitudes from 2^-8 to 1. `to` is a multiple of 4. If `size_bytes` is odd, the last byte is not
+// written. Waits for `stream`.
 absl::Status FillWithOrdinaryValues(Device& device, Stream& stream, std::byte* to, int64_t size_bytes);
 
 }  // namespace shale

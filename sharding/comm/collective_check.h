@@ -1,5 +1,5 @@
-// What every Communicator checks before it enqueues a collective, from this rank's operands alone; and what it says
-// when it ends one.
+// The checks that every Communicator makes before it enqueues a collective, which look at this rank's operands only;
+// and the error of an aborted rank.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,17 +7,18 @@
 
 namespace shale {
 
-// Refuse operands that are not bound and contiguous, dtypes and sizes that do not fit together, and a shard that
-// overlaps `full` anywhere but in the rank's own slice. `rank` of `size` is the caller's.
+// Return InvalidArgument for operands that are not bound and contiguous, for dtypes and sizes that do not fit together,
+// for a sum of a dtype other than f32, f64 and i64, and for a shard that overlaps `full` anywhere but in the rank's own
+// part. The caller is rank `rank` of `size`.
 absl::Status CheckAllGather(const Tensor& shard, const Tensor& full, int rank, int size);
 absl::Status CheckReduceScatterSum(const Tensor& full, const Tensor& shard, int rank, int size);
 absl::Status CheckAllReduceSum(const Tensor& data);
 
-// A time-out in seconds; 0: none.
+// Checks a time-out in seconds. 0 means none.
 absl::Status CheckTimeout(double seconds);
 
-// What its peers see of a rank that aborts: Aborted, which marks what only repeats another rank's error; such an error
-// is passed on as it is.
+// Returns the error that the peers of an aborting rank see. It is Aborted, which marks an error that only repeats
+// another rank's. A `reason` that is Aborted already is returned unchanged.
 absl::Status AbortedBy(int rank, absl::Status reason);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// What a collective does; communicator.h says it exactly.
+// The kinds of collectives. communicator.h defines what each does.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,9 @@
 // Communicator: the collectives of one group of ranks.
 //
-// One per rank, mesh axis and stream. Every rank enqueues the same collectives in the same order, from one thread; then
-// no two ranks can wait for each other. A collective never averages. A finished collective means that its inputs may be
-// overwritten. Sums are in fp32 (fp64, int64 for those dtypes), in rank order where a backend says so.
+// There is one communicator per rank, mesh axis and stream. Every rank enqueues the same collectives in the same order,
+// from one thread, so that no two ranks can deadlock. A collective never averages. When a collective has finished, its
+// inputs may be overwritten. Sums are computed in fp32 (fp64, int64 for those dtypes), in rank order where a backend
+// says so.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,13 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // full = the shards of all ranks, in rank order. `shard` may be slice rank() of `full`. Any dtype.
+  // full = the shards of all ranks, in rank order. `full` consists of size() equal parts, and `shard` may be part
+  // rank() of it. Any dtype.
   absl::Status AllGather(const Tensor& shard, const Tensor& full, Stream& stream) {
     Meter(shard, full, stream);
     return EnqueueAllGather(shard, full, stream);
   }
-  // shard = sum over ranks of slice rank() of their `full`. `shard` may be that slice of this rank's `full`. f32.
+  // shard = sum over ranks of part rank() of their `full`. `shard` may be part rank() of this rank's `full`. f32.
   absl::Status ReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) {
     Meter(full, shard, stream);
     return EnqueueReduceScatterSum(full, shard, stream);
@@ -36,14 +38,15 @@ class Communicator {
     return EnqueueAllReduceSum(data, stream);
   }
 
-  // Names the memory that all tensors of this rank's collectives will lie in, at the same offsets on every rank: some
-  // carry data faster then. Before the first collective; a call of all ranks, of the launching threads, which may wait
-  // for each other. And the end of it, when no rank's collective runs any more, before the memory is freed.
+  // Registers the memory in which all tensors of this rank's collectives will lie, at the same offsets on every rank.
+  // Some communicators then transfer data faster. The launching threads of all ranks call it before the first
+  // collective and may wait for each other in it. Call DeregisterMemory when no rank's collective runs any more, before
+  // the memory is freed.
   virtual absl::Status RegisterMemory(std::byte* memory, int64_t size_bytes) { return absl::OkStatus(); }
   virtual absl::Status DeregisterMemory() { return absl::OkStatus(); }
 
-  // Ends every collective, now and from now on, of every rank of the group with `reason`. Any thread. Only destruction
-  // may follow.
+  // Makes every collective of every rank of the group, running or later, fail with `reason`. Any thread may call. Only
+  // destruction may follow.
   virtual void Abort(absl::Status reason) = 0;
 
  protected:

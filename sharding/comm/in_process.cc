@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-// Meets in the threads of the streams, and works there.
+// The ranks meet, copy and sum in the threads of their streams.
 class InProcessCommunicator : public RendezvousCommunicator {
  public:
   using RendezvousCommunicator::RendezvousCommunicator;

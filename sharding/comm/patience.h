@@ -1,4 +1,4 @@
-// A limit on waiting for peers.
+// Patience: a deadline for waiting for peers.
 #pragma once
 
 #include <algorithm>
@@ -6,22 +6,22 @@
 
 namespace shale {
 
-// For who looks again and again whether what it waits for has come. Between two looks at most a quarter of the limit
-// counts: a process that was stopped for long (Ctrl-Z, a container's pause) has not waited for its peers meanwhile,
-// which were stopped too. One thread.
+// A deadline for code that polls. Between two polls at most a quarter of the limit counts as waiting: if the process
+// was stopped for long (Ctrl-Z, a paused container), its peers were stopped too, and that time does not count. Used by
+// one thread.
 class Patience {
  public:
-  // 0: endless.
+  // 0 means no limit.
   explicit Patience(double limit_seconds = 0) : limit_seconds_(limit_seconds) {}
 
-  // Whether it has come to its end: a look.
+  // Returns whether the deadline has passed. Each call is a poll.
   bool Ended() {
     const Clock::time_point now = Clock::now();
     spent_seconds_ += std::min(std::chrono::duration<double>(now - looked_).count(), kMostAtOnce * limit_seconds_);
     looked_ = now;
     return limit_seconds_ > 0 && spent_seconds_ >= limit_seconds_;
   }
-  // How long to wait for until the next look.
+  // Returns how long to wait before the next poll.
   std::chrono::duration<double> Pause() const {
     return std::chrono::duration<double>(limit_seconds_ * kMostAtOnce / 2);
   }

@@ -11,10 +11,10 @@
 namespace shale {
 namespace {
 
-// Parts begin at multiples of it: two ranks never write the same line of a cache.
+// The parts of an all-reduce begin at multiples of this, so that two ranks never write the same cache line.
 constexpr int64_t kLineBytes = 128;
 
-// `whole`: the vector of all ranks' slices.
+// `whole` is the full vector.
 Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& whole, const Tensor& input, const Tensor& output) {
   return {.kind = kind,
           .dtype = whole.dtype,
@@ -58,7 +58,7 @@ absl::Status RendezvousCommunicator::Work(Stream& stream) {
   return absl::OkStatus();
 }
 
-// Each rank begins with its own shard, so that not all read the same one.
+// Each rank begins with its own shard, so that the ranks do not all read the same shard at once.
 absl::Status RendezvousCommunicator::AllGather(Stream& stream) {
   const int64_t slice_bytes = mine().elements / size() * SizeOf(mine().dtype);
   for (int i = 0; i < size() && slice_bytes > 0; ++i) {
@@ -75,7 +75,7 @@ absl::Status RendezvousCommunicator::ReduceScatter(Stream& stream) {
   return SumSlice(rank_ * slice, slice, mine().output, stream);
 }
 
-// Each rank sums its part of the vector, then everybody copies everybody's part.
+// Each rank sums its part of the vector, then copies the parts of all other ranks.
 absl::Status RendezvousCommunicator::AllReduce(Stream& stream) {
   const int64_t element_bytes = SizeOf(mine().dtype);
   const int64_t line = kLineBytes / element_bytes;

@@ -1,4 +1,4 @@
-// RendezvousCommunicator: the collectives of ranks that reach one another's memory.
+// RendezvousCommunicator: the collectives of ranks that can access one another's memory.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,12 @@
 
 namespace shale {
 
-// What such communicators have in common; where the ranks meet, and what copies and sums, is theirs. Each element of a
-// sum is formed by one rank, in rank order.
+// The common part of such communicators. A subclass decides in which threads the ranks meet, and how to copy and sum.
+// One rank computes each element of a sum, in rank order.
 class RendezvousCommunicator : public Communicator {
  public:
   RendezvousCommunicator(std::shared_ptr<Rendezvous> rendezvous, int rank);
+  // Aborts the group.
   ~RendezvousCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -29,16 +30,16 @@ class RendezvousCommunicator : public Communicator {
   absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) final;
   absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) final;
 
-  // Has the stream do `call`: Meet, Work, Sync. The operands have been checked.
+  // Makes the stream do `call`: Meet, Work, Sync. The operands have been checked.
   virtual absl::Status Enqueue(const Rendezvous::Call& call, Stream& stream) = 0;
-  // This rank's part of what all have met for, between Meet and the last Sync. Comes to every Barrier, whatever fails.
+  // Does this rank's part of the collective, between Meet and the last Sync. Calls every Barrier, even after an error.
   absl::Status Work(Stream& stream);
 
-  // Of Work; of bytes and elements more than none. What they are given is gone when they return.
+  // Called by Work, with sizes above 0. `inputs` itself is valid only during the call.
   virtual absl::Status Copy(std::byte* to, const std::byte* from, int64_t size_bytes, Stream& stream) = 0;
   virtual absl::Status Sum(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                            Stream& stream) = 0;
-  // What follows comes after what all ranks did before; peers count on this rank to come here.
+  // Orders everything after it behind everything that all ranks did before it. Every rank must call it: its peers wait.
   virtual absl::Status Barrier(Stream& stream) = 0;
 
   Rendezvous& rendezvous() { return *rendezvous_; }
@@ -53,7 +54,7 @@ class RendezvousCommunicator : public Communicator {
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int rank_;
-  std::vector<const std::byte*> inputs_;  // By rank; Work's, kept to allocate nothing in a collective.
+  std::vector<const std::byte*> inputs_;  // By rank. Used in Work; a member, so that a collective allocates nothing.
 };
 
 }  // namespace shale

@@ -10,12 +10,12 @@
 namespace shale {
 namespace {
 
-// What a rank's peers wait for.
+// The events of one rank that its peers wait for.
 struct RankEvents {
-  std::shared_ptr<Device> device;  // Outlives its events.
-  std::unique_ptr<Event> ready;    // What it brings may be read.
-  std::unique_ptr<Event> summed;   // Its part of an all-reduce may be.
-  std::unique_ptr<Event> done;     // It has read what its peers brought.
+  std::shared_ptr<Device> device;  // Must outlive the events.
+  std::unique_ptr<Event> ready;    // The rank's inputs may be read.
+  std::unique_ptr<Event> summed;   // The rank's part of an all-reduce may be read.
+  std::unique_ptr<Event> done;     // The rank has read its peers' buffers.
 };
 
 struct SharedGroup {
@@ -24,7 +24,7 @@ struct SharedGroup {
   std::vector<RankEvents> events;  // By rank.
 };
 
-// Meets in the threads that enqueue; the streams' work is ordered by events.
+// The ranks meet in the threads that enqueue. Events order the work of their streams.
 class StreamOrderedCommunicator : public RendezvousCommunicator {
  public:
   StreamOrderedCommunicator(std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<SharedGroup> group, int rank)
@@ -35,7 +35,7 @@ class StreamOrderedCommunicator : public RendezvousCommunicator {
     SHALE_RETURN_IF_ERROR(stream.Record(*group_->events[rank()].ready));
     SHALE_RETURN_IF_ERROR(rendezvous().Meet(rank(), call));
     absl::Status status = WaitForPeers(&RankEvents::ready, stream);
-    // Whatever fails here, the peers count on this rank to come to every Sync.
+    // Continues after an error, because the peers wait for this rank in every Sync.
     status.Update(Work(stream));
     status.Update(Pass(&RankEvents::done, stream));
     return status;
@@ -57,7 +57,7 @@ class StreamOrderedCommunicator : public RendezvousCommunicator {
     return absl::OkStatus();
   }
 
-  // All ranks' streams have come this far before this one goes on.
+  // Makes this stream wait here until the streams of all ranks have come this far.
   absl::Status Pass(std::unique_ptr<Event> RankEvents::*event, Stream& stream) {
     absl::Status status = stream.Record(*(group_->events[rank()].*event));
     rendezvous().Sync();

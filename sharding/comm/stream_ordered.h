@@ -1,9 +1,9 @@
-// Communicators between ranks of one process whose streams run elsewhere, on one device or several that reach one
+// Communicators between ranks of one process whose streams run on one device, or on several devices that can access one
 // another's memory.
 //
-// A collective is copies and sums on the rank's own stream, ordered among the ranks by events. The ranks meet on the
-// host, in the threads that enqueue, for two reasons: to learn one another's addresses, and because a stream that waits
-// for an event which its owner has not recorded yet does not wait at all. The host never waits for a stream.
+// A collective consists of copies and sums on the rank's own stream. Events order them among the ranks. The ranks meet
+// on the host, in the threads that enqueue, for two reasons: to learn one another's addresses, and because a wait for
+// an event that its owner has not recorded yet does not wait at all. The host never waits for a stream.
 #pragma once
 
 #include <functional>
@@ -20,23 +20,24 @@
 namespace shale {
 
 // Enqueues out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64 (which
-// wraps). `out` may be one of the inputs; otherwise it overlaps none. `elements` > 0; the addresses' list is gone when
-// the call returns.
+// wraps). `out` may be one of the inputs; otherwise it overlaps none. `elements` > 0. `inputs` itself is valid only
+// during the call.
 using EnqueueSumRanks = std::function<absl::Status(DType dtype, absl::Span<const std::byte* const> inputs,
                                                    std::byte* out, int64_t elements, Stream& stream)>;
 
 struct StreamOrderedGroupOptions {
   EnqueueSumRanks sum_ranks;
-  // How long a rank waits for its peers to enqueue the same collective before the group is given up. 0: for ever.
+  // How long a rank waits for its peers to enqueue the same collective before the group fails. 0: forever.
   double timeout_seconds = 600;
 };
 
-// One communicator per rank, in rank order, for streams of `devices[rank]`. Sums are formed in rank order, each element
-// by one rank, so that results are equal on all ranks and from run to run.
+// Creates one communicator per rank, in rank order, for streams of `devices[rank]`. Sums are computed in rank order,
+// each element by one rank, so that results are equal on all ranks and from run to run.
 //
-// Errors that concern the group are those of the call that enqueues: InvalidArgument on all ranks when they want
-// different collectives (it says which rank wanted what), DeadlineExceeded when one does not come in time, and Aborted
-// with the culprit and its reason when one aborts or is destroyed. After any of these the group is dead.
+// The call that enqueues a collective returns the errors of the group. All ranks get InvalidArgument if they want
+// different collectives (it says which rank wanted what), DeadlineExceeded if a rank does not come in time, and Aborted
+// with the culprit and its reason if a rank aborts or its communicator is destroyed. After any of these the group is
+// dead.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateStreamOrderedGroup(
     const std::vector<std::shared_ptr<Device>>& devices, const StreamOrderedGroupOptions& options);
 

@@ -8,8 +8,9 @@
 namespace shale {
 namespace {
 
-// Sums block by block in a buffer that stays in the first-level cache and aliases nothing, so that the inner loops are
-// vectorised; memory is read and written once. 16-byte vectors suffice: the loop is bound by memory, not by adding.
+// Sums block by block in a buffer that stays in the first-level cache and aliases nothing, so that the compiler
+// vectorizes the inner loops and memory is read and written once. 16-byte vectors suffice: memory bounds the loop, not
+// the additions.
 template <class T>
 void Sum(absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements) {
   constexpr int64_t kBlock = 4096 / sizeof(T);

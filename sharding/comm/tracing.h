@@ -1,4 +1,4 @@
-// Records the collectives that pass, for tests that count them.
+// TracingCommunicator: records collectives, for tests that count them.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace shale {
 struct CollectiveRecord {
   CollectiveKind kind = CollectiveKind::kAllGather;
   DType dtype = DType::kFloat32;
-  int64_t elements = 0;  // Of the whole vector: `full`, or the `data` of an all-reduce.
-  std::string label;     // Of the communicator that it went through.
+  int64_t elements = 0;  // Elements of the full vector: `full`, or `data` of an all-reduce.
+  std::string label;     // The label of the communicator.
   int64_t bytes() const { return elements * SizeOf(dtype); }
   bool operator==(const CollectiveRecord&) const = default;
 };
 
-// "gather AllGather 4096 bf16", for messages of tests.
+// Returns for example "gather AllGather 4096 bf16", for messages of tests.
 std::string ToString(const CollectiveRecord& record);
 
 // The collectives of one rank in the order in which they were enqueued, over all of its communicators. Thread-safe.
@@ -38,8 +38,8 @@ class CollectiveTrace {
   std::vector<CollectiveRecord> records_;
 };
 
-// Passes everything on to the communicator that it owns. Records a collective when that has accepted it. Borrows
-// `trace`, which several communicators may share.
+// Passes all calls to `wrapped`, which it owns, and records each collective that `wrapped` accepts. Borrows `trace`,
+// which several communicators may share.
 class TracingCommunicator : public Communicator {
  public:
   TracingCommunicator(std::unique_ptr<Communicator> wrapped, CollectiveTrace* trace, std::string label = "");

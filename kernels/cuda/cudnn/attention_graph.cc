@@ -7,14 +7,15 @@
 namespace shale::cuda {
 namespace {
 
-// Calls visit(operand, tensor) for each in the order of AttentionOperand.
+// Calls visit(operand, tensor) for each operand, in the order of AttentionOperand.
 template <class OpType, class VisitTensor>
 void VisitInOrder(const OpType& op, const VisitTensor& visit) {
   int operand = 0;
   OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access) { visit(operand++, t); });
 }
 
-// A stride that is never used would make two graphs of one.
+// Sets the stride of a sequence or head axis of size 1, which is never used, to a fixed value. Otherwise ops that
+// differ only in such a stride would get two graphs.
 AttentionKey::Strides StridesOf(const Tensor& t) {
   AttentionKey::Strides strides = {.sequence = t.stride(0), .position = t.stride(1), .head = t.stride(2)};
   if (t.dim(2) == 1) strides.head = t.dim(3);

@@ -10,9 +10,10 @@ namespace shale::cuda {
 namespace {
 
 constexpr int64_t kAlignmentBytes = 16;
-constexpr int64_t kOtherBytes = 256;  // Of every graph, whatever its shape.
+constexpr int64_t kOtherBytes = 256;  // Needed by every graph, whatever its shape.
 
-// Whether its rows begin at multiples of kAlignmentBytes. Buffers do.
+// Returns whether the rows of `t` begin at multiples of kAlignmentBytes. Buffers begin at such multiples, so the offset
+// in the buffer decides for a tensor that is not bound to memory yet.
 bool Aligned(const Tensor& t) {
   int64_t bytes = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
                                     : t.where.offset_bytes | t.where.rank_stride_bytes;
@@ -22,7 +23,7 @@ bool Aligned(const Tensor& t) {
   return bytes % kAlignmentBytes == 0;
 }
 
-// What a backward graph needs for each query head of each sequence.
+// Returns the bytes of workspace that a backward graph needs for each query head of each sequence.
 int64_t BytesPerHead(const AttentionKey& key) {
   const int64_t S = key.length, per_query_head = key.groups < key.heads ? 4 * S * key.width : 0;
   const int64_t ds = 2 * RoundUp(S, 64) * RoundUp(S, 128);
@@ -41,7 +42,7 @@ bool Takes(const OpType& op) {
   return key.heads / key.groups * BytesPerHead(key) + kOtherBytes <= kLargestWorkspaceBytes;
 }
 
-// Calls add(first, count) for parts of `count` that are at most `most` and of about one size.
+// Splits [0, count) into parts of about equal size, at most `most` each, and calls add(first, size) for every part.
 template <class Add>
 void Split(int64_t count, int64_t most, const Add& add) {
   const int64_t parts = CeilDivide(count, most), size = CeilDivide(count, parts);

@@ -87,7 +87,7 @@ class CudnnAttention final : public AttentionBackend {
 
   const std::function<absl::StatusOr<std::unique_ptr<AttentionGraphs>>()> load_;
   const CudnnAttentionOptions options_;
-  std::unique_ptr<AttentionGraphs> graphs_;  // Outlives what it built.
+  std::unique_ptr<AttentionGraphs> graphs_;  // Declared first: must outlive the graphs in built_.
   std::map<AttentionKey, std::unique_ptr<AttentionGraph>> built_;
 };
 

@@ -1,10 +1,12 @@
-// Attention by cuDNN: what its kernels take (see TakenByCudnn), with deterministic gradients. For the rest our own.
+// Attention by cuDNN, with deterministic gradients, for the ops that its kernels take (see TakenByCudnn). Our own
+// kernels compute all other ops.
 //
-// lse is cuDNN's "stats" to the letter, the natural logarithm of the sum of exp(scores): an attention may go forward
-// here and backward in our kernels, or the other way round.
+// lse is exactly cuDNN's "stats", the natural logarithm of the sum of exp(scores). So an attention may run forward in
+// cuDNN and backward in our kernels, or the other way round.
 //
-// The backward holds ds, of S x S for every head (see WorkspaceBytes). So it runs in pieces, one after the other on the
-// stream, in one workspace: whole sequences, or a few heads of one. Which belong together is a matter of shapes alone.
+// The backward pass holds ds, which is S x S for every head (see WorkspaceBytes). It therefore runs in pieces, one
+// after the other on the stream, in one workspace. A piece is a number of full sequences, or a few heads of one
+// sequence. The split depends on shapes alone.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +20,14 @@
 namespace shale::cuda {
 
 struct CudnnAttentionOptions {
-  // Of a piece; one of a single key/value head may need more, up to kLargestWorkspaceBytes. 256 MiB are eight heads of
-  // 4,096 positions, which keep every H200 busy.
+  // The workspace of one piece. A piece of a single key/value head may need more, up to kLargestWorkspaceBytes. 256 MiB
+  // hold eight heads of 4,096 positions, which keep an H200 busy.
   int64_t workspace_bytes = int64_t{256} << 20;
 };
 
-// `load` (LoadCudnn) is called when an attention is first prepared or enqueued, on that thread's device: Takes and
-// ScratchBytes need neither library nor GPU. Graphs live as long as the backend, which must outlive CUDA graphs that
-// were recorded from it.
+// Creates the backend. It calls `load` (usually LoadCudnn) when an attention is first prepared or enqueued, with that
+// thread's current device: Takes and ScratchBytes need neither the library nor a GPU. Attention graphs live as long as
+// the backend, which must outlive CUDA graphs that were captured from it.
 std::unique_ptr<AttentionBackend> CreateCudnnAttention(
     std::function<absl::StatusOr<std::unique_ptr<AttentionGraphs>>()> load, CudnnAttentionOptions options = {});
 

@@ -1,4 +1,5 @@
-// The only file that includes the frontend, which takes long to compile and throws exceptions: none leaves this file.
+// The only file that includes the frontend, which is slow to compile and throws exceptions. No exception leaves this
+// file.
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
 
 #include <dlfcn.h>
@@ -15,11 +16,11 @@
 #include "kernels/check.h"
 
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
-#define CUDNN_FRONTEND_SKIP_JSON_LIB  // Not needed, and long to compile.
+#define CUDNN_FRONTEND_SKIP_JSON_LIB  // Not needed, and slow to compile.
 #include <cudnn_frontend.h>
 
 namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // Where the frontend looks for cuDNN's functions.
+void* cudnn_dlhandle = nullptr;  // The frontend looks up cuDNN's functions in this library.
 }
 
 namespace shale::cuda {
@@ -27,7 +28,7 @@ namespace {
 
 namespace fe = ::cudnn_frontend;
 
-// Older versions want a padding mask where S is no multiple of 128, and with it copies from the host.
+// Older versions want a padding mask if S is not a multiple of 128, and that mask needs copies from the host.
 constexpr int64_t kOldestVersion = 91600;
 
 std::string VersionText(int64_t version) {
@@ -52,10 +53,10 @@ absl::Status StatusOf(const fe::error_t& error, absl::string_view call, const At
                       absl::StrCat("cuDNN ", Version(), ", ", call, ": ", message, ", for ", key.ToString()));
 }
 
-// Of a graph's workspace, what the frontend adds to a kernel's: rowsum(d_out * out), f32.
+// Returns the bytes that the frontend adds to a kernel's workspace: rowsum(d_out * out) in f32.
 int64_t FrontendBytes(const AttentionKey& key) { return key.backward ? 4 * key.batch * key.heads * key.length : 0; }
 
-// What `body` returns, or what it throws as a Status.
+// Returns what `body` returns. An exception becomes an Internal error.
 template <class Body>
 auto Caught(const char* what, const Body& body) -> decltype(body()) {
   try {
@@ -65,7 +66,7 @@ auto Caught(const char* what, const Body& body) -> decltype(body()) {
   }
 }
 
-int64_t UidOf(int operand) { return operand + 1; }  // 0 means none.
+int64_t UidOf(int operand) { return operand + 1; }  // The frontend reads 0 as no uid.
 
 fe::graph::Tensor_attributes TensorOf(const AttentionKey& key, int operand) {
   constexpr const char* kNames[] = {"q", "k", "v", "out", "lse", "d_out", "d_q", "d_k", "d_v"};
@@ -83,13 +84,13 @@ fe::graph::Tensor_attributes TensorOf(const AttentionKey& key, int operand) {
       .set_stride({strides.sequence, strides.head, strides.position, 1});
 }
 
-// Makes what the frontend returns the operand that we know.
+// Gives an output of the frontend the uid, shape and strides of the operand.
 void SetOutput(fe::graph::Tensor_attributes& output, const AttentionKey& key, int operand) {
   output = TensorOf(key, operand);
   output.set_output(true);
 }
 
-// Keys j <= i, and j > i - window.
+// Query i attends to keys j <= i and, with a window, j > i - window.
 template <class Attributes>
 Attributes AttributesOf(const AttentionKey& key) {
   Attributes attributes;
@@ -106,9 +107,10 @@ std::shared_ptr<fe::graph::Graph> Describe(const AttentionKey& key, int sm_versi
   graph->set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT)
-      // Known, before there are operations, so that nothing asks the CUDA runtime, which the frontend would load.
+      // Set before there are operations. Otherwise the frontend would load the CUDA runtime to ask for it.
       .set_sm_version(sm_version)
-      // We keep graphs as long as CUDA graphs of them. Else it would ask that runtime about captures at each launch.
+      // We keep graphs as long as the CUDA graphs captured from them. With any other setting the frontend would ask the
+      // CUDA runtime about captures at each launch.
       .set_cuda_graph_retention(fe::CudaGraphRetention_t::NONE);
   const auto input = [&](int operand) { return graph->tensor(TensorOf(key, operand)); };
   if (key.backward) {
@@ -160,7 +162,7 @@ class Graphs final : public CudnnGraphs {
  public:
   explicit Graphs(const CudnnOptions& options) : sm_version_(10 * options.compute_major + options.compute_minor) {}
   ~Graphs() override {
-    // Nobody is left to tell of an error.
+    // A destructor cannot report an error.
     if (handle_ != nullptr) (void)fe::detail::destroy_handle(handle_);
   }
 
@@ -197,7 +199,7 @@ class Graphs final : public CudnnGraphs {
   }
 
  private:
-  // A graph with the kernels that may compute it.
+  // Returns a graph with the deterministic kernels that compute it in at most `workspace_bytes`.
   absl::StatusOr<std::shared_ptr<fe::graph::Graph>> Plan(const AttentionKey& key, int64_t workspace_bytes) {
     std::shared_ptr<fe::graph::Graph> graph = Describe(key, sm_version_);
     if (device_ != nullptr) graph->set_device_properties(device_);
@@ -219,7 +221,7 @@ class Graphs final : public CudnnGraphs {
 };
 
 absl::Status OpenLibraries(const LibrarySearch& search) {
-  // First: cuDNN asks the loader for it by its name, and then gets this one, wherever it was found.
+  // NVRTC is opened first: cuDNN asks the loader for it by name, and then gets this copy, wherever it was found.
   const LibraryName nvrtc = {
       .title = "NVRTC (compiles cuDNN's attention)",
       .file = absl::StrCat("libnvrtc.so.", CUDA_VERSION / 1000),
@@ -254,7 +256,7 @@ absl::StatusOr<std::unique_ptr<CudnnGraphs>> LoadCudnn(const CudnnOptions& optio
                                                       "newer, found ", options.compute_major, ".",
                                                       options.compute_minor));
   }
-  // It lets the frontend choose other algorithms, with other bits and more memory than is planned.
+  // This variable lets the frontend choose other algorithms, with other bits and more memory than planned.
   constexpr const char* kLimit = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT";
   if (const char* limit = std::getenv(kLimit); limit != nullptr) {
     return absl::FailedPreconditionError(

@@ -1,5 +1,5 @@
-// Attention graphs by cuDNN itself, through NVIDIA's header-only frontend. The libraries (cuDNN, and NVRTC, with which
-// it compiles kernels) are loaded at run time and never linked.
+// Builds attention graphs with cuDNN, through NVIDIA's header-only frontend. cuDNN, and NVRTC, with which cuDNN
+// compiles kernels, are loaded at run time and never linked.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,28 @@
 
 namespace shale::cuda {
 
-// Ok, or, where the build had no headers of cuDNN or its frontend, which it lacked: attention is for our kernels then.
+// Returns OK if this program was built with the headers of cuDNN and its frontend. Otherwise returns Unimplemented and
+// says what the build needs; our own kernels then compute attention.
 absl::Status BuiltWithCudnn();
 
 struct CudnnOptions {
   LibrarySearch search;
-  // Of the GPU: CudaDeviceProperties.
+  // The compute capability of the GPU, as in CudaDeviceProperties.
   int compute_major = 0, compute_minor = 0;
-  // Not empty: a GPU as cuDNN describes it, in JSON. Graphs are built for that one, without any, and cannot run.
+  // If not empty: a GPU as cuDNN describes it, in JSON. Graphs are then built for that GPU without one at hand, and
+  // cannot run.
   std::string device_json;
 };
 
 class CudnnGraphs : public AttentionGraphs {
  public:
-  // Whether there is a kernel that needs at most `workspace_bytes`; compiles none.
+  // Returns OK if there is a kernel that needs at most `workspace_bytes`. Compiles nothing.
   virtual absl::Status Supports(const AttentionKey& key, int64_t workspace_bytes) = 0;
   virtual std::string version() const = 0;  // "9.19.0"
 };
 
-// For the calling thread's device. The first library that is found serves the whole process. Wants cuDNN 9.16 or newer
-// and compute capability 8.0 or newer. Thread-safe.
+// Loads cuDNN for the calling thread's current device. The first library that is found serves the whole process.
+// Requires cuDNN 9.16 or newer and compute capability 8.0 or newer. Thread-safe.
 absl::StatusOr<std::unique_ptr<CudnnGraphs>> LoadCudnn(const CudnnOptions& options);
 
 }  // namespace shale::cuda

@@ -1,4 +1,4 @@
-// Where there are no headers to compile cudnn_graphs.cc with.
+// Replaces cudnn_graphs.cc in a build without the headers of cuDNN and its frontend.
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
 
 namespace shale::cuda {

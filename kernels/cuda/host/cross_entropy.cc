@@ -1,2 +1,2 @@
-// The device's source, as C++.
+// Compiles the CUDA source as plain C++.
 #include "kernels/cuda/cross_entropy.cu"

@@ -53,7 +53,7 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
     cuda::blockIdx = At(block, shape.grid);
     RunBlock();
     if (failure_.empty()) continue;
-    threads_.clear();  // Their fibers hang in the middle of the kernel.
+    threads_.clear();  // Their fibers are suspended in the middle of the kernel.
     return absl::FailedPreconditionError(absl::StrCat(kernel, ": ", failure_));
   }
   return absl::OkStatus();
@@ -104,7 +104,8 @@ bool Execution::RunReadyThreads() {
   return true;
 }
 
-// A warp operation is complete when all threads that its mask names wait at one like it, or have returned.
+// A warp operation is complete when every thread that its mask names waits at an operation of the same kind and mask,
+// or has returned.
 bool Execution::OpenWarpOperations() {
   bool opened = false;
   for (int begin = 0; begin < threads(); begin += kWarp) {
@@ -165,7 +166,7 @@ void Execution::Complete(int begin, unsigned lanes) {
   }
 }
 
-// Called when no thread can run on without it.
+// Opens the barrier if all threads wait at the same one. Called when no thread can continue otherwise.
 bool Execution::OpenBlockBarrier() {
   const Site& site = threads_[0]->operation.site;
   for (const int t : order_) {
@@ -190,7 +191,7 @@ std::string Execution::Doing(int thread) const {
                       " with mask 0x", absl::Hex(t.operation.mask));
 }
 
-// Some thread waits for one that will not come. Names the first that waits, and the first that it differs from.
+// Describes a deadlock: names the first thread that waits, and the first thread that it waits for in vain.
 std::string Execution::Deadlock() const {
   int waiting = 0;
   while (threads_[waiting]->state == State::kReturned) ++waiting;

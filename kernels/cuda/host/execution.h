@@ -1,5 +1,6 @@
-// Runs the blocks of a launch one after the other, the threads of a block as fibers that take turns at barriers and
-// warp operations, and finds what a GPU would leave to chance. README.md lists what is checked.
+// Execution: runs a kernel on the host and finds errors that a GPU would leave to chance. It runs the blocks of a
+// launch one after the other, and the threads of a block as fibers that take turns at barriers and warp operations.
+// README.md lists what is checked.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,7 @@ struct Dim3 {
 
 namespace shale::cuda {
 
-// What kernels see; set whenever a thread gets its turn.
+// CUDA's built-in variables, as kernels read them. Execution sets them before a thread of the kernel runs.
 inline thread_local cuda_on_host::Index3 threadIdx, blockIdx;
 inline thread_local cuda_on_host::Dim3 blockDim, gridDim;
 
@@ -39,7 +40,7 @@ inline thread_local cuda_on_host::Dim3 blockDim, gridDim;
 
 namespace shale::cuda_on_host {
 
-// Limits of sm_80 and newer, but for shared memory, which is that of sm_90.
+// Limits of sm_80 and newer. The limit of shared memory is that of sm_90.
 inline constexpr int kMaxThreads = 1024;
 inline constexpr size_t kMaxSharedBytes = 227 << 10;
 inline constexpr size_t kMaxStaticSharedBytes = 48 << 10;
@@ -49,17 +50,17 @@ struct Shape {
   size_t shared_bytes = 0;
 };
 
-// Shared arrays begin at multiples of 128 bytes.
+// Rounds up to a multiple of 128 bytes, at which every shared array begins.
 size_t AlignShared(size_t bytes);
 
-// One access of an array, as a kernel states it.
+// One access of a kernel to an array.
 struct Access {
   const char* array;
   bool shared;
   bool write;
-  int64_t index;  // Of the first element.
+  int64_t index;  // The first element.
   int64_t count;
-  int64_t size;  // Elements of the array.
+  int64_t size;  // Elements in the array.
   const void* data;
   int element_bytes;
 };
@@ -70,28 +71,29 @@ struct WarpOperation {
   WarpKind kind = WarpKind::kBarrier;
   unsigned mask = 0;
   uint64_t value = 0;
-  int source_lane = 0;  // Of a shuffle.
+  int source_lane = 0;  // Used by shuffles only.
   Site site;
 };
 
-// One per OS thread; keeps its fibers between launches.
+// Runs launches on one OS thread. Keeps its fibers from launch to launch.
 class Execution {
  public:
+  // Returns the calling OS thread's execution, which lives until that thread ends.
   static Execution& OfThisThread();
 
-  // Runs `body` in every thread. InvalidArgument for a launch that CUDA refuses; FailedPrecondition for the first thing
-  // that a thread did wrong, after which nothing runs on. `stream` may be null.
+  // Runs `body` in every thread of the launch, to the end. Returns InvalidArgument for a launch that CUDA refuses, and
+  // FailedPrecondition for the first error of a thread, at which the launch stops. `stream` may be null.
   absl::Status Run(const char* kernel, const Shape& shape, Stream* stream, const std::function<void()>& body);
 
-  // The rest is called by the threads of a launch.
+  // The following are called by the threads of a launch.
   void BlockBarrier(Site site);
-  // The value of a shuffle's source lane, or the bits of a vote.
+  // Takes part in a warp operation. Returns the value of a shuffle's source lane, or the bits of a vote.
   uint64_t WarpWide(const WarpOperation& operation);
-  // The block's array that belongs to `key`.
+  // Returns the block's static shared array that `key` stands for, and allocates it at the first call in a launch.
   void* StaticShared(const void* key, const char* name, size_t bytes);
   void* DynamicShared() { return shared_.get(); }
   size_t dynamic_shared_bytes() const { return shape_.shared_bytes; }
-  // Reports what is wrong with an access before it happens.
+  // Checks an access before it happens. Stops the launch if it is wrong.
   void Check(const Access& access);
 
  private:
@@ -117,13 +119,13 @@ class Execution {
   std::string NameOf(const Moment& other) const;
   std::string Doing(int thread) const;
 
-  // Ends the launch; called by a thread, whose stack is never unwound: so `report` is called outside it, and whatever
-  // is on the stack must own nothing.
+  // Ends the launch. Called by a thread of the kernel, whose stack is never unwound: objects on it must own nothing,
+  // and `report`, which words the error, is called outside it.
   void Stop(std::function<std::string()> report);
   void Suspend(State state);
-  // Notes a barrier; whether the stream has taken it out.
+  // Notes a barrier in the stream. Returns whether the stream wants it passed without waiting.
   bool Skip(Site site);
-  // Makes bytes of shared memory unwritten NaNs.
+  // Fills bytes [begin, end) of shared memory with NaNs and marks them as unwritten.
   void PoisonShared(size_t begin, size_t end);
 
   void RunBlock();

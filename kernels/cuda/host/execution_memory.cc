@@ -1,4 +1,4 @@
-// What a launch does with memory: shared arrays, and the check of every access.
+// Execution: shared memory, and the check of every access.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// A stack of its own that runs until it suspends itself. The sanitizers are told of every switch.
+// Fiber: a function on a stack of its own, which runs until it suspends itself. Tells the sanitizers of every switch.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace shale::cuda_on_host {
 
-// Belongs to one OS thread. A fiber that is destroyed while suspended is not unwound: its frames just go.
+// Belongs to one OS thread. Destroying a suspended fiber does not unwind its stack: destructors there do not run.
 class Fiber {
  public:
   // `body` starts at the first Resume and must never return.
@@ -18,9 +18,9 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // From outside: runs the fiber until it suspends itself.
+  // Called from outside: runs the fiber until it suspends itself.
   void Resume();
-  // From inside: back to whoever resumed it.
+  // Called from inside: returns to the caller of Resume.
   void Suspend();
 
  private:
@@ -29,7 +29,7 @@ class Fiber {
   std::function<void()> body_;
   std::unique_ptr<std::byte[]> stack_;
   StackPointer inside_, outside_;
-  // The sanitizers' names for both sides.
+  // The sanitizers' handles for both stacks.
   void* inside_fake_stack_ = nullptr;
   const void* outside_stack_ = nullptr;
   size_t outside_stack_bytes_ = 0;

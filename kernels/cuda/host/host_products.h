@@ -1,4 +1,4 @@
-// Products on a stand-in stream, by an Ops of the CPU: what cuBLASLt is on a GPU.
+// Matmuls for the stand-in runtime, computed by a CPU Ops: takes the place of cuBLASLt.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,9 @@
 
 namespace shale::cuda_on_host {
 
-// `ops` runs in the calling thread (CreateReferenceOps, CreateCpuOps); others are refused. Each product runs at its
-// turn of the stream that it is enqueued on, on the host's view of device memory.
+// Creates the backend. `ops` must run in the calling thread, as those of CreateReferenceOps and CreateCpuOps do; others
+// are refused. Each matmul runs in FIFO order on the stream that it is enqueued on, on the host's view of device
+// memory.
 absl::StatusOr<std::unique_ptr<cuda::ProductBackend>> CreateHostProducts(std::unique_ptr<Ops> ops);
 
 }  // namespace shale::cuda_on_host

@@ -1,10 +1,11 @@
-// Device addresses of the stand-in runtime (stand_in_runtime.h), and how kernels on the host read them.
+// Translates device addresses of the stand-in runtime (stand_in_runtime.h) for kernels on the host.
 #pragma once
 
 namespace shale::cuda_on_host {
 
-// The same bytes where the host may touch them, and a note that the next launch of this thread uses them. Addresses
-// that are not device memory of a stand-in stay what they are. Any thread, as long as the memory is not being freed.
+// Returns the address at which the host may access the same bytes, and notes that the next launch of this thread uses
+// them. Returns addresses that are not device memory of a stand-in unchanged. Any thread may call, as long as the
+// memory is not being freed.
 const void* HostViewOf(const void* device_pointer);
 
 template <class T>

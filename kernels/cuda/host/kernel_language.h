@@ -1,5 +1,5 @@
-// portable.h for g++: the words of CUDA that our kernels use, in the namespace that they live in, so that this header
-// meets no macro or name of the CUDA toolkit (which it does not need).
+// portable.h for g++: the parts of CUDA's language that our kernels use. They are declared in the kernels' namespace,
+// so that they do not clash with names of the CUDA toolkit, which this header does not need.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@
 #define SHALE_DEVICE inline
 #define SHALE_BOUNDS(threads, blocks)
 #define SHALE_UNROLL
-// The address of `name##_key` stands for the array: one per declaration and instantiation, as on the device.
+// The address of `name##_key` identifies the array: one per declaration and instantiation, as on the device.
 #define SHALE_SHARED_ARRAY(T, name, size)                                                                          \
   static const char name##_key = 0;                                                                                \
   const ::shale::cuda::Shared<T> name(                                                                             \
@@ -50,7 +50,7 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, SourceLocation at = SourceLo
       {.kind = cuda_on_host::WarpKind::kBarrier, .mask = mask, .site = SiteOf(at)});
 }
 
-// The lane of the warp that the calling thread is.
+// Returns the lane of the calling thread in its warp.
 inline int Lane() {
   return static_cast<int>((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % cuda_on_host::kWarp);
 }
@@ -70,7 +70,7 @@ T ShuffleFrom(unsigned mask, const T& value, int source_lane, const SourceLocati
   return result;
 }
 
-// The warp falls into segments of `width` lanes; a source beyond the own segment is the lane itself.
+// A warp is divided into segments of `width` lanes. A lane whose source lies outside its segment gets its own value.
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32, SourceLocation at = SourceLocation::current()) {
   return ShuffleFrom(mask, value, Lane() / width * width + (source & (width - 1)), at);
@@ -116,6 +116,7 @@ using ::pow;
 using ::sqrt;
 using ::sqrtf;
 
+// An array of which every access is checked (Execution::Check). Does not own the memory.
 template <class T>
 class Array {
  public:
@@ -125,7 +126,7 @@ class Array {
   Array(T* data, int64_t size, const char* name, bool shared)
       : data_(data), size_(size), name_(name), shared_(shared) {}
 
-  // Calls, for a kernel has hundreds of accesses: inlined, they take a sanitizer's build minutes to compile.
+  // Not inlined: a kernel has hundreds of accesses, and a sanitizer's build would take minutes to compile them inline.
   [[gnu::noinline]] Value Load(int64_t i) const {
     Check(i, 1, false);
     return data_[i];
@@ -169,7 +170,8 @@ class Array {
   bool shared_;
 };
 
-// `size` elements from `data`, gaps between rows included. Null when an optional operand is absent.
+// An array in global memory: `size` elements from `data`, gaps between rows included. `data` is null when an optional
+// operand is absent.
 template <class T>
 class Global : public Array<T> {
  public:
@@ -177,6 +179,7 @@ class Global : public Array<T> {
       : Array<T>(cuda_on_host::HostViewOf(data), size, name, /*shared=*/false) {}
 };
 
+// An array in shared memory.
 template <class T>
 class Shared : public Array<T> {
  public:
@@ -196,8 +199,8 @@ T Narrow(float x) {
 
 using LaunchShape = cuda_on_host::Shape;
 
-// Runs the kernel to its end on the calling thread, or gives it to a stream that takes kernels. The stream's seed gives
-// the order of blocks and threads. Arguments are copied, as for the device.
+// Launches a kernel: runs it to its end on the calling thread, or gives it to the stream if that has `submit`. The
+// stream's seed determines the order of blocks and threads. Arguments are copied, as for a GPU.
 template <class... Params, class... Args>
 absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, StreamHandle stream,
                     Args&&... args) {

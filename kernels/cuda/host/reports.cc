@@ -18,7 +18,7 @@ std::string WrongWithShape(const Shape& shape) {
   if (grid.count() == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
     return absl::StrCat("a grid of ", Text(grid), " blocks; wanted 1 to 2147483647 x 65535 x 65535");
   }
-  // Blocks are numbered in 32 bits here.
+  // Execution numbers blocks in 32 bits.
   if (grid.count() > 0xffffffffu) return absl::StrCat("a grid of ", Text(grid), " blocks is too large to run here");
   if (block.count() == 0 || block.count() > kMaxThreads || block.z > 64) {
     return absl::StrCat("blocks of ", Text(block), " threads; wanted 1 to ", kMaxThreads, " in all, z up to 64");

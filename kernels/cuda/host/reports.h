@@ -1,4 +1,4 @@
-// How the host runner words what it found.
+// The wording of what Execution finds.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace shale::cuda_on_host {
 std::string Text(const Index3& index);  // "(1, 0, 0)"
 std::string Text(const Site& site);     // "kernels/cuda/norm.cu:31"
 
-// Empty for a shape that every device of our kind takes.
+// Returns what is wrong with a launch shape, or an empty string if every GPU that we support accepts it.
 std::string WrongWithShape(const Shape& shape);
 
 }  // namespace shale::cuda_on_host

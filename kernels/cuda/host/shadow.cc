@@ -3,7 +3,7 @@
 namespace shale::cuda_on_host {
 namespace {
 
-// How much an earlier reader says about writes that come after it and after `now`.
+// Returns how likely an earlier reader is to conflict with a write after `now`; 0 if there is no reader.
 int Weight(const Moment& reader, const Moment& now) {
   if (!reader.someone()) return 0;
   if (reader.block != now.block) return 4;
@@ -33,7 +33,7 @@ Conflict Write(Cell& cell, const Moment& now, const LaneClocks& clocks) {
   for (const Moment& reader : cell.reads) {
     if (!IsOrdered(reader, now, clocks)) return {Conflict::kAfterRead, reader};
   }
-  // Whoever comes after this write comes after all that it comes after.
+  // An access that is ordered after this write is ordered after all earlier accesses too, so they need not be kept.
   cell = {.write = now};
   return {};
 }

@@ -1,12 +1,13 @@
-// Who touched which bytes of memory, and whether a new access is ordered after those before it.
+// Shadow memory: which threads accessed which bytes, and whether a new access is ordered after the earlier ones.
 //
-// [Note: what orders accesses] Two accesses of one word, one of them a write, by different threads:
-//   of different blocks            never ordered within a launch
-//   of one block                   ordered by a __syncthreads() between them (each begins an epoch)
-//   of one warp                    also by a __syncwarp() that both threads took part in: vector clocks over the lanes,
-//                                  as a mask may name some of them only. Shuffles and votes order no memory.
-// Of the readers since the last write the two that matter most are kept (other block, then other warp, then other
-// lane). That is exact but for warps whose barriers have partial masks, where another order of threads may be needed.
+// [Note: what orders accesses] Two threads access one word, and one of the accesses is a write. If the threads are
+//   in different blocks            nothing orders the accesses within a launch
+//   in one block                   a __syncthreads() between them does (each begins an epoch)
+//   in one warp                    so does a __syncwarp() that both threads took part in. A mask may name some lanes
+//                                  only, so vector clocks over the lanes track it. Shuffles and votes order no memory.
+// A cell keeps two of the readers since the last write, those that are most likely to conflict with a later write
+// (other block, then other warp, then other lane). That is exact except for warps whose barriers have partial masks,
+// where a race may show only in another order of threads.
 #pragma once
 
 #include <array>
@@ -20,24 +21,24 @@ namespace shale::cuda_on_host {
 
 inline constexpr int kWarp = 32;
 
-// A thread at one moment of its life; thread -1 is nobody.
+// A thread at one moment of its execution. Thread -1 stands for no thread.
 struct Moment {
   uint32_t block = 0;
-  uint32_t epoch = 0;  // Barriers of the block so far.
-  uint32_t clock = 0;  // Of the thread itself, advanced by its warp barriers.
+  uint32_t epoch = 0;  // __syncthreads() of the block so far.
+  uint32_t clock = 0;  // The thread's own clock, advanced by its warp barriers.
   int32_t thread = -1;
 
   bool someone() const { return thread >= 0; }
   int warp() const { return thread / kWarp; }
 };
 
-// clocks[l]: the last moment of lane l of the same warp that this thread comes after.
+// clocks[l] is the last clock of lane l of the same warp that this thread is ordered after.
 using LaneClocks = std::array<uint32_t, kWarp>;
 
-// Whether `now`, which comes later in our order of execution, comes after `before` in every order.
+// Returns whether `now`, which comes later in this run, comes after `before` in every order of execution.
 bool IsOrdered(const Moment& before, const Moment& now, const LaneClocks& clocks);
 
-// The history of two bytes.
+// The history of kCellBytes bytes.
 struct Cell {
   Moment write;
   std::array<Moment, 2> reads;
@@ -49,13 +50,14 @@ struct Conflict {
   Moment with;
 };
 
-// Bytes are told apart in twos, so that threads may write neighbouring bf16.
+// Cells are two bytes, so that threads may write neighboring bf16.
 inline constexpr int kCellBytes = 2;
 
+// Add an access to the history of a cell, unless it conflicts with an earlier one.
 Conflict Read(Cell& cell, const Moment& now, const LaneClocks& clocks);
 Conflict Write(Cell& cell, const Moment& now, const LaneClocks& clocks);
 
-// Cells of any addresses, all untouched at first.
+// Cells for arbitrary addresses, each without history at first.
 class ShadowMemory {
  public:
   Cell& At(uintptr_t address);

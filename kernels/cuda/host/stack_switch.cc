@@ -4,8 +4,9 @@
 
 #ifdef __x86_64__
 
-// The registers that a function keeps (System V ABI) are on the stack that is left, its pointer in *rdi; rsi is the
-// stack to go on with. A new stack begins in the second function, with what to call in r13 and its argument in r12.
+// shale_switch_stack pushes the registers that a function must preserve (System V ABI) on the stack that it leaves,
+// stores that stack's pointer in *rdi, and continues on the stack in rsi. A new stack begins in shale_begin_stack, with
+// the function to call in r13 and its argument in r12.
 asm(R"(
   .text
   .p2align 4
@@ -45,7 +46,7 @@ void shale_begin_stack();
 namespace shale::cuda_on_host {
 
 void StackPointer::Prepare(std::byte* stack, size_t bytes, void (*entry)(void*), void* argument) {
-  // From the lowest: r15, r14, r13, r12, rbx, rbp, where to return to; then the stack is at a multiple of 16.
+  // From the lowest address: r15, r14, r13, r12, rbx, rbp, return address. Then the stack is at a multiple of 16.
   auto** end = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(stack) + bytes) / 16 * 16);
   void** top = end - 9;
   for (int i = 0; i < 9; ++i) top[i] = nullptr;

@@ -1,4 +1,5 @@
-// Changes stacks. swapcontext() does the same with a system call for the signal mask, which costs ten times as much.
+// Switches between stacks. swapcontext() does the same but makes a system call for the signal mask, which costs ten
+// times as much.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +10,13 @@
 
 namespace shale::cuda_on_host {
 
-// Where a stack goes on.
+// The point at which a stack continues.
 class StackPointer {
  public:
-  // The beginning of `entry(argument)`, which must never return, on `stack`.
+  // Points this to the beginning of `entry(argument)`, which runs on `stack` and must never return.
   void Prepare(std::byte* stack, size_t bytes, void (*entry)(void*), void* argument);
 
-  // Leaves the running stack at `from` and goes on at `to`. Returns when something switches to `from`.
+  // Saves the running stack in `from` and continues at `to`. Returns when something switches to `from`.
   static void Switch(StackPointer& from, StackPointer& to);
 
  private:

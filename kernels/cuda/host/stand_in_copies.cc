@@ -1,4 +1,4 @@
-// StandInRuntime: memory, and what copies may do with it.
+// StandInRuntime: memory and copies.
 #include <algorithm>
 #include <atomic>
 #include <cstring>

@@ -1,4 +1,4 @@
-// StandInRuntime: events, and what waits for them.
+// StandInRuntime: events and waits.
 #include <chrono>
 
 #include "kernels/check.h"
@@ -8,7 +8,7 @@
 namespace shale::cuda_on_host {
 namespace {
 
-// 20 parts per million fast, and at zero when the host's clock was here.
+// The device's clock runs 20 parts per million fast, and read zero when the host's clock read kClockStart_ns.
 constexpr int64_t kClockStart_ns = 1'000'000'000;
 int64_t DeviceNow() {
   const int64_t host = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -60,7 +60,7 @@ absl::Status StandInRuntime::RecordEvent(cuda::EventHandle event_handle, cuda::S
   return absl::OkStatus();
 }
 
-// Not by Run: the count goes on when the device has failed, so that nobody waits for ever.
+// Does not use Run: the count must advance even after the device has failed, so that nobody waits forever.
 absl::StatusOr<uint64_t> StandInRuntime::Reach(StandInStream& stream, StandInEvent* event) {
   SHALE_RETURN_IF_ERROR(stream.work->Enqueue([event, &stream] {
     if (event != nullptr) event->device_ns.store(DeviceNow(), std::memory_order_relaxed);
@@ -82,7 +82,7 @@ absl::StatusOr<bool> StandInRuntime::EventReached(cuda::EventHandle handle) {
   const auto& event = *static_cast<StandInEvent*>(handle);
   if (event.stream == nullptr) return true;
   if (event.stream->reached.value() < event.record) return false;
-  event.stream->reached.AwaitAtLeast(event.record);  // Returns at once, and orders what came before.
+  event.stream->reached.AwaitAtLeast(event.record);  // Returns at once. Acquires the stream's earlier work.
   return true;
 }
 
@@ -106,7 +106,7 @@ absl::StatusOr<double> StandInRuntime::ElapsedMilliseconds(cuda::EventHandle beg
   }
   const int64_t ns = static_cast<StandInEvent*>(end)->device_ns.load(std::memory_order_relaxed) -
                      static_cast<StandInEvent*>(begin)->device_ns.load(std::memory_order_relaxed);
-  return static_cast<float>(ns * 1e-6);  // CUDA has no more digits.
+  return static_cast<float>(ns * 1e-6);  // CUDA returns a float.
 }
 
 absl::Status StandInRuntime::WaitEvent(cuda::StreamHandle stream_handle, cuda::EventHandle event_handle) {

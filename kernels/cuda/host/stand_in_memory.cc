@@ -21,10 +21,10 @@ namespace {
 
 constexpr int64_t kMisalignment = 256;
 
-// Of the process, for a kernel's argument is no more than an address.
+// All allocations of the process. There is one registry, since a kernel's argument is just an address.
 struct Registry {
   std::shared_mutex mutex;
-  std::map<uintptr_t, Allocation*> live;  // By address.
+  std::map<uintptr_t, Allocation*> live;  // Keyed by address.
   std::deque<Allocation> all;
 };
 
@@ -40,7 +40,7 @@ int64_t MappedBytes(int64_t size_bytes) {
   return RoundUp(size_bytes + kMisalignment, page);
 }
 
-// The last live allocation that begins at or before `address`, or null. The registry is locked.
+// Returns the last live allocation that begins at or before `address`, or null. REQUIRES: the registry is locked.
 Allocation* Before(const Registry& registry, uintptr_t address) {
   auto after = registry.live.upper_bound(address);
   return after == registry.live.begin() ? nullptr : std::prev(after)->second;
@@ -51,7 +51,7 @@ absl::Status Refused(int64_t size_bytes) {
       absl::StrCat("the machine refuses ", size_bytes, " bytes: ", std::strerror(errno)));
 }
 
-// Pages at two addresses.
+// Maps new pages at two addresses: inaccessible at `hidden`, readable and writable at `view`.
 absl::Status MapTwice(int64_t bytes, void*& hidden, void*& view) {
   const int file = memfd_create("device memory", MFD_CLOEXEC);
   if (file < 0) return Refused(bytes);
@@ -67,7 +67,7 @@ absl::Status MapTwice(int64_t bytes, void*& hidden, void*& view) {
   return status;
 }
 
-// Gives the pages back and keeps the addresses.
+// Gives the pages back to the system and keeps the addresses reserved.
 void Reserve(void* address, int64_t bytes) {
   mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
@@ -115,7 +115,7 @@ Allocation* AllocationAt(const void* address) {
 bool TouchesDeviceMemory(const void* address, int64_t size_bytes) {
   Registry& registry = TheRegistry();
   std::shared_lock lock(registry.mutex);
-  // Allocations do not overlap: of those that begin before the range's end, the last one reaches furthest.
+  // Allocations do not overlap, so of those that begin before the range's end, the last one ends last.
   for (auto at = registry.live.lower_bound(reinterpret_cast<uintptr_t>(address) + size_bytes);
        at != registry.live.begin();) {
     const Allocation& found = *(--at)->second;

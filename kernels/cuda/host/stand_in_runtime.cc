@@ -9,7 +9,7 @@
 namespace shale::cuda_on_host {
 namespace {
 
-// The current device of a thread, for the runtime that it last set it of.
+// A thread's current device, and the runtime for which it was set last.
 thread_local const void* current_runtime = nullptr;
 thread_local int current_ordinal = 0;
 
@@ -156,7 +156,7 @@ absl::Status StandInRuntime::DestroyStream(cuda::StreamHandle handle) {
   if (status.code() == absl::StatusCode::kInvalidArgument) return status;
   StandInStream& stream = AsStream(handle);
   if (stream.capture != nullptr) return Misuse("cudaStreamDestroy", "a stream that is being captured");
-  std::shared_ptr<CpuStream> work;  // Ends without the mutex, which its work may want.
+  std::shared_ptr<CpuStream> work;  // Destroyed without the mutex, which its work may lock.
   {
     std::lock_guard lock(mutex_);
     work = std::move(stream.work);
@@ -201,7 +201,7 @@ absl::Status StandInRuntime::SubmitKernel(StandInStream& stream, std::function<a
     return Misuse(kCall, absl::StrCat("a stream of device ", stream.ordinal, " while ", current(), " is current"));
   }
   auto run = [kernel = std::move(kernel)] {
-    ++stream_of_this_thread->seed;  // Another order of blocks and threads.
+    ++stream_of_this_thread->seed;  // Each kernel runs in another order of blocks and threads.
     return kernel();
   };
   return Submit(stream, {.run = std::move(run), .uses = std::move(operands), .kernel = true});

@@ -1,23 +1,28 @@
-// StandInRuntime: the CUDA runtime where there is no GPU. Streams are threads that run copies and our kernels (compiled
-// as C++) in their order, device memory cannot be touched by host code, and what a GPU would answer with silent
-// corruption or an unexplained stall is an error.
+// StandInRuntime: a CUDA runtime that needs no GPU. Streams are threads that run copies and our kernels (compiled as
+// C++) in FIFO order. Host code cannot touch device memory. What would cause silent corruption or an unexplained stall
+// on a GPU is an error here.
 //
-// Misuse, reported by the call (InvalidArgument) and kept in misuse(), for those who drop its Status:
-// - a copy, memset or word that does not lie wholly in one allocation; host memory that is not pinned, unless allowed;
-// - memory freed twice, not by its address, or while enqueued work still uses it (CUDA would wait for the device);
-// - a stream or event that was destroyed; the default stream; a kernel for another device than the current one;
-// - a time asked of an event that cannot tell one or has not been reached;
-// - a capture that is not ended by the thread and on the stream that began it, whose streams are not joined, or that
-//   meets an event of elsewhere; a call that a thread must not make while it captures; a captured event that is waited
-//   for outside; a graph that was destroyed, and the end of memory that a graph uses.
-// A missing wait between streams, or in a graph, is a data race for ThreadSanitizer, as with CpuStream, of which
-// streams are made.
+// The following are misuse. The call returns InvalidArgument, and misuse() keeps the message for callers that drop the
+// Status:
+// - a copy, memset or written word that does not lie entirely in one allocation; host memory that is not pinned, unless
+//   allowed;
+// - memory freed twice, by an address inside it, or while enqueued work still uses it (CUDA would wait for the device);
+// - use of a destroyed stream or event, or of the default stream; a kernel for a device that is not the current one;
+// - elapsed time asked of an event that records no time or has not been reached;
+// - a capture that is not ended by the thread and on the stream that began it, that has a stream which was not joined,
+//   or that waits for an event recorded outside it;
+// - a call that a thread must not make while it captures; a wait outside the capture for a captured event;
+// - use of a destroyed graph; freeing memory that a graph uses.
 //
-// Failures to order: the n-th allocation, or the n-th kernel from now. A kernel fails late: its stream goes on being
-// fed, some later call reports the error, and so does every one after it for that device; what was enqueued before
-// does not run any more. A kernel in which the host runner finds fault (README.md) ends so too.
+// A missing wait between streams, or in a graph, is a data race for ThreadSanitizer, because streams are built on
+// CpuStream.
 //
-// The device's clock is not the host's: it started later, and runs a little faster.
+// Tests can make the n-th allocation or the n-th kernel from now fail. A kernel fails late: its stream accepts further
+// work until the kernel runs. Then some later call reports the error, and so does every call after it for that device.
+// Enqueued work that has not run yet is skipped. A kernel in which Execution finds an error (README.md) fails in the
+// same way.
+//
+// The device's clock is not the host's: it started later and runs a little faster.
 #pragma once
 
 #include <atomic>
@@ -44,25 +49,28 @@ struct StandInWork;
 struct StandInOptions {
   int devices = 1;
   int compute_major = 9;
-  int64_t memory_bytes = int64_t{1} << 30;  // Of each device.
-  bool allow_pageable = false;              // Copies from and to host memory that is not pinned.
+  int64_t memory_bytes = int64_t{1} << 30;  // Memory of each device.
+  bool allow_pageable = false;              // Allows copies from and to host memory that is not pinned.
 };
 
+// Thread-safe, except that each stream is used by one thread at a time.
 class StandInRuntime final : public CudaRuntime {
  public:
   explicit StandInRuntime(const StandInOptions& options = {});
-  // Waits for all work, frees everything.
+  // Waits for all work and frees everything.
   ~StandInRuntime() override;
 
-  // Lets the n-th Malloc or MallocHost from now find no memory; the n-th kernel from now go wrong.
+  // FailAllocation makes the n-th Malloc or MallocHost from now run out of memory. FailKernel makes the n-th kernel
+  // from now fail with an illegal memory access.
   void FailAllocation(int nth) { allocations_left_ = nth; }
   void FailKernel(int nth) { kernels_left_ = nth; }
 
+  // Returns the messages of all misuse so far.
   std::vector<std::string> misuse() const;
-  // An error that names what has not been freed or destroyed.
+  // Returns OK if everything has been freed and destroyed. Otherwise the error counts what is left.
   absl::Status CheckAllReleased() const;
   CudaStreamPriority PriorityOf(cuda::StreamHandle stream) const;
-  // Launches so far.
+  // Launches of graphs so far.
   int64_t graph_launches() const { return graph_launches_; }
 
   absl::StatusOr<int> DeviceCount() override;
@@ -99,16 +107,16 @@ class StandInRuntime final : public CudaRuntime {
   absl::Status TakeLastError() override;
 
  private:
-  // One GPU. The error comes once and stays.
+  // One GPU. Its first error stays.
   struct Gpu {
     std::atomic<bool> dead = false;
-    absl::Status error;           // Written before dead, with mutex_ held; read with it.
-    int64_t allocated_bytes = 0;  // With mutex_ held.
+    absl::Status error;           // Written once, before `dead`. Guarded by mutex_.
+    int64_t allocated_bytes = 0;  // Guarded by mutex_.
   };
-  // Bytes that a copy may touch, or why not.
+  // Bytes that a copy may access.
   struct Bytes {
     std::byte* view = nullptr;
-    Allocation* allocation = nullptr;  // Null: pageable.
+    Allocation* allocation = nullptr;  // Null for pageable host memory.
   };
 
   int current() const;
@@ -119,23 +127,24 @@ class StandInRuntime final : public CudaRuntime {
   absl::StatusOr<Bytes> BytesAt(const char* call, const void* address, int64_t size_bytes);
   absl::StatusOr<void*> Allocate(const char* call, MemoryKind kind, int64_t size_bytes);
   absl::Status Deallocate(const char* call, MemoryKind kind, void* memory);
-  // For a call that a thread must not make while it captures.
+  // Returns misuse, and breaks the capture, if this thread is capturing. For calls that a thread must not make then.
   absl::Status CheckNoCapture(const char* call);
-  // For a call that waits for an event on the host, or looks at it.
+  // Like CheckNoCapture, but also returns misuse if the event was recorded in a capture. For calls that query an event
+  // on the host or wait for it there.
   absl::Status CheckOutside(const char* call, cuda::EventHandle event);
   absl::Status OpenStream(StandInStream& stream, int ordinal, const std::string& name);
-  // Appends to a stream, or to its capture; an error of what runs ends the device.
+  // Appends work to a stream, or to the stream's capture. If the work fails when it runs, the device fails.
   absl::Status Submit(StandInStream& stream, StandInWork work);
   absl::Status Run(StandInStream& stream, const StandInWork& work);
   absl::Status SubmitKernel(StandInStream& stream, std::function<absl::Status()> kernel);
   absl::StatusOr<StandInWork> CopyWork(const char* call, void* to, const void* from, int64_t size_bytes);
-  // Records on a stream; `event` may be null. Returns the stream's count.
+  // Enqueues a record on a stream; `event` may be null. Returns the count that stream.reached has when it is reached.
   absl::StatusOr<uint64_t> Reach(StandInStream& stream, StandInEvent* event);
   absl::Status Await(StandInStream& stream, StandInStream& awaited, uint64_t record);
   StandInCapture* CaptureOf(uint64_t number);
   absl::Status CaptureWait(StandInStream& stream, const StandInEvent& event);
   absl::Status CheckGraph(const char* call, cuda::GraphHandle graph);
-  // Out of those that have not ended.
+  // Removes a capture from captures_ and returns it.
   std::unique_ptr<StandInCapture> Take(const StandInCapture& capture);
   void Kill(Gpu& gpu, absl::Status error);
 
@@ -146,12 +155,12 @@ class StandInRuntime final : public CudaRuntime {
   mutable std::mutex mutex_;
   std::vector<std::string> misuse_;
   std::vector<Allocation*> allocations_;
-  // Kept when destroyed, so that a stale handle is known as one.
+  // Kept after they are destroyed, so that a stale handle is recognized.
   std::deque<StandInEvent> events_;
   std::deque<StandInStream> streams_;
-  std::vector<std::unique_ptr<StandInCapture>> captures_;  // That have not ended.
+  std::vector<std::unique_ptr<StandInCapture>> captures_;  // Captures that have not ended.
   uint64_t captures_begun_ = 0;
-  std::atomic<int> capturing_ = 0;  // Of captures_. Orders nothing.
+  std::atomic<int> capturing_ = 0;  // The size of captures_. Orders nothing.
   std::deque<StandInGraph> graphs_;
 };
 

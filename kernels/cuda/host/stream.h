@@ -1,4 +1,4 @@
-// What a launch on the host is told, and tells: passed where the device has its stream.
+// Stream: the settings and findings of launches on the host, passed where a launch on a GPU takes its stream.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,21 @@ struct Site {
 };
 
 struct Stream {
-  // Of the order of blocks, and of the threads between two barriers.
+  // Seed of the order of blocks, and of the threads between two barriers.
   uint64_t seed = 1;
-  // A mutation: the barriers of this place are passed without waiting.
+  // Mutation testing: barriers at this place are passed without waiting.
   std::optional<Site> without_barrier;
-  // Not 0: a launch runs only so many blocks, the last ones.
+  // If not 0, a launch runs only this many blocks, the last ones.
   uint64_t last_blocks = 0;
-  // Every place where a launch came to a __syncthreads or __syncwarp, in the order of their first use.
+  // Every __syncthreads and __syncwarp that a launch came to, in the order of their first use.
   std::vector<Site> barriers;
-  // Takes the kernels that are launched here, to run each at its turn, and returns at once. Empty: a launch runs its
-  // kernel to the end.
+  // Takes a launched kernel, to run it later in FIFO order, and returns at once. If empty, a launch runs its kernel to
+  // the end on the calling thread.
   std::function<absl::Status(std::function<absl::Status()> kernel)> submit;
 };
 
-// Whose thread this is; null: no stream's. A kernel runs for it, which a graph may have brought from another stream.
+// The stream whose thread this is, or null. A kernel that runs on this thread uses its settings, also one that a graph
+// captured on another stream.
 inline thread_local Stream* stream_of_this_thread = nullptr;
 
 }  // namespace shale::cuda_on_host

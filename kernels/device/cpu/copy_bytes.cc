@@ -14,7 +14,7 @@ namespace shale {
 
 void CopyPastCaches(std::byte* to, const std::byte* from, int64_t size_bytes) {
   constexpr int64_t kLine = 64, kChunk = sizeof(__m128i);
-  // The stores are of whole lines.
+  // The streaming stores write whole cache lines.
   const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLine);
   const int64_t head = std::min(size_bytes, (kLine - misaligned) % kLine);
   std::memcpy(to, from, head);
@@ -25,7 +25,7 @@ void CopyPastCaches(std::byte* to, const std::byte* from, int64_t size_bytes) {
     }
   }
   std::memcpy(to + at, from + at, size_bytes - at);
-  _mm_sfence();  // Before another thread is told that the bytes are there.
+  _mm_sfence();  // Makes the bytes visible before another thread learns of them.
 }
 
 #else

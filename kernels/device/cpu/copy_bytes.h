@@ -1,4 +1,4 @@
-// Copies of memory that know of caches.
+// Memory copies that bypass the caches when they are large.
 #pragma once
 
 #include <cstddef>
@@ -6,16 +6,16 @@
 
 namespace shale {
 
-// memcpy to what is not read soon: its stores go past the caches, so that a line is not read before it is written. From
-// memory to memory it moves two bytes for each, where ordinary stores move three, and takes two thirds of the time.
-// Needs no alignment. Processors without such stores copy plainly, and so do builds of GCC with a sanitizer, which
-// would not see them.
+// A memcpy for destinations that are not read soon. Its stores bypass the caches, so that a cache line is not read
+// before it is written. From memory to memory it moves two bytes per byte copied, where ordinary stores move three, and
+// takes two thirds of the time. Needs no alignment. This is a plain memcpy on processors without such stores, and in
+// GCC builds with a sanitizer, which would not see them.
 void CopyPastCaches(std::byte* to, const std::byte* from, int64_t size_bytes);
 
-// What is larger than most of a core's own caches will not be found there when it is read, unless at once.
+// Data of this size exceeds most of a core's own caches, so it is not found there unless it is read at once.
 inline constexpr int64_t kLargeCopyBytes = int64_t{1} << 20;
 
-// memcpy, past the caches where it is large.
+// A memcpy that bypasses the caches if it copies at least kLargeCopyBytes.
 void CopyBytes(std::byte* to, const std::byte* from, int64_t size_bytes);
 
 }  // namespace shale

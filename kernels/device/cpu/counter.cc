@@ -4,8 +4,9 @@
 
 namespace shale {
 
-// A waiting thread writes wake_at_, then reads value_; the advancing one writes value_, then reads wake_at_. All four
-// are sequentially consistent, so at least one of the two sees the other's write: no wake-up is lost.
+// A waiting thread writes wake_at_, then reads value_. The advancing thread writes value_, then reads wake_at_. All
+// four accesses are sequentially consistent, so at least one of the two threads sees the other's write: no wake-up is
+// lost.
 
 void Counter::Advance() {
   const uint64_t value = value_.load(std::memory_order_relaxed) + 1;
@@ -16,7 +17,7 @@ void Counter::Advance() {
     std::lock_guard lock(mutex_);
     wake_at_.store(kNobody, std::memory_order_relaxed);
   }
-  reached_.notify_all();  // Those whose count is not reached yet set wake_at_ again.
+  reached_.notify_all();  // Threads whose count has not been reached yet set wake_at_ again.
 }
 
 uint64_t Counter::AwaitAtLeast(uint64_t target) const {

@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<CpuArena>> CpuArena::Create(int64_t size_bytes, i
   const int64_t page = sysconf(_SC_PAGESIZE);
   const int64_t mapped = std::max(page, RoundUp(size_bytes, page));
   const bool huge = mapped >= kHugePageBytes;
-  const int64_t slack = huge ? kHugePageBytes - page : 0;  // To find a multiple of 2 MiB in; given back below.
+  const int64_t slack = huge ? kHugePageBytes - page : 0;  // To begin at a multiple of 2 MiB. Unmapped below.
   void* address = mmap(nullptr, mapped + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     return absl::ResourceExhaustedError(
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<CpuArena>> CpuArena::Create(int64_t size_bytes, i
     if (skip > 0) munmap(begin, skip);
     if (skip < slack) munmap(begin + skip + mapped, slack - skip);
     begin += skip;
-    madvise(begin, mapped, MADV_HUGEPAGE);  // Advice: a kernel without huge pages may decline.
+    madvise(begin, mapped, MADV_HUGEPAGE);  // Only advice: a kernel without huge pages ignores it.
   }
   arena->base_ = begin;
   arena->mapped_bytes_ = mapped;
@@ -68,7 +68,7 @@ CpuArena::~CpuArena() {
 }
 
 void CpuArena::MakeResident(absl::Span<const Range> ranges) {
-  std::vector<Range> pages;  // Huge ones, for threads to take in turn.
+  std::vector<Range> pages;  // Huge pages, which the threads take in turn.
   for (const Range& range : ranges) {
     for (int64_t at = range.begin_bytes, next; at < range.end_bytes; at = next) {
       next = std::min(RoundUp(at + 1, kHugePageBytes), range.end_bytes);
@@ -80,7 +80,7 @@ void CpuArena::MakeResident(absl::Span<const Range> ranges) {
   const auto populate = [&] {
     for (size_t i; (i = taken++) < pages.size();) {
       const int64_t begin = RoundDown(pages[i].begin_bytes, small);
-      // A system that cannot do it takes them when they are touched.
+      // If the system does not support it, pages become resident when they are touched.
       if (madvise(base_ + begin, pages[i].end_bytes - begin, MADV_POPULATE_WRITE) != 0) return;
     }
   };
@@ -89,7 +89,7 @@ void CpuArena::MakeResident(absl::Span<const Range> ranges) {
   try {
     while (others.size() + 1 < threads) others.emplace_back(populate);
   } catch (const std::system_error&) {
-    // Those that there are do it.
+    // The threads that have started do the work.
   }
   populate();
   for (std::thread& other : others) other.join();

@@ -17,26 +17,26 @@
 namespace shale {
 
 struct CpuDeviceOptions {
-  // Streams have no threads: work runs at once in the thread that enqueues it. For checks that look between two
+  // If true, streams have no threads: work runs at once in the thread that enqueues it. For checks between two
   // instructions, and for tests of single ops.
   bool synchronous = false;
   int64_t queue_depth = 1024;      // Items that a stream holds before enqueueing blocks.
-  int64_t memory_limit_bytes = 0;  // For all arenas that live together. 0: the machine's memory.
-  int threads = 1;                 // That take an arena's pages (Arena::MakeResident).
-  std::string thread_name_prefix;  // Of the streams' threads.
-  // Runs in every stream's thread before its work (synchronous: in the thread that calls CreateStream), for settings
-  // that belong to a thread, such as how many OpenMP may use. Gets the stream's name. May be empty.
+  int64_t memory_limit_bytes = 0;  // For all live arenas together. 0: the machine's memory.
+  int threads = 1;                 // Threads of Arena::MakeResident.
+  std::string thread_name_prefix;  // For the streams' threads.
+  // Called with the stream's name in every stream's thread before its work; if synchronous, in the thread that calls
+  // CreateStream. For settings that belong to a thread, such as how many threads OpenMP may use. May be empty.
   std::function<void(absl::string_view stream)> initialize;
 };
 
-// May be shared by the ranks of a process: a stream of one may wait for an event of another.
+// The ranks of a process may share one: a stream of one rank may wait for an event of another.
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(CpuDeviceOptions options = {});
 
   absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t size_bytes) override;
   absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) override { return Allocate(size_bytes); }
-  // The stream is a CpuStream.
+  // Returns a CpuStream.
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
 
@@ -44,7 +44,7 @@ class CpuDevice : public Device {
   const CpuDeviceOptions options_;
   std::atomic<int64_t> allocated_bytes_ = 0;
   std::mutex mutex_;
-  std::deque<StreamProgress> progress_;  // Of every stream ever made: events may refer to one that is gone.
+  std::deque<StreamProgress> progress_;  // For every stream ever made: events may refer to destroyed streams.
 };
 
 std::unique_ptr<CpuDevice> CreateCpuDevice(CpuDeviceOptions options = {});

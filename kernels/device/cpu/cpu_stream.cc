@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-constexpr size_t kMaxThreadNameBytes = 15;  // Linux.
+constexpr size_t kMaxThreadNameBytes = 15;  // The limit of Linux.
 
 absl::Status NotOfTheCpu(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("a CPU stream was given ", what, " of another kind of device"));
@@ -79,8 +79,8 @@ absl::Status CpuStream::Record(Event& event) {
 absl::Status CpuStream::Wait(const Event& event) {
   const auto* cpu_event = dynamic_cast<const CpuEvent*>(&event);
   if (cpu_event == nullptr) return NotOfTheCpu("an event");
-  // FIFO order already waits for this stream's own records. For other streams the wait is enqueued even if the event
-  // has been reached: finding out here would order what follows on every stream, not on this one alone.
+  // FIFO order already waits for this stream's own records. A wait for another stream is enqueued even if the event has
+  // been reached: checking that here would order later work on every stream, not on this one alone.
   if (cpu_event->progress_ == nullptr || cpu_event->progress_ == &progress_) return absl::OkStatus();
   Push(Item{.awaited = cpu_event->progress_, .awaited_items = cpu_event->items_});
   return absl::OkStatus();
@@ -120,7 +120,7 @@ void CpuStream::Push(Item item) {
     return;
   }
   const uint64_t depth = ring_.size();
-  // Half of the ring, so that a launching thread that is far ahead is not woken for every item.
+  // Waits until half of the ring is free, so that a launching thread that is far ahead is not woken for every item.
   if (enqueued_ - known_finished_ >= depth) known_finished_ = progress_.Await(enqueued_ - depth / 2);
   ring_[enqueued_ % depth] = std::move(item);
   ++enqueued_;

@@ -1,17 +1,16 @@
 // CpuStream: a FIFO of closures with a thread that runs them.
 //
-// What is enqueued lies in a ring of fixed depth, so that nothing grows however far the launching thread runs ahead:
-// when the ring is full, enqueueing blocks until half of it is free. That cannot deadlock as long as waits refer to
-// records enqueued before (Event promises it) and all ranks enqueue their collectives in the same order: the first
-// unfinished instruction of the program, over all ranks, then waits for nothing that has yet to be enqueued.
+// A ring of fixed depth holds the enqueued work, so that memory does not grow however far the launching thread runs
+// ahead. When the ring is full, enqueueing blocks until half of it is free. That cannot deadlock as long as waits refer
+// to records enqueued before them (Event promises it) and all ranks enqueue their collectives in the same order: the
+// first unfinished instruction of the program, over all ranks, then waits for nothing that has yet to be enqueued.
 //
-// Errors. The first error of a stream stays: later work is destroyed without being run, counts as finished, and Enqueue
-// returns the error as soon as it is known. A stream that waits for a record made at or after the failure fails with
-// the same error; waits themselves are never skipped, so that the order of streams holds to the end. An exception that
-// leaves a closure is an error.
+// Errors. The first error of a stream stays. Later work is destroyed without being run and counts as finished, and
+// Enqueue returns the error as soon as it is known. A stream that waits for a record made at or after the failure fails
+// with the same error. Waits themselves are never skipped, so that the order of streams holds to the end. An exception
+// that leaves a closure is an error.
 //
-// Synchronous streams have no thread: what is enqueued runs at once in the calling thread, and Enqueue returns its
-// error.
+// A synchronous stream has no thread: work runs at once in the calling thread, and Enqueue returns its error.
 #pragma once
 
 #include <cstdint>
@@ -33,32 +32,32 @@ namespace shale {
 class CpuEvent : public Event {
  private:
   friend class CpuStream;
-  const StreamProgress* progress_ = nullptr;  // Of the stream that recorded it last; null: never recorded.
-  uint64_t items_ = 0;                        // Reached when that stream has finished as many.
+  const StreamProgress* progress_ = nullptr;  // The stream that recorded it last; null: never recorded.
+  uint64_t items_ = 0;                        // Reached when that stream has finished this many items.
 };
 
-// Enqueue, Record, Wait, Copy and Synchronize: from one thread at a time, the rank's launching thread.
+// Used by one thread at a time, the rank's launching thread.
 class CpuStream : public Stream {
  public:
   struct Options {
-    std::string name;         // For errors.
+    std::string name;         // For error messages.
     std::string thread_name;  // For debuggers and top; cut to 15 bytes.
     bool synchronous = false;
     int64_t queue_depth = 1024;        // At least 1.
-    std::function<void()> initialize;  // The stream's first work. May be empty.
+    std::function<void()> initialize;  // Runs as the stream's first work. May be empty.
   };
-  // Borrows `progress`, which is new. Fails when the machine refuses another thread.
+  // Borrows `progress`, which no other stream uses. Returns ResourceExhausted if the machine refuses another thread.
   static absl::StatusOr<std::unique_ptr<CpuStream>> Create(Options options, StreamProgress& progress);
-  // `stream` as the CPU stream that it is, or an error when it is another device's.
+  // Returns `stream` as a CpuStream, or InvalidArgument if it belongs to another kind of device.
   static absl::StatusOr<CpuStream*> From(Stream& stream);
 
-  // Runs and finishes everything that was enqueued.
+  // Finishes everything that was enqueued.
   ~CpuStream() override;
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
 
-  // Runs `work` after everything enqueued before, and destroys it before anything that waits for it goes on. What it
-  // refers to must stay valid until then.
+  // Runs `work` after all work enqueued before it, and destroys it before anything that waits for it continues.
+  // Whatever `work` refers to must stay valid until then.
   absl::Status Enqueue(std::function<absl::Status()> work);
 
   absl::Status Record(Event& event) override;
@@ -68,11 +67,12 @@ class CpuStream : public Stream {
 
  protected:
   absl::Status EnqueueCopy(void* to, const void* from, int64_t size_bytes) override;
-  // Waits for the stream, then copies in the calling thread: handing the copy over would cost as much as a small one.
+  // Waits for the stream, then copies in the calling thread: handing over a copy to the stream's thread costs as much
+  // as a small copy.
   absl::Status FinishCopy(void* to, const void* from, int64_t size_bytes) override;
 
  private:
-  // Work, or else a wait, or else the end of the thread.
+  // Work, a wait, or (if neither is set) the end of the thread.
   struct Item {
     std::function<absl::Status()> work;
     const StreamProgress* awaited = nullptr;
@@ -87,10 +87,10 @@ class CpuStream : public Stream {
 
   const Options options_;
   StreamProgress& progress_;
-  uint64_t enqueued_ = 0;        // Items so far; the launching thread's, like the next.
-  uint64_t known_finished_ = 0;  // At least so many have finished. Reading the true count at every Push would order
-                                 // streams by accident.
-  Counter published_;            // Items that the thread may take: slot i % depth holds item i until it is finished.
+  uint64_t enqueued_ = 0;        // Items so far. Used by the launching thread only, like known_finished_.
+  uint64_t known_finished_ = 0;  // At least this many have finished. Reading the true count at every Push would
+                                 // order streams by accident.
+  Counter published_;            // Items that the thread may take. Slot i % depth holds item i until it is finished.
   std::vector<Item> ring_;
   std::thread thread_;
 };

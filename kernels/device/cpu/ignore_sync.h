@@ -22,11 +22,12 @@ namespace shale {
 // queue with a lock would order the streams by accident: stream A unlocks after its work, the launching thread locks to
 // enqueue there, then enqueues on stream B, and A's work seems to be ordered before B's. Hence
 // - order passes only through the value of a Counter (release when it advances, acquire in the thread that waits): from
-//   enqueueing to running, from an event's record to those that wait for it, from a stream's end to Synchronize; and,
-//   once per turn of a stream's ring of slots, from running to enqueueing again;
-// - what only blocks and wakes threads is hidden from ThreadSanitizer while this object lives.
-// For the same reason streams and events refer to one another by plain pointers: the count of a shared_ptr is such a
-// pair.
+//   enqueueing to running, from an event's record to the streams that wait for it, from a stream's end to Synchronize;
+//   and, once per turn of a stream's ring of slots, from running to enqueueing again;
+// - synchronization that only blocks and wakes threads is hidden from ThreadSanitizer while an
+//   IgnoreSyncForThreadSanitizer lives.
+// For the same reason streams and events refer to one another by plain pointers: the reference count of a shared_ptr is
+// an acquire/release pair too.
 class IgnoreSyncForThreadSanitizer {
  public:
 #ifdef SHALE_THREAD_SANITIZER

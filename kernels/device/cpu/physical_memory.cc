@@ -9,7 +9,7 @@ namespace shale {
 
 int64_t PhysicalMemoryBytes() {
   int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  // Control groups, version 2 and 1. A file that says "max", or is not there, sets no limit.
+  // Control groups, versions 2 and 1. A file that says "max" or does not exist sets no limit.
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     std::ifstream file(path);
     int64_t limit = 0;

@@ -4,8 +4,8 @@
 
 namespace shale {
 
-// Bytes of memory that this process may hope for: the machine's, or the limit of its control group when that is
-// smaller. Swap does not count.
+// Returns the bytes of memory that this process can use at most: the machine's memory, or the limit of its control
+// group if that is smaller. Swap does not count.
 int64_t PhysicalMemoryBytes();
 
 }  // namespace shale

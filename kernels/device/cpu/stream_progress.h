@@ -1,4 +1,4 @@
-// How far a stream has come, for those that wait for it.
+// StreamProgress: how many items a stream has finished, for threads and streams that wait for it.
 #pragma once
 
 #include <atomic>
@@ -11,25 +11,25 @@
 
 namespace shale {
 
-// Counts the finished items of one stream and keeps its first error. Owned by the device, so that it outlives events
-// and waiting streams whatever the order of their destruction.
+// Counts the finished items of one stream and keeps its first error. The device owns it, so that it outlives events and
+// waiting streams in whatever order they are destroyed.
 class StreamProgress {
  public:
-  // By the thread that runs the stream's items.
+  // Finish and Fail are called by the thread that runs the stream's items.
   void Finish() { finished_.Advance(); }
-  // The item that runs has failed; call before Finish. Only the first error is kept.
+  // Notes that the current item has failed. Called before Finish. Keeps the first error only.
   void Fail(absl::Status error) {
     if (failed()) return;
     error_ = std::move(error);
     failed_at_.store(finished_.value() + 1, std::memory_order_release);
   }
 
-  // Any thread.
+  // The following may be called by any thread.
   bool failed() const { return failed_at_.load(std::memory_order_acquire) != kNever; }
   const absl::Status& error() const { return error_; }  // REQUIRES: failed().
-  // Blocks until `items` items have finished; returns how many have.
+  // Blocks until `items` items have finished. Returns how many have.
   uint64_t Await(uint64_t items) const { return finished_.AwaitAtLeast(items); }
-  // The error if one of the first `items` items failed. REQUIRES: they have finished.
+  // Returns the error if one of the first `items` items failed. REQUIRES: they have finished.
   absl::Status ErrorOf(uint64_t items) const {
     return failed_at_.load(std::memory_order_acquire) <= items ? error_ : absl::OkStatus();
   }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kAlignment = 4096;
 
-// CUDA promises 256 bytes: the rest is slack.
+// Adds slack for kAlignment: CUDA promises an alignment of 256 bytes only.
 int64_t WithSlack(int64_t size_bytes) { return size_bytes + kAlignment; }
 
 std::byte* Aligned(void* allocation) {
@@ -62,12 +62,12 @@ absl::Status CudaArena::Zero() {
   return status.ok() ? destroyed : status;
 }
 
-// An error here has been reported by whoever waited for the work.
+// Ignores errors: whoever waited for the work has reported them.
 CudaArena::~CudaArena() {
   if (allocation_ == nullptr) return;
   runtime_.SetDevice(ordinal_).IgnoreError();
   if (source_.free) {
-    runtime_.SynchronizeDevice().IgnoreError();  // As cudaFree does.
+    runtime_.SynchronizeDevice().IgnoreError();  // cudaFree does the same.
     source_.free(allocation_).IgnoreError();
   } else {
     runtime_.Free(allocation_).IgnoreError();

@@ -1,4 +1,4 @@
-// Arenas on a GPU's host and on the GPU itself.
+// Arenas in GPU memory and in pinned host memory.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@
 
 namespace shale {
 
-// One allocation on the calling thread's current device, `ordinal`.
+// One allocation in the memory of a GPU.
 class CudaArena : public Arena {
  public:
-  // Waits until the memory is zero. From `source` if it has functions: then all of the allocation is the arena; else by
-  // cudaMalloc.
+  // Allocates from `source` if it has functions, else with cudaMalloc, and waits until the memory is zero. An
+  // allocation from `source` has exactly the size of the arena. REQUIRES: `ordinal` is the calling thread's current
+  // device.
   static absl::StatusOr<std::unique_ptr<CudaArena>> Create(CudaRuntime& runtime, int ordinal, int64_t size_bytes,
                                                            const CudaMemorySource& source = {});
   ~CudaArena() override;
@@ -31,7 +32,7 @@ class CudaArena : public Arena {
   void* allocation_ = nullptr;
 };
 
-// One cudaHostAlloc.
+// One allocation of pinned host memory (cudaHostAlloc).
 class PinnedArena : public Arena {
  public:
   static absl::StatusOr<std::unique_ptr<PinnedArena>> Create(CudaRuntime& runtime, int64_t size_bytes);

@@ -33,7 +33,7 @@ absl::StatusOr<std::shared_ptr<const CudaClock::Reference>> CudaClock::Now() {
   return latest_;
 }
 
-// The host may be interrupted between its two looks: of a few tries, the one that took the least.
+// Takes the fastest of a few tries, because the host may be interrupted between its two readings of the clock.
 absl::StatusOr<std::shared_ptr<const CudaClock::Reference>> CudaClock::Measure() {
   auto best = std::make_shared<Reference>();
   int64_t best_ns = 0;

@@ -1,4 +1,4 @@
-// The device's clock, read on the host's.
+// CudaClock: converts times of a GPU to the host's steady clock.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace shale {
 
-// CUDA only tells how far two events are apart. So an event is recorded on an empty stream of its own while the host
-// looks at its clock before and after, and others are measured from there. All streams of a device share these
-// references, so that their times compare. The clocks drift apart, and a distance comes as a float: a reference serves
-// for a second. Thread-safe.
+// CUDA only tells the time between two events. So the clock records a reference event on an empty stream of its own,
+// reads the host's clock before and after, and measures other events from there. All streams of a device share these
+// references, so that their times can be compared. A reference is used for one second only, because the clocks drift
+// apart and CUDA returns the time between events as a float. Thread-safe.
 class CudaClock {
  public:
   struct Reference {
     CudaEventHandle event;
-    int64_t host_ns = 0;  // The host's steady clock then.
+    int64_t host_ns = 0;  // The host's steady clock at the event.
   };
 
-  // Borrows `runtime`. The device is the calling thread's current one.
+  // Creates the clock of the calling thread's current device. Borrows `runtime`.
   static absl::StatusOr<std::unique_ptr<CudaClock>> Create(CudaRuntime& runtime);
   ~CudaClock();
 
-  // One that everything recorded from now on comes after. May wait for the empty stream, once a second. The current
-  // device must be the clock's.
+  // Returns a reference that precedes everything recorded from now on. Makes a new one at most once a second, and then
+  // waits for the empty stream. REQUIRES: the current device is the clock's.
   absl::StatusOr<std::shared_ptr<const Reference>> Now();
 
  private:

@@ -15,38 +15,39 @@
 
 namespace shale {
 
-// Where memory of the current device comes from, when not from cudaMalloc; at multiples of 4096. `free` gets what
-// `allocate` gave, when all work of the device has ended. Thread-safe.
+// Allocates memory of the current device in place of cudaMalloc, at multiples of 4096. `free` is called with the result
+// of `allocate` when all work of the device has ended. Thread-safe.
 struct CudaMemorySource {
   std::function<absl::StatusOr<void*>(int64_t size_bytes)> allocate;
   std::function<absl::Status(void* memory)> free;
 };
 
 struct CudaDeviceOptions {
-  int ordinal = 0;           // As CUDA counts the visible ones.
-  bool synchronous = false;  // Streams wait after everything that is enqueued: an error names its call. Slow.
-  bool marks = false;        // Streams can say how far they came (Stream::Mark).
-  CudaMemorySource memory;   // Of arenas; empty: cudaMalloc.
+  int ordinal = 0;           // As CUDA numbers the visible GPUs.
+  bool synchronous = false;  // Streams wait after every piece of work, so that an error names its call. Slow.
+  bool marks = false;        // Streams keep marks (Stream::Mark).
+  CudaMemorySource memory;   // For arenas; empty: cudaMalloc.
 };
 
-// May be shared by the ranks of a process: a stream of one may wait for an event of another, once that one's thread has
-// recorded it.
+// The ranks of a process may share one: a stream of one rank may wait for an event of another, once the other rank's
+// thread has recorded it.
 class CudaDevice : public Device {
  public:
-  // Borrows `runtime`, which must outlive the device. Fails where there is no such GPU, and says what is missing.
+  // Borrows `runtime`, which must outlive the device. Returns an error that says what is missing if there is no such
+  // GPU.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(CudaRuntime& runtime, const CudaDeviceOptions& options);
 
-  // One allocation of CUDA's, given back when the arena is destroyed, which waits for all work of the GPU.
+  // Makes one allocation on the GPU. Destroying the arena frees it and waits for all work of the GPU.
   absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t size_bytes) override;
-  // Pinned host memory, as copies want it that are not to wait for their stream. Otherwise like an arena.
+  // Allocates pinned host memory. A copy from or to other host memory would wait for its stream.
   absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) override;
-  // A CudaStream. Those named gather and reduce have the highest priority: a collective that starts late keeps the
-  // peers waiting.
+  // Returns a CudaStream. Streams named "gather" and "reduce" get the highest priority, because a collective that
+  // starts late keeps its peers waiting.
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   bool CanCapture() const override { return !options_.synchronous; }
 
-  // As of Create.
+  // As they were at Create.
   const CudaDeviceProperties& properties() const { return properties_; }
   int ordinal() const { return options_.ordinal; }
 

@@ -1,4 +1,4 @@
-// Events of CUDA, and the Event made of one.
+// CudaEventHandle, which owns an event of CUDA, and CudaEvent, the Event made of it.
 #pragma once
 
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace shale {
 
-// Owns an event of the device that was current when it was made.
+// Owns an event. The event belongs to the device that was current at Create. Borrows the runtime.
 class CudaEventHandle {
  public:
   static absl::StatusOr<CudaEventHandle> Create(CudaRuntime& runtime, CudaEventKind kind) {
@@ -25,7 +25,7 @@ class CudaEventHandle {
     std::swap(event_, other.event_);
     return *this;
   }
-  // An error has been reported by whoever waited for the event's stream.
+  // Ignores errors: whoever waited for the event's stream has reported them.
   ~CudaEventHandle() {
     if (event_ != nullptr) runtime_->DestroyEvent(event_).IgnoreError();
   }
@@ -44,7 +44,7 @@ class CudaEvent : public Event {
  private:
   friend class CudaStream;
   CudaEventHandle event_;
-  absl::Status error_;  // Of the stream that recorded it last, as of then.
+  absl::Status error_;  // The error, at that time, of the stream that recorded it last.
 };
 
 }  // namespace shale

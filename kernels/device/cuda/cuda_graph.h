@@ -1,4 +1,4 @@
-// CudaGraph: a graph of CUDA, ready to be launched.
+// CudaGraph: a captured CUDA graph that can be launched.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,11 +8,11 @@
 
 namespace shale {
 
-// Owns `graph`, borrows the runtime.
+// Owns `graph`. Borrows the runtime.
 class CudaGraph : public Graph {
  public:
   CudaGraph(CudaRuntime& runtime, cuda::GraphHandle graph) : runtime_(runtime), graph_(graph) {}
-  // An error has been reported by whoever waited for the graph's launches.
+  // Ignores errors: whoever waited for the graph's launches has reported them.
   ~CudaGraph() override { runtime_.DestroyGraph(graph_).IgnoreError(); }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;

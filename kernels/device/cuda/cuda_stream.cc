@@ -36,7 +36,7 @@ absl::StatusOr<CudaStream*> CudaStream::From(Stream& stream) {
   return cuda;
 }
 
-// Errors here have been reported by Synchronize, or nobody asked.
+// Ignores errors: Synchronize has reported them, unless nobody called it.
 CudaStream::~CudaStream() {
   if (stream_ == nullptr) return;
   runtime_.SetDevice(options_.ordinal).IgnoreError();
@@ -129,7 +129,7 @@ absl::Status CudaStream::ReadTimes() {
 
 absl::Status CudaStream::Synchronize() {
   Settle(runtime_.SetDevice(options_.ordinal)).IgnoreError();
-  // Also after an error: what was enqueued before it may still run.
+  // Waits after an error too: earlier work may still run.
   Settle(runtime_.SynchronizeStream(stream_)).IgnoreError();
   AskGuards().IgnoreError();
   if (error_.ok()) Settle(ReadTimes()).IgnoreError();

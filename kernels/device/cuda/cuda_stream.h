@@ -1,12 +1,12 @@
 // CudaStream: a stream of a GPU.
 //
-// Errors. A call that CUDA refuses fails the stream: what was to follow it must not run without it. What goes wrong on
-// the device fails every stream of it, shows at some later call, and stays to the end of the process. Either way every
-// call from then on returns the stream's first error, and so do streams that wait for events recorded after it. Objects
-// of another kind of device and negative sizes are refused and fail nothing.
+// Errors. A call that CUDA refuses fails the stream, because later work must not run without it. An error of work on
+// the device fails all streams of the device, shows at some later call, and stays to the end of the process. Either way
+// every later call returns the stream's first error, and so do streams that wait for events recorded after it. A call
+// with an object of another kind of device or a negative size is refused and does not fail the stream.
 //
-// Work of a stream may also be ended from elsewhere, as an aborted collective is: to CUDA it has finished. Whoever can
-// do that to the stream's work guards the stream, and its error is the stream's.
+// Other code may end work of a stream early, for example by aborting a collective. To CUDA the work then looks
+// finished. Code that can do so guards the stream (Guard), and an error of the guard is an error of the stream.
 #pragma once
 
 #include <cstdint>
@@ -25,26 +25,28 @@
 
 namespace shale {
 
-// Why work that has been enqueued may have ended without doing what it was for. Thread-safe.
+// Tells whether enqueued work may have ended early, without its result. Thread-safe.
 class StreamGuard {
  public:
   virtual ~StreamGuard() = default;
+  // Returns OK, or why work may have ended early.
   virtual absl::Status status() const = 0;
 };
 
-// From one thread at a time, the rank's launching thread; its current device becomes the stream's.
+// Used by one thread at a time, the rank's launching thread. Calls make the stream's device the thread's current
+// device.
 class CudaStream : public Stream {
  public:
   struct Options {
-    std::string name;  // For errors.
-    int ordinal = 0;   // Of the device.
+    std::string name;  // For error messages.
+    int ordinal = 0;   // The device.
     CudaStreamPriority priority = CudaStreamPriority::kNormal;
-    bool synchronous = false;  // Waits after everything that is enqueued: an error is that of the call that returns it.
-    bool marks = false;        // Mark is to be had.
+    bool synchronous = false;  // Waits after every piece of work, so that a call returns its own error.
+    bool marks = false;        // Mark and reached_mark work.
   };
-  // Borrows `runtime` and `clock`. The calling thread's current device is options.ordinal.
+  // Borrows `runtime` and `clock`. REQUIRES: the calling thread's current device is options.ordinal.
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(CudaRuntime& runtime, CudaClock& clock, Options options);
-  // `stream` as the CUDA stream that it is, or an error when it is another device's.
+  // Returns `stream` as a CudaStream, or InvalidArgument if it belongs to another kind of device.
   static absl::StatusOr<CudaStream*> From(Stream& stream);
 
   // Waits until everything that was enqueued has finished.
@@ -52,13 +54,15 @@ class CudaStream : public Stream {
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
-  // Calls launch(handle) at once, for it to start kernels or give the handle to a library. Its error is the stream's.
+  // Calls launch(handle) at once. `launch` starts kernels or passes the handle to a library; its error fails the
+  // stream.
   absl::Status Enqueue(absl::FunctionRef<absl::Status(cuda::StreamHandle)> launch);
 
-  // Calls from now on ask `guard`, Synchronize after it has waited. More often than once is the same.
+  // Makes all later calls check guard->status(); Synchronize checks it after waiting. Adding a guard again has no
+  // effect.
   void Guard(std::shared_ptr<const StreamGuard> guard);
 
-  // In a word of host memory, which outlives the device's failure. Nothing when marks are off.
+  // Writes the mark to a word of host memory, which survives a failure of the device. Does nothing if marks are off.
   absl::Status Mark(uint32_t mark) override;
   std::optional<uint32_t> reached_mark() const override;
 
@@ -67,12 +71,12 @@ class CudaStream : public Stream {
   absl::Status RecordTime(int64_t* nanoseconds) override;
   absl::Status Synchronize() override;
 
-  // FailedPrecondition on a synchronous stream.
+  // Returns FailedPrecondition on a synchronous stream.
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<Graph>> EndCapture() override;
   absl::StatusOr<CapturedCopy> CaptureCopy(void* to, const void* from, int64_t size_bytes) override;
 
-  // For libraries that keep it; with it they must follow Enqueue's rules.
+  // For libraries that keep the handle. They must use it only as `launch` of Enqueue may.
   cuda::StreamHandle handle() const { return stream_; }
 
  protected:
@@ -86,7 +90,7 @@ class CudaStream : public Stream {
 
   CudaStream(CudaRuntime& runtime, CudaClock& clock, Options options)
       : runtime_(runtime), clock_(clock), options_(std::move(options)) {}
-  // Makes a call's error the stream's; returns the stream's.
+  // Makes `status` the stream's error if it is the first one. Returns the stream's error.
   absl::Status Settle(absl::Status status);
   absl::Status AskGuards();
   absl::Status ReadTimes();
@@ -95,11 +99,11 @@ class CudaStream : public Stream {
   CudaClock& clock_;
   const Options options_;
   cuda::StreamHandle stream_ = nullptr;
-  absl::Status error_;                                     // The first.
+  absl::Status error_;                                     // The first error.
   uint32_t* mark_ = nullptr;                               // Pinned; null: marks are off.
-  std::shared_ptr<const CudaClock::Reference> reference_;  // Of times_.
-  std::vector<Time> times_;                                // Since the last Synchronize.
-  std::vector<CudaEventHandle> spare_;                     // Events for further times.
+  std::shared_ptr<const CudaClock::Reference> reference_;  // The reference of times_.
+  std::vector<Time> times_;                                // Times recorded since the last Synchronize.
+  std::vector<CudaEventHandle> spare_;                     // Events to reuse for later times.
   std::vector<std::shared_ptr<const StreamGuard>> guards_;
 };
 

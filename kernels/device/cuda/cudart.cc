@@ -17,7 +17,7 @@ namespace {
 cudaStream_t AsStream(cuda::StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t AsEvent(cuda::EventHandle event) { return static_cast<cudaEvent_t>(event); }
 
-// A graph must live as long as its nodes are named.
+// Keeps the graph besides its executable: SetGraphCopy names nodes of the graph.
 struct CapturedGraph {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t launchable = nullptr;
@@ -26,7 +26,7 @@ CapturedGraph& AsGraph(cuda::GraphHandle graph) { return *static_cast<CapturedGr
 
 std::string Version(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
-// What there is of a driver, and what to do.
+// Returns which driver was found and what to do, as the end of an error message.
 std::string AboutTheDriver() {
   int driver = 0;
   (void)cudaDriverGetVersion(&driver);
@@ -56,7 +56,7 @@ absl::StatusCode CodeOf(cudaError_t error) {
 
 absl::Status StatusOf(const char* call, cudaError_t error) {
   if (error == cudaSuccess) return absl::OkStatus();
-  (void)cudaGetLastError();  // Reported here: a later look for errors must not find it again.
+  (void)cudaGetLastError();  // Clears the error, so that a later check does not report it again.
   const absl::StatusCode code = CodeOf(error);
   return absl::Status(code, absl::StrCat(call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")",
                                          code == absl::StatusCode::kFailedPrecondition ? AboutTheDriver() : ""));
@@ -171,7 +171,7 @@ class Cudart final : public CudaRuntime {
     return StatusOf("cudaMemsetAsync", cudaMemsetAsync(to, value, size_bytes, AsStream(stream)));
   }
 
-  // The runtime has no such call; the driver's is asked for by name, so that nothing links the driver.
+  // The runtime has no such call. The driver's is looked up by name, so that the program does not link the driver.
   absl::Status WriteWordAsync(uint32_t* to, uint32_t value, cuda::StreamHandle stream) override {
     using Write = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
     Write write = nullptr;
@@ -250,7 +250,7 @@ class Cudart final : public CudaRuntime {
 
 std::unique_ptr<CudaRuntime> CreateCudart() {
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
-  // Streams beyond that number, of which 8 is the default, share a queue and wait for one another in it.
+  // Streams beyond this number (default 8) share a queue and wait for one another in it.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   return std::make_unique<Cudart>();
 }

@@ -1,4 +1,4 @@
-// The CUDA runtime of this process, linked statically: a program with it starts where there is no driver.
+// The CUDA runtime, linked statically, so that a program that uses it also starts on a machine without a driver.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,11 @@
 
 namespace shale {
 
-// Calls nothing yet: whether there is a driver and a GPU shows at the first call. Asks for all kernels to be loaded
-// then (CUDA_MODULE_LOADING=EAGER, unless the environment has its own), because loading one later waits for the device,
-// and that for a collective whose peers wait for us; and for as many queues as a GPU has, that streams do not share one
-// (CUDA_DEVICE_MAX_CONNECTIONS=32, likewise). Sets environment variables: call it before there are threads.
+// Creates a CudaRuntime that calls CUDA. Makes no call itself: the first call shows whether there is a driver and a
+// GPU. Sets two environment variables unless they are set, so call it before there are threads:
+// - CUDA_MODULE_LOADING=EAGER loads all kernels at the first call. Loading a kernel later waits for the device, which
+//   may wait for a collective whose peers wait for this rank.
+// - CUDA_DEVICE_MAX_CONNECTIONS=32 asks for as many queues as a GPU has, so that streams do not share one.
 std::unique_ptr<CudaRuntime> CreateCudart();
 
 }  // namespace shale

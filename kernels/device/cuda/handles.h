@@ -1,13 +1,14 @@
-// CUDA's handles, so that nothing but cudart.cc includes CUDA's headers for their sake.
+// CUDA's handles as plain pointers, so that code that only passes them on need not include CUDA's headers.
 #pragma once
 
 namespace shale::cuda {
 
-// A cudaStream_t; for kernels on the host, a cuda_on_host::Stream* or null.
+// A cudaStream_t. For kernels on the host, a cuda_on_host::Stream* or null.
 using StreamHandle = void*;
 // A cudaEvent_t.
 using EventHandle = void*;
-// A captured graph, ready to be launched, and a piece of its work. CudaRuntime's own.
+// A captured graph that can be launched, and a piece of its work. Only the CudaRuntime that made them knows what they
+// point to.
 using GraphHandle = void*;
 using NodeHandle = void*;
 

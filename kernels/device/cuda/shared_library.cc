@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folders that an element of LibrarySearch::folders stands for: itself, and nvidia/*/lib below it, by name.
+// Returns the folders that an element of LibrarySearch::folders stands for: itself, and nvidia/*/lib below it, sorted.
 std::vector<std::string> Expand(const std::string& folder) {
   std::vector<std::string> expanded;
   std::error_code error;
@@ -35,7 +35,7 @@ std::string LoaderError() {
   return error == nullptr ? "unknown error" : error;
 }
 
-// RTLD_NOW: what is missing shows here. RTLD_LOCAL: its symbols bind nothing of ours.
+// RTLD_NOW reports missing symbols here. RTLD_LOCAL keeps the library's symbols from binding ours.
 void* Load(const std::string& path) { return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL); }
 
 }  // namespace
@@ -56,7 +56,7 @@ absl::StatusOr<SharedLibrary> SharedLibrary::Open(const LibraryName& name, const
   }
   if (!search.cuda_home.empty()) folders.push_back((fs::path(search.cuda_home) / "lib64").string());
   for (const std::string& folder : folders) {
-    // With its folder even if that is relative: a bare name would send the loader along its own path.
+    // An absolute path, even if the folder is relative: for a bare name the loader would search its own path.
     const std::string path = (fs::absolute(folder) / name.file).string();
     std::error_code ignored;
     if (!fs::exists(path, ignored)) continue;
@@ -67,7 +67,7 @@ absl::StatusOr<SharedLibrary> SharedLibrary::Open(const LibraryName& name, const
   if (search.loader_path) {
     if (void* handle = Load(name.file)) return SharedLibrary(name, name.file, handle);
     const std::string error = LoaderError();
-    // The usual answer, that there is no such file, is what this error says anyway.
+    // "No such file" is the usual reason, and the NotFound error below says that anyway.
     if (error.find("cannot open shared object file: No such file") == std::string::npos ||
         error.compare(0, name.file.size() + 1, name.file + ":") != 0) {
       obstacles.push_back(absl::StrCat("; ", name.file, " of the loader's path does not load: ", error));

@@ -1,5 +1,5 @@
-// CUDA's libraries (cuBLASLt, cuDNN, NCCL, NVRTC), loaded when they are first needed and never linked: a program then
-// starts, and runs on the CPU, where they are missing.
+// SharedLibrary: loads one of CUDA's libraries (cuBLASLt, cuDNN, NCCL, NVRTC) when it is first needed. A program never
+// links them, so that it starts, and runs on the CPU, on machines without them.
 #pragma once
 
 #include <string>
@@ -11,33 +11,35 @@
 
 namespace shale {
 
-// Where to look, in this order: `folders`, CUDA_HOME/lib64, the loader's own path (LD_LIBRARY_PATH, ldconfig).
+// Where to search for a library, in this order: `folders`, CUDA_HOME/lib64, the loader's own path (LD_LIBRARY_PATH,
+// ldconfig).
 struct LibrarySearch {
-  // Folders of libraries, or a Python environment's site-packages: then its nvidia/*/lib, where the packages nvidia-*
-  // of PyPI put theirs.
+  // Folders of libraries. In a Python environment's site-packages, Open also searches nvidia/*/lib, where the nvidia-*
+  // packages of PyPI put their libraries.
   std::vector<std::string> folders;
   std::string cuda_home = "/usr/local/cuda";  // Empty: none.
   bool loader_path = true;
 
-  // SHALE_CUDA_LIBRARIES (folders, separated by colons) and CUDA_HOME.
+  // Reads SHALE_CUDA_LIBRARIES (folders, separated by colons) and CUDA_HOME.
   static LibrarySearch FromEnvironment();
 };
 
 struct LibraryName {
-  std::string title;   // For errors: "cuBLASLt".
-  std::string file;    // With the version that its binary interface has: "libcublasLt.so.13".
+  std::string title;   // For error messages: "cuBLASLt".
+  std::string file;    // With the version of its binary interface: "libcublasLt.so.13".
   std::string source;  // What to install: "the CUDA toolkit 13 or the Python package nvidia-cublas".
 };
 
-// A loaded library. It stays loaded to the end of the process, as CUDA's libraries want (they own threads and
-// contexts), so that this may be copied and its functions outlive it. Thread-safe.
+// A loaded library. It stays loaded to the end of the process, as CUDA's libraries require (they own threads and
+// contexts). So this object may be copied, and the library's functions outlive it. Thread-safe.
 class SharedLibrary {
  public:
-  // NotFound names the places that were looked at, and what stands in the way of a file that is there but cannot be
-  // loaded.
+  // Loads the first library found. NotFound names the places that were searched, and says why a file that exists cannot
+  // be loaded.
   static absl::StatusOr<SharedLibrary> Open(const LibraryName& name, const LibrarySearch& search);
 
-  // Sets `function` to the library's function of this name, or says that the library is too old for us (NotFound).
+  // Sets `function` to the library's function of this name. Returns NotFound if there is none, because the library is
+  // too old.
   template <class Function>
   absl::Status Bind(const char* symbol, Function*& function) const {
     void* address = nullptr;
@@ -46,7 +48,7 @@ class SharedLibrary {
     return status;
   }
 
-  // The file, with its folder unless the loader's path led there.
+  // Returns the file that was loaded, with its folder unless the loader's own path found it.
   const std::string& path() const { return path_; }
 
  private:

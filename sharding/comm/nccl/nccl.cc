@@ -22,7 +22,7 @@ NcclType TypeOf(DType dtype) {
 
 class NcclCommunicator : public Communicator {
  public:
-  // `index`: of the rank among those of this process.
+  // `index` is the index of the rank among those of this process.
   NcclCommunicator(std::shared_ptr<NcclApi> nccl, std::shared_ptr<NcclGroup> group, int index, bool windows)
       : nccl_(std::move(nccl)), group_(std::move(group)), index_(index), windows_(windows) {}
   ~NcclCommunicator() override { group_->Leave(index_); }
@@ -65,7 +65,7 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
-  // `whole`: the vector of all ranks' slices. One without elements is nothing to do, on all ranks alike.
+  // `whole` is the full vector. Does nothing if it has no elements, which is so on all ranks or on none.
   absl::Status Enqueue(CollectiveKind kind, const Tensor& whole, Stream& stream,
                        absl::FunctionRef<NcclResult(NcclComm, cuda::StreamHandle)> enqueue) {
     SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(stream));
@@ -87,7 +87,7 @@ absl::Status CheckOptions(NcclApi& nccl, const NcclOptions& options) {
       "this NCCL has no symmetric windows: install 2.27 or newer, or leave runtime.nccl_windows out");
 }
 
-// Ranks of this process, the first of them `first_rank` of `size`.
+// Creates the communicators of this process: ranks first_rank, first_rank + 1, ... of `size`, one per ordinal.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateRanks(const std::shared_ptr<NcclApi>& nccl,
                                                                        const std::shared_ptr<CudaRuntime>& runtime,
                                                                        const NcclUniqueId& id, int first_rank, int size,

@@ -1,28 +1,30 @@
-// Communicators over NCCL, for CudaStreams.
+// Communicators that use NCCL, for CudaStreams.
 //
-// A collective is NCCL's kernel on the rank's own stream. The host waits until NCCL has put it there (some ten
-// microseconds; the first collectives make connections), never for its end. NCCL does not say in which order it adds,
-// and with more than two ranks it is not that of ranks; every rank gets the same bits. Sums are of f32, f64 and i64
-// only: NCCL would round a sum of bf16 at each of its hops.
+// A collective is a kernel of NCCL on the rank's own stream. The host waits until NCCL has put it there (some ten
+// microseconds; the first collectives also make connections), but never for its end. NCCL does not specify in which
+// order it adds, and with more than two ranks it is not the order of ranks. Every rank gets the same bits. Sums take
+// f32, f64 and i64 only: NCCL would round a sum of bf16 at each of its hops.
 //
-// Two communicators of a rank, one for gathering and one for reducing, are two groups. One thread per rank feeds both,
-// in the same order on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT=1, which LoadNccl sets, then keeps them from waiting for
-// each other.
+// Two communicators of a rank, one for gathering and one for reducing, are two groups. One thread per rank enqueues on
+// both, in the same order on all ranks. NCCL_LAUNCH_ORDER_IMPLICIT=1, which LoadNccl sets, then keeps the two groups
+// from waiting for each other.
 //
-// Errors. NCCL reports what it finds at once or later, and a rank that does not come not at all; nor does it notice
-// ranks that want different things, unless check_agreement. So a thread per group watches over what its ranks have
-// launched: a collective that has begun on the GPU and not ended within the time-out, an error that NCCL has noted, and
-// a GPU that has failed end the group. DeadlineExceeded names the rank that waited, the collective and its number, from
-// 1. All ranks of the process are then aborted, also those of other GPUs; ranks of other processes find out by NCCL's
-// own means or their time-outs. Work that an abort ends looks finished to CUDA: the group's error is that of every
-// stream which it was given, from then on, and what the collectives wrote is garbage.
+// Errors. NCCL reports the errors that it notices at once or later. It does not notice a rank that never comes, nor
+// ranks that want different things (see check_agreement). So a watchdog thread per group watches the collectives that
+// its ranks have launched. The group fails if a collective has begun on the GPU and not ended within the time-out, if
+// NCCL has noted an error, or if a GPU has failed. DeadlineExceeded names the rank that waited, the collective and its
+// number, from 1. All ranks of the process are then aborted, also those on other GPUs. Ranks of other processes notice
+// by NCCL's own means or by their time-outs. Work that an abort ends looks finished to CUDA. So, from then on, every
+// stream that the group was used on has the group's error, and the results of its collectives are garbage.
 //
-// A stream that is being captured takes none of these collectives: what watches over them would be part of the graph.
+// A stream that is being captured must not take these collectives, because the events that the watchdog looks at would
+// become part of the graph.
 //
-// Ending. Synchronize or destroy a group's streams first, and destroy graphs that hold its collectives: NCCL waits for
-// them for ever. A communicator that is destroyed while its collectives run, or before the others have come as far,
-// aborts the group. The last communicator of a process frees what NCCL holds for all of them. Memory given to a group
-// that was aborted may be used by peers until their streams have been synchronized as well.
+// Shutdown. First synchronize or destroy a group's streams, and destroy graphs that hold its collectives: NCCL waits
+// for them without limit. Destroying a communicator aborts the group if its collectives still run, or if other ranks
+// have launched more collectives than it has. The last communicator of a process frees what NCCL holds for all of them.
+// After an abort, peers may still access memory that was given to the group, until their streams have been synchronized
+// as well.
 #pragma once
 
 #include <memory>
@@ -38,33 +40,33 @@
 namespace shale {
 
 struct NcclOptions {
-  // How long to wait for the group to connect, for NCCL to launch a collective, and for one to end that has begun. 0:
-  // for ever.
+  // How long to wait for the group to connect, for NCCL to launch a collective, and for a collective that has begun to
+  // end. 0: forever.
   double timeout_seconds = 600;
-  // For debugging, where all ranks are threads of this process: before each collective they meet on the host and
-  // compare what they want; InvalidArgument then says who wanted what.
+  // For debugging; requires that all ranks are threads of this process. Before each collective the ranks meet on the
+  // host and compare what they want. If they differ, InvalidArgument says which rank wanted what.
   bool check_agreement = false;
-  // RegisterMemory makes symmetric windows of memory, which must be NCCL's then: all of an allocation of
-  // CreateNcclMemory. Else it does nothing.
+  // If true, RegisterMemory makes its memory a symmetric window; the memory must then be a full allocation of
+  // CreateNcclMemory. If false, RegisterMemory does nothing.
   bool windows = false;
 };
 
-// Memory that can become a window, for CudaDeviceOptions.memory. What is a window when its group is aborted may stay
-// allocated until the process ends.
+// Returns a source of memory that can become a window, for CudaDeviceOptions.memory. Memory that is a window when its
+// group is aborted may stay allocated until the process ends.
 CudaMemorySource CreateNcclMemory(std::shared_ptr<NcclApi> nccl);
 
-// An id for one group, to be given to all its ranks, in whatever process.
+// Creates the id of one group. The caller passes it to all ranks of the group, in whatever process.
 absl::StatusOr<NcclUniqueId> CreateNcclUniqueId(NcclApi& nccl);
 
-// The communicator of `rank` among `size`, on the GPU `ordinal` of this process. Waits for all other ranks of the id,
-// in other threads or processes. check_agreement is refused. Keeps `nccl` and `runtime`.
+// Creates the communicator of rank `rank` of `size`, on the GPU `ordinal` of this process. Waits for all other ranks of
+// the id, in other threads or processes. Refuses check_agreement. Shares ownership of `nccl` and `runtime`.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(std::shared_ptr<NcclApi> nccl,
                                                                      std::shared_ptr<CudaRuntime> runtime,
                                                                      const NcclUniqueId& id, int rank, int size,
                                                                      int ordinal, const NcclOptions& options = {});
 
-// Communicators between threads of this process: rank r on the GPU ordinals[r]. Two ranks of one GPU are refused by
-// most versions of NCCL.
+// Creates communicators between threads of this process, with rank r on the GPU ordinals[r]. Most versions of NCCL
+// refuse two ranks on one GPU.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(std::shared_ptr<NcclApi> nccl,
                                                                            std::shared_ptr<CudaRuntime> runtime,
                                                                            absl::Span<const int> ordinals,

@@ -10,7 +10,7 @@
 namespace shale {
 namespace {
 
-constexpr double kWatch_s = 0.1;  // Between two looks of the watchdog, or a tenth of the time-out.
+constexpr double kWatch_s = 0.1;  // Period of the watchdog, or a tenth of the time-out if that is less.
 constexpr double kMinWatch_s = 0.001;
 
 }  // namespace
@@ -47,7 +47,7 @@ absl::StatusOr<std::shared_ptr<NcclGroup>> NcclGroup::Create(std::vector<std::un
   return group;
 }
 
-// All in turn: the failure of one is what the others wait for.
+// Polls all ranks in turn, because the failure of one rank would leave the others waiting.
 absl::Status NcclGroup::Connect() {
   for (size_t connected = 0; connected < ranks_.size();) {
     connected = 0;
@@ -85,11 +85,11 @@ void NcclGroup::WatchOver() {
 void NcclGroup::Fail(absl::Status reason) {
   if (!status_->Set(reason)) return;
   if (rendezvous_ != nullptr) rendezvous_->Abort(std::move(reason));
-  // NCCL frees the ranks of a process together, in the last one's abort: it wants all of them.
+  // Aborts all ranks, because NCCL frees the ranks of a process together when the last one is aborted.
   for (const auto& rank : ranks_) rank->Abort();
 }
 
-// With mutex_ held: the error if rank `index` has launched what a rank that left did not.
+// Returns an error if rank `index` has launched a collective that a rank which left did not. REQUIRES: mutex_ is held.
 absl::Status NcclGroup::WithoutThem(int index) const {
   if (left_ < 0 || launched_[index] <= launched_[left_]) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("rank ", ranks_[left_]->rank(), " left after ", launched_[left_],
@@ -117,7 +117,7 @@ absl::Status NcclGroup::Launch(int index, NcclCollective collective, CudaStream&
     }
     if (status.ok()) return status;
     Fail(std::move(status));
-    return status_->status();  // The first reason: this one may be its consequence.
+    return status_->status();  // The group's first error, of which this one may be a consequence.
   });
 }
 
@@ -132,7 +132,7 @@ void NcclGroup::Leave(int index) {
     for (size_t other = 0; other < ranks_.size() && reason.ok(); ++other) reason = WithoutThem(static_cast<int>(other));
   }
   if (!reason.ok()) Fail(std::move(reason));
-  // Whoever was first to fail may not have come to this rank yet, whose collectives may then run for ever.
+  // A Fail in another thread may not have aborted this rank yet, and its collectives would then run forever.
   if (status_->status().ok()) {
     rank.Destroy();
   } else {

@@ -16,11 +16,11 @@
 
 namespace shale {
 
-// Why a group is dead, if it is. Outlives the group in the streams that ran its collectives.
+// The first error of a group. Guards the streams that ran its collectives, and so may outlive the group.
 class NcclGroupStatus : public StreamGuard {
  public:
   absl::Status status() const override;
-  // The first error stays; false: it was not the first.
+  // Sets the error and returns true, or returns false if there is one already.
   bool Set(absl::Status error);
 
  private:
@@ -30,32 +30,33 @@ class NcclGroupStatus : public StreamGuard {
 };
 
 struct NcclGroupChecks {
-  double timeout_seconds = 0;  // 0: none.
-  bool agreement = false;      // The ranks are all of this process, and compare what they want before each collective.
+  double timeout_seconds = 0;  // 0 means none.
+  bool agreement = false;      // Before each collective the ranks, all in this process, compare what they want.
 };
 
-// Owns the ranks; owned by their communicators together. A thread of its own watches over all of them. Thread-safe.
+// Owns the ranks. Their communicators share ownership of the group. A watchdog thread checks all ranks. Thread-safe.
 class NcclGroup {
  public:
-  // Waits until NCCL has connected the ranks, which must have begun, with all others. If that fails for one, all are
-  // aborted.
+  // Waits until NCCL has connected the ranks with all other ranks. If that fails for one rank, aborts all. REQUIRES:
+  // BeginInit has succeeded for all `ranks`.
   static absl::StatusOr<std::shared_ptr<NcclGroup>> Create(std::vector<std::unique_ptr<NcclRank>> ranks,
                                                            const NcclGroupChecks& checks);
   ~NcclGroup();
 
-  // `index`: of the rank among those of this process.
+  // `index` is the index of the rank among those of this process, here and below.
   NcclRank& rank(int index) { return *ranks_[index]; }
 
-  // Gives `collective` its number and lets `enqueue` pass it to NCCL (NcclRank::Launch), with all that guards it. Any
-  // error is the group's.
+  // Numbers `collective`, makes the group guard `stream`, and launches the collective with `enqueue`
+  // (NcclRank::Launch). An error of the launch fails the group.
   absl::Status Launch(int index, NcclCollective collective, CudaStream& stream,
                       absl::FunctionRef<NcclResult(NcclComm, cuda::StreamHandle)> enqueue);
 
-  // Ends every collective of these ranks, and refuses all further ones. Unless it is dead already.
+  // Aborts every collective of these ranks and makes all later ones fail. Does nothing if the group has failed already.
   void Fail(absl::Status reason);
 
-  // The rank makes no further calls. What the others launched and it did not is aborted; what all have launched goes
-  // on.
+  // Called when the rank makes no further calls. Fails the group if the rank's collectives have not finished, or as
+  // soon as another rank has launched a collective that this rank did not. Collectives that all ranks have launched
+  // continue.
   void Leave(int index);
 
  private:
@@ -68,12 +69,12 @@ class NcclGroup {
   const std::vector<std::unique_ptr<NcclRank>> ranks_;
   const std::shared_ptr<NcclGroupStatus> status_ = std::make_shared<NcclGroupStatus>();
   const NcclGroupChecks checks_;
-  std::unique_ptr<Rendezvous> rendezvous_;  // Null: agreement is not checked.
+  std::unique_ptr<Rendezvous> rendezvous_;  // Null if agreement is not checked.
 
   std::mutex mutex_;
-  std::vector<uint64_t> launched_;  // Collectives, by index. Guarded by mutex_, as are the next.
-  int left_ = -1;                   // The rank that left first, after its launched_ collectives; -1: none has.
-  bool done_ = false;               // The watchdog is to end.
+  std::vector<uint64_t> launched_;  // Collectives so far, by index. Guarded by mutex_, like left_ and done_.
+  int left_ = -1;                   // Index of the rank that left after the fewest collectives. -1: none has left.
+  bool done_ = false;               // Tells the watchdog to end.
   std::condition_variable wake_;
   std::thread watchdog_;
 };

@@ -14,7 +14,7 @@
 namespace shale {
 namespace {
 
-// The first with NCCL_LAUNCH_ORDER_IMPLICIT.
+// The first version with NCCL_LAUNCH_ORDER_IMPLICIT.
 constexpr int kOldest = NCCL_VERSION(2, 26, 0), kMajor = 2;
 
 static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId));
@@ -35,14 +35,14 @@ struct Functions {
   decltype(&ncclAllReduce) all_reduce;
   decltype(&ncclMemAlloc) mem_alloc;
   decltype(&ncclMemFree) mem_free;
-  // Null before 2.27: there are no windows.
+  // Null before 2.27, which has no windows.
   decltype(&ncclCommWindowRegister) window_register;
   decltype(&ncclCommWindowDeregister) window_deregister;
   decltype(&ncclGetErrorString) error_string;
   decltype(&ncclGetLastError) last_error;
 };
 
-// Results that NCCL may get in the future fit as well: no check.
+// Does not check the value: results of future versions of NCCL fit too.
 NcclResult From(ncclResult_t result) { return static_cast<NcclResult>(result); }
 ncclDataType_t To(NcclType type) { return static_cast<ncclDataType_t>(type); }
 ncclComm_t To(NcclComm comm) { return static_cast<ncclComm_t>(comm); }
@@ -64,7 +64,7 @@ class LoadedNccl final : public NcclApi {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.splitShare = 0;
-    // A thread of NCCL's writes there once more when it is done: the place must outlive this call, and an abort.
+    // A thread of NCCL writes to *place once more when it is done, so the place must outlive this call and an abort.
     ncclComm_t* place = nullptr;
     {
       std::lock_guard lock(mutex_);
@@ -102,7 +102,7 @@ class LoadedNccl final : public NcclApi {
   NcclResult MemFree(void* memory) override { return From(nccl_.mem_free(memory)); }
   bool has_windows() const override { return nccl_.window_register != nullptr && nccl_.window_deregister != nullptr; }
   NcclResult CommWindowRegister(NcclComm comm, void* memory, int64_t size_bytes, NcclWindow& window) override {
-    // NCCL writes the handle when the call is done, which is after it has returned.
+    // NCCL writes the handle when the call is done, which may be after it has returned.
     static_assert(sizeof(NcclWindow) == sizeof(ncclWindow_t));
     return From(nccl_.window_register(To(comm), memory, static_cast<size_t>(size_bytes),
                                       reinterpret_cast<ncclWindow_t*>(&window), NCCL_WIN_COLL_SYMMETRIC));
@@ -120,11 +120,11 @@ class LoadedNccl final : public NcclApi {
  private:
   const Functions nccl_;
   std::mutex mutex_;
-  std::deque<ncclComm_t> places_;  // Of every communicator ever made. Guarded by mutex_.
+  std::deque<ncclComm_t> places_;  // For every communicator ever made. Guarded by mutex_.
 };
 
 std::string Version(int code) {
-  return absl::StrCat(code / 10000, ".", code % 10000 / 100, ".", code % 100);  // As of 2.9.
+  return absl::StrCat(code / 10000, ".", code % 10000 / 100, ".", code % 100);  // The encoding since 2.9.
 }
 
 }  // namespace
@@ -153,7 +153,7 @@ absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search) {
   SHALE_RETURN_IF_ERROR(library.Bind("ncclAllReduce", functions.all_reduce));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclMemAlloc", functions.mem_alloc));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclMemFree", functions.mem_free));
-  // An NCCL without windows does the rest.
+  // Windows are optional.
   library.Bind("ncclCommWindowRegister", functions.window_register).IgnoreError();
   library.Bind("ncclCommWindowDeregister", functions.window_deregister).IgnoreError();
   SHALE_RETURN_IF_ERROR(library.Bind("ncclGetErrorString", functions.error_string));

@@ -1,4 +1,4 @@
-// NCCL itself, loaded at run time.
+// Loads NCCL at run time.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,11 @@
 
 namespace shale {
 
-// NotFound where there is no NCCL, FailedPrecondition where it is too old or of another major version, with what to
-// install. Sets NCCL_LAUNCH_ORDER_IMPLICIT=1 unless the environment has its own: two communicators of a rank, fed by
-// one thread, are then launched in that thread's order on every rank, and cannot wait for each other. Because of the
-// environment: call it before there are threads, and before anything else uses NCCL.
+// Loads NCCL. Returns NotFound if there is none, and FailedPrecondition if it is too old or of another major version;
+// the error says what to install. Sets NCCL_LAUNCH_ORDER_IMPLICIT=1 unless the environment sets it: NCCL then launches
+// the collectives of two communicators of a rank in the order in which its thread enqueues them, so that they cannot
+// wait for each other. Because it changes the environment, call it before there are threads and before anything else
+// uses NCCL.
 absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search = LibrarySearch::FromEnvironment());
 
 }  // namespace shale

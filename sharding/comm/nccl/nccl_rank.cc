@@ -9,10 +9,11 @@
 namespace shale {
 namespace {
 
-// Pending collectives above which the launching thread itself looks which have finished. Usually the watchdog does.
+// With more pending collectives than this, the launching thread itself reaps finished ones. Usually the watchdog does.
 constexpr size_t kManyPending = 256;
 
-// NCCL usually puts a collective on its stream within some ten microseconds, unless it has to make connections.
+// Pauses between polls of a launch, longer and longer: NCCL usually puts a collective on its stream within some ten
+// microseconds, unless it has to make connections.
 class Backoff {
  public:
   void Pause() {
@@ -182,7 +183,7 @@ absl::Status NcclRank::Reap() {
 absl::Status NcclRank::Check() {
   std::lock_guard lock(mutex_);
   if (comm_ == nullptr || launching_) return absl::OkStatus();
-  // A thread that has not said so asks GPU 0, and makes a context there that nobody wants.
+  // Without SetDevice this thread would query GPU 0 and create a context there that nothing needs.
   absl::Status gpu = runtime_->SetDevice(options_.ordinal);
   if (gpu.ok()) gpu = Reap();
   if (!gpu.ok()) {
@@ -208,7 +209,7 @@ void NcclRank::Destroy() {
   std::lock_guard lock(mutex_);
   if (comm_ == nullptr) return;
   runtime_->SetDevice(options_.ordinal).IgnoreError();
-  // Nobody could do anything about an error: the memory is NCCL's.
+  // Ignores an error: the memory is NCCL's, and nothing can be done about it.
   (void)nccl_->CommDestroy(std::exchange(comm_, nullptr));
 }
 

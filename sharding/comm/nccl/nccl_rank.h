@@ -1,4 +1,4 @@
-// NcclRank: one rank's communicator of NCCL, and how far its collectives have come.
+// NcclRank: the NCCL communicator of one rank, and the progress of its collectives.
 #pragma once
 
 #include <cstdint>
@@ -21,77 +21,78 @@
 
 namespace shale {
 
-// A collective, for messages.
+// Describes a collective in messages.
 struct NcclCollective {
   CollectiveKind kind = CollectiveKind::kAllGather;
   DType dtype = DType::kFloat32;
-  int64_t elements = 0;  // Of the whole vector.
-  uint64_t number = 0;   // Within the group, from 1: the same on all ranks.
+  int64_t elements = 0;  // Elements of the full vector.
+  uint64_t number = 0;   // Counts within the group, from 1. The same on all ranks.
 
   std::string ToString() const;
 };
 
-// Thread-safe: used by the rank's launching thread, by a watchdog, and by whoever aborts. NCCL wants one thread at a
-// time for each communicator, so every call of NCCL is made with the mutex held; none of them waits for peers, except
-// those that end the communicator.
+// Thread-safe: used by the rank's launching thread, by the group's watchdog, and by any thread that aborts. NCCL
+// requires one thread at a time for each communicator, so all calls of NCCL hold the mutex. Only the calls that destroy
+// or abort the communicator wait for peers.
 class NcclRank {
  public:
   struct Options {
     int rank = 0;
     int size = 1;
-    int ordinal = 0;             // Of its GPU.
-    double timeout_seconds = 0;  // 0: none.
+    int ordinal = 0;             // The GPU.
+    double timeout_seconds = 0;  // 0 means none.
   };
   NcclRank(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaRuntime> runtime, const Options& options)
       : nccl_(std::move(nccl)), runtime_(std::move(runtime)), options_(options) {}
-  // Destroy or Abort has been called.
+  // REQUIRES: Destroy or Abort has been called.
   ~NcclRank() = default;
   NcclRank(const NcclRank&) = delete;
   NcclRank& operator=(const NcclRank&) = delete;
 
-  // Begins to connect with the ranks that have the same id; then poll until true. Never waits for them.
+  // BeginInit begins to connect with the ranks that have the same id. Then call PollInit until it returns true. Neither
+  // waits for the other ranks.
   absl::Status BeginInit(const NcclUniqueId& id);
   absl::StatusOr<bool> PollInit();
 
-  // Calls `enqueue`, which gives a collective to NCCL for `stream`, and waits until NCCL has put it there; the first
-  // collectives make connections, and wait for the peers then. The current device is the rank's.
+  // Calls `enqueue`, which passes a collective for `stream` to NCCL, and waits until NCCL has put it there. The first
+  // collectives make connections and so wait for the peers. REQUIRES: the current device is the rank's.
   absl::Status Launch(const NcclCollective& collective, cuda::StreamHandle stream,
                       absl::FunctionRef<NcclResult(NcclComm)> enqueue);
 
-  // Makes an allocation of NCCL's a symmetric window, which waits for the same call of all ranks; and ends that, which
-  // does not: no rank's collective may still be running. Nothing else goes on meanwhile. The end of an aborted rank's
-  // is nothing to do.
+  // RegisterWindow makes an allocation of NCCL a symmetric window and waits for the same call of all ranks.
+  // DeregisterWindow does not wait for other ranks: no rank's collective may still be running. It does nothing for an
+  // aborted rank. Make no other call to this rank meanwhile, except Check and Abort.
   absl::Status RegisterWindow(void* memory, int64_t size_bytes);
   absl::Status DeregisterWindow();
 
-  // What has gone wrong: NCCL's error, the GPU's, or a collective that began on the GPU longer ago than the time-out.
-  // For a watchdog, every now and then.
+  // Returns an error of NCCL, an error of the GPU, or DeadlineExceeded if a collective began on the GPU longer ago than
+  // the time-out. The watchdog calls it periodically.
   absl::Status Check();
 
-  // Whether all that was launched has finished.
+  // Returns whether all launched collectives have finished.
   bool Idle();
-  // Frees the communicator. The rank is idle. Waits for the end of the graphs that hold collectives of it.
+  // Frees the communicator. Waits until graphs that hold its collectives are destroyed. REQUIRES: the rank is idle.
   void Destroy();
-  // Ends what runs on the GPU, and frees the communicator. Launches fail from now on.
+  // Ends the collectives that run on the GPU and frees the communicator. Later launches fail.
   void Abort();
 
   int rank() const { return options_.rank; }
   int size() const { return options_.size; }
 
  private:
-  // A collective between two events of its stream.
+  // A launched collective, between two events of its stream.
   struct Pending {
     NcclCollective collective;
     CudaEventHandle begin, end;
   };
 
   absl::Status Waited(const std::string& for_what) const;
-  absl::Status NcclError(const std::string& during, NcclResult result);  // With mutex_ held.
-  absl::StatusOr<bool> Poll(const std::string& during);                  // With mutex_ held.
-  absl::Status Reap();                                                   // With mutex_ held.
+  absl::Status NcclError(const std::string& during, NcclResult result);  // REQUIRES: mutex_ is held.
+  absl::StatusOr<bool> Poll(const std::string& during);                  // REQUIRES: mutex_ is held.
+  absl::Status Reap();                                                   // REQUIRES: mutex_ is held.
   absl::StatusOr<CudaEventHandle> TakeEvent();
   absl::Status AwaitLaunch(const std::string& during, Patience& patience);
-  // A call that only has to be waited for.
+  // Makes a call of NCCL that enqueues nothing on a stream, and waits until it is done.
   absl::Status CallAndWait(const std::string& during, absl::FunctionRef<NcclResult(NcclComm)> call);
 
   const std::shared_ptr<NcclApi> nccl_;
@@ -99,12 +100,12 @@ class NcclRank {
   const Options options_;
   Patience init_patience_;
   std::mutex mutex_;
-  NcclComm comm_ = nullptr;      // Null before BeginInit and from the end on.
-  NcclWindow window_ = nullptr;  // Null: none is registered.
-  bool launching_ = false;       // NCCL may be at work on a launch, which its thread watches over.
+  NcclComm comm_ = nullptr;      // Null before BeginInit and after Destroy or Abort.
+  NcclWindow window_ = nullptr;  // Null if none is registered.
+  bool launching_ = false;       // A call may be in progress in NCCL; the calling thread watches its time-out.
   std::deque<Pending> pending_;  // In the order of launches.
-  bool front_began_ = false;     // The GPU has come to the first of them.
-  Patience front_patience_;      // With that one.
+  bool front_began_ = false;     // The GPU has begun the first of pending_.
+  Patience front_patience_;      // The deadline of the first of pending_.
   std::vector<CudaEventHandle> spare_;
 };
 
