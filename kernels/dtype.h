@@ -10,7 +10,7 @@
 
 namespace shale {
 
-enum class DType : uint8_t { kFloat32, kBFloat16, kFloat64, kInt16, kInt32, kInt64 };
+enum class DType : uint8_t { kFloat32, kBFloat16, kFloat64, kInt16, kInt32, kInt64, kUInt8 };
 
 // Returns the size of one element in bytes.
 constexpr int64_t SizeOf(DType dtype) {
@@ -21,6 +21,7 @@ constexpr int64_t SizeOf(DType dtype) {
     case DType::kInt32: return 4;
     case DType::kFloat64:
     case DType::kInt64: return 8;
+    case DType::kUInt8: return 1;
   }
   return 0;
 }
@@ -33,6 +34,7 @@ constexpr absl::string_view ToString(DType dtype) {
     case DType::kInt16: return "i16";
     case DType::kInt32: return "i32";
     case DType::kInt64: return "i64";
+    case DType::kUInt8: return "u8";
   }
   return "?";
 }

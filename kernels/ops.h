@@ -13,6 +13,7 @@
 // order. Binding, validation, metering and dependency analysis are all built on it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <variant>
@@ -21,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/element_range.h"
 #include "kernels/tensor.h"
+#include "kernels/update_rules.h"
 
 namespace shale {
 
@@ -281,9 +283,10 @@ struct AttentionForward {
   }
 };
 
-// Recomputes p from q, k and lse. delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k; d_v = p^T
-// d_out; d_k = ds^T q. d_k and d_v are summed over the query heads of a group. If act is bf16, a backend may round p
-// and ds to bf16 for these three matmuls.
+// Recomputes p from q, k and lse; then
+//   delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k; d_v = p^T d_out; d_k = ds^T q.
+// d_k and d_v are summed over the query heads of a group. If act is bf16, a backend may round p and ds to bf16 for these
+// three matmuls.
 struct AttentionBackward {
   static constexpr absl::string_view kName = "AttentionBackward";
   Tensor q_BSHD, k_BSGD, v_BSGD, out_BSHD;  // act, outer dimensions may be strided
@@ -462,8 +465,8 @@ inline constexpr int kTotalLoss = 0;
 inline constexpr int kTotalSquaredNorm = 1;
 inline constexpr int kTotalNonFinite = 2;
 inline constexpr int kTotalSize = 3;
-// Values that AdamW reads, f32, where n is the update count: [0] learning rate, [1] 1 - beta1^n, [2] 1 - beta2^n, [3]
-// factor on the gradient (clipping), [4] 1 to skip the update, else 0.
+// Values that an Update reads, f32, where n is the update count: [0] learning rate, [1] 1 - beta1^n, [2] 1 - beta2^n,
+// [3] factor on the gradient (clipping), [4] 1 to skip the update, else 0.
 inline constexpr int kUpdateLearningRate = 0;
 inline constexpr int kUpdateCorrection1 = 1;
 inline constexpr int kUpdateCorrection2 = 2;
@@ -496,8 +499,8 @@ struct FlagNonFinite {
 };
 
 // Decides whether this step updates the weights. Skips the update if no token is valid or a total is not finite.
-// Otherwise counts the update (update_count += 1) and computes the values that AdamW needs; the factor on the gradient
-// is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
+// Otherwise counts the update (update_count += 1) and computes the values that an Update needs; the factor on the
+// gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
 struct PrepareUpdate {
   static constexpr absl::string_view kName = "PrepareUpdate";
   Tensor hyper_2;         // f32, kHyper*
@@ -517,25 +520,23 @@ struct PrepareUpdate {
   }
 };
 
-// AdamW (Loshchilov and Hutter, 2019) on a rank's shard of a flat group, in PyTorch's order of operations, in fp32:
-//   g = gradient * factor; p -= lr * decay * p; m += (1 - beta1)(g - m); v = beta2 v + (1 - beta2) g g;
-//   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + epsilon).
-// The master p is `master` (f32), or `weight` joined with `low` (SPLIT), or `weight` itself if it is f32 and neither is
-// given. A bf16 weight becomes RoundMaster(p). Does nothing if update[kUpdateSkip] is set. Element i of the shard is
-// element `shard_begin + i` of the group. `decayed` lists the ranges of the group that have weight decay; null: none
-// has.
-struct AdamW {
-  static constexpr absl::string_view kName = "AdamW";
+// Applies an update rule (kernels/update_rules.h) to a rank's shard of a flat group, in fp32. The master p is `master`
+// (f32), or `weight` joined with `low` (SPLIT), or `weight` itself if it is f32 and neither is given. A bf16 weight
+// becomes RoundMaster(p). Does nothing if update[kUpdateSkip] is set. Element i of the shard is element `shard_begin +
+// i` of the group; both P and shard_begin are multiples of BlockOf(rule), P up to the end of the group. `decayed` lists
+// the ranges of the group that have weight decay; null: none has.
+struct Update {
   Tensor update_5;    // f32
   Tensor gradient_P;  // f32
   Tensor weight_P;    // f32 or bf16
   Tensor master_P;    // f32, optional
   Tensor low_P;       // i16, optional
-  Tensor m_P, v_P;    // f32
+  UpdateRule rule;
+  std::array<Tensor, kMaxUpdateStates> states;  // Those of StatesOf(rule), each [ceil(P / block)] of its dtype.
   std::shared_ptr<const std::vector<ElementRange>> decayed;
   int64_t shard_begin = 0;
   int64_t shard_stride = 0;  // shard_begin is rank x this (SetRank); 0: every rank updates the full group.
-  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
+  absl::string_view name() const { return NameOf(rule); }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("update", op.update_5, Access::kRead);
@@ -543,8 +544,8 @@ struct AdamW {
     v("weight", op.weight_P, Access::kReadWrite);
     v("master", op.master_P, Access::kReadWrite);
     v("low", op.low_P, Access::kReadWrite);
-    v("m", op.m_P, Access::kReadWrite);
-    v("v", op.v_P, Access::kReadWrite);
+    const absl::Span<const UpdateState> states = StatesOf(op.rule);
+    for (size_t i = 0; i < states.size(); ++i) v(states[i].name, op.states[i], Access::kReadWrite);
   }
 };
 
@@ -552,7 +553,7 @@ using Op =
     std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
                  LayerNormForward, LayerNormBackward, GroupNormForward, GroupNormBackward, Rope, AttentionForward,
                  AttentionBackward, SwiGluForward, SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum,
-                 SumSquares, Copy, Add, Accumulate, ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate, AdamW>;
+                 SumSquares, Copy, Add, Accumulate, ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate, Update>;
 
 template <class Visitor>
 void VisitOperands(Op& op, Visitor&& visitor) {
@@ -609,7 +610,15 @@ inline OpLibrary LibraryOf(const Op& op) {
 }
 
 inline absl::string_view NameOf(const Op& op) {
-  return std::visit([](const auto& o) { return std::decay_t<decltype(o)>::kName; }, op);
+  return std::visit(
+      [](const auto& o) -> absl::string_view {
+        if constexpr (requires { o.name(); }) {
+          return o.name();
+        } else {
+          return std::decay_t<decltype(o)>::kName;
+        }
+      },
+      op);
 }
 
 // Returns the number of floating-point operations; a multiply-add counts as two. Counts matmuls and attention only:

@@ -1,0 +1,109 @@
+// Update rules: how an optimizer turns gradients into new weights, and what it remembers for each element.
+//
+// A rule is a struct of its hyper-parameters that declares its states. One op, Update (kernels/ops.h), applies any rule
+// to a rank's shard of a flat group, and everything above (engine/optimizer, memory plan, checkpoints, reports) loops
+// over the declared states. A new rule is a struct here, a file of kernels in reference/, cpu/ and cuda/, and an entry
+// of UpdateRule.
+//
+// Room for what is still to come. Rules with factored states (Adafactor) declare a state whose `block` is a row of the
+// parameter, and a second pass over the group. Rules on whole matrices (Muon) declare `whole_matrices`, so that the
+// layout keeps each matrix on one rank and the update becomes several ops between which matmuls run.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kernels/dtype.h"
+
+namespace shale {
+
+// One tensor that a rule keeps beside a flat group. All bytes are zero before the first update.
+struct UpdateState {
+  absl::string_view name;  // Names buffers, operands, parts of checkpoints and lines of reports: "m".
+  DType dtype = DType::kFloat32;
+  // Elements of the group for each element of the state: 1, or the size of a block. Element i of the state belongs to
+  // elements [i * block, (i + 1) * block) of the group.
+  int64_t block = 1;
+  bool operator==(const UpdateState&) const = default;
+};
+
+// Elements of a block of 8-bit states.
+inline constexpr int64_t kQuantizedBlock = 256;
+// No rule has more states than this.
+inline constexpr int kMaxUpdateStates = 4;
+
+// In the formulas g is the clipped gradient, p the master weight, lr the learning rate, and decay is weight_decay for
+// elements that decay and 0 for others. All arithmetic is fp32.
+
+// AdamW (Loshchilov and Hutter, 2019), in PyTorch's order of operations:
+//   p -= lr * decay * p; m += (1 - beta1)(g - m); v = beta2 v + (1 - beta2) g g;
+//   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + epsilon).
+struct AdamWRule {
+  static constexpr absl::string_view kName = "AdamW";
+  static constexpr UpdateState kStates[] = {{"m"}, {"v"}};
+  absl::Span<const UpdateState> states() const { return kStates; }
+  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
+  bool operator==(const AdamWRule&) const = default;
+};
+
+// Stochastic gradient descent with momentum (Sutskever et al., 2013), as torch.optim.SGD without dampening:
+//   d = g + decay * p; momentum = mu * momentum + d; p -= lr * (nesterov ? d + mu * momentum : momentum).
+// Without momentum (mu = 0) it has no state and p -= lr * d.
+struct SgdRule {
+  static constexpr absl::string_view kName = "SGD";
+  static constexpr UpdateState kStates[] = {{"momentum"}};
+  absl::Span<const UpdateState> states() const {
+    return momentum == 0 ? absl::Span<const UpdateState>() : absl::Span<const UpdateState>(kStates);
+  }
+  float momentum = 0.9f, weight_decay = 0.0f;
+  bool nesterov = false;  // Only with momentum.
+  bool operator==(const SgdRule&) const = default;
+};
+
+// Lion (Chen et al., 2023, algorithm 2):
+//   p -= lr * decay * p; p -= lr * sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g.
+struct LionRule {
+  static constexpr absl::string_view kName = "Lion";
+  static constexpr UpdateState kStates[] = {{"m"}};
+  absl::Span<const UpdateState> states() const { return kStates; }
+  float beta1 = 0.9f, beta2 = 0.99f, weight_decay = 0.1f;
+  bool operator==(const LionRule&) const = default;
+};
+
+// AdamW whose m and v are stored in 8 bits by blocks of kQuantizedBlock elements (Dettmers et al., 2022, as
+// bitsandbytes defines it). An element of m is SignedMap[code] * m_scale of its block, one of v UnsignedMap[code] *
+// v_scale. The rule widens both to fp32, updates them and p as AdamW does, and then stores each block with scale = its
+// largest absolute value and code = the map's entry nearest to value / scale. The maps are bitsandbytes' dynamic maps.
+struct AdamW8BitRule {
+  static constexpr absl::string_view kName = "AdamW8Bit";
+  static constexpr UpdateState kStates[] = {{"m", DType::kUInt8},
+                                            {"v", DType::kUInt8},
+                                            {"m_scale", DType::kFloat32, kQuantizedBlock},
+                                            {"v_scale", DType::kFloat32, kQuantizedBlock}};
+  absl::Span<const UpdateState> states() const { return kStates; }
+  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
+  bool operator==(const AdamW8BitRule&) const = default;
+};
+
+using UpdateRule = std::variant<AdamWRule, SgdRule, LionRule, AdamW8BitRule>;
+
+// Returns the states of a rule, in the order in which Update has them. The span is valid forever.
+inline absl::Span<const UpdateState> StatesOf(const UpdateRule& rule) {
+  return std::visit([](const auto& r) { return r.states(); }, rule);
+}
+
+inline absl::string_view NameOf(const UpdateRule& rule) {
+  return std::visit([](const auto& r) { return r.kName; }, rule);
+}
+
+// Returns the number of elements at whose multiples shards and parameters must begin, so that no block of state is
+// divided: the largest block of any state.
+inline int64_t BlockOf(const UpdateRule& rule) {
+  int64_t block = 1;
+  for (const UpdateState& state : StatesOf(rule)) block = block > state.block ? block : state.block;
+  return block;
+}
+
+}  // namespace shale
