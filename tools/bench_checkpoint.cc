@@ -1,5 +1,5 @@
-// How fast checkpoints are written and read, against plain files of the same bytes on the same disk, and what a save
-// that goes on beside the training costs it.
+// Measures how fast checkpoints are written and read, compared with plain files of the same size on the same disk, and
+// how much an asynchronous save slows training down.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@
 namespace shale {
 namespace {
 
-// Of 34.1 M parameters, which two ranks share: 409 MB of state.
+// The default job: 34.1 M parameters on two ranks, 409 MB of state.
 constexpr char kJob[] = R"(
 name: "bench_checkpoint"
 model { decoder { family: LLAMA vocabulary: 8192 width: 512 layers: 8 heads: 8 hidden: 1408 } }
@@ -67,7 +67,7 @@ absl::StatusOr<Job> MakeJob(const Flags& flags, const std::vector<std::string>& 
   return ParseJobText(kJob, "", overrides);
 }
 
-// The page cache forgets a file, so that it is read from the disk.
+// Evicts a file from the page cache, so that it is read from the disk.
 absl::Status Evict(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return FileError(errno, "open", path);
@@ -76,7 +76,8 @@ absl::Status Evict(const std::string& path) {
   return error != 0 ? FileError(error, "evict", path) : absl::OkStatus();
 }
 
-// As dd with bs=4M and conv=fsync writes, or with oflag=direct besides: one buffer, again and again, then a flush.
+// Returns how many seconds it takes to write files of these sizes as dd bs=4M conv=fsync does: one buffer again and
+// again, then a flush. `direct` adds oflag=direct.
 absl::StatusOr<double> WritePlain(const Flags& flags, const std::vector<int64_t>& sizes, bool direct,
                                   absl::Span<const char> buffer) {
   const std::string folder = Path(flags, "plain");
@@ -110,7 +111,7 @@ absl::StatusOr<double> ReadPlain(const Flags& flags, const std::vector<int64_t>&
   return Now() - start;
 }
 
-// Everything is restored, by all ranks: the time of it, without that of making a trainer.
+// Restores the full checkpoint into all ranks. Returns the seconds, without the time to create a trainer.
 absl::StatusOr<double> Restore(const std::string& path, World& world, std::vector<RankState>& ranks) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
   for (const std::string& name : names) SHALE_RETURN_IF_ERROR(Evict(JoinPath(path, name)));
@@ -132,7 +133,7 @@ absl::Status BenchFiles(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                          Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = folder}));
   SHALE_RETURN_IF_ERROR(trainer->Step().status());
-  // A world of its own to restore into.
+  // Creates a separate world to restore into.
   const JobPlan& plan = trainer->plan();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(
@@ -146,7 +147,7 @@ absl::Status BenchFiles(const Flags& flags) {
   int64_t bytes = 0;
   const StagingBuffer buffer(kCheckpointChunkBytes);
   std::fill(buffer.span().begin(), buffer.span().end(), 'x');
-  // The files that are read are the last written.
+  // Writes past the cache first, so that the files that are read later are those of the cached write.
   const auto write_plain = [&](double* past_the_cache, double* cached) -> absl::Status {
     SHALE_ASSIGN_OR_RETURN(*past_the_cache, WritePlain(flags, sizes, /*direct=*/true, buffer.span()));
     SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(Path(flags, "plain")));
@@ -154,7 +155,7 @@ absl::Status BenchFiles(const Flags& flags) {
     return absl::OkStatus();
   };
   for (int64_t i = 0; i <= flags.repeats; ++i) {  // The first round warms up.
-    // A disk may be slower just after a burst: who goes first alternates.
+    // A disk may be slower right after a burst of writes, so the order alternates.
     const bool plain_first = i % 2 == 1;
     double wrote, wrote_direct, loaded, took;
     if (plain_first) SHALE_RETURN_IF_ERROR(write_plain(&wrote_direct, &wrote));
@@ -193,7 +194,7 @@ absl::Status BenchFiles(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// Seconds from the end of a step to the end of the next, with and without a save under way.
+// Measures the seconds from the end of one step to the end of the next, with and without a save in progress.
 absl::Status BenchSteps(const Flags& flags) {
   const int64_t every = 4;
   SHALE_ASSIGN_OR_RETURN(const Job job,
@@ -203,13 +204,13 @@ absl::Status BenchSteps(const Flags& flags) {
       Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Path(flags, "steps")}));
   std::vector<double> quiet, saving, saves, stops;
   double last = 0;
-  const int64_t warm_up = every + 2;  // The first save touches its memory for the first time.
+  const int64_t warm_up = every + 2;  // The first save is slower: it touches its memory for the first time.
   bool save_reported = true;
   TrainCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& report) {
     const double now = Now();
     if (report.step > warm_up) {
-      // A save begins after each step that `every` divides, and ends before its report.
+      // A save begins after every `every` steps. It has ended when its report arrives.
       (save_reported ? quiet : saving).push_back(now - last);
     }
     last = now;

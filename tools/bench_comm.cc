@@ -39,7 +39,8 @@ constexpr CommCase kCases[] = {{CollectiveKind::kAllGather, DType::kFloat32},
                                {CollectiveKind::kReduceScatterSum, DType::kFloat32},
                                {CollectiveKind::kAllReduceSum, DType::kFloat32}};
 
-// For each byte of `size` that passes.
+// Bytes per byte of `size`: through each rank's link (BusFactor, as nccl-tests defines it), and read and written in
+// memory by all ranks together (MemoryFactor).
 double BusFactor(CollectiveKind kind, double n) {
   return (kind == CollectiveKind::kAllReduceSum ? 2 : 1) * (n - 1) / n;
 }
@@ -56,8 +57,8 @@ struct Result {
   int ranks = 0;
   int64_t size_bytes = 0;
   CommCase what;
-  double seconds = 0;         // Median.
-  double copy_bandwidth = 0;  // Bytes per second, read and written, of all ranks that copy.
+  double seconds = 0;         // Median of the rounds.
+  double copy_bandwidth = 0;  // Bytes per second that all ranks read and write when each copies.
   double algbw() const { return static_cast<double>(size_bytes) / seconds; }
   double busbw() const { return algbw() * BusFactor(what.kind, ranks); }
   double memory() const { return algbw() * MemoryFactor(what.kind, ranks); }
@@ -76,11 +77,11 @@ absl::StatusOr<std::vector<int>> ParseRanks(const std::string& text) {
   return ranks;
 }
 
-// The size nearest above `bytes` that n shards of whole cache lines form.
+// Rounds `bytes` up so that each of n shards is a multiple of a cache line.
 int64_t Divisible(int64_t bytes, int n) { return RoundUp(bytes, 64 * n); }
 
 absl::StatusOr<Result> Measure(const Flags& flags, CommGroup& group, const CommCase& what, int64_t size_bytes) {
-  // Few enough calls to be enqueued without waiting.
+  // The stream can take this many calls without blocking the caller.
   const int64_t most = 200;
   SHALE_RETURN_IF_ERROR(group.Time(what, size_bytes, 1).status());
   SHALE_ASSIGN_OR_RETURN(const double first, group.Time(what, size_bytes, 2));

@@ -1,16 +1,16 @@
-// bench_comm: the collectives between the ranks of this process. A program says between which (bench_comm_main.cc).
+// bench_comm: times the collectives between the ranks of this process. The program passes the kinds of ranks
+// (bench_comm_main.cc).
 //
-// As nccl-tests defines them, with `size` the bytes of the whole vector (all ranks' shards together) and n ranks:
+// The bandwidths are those of nccl-tests, for n ranks and a full vector (all ranks' shards together) of `size` bytes:
 //   algbw = size / time
 //   busbw = algbw (n - 1) / n for AllGather and ReduceScatterSum, algbw 2 (n - 1) / n for AllReduceSum.
-// Between threads, or ranks that share a GPU, no bus is passed: what bounds a collective is the memory that all ranks
-// read and write together,
+// Threads and ranks that share a GPU use no bus. There the bound is what all ranks together read and write in memory,
 //   AllGather         n size read, n size written
 //   ReduceScatterSum  n size read,   size written
 //   AllReduceSum      n size read,   size written, then (n - 1) size read and written
-// which is held against n streams that each copy a vector of the same size meanwhile.
+// which is compared with n streams that copy a vector of the same size each, all at the same time.
 //
-// Sums are fp32, in rank order: gradients are reduced in no other type, so that AllGather alone has a bf16 line.
+// Sums are fp32, in rank order. Gradients are reduced in no other type, so only AllGather has a bf16 line.
 #pragma once
 
 #include <functional>
@@ -24,22 +24,23 @@
 
 namespace shale {
 
-// Members are destroyed from the last to the first.
+// The ranks of one group, and their devices. The communicators are destroyed before the devices.
 struct CommRanks {
-  std::vector<std::shared_ptr<Device>> devices;  // Of each rank.
+  std::vector<std::shared_ptr<Device>> devices;  // One for each rank; ranks may share a device.
   std::vector<std::unique_ptr<Communicator>> communicators;
-  std::string about;  // For people: what it is that they run on, in a line.
+  std::string about;  // Describes the hardware in one line.
 };
 
 struct CommKind {
-  std::string device;            // The name that --device gives it.
-  bool shares_devices = false;   // Whether ranks may share a device: --ranks_per_device says how many.
-  bool host_memory = true;       // Whether the host may write what devices allocate.
-  bool thread_per_rank = false;  // Ranks meet where they enqueue, so that each needs a thread of its own for that.
+  std::string device;            // Its name in --device.
+  bool shares_devices = false;   // Whether ranks may share a device; --ranks_per_device sets how many do.
+  bool host_memory = true;       // Whether the host may write memory that the devices allocate.
+  bool thread_per_rank = false;  // Whether enqueuing waits for the other ranks, so that each needs its own thread.
   std::function<absl::StatusOr<CommRanks>(int ranks, int ranks_per_device)> create;
 };
 
-// The tool's main. REQUIRES: kinds is not empty; the first is the default of --device.
+// Runs the tool and returns its exit code. The first of `kinds` is the default of --device. REQUIRES: kinds is not
+// empty.
 int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds);
 
 }  // namespace shale

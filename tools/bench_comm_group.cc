@@ -15,9 +15,9 @@ absl::StatusOr<std::unique_ptr<CommGroup>> CommGroup::Create(const CommKind& kin
   SHALE_ASSIGN_OR_RETURN(group->ranks_, kind.create(n, ranks_per_device));
   for (int rank = 0; rank < n; ++rank) {
     Device& device = *group->ranks_.devices[rank];
-    // Zeros: their sums stay what they are, call after call.
+    // The vectors hold zeros, because sums of zeros stay the same call after call.
     SHALE_ASSIGN_OR_RETURN(auto arena, device.Allocate(2 * largest_bytes));
-    // Pages become resident when they are first written.
+    // Writes every page once, because pages become resident when they are first written.
     if (kind.host_memory) std::fill_n(arena->base(), arena->size_bytes(), std::byte{0});
     group->arenas_.push_back(std::move(arena));
     SHALE_ASSIGN_OR_RETURN(auto stream, device.CreateStream(absl::StrCat("rank ", rank)));
@@ -57,7 +57,7 @@ absl::StatusOr<double> CommGroup::TimeAll(int64_t calls, const Work& work) {
   const auto end = [&](int rank) { return streams_[rank]->RecordTime(&ends[rank]); };
   if (thread_per_rank_) {
     SHALE_RETURN_IF_ERROR(OnThreads([&](int rank) {
-      // Threads begin one after the other: the ranks set off together from where they meet.
+      // Threads start one after another. The collective of Meet() lets the ranks begin at the same time.
       SHALE_RETURN_IF_ERROR(Meet(rank));
       SHALE_RETURN_IF_ERROR(begin(rank));
       for (int64_t i = 0; i < calls; ++i) SHALE_RETURN_IF_ERROR(work(rank));
@@ -87,7 +87,7 @@ absl::Status CommGroup::OnThreads(const Work& work) {
   for (int rank = 0; rank < size(); ++rank) {
     threads.emplace_back([&, rank] {
       statuses[rank] = work(rank);
-      // The others would wait for it.
+      // Otherwise the other ranks would wait for this one.
       if (!statuses[rank].ok()) ranks_.communicators[rank]->Abort(statuses[rank]);
     });
   }

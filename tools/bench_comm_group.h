@@ -1,4 +1,4 @@
-// The ranks that bench_comm measures, each with memory and a stream.
+// CommGroup: the ranks that bench_comm measures, each with memory and a stream.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,20 @@ struct CommCase {
   DType dtype;
 };
 
-// A rank's memory: a vector, and room for another one, of which shards are parts. One thread.
+// A group of ranks. Each rank has memory for two vectors: the second one receives copies and holds the rank's shard.
+// Must be used by one thread.
 class CommGroup {
  public:
+  // Creates n ranks with vectors of up to `largest_bytes`.
   static absl::StatusOr<std::unique_ptr<CommGroup>> Create(const CommKind& kind, int n, int ranks_per_device,
                                                            int64_t largest_bytes);
 
   int size() const { return static_cast<int>(streams_.size()); }
   const std::string& about() const { return ranks_.about; }
 
-  // Seconds of each of `calls` collectives, enqueued in one go on all ranks, on average.
+  // Enqueues `calls` collectives on all ranks without waiting in between. Returns the mean seconds of one.
   absl::StatusOr<double> Time(const CommCase& what, int64_t size_bytes, int64_t calls);
-  // The same, of every rank copying `size_bytes`.
+  // Does the same with copies: in each call every rank copies `size_bytes`.
   absl::StatusOr<double> TimeCopies(int64_t size_bytes, int64_t calls);
 
  private:
@@ -39,14 +41,14 @@ class CommGroup {
 
   explicit CommGroup(bool thread_per_rank) : thread_per_rank_(thread_per_rank) {}
   absl::Status Enqueue(const CommCase& what, int64_t size_bytes, int rank);
-  // From the first rank's beginning to the last one's end.
+  // Returns the seconds of one call, measured from the start of the first rank to the end of the last.
   absl::StatusOr<double> TimeAll(int64_t calls, const Work& work);
   absl::Status Meet(int rank);
-  // Calls work(rank) on a thread for each; the first error.
+  // Calls work(rank) on one thread per rank. Returns the error of the lowest rank that failed.
   absl::Status OnThreads(const Work& work);
 
   const bool thread_per_rank_;
-  // Streams end before what their work uses.
+  // Declared in this order so that streams are destroyed before what their work uses.
   CommRanks ranks_;
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::vector<std::unique_ptr<Stream>> streams_;

@@ -7,8 +7,8 @@ namespace {
 
 using Chunk = long long __attribute__((vector_size(16)));
 
-// Whole lines of 64 bytes. The empty assembly keeps the compiler from making a memcpy of it, which chooses by itself
-// how it stores.
+// Copies lines of 64 bytes with ordinary stores. The empty assembly keeps the compiler from turning the loop into a
+// memcpy, which chooses its own kind of store.
 void CopyPlainly(std::byte* to, const std::byte* from, int64_t lines) {
   const auto* source = reinterpret_cast<const Chunk*>(from);
   auto* target = reinterpret_cast<Chunk*>(to);

@@ -10,7 +10,8 @@
 namespace shale {
 namespace {
 
-// A kernel of some microseconds is not to be measured by events that take one each.
+// Several calls are timed as one sample of about this length, at most kMostTogether of them: recording an event takes
+// about a microsecond, too much for a kernel of a few microseconds.
 constexpr double kSampleSeconds = 2e-4;
 constexpr int64_t kMostTogether = 50;
 

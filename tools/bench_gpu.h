@@ -1,4 +1,4 @@
-// GPUs for the benches: what the engine's own backend for CUDA makes of them.
+// Lets bench_ops and bench_comm run on GPUs, through the engine's CUDA backend.
 #pragma once
 
 #include <functional>
@@ -16,18 +16,18 @@ namespace shale {
 struct GpuBackendOptions {
   int ranks = 1;
   int ranks_per_device = 1;
-  bool nccl = false;         // Collectives by NCCL; else in process.
-  std::string tuning_table;  // Of matrix products; empty: none.
+  bool nccl = false;         // Whether NCCL runs the collectives. Otherwise the in-process communicator does.
+  std::string tuning_table;  // File with tuned matmul algorithms; empty for none.
 };
 using CreateGpuBackend = std::function<absl::StatusOr<std::unique_ptr<Backend>>(const GpuBackendOptions&)>;
 
-// "cuda": the first GPU.
+// Returns the kind "cuda": ops on the first GPU.
 OpsMachineKind GpuOps(CreateGpuBackend create);
 
-// "cuda": ranks that meet in the process; "nccl".
+// Returns the kinds "cuda" (ranks of this process without NCCL, which may share GPUs) and "nccl" (one rank per GPU).
 std::vector<CommKind> GpuComms(CreateGpuBackend create);
 
-// As a job does, by CreateBackend of engine/backends.
+// Creates the backend as a job does, with CreateBackend of engine/backends.
 absl::StatusOr<std::unique_ptr<Backend>> CreateJobGpuBackend(const GpuBackendOptions& options);
 
 }  // namespace shale

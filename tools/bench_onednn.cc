@@ -24,7 +24,7 @@ memory::data_type TypeOf(DType dtype) {
   return dtype == DType::kBFloat16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
-// Scratch is the caller's: a primitive that keeps its own must not run on two threads at once.
+// Lets the caller provide the scratchpad, because a primitive that owns one must not run on two threads at once.
 dnnl::matmul::primitive_desc Describe(const ProductSize& size, const dnnl::engine& engine) {
   const memory::desc a({size.m, size.k}, TypeOf(size.dtype),
                        size.transposed_a ? memory::dims{1, size.m} : memory::dims{size.k, 1});
@@ -35,7 +35,7 @@ dnnl::matmul::primitive_desc Describe(const ProductSize& size, const dnnl::engin
   return {dnnl::matmul::desc(a, b, c), attributes, engine};
 }
 
-// What OpenMP, and thereby oneDNN, takes to be the number of threads.
+// Sets the number of threads that OpenMP, and thus oneDNN, uses. The destructor restores the former number.
 class OpenMpThreads {
  public:
   explicit OpenMpThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
@@ -86,7 +86,7 @@ absl::StatusOr<LinearProduct> LinearProduct::Create(const ProductSize& size, con
     product.operands_.push_back(std::move(bytes));
     return true;
   };
-  // What b holds does not matter, so that it is filled as if it had been packed.
+  // The values of b do not matter, so random ones are written directly in the packed layout.
   if (!bind(DNNL_ARG_SRC, description.src_desc(), size.dtype) ||
       !bind(DNNL_ARG_WEIGHTS, description.weights_desc(), size.dtype) ||
       !bind(DNNL_ARG_DST, description.dst_desc(), size.c_dtype) ||
@@ -114,7 +114,7 @@ absl::StatusOr<AttentionProducts> AttentionProducts::Create(const AttentionSize&
     if (!products.Bind(strips, engine)) {
       return absl::ResourceExhaustedError(absl::StrCat("no memory for attention over ", size.length, " positions"));
     }
-    products.Run(strips);  // The first execution pays for caches and for waking threads.
+    products.Run(strips);  // Not timed: the first execution fills caches and wakes threads.
     const double seconds = std::min(products.Run(strips), products.Run(strips));
     if (products.fastest_.empty() || seconds < least) {
       products.fastest_ = std::move(strips);
@@ -125,7 +125,7 @@ absl::StatusOr<AttentionProducts> AttentionProducts::Create(const AttentionSize&
 }
 
 AttentionProducts::Strips AttentionProducts::StripsOf(int64_t length, const dnnl::engine& engine) const {
-  const OpenMpThreads one(1);  // Each thread runs whole products.
+  const OpenMpThreads one(1);  // Each matmul runs on one thread.
   Strips strips;
   const auto add = [&](int64_t m, int64_t n, int64_t k, bool transposed_a) {
     const ProductSize product{

@@ -1,5 +1,5 @@
-// Matrix products by oneDNN alone, as bench_products times them: dense operands of ordinary numbers, operand b in the
-// layout that oneDNN likes best, packed beforehand, nothing added or accumulated.
+// The matmuls of oneDNN that bench_products times: dense operands with numbers of ordinary size, operand b packed
+// beforehand in the layout that oneDNN prefers, nothing added or accumulated.
 #pragma once
 
 #include <cstddef>
@@ -21,19 +21,21 @@ struct FreeBytes {
 };
 using OperandBytes = std::unique_ptr<std::byte, FreeBytes>;
 
-// Numbers of ordinary size, for products of zeros or denormals have a speed of their own. Null: no memory.
+// Returns memory filled with numbers in [-1, 1): matmuls of zeros or denormals may run at another speed. Returns null
+// if there is no memory.
 OperandBytes RandomOperand(size_t size_bytes, DType dtype);
 
-// Below AVX-512 oneDNN multiplies no bf16, and neither does the engine: it widens.
+// Returns whether oneDNN multiplies bf16 on this processor. Below AVX-512 it does not; there the engine does not
+// either, but widens operands to fp32.
 bool MultipliesBFloat16(const dnnl::engine& engine);
 
-// One size, on all of OpenMP's threads, with operands of its own, so that two sizes share no cache lines.
+// A matmul of one size on all OpenMP threads. Owns its operands, so that two sizes share no cache lines.
 class LinearProduct {
  public:
   // May throw dnnl::error. REQUIRES: `engine` outlives it.
   static absl::StatusOr<LinearProduct> Create(const ProductSize& size, const dnnl::engine& engine);
 
-  // Seconds. May throw dnnl::error.
+  // Runs once and returns the seconds. May throw dnnl::error.
   double Run(dnnl::stream& stream);
 
  private:
@@ -42,15 +44,16 @@ class LinearProduct {
   std::vector<OperandBytes> operands_;
 };
 
-// The products that attention of one size consists of, a head to a thread at a time: q k^T and p v forward; q k^T
-// again, d_out v^T, and those of d_q, d_k and d_v backward. Queries are taken in strips, each with the keys that it
-// sees, of the length that is the fastest of some here. Scores are f32, and operands lie in caches, as an engine's may.
+// The matmuls of attention of one size. Each thread runs one head at a time.
+// Forward they are q k^T and p v. Backward they are q k^T again, d_out v^T, and those of d_q, d_k and d_v.
+// Queries are divided into strips, and each strip is multiplied with only the keys that it sees. Create() tries several
+// strip lengths and keeps the fastest. Scores are f32. Operands stay in the caches, as an engine's may.
 class AttentionProducts {
  public:
   // May throw dnnl::error.
   static absl::StatusOr<AttentionProducts> Create(const AttentionSize& size, int threads, const dnnl::engine& engine);
 
-  // Seconds. May throw dnnl::error.
+  // Runs all heads once and returns the seconds. May throw dnnl::error.
   double Run() { return Run(fastest_); }
 
  private:
@@ -62,18 +65,18 @@ class AttentionProducts {
     dnnl::matmul primitive;
     std::vector<Operands> of_thread;
   };
-  using Strips = std::vector<Product>;  // Of one head.
+  using Strips = std::vector<Product>;  // The matmuls of one head.
 
   AttentionProducts(const AttentionSize& size, int threads) : size_(size), threads_(threads) {}
   Strips StripsOf(int64_t length, const dnnl::engine& engine) const;
-  // False: no memory.
+  // Returns false if there is no memory.
   bool Bind(Strips& strips, const dnnl::engine& engine);
   double Run(const Strips& strips);
 
   AttentionSize size_;
   int threads_;
-  std::vector<OperandBytes> bytes_;    // Each operand of each thread: enough for the largest product.
-  std::vector<dnnl::stream> streams_;  // One for each thread.
+  std::vector<OperandBytes> bytes_;    // Four operands per thread, each as large as the largest matmul needs.
+  std::vector<dnnl::stream> streams_;  // One per thread.
   Strips fastest_;
 };
 

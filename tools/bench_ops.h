@@ -1,5 +1,5 @@
-// bench_ops: every op against what the machine can do: those that move memory against a copy of memory, products and
-// attention against the best rate of any product. A program says on which machines (bench_ops_main.cc).
+// bench_ops: compares every op with what the machine can do: ops that move memory with a copy of memory, matmuls and
+// attention with the best rate of any matmul. The program passes the kinds of machines (bench_ops_main.cc).
 #pragma once
 
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace shale {
 
-// The tool's main. REQUIRES: kinds is not empty; the first is the default of --device.
+// Runs the tool and returns its exit code. The first of `kinds` is the default of --device. REQUIRES: kinds is not
+// empty.
 int BenchOps(int argc, char** argv, const std::vector<OpsMachineKind>& kinds);
 
 }  // namespace shale

@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-// What a buffer takes: up to an address at which the next one may begin.
+// Returns the distance from the start of a buffer to the start of the next one.
 int64_t Room(int64_t size_bytes) {
   constexpr int64_t kAlignment = 256;
   return RoundUp(size_bytes, kAlignment) + (size_bytes > kStaggerBytes ? kStaggerBytes : 0);
@@ -34,7 +34,7 @@ double BytesOf(const OpType& op) {
   return bytes;
 }
 
-// Bytes of the rows of a table that `tokens` name, if no two name the same one.
+// Returns the bytes of the table's rows that `tokens` select, as if no two tokens selected the same row.
 double RowsNamed(const Tensor& tokens, const Tensor& table, Access access) {
   const int64_t rows = std::min(tokens.elements(), table.dim(0));
   return Moved(table, access) * static_cast<double>(rows) / static_cast<double>(table.dim(0));
@@ -58,7 +58,7 @@ double BytesOf(const ZeroRanges& op) {
   return static_cast<double>(elements * SizeOf(op.x_N.dtype));
 }
 
-// Makes the symbolic tensors of one case.
+// Makes the tensors of one case, without addresses.
 class Maker {
  public:
   Maker(const OpSizes& sizes, DType act) : s(sizes), act(act) {}
@@ -71,7 +71,7 @@ class Maker {
   }
   Tensor Act(std::initializer_list<int64_t> shape) { return New(act, shape); }
   Tensor F32(std::initializer_list<int64_t> shape) { return New(DType::kFloat32, shape); }
-  // Heads [first, first + count) of packed rows [T, heads, D], as [B, S, count, D].
+  // Returns heads [first, first + count) of packed rows [T, heads, D] as [B, S, count, D].
   Tensor Heads(const Tensor& packed_TN, int64_t first, int64_t count) const {
     const int64_t d = s.head_width;
     return packed_TN.Slice(1, first * d, count * d).SplitLast(count, d).SplitFirst(s.tokens / s.sequence);
@@ -99,7 +99,7 @@ class Maker {
   std::vector<int64_t> buffer_bytes_;
 };
 
-// "[2048, 512]".
+// Returns the shape as text, such as "[2048, 512]".
 std::string Shape(const Tensor& t) {
   const std::string text = t.ToString();
   return text.substr(text.find('['));
@@ -145,7 +145,7 @@ void AddRmsNorm(Maker& m, std::vector<OpCase>& cases) {
     if (residual) op.d_residual = m.Act({s.tokens, s.width});
     cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
   }
-  // Of every head's queries, in place, where they lie packed with keys and values.
+  // Normalizes every head's queries in place, in a tensor where they are packed with keys and values.
   const Tensor packed = m.Act({s.tokens, (s.heads + 2 * s.kv_heads) * s.head_width});
   const Tensor heads = packed.Slice(1, 0, s.heads * s.head_width).SplitLast(s.heads, s.head_width);
   const RmsNormForward op{.x = heads,
@@ -183,7 +183,7 @@ void AddLayerNorm(Maker& m, std::vector<OpCase>& cases) {
   }
 }
 
-// A sample is a sequence, and there are as many groups as heads.
+// Uses sequences as samples, and as many groups as heads.
 void AddGroupNorm(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const int64_t b = s.tokens / s.sequence, c = s.heads * s.head_width;
@@ -276,7 +276,7 @@ void AddRows(Maker& m, std::vector<OpCase>& cases) {
   cases.push_back(m.Finish(bias, "", Shape(bias.d_out_TN)));
   const Copy copy{.from = m.Act({s.parameters}), .to = m.Act({s.parameters})};
   cases.push_back(m.Finish(copy, "", Shape(copy.to)));
-  // Every second run of a few pages.
+  // Zeros every second block of 4096 elements.
   auto ranges = std::make_shared<std::vector<ElementRange>>();
   for (int64_t begin = 0; begin < s.parameters; begin += 8192) {
     ranges->push_back({begin, std::min(begin + 4096, s.parameters)});
@@ -285,7 +285,7 @@ void AddRows(Maker& m, std::vector<OpCase>& cases) {
   cases.push_back(m.Finish(zero, "", Shape(zero.x_N)));
 }
 
-// Whatever works on the flat vectors of a unit, in f32 unless the weights are act.
+// Adds the ops on the flat vectors of a unit. Vectors are f32, except that AdamW's weights have dtype act.
 void AddFlat(Maker& m, std::vector<OpCase>& cases) {
   const int64_t p = m.s.parameters;
   if (m.act == DType::kFloat32) {
@@ -327,7 +327,8 @@ void AddFlat(Maker& m, std::vector<OpCase>& cases) {
 
 std::string ProductSizes(const MatMul& op) { return absl::StrCat(op.m(), " x ", op.n(), " x ", op.k()); }
 
-// A linear layer y [T, N] = x [T, K] w^T, its two gradients, and the one of w added to what is there.
+// Adds a linear layer y [T, N] = x [T, K] w^T and its two gradients. The gradient of w comes in two cases: overwriting
+// and accumulating.
 void AddLinear(Maker& m, const std::string& layer, int64_t t, int64_t n, int64_t k, std::vector<OpCase>& cases) {
   const MatMul forward{.a = m.Act({t, k}), .b = m.Act({n, k}), .c_MN = m.Act({t, n}), .transpose_b = true};
   cases.push_back(m.Finish(forward, layer + " forward", ProductSizes(forward)));
@@ -350,10 +351,10 @@ void AddProducts(Maker& m, std::vector<OpCase>& cases) {
   AddLinear(m, "head", s.head_tokens, s.vocabulary, s.width, cases);
 }
 
-// Numbers in (-1, 1), the same ones again and again.
+// Returns numbers in [-1, 1), the same in every call.
 const std::vector<float>& Numbers() {
   static const std::vector<float>& numbers = *new std::vector<float>([] {
-    std::vector<float> made(65536 - 37);  // Not a power of two: no two rows are alike.
+    std::vector<float> made(65536 - 37);  // Not a power of two, so that rows differ.
     uint32_t state = 1;
     for (float& x : made) x = static_cast<float>(static_cast<int32_t>(state = state * 1664525 + 1013904223)) * 0x1p-31f;
     return made;
@@ -391,7 +392,7 @@ void FillOperand(absl::string_view name, const Tensor& t, int64_t vocabulary) {
   } else if (name == "scale") {
     *t.as<float>() = 1;
   } else if (name == "v" || name == "rstd" || name == "lse") {
-    // Positive; as large as the log-sum-exp of a row of scores.
+    // These must be positive. lse gets the size of the log-sum-exp of a row of scores.
     const float offset = name == "lse" ? 4.0f : 0.5f;
     Fill<float>(t, [&](float x) { return std::abs(x) + offset; });
   } else {

@@ -24,7 +24,7 @@ class CpuMachine : public OpsMachine {
     return {{{.about = "plain", .column = "of copy", .json = "of_copy"},
              {.about = "non-temporal stores", .column = "of n.t. copy", .json = "of_nontemporal_copy"}}};
   }
-  // Slices of a buffer that exceeds the caches.
+  // Each copy takes 1/64 of the buffer. The full buffer is larger than the caches.
   int64_t CopyBytes(int /*kind*/, int64_t buffer_bytes, double /*op_bytes*/) const override {
     return buffer_bytes / 64;
   }

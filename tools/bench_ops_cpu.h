@@ -1,10 +1,11 @@
-// The processors of this machine, for bench_ops.
+// Lets bench_ops run on the CPU.
 #pragma once
 
 #include "tools/bench_ops_machine.h"
 
 namespace shale {
 
+// Returns the kind "cpu": ops on this machine's processors.
 OpsMachineKind CpuOpsMachine();
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// What bench_ops measures on: processors or a GPU.
+// The interface of the machines that bench_ops measures: the CPU or a GPU.
 #pragma once
 
 #include <array>
@@ -15,43 +15,44 @@
 
 namespace shale {
 
-// A kind of copy that ops are held against.
+// The names of a kind of copy that ops are compared with.
 struct CopyWords {
-  std::string about;   // "plain", in the sentence that says what copies reach.
+  std::string about;   // "plain", in the sentence about the speed of copies.
   std::string column;  // "of copy", over an op's ratio.
-  std::string json;    // "of_copy", its name there.
+  std::string json;    // "of_copy", the key in JSON.
 };
 
-// One thread.
+// A device with ops and two kinds of memory copies. Must be used by one thread.
 class OpsMachine {
  public:
   virtual ~OpsMachine() = default;
 
-  virtual std::string name() const = 0;  // "NVIDIA H200", as people know it.
+  virtual std::string name() const = 0;  // The product's name, such as "NVIDIA H200".
   virtual Device& device() = 0;
   virtual Ops& ops() = 0;
-  // Whether the host may write what the device allocates.
+  // Returns whether the host may write memory that the device allocates.
   virtual bool host_memory() const = 0;
-  // The ratio to the first kind of copy that an op should reach.
+  // Returns the ratio to the first kind of copy that an op should reach.
   virtual double target() const = 0;
 
   virtual std::array<CopyWords, 2> copies() const = 0;
-  // What a copy of that kind reads, of buffers of `buffer_bytes`, beside an op that moves `op_bytes`. A multiple of 64.
+  // Returns the size of the copies of that kind that an op moving `op_bytes` is compared with. At most `buffer_bytes`,
+  // and a multiple of 64.
   virtual int64_t CopyBytes(int kind, int64_t buffer_bytes, double op_bytes) const = 0;
   virtual absl::Status EnqueueCopy(int kind, std::byte* to, const std::byte* from, int64_t size_bytes,
                                    Stream& stream) = 0;
 
-  // Calls of so many seconds each that are timed as one. More than one where noting the time costs time itself; then
-  // each such group follows a copy of a whole buffer, during which the host gets ahead of the device.
+  // Returns how many calls of this length to time as one sample. More than one where recording the time takes time;
+  // then each sample follows a copy of a full buffer, during which the host enqueues the sample's calls.
   virtual int64_t CallsTogether(double seconds) const { return 1; }
 };
 
 struct OpsMachineOptions {
-  int threads = 1;           // Of ops on processors.
-  std::string tuning_table;  // Of matrix products on a GPU; empty: none.
+  int threads = 1;           // Threads of the CPU's ops.
+  std::string tuning_table;  // File with tuned matmul algorithms for a GPU; empty for none.
 };
 
-// A machine that the program was built for, by the name that --device gives it.
+// A kind of machine that the program was built for. `device` is its name in --device.
 struct OpsMachineKind {
   std::string device;
   std::function<absl::StatusOr<std::unique_ptr<OpsMachine>>(const OpsMachineOptions&)> create;

@@ -1,4 +1,4 @@
-// What bench_ops prints and writes.
+// Prints and writes the results of bench_ops.
 #pragma once
 
 #include <array>
@@ -11,22 +11,23 @@
 
 namespace shale {
 
-// What was measured of the machine.
+// The measured rates of the machine.
 struct OpRates {
   std::array<CopyWords, 2> copies;
-  double copy[2] = {};       // Bytes per second, read and written.
-  double peak[2] = {};       // FLOP per second of the best product: f32, bf16.
-  double sustained[2] = {};  // The same, of one product for a long time; 0: not measured.
-  double target = 0;
+  double copy[2] = {};       // Bytes read and written per second, by kind of copy.
+  double peak[2] = {};       // FLOP per second of the best matmul: f32, bf16.
+  double sustained[2] = {};  // FLOP per second of one matmul that runs for a long time; 0 if not measured.
+  double target = 0;         // OpsMachine::target().
 };
 
-// Of peak and sustained.
+// Returns the index of a dtype in OpRates::peak and OpRates::sustained.
 inline int IndexOf(DType dtype) { return dtype == DType::kBFloat16 ? 1 : 0; }
 
-// "bf16", of the case's activations.
+// Returns the dtype of the case's activations as text: "f32" or "bf16".
 std::string Act(const OpCase& c);
 
-// Markdown: ops that move memory; products and attention. Nothing when there are no results.
+// Print Markdown tables: PrintMoving of ops that move memory, PrintComputing of matmuls and attention. They print
+// nothing if there are no results.
 void PrintMoving(const std::vector<OpResult>& results, const OpRates& rates);
 void PrintComputing(const std::vector<OpResult>& results, const OpRates& rates);
 

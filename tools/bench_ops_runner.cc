@@ -11,8 +11,8 @@ namespace shale {
 namespace {
 
 constexpr int kRounds = 20;
-constexpr int64_t kCopies = 4;      // Of either kind, in a round.
-constexpr int64_t kWholeCopy = 64;  // Copies, at least, after which the whole buffer has been touched.
+constexpr int64_t kCopies = 4;      // Copies of each kind per round.
+constexpr int64_t kWholeCopy = 64;  // After this many copies the full buffer has been touched.
 
 double Least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<OpRunner>> OpRunner::Create(OpsMachine& machine, 
     SHALE_ASSIGN_OR_RETURN(runner->image_, device.AllocatePinned(image_bytes + 256));
   }
   SHALE_ASSIGN_OR_RETURN(runner->stream_, device.CreateStream("bench"));
-  // Pages become resident when they are first written.
+  // Copies through the full buffer, because pages become resident when they are first written.
   for (int i = 0; i < 2; ++i) SHALE_RETURN_IF_ERROR(runner->MeasureCopies(0).status());
   return runner;
 }
@@ -54,7 +54,7 @@ absl::StatusOr<OpResult> OpRunner::Measure(const OpCase& c) {
   SHALE_RETURN_IF_ERROR(machine_.ops().Prepare(c.op));
   OpResult result{.test_case = &c, .copies = Copies(c)};
   SHALE_ASSIGN_OR_RETURN(const std::vector<Op> ops, BindAndFill(c));
-  // What runs first pays for threads that wake and for scratch that is new.
+  // The first call also wakes threads and touches new scratch memory. Only the second one estimates the time.
   SHALE_ASSIGN_OR_RETURN(const std::vector<double> first, TimeCalls(c, ops, 2, 1));
   const double call_seconds = std::max(1e-7, first.back());
   const int64_t together = machine_.CallsTogether(call_seconds);
@@ -89,7 +89,7 @@ absl::StatusOr<double> OpRunner::MeasureSustained(const OpCase& c, double second
   SHALE_RETURN_IF_ERROR(machine_.ops().Prepare(c.op));
   SHALE_ASSIGN_OR_RETURN(const std::vector<Op> ops, BindAndFill(c));
   SHALE_ASSIGN_OR_RETURN(const std::vector<double> first, TimeCalls(c, ops, 2, 1));
-  // Long enough that the pause after each is nothing.
+  // Half a second between two synchronizations makes their pauses negligible.
   const int64_t calls = std::max<int64_t>(1, static_cast<int64_t>(0.5 / std::max(1e-7, first.back())));
   const Scratch scratch{arena_->base() + OperandBytes(c), machine_.ops().ScratchBytes(c.op)};
   const Clock::time_point begin = Clock::now();

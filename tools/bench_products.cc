@@ -1,9 +1,9 @@
-// bench_products: how long the matrix products of a job's step take when nothing else is done.
+// bench_products: measures how long the matmuls of a job's step take when nothing else runs.
 //
-// The job is compiled as `train` compiles it, and every product of a rank's step (forward, recomputed, backward, the
-// head's chunks, each as often as the step runs it) goes through oneDNN in the order of the program (bench_onednn.h):
-// what the step's own time is held against. For a bound of it there are also the products that its attention consists
-// of, what packing operands, all other ops and the collectives move, and the rate of copies of memory.
+// Compiles the job as `train` does, and runs every matmul of a rank's step (forward, recomputed, backward, the head's
+// chunks, each as often as in the step) with oneDNN in the program's order (bench_onednn.h). The time of a step is
+// compared with this. To bound the time of a step, it also reports the time of attention's matmuls, the bytes that
+// packing operands, all other ops and the collectives move, and the rate of memory copies.
 
 #include <omp.h>
 
@@ -51,21 +51,21 @@ constexpr char kAbout[] =
     "one of them, on average. Prints JSON: a line for every pass over the step, and last the medians over the passes, "
     "for every size too, and what else the step computes and moves.";
 
-// Of one rank, by pass.
+// The times of one rank, one for each repetition of the step ("pass").
 struct Measured {
   std::vector<double> seconds, attention_seconds;
-  std::vector<std::vector<double>> of_shape;  // Seconds of all products of one shape: [shape][pass].
-  // Copies of memory, some after each pass: when each began and ended.
+  std::vector<std::vector<double>> of_shape;  // Total of all matmuls of one shape: [shape][pass].
+  // When each memory copy began and ended. Some copies follow each pass.
   struct Copy {
     std::chrono::steady_clock::time_point begin, end;
   };
   std::vector<Copy> copies;
 };
 
-// What one rank copies at once.
+// Bytes that one rank copies at once.
 constexpr size_t kCopyBytes = size_t{64} << 20;
 
-// What one rank computes, with operands of its own.
+// The work of one rank, with its own operands.
 class Rank {
  public:
   // May throw dnnl::error. REQUIRES: `step` and `engine` outlive it.
@@ -84,12 +84,13 @@ class Rank {
     return rank;
   }
 
-  // The first execution of each pays for caches and for waking threads. May throw dnnl::error.
+  // Runs each matmul and a copy once, because the first execution fills caches and wakes threads. May throw
+  // dnnl::error.
   void WarmUp() {
     for (LinearProduct& product : products_) product.Run(stream_);
     Copy();
   }
-  // All ranks begin each part together. May throw dnnl::error.
+  // Runs all work of the step once, then some copies. All ranks begin each part together. May throw dnnl::error.
   void RunPass(std::barrier<>& together) {
     std::vector<double> of_shape(products_.size(), 0.0);
     double seconds = 0, attention_seconds = 0;
@@ -114,12 +115,12 @@ class Rank {
   const Measured& measured() const { return measured_; }
 
  private:
-  static constexpr int kCopies = 5;  // In a pass.
+  static constexpr int kCopies = 5;  // Per pass.
 
   Rank(const StepWork& step, int threads, const dnnl::engine& engine)
       : step_(&step), threads_(threads), stream_(engine) {}
 
-  // With non-temporal stores, which read nothing besides.
+  // Copies with non-temporal stores, which do not read the lines that they overwrite.
   Measured::Copy Copy() {
     const auto begin = std::chrono::steady_clock::now();
     CopyMemory(CopyKind::kNonTemporal, to_.get(), from_.get(), static_cast<int64_t>(kCopyBytes), threads_);
@@ -130,12 +131,12 @@ class Rank {
   int threads_;
   dnnl::stream stream_;
   std::vector<LinearProduct> products_;
-  std::vector<std::pair<AttentionProducts, int64_t>> attention_;  // How often each.
+  std::vector<std::pair<AttentionProducts, int64_t>> attention_;  // With the number of times that the step runs it.
   OperandBytes from_ = RandomOperand(kCopyBytes, DType::kFloat32), to_ = RandomOperand(kCopyBytes, DType::kFloat32);
   Measured measured_;
 };
 
-// Each rank on threads of its own, at once. May throw dnnl::error.
+// Runs all ranks at the same time, each on its own threads. May throw dnnl::error.
 absl::StatusOr<std::vector<Measured>> Measure(const StepWork& step, int64_t repeats, int ranks, int threads,
                                               const dnnl::engine& engine) {
   omp_set_num_threads(threads);
@@ -158,7 +159,7 @@ absl::StatusOr<std::vector<Measured>> Measure(const StepWork& step, int64_t repe
           std::printf("%s\n", JsonObject().Add("pass", pass).Add("seconds", seconds).ToString().c_str());
           std::fflush(stdout);
         }
-        // Who stops this process at the end of a pass should not do so within the next.
+        // Gives bench_train time to stop this process at the end of the pass, before the next one begins.
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
       }
     } catch (const dnnl::error&) {
@@ -177,8 +178,8 @@ absl::StatusOr<std::vector<Measured>> Measure(const StepWork& step, int64_t repe
   return measured;
 }
 
-// The mean of the ranks, by pass; of copies the time from the first rank's begin to the last one's end, for a rank that
-// still or already copies alone is faster than all at once.
+// Returns the mean over the ranks of each pass. A copy lasts from the first rank's begin to the last rank's end,
+// because a rank that copies alone for a while is faster than all at once.
 Measured MeanOf(const std::vector<Measured>& ranks) {
   Measured mean = ranks[0];
   const auto add = [](const std::vector<double>& from, std::vector<double>& to) {
@@ -202,7 +203,8 @@ Measured MeanOf(const std::vector<Measured>& ranks) {
   return mean;
 }
 
-// Bytes that one rank reads and writes per second, at best: what an op finds in caches moves faster.
+// Returns the best rate, in bytes that one rank reads and writes per second. Ops that find operands in caches are
+// faster.
 double BestCopyRate(const Measured& measured) {
   double least_seconds = std::numeric_limits<double>::infinity();
   for (const Measured::Copy& copy : measured.copies) {

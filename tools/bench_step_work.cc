@@ -30,20 +30,26 @@ std::optional<AttentionSize> AttentionOf(const Op& any) {
 
 int64_t SizeBytes(const Tensor& t) { return t.present() ? t.elements() * SizeOf(t.dtype) : 0; }
 
-// What is read of all ranks, which is the size of `full`, and the result.
+// Returns the bytes that one rank reads, which is the size of `full`, plus the bytes of its result.
 int64_t BytesOf(const Collective& collective) {
   const Tensor& result = collective.kind == CollectiveKind::kReduceScatterSum ? collective.local : collective.full;
   return SizeBytes(collective.full) + SizeBytes(result);
 }
 
-// Which operands b lie packed.
+// Tracks which operands b are packed already.
 class PackedOperands {
  public:
+<<<<<<< HEAD
   // Whether `b` of a product in that iteration must be packed first.
   bool Add(const Tensor& b, bool transposed, int64_t iteration) {
     return packed_.emplace(b.where.symbol, b.where.offset_bytes, b.elements(), transposed, iteration).second;
+=======
+  // Marks `b` of a matmul in that iteration as packed. Returns whether it was not.
+  bool Add(const Tensor& b, bool transposed, int64_t pass) {
+    return packed_.emplace(b.where.symbol, b.where.offset_bytes, b.elements(), transposed, pass).second;
+>>>>>>> english
   }
-  // Something was written into that buffer.
+  // Marks all operands in the buffer as not packed, because it was written.
   void Forget(BufferId buffer) {
     packed_.erase(packed_.lower_bound({buffer, 0, 0, false, 0}), packed_.lower_bound({buffer + 1, 0, 0, false, 0}));
   }
@@ -58,15 +64,21 @@ StepWork WorkOf(const StepProgram& program) {
   StepWork work;
   std::map<ProductSize, size_t> known;
   PackedOperands packed;
+<<<<<<< HEAD
   // Of a buffer with a slot for each micro-batch every iteration has its own.
   const auto slot = [&](const Tensor& t, int64_t iteration) {
     return program.buffers[t.where.symbol].slots > 1 ? iteration : 0;
   };
   const auto add = [&](const Op& any, int64_t iteration) {
+=======
+  // A buffer with a slot for each micro-batch has different contents in each iteration.
+  const auto slot = [&](const Tensor& t, int64_t pass) { return program.buffers[t.where.symbol].slots > 1 ? pass : 0; };
+  const auto add = [&](const Op& any, int64_t pass) {
+>>>>>>> english
     const size_t before = work.order.size();
     std::visit(
         [&](const auto& op) {
-          // Whatever multiplies two matrices, however it is called.
+          // Matches every op that multiplies two matrices, whatever its name.
           if constexpr (requires { op.m(), op.n(), op.k(), op.a, op.b, op.c_MN; }) {
             const ProductSize shape{.m = op.m(),
                                     .n = op.n(),

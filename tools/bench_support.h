@@ -1,4 +1,4 @@
-// What the benches share: medians, tables, what the machine is, and where large buffers lie.
+// Helpers that the benches share: medians, tables, the machine's description, and the placement of large buffers.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,18 @@
 
 namespace shale {
 
-// REQUIRES: not empty.
+// Returns the median. REQUIRES: `values` is not empty.
 double Median(std::vector<double> values);
 
-// A Markdown table whose columns are padded, so that it reads well as plain text too.
+// A Markdown table. Pads its columns, so that it also reads well as plain text.
 class MarkdownTable {
  public:
   struct Column {
     std::string title;
-    bool text = false;  // Begins at the left; numbers end at the right.
+    bool text = false;  // Text is aligned to the left, numbers to the right.
   };
   explicit MarkdownTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  void Add(std::vector<std::string> cells);  // REQUIRES: as many as columns.
+  void Add(std::vector<std::string> cells);  // Adds a row. REQUIRES: one cell per column.
   bool empty() const { return rows_.empty(); }
   std::string ToString() const;
 
@@ -31,25 +31,25 @@ class MarkdownTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// `value` with three significant digits: "0.0123", "45.6", "1234".
+// Returns `value` with three significant digits: "0.0123", "45.6", "1234".
 std::string Digits(double value);
-// "123 us", "4.56 ms", "1.23 s".
+// Returns a time with its unit: "123 us", "4.56 ms", "1.23 s".
 std::string Time(double seconds);
-// "4.19 MB", in powers of ten.
+// Returns a size in units of 10^6 bytes: "4.19 MB".
 std::string Megabytes(double bytes);
 
-// The processor's own name, and how many of it this process may use.
+// Return the processor's model name, and how many processors this process may use.
 std::string ProcessorName();
 int ProcessorCount();
-// "2026-11-30 18:05 UTC".
+// Returns the current time: "2026-11-30 18:05 UTC".
 std::string Today();
 
-// Writes `json` and a line end to `path`, replacing what is there.
+// Writes `json` and a line end to the file `path`, and replaces an existing file.
 absl::Status WriteJson(const std::string& path, absl::string_view json);
 
-// What is put between two large buffers. Addresses that lie a large power of two apart share banks of memory, and of
-// some caches the sets: streams that run beside each other over such buffers are half as fast. That is a matter of
-// where buffers lie, not of what is measured here. Larger than a page, and no power of two; a multiple of 256.
+// The gap between two large buffers: larger than a page, a multiple of 256, and not a power of two. Addresses a large
+// power of two apart share memory banks and the sets of some caches. Accesses that move through two such buffers at the
+// same time are half as fast, which would distort measurements.
 inline constexpr int64_t kStaggerBytes = 64 * 1024 + 8 * 1024 + 512;
 
 }  // namespace shale

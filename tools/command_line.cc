@@ -24,7 +24,7 @@ constexpr size_t kHelpWidth = 100;
 
 std::string Canonical(absl::string_view name) { return absl::StrReplaceAll(name, {{"-", "_"}}); }
 
-// `text` in lines of at most kHelpWidth columns, those after the first indented to `column`.
+// Wraps `text` into lines of at most kHelpWidth columns. Lines after the first are indented to `column`.
 std::string Wrapped(absl::string_view text, size_t column) {
   std::string out;
   size_t at = column;
@@ -95,7 +95,7 @@ CommandLine& CommandLine::Number(std::string name, std::string help, double mini
               .default_text = absl::StrCat(*value),
               .set = [=](absl::string_view text) {
                 double number = 0;
-                // Written so that a NaN is refused.
+                // The comparison is written so that it refuses NaN.
                 if (!absl::SimpleAtod(text, &number) || !(number >= minimum && number <= maximum)) {
                   return absl::StrCat("found ", Quoted(text), "; wanted a number in [", minimum, ", ", maximum, "]");
                 }

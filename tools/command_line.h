@@ -1,4 +1,4 @@
-// Command lines of the tools: named flags, a complete --help, and nothing that is not understood.
+// CommandLine: parses the command lines of the tools, prints --help, and refuses everything that it does not know.
 #pragma once
 
 #include <cstdint>
@@ -16,46 +16,49 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;  // The command line or the job is wrong; nothing was started.
 
-// Flags are added first, each with the place its value goes to, which holds the default until then; then Parse. Written
-// `--name=value` or `--name value`, a switch `--name` or `--no-name`; '-' and '_' in names are the same.
+// Add all flags first, then call Parse() or Done(). Each flag writes to a variable, which holds the default before and
+// must outlive the parser. Users write `--name=value` or `--name value`, and `--name` or `--no-name` for a switch. '-'
+// and '_' in names are the same.
 //
 //   CommandLine line("train", "Trains the model of a job.");
-//   line.Text("job", "FILE", "The job spec.", &job).Required().Switch("overwrite", "Replace a former run.",
-//   &overwrite); if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+//   line.Text("job", "FILE", "The job spec.", &job).Required();
+//   line.Switch("overwrite", "Replace an earlier run.", &overwrite);
+//   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
 class CommandLine {
  public:
   CommandLine(std::string program, std::string summary) : program_(std::move(program)), summary_(std::move(summary)) {}
 
   CommandLine& Text(std::string name, std::string value_name, std::string help, std::string* value);
-  // Every occurrence adds one more.
+  // May be given several times. Each occurrence appends a value.
   CommandLine& List(std::string name, std::string value_name, std::string help, std::vector<std::string>* values);
   CommandLine& Integer(std::string name, std::string help, int64_t minimum, int64_t maximum, int64_t* value);
   CommandLine& Number(std::string name, std::string help, double minimum, double maximum, double* value);
   CommandLine& Switch(std::string name, std::string help, bool* value);
-  // Parse fails without this flag.
+  // Makes the flag that was added last required: Parse() fails without it.
   CommandLine& Required();
-  // Printed at the end of --help.
+  // Sets a text to print at the end of --help.
   CommandLine& Footer(std::string footer);
 
-  // Everything that is wrong, one line each (InvalidArgument): unknown flags with the nearest name, values of the wrong
-  // type or out of range, required flags that are missing, words that belong to no flag.
+  // Parses the arguments and sets the flags' variables. Returns InvalidArgument with one line for each error: unknown
+  // flags with the nearest name, values of the wrong type or out of range, missing required flags, words that belong to
+  // no flag.
   absl::Status Parse(const std::vector<std::string>& arguments);
   bool help_wanted() const { return help_wanted_; }
   std::string HelpText() const;
 
-  // What main does first: goes to the folder that the tool was called from (under `bazel run` that is not the working
-  // directory), parses, prints help or errors. Returns whether the tool should end now, with `*exit_code`.
+  // Call this first in main(). Changes to the folder that the tool was called from (under `bazel run` that is not the
+  // working directory), parses, and prints help or errors. Returns whether the tool should exit now with `*exit_code`.
   bool Done(int argc, char** argv, int* exit_code);
 
  private:
   struct Flag {
     std::string name;
-    std::string value_name;  // Empty: a switch.
+    std::string value_name;  // Empty for a switch.
     std::string help;
     std::string default_text;
     bool required = false;
     bool seen = false;
-    std::function<std::string(absl::string_view)> set;  // Returns what was wrong; empty: nothing.
+    std::function<std::string(absl::string_view)> set;  // Returns the error, or an empty string.
   };
   CommandLine& Add(Flag flag);
   Flag* Find(absl::string_view name);

@@ -1,4 +1,4 @@
-// Writes the model of a run as a Hugging Face folder.
+// export: writes the model of a run as a Hugging Face folder.
 
 #include "engine/hugging_face/export.h"
 
@@ -59,7 +59,7 @@ absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& f
 
 absl::StatusOr<NewestCheckpoint> ExportNewest(const std::string& folder, const Flags& flags,
                                               const HfExportOptions& options, absl::Status& exported) {
-  // Only a checkpoint that turns out to be damaged while it is read is passed over for an older one.
+  // Falls back to an older checkpoint only if this one turns out to be damaged.
   return UseNewestCheckpoint(folder, [&](const CheckpointReader& checkpoint) {
     exported = ExportCheckpoint(checkpoint, flags, options);
     return absl::IsDataLoss(exported) ? exported : absl::OkStatus();
@@ -81,7 +81,7 @@ absl::Status Export(const Flags& flags) {
     absl::Status exported;
     SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ExportNewest(folder, flags, options, exported));
     if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
-    // The run, which is under way, has a newer one by now and removed this.
+    // The run is still going, and removed this checkpoint after it wrote a newer one. Tries again.
     if (!exported.ok() && access(newest.path.c_str(), F_OK) != 0) continue;
     for (const std::string& reason : newest.passed_over) std::fprintf(stderr, "passed over: %s\n", reason.c_str());
     return exported;

@@ -1,4 +1,4 @@
-// Continues a prompt with the model of a finished run.
+// generate: continues a prompt with the model of a run.
 
 #include <cstdio>
 #include <limits>
@@ -32,7 +32,7 @@ struct Flags {
   std::string device;
 };
 
-// Where the run's job says, unless --device says otherwise.
+// Returns a factory for the device that --device names, or for that of the run's job if `device` is empty.
 absl::StatusOr<BackendFactory> Backends(const std::string& device) {
   if (device.empty()) return CreateBackend;
   if (device != "CPU" && device != "CUDA") {

@@ -1,4 +1,4 @@
-// bench_ops and bench_comm for a machine that is to carry little: one program, without the CPU's kernels.
+// gpu_benches: bench_ops and bench_comm in one small program for GPU kits, without the CPU's kernels.
 //
 //   gpu_benches ops --help
 //   gpu_benches comm --help

@@ -1,4 +1,4 @@
-// Shows what is in a checkpoint, verifies it, compares it with another.
+// inspect_checkpoint: shows what is in a checkpoint, verifies it, and compares it with another.
 
 #include <sys/stat.h>
 
@@ -37,7 +37,7 @@ struct Flags {
   bool parameters = false;
 };
 
-// Text from a file, fit for a terminal.
+// Replaces control characters, so that text from a file is safe to print in a terminal.
 std::string Printable(absl::string_view text) {
   std::string out(text);
   for (char& c : out) {
@@ -53,7 +53,7 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &info) == 0;
 }
 
-// The checkpoint that `path` means: itself, or the newest whole one of a run.
+// Returns the checkpoint that `path` names: `path` itself, or the newest complete checkpoint if it is a run folder.
 absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
   const std::string of_run = RunFolder::CheckpointsPath(path);
   if (Exists(JoinPath(path, kManifestName)) || !Exists(of_run)) {
@@ -67,7 +67,7 @@ absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
   return newest.path;
 }
 
-// The lines of the block "model { ... }" of a job.
+// Returns the lines of the block "model { ... }" of a job.
 std::string ModelText(absl::string_view job) {
   std::string text;
   bool inside = false;
@@ -121,7 +121,7 @@ int NameColumns(const std::vector<SavedParameter>& parameters) {
   return static_cast<int>(std::min<size_t>(columns, 80));
 }
 
-// Row by row: the checkpoint may be large.
+// Prints each row as soon as it is computed, because the checkpoint may be large.
 absl::Status ShowParameters(const CheckpointReader& checkpoint) {
   const std::vector<SavedParameter>& parameters = checkpoint.manifest().parameters;
   const int columns = NameColumns(parameters);
@@ -136,7 +136,7 @@ absl::Status ShowParameters(const CheckpointReader& checkpoint) {
   return absl::OkStatus();
 }
 
-// Returns whether it is whole.
+// Verifies every byte and prints each damage. Returns whether there is none.
 absl::StatusOr<bool> Verify(const std::string& folder) {
   SHALE_ASSIGN_OR_RETURN(const StagingBuffer staging, StagingBuffer::Create(kReadStagingBytes));
   const auto start = std::chrono::steady_clock::now();
@@ -166,7 +166,7 @@ void ShowFields(absl::string_view title, const std::vector<FieldDifference>& fie
   }
 }
 
-// Returns whether they are equal.
+// Prints the differences. Returns whether there are none beyond `tolerance`.
 absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& b, double tolerance) {
   SHALE_ASSIGN_OR_RETURN(const CheckpointDifference difference, CompareCheckpoints(a, b));
   Show(absl::StrCat("compared with ", b.folder(), "\n"));
@@ -209,7 +209,7 @@ absl::StatusOr<bool> Inspect(const std::string& folder, const std::string& other
   if (checkpoint.ok()) Describe(*checkpoint);
   bool good = true;
   if (flags.verify) {
-    // Finds more than what Open stopped at, unless that was the manifest.
+    // Open stops at the first damage. Verify finds all of them, unless the manifest is damaged.
     SHALE_ASSIGN_OR_RETURN(good, Verify(folder));
   }
   if (!checkpoint.ok()) return checkpoint.status();

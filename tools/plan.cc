@@ -1,4 +1,4 @@
-// plan: what a job would need, without running it and without its data.
+// plan: prints what a job would need, without running it and without its data.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -36,7 +36,8 @@ TokenFormat FormatOf(const DataConfig& data) {
   return TokenFormat::kByContent;
 }
 
-// A job that leaves its vocabulary to the data has that of its bytes, or of the data if it is here.
+// Sets the vocabulary of a job that leaves it to its data: 256 for text, otherwise that of the data, which must be
+// readable.
 absl::Status DecideVocabulary(Job& job) {
   if (Vocabulary(job.model) > 0) return absl::OkStatus();
   int64_t vocabulary = 256;

@@ -1,4 +1,4 @@
-// Trains the model of a job: prints the plan, then a line per step, and keeps the result in a run folder.
+// train: trains the model of a job. Prints the plan, then a line per step, and stores the result in a run folder.
 
 #include <unistd.h>
 
@@ -44,13 +44,13 @@ constexpr char kFooter[] =
     "Exit codes: 0 trained to the end; 1 the run failed; 2 wrong command line, job or data, nothing was started;\n"
     "130 or 143 ended by SIGINT or SIGTERM.";
 
-// What signals are told through: a handler may touch nothing else.
+// The signal handler's state. A handler must not touch anything else.
 std::atomic<Trainer*> g_trainer = nullptr;
 std::atomic<int> g_signal = 0;
-std::atomic<int64_t> g_signal_ns = 0;  // When the first came.
+std::atomic<int64_t> g_signal_ns = 0;  // Time of the first signal.
 
-// Programs that start others (timeout, for one) pass a signal on to the process and to its group: it comes twice at
-// once, and is meant once.
+// Programs that start others, such as timeout, send a signal to the process and to its group. It arrives twice, but
+// counts once if both come within this time.
 constexpr int64_t kSameSignalNs = 250'000'000;
 
 extern "C" void OnSignal(int signal) {
@@ -63,7 +63,7 @@ extern "C" void OnSignal(int signal) {
     _exit(128 + signal);
   }
   g_signal = signal;
-  // Nothing is there to be saved before the trainer is.
+  // Before the trainer exists there is nothing to save.
   Trainer* trainer = g_trainer.load();
   if (trainer == nullptr) _exit(128 + signal);
   trainer->RequestStop();
@@ -72,11 +72,11 @@ extern "C" void OnSignal(int signal) {
 void CatchSignals() {
   struct sigaction action = {};
   action.sa_handler = OnSignal;
-  // A second signal may come while a system call of the first step's end is under way: such calls go on by themselves.
+  // A signal may interrupt a system call, for example one that writes the final checkpoint. SA_RESTART restarts it.
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  // A limit on the size of files is an error of the write that meets it, like any other; not the end of the process.
+  // Exceeding a limit on the size of files should fail the write, like any other error, and not kill the process.
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
@@ -101,8 +101,9 @@ void PrintResumed(const Resumed& resumed) {
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// Where config.json and the tokenizer's files are: in the job's Hugging Face folder, or, when a run goes on and that is
-// gone, in the run's own copy or in that of the run whose checkpoint is named. Empty: there are none.
+// Returns the folder with config.json and the tokenizer's files: the job's Hugging Face folder if it exists. A resumed
+// run falls back to its own copy, or to that of the run whose checkpoint is named. Returns an empty string if there is
+// none.
 std::string HfFolder(const Job& job, const RunFolder& folder, const ResumeOptions& resume) {
   if (!job.hf_folder.empty() && Exists(job.hf_folder)) return job.hf_folder;
   if (resume.from == ResumeFrom::kNothing || resume.from == ResumeFrom::kReplace) return "";
@@ -149,7 +150,7 @@ int Train(const Flags& flags) {
   }
   const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
-  // Before anything that takes time: a folder that cannot be used is known at once.
+  // Claims the folder before anything that takes time, so that an unusable folder is reported at once.
   absl::StatusOr<std::unique_ptr<RunFolder>> folder =
       RunFolder::Claim(job->telemetry.run_folder, ExistingFor(resume.from));
   if (!folder.ok()) return Fail(folder.status(), kExitUsage);
@@ -166,7 +167,7 @@ int Train(const Flags& flags) {
     const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
     if (!backend.ok()) return Fail(backend.status(), kExitUsage);
     const absl::StatusOr<double> peak = PeakFlops(**backend, dtype, job->sharding.ranks);
-    // Without such a device nothing was started.
+    // FailedPrecondition means that the device is missing. Nothing was started then.
     if (!peak.ok()) return Fail(peak.status(), absl::IsFailedPrecondition(peak.status()) ? kExitUsage : kExitFailed);
     options.peak_flops = *peak;
   }
@@ -185,7 +186,7 @@ int Train(const Flags& flags) {
   const std::string job_text = ResolvedJobText((*trainer)->job());
   PrintResumed((*trainer)->resumed());
 
-  // From here on a stop goes through the trainer, so that a folder with a job in it also gets a checkpoint.
+  // From here on signals stop the trainer instead of exiting, so that a run folder with a job also gets a checkpoint.
   g_trainer = trainer->get();
   absl::Status status = (*folder)->Begin({.job_text = job_text,
                                           .plan_text = plan_text,

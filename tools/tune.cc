@@ -1,4 +1,4 @@
-// Finds the fastest algorithm of cuBLASLt for every product of some jobs, on this machine's GPU.
+// tune: finds cuBLASLt's fastest algorithm for every matmul of some jobs, on this machine's GPU.
 
 #include <algorithm>
 #include <cstdio>
@@ -40,7 +40,7 @@ struct Flags {
   int64_t repetitions = 20;
 };
 
-// The products of a job's programs, each kind once.
+// Adds the matmuls of a job's training and evaluation programs to `products`, each kind once.
 absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, {.create_ops = backend->machine().create_ops}));
@@ -55,7 +55,8 @@ absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products)
   return absl::OkStatus();
 }
 
-// What is there already is kept, for other machines and other products.
+// Reads the table at `path`, whose entries for other machines and other matmuls are kept. Returns an empty table if
+// there is no file.
 absl::StatusOr<TuningTable> TableToAddTo(const std::string& path) {
   absl::StatusOr<TuningTable> table = ReadTuningTable(path);
   if (table.ok()) return table;
@@ -83,7 +84,7 @@ absl::Status Tune(const Flags& flags) {
       return absl::InvalidArgumentError(absl::StrCat(
           path, ": leaves its vocabulary to its data, which is not read here; add --set model.decoder.vocabulary=N"));
     }
-    // Without the table: it need not be there yet.
+    // Plans without the tuning table, which need not exist yet.
     job.runtime.tuning_table.clear();
     if (!products.empty() && tf32 != job.precision.allow_tf32) {
       return absl::InvalidArgumentError("jobs with and without precision.allow_tf32: tune them one after the other");
@@ -116,7 +117,7 @@ absl::Status Tune(const Flags& flags) {
     first_seconds += tuned.first_seconds;
     seconds += tuned.seconds;
     SHALE_RETURN_IF_ERROR(table.Set(machine, key, tuned.algorithm));
-    // Kept after every product: what was measured is not lost when this ends early.
+    // Writes the table after every matmul, so that nothing is lost if this program is stopped early.
     SHALE_RETURN_IF_ERROR(WriteFileDurably(flags.out, table.Print()));
   }
   std::printf("each once: %.3f ms, by the library's first choices %.3f ms, %.3f x; digest %s\n", seconds * 1e3,

@@ -1,4 +1,4 @@
-// config.json of a Hugging Face folder.
+// Fuzzes the parser of config.json of a Hugging Face folder.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,7 +12,8 @@
 namespace shale {
 namespace {
 
-// Written as config.json, with or without the one that it came from, a decoder reads back as it was.
+// Checks that `config`, written as config.json, reads back unchanged. With options.base it is written on top of the
+// config.json that it came from.
 void CheckWrites(const DecoderConfig& config, const HfConfigOptions& options) {
   const absl::StatusOr<std::string> text = HfConfigText(config, options);
   if (!text.ok()) return CheckRefusal(text.status());

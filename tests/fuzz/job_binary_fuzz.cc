@@ -1,4 +1,4 @@
-// A job spec in binary.
+// Fuzzes the parser of binary job specs.
 #include <cstdint>
 #include <string>
 
@@ -18,7 +18,7 @@ void Check(absl::string_view bytes) {
   const absl::StatusOr<Job> job = ParseJobBinary(bytes, "job.binpb");
   if (!job.ok()) return CheckRefusal(job.status());
   CheckPrintsAndParsesBack(*job);
-  // In text it is the same job.
+  // The same spec as text parses to the same job.
   proto::Job spec;
   SHALE_CHECK(spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
   std::string printed;

@@ -1,11 +1,11 @@
-// What the targets that read jobs ask of the job that they got.
+// The properties that fuzz targets check on every job that parses.
 #pragma once
 
 #include "engine/config/job.h"
 
 namespace shale {
 
-// That the job, printed, parses to an equal one, which prints the same; and that ValidateJob has no objection.
+// Checks that the printed job parses to an equal job. That parse is also what ValidateJob does.
 void CheckPrintsAndParsesBack(const Job& job);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// A job spec as text.
+// Fuzzes the parser of job specs in text.
 #include <cstdint>
 #include <string>
 
@@ -18,7 +18,7 @@ void Check(absl::string_view text) {
   const absl::StatusOr<Job> job = ParseJobText(text, "job.textproto");
   if (!job.ok()) return CheckRefusal(job.status());
   CheckPrintsAndParsesBack(*job);
-  // In binary it is the same job.
+  // The same spec in binary parses to the same job.
   proto::Job spec;
   SHALE_CHECK(google::protobuf::TextFormat::ParseFromString(std::string(text), &spec));
   const absl::StatusOr<Job> binary = ParseJobBinary(spec.SerializeAsString(), "job.textproto");

@@ -1,5 +1,5 @@
-// The MANIFEST of a checkpoint. Checksums would keep the fuzzer out: besides the input as it is, the target takes what
-// lies behind the frame's head as a message, sets its digest of the job right, and frames it anew.
+// Fuzzes the parser of a checkpoint's MANIFEST. Checksums would stop the fuzzer, so each input is tried twice: as it
+// is, and as a message (the bytes after the frame's head) whose job checksum is corrected and that is framed anew.
 #include <cstdint>
 #include <string>
 
@@ -26,7 +26,7 @@ void CheckFile(absl::string_view bytes) {
   const absl::StatusOr<Manifest> again = ParseManifest(SerializeManifest(*manifest));
   SHALE_CHECK(again.ok()) << again.status();
   SHALE_CHECK(*again == *manifest);
-  // A bit that changes is noticed, wherever it is.
+  // A flipped bit is noticed, wherever it is.
   std::string damaged(bytes);
   const size_t bit = Crc32c(bytes) % (bytes.size() * 8);
   damaged[bit / 8] ^= static_cast<char>(1 << bit % 8);

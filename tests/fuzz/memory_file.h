@@ -1,4 +1,4 @@
-// Bytes as a file, for parsers that take a path.
+// Presents bytes as a file, for parsers that take a path.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace shale {
 
-// A file in memory that nobody else sees, under /proc/self/fd. It is gone with the object.
+// A file in memory with a path under /proc/self/fd, invisible to other processes. The destructor removes it.
 class MemoryFile {
  public:
   explicit MemoryFile(absl::string_view bytes);

@@ -1,4 +1,4 @@
-// `--set` overrides of a small job: each line of the input is one.
+// Fuzzes `--set` overrides of a small job. Each line of the input is one override.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,7 +30,7 @@ void Check(absl::string_view lines) {
     return;
   }
   CheckRefusal(job.status());
-  // The job alone is fine: whatever is wrong, an override is named.
+  // The job without overrides is valid, so every error must name an override.
   SHALE_CHECK(absl::StrContains(job.status().message(), "--set")) << job.status();
 }
 

@@ -1,13 +1,13 @@
-// What every target asks of a parser, besides that it survives.
+// The property that every fuzz target checks, besides that the parser does not crash.
 #pragma once
 
 #include "absl/status/status.h"
 
 namespace shale {
 
-// That a refusal is one which a person can read in a terminal: InvalidArgument, DataLoss or Unimplemented, with a
-// message of well-formed UTF-8 without control characters but line ends, not empty, and of at most 16 KiB whatever the
-// input held.
+// Checks that a person can read the error in a terminal: it is InvalidArgument, DataLoss or Unimplemented, and its
+// message is not empty, is well-formed UTF-8, has no control characters except line ends, and has at most 16 KiB
+// whatever the input is.
 void CheckRefusal(const absl::Status& status);
 
 }  // namespace shale

@@ -1,4 +1,5 @@
-// Stands in for libFuzzer where there is none: runs the target once for each file of its corpus, and for no bytes.
+// Replaces libFuzzer where it is not available: runs the target once for each file of its corpus, and once for an empty
+// input.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -15,9 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {
 
-std::string corpus;  // Folder.
+std::string corpus;  // Path of the folder.
 
-// In a block of its own, so that a sanitizer sees a read beyond the end.
+// Copies the bytes into a heap block of exactly their size, so that a sanitizer sees a read beyond the end.
 void RunTarget(const std::string& bytes) {
   const std::unique_ptr<uint8_t[]> data(new uint8_t[bytes.size()]);
   std::copy(bytes.begin(), bytes.end(), data.get());
@@ -32,7 +33,7 @@ TEST(Corpus, EveryInputKeepsTheProperties) {
   RunTarget("");
   size_t total_bytes = 0;
   for (const std::filesystem::path& path : paths) {
-    std::fprintf(stderr, "%s\n", path.c_str());  // A property that fails ends the process.
+    std::fprintf(stderr, "%s\n", path.c_str());  // A failed property ends the process.
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     ASSERT_TRUE(file.good());

@@ -1,4 +1,4 @@
-// A whole safetensors file: the length in front, and data read by tensor.
+// Fuzzes the reader of complete safetensors files: header length, header, and the data of each tensor.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -24,7 +24,7 @@ std::string FileBytes(const SafetensorsHeader& header, absl::string_view data) {
   return bytes.append(json).append(data.data(), data.size());
 }
 
-// The bytes of all tensors, which are all of the data.
+// Returns the bytes of all tensors in file order. Together they are the file's whole data section.
 std::string ReadData(const SafetensorsReader& reader) {
   std::string data;
   for (const SafetensorsTensor& tensor : reader.tensors()) {
@@ -48,7 +48,7 @@ void Check(absl::string_view bytes) {
   const std::string data = ReadData(*reader);
   SHALE_CHECK(data.size() <= bytes.size());
   SHALE_CHECK(data == bytes.substr(bytes.size() - data.size()));
-  // The same tensors behind a header of our own.
+  // Writes the same tensors after a header that SafetensorsHeaderText prints, and reads them back.
   const MemoryFile written(FileBytes({reader->tensors(), reader->metadata()}, data));
   const absl::StatusOr<SafetensorsReader> again = SafetensorsReader::Open(written.path());
   SHALE_CHECK(again.ok()) << again.status();

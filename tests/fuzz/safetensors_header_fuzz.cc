@@ -1,4 +1,4 @@
-// The JSON header of a safetensors file, without its length and without data.
+// Fuzzes the parser of a safetensors file's JSON header, without the length before it and the data after it.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -14,8 +14,8 @@
 namespace shale {
 namespace {
 
-// How much data a header asks for: the largest number that ends a list, as the end of data_offsets does. Text is
-// searched, so that the answer does not come from the parser.
+// Returns how many bytes of data a header describes: the largest number just before a ']', where data_offsets has its
+// end. Searches the text, so that the answer does not depend on the tested parser.
 int64_t DataBytes(absl::string_view json) {
   int64_t largest = 0;
   for (size_t at = json.find(']'); at != absl::string_view::npos; at = json.find(']', at + 1)) {

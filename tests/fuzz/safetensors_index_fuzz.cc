@@ -1,4 +1,4 @@
-// model.safetensors.index.json of a Hugging Face folder.
+// Fuzzes the parser of model.safetensors.index.json of a Hugging Face folder.
 #include <cstdint>
 #include <string>
 
@@ -26,7 +26,7 @@ void Check(absl::string_view text) {
   const absl::StatusOr<SafetensorsIndex> index = ParseSafetensorsIndex(text);
   if (!index.ok()) return CheckRefusal(index.status());
   for (const auto& [tensor, file] : index->files) {
-    // Whatever it is joined to, it names a file beside the index.
+    // Joined to the folder's path, the name cannot lead out of the folder.
     SHALE_CHECK(absl::EndsWith(file, ".safetensors") && file[0] != '.') << file;
     SHALE_CHECK(file.find('/') == std::string::npos && file.find('\0') == std::string::npos) << file;
   }

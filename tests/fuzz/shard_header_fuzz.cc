@@ -1,5 +1,6 @@
-// The head of a shard file, without its padding. As with manifests, what lies behind the frame's head is framed anew
-// besides, padded, and told of a file that is as long as its pieces ask for.
+// Fuzzes the parser of a shard file's header; inputs are headers without padding. As in manifest_fuzz.cc, each input is
+// tried twice: as it is, and with the bytes after the frame's head framed anew and padded. In the second case the
+// parser is given the file size that the header's pieces need.
 #include <cstdint>
 #include <string>
 
@@ -18,7 +19,7 @@ namespace {
 constexpr char kMagic[] = "SHALESHD";
 constexpr uint32_t kVersion = 1;
 
-// The pieces lie one behind the other from the head to the end of the file.
+// Checks that the pieces follow each other without gaps from the end of the header to the end of the file.
 void CheckPieces(const ShardHeader& header, int64_t head_bytes, int64_t file_bytes) {
   int64_t end = head_bytes;
   for (const ShardPiece& piece : header.pieces) {
@@ -36,7 +37,8 @@ void CheckHead(absl::string_view head, int64_t file_bytes) {
   const absl::StatusOr<int64_t> head_bytes = ShardHeadBytes(head.substr(0, kFrameHeadBytes));
   SHALE_CHECK(head_bytes.ok() && *head_bytes % kShardAlignment == 0) << head_bytes.status();
   CheckPieces(*header, *head_bytes, file_bytes);
-  // Laid out again, the pieces are the same. The head may shrink: there are longer ways to write a number.
+  // Serialized again, the pieces are the same. The header may shrink, because protobuf accepts varints that are longer
+  // than necessary.
   ShardHeader written = *header;
   const std::string text = SerializeShardHeader(written);
   const absl::StatusOr<ShardHeader> again = ParseShardHeader(text, written.size_bytes);
@@ -49,7 +51,8 @@ void CheckHead(absl::string_view head, int64_t file_bytes) {
   SHALE_CHECK(written == *header);
 }
 
-// Where the pieces of a message end in a file, by the format's description; the head's bytes if that cannot be counted.
+// Returns the file offset at which the last piece of the message ends, computed from the format's description. Returns
+// head_bytes if the message does not parse or the sum overflows.
 int64_t FileBytes(const std::string& message, int64_t head_bytes) {
   proto::ShardHeader parsed;
   if (!parsed.ParseFromString(message)) return head_bytes;

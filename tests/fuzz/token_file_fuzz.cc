@@ -1,5 +1,5 @@
-// Files of tokens, under each of the formats that a job can ask for: accepted is what the format's description allows,
-// no more and no less, and the tokens are those of the bytes.
+// Fuzzes token files with each format that a job can ask for. The reader must accept exactly the files that the
+// format's description allows, and return their tokens.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -27,7 +27,8 @@ std::vector<int32_t> Read(const TokenSource& source, int64_t begin, int64_t end)
   return tokens;
 }
 
-// The tokens of an llm.c file; none if it is not one.
+// Returns the tokens of an llm.c file with this magic number and version. Returns none if the bytes are not such a
+// file.
 template <typename T>
 std::vector<int64_t> Llmc(absl::string_view bytes, int32_t magic, int32_t version) {
   int32_t header[3];
@@ -49,7 +50,7 @@ bool HasLlmcMagic(absl::string_view bytes) {
   return magic == kGpt2Magic || magic == kLlama3Magic;
 }
 
-// What the file holds; nothing if it is to be refused.
+// Returns the tokens that the file holds, or none if it must be refused.
 std::vector<int64_t> Expected(absl::string_view bytes, TokenFormat format) {
   const bool llmc = format == TokenFormat::kLlmc || (format == TokenFormat::kByContent && HasLlmcMagic(bytes));
   if (!llmc) {
@@ -89,7 +90,7 @@ void Check(absl::string_view bytes) {
     }
     CheckTokens(*source, expected);
     if (source->is_text()) continue;
-    // Written again, they are the same tokens.
+    // Writes the tokens as an llm.c file and reads them back.
     const MemoryFile written(source->tokenizer() == "GPT-2 (llm.c)"
                                  ? LlmcBytes(std::vector<uint16_t>(expected.begin(), expected.end()))
                                  : LlmcBytes(std::vector<uint32_t>(expected.begin(), expected.end())));

@@ -1,5 +1,5 @@
-// UTF-8: the validator against a decoder written from the standard's table, in one piece and in two; the stream that
-// repairs; JSON quoting, as JSON reads it back.
+// Fuzzes the UTF-8 code. Checks the validator, fed in one piece and in two, against a decoder written from the
+// standard's table; the stream that repairs text; and JSON quoting, by parsing the quoted string.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,7 +16,8 @@ namespace {
 
 constexpr absl::string_view kReplacement = "\uFFFD";
 
-// Bytes of the character at `at`, 0 if there is none: decoded first, judged by its number.
+// Returns the length in bytes of the character at `at`, or 0 if no valid character begins there. Decodes the code point
+// first, and then checks its range.
 size_t CharacterAt(absl::string_view bytes, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
   const uint8_t lead = byte(at);
@@ -33,7 +34,7 @@ size_t CharacterAt(absl::string_view bytes, size_t at) {
   return number < least || number > 0x10FFFF || surrogate ? 0 : length;
 }
 
-// The first byte that begins no character, or the size.
+// Returns the offset of the first byte that begins no valid character, or the size if all are valid.
 size_t WellFormedPrefix(absl::string_view bytes) {
   size_t at = 0;
   while (at < bytes.size()) {
@@ -51,7 +52,7 @@ void CheckValidator(absl::string_view first, absl::string_view second, size_t we
   SHALE_CHECK(ok || validator.error_offset() == static_cast<int64_t>(well_formed)) << validator.error_offset();
 }
 
-// Whole characters come out as they went in; everything that comes out is UTF-8.
+// Checks that the stream passes valid characters through unchanged, and that everything it outputs is valid UTF-8.
 void CheckStream(absl::string_view bytes, size_t well_formed) {
   Utf8Stream stream;
   std::string out;
@@ -81,7 +82,7 @@ void CheckQuote(absl::string_view bytes, bool is_utf8) {
 void Check(absl::string_view bytes) {
   const size_t well_formed = WellFormedPrefix(bytes);
   SHALE_CHECK(IsUtf8(bytes) == (well_formed == bytes.size()));
-  // Cuts near the place that matters.
+  // Splits the input at every offset near the first invalid byte.
   for (size_t cut = well_formed < 4 ? 0 : well_formed - 4; cut <= well_formed + 4 && cut <= bytes.size(); ++cut) {
     CheckValidator(bytes.substr(0, cut), bytes.substr(cut), well_formed);
   }

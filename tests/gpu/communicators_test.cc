@@ -1,4 +1,4 @@
-// Ranks that share a GPU: copies and ordered sums on their streams.
+// Tests the communicator of ranks that share one GPU: copies, and sums in rank order, on their streams.
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -19,7 +19,7 @@ absl::Status SumOnGpu(DType dtype, absl::Span<const std::byte* const> inputs, st
 }
 
 Group Create(int size, Device& device) {
-  // The device outlives the group.
+  // A shared_ptr without ownership; the device outlives the group.
   const std::shared_ptr<Device> borrowed(std::shared_ptr<void>(), &device);
   absl::StatusOr<Group> group =
       CreateStreamOrderedGroup(std::vector<std::shared_ptr<Device>>(size, borrowed), {.sum_ranks = SumOnGpu});

@@ -1,4 +1,5 @@
-// Attention by the real cuDNN, of which the build had the headers: that it is not found here is a failure.
+// Tests attention on the real cuDNN. This file is part of builds that have cuDNN's headers; there a missing library is
+// a failure.
 #include "tests/gpu/gpu.h"
 #include "tests/kernels/cuda/cudnn/attention_on_device.h"
 

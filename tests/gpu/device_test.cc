@@ -1,4 +1,5 @@
-// A GPU as a device: the laws of all devices, kernels between copies, and what remains when a kernel fails.
+// Tests the GPU as a Device: the conformance suite of all devices, kernels between copies, and the state after a kernel
+// has failed.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, DeviceConformance,
 
 constexpr int64_t kIntegers = 100'003, kBytes = 8 * kIntegers;
 
-// at[i] += by[i], of kIntegers i64.
+// Enqueues at[i] += by[i] for kIntegers int64 elements.
 absl::Status AddTo(std::byte* at, const std::byte* by, Stream& stream) {
   return (*CudaStream::From(stream))->Enqueue([&](cuda::StreamHandle handle) {
     const std::byte* inputs[] = {at, by};
@@ -89,7 +90,7 @@ TEST_F(GpuDeviceTest, MarksTellHowFarAStreamCame) {
   EXPECT_EQ(stream->reached_mark(), 100u);
 }
 
-// Prints what went otherwise, and ends the process: 0 if nothing did.
+// Makes a kernel fail, prints each expectation that does not hold, and exits with their number.
 void FailAKernelAndExit() {
   const std::unique_ptr<CudaDevice> device = CreateGpuDevice({.marks = true});
   std::unique_ptr<Arena> arena = *device->Allocate(2 * kBytes);
@@ -105,7 +106,7 @@ void FailAKernelAndExit() {
   };
   expect(AddTo(arena->base(), arena->base() + kBytes, *stream).ok() && stream->Mark(41).ok(), "the first kernel");
   expect(stream->Synchronize().ok(), "waiting for the first kernel");
-  // Four TiB behind the arena, where nothing is.
+  // Reads 4 TiB beyond the arena, where no memory is mapped.
   (void)AddTo(arena->base(), arena->base() + (int64_t{1} << 42), *stream);
   (void)stream->Mark(42);
   const absl::Status error = stream->Synchronize();
@@ -115,7 +116,7 @@ void FailAKernelAndExit() {
   expect(is_illegal_access(other->Synchronize()), absl::StrCat("another stream: ", other->Synchronize().ToString()));
   const absl::Status allocation = device->Allocate(1).status();
   expect(is_illegal_access(allocation), absl::StrCat("an allocation: ", allocation.ToString()));
-  std::_Exit(failures);  // Nothing of CUDA's can be taken down any more.
+  std::_Exit(failures);  // No CUDA object can be destroyed after this error.
 }
 
 TEST(GpuDeviceDeathTest, AFailedKernelFailsTheWholeGpuAndTheLastMarkStays) {

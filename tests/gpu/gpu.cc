@@ -17,7 +17,8 @@ std::shared_ptr<CudaRuntime> Gpu() {
 
 absl::Status FindGpu() {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CudaDevice> device, CudaDevice::Create(*Gpu(), {}));
-  // A kernel of ours that adds one number to itself: whether the program holds code for this GPU shows no other way.
+  // Runs one of our kernels, which adds a number to itself. Only a launch shows whether the program holds code for this
+  // GPU.
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device->Allocate(sizeof(float)));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device->CreateStream("compute"));
   SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(*stream));

@@ -12,18 +12,18 @@
 
 namespace shale::testing {
 
-// CUDA's runtime, one for the program. The first call must come before there are threads.
+// Returns the program's only CUDA runtime. The first call must come before other threads start.
 std::shared_ptr<CudaRuntime> Gpu();
 
-// Whether GPU 0 is one that this program's kernels run on: FailedPrecondition says what is missing, in one line.
+// Returns OK if this program's kernels run on GPU 0. Otherwise the error says in one line what is missing.
 absl::Status FindGpu();
 
 std::unique_ptr<CudaDevice> CreateGpuDevice(const CudaDeviceOptions& options = {});
 
-// Products by cuBLASLt, as a training step has them.
+// Creates the cuBLASLt matmul backend that training steps use.
 std::unique_ptr<cuda::ProductBackend> CreateGpuProducts(int64_t workspace_bytes = int64_t{32} << 20);
 
-// cuDNN on GPU 0.
+// Loads cuDNN for GPU 0. Fails if the library is not found.
 absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> LoadGpuCudnn();
 
 }  // namespace shale::testing

@@ -1,4 +1,4 @@
-// A contiguous tensor in a GPU's memory, filled and looked into by the host.
+// A contiguous tensor in GPU memory that the host can fill and read.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace shale::testing {
 
-// f32 or bf16, zeros at first. Borrows device and stream.
+// Holds f32 or bf16, initially zeros. Owns its memory; borrows device and stream, which must outlive it.
 class GpuTensor {
  public:
   GpuTensor(Device& device, Stream& stream, DType dtype, std::initializer_list<int64_t> shape)
@@ -25,7 +25,7 @@ class GpuTensor {
 
   const Tensor& tensor() const { return tensor_; }
 
-  // Element i becomes value(i). Waits.
+  // Sets element i to value(i) for every i. Blocks until the copies have finished.
   void Fill(const std::function<float(int64_t)>& value) {
     for (int64_t begin = 0; begin < tensor_.elements(); begin += kPiece) {
       const int64_t count = std::min(kPiece, tensor_.elements() - begin);
@@ -40,7 +40,7 @@ class GpuTensor {
     }
   }
 
-  // Element i, once the stream is empty.
+  // Returns element i. Blocks until all earlier work on the stream has finished.
   float At(int64_t i) const {
     Move(bounce_->base(), AddressOf(i), SizeOf(tensor_.dtype));
     return tensor_.dtype == DType::kFloat32 ? *reinterpret_cast<const float*>(bounce_->base())

@@ -1,6 +1,6 @@
-// Every test that wants a GPU, in one program that needs nothing beside it but the driver and CUDA's libraries: op
-// conformance, kernels, devices, communicators, the laws of training steps. Where there is no GPU it says so in one
-// line, and fails: a run that tested nothing must not look like one that passed.
+// Runs all tests that need a GPU: op conformance, kernels, devices, communicators, and the laws of training steps. The
+// program needs only the driver and CUDA's libraries besides itself. Without a GPU it prints one line and fails: a run
+// that tested nothing must not look like one that passed.
 #include <cstdio>
 #include <string>
 
@@ -9,7 +9,8 @@
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  // Those which end a GPU's context run in a process of their own, and a process that uses CUDA cannot be forked.
+  // Death tests destroy the GPU's context, so each runs in its own process. "threadsafe" starts that process anew: a
+  // process that uses CUDA cannot be forked.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   if (!GTEST_FLAG_GET(list_tests)) {
     const absl::Status found = shale::testing::FindGpu();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Without a GPU the program of GPU tests says so in one line and fails; it holds tests of every kind; and it starts
-# where none of CUDA's libraries are.
+# Checks that without a GPU the program of GPU tests prints one line and fails, that it holds every suite, and that it
+# starts on machines that have none of CUDA's libraries.
 set -u
 program=$1
 shift

@@ -1,6 +1,6 @@
-// The GPU in the conformance suite of ops, twice: operands beside one another in an arena, as in a training step,
-// where red zones show what leaves them; and each in an allocation of its own, where compute-sanitizer does. Both must
-// have the same bits.
+// Registers the GPU twice in the conformance suite of ops. "gpu" places the operands next to each other in one arena,
+// as a training step does; red zones show accesses outside of them. "gpu_apart" gives each operand its own allocation,
+// where compute-sanitizer shows such accesses. Both must produce the same bits.
 #include "tests/gpu/gpu.h"
 #include "tests/kernels/cuda_test_backend.h"
 

@@ -1,5 +1,5 @@
-// Products by the real cuBLASLt, of the sizes and kinds of a training step. The operands are small whole numbers, so
-// that every sum is exact in fp32 and its bits are known, in whatever order it is formed.
+// Tests matmuls on the real cuBLASLt, with the sizes and kinds of a training step. The operands are small integers, so
+// that every sum is exact in fp32 and its bits are known whatever the order of summation.
 #include <cstdint>
 #include <random>
 #include <string>
@@ -13,7 +13,7 @@
 namespace shale::testing {
 namespace {
 
-// Element i of an operand: -1, 0 or 1.
+// Returns element i of an operand: -1, 0 or 1.
 int ValueOf(uint64_t seed, int64_t i) {
   uint64_t z = seed + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15;  // splitmix64 (Steele, Lea and Flood, 2014).
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -31,7 +31,7 @@ struct Case {
 
 class GpuProductsTest : public ::testing::Test {
  protected:
-  // Checks some elements, the last ones among them, of c (+)= a b, after one product and, where it accumulates, two.
+  // Launches c = a b, and with `accumulate` also c += a b. Then checks 200 elements of c, the last one among them.
   void Check(const Case& c, bool accumulate) {
     SCOPED_TRACE(c.name + (accumulate ? " accumulated" : ""));
     const auto filled = [&](DType dtype, std::initializer_list<int64_t> shape, uint64_t seed) {
@@ -92,7 +92,7 @@ TEST_F(GpuProductsTest, AreExactInEveryDirectionOfALinearLayer) {
   }
 }
 
-// Heads, widths and vocabularies that are no multiple of anything: rows begin at odd addresses.
+// Heads, widths and vocabularies may be odd. Then rows begin at odd addresses.
 TEST_F(GpuProductsTest, AreExactAtOddWidths) {
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     Check({.name = "odd", .m = 1023, .n = 777, .k = 513, .act = act, .out = act, .bias = true}, false);
@@ -107,12 +107,12 @@ TEST_F(GpuProductsTest, AreExactAtOddWidths) {
   }
 }
 
-// 4.6 GiB of logits: element numbers pass 2^31.
+// The logits have 4.6 GiB, and element indices exceed 2^31.
 TEST_F(GpuProductsTest, AreExactBeyondTwoToThe31Elements) {
   Check({.name = "logits", .m = 16384, .n = 151936, .k = 128, .transpose_b = true}, false);
 }
 
-// TF32 would round operands to 11 bits.
+// TF32 would round the operands to 11 bits.
 TEST_F(GpuProductsTest, OperandsOfF32AreNotRounded) {
   GpuTensor a(*device_, *stream_, DType::kFloat32, {256, 256}), b(*device_, *stream_, DType::kFloat32, {256, 256}),
       c(*device_, *stream_, DType::kFloat32, {256, 256});

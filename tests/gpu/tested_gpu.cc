@@ -1,5 +1,5 @@
-// Training steps on the GPU, all ranks on one: our kernels, cuBLASLt, cuDNN where the build has it, and collectives by
-// copies and ordered sums.
+// The backend for the laws of training steps on a GPU. All ranks share one GPU. It uses our kernels, cuBLASLt, cuDNN if
+// the build has it, and collectives that copy and sum in rank order.
 #include <utility>
 
 #include "engine/runtime/cuda_backend.h"
@@ -13,12 +13,13 @@ namespace shale::testing {
 namespace {
 
 constexpr int kRanksPerDevice = 8;
-// Products are small here, and a test looks at the whole arena around each instruction.
+// The workspace is small because matmuls are small here, and because a test inspects the whole arena around each
+// instruction.
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 10;
 
 }  // namespace
 
-// The reference is what it is on every machine; products of two threads are a matter of the CPU's.
+// kReference is the same on every machine. Ignores `threads`, which matter only on the CPU.
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
   if (ops == OpsKind::kReference) return CreateReferenceBackend();
   CudaBackendOptions options;

@@ -1,5 +1,5 @@
-// The engine against transformers, on the folders of tests/parity/golden/hf (tools/parity/README.md says what is in
-// them): what is imported computes and trains as there, and goes back out as it came.
+// Compares the engine with transformers on the folders of tests/parity/golden/hf (tools/parity/README.md describes
+// them): an imported model trains as it does in transformers, and is exported as it was imported.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr int kSteps = 8;
 
-// A golden's folder with its files in it: where tests run, they are links that lead out of it, which is refused.
+// A copy of a golden's folder. In Bazel's runfiles the files are links that lead out of the folder, which the engine
+// refuses.
 class GoldenFolder {
  public:
   explicit GoldenFolder(const std::string& name) {
@@ -63,7 +64,7 @@ std::vector<float> ReadWhole(const HfWeights& weights, const std::string& name) 
   return values;
 }
 
-// The tensors of every safetensors file in a folder but the golden's own: their dtype, shape and bytes.
+// Returns dtype, shape and bytes of the tensors of all safetensors files in a folder, except golden.safetensors.
 std::map<std::string, std::string> AllTensors(const std::string& folder) {
   std::map<std::string, std::string> all;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -99,7 +100,7 @@ class HfParity : public ::testing::TestWithParam<std::string> {
     tokens_ = {inputs->shape[0], inputs->shape[1], Raw<int32_t>(*golden_, "inputs"), Raw<int32_t>(*golden_, "targets")};
   }
 
-  // As make_hf_goldens.py has it.
+  // The settings of make_hf_goldens.py.
   RunOptions Options() const {
     RunOptions options;
     options.model = config_;
@@ -119,7 +120,7 @@ class HfParity : public ::testing::TestWithParam<std::string> {
     return options;
   }
 
-  // Exports what was imported, as `dtype`.
+  // Exports the imported weights as `dtype` to `folder`, on top of the folder `base` if it is not empty.
   absl::Status Export(SafetensorsDType dtype, const std::string& base, const std::string& folder) const {
     return ExportHf(
         config_, {.dtype = dtype, .max_file_bytes = 5000, .base_folder = base},
@@ -146,7 +147,7 @@ TEST_P(HfParity, EightStepsOfAdamWGoAsInTransformers) {
     EXPECT_NEAR(result->norms[step], norms[step], 1e-4 * norms[step]) << "step " << step;
   }
 
-  // The weights afterwards, as a folder: HfWeights reads them under our names.
+  // Writes the golden's final weights as a folder, so that HfWeights reads them under our names.
   const TempFolder folder;
   std::vector<SafetensorsWriter::Entry> entries;
   for (const SafetensorsTensor& tensor : golden_->tensors()) {
@@ -169,8 +170,9 @@ TEST_P(HfParity, EightStepsOfAdamWGoAsInTransformers) {
       moved += std::pow(static_cast<double>(wanted[i]) - initial[i], 2);
       size += std::pow(static_cast<double>(wanted[i]), 2);
     }
-    // A gradient is good to 1e-5 of itself (parity_test) and moves weights by learning rate x gradient / epsilon at
-    // most; beside that each of eight steps rounds each weight by 2^-24 of itself. Ten times both.
+    // A gradient's relative error is at most 1e-5 (parity_test), and it moves weights by at most learning rate x
+    // gradient / epsilon. Besides, each of eight steps rounds each weight by 2^-24 of itself. The bound is ten times
+    // both.
     EXPECT_LE(std::sqrt(apart), 1e-4 * std::sqrt(moved) + 10 * kSteps * std::pow(2, -24) * std::sqrt(size)) << name;
   }
 }
@@ -185,7 +187,8 @@ TEST_P(HfParity, ShardedOverThreeRanksTheLossesAreTheSame) {
   for (int step = 0; step < kSteps; ++step) EXPECT_NEAR(result->losses[step], losses[step], 1e-5 * losses[step]);
 }
 
-// Where the tests' outputs are kept (bazel test), tools/parity/check_export.py can load the exported folders.
+// Under bazel test the exported folders are kept in TEST_UNDECLARED_OUTPUTS_DIR: tools/parity/check_export.py loads
+// them.
 TEST_P(HfParity, WhatGoesOutIsWhatCameInToTheBit) {
   const std::map<std::string, std::string> wanted = AllTensors(original_.path());
   ASSERT_FALSE(wanted.empty());

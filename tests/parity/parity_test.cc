@@ -1,4 +1,4 @@
-// The engine against PyTorch, on the goldens of tools/parity (whose README names every tensor and key).
+// Compares the engine with PyTorch on the goldens of tools/parity. Its README describes every tensor and key.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -131,7 +131,8 @@ TEST_P(Parity, ShardedOverThreeRanksTheCurveIsTheSame) {
   for (int step = 0; step < 20; ++step) EXPECT_NEAR(result->losses[step], curve[step], 1e-5 * curve[step]) << step;
 }
 
-// The whole gradient's error against fp64: autocast keeps the residual stream in fp32, the engine keeps it in bf16.
+// Bounds the error of the full gradient against fp64 by 1.5 times PyTorch's. PyTorch's autocast keeps the residual
+// stream in fp32, the engine keeps it in bf16.
 TEST_P(Parity, Bf16GradientErrorIsAtMostOneAndAHalfOfPyTorchs) {
   Golden golden = Load(GetParam());
   golden.options.dtype = DType::kBFloat16;

@@ -1,5 +1,5 @@
-// bench_ops and bench_comm on a stand-in for a GPU, whose memory the host cannot touch: what they enqueue is right,
-// whatever they measure.
+// Runs bench_ops and bench_comm on a simulated GPU whose memory the host cannot access. Checks that what they enqueue
+// is correct, not what they measure.
 #include "tools/bench_gpu.h"
 
 #include <cstdlib>
@@ -42,7 +42,7 @@ class BenchGpuTest : public ::testing::Test {
     };
   }
 
-  // Exit code of a tool's main with these arguments; what it wrote is in written_.
+  // Calls a tool's main with these arguments and returns its exit code. Stores the JSON that it wrote in written_.
   template <class Main, class Kinds>
   int Call(const Main& main, std::vector<std::string> arguments, const Kinds& kinds) {
     const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/out.json";

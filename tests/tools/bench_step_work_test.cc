@@ -1,4 +1,4 @@
-// What bench_products takes a step to compute and to move.
+// Tests WorkOf: what a step computes and moves, as bench_products counts it.
 #include "tools/bench_step_work.h"
 
 #include <initializer_list>
@@ -12,10 +12,18 @@
 namespace shale {
 namespace {
 
+<<<<<<< HEAD
 // Of those that products read: never written, written in every iteration, and with a slot for each iteration.
 enum : BufferId { kWeight, kActivation, kInSlots };
 
 // All instructions but the last in K = 3 iterations, and it in the last of them.
+=======
+// Buffers that matmuls read: one that is never written, one written in every iteration, one with a slot for each
+// iteration.
+enum : BufferId { kWeight, kActivation, kInSlots };
+
+// Returns a program with one loop of K = 3 iterations. The last instruction runs only in the last iteration.
+>>>>>>> english
 StepProgram ProgramOf(std::vector<Action> actions) {
   StepProgram program;
   for (Action& action : actions) program.instructions.push_back({.action = std::move(action)});
@@ -52,7 +60,7 @@ TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
       of_activation,
       attention,
       Add{.a = F32(100), .b = F32(100), .out = In(kActivation, F32(100))},
-      // Of four ranks: all is read and written; all is read, and a fourth written.
+      // With four ranks, the all-gather reads and writes `full`. The reduce-scatter reads `full` and writes a quarter.
       Collective{.kind = CollectiveKind::kAllGather, .local = F32(1000), .full = F32(4000)},
       Collective{.kind = CollectiveKind::kReduceScatterSum, .local = F32(1000), .full = F32(4000)},
   }));
@@ -70,7 +78,11 @@ TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
   EXPECT_EQ(work.attention_flops, 3 * FlopsOf(attention));
 
   EXPECT_EQ(work.other_bytes, 4 * (3 * (300 + 8000) + 5000));
+<<<<<<< HEAD
   // The weight once, the others in every iteration: read and written.
+=======
+  // The weight is packed once, the others in every iteration. Packing reads and writes each element.
+>>>>>>> english
   EXPECT_EQ(work.packed_bytes, 2 * 2 * (600 + 3 * 600 + 3 * 300));
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench_ops, bench_comm and bench_products with the smallest sizes: the form of what they print and write, never a time."""
+"""Runs bench_ops, bench_comm and bench_products with tiny sizes. Checks the form of their output, never a time."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class BenchTest(unittest.TestCase):
                               check=False)
 
     def measured(self, tool, *arguments):
-        """What it printed, and what it wrote."""
+        """Runs the tool with --json. Returns what it printed, and the JSON that it wrote."""
         result = self.call(tool, *arguments, "--json=out.json")
         self.assertEqual(result.returncode, 0, result.stderr)
         with open(os.path.join(self.folder, "out.json"), encoding="utf-8") as file:
@@ -52,7 +52,7 @@ class BenchTest(unittest.TestCase):
         self.assertRegex(result.stderr, wanted)
 
     def rows(self, text, first_title):
-        """The rows of the tables whose first column has that title, as lists of cells."""
+        """Returns the rows of the tables whose first column has that title, as lists of cells."""
         rows, inside = [], False
         for line in text.splitlines():
             if not line.startswith("|"):
@@ -90,15 +90,15 @@ class BenchTest(unittest.TestCase):
     def test_bytes_count_every_access_once(self):
         _, written = self.measured(_OPS, *_SMALL, "--only=rmsnorm|adamw|embeddingbackward|accumulate f32")
         moved = {(result["op"], result["act"]): result["bytes"] for result in written["results"]}
-        # x, y, weight, rstd; then residual and sum besides.
+        # x, y, weight and rstd. The second also has residual and sum.
         self.assertEqual(moved["RmsNormForward", "bf16"], 2 * (2 * 8 * 12 + 12) + 4 * 8)
         self.assertEqual(moved["RmsNormForward residual", "f32"], 4 * (4 * 8 * 12 + 12 + 8))
-        # Gradient read; weight, m and v read and written; and the five numbers of the update.
+        # The gradient is read; weight, m and v are read and written. The update itself has five numbers.
         self.assertEqual(moved["AdamW", "f32"], 28 * 101 + 20)
         self.assertEqual(moved["AdamW f32 masters", "bf16"], 32 * 101 + 20)
         self.assertEqual(moved["AdamW split masters", "bf16"], 28 * 101 + 20)
         self.assertEqual(moved["Accumulate accumulate", "f32"], 12 * 101)
-        # All rows are written, or those of eight tokens read and written.
+        # All rows are written. With accumulation, the rows of eight tokens are read and written.
         self.assertEqual(moved["EmbeddingBackward", "f32"], 4 * (8 + 8 * 12 + 33 * 12))
         self.assertEqual(moved["EmbeddingBackward accumulate", "f32"], 4 * (8 + 8 * 12 + 2 * 8 * 12))
 
@@ -132,19 +132,22 @@ class BenchTest(unittest.TestCase):
         result = self.call(_PRODUCTS, f"--job={self.folder}/job", "--repeats=3")
         self.assertEqual(result.returncode, 0, result.stderr)
         *passes, last = map(json.loads, result.stdout.splitlines())
-        # By which bench_train knows the end of a pass.
+        # bench_train detects the end of a pass by these lines.
         self.assertEqual(len(re.findall(r'^\{"pass"', result.stdout, re.MULTILINE)), 3)
         self.assertEqual([one["pass"] for one in passes], [1, 2, 3])
         self.assertEqual(len(last["passes"]), 3)
         self.assertAlmostEqual(sorted(last["passes"])[1] / last["seconds"], 1, places=4)
-        # Weights of qkv, out, gate and up, down, and the head, each times 64 tokens, forward and twice backward.
+        # The weights of qkv, out, gate and up, down, and the head are each multiplied with 64 tokens, once forward and
+        # twice backward.
         weights = 64 * (192 + 64 + 192 + 96 + 300)
         self.assertAlmostEqual(last["gflop"] * 1e9 / (3 * 2 * 64 * weights), 1)
         self.assertAlmostEqual(sum(shape["gflop"] for shape in last["shapes"]) / last["gflop"], 1)
         self.assertEqual(sum(shape["count"] for shape in last["shapes"]), last["products"])
-        # Two products forward and five backward of four heads of 32, over half of 32 x 33 pairs of positions.
+        # Two matmuls forward and five backward, for 2 sequences x 2 heads of width 32, over half of 32 x 33 pairs of
+        # positions.
         self.assertAlmostEqual(last["attention_gflop"] * 1e9 / (7 * 2 * 4 * 32 * 16 * 33), 1)
-        # In f32, as b: weights once forward and once backward, activations in weights' gradients; each read and written.
+        # Packed operands are those used as b, in f32: weights once forward and once backward, and the activations in
+        # the weights' gradients. Packing reads and writes each element.
         activations = 64 * (2 * 64 + 64 + 96 + 64)
         self.assertEqual(last["packed_bytes"], 2 * 4 * (2 * weights + activations))
         for key in ("attention_seconds", "other_bytes", "copy_bytes_per_second"):

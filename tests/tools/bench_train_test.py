@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The benchmark's own arithmetic: what is measured, which medians make a ratio, and what is said of a target."""
+"""Tests the benchmark's own logic: what it measures, which medians form a ratio, and what it reports for a target."""
 
 import contextlib
 import io
@@ -84,7 +84,7 @@ class ResultsTest(unittest.TestCase):
             with open(paths[1], "a", encoding="utf-8") as file:
                 file.write(json.dumps({"info": {"commit": "b", "machine": "m"}}) + "\n")
             results.info = {"commit": "a", "machine": "m"}
-            results.read(paths[1])  # Another call's.
+            results.read(paths[1])  # Records of another call.
             self.assertEqual(results.info, {"commit": "a; b", "machine": "m"})
             self.assertEqual(len(results.of("llama34m", "fp32", "shale", 1)), 2)
 
@@ -195,7 +195,7 @@ class TableTest(unittest.TestCase):
         self.assertNotIn("gpt2", text)
 
     def test_an_unmet_target_stands_beside_what_bounds_it(self):
-        # 0.375 s, 0.125 s, and 1 GB at 2 GB/s: a second.
+        # Matmuls take 0.375 s, attention 0.125 s, and moving 1 GB at 2 GB/s takes 0.5 s: one second in all.
         products = record("products", [0.375], gflop=150, attention_gflop=50, attention_seconds=0.125, packed_bytes=0.25e9,
                           other_bytes=0.75e9, copy_bytes_per_second=2e9)
         text = self.text(record("shale", [1.6]), record("torch-best", [1.2]), record("torch-installed", [1.8]), products)
@@ -204,17 +204,17 @@ class TableTest(unittest.TestCase):
         self.assertIn("- fp32: 150 GFLOP of products alone in 0.3750 s, those of 50 GFLOP of attention in 0.1250 s", text)
         self.assertIn("and 0.25 GB to pack B and 0.75 GB for all else at 2.0 GB/s", text)
         self.assertIn("copies of memory at their best: 1.0000 s a step.", text)
-        # Against the products alone it is not met either, but nobody could be so fast.
+        # The target against the matmuls alone is not met either, but no engine could reach it.
         self.assertIn("0 of the 3 targets measured are met; out of reach here: 2.", text)
 
     def test_a_ratio_past_its_bound_says_how_far_that_can_be_trusted(self):
-        # A floor of a second.
+        # These give a lower bound of one second per step.
         products = record("products", [0.375], gflop=150, attention_gflop=50, attention_seconds=0.125, packed_bytes=0.25e9,
                           other_bytes=0.75e9, copy_bytes_per_second=2e9)
         text = self.text(record("shale", [0.98]), record("torch-best", [1.05]), record("torch-installed", [1.8]), products)
         self.assertIn("| 1.071 x | >= 1.08 x | **not met**, though past what should bound it: 1.050 x |", text)
         self.assertIn("| 1.837 x | >= 2.3 x | **not met**, out of reach here: 1.800 x |", text)
-        self.assertIn("out of reach here: 2.", text)  # The products alone, too.
+        self.assertIn("out of reach here: 2.", text)  # Counts the target against the matmuls alone, too.
 
     def test_two_ranks_have_a_bound_of_their_own(self):
         products = record("products-2ranks", [1.25], gflop=150, attention_gflop=50, attention_seconds=0.25,
@@ -290,7 +290,7 @@ class WorkloadsTest(unittest.TestCase):
         bf16, fp32 = (workloads.Workload("qwen2_5_0_5b", precision).settings(2) for precision in ("bf16", "fp32"))
         self.assertEqual((bf16["sharding.schedule"], bf16["memory.retention"]), ("LAYERED", "CHEAP"))
         self.assertNotIn("sharding.schedule", fp32)
-        # What is asked for all the same.
+        # An explicit setting overrides that of the precision.
         more = workloads.Workload("qwen2_5_0_5b", "bf16").settings(2, more={"sharding.schedule": "SHARDED"})
         self.assertEqual(more["sharding.schedule"], "SHARDED")
 
@@ -364,7 +364,7 @@ class ProcessTest(unittest.TestCase):
             self.assertGreater(outcome.peak_rss_bytes, 0)
 
     def test_one_that_fails_ends_the_others(self):
-        # The others would run for longer than this test may.
+        # The other process would run for longer than this test may.
         with self.assertRaisesRegex(process.Failed, "ended with 3: no luck"):
             self.run_all("exec sleep 10000", "echo no luck >&2; exit 3")
 
@@ -401,7 +401,7 @@ class TurnsTest(unittest.TestCase):
                          [("llama34m", ["shale", "torch-best"]), ("llama34m", ["shale-block"]),
                           ("gpt2_124m", ["shale", "torch-best"]),
                           ("qwen2_5_0_5b", ["shale"]), ("qwen2_5_0_5b", ["torch-best"])])
-        # Those that no ratio compares are apart first.
+        # Contestants that no ratio compares are the first to be measured separately.
         plan = main.plan_of(options.parse(["--only=gpt2_124m,bf16"]))
         self.assertEqual([names for _, names in plan], [["shale", "torch-best", "products", "torch-installed"],
                                                         ["shale-2ranks", "products-2ranks", "fsdp2-best"]])
@@ -458,7 +458,7 @@ class TurnsTest(unittest.TestCase):
 
             def next_turn(go_on=turn.next):
                 pid = turn._processes[0].pid
-                while state(pid) != "T":  # A signal takes effect when it does.
+                while state(pid) != "T":  # A signal takes effect with a delay.
                     time.sleep(0.001)
                 stops.append(pid)
                 go_on()
@@ -479,7 +479,7 @@ class TurnsTest(unittest.TestCase):
         self.assertEqual(turn.seconds, [1.5])
 
     def measured(self, **scripts):
-        """Names and results of shell scripts that take turns."""
+        """Runs shell scripts in turns. Yields the name and the result of each."""
         class Script(contestants.Contestant):
             def __init__(self, text):
                 self.text = text
@@ -518,7 +518,7 @@ class TurnsTest(unittest.TestCase):
                 contextlib.redirect_stderr(io.StringIO()):
             main._go_on(results, {"commit": "b", "date": "e", "machine": "m"}, log)
             main.measure(chosen, types.SimpleNamespace(tokens=lambda workload: None), results, log)
-        # The pair of which one had failed, and the second round.
+        # Measured are the pair of which one had failed, and the second round.
         self.assertEqual(asked, [["shale-keep-all", "shale-block"], ["shale", "products"], ["shale-keep-all", "shale-block"]])
         self.assertEqual(results.values("llama34m", "fp32", "shale", "seconds"), [1, 3])
         self.assertEqual(results.values("llama34m", "fp32", "shale-block", "seconds"), [3, 3])
@@ -533,7 +533,7 @@ class TurnsTest(unittest.TestCase):
         self.assertEqual(results["none"]["failed"], "no place")
 
     def test_whoever_stops_listening_ends_them_all(self):
-        # The second would run for longer than this test may.
+        # The other two would run for longer than this test may.
         results = self.measured(none="", long="exec sleep 10000", waiting="exec sleep 10000")
         self.assertEqual(next(results)[0], "none")
         results.close()

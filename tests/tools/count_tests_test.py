@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The count of test cases: what Bazel says of a run becomes one line, and nothing that went wrong is missed."""
+"""Tests count_tests.py: it turns Bazel's events of a run into one line, and counts everything that went wrong."""
 
 import contextlib
 import io

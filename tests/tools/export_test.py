@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A Hugging Face folder goes in, is trained, stopped and gone on with, and comes out again."""
+"""Imports a Hugging Face folder, trains it, stops and resumes the run, and exports the result."""
 
 import json
 import os
@@ -28,7 +28,7 @@ telemetry { peak_flops: 1e11 }
 
 
 def read_safetensors(folder):
-    """Name to (dtype, shape, bytes), over all files of a folder."""
+    """Returns a map from name to (dtype, shape, bytes) for the tensors of all files in the folder."""
     tensors = {}
     for name in sorted(os.listdir(folder)):
         if not name.startswith("model") or not name.endswith(".safetensors"):
@@ -84,7 +84,7 @@ class ExportTest(unittest.TestCase):
                 self.take(family)
                 for name in ("runs", "out", "same"):
                     shutil.rmtree(self.path(name), ignore_errors=True)
-                # Nothing learned: what comes out is what went in, tensor by tensor and bit by bit.
+                # With a tiny learning rate nothing is learned: every exported tensor has the bits of the imported one.
                 self.expect_ok(self.train("--set=schedule.steps=1", "--set=optimizer.learning_rate=1e-30",
                                           "--set=telemetry.run_folder=runs/same"))
                 before = read_safetensors(self.path("model"))
@@ -98,7 +98,7 @@ class ExportTest(unittest.TestCase):
                     self.assertTrue(data == same[name][2], name)
                 self.assertEqual(json.load(open(self.path("same/config.json"), encoding="utf-8"))["model_type"],
                                  json.load(open(self.path("model/config.json"), encoding="utf-8"))["model_type"])
-                # Learned: other values, in another type and in several files.
+                # After real training the values differ. Exports them in another dtype and in several files.
                 self.expect_ok(self.train())
                 self.expect_ok(self.call(_EXPORT, "--run=runs/tuned", "--out=out", "--dtype=BF16",
                                          "--max_file_bytes=3000"))
@@ -123,7 +123,7 @@ class ExportTest(unittest.TestCase):
         self.expect_ok(self.call(_EXPORT, "--run=runs/tuned", "--out=out"))
         self.assertEqual(open(self.path("out/tokenizer.json"), "rb").read(),
                          open(self.path("gone/tokenizer.json"), "rb").read())
-        # Another tokenizer is another run.
+        # A changed tokenizer makes it a different run, which cannot resume.
         shutil.move(self.path("gone"), self.path("model"))
         with open(self.path("model/tokenizer.json"), "ab") as tokenizer:
             tokenizer.write(b" ")

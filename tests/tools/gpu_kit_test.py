@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A GPU kit without a GPU: what `run` does with programs that succeed, fail, hang or are taken away, and what pack refuses.
-And how torch_fsdp2.py searches."""
+"""Tests the GPU kit without a GPU: what `run` does with programs that succeed, fail, hang or are cut, what `pack`
+refuses, and how torch_fsdp2.py searches."""
 
 import functools
 import gzip
@@ -23,7 +23,8 @@ import torch_fsdp2  # noqa: E402
 from bench import textproto, workloads  # noqa: E402
 from gpu import child, items, machine, main, measure, report, store  # noqa: E402
 
-# Programs that behave as those of a kit, as far as `run` sees. What FAKE_* of the environment say, they do.
+# Stand-ins for the programs of a kit: to `run` they look like the real ones. FAKE_* variables of the environment
+# control what they do.
 _GPU_TESTS = r"""
 import json, os, sys
 if "--gtest_list_tests" in sys.argv:
@@ -204,7 +205,7 @@ class KitTest(unittest.TestCase):
         with open(os.path.join(self.root, "kit.json"), "w", encoding="utf-8") as file:
             json.dump({"commit": commit, "packed": packed}, file)
 
-    # A kit of a later commit in the same folder reported the results of the former one as its own.
+    # Regression: a kit of a later commit in the same folder reported the results of the earlier commit as its own.
     def test_results_count_for_their_commit_alone(self):
         self.pack("aaa")
         self.assertEqual(self.call("--only=test/Good", "--only=^plan/qwen2_5_0_5b")[0], 0)
@@ -446,10 +447,10 @@ class PackTest(unittest.TestCase):
 
 
 class SearchTest(unittest.TestCase):
-    """Of torch_fsdp2.py, on a machine that exists in numbers only."""
+    """Tests the search of torch_fsdp2.py on a simulated machine."""
 
     def search(self, fits, rate, arguments=()):
-        """`fits` and `rate` of a Configuration. The trials, in order, and the best."""
+        """Searches with `fits` and `rate`, functions of a Configuration. Returns the trials in order, and the best."""
         job = os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_3b_1024.textproto")
         options = torch_fsdp2.parse([f"--job={job}", "--ranks=1", *arguments])
         trials = []
@@ -496,7 +497,7 @@ class SearchTest(unittest.TestCase):
                 other = torch_fsdp2.Trials(path, {"torch": "2.10.0"})
                 self.assertEqual(other.of(one, lambda: {"tokens_per_second": 6.0})["tokens_per_second"], 6.0)
 
-    # A trial that failed once, of whatever, was a failure for ever.
+    # Regression: a trial that failed once, for whatever reason, was never tried again.
     def test_failures_that_are_not_of_memory_are_tried_again(self):
         with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
             path, one = os.path.join(folder, "trials.jsonl"), torch_fsdp2.Configuration(4)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""inspect_checkpoint as a user meets it: what it shows, what it finds, its exit codes."""
+"""Tests inspect_checkpoint from the command line: what it shows, what damage it finds, its exit codes."""
 
 import os
 import re
@@ -30,7 +30,7 @@ _STEP_4 = "runs/test/checkpoints/step-0000000004"
 class InspectCheckpointTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        """Trains once; every test works on a copy."""
+        """Trains once. Every test works on a copy of the runs."""
         cls.trained = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
         cls.addClassCleanup(shutil.rmtree, cls.trained)
         with open(os.path.join(cls.trained, "job.textproto"), "w", encoding="utf-8") as job:
@@ -39,7 +39,7 @@ class InspectCheckpointTest(unittest.TestCase):
             text.write("The quick brown fox jumps over the lazy dog.\n" * 60)
         for arguments in (
                 [],
-                # The same steps, divided in another way; and other steps.
+                # "same" repeats the same steps with another sharding. The others train differently.
                 ["--set=telemetry.run_folder=runs/same", "--set=sharding.strategy=OPTIMIZER"],
                 ["--set=telemetry.run_folder=runs/three", "--set=sharding.ranks=3", "--set=schedule.steps=2"],
                 ["--set=telemetry.run_folder=runs/split", "--set=precision.compute=BF16",
@@ -110,8 +110,8 @@ class InspectCheckpointTest(unittest.TestCase):
     def test_verify_names_every_damage(self):
         shards = [os.path.join(_STEP_4, "rank-0000%d-of-00002.shard" % rank) for rank in (0, 1)]
         self.flip(shards[0], 50000, 64)
-        self.inspect(0, _STEP_4)  # The heads are whole.
-        self.flip(shards[1], 100)  # This one's no more.
+        self.inspect(0, _STEP_4)  # The shards' headers are intact.
+        self.flip(shards[1], 100)  # Damages the second shard's header.
         output, error = self.inspect(1, _STEP_4, "--verify")
         for shard in shards:
             self.assertRegex(output, r"(?m)^damaged: %s is damaged between bytes 0 and %d: " %
@@ -127,12 +127,12 @@ class InspectCheckpointTest(unittest.TestCase):
     def test_compare_sees_the_state_and_not_its_form(self):
         output, _ = self.inspect(0, "runs/test", "--compare=runs/test")
         self.assertRegex(output, r"\nequal: all 147,936 values and moments have the same bits\n$")
-        # Two ranks, ZeRO-1 and ZeRO-3: other files, the same bits.
+        # Two ranks with ZeRO-1 and with ZeRO-3 write different files with the same bits.
         output, _ = self.inspect(0, _STEP_4, "--compare=runs/same/checkpoints/step-0000000004")
         self.assertIn("  strategy: FULL | OPTIMIZER\n", output)
         self.assertIn("  job: sharding.strategy: FULL | OPTIMIZER\n", output)
         self.assertNotIn("another state", output)
-        # Masters in halves are masters.
+        # Split masters have the same values as fp32 masters.
         output, _ = self.inspect(0, "runs/masters", "--compare=runs/split")
         self.assertIn("  values: FP32 | SPLIT\n", output)
         self.assertRegex(output, r"\n  embedding\.weight \[256, 32\] +equal bits +equal bits +equal bits\n")

@@ -1,5 +1,5 @@
-// Training runs that are killed at random moments and started again, whatever they were doing: 300 times over all
-// seeds. They lose at most what was not saved yet, and end as a run that nobody touched.
+// Kills training runs at random moments and starts them again, 300 times over all seeds. A run loses at most the steps
+// that were not saved yet, and ends with the same results as a run that was never killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -32,10 +32,10 @@ using Seconds = std::chrono::duration<double>;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSeeds = 6;
-constexpr int kKills = kSanitizerStride == 1 ? 50 : 5;  // For each seed.
+constexpr int kKills = kSanitizerStride == 1 ? 50 : 5;  // Per seed.
 constexpr int64_t kSteps = 60, kInterval = 3;
 
-// Step and loss of each line of a run's metrics.jsonl; a line that is not at its end yet is none.
+// Returns step and loss of each complete line of a run's metrics.jsonl.
 std::vector<std::pair<int64_t, double>> Metrics(const std::string& run) {
   std::vector<std::pair<int64_t, double>> rows;
   const std::string text = ReadFile(JoinPath(run, "metrics.jsonl"), 1 << 24).value_or("");
@@ -52,7 +52,7 @@ std::vector<std::pair<int64_t, double>> Metrics(const std::string& run) {
 class KillTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    // Else each start is two (tools/passive_waiting.h).
+    // Otherwise each start runs the program twice (tools/passive_waiting.h).
     setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
     temp_.Write("text.txt", TinyText());
     temp_.Write("job.textproto", TinyJobText("text.txt"));
@@ -74,7 +74,7 @@ class KillTest : public ::testing::TestWithParam<int> {
     return command;
   }
 
-  // A run that nobody touches. Measures how long it takes to start, and to train.
+  // Trains the reference run, which is not killed. Measures how long it takes to start and to train.
   void TrainUndisturbed() {
     const Clock::time_point begin = Clock::now();
     ChildProcess train(Command("reference", {}), temp_.path(), temp_.Path("log"));
@@ -86,7 +86,7 @@ class KillTest : public ::testing::TestWithParam<int> {
     ASSERT_EQ(reference_.size(), kSteps);
   }
 
-  // What a run has left, at its end or at any moment before that.
+  // Checks the files of a run that has ended or was killed.
   void ExpectWhole() {
     const auto rows = Metrics(Run());
     ASSERT_LE(rows.size(), kSteps);
@@ -97,7 +97,8 @@ class KillTest : public ::testing::TestWithParam<int> {
     const int64_t newest = whole->empty() ? 0 : whole->front();
     EXPECT_GE(newest, MustBeSaved(std::ssize(rows), kInterval, Asynchronous()));
     EXPECT_GE(newest, newest_) << "a checkpoint was lost";
-    // What one crash leaves is gone before the next one can leave more: a save and a removal that were under way.
+    // A crash leaves at most two leftovers: of a save and of a removal in progress. They are removed before the next
+    // crash can leave more.
     EXPECT_LE(Leftovers(RunFolder::CheckpointsPath(Run())).size(), 2);
     if (absl::StrContains(Log(), "\nstep ") && newest_ > 0) {
       EXPECT_TRUE(absl::StrContains(Log(), absl::StrCat("after step ", newest_, "\n"))) << Log();
@@ -117,7 +118,7 @@ class KillTest : public ::testing::TestWithParam<int> {
   TempFolder temp_;
   Seconds start_, training_;
   std::vector<std::pair<int64_t, double>> reference_;
-  int64_t newest_ = 0;  // The newest checkpoint when last looked at.
+  int64_t newest_ = 0;  // Step of the newest checkpoint at the last check.
 };
 
 TEST_P(KillTest, ARunThatIsKilledAgainAndAgainEndsAsOneThatWasNot) {
@@ -128,7 +129,7 @@ TEST_P(KillTest, ARunThatIsKilledAgainAndAgainEndsAsOneThatWasNot) {
   while (kills < kKills) {
     SCOPED_TRACE(absl::StrCat("seed ", GetParam(), ", after ", kills, " kills"));
     ChildProcess train(Command("run", {"--resume=auto"}), temp_.path(), temp_.Path("log"));
-    // One in four dies while it starts, the others at work.
+    // Kills one in four while it starts, the others while they train.
     const Seconds delay = random() % 4 == 0 ? upto(start_) : 0.9 * start_ + upto(training_ / 6);
     const Clock::time_point deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(delay);
     while (train.Running() && Clock::now() < deadline) std::this_thread::sleep_for(Seconds(2e-4));
@@ -156,7 +157,7 @@ TEST_P(KillTest, ARunThatIsKilledAgainAndAgainEndsAsOneThatWasNot) {
 TEST_P(KillTest, ARunThatIsKilledWhileItBeginsIsInNobodysWay) {
   ASSERT_NO_FATAL_FAILURE(TrainUndisturbed());
   for (int i = 0; i < kKills / 5; ++i) {
-    // Every seed has moments of its own.
+    // Spreads the delays evenly over all seeds.
     const Seconds delay = start_ * 1.2 * (i * kSeeds + GetParam()) / (kKills / 5 * kSeeds);
     SCOPED_TRACE(absl::StrCat("killed after ", delay.count(), " s"));
     std::filesystem::remove_all(Run());
@@ -167,7 +168,7 @@ TEST_P(KillTest, ARunThatIsKilledWhileItBeginsIsInNobodysWay) {
     const int end = killed.Wait();
     ASSERT_TRUE(end == 0 || end == -SIGKILL) << end << "\n" << Log();
     ASSERT_NO_FATAL_FAILURE(ExpectWhole());
-    // The next one gets through, to its first rows.
+    // The next run starts and trains: it writes its first rows.
     ChildProcess next(Command("run", {"--resume=auto"}), temp_.path(), temp_.Path("log"));
     while (next.Running() && Metrics(Run()).size() < 2) std::this_thread::sleep_for(Seconds(1e-3));
     ASSERT_GE(Metrics(Run()).size(), 2) << Log();

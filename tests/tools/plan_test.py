@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plans from the command line: of every job in tools/jobs, of more ranks than this machine has, and what is refused."""
+"""Tests plan from the command line: every job in tools/jobs, more ranks than this machine has, and what is refused."""
 
 import glob
 import os
@@ -19,7 +19,7 @@ _GPU_JOBS = os.path.abspath("tools/bench/jobs/gpu")
 
 
 def instrumented():
-    """Whether the tool was built with a sanitizer, which is slower by far and needs memory of its own."""
+    """Returns whether the tool was built with a sanitizer, which makes it much slower and needs extra memory."""
     with open(_PLAN, "rb") as tool:
         code = tool.read()
     return b"__asan_init" in code or b"__tsan_init" in code
@@ -56,11 +56,11 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(len(paths), 10)
         for path in paths:
             with self.subTest(path):
-                # The CPU's, which a build without the CUDA toolkit plans as well.
+                # Plans for the CPU, because a build without the CUDA toolkit can do that, too.
                 result = self.call(f"--job={path}", "--set=runtime.device=CPU")
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertIn("schedule       SHARDED: ", result.stdout)
-                # What a kit for machines with GPUs reads of it.
+                # The GPU kit reads this number from the plan.
                 self.assertIn(f"({measure.planned_bytes(result.stdout):,} bytes)", " ".join(result.stdout.split()))
 
     def test_405b_on_16384_ranks_takes_two_seconds_and_a_gibibyte_at_most(self):
@@ -70,7 +70,7 @@ class PlanTest(unittest.TestCase):
         self.assertIn("16,384 ranks x 1 micro-batch x 1 sequence", text)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         if not instrumented():
-            # Of the processor, not of the clock: other tests run beside this one.
+            # CPU time, not wall time, because other tests run in parallel.
             seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             self.assertLess(seconds, 2)
             self.assertLess(after.ru_maxrss * 1024, 1 << 30)
@@ -104,7 +104,7 @@ class PlanTest(unittest.TestCase):
             self.skipTest("built without CUDA")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("library workspace", result.stdout)
-        # More than can add up what they have in one another's memory.
+        # At most 64 ranks can sum directly from each other's memory.
         self.refused(r"sharding\.ranks: .* at most 64, and the job wants 72", f"--job={_JOBS}/qwen2_5_0_5b.textproto", *flags,
                      "--ranks=72", "--set=batch.global_batch=72")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tools as a user meets them: a run from its job to generated text, every refusal with its message, Ctrl-C."""
+"""Tests the tools from the command line: a run from its job to generated text, error messages, Ctrl-C, resuming."""
 
 import json
 import os
@@ -51,7 +51,7 @@ class ToolsTest(unittest.TestCase):
             return text.read()
 
     def call(self, tool, *arguments):
-        # As under `bazel run`: the tool starts elsewhere, and is told where it was called from.
+        # Imitates `bazel run`: the tool starts in another folder, and BUILD_WORKING_DIRECTORY names the caller's.
         return subprocess.run([tool, *arguments], cwd="/", env=dict(os.environ, BUILD_WORKING_DIRECTORY=self.folder),
                               capture_output=True, timeout=120, check=False)
 
@@ -62,7 +62,7 @@ class ToolsTest(unittest.TestCase):
         return [json.loads(line) for line in self.read(run + "/metrics.jsonl").splitlines()]
 
     def refused(self, wanted, *arguments):
-        """The run does not start: the message is right, and nothing is left behind."""
+        """Checks that the run does not start, that the message matches `wanted`, and that no run folder remains."""
         result = self.train(*arguments)
         error = result.stderr.decode()
         self.assertEqual(result.returncode, 2, error)
@@ -91,7 +91,7 @@ class ToolsTest(unittest.TestCase):
         self.assertLess(steps[-1]["loss"], steps[0]["loss"])
         self.assertEqual([row["step"] for row in self.metrics() if "evaluation_loss" in row], [5, 10, 12])
 
-        # What was resolved says the same again.
+        # The resolved job trains the same run.
         self.assertIn("vocabulary: 256", self.read("runs/test/job.textproto"))
         again = self.call(_TRAIN, "--job=runs/test/job.textproto", "--set=telemetry.run_folder=again")
         self.assertEqual(again.returncode, 0, again.stderr.decode())
@@ -141,7 +141,7 @@ class ToolsTest(unittest.TestCase):
             mine = [e for e in ran if (e["pid"], e["tid"]) == thread]
             for earlier, later in zip(mine, mine[1:]):
                 self.assertLessEqual(earlier["ts"] + earlier["dur"], later["ts"] + 0.002)
-        # Both ranks ran the same program, all of it, K times what is in the loop.
+        # Both ranks ran the same instructions, and none of them twice in the same iteration.
         for step in (2, 3, 4):
             issued = [[(e["args"]["instruction"], e["args"].get("micro_batch"), e["name"]) for e in ran
                        if e["pid"] == rank and e["args"]["step"] == step] for rank in (0, 1)]
@@ -182,7 +182,7 @@ class ToolsTest(unittest.TestCase):
         result = self.train("--set=schedule.steps=2")
         self.assertEqual(result.returncode, 2)
         self.assertRegex(result.stderr.decode(), r"runs/test is not empty .*--overwrite")
-        # A job that is wrong costs nobody a run, not even with --overwrite.
+        # An invalid job does not delete the earlier run, not even with --overwrite.
         self.assertEqual(self.train("--overwrite", "--set=data.path=nowhere").returncode, 2)
         self.assertEqual(self.read("runs/test/job.textproto"), before)
         self.assertEqual(len(self.metrics()), 2)
@@ -215,7 +215,7 @@ class ToolsTest(unittest.TestCase):
         self.assertTrue(os.listdir(self.path("runs/test/checkpoints")))
 
     def start(self, *arguments):
-        """A run that would take long, in its third step or later."""
+        """Starts a run that would take long. Returns its process once it is in its third step or later."""
         process = subprocess.Popen([_TRAIN, "--job=job.textproto", "--set=schedule.steps=1000000", *arguments],
                                    cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(process.stdout.close)
@@ -242,7 +242,7 @@ class ToolsTest(unittest.TestCase):
             self.assertEqual(text.returncode, 0, text.stderr.decode())
 
     def test_a_second_signal_ends_it_at_once(self):
-        # A step of a minute or more: plain loops over a model that is far too large for them.
+        # A step takes a minute or more: the reference kernels' plain loops are far too slow for this model.
         process = subprocess.Popen(
             [_TRAIN, "--job=job.textproto", "--set=runtime.ops=REFERENCE", "--set=model.decoder.width=1024",
              "--set=batch.sequence_length=256"],
@@ -258,7 +258,7 @@ class ToolsTest(unittest.TestCase):
             time.sleep(0.05)
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGINT)  # What comes twice at once is one.
+        process.send_signal(signal.SIGINT)  # Two signals at the same time count as one.
         time.sleep(0.4)
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
@@ -317,7 +317,7 @@ class ToolsTest(unittest.TestCase):
         elsewhere = self.train(named, "--set=telemetry.run_folder=branch")
         self.assertEqual(elsewhere.returncode, 0, elsewhere.stderr.decode())
         self.assertIn("\nstep  5/12", elsewhere.stdout.decode())
-        # What cannot be gone on with is refused with the reason, and nothing is lost.
+        # A checkpoint that cannot be resumed from is refused with the reason, and nothing is lost.
         for arguments, reason in (
                 (["--resume=nowhere"], r"nowhere/MANIFEST: No such file"),
                 ([named], r"in a folder that holds runs/test/checkpoints/step-0000000012, which is of another past: choose"),

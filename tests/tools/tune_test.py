@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tools/tune refuses before it needs a GPU."""
+"""Tests which arguments tools/tune refuses before it uses a GPU."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-// Two runs that are given the same folder: the second is refused, and the first does not notice.
+// Starts two runs in the same folder: the second is refused, and the first is not disturbed.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -53,7 +53,7 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
   EXPECT_EQ(disturbed, losses(alone, [] {}));
   EXPECT_EQ(*WholeCheckpoints(shared), *WholeCheckpoints(alone));
   EXPECT_EQ(absl::StrJoin(Leftovers(shared), " "), "");
-  // It is free now.
+  // The first trainer is gone, so the folder is free.
   EXPECT_TRUE(
       Trainer::Create(
           *job, {.create_backend = CreateBackend, .checkpoint_folder = shared, .resume = {.from = ResumeFrom::kLatest}})
@@ -65,7 +65,7 @@ TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
   const TempFolder temp;
   temp.Write("text.txt", TinyText());
   temp.Write("job.textproto", TinyJobText("text.txt"));
-  // Only a signal ends it.
+  // The run has so many steps that only a signal ends it.
   const auto command = [](const std::string& run, const std::string& flag) {
     std::vector<std::string> all = {"tools/train", "--job=job.textproto", "--set=schedule.steps=1000000",
                                     absl::StrCat("--set=telemetry.run_folder=", run)};
@@ -76,7 +76,7 @@ TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
     std::vector<std::string> rows;
     const std::string text = ReadFile(temp.Path(run + "/metrics.jsonl"), 1 << 30).value_or("");
     for (absl::string_view row : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-      // What follows the loss and the norm of the gradient is about time.
+      // Drops the fields after the loss and the gradient's norm, because they depend on time.
       rows.emplace_back(row.substr(0, row.find("\"learning_rate\"")));
     }
     return rows;
@@ -99,7 +99,7 @@ TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
   const std::vector<std::string> disturbed = metrics("run");
   EXPECT_EQ(WholeCheckpoints(RunFolder::CheckpointsPath(temp.Path("run")))->front(), std::ssize(disturbed));
 
-  // The same as from a run that had the folder to itself.
+  // Its metrics equal those of a run that had the folder to itself.
   ChildProcess alone(command("alone", ""), temp.path(), temp.Path("alone.log"));
   wait_for_rows(alone, "alone", disturbed.size() + 1);
   alone.Kill();

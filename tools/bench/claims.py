@@ -1,4 +1,4 @@
-"""The targets, how each is measured, and what bounds it on this machine."""
+"""Defines the targets, how each is measured, and what bounds it on this machine."""
 
 import dataclasses
 import math
@@ -7,38 +7,40 @@ from typing import Callable
 
 from bench import workloads
 
-_LEAST_TURNS = 5  # That say how far they scatter.
+_LEAST_TURNS = 5  # With fewer turns there is no standard error.
 _ADAM_BYTES = 16  # Per parameter: master, two moments, gradient, in fp32.
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
     label: str
-    targets: dict  # By precision.
-    at_least: bool  # Or at most.
-    measure: Callable  # (lookup) -> number; lookup(contestant, key) is a median. TypeError: one is None.
+    targets: dict  # From precision to number.
+    at_least: bool  # Whether the value must be at least the target. Otherwise it must be at most the target.
+    measure: Callable  # (lookup) -> number, from medians lookup(contestant, key). TypeError if one is None.
     unit: str = "x"
-    bound: Callable = lambda lookup: None  # (lookup) -> number: what the floor of a step allows, or None.
-    turns: tuple = ()  # Of a ratio close to 1: the two contestants whose ratio, turn by turn, scatters as it does.
+    bound: Callable = lambda lookup: None  # (lookup) -> the best value that the floor of a step allows, or None.
+    # For a ratio close to 1: the two contestants whose ratio, turn by turn, has the same relative scatter as the value.
+    turns: tuple = ()
 
     def by_round(self, results, workload, precision):
-        """One value for every round that has it."""
+        """Returns one value for each round in which it was measured."""
         values = [_ask(self.measure, results, workload, precision, number) for number in results.rounds()]
         return [value for value in values if value is not None]
 
     def value(self, results, workload, precision):
-        """The median of the rounds, so that it meets the target if most of an odd number of rounds do. None: not
-        measured."""
+        """Returns the median of the rounds, or None if nothing was measured. With an odd number of rounds the median
+        meets the target if most rounds do."""
         values = self.by_round(results, workload, precision)
         return statistics.median(values) if values else None
 
     def bound_value(self, results, workload, precision):
-        """None: not known."""
+        """Returns the bound, or None if it is not known."""
         return _ask(self.bound, results, workload, precision)
 
     def out_of_reach(self, results, workload, precision):
-        """Whether a bound is known that forbids the target. A value past its bound, on a machine that was slower when the
-        bound was measured, tells how far that is off at least: it forbids what is twice as far away."""
+        """Returns whether a known bound excludes the target. If the value is past the bound, the machine was slower
+        when the bound was measured, and the bound is wrong by at least that distance. Then only targets beyond twice
+        that distance are out of reach."""
         bound, value = self.bound_value(results, workload, precision), self.value(results, workload, precision)
         if bound is None:
             return False
@@ -46,13 +48,14 @@ class Claim:
         return not self.met(bound + 2 * off, precision)
 
     def error(self, results, workload, precision):
-        """The standard error of the value, in proportion to that of the ratios of turns that followed each other. None: not
-        known."""
+        """Returns the standard error of the value, scaled from that of the ratios of consecutive turns. Returns None if
+        there are too few turns."""
         ratios = []
         for number in results.rounds() if self.turns else ():
             over, under = ([record["seconds"] for record in results.of(workload, precision, contestant, number)
                             if record.get("in_turns")] for contestant in self.turns)
-            # Files that are shown together may hold a round of one number each, but not of one of the two alone.
+            # Rendering several files together merges rounds of the same number. Skips a round that does not have as
+            # many turns of the one contestant as of the other.
             if [len(seconds) for seconds in over] == [len(seconds) for seconds in under]:
                 ratios += [x / y for a, b in zip(over, under) for x, y in zip(a, b)]
         value = self.value(results, workload, precision)
@@ -61,7 +64,7 @@ class Claim:
         return value * statistics.stdev(ratios) / statistics.mean(ratios) / math.sqrt(len(ratios))
 
     def undecided(self, results, workload, precision):
-        """Whether it is not met, but by less than two standard errors of the turns."""
+        """Returns whether the target is missed by less than two standard errors of the turns."""
         value, error = self.value(results, workload, precision), self.error(results, workload, precision)
         return error is not None and not self.met(value, precision) and \
             self.met(value + (2 if self.at_least else -2) * error, precision)
@@ -81,16 +84,16 @@ def _ask(question, results, workload, precision, number=None):
 
 
 def floor_seconds(lookup, products="products"):
-    """Of a step of these ops whose products are oneDNN's, in a median of steps as every ratio is: if the linear ones took
-    as long as they do alone, attention as long as the products alone that it consists of, packing of what was packed
-    beforehand there, every other op and every collective moved its operands at the speed of copies of memory at their
-    best, and nothing else took time."""
+    """Returns a lower bound of the seconds of a step, for an engine with these ops and oneDNN's matmuls. It is the sum
+    of the medians of: the linear layers' matmuls, measured alone; attention's matmuls, measured alone; and the bytes of
+    all other ops, of all collectives and of packing (which those measurements leave out), moved at the speed of the
+    best memory copy."""
     moved = lookup(products, "packed_bytes") + lookup(products, "other_bytes")
     return lookup(products) + lookup(products, "attention_seconds") + moved / lookup(products, "copy_bytes_per_second")
 
 
 def floor_of(results, workload, precision, products):
-    """floor_seconds, or None: not measured."""
+    """Returns floor_seconds, or None if it was not measured."""
     return _ask(lambda lookup: floor_seconds(lookup, products), results, workload, precision)
 
 
@@ -106,7 +109,7 @@ def _memory(less_bytes_per_parameter=0):
 
 
 def _accumulation(lookup):
-    # Eight times all but the optimizer, which runs once.
+    # Eight steps of one micro-batch run the optimizer eight times, one step of eight micro-batches runs it once.
     return lookup("shale-k8") / (8 * lookup("shale-8-steps") - 7 * lookup("shale-k8", "update_seconds"))
 
 
@@ -141,7 +144,7 @@ _FIRST = [
     _same("time of BLOCK retention over KEEP_ALL", 1.30, False, lambda lookup: lookup("shale-block") / lookup("shale-keep-all")),
 ]
 
-# Nobody tuned for these.
+# The engine was not tuned for these workloads, so their targets are lower.
 _OTHERS = [
     *(dataclasses.replace(claim, targets={p: 0.95 * t for p, t in claim.targets.items()}) for claim in _SPEED),
     _same("peak RSS against PyTorch at its best, both less 16 bytes per parameter", 0.5, False, _memory(_ADAM_BYTES)),

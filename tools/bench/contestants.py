@@ -1,8 +1,8 @@
-"""Who is measured: how each is started, and what of its output is the result.
+"""Defines the contestants: how each is started, and how its output becomes a result.
 
-A result is a dict: `seconds` of the steps that count (where several are timed as one, of one of them), `first_loss`,
-`parameters`, `tokens_per_step`, `peak_rss_bytes` (all processes of the contestant together), and what else a kind of
-contestant knows.
+A result is a dict: `seconds` of each step that counts (the mean, where several steps are timed as one), `first_loss`,
+`parameters`, `tokens_per_step`, `peak_rss_bytes` (summed over all processes of the contestant), and further keys that
+depend on the kind of contestant.
 """
 
 import contextlib
@@ -13,29 +13,29 @@ import shutil
 
 from bench import process
 
-# The allocator keeps what it has, in huge pages.
+# Tells the allocator to use huge pages, and never to return memory to the system.
 _ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "536870912",
               "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 class Contestant:
-    """`about` is a line for --list; `first_only`: it is about the engine, not the shape, so that one shape will do;
-    `extra`: no target asks for it, so that it is measured only when it is named."""
+    """`about` is its line in --list. `first_only` contestants compare variants of the engine and run only on the first
+    workload. `extra` contestants belong to no target and run only when --only names them."""
     about = ""
     first_only = False
     extra = False
 
     def run(self, workload, place, steps, warmup, name, turn=None):
-        """Measures once, in files of that name, in turns with others or alone; process.Failed if that fails. Returns a
-        result."""
+        """Measures once and returns a result. Names its files by `name`. Takes turns with others if `turn` is given.
+        Raises process.Failed if a process fails."""
         raise NotImplementedError
 
 
 class Shale(Contestant):
-    """train, as everybody runs it."""
+    """Runs tools/train as a user does."""
 
     def __init__(self, about, ranks=1, micro_batches=None, more=(), each=1, traced=False, first_only=False):
-        """`each`: so many steps are timed as one, whose part each has."""
+        """`each` steps are timed together; the result has their mean."""
         self.about, self.first_only = about, first_only
         self.ranks, self.micro_batches, self.more, self.each, self.traced = ranks, micro_batches, more, each, traced
 
@@ -43,7 +43,7 @@ class Shale(Contestant):
         folder = place.path(f"run-{name}")
         trace = place.path(f"trace-{name}.json")
         if max(self.each, self.micro_batches or 1) >= 8:
-            # What disturbs a machine lengthens some of its parts.
+            # Fewer measurements of this length will do: each is long enough to contain its share of disturbances.
             steps = max(3, 2 * steps // 3)
         settings = workload.settings(place.threads, self.ranks, self.micro_batches, self.more)
         batch = workload.job(settings)["batch"]
@@ -52,7 +52,7 @@ class Shale(Contestant):
         command = [place.binary("train"), f"--job={workload.path}", "--overwrite"]
         command += [f"--set={path}={value}" for path, value in settings.items()]
         if self.traced:
-            # A step that does not count.
+            # Traces the last warm-up step, which does not count.
             command += [f"--trace={trace}", f"--trace_first_step={warmup}", "--trace_steps=1"]
         if turn:
             turn.by_step(r"step\s+\d+/", warmup, steps, self.each)
@@ -74,17 +74,17 @@ class Shale(Contestant):
                     result["update_seconds"] = update_seconds(json.load(file))
             return result
         finally:
-            # The checkpoint at the end is several times the model.
+            # The final checkpoint is several times as large as the model.
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def by_groups(seconds, each):
-    """The means of every `each` that follow each other."""
+    """Returns the mean of each group of `each` consecutive numbers."""
     return [sum(seconds[at:at + each]) / each for at in range(0, len(seconds), each)]
 
 
 def parameters_of(plan_text):
-    """The number of parameters that a plan names."""
+    """Returns the number of parameters that a plan names."""
     match = re.search(r"^\s*parameters\s+([\d,]+) in", plan_text, re.MULTILINE)
     if not match:
         raise process.Failed("plan.txt names no number of parameters")
@@ -92,7 +92,7 @@ def parameters_of(plan_text):
 
 
 def start_seconds(lines, first_step_seconds):
-    """From exec to the start of the first step: its line comes right after its end."""
+    """Returns the seconds from exec to the start of the first step. The step's line appears right after its end."""
     for seconds, text in lines:
         if re.match(r"step\s+1/", text):
             return seconds - first_step_seconds
@@ -100,7 +100,8 @@ def start_seconds(lines, first_step_seconds):
 
 
 def update_seconds(trace):
-    """Of the optimizer, in the one step of a trace, on rank 0: from its first instruction to its last one's end."""
+    """Returns the optimizer's seconds in a trace of one step: on rank 0, from the start of its first instruction to the
+    end of its last."""
     events = [e for e in trace["traceEvents"] if e.get("cat") == "update" and e["pid"] == 0]
     if not events:
         raise process.Failed("the trace holds no instruction of the optimizer")
@@ -108,7 +109,7 @@ def update_seconds(trace):
 
 
 class Torch(Contestant):
-    """tools/parity/torch_train.py; several ranks are processes."""
+    """Runs tools/parity/torch_train.py, with one process per rank."""
 
     def __init__(self, about, ranks=1, tuned=True, compiled="blocks", extra=False):
         self.about, self.extra = about, extra
@@ -118,7 +119,8 @@ class Torch(Contestant):
         job = workload.job(workload.settings(place.threads, self.ranks))
         threads = place.threads // self.ranks
         environment = {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": place.path("inductor"),
-                       # Compiling in processes that stay would take memory and cores from what is measured.
+                       # Otherwise the compiler's worker processes stay, and take memory and cores from the measured
+                       # one.
                        "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         if self.tuned:
             environment["LD_PRELOAD"] = place.mkl_library()
@@ -142,22 +144,22 @@ class Torch(Contestant):
         except process.Killed:
             if turn or not self.tuned:
                 raise
-            # An allocator that gives nothing back takes more.
+            # An allocator that never returns memory needs more of it.
             kept = False
             group = train({})
         said = [last_json(outcome.lines) for outcome in group.outcomes]
         return {"seconds": turn.seconds if turn else said[0]["seconds"][warmup:], "last_loss": said[0]["losses"][-1],
-                # Each rank has its own part of the batch.
+                # Each rank reports the loss of its part of the batch.
                 "first_loss": sum(s["losses"][0] for s in said) / len(said),
                 "parameters": said[0]["parameters"], "tokens_per_step": said[0]["tokens_per_step"],
-                # Theirs alone: the compilers that they ran are not training.
+                # Memory of the training processes only, without the compilers that they started.
                 "peak_rss_bytes": sum(s["peak_rss_bytes"] for s in said), "other_cores": group.other_cores,
                 **({} if kept else {"remark": "killed with the allocator tuned, for want of memory as it seems; measured with "
                                               "the one installed"})}
 
 
 class Products(Contestant):
-    """bench_products: a bound, not a trainer."""
+    """Runs bench_products, which measures a bound and trains nothing."""
 
     def __init__(self, about, ranks=1):
         self.about, self.ranks = about, ranks
@@ -172,7 +174,7 @@ class Products(Contestant):
         said = last_json(group.outcomes[0].lines)
         return {"seconds": said["passes"], "other_cores": group.other_cores,
                 **{key: said[key] for key in ("parameters", "onednn", "widened", "attention_seconds")},
-                # Of all ranks.
+                # Totals over all ranks.
                 **{key: said["ranks"] * said[key]
                    for key in ("gflop", "attention_gflop", "packed_bytes", "other_bytes", "copy_bytes_per_second")}}
 
@@ -186,7 +188,7 @@ def last_json(lines):
 
 _SCHEDULES = "K = 4 micro-batches on two ranks, "
 
-# In the order in which a round runs them.
+# Listed in the order in which a round runs them.
 ALL = {
     "shale": Shale("train, one rank with all threads"),
     "torch-best": Torch("PyTorch, blocks compiled, allocator tuned, MKL's AVX-512 path unlocked"),
@@ -196,7 +198,8 @@ ALL = {
     "products-2ranks": Products("those of two ranks beside each other, with half of the threads each", ranks=2),
     "fsdp2-best": Torch("FSDP2 over Gloo, two processes with half of the threads each, tuned like torch-best", ranks=2),
     "shale-k8": Shale("eight micro-batches to a step, one rank", micro_batches=8, traced=True, first_only=True),
-    # What disturbs a machine lengthens one long step and one of eight short ones alike, but the median of these hardly.
+    # Eight steps are timed as one, because a disturbance lengthens that time as it lengthens one long step. The median
+    # of eight short steps would hardly show it.
     "shale-8-steps": Shale("eight steps of one micro-batch, timed as one, one rank", each=8, first_only=True),
     "shale-keep-all": Shale("KEEP_ALL retention, one rank", more={"memory.retention": "KEEP_ALL"}, first_only=True),
     "shale-block": Shale("BLOCK retention, one rank", more={"memory.retention": "BLOCK"}, first_only=True),
@@ -207,7 +210,7 @@ ALL = {
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }
 
-# Whose figures stand against each other: they take turns, step by step, where memory holds them at once.
+# Sets of contestants that a ratio compares. They take turns, step by step, if memory holds them at the same time.
 SETS = (("shale", "torch-best", "products", "torch-installed", "shale-2ranks", "products-2ranks", "fsdp2-best"),
         ("shale-k8", "shale-8-steps"),
         ("shale-keep-all", "shale-block"),
@@ -215,8 +218,9 @@ SETS = (("shale", "torch-best", "products", "torch-installed", "shale-2ranks", "
 
 
 def in_sets(names, most):
-    """Lists of those names, in order: those that take turns, at most so many, and each other one alone. A set that is
-    larger falls apart into those of one rank and those of two, or else into single ones."""
+    """Splits the names, in order, into lists of at most `most` contestants that take turns. Contestants in no set are
+    alone. A set that is too large is split into those with one rank and those with two; if that is not enough, into
+    single contestants."""
     sets = [[name for name in names if name in together] for together in SETS]
     sets += [[name] for name in names if not any(name in together for together in SETS)]
     parts = []

@@ -21,7 +21,7 @@ def say(text):
 
 
 def plan_of(chosen):
-    """(workload, names of contestants that take turns) for a round, in order."""
+    """Returns a round's list of (workload, names of contestants that take turns), in order."""
     plan = []
     for name in chosen.workloads:
         names = [one for one in chosen.contestants if name == workloads.FIRST or not contestants.ALL[one].first_only]
@@ -31,14 +31,14 @@ def plan_of(chosen):
 
 
 def measure(chosen, here, results, log):
-    """Runs all rounds; every record and note also goes to the open file `log`."""
+    """Runs all rounds. Appends every record and note to `results` and to the open file `log`."""
     def note(text):
         results.notes.append(text)
         write_line(log, {"note": text})
         say(text)
 
     for number in range(1, chosen.rounds + 1):
-        # Those that are compared are measured together, or together again.
+        # Contestants that are compared are always measured together: if one is missing, all are measured again.
         plan = [(workload, names) for workload, names in plan_of(chosen)
                 if not all(results.of(workload.name, workload.precision, name, number) for name in names)]
         if not plan:
@@ -49,7 +49,7 @@ def measure(chosen, here, results, log):
         if table.is_busy(busy):
             note(f"WARNING: the machine is busy, round {number} measures that too")
         for workload, names in plan:
-            here.tokens(workload)  # Made before anything is measured.
+            here.tokens(workload)  # Writes the token file before anything is measured.
             with contextlib.closing(_measure_together(chosen, here, workload, names)) as measured:
                 for name, result in measured:
                     record = {"workload": workload.name, "precision": workload.precision, "contestant": name,
@@ -60,7 +60,7 @@ def measure(chosen, here, results, log):
 
 
 def _go_on(results, info, log):
-    """Notes in what an earlier call's machine or versions differ, if there was one."""
+    """Notes how machine and versions differ from those of the call that is resumed, if there is one."""
     for key, value in info.items():
         if key != "date" and results.info.get(key, value) != value:
             note = f"{key} was {results.info[key]}, and is {value} from here on"
@@ -71,7 +71,7 @@ def _go_on(results, info, log):
 
 
 def _measure_together(chosen, here, workload, names):
-    """Yields each with its result, or its failure, as it ends."""
+    """Yields each contestant's name and its result or failure, as soon as it has ended."""
     rotation = turns.Rotation()
     members = [rotation.join() if len(names) > 1 else None for _ in names]
 
@@ -158,7 +158,7 @@ def run(chosen):
 
 def main(arguments):
     chosen = options.parse(arguments)
-    # As Ctrl-C: processes that are being measured end too, and what was measured is shown.
+    # Treats SIGTERM like Ctrl-C: ends the processes that are being measured, and shows what was measured so far.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if chosen.list:
         print(options.list_text())

@@ -1,4 +1,4 @@
-"""The command line of tools/bench_train."""
+"""Parses the command line of tools/bench_train."""
 
 import argparse
 import re
@@ -28,8 +28,8 @@ exit codes: 0 measured (targets met or not); 1 something failed; 2 wrong command
 
 
 def parse(arguments):
-    """Namespace with `workloads`, `precisions`, `contestants` as lists of names besides the flags. Exits on --help and on
-    errors."""
+    """Returns a namespace with the flags and, as lists of names, `workloads`, `precisions` and `contestants`. Exits on
+    --help and on errors."""
     parser = argparse.ArgumentParser(prog="bench_train", description=_ABOUT, epilog=_FOOTER, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="NAME,...",

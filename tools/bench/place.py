@@ -1,5 +1,4 @@
-"""What a measurement needs on this machine: binaries, PyTorch, tokens, a folder to work in. Makes what is missing, and
-says so."""
+"""Finds or makes what a measurement needs on this machine: binaries, PyTorch, tokens, a folder to work in."""
 
 import datetime
 import glob
@@ -15,16 +14,17 @@ from bench import workloads
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TORCH = "2.15.0"
 
-# What MKL asks before it takes its AVX-512 path; without it only one maker's processors get that.
+# Replaces the function by which MKL decides whether to use AVX-512. MKL's own returns true only on Intel processors.
 _MKL_SOURCE = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
 
 
 class Missing(Exception):
-    """Something cannot be had here; the message says what to do."""
+    """Something is missing on this machine. The message says what to do."""
 
 
 class Place:
-    """Folders and programs. `binaries` and `venv` are folders that are there already, or empty: made under .out/bench."""
+    """Folders and programs. `binaries` and `venv` are existing folders. If they are empty strings, prepare() makes them
+    under .out/bench."""
 
     def __init__(self, threads, binaries="", venv="", folder=os.path.join(ROOT, ".out", "bench")):
         self.threads = threads
@@ -60,14 +60,15 @@ class Place:
 
     @staticmethod
     def environment(more=()):
-        """That of the processes measured: whatever tunes threads or memory is taken out of ours."""
+        """Returns the environment of measured processes: ours without the variables that tune threads or memory, plus
+        `more`."""
         kept = {name: value for name, value in os.environ.items()
                 if not re.match(r"(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|MALLOC|TORCH|TORCHINDUCTOR|PYTORCH)_|"
                                 r"(LD_PRELOAD|GLIBC_TUNABLES|PYTHONPATH)$", name)}
         return {**kept, **dict(more)}
 
     def prepare(self, shale, torch):
-        """Makes what the contestants need: `shale`, `torch` say whose. Missing if that is impossible."""
+        """Makes what the engine (`shale`) and PyTorch (`torch`) need. Raises Missing if that is impossible."""
         packages = _missing_for_torch(self._venv) if torch else []
         if shale and not self._binaries:
             packages.append("$(build_packages)")
@@ -105,7 +106,7 @@ class Place:
         _call(["gcc", "-shared", "-fPIC", "-o", self.mkl_library(), source])
 
     def describe(self):
-        """Date, machine and versions, as a dict of texts."""
+        """Returns date, machine and versions as a dict of strings."""
         info = {"date": datetime.datetime.now().astimezone().isoformat(" ", "minutes"), "machine": _machine(),
                 "system": f"{_os_name()}, Linux {platform.release()}",
                 "threads": str(self.threads), "commit": _commit(), "compiler": _compiler()}
@@ -115,13 +116,13 @@ class Place:
 
 
 def available_gib():
-    """Of memory, for new processes."""
+    """Returns how many GiB of memory are available for new processes."""
     with open("/proc/meminfo", encoding="ascii") as file:
         return int(re.search(r"^MemAvailable:\s+(\d+) kB", file.read(), re.MULTILINE)[1]) / 2**20
 
 
 def torch_version(python):
-    """"2.15.0", whatever it was built with; empty if there is none."""
+    """Returns torch's version without the build's suffix, such as "2.15.0"; empty if torch is not installed."""
     package = glob.glob(os.path.join(os.path.dirname(os.path.dirname(python)), "lib", "python*", "site-packages", "torch",
                                      "version.py"))
     if not package:
@@ -132,7 +133,8 @@ def torch_version(python):
 
 
 def _missing_for_torch(venv):
-    """Debian packages without which Python makes no virtual environment, or torch compiles nothing."""
+    """Returns the missing Debian packages: those that virtual environments need, and those that torch needs to
+    compile."""
     packages = []
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         packages.append("python3-dev")
@@ -175,7 +177,8 @@ def _os_name():
 
 
 def _machine():
-    """Model, family (which tells generations apart where the model's name does not), cores, vector units, memory."""
+    """Describes the processor's model, family (which distinguishes generations of the same name), cores, vector units,
+    and the memory."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             fields = dict(re.findall(r"^([^\t:]+?)\s*: (.*)$", file.read(), re.MULTILINE))

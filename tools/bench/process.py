@@ -1,4 +1,4 @@
-"""Runs the processes of a contestant and notes what the system knows of them: time, memory, who else was running."""
+"""Runs the processes of a contestant. Records their time, their memory, and the load of other processes."""
 
 import dataclasses
 import os
@@ -9,17 +9,17 @@ import time
 
 
 class Failed(Exception):
-    """A process ended badly; the message says which and how."""
+    """A process failed. The message says which and how."""
 
 
 class Killed(Failed):
-    """Somebody killed it: the system does that when memory is short."""
+    """A process was killed by SIGKILL, as the system does when memory is short."""
 
 
 @dataclasses.dataclass
 class Outcome:
-    """Of one process."""
-    lines: list  # Of standard output: (seconds since the start, text).
+    """The outcome of one process."""
+    lines: list  # Of (seconds since the start, text), from standard output.
     seconds: float
     peak_rss_bytes: int
     cpu_seconds: float
@@ -28,11 +28,11 @@ class Outcome:
 @dataclasses.dataclass
 class Group:
     outcomes: list
-    other_cores: float  # Busy with something else while the group ran, on average.
+    other_cores: float  # Cores that other processes kept busy while the group ran, on average.
 
 
 def busy_seconds():
-    """CPU time of the whole machine so far, time taken by its host included; 0 where nobody knows."""
+    """Returns the CPU time of the whole machine since its start, with the time taken by its host; 0 if not known."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
@@ -42,7 +42,7 @@ def busy_seconds():
 
 
 def other_cores_now(seconds=1.0):
-    """Cores that are busy while this process sleeps."""
+    """Sleeps, and returns how many cores were busy meanwhile."""
     before = busy_seconds()
     time.sleep(seconds)
     return (busy_seconds() - before) / seconds
@@ -68,14 +68,14 @@ class _Process:
             self.on_line(self.lines[-1][1])
 
     def poll(self):
-        """Whether it has ended."""
+        """Returns whether the process has ended. Stores its outcome then."""
         if self.outcome is None:
             pid, status, usage = os.wait4(self.popen.pid, os.WNOHANG)
             if pid != 0:
                 seconds = time.monotonic() - self.started
-                # So that nobody waits for it again.
+                # Tells Popen that the process has been waited for.
                 self.popen.returncode = os.waitstatus_to_exitcode(status)
-                # A grandchild may keep the pipe open.
+                # Does not wait forever, because a grandchild may keep the pipe open.
                 self.thread.join(timeout=5)
                 if not self.thread.is_alive():
                     self.popen.stdout.close()
@@ -96,8 +96,9 @@ class _Process:
 
 
 def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200):
-    """Runs the commands beside each other until all have ended, in turns with others if `turn` says so (turns.py). Failed
-    if one fails, or takes too long; then none is left. Standard errors go to log_folder/name-I.log."""
+    """Runs the commands in parallel until all have ended. Takes turns with other contestants if `turn` is given
+    (turns.py). Raises Failed if one fails or takes too long; none is left running then. Standard error of command I
+    goes to log_folder/name-I.log."""
     os.makedirs(log_folder, exist_ok=True)
     if turn:
         turn.wait()
@@ -113,7 +114,7 @@ def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200
             turn.begin([p.popen for p in processes])
         waiting = list(processes)
         while waiting:
-            # Processes come and go in tenths of seconds and more: a look now and then takes nothing from them.
+            # Polls rarely enough to take no time from the processes, which run for tenths of seconds or more.
             if stopped.wait(0.02):
                 busy.pause()
                 seconds.pause()
@@ -123,7 +124,7 @@ def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200
             for process in [p for p in waiting if p.poll()]:
                 waiting.remove(process)
                 if process.popen.returncode != 0:
-                    # Who loses its peer may be seen to end first.
+                    # A process that lost its killed peer may be seen to end first.
                     killed = [p for p in processes if p.poll() and p.popen.returncode == -signal.SIGKILL]
                     raise Killed(killed[0].failure()) if killed else Failed(process.failure())
             if seconds.so_far() > timeout_seconds:
@@ -136,7 +137,7 @@ def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200
 
 
 class _Sum:
-    """Of what a clock goes on by, pauses left out."""
+    """Sums up how far a clock advances, except during pauses."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -150,5 +151,5 @@ class _Sum:
         self._before = self.so_far()
 
     def so_far(self):
-        """Not while it pauses."""
+        """Returns the sum. Must not be called during a pause."""
         return self._before + self._clock() - self._begin

@@ -1,10 +1,10 @@
-"""The report: Markdown."""
+"""Writes the report in Markdown."""
 
 import math
 
 from bench import claims, contestants, workloads
 
-_BUSY_CORES = 0.1  # From here on others are in the way.
+_BUSY_CORES = 0.1  # More than this counts as a disturbance.
 
 
 def markdown(results):
@@ -19,7 +19,7 @@ def markdown(results):
 
 
 def summary(results):
-    """Of targets: (met, undecided, out of reach here, measured)."""
+    """Counts targets. Returns (met, undecided, out of reach here, measured)."""
     measured = [(claim, workload, precision, value)
                 for workload in workloads.NAMES for claim in claims.of(workload) for precision in workloads.PRECISIONS
                 if (value := claim.value(results, workload, precision)) is not None]
@@ -80,7 +80,7 @@ def _bound(claim, results, workload, precision):
 
 
 def _floors(results, workload, precisions):
-    """What the bounds of unmet targets come from."""
+    """Describes what the bounds of unmet targets are computed from."""
     lines = []
     for precision in precisions:
         for products, about in (("products", ""), ("products-2ranks", ", two ranks on half of the threads each")):
@@ -135,7 +135,7 @@ def _losses(results, workload, precisions):
 
 
 def odd_losses(results):
-    """Contestants whose first loss is not that of an untrained model."""
+    """Lists contestants whose first loss is not that of an untrained model."""
     odd = []
     for record in results.records:
         if "first_loss" in record:

@@ -6,7 +6,8 @@ _TOKEN = re.compile(r"""\s+|\#[^\n]*|(?P<name>[A-Za-z_]\w*)|(?P<number>[-+]?[\d.
 
 
 def parse(text):
-    """A dict of fields: numbers, strings (enum values too), booleans, and dicts for messages. ValueError names a line."""
+    """Returns a dict of fields: numbers, strings (also for enum values), booleans, and dicts for messages. Raises
+    ValueError, which names the line."""
     tokens = list(_tokens(text))
     fields, rest = _message(tokens, 0)
     if rest < len(tokens):

@@ -1,5 +1,5 @@
-"""Contestants that take turns, a step or a few each: one computes while the others are stopped, so that whatever else the machine
-does hits all of them alike. A quiet minute and a busy one differ by more than what is to be told apart."""
+"""Lets contestants take turns of one or a few steps: one computes while the others are stopped. So other load on the
+machine disturbs all of them alike. A quiet and a busy minute differ by more than the differences to be measured."""
 
 import contextlib
 import os
@@ -10,25 +10,27 @@ import time
 
 
 class Ended(Exception):
-    """The whole measurement is to end."""
+    """The whole measurement must end."""
 
 
 class Rotation:
-    """Passes the machine from one member to the next, in the order in which they joined."""
+    """Gives the machine to one member after the other, in the order in which they joined. Thread-safe after the
+    joins."""
 
     def __init__(self):
         self._condition = threading.Condition()
         self._members = []
         self._at = 0
-        self._ended = False  # All is to end.
+        self._ended = False  # Whether end() was called.
 
     def join(self):
-        """All join before the first one waits."""
+        """Adds a member and returns its Turn. All members must join before the first one waits."""
         self._members.append(Turn(self))
         return self._members[-1]
 
     def end(self):
-        """Whoever waits gets Ended, and whoever has the machine as soon as it looks at `stopped`."""
+        """Ends the measurement. Members that wait get Ended at once; the one whose turn it is gets it after it sees
+        `stopped`."""
         with self._condition:
             self._ended = True
             self._condition.notify_all()
@@ -69,32 +71,33 @@ class Turn:
         self._warmup = 0
         self._done = 0
         self._began = 0.0
-        self._lock = threading.Lock()  # Guards the processes and whether they are stopped.
+        self._lock = threading.Lock()  # Guards _processes, and whether they are stopped.
         self._processes = []
         self.stopped = threading.Event()
-        self.seconds = []  # Of a step, in each turn after `warmup`.
+        self.seconds = []  # Seconds per step in each turn after the warm-up.
 
     def by_step(self, pattern, warmup, turns, each=1):
-        """A line of the first process that matches ends a step. The first `warmup` steps are one turn, then every `each`
-        are one, and the end follows the last. Without this call everything is one turn."""
+        """Divides the run into turns. Each line of the first process that matches `pattern` ends a step. The first
+        `warmup` steps are one turn, then `turns` turns of `each` steps follow. After the last one the processes run to
+        their end. Without this call the whole run is one turn."""
         self._step, self._warmup, self._each, self._last = re.compile(pattern), warmup, each, warmup + turns * each
 
     def wait(self):
         self._rotation.wait(self)
 
     def leave(self):
-        """When nothing is left to do, or nothing can be done. Again: nothing happens."""
+        """Leaves the rotation, at the end or after a failure. May be called more than once."""
         self._rotation.leave(self)
 
     def begin(self, processes):
-        """Processes (subprocess.Popen) that have just been started."""
+        """Registers the processes (subprocess.Popen) right after their start."""
         with self._lock:
             self._processes = processes
-            if self.stopped.is_set():  # By a line that came at once.
+            if self.stopped.is_set():  # By a line that came before this call.
                 self._signal(signal.SIGSTOP)
 
     def line(self, text):
-        """Called for every line of the first process as it comes, in the thread that reads them."""
+        """Handles one line of the first process. Called in the thread that reads the lines."""
         if not self._step or not self._step.match(text):
             return
         now = time.monotonic()
@@ -109,7 +112,7 @@ class Turn:
                 self.stopped.set()
 
     def next(self):
-        """After `stopped`: lets the others have theirs, then goes on."""
+        """Lets the other members have their turns, then continues the processes. Call it after `stopped` is set."""
         self._rotation.pass_on()
         self.wait()
         with self._lock:
@@ -120,5 +123,5 @@ class Turn:
     def _signal(self, number):
         for process in self._processes:
             if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):  # It has ended, which whoever waits for it will see.
+                with contextlib.suppress(ProcessLookupError):  # It has ended, which poll() will notice.
                     os.kill(process.pid, number)

@@ -1,4 +1,4 @@
-"""What is trained: the jobs of tools/bench/jobs, which both sides read, and the tokens that both train on."""
+"""Defines the workloads: the jobs of tools/bench/jobs and the tokens, which the engine and PyTorch share."""
 
 import array
 import copy
@@ -10,18 +10,19 @@ from bench import textproto
 
 JOBS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs")
 
-# Steps that do not count, and those that are timed, unless the command line says otherwise: a step of the last is four
-# micro-batches in half a minute.
+# Default numbers of warm-up steps and of timed steps. A step of the last workload has four micro-batches and takes half
+# a minute.
 _STEPS = {"llama34m": (3, 9), "gpt2_124m": (2, 5), "qwen2_5_0_5b": (1, 2)}
-# How many contestants that are compared are in memory together, to take turns, and GiB of each of them, on average.
+# How many contestants may be in memory together to take turns, and the average GiB of each.
 _TOGETHER = {"llama34m": (7, 2), "gpt2_124m": (4, 4), "qwen2_5_0_5b": (1, 14)}
-# What a job has in one precision alone.
+# Settings that a job has in only one precision.
 _ALONE = {
-    # Large weights and few tokens: most weights are packed once for all micro-batches. In fp32 there is no memory for it.
+    # With large weights and few tokens it pays to pack most weights once for all micro-batches. fp32 has no memory for
+    # that.
     ("qwen2_5_0_5b", "bf16"): {"sharding.schedule": "LAYERED", "memory.retention": "CHEAP"},
 }
 NAMES = tuple(_STEPS)
-# The shape that the targets were set for; the others show that they come from the engine.
+# The workload that the targets were set for. The others show that the results are not special to it.
 FIRST = NAMES[0]
 PRECISIONS = {"fp32": "FP32", "bf16": "BF16"}
 
@@ -43,33 +44,33 @@ class Workload:
         self.vocabulary = self._job["model"]["decoder"]["vocabulary"]
 
     def settings(self, threads, ranks=1, micro_batches=None, more=()):
-        """Fields that differ from the job file, by path: a global batch of its own size, shared by the ranks, or of
-        `micro_batches` micro-batches for each."""
+        """Returns the fields that differ from the job file, by path. The ranks share the job's global batch; with
+        `micro_batches` each rank has that many micro-batches."""
         batch = self._job["batch"]
         global_batch = batch["global_batch"]
         micro_batch = max(1, batch["micro_batch"] // ranks)
         if micro_batches is not None:
             global_batch = micro_batch * ranks * micro_batches
-        # fp32 masters in both: of bf16 weights SPLIT keeps the lower halves.
+        # Both precisions have fp32 masters. SPLIT stores the lower halves of the masters beside the bf16 weights.
         master = "SPLIT" if self.precision == "bf16" else "MASTER_FP32"
         return {"precision.compute": PRECISIONS[self.precision], "precision.master": master,
                 "batch.global_batch": global_batch, "batch.micro_batch": micro_batch, "sharding.ranks": ranks,
                 "runtime.threads_per_rank": threads // ranks, **_ALONE.get((self.name, self.precision), {}), **dict(more)}
 
     def job(self, settings):
-        """The job with these settings, as a dict."""
+        """Returns the job with these settings, as a dict."""
         job = copy.deepcopy(self._job)
         for path, value in settings.items():
             textproto.set_path(job, path, value)
         return job
 
     def expected_first_loss(self):
-        """Of weights that know nothing."""
+        """Returns the loss of an untrained model."""
         return math.log(self.vocabulary)
 
 
 def write_tokens(folder, vocabulary, count=1 << 19):
-    """Writes a token file of llm.c with tokens below `vocabulary`, the small ones more often, unless it is there.
+    """Writes a token file of llm.c with random tokens below `vocabulary`, the small ones more often, unless it exists.
     Returns its path."""
     path = os.path.join(folder, f"tokens-{vocabulary}.bin")
     magic, version, code = _GPT2 if vocabulary <= 1 << 16 else _LLAMA3

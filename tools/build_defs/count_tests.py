@@ -2,9 +2,9 @@
 
 usage: count_tests.py NAME=EVENTS=EXIT_CODE...
 
-One argument for each run of `bazel test --build_event_json_file=EVENTS`: what to call the run, the file, and what Bazel
-exited with. A test that crashed, timed out or did not build counts as one failed case, and so does a run of Bazel that
-failed without saying where. Exits with 0 only if something passed and nothing failed.
+Takes one argument for each run of `bazel test --build_event_json_file=EVENTS`: a name for the run, the file, and
+Bazel's exit code. A test that crashed, timed out or did not build counts as one failed case. So does a run in which
+Bazel failed without an event that says where. Exits with 0 only if at least one case passed and none failed.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
-# What Bazel exits with when all went well, when tests failed, and when it found none.
+# Bazel's exit codes for success, for failed tests, and for no tests found.
 _EXPECTED_EXIT_CODES = (0, 3, 4)
 
 
@@ -32,14 +32,15 @@ def _read_events(path):
                 try:
                     events.append(json.loads(line))
                 except ValueError:
-                    break  # Bazel was ended while it wrote.
+                    break  # Bazel was killed while it wrote.
     except OSError:
         pass
     return events
 
 
 def _count_cases(outputs):
-    """(passed, failed, skipped) according to the test's own report; zeros if it left none. None: the report is no XML."""
+    """Returns (passed, failed, skipped) from the test's own report: zeros if there is no report, None if it is not
+    valid XML."""
     passed = failed = skipped = 0
     for output in outputs:
         if output.get("name") != "test.xml":
@@ -79,7 +80,7 @@ def count(name, events, exit_code):
         cases = _count_cases(result.get("testActionOutput", []))
         passed, failed, skipped = cases or (0, 0, 0)
         if cases is None and result["status"] in ("PASSED", "FLAKY"):
-            failed = 1  # Nobody knows how many cases ran; a full disk does this.
+            failed = 1  # How many cases ran is unknown. A full disk leads to this.
             counts.complaints.append(f"UNREADABLE REPORT ({name}): {label}; if it is a cached one, delete that cache")
         elif result["status"] not in ("PASSED", "FLAKY") and failed == 0:
             failed = 1  # It crashed or ran out of time.
@@ -87,7 +88,7 @@ def count(name, events, exit_code):
         elif failed:
             counts.complaints.append(f"FAILED ({name}): {label}, {failed} cases")
         elif passed + skipped == 0:
-            passed = 1  # A test without cases of its own.
+            passed = 1  # A test that reports no cases.
         counts.passed += passed
         counts.failed += failed
         counts.skipped += skipped

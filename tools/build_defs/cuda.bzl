@@ -4,13 +4,13 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("@local_config_cuda//:defs.bzl", "CUDA_VERSION", "NVCC")
 load(":settings.bzl", "BuildSettingInfo")
 
-# A target with this is left out of //... where there is no toolkit.
+# As target_compatible_with, leaves the target out of //... if there is no CUDA toolkit.
 NEEDS_CUDA = select({
     "//tools/build_defs:with_cuda": [],
     "//conditions:default": ["//tools/build_defs:without_cuda"],
 })
 
-# The same where cuDNN's headers are missing.
+# As NEEDS_CUDA, but also leaves the target out if cuDNN's headers are missing.
 NEEDS_CUDNN = select({
     "//tools/build_defs:with_cudnn": [],
     "//conditions:default": ["//tools/build_defs:without_cuda"],
@@ -41,7 +41,7 @@ def _cuda_library_impl(ctx):
 
     flags = ctx.actions.args()
     flags.add("-ccbin", cc_common.get_tool_for_action(feature_configuration = features, action_name = "c++-compile"))
-    # -fmad=false: which a * b + c become one instruction would differ from kernel to kernel. Where we want it we say so.
+    # -fmad=false: otherwise the compiler chooses for each kernel which a * b + c it fuses. Kernels that fuse say so.
     flags.add_all(["-std=c++20", "-O2", "-fmad=false", "--expt-relaxed-constexpr", "-lineinfo"])
     flags.add_all(_architecture_flags(ctx.attr._arch[BuildSettingInfo].value))
     if ctx.attr._compress[BuildSettingInfo].value:
@@ -63,8 +63,8 @@ def _cuda_library_impl(ctx):
         source_and_object = ctx.actions.args()
         source_and_object.add("-c", source)
         source_and_object.add("-o", object)
-        # What nvcc leaves between its steps is named by its process, and in sandboxes side by side that is the same
-        # number: in a common /tmp one would take the other's files.
+        # nvcc names its intermediate files by its process number, which may be the same in two parallel sandboxes. In a
+        # shared /tmp one nvcc would use the other's files.
         source_and_object.add("--objdir-as-tempdir")
         ctx.actions.run(
             executable = NVCC,
@@ -74,7 +74,8 @@ def _cuda_library_impl(ctx):
             outputs = [object],
             mnemonic = "CudaCompile",
             progress_message = "Compiling %s with nvcc" % source.short_path,
-            # The toolkit is no input: its version makes a cached object that of another toolkit or not.
+            # The toolkit is not an input of this action. Its version is, so that objects of another toolkit are not
+            # reused.
             env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "NVCC_VERSION": CUDA_VERSION},
         )
         objects.append(object)

@@ -1,6 +1,6 @@
 # Sourced by the scripts in tools/: install_packages NAME... installs the Debian packages that are missing.
 
-# The packages of packages.txt beside this file.
+# Prints the packages that packages.txt lists.
 build_packages() {
   grep -v '^#' "$(dirname "${BASH_SOURCE[0]}")/packages.txt"
 }
@@ -22,7 +22,7 @@ install_packages() {
   fi
   echo "Installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  # Package lists may be missing or old: fetch them only if they do not do.
+  # Fetches package lists only if the installation fails, because they may be missing or old.
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null 2>&1 || {
     apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
   } || {
@@ -31,8 +31,9 @@ install_packages() {
   }
 }
 
-# The headers of cuDNN's frontend, which Debian has no package of, into the user's cache, where cudnn_configure.bzl
-# looks. Nothing without a CUDA toolkit and cuDNN. No headers are no error: attention is for our own kernels then.
+# Installs the headers of cuDNN's frontend, for which Debian has no package, into the user's cache, where
+# cudnn_configure.bzl finds them. Does nothing without a CUDA toolkit and cuDNN. A failure is not an error: our own
+# kernels compute attention then.
 install_cudnn_frontend() {
   local cuda=${CUDA_HOME:-/usr/local/cuda} requirement version folder found= work
   for folder in "$cuda/include" /usr/include /usr/include/*-linux-gnu; do
@@ -47,7 +48,8 @@ install_cudnn_frontend() {
   echo "Fetching the headers of cuDNN's frontend $version"
   mkdir -p "$(dirname "$folder")"
   work=$(mktemp -d "$folder.XXXX")
-  # Whole or not at all, also when two do this at once. A running Bazel would not look again.
+  # The rename makes the folder appear complete or not at all, even if two processes do this at once. Bazel is shut down
+  # because a running one would not look for the headers again.
   if python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
       --implementation cp --python-version 3.11 --platform manylinux_2_28_x86_64 -d "$work" -r "$requirement" &&
     (cd "$work" && python3 -m zipfile -e ./*.whl . && chmod 755 . && rm -rf ./*.whl ./cudnn) &&

@@ -1,4 +1,4 @@
-"""Runs one program to its end, or to ours."""
+"""Runs one program until it ends, until it times out, or until this process is interrupted."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ _POLL_SECONDS = 0.1
 
 @dataclass
 class Ended:
-    code: int  # As subprocess has it: -9 for killed by signal 9.
+    code: int  # The exit code as subprocess reports it: -9 if killed by signal 9.
     seconds: float
     timed_out: bool = False
-    enough: bool = False  # `enough` said so, and it was killed.
+    enough: bool = False  # Whether it was killed because enough() returned true.
     log: str = ""
 
     def tail(self, lines=3):
-        """The last words of its log, on one line."""
+        """Returns the last lines of its log, joined into one."""
         try:
             with open(self.log, encoding="utf-8", errors="replace") as file:
                 said = [line.strip() for line in file if line.strip()]
@@ -28,8 +28,9 @@ class Ended:
 
 
 def run(command, environment, log, seconds, enough=None, folder=None):
-    """Output and errors go to the file `log`. After `seconds`, or when enough() is true, the program and all that it
-    started are killed; they are also when we are interrupted. Returns an Ended; OSError if it cannot be started."""
+    """Runs the program, with output and errors going to the file `log`. Kills it and all processes that it started
+    after `seconds`, when enough() returns true, or when this process is interrupted. Returns an Ended. Raises OSError
+    if the program cannot be started."""
     os.makedirs(os.path.dirname(log), exist_ok=True)
     began = time.monotonic()
     with open(log, "w", encoding="utf-8") as output:

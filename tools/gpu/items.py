@@ -1,4 +1,5 @@
-"""What a kit does, in order: tests, tests under compute-sanitizer, plans, benches, training by the engine and by PyTorch."""
+"""Lists the items of a kit in order: tests, tests under compute-sanitizer, plans, benches, training by the engine and
+PyTorch."""
 
 import gzip
 import os
@@ -10,26 +11,26 @@ from typing import Callable
 from bench import textproto
 from gpu import child, measure, store
 
-# Test cases of gpu_tests that do not run under compute-sanitizer: those that fail on purpose, and those of whole steps, of
-# devices and of collectives. What is left is of single ops, whose tensors are allocations of their own.
+# Test cases of gpu_tests that do not run under compute-sanitizer: those that fail on purpose, and those of full steps,
+# of devices and of collectives. The remaining ones test single ops, whose tensors have separate allocations.
 NOT_SANITIZED = re.compile(r"DeathTest|Laws|Nccl|Communicator|StreamOrdered|GpuDevice|DeviceConformance")
 SANITIZERS = ("memcheck", "racecheck")
-# Test cases of an item, at most: so that a small budget gets somewhere.
+# The largest number of test cases in an item. Small items let a small budget make progress.
 CASES = 40
-# The order of presets: the shapes that targets were set for come first.
+# The presets in the order in which they run. The shapes that targets were set for come first.
 PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in
                 ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b"))
-# Runs on which the rate of a product sustained for a minute is measured.
+# The preset whose bench_ops also measures the rate of a matmul that runs for a minute.
 SUSTAINED = "qwen2_5_3b_1024"
 
 
 @dataclass
 class Kit:
-    """What items work with."""
+    """The files and settings that items work with."""
     root: str
     out: str
-    environment: dict   # Of our programs.
-    plain: dict         # Of PyTorch, which brings libraries of its own.
+    environment: dict   # Environment of the engine's programs.
+    plain: dict         # Environment of PyTorch, which brings its own libraries.
     python: object      # A machine.Python.
     gpus: list = field(default_factory=list)
     sanitizer: str = ""
@@ -37,7 +38,8 @@ class Kit:
     steps: int = 5
 
     def program(self, name):
-        """Its path. Kits hold programs compressed; they are unpacked when they are first asked for."""
+        """Returns the program's path. Kits contain programs compressed; this unpacks a program when it is first
+        needed."""
         plain = os.path.join(self.root, "bin", name)
         packed = plain + ".gz"
         if not os.path.exists(packed):
@@ -69,13 +71,14 @@ class Kit:
 
 @dataclass
 class Item:
-    """`work(kit, item, seconds)` returns {"status", "about", "result", ..}; status may be "timed out" besides those of
-    store.py. It is not begun with less than `least` seconds left, and may take `limit`."""
+    """`work(kit, item, seconds)` returns {"status", "about", "result", ..}, where status is one of store.py's or "timed
+    out". Work does not begin with less than `least` seconds of the budget left, and may take at most `limit`
+    seconds."""
     name: str
     work: Callable
     least: float = 20
     limit: float = 1800
-    keeps: tuple = ()  # Files from which a later call goes on; --again removes them.
+    keeps: tuple = ()  # Files from which a later call resumes. --again removes them.
 
 
 def skipped(why):
@@ -83,12 +86,13 @@ def skipped(why):
 
 
 def needs(program, work):
-    """The work, if the kit has the program."""
+    """Wraps `work` to be skipped if the kit does not have the program."""
     return lambda kit, item, seconds: work(kit, item, seconds) if kit.has(program) else skipped(f"the kit has no {program}")
 
 
 def suites(kit):
-    """Full names of the test cases of gpu_tests by suite; empty: there is no such program, or it lists nothing."""
+    """Returns the full names of gpu_tests' test cases by suite; empty if there is no such program or it lists
+    nothing."""
     if not kit.has("gpu_tests"):
         return {}
     log = kit.log("list of tests")
@@ -117,7 +121,7 @@ def test_items(kit):
 
 
 def _parts(kind, suite, cases, sanitizer=None):
-    """Items of at most CASES test cases: kind/suite, or kind/suite:1, kind/suite:2, ..."""
+    """Returns items of at most CASES test cases each: kind/suite, or kind/suite:1, kind/suite:2, ..."""
     parts = [cases[i:i + CASES] for i in range(0, len(cases), CASES)]
     return [Item(f"{kind}/{suite}" + (f":{number}" if len(parts) > 1 else ""), measure.tests(part, sanitizer))
             for number, part in enumerate(parts, 1)]

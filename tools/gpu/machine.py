@@ -1,4 +1,4 @@
-"""What this machine has: GPUs, CUDA's libraries, a Python with PyTorch."""
+"""Finds what this machine has: GPUs, CUDA's libraries, a Python with PyTorch."""
 
 import ctypes
 import glob
@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-# What the engine loads at run time. (Title, file, needed): the others only cost what they are for.
+# The libraries that the engine loads at run time: (title, file). Without one of them only its features are missing.
 LIBRARIES = (("cuBLASLt", "libcublasLt.so.13"), ("cuDNN", "libcudnn.so.9"), ("NCCL", "libnccl.so.2"),
              ("NVRTC", "libnvrtc.so.13"))
 
@@ -27,7 +27,8 @@ print(json.dumps({"paths": paths, **said}))
 
 
 def gpus():
-    """Names and bytes of memory of the visible GPUs, by the driver. ValueError: why there is none, in a line."""
+    """Returns name and memory in bytes of each GPU that the driver shows. Raises ValueError, which says in one line why
+    there is none."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -64,7 +65,8 @@ class Python:
 
     @staticmethod
     def find(wanted=""):
-        """`wanted`, or the first with PyTorch among this one and those that a shell would find; else this one."""
+        """Returns the interpreter `wanted` if it is given. Otherwise returns the first with PyTorch among this one and
+        those on the PATH, or this one if none has it."""
         candidates = [wanted] if wanted else [sys.executable, *(shutil.which(n) for n in ("python3", "python"))]
         found = []
         for candidate in dict.fromkeys(c for c in candidates if c):
@@ -77,15 +79,15 @@ class Python:
 
 
 def _ldconfig():
-    """File name: folder, of what the loader finds by itself."""
+    """Returns a map from file name to folder for the libraries that the loader finds without help."""
     tool = shutil.which("ldconfig") or "/sbin/ldconfig"
     pairs = re.findall(r"^\s*(\S+) \(.*\) => (\S+)$", _output([tool, "-p"]), re.MULTILINE)
     return {name: os.path.dirname(path) for name, path in reversed(pairs)}
 
 
 def find_libraries(python, environment, ldconfig=None):
-    """Title: folder, for each of LIBRARIES that is here: of CUDA_HOME, of the loader, or of the packages nvidia-* of
-    `python`."""
+    """Returns a map from title to folder for those of LIBRARIES that are installed. Looks in CUDA_HOME, in
+    LD_LIBRARY_PATH, where the loader looks, and in the nvidia-* packages of `python`, in this order."""
     home = environment.get("CUDA_HOME") or "/usr/local/cuda"
     loader = _ldconfig() if ldconfig is None else ldconfig
     from_path = [f for f in environment.get("LD_LIBRARY_PATH", "").split(":") if f]
@@ -100,7 +102,8 @@ def find_libraries(python, environment, ldconfig=None):
 
 
 def engine_environment(environment, libraries, own):
-    """For our programs, and for what the libraries load in turn. `own`: a folder of libraries that came with us."""
+    """Returns the environment in which the engine's programs, and the libraries themselves, find these libraries. `own`
+    is the kit's folder of libraries."""
     folders = list(dict.fromkeys(libraries.values()))
     ours = {"SHALE_CUDA_LIBRARIES": ":".join(folders)} if folders else {}
     path = ":".join([own, *folders, *(f for f in environment.get("LD_LIBRARY_PATH", "").split(":") if f)])
@@ -108,7 +111,7 @@ def engine_environment(environment, libraries, own):
 
 
 def find_sanitizer(environment):
-    """compute-sanitizer, or None."""
+    """Returns the path of compute-sanitizer, or None."""
     home = environment.get("CUDA_HOME") or "/usr/local/cuda"
     places = [os.path.join(home, "bin", "compute-sanitizer"),
               os.path.join(home, "compute-sanitizer", "compute-sanitizer")]
@@ -116,7 +119,7 @@ def find_sanitizer(environment):
 
 
 def describe(found_gpus, libraries, python):
-    """For the report, as a dict of texts."""
+    """Describes the machine for the report, as a dict of strings."""
     fields = "driver_version,clocks.max.sm,clocks.max.mem,power.limit,compute_cap,ecc.mode.current"
     said = _output(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader"]).strip().splitlines()
     info = {"gpus": "; ".join(f"{g['name']}, {g['bytes'] / 2**30:.1f} GiB" for g in found_gpus),

@@ -1,4 +1,4 @@
-"""The command line of a kit's `run`."""
+"""The main program of a kit's `run`."""
 
 import argparse
 import json
@@ -69,12 +69,13 @@ def _interrupt(number, frame):
 
 
 def order(items, kept):
-    """Those to do, in their order; what has been cut comes after what has not, that one long item keeps back no other."""
+    """Returns the unfinished items in order. Items that were cut come last, so that one long item does not block the
+    others."""
     return sorted((i for i in items if not kept.finished(i.name)), key=lambda item: kept.item(item.name).get("cuts", 0))
 
 
 def do(kit, item, kept, seconds):
-    """Runs one item, which then stands in the report. `seconds` are left of the budget."""
+    """Runs one item and stores its outcome. `seconds` is the rest of the budget."""
     if not kept.begin(item.name):
         return
     limit = min(item.limit, seconds)
@@ -83,7 +84,7 @@ def do(kit, item, kept, seconds):
     except _Interrupted as interrupted:
         kept.end(item.name, {"status": store.CUT, "about": f"interrupted by {interrupted}"})
         raise
-    except Exception as error:  # Whatever is wrong with one item, the others are to be had.
+    except Exception as error:  # A failure of one item must not stop the others.
         outcome = {"status": store.FAILED, "about": f"{type(error).__name__}: {error}"}
     if outcome["status"] == "timed out":
         outcome["status"] = store.CUT if limit < item.limit else store.FAILED
@@ -91,7 +92,7 @@ def do(kit, item, kept, seconds):
 
 
 def run(kit, items, all_names, kept, deadline):
-    """Until all is done or the time is over. Returns whether all is done."""
+    """Runs items until all are finished or the time is over. Returns whether all are finished."""
     waiting = order(items, kept)
     for number, item in enumerate(waiting, 1):
         left = deadline - time.monotonic()
@@ -106,7 +107,7 @@ def run(kit, items, all_names, kept, deadline):
 
 
 def kit_info(root):
-    """What pack wrote down of the kit."""
+    """Returns what pack recorded about the kit in kit.json."""
     try:
         with open(os.path.join(root, "kit.json"), encoding="utf-8") as file:
             return json.load(file)
@@ -115,7 +116,8 @@ def kit_info(root):
 
 
 def commit_of(info):
-    """What tells this kit's programs from another's. Where files differed from the commit, that is when it was packed."""
+    """Returns a name for the version of this kit's programs: the commit, and the time of packing if files differed from
+    it."""
     commit = info.get("commit", "unknown")
     exact = commit != "unknown" and not commit.endswith("-dirty")
     return commit if exact or "packed" not in info else f"{commit}, packed {info['packed']}"
@@ -126,7 +128,7 @@ def write_report(kit, kept, names):
 
 
 def main(kit_root, arguments, gpus=machine.gpus):
-    """`gpus` returns what machine.gpus does, for tests."""
+    """Runs the kit and returns the exit code. Tests replace `gpus`."""
     options = parse(kit_root, arguments)
     deadline = time.monotonic() + options.budget_seconds
     info = kit_info(kit_root)

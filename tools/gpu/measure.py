@@ -1,4 +1,4 @@
-"""How each item is run, and what of its output is the result."""
+"""Defines the work of each item: how it runs, and how its output becomes a result."""
 
 import json
 import os
@@ -9,14 +9,14 @@ import statistics
 from bench import textproto, workloads
 from gpu import child, store
 
-# Ops on flat fp32 vectors, which the others of bf16 leave out.
+# The ops on flat fp32 vectors, which runs of bench_ops in bf16 leave out.
 FLAT = "^(sum|sumsquares|accumulate|copy|adamw)( |$)"
 
 _SANITIZER_ERROR = 97
 
 
 def _outcome(ended, result=None, wrong=""):
-    """`wrong`: why it failed although it ended well."""
+    """Makes an outcome of an ended program. `wrong` says why the item failed although the exit code may be 0."""
     outcome = {"status": store.PASSED, "about": "", "seconds": round(ended.seconds, 3)}
     if result is not None:
         outcome["result"] = result
@@ -43,7 +43,7 @@ def _text(path):
 
 
 def tests(names, sanitizer=None):
-    """Test cases of gpu_tests, perhaps under a tool of compute-sanitizer."""
+    """Runs these test cases of gpu_tests, under a tool of compute-sanitizer if one is given."""
     def work(kit, item, seconds):
         if sanitizer and not kit.sanitizer:
             return {"status": store.SKIPPED, "about": "there is no compute-sanitizer in CUDA_HOME or on the PATH"}
@@ -72,7 +72,7 @@ def tests(names, sanitizer=None):
 
 
 def plan(preset):
-    """What training will take of a GPU, by its plan: for this no GPU is needed."""
+    """Plans the preset's training: how much GPU memory it needs. Uses no GPU."""
     def work(kit, item, seconds):
         command = [kit.program("plan"), f"--job={kit.job(preset)}"]
         ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
@@ -85,13 +85,13 @@ def plan(preset):
 
 
 def planned_bytes(text):
-    """Of a rank's arena, by what `plan` prints; None: it does not say."""
+    """Returns the bytes of a rank's arena from the output of `plan`, or None if it names none."""
     found = re.search(r"one arena a rank of [^(]*\(([\d,]+) bytes\)", " ".join(text.split()))
     return int(found[1].replace(",", "")) if found else None
 
 
 def tune(preset):
-    """Algorithms of the preset's matrix products, added to the table that training and benches then use."""
+    """Tunes the preset's matmuls. Adds the algorithms to the table that training and benches use afterwards."""
     def work(kit, item, seconds):
         command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning.txt')}"]
         return _outcome(child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out))
@@ -99,7 +99,7 @@ def tune(preset):
 
 
 def sizes_of(job):
-    """Flags of bench_ops for a micro-batch of the job."""
+    """Returns the flags of bench_ops for a micro-batch of the job."""
     model, batch = job["model"]["decoder"], job["batch"]
     width, hidden, heads, kv_heads = (model[name] for name in ("width", "hidden", "heads", "kv_heads"))
     head_width = model.get("head_width", width // heads)
@@ -149,7 +149,7 @@ def _tokens(kit, preset):
 
 
 def _rows(path):
-    """Those of a metrics.jsonl that are whole, of training steps."""
+    """Returns the rows of training steps in a metrics.jsonl, without an incomplete last line."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().split("\n")[:-1]
@@ -159,7 +159,7 @@ def _rows(path):
 
 
 def train(preset, settings=()):
-    """The engine's steps; it is ended when there are enough, for the checkpoint at the end is not measured."""
+    """Measures the engine's steps. Kills `train` after enough of them, because the final checkpoint is not measured."""
     def work(kit, item, seconds):
         folder = kit.path("runs", item.name.replace("/", "-"))
         shutil.rmtree(folder, ignore_errors=True)
@@ -193,7 +193,8 @@ def steps_of(rows, warmup):
 
 
 def _said(text):
-    """What the plan that train prints says: parameters, and what is in use beside the arena."""
+    """Returns two facts from the output of train: the number of parameters, and the memory in use outside the
+    arenas."""
     found = {}
     parameters = re.search(r"^\s*parameters\s+([\d,]+) in", text, re.MULTILINE)
     outside = re.search(r"^.*in use outside the arenas.*$", text, re.MULTILINE)
@@ -209,7 +210,8 @@ def trials_path(kit, preset):
 
 
 def torch(preset):
-    """PyTorch's FSDP2 at its best. Its trials are kept, so that a search that is cut goes on where it was."""
+    """Measures PyTorch's FSDP2 at its best. Keeps its trials, so that a search that was cut resumes where it
+    stopped."""
     def work(kit, item, seconds):
         if not kit.python.torch:
             return {"status": store.SKIPPED, "about": f"{kit.python.path} has no PyTorch; name another with --python"}

@@ -1,19 +1,19 @@
-"""report.md: what was found, for people."""
+"""Writes report.md, which presents the results to people."""
 
 import collections
 
 from gpu import store
 from gpu.items import PRESETS, SUSTAINED
 
-# Of 989 TFLOP/s, by shape.
+# The MFU to reach, by shape, as a fraction of 989 TFLOP/s.
 MFU = {"qwen2_5_0_5b": 0.50, "qwen2_5_1_5b": 0.60, "qwen2_5_3b": 0.65, "qwen2_5_7b": 0.65}
 SPEED, MEMORY, KERNELS = 1.2, 0.6, 0.85
-# Held by both sides: weights, gradients and two moments, in whatever split.
+# Bytes per parameter that both sides must hold: weights, gradients and two moments, in whatever dtypes.
 HELD_BYTES = 16
 
 
 def _table(titles, rows):
-    """Markdown; columns of texts and numbers as they come."""
+    """Returns a Markdown table."""
     if not rows:
         return "nothing was measured\n"
     lines = [titles, ["---"] * len(titles), *rows]
@@ -26,7 +26,7 @@ def _mark(value, target, at_least=True):
 
 
 class Report:
-    """Of the items `names` of a Store, as far as they are of its commit."""
+    """A report on the items `names` of a Store. Uses only results of the store's commit."""
 
     def __init__(self, kept, names):
         self.kept, self.names = kept, names
@@ -39,7 +39,7 @@ class Report:
         return [name for name in self.names if self.kept.item(name).get("status") == status]
 
     def sustained(self):
-        """FLOP/s of a product that ran for a minute; None: not measured."""
+        """Returns the FLOP/s of a matmul that ran for a minute, or None if it was not measured."""
         found = self.result(f"bench_ops/{SUSTAINED}")
         return (found or {}).get("sustained_bf16") or None
 
@@ -82,7 +82,7 @@ class Report:
     @staticmethod
     def _speed(found, sustained):
         peak = found.get("peak_bytes_measured", found.get("max_memory_allocated", 0))
-        # The rows' MFU is of 989 TFLOP/s: the presets say so.
+        # The MFU of the rows refers to 989 TFLOP/s, the peak that the presets set.
         of_sustained = f"{100 * found['mfu'] * 989e12 / sustained:.1f} %" if sustained else ""
         return [f"{found['tokens_per_second']:,.0f}", f"{found['step_seconds']:.3f}", f"{100 * found['mfu']:.1f} %", of_sustained,
                 f"{peak / 2**30:.1f}", Report._planned(found), f"{found['losses'][0]:.3f} .. {found['losses'][-1]:.3f}"]

@@ -1,15 +1,15 @@
-"""What has been done and found, on disk after every item: a machine that is taken away takes nothing along."""
+"""Stores results on disk after every item, so that nothing is lost if the machine is taken away."""
 
 import json
 import os
 
 PASSED, FAILED, SKIPPED, CUT = "passed", "failed", "skipped", "cut"
-# So often an item may have been under way when everything ended; then it is what ended it.
+# An item that was begun this many times without an end is taken for the cause, and fails.
 MOST_BEGUN = 2
 
 
 def write_durably(path, text):
-    """Replaces the file; after a crash it has the old text or the new one."""
+    """Replaces the file's text. After a crash the file has the old text or the new one."""
     temporary = path + ".tmp"
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -24,7 +24,7 @@ def write_durably(path, text):
 
 
 def remove(path):
-    """A file that may be missing."""
+    """Removes a file, which may be missing."""
     try:
         os.remove(path)
     except FileNotFoundError:
@@ -32,8 +32,8 @@ def remove(path):
 
 
 class Store:
-    """report.json of a folder: {"machine": {..}, "items": {name: {"commit", "status", "about", "seconds", "result",
-    "begun"}}}. What the programs of another commit gave counts for nothing; it stays until the item is begun anew."""
+    """The report.json of a folder: {"machine": {..}, "items": {name: {"commit", "status", "about", "seconds", "result",
+    "begun"}}}. Results of another commit do not count; they stay until the item begins again."""
 
     def __init__(self, folder, commit):
         self.commit = commit
@@ -48,17 +48,18 @@ class Store:
                 raise ValueError(f"{self.path} is no report ({error}); remove it to begin anew") from None
 
     def item(self, name):
-        """What is known of it, of this commit; empty: nothing."""
+        """Returns what is stored of the item for this commit; empty if nothing is."""
         found = self.data["items"].get(name, {})
         return found if found.get("commit") == self.commit else {}
 
     def other(self, name):
-        """What another commit gave; empty: nothing, or there is something of this one."""
+        """Returns what is stored of the item for another commit; empty if nothing is, or if this commit has
+        something."""
         found = self.data["items"].get(name, {})
         return found if found.get("commit") != self.commit else {}
 
     def standing(self, name):
-        """For people."""
+        """Describes the item's status for --list."""
         former = self.other(name)
         if "status" in former:
             return f"to do ({former['status']} with commit {former.get('commit', 'unknown')})"
@@ -68,7 +69,7 @@ class Store:
         return self.item(name).get("status") in (PASSED, FAILED, SKIPPED)
 
     def begin(self, name):
-        """False: it has been begun too often without an end, and is failed now."""
+        """Marks the item as begun. If it was begun too often without an end, marks it as failed and returns False."""
         begun = self.item(name).get("begun", 0)
         if begun >= MOST_BEGUN:
             self.end(name, {"status": FAILED, "about": f"everything ended while it was under way, {begun} times"})

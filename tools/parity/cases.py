@@ -1,4 +1,4 @@
-"""The models, weights and batches that the goldens are made of. Everything is small, and awkward on purpose.
+"""Defines the models, weights and batches of the goldens. All sizes are small, and awkward on purpose.
 
 A case's `spec` holds fields of DecoderSpec or MlpSpec (proto/job.proto) and nothing else.
 """
@@ -18,18 +18,18 @@ CURVE_BATCHES = 4
 @dataclass(frozen=True)
 class Case:
     name: str
-    kind: str  # Field of ModelSpec: "decoder" or "mlp".
+    kind: str  # The field of ModelSpec: "decoder" or "mlp".
     spec: dict
     batch: int = 3
     embedding_std: float = 1.0
-    max_gradient_norm: float = 2.0  # Between the norms of the curve's steps, so that some are clipped.
+    max_gradient_norm: float = 2.0  # Lies between the norms of the curve's steps, so that some steps are clipped.
 
     def textproto(self):
-        """The ModelSpec in text format."""
+        """Returns the ModelSpec in text format."""
         return f"{self.kind} {{ {_fields(self.spec)} }}"
 
     def make_model(self):
-        """The model in fp32, with weights that depend on the case's name only."""
+        """Returns the model in fp32, with weights that depend only on the case's name."""
         model = make_model(self.kind, self.spec, SEQUENCE_LENGTH)
         generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()))
         with torch.no_grad():
@@ -48,13 +48,14 @@ class Case:
         return noise / math.sqrt(noise.shape[1])
 
     def make_batches(self):
-        """Tokens and targets, each [CURVE_BATCHES, B, S] int64; targets are the next tokens, some of them -1."""
+        """Returns tokens and targets, each [CURVE_BATCHES, B, S] int64. Targets are the next tokens; some are masked
+        (-1)."""
         generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()) + 1)
         text = torch.randint(self.spec["vocabulary"], (CURVE_BATCHES, self.batch, SEQUENCE_LENGTH + 1),
                              generator=generator)
         inputs, targets = text[..., :-1].contiguous(), text[..., 1:].contiguous()
-        # Batch 0: masked here and there, the last position too. Batch 1: whole. Batch 2: a sequence without a target.
-        # Batch 3: a sequence that ends early.
+        # Batch 0 has masked targets in several places, also at a last position. Batch 1 has none. In batch 2 a sequence
+        # has no target at all. In batch 3 a sequence ends early.
         targets[0, 0, 2:5] = -1
         targets[0, 1, -1] = -1
         targets[2, -1, :] = -1
@@ -78,7 +79,7 @@ CASES = [
     Case("llama", "decoder", dict(family="LLAMA", vocabulary=61, width=40, layers=2, heads=4, kv_heads=2, hidden=52)),
     Case("llama3_rope", "decoder", dict(
         family="LLAMA", vocabulary=61, width=48, layers=2, heads=3, kv_heads=1, hidden=56, rope_theta=500.0,
-        # Of the eight frequencies one stays, two are blended, five are divided by the factor.
+        # One of the eight frequencies stays, two are blended, five are divided by the factor.
         rope_scaling=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=32))),
     Case("gpt2", "decoder", dict(family="GPT2", vocabulary=61, width=40, layers=2, heads=4, hidden=92,
                                  max_positions=17), embedding_std=0.3, max_gradient_norm=2.6),

@@ -4,9 +4,8 @@
     ~/parity_venv/bin/pip install torch numpy safetensors transformers
     ~/parity_venv/bin/python tools/parity/check_export.py FOLDER [--against FOLDER [--fresh]]
 
-Fails on a key that is missing, unexpected or misshapen, on logits that differ by more than fp32 rounding may do, and on
-a tokenizer file that is not the same. When FOLDER holds trained weights, leave --against out: there is nothing to compare
-them with.
+Fails if a key is missing, unexpected or has a wrong shape, if logits differ by more than fp32 rounding explains, or if
+a tokenizer file differs. If FOLDER has trained weights, leave --against out: there is nothing to compare them with.
 """
 
 import argparse
@@ -18,7 +17,7 @@ import transformers
 
 
 def load(folder):
-    """The model in fp32; exits if its keys and the model's do not match."""
+    """Returns the model in fp32. Exits if the folder's keys do not match the model's."""
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     wrong = {key: sorted(map(str, value)) for key, value in info.items() if value}
@@ -28,7 +27,7 @@ def load(folder):
 
 
 def logits_of(model):
-    """[2, length, V] for fixed tokens, no longer than the model's positions."""
+    """Returns logits [2, length, V] of fixed tokens, with at most as many positions as the model has."""
     length = min(64, model.config.max_position_embeddings)
     tokens = torch.randint(model.config.vocab_size, (2, length), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():

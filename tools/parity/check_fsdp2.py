@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Holds torch_fsdp2_rank.py against the model that nobody sharded: loss and every gradient, on the CPU, ranks over Gloo.
+"""Compares torch_fsdp2_rank.py with the unsharded model: loss and every gradient, on the CPU, with ranks over Gloo.
 
     ~/parity_venv/bin/python tools/parity/check_fsdp2.py
 
-In fp32, on one rank and on two, with micro-batches of one and of two sequences, with everything that a search may try.
+Runs in fp32 on one and two ranks, with micro-batches of one and two sequences, and with every setting that a search may
+try.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def check(rank, ranks, store, name, compiled):
         where = f"{name}, {ranks} ranks, {vars(configuration)}"
         torch.testing.assert_close(loss / ranks, wanted.detach(), rtol=1e-5, atol=0, msg=lambda text: f"{where}: {text}")
         for (parameter, found), (_, plainly) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
-            # Sums of 8 x 24 tokens in another order: far below the largest gradient of the tensor.
+            # Sums over 8 x 24 tokens in another order differ by far less than 1e-5 of the tensor's largest gradient.
             torch.testing.assert_close(found.grad.full_tensor(), plainly.grad, rtol=0, atol=1e-5 * plainly.grad.abs().max().item(),
                                        msg=lambda text: f"{where}, {parameter}: {text}")
     dist.destroy_process_group()

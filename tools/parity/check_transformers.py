@@ -1,4 +1,4 @@
-"""Holds models.py against transformers: same weights, same tokens, equal logits, loss and gradients in fp64.
+"""Compares models.py with transformers: the same weights and tokens must give equal logits, loss and gradients in fp64.
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch transformers
@@ -17,12 +17,13 @@ from torch.overrides import TorchFunctionMode
 from cases import CASES, SEQUENCE_LENGTH
 from models import loss_of
 
-# fp64 carries 1e-16 per operation; a wrong constant, order or mask shows in the first digits.
+# fp64 rounds each operation by 1e-16. A wrong constant, order or mask changes the first digits.
 TOLERANCE = 1e-12
 
 
 class AllInFp64(TorchFunctionMode):
-    """Runs code that asks for fp32 in fp64: transformers computes norms, rotary tables and softmax in fp32, always."""
+    """Runs code in fp64 even if it asks for fp32: transformers always computes norms, rotary tables and softmax in
+    fp32."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.Tensor.float:
@@ -42,7 +43,7 @@ def rope_parameters(shape):
 
 
 def llama_like(shape, weights):
-    """Model and its weights for Llama, Mistral, Qwen 2 and Qwen 3, which name their parameters alike."""
+    """Returns the model and its weights for Llama, Mistral, Qwen 2 and Qwen 3, which use the same parameter names."""
     family = {"LLAMA": "Llama", "MISTRAL": "Mistral", "QWEN2": "Qwen2", "QWEN3": "Qwen3"}[shape.family]
     options = dict(
         vocab_size=shape.vocabulary, hidden_size=shape.width, intermediate_size=shape.hidden,
@@ -90,14 +91,14 @@ def gpt2(shape, weights):
         mapped[f"transformer.ln_f.{kind}"] = weights[f"final_norm.{kind}"]
         for i in range(shape.layers):
             for ours, theirs in names.items():
-                # GPT-2's Conv1D keeps [in, out].
+                # GPT-2's Conv1D stores weights as [in, out].
                 weight = weights[f"blocks.{i}.{ours}.{kind}"]
                 mapped[f"transformer.h.{i}.{theirs}.{kind}"] = weight.T if weight.dim() == 2 else weight
     return transformers.GPT2LMHeadModel(config), mapped
 
 
 def falcon(shape, weights):
-    new = shape.parallel_norms  # Falcon-40B's architecture
+    new = shape.parallel_norms  # Falcon-40B's architecture.
     config = transformers.FalconConfig(
         vocab_size=shape.vocabulary, hidden_size=shape.width, num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads, num_kv_heads=shape.kv_heads, new_decoder_architecture=new,
@@ -108,7 +109,7 @@ def falcon(shape, weights):
     mapped = {"transformer.word_embeddings.weight": weights["embedding.weight"]}
     for i in range(shape.layers):
         ours, theirs = f"blocks.{i}.", f"transformer.h.{i}."
-        # Falcon keeps a group's query heads, its key and its value together.
+        # Falcon stores a group's query heads, its key and its value next to each other.
         q, k, v = (part.view(shape.kv_heads, -1, shape.width)
                    for part in split_qkv(shape, weights[ours + "attention.qkv.weight"]))
         mapped |= {theirs + "self_attention.query_key_value.weight": torch.cat((q, k, v), dim=1).flatten(0, 1),
@@ -132,14 +133,15 @@ def relative(actual, wanted):
 
 
 def compare(case):
-    """Relative differences of logits, loss and the worst gradient."""
+    """Returns the relative differences of logits, loss and the worst gradient."""
     inputs, targets = (batches[0] for batches in case.make_batches())
     ours = case.make_model().double()
     loss = loss_of(ours, inputs, targets)
     loss.backward()
     logits = ours(inputs)
 
-    # Each parameter of theirs is a slice, a transpose or a permutation of ours, so the same map serves the gradients.
+    # Each of their parameters is a slice, a transpose or a permutation of ours, so the same map also converts
+    # gradients.
     to_theirs = {"GPT2": gpt2, "FALCON": falcon}.get(case.spec["family"], llama_like)
     with AllInFp64():
         theirs, mapped = to_theirs(ours.shape, {name: p.detach() for name, p in ours.named_parameters()})
@@ -152,7 +154,7 @@ def compare(case):
             for name, parameter in parameters.items():
                 parameter.copy_(mapped[name])
         their_logits = theirs(inputs, use_cache=False).logits
-        # Their loss shifts labels itself, unless told that they are shifted.
+        # shift_labels tells their loss that the labels are already shifted.
         their_loss = theirs.loss_function(logits=their_logits, labels=None, vocab_size=ours.shape.vocabulary,
                                           shift_labels=targets, ignore_index=-1)
         their_loss.backward()

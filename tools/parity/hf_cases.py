@@ -1,7 +1,7 @@
-"""The folders of tests/parity/golden/hf: tiny models of every Hugging Face family that the engine reads.
+"""Defines the folders of tests/parity/golden/hf: tiny models of every Hugging Face family that the engine reads.
 
-V 61 tokens, two layers; sizes are awkward on purpose. Each case is a config of transformers, what its weights are
-stored as, and how small its files are cut.
+Each has a vocabulary of 61 tokens and two layers; sizes are awkward on purpose. A case consists of a transformers
+config, the dtype of the stored weights, and the largest size of a file.
 """
 
 import math
@@ -19,7 +19,7 @@ _TOKENS = dict(vocab_size=61, bos_token_id=None, eos_token_id=None, pad_token_id
 @dataclass(frozen=True)
 class HfCase:
     name: str
-    family: str  # Of the classes in transformers: "Llama" of LlamaConfig.
+    family: str  # Prefix of the classes in transformers: "Llama" for LlamaConfig.
     options: dict
     dtype: torch.dtype = torch.float32
     max_shard_size: str = "1GB"
@@ -28,7 +28,7 @@ class HfCase:
         return getattr(transformers, self.family + "Config")(**_TOKENS, **self.options)
 
     def make_model(self):
-        """The model, rounded to `dtype`, with weights that depend on the case's name only."""
+        """Returns the model, rounded to `dtype`, with weights that depend only on the case's name."""
         model = transformers.AutoModelForCausalLM.from_config(self.make_config(), attn_implementation="eager").eval()
         generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()))
         with torch.no_grad():
@@ -38,7 +38,8 @@ class HfCase:
         return model.to(self.dtype)
 
     def make_batch(self):
-        """Tokens and targets, each [BATCH, SEQUENCE_LENGTH]; targets are the next tokens, a few of them -1."""
+        """Returns tokens and targets, each [BATCH, SEQUENCE_LENGTH]. Targets are the next tokens; a few are masked
+        (-1)."""
         generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()) + 1)
         text = torch.randint(61, (BATCH, SEQUENCE_LENGTH + 1), generator=generator)
         inputs, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()

@@ -4,7 +4,7 @@
     ~/parity_venv/bin/pip install torch numpy safetensors
     ~/parity_venv/bin/python tools/parity/make_goldens.py [--output FOLDER] [case ...]
 
-Two runs on one machine kind with one torch version write the same bytes.
+Two runs on the same kind of machine with the same torch version write the same bytes.
 """
 
 import argparse
@@ -21,16 +21,16 @@ from models import loss_of
 
 STEPS = 20
 LEARNING_RATE, BETA1, BETA2, WEIGHT_DECAY = 5e-3, 0.9, 0.95, 0.1
-# Far above the rounding noise of a gradient: with a tiny one the first updates are the signs of noise.
+# Far above the rounding noise of a gradient. With a tiny epsilon the first updates would be signs of noise.
 EPSILON = 1e-3
 
-# A golden that PyTorch itself can hardly repeat in fp32 would test luck; the tolerances of the parity tests are at
-# eight times the last two.
+# Limits on the difference between PyTorch in fp32 and in fp64. A golden that PyTorch itself can hardly reproduce in
+# fp32 would test luck. The tolerances of the parity tests are eight times the last two.
 LOSS_NOISE, GRADIENT_NOISE, CURVE_NOISE = 2.5e-7, 1.25e-6, 1.25e-6
 
 
 def gradients(model, tokens, targets, autocast=False):
-    """The loss, and {name: gradient} in fp64, of one forward and backward."""
+    """Runs forward and backward once. Returns the loss, and {name: gradient} in fp64."""
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         loss = loss_of(model, tokens, targets)
     loss.backward()
@@ -38,7 +38,7 @@ def gradients(model, tokens, targets, autocast=False):
 
 
 def train(model, max_norm, inputs, targets):
-    """Loss and unclipped gradient norm, each [STEPS] fp64, of AdamW with a constant learning rate."""
+    """Trains with AdamW at a constant learning rate. Returns losses and unclipped gradient norms, each [STEPS] fp64."""
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW(
@@ -56,9 +56,9 @@ def train(model, max_norm, inputs, targets):
 
 
 def zero_gradients(case):
-    """Parameters whose gradient is zero whatever the data; name[begin:end] for the rows from begin up to end.
+    """Lists parameters whose gradient is zero for all data; name[begin:end] means the rows from begin up to end.
 
-    Without rotations a key bias adds the same amount to all of a query's scores, and softmax does not see it.
+    Without rotations a key bias adds the same amount to all scores of a query, which does not change their softmax.
     """
     if case.spec.get("family") != "GPT2":
         return []
@@ -67,7 +67,8 @@ def zero_gradients(case):
 
 
 def check_steadiness(case, model, golden, exact):
-    """Fails where the case is a bad golden: too noisy in fp32, or without both clipped and unclipped steps."""
+    """Fails if the case is a bad golden: too noisy in fp32, without both clipped and unclipped steps, or hardly
+    learning."""
     def require(name, value, limit):
         if not value <= limit:
             raise SystemExit(f"{case.name}: {name} differs by {value:.2e} between fp32 and fp64, wanted {limit:.2e}; "
@@ -101,7 +102,7 @@ def make_golden(case):
     for name, gradient in exact.items():
         golden[f"grad/{name}"] = gradient.float().numpy()
 
-    # Two things are called bf16 in PyTorch; see README.md.
+    # PyTorch has two kinds of bf16 training; see README.md.
     for prefix, (loss, rounded) in {
             "bf16": gradients(case.make_model(), inputs[0], targets[0], autocast=True),
             "bf16_full": gradients(case.make_model().bfloat16(), inputs[0], targets[0]),
@@ -129,7 +130,7 @@ def make_golden(case):
 
 
 def write_safetensors(path, tensors, metadata):
-    """Writes the file with its keys in a fixed order, which the safetensors package does not promise for metadata."""
+    """Writes the file with its keys in a fixed order. The safetensors package promises no order for metadata."""
     dtypes = {np.dtype(np.float64): "F64", np.dtype(np.float32): "F32", np.dtype(np.int32): "I32"}
     order = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
     header, offset = {"__metadata__": dict(sorted(metadata.items()))}, 0

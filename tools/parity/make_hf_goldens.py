@@ -1,4 +1,4 @@
-"""Writes tests/parity/golden/hf/<case>: a folder of transformers, and what is computed from it. See README.md.
+"""Writes tests/parity/golden/hf/<case>: a folder of transformers, and what it computes from that. See README.md.
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch numpy safetensors transformers
@@ -21,22 +21,23 @@ from make_goldens import write_safetensors
 
 STEPS = 8
 LEARNING_RATE, BETA1, BETA2, WEIGHT_DECAY, MAX_NORM = 1e-3, 0.9, 0.95, 0.1, 1.0
-# Far above the rounding noise of a gradient: with a tiny one the first updates are the signs of noise.
+# Far above the rounding noise of a gradient. With a tiny epsilon the first updates would be signs of noise.
 EPSILON = 1e-3
 
-# What fp32 alone may do, relative; the tests allow 1e-5 for a loss and 1e-3 of the distance that a tensor has moved.
+# Limits on the relative difference between transformers in fp32 and in fp64. The tests allow 1e-5 for a loss, and 1e-4
+# of the distance that a tensor has moved, plus rounding.
 LOSS_NOISE, UPDATE_NOISE = 1e-6, 1e-4
 
 
 def loss_of(model, inputs, targets):
-    """Sum of the cross-entropies of the tokens whose target is not -1, divided by their number; and the logits."""
+    """Returns the mean cross-entropy of the tokens whose target is not -1, and the logits."""
     logits = model(inputs, use_cache=False).logits
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
     return loss / (targets >= 0).sum(), logits
 
 
 def train(model, inputs, targets):
-    """Logits before the first step, losses and unclipped gradient norms of the steps."""
+    """Trains with AdamW. Returns the logits before the first step, and each step's loss and unclipped gradient norm."""
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW(

@@ -1,8 +1,7 @@
-"""PyTorch references of the models that the engine trains, written to be read beside its C++.
+"""PyTorch references of the models that the engine trains, written to be read together with its C++.
 
-A model is described by the same fields as DecoderSpec and MlpSpec of proto/job.proto, given as a dict; the names and
-layouts of the parameters are the engine's own. Nothing here depends on another model library: check_transformers.py
-compares with one.
+A dict with the fields of DecoderSpec or MlpSpec (proto/job.proto) describes a model. The parameters have the engine's
+names and layouts. Nothing here depends on another model library; check_transformers.py compares with one.
 
 B sequences in a batch, S tokens in a sequence, C model width, H query heads, G key and value heads, D head width,
 F inner width of the feed-forward layer, V vocabulary, P learned positions, E embedding width of the MLP.
@@ -20,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-# What a family says where the spec is silent (enum Family in proto/job.proto).
+# The defaults of each family for fields that the spec does not set (enum Family in proto/job.proto).
 _LLAMA = dict(norm="rms", positions="rope", activation="swiglu", norm_epsilon=1e-5, tied_head=False, qkv_bias=False,
               linear_bias=False, qk_norm=False, parallel_block=False)
 FAMILIES = {
@@ -84,14 +83,15 @@ def make_norm(shape, width):
 
 
 def rope_frequencies(shape):
-    """[D/2] fp64: theta^(-2i/D), with the Llama-3 scaling where the spec asks for it."""
+    """Returns the frequencies theta^(-2i/D), [D/2] fp64, with the Llama-3 scaling if the spec asks for it."""
     exponent = torch.arange(0, shape.head_width, 2, dtype=torch.float64) / shape.head_width
     frequency = shape.rope_theta ** -exponent
     scaling = shape.rope_scaling
     if scaling is None:
         return frequency
-    # How often a pair turns within the original context decides: often, it stays; less than low_freq_factor times, it
-    # is slowed by `factor`; between, a blend that is linear in the number of turns.
+    # Scaling depends on how often a pair turns within the original context. A frequency with at least high_freq_factor
+    # turns stays. One with fewer than low_freq_factor turns is divided by `factor`. In between, the two are blended
+    # linearly in the number of turns.
     turns = scaling["original_context"] * frequency / (2 * math.pi)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     keep = ((turns - low) / (high - low)).clamp(0, 1)
@@ -105,7 +105,8 @@ def rotate(x, cos, sin):
 
 
 class Attention(nn.Module):
-    """Causal attention. Query head h reads key and value head h / (H / G); key j is seen when i - window < j <= i."""
+    """Causal attention. Query head h reads key and value head h / (H / G). Query i sees key j if i - window < j <=
+    i."""
 
     def __init__(self, shape):
         super().__init__()
@@ -174,7 +175,7 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    """weight[token], plus positions[s] where positions are learned."""
+    """Computes weight[token], plus positions[s] if positions are learned."""
 
     def __init__(self, shape):
         super().__init__()
@@ -188,7 +189,7 @@ class Embedding(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder-only transformer; `spec` holds fields of DecoderSpec."""
+    """A decoder-only transformer. `spec` has fields of DecoderSpec."""
 
     def __init__(self, spec):
         super().__init__()
@@ -200,7 +201,7 @@ class Decoder(nn.Module):
             self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
 
     def forward(self, tokens):
-        """Logits [B, S, V] from tokens [B, S]."""
+        """Returns logits [B, S, V] for tokens [B, S]."""
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x)
@@ -212,7 +213,7 @@ class Decoder(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Predicts the token after a sequence from the embeddings of its S tokens side by side, [B, S * E]."""
+    """Predicts the token after a sequence from the concatenated embeddings of its S tokens, [B, S * E]."""
 
     def __init__(self, spec, sequence_length):
         super().__init__()
@@ -222,7 +223,7 @@ class Mlp(nn.Module):
         self.head = nn.Linear(spec["hidden"], spec["vocabulary"])
 
     def forward(self, tokens):
-        """Logits [B, V] from tokens [B, S]."""
+        """Returns logits [B, V] for tokens [B, S]."""
         x = self.embedding(tokens).flatten(1)
         for layer in self.hidden:
             x = F.gelu(layer(x), approximate="tanh")
@@ -237,7 +238,7 @@ def make_model(kind, spec, sequence_length):
 
 
 def loss_of(model, tokens, targets):
-    """Sum of the cross-entropies of the tokens whose target is not -1, divided by their number."""
+    """Returns the mean cross-entropy of the tokens whose target is not -1."""
     logits = model(tokens)
     targets = model.select_targets(targets).flatten()
     logits = logits.to(at_least_fp32(logits.dtype)).flatten(0, -2)

@@ -1,6 +1,7 @@
-"""The decoder of models.py as PyTorch computes it fastest, for the programs that the engine is held against: one fused
-projection for Q, K and V and one for gate and up, scaled_dot_product_attention, a loss in one function that can be
-compiled by itself; and the tokens and the optimizer that go with it.
+"""The decoder of models.py in the form that PyTorch runs fastest, for the programs that the engine is compared with.
+
+It has one fused projection for Q, K and V and one for gate and up, uses scaled_dot_product_attention, and computes the
+loss in one function that can be compiled separately. The module also provides the tokens and the optimizer.
 
 B sequences in a micro-batch, S tokens in a sequence, C model width, H query heads, G key and value heads, D head width.
 """
@@ -16,8 +17,8 @@ from models import RmsNorm, make_norm, rope_frequencies, rotate
 
 
 class Attention(nn.Module):
-    """Causal attention, by the kernel that never holds the scores. `grouped`: it takes fewer heads for K and V as they
-    are; else they are repeated, which kernels for CPUs want."""
+    """Causal attention with a kernel that never stores the scores. With `grouped` the kernel reads K and V with their
+    fewer heads. Otherwise K and V are repeated, which kernels for CPUs require."""
 
     def __init__(self, shape, grouped):
         super().__init__()
@@ -74,8 +75,8 @@ def mean_cross_entropy(x, weight, targets):
 
 
 class Decoder(nn.Module):
-    """For sequences of `length` tokens. `loss`, a function of hidden states [B, S, C], head weight [V, C] and targets
-    [B, S], may be replaced by a compiled one."""
+    """A decoder for sequences of `length` tokens. `loss` is a function of hidden states [B, S, C], head weight [V, C]
+    and targets [B, S]; it may be replaced by a compiled one."""
 
     def __init__(self, shape, length, grouped=False):
         super().__init__()
@@ -89,7 +90,7 @@ class Decoder(nn.Module):
         self.final_norm = make_norm(shape, shape.width)
         if not shape.tied_head:
             self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
-        # [S, 1, D/2]. Plain attributes: nothing that FSDP would cast.
+        # [S, 1, D/2]. Plain attributes and not buffers, so that FSDP does not cast them.
         self.cos = self.sin = None
         if shape.positions == "rope":
             angle = torch.arange(length, dtype=torch.float64)[:, None, None] * rope_frequencies(shape)
@@ -110,7 +111,7 @@ class Decoder(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens, targets):
-        """The mean cross-entropy of targets [B, S] after tokens [B, S]."""
+        """Returns the mean cross-entropy of targets [B, S] for tokens [B, S]."""
         x = self.embedding(tokens)
         if self.shape.positions == "learned":
             x = x + self.positions[:tokens.shape[1]]
@@ -121,7 +122,7 @@ class Decoder(nn.Module):
 
 
 class Tokens:
-    """A token file of llm.c, read in order: sample i is [iS, iS + S), its targets one later."""
+    """A token file of llm.c, read in order: sample i has inputs [iS, iS + S), and targets one position later."""
 
     def __init__(self, path):
         with open(path, "rb") as file:
@@ -131,7 +132,8 @@ class Tokens:
         self.tokens = torch.frombuffer(data, dtype=dtype, offset=1024)
 
     def batch(self, position, sequences, length):
-        """Inputs and targets of samples [position, position + sequences), which begin anew at the end of the file."""
+        """Returns inputs and targets of samples [position, position + sequences), wrapping around at the end of the
+        file."""
         samples = (self.count - 1) // length
         starts = [(position + i) % samples * length for i in range(sequences)]
         rows = torch.stack([self.tokens[s:s + length + 1].long() for s in starts])

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Trains a decoder with PyTorch's FSDP2 on GPUs, as fast as PyTorch can: what the CUDA backend is held against.
+"""Trains a decoder with PyTorch's FSDP2 on GPUs as fast as PyTorch can. The CUDA backend is compared with it.
 
-fully_shard of each block and of what is left, bf16 by its mixed precision policy over fp32 masters and moments, blocks and
-loss compiled, scaled_dot_product_attention, fused AdamW, gradients clipped by their global norm; gradients are
-accumulated and reduced once a step. One process per GPU, started by this one. With --search it tries micro-batches,
-checkpointing, attention kernels and how long gathered parameters are kept, and measures the fastest that fits.
+Uses fully_shard on each block and on the rest of the model, bf16 through its mixed precision policy with fp32 masters
+and moments, compiled blocks and loss, scaled_dot_product_attention, fused AdamW, and gradients clipped by their global
+norm. Gradients are accumulated and reduced once per step. Starts one process per GPU. With --search it tries
+micro-batches, checkpointing, attention kernels and how long gathered parameters are kept, and measures the fastest
+setting that fits.
 
     torch_fsdp2.py --job=tools/jobs/qwen2_5_3b.textproto --sequence=1024 --search
 
 Prints a line of JSON per trial ({"trial": ..}), then one for the result ({"result": ..}): median seconds of a step, tokens
 per second, MFU (6 x parameters, embedding lookups excluded, plus 6 x layers x width x sequence, per token), peak memory
-of the allocator on rank 0 from the second step on, versions, first losses.
+of the allocator on rank 0 from the second step on, versions, losses.
 
-Needs PyTorch 2.6 or newer with CUDA. On the CPU (--device=cpu, ranks over Gloo) it shows that the program is right.
+Needs PyTorch 2.6 or newer with CUDA. Runs with --device=cpu (ranks over Gloo) only serve to test the program.
 """
 
 import argparse
@@ -30,11 +31,11 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from bench import textproto  # noqa: E402
 
 _MARK = "torch_fsdp2 result: "
-_OUT_OF_MEMORY = 3  # Exit code of a rank.
-_NO_MEMORY = "out of memory"  # Why a configuration failed whose rank ended with that.
+_OUT_OF_MEMORY = 3  # Exit code of a rank that ran out of memory.
+_NO_MEMORY = "out of memory"  # The failure reported for that exit code.
 _SOURCES = ("torch_fsdp2.py", "torch_fsdp2_rank.py", "torch_decoder.py", "models.py")
 
-# What a job file leaves out (proto/job.proto).
+# The defaults of optimizer fields that a job file does not set (proto/job.proto).
 _OPTIMIZER = {"learning_rate": 3e-4, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1,
               "max_gradient_norm": 1.0}
 
@@ -71,7 +72,7 @@ def parse(arguments):
     parser.add_argument("--tokens", help="a token file of llm.c (default: random tokens)")
     parser.add_argument("--peak_flops", type=float, default=989e12, help="of one GPU, for MFU (default 989e12: H100, H200)")
     parser.add_argument("--timeout_seconds", type=float, default=3600, help="for one configuration (default 3600)")
-    parser.add_argument("--rank_of", help=argparse.SUPPRESS)  # JSON: what this process is to do as a rank.
+    parser.add_argument("--rank_of", help=argparse.SUPPRESS)  # JSON with this process's work as a rank.
     options = parser.parse_args(arguments)
     with open(options.job, encoding="utf-8") as file:
         options.job = textproto.parse(file.read())
@@ -80,7 +81,7 @@ def parse(arguments):
 
 
 def missing(device):
-    """What keeps this machine from it, in a line; None: nothing."""
+    """Returns in one line what this machine lacks to run the program, or None if nothing is missing."""
     try:
         import torch
     except ImportError as error:
@@ -95,7 +96,8 @@ def missing(device):
 
 
 class Configuration:
-    """What a search varies. Sequences in a micro-batch, and the names above."""
+    """The settings that a search varies: sequences in a micro-batch, and one each of CHECKPOINTING, GATHERED and
+    ATTENTION."""
 
     def __init__(self, micro_batch, checkpoint="none", gathered="pass", attention="default"):
         self.micro_batch, self.checkpoint, self.gathered, self.attention = micro_batch, checkpoint, gathered, attention
@@ -105,8 +107,8 @@ class Configuration:
 
 
 def run_ranks(options, configuration, tokens_per_step, warmup, steps):
-    """Runs a configuration in processes of its own, so that memory that one leaves torn is nobody's else. Returns rank
-    0's result, or {"failed": why}."""
+    """Runs a configuration in new processes, so that it does not inherit fragmented memory. Returns rank 0's result, or
+    {"failed": why}."""
     with tempfile.TemporaryDirectory() as folder:
         processes, logs = [], []
         for rank in range(options.ranks):
@@ -115,7 +117,7 @@ def run_ranks(options, configuration, tokens_per_step, warmup, steps):
             log = open(os.path.join(folder, f"rank{rank}.log"), "w+", encoding="utf-8", errors="replace")
             logs.append(log)
             environment = dict(os.environ)
-            # Room that the allocator cannot give back in whole segments is what a large model fails for.
+            # Without expandable segments the allocator's fragmentation makes large models run out of memory.
             environment.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
             processes.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), *sys.argv[1:],
                                                f"--rank_of={json.dumps(order)}"],
@@ -147,11 +149,12 @@ def run_ranks(options, configuration, tokens_per_step, warmup, steps):
 
 
 def wait(processes, timeout_seconds):
-    """None when all have ended well; else the first that has not, as (rank, exit code), None for one that still runs."""
+    """Waits until all processes have ended or one has failed. Returns None if all ended with 0, else (rank, exit code)
+    of the first that failed. After the timeout, returns a rank that still runs, with exit code None."""
     deadline = time.monotonic() + timeout_seconds
     while True:
         codes = [process.poll() for process in processes]
-        # A rank that ran out of memory is the reason why others fail.
+        # Looks for ranks that ran out of memory first, because they make others fail.
         for rank, code in sorted(enumerate(codes), key=lambda pair: pair[1] != _OUT_OF_MEMORY):
             if code not in (None, 0):
                 return rank, code
@@ -163,21 +166,23 @@ def wait(processes, timeout_seconds):
 
 
 def micro_batches(options):
-    """Sequences of a micro-batch that a search tries: 2^n, divisors of a rank's share, 4,096 to 65,536 tokens if any is."""
+    """Returns the micro-batches that a search tries, in sequences: the powers of two that divide a rank's share of a
+    step and have 4,096 to 65,536 tokens. If none does, returns 1."""
     share = options.tokens_per_step // options.sequence // options.ranks
     divisors = [m for m in (1 << n for n in range(20)) if share % m == 0]
     return [m for m in divisors if 4096 <= m * options.sequence <= 65536] or divisors[:1]
 
 
 def search_tokens(options):
-    """Of a trial's step, over all ranks: about a quarter of a real one's, and as many in every trial, so that what a step
-    costs besides weighs the same in all. Whole micro-batches of the largest are whole ones of the others, powers of two."""
+    """Returns the tokens of a trial's step over all ranks: about a quarter of a real step's. All trials have the same
+    number, so that fixed costs of a step weigh the same in all. A multiple of the largest micro-batch is a multiple of
+    all, because they are powers of two."""
     largest = max(micro_batches(options)) * options.sequence * options.ranks
     return max(1, options.tokens_per_step // 4 // largest) * largest
 
 
 def digest_of(job):
-    """16 hex digits of the job and of this program."""
+    """Returns a digest of the job and of this program's sources, in 16 hex digits."""
     folder, digest = os.path.dirname(os.path.abspath(__file__)), hashlib.sha256(json.dumps(job, sort_keys=True).encode())
     for name in _SOURCES:
         with open(os.path.join(folder, name), "rb") as file:
@@ -186,11 +191,12 @@ def digest_of(job):
 
 
 def search(options, measure):
-    """The fastest configuration that fits. `measure(configuration)` returns a result with tokens_per_second, or failed.
+    """Returns the fastest configuration that fits. `measure(configuration)` returns a result with tokens_per_second, or
+    failed.
 
-    Checkpointing costs time and buys a larger micro-batch. So each heavier kind is tried from the first micro-batch that
-    did not fit with the lighter one, and only while larger ones still gain. Then, of the best: longer gathered parameters
-    (time for memory), and the other kernel for attention."""
+    Checkpointing costs time and allows a larger micro-batch. So each heavier kind is tried from the first micro-batch
+    that did not fit with the lighter kind, and only while larger ones still gain. Finally tries two changes of the
+    best: keeping gathered parameters longer, which trades memory for time, and the other attention kernel."""
     deadline = time.monotonic() + options.search_seconds
     best, best_rate = None, 0.0
 
@@ -221,16 +227,17 @@ def search(options, measure):
 
 
 class Trials:
-    """What a search has measured, as lines of JSON, printed and perhaps kept in a file. `conditions`: what besides the
-    configuration a trial depends on, by name; trials of others are not used. Failures other than of memory may be the
-    machine's and are not kept in the file: a later search tries again."""
+    """The trials of a search. Prints them as lines of JSON, and keeps them in a file if `path` is given. `conditions`
+    has everything besides the configuration that a trial depends on; trials with other conditions are not used.
+    Failures other than a lack of memory may be the machine's, so they are not kept in the file and a later search tries
+    again."""
 
     def __init__(self, path, conditions):
         self.path, self.conditions, self.kept, self.last_failure = path, conditions, [], "none was tried"
         if path and os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 text = file.read()
-            # The last line may be torn, where the one who wrote it was ended: none is complete without its end.
+            # The last line may be incomplete, if its writer was killed. A complete line has a line end.
             whole = text[:text.rfind("\n") + 1]
             self.kept = [json.loads(line) for line in whole.splitlines()]
             if whole != text:
@@ -238,7 +245,7 @@ class Trials:
                     file.write(whole)
 
     def of(self, configuration, measure):
-        """What is known of the configuration; else it is measured."""
+        """Returns the trial of the configuration. Measures it if it is not known yet."""
         about = {"trial": vars(configuration), **self.conditions}
         for trial in self.kept:
             if all(trial.get(name) == value for name, value in about.items()):
@@ -310,7 +317,7 @@ def main():
         result = train(options, order, Configuration(**order["configuration"]))
     except torch.OutOfMemoryError as error:
         print(error, file=sys.stderr, flush=True)
-        # At once: the other ranks wait in a collective, and whoever started this one ends them.
+        # Exits at once: the other ranks wait in a collective, and the parent process kills them.
         os._exit(_OUT_OF_MEMORY)
     if order["rank"] == 0:
         result["step_seconds"] = statistics.median(result["seconds"])

@@ -1,4 +1,4 @@
-"""One rank of torch_fsdp2.py."""
+"""Runs one rank of torch_fsdp2.py."""
 
 import functools
 import time
@@ -18,7 +18,7 @@ _SAVED = frozenset(getattr(torch.ops.aten, name).default for name in (
 
 
 def _policy(context, op, *arguments, **more):
-    """Selective checkpointing: products and attention are kept, what is cheap is computed again."""
+    """Selective checkpointing: keeps the outputs of matmuls and attention, and recomputes cheap ops."""
     return CheckpointPolicy.MUST_SAVE if op in _SAVED else CheckpointPolicy.PREFER_RECOMPUTE
 
 
@@ -37,7 +37,7 @@ def _use_cudnn_attention():
 
 
 def build(job, options, device):
-    """The model, the same on every rank, not sharded yet."""
+    """Returns the unsharded model, the same on every rank."""
     torch.manual_seed(1)
     with device:
         model = Decoder(Shape(job["model"]["decoder"]), options.sequence, grouped=device.type == "cuda")
@@ -46,7 +46,7 @@ def build(job, options, device):
 
 
 def shard(model, options, configuration, ranks):
-    """From the inside out: what is computed again, what is compiled, what is gathered."""
+    """Wraps each block for checkpointing, compiles it and shards it, in this order, and then shards the model."""
     policy = MixedPrecisionPolicy()
     if options.precision == "bf16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -63,7 +63,7 @@ def shard(model, options, configuration, ranks):
 
 
 def backward(model, configuration, inputs, targets):
-    """Adds the gradients of all rows of [N, S] to the parameters'; returns their mean loss on this rank."""
+    """Adds the gradients of all rows of inputs and targets [N, S] to the parameters'. Returns this rank's mean loss."""
     count, rest = divmod(inputs.shape[0], configuration.micro_batch)
     if rest:
         raise ValueError(f"{inputs.shape[0]} sequences are no whole micro-batches of {configuration.micro_batch}")
@@ -81,7 +81,7 @@ def backward(model, configuration, inputs, targets):
 
 
 class _RandomTokens:
-    """Sample i is the same for any number of ranks."""
+    """Random tokens. Sample i is the same for any number of ranks."""
 
     def __init__(self, vocabulary):
         self.vocabulary = vocabulary
@@ -135,7 +135,7 @@ def train(options, order, configuration):
         losses.append(loss.item() / ranks)
         norms.append(norm.full_tensor().item())
         if step == 0 and options.device == "cuda":
-            # Compiling and the first optimizer states are not what a step needs.
+            # Leaves out the memory peak of the first step, which compiles and creates the optimizer's states.
             torch.cuda.reset_peak_memory_stats()
     result = {"seconds": seconds[order["warmup"]:], "losses": losses, "gradient_norms": norms, "parameters": parameters,
               "flops_per_token": flops, "tokens_per_step": order["tokens_per_step"], "ranks": ranks,

@@ -1,12 +1,12 @@
-"""Trains a decoder with PyTorch as fast as PyTorch can on a CPU: what tools/bench_train holds the engine against.
+"""Trains a decoder with PyTorch on a CPU as fast as PyTorch can. tools/bench_train compares the engine with it.
 
-Blocks compiled one by one, scaled_dot_product_attention, fused AdamW, gradients set to none, bf16 by autocast; several
-ranks by FSDP2 (fully_shard of each block) over Gloo, their bf16 by its mixed precision policy. Allocator and MKL are
-tuned from outside, by the environment (tools/bench/contestants.py). The job and the token ids are the engine's own.
+Compiles blocks one by one, and uses scaled_dot_product_attention, fused AdamW, gradients set to None, and bf16 through
+autocast. Several ranks use FSDP2 (fully_shard of each block) over Gloo, with bf16 through its mixed precision policy.
+The environment tunes the allocator and MKL (tools/bench/contestants.py). The job and the token ids are the engine's.
 
     torch_train.py --job=JSON --tokens=FILE --steps=N --threads=N [--compile=WHAT] [--rank=N --store=FILE]
 
-Prints a line after every step, and in the end one JSON object: seconds and loss of every step, parameters, tokens per
+Prints a line after every step, and at the end one JSON object: seconds and loss of every step, parameters, tokens per
 step, peak RSS of this process.
 """
 
@@ -24,12 +24,12 @@ from torch_decoder import Decoder, Tokens, make_optimizer
 
 
 def build(job, options):
-    """The model as it is trained, and the number of its parameters."""
+    """Returns the model as it is trained, and the number of its parameters."""
     torch.manual_seed(1)
     model = Decoder(Shape(job["model"]["decoder"]), job["batch"]["sequence_length"])
     parameters = sum(p.numel() for p in model.parameters())
     for i, block in enumerate(model.blocks):
-        # From the inside out: what is computed again, what is compiled, what is gathered.
+        # The order matters: checkpointing is innermost, then compilation, then sharding.
         if job["memory"]["retention"] == "BLOCK":
             block = checkpoint_wrapper(block, preserve_rng_state=False)
         if options.compile == "blocks":
@@ -72,7 +72,7 @@ def train(job, options):
         for k in range(accumulate):
             inputs, targets = tokens.batch(position + k * micro_batch, micro_batch, length)
             if options.store:
-                # Gradients travel once a step.
+                # Reduces gradients only once per step.
                 model.set_requires_gradient_sync(k + 1 == accumulate)
             with autocast:
                 part = model(inputs, targets) / accumulate
