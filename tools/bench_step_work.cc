@@ -39,15 +39,9 @@ int64_t BytesOf(const Collective& collective) {
 // Tracks which operands b are packed already.
 class PackedOperands {
  public:
-<<<<<<< HEAD
-  // Whether `b` of a product in that iteration must be packed first.
+  // Marks `b` of a matmul in that iteration as packed. Returns whether it was not.
   bool Add(const Tensor& b, bool transposed, int64_t iteration) {
     return packed_.emplace(b.where.symbol, b.where.offset_bytes, b.elements(), transposed, iteration).second;
-=======
-  // Marks `b` of a matmul in that iteration as packed. Returns whether it was not.
-  bool Add(const Tensor& b, bool transposed, int64_t pass) {
-    return packed_.emplace(b.where.symbol, b.where.offset_bytes, b.elements(), transposed, pass).second;
->>>>>>> english
   }
   // Marks all operands in the buffer as not packed, because it was written.
   void Forget(BufferId buffer) {
@@ -64,17 +58,11 @@ StepWork WorkOf(const StepProgram& program) {
   StepWork work;
   std::map<ProductSize, size_t> known;
   PackedOperands packed;
-<<<<<<< HEAD
-  // Of a buffer with a slot for each micro-batch every iteration has its own.
+  // A buffer with a slot for each micro-batch has different contents in each iteration.
   const auto slot = [&](const Tensor& t, int64_t iteration) {
     return program.buffers[t.where.symbol].slots > 1 ? iteration : 0;
   };
   const auto add = [&](const Op& any, int64_t iteration) {
-=======
-  // A buffer with a slot for each micro-batch has different contents in each iteration.
-  const auto slot = [&](const Tensor& t, int64_t pass) { return program.buffers[t.where.symbol].slots > 1 ? pass : 0; };
-  const auto add = [&](const Op& any, int64_t pass) {
->>>>>>> english
     const size_t before = work.order.size();
     std::visit(
         [&](const auto& op) {

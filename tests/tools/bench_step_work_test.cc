@@ -12,18 +12,11 @@
 namespace shale {
 namespace {
 
-<<<<<<< HEAD
-// Of those that products read: never written, written in every iteration, and with a slot for each iteration.
-enum : BufferId { kWeight, kActivation, kInSlots };
-
-// All instructions but the last in K = 3 iterations, and it in the last of them.
-=======
 // Buffers that matmuls read: one that is never written, one written in every iteration, one with a slot for each
 // iteration.
 enum : BufferId { kWeight, kActivation, kInSlots };
 
 // Returns a program with one loop of K = 3 iterations. The last instruction runs only in the last iteration.
->>>>>>> english
 StepProgram ProgramOf(std::vector<Action> actions) {
   StepProgram program;
   for (Action& action : actions) program.instructions.push_back({.action = std::move(action)});
@@ -78,11 +71,7 @@ TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
   EXPECT_EQ(work.attention_flops, 3 * FlopsOf(attention));
 
   EXPECT_EQ(work.other_bytes, 4 * (3 * (300 + 8000) + 5000));
-<<<<<<< HEAD
-  // The weight once, the others in every iteration: read and written.
-=======
   // The weight is packed once, the others in every iteration. Packing reads and writes each element.
->>>>>>> english
   EXPECT_EQ(work.packed_bytes, 2 * 2 * (600 + 3 * 600 + 3 * 300));
 }
 
