@@ -1,4 +1,4 @@
-// A program that runs on CPUs.
+// CreateBackend of a program that runs on CPUs alone.
 #include "engine/backends/cpu_jobs.h"
 #include "engine/backends/job_backend.h"
 

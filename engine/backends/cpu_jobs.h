@@ -1,4 +1,4 @@
-// Jobs with runtime.device CPU.
+// Backends of jobs with runtime.device CPU.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 
 namespace shale {
 
+// Creates the backend that `job` describes. The backend does not refer to the job.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job);
 
 }  // namespace shale

@@ -1,5 +1,6 @@
-// Jobs with runtime.device CUDA: GPUs by the CUDA runtime, products by cuBLASLt, collectives by NCCL or in process. The
-// libraries are loaded when they are first needed, from where kernels/device/cuda/shared_library.h looks.
+// Backends of jobs with runtime.device CUDA: GPUs through the CUDA runtime, matmuls by cuBLASLt, collectives by NCCL or
+// in process. The libraries are loaded when they are first needed, from the places where
+// kernels/device/cuda/shared_library.h searches.
 #pragma once
 
 #include <memory>
@@ -10,8 +11,9 @@
 
 namespace shale {
 
-// InvalidArgument for a tuning table that cannot be read. Sets environment variables of CUDA and NCCL: call it before
-// there are threads.
+// Creates the backend that `job` describes. InvalidArgument if the tuning table cannot be read, or if there are too
+// many ranks for collectives without NCCL. Sets environment variables of CUDA and NCCL: call it before there are
+// threads.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// A program that runs on GPUs alone.
+// CreateBackend of a program that runs on GPUs alone.
 #include "engine/backends/cuda_jobs.h"
 #include "engine/backends/job_backend.h"
 

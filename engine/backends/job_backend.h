@@ -1,7 +1,8 @@
-// What a job runs on, as runtime of its spec says.
+// Creates the backend that a job runs on, as `runtime` of its spec says.
 //
-// Which kinds of device a program can use is decided where it is linked: it depends on one of the targets here, each of
-// which defines CreateBackend (see BUILD). The engine takes the function and links no device of its own.
+// A program decides which kinds of device it can use when it is linked: it depends on one of the targets :cpu, :gpu and
+// :all (see BUILD), each of which defines CreateBackend. The engine takes the function as an argument and links no
+// device itself.
 #pragma once
 
 #include <functional>
@@ -15,8 +16,9 @@ namespace shale {
 
 using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(const Job&)>;
 
-// FailedPrecondition: the program was built without such devices. Looks for none yet: a backend also plans for devices
-// that are elsewhere. May set environment variables for CUDA's libraries: call it before there are threads.
+// Creates the backend of a job. FailedPrecondition if the program was built without this kind of device. Does not look
+// for devices yet: a backend can also plan for devices of another machine. May set environment variables for CUDA's
+// libraries: call it before there are threads.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job);
 
 }  // namespace shale

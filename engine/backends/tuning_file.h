@@ -1,4 +1,4 @@
-// Tables of tuned matrix products, as files: what `tune` writes and runtime.tuning_table names.
+// Files with tables of tuned matmuls: tools/tune writes them and runtime.tuning_table names one.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace shale {
 
-// NotFound where there is no file, InvalidArgument for what is no table, else as ReadFile. Errors name the path.
+// Reads the table at `path`. NotFound if there is no file, InvalidArgument if it is not a table, else the errors of
+// ReadFile. Errors name the path.
 absl::StatusOr<cuda::TuningTable> ReadTuningTable(const std::string& path);
 
 }  // namespace shale

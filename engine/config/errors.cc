@@ -6,7 +6,7 @@
 namespace shale {
 
 constexpr size_t kMaxMessages = 20;
-constexpr size_t kLongestPath = 200;  // The longest one that exists has 45 characters.
+constexpr size_t kLongestPath = 200;  // The longest path of a field has 45 characters.
 
 void SpecErrors::Add(const std::string& path, absl::string_view message) { AddAt(Find(path), path, message); }
 

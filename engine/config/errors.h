@@ -1,4 +1,4 @@
-// Where the fields of a spec came from, and everything that is wrong with them.
+// Collects the errors of a spec, and where each of its fields was given.
 #pragma once
 
 #include <map>
@@ -18,33 +18,33 @@ struct SpecLocation {
   int column = 0;  // From 1.
 };
 
-// Collects the errors of one spec. A field is named by its path, "sharding.strategy"; element i of a list has "[i]"
-// behind it. One thread.
+// Collects the errors of one spec. A field is named by its path ("sharding.strategy"), element i of a list by its path
+// and an index ("memory.recompute[i]"). Not thread-safe.
 class SpecErrors {
  public:
-  // `source` locates what no field can: a file name.
+  // `source` (a file name) is the location of errors that belong to no field.
   explicit SpecErrors(std::string source) : source_(std::move(source)) {}
 
-  // Notes where `path` was given; a later note replaces an earlier one.
+  // Records where `path` was given. A later call for the same path replaces the location.
   void Locate(const std::string& path, SpecLocation location) { locations_[path] = std::move(location); }
 
-  // Reports `message` at the place of `path`, or of the nearest message around it, and marks `path` as faulty.
+  // Reports `message` at the location of `path`, or else of the nearest enclosing message, and marks `path` as faulty.
   void Add(const std::string& path, absl::string_view message);
-  // The same at a place that is known, which need not be a field's (`path` may be empty).
+  // Does the same at a given location. `path` may be empty: the error then belongs to no field.
   void AddAt(const SpecLocation& location, const std::string& path, absl::string_view message);
   // Reports a rule that several fields break together: at the first one that an override gives, as the likely cause,
-  // else at the first one that the spec gives. Silent when one of them is faulty already: what it should have been
-  // nobody knows.
+  // else at the first one that the spec gives, else at the first one. Does nothing if one of them is already faulty,
+  // because its intended value is unknown.
   void AddRule(const std::vector<std::string>& paths, absl::string_view message);
 
   bool empty() const { return messages_.empty(); }
   size_t size() const { return messages_.size(); }
-  // Ok, or InvalidArgument with one error a line. At most 20; a last line counts the rest.
+  // Returns OK, or InvalidArgument with one error per line: at most 20, then a line that counts the rest.
   absl::Status ToStatus() const;
 
  private:
   SpecLocation Find(std::string path) const;
-  // Whether `path` was given, and by an override if `overridden`.
+  // Returns whether `path` was given; if `overridden`, whether an override gave it.
   bool Given(const std::string& path, bool overridden) const;
 
   std::string source_;

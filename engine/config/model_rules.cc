@@ -8,7 +8,8 @@
 namespace shale {
 namespace {
 
-// "992 or 1008": the numbers next to `value` for which `good` holds, at least 1 and at most `limit`. Empty if none.
+// Returns "992 or 1008": the nearest numbers below and above `value`, from 1 to `limit`, for which `good` holds. Empty
+// if there is none.
 template <typename Predicate>
 std::string NearestGood(int64_t value, int64_t limit, Predicate good) {
   std::vector<int64_t> found;
@@ -39,7 +40,7 @@ void CheckHeads(const proto::DecoderSpec& spec, const DecoderConfig& config, Spe
                                                               config.head_width - 1, " or ", config.head_width + 1));
     return;
   }
-  // The width alone must then divide into heads of an even width.
+  // Without head_width, the width must divide into heads of an even width.
   const int64_t heads = config.heads;
   if (config.width % heads == 0 && config.width / heads % 2 == 0) return;
   const std::string wrong = config.width % heads != 0

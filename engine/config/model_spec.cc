@@ -4,7 +4,7 @@
 
 namespace shale {
 
-// Values that stand for "still undecided" are left out; the spec has no such number.
+// Leaves out a vocabulary of 0, which means "still undecided" and is not an allowed number in a spec.
 void WriteSpec(const DecoderConfig& config, proto::DecoderSpec& spec) {
   if (config.vocabulary > 0) spec.set_vocabulary(config.vocabulary);
   spec.set_width(config.width);

@@ -41,8 +41,8 @@ std::string WithSuggestion(std::string message, const std::string& suggestion) {
   return message;
 }
 
-// The path under `type` of a field called `name`; empty if there is none. Messages of a job spec do not nest in
-// themselves, so this ends.
+// Returns the path under `type` of a field called `name`; empty if there is none. The recursion ends because no message
+// of a job spec contains itself.
 std::string FindElsewhere(const Descriptor& type, const std::string& name) {
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
@@ -58,7 +58,7 @@ std::string FindElsewhere(const Descriptor& type, const std::string& name) {
 
 std::string Quoted(absl::string_view found) {
   size_t size = std::min(found.size(), kShownBytes);
-  // Cut between characters, not inside one.
+  // Cuts between characters, not inside one.
   while (size > 0 && size < found.size() && (static_cast<uint8_t>(found[size]) & 0xC0) == 0x80) --size;
   const absl::string_view shown = found.substr(0, size);
   const std::string escaped = IsUtf8(shown) ? absl::Utf8SafeCEscape(shown) : absl::CEscape(shown);

@@ -1,4 +1,4 @@
-// Names of fields and enum values, as error messages give them.
+// Formats values and the names of fields and enum values for error messages.
 #pragma once
 
 #include <string>
@@ -9,21 +9,22 @@
 
 namespace shale {
 
-// What a value looked like, in quotes, cut to a length that a line can bear; UTF-8 whatever the value is.
+// Returns `found` in quotes, escaped, and cut to at most 60 bytes. The result is UTF-8 even if `found` is not.
 std::string Quoted(absl::string_view found);
 
-// The candidate with the fewest edits from `name`, upper and lower case alike; empty if none is close.
+// Returns the candidate with the smallest edit distance from `name`, ignoring case. Empty if none is close.
 std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates);
 
-// `found "FULLY"; allowed: NONE, FULL; did you mean FULL?`
+// Returns `found "FULLY"; allowed: NONE, FULL; did you mean FULL?`
 std::string EnumMessage(const google::protobuf::EnumDescriptor& type, absl::string_view found);
 
-// `no such field; allowed: ...; did you mean ...?` for a field `name` that `type`, a message inside `root`, has not.
-// When the field exists elsewhere under `root`, its path is what is suggested.
+// Returns `no such field; allowed: ...; did you mean ...?` for a field `name` that does not exist in `type`, a message
+// inside `root`. If no field of `type` is close but `name` exists elsewhere under `root`, suggests its path.
 std::string UnknownFieldMessage(const google::protobuf::Descriptor& root, const google::protobuf::Descriptor& type,
                                 absl::string_view name);
 
-// The value of that name, null if there is none; value 0, "left out", has no name that a spec may use.
+// Returns the enum value of that name, or null if there is none. Also null for value 0: it means "left out", and a spec
+// may not name it.
 const google::protobuf::EnumValueDescriptor* FindEnumValue(const google::protobuf::EnumDescriptor& type,
                                                            const std::string& name);
 

@@ -24,7 +24,7 @@ using google::protobuf::Message;
 
 SpecLocation Set() { return {"--set"}; }
 
-// The fields that lead to `path`, from the root; reports and returns none if there is no such field.
+// Returns the fields that lead to `path`, from the root. If there is no such field, reports that and returns none.
 std::vector<const FieldDescriptor*> FindFields(const std::string& path, const Descriptor& root, SpecErrors* errors) {
   const Descriptor* type = &root;
   const std::vector<std::string> names = absl::StrSplit(path, '.');
@@ -46,7 +46,7 @@ std::vector<const FieldDescriptor*> FindFields(const std::string& path, const De
   return fields;
 }
 
-// Clears the field, and creates no message on the way to it: that could choose another kind of model.
+// Clears the last of `fields`. Creates no message on the way to it, because that could choose another kind of model.
 void Clear(const std::vector<const FieldDescriptor*>& fields, Message* message) {
   for (const FieldDescriptor* field : fields) {
     const google::protobuf::Reflection& reflection = *message->GetReflection();
@@ -56,13 +56,13 @@ void Clear(const std::vector<const FieldDescriptor*>& fields, Message* message) 
   }
 }
 
-// Text of a string field may come without its quotes.
+// Returns the text of a string field with quotes, which may be missing in `text`.
 std::string WithQuotes(absl::string_view text) {
   const bool quoted = absl::StartsWith(text, "\"") || absl::StartsWith(text, "'");
   return quoted ? std::string(text) : absl::StrCat("\"", absl::CHexEscape(text), "\"");
 }
 
-// The value as textproto has it.
+// Returns the value in textproto syntax.
 std::string ValueText(const FieldDescriptor& field, absl::string_view value, bool is_list) {
   if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) return std::string(value);
   if (!is_list) return WithQuotes(value);

@@ -1,4 +1,4 @@
-// Overrides of single fields: path=value, as engine/config/parse.h describes them.
+// Overrides of single fields: path=value. engine/config/parse.h describes them.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace shale {
 
-// Applies the overrides to `job` in order. Reports each one that cannot be applied, located at "--set"; those before
-// and after it are applied all the same.
+// Applies the overrides to `job` in order. Reports each one that cannot be applied, with "--set" as its location, and
+// still applies the others.
 void ApplyOverrides(absl::Span<const std::string> overrides, proto::Job* job, SpecErrors* errors);
 
 }  // namespace shale

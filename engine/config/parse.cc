@@ -36,7 +36,7 @@ constexpr int kMaxDepth = 64;
 
 enum class Form { kText, kBinary };
 
-// protobuf reports to its own log unless somebody listens.
+// Keeps the first error of the protobuf parser, which would otherwise write it to its own log.
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
@@ -59,13 +59,13 @@ absl::Status CheckText(absl::string_view text, absl::string_view filename) {
   if (at == absl::string_view::npos) return absl::OkStatus();
   const absl::string_view before = text.substr(0, at);
   const size_t line = 1 + std::count(before.begin(), before.end(), '\n');
-  const size_t column = at - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0: the first line.
+  const size_t column = at - (before.rfind('\n') + 1) + 1;  // On the first line rfind returns npos, and npos + 1 is 0.
   return absl::InvalidArgumentError(absl::StrCat(filename, ":", line, ":", column, ": found the byte ",
                                                  absl::Hex(static_cast<uint8_t>(text[at]), absl::kZeroPad2),
                                                  " (hexadecimal), which UTF-8 text does not hold here"));
 }
 
-// Text of a message at `prefix` of the job. Syntax errors and bad names end here, all of them reported.
+// Reads the text of the message at path `prefix` of the job. Returns all syntax errors and bad names as one error.
 absl::Status ReadText(absl::string_view text, const std::string& prefix, google::protobuf::Message* message,
                       SpecErrors* errors, absl::string_view filename) {
   SHALE_RETURN_IF_ERROR(CheckSize(text, filename));
@@ -102,11 +102,11 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
   if (spec->has_runtime()) MakeAbsolute(folder, spec->mutable_runtime()->mutable_tuning_table());
 }
 
-// A Hugging Face folder says what its model looks like. A spec that says so itself needs no folder to be there: its
-// shape is compared when the weights are read.
+// Fills in the decoder from the config.json of model.hf_folder, if the spec gives no model itself. A spec with a model
+// can be parsed without the folder: the two shapes are compared when the weights are read.
 void ReadShape(proto::ModelSpec* model, SpecErrors* errors) {
   if (model->hf_folder().empty() || model->kind_case() != proto::ModelSpec::KIND_NOT_SET) return;
-  if (!IsLineOfText(model->hf_folder())) return;  // No path: CheckFields says so.
+  if (!IsLineOfText(model->hf_folder())) return;  // Not a path: CheckFields reports it.
   const absl::StatusOr<DecoderConfig> config = ReadHfConfig(model->hf_folder());
   if (config.ok()) return WriteSpec(*config, *model->mutable_decoder());
   errors->Add("model.hf_folder", std::string(config.status().message()));
@@ -118,8 +118,8 @@ absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_vi
   proto::Job spec;
   SHALE_RETURN_IF_ERROR(form == Form::kText ? ReadText(bytes, "", &spec, &errors, filename)
                                             : ReadBinary(bytes, &spec, filename));
-  // Paths in the file start at the file; those of overrides at the working directory, where they were typed.
-  std::error_code unknown_directory;  // Then paths stay relative.
+  // Relative paths in the file start at the file's folder, those of overrides at the working directory.
+  std::error_code unknown_directory;  // If it is set, paths stay relative.
   const std::filesystem::path here = std::filesystem::current_path(unknown_directory);
   MakePathsAbsolute(here / std::filesystem::path(std::string(filename)).parent_path(), &spec);
   ApplyOverrides(overrides, &spec, &errors);
@@ -143,7 +143,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   if (!file) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open the job file"));
   }
-  std::string bytes(kMaxBytes + 1, '\0');  // One more than allowed tells a file that is too long.
+  std::string bytes(kMaxBytes + 1, '\0');  // One byte more than allowed, to detect a file that is too long.
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   if (file.bad()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot read the job file"));
   bytes.resize(static_cast<size_t>(file.gcount()));
@@ -183,7 +183,7 @@ absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t seque
                                            absl::string_view filename) {
   SpecErrors errors{std::string(filename)};
   proto::Job spec;
-  // What the checks of a whole job require besides the model.
+  // The fields outside the model that the checks require.
   spec.mutable_batch()->set_global_batch(1);
   spec.mutable_batch()->set_sequence_length(sequence_length);
   SHALE_RETURN_IF_ERROR(ReadText(text, "model", spec.mutable_model(), &errors, filename));

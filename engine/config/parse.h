@@ -1,16 +1,16 @@
-// From a job file to a validated Job.
+// Turns a job file into a validated Job.
 //
-// Input is textproto (proto/job.proto, message Job) or the same message in binary, at most 1 MiB; fields that the
+// The input is textproto (proto/job.proto, message Job) or the same message in binary, at most 1 MiB. Fields that the
 // message does not have are refused. A job that passes has every value in range, no contradictions, and no product of
-// sizes above 2^62. Everything wrong with a spec is reported at once (20 at most), one line each:
+// sizes above 2^62. All errors of a spec are reported together, at most 20, one line each:
 //
 //   job.textproto:12:3: sharding.strategy: found "FULLY"; allowed: NONE, OPTIMIZER, GRADIENTS, FULL; did you mean FULL?
 //
-// that is file, line and column of the field, both from 1; the field's path; what was found; what is allowed. A value
-// that an override gave has "--set" in place of file, line and column. Only what lies in the way of reading on is
-// reported alone: unknown names, wrong types and bad syntax come before ranges and contradictions.
+// A line gives the file, the line and column of the field (both from 1), the field's path, what was found, and what is
+// allowed. For a value that an override gave, "--set" replaces file, line and column. If the text has unknown names,
+// wrong types or bad syntax, only those are reported: ranges and contradictions are checked after them.
 //
-// All errors are InvalidArgument, but for a file that cannot be read (NotFound, or what the system says). Safe to call
+// All errors are InvalidArgument, except for a file that cannot be read (NotFound, or the system's error). Safe to call
 // from any thread.
 #pragma once
 
@@ -25,23 +25,26 @@
 
 namespace shale {
 
-// Reads and checks the job at `path`, after applying the overrides in order. A file named *.binpb or *.pb is binary,
-// one named *.textproto, *.txtpb or *.prototxt is text; any other is binary if it has bytes that text has not.
+// Reads the job at `path`, applies the overrides in order, and checks the result. A file named *.binpb or *.pb is
+// binary, one named *.textproto, *.txtpb or *.prototxt is text; any other file is binary if it has bytes that cannot
+// occur in text.
 //
-// An override is path=value, as in "optimizer.learning_rate=1e-3", "sharding.strategy=FULL", "name=night run" (quotes
-// are optional) or "memory.recompute=blocks.*.ffn.up". A list field grows by the value; "memory.recompute=[a, b]"
-// replaces it. A message takes "{...}". "path=" sets the field back to its default.
+// An override is path=value: "optimizer.learning_rate=1e-3", "sharding.strategy=FULL", "name=night_run" (quotes are
+// optional), "memory.recompute=blocks.*.ffn.up". For a list field the value is appended; "memory.recompute=[a, b]"
+// replaces the list. A message takes "{...}". "path=" sets the field back to its default.
 absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides = {});
 
-// The same for text in memory. `filename` names it in messages; its folder is where relative data paths start.
+// Does the same for text in memory. `filename` names it in messages, and relative paths in it start at the folder of
+// `filename`.
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
                                  absl::Span<const std::string> overrides = {});
 
-// The same for a job in binary.
+// Does the same for a job in binary.
 absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,
                                    absl::Span<const std::string> overrides = {});
 
-// Checks a job that was not parsed, or one that was changed since (a vocabulary found in the data, other ranks).
+// Checks a job that was not parsed, or one that was changed since (a vocabulary found in the data, another number of
+// ranks).
 absl::Status ValidateJob(const Job& job);
 
 // Parses and checks a bare model (message ModelSpec) for sequences of `sequence_length` tokens.

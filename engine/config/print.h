@@ -1,4 +1,4 @@
-// A Job as text that parses back to an equal Job.
+// Prints a Job as text that parses back to an equal Job.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace shale {
 
-// The job as textproto with every default written out, numbers to the last bit. ParseJobText(ResolvedJobText(job)) is
-// an equal job if the job is valid. What is still undecided (a vocabulary that the data will tell, a budget that the
-// machine will tell) is left out.
+// Returns the job as textproto with every default written out and numbers exact to the last bit.
+// ParseJobText(ResolvedJobText(job)) is an equal job if the job is valid. Leaves out values that are still undecided: a
+// vocabulary that depends on the data, a budget that depends on the machine.
 std::string ResolvedJobText(const Job& job);
 
 }  // namespace shale

@@ -1,5 +1,5 @@
-// Between the enums of the job spec and those of the plain structs, which list the same values in the same order; the
-// spec has its "left out" before them.
+// Converts between the enums of the job spec and those of the plain structs. Both list the same values in the same
+// order; the spec's enums have "left out" as value 0 before them.
 #pragma once
 
 #include "engine/config/job.h"
@@ -46,7 +46,7 @@ static_assert(Same(CurveShape::kWarmupStableDecay, proto::LearningRateSpec::WARM
 static_assert(Same(SaveFailure::kContinue, proto::CheckpointSpec::CONTINUE));
 static_assert(Same(DeviceType::kCuda, proto::RuntimeSpec::CUDA));
 static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
-// Here "left out" has a meaning of its own, and a place in the plain enum.
+// In these enums "left out" has a meaning of its own, and the plain enum has a value for it.
 static_assert(static_cast<int>(DataFormat::kByContent) == proto::DataSpec::FORMAT_UNSPECIFIED);
 static_assert(static_cast<int>(DataFormat::kLlmc) == proto::DataSpec::LLMC);
 static_assert(static_cast<int>(CollectivesKind::kAuto) == proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED);

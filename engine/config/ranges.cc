@@ -19,7 +19,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// The upper ends keep products of two or three sizes inside 128 bits; engine/config/sizes.cc checks the products.
+// The upper limits keep products of up to four sizes below 2^127; engine/config/sizes.cc checks the products.
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 constexpr int64_t kMaxHidden = int64_t{1} << 26;
@@ -70,7 +70,7 @@ constexpr IntRange kIntRanges[] = {
     {"runtime.ranks_per_device", 1, 1024},
 };
 
-// A value that steps compute with in fp32 stays in the normal range of fp32, and a decay below 1 stays below it.
+// Steps compute with these values in fp32: kTiny is in the normal range of fp32, and kBelowOne stays below 1 in fp32.
 constexpr double kTiny = 1e-30;
 constexpr double kBelowOne = 0.999999;
 
@@ -125,15 +125,15 @@ class FieldChecker {
         case FieldDescriptor::CPPTYPE_ENUM: CheckEnum(message, field, field_path); break;
         case FieldDescriptor::CPPTYPE_STRING: CheckStrings(message, field, field_path); break;
         case FieldDescriptor::CPPTYPE_BOOL: break;
-        case FieldDescriptor::CPPTYPE_UINT64: break;  // Seeds: every value is one.
+        case FieldDescriptor::CPPTYPE_UINT64: break;  // Seeds: every value is allowed.
         default: SHALE_CHECK(false) << field_path << " has a type that no check covers";
       }
     }
   }
 
  private:
-  // A section that is left out may have fields that are required. What lies deeper is a kind of model or a feature, and
-  // requires nothing unless it was chosen.
+  // Checks a section (a message at the top level of Job) even if it is left out: it may have required fields. Checks a
+  // deeper message, which is a kind of model or a feature, only if it is given.
   void CheckMessage(Message* message, const FieldDescriptor& field, const std::string& path) {
     const Reflection& reflection = *message->GetReflection();
     const bool is_section = path.find('.') == std::string::npos;

@@ -1,4 +1,4 @@
-// The range of every number in a job spec, and the checks that each field can be given alone.
+// The range of every number in a job spec, and the checks that concern one field at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace shale {
 
-// Both ends belong to the range.
+// The allowed values of an integer field, both ends included.
 struct IntRange {
   absl::string_view path;
   int64_t min;
@@ -18,25 +18,26 @@ struct IntRange {
   bool required = false;
 };
 
+// The allowed values of a floating-point field, both ends included.
 struct RealRange {
   absl::string_view path;
   double min;
   double max;
 };
 
-// Null if the path names no field of that type.
+// Return the range of the field at `path` ("batch.micro_batch"), or null if the path names no field of that type.
 const IntRange* FindIntRange(absl::string_view path);
 const RealRange* FindRealRange(absl::string_view path);
 
-// `1 to 1048576`, the range of the number at `path`.
+// Returns the range of the number at `path` as text: `1 to 1048576`.
 std::string RangeText(absl::string_view path);
 
-// A double in the fewest digits that read back as the same double.
+// Returns `value` in the fewest digits that read back as the same double.
 std::string NumberText(double value);
 
 // Reports, field by field: numbers out of range, not finite, or required and missing; enum numbers without a name;
-// unknown fields; strings that are not one line of UTF-8. A number or enum so reported is then given a value that is
-// allowed, so that whoever reads on meets no nonsense.
+// unknown fields; strings that are not one line of UTF-8. Sets each number or enum that it reports to an allowed value,
+// so that later checks can go on with `job`.
 void CheckFields(proto::Job* job, SpecErrors* errors);
 
 }  // namespace shale

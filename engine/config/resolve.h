@@ -1,4 +1,4 @@
-// Defaults: from a spec whose fields are each in range to plain structs.
+// Resolves defaults: turns a spec whose fields are each in range into plain structs.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,12 @@
 
 namespace shale {
 
-// REQUIRES: CheckFields went over `spec`. What contradicts itself resolves to something that engine/config/rules.h
-// reports.
+// Returns the job that `spec` describes, with all defaults filled in. Settings that contradict each other resolve to
+// values that CheckRules (engine/config/rules.h) reports. REQUIRES: CheckFields (engine/config/ranges.h) went over
+// `spec`.
 Job ResolveJob(const proto::Job& spec);
 
-// `sequence_length` is the default of max_positions.
+// Returns the model that `spec` describes. `sequence_length` is the default of max_positions. REQUIRES as above.
 ModelConfig ResolveModel(const proto::ModelSpec& spec, int64_t sequence_length);
 
 }  // namespace shale

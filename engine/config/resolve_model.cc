@@ -7,7 +7,7 @@
 namespace shale {
 namespace {
 
-// The switches that a family sets; the fields of DecoderConfig of the same names.
+// Defaults of the DecoderConfig fields of the same names that depend on the family.
 struct FamilyDefaults {
   NormKind norm;
   PositionKind position;
@@ -59,7 +59,8 @@ FamilyDefaults DefaultsOf(proto::DecoderSpec::Family family) {
   }
 }
 
-// 4 x width; SwiGLU has three matrices for two, so that 8/3 x width makes as many parameters.
+// Returns 4 x width, and 8/3 x width for SwiGLU: SwiGLU has three matrices where the others have two, so that both have
+// the same number of parameters.
 int64_t DefaultHidden(int64_t width, Activation activation) {
   if (activation != Activation::kSwiGlu) return 4 * width;
   constexpr int64_t kMultiple = 64;

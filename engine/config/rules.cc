@@ -100,7 +100,7 @@ void CheckSchedule(const proto::LearningRateSpec& spec, const Job& job, SpecErro
     errors.AddRule({"schedule.warmup_steps", "schedule.warmup_samples", "schedule.warmup_tokens"},
                    "more than one of warmup_steps, warmup_samples and warmup_tokens is given; keep one");
   }
-  // In 128 bits: each factor is in its range, their product need not be in 64.
+  // 128 bits: each factor is in its range, but their product may not fit 64 bits.
   const unsigned __int128 samples = static_cast<unsigned __int128>(schedule.steps) * job.batch.global_batch;
   const struct {
     const char* path;

@@ -1,4 +1,4 @@
-// What fields must be together: contradictions, settings without effect, products of sizes.
+// Rules between fields: contradictions, settings without effect, products of sizes that are too large.
 #pragma once
 
 #include "engine/config/errors.h"
@@ -7,18 +7,18 @@
 
 namespace shale {
 
-// `job` is what `spec` resolves to; the spec tells what was given and what is a default. Rules that involve a field
-// which `errors` already has as faulty are passed over.
+// Reports in `errors` every rule that the job breaks. `job` is what `spec` resolves to; `spec` tells which values were
+// given and which are defaults. Skips rules on a field that `errors` already lists as faulty.
 void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors);
 
-// The part of CheckRules about the model.
+// Checks the rules about the model. CheckRules calls it.
 void CheckModelRules(const proto::ModelSpec& spec, const ModelConfig& model, int64_t sequence_length,
                      SpecErrors* errors);
 
-// The part of CheckRules about sizes: every product that the engine forms stays below 2^62.
+// Checks that no product of sizes that the engine forms exceeds 2^62. CheckRules calls it.
 void CheckSizes(const Job& job, SpecErrors* errors);
 
-// Parameters of a model with its vocabulary set, which no 64-bit number need hold.
+// Returns the number of parameters of `model`, whose vocabulary must be set. It may not fit 64 bits.
 unsigned __int128 ParameterCount(const ModelConfig& model, int64_t sequence_length);
 
 }  // namespace shale

@@ -1,5 +1,5 @@
-// Products of sizes, in 128 bits. The ranges of single fields keep each product of up to four factors below 2^127, and
-// longer ones are cut off as soon as they pass the limit.
+// Checks products of sizes, in 128 bits. The ranges of single fields keep each product of up to four factors below
+// 2^127. CheckProduct stops multiplying a longer one as soon as it exceeds the limit.
 #include <algorithm>
 #include <vector>
 
@@ -20,7 +20,7 @@ struct Factor {
   int64_t size;
 };
 
-// Reports a product above the limit, at the first of its fields that the spec gives.
+// Reports the product of `factors` if it is above the limit (SpecErrors::AddRule decides at which field).
 void CheckProduct(absl::string_view what, const std::vector<Factor>& factors, SpecErrors& errors) {
   Wide product = 1;
   double shown = 1;
@@ -87,7 +87,7 @@ Wide ParameterCount(const ModelConfig& model, int64_t sequence_length) {
 }
 
 void CheckSizes(const Job& job, SpecErrors* errors) {
-  // Weight, gradient, master and two moments take at most 20 bytes a parameter.
+  // Weight, gradient, master and two moments take at most 20 bytes per parameter.
   constexpr int kBytesPerParameter = 20;
   const Wide parameters = ParameterCount(job.model, job.batch.sequence_length);
   if (parameters > kLimit / kBytesPerParameter) {

@@ -5,7 +5,7 @@
 namespace shale {
 namespace {
 
-// Length of the well-formed UTF-8 sequence that starts at `at`, 0 if it is none (Unicode, table 3-7).
+// Returns the length of the well-formed UTF-8 sequence that starts at `at`, 0 if there is none (Unicode, table 3-7).
 size_t SequenceLength(absl::string_view bytes, size_t at) {
   const auto byte = [&](size_t i) { return at + i < bytes.size() ? static_cast<uint8_t>(bytes[at + i]) : 0; };
   const auto continues = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };

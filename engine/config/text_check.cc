@@ -20,7 +20,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::OneofDescriptor;
 using google::protobuf::io::Tokenizer;
 
-// Walks the tokens once, with a stack of the messages that are open (no recursion, whatever the text).
+// Walks the tokens once. Keeps the open messages on a stack of its own, so that no text makes it recurse.
 class TextChecker : google::protobuf::io::ErrorCollector {
  public:
   TextChecker(absl::string_view text, const Descriptor& root, const TextSource& source, SpecErrors* errors)
@@ -29,7 +29,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
         errors_(*errors),
         input_(text.data(), static_cast<int>(text.size())),
         tokenizer_(&input_, this) {
-    // As the protobuf text parser sets its own.
+    // The same settings as the tokenizer of the protobuf text parser.
     tokenizer_.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
     tokenizer_.set_allow_f_after_float(true);
     tokenizer_.Next();
@@ -56,12 +56,12 @@ class TextChecker : google::protobuf::io::ErrorCollector {
   struct OpenMessage {
     const Descriptor* type;
     std::string path;
-    std::string closing;  // Token that ends it.
+    std::string closing;  // The token that ends the message.
     std::set<const FieldDescriptor*> fields;
     std::set<const OneofDescriptor*> oneofs;
   };
 
-  // What the tokenizer finds: a string without an end, a character that belongs to no token.
+  // Receives the tokenizer's errors: a string without an end, a character that belongs to no token.
   void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
     if (!stopped_) errors_.AddAt(Location(line, column), open_.empty() ? "" : open_.back().path, message);
     stopped_ = true;
@@ -83,7 +83,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
   }
   SpecLocation Here() { return Location(tokenizer_.current().line, tokenizer_.current().column); }
 
-  // Syntax that leaves no place to go on from.
+  // Reports a syntax error at the current token and ends the check.
   void Stop(absl::string_view message) {
     if (!stopped_) errors_.AddAt(Here(), open_.back().path, message);
     stopped_ = true;
@@ -109,7 +109,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     if (field->is_repeated() && Skip("[")) {
       List(*field, path, place);
     } else if (is_message) {
-      return OpenBody(*field, path);  // Its end skips the separator.
+      return OpenBody(*field, path);  // CloseMessage skips the separator.
     } else {
       Value(*field, path, place);
     }
@@ -145,7 +145,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     if (!Skip(",")) Skip(";");
   }
 
-  // The values of a list; the spec has no lists of messages.
+  // Checks the values of a list up to its "]". The spec has no lists of messages.
   void List(const FieldDescriptor& field, const std::string& path, const SpecLocation& place) {
     if (Skip("]")) return;
     do {
@@ -172,7 +172,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     if (!wrong.empty()) errors_.AddAt(place, path, wrong);
   }
 
-  // What is wrong with a value, empty if nothing is.
+  // Returns what is wrong with a value; empty if nothing is.
   std::string ValueError(const FieldDescriptor& field, const Tokenizer::Token& token, bool negative,
                          const std::string& found, const std::string& path) {
     const bool is_integer = token.type == Tokenizer::TYPE_INTEGER;
@@ -204,24 +204,24 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     }
   }
 
-  // No hexadecimal, and no octal: 010 would be 8.
+  // Excludes hexadecimal and octal numbers: 010 would mean 8.
   static bool IsDecimal(const std::string& text) { return text.size() == 1 || text[0] != '0'; }
 
-  // Left to the check of ranges, which a binary spec needs too.
+  // nan and inf pass here: the check of ranges, which a binary spec needs too, refuses them.
   static bool IsNonFinite(const Tokenizer::Token& token) {
     return token.type == Tokenizer::TYPE_IDENTIFIER &&
            (absl::EqualsIgnoreCase(token.text, "nan") || absl::EqualsIgnoreCase(token.text, "inf") ||
             absl::EqualsIgnoreCase(token.text, "infinity"));
   }
 
-  // The value of a field that does not exist: anything in balanced brackets, or one value.
+  // Skips the value of a field that does not exist: anything in balanced brackets, or one value.
   void SkipUnknown() {
     if (!Skip(":") && !At("{") && !At("<")) return;
     int depth = 0;
     while (!AtEnd() && !stopped_) {
       if (At("{") || At("<") || At("[")) ++depth;
       if (At("}") || At(">") || At("]")) --depth;
-      if (depth < 0) return;  // No value at all: the bracket closes the message around.
+      if (depth < 0) return;  // There is no value: the bracket closes the enclosing message.
       const bool minus = At("-");
       const bool text = AtType(Tokenizer::TYPE_STRING);
       tokenizer_.Next();
@@ -236,8 +236,8 @@ class TextChecker : google::protobuf::io::ErrorCollector {
   google::protobuf::io::ArrayInputStream input_;
   Tokenizer tokenizer_;
   std::vector<OpenMessage> open_;
-  std::map<std::string, int> items_;  // Values so far of each list field.
-  int fields_ = 0;                    // Given at the top level.
+  std::map<std::string, int> items_;  // Number of values so far, by path of the list field.
+  int fields_ = 0;                    // Number of fields so far at the top level.
   bool stopped_ = false;
 };
 

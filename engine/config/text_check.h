@@ -1,7 +1,7 @@
-// Finds what is wrong with a textproto before the protobuf parser sees it, and where each field stands.
+// Finds the errors of a textproto before the protobuf parser reads it, and the location of each field.
 //
 // The protobuf parser alone would stop at the first error, name no field path and no allowed values, and place some
-// errors one token late. After this check it has nothing left to refuse.
+// errors one token late. It accepts every text that passes this check.
 #pragma once
 
 #include <string>
@@ -13,16 +13,16 @@
 namespace shale {
 
 struct TextSource {
-  std::string name;        // Of the source in messages.
+  std::string name;        // Name of the source in messages.
   bool has_lines = true;   // False: locations are the name alone.
-  std::string prefix;      // Path of the message that the text describes; empty: the root.
+  std::string prefix;      // Path of the message that the text describes. Empty: the root.
   bool one_field = false;  // The text may hold just one field at its top level.
 };
 
 // Checks that `text` is a well-formed `type`: syntax, names of fields and enum values, types and 64-bit ranges of
-// numbers, singular fields given twice, members of one oneof given together. Reports all that it finds, going on after
-// a bad name or value and ending at bad syntax; notes in `errors` where each field was given. `root` is the type of the
-// whole spec, for suggestions. Nesting costs no stack, however deep the text.
+// numbers, singular fields given twice, several members of one oneof. Reports all errors that it finds in `errors`: it
+// goes on after a bad name or value and ends at bad syntax. Also notes in `errors` where each field was given. `root`
+// is the type of the whole spec, for suggestions. Does not recurse: deep nesting in the text needs no stack.
 void CheckSpecText(absl::string_view text, const google::protobuf::Descriptor& root,
                    const google::protobuf::Descriptor& type, const TextSource& source, SpecErrors* errors);
 

@@ -9,7 +9,7 @@ namespace shale {
 
 namespace {
 
-// The view of `gradient`'s storage that corresponds to the view `value` of its own storage.
+// Returns the view of `storage` that corresponds to the view `value` of its own storage.
 Tensor SameView(const Tensor& value, const Tensor& storage) {
   Tensor view = value;
   view.where.symbol = storage.where.symbol;

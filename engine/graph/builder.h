@@ -1,4 +1,4 @@
-// GraphBuilder: how a model is written down.
+// GraphBuilder: builds the graph of a model.
 //
 //   GraphBuilder b(options);
 //   GroupId group = b.AddGroup("blocks.0");
@@ -8,8 +8,8 @@
 //   b.EndUnit(y);
 //   StatusOr<ModelGraph> graph = b.Finish();
 //
-// Layers (layers.h) emit ops and, with OnBackward, the rule that emits their gradients; EndUnit runs the rules in
-// reverse. Errors (a shape that does not fit) are remembered and returned by Finish. Not thread-safe.
+// Layers (layers.h) emit forward ops and register, with OnBackward, the rule that emits their gradients. EndUnit runs
+// the rules in reverse order. Finish returns the first error (a shape that does not fit). Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -30,11 +30,11 @@ class GradientBuilder;
 struct GraphOptions {
   GraphMode mode = GraphMode::kTraining;
   DType compute_dtype = DType::kFloat32;
-  int64_t micro_batch = 1;
-  int64_t sequence_length = 1;
+  int64_t micro_batch = 1;      // In sequences.
+  int64_t sequence_length = 1;  // In tokens.
   int64_t vocabulary = 0;
   int64_t loss_chunk_tokens = 512;  // Rows of logits that exist at once.
-  bool last_target_only = false;
+  bool last_target_only = false;    // Only the last position of a sequence has a target.
 };
 
 class GraphBuilder {
@@ -44,39 +44,41 @@ class GraphBuilder {
   const GraphOptions& options() const { return options_; }
   int64_t tokens() const { return options_.micro_batch * options_.sequence_length; }
 
-  // Parameters. A group is one flat vector; a parameter that two units use (a tied head) belongs to one group.
+  // Add a flat group, and a parameter to a group. A parameter that two units use (a tied head) belongs to one group.
   GroupId AddGroup(std::string name);
   ParameterId AddParameter(GroupId group, std::string name, std::vector<int64_t> shape, Initializer initializer);
   const Parameter& parameter(ParameterId id) const { return graph_.parameters[id]; }
 
-  // Units, in the order in which they run.
+  // Begin and end units, in the order in which they run. `layer` is the index of the block, -1 if the unit is not one.
   void BeginUnit(std::string name, int layer = -1);
-  Tensor UnitInput();                  // [T, C] of the unit before; a shape is that of its output.
-  void EndUnit(const Tensor& output);  // A whole activation.
-  void EndLastUnit();
+  Tensor UnitInput();                  // The output of the previous unit, with the same shape.
+  void EndUnit(const Tensor& output);  // `output` must be a full activation, not a view of a part.
+  void EndLastUnit();                  // Ends a unit without output: the one with the loss.
 
+  // Returns the finished graph, or the first error. The builder must not be used afterwards.
   absl::StatusOr<ModelGraph> Finish();
 
-  // What layers are made of. Tensors are symbolic, in the current unit.
+  // The functions below are for layers. Tensors are symbolic and belong to the current unit.
   Tensor NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool cheap = false);
   Tensor UseParameter(ParameterId id);
-  Tensor UseData(ValueRole role);  // kInputs, kTargets, kRows, kLossScale, kLossTotal, kLogits
+  Tensor UseData(ValueRole role);  // kInputs, kTargets, kRows, kLossScale, kLossTotal or kLogits.
   void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // `from_sum`: see Node.
+  // Registers a gradient rule. Does nothing unless the mode is kTraining.
   void OnBackward(std::function<void(GradientBuilder&)> rule);
-  // Values made from here on belong to this part of the block.
+  // Sets the part of the block that values made from now on belong to.
   void SetSublayer(Sublayer sublayer) { sublayer_ = sublayer; }
   void MarkSublayerInput(const Tensor& tensor);
-  // Where a parameter's gradient goes. Ops write it with `accumulate` unset: the step compiler sets it as needed.
+  // Returns the gradient of a parameter. Ops write it with `accumulate` unset; the step compiler sets it as needed.
   Tensor ParameterGradient(const Tensor& parameter);
-  // A new gradient with the shape of `value`, to be written.
+  // Returns a new gradient with the shape of `value`, not yet written.
   Tensor NewGradient(const Tensor& value);
 
-  // Remembers the first error. After one, builders go on with what they have.
+  // Records the first error, which Finish returns. The builder can still be used after an error.
   void Fail(absl::Status status);
 
  private:
   friend class GradientBuilder;
-  // Fails if the op is not valid; `where`: what to say before the unit's name.
+  // Calls Fail if the op is not valid. The message begins with `where` and the unit's name.
   void Check(const Op& op, absl::string_view where);
   ValueId AddGradientValue(ValueId of);
   ValueId AddValue(Value value);
@@ -93,33 +95,34 @@ class GraphBuilder {
   std::unordered_set<std::string> parameter_names_;
 };
 
-// Emits the backward nodes of one unit. Gradients are tracked by value: several uses of a value add up.
+// Emits the backward nodes of one unit. Keeps one gradient per value: the gradients of several uses are added.
 class GradientBuilder {
  public:
   explicit GradientBuilder(GraphBuilder& builder) : builder_(builder), gradients_(builder.unit().values.size(), -1) {}
 
-  // Whether anything downstream depends on the value: a rule whose output has no gradient emits nothing.
+  // Returns whether a later op contributed a gradient to the value. A rule whose output has no gradient emits nothing.
   bool HasGradient(const Tensor& value) const;
-  // The gradient of `value`, seen through the same view.
+  // Returns the gradient of `value`, seen through the same view. REQUIRES: HasGradient(value).
   Tensor Gradient(const Tensor& value) const;
-  // As Gradient, and forgets it: for a rule that folds what has arrived so far into the gradient that it contributes.
+  // Returns the gradient of `value`, if it has one, and removes it. For a rule that adds the gradient so far to the one
+  // that it contributes.
   std::optional<Tensor> TakeGradient(const Tensor& value);
-  // Adds a finished gradient of a whole value. The tensor may be the gradient of another value too (an addition passes
-  // its gradient on), so nothing may update it in place.
+  // Adds a finished gradient of a full value. The tensor may also be the gradient of another value (an addition passes
+  // its gradient on), so no op may update it in place.
   void Contribute(const Tensor& value, const Tensor& gradient);
-  // The gradient storage of a value that is read through views (packed Q, K, V): the rules that call this write or
-  // update disjoint views of it, which together cover it.
+  // Returns the gradient storage of a value that is read through views (packed Q, K, V), seen through the view `value`.
+  // The rules that call this write or update disjoint views, which together cover the storage.
   Tensor GradientStorage(const Tensor& value);
   Tensor NewGradient(const Tensor& value) { return builder_.NewGradient(value); }
-  // Whether the value wants a gradient (tokens do not).
+  // Returns whether the value is one that needs a gradient (tokens do not).
   bool NeedsGradient(const Tensor& value) const;
   Tensor ParameterGradient(const Tensor& parameter) { return builder_.ParameterGradient(parameter); }
-  // `recomputing`: see Node.
+  // Appends a backward node. `recomputing`: see Node.
   void Emit(Op op, std::optional<Op> recomputing = std::nullopt);
 
  private:
   GraphBuilder& builder_;
-  std::vector<ValueId> gradients_;  // By value; -1: none yet.
+  std::vector<ValueId> gradients_;  // By ValueId; -1: none yet.
 };
 
 }  // namespace shale

@@ -1,8 +1,8 @@
 // The forward and backward graph of a model, as data.
 //
-// A model is a list of units, run in order; a unit is what is gathered, run and freed together. A unit's graph holds
-// values (storage) and nodes (ops on views of values); the backward nodes are derived from the forward ones when the
-// graph is built. Symbols of a unit's tensors (Tensor::where) are indices into its `values`.
+// A model is a list of units that run in order. The parameters of a unit are gathered together, used, and freed
+// together. A unit's graph holds values (storage) and nodes (ops on views of values). GraphBuilder derives the backward
+// nodes from the forward nodes. In the tensors of a unit, Tensor::where.symbol is an index into the unit's `values`.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ using ValueId = int;
 using ParameterId = int;
 using GroupId = int;
 
-// What a parameter starts as.
+// How the initial value of a parameter is made.
 struct Initializer {
   enum class Kind { kNormal, kOnes, kZeros };
   Kind kind = Kind::kNormal;
@@ -38,7 +38,7 @@ struct Parameter {
   }
 };
 
-// Parameters that lie in one flat vector and are gathered and reduced together.
+// A flat group: parameters that lie in one flat vector and are gathered and reduced together.
 struct ParameterGroup {
   std::string name;
   std::vector<ParameterId> parameters;
@@ -49,36 +49,38 @@ enum class ValueRole {
   kUnitInput,          // The previous unit's output.
   kGradient,           // Gradient of an activation, written by backward nodes.
   kOutputGradient,     // Gradient of the unit's output: the next unit's input gradient.
-  kParameter,          // Gathered parameter `parameter`, in the compute dtype.
-  kParameterGradient,  // Its gradient, f32.
+  kParameter,          // A gathered parameter (Value::parameter), in the compute dtype.
+  kParameterGradient,  // The gradient of a parameter, f32.
   kInputs,             // Input tokens of the micro-batch, [B, S] i32.
-  kTargets,            // Target tokens of the micro-batch, [B, S] i32, negative: not counted.
-  kRows,               // Row of each sequence whose logits are wanted, [B] i32 (kLogits graphs).
+  kTargets,            // Target tokens of the micro-batch, [B, S] i32. A negative target is not counted.
+  kRows,               // For each sequence the row of x whose logits are wanted, [B] i32 (kLogits graphs).
   kLossScale,          // 1 / valid tokens of the global batch, f32.
   kLossTotal,          // Sum of the losses of the micro-batches so far, f64.
-  kLogits,             // What a kLogits graph computes, [B, V].
+  kLogits,             // The result of a kLogits graph, [B, V].
 };
 
-// The part of a block that a value belongs to; retention presets speak of these.
+// The part of a block that a value belongs to. Retention presets choose values by it.
 enum class Sublayer { kNone, kAttention, kFeedForward };
 
 struct Value {
   std::string name;
   ValueRole role = ValueRole::kActivation;
-  Tensor tensor;  // The whole storage, contiguous.
+  Tensor tensor;  // The full storage, contiguous.
   ParameterId parameter = -1;
   Sublayer sublayer = Sublayer::kNone;
-  bool cheap = false;           // Norms and activation functions: little work to compute again.
+  bool cheap = false;           // The result of a norm or an activation function: cheap to recompute.
   bool sublayer_input = false;  // The residual stream between a block's sublayers.
-  std::vector<int> producers;   // Forward nodes that write it, in order; the later ones update it in place.
+  std::vector<int> producers;   // Forward nodes that write the value, in order. The later ones update it in place.
 };
 
 struct Node {
   Op op;
-  // In forward. Computes the op's other outputs from its output `sum`, with the same bits: used when `sum` was kept.
+  // Forward nodes only. Computes the op's other outputs from its output `sum`, with the same bits. Used for
+  // recomputation if `sum` was kept.
   std::optional<Op> from_sum;
-  // In backward. The op, and with it again one activation that is all its producer writes, with the same bits: used
-  // when that was not kept and is wanted before this node's turn.
+  // Backward nodes only. Does what `op` does and also recomputes one activation, the only output of its producer, with
+  // the same bits. If that activation was not kept and an earlier backward node needs it, the step compiler moves this
+  // node before that one and uses this op.
   std::optional<Op> recomputing;
 };
 
@@ -88,21 +90,21 @@ struct UnitGraph {
   std::vector<Value> values;
   std::vector<Node> forward;
   std::vector<Node> backward;
-  ValueId input = -1;            // kUnitInput; -1: the first unit.
-  ValueId output = -1;           // An activation; -1: the last unit.
-  ValueId output_gradient = -1;  // kOutputGradient; -1: the last unit, or no gradients.
-  ValueId input_gradient = -1;   // kGradient; -1: the first unit, or no gradients.
+  ValueId input = -1;            // A kUnitInput. -1 in the first unit.
+  ValueId output = -1;           // A kActivation. -1 in the last unit.
+  ValueId output_gradient = -1;  // A kOutputGradient. -1 in the last unit, or without gradients.
+  ValueId input_gradient = -1;   // A kGradient. -1 in the first unit, or without gradients.
 };
 
-// kTraining: forward, loss and gradients. kEvaluation: forward and loss. kLogits: forward, logits of one row a
-// sequence.
+// What a graph computes. kTraining: forward, loss and gradients. kEvaluation: forward and loss. kLogits: forward, and
+// the logits of one row per sequence.
 enum class GraphMode { kTraining, kEvaluation, kLogits };
 
 struct ModelGraph {
   GraphMode mode = GraphMode::kTraining;
   DType compute_dtype = DType::kFloat32;
-  int64_t micro_batch = 0;      // Sequences, B.
-  int64_t sequence_length = 0;  // Tokens, S.
+  int64_t micro_batch = 0;      // B, in sequences.
+  int64_t sequence_length = 0;  // S, in tokens.
   int64_t vocabulary = 0;
   bool last_target_only = false;  // Only the last position of a sequence has a target.
   std::vector<Parameter> parameters;

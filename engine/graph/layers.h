@@ -1,7 +1,9 @@
-// The layers that models are built from. Each emits its forward ops and registers its gradient rule.
+// The layers that models are built from. Each function emits its forward ops and registers its gradient rule. A result
+// is a new activation of the current unit.
 //
-// T tokens (B sequences of S), C width, N outputs, H query heads, G key/value heads, D head width, F inner width.
-// Adding a layer: a function here, its file beside, its ops in kernels/ops.h.
+// T tokens (B sequences of S), C width, K inputs, N outputs, H query heads, G key/value heads, D head width, F inner
+// width, V vocabulary, P positions.
+// To add a layer, declare it here, define it in a file beside this one, and add its ops to kernels/ops.h.
 #pragma once
 
 #include <optional>
@@ -19,36 +21,40 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
 Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::optional<ParameterId> bias_N,
               absl::string_view name);
 
-// LayerNorm when a bias is given, else RMSNorm.
+// Parameters of a LayerNorm if a bias is given, else of an RMSNorm.
 struct NormParameters {
   ParameterId weight;
   std::optional<ParameterId> bias;
   double epsilon = 1e-5;
 };
-// x is [T, C].
+// norm(x): [T, C].
 Tensor Norm(GraphBuilder& b, const Tensor& x_TC, const NormParameters& norm, absl::string_view name);
-// {sum, norm(sum)} with sum = x + residual, in one pass; the sum is the residual stream between sublayers.
+// Returns {sum, norm(sum)} with sum = x + residual, computed by one op. The sum is the residual stream between
+// sublayers.
 std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x_TC, const Tensor& residual_TC,
                                   const NormParameters& norm, absl::string_view sum_name, absl::string_view name);
-// RMSNorm of each head: from the view x [T, heads, D] into the view y of another activation.
+// RMSNorm of each head: reads the view x [T, heads, D] and writes the view y of another activation.
 void HeadNorm(GraphBuilder& b, const Tensor& x_THD, ParameterId weight_D, double epsilon, const Tensor& y_THD,
               absl::string_view name);
 
-// Turns the view x in place; whoever reads x after this reads it turned.
+// Rotates the view x in place (RoPE). Ops that are emitted later read it rotated.
 void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeScaling& scaling);
 
-// Causal attention: [T, H * D]. The inputs are views of activations.
+// Causal attention: [T, H * D]. The inputs are views of activations. `window` is the number of tokens that a query
+// sees, itself included; 0: no window.
 Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, int64_t window);
 
-// [T, 2F] -> [T, F].
+// silu(gate) * up: [T, 2F], gate columns first, -> [T, F].
 Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F);
+// gelu(x): [T, F].
 Tensor Gelu(GraphBuilder& b, const Tensor& x_TF, GeluKind kind);
 
-// a + b, whole activations.
+// a + b. Both are full activations.
 Tensor AddResidual(GraphBuilder& b, const Tensor& a_TC, const Tensor& b_TC, absl::string_view name);
 
-// The head, by mode: the loss and its gradients, the loss, or logits. Logits exist for loss_chunk_tokens rows at a
-// time. x has a row for every token, or one for every sequence (then the last target of the sequence counts).
+// The head. Computes, by mode, the loss and its gradients, the loss, or logits. For the loss, only loss_chunk_tokens
+// rows of logits exist at a time. x has a row for every token, or one for every sequence (then only the last target of
+// a sequence counts).
 void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_VC, std::optional<ParameterId> bias_V);
 
 }  // namespace shale

@@ -6,7 +6,7 @@
 namespace shale {
 namespace {
 
-// The targets that belong to `rows` rows: all of them, or the last of each sequence.
+// Returns the targets of `rows` rows: those of all tokens, or the last of each sequence.
 Tensor TargetsFor(GraphBuilder& b, int64_t rows) {
   Tensor targets = b.UseData(ValueRole::kTargets);
   const int64_t B = b.options().micro_batch, S = b.options().sequence_length;
@@ -16,11 +16,11 @@ Tensor TargetsFor(GraphBuilder& b, int64_t rows) {
   return last;
 }
 
-// The logits of one row a sequence.
+// Emits the logits of one row per sequence.
 void EmitLogits(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Tensor wanted = x;
   if (x.dim(0) != b.options().micro_batch) {
-    // Taking rows is an embedding whose table is x.
+    // Selecting rows of x is an embedding lookup with x as the table.
     wanted = b.NewActivation("rows", x.dtype, {b.options().micro_batch, x.dim(1)});
     const Tensor rows = b.UseData(ValueRole::kRows).Reshape({b.options().micro_batch, 1});
     b.Emit(EmbeddingForward{.tokens_BS = rows, .weight_VC = x, .out_TC = wanted});
@@ -35,8 +35,8 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC,
   const Tensor bias = bias_V ? b.UseParameter(*bias_V) : Tensor();
   if (b.options().mode == GraphMode::kLogits) return EmitLogits(b, x, weight, bias);
 
-  // Forward and backward of a chunk follow each other while its logits are still warm; the logits become their own
-  // gradient in place. The gradient of x is complete when the loop ends, so the rule only hands it on.
+  // Backward of a chunk follows its forward at once, while its logits are still in the cache; CrossEntropy turns the
+  // logits into their gradient in place. The gradient of x is complete after the loop, so the rule only contributes it.
   const bool training = b.options().mode == GraphMode::kTraining;
   const int64_t rows = x.dim(0), chunk = std::min(rows, b.options().loss_chunk_tokens), V = weight.dim(0);
   const Tensor targets = TargetsFor(b, rows);

@@ -4,8 +4,8 @@
 namespace shale {
 namespace {
 
-// One norm, with its statistics and its gradient rule. `residual` and `sum` are absent or both given; `source` is what
-// is normalised: x, or the sum.
+// Emits one norm, with its statistics and its gradient rule. `residual` and `sum` are both absent or both given. The
+// norm of `sum` is computed if it is given, else the norm of x.
 void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
               const NormParameters& norm, absl::string_view name) {
   const Tensor source = sum.present() ? sum : x;
@@ -39,7 +39,7 @@ void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Te
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(y)) return;
     const Tensor d_y = g.Gradient(y);
-    // What has reached the residual stream so far is folded into the gradient that leaves this norm.
+    // The norm's backward op adds the gradient that the residual stream has so far to the one that it computes.
     const Tensor d_residual = view ? Tensor() : g.TakeGradient(source).value_or(Tensor());
     const Tensor d_x = view ? g.GradientStorage(source) : g.NewGradient(source);
     if (bias.present()) {

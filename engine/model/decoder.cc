@@ -14,7 +14,7 @@ struct LinearParameters {
   std::optional<ParameterId> bias;
 };
 
-// The parameters of one unit of the decoder, under a common prefix, in one group.
+// Adds parameters with a common name prefix to one group.
 class ParameterScope {
  public:
   ParameterScope(GraphBuilder& b, const DecoderConfig& config, GroupId group, std::string prefix)
@@ -52,7 +52,7 @@ struct BlockParameters {
   std::optional<ParameterId> q_norm, k_norm;
   LinearParameters output;
   std::optional<NormParameters> ffn_norm;
-  LinearParameters up;  // Gate and up packed for SwiGLU.
+  LinearParameters up;  // For SwiGLU: gate and up, packed into one matrix.
   LinearParameters down;
 };
 
@@ -136,7 +136,7 @@ void BuildBlock(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
 absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& c, GraphOptions options) {
   options.vocabulary = c.vocabulary;
   GraphBuilder b(options);
-  // A tied embedding, its positions and the final norm are one group: the head gathers once, not twice.
+  // With a tied head, embedding, positions and final norm are one group, so that the head needs one gather, not two.
   const GroupId embedding = b.AddGroup("embedding");
   ParameterScope first(b, c, embedding, "");
   const ParameterId weight = first.Add("embedding.weight", {c.vocabulary, c.width}, {Kind::kNormal, c.init_std});

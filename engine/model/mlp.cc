@@ -25,7 +25,7 @@ absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& c, GraphOptions options) {
     const ParameterId bias = b.AddParameter(group, name + ".bias", {c.hidden}, {Kind::kZeros});
     b.BeginUnit(name, static_cast<int>(i));
     b.SetSublayer(Sublayer::kFeedForward);
-    // The embeddings of a sequence, side by side, are one row.
+    // One row holds the concatenated embeddings of a sequence.
     const Tensor x = b.UnitInput().Reshape({B, width});
     b.EndUnit(Gelu(b, Linear(b, x, weight, bias, "ffn.up"), GeluKind::kTanh));
     width = c.hidden;

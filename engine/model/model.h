@@ -1,7 +1,8 @@
-// The models of the engine, built from their configuration with the public GraphBuilder (engine/graph/builder.h).
+// The models of the engine. Each function builds a graph from a configuration with the public GraphBuilder
+// (engine/graph/builder.h).
 //
-// A model of your own is one more function like these: declare groups and parameters, run through the units, end with
-// LinearCrossEntropy. Anything that returns a ModelGraph can be trained.
+// To add a model, write one more function like these: declare groups and parameters, build the units in order, end with
+// LinearCrossEntropy. Every ModelGraph can be trained.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,16 +11,18 @@
 
 namespace shale {
 
-// GPT-2, Llama 2/3, Qwen 2/3, Mistral and Falcon shapes. Units: embedding, blocks.0 ..., head. The vocabulary must be
-// decided. Parameter names: embedding.weight [V, C], embedding.positions, and per block attention_norm, attention.qkv
-// (rows: query heads, key heads, value heads), attention.q_norm, attention.k_norm, attention.output, ffn_norm,
-// ffn.gate_up (gate rows first) or ffn.up, ffn.down; then final_norm, head; each with .weight and where used .bias.
+// Builds a decoder with the shape of GPT-2, Llama 2/3, Qwen 2/3, Mistral or Falcon. Units: embedding, blocks.0 ...,
+// head. The vocabulary must be decided. Parameter names: embedding.weight [V, C], embedding.positions; per block
+// attention_norm, attention.qkv (rows: query heads, key heads, value heads), attention.q_norm, attention.k_norm,
+// attention.output, ffn_norm, ffn.gate_up (gate rows first) or ffn.up, ffn.down; then final_norm, head. All but the
+// first two end in .weight or, where there is a bias, .bias.
 absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& config, GraphOptions options);
 
-// Embeds the S tokens of a sequence side by side and classifies the token that follows. Parameters: embedding.weight,
-// hidden.{i}.weight/.bias, head.weight/.bias.
+// Builds an MLP that concatenates the embeddings of a sequence's S tokens and classifies the token that follows.
+// Parameters: embedding.weight, hidden.{i}.weight/.bias, head.weight/.bias.
 absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& config, GraphOptions options);
 
+// Builds either kind of model. The vocabulary in `config` overrides the one in `options`, here and above.
 absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options);
 
 }  // namespace shale

@@ -16,7 +16,7 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-// What one alternative costs.
+// The cost of one alternative.
 struct Cost {
   StepOptions options;
   int64_t bytes = 0;
@@ -26,7 +26,7 @@ struct Cost {
   std::array<int64_t, kBufferCategories> at_peak = {};
 };
 
-// "saves 1.2 GiB", "adds 1.2 GiB", "the same".
+// Returns "saves 1.2 GiB", "adds 1.2 GiB" or "the same".
 std::string Difference(int64_t bytes, int64_t than) {
   if (bytes == than) return "the same";
   return bytes < than ? absl::StrCat("saves ", FormatBytes(than - bytes))
@@ -70,7 +70,7 @@ class Explainer {
     return absl::StrCat("the head: logits of ", chunk, " tokens at a time, never of all");
   }
 
-  // "9.42 GiB", "9.42 GiB + 12.2 GiB of host".
+  // Returns "9.42 GiB" or "9.42 GiB + 12.2 GiB of host".
   static std::string Needs(const Cost& cost) {
     return absl::StrCat(FormatBytes(cost.bytes),
                         cost.host_bytes > 0 ? absl::StrCat(" + ", FormatBytes(cost.host_bytes), " of host") : "");
@@ -80,7 +80,7 @@ class Explainer {
     return plan_.budget.Holds(cost.bytes, cost.host_bytes) ? "" : "does not fit";
   }
 
-  // Of what LAYERED keeps, and what goes elsewhere.
+  // Returns the end of a sentence: for how many micro-batches tensors are kept, and whether some are offloaded.
   std::string PerMicroBatch() const {
     const StepOptions& o = plan_.options;
     if (o.schedule != Schedule::kLayered) return own_.host_bytes > 0 ? ", but for what is offloaded" : "";
@@ -88,7 +88,7 @@ class Explainer {
                         own_.host_bytes > 0 ? " but for what is offloaded" : "");
   }
 
-  // Why a category has the bytes that it has.
+  // Returns why a category has the bytes that it has.
   std::string Reason(BufferCategory category) const {
     const StepOptions& o = plan_.options;
     const bool shared = ranks() > 1;
@@ -220,7 +220,7 @@ class Explainer {
   }
 
   absl::StatusOr<std::string> Offload() const {
-    if (job_.runtime.device == DeviceType::kCpu) return "";  // Its memory is the host's.
+    if (job_.runtime.device == DeviceType::kCpu) return "";  // A CPU's arena is in host memory already.
     const std::vector<std::string> kAll = {"*"};
     Rows rows = {{"retention", "needs", "against this job", "in host memory", "a step moves there", ""}};
     for (RetentionPreset preset :
@@ -240,7 +240,8 @@ class Explainer {
                         Table(rows), "\n");
   }
 
-  // What no_sync does elsewhere is schedule DEFERRED; under GRADIENTS that is strategy OPTIMIZER.
+  // Describes no_sync of other trainers, which is schedule DEFERRED here. GRADIENTS has no DEFERRED: strategy OPTIMIZER
+  // takes its place.
   std::string NoSync() const {
     const std::string title = "What accumulating without synchronisation (no_sync) would cost\n";
     if (ranks() == 1) {

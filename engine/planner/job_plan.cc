@@ -18,13 +18,13 @@
 namespace shale {
 namespace {
 
-// Orders the streams of a planned program, and proves the result.
+// Derives the waits between the streams of a planned program, and proves the result.
 absl::Status Finish(PlannedProgram& program) {
   DeriveWaits(program.step.program, program.memory);
   return CheckProgram(program.step.program, program.memory);
 }
 
-// ", 31 GiB of host memory".
+// Returns ", 31 GiB of host memory"; empty if `bytes` is 0.
 std::string DescribeHost(int64_t bytes) {
   return bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(bytes), " of host memory");
 }
@@ -40,7 +40,7 @@ std::string Describe(const ScheduleCandidate& c, const StepOptions& options, con
                       budget.Holds(c.peak_bytes, c.host_bytes) ? "" : ", does not fit");
 }
 
-// Why the chosen schedule, in words and numbers.
+// Returns why the schedule was chosen, in words and numbers.
 std::string Reason(const Choice& choice, const Budget& budget) {
   const Schedule chosen = choice.options.schedule;
   if (choice.candidates.size() == 1) return "the job names it";

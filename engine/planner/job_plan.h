@@ -1,4 +1,4 @@
-// From a validated job to everything that is decided before it starts: programs, addresses, bytes.
+// Plans a validated job: decides its programs, the addresses of their buffers, and their bytes before the job starts.
 #pragma once
 
 #include <cstdint>
@@ -18,62 +18,66 @@
 
 namespace shale {
 
-// A program of a job with its graph, its addresses and its waits. Holds no references: move it where you like, but an
-// executor borrows program and plan.
+// A program of a job with its graph, its addresses and its waits. Holds no references and may be moved, but not while
+// an executor uses it: the executor borrows program and plan.
 struct PlannedProgram {
   ModelGraph graph;
   CompiledStep step;
   MemoryPlan memory;
 };
 
-// A schedule that was compiled while looking for the best one.
+// A schedule that was compiled in the search for the best one, with its cost.
 struct ScheduleCandidate {
   Schedule schedule = Schedule::kSharded;
   absl::Status status;             // Not OK: the strategy has no such schedule, or it is too large to be planned.
-  int64_t peak_bytes = 0;          // Of one rank's arena, evaluation included.
-  int64_t host_bytes = 0;          // Of host memory, for what one rank offloads.
+  int64_t peak_bytes = 0;          // Peak of one rank's arena, evaluation included.
+  int64_t host_bytes = 0;          // Host memory that one rank offloads to.
   int64_t communicated_bytes = 0;  // Sent by one rank in one step (CommunicationSummary::sent_bytes).
 };
 
 struct JobPlan {
   StepOptions options;  // As compiled: the schedule is decided.
   PlannedProgram train;
-  PlannedProgram evaluate;                    // Of one micro-batch a run, over the same persistent buffers as `train`.
-  std::optional<PlannedProgram> snapshot;     // Of StepOptions::snapshot; over the same persistent buffers.
-  int64_t arena_bytes = 0;                    // One rank's arena: the largest of the peaks.
+  PlannedProgram evaluate;                    // Evaluates one micro-batch; has the same persistent buffers as `train`.
+  std::optional<PlannedProgram> snapshot;     // If StepOptions::snapshot is set; has the same persistent buffers.
+  int64_t arena_bytes = 0;                    // Size of one rank's arena: the largest peak of train and evaluate.
   HostMemoryPlan host_memory;                 // One rank's pinned memory, for all programs and for checkpoints.
-  Budget budget;                              // What one rank may plan, and offload.
-  std::string schedule_reason;                // Why this schedule, with the numbers of the others.
+  Budget budget;                              // Bytes that one rank may plan, and bytes that it may offload.
+  std::string schedule_reason;                // Why this schedule was chosen, with the numbers of the others.
   std::vector<ScheduleCandidate> candidates;  // In the order of the enum; one if the job names its schedule.
 };
 
-// The graph and step options that a job asks for, for `mode`; the schedule may still be AUTO. The vocabulary must be
-// known.
+// Return the graph options and the step options that a job asks for. The schedule may still be kAuto. REQUIRES: the
+// vocabulary is known.
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);
 StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSteps (engine/config/job.h).
 
-// Compiles and plans the job's programs, orders their streams, and has CheckProgram prove the result. What one rank may
-// plan is memory.budget_bytes, and what it may offload to host memory memory.host_budget_bytes, or else the machine's
-// default (Machine::default_budget; empty: there is no limit).
-// AUTO: of the schedules that exist for the strategy and fit the budget the one that communicates least, then the one
-// with the least memory, then the first. Errors:
-//   ResourceExhausted  nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
+// Compiles and plans the job's programs, derives the waits between their streams, and proves the result with
+// CheckProgram. One rank may plan memory.budget_bytes and may offload memory.host_budget_bytes to host memory; if the
+// job does not set them, the machine's default applies (Machine::default_budget; empty: no limit).
+//
+// For schedule AUTO it takes, of the schedules that exist for the strategy and fit the budget, the one that
+// communicates least; among equals the one with the least memory, then the first.
+//
+// Errors:
+//   ResourceExhausted  Nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
 //                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)", or "offloads 31.2
-//                      GiB to host memory per rank, host budget ...". The ways out were compiled too, each with the
-//                      ops of its own ranks; each can be given to --set as it stands, and none changes what is
-//                      computed.
-//   InvalidArgument    the strategy has no such schedule; the vocabulary is unknown; the program would be too long; a
+//                      GiB to host memory per rank, host budget ...". Each proposed setting was compiled too, with the
+//                      ops of its own number of ranks. It can be given to --set as it stands, and does not change what
+//                      is computed.
+//   InvalidArgument    The strategy has no such schedule; the vocabulary is unknown; the program would be too long; a
 //                      name pattern matches nothing.
-//   Those of the machine's default budget, unless the job names memory.budget_bytes.
+//   Errors of the machine's default budget, unless the job sets memory.budget_bytes.
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine);
 
-// The same for a job that may be to run elsewhere: where the default budget of `here` is too small for it, or an error,
-// it is planned within what the job names alone, and `remark` says so, in lines for people. Else `remark` is empty.
+// Does the same for a job that may run on another machine. If the default budget of `here` is too small for the job, or
+// is an error, plans it within the budgets that the job itself sets and writes lines for people about that into
+// `remark`. Else `remark` is empty.
 absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark);
 
-// One more program of a job: with the StepOptions of its plan (micro_batches apart) it has the same persistent buffers
-// at the same addresses. Generation compiles kLogits, always of one micro-batch. `ops`: those of one of the job's ranks
-// (Machine::create_ops). The peak may exceed JobPlan::arena_bytes; no budget is checked.
+// Compiles and plans one more program of a job. With the StepOptions of the job's plan (micro_batches may differ) it
+// has the same persistent buffers at the same addresses. A kLogits program always runs one micro-batch. `ops` are the
+// ops of one of the job's ranks (Machine::create_ops). Checks no budget: the peak may exceed JobPlan::arena_bytes.
 absl::StatusOr<PlannedProgram> PlanProgram(const Job& job, const StepOptions& options, GraphMode mode, const Ops& ops,
                                            const MemoryPlanOptions& memory_options = {});
 

@@ -9,10 +9,11 @@
 namespace shale {
 namespace {
 
-// Bytes of a parameter in all its forms: weight, master, moments, and several gathered copies and gradients.
+// An upper bound of the bytes of one parameter in all its forms: weight, master, moments, and several gathered copies
+// and gradients.
 constexpr double kBytesPerParameter = 64;
 
-// Columns of the widest tensor that has a row for every token (a row for every sequence counts as one token's).
+// Returns the columns of the widest tensor that has a row for every token. Rows for every sequence count as well.
 double WidestRow(const Job& job) {
   if (const auto* decoder = std::get_if<DecoderConfig>(&job.model)) {
     const double heads = static_cast<double>(decoder->heads + 2 * decoder->kv_heads) * decoder->head_width;
@@ -64,7 +65,7 @@ absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& option
       bytes += elements * static_cast<double>(SizeOf(value.tensor.dtype));
     }
   }
-  // Kept once for every micro-batch, forward and backward.
+  // Factor 2: forward and backward. LAYERED keeps them once for every micro-batch.
   const bool layered = graph.mode == GraphMode::kTraining && options.schedule == Schedule::kLayered;
   bytes *= 2 * (layered ? static_cast<double>(options.micro_batches) : 1.0);
   for (const Parameter& parameter : graph.parameters) {

@@ -1,4 +1,4 @@
-// Refuses what is too large for a plan to be computed at all, before any product of sizes can overflow.
+// Refuses jobs that are too large to be planned at all, before any product of sizes can overflow.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,18 @@
 
 namespace shale {
 
-// No rank of any machine has so much memory: 1 EiB.
+// 1 EiB: more memory than a rank of any machine has.
 inline constexpr double kLargestPlanBytes = 0x1p60;
-// Instructions of a program, about; a thousand blocks have 40,000. Planning so many takes seconds and a gigabyte.
+// The most instructions of a program, approximately. A thousand blocks have 40,000. Planning a program of this length
+// takes seconds and a gigabyte.
 inline constexpr double kLargestPlanInstructions = 0x1p18;
 
-// Before the graph is built: its tensors and the number of its nodes. InvalidArgument names the fields to change.
+// Checks the sizes of the graph's tensors and the number of its nodes. Call it before the graph is built.
+// InvalidArgument names the fields to change.
 absl::Status CheckGraphSize(const Job& job);
 
-// Before a program is compiled: everything that it could hold at once.
+// Checks an upper bound of the bytes that the program could hold at once. Call it before the program is compiled.
+// ResourceExhausted names the fields to change.
 absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& options);
 
 }  // namespace shale

@@ -26,7 +26,7 @@ absl::Status Check(absl::string_view field, const std::vector<std::string>& patt
   return absl::OkStatus();
 }
 
-// Of the first `units` units.
+// Returns the names of the activations of the first `units` units.
 std::vector<std::string> ActivationsOf(const ModelGraph& model, size_t units) {
   std::vector<std::string> names;
   for (size_t u = 0; u < units; ++u) {
@@ -43,7 +43,7 @@ absl::Status CheckPatterns(const Job& job, const ModelGraph& model) {
   std::vector<std::string> parameters;
   for (const Parameter& parameter : model.parameters) parameters.push_back(parameter.name);
   absl::Status status = Check("optimizer.no_decay", job.optimizer.no_decay, "parameter", parameters);
-  // The last unit's backward follows its forward at once: nothing of it is recomputed.
+  // Without the last unit: its backward follows its forward at once, so nothing of it is recomputed.
   status.Update(Check("memory.recompute", job.memory.recompute, "activation that could be recomputed",
                       ActivationsOf(model, model.units.size() - 1)));
   status.Update(Check("memory.offload", job.memory.offload, "activation", ActivationsOf(model, model.units.size())));

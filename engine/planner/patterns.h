@@ -1,4 +1,4 @@
-// Whether the name patterns of a job mean anything in its model.
+// Checks that the name patterns of a job match something in its model.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,8 +7,8 @@
 
 namespace shale {
 
-// InvalidArgument, with the field, if a pattern of optimizer.no_decay matches no parameter, one of memory.recompute no
-// activation that could be recomputed, or one of memory.offload no activation: it was meant to do something.
+// Returns InvalidArgument, with the field, if a pattern of optimizer.no_decay matches no parameter, one of
+// memory.recompute no activation that could be recomputed, or one of memory.offload no activation.
 absl::Status CheckPatterns(const Job& job, const ModelGraph& model);
 
 }  // namespace shale

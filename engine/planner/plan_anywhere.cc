@@ -10,7 +10,7 @@
 namespace shale {
 namespace {
 
-// Says what `c` needs beyond the budget, and adds the fields that would set another.
+// Returns what `c` needs beyond the budget, in words. Appends to `fields` the fields that set the exceeded budgets.
 std::string Lacking(const ScheduleCandidate& c, const Budget& budget, std::vector<std::string>& fields) {
   std::vector<std::string> lacks;
   const auto compare = [&](absl::string_view what, int64_t bytes, absl::string_view origin, int64_t budget_bytes,

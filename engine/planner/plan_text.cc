@@ -40,7 +40,7 @@ std::string DescribeBatch(const Job& job) {
       absl::StrCat(Plural(job.batch.global_batch, "sequence"), " of ", Plural(job.batch.sequence_length, "token"),
                    " a step: ", Plural(job.sharding.ranks, "rank"), " x ", Plural(k, "micro-batch"), " x ",
                    Plural(job.batch.micro_batch, "sequence"));
-  // Both factors passed the config's check of products.
+  // The product cannot overflow: engine/config checked it.
   const int64_t masked = job.sharding.ranks * job.batch.micro_batch * k - job.batch.global_batch;
   if (masked > 0) absl::StrAppend(&text, ", of which ", WithCommas(masked), " are masked");
   return text;
@@ -102,7 +102,7 @@ std::string DescribeBudget(const JobPlan& plan) {
 }
 
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
-  int64_t bytes = 0;  // Values and two moments, in whatever form: 12 an element.
+  int64_t bytes = 0;  // Value and two moments take 12 bytes per element in every form.
   for (const GroupState& g : plan.train.step.state.groups) bytes += 12 * g.layout.shard_elements();
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
@@ -178,7 +178,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
   if (job.runtime.graphs) facts.push_back({"graphs", DescribeGraphs(program)});
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, fact] : facts) {
-    std::string heading = name;  // Of its first line only.
+    std::string heading = name;  // Only the first line of a fact has it.
     for (absl::string_view line : absl::StrSplit(Paragraph(fact, 95), '\n', absl::SkipEmpty())) {
       rows.push_back({std::exchange(heading, ""), std::string(line)});
     }

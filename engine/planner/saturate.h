@@ -6,7 +6,7 @@
 
 namespace shale {
 
-// REQUIRES: nothing is negative.
+// REQUIRES of both: a and b are not negative.
 inline int64_t SaturatedAdd(int64_t a, int64_t b) {
   int64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;

@@ -17,13 +17,13 @@ namespace {
 int64_t RingBytes(int64_t ranks, const CommunicationSummary& s) {
   __extension__ using Wide = unsigned __int128;
   const Wide moved = static_cast<Wide>(s.gathered_bytes) + s.reduced_bytes + 2 * static_cast<Wide>(s.all_reduced_bytes);
-  // Divided first when the product would not fit: then the last few bytes do not matter.
+  // Divides first if the product would overflow; the last few bytes do not matter then.
   const Wide limit = ~Wide{0} / static_cast<Wide>(ranks);
   const Wide sent = moved <= limit ? moved * (ranks - 1) / ranks : moved / ranks * (ranks - 1);
   return static_cast<int64_t>(std::min<Wide>(sent, std::numeric_limits<int64_t>::max()));
 }
 
-// Buffers that hold logits and then, in place, their gradient: products that read them are backward.
+// Returns the buffers that hold logits and then, in place, their gradient. Matmuls that read them count as backward.
 std::unordered_set<BufferId> LogitsGradients(const StepProgram& program) {
   std::unordered_set<BufferId> buffers;
   for (const Instruction& instruction : program.instructions) {
@@ -34,7 +34,7 @@ std::unordered_set<BufferId> LogitsGradients(const StepProgram& program) {
   return buffers;
 }
 
-// Queries of one sequence times the keys that each sees, as a multiple of the sequence length: S / 2 when causal.
+// Returns how many keys a query sees on average over a sequence: S / 2 without a window.
 double MeanKeys(int64_t sequence_length, int64_t window) {
   const double s = static_cast<double>(sequence_length);
   if (window <= 0 || window >= sequence_length) return s / 2;
@@ -97,7 +97,7 @@ FlopsSummary SummarizeFlops(const StepProgram& program) {
 
 UpdateMemory MeasureUpdate(const StepProgram& program) {
   const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
-  // By instruction: by how much more is alive than at the one before.
+  // By instruction: how many more bytes are live than at the instruction before.
   std::vector<int64_t> change(program.instructions.size() + 1, 0);
   for (size_t b = 0; b < lifetimes.size(); ++b) {
     if (!lifetimes[b].used() || program.buffers[b].memory == MemoryKind::kHost) continue;

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formats numbers and tables for people.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace shale {
 
-// "1,234,567".
+// Returns "1,234,567".
 std::string WithCommas(int64_t number);
-// "1.23 PFLOP", "45.6 MFLOP": three significant digits, powers of 1000.
+// Returns "1.23 PFLOP", "45.6 MFLOP": three significant digits, powers of 1000.
 std::string FormatFlops(double flops);
-// "12.3 %" of `whole`; "0 %" when that is nothing.
+// Returns `part` as a percentage of `whole`: "12.3 %"; "0 %" if either is 0.
 std::string Percent(double part, double whole);
-// "1 rank", "2 ranks", "2 batches".
+// Returns "1 rank", "2 ranks", "2 batches".
 std::string Plural(int64_t count, absl::string_view noun);
 
-// Rows of a table, aligned by column: the first to the left, the others to the right, the last (a remark) to the left.
-// Each line starts with two spaces and ends in a newline.
+// Returns the rows of a table with aligned columns: the first column and the last (a remark) to the left, the others to
+// the right. Each line starts with two spaces and ends in a newline.
 std::string Table(const std::vector<std::vector<std::string>>& rows);
 
 // Breaks the text at spaces into lines of at most `columns`; each ends in a newline.

@@ -51,7 +51,7 @@ bool PacksOnce(const StepProgram& program) {
 
 namespace {
 
-// Weights are packed once only where there is room for that.
+// Compiles with packs_once if the budget has room for the packed weights, else sets options.packs_once to false.
 absl::StatusOr<Trial> CompileWithin(const Budget& budget, const ModelGraph& train, const ModelGraph& evaluate,
                                     StepOptions& options, const Ops& ops) {
   SHALE_ASSIGN_OR_RETURN(Trial trial, CompileTrial(train, evaluate, options, ops));
@@ -72,7 +72,8 @@ absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph&
   Choice best;
   bool any = false;
   std::vector<ScheduleCandidate> candidates;
-  // What is compared, smallest first. Where nothing fits only memory counts.
+  // The smallest rank is best: fits, sends least, exceeds the budget least, needs the least memory. If a trial does not
+  // fit, what it sends does not count.
   const auto rank = [&](bool fits, int64_t sent, const Trial& trial) {
     const double missing = budget.Missing(trial.arena_bytes(), trial.host_bytes());
     return std::make_tuple(!fits, fits ? sent : 0, missing, trial.arena_bytes());

@@ -1,4 +1,5 @@
-// Trials: a job's programs, compiled and planned to see what they cost, but not yet ordered or proved.
+// Trials: a job's programs, compiled and planned to find their cost. A trial has no waits between streams yet and is
+// not proved (CheckProgram).
 #pragma once
 
 #include <algorithm>
@@ -16,6 +17,7 @@ struct JobGraphs {
   ModelGraph train;
   ModelGraph evaluate;
 };
+// Build one graph of a job, or both. InvalidArgument if the job is too large to be planned (CheckGraphSize).
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode);
 absl::StatusOr<JobGraphs> BuildGraphs(const Job& job);
 
@@ -23,7 +25,7 @@ struct PlannedStep {
   CompiledStep step;
   MemoryPlan memory;
 };
-// The options' schedule must be decided.
+// Compiles the program of `graph` and plans its memory. REQUIRES: options.schedule is not kAuto.
 absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
                                            const MemoryPlanOptions& memory_options = {});
 
@@ -32,26 +34,28 @@ struct Trial {
   int64_t arena_bytes() const { return std::max(train.memory.peak_bytes, evaluate.memory.peak_bytes); }
   int64_t host_bytes() const { return std::max(train.memory.host_bytes, evaluate.memory.host_bytes); }
 };
-// The evaluation program is that of one micro-batch.
+// Compiles and plans both programs. The evaluation program runs one micro-batch.
 absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
                                    const Ops& ops);
 
-// The schedules that the job leaves to choose from.
+// Returns the schedules to choose from: the one that the options name, or all of them for kAuto.
 std::vector<Schedule> SchedulesOf(const StepOptions& options);
 
-// Whether weights stay packed for several micro-batches (StepOptions::packs_once, where products have a use for it).
+// Returns whether the program keeps weights packed for several micro-batches (StepOptions::packs_once; false if no
+// matmul uses packed weights).
 bool PacksOnce(const StepProgram& program);
 
-// The cheapest way to run a job: of the schedules it leaves open the one that fits the budget and communicates least,
-// then needs the least memory; when none fits, the one with the least memory.
+// The cheapest way to run a job. Of the candidate schedules that fit the budget, it has the one that communicates
+// least, and among equals the one that needs the least memory. If none fits, it has the one that exceeds the budget
+// least.
 struct Choice {
-  StepOptions options;  // With the schedule decided, and packs_once.
+  StepOptions options;  // `schedule` and `packs_once` are decided.
   Trial trial;
   CommunicationSummary communication;
   bool fits = false;
   std::vector<ScheduleCandidate> candidates;
 };
-// The error of the first schedule if none can be compiled.
+// Tries all schedules of SchedulesOf(options). Returns the error of the first one if none can be compiled.
 absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
                                       const Budget& budget, const Ops& ops);
 

@@ -17,7 +17,7 @@
 namespace shale {
 namespace {
 
-// One or more settings, as --set takes them, and the job with them.
+// One or more settings, as --set takes them, and the job with these settings.
 struct Change {
   std::string settings;
   Job job;
@@ -29,7 +29,7 @@ struct WayOut {
   double recompute = 0;  // FLOPs of one step.
 };
 
-// "memory.retention=BLOCK (9.83 GiB, and 11.8 GiB of host memory)".
+// Returns "memory.retention=BLOCK (9.83 GiB, and 11.8 GiB of host memory)".
 std::string Describe(const WayOut& way) {
   return absl::StrCat(way.settings, " (", FormatBytes(way.bytes),
                       way.host_bytes > 0 ? absl::StrCat(", and ", FormatBytes(way.host_bytes), " of host memory") : "",
@@ -40,7 +40,7 @@ class WaysOut {
  public:
   WaysOut(const Job& job, const Machine& machine, const Ops& ops) : job_(job), machine_(machine), ops_(ops) {}
 
-  // All single changes that suffice.
+  // Returns descriptions of all single changes with which the job fits. Call once.
   std::vector<std::string> Single() {
     AddRetention();
     AddFirst(Offload());
@@ -52,8 +52,8 @@ class WaysOut {
     return std::move(found_);
   }
 
-  // Everything that saves memory at once, and what that needs; nothing if the job does all of it already. Without
-  // offload, if that suffices: a host may have no memory for it.
+  // Returns all changes that save memory, applied together, and what the job then needs; nothing if the job has all of
+  // them already. Leaves offload out if the job fits without it: the host may not have the memory. Sets `fits`.
   std::optional<WayOut> Everything(bool& fits) {
     fits = false;
     const Change here = EverythingWith(/*offload=*/false), away = EverythingWith(/*offload=*/true);
@@ -68,7 +68,7 @@ class WaysOut {
   }
 
  private:
-  // `preset` for all blocks: what chose some is taken back.
+  // Sets `preset` for all blocks: resets the fields that choose some of them.
   static void Retain(RetentionPreset preset, Job& job) {
     job.memory.retention = preset;
     job.memory.every_nth = 1;
@@ -80,7 +80,7 @@ class WaysOut {
                         ends ? " with memory.first_layers= and memory.last_layers=" : "");
   }
 
-  // Switches that cost little, of those that `job` has not set.
+  // Settings that save memory and cost little. Switches() returns those that `job` does not have yet.
   struct Switch {
     std::string setting;
     void (*set)(Job&);
@@ -110,13 +110,13 @@ class WaysOut {
     return *ops;
   }
 
-  // The cheapest way to run a job; nothing if there is none at all.
+  // Returns the cheapest way to run a job; nothing if it cannot be compiled or these ranks cannot run here.
   std::optional<Choice> Choose(const Job& job) {
-    if (!ValidateJob(job).ok()) return std::nullopt;  // What the change does to one field another rules out.
+    if (!ValidateJob(job).ok()) return std::nullopt;  // The changed field contradicts another one.
     absl::StatusOr<JobGraphs> graphs = BuildGraphs(job);
     if (!graphs.ok()) return std::nullopt;
     const absl::StatusOr<Budget> budget = BudgetOf(job, machine_.default_budget);
-    if (!budget.ok()) return std::nullopt;  // So many ranks cannot run here.
+    if (!budget.ok()) return std::nullopt;  // This number of ranks cannot run here.
     absl::StatusOr<Choice> choice =
         ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), *budget, OpsOf(job.sharding.ranks));
     if (!choice.ok()) return std::nullopt;
@@ -142,12 +142,12 @@ class WaysOut {
     apply(job_.sharding.schedule != Schedule::kAuto && job_.sharding.schedule != Schedule::kSharded,
           "sharding.schedule=SHARDED", [](Job& job) { job.sharding.schedule = Schedule::kSharded; });
     apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
-    // Some are for strategy FULL, which it has now.
+    // Switches of `all.job`, not of job_: some are for strategy FULL, which was just set.
     for (const Switch& one : Switches(all.job)) apply(true, one.setting, one.set);
     return all;
   }
 
-  // Compiles the job with the change; nothing if it cannot be.
+  // Compiles the job with the change. Returns nothing if that fails, and sets `fits`.
   std::optional<WayOut> Try(const Change& change, bool& fits) {
     const std::optional<Choice> choice = Choose(change.job);
     fits = choice && choice->fits;
@@ -158,7 +158,7 @@ class WaysOut {
 
   void Add(const WayOut& way) { found_.push_back(Describe(way)); }
 
-  // The first of each kind that fits: changes come with the least painful ones first.
+  // Adds, for each field, the first change that fits. `changes` begin with the ones that cost least.
   void AddFirst(const std::vector<Change>& changes) {
     std::string kind;
     for (const Change& change : changes) {
@@ -172,7 +172,7 @@ class WaysOut {
     }
   }
 
-  // The preset that computes least again.
+  // Adds the preset that fits with the least recomputation.
   void AddRetention() {
     const bool everywhere = job_.memory.every_nth == 1 && job_.memory.first_layers == 0 && job_.memory.last_layers == 0;
     std::optional<WayOut> best;
@@ -188,7 +188,7 @@ class WaysOut {
     if (best) Add(*best);
   }
 
-  // More of it, or, where the host has not the memory, none.
+  // Returns the changes of memory.offload: offload everything, or, in case the host lacks the memory, nothing.
   std::vector<Change> Offload() const {
     std::vector<Change> changes;
     const std::vector<std::string>& names = job_.memory.offload;
@@ -204,7 +204,7 @@ class WaysOut {
   }
 
   void AddSchedule() {
-    if (job_.sharding.schedule == Schedule::kAuto) return;  // All were tried.
+    if (job_.sharding.schedule == Schedule::kAuto) return;  // All schedules were tried.
     Job any = job_;
     any.sharding.schedule = Schedule::kAuto;
     const std::optional<Choice> choice = Choose(any);
@@ -213,7 +213,7 @@ class WaysOut {
          choice->trial.host_bytes()});
   }
 
-  // The strategies that shard more, with a schedule that they have.
+  // Returns the strategies that shard more than the job's, each with a schedule that it has.
   std::vector<Change> Strategies() const {
     std::vector<Change> changes;
     for (Strategy strategy : {Strategy::kOptimizer, Strategy::kGradients, Strategy::kFull}) {
@@ -239,7 +239,7 @@ class WaysOut {
     return changes;
   }
 
-  // Halves, largest first; nothing when even one sequence at a time does not fit.
+  // Returns the micro-batch halved again and again, largest first; nothing if even one sequence at a time does not fit.
   std::vector<Change> MicroBatches() {
     std::vector<Change> changes;
     for (int64_t micro = job_.batch.micro_batch / 2; micro >= 1; micro /= 2) {
@@ -252,8 +252,9 @@ class WaysOut {
     return changes;
   }
 
-  // Fewer ranks have a larger share each of what they have together. More may have less each, but need less, as long as
-  // each has a sequence.
+  // Returns other numbers of ranks. With fewer ranks each has a larger share of the machine's memory, unless the job
+  // sets both budgets. With more ranks each may have a smaller share, but also needs less, as long as each rank has a
+  // sequence.
   std::vector<Change> Ranks() const {
     std::vector<Change> changes;
     const auto add = [&](int64_t ranks) {
@@ -272,13 +273,13 @@ class WaysOut {
 
   const Job& job_;
   const Machine& machine_;
-  const Ops& ops_;                                         // Of the job's ranks.
-  std::map<int64_t, std::unique_ptr<Ops>> ops_of_others_;  // Of other numbers of ranks.
+  const Ops& ops_;                                         // For the job's number of ranks.
+  std::map<int64_t, std::unique_ptr<Ops>> ops_of_others_;  // By other numbers of ranks.
   std::vector<std::string> found_;
 };
 
-// "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...; memory.budget_bytes sets another), 7.20 GiB too little", the
-// same of host memory, or both.
+// Returns "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...; memory.budget_bytes sets another), 7.20 GiB too
+// little", the same for host memory, or both.
 std::string WhatIsMissing(const Trial& trial, const Budget& budget) {
   std::vector<std::string> missing;
   const auto compare = [&](absl::string_view needs, int64_t bytes, absl::string_view of, int64_t budget_bytes,
@@ -295,7 +296,7 @@ std::string WhatIsMissing(const Trial& trial, const Budget& budget) {
   return absl::StrJoin(missing, ", and ");
 }
 
-// "a", "a or b", "a, b or c".
+// Returns "a", "a or b", "a, b or c".
 std::string JoinAlternatives(const std::vector<std::string>& all) {
   if (all.size() < 2) return absl::StrJoin(all, "");
   return absl::StrCat(absl::StrJoin(all.begin(), all.end() - 1, ", "), " or ", all.back());

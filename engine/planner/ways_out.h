@@ -1,4 +1,4 @@
-// What to tell the owner of a job that does not fit.
+// Budgets, and the advice to the owner of a job that does not fit its budget.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,12 +9,14 @@
 
 namespace shale {
 
-// What the job names, of the arena and of host memory each, or else the default; without either there is no limit. An
-// error of the default counts only where the job does not name memory.budget_bytes.
+// Returns the budget of one rank: the arena's and the host memory's bytes that the job sets, else those of
+// `default_budget`; without either there is no limit. Returns an error of `default_budget` only if the job does not set
+// memory.budget_bytes.
 absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget);
 
-// ResourceExhausted: what the job needs at least (`choice`), its budget, and the settings with which it would fit. Each
-// was compiled and planned; none changes what is computed. `ops`: the machine's, for the job's ranks.
+// Returns ResourceExhausted with what the job needs at least (`choice`), its budget, and the settings with which it
+// would fit. Compiles and plans each setting that it names; none of them changes what is computed. `ops` are the
+// machine's ops for the job's number of ranks.
 absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const Machine& machine,
                         const Ops& ops);
 

@@ -15,7 +15,7 @@ namespace {
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Staging is read and written past the page cache.
+// Files are read and written with direct I/O (past the page cache) from and to staging.
 static_assert(kHostPartAlignment % kDirectAlignment == 0);
 
 absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes) {

@@ -20,18 +20,18 @@ namespace shale {
 
 struct CheckpointReport {
   int64_t step = 0;
-  absl::Status status;    // Not OK: there is no such checkpoint; those before it are as they were.
-  absl::Status thinning;  // Not OK: it stands, but an older one that is no longer wanted could not be removed.
+  absl::Status status;    // Not OK: this checkpoint was not saved; earlier ones are unchanged.
+  absl::Status thinning;  // Not OK: this checkpoint is saved, but an old one that is not kept could not be removed.
   std::string path;
-  int64_t bytes = 0;        // Of its shard files.
-  double seconds = 0;       // From the request until it was committed.
-  double stop_seconds = 0;  // Of these, how long no step could run.
+  int64_t bytes = 0;        // Sum of its shard files.
+  double seconds = 0;       // From the request until the checkpoint was committed.
+  double stop_seconds = 0;  // The part of `seconds` during which no step could run.
 };
 
-// Borrows plan and world. One thread; a save that is under way has a thread of its own and is waited for by the
-// destructor.
+// Borrows plan and world. Not thread-safe. A pending save has a thread of its own; the destructor waits for it.
 class Checkpointer {
  public:
+  // Opens `folder` for checkpoints of the ranks of `world`. FailedPrecondition if another writer has it open.
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(const JobPlan& plan, World& world,
                                                               const std::string& folder,
                                                               const CheckpointStore::Options& options);
@@ -43,15 +43,16 @@ class Checkpointer {
   // See CheckpointStore.
   void DisregardAfter(int64_t step) { store_->DisregardAfter(step); }
 
-  // `manifest` brings what is not known here: all but parameters, layout, update count and files. A save that is under
-  // way must have been taken.
+  // The caller fills in `manifest` except parameters, layout, update count and files. REQUIRES of Save and Start: no
+  // save is pending; Take has returned the report of the previous one.
   //
-  // Returns when the checkpoint is committed, or could not be.
+  // Save returns when the checkpoint is committed or has failed.
   CheckpointReport Save(Manifest manifest);
-  // Copies the state and returns; a thread writes the copy. Without a snapshot in the plan it is Save, whose report
-  // Take gives. An error is one of the ranks', which cannot go on.
+  // Copies the state and returns; a thread writes the copy. Without a snapshot in the plan, Start calls Save, and Take
+  // returns its report. An error means that the ranks failed and cannot go on.
   absl::Status Start(Manifest manifest);
-  // The report of the save that Start began: nothing if there is none, or if it is still under way and not waited for.
+  // Returns the report of the save that Start began. Returns nothing if there is none, or if it has not ended and
+  // `wait` is kNo.
   enum class Wait { kNo, kYes };
   std::optional<CheckpointReport> Take(Wait wait);
 
@@ -63,22 +64,22 @@ class Checkpointer {
   const JobPlan& plan_;
   World& world_;
   std::vector<RankState> ranks_;
-  std::unique_ptr<WorldProgram> snapshot_;  // Null: none is planned.
+  std::unique_ptr<WorldProgram> snapshot_;  // Null if the plan has no snapshot.
   std::unique_ptr<CheckpointStore> store_;
-  absl::Span<char> staging_;                      // Of rank 0.
-  std::vector<std::unique_ptr<Stream>> streams_;  // By rank: what is saved comes to the host on them.
+  absl::Span<char> staging_;                      // Staging of rank 0; all ranks are saved through it.
+  std::vector<std::unique_ptr<Stream>> streams_;  // By rank: saved bytes are copied to the host on them.
   std::future<CheckpointReport> pending_;
 };
 
-// The state of every rank of a world, for the persistent buffers of `program`.
+// Returns the state of every rank of a world, for the persistent buffers of `program`. The states borrow both.
 std::vector<RankState> RankStates(const PlannedProgram& program, World& world);
 
-// Restores all ranks, each on its own thread and through its staging (kReadStagingBytes), from a checkpoint whose
-// parameters are the model's. See RankState::Restore. REQUIRES: no save is under way, which uses rank 0's.
+// Restores all ranks from a checkpoint whose parameters are the model's. Each rank reads on its own thread, through its
+// own staging (kReadStagingBytes). See RankState::Restore. REQUIRES: no save is pending (it uses rank 0's staging).
 absl::Status RestoreRanks(const CheckpointReader& checkpoint, bool values_only, World& world,
                           std::vector<RankState>& ranks);
 
-// Likewise sets their values. `read` is called by several threads.
+// Sets the values of all ranks, in the same way. Several threads call `read` at the same time.
 absl::Status FillRanks(RankState::ReadValues read, World& world, std::vector<RankState>& ranks);
 
 }  // namespace shale

@@ -9,7 +9,7 @@
 namespace shale {
 namespace {
 
-constexpr double kSmoothing = 0.1;  // Weight of the newest step in the time of a step.
+constexpr double kSmoothing = 0.1;  // Weight of the newest step in the smoothed time per step.
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What a run prints while it trains.
+// Makes the lines that a run prints while it trains.
 //
 //   step  12/400  loss 2.7312  norm 0.81  lr 1.20e-03  34,120 tok/s  mfu 41.2%  memory 212 MiB  eta 1m 32s
 //   evaluation at step 100  loss 2.5010  perplexity 12.19  over 16,384 tokens
@@ -13,18 +13,19 @@
 
 namespace shale {
 
-// "34,120".
+// Returns "34,120".
 std::string FormatCount(int64_t count);
-// The two largest units: "8s", "1m 32s", "2h 05m", "3d 04h".
+// Returns a duration in its two largest units: "8s", "1m 32s", "2h 05m", "3d 04h".
 std::string FormatDuration(double seconds);
 
-// Turns reports into lines. Remembers what it needs for the time left and for the speed between two lines. One thread.
+// Turns reports into lines. Keeps sums for the time left and for the speed between two lines. Not thread-safe.
 class Console {
  public:
   Console(int64_t total_steps, int64_t print_every) : total_steps_(total_steps), print_every_(print_every) {}
 
-  // The line of a step; none if it is not due. Due are every print_every-th step, the first, the last, and those that
-  // did not update the weights. Speed and MFU are averages since the last line; memory is one rank's measured peak.
+  // Returns the line of a step, or none if no line is due. Lines are due for every print_every-th step, the first, the
+  // last, and steps that did not update the weights. Speed and MFU are averages since the last line; memory is the
+  // largest measured peak of any rank.
   std::optional<std::string> Step(const StepReport& report);
   static std::string Evaluation(int64_t step, const EvaluationReport& report);
   static std::string Checkpoint(const CheckpointReport& report);
@@ -34,11 +35,11 @@ class Console {
 
   const int64_t total_steps_;
   const int64_t print_every_;
-  // Since the last line.
+  // Sums since the last line.
   int64_t tokens_ = 0;
   double seconds_ = 0;
   double mfu_seconds_ = 0;  // Sum of mfu x seconds.
-  // Smoothed seconds of a step; the first is left out once there are others, for it pays for page faults.
+  // Smoothed seconds per step. Excludes the first step, which pays for page faults, once there is another.
   double step_seconds_ = 0;
   int64_t steps_seen_ = 0;
 };

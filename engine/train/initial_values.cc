@@ -25,10 +25,11 @@ uint64_t Hash(absl::string_view name) {
   return hash;
 }
 
-// In (0, 1].
+// Turns random bits into a number in (0, 1].
 double Uniform(uint64_t bits) { return (static_cast<double>(bits >> 11) + 1.0) * 0x1p-53; }
 
-// Standard normal values by Box and Muller, times `deviation`; elements 2i and 2i + 1 share a pair.
+// Fills `values` with normal values of standard deviation `deviation` (Box and Muller). Elements 2i and 2i + 1 share a
+// pair.
 void FillNormal(uint64_t key, int64_t begin, double deviation, absl::Span<float> values) {
   constexpr int64_t kPairs = 256;
   double u[kPairs], v[kPairs];
@@ -59,7 +60,7 @@ void FillInitialValues(const Parameter& parameter, uint64_t seed, int64_t begin,
     return;
   }
   const uint64_t key = Mix(seed ^ Hash(parameter.name));
-  constexpr size_t kLeast = 1 << 14;  // Elements that are worth a thread: some 0.2 ms.
+  constexpr size_t kLeast = 1 << 14;  // The fewest elements per thread, about 0.2 ms of work.
   const size_t parts = std::clamp<size_t>(values.size() / kLeast, 1, static_cast<size_t>(std::max(threads, 1)));
   const auto fill = [&](size_t part) {
     const size_t first = values.size() * part / parts, end = values.size() * (part + 1) / parts;
@@ -71,7 +72,7 @@ void FillInitialValues(const Parameter& parameter, uint64_t seed, int64_t begin,
   try {
     for (; part < parts; ++part) others.emplace_back(fill, part);
   } catch (const std::system_error&) {
-    // No thread to be had: the parts that are left are done here.
+    // No further thread can be started: this thread fills the parts that are left.
   }
   for (; part < parts; ++part) fill(part);
   fill(0);

@@ -1,4 +1,4 @@
-// What parameters are before they are trained.
+// Makes the initial values of parameters.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace shale {
 
-// Elements [begin, begin + values.size()) of a parameter: a function of the seed, the parameter's name and the element,
-// so that they depend neither on how the job is sharded nor on the rest of the model. Works on `threads` threads, which
-// are gone when it returns; where the system has fewer to give, on those.
+// Fills `values` with elements [begin, begin + values.size()) of a parameter. An element is a function of the seed, the
+// parameter's name and the element's index: it depends neither on the sharding nor on the rest of the model. Uses up to
+// `threads` threads, or fewer if the system cannot start them; they have ended when it returns.
 void FillInitialValues(const Parameter& parameter, uint64_t seed, int64_t begin, absl::Span<float> values,
                        int threads = 1);
 

@@ -1,4 +1,4 @@
-// The data of a job: what each step trains on, and what is held out.
+// The data of a job: the samples of each step, and the evaluation data.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace shale {
 
-// Immutable once open; any thread may read.
+// Any thread may call the const functions. GoOnAfter must not run concurrently with them.
 class JobData {
  public:
-  // Opens and checks the files of the job, and decides what it left to them: the format and the vocabulary.
-  // `tokenizer_folder`, which may be empty, tells of the tokenizer (TokenizerDigest).
+  // Opens and checks the files of the job. Sets in `job` what the job leaves to its data: the format and the
+  // vocabulary. `tokenizer_folder`, which may be empty, identifies the tokenizer (TokenizerDigest).
   static absl::StatusOr<std::unique_ptr<JobData>> Open(Job& job, const std::string& tokenizer_folder);
 
   const BatchLoader& training() const { return *training_; }
-  const BatchLoader* evaluation() const { return evaluation_.get(); }  // Null: none.
-  // A run goes on after `step` steps that took `samples`. If it is in epochs, and its steps were larger or smaller
-  // then, what is left makes another number of steps.
+  const BatchLoader* evaluation() const { return evaluation_.get(); }  // Null if there is none.
+  // Tells that the run goes on after `step` steps that took `samples` samples. Recomputes total_steps() of a run whose
+  // length is in epochs, because the steps done may have had another batch size.
   void GoOnAfter(int64_t step, int64_t samples);
-  // Optimizer steps of the run from its start; the last one of a run in epochs may be short.
+  // Returns the number of optimizer steps of the run from its start. The last step of a run in epochs may be short.
   int64_t total_steps() const { return total_steps_; }
-  // The samples of the step that begins at a position. A run in epochs ends with what is left, then with none; a run in
-  // steps always takes whole batches, across epochs.
+  // Returns the samples of the step that begins at `position`. At the end of a run in epochs these are the samples that
+  // are left, and after that none. A run in steps always takes full batches, across epochs.
   StepSamples SamplesAt(int64_t position) const;
-  // What a checkpoint says of the data.
+  // What a checkpoint records about the data.
   const SavedData& saved() const { return saved_; }
 
  private:
@@ -42,16 +42,17 @@ class JobData {
   std::unique_ptr<BatchLoader> training_, evaluation_;
   int64_t global_batch_ = 0;
   int64_t total_steps_ = 0;
-  int64_t total_samples_ = -1;  // -1: no end but that of the steps.
+  int64_t total_samples_ = -1;  // -1 if the length of the run is in steps.
   SavedData saved_;
 };
 
-// The host's tokens of one program run, for every rank. Borrows the loader.
+// Host memory for the tokens of one run of a program, for every rank. Borrows the loader.
 class HostBatch {
  public:
   HostBatch(const BatchLoader& loader, int64_t micro_batches);
 
-  // Fills in the tokens of `step` and returns what each rank's executor wants; valid until the next call.
+  // Loads the tokens of `step` and returns the inputs of each rank's executor. They point into this object and are
+  // valid until the next call.
   absl::StatusOr<std::vector<StepInputs>> Fill(const StepSamples& step);
 
  private:

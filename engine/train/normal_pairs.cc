@@ -1,6 +1,6 @@
-// Polynomials give all values to well within 2^-44 of the C library's, which decides what float they are rounded to but
-// for one in a hundred thousand; those are computed again by the C library. The loops below are written for the
-// compiler to make vectors of: no calls, no branches.
+// Polynomials compute all values to well within 2^-44 of the C library's. That determines the rounded float except for
+// one value in a hundred thousand; those are computed again with the C library. The loops below have no calls and no
+// branches, so that the compiler vectorizes them.
 #include "engine/train/normal_pairs.h"
 
 #include <algorithm>
@@ -26,10 +26,10 @@ void PairsByLibrary(double deviation, const double* u, const double* v, int64_t 
 
 #ifdef __x86_64__
 
-// Always inlined, so that each instruction set gets code of its own.
+// Always inlined, so that the compiler makes code for each instruction set.
 #define SHALE_INLINE [[gnu::always_inline]] inline
 
-// 1 + x (c[0] + x (c[1] + ...)).
+// Returns 1 + x (c[0] + x (c[1] + ...)).
 template <size_t kTerms>
 SHALE_INLINE double OnePlus(double x, const double (&c)[kTerms]) {
   double sum = c[kTerms - 1];
@@ -37,20 +37,21 @@ SHALE_INLINE double OnePlus(double x, const double (&c)[kTerms]) {
   return sum * x + 1;
 }
 
-// With u = m 2^e, m from sqrt(1/2) to sqrt(2), and s = (m - 1) / (m + 1): log(m) = 2 atanh(s) = 2 (s + s^3 / 3 + ...).
+// log(u) = e log(2) + log(m) with u = m 2^e and m from sqrt(1/2) to sqrt(2). With s = (m - 1) / (m + 1),
+// log(m) = 2 atanh(s) = 2 (s + s^3 / 3 + ...).
 SHALE_INLINE double Log(double u) {
   constexpr double kAtanh[] = {1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11,
                                1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21};
   constexpr uint64_t kRootOfHalf = 0x3fe6a09e667f3bcd, kOne = 0x3ff0000000000000;
   const uint64_t biased = (std::bit_cast<uint64_t>(u) - kRootOfHalf + kOne) >> 52;  // e + 1023.
   const double m = std::bit_cast<double>(std::bit_cast<uint64_t>(u) - (biased << 52) + kOne);
-  // As the last bits of 2^52 + biased.
+  // Converts `biased` to double: it is the last bits of 2^52 + biased.
   const double e = std::bit_cast<double>(biased | 0x4330000000000000) - (0x1p52 + 1023);
   const double s = (m - 1) / (m + 1);
   return e * std::numbers::ln2 + 2 * s * OnePlus(s * s, kAtanh);
 }
 
-// The sine and the cosine of r in [-pi/4, pi/4] by their Taylor series.
+// Return the sine and the cosine of r in [-pi/4, pi/4] by their Taylor series.
 SHALE_INLINE double SmallSine(double r) {
   constexpr double kSine[] = {-1.0 / 6,          1.0 / 120,          -1.0 / 5040,           1.0 / 362880,
                               -1.0 / 39916800.0, 1.0 / 6227020800.0, -1.0 / 1307674368000.0};
@@ -62,20 +63,20 @@ SHALE_INLINE double SmallCosine(double r) {
   return OnePlus(r * r, kCosine);
 }
 
-// Whether an error of 2^-44 could change the float that `value` is rounded to.
+// Returns whether a relative error of 2^-44 could change the float that `value` is rounded to.
 SHALE_INLINE bool InDoubt(double value) {
   return static_cast<float>(value * (1 - 0x1p-44)) != static_cast<float>(value * (1 + 0x1p-44));
 }
 
-// False: one at least is not to be trusted.
+// Computes kBlock pairs. Returns false if at least one value may be rounded to the wrong float.
 constexpr int64_t kBlock = 64;
 SHALE_INLINE bool BlockOfPairs(double deviation, const double* u, const double* v, float* cosines, float* sines) {
   int doubts = 0;
   for (int64_t i = 0; i < kBlock; ++i) {
     const double scale = deviation * std::sqrt(-2.0 * Log(u[i]));
     const double angle = kTwoPi * v[i];
-    // angle = r + quarter pi / 2, with pi / 2 in two parts, of which the first has so few bits that quarters of it are
-    // exact. Adding 1.5 x 2^52 rounds to an integer, which stands in the last bits.
+    // angle = r + quarter * pi / 2. pi / 2 is split into two parts; the first has so few bits that its product with
+    // `quarter` is exact. Adding 1.5 x 2^52 rounds to an integer, which is then in the last bits.
     const double shifted = angle * (2 / std::numbers::pi) + 0x1.8p52;
     const double quarter = shifted - 0x1.8p52;
     const uint64_t q = std::bit_cast<uint64_t>(shifted);
@@ -89,7 +90,7 @@ SHALE_INLINE bool BlockOfPairs(double deviation, const double* u, const double* 
     const double x = scale * negated(c, q + 1), y = scale * negated(s, q);
     cosines[i] = static_cast<float>(x);
     sines[i] = static_cast<float>(y);
-    // What is left of an angle next to a multiple of pi / 2 is too little for two parts.
+    // Next to a multiple of pi / 2, r is so small that two parts of pi / 2 are not exact enough.
     doubts |= static_cast<int>(InDoubt(x)) | static_cast<int>(InDoubt(y)) | static_cast<int>(std::abs(r) < 0x1p-30);
   }
   return doubts == 0;
@@ -106,7 +107,7 @@ SHALE_INLINE bool BlockOfPairs(double deviation, const double* u, const double* 
 }
 
 using Block = bool (*)(double, const double*, const double*, float*, float*);
-// Null: the library is as fast.
+// Returns the function for the processor; null if it has none and the C library is used alone.
 Block BlockWith(int most_lanes) {
   const bool has8 =
       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

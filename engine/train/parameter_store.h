@@ -13,35 +13,36 @@
 
 namespace shale {
 
-// Borrows everything it is given. Use while no program runs. Values are fp32, row-major elements of a parameter; how
-// they are kept (bf16 weight with fp32 master, SPLIT, slices, replicas) is its business. Staging is bounded: a caller
-// that streams a large parameter in ranges never holds it whole.
+// Borrows everything it is given. REQUIRES: no program runs meanwhile. Values are fp32, the row-major elements of a
+// parameter. The store converts them from and to the form in which the ranks keep them: bf16 weight with fp32 master,
+// SPLIT, shards, replicas. A caller may read or write a large parameter range by range and never hold all of it.
 class ParameterStore {
  public:
   ParameterStore(const ModelGraph& model, const JobState& state, const MemoryPlan& plan,
                  std::vector<RankRuntime*> ranks);
 
   const std::vector<Parameter>& parameters() const { return model_.parameters; }
-  // NotFound names the parameter.
+  // Returns the parameter of that name, or NotFound with the name.
   absl::StatusOr<ParameterId> Find(absl::string_view name) const;
-  // As Find, for a caller that brings all its elements: InvalidArgument when their number is another.
+  // Like Find, but returns InvalidArgument unless the parameter has `elements` elements.
   absl::StatusOr<ParameterId> FindWhole(absl::string_view name, int64_t elements) const;
 
-  // Elements [begin, begin + values.size()) of a parameter, on every rank that has a part of them.
+  // Writes elements [begin, begin + values.size()) of a parameter: weights and masters, on every rank that holds them.
   absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
-  // The masters, where there are any, else the weights.
+  // Reads elements [begin, begin + values.size()) of the masters, or of the weights if there are no masters.
   absl::Status Read(ParameterId id, int64_t begin, absl::Span<float> values) const;
-  // The reduced gradient of the last step, before clipping.
+  // Reads the same elements of the reduced gradient of the last step, before clipping.
   absl::Status ReadGradient(ParameterId id, int64_t begin, absl::Span<float> values) const;
 
  private:
-  // A run of elements that one rank keeps contiguously.
+  // Elements that lie contiguously on one rank.
   struct Piece {
     int rank = 0;
     int64_t from = 0;  // First element, relative to `begin`.
     int64_t count = 0;
-    int64_t at = 0;  // Element of the flat tensor on that rank.
+    int64_t at = 0;  // First element in the flat tensor of that rank.
   };
+  // Returns where elements [begin, begin + count) lie: in what each rank owns if `own`, else in the full replicas.
   std::vector<Piece> PiecesOf(ParameterId id, int64_t begin, int64_t count, bool own) const;
   std::byte* Address(const Tensor& tensor, int rank, int64_t element) const;
   absl::Status WriteWeights(const Tensor& weight, const Piece& piece, const float* values);

@@ -9,7 +9,7 @@
 namespace shale {
 namespace {
 
-// Of values on their way to the device.
+// Staging for values on their way to the device.
 constexpr int64_t kWorkBytes = kReadStagingBytes - kCheckpointChunkBytes;
 constexpr int64_t kWorkFloats = kWorkBytes / sizeof(float);
 
@@ -75,7 +75,7 @@ std::vector<PieceSource> RankState::Pieces(Source source) const {
   return pieces;
 }
 
-// Whether values in fp32 have to be put together from halves, which come one after the other.
+// Returns whether a SPLIT checkpoint must be joined into fp32 values here. Its two halves arrive one after the other.
 bool RankState::JoinsFloats(const GroupState& g) const {
   return g.master.present() || g.own_weight.dtype == DType::kFloat32;
 }
@@ -126,7 +126,7 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
     switch (piece.part) {
       case SavedPart::kFirstMoment:
       case SavedPart::kSecondMoment: return values_only ? ElementRange{} : OfParameter(piece.parameter, Owned(g));
-      // bf16 weights are the upper half: only masters, and weights in fp32, want the lower one.
+      // bf16 weights are the upper half alone: only masters and fp32 weights need the lower half.
       case SavedPart::kLow:
         return OfParameter(piece.parameter, g.own_weight.dtype == DType::kFloat32 ? Weights(g) : Owned(g));
       case SavedPart::kValue:
@@ -174,8 +174,8 @@ absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float
   return Write(g.low, at, work, size);
 }
 
-// The bits of a float are those of its weight, shifted up, plus the low bits with their sign (JoinMaster): the halves
-// may come in any order.
+// The bits of a float are those of its weight, shifted up, plus the sign-extended low bits (JoinMaster). The halves are
+// added, so they may come in any order.
 absl::Status RankState::AddHalf(const Tensor& to, int64_t element, SavedPart half, const uint16_t* bits, int64_t count,
                                 char* work) {
   for (int64_t begin = 0; begin < count; begin += kWorkFloats) {

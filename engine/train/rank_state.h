@@ -1,4 +1,4 @@
-// The persistent state of one rank in memory: what it writes into a checkpoint, and what it takes from one.
+// The persistent state of one rank in memory, as checkpoints save and restore it.
 #pragma once
 
 #include <cstddef>
@@ -16,44 +16,44 @@
 
 namespace shale {
 
-// Borrows everything it is given. Use while no program runs that touches the same bytes; the ranks' states may be used
-// by a thread each.
+// Borrows everything it is given. REQUIRES: no program that touches the same bytes runs meanwhile. Each rank's state
+// may be used by a thread of its own.
 class RankState {
  public:
   RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime);
 
-  // What this rank saves, wide parts first: of the state itself, or of its snapshot (StepOptions::snapshot). Parameters
-  // are numbered by ParameterId; the data is the device's.
+  // Returns the pieces that this rank saves: of the state itself, or of its snapshot (StepOptions::snapshot). Parts
+  // with wide elements come first. Parameters are numbered by ParameterId. The pieces point to device memory.
   enum class Source { kState, kSnapshot };
   std::vector<PieceSource> Pieces(Source source) const;
 
-  // Restores what this rank holds, whoever saved it: any number of ranks, strategy and kind of masters. The
-  // checkpoint's parameters must be those of the model, in its order. Reads each byte that it needs once, through
-  // `staging` (pinned, at least kReadStagingBytes). After an error the state is undefined, and a second Restore may
-  // repair it. With `values_only` the moments stay as they are.
+  // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, strategy and
+  // kind of masters, but its parameters must be those of the model, in the same order. Reads each byte that it needs
+  // once, through `staging` (pinned, at least kReadStagingBytes). After an error the state is undefined; a second
+  // Restore may repair it. With `values_only` the moments stay as they are.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
-  // Elements [begin, begin + out.size()) of a parameter.
+  // Stores elements [begin, begin + out.size()) of a parameter in `out`.
   using ReadValues = absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin, absl::Span<float> out)>;
-  // Sets the values that this rank holds, and asks for no others. `staging` as above.
+  // Sets the weights and masters that this rank holds. Calls `read` for these elements only. `staging` is as above.
   absl::Status Fill(ReadValues read, absl::Span<char> staging);
 
   absl::StatusOr<int64_t> ReadUpdateCount() const;
 
  private:
-  // What this rank holds of a group, in elements of the group.
-  ElementRange Owned(const GroupState& g) const;    // Masters and moments.
-  ElementRange Weights(const GroupState& g) const;  // Weights: more than that where they are replicated.
-  // The part of a parameter's elements that lie in `of_group`.
+  // Return the elements of a group that this rank holds.
+  ElementRange Owned(const GroupState& g) const;    // Of masters and moments.
+  ElementRange Weights(const GroupState& g) const;  // Of weights: more than Owned if they are replicated.
+  // Returns the elements of a parameter that lie in the range `of_group` of its group.
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
   bool JoinsFloats(const GroupState& g) const;
-  // What is about to be set, with or without the moments: Arena::MakeResident.
+  // Calls Arena::MakeResident for the bytes that are about to be set, with or without the moments.
   void MakeResident(bool moments);
-  // Pinned memory to the device and back, on the copy stream.
+  // Copy from pinned memory to the device, and back, on the copy stream.
   absl::Status Write(const Tensor& tensor, int64_t element, const void* from, int64_t count);
   absl::Status Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
-  // `work` is pinned memory for values on their way, kWorkBytes.
+  // Set values. `work` is pinned memory of kWorkBytes for values on their way to the device.
   absl::Status ZeroValues(const GroupState& g, char* work);
   absl::Status Put(const ShardPiece& piece, const char* bytes, char* work);
   absl::Status PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work);

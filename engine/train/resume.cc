@@ -25,11 +25,11 @@ absl::Status Differs(const Args&... what) {
   return absl::FailedPreconditionError(absl::StrCat("the checkpoint is of another run: ", what...));
 }
 
-// The model alone, a line for each field.
+// Returns the model as text, with a line for each field.
 std::vector<std::string> ModelLines(ModelConfig model) {
-  // Nobody initialises what is restored.
+  // Restored weights are not initialized: init_std does not matter.
   std::visit([](auto& config) { config.init_std = 0; }, model);
-  // Rotary positions have no table: the longest sequence is no part of the model.
+  // Rotary positions have no table: the longest sequence is not part of the model.
   if (auto* decoder = std::get_if<DecoderConfig>(&model); decoder && decoder->position == PositionKind::kRotary) {
     decoder->max_positions = 0;
   }
@@ -42,7 +42,7 @@ std::string Describe(absl::string_view name, const std::vector<int64_t>& shape) 
   return absl::StrCat(name, " [", absl::StrJoin(shape, ", "), "]");
 }
 
-// OK if `folder` has no checkpoint of a step after `step` that anybody could take.
+// Returns OK if `folder` has no intact checkpoint of a step after `step`.
 absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::string_view what) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder));
   for (const CheckpointPath& checkpoint : checkpoints) {
@@ -56,7 +56,7 @@ absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::strin
   return absl::OkStatus();
 }
 
-// Of a checkpoint that was asked for by name.
+// Adds advice to the error if it says that the checkpoint at options.path is damaged.
 absl::Status WithWayOut(const absl::Status& status) {
   if (!IsDamage(status)) return status;
   constexpr absl::string_view kWayOut = "; --resume=latest takes the newest checkpoint of the run folder that is whole";

@@ -1,4 +1,4 @@
-// Which checkpoint a run goes on from.
+// Decides which checkpoint a run goes on from, and restores it.
 #pragma once
 
 #include <optional>
@@ -16,44 +16,49 @@
 namespace shale {
 
 enum class ResumeFrom {
-  kNothing,        // Begin anew, where no checkpoint lies.
-  kReplace,        // Begin anew. Whoever asks for that removes the checkpoints that lie there before the first step.
-  kLatest,         // The newest checkpoint that is whole; there must be one.
-  kLatestOrStart,  // That, or begin anew when no checkpoint was ever committed.
-  kPath,           // The one that is named.
+  kNothing,        // Begin anew. Refused if the folder holds a checkpoint.
+  kReplace,        // Begin anew. The caller must remove the checkpoints in the folder before the first step.
+  kLatest,         // Go on from the newest checkpoint that is not damaged. There must be one.
+  kLatestOrStart,  // Like kLatest, but begin anew if no checkpoint was ever committed.
+  kPath,           // Go on from the checkpoint at ResumeOptions::path.
 };
 
 struct ResumeOptions {
   ResumeFrom from = ResumeFrom::kNothing;
-  std::string path;  // kPath: a checkpoint's folder.
+  std::string path;  // The folder of a checkpoint. Only kPath reads it.
 };
 
-// What became of it.
+// The result of Resume.
 struct Resumed {
-  std::string path;             // Empty: begun anew.
+  std::string path;             // The checkpoint's folder. Empty: the run begins anew.
   bool from_elsewhere = false;  // The checkpoint does not lie in the run's own folder.
   Manifest manifest;
   std::vector<std::string> passed_over;  // Newer checkpoints that are damaged, each with the reason.
 };
 
-// The first field in which a model is another than the job's, in words; empty if the two compute the same. How weights
-// are initialised makes no difference, nor does the longest sequence where positions are rotary.
+// Returns, in words, the first field in which a model differs from the job's; empty if both compute the same. Ignores
+// how weights are initialized, and the longest sequence if positions are rotary.
 std::string FirstDifference(const ModelConfig& model, const ModelConfig& of_job);
 
-// OK if a run of `job` can go on from a checkpoint: the same model, tokenizer, sequences and order of the data. Else
-// FailedPrecondition with the first difference. Ranks, strategy, schedule, retention, precision, batch, optimizer and
-// learning rate may all be others.
+// Returns OK if a run of `job` can go on from a checkpoint: model, tokenizer, sequence length and order of the data
+// must be the same. Else returns FailedPrecondition with the first difference. Ranks, strategy, schedule, retention,
+// precision, batch, optimizer and learning rate may all differ.
 absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model);
 
-// The part of that which concerns the parameters: their names, shapes and order.
+// Does the part of CheckSameRun that concerns the parameters: their names, shapes and order.
 absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model);
 
-// Finds the checkpoint that `options` ask for among those in `folder`, has `check` refuse one of another run, and
-// `restore` read it. Under kLatest and kLatestOrStart a checkpoint that is damaged, which opening or restoring it
-// shows, is passed over; when every one is, that is an error: nothing begins anew over a run that was. A `folder` that
-// holds whole checkpoints of another past is refused, for whoever asked for the newest would then get one of those: any
-// under kNothing, and under kPath, later ones than the one named, or any when that lies elsewhere. Errors: NotFound
-// when kLatest finds none; the reason of the refusal; DataLoss.
+// Finds the checkpoint that `options` ask for, in `folder` or at options.path. Calls `check`, which refuses a
+// checkpoint of another run, and then `restore`, which reads it.
+//
+// kLatest and kLatestOrStart skip a damaged checkpoint, which opening or restoring it detects. They return DataLoss if
+// every checkpoint is damaged: training never restarts from scratch over an existing run.
+//
+// Refuses a `folder` with intact checkpoints that do not belong to this run's past, because a later kLatest could take
+// one of them. For kNothing that is any checkpoint; for kPath any checkpoint later than the one at options.path, or any
+// at all if that one lies in another folder.
+//
+// Errors: NotFound if kLatest finds no checkpoint; FailedPrecondition with the reason of a refusal; DataLoss.
 absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder,
                                absl::FunctionRef<absl::Status(const Manifest&)> check,
                                absl::FunctionRef<absl::Status(const CheckpointReader&)> restore);

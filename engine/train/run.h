@@ -1,4 +1,4 @@
-// A whole run: trains, evaluates, saves, and says so.
+// Runs a job to its end: trains, evaluates, saves and reports.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,12 @@
 
 namespace shale {
 
-// Takes one line, without its end.
+// Takes one line, without a line end.
 using PrintLine = std::function<void(absl::string_view)>;
 
-// Trainer::Run with every step and evaluation written into the folder's metrics, and lines about them and about
-// checkpoints given to `print`. REQUIRES: the folder has begun.
+// Calls Trainer::Run, appends every step and evaluation to the folder's metrics, and prints lines about steps,
+// evaluations and checkpoints with `print`. If checkpoint.on_failure is kContinue, metrics that cannot be written do
+// not end the run. REQUIRES: RunFolder::Begin was called.
 absl::Status TrainToEnd(Trainer& trainer, RunFolder& folder, const PrintLine& print);
 
 }  // namespace shale

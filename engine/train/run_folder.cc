@@ -36,7 +36,7 @@ absl::Status Remove(const std::string& path) {
   return absl::OkStatus();
 }
 
-// A file that was being written when a run was killed.
+// Returns whether `name` is a file that was being written when a run was killed.
 bool IsTemporary(absl::string_view name) {
   for (const char* file : {kJob, kPlan, kMetrics}) {
     if (absl::StartsWith(name, absl::StrCat(".", file, ".tmp-"))) return true;
@@ -49,19 +49,19 @@ bool HasCheckpoints(const std::string& path) {
   return checkpoints.ok() && !checkpoints->empty();
 }
 
-// What a run leaves that was killed before it began, or while it saved what it went on from: nothing that anybody would
-// miss.
+// Returns whether `name` was left by a run that was killed before Begin, or while it saved the checkpoint that it goes
+// on from. Such a file holds no results.
 bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
   if (name != kCheckpoints) return IsTemporary(name) || name == kStagedHf;
   const absl::StatusOr<std::vector<std::string>> checkpoints = ListFolder(JoinPath(path, name));
   return checkpoints.ok() && std::all_of(checkpoints->begin(), checkpoints->end(), IsUnfinishedCheckpoint);
 }
 
-// Whether a run may start in a folder that holds `names`.
+// Checks whether a run may start in a folder that holds `names`.
 absl::Status CheckContents(const std::string& path, std::vector<std::string> names, RunFolder::Existing existing) {
   const auto is_trace = [&](const std::string& name) { return IsTraceOfAClaim(path, name); };
   if (std::all_of(names.begin(), names.end(), is_trace)) return absl::OkStatus();
-  // A run that goes on from another's checkpoint saves it here before anything else.
+  // A run that goes on from a checkpoint of another folder saves its own first, before job.textproto exists.
   const bool is_run = std::find(names.begin(), names.end(), kJob) != names.end() ||
                       (existing == RunFolder::Existing::kContinue && HasCheckpoints(path));
   if (is_run && existing != RunFolder::Existing::kRefuse) return absl::OkStatus();
@@ -85,7 +85,8 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
   auto folder = absl::WrapUnique(new RunFolder(path, std::move(lock)));
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));
   SHALE_RETURN_IF_ERROR(CheckContents(path, std::move(names), existing));
-  // A temporary that is gone again at once: better to learn now that nothing can be written than after the first steps.
+  // Creates a temporary file, which is removed at once: finds out now, not after the first steps, if nothing can be
+  // written.
   SHALE_RETURN_IF_ERROR(DurableFile::Create(JoinPath(path, kMetrics)).status());
   return folder;
 }
@@ -100,7 +101,7 @@ absl::Status RunFolder::RemoveLeftovers() {
 }
 
 absl::Status RunFolder::RemoveFormerRun() {
-  // The former state goes first: it must never lie beside a job that it does not belong to.
+  // Checkpoints are removed first: they must never lie beside a job that they do not belong to.
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(checkpoints_path()));
   for (const CheckpointPath& checkpoint : checkpoints) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(checkpoint.path));
   return RemoveFormerRecords();
@@ -147,7 +148,7 @@ absl::Status RunFolder::Begin(const Start& start) {
   } else {
     SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), *start.goes_on_after));
   }
-  // Before anything else that stays: it is what tells a run's folder from any other.
+  // The job is written before all other files that stay: it marks the folder as that of a run.
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JobPath(path_), start.job_text));
   if (takes_hf) SHALE_RETURN_IF_ERROR(TakeHfFiles());
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), start.plan_text));

@@ -1,12 +1,11 @@
-// The folder that one run writes to: what it was told, what it planned, what it measured, what it learned.
+// The folder that one run writes to.
 //
-//   job.textproto  the job, every default written out
-//   plan.txt       the memory plan
+//   job.textproto  the job with every default written out
+//   plan.txt       the plan of programs and memory
 //   metrics.jsonl  one line per step and per evaluation (engine/train/metrics.h)
 //   checkpoints/   the trained state (engine/checkpoint/store.h)
-//   hf/            of a run that began with a Hugging Face folder: its config.json and tokenizer files, so that the
-//   model
-//                  can be exported with them when that folder is gone
+//   hf/            if the run began with a Hugging Face folder: its config.json and tokenizer files, so that the
+//                  model can be exported with them when that folder is gone
 #pragma once
 
 #include <cstdint>
@@ -23,45 +22,45 @@
 
 namespace shale {
 
-// Claimed -> begun. A claim changes nothing of what a former run left there, so that a job which turns out to be wrong
-// costs nobody their results; it holds a lock on the folder until destruction, so that two runs never share one. One
-// thread.
+// Two states: claimed -> begun. Claim changes no file of a former run, so that a job which turns out to be wrong
+// destroys no results. The folder is locked until destruction, so that two runs never share it. Not thread-safe.
 class RunFolder {
  public:
+  // What to do with a folder that is not empty.
   enum class Existing {
-    kRefuse,    // A folder that is not empty is refused.
-    kReplace,   // A former run's files are replaced when the new run begins; other files stay.
-    kContinue,  // A former run is gone on with.
+    kRefuse,    // Refuse it.
+    kReplace,   // Replace a former run's files when the new run begins; keep other files.
+    kContinue,  // Go on with the former run.
   };
 
-  // Makes the folder if it is missing and proves that files can be written there. Errors: AlreadyExists when something
-  // is in it (with the others: when that is not a run), FailedPrecondition when another run holds it, or what the
-  // system says.
+  // Makes the folder if it is missing, locks it, and checks that files can be written there. Errors: AlreadyExists if
+  // the folder is not empty (for kReplace and kContinue: if its content is not a run), FailedPrecondition if another
+  // run holds it, or the system's error.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Claim(const std::string& path, Existing existing);
   RunFolder(const RunFolder&) = delete;
 
   struct Start {
     absl::string_view job_text;
     absl::string_view plan_text;
-    std::optional<int64_t> goes_on_after;  // A step; none: the run begins anew.
-    bool from_elsewhere = false;  // It goes on from a checkpoint of another folder: what lies here is of another past.
-    std::string hf_folder;        // Where config.json and the tokenizer's files come from; empty: nowhere.
+    std::optional<int64_t> goes_on_after;  // The step that the run goes on after; none: it begins anew.
+    bool from_elsewhere = false;  // That step is of a checkpoint in another folder; files here are of another run.
+    std::string hf_folder;        // Source of config.json and the tokenizer's files; empty: none.
   };
-  // Writes job and plan, and starts the metrics. Once. A run that begins anew removes what a former run left, its
-  // checkpoints included, once everything is read that the new one needs; one that goes on keeps all checkpoints, and,
-  // unless it came from elsewhere, the metrics up to its step, and hf/ if it has that.
+  // Writes job and plan, and opens the metrics. Call once. A run that begins anew removes the files of a former run,
+  // its checkpoints included, after it has copied the files of `hf_folder`. A run that goes on keeps all checkpoints;
+  // unless it is from elsewhere, it also keeps the metrics up to its step, and hf/ if there is one.
   absl::Status Begin(const Start& start);
-  // REQUIRES: begun.
+  // Appends a row to metrics.jsonl. REQUIRES: Begin succeeded.
   absl::Status AppendMetrics(const JsonObject& row);
 
   const std::string& path() const { return path_; }
   std::string checkpoints_path() const { return CheckpointsPath(path_); }
 
-  // Where a run keeps what others read.
+  // Return the paths of files and folders that other programs read.
   static std::string JobPath(absl::string_view run_folder);
   static std::string CheckpointsPath(absl::string_view run_folder);
-  static std::string HfPath(absl::string_view run_folder);  // May be missing.
-  // The run folder that a checkpoint lies in, if it lies in one.
+  static std::string HfPath(absl::string_view run_folder);  // The folder may not exist.
+  // Returns the run folder that contains a checkpoint. Does not check that it is one.
   static std::string OfCheckpoint(absl::string_view checkpoint);
 
  private:
@@ -69,15 +68,16 @@ class RunFolder {
 
   absl::Status RemoveLeftovers();
   absl::Status RemoveFormerRun();
-  // All of it but checkpoints.
+  // Removes everything of a former run except its checkpoints and its job, which Begin overwrites.
   absl::Status RemoveFormerRecords();
-  // Copies what is kept of a Hugging Face folder to a hidden one, which TakeHfFiles gives its name.
+  // Copies config.json and the tokenizer's files of a Hugging Face folder to a hidden folder, which TakeHfFiles renames
+  // to hf/.
   absl::Status CopyHfFiles(const std::string& from);
   absl::Status TakeHfFiles();
 
   const std::string path_;
   const FolderLock lock_;                     // Removes the folder if Claim made it and nothing has been written since.
-  std::unique_ptr<JsonLinesWriter> metrics_;  // Null until begun.
+  std::unique_ptr<JsonLinesWriter> metrics_;  // Null until Begin.
 };
 
 }  // namespace shale

@@ -24,7 +24,7 @@
 namespace shale {
 namespace {
 
-// 0 where the system does not tell.
+// Returns the resident memory of this process; 0 if the system does not tell.
 int64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   int64_t pages = 0, resident = 0;
@@ -32,7 +32,7 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// The job's names for curves and scaling rules are those of the schedule, in its order.
+// The job's enums for curves and scaling rules have the same values in the same order as those of LearningRateOptions.
 static_assert(static_cast<int>(CurveShape::kWarmupStableDecay) ==
               static_cast<int>(LearningRateShape::kWarmupStableDecay));
 static_assert(static_cast<int>(ScalingRule::kSquareRoot) == static_cast<int>(LearningRateScaling::kSquareRoot));
@@ -108,7 +108,7 @@ class Trainer::Impl {
     return RunStep();
   }
 
-  // A stop that is requested from now on is for the step after it.
+  // Runs a step without a look at stop_: a stop that is requested from now on takes effect after this step.
   absl::StatusOr<StepReport> RunStep() {
     if (failed_) return absl::FailedPreconditionError("an earlier step failed; this trainer cannot go on");
     const auto start = std::chrono::steady_clock::now();
@@ -189,13 +189,13 @@ class Trainer::Impl {
     return report;
   }
 
-  // Steps and what is due between them.
+  // Runs the steps and everything between them.
   absl::Status Run(const TrainCallbacks& callbacks) {
     absl::Status status = RunSteps(callbacks);
     if (!trace_.empty()) status.Update(WriteTrace());
     if (checkpointer_ == nullptr) return status;
     absl::Status saved = TakeCheckpoint(callbacks, Checkpointer::Wait::kYes);
-    // A run that stops because nothing can be saved does not try once more.
+    // A run that stops because a save failed does not try again.
     const bool try_again = saved.ok() && !save_failed_;
     if (try_again && !damaged_ && steps_ != saved_step_) saved = Report(callbacks, Save());
     return status.ok() ? saved : status;
@@ -256,7 +256,7 @@ class Trainer::Impl {
         checkpointer_->DisregardAfter(steps_);
         return absl::OkStatus();
       }
-      // From now on the newest checkpoint of the folder is the run's own: killed before its next save, it goes on here.
+      // Save at once: if the run is killed before its next save, it can go on from a checkpoint in its own folder.
       return Save().status;
     }
     if (!job_.hf_folder.empty()) return ReadHfWeights(ranks);
@@ -303,23 +303,23 @@ class Trainer::Impl {
     return absl::OkStatus();
   }
 
-  // What is saved at the end of the run is left to Run.
+  // Saves if a checkpoint is due after this step. The save at the end of the run is left to Run.
   absl::Status CheckpointIfDue(const TrainCallbacks& callbacks) {
     if (checkpointer_ == nullptr) return absl::OkStatus();
     SHALE_RETURN_IF_ERROR(TakeCheckpoint(callbacks, Checkpointer::Wait::kNo));
     const int64_t every = job_.checkpoint.every_steps;
     if (every == 0 || steps_ % every != 0 || done()) return absl::OkStatus();
-    // One at a time: a disk that is slower than the interval holds the steps up rather than fall behind.
+    // One save at a time: if the disk is slower than the interval, steps wait for it.
     SHALE_RETURN_IF_ERROR(TakeCheckpoint(callbacks, Checkpointer::Wait::kYes));
     if (absl::Status status = checkpointer_->Start(ManifestNow()); !status.ok()) {
       failed_ = damaged_ = true;
       return status;
     }
-    // One that is not asynchronous has ended: if it failed, and the run is to stop for it, no step may follow.
+    // A save that is not asynchronous has ended: if it failed and on_failure is kStop, no step may follow.
     return TakeCheckpoint(callbacks, Checkpointer::Wait::kNo);
   }
 
-  // Reports the save that was under way, if it has ended.
+  // Reports the pending save if it has ended. With Wait::kYes, waits for its end.
   absl::Status TakeCheckpoint(const TrainCallbacks& callbacks, Checkpointer::Wait wait) {
     const std::optional<CheckpointReport> report = checkpointer_->Take(wait);
     if (!report) return absl::OkStatus();
@@ -353,15 +353,15 @@ class Trainer::Impl {
   TrainerOptions options_;
   std::unique_ptr<World> world_;
   std::unique_ptr<WorldProgram> train_, evaluate_;
-  std::unique_ptr<Checkpointer> checkpointer_;  // Null: nothing is saved.
+  std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.
   std::unique_ptr<HostBatch> batch_;
   std::unique_ptr<LearningRateSchedule> learning_rate_;
   double flops_per_token_ = 0;
   int64_t position_ = 0;  // Samples taken so far, over all epochs.
   int64_t tokens_ = 0;
-  int64_t saved_step_ = -1;   // The step of the newest checkpoint in the folder that is known to be good.
-  int64_t steps_begun_ = 0;   // By this trainer.
-  bool save_failed_ = false;  // And the run is to stop for it.
+  int64_t saved_step_ = -1;   // Step of the newest checkpoint in the folder that is known to be good.
+  int64_t steps_begun_ = 0;   // Steps that this trainer has begun.
+  bool save_failed_ = false;  // The last save failed, and on_failure is kStop.
   bool failed_ = false;       // No step may follow.
   bool damaged_ = false;      // The state is not that of the last step.
 };
