@@ -173,12 +173,15 @@ absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& 
   ShowFields("another state", difference.state);
   ShowFields("written in another way, which is no part of the state", difference.writing);
   const int columns = NameColumns(a.manifest().parameters);
-  Show(absl::StrFormat("%-*s %20s %20s %20s\n", columns + 2, "largest difference (relative)", "value", "m", "v"));
+  std::string head = absl::StrFormat("%-*s", columns + 2, "largest difference (relative)");
+  for (const std::string& part : difference.parts) absl::StrAppendFormat(&head, " %20s", part);
+  Show(absl::StrCat(head, "\n"));
   int64_t elements = 0, different = 0;
   double relative = 0;
   for (const ParameterDifference& p : difference.parameters) {
-    Show(absl::StrFormat("  %-*s %20s %20s %20s\n", columns, NameAndShape(p.parameter), Cell(p.parts[0]),
-                         Cell(p.parts[1]), Cell(p.parts[2])));
+    std::string row = absl::StrFormat("  %-*s", columns, NameAndShape(p.parameter));
+    for (const PartDifference& part : p.parts) absl::StrAppendFormat(&row, " %20s", Cell(part));
+    Show(absl::StrCat(row, "\n"));
     for (const PartDifference& part : p.parts) {
       elements += p.parameter.elements();
       different += part.different;
@@ -188,10 +191,10 @@ absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& 
   const bool equal = difference.Equal(tolerance);
   std::string verdict = equal ? "equal" : "DIFFERENT";
   if (different == 0) {
-    absl::StrAppend(&verdict, ": all ", WithCommas(elements), " values and moments have the same bits");
+    absl::StrAppend(&verdict, ": all ", WithCommas(elements), " values and states have the same bits");
   } else {
     absl::StrAppend(&verdict, ": ", WithCommas(different), " of ", WithCommas(elements),
-                    " values and moments differ, relative difference at most ", absl::StrFormat("%.3g", relative));
+                    " values and states differ, relative difference at most ", absl::StrFormat("%.3g", relative));
   }
   if (!difference.state.empty()) absl::StrAppend(&verdict, "; other fields of the state differ");
   Show(verdict + "\n");
@@ -249,7 +252,7 @@ int main(int argc, char** argv) {
   line.Switch("parameters", "Also each parameter, with its shape and statistics of its values.", &flags.parameters);
   line.Text(
       "compare", "FOLDER",
-      "Another checkpoint or run, of any number of ranks, strategy and form: says which fields, values and moments "
+      "Another checkpoint or run, of any number of ranks, strategy and form: says which fields, values and states "
       "differ, and by how much.",
       &flags.compare);
   line.Number(

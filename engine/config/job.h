@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/model/config.h"
+#include "engine/optimizer/optimizer.h"
 #include "engine/runtime/ops_kind.h"
 #include "engine/step/options_enums.h"
 #include "kernels/integers.h"
@@ -83,10 +84,14 @@ enum class NonFinite { kStop, kSkip };
 enum class ScalingRule { kConstant, kLinear, kSquareRoot };
 
 struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 3e-4;  // Peak, before the scaling rule.
+  // An optimizer that does not read a field leaves it at its default.
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
+  double momentum = 0;
+  bool nesterov = false;
   double weight_decay = 0.1;
   std::vector<std::string> no_decay;  // Name patterns of parameters without decay. Vectors never decay.
   double max_gradient_norm = 1;       // 0: no clipping.
@@ -96,6 +101,16 @@ struct OptimizerConfig {
 
   bool operator==(const OptimizerConfig&) const = default;
 };
+
+// Returns the optimizer of a job with its hyper-parameters.
+inline Optimizer MakeOptimizer(const OptimizerConfig& config) {
+  return MakeOptimizer(config.kind, {.beta1 = config.beta1,
+                                     .beta2 = config.beta2,
+                                     .epsilon = config.epsilon,
+                                     .momentum = config.momentum,
+                                     .nesterov = config.nesterov,
+                                     .weight_decay = config.weight_decay});
+}
 
 enum class CurveShape { kConstant, kLinear, kCosine, kWarmupStableDecay };
 

@@ -53,10 +53,14 @@ void Print(const MemoryConfig& config, proto::MemorySpec& spec) {
 }
 
 void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {
+  const OptimizerEntry& entry = EntryOf(config.kind);
+  spec.set_rule(ToSpec<proto::OptimizerSpec::Rule>(config.kind));
   spec.set_learning_rate(config.learning_rate);
-  spec.set_beta1(config.beta1);
-  spec.set_beta2(config.beta2);
-  spec.set_epsilon(config.epsilon);
+  if (entry.Reads("beta1")) spec.set_beta1(config.beta1);
+  if (entry.Reads("beta2")) spec.set_beta2(config.beta2);
+  if (entry.Reads("epsilon")) spec.set_epsilon(config.epsilon);
+  if (entry.Reads("momentum")) spec.set_momentum(config.momentum);
+  if (entry.Reads("nesterov")) spec.set_nesterov(config.nesterov);
   spec.set_weight_decay(config.weight_decay);
   for (const std::string& pattern : config.no_decay) spec.add_no_decay(pattern);
   spec.set_max_gradient_norm(config.max_gradient_norm);

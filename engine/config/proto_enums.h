@@ -38,6 +38,8 @@ static_assert(Same(MasterWeights::kSplit, proto::PrecisionSpec::SPLIT));
 static_assert(Same(RetentionPreset::kCheap, proto::MemorySpec::CHEAP));
 static_assert(Same(RetentionPreset::kFeedForward, proto::MemorySpec::FFN));
 static_assert(Same(RetentionPreset::kBlock, proto::MemorySpec::BLOCK));
+static_assert(Same(OptimizerKind::kSgd, proto::OptimizerSpec::SGD));
+static_assert(Same(OptimizerKind::kAdamW8Bit, proto::OptimizerSpec::ADAMW_8BIT));
 static_assert(Same(NonFinite::kSkip, proto::OptimizerSpec::SKIP));
 static_assert(Same(ScalingRule::kLinear, proto::OptimizerSpec::LINEAR));
 static_assert(Same(ScalingRule::kSquareRoot, proto::OptimizerSpec::SQUARE_ROOT));

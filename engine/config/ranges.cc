@@ -87,6 +87,7 @@ constexpr RealRange kRealRanges[] = {
     {"optimizer.beta1", 0, kBelowOne},
     {"optimizer.beta2", 0, kBelowOne},
     {"optimizer.epsilon", kTiny, 1},
+    {"optimizer.momentum", 0, kBelowOne},
     {"optimizer.weight_decay", 0, 1000},
     {"optimizer.max_gradient_norm", 0, 1e30},
     {"schedule.epochs", 1e-9, 1e9},

@@ -59,11 +59,15 @@ MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
 
 OptimizerConfig ResolveOptimizer(const proto::OptimizerSpec& spec) {
   OptimizerConfig config;
-  if (spec.has_learning_rate()) config.learning_rate = spec.learning_rate();
-  if (spec.has_beta1()) config.beta1 = spec.beta1();
-  if (spec.has_beta2()) config.beta2 = spec.beta2();
-  if (spec.has_epsilon()) config.epsilon = spec.epsilon();
-  if (spec.has_weight_decay()) config.weight_decay = spec.weight_decay();
+  config.kind = FromSpec(spec.rule(), config.kind);
+  const Hyperparameters& defaults = EntryOf(config.kind).defaults;
+  config.learning_rate = spec.has_learning_rate() ? spec.learning_rate() : defaults.learning_rate;
+  config.beta1 = spec.has_beta1() ? spec.beta1() : defaults.beta1;
+  config.beta2 = spec.has_beta2() ? spec.beta2() : defaults.beta2;
+  config.epsilon = spec.has_epsilon() ? spec.epsilon() : defaults.epsilon;
+  config.momentum = spec.has_momentum() ? spec.momentum() : defaults.momentum;
+  config.nesterov = spec.has_nesterov() ? spec.nesterov() : defaults.nesterov;
+  config.weight_decay = spec.has_weight_decay() ? spec.weight_decay() : defaults.weight_decay;
   config.no_decay.assign(spec.no_decay().begin(), spec.no_decay().end());
   if (spec.has_max_gradient_norm()) config.max_gradient_norm = spec.max_gradient_norm();
   config.non_finite = FromSpec(spec.non_finite(), config.non_finite);

@@ -2,6 +2,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/config/names.h"
 #include "engine/config/ranges.h"
 #include "engine/step/combination.h"
@@ -76,7 +77,31 @@ void CheckMemory(const proto::MemorySpec& spec, const Job& job, SpecErrors& erro
   }
 }
 
-void CheckOptimizer(const OptimizerConfig& optimizer, SpecErrors& errors) {
+void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
+  const OptimizerEntry& entry = EntryOf(optimizer.kind);
+  const struct {
+    const char* field;
+    bool given;
+  } fields[] = {{"beta1", spec.has_beta1()},
+                {"beta2", spec.has_beta2()},
+                {"epsilon", spec.has_epsilon()},
+                {"momentum", spec.has_momentum()},
+                {"nesterov", spec.has_nesterov()}};
+  for (const auto& [field, given] : fields) {
+    if (!given || entry.Reads(field)) continue;
+    std::vector<std::string> readers;
+    for (const OptimizerEntry& other : Optimizers()) {
+      if (other.Reads(field)) readers.emplace_back(other.name);
+    }
+    errors.AddRule({absl::StrCat("optimizer.", field), "optimizer.rule"},
+                   absl::StrCat("rule ", entry.name, " does not read it; choose ", absl::StrJoin(readers, " or "),
+                                ", or leave it out"));
+  }
+  if (optimizer.nesterov && optimizer.momentum == 0) {
+    errors.AddRule(
+        {"optimizer.nesterov", "optimizer.momentum"},
+        "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or leave nesterov out");
+  }
   const bool scales = optimizer.scaling != ScalingRule::kConstant;
   if (scales && optimizer.base_batch == 0) {
     errors.AddRule({"optimizer.scaling", "optimizer.base_batch"},
@@ -191,7 +216,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckSharding(spec.sharding(), job.sharding, *errors);
   CheckPrecision(job.precision, *errors);
   CheckMemory(spec.memory(), job, *errors);
-  CheckOptimizer(job.optimizer, *errors);
+  CheckOptimizer(spec.optimizer(), job.optimizer, *errors);
   CheckSchedule(spec.schedule(), job, *errors);
   CheckRuntime(spec, job, *errors);
   CheckSizes(job, errors);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/memory/report.h"
 #include "engine/planner/text.h"
 #include "engine/planner/trial.h"
@@ -88,6 +89,15 @@ class Explainer {
                         own_.host_bytes > 0 ? " but for what is offloaded" : "");
   }
 
+  // Returns "AdamW's m (f32), v (f32)".
+  static std::string DescribeStates(const Optimizer& optimizer) {
+    const auto state = [](std::string* out, const UpdateState& s) {
+      absl::StrAppend(out, s.name, " (", ToString(s.dtype),
+                      s.block > 1 ? absl::StrCat(", one for ", Plural(s.block, "element")) : "", ")");
+    };
+    return absl::StrCat(EntryOf(optimizer.kind).description, "'s ", absl::StrJoin(optimizer.states(), ", ", state));
+  }
+
   // Returns why a category has the bytes that it has.
   std::string Reason(BufferCategory category) const {
     const StepOptions& o = plan_.options;
@@ -99,7 +109,7 @@ class Explainer {
       case BufferCategory::kMasterWeights:
         return absl::StrCat("what a weight has beyond bf16, ", o.strategy == Strategy::kNone ? "of all" : mine);
       case BufferCategory::kOptimizerState:
-        return absl::StrCat("AdamW's two moments in fp32, ", o.strategy == Strategy::kNone ? "of all" : mine);
+        return absl::StrCat(DescribeStates(o.optimizer), ", ", o.strategy == Strategy::kNone ? "of all" : mine);
       case BufferCategory::kGradientShards: return absl::StrCat("fp32, where gradients accumulate, ", mine);
       case BufferCategory::kUnshardedGradients:
         return AccumulatesUnsharded(o) ? "fp32, of the whole model, until they are reduced once a step"
@@ -187,9 +197,10 @@ class Explainer {
     const UpdateMemory memory = MeasureUpdate(plan_.train.step.program);
     const int64_t added = std::max<int64_t>(0, memory.update_bytes - memory.elsewhere_bytes);
     std::string text =
-        absl::StrCat("While AdamW runs ", FormatBytes(memory.update_bytes), " are in use, before it at most ",
+        absl::StrCat("While ", EntryOf(plan_.options.optimizer.kind).description, " runs ",
+                     FormatBytes(memory.update_bytes), " are in use, before it at most ",
                      FormatBytes(memory.elsewhere_bytes), ": it adds ", added == 0 ? "nothing" : FormatBytes(added),
-                     ". It updates weights, masters and moments in place, in one pass over the shard, from "
+                     ". It updates weights, masters and states in place, in one pass over the shard, from "
                      "gradients that are there already, and the clipping factor is a scalar: no copy of "
                      "anything the size of the model is made, in the first step or later.");
     return absl::StrCat("What the optimizer step adds\n", Paragraph(text), "\n");

@@ -99,10 +99,7 @@ StepOptions StepOptionsFor(const Job& job) {
                        .last_layers = job.memory.last_layers,
                        .patterns = job.memory.recompute,
                        .offload = job.memory.offload};
-  options.beta1 = job.optimizer.beta1;
-  options.beta2 = job.optimizer.beta2;
-  options.epsilon = job.optimizer.epsilon;
-  options.weight_decay = job.optimizer.weight_decay;
+  options.optimizer = MakeOptimizer(job.optimizer);
   options.no_decay_patterns = job.optimizer.no_decay;
   options.snapshot = job.checkpoint.every_steps > 0 && job.checkpoint.asynchronous;
   return options;

@@ -102,8 +102,10 @@ std::string DescribeBudget(const JobPlan& plan) {
 }
 
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
-  int64_t bytes = 0;  // Value and two moments take 12 bytes per element in every form.
-  for (const GroupState& g : plan.train.step.state.groups) bytes += 12 * g.layout.shard_elements();
+  int64_t bytes = 0;  // Values take 4 bytes per element in every form; the optimizer's states come on top.
+  for (const GroupState& g : plan.train.step.state.groups) {
+    bytes += 4 * g.layout.shard_elements() + StateBytes(plan.options.optimizer.states(), g.layout.shard_elements());
+  }
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
                       FormatBytes(bytes), " a rank",

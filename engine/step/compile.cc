@@ -1,7 +1,9 @@
 #include "engine/step/compile.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/step/combination.h"
@@ -242,7 +244,7 @@ class StepCompiler {
     bool first = true;
     for (const GroupState& g : state_.groups) {
       const bool replicated = options_.strategy == Strategy::kNone && options_.ranks > 1;
-      writer_.Emit(context, Op(SumSquares{.x_N = replicated ? OwnSlice(g.own_gradient, g.layout) : g.own_gradient,
+      writer_.Emit(context, Op(SumSquares{.x_N = replicated ? OwnShard(g.own_gradient, g.layout) : g.own_gradient,
                                           .total_1 = state_.totals.Slice(0, kTotalSquaredNorm, 1),
                                           .accumulate = !first}));
       first = false;
@@ -257,25 +259,21 @@ class StepCompiler {
                                            .totals_3 = state_.totals,
                                            .update_count_1 = state_.update_count,
                                            .update_5 = data_.update,
-                                           .beta1 = options_.beta1,
-                                           .beta2 = options_.beta2}));
+                                           .beta1 = options_.optimizer.beta1,
+                                           .beta2 = options_.optimizer.beta2}));
     const bool regather =
         options_.ranks > 1 && (options_.strategy == Strategy::kOptimizer || options_.strategy == Strategy::kGradients);
     for (const GroupState& g : state_.groups) {
-      writer_.Emit(context,
-                   Op(AdamW{.update_5 = data_.update,
-                            .gradient_P = g.own_gradient,
-                            .weight_P = g.own_weight,
-                            .master_P = g.master,
-                            .low_P = g.low,
-                            .m_P = g.m,
-                            .v_P = g.v,
-                            .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                            .shard_stride = options_.strategy == Strategy::kNone ? 0 : g.own_gradient.elements(),
-                            .beta1 = static_cast<float>(options_.beta1),
-                            .beta2 = static_cast<float>(options_.beta2),
-                            .epsilon = static_cast<float>(options_.epsilon),
-                            .weight_decay = static_cast<float>(options_.weight_decay)}));
+      Update update{.update_5 = data_.update,
+                    .gradient_P = g.own_gradient,
+                    .weight_P = g.own_weight,
+                    .master_P = g.master,
+                    .low_P = g.low,
+                    .rule = options_.optimizer.rule,
+                    .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
+                    .shard_stride = options_.strategy == Strategy::kNone ? 0 : g.own_gradient.elements()};
+      std::copy(g.states.begin(), g.states.end(), update.states.begin());
+      writer_.Emit(context, Op(std::move(update)));
       if (!regather) continue;
       writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
                    Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
@@ -312,8 +310,7 @@ absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const Step
     if (from.present()) writer.Emit({.stream = StreamId::kCopy, .phase = Phase::kEnd}, Op(Copy{from, to}));
   };
   for (const GroupState& g : compiled.state.groups) {
-    copy(g.saved.m, g.snapshot.m);
-    copy(g.saved.v, g.snapshot.v);
+    for (size_t i = 0; i < g.saved.states.size(); ++i) copy(g.saved.states[i], g.snapshot.states[i]);
     copy(g.saved.value, g.snapshot.value);
     copy(g.saved.high, g.snapshot.high);
     copy(g.saved.low, g.snapshot.low);

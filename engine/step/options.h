@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/optimizer/optimizer.h"
 #include "engine/step/options_enums.h"
 
 namespace shale {
@@ -35,10 +36,7 @@ struct StepOptions {
   bool packs_once = true;
   MasterWeights master = MasterWeights::kFloat32;
   RetentionOptions retention;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;
+  Optimizer optimizer;
   // Parameters by name that do not decay; vectors never do.
   std::vector<std::string> no_decay_patterns;
   // Room for a copy of what a checkpoint saves, which is written to disk while the next steps run (CompileSnapshot).

@@ -135,7 +135,7 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
     return;
   }
   // In place: the rank's slice of the unit gradient becomes the sum.
-  const Tensor reduced = OwnSlice(full, g.layout);
+  const Tensor reduced = OwnShard(full, g.layout);
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
   writer_.Emit(context,

@@ -80,6 +80,7 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
   }
   manifest.strategy = std::string(ToString(plan_.options.strategy));
   manifest.schedule = std::string(ToString(plan_.options.schedule));
+  manifest.states = SavedStatesOf(plan_.train.step.state.states);
   manifest.values = plan_.train.step.state.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
   SHALE_ASSIGN_OR_RETURN(manifest.update_count, ranks_[0].ReadUpdateCount());
   return absl::OkStatus();

@@ -33,12 +33,9 @@ std::vector<ParameterStore::Piece> ParameterStore::PiecesOf(ParameterId id, int6
   const int64_t flat = g.layout.Find(parameter.name)->offset_elements + begin;
   std::vector<Piece> pieces;
   for (int rank = 0; rank < ranks_.size(); ++rank) {
-    // Replicas hold the full group. A rank may also own the full group (nothing is sharded).
-    const bool whole = !own || g.m.elements() == g.layout.padded_elements();
-    const int64_t slice = whole ? 0 : rank * g.layout.shard_elements();
-    const int64_t size = whole ? g.layout.padded_elements() : g.layout.shard_elements();
-    const int64_t first = std::max(flat, slice), end = std::min(flat + count, slice + size);
-    if (first < end) pieces.push_back({rank, first - flat, end - first, first - slice});
+    const ElementRange held = own ? g.Owned(rank) : g.Weights(rank);
+    const int64_t first = std::max(flat, held.begin), end = std::min(flat + count, held.end);
+    if (first < end) pieces.push_back({rank, first - flat, end - first, first - held.begin});
   }
   return pieces;
 }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/checkpoint/staging.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -13,21 +15,32 @@ namespace {
 constexpr int64_t kWorkBytes = kReadStagingBytes - kCheckpointChunkBytes;
 constexpr int64_t kWorkFloats = kWorkBytes / sizeof(float);
 
+// Returns the tensor of a part, absent if the state has no such part.
 const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
   switch (part) {
     case SavedPart::kValue: return tensors.value;
     case SavedPart::kHigh: return tensors.high;
     case SavedPart::kLow: return tensors.low;
-    case SavedPart::kFirstMoment: return tensors.m;
-    case SavedPart::kSecondMoment: return tensors.v;
+    default: return tensors.states[StateOf(part)];
   }
-  return tensors.value;
+}
+
+// Returns the blocks that a range of elements touches. REQUIRES: it begins at a whole block.
+ElementRange Blocks(ElementRange elements, int64_t block) {
+  if (elements.begin >= elements.end) return {};
+  return {elements.begin / block, CeilDivide(elements.end, block)};
 }
 
 }  // namespace
 
+std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states) {
+  std::vector<SavedState> saved;
+  for (const UpdateState& state : states) saved.push_back({std::string(state.name), state.dtype, state.block});
+  return saved;
+}
+
 RankState::RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime)
-    : model_(model), state_(state), plan_(plan), runtime_(runtime) {}
+    : model_(model), state_(state), plan_(plan), runtime_(runtime), states_(SavedStatesOf(state.states)) {}
 
 std::byte* RankState::Address(const Tensor& tensor, int64_t element) const {
   return runtime_.arena().base() + plan_.addresses[tensor.where.symbol] + tensor.where.offset_bytes +
@@ -42,15 +55,6 @@ absl::Status RankState::Read(const Tensor& tensor, int64_t element, void* to, in
   return runtime_.stream(StreamId::kCopy).CopyAndWait(to, Address(tensor, element), count * SizeOf(tensor.dtype));
 }
 
-ElementRange RankState::Owned(const GroupState& g) const {
-  const bool all = g.m.elements() == g.layout.padded_elements();
-  return all ? ElementRange{0, g.layout.padded_elements()} : g.layout.ShardRange(runtime_.rank());
-}
-
-ElementRange RankState::Weights(const GroupState& g) const {
-  return g.full_weight.present() ? ElementRange{0, g.layout.padded_elements()} : Owned(g);
-}
-
 ElementRange RankState::OfParameter(ParameterId id, ElementRange of_group) const {
   const Parameter& parameter = model_.parameters[id];
   const ElementRange here = state_.groups[parameter.group].layout.Find(parameter.name)->range();
@@ -60,27 +64,26 @@ ElementRange RankState::OfParameter(ParameterId id, ElementRange of_group) const
 
 std::vector<PieceSource> RankState::Pieces(Source source) const {
   std::vector<PieceSource> pieces;
-  for (SavedPart part :
-       {SavedPart::kFirstMoment, SavedPart::kSecondMoment, SavedPart::kValue, SavedPart::kHigh, SavedPart::kLow}) {
+  const SavedValues values = state_.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
+  for (const PartSpec& spec : PartsOf(values, states_)) {
     for (size_t group = 0; group < state_.groups.size(); ++group) {
       const GroupState& g = state_.groups[group];
-      const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, part);
+      const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, spec.part);
       if (!tensor.present()) continue;
       for (const ShardLayout::Piece& piece : g.layout.ParameterPieces(runtime_.rank())) {
-        pieces.push_back(
-            {model_.groups[group].parameters[piece.parameter], part, piece.range, Address(tensor, piece.slice_offset)});
+        pieces.push_back({model_.groups[group].parameters[piece.parameter], spec.part, Blocks(piece.range, spec.block),
+                          spec.element_bytes(), Address(tensor, piece.slice_offset / spec.block)});
       }
     }
   }
   return pieces;
 }
 
-// Returns whether a SPLIT checkpoint must be joined into fp32 values here. Its two halves arrive one after the other.
 bool RankState::JoinsFloats(const GroupState& g) const {
   return g.master.present() || g.own_weight.dtype == DType::kFloat32;
 }
 
-void RankState::MakeResident(bool moments) {
+void RankState::MakeResident(bool states) {
   std::vector<Arena::Range> ranges;
   const auto add = [&](const Tensor& tensor, ElementRange range) {
     if (!tensor.present()) return;
@@ -88,10 +91,10 @@ void RankState::MakeResident(bool moments) {
     ranges.push_back({begin, begin + (range.end - range.begin) * SizeOf(tensor.dtype)});
   };
   for (const GroupState& g : state_.groups) {
-    add(g.full_weight.present() ? g.full_weight : g.own_weight, Weights(g));
-    for (const Tensor& tensor : {g.master, g.low}) add(tensor, Owned(g));
-    if (!moments) continue;
-    for (const Tensor& tensor : {g.m, g.v}) add(tensor, Owned(g));
+    add(g.weights(), g.Weights(runtime_.rank()));
+    for (const Tensor& tensor : {g.master, g.low}) add(tensor, g.Owned(runtime_.rank()));
+    if (!states) continue;
+    for (size_t i = 0; i < g.states.size(); ++i) add(g.states[i], Blocks(g.Owned(runtime_.rank()), states_[i].block));
   }
   runtime_.arena().MakeResident(ranges);
 }
@@ -106,15 +109,15 @@ absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
     }
     return absl::OkStatus();
   };
-  SHALE_RETURN_IF_ERROR(zero(g.master, Owned(g)));
+  SHALE_RETURN_IF_ERROR(zero(g.master, g.Owned(runtime_.rank())));
   if (g.own_weight.dtype != DType::kFloat32) return absl::OkStatus();
-  return zero(g.full_weight.present() ? g.full_weight : g.own_weight, Weights(g));
+  return zero(g.weights(), g.Weights(runtime_.rank()));
 }
 
 absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging) {
   SHALE_CHECK(checkpoint.manifest().parameters.size() == model_.parameters.size());
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
-  MakeResident(/*moments=*/!values_only);
+  MakeResident(/*states=*/!values_only);
   char* const work = staging.data() + kCheckpointChunkBytes;
   if (checkpoint.manifest().values == SavedValues::kSplit) {
     for (const GroupState& g : state_.groups) {
@@ -124,15 +127,16 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   const auto wanted = [&](const ShardPiece& piece) -> ElementRange {
     const GroupState& g = state_.groups[model_.parameters[piece.parameter].group];
     switch (piece.part) {
-      case SavedPart::kFirstMoment:
-      case SavedPart::kSecondMoment: return values_only ? ElementRange{} : OfParameter(piece.parameter, Owned(g));
       // bf16 weights are the upper half alone: only masters and fp32 weights need the lower half.
       case SavedPart::kLow:
-        return OfParameter(piece.parameter, g.own_weight.dtype == DType::kFloat32 ? Weights(g) : Owned(g));
+        return OfParameter(piece.parameter, g.own_weight.dtype == DType::kFloat32 ? g.Weights(runtime_.rank())
+                                                                                  : g.Owned(runtime_.rank()));
       case SavedPart::kValue:
-      case SavedPart::kHigh: return OfParameter(piece.parameter, Weights(g));
+      case SavedPart::kHigh: return OfParameter(piece.parameter, g.Weights(runtime_.rank()));
+      default:
+        if (values_only) return {};
+        return Blocks(OfParameter(piece.parameter, g.Owned(runtime_.rank())), states_[StateOf(piece.part)].block);
     }
-    return {};
   };
   const auto sink = [&](const ShardPiece& piece, const char* bytes) { return Put(piece, bytes, work); };
   SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
@@ -143,21 +147,25 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
 absl::Status RankState::Put(const ShardPiece& piece, const char* bytes, char* work) {
   const Parameter& parameter = model_.parameters[piece.parameter];
   const GroupState& g = state_.groups[parameter.group];
-  const int64_t flat = g.layout.Find(parameter.name)->offset_elements + piece.range.begin;
+  const int64_t offset = g.layout.Find(parameter.name)->offset_elements, flat = offset + piece.range.begin;
   const int64_t count = piece.range.end - piece.range.begin;
   switch (piece.part) {
     case SavedPart::kValue: return PutValues(g, flat, reinterpret_cast<const float*>(bytes), count, work);
     case SavedPart::kHigh:
     case SavedPart::kLow: return PutHalf(g, flat, piece.part, reinterpret_cast<const uint16_t*>(bytes), count, work);
-    case SavedPart::kFirstMoment: return Write(g.m, flat - Owned(g).begin, bytes, count);
-    case SavedPart::kSecondMoment: return Write(g.v, flat - Owned(g).begin, bytes, count);
+    default: {
+      // Parameters and shards begin at whole blocks.
+      const int64_t state = StateOf(piece.part), block = states_[state].block;
+      return Write(g.states[state], (offset - g.Owned(runtime_.rank()).begin) / block + piece.range.begin, bytes,
+                   count);
+    }
   }
-  return absl::OkStatus();
 }
 
 absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work) {
-  const ElementRange weights = Weights(g), owned = Intersect(Owned(g), {flat, flat + count});
-  const Tensor& weight = g.full_weight.present() ? g.full_weight : g.own_weight;
+  const ElementRange weights = g.Weights(runtime_.rank()),
+                     owned = Intersect(g.Owned(runtime_.rank()), {flat, flat + count});
+  const Tensor& weight = g.weights();
   if (weight.dtype == DType::kFloat32) {
     SHALE_RETURN_IF_ERROR(Write(weight, flat - weights.begin, values, count));
   } else {
@@ -166,7 +174,7 @@ absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float
   }
   if (owned.begin == owned.end) return absl::OkStatus();
   const float* mine = values + (owned.begin - flat);
-  const int64_t at = owned.begin - Owned(g).begin, size = owned.end - owned.begin;
+  const int64_t at = owned.begin - g.Owned(runtime_.rank()).begin, size = owned.end - owned.begin;
   if (g.master.present()) SHALE_RETURN_IF_ERROR(Write(g.master, at, mine, size));
   if (!g.low.present()) return absl::OkStatus();
   std::transform(mine, mine + size, reinterpret_cast<int16_t*>(work),
@@ -194,15 +202,15 @@ absl::Status RankState::AddHalf(const Tensor& to, int64_t element, SavedPart hal
 
 absl::Status RankState::PutHalf(const GroupState& g, int64_t flat, SavedPart half, const uint16_t* bits, int64_t count,
                                 char* work) {
-  const ElementRange owned = Intersect(Owned(g), {flat, flat + count});
-  const Tensor& weight = g.full_weight.present() ? g.full_weight : g.own_weight;
+  const ElementRange owned = Intersect(g.Owned(runtime_.rank()), {flat, flat + count});
+  const Tensor& weight = g.weights();
   if (weight.dtype == DType::kFloat32) {
-    SHALE_RETURN_IF_ERROR(AddHalf(weight, flat - Weights(g).begin, half, bits, count, work));
+    SHALE_RETURN_IF_ERROR(AddHalf(weight, flat - g.Weights(runtime_.rank()).begin, half, bits, count, work));
   } else if (half == SavedPart::kHigh) {
-    SHALE_RETURN_IF_ERROR(Write(weight, flat - Weights(g).begin, bits, count));
+    SHALE_RETURN_IF_ERROR(Write(weight, flat - g.Weights(runtime_.rank()).begin, bits, count));
   }
   if (owned.begin == owned.end) return absl::OkStatus();
-  const int64_t at = owned.begin - Owned(g).begin, size = owned.end - owned.begin;
+  const int64_t at = owned.begin - g.Owned(runtime_.rank()).begin, size = owned.end - owned.begin;
   bits += owned.begin - flat;
   if (g.master.present()) SHALE_RETURN_IF_ERROR(AddHalf(g.master, at, half, bits, size, work));
   if (g.low.present() && half == SavedPart::kLow) return Write(g.low, at, bits, size);
@@ -211,14 +219,14 @@ absl::Status RankState::PutHalf(const GroupState& g, int64_t flat, SavedPart hal
 
 absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
-  MakeResident(/*moments=*/false);
+  MakeResident(/*states=*/false);
   const auto values = absl::MakeSpan(reinterpret_cast<float*>(staging.data()), kCheckpointChunkBytes / 4);
   char* const work = staging.data() + kCheckpointChunkBytes;
   for (size_t id = 0; id < model_.parameters.size(); ++id) {
     const Parameter& parameter = model_.parameters[id];
     const GroupState& g = state_.groups[parameter.group];
     const int64_t offset = g.layout.Find(parameter.name)->offset_elements;
-    const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), Weights(g));
+    const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), g.Weights(runtime_.rank()));
     for (int64_t begin = wanted.begin; begin < wanted.end; begin += std::ssize(values)) {
       const auto part = values.subspan(0, wanted.end - begin);
       SHALE_RETURN_IF_ERROR(read(parameter, begin, part));

@@ -16,6 +16,9 @@
 
 namespace shale {
 
+// Returns the states of an optimizer as a manifest records them.
+std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
+
 // Borrows everything it is given. REQUIRES: no program that touches the same bytes runs meanwhile. Each rank's state
 // may be used by a thread of its own.
 class RankState {
@@ -30,7 +33,8 @@ class RankState {
   // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, strategy and
   // kind of masters, but its parameters must be those of the model, in the same order. Reads each byte that it needs
   // once, through `staging` (pinned, at least kReadStagingBytes). After an error the state is undefined; a second
-  // Restore may repair it. With `values_only` the moments stay as they are.
+  // Restore may repair it. Its states must be those of the
+  // optimizer. With `values_only` these stay as they are.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
   // Stores elements [begin, begin + out.size()) of a parameter in `out`.
@@ -41,15 +45,12 @@ class RankState {
   absl::StatusOr<int64_t> ReadUpdateCount() const;
 
  private:
-  // Return the elements of a group that this rank holds.
-  ElementRange Owned(const GroupState& g) const;    // Of masters and moments.
-  ElementRange Weights(const GroupState& g) const;  // Of weights: more than Owned if they are replicated.
   // Returns the elements of a parameter that lie in the range `of_group` of its group.
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
   bool JoinsFloats(const GroupState& g) const;
-  // Calls Arena::MakeResident for the bytes that are about to be set, with or without the moments.
-  void MakeResident(bool moments);
+  // Calls Arena::MakeResident for the bytes that are about to be set, with or without the optimizer's states.
+  void MakeResident(bool states);
   // Copy from pinned memory to the device, and back, on the copy stream.
   absl::Status Write(const Tensor& tensor, int64_t element, const void* from, int64_t count);
   absl::Status Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
@@ -66,6 +67,7 @@ class RankState {
   const JobState& state_;
   const MemoryPlan& plan_;
   RankRuntime& runtime_;
+  const std::vector<SavedState> states_;  // Of the optimizer.
 };
 
 }  // namespace shale

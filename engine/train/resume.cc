@@ -15,6 +15,8 @@
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/io/file.h"
+#include "engine/optimizer/optimizer.h"
+#include "engine/train/rank_state.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -103,6 +105,17 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
     return Differs(difference);
   }
   SHALE_RETURN_IF_ERROR(CheckSameParameters(manifest.parameters, model));
+  if (saved->optimizer.kind != job.optimizer.kind) {
+    return Differs("its optimizer.rule is ", EntryOf(saved->optimizer.kind).name, ", the job's is ",
+                   EntryOf(job.optimizer.kind).name,
+                   "; the states of one optimizer mean nothing to another: keep the rule, or begin a new run from the "
+                   "weights (export them, and give the folder as model.hf_folder)");
+  }
+  if (const std::vector<SavedState> states = SavedStatesOf(MakeOptimizer(job.optimizer).states());
+      manifest.states != states) {
+    return Differs("it has ", manifest.states.size(), " states of its optimizer, the job's optimizer keeps ",
+                   states.size(), "; SGD keeps one with optimizer.momentum above 0, and none without");
+  }
   const SavedData& theirs = manifest.data;
   if (theirs.tokenizer != data.tokenizer) {
     return Differs("its tokens are of \"", theirs.tokenizer, "\", those of data.path of \"", data.tokenizer, "\"");
