@@ -126,7 +126,7 @@ class InspectCheckpointTest(unittest.TestCase):
 
     def test_compare_sees_the_state_and_not_its_form(self):
         output, _ = self.inspect(0, "runs/test", "--compare=runs/test")
-        self.assertRegex(output, r"\nequal: all 147,936 values and moments have the same bits\n$")
+        self.assertRegex(output, r"\nequal: all 147,936 values and states have the same bits\n$")
         # Two ranks with ZeRO-1 and with ZeRO-3 write different files with the same bits.
         output, _ = self.inspect(0, _STEP_4, "--compare=runs/same/checkpoints/step-0000000004")
         self.assertIn("  strategy: FULL | OPTIMIZER\n", output)
@@ -141,7 +141,7 @@ class InspectCheckpointTest(unittest.TestCase):
         output, _ = self.inspect(1, _STEP_2, "--compare=runs/three")
         self.assertIn("  ranks: 2 | 3\n", output)
         self.assertRegex(output, r"\n  head\.weight \[256, 32\] +\S+ \(\S+\) +\S+ \(\S+\) +\S+ \(\S+\)\n")
-        self.assertRegex(output, r"\nDIFFERENT: [\d,]+ of 147,936 values and moments differ, relative difference at most")
+        self.assertRegex(output, r"\nDIFFERENT: [\d,]+ of 147,936 values and states differ, relative difference at most")
         self.inspect(1, _STEP_2, "--compare=runs/three", "--tolerance=1e-12")
         self.inspect(0, _STEP_2, "--compare=runs/three", "--tolerance=2")
         output, _ = self.inspect(1, _STEP_2, "--compare=" + _STEP_4, "--tolerance=1e30")
