@@ -13,13 +13,13 @@ struct Counts {
   bool operator==(const Counts&) const = default;
 };
 
-// Per unit and step, from the design: K micro-batches.
+// The collectives per unit and step that the design promises, for K micro-batches.
 struct Row {
   Strategy strategy;
   Schedule schedule;
   bool reshard;
   bool tied;
-  // Of a block; of an untied embedding or head; of a tied embedding with its head.
+  // block: of a block. end: of an untied embedding or head, or of a tied embedding with its head.
   Counts (*block)(int64_t K);
   Counts (*end)(int64_t K);
 };
@@ -156,7 +156,7 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
       absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(K * kRanks, 7, model.vocabulary, 1));
       ASSERT_TRUE(result.ok()) << Describe(row, K) << ": " << result.status();
 
-      // By bytes of the full vector: blocks are equal, the ends of the model are of other sizes.
+      // By bytes of the full vector. Blocks have equal sizes; the embedding and the head have other sizes.
       std::map<int64_t, Counts> expected;
       const bool replicated = row.strategy == Strategy::kNone;
       for (const GroupState& g : result->step.state.groups) {

@@ -1,4 +1,4 @@
-// What jobs on the CUDA backend say and refuse, without a GPU.
+// The messages and refusals of jobs on the CUDA backend, tested without a GPU.
 #include <unistd.h>
 
 #include <fstream>
@@ -30,7 +30,7 @@ using ::testing::Not;
 
 constexpr StandInOptions kLarge = {.memory_bytes = int64_t{4} << 30};
 
-// A library for attention that takes none.
+// An attention library that declines every op.
 class NoAttention : public cuda::AttentionBackend {
  public:
   bool Takes(const AttentionForward&) const override { return false; }
@@ -112,7 +112,7 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
                 "heads of width 8 (1 of keys)"));
 }
 
-// Of four steps the second one captures, and the others launch what is there.
+// The second of the four steps captures graphs. The later steps launch them, without calling the library.
 TEST_F(CudaJobTest, AttentionOfALibraryIsCapturedInGraphs) {
   testing::AttentionStandIn library;
   const BackendFactory with_library = [&](const Job&) -> absl::StatusOr<std::unique_ptr<Backend>> {
@@ -146,7 +146,7 @@ TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(6)->bytes, 2000);
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(1)->bytes, 6000);
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(7).status().code(), absl::StatusCode::kFailedPrecondition);
-  // Of the host's memory it is one of all ranks.
+  // Host memory is divided by all ranks.
   const int64_t host_bytes = OnStandIn(runtime, 3)->DefaultBudget(1)->host_bytes;
   EXPECT_GT(host_bytes, 0);
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(6)->host_bytes, host_bytes / 6);

@@ -1,4 +1,4 @@
-// Steps that run as graphs: the laws that make them another way to say the same.
+// Laws of steps that run as graphs: they compute the same as steps that are issued one by one.
 //
 // K micro-batches.
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of three steps the second one captures, the third one launches what is there.
+// The second of the three steps captures graphs, and the third launches them.
 RunOptions OneRank(Schedule schedule, int steps = 3) {
   RunOptions options;
   options.model = SmallMlp();
@@ -41,7 +41,7 @@ RunResult MustRun(const RunOptions& options, const std::vector<Tokens>& batches)
   return result.ok() ? *std::move(result) : RunResult{};
 }
 
-// Returns the number of graphs.
+// Runs the job with and without graphs and expects the same bits. Returns the number of graphs.
 size_t ExpectGraphsChangeNoBits(RunOptions options, const std::vector<Tokens>& batches, const std::string& what) {
   options.graphs = true;
   const RunResult with = MustRun(options, batches);
@@ -59,7 +59,7 @@ size_t ExpectGraphsChangeNoBits(RunOptions options, const std::vector<Tokens>& b
 }
 
 TEST(GraphLaws, GraphsChangeNoBitsAndTheirNumberDoesNotGrowWithMicroBatches) {
-  // What comes before the micro-batches, the first, the others, what comes after them.
+  // One graph each for the work before the micro-batches, the first of them, the others, and the work after them.
   EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Schedule::kSharded), TwoBatches(1), "K = 1"), 3);
   EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Schedule::kSharded), TwoBatches(2), "K = 2"), 4);
   EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Schedule::kSharded), TwoBatches(5), "K = 5"), 4);

@@ -184,7 +184,7 @@ double LargestDistance(const std::map<std::string, std::vector<float>>& a,
   for (const auto& [name, values] : b) {
     for (float v : values) total += static_cast<double>(v) * v;
   }
-  // A gradient that is zero but for rounding (a key bias) is measured against the whole.
+  // A gradient that is zero except for rounding (a key bias) is measured against the norm of all tensors.
   const double floor = 1e-3 * std::sqrt(total);
   double largest = 0;
   for (const auto& [name, values] : b) {

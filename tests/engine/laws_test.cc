@@ -1,7 +1,7 @@
-// The laws of a training step: how a job is cut up must not change what it computes.
+// The laws of a training step: how a job is divided must not change what it computes.
 //
-// W ranks, K micro-batches. Losses and reduced gradients are compared, not weights: AdamW's first step is lr x sign(g),
-// which makes a full step of rounding noise around zero.
+// W ranks, K micro-batches. The tests compare losses and reduced gradients, not weights: AdamW's first step is lr x
+// sign(g), which turns rounding noise around zero into a full step.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,13 +14,13 @@
 namespace shale::testing {
 namespace {
 
-// Two ways of summing the same T tokens' contributions in fp32 differ by at most T 2^-24 of the sum of magnitudes; on
-// these sizes (T <= 77, sums of mixed sign) a few hundred roundings: 2e-5 of a tensor's norm is ten times what theory
-// expects of random signs and far below what a lost or doubled token does (1 / T).
+// Two orders of summing the contributions of the same T tokens in fp32 differ by at most T 2^-24 of the sum of
+// magnitudes. For these sizes (T <= 77, sums of mixed sign) that is a few hundred roundings. 2e-5 of a tensor's norm is
+// ten times what theory expects of random signs, and far below the effect of a lost or doubled token (1 / T).
 constexpr double kReordered = 2e-5;
-// bf16 activations do not depend on W or K; only sums of gradients are reordered, and those are fp32. What a row
-// computes may depend on the rows beside it through the blocking of products, then an activation can fall on the other
-// side of a rounding: 2^-9 of one activation, seen through a gradient.
+// bf16 activations do not depend on W or K; only the sums of gradients are reordered, and those are fp32. But the
+// blocking of matmuls may make a row depend on the rows beside it. Then an activation can round the other way: 2^-9 of
+// one activation, seen through a gradient.
 constexpr double kReorderedBf16 = 1e-2;
 
 struct Combination {
@@ -248,7 +248,7 @@ TEST(StepLaws, AMaskedShortBatchEqualsTheSmallerOne) {
 }
 
 TEST(StepLaws, AnAllMaskedRankChangesNothing) {
-  // Two sequences on three ranks: the third has nothing but masks.
+  // Two sequences on three ranks: the third rank has only masked sequences.
   const Tokens tokens = RandomTokens(2, 11, SmallDecoder().vocabulary, 9);
   for (const Combination& c : kCombinations) {
     ExpectSame(MustRun(With(c, 3, 1), tokens), MustRun(With(c, 1, 1), tokens), kReordered, Name(c, 3, 1));

@@ -1,4 +1,4 @@
-// Measured memory equals the plan, and no instruction touches what is not its own.
+// Measured memory equals the plan, and instructions write only the bytes that they declare.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace shale::testing {
 namespace {
 
-// A random job that exists: any strategy, schedule, retention, model, dtype, W and K.
+// Returns a random valid job, with any strategy, schedule, retention, model, dtype, W and K.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -92,7 +92,7 @@ TEST(MemoryLaws, InstructionsWriteOnlyWhatTheySay) {
     ASSERT_TRUE(checked.ok()) << Describe(options, seed) << ": " << checked.status();
     EXPECT_TRUE(violations.empty()) << Describe(options, seed) << ": " << violations.size()
                                     << " violations, first: " << violations.front();
-    // Dead bytes were poisoned with NaN: had anything read them, the numbers would show it.
+    // Dead bytes were poisoned with NaN. If an instruction had read them, the numbers would differ.
     options.observe = nullptr;
     options.memory.red_zone_bytes = 0;
     absl::StatusOr<RunResult> plain = RunJob(options, tokens);

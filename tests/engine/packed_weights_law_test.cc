@@ -1,4 +1,4 @@
-// Weights that are packed once for all micro-batches change no bits: LAYERED, which does that, against DEFERRED.
+// Packing weights once for all micro-batches changes no bits. Compares LAYERED, which does so, with DEFERRED.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -21,7 +21,7 @@ int PackedProducts(const StepProgram& program) {
   return products;
 }
 
-// With 512 rows or more b is packed; the head's last chunk on one rank has fewer.
+// b is packed for matmuls of 512 rows or more. The head's last chunk on one rank has fewer.
 TEST(PackedWeightsLaw, TheyChangeNoBits) {
   DecoderConfig model = SmallDecoder();
   model.width = 64;

@@ -31,7 +31,7 @@ std::vector<std::string> Lines(const std::vector<FieldDifference>& fields) {
 
 class CompareTest : public ::testing::Test {
  protected:
-  // Values in (-2, 2): what a NaN loses when it is saved in halves is another test's.
+  // Keeps all values in (-2, 2), so that none is NaN. Another test covers what a NaN loses when it is saved as kSplit.
   CompareTest() {
     for (int parameter = 0; parameter < std::ssize(state_.parameters()); ++parameter) {
       for (SavedPart part : kStateParts) {
@@ -132,7 +132,7 @@ TEST_F(CompareTest, DifferencesAreMeasuredByThePart) {
     EXPECT_EQ(difference.Equal(0.5), part.relative() <= 0.5) << c.a << " " << c.b;
     EXPECT_EQ(difference.Equal(1e30), std::isfinite(c.largest)) << c.a << " " << c.b;
   }
-  // Nothing but zeros has no magnitude; two different things both of no magnitude are infinitely different.
+  // Without a difference relative() is 0, whatever the magnitude. A difference in a part of magnitude 0 is infinite.
   EXPECT_EQ(PartDifference().relative(), 0);
   EXPECT_EQ((PartDifference{.different = 1, .largest = kInfinity, .magnitude = 0}.relative()), kInfinity);
 }
@@ -154,7 +154,7 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
                                             "shuffled: yes | no", "data seed: 9 | 11", "tokenizer: bytes | other"));
   EXPECT_FALSE(all.Equal(1e30));
   EXPECT_THAT(all.writing, IsEmpty());
-  // How it was written is told and does not count.
+  // How a checkpoint was written is reported and does not count as a difference.
   const CheckpointDifference written = rewrite([](Manifest& m) {
     m.strategy = "NONE", m.schedule = "DEFERRED";
     m.job = "model {\n  decoder {\n    width: 33\n  }\n}\nset: 1\nset: \"a: {\"\n";
@@ -177,7 +177,7 @@ TEST_F(CompareTest, ParametersThatOnlyOneHasAreNamed) {
 }
 
 TEST_F(CompareTest, StatisticsAreOfTheFiniteElements) {
-  // More than a batch: a ramp of mean 0, with what is not finite between.
+  // More elements than one batch: a ramp of mean 0 with one NaN in the middle.
   constexpr int64_t kElements = 200'001;
   SampleState state({{"ramp", {kElements}}, {"nothing", {2}}}, 1);
   double squares = 0;

@@ -47,7 +47,7 @@ std::string Refusal(absl::string_view bytes) {
   return std::string(status.message());
 }
 
-// What is said of a manifest whose frame and checksum are right, and that lies.
+// Returns the refusal of a manifest that `lie` changed. Its frame and checksum are right.
 std::string RefusalOf(const std::function<void(Manifest&)>& lie) {
   Manifest m = Valid();
   lie(m);
@@ -125,22 +125,22 @@ TEST(ManifestTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
   }
 }
 
-// `count` times field `tag` with nothing in it, behind a right checksum.
+// Returns a manifest of `count` empty fields with tag `tag` and a right checksum.
 std::string Bomb(char tag, int count) {
   std::string message;
   for (int i = 0; i < count; ++i) message.append({tag, '\0'});
   return Frame("SHALEMAN", 1, message);
 }
 
-// 100 MiB of empty submessages took 6 GB, and aborted where there was less.
+// Parsing 100 MiB of empty submessages once took 6 GB, and aborted the program where there was less.
 TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
   EXPECT_THAT(Refusal(Bomb(0x52, kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
   EXPECT_THAT(Refusal(Bomb(0x5a, kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
-  EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // Its data, twice.
+  EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // The field `data` twice.
   EXPECT_THAT(Refusal(Bomb(0x62, 1 << 20)), HasSubstr("written by a newer one"));
   for (const std::string& shape :
        {"\x12\x42" + std::string(66, 1),
-        std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // In one piece, and in two.
+        std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // Packed in one piece, and in two.
     const std::string parameter = absl::StrCat("\x52", std::string(1, static_cast<char>(shape.size())), shape);
     EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, parameter)), HasSubstr("more than 64 dimensions in one parameter"));
   }
@@ -162,7 +162,8 @@ TEST(ManifestTest, WhatNoWriterWritesIsMalformed) {
   }
 }
 
-// 405B parameters on 16,384 ranks: nothing of a real job comes near the limits. Nor is the limit itself beyond them.
+// A job of 405B parameters on 16,384 ranks stays far below the limits. A manifest exactly at the limit of parameters
+// passes.
 TEST(ManifestTest, TheLargestJobsPass) {
   Manifest m = Valid();
   m.parameters.clear();
@@ -187,7 +188,7 @@ TEST(ManifestTest, TheLargestJobsPass) {
 
 TEST(ManifestTest, AJobThatIsNotTheOneOfTheDigestIsRefused) {
   EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.set_job("another"); }), HasSubstr("digest"));
-  // Text that is no UTF-8, behind a right checksum.
+  // Text that is not UTF-8, with a right checksum.
   Manifest m = Valid();
   m.job = "\xff\xfe";
   EXPECT_THAT(Refusal(SerializeManifest(m)), HasSubstr("malformed"));
@@ -208,7 +209,7 @@ TEST(ManifestTest, CountsThatCannotBeAreRefused) {
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));
 }
 
-// A position near the end of the numbers passed, and the first steps after it ended the program in an overflow.
+// A position near the largest int64 was once accepted, and the first steps after it overflowed and ended the program.
 TEST(ManifestTest, CountsThatNoRunReachesAreRefused) {
   constexpr int64_t kMaxCount = int64_t{1} << 60;
   Manifest m = Valid();

@@ -1,4 +1,4 @@
-// What a reader must refuse: files come from strangers.
+// Tests what a reader must refuse, since files come from strangers.
 #include <cstring>
 #include <random>
 #include <string>
@@ -24,7 +24,7 @@ std::string Refusal(absl::string_view json, int64_t data_bytes) {
   return std::string(status.message());
 }
 
-// A header with one tensor "t".
+// Returns a header with one tensor "t".
 std::string One(absl::string_view dtype, absl::string_view shape, absl::string_view offsets) {
   return absl::StrCat(R"({"t":{"dtype":")", dtype, R"(","shape":)", shape, R"(,"data_offsets":)", offsets, "}}");
 }
@@ -52,7 +52,7 @@ TEST(SafetensorsHeaderTest, SortsTensorsAsTheyLie) {
   EXPECT_EQ(header.tensors[2].name, "b");
 }
 
-// Ten bytes are enough for an entry, which takes ten times as many in memory.
+// An entry of ten bytes in the file takes ten times as many in memory.
 TEST(SafetensorsHeaderTest, RefusesMoreThanFilesHave) {
   std::string json = R"({"__metadata__":{"":"")";
   for (int i = 0; i < kMaxSafetensorsMetadata; ++i) absl::StrAppend(&json, ",\"", i, "\":\"\"");
@@ -94,7 +94,7 @@ TEST(SafetensorsHeaderTest, RefusesWhatIsNotUtf8) {
 TEST(SafetensorsHeaderTest, RefusesDuplicates) {
   const std::string t = R"("t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
   EXPECT_THAT(Refusal(absl::StrCat("{", t, ",", t, "}"), 1), HasSubstr("\"t\" occurs twice"));
-  // The same name in other letters.
+  // The same name, written with an escape.
   EXPECT_THAT(Refusal(absl::StrCat("{", t, R"(,"\u0074":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})"), 2),
               HasSubstr("\"t\" occurs twice"));
   EXPECT_THAT(Refusal(R"({"__metadata__":{},"__metadata__":{}})", 0), HasSubstr("\"__metadata__\" occurs twice"));
@@ -144,7 +144,7 @@ TEST(SafetensorsHeaderTest, RefusesSizesThatDoNotAgree) {
   EXPECT_THAT(Refusal(One("U8", "[1]", "[1,0]"), 1), HasSubstr("ends at byte 0, before it begins at 1"));
   EXPECT_THAT(Refusal(One("F4", "[3]", "[0,2]"), 2), HasSubstr("takes 12 bits, which are no whole bytes"));
   EXPECT_THAT(Refusal(One("F32", "[4294967296,4294967296]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
-  // 2^62 elements of 4 bytes are 0 bytes to whoever multiplies without looking.
+  // 2^62 elements of 4 bytes wrap around to 0 bytes if the multiplication is not checked.
   EXPECT_THAT(Refusal(One("F32", "[4611686018427387904]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
   EXPECT_THAT(Refusal(One("U8", "[4294967296,4294967296,0]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
 }
@@ -180,7 +180,7 @@ TEST(SafetensorsHeaderTest, SurvivesDepthAndWidth) {
   EXPECT_THAT(Refusal(One("U8", "[1]", absl::StrCat("[", ones, "]")), 1), HasSubstr("must be [begin, end]"));
 }
 
-// Whatever bytes are changed, the answer is a header or a refusal.
+// Whatever bytes are changed, the parser returns a header or a refusal.
 TEST(SafetensorsHeaderTest, SurvivesMutations) {
   const std::string good = R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
                            R"("b":{"dtype":"BF16","shape":[],"data_offsets":[24,26]}})";

@@ -112,7 +112,7 @@ std::vector<SavedFile> SampleState::WriteShards(const std::string& folder, const
           return last_of_three && r == 1 ? elements * 2 / 3 : elements * r / form.ranks;
         };
         const int64_t begin = cut(rank), end = cut(rank + 1), third = begin + (end - begin) / 3;
-        // Not in their order.
+        // Adds the pieces out of order on purpose.
         add(part, i, third, end);
         add(part, i, begin, third);
       }

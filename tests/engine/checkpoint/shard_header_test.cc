@@ -34,7 +34,8 @@ std::string Refusal(absl::string_view head, int64_t file_bytes) {
   return std::string(status.message());
 }
 
-// What is said of a head whose checksum is right, and that lies; `file_bytes` 0: of the file that fits it.
+// Returns the refusal of a head that `lie` changed. Its checksum is right. With `file_bytes` 0 the file has the size
+// that fits the unchanged head.
 std::string RefusalOf(const std::function<void(proto::ShardHeader&)>& lie, int64_t file_bytes = 0) {
   ShardHeader header = Valid();
   proto::ShardHeader message;
@@ -111,7 +112,7 @@ TEST(ShardHeaderTest, PiecesThatCannotBeAreRefused) {
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_part(0); }), HasSubstr("part 0, which is unknown"));
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_part(6); }), HasSubstr("part 6, which is unknown"));
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_part(-1); }), HasSubstr("part -1, which is unknown"));
-  // 256 + kHigh: what a narrowing cast would let through.
+  // 258 is 256 + kHigh, which a narrowing cast would accept.
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(2)->set_part(258); }), HasSubstr("part 258, which is unknown"));
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(1)->set_parameter(-1); }), HasSubstr("of parameter -1"));
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_begin(-1); }), HasSubstr("elements -1 to 5"));
@@ -139,7 +140,7 @@ TEST(ShardHeaderTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
   EXPECT_THAT(RefusalOf([&](proto::ShardHeader& m) { add(m.mutable_pieces(1)); }), HasSubstr("written by a newer one"));
 }
 
-// Two bytes are enough for a piece of nothing; 64 MiB of them took gigabytes.
+// An empty piece takes two bytes in the file. Parsing 64 MiB of them once took gigabytes.
 TEST(ShardHeaderTest, MorePiecesThanARankHasAreRefusedBeforeTheyAreBuilt) {
   std::string message;
   for (int i = 0; i <= kMaxShardPieces; ++i) message.append("\x12\x00", 2);

@@ -1,4 +1,4 @@
-// CheckpointValues gives back what was written, bit by bit.
+// CheckpointValues returns what was written, bit for bit.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -78,7 +78,7 @@ TEST_P(ValuesTest, RangesAcrossChunksAndRanksAreAsWritten) {
       ExpectRange(state, values, part, parameter, 0, state.parameters()[parameter].elements());
     }
   }
-  // Back and forth, so that chunks are taken from what is kept and fetched again.
+  // Jumps back and forth, so that some chunks come from the cache and others are read again.
   std::mt19937_64 random(5);
   const int64_t elements = state.parameters()[0].elements();
   for (int i = 0; i < 60; ++i) {
@@ -108,7 +108,7 @@ TEST_P(ValuesTest, WhatIsNotThereIsRefused) {
 TEST_P(ValuesTest, ADamagedChunkIsNotHandedOut) {
   SampleState state = LargeSample();
   Open(state);
-  // Past the middle of the last rank's first moments.
+  // Damages a byte of the last rank's first piece.
   const ShardPiece piece = reader_->shards().back().pieces[0];
   const int64_t byte = piece.offset_bytes + 5;
   const std::string path = ShardPath(temp_.Path("c"), GetParam().ranks - 1, GetParam().ranks);
@@ -128,7 +128,7 @@ TEST_P(ValuesTest, ADamagedChunkIsNotHandedOut) {
 TEST(JoinMasterTest, HalvesGiveEveryMasterBack) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 1'000'000; ++i) {
-    // All patterns of the upper bits meet the borders of the lower ones.
+    // Runs through all upper halves, with boundary values or random bits as the lower half.
     constexpr uint32_t kLow[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
     const uint32_t low = i % 2 == 0 ? kLow[(i / 2) % 6] : static_cast<uint16_t>(random());
     const auto master = std::bit_cast<float>((static_cast<uint32_t>(i % 65536) << 16) | low);

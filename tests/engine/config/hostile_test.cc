@@ -1,4 +1,4 @@
-// Specs that somebody made to hurt, or that a disk damaged.
+// Tests specs that an attacker made or a disk damaged.
 #include <fstream>
 #include <random>
 #include <string>
@@ -42,7 +42,7 @@ TEST(Hostile, MegabytesAreRefused) {
   const std::string path = testing::TempDir() + "/big.textproto";
   std::ofstream(path) << comment;
   EXPECT_NE(ErrorOf(LoadJob(path).status()).find("more than 1 MiB"), std::string::npos);
-  // Just below the limit, every byte counted.
+  // Exactly 1 MiB passes.
   EXPECT_EQ(ParseError(kDecoderJob + comment.substr(0, (1 << 20) - sizeof(kDecoderJob) + 1)), "");
 }
 
@@ -114,7 +114,7 @@ TEST(Hostile, TextIsWellFormedUtf8) {
   }
 }
 
-// Damages a spec at a few places: bytes changed, removed, doubled, or pieces of it swapped in.
+// Damages a spec at one to four places: changes, removes, inserts or swaps bytes.
 std::string Mutate(std::string text, std::mt19937& random) {
   const auto below = [&](size_t n) { return n == 0 ? 0 : random() % n; };
   for (size_t edits = 1 + below(4); edits > 0 && !text.empty(); --edits) {
@@ -144,7 +144,8 @@ TEST(Hostile, ADamagedSpecIsReadOrRefused) {
       ++refused;
       ASSERT_TRUE(absl::IsInvalidArgument(status));
       ASSERT_EQ(status.message().substr(0, 4), "job.") << status;
-      // The check before the protobuf parser finds all that the parser would: its own messages never show.
+      // The check before the protobuf parser finds every error that the parser would find, so the parser's messages
+      // never show.
       ASSERT_EQ(status.message().find(": line "), absl::string_view::npos) << status;
     }
   }

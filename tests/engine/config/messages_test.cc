@@ -1,4 +1,4 @@
-// What a user reads when a spec is not well-formed.
+// Tests the messages for specs that are not well-formed.
 #include <algorithm>
 #include <string>
 
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
                          "job.textproto:1:8: found the byte ff (hexadecimal), which UTF-8 text does not hold here"}));
 
 TEST(Messages, ReportAllThatIsWrongAtOnce) {
-  // In the order of the spec's fields.
+  // Errors come in the order of the spec's fields.
   EXPECT_EQ(ParseError("batch {\n  micro_batch: 0\n  global_batch: 1\n}\ndata { path: \"a\" }\n"
                        "optimizer { beta1: nan }\n"),
             "job.textproto:2:3: batch.micro_batch: found 0; allowed: 1 to 1048576\n"

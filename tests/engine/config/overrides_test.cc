@@ -48,7 +48,7 @@ TEST(Overrides, AnEmptyValueSetsTheDefaultBack) {
   const Job job = With({"schedule.steps=", "schedule.epochs=2"});
   EXPECT_EQ(job.schedule.steps, 0);
   EXPECT_EQ(job.schedule.epochs, 2);
-  // Clearing a field of a kind that is not chosen does not choose it.
+  // Clearing a field of a model that is not chosen does not choose that model.
   EXPECT_EQ(With({"model.mlp.hidden="}), With({}));
 }
 

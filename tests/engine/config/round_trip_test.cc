@@ -1,4 +1,4 @@
-// Defaults, and text that parses back.
+// Tests the defaults, and that the text of a resolved job parses back to an equal job.
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "google/protobuf/text_format.h"
@@ -98,7 +98,7 @@ TEST(Defaults, AreThoseTheSpecDocuments) {
   llama.layers = 4;
   llama.heads = llama.kv_heads = 4;
   llama.head_width = 16;
-  llama.hidden = 192;  // 8/3 x 64 = 170.7, in multiples of 64.
+  llama.hidden = 192;  // 8/3 x 64 = 170.7, rounded up to a multiple of 64.
   llama.max_positions = 32;
   EXPECT_EQ(std::get<DecoderConfig>(job.model), llama);
   EXPECT_EQ(job.telemetry.run_folder, "runs/shale");

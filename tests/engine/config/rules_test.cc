@@ -1,4 +1,4 @@
-// Fields that are each in range and wrong together.
+// Tests fields that are each in range and contradict each other.
 #include "engine/config/parse.h"
 #include "gtest/gtest.h"
 #include "tests/engine/config/specs.h"
@@ -8,7 +8,7 @@ namespace {
 
 struct Rule {
   std::vector<std::string> overrides;
-  std::string message;  // Empty: allowed.
+  std::string message;  // Empty if the job is allowed.
 };
 
 class Rules : public testing::TestWithParam<Rule> {};
@@ -193,7 +193,7 @@ TEST(Sizes, EveryUpperEndTogetherIsRefusedNotOverflowed) {
 }
 
 TEST(Rules, AFaultyFieldIsReportedOnce) {
-  // Neither heads = 0 nor width against it.
+  // There is no second error about width and heads = 0.
   EXPECT_EQ(SetError({"model.decoder.heads=0"}), "--set: model.decoder.heads: found 0; allowed: 1 to 1048576");
 }
 

@@ -1,4 +1,4 @@
-// Specs that the tests of engine/config start from.
+// Job specs for the tests of engine/config.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace shale {
 
-// The smallest job with a decoder. Line and column of its fields appear in expected messages.
+// The smallest job with a decoder. Expected messages contain the lines and columns of its fields.
 inline constexpr char kDecoderJob[] = R"(model {
   decoder { width: 64 layers: 4 heads: 4 }
 }
@@ -27,7 +27,7 @@ batch { global_batch: 8 sequence_length: 4 }
 schedule { epochs: 1.5 }
 )";
 
-// Every field of a job with a decoder, none at its default.
+// Sets every field of a job with a decoder, none to its default.
 inline constexpr char kFullJob[] = R"(name: "full"
 model {
   decoder {
@@ -63,12 +63,12 @@ runtime {
 
 inline std::string ErrorOf(const absl::Status& status) { return std::string(status.message()); }
 
-// What parsing `text` as job.textproto says; empty if it parses.
+// Returns the errors of parsing `text` as job.textproto, or "" if it parses.
 inline std::string ParseError(const std::string& text, const std::vector<std::string>& overrides = {}) {
   return ErrorOf(ParseJobText(text, "job.textproto", overrides).status());
 }
 
-// What the decoder job says with those overrides.
+// Returns the errors of kDecoderJob with these overrides, or "" if there are none.
 inline std::string SetError(const std::vector<std::string>& overrides) { return ParseError(kDecoderJob, overrides); }
 
 }  // namespace shale

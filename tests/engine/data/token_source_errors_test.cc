@@ -1,4 +1,4 @@
-// What is refused, and in which words.
+// Tests which data is refused, and the messages.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 class TokenSourceErrorsTest : public testing::Test {
  protected:
-  // Opens and expects this error.
+  // Opens `path` and expects an error with `code` and `message`.
   void ExpectRefused(const std::string& path, absl::StatusCode code, const std::string& message,
                      TokenFormat format = TokenFormat::kByContent) {
     const absl::Status status = TokenSource::Open(path, format).status();
@@ -197,7 +197,7 @@ TEST_F(TokenSourceErrorsTest, AFileRewrittenInPlaceWhileInUse) {
   int32_t tokens[10];
   EXPECT_TRUE(source.Read(0, 10, tokens).ok());
   folder_.Write("a.txt", "9876543210");
-  const timespec later[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = 1}};  // Clocks of file systems are coarse.
+  const timespec later[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = 1}};  // File system clocks are coarse.
   ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), later, 0), 0);
   const absl::Status status = source.Read(0, 10, tokens);
   EXPECT_EQ(status.code(), kDataLoss);

@@ -28,7 +28,7 @@ constexpr char kLlama[] = "decoder { family: LLAMA width: 32 layers: 2 heads: 4 
 constexpr char kGpt2[] = "decoder { family: GPT2 width: 32 layers: 1 heads: 2 }";
 constexpr char kMlp[] = "mlp { embedding: 8 hidden: 32 }";
 
-// A run folder with a model that was trained for a few steps on two ranks.
+// Owns a run folder. Train() puts a model there that was trained for a few steps on two ranks.
 class GeneratorTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -67,7 +67,7 @@ class GeneratorTest : public ::testing::Test {
     return generator.ok() ? *std::move(generator) : nullptr;
   }
 
-  // The evaluation's loss, from the logits of each context by itself.
+  // Returns the loss of the evaluation text, computed from the logits of each context by itself.
   double LossOfLogits(Generator& generator, bool last_only) {
     const std::vector<int32_t> tokens = *generator.TextPrompt(kEvaluationText);
     double sum = 0;
@@ -92,8 +92,9 @@ class GeneratorTest : public ::testing::Test {
   std::string checkpoint_;
 };
 
-// Ties generation to training: loaded weights, window, row and padding must all be right for this to hold. fp32 sums of
-// a few hundred terms of order one: 1e-5 leaves a wide margin, and any mistake is far above it.
+// Ties generation to training: this holds only if the loaded weights, the window, the row and the padding are all
+// right. The logits are fp32 sums of a few hundred terms of order one: 1e-5 leaves a wide margin, and any mistake is
+// far above it.
 TEST_F(GeneratorTest, LogitsOfEveryPrefixGiveTheEvaluationLoss) {
   for (const char* model : {kLlama, kGpt2}) {
     Train(model);
@@ -112,8 +113,8 @@ TEST_F(GeneratorTest, AModelOfWholeWindowsGivesTheEvaluationLoss) {
   EXPECT_TRUE(generator->Logits({'a'}).ok());
 }
 
-// Logits are rounded to bf16 on their way out, the loss is taken from rounded ones too: what differs is the order of
-// sums before the rounding, so that a few of them land one step (2^-8) apart.
+// The logits are rounded to bf16 on their way out, and the loss is computed from rounded logits too. They differ in the
+// order of the sums before the rounding, so that a few of them land one step (2^-8) apart.
 TEST_F(GeneratorTest, BFloat16WeightsInTwoHalvesGiveTheEvaluationLoss) {
   Train(kLlama, "precision { compute: BF16 master: SPLIT }");
   auto generator = Load();
@@ -188,7 +189,7 @@ TEST_F(GeneratorTest, ADamagedCheckpointIsPassedOverByName) {
   EXPECT_THAT(generator->passed_over(), ::testing::ElementsAre(HasSubstr(newer + "/MANIFEST")));
 }
 
-// Nor is an older checkpoint taken for it.
+// Such an error never makes the generator fall back to an older checkpoint.
 TEST_F(GeneratorTest, WhatTheMachineLacksIsNoDamage) {
   Train(kLlama);
   const auto refuse = [](const Job&) -> absl::StatusOr<std::unique_ptr<Backend>> {

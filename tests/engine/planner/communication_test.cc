@@ -32,18 +32,19 @@ CommunicationSummary Communicate(const ModelGraph& graph, const StepOptions& opt
 }
 
 constexpr int64_t kLayers = 3;
-// Embedding, blocks, head: in a tied model embedding and head are one flat group.
+// Returns the number of flat groups: embedding, blocks and head. In a tied model embedding and head are one group.
 int64_t Groups(Shape shape) { return kLayers + (shape == Shape::kTied ? 1 : 2); }
 
-// Per unit and step, times K where the table says K: what a block, what the embedding and the head together count.
+// The collectives per step of one block, and of the embedding and head together. Where the table in the design says K,
+// the number includes the factor K.
 struct Row {
   Strategy strategy;
   Schedule schedule;
   bool reshard = true;
   int64_t block_gathers, block_reductions;
-  int64_t ends_gathers, ends_reductions;            // Embedding + head, untied.
-  int64_t tied_ends_gathers, tied_ends_reductions;  // The one group of both.
-  int64_t group_all_reduces = 0;                    // Of every group.
+  int64_t ends_gathers, ends_reductions;            // Embedding and head, untied.
+  int64_t tied_ends_gathers, tied_ends_reductions;  // Embedding and head, in one group.
+  int64_t group_all_reduces = 0;                    // Of each group.
 };
 
 std::vector<Row> Table(int64_t k) {
@@ -98,7 +99,7 @@ TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
             EXPECT_EQ(c.reductions,
                       kLayers * row.block_reductions + (tied ? row.tied_ends_reductions : row.ends_reductions))
                 << label;
-            // Besides: the count of valid tokens, and {loss sum, squared norm, non-finite}.
+            // Plus two: the count of valid tokens, and {loss sum, squared norm, non-finite}.
             EXPECT_EQ(c.all_reduces, Groups(GetParam()) * row.group_all_reduces + 2) << label;
           }
         }
@@ -146,7 +147,7 @@ TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
   EXPECT_EQ(c.gathered_bytes, gathered);
   EXPECT_EQ(c.reduced_bytes, reduced);
   EXPECT_EQ(c.all_reduced_bytes, 8 + 3 * 8);  // An i64 count, three f64 totals.
-  // A ring of five passes on four fifths of every vector, and of an all-reduced one twice.
+  // In a ring of five, each rank sends four fifths of every vector, and twice as much for an all-reduce.
   EXPECT_EQ(c.sent_bytes, 4 * (gathered + reduced + 2 * (8 + 3 * 8)) / 5);
 }
 

@@ -27,7 +27,7 @@ std::string Explain(const Job& job) {
   return *std::move(text);
 }
 
-// The words of the text with single spaces, so that line breaks do not matter.
+// Returns the text with single spaces, so that line breaks do not matter.
 std::string Flat(const std::string& text) {
   std::string flat;
   for (absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
@@ -36,7 +36,7 @@ std::string Flat(const std::string& text) {
   return flat;
 }
 
-// The table row that starts with `name`, after `title`.
+// Returns the table row that starts with `name`, after `title`.
 std::string Row(const std::string& text, absl::string_view title, absl::string_view name) {
   bool found = false;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -106,7 +106,7 @@ TEST(Explain, NoSyncHoldsTheGradientsOfTheWholeModel) {
   Job job = Named(Schedule::kSharded);
   const JobPlan own = Plan(job);
   const std::string text = Explain(job);
-  // 12 columns; three blocks, embedding and head of 50 rows, final norm.
+  // The parameters have 12 columns: three blocks, embedding and head of 50 rows each, and the final norm.
   const int64_t block = 12 * 24 + 12 * 12 + 12 * 40 + 20 * 12 + 2 * 12, parameters = 3 * block + 2 * 50 * 12 + 12;
   EXPECT_TRUE(absl::StrContains(
       Flat(text),
@@ -181,7 +181,8 @@ TEST(PlanText, SaysWhatIsOffloaded) {
   job.runtime.device = DeviceType::kCuda;
   job.sharding.schedule = Schedule::kLayered;
   JobPlan plan = Plan(job);
-  // Of three blocks the input, what attention gives, and gate_up: four micro-batches of 2 x 7 tokens, in fp32.
+  // Three blocks, each with its input, the output of attention and gate_up, for four micro-batches of 2 x 7 tokens, in
+  // fp32.
   const int64_t bytes = 4 * 3 * (2 * 7 * (12 + 12 + 2 * 20) * 4);
   EXPECT_GE(plan.host_memory.offload_bytes, bytes);
   EXPECT_EQ(plan.host_memory.offload_bytes, RoundUp(plan.train.memory.host_bytes, 4096));
@@ -203,7 +204,7 @@ TEST(PlanText, SaysWhatIsOffloaded) {
   EXPECT_FALSE(absl::StrContains(text, "for what is offloaded")) << text;
 }
 
-// Reading the folder takes a second staging, of which the plan said nothing.
+// Reading the folder takes a second staging buffer, which the plan once left out.
 TEST(PlanText, SaysWhatReadingAFolderTakes) {
   Job job = SmallDecoderJob(false);
   EXPECT_FALSE(absl::StrContains(Flat(PlanText(job, Plan(job))), "hf_folder"));

@@ -34,7 +34,7 @@ TEST(AutoSchedule, TakesTheLeastCommunicationThatFits) {
   Job job = SmallDecoderJob(false);
   const JobPlan unlimited = Plan(job);
   ASSERT_EQ(unlimited.candidates.size(), 3);
-  // 2K gathers and K reductions, 2K and 1, 2 and 1.
+  // SHARDED has 2K gathers and K reductions, DEFERRED 2K and 1, LAYERED 2 and 1.
   EXPECT_EQ(unlimited.options.schedule, Schedule::kLayered);
   std::vector<int64_t> peaks;
   for (const ScheduleCandidate& c : unlimited.candidates) {
@@ -53,7 +53,8 @@ TEST(AutoSchedule, TakesTheLeastCommunicationThatFits) {
     EXPECT_EQ(plan.arena_bytes, best->peak_bytes);
     EXPECT_LE(plan.arena_bytes, budget);
   }
-  // The least of all communicates most: nothing is accumulated unsharded, nothing kept for several micro-batches.
+  // The schedule that takes the least memory communicates most: it accumulates nothing unsharded and keeps nothing for
+  // several micro-batches.
   job.memory.budget_bytes = *std::min_element(peaks.begin(), peaks.end());
   EXPECT_EQ(Plan(job).options.schedule, Schedule::kSharded);
 }
@@ -155,7 +156,7 @@ TEST(Plan, TakesTheSameMemoryForEveryNumberOfMicroBatches) {
   }
 }
 
-// The settings after "fits with", as --set takes them.
+// Returns the settings after "fits with", in the form that --set takes.
 std::vector<std::string> SettingsIn(const std::string& message) {
   std::vector<std::string> settings;
   for (absl::string_view word : absl::StrSplit(message, absl::ByAnyChar(" ,;"), absl::SkipEmpty())) {
@@ -205,7 +206,7 @@ TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   job.sharding.strategy = Strategy::kNone;
   job.sharding.schedule = Schedule::kDeferred;
   job.sharding.ranks = 2;
-  // What everything together needs is what fits at least.
+  // The smallest budget that fits is what all changes together need.
   job.memory.budget_bytes = 1;
   const std::string hopeless = Refusal(job);
   EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with memory.retention=BLOCK, ")) << hopeless;
@@ -219,7 +220,7 @@ TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes)))) << message;
 }
 
-// What is printed is what was planned, whatever else the job had set.
+// The printed settings give the plan that was computed, whatever else the job had set.
 TEST_P(WaysOut, EverythingTogetherTakesBackWhatStandsInItsWay) {
   Job every_other = SmallDecoderJob(false), some = every_other;
   every_other.memory.retention = RetentionPreset::kBlock;
@@ -290,7 +291,7 @@ TEST(Plan, RefusesPatternsThatMatchNothing) {
 INSTANTIATE_TEST_SUITE_P(Budget, WaysOut, ::testing::Values(DeviceType::kCpu, DeviceType::kCuda),
                          [](const auto& info) { return info.param == DeviceType::kCpu ? "Cpu" : "Cuda"; });
 
-// One budget of the device for all, and one of the host's memory.
+// Returns a default budget that limits only host memory.
 DefaultBudget HostOf(int64_t host_bytes) {
   return [=](int64_t) -> absl::StatusOr<Budget> {
     return Budget{.host_bytes = host_bytes, .host_origin = "a machine's memory"};
@@ -345,7 +346,7 @@ TEST(HostBudget, AJobThatExceedsBothIsToldOfBoth) {
                    " (a machine's memory; memory.host_budget_bytes sets another), 3 B too little; ")));
 }
 
-// What saves memory together does without offload where the host has none for it.
+// The settings that save memory together leave out offload if the host has no memory for it.
 TEST(HostBudget, EverythingTogetherStaysWithinIt) {
   for (const std::vector<std::string>& offload : {std::vector<std::string>{}, {"blocks.*"}}) {
     Job job = OffloadingJob(Schedule::kLayered);
@@ -356,7 +357,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
     job.sharding.ranks = 2;
     const std::string hopeless = Refusal(job);
     EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with memory.retention=BLOCK, ")) << hopeless;
-    // All but offload.
+    // All settings except offload.
     std::vector<std::string> settings = SettingsIn(hopeless);
     settings.erase(std::remove(settings.begin(), settings.end(), "memory.offload=*"), settings.end());
     settings.push_back("memory.budget_bytes=");
@@ -373,7 +374,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
 
 TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
   const JobPlan any = Plan(OffloadingJob(Schedule::kAuto));
-  EXPECT_EQ(any.options.schedule, Schedule::kLayered);  // It sends least.
+  EXPECT_EQ(any.options.schedule, Schedule::kLayered);  // It sends the fewest bytes.
   const absl::StatusOr<JobPlan> little =
       PlanJob(OffloadingJob(Schedule::kAuto), MachineOf(HostOf(any.train.memory.host_bytes - 1)));
   ASSERT_TRUE(little.ok()) << little.status();
@@ -385,7 +386,7 @@ TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
   EXPECT_TRUE(absl::StrContains(little->schedule_reason, ", does not fit")) << little->schedule_reason;
 }
 
-// A budget of each kind, "a GPU's memory" and "a machine's memory".
+// Returns a default budget with both limits, named "a GPU's memory" and "a machine's memory".
 DefaultBudget Here(int64_t bytes, int64_t host_bytes) {
   return [=](int64_t) -> absl::StatusOr<Budget> {
     return Budget{
@@ -437,7 +438,7 @@ TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
   job.memory.host_budget_bytes = host;
   EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, 1)), remark).ok());
   EXPECT_EQ(remark, "");
-  // Of two limits one is named.
+  // The job sets only one of the two limits.
   job.memory.host_budget_bytes = 0;
   EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, host - 1)), remark).ok());
   EXPECT_TRUE(absl::StartsWith(remark, "This machine is too small for the job: a rank offloads ")) << remark;
@@ -446,7 +447,7 @@ TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
             absl::StatusCode::kResourceExhausted);
 }
 
-// AUTO: one schedule fits the GPU, another the host.
+// With AUTO, no schedule fits. The remark names the one that exceeds the limits by the fewest bytes.
 TEST(PlanJobForAnywhere, TheScheduleThatLacksLeastIsTheOneToldOf) {
   const JobPlan layered = Plan(OffloadingJob(Schedule::kLayered)), sharded = Plan(OffloadingJob(Schedule::kSharded));
   ASSERT_LT(sharded.train.memory.host_bytes, layered.train.memory.host_bytes);
@@ -463,7 +464,7 @@ TEST(PlanJobForAnywhere, TheScheduleThatLacksLeastIsTheOneToldOf) {
 
 constexpr int64_t kMachineBytes = int64_t{16} << 30;
 
-// A share of what the ranks of a machine have together, which has room for no more than `most` of them.
+// Returns a default budget that divides `bytes` by the number of ranks, and refuses more than `most` ranks.
 DefaultBudget ShareOf(int64_t bytes, int64_t most = int64_t{1} << 20) {
   return [=](int64_t ranks) -> absl::StatusOr<Budget> {
     if (ranks > most) return absl::FailedPreconditionError("so many ranks cannot run here");
@@ -489,7 +490,7 @@ TEST(Budget, IsTheJobsOrTheDefaultOrNone) {
 TEST(Budget, OfAMachineIsEasedByFewerRanks) {
   Job job = SmallDecoderJob(false);
   job.memory.budget_bytes = 0;
-  // Padding alone takes megabytes for each of a million ranks, and a machine has less for each.
+  // For each of a million ranks, padding alone takes megabytes, which is more than the machine has for it.
   job.sharding.ranks = 1 << 20;
   const absl::Status refused = PlanJob(job, MachineOf(ShareOf(kMachineBytes))).status();
   ASSERT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
@@ -505,7 +506,7 @@ TEST(Budget, OfAMachineIsEasedByFewerRanks) {
 
 TEST(Budget, NoWayOutHasMoreRanksThanCanRunHere) {
   Job job = SmallDecoderJob(false);
-  std::get<DecoderConfig>(job.model).layers = 24;  // What is sharded outweighs the rest.
+  std::get<DecoderConfig>(job.model).layers = 24;  // Sharded memory outweighs the rest.
   std::get<DecoderConfig>(job.model).hidden = 1 << 12;
   job.batch.micro_batch = 1;
   job.sharding.ranks = 1;
@@ -527,7 +528,7 @@ TEST(Budget, NoWayOutHasMoreRanksThanCanRunHere) {
   EXPECT_FALSE(absl::StrContains(refusal(1), "sharding.ranks=")) << refusal(1);
 }
 
-// Threads of a rank, for instance, depend on how many ranks there are, and scratch on the threads.
+// Scratch may depend on the number of ranks, for example through the number of threads of a rank.
 TEST(Budget, AWayOutHasTheOpsOfItsRanks) {
   Job one = SmallDecoderJob(false);
   one.memory.budget_bytes = 0;
@@ -556,7 +557,7 @@ TEST(Hostile, SizesBeyondAnyMachineAreRefused) {
   std::get<DecoderConfig>(job.model).hidden = 1 << 26;
   EXPECT_EQ(PlanJob(job, MachineOf()).status().code(), absl::StatusCode::kInvalidArgument);
 
-  // Tokens so many that chunks of the loss would be more instructions than a program can have.
+  // So many tokens that the chunks of the loss would be more instructions than a program can have.
   job = SmallDecoderJob(false);
   job.batch.sequence_length = 1 << 24;
   job.memory.loss_chunk_tokens = 1;

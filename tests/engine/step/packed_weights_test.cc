@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kLayers = 4;
 
-// Packs every b, and wants nothing else.
+// Ops that pack every b and need no scratch.
 class PackingOps : public Ops {
  public:
   int64_t ScratchBytes(const Op&) const override { return 0; }
@@ -21,7 +21,7 @@ class PackingOps : public Ops {
   absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
 };
 
-// The products that have a place for packed b, by that place, in issue order.
+// Returns the matmuls that have a place for packed b, by the buffer of that place, in issue order.
 std::map<BufferId, std::vector<InstructionId>> PackedProducts(const StepProgram& program) {
   std::map<BufferId, std::vector<InstructionId>> products;
   for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
@@ -41,7 +41,7 @@ const Loop& LoopOf(const StepProgram& program, InstructionId id) {
 
 Planned Plan(Schedule schedule, int ranks, int64_t micro_batches, RetentionPreset preset) {
   const PackingOps ops;
-  // What overlaps in memory and is not ordered is refused there.
+  // PlanDecoder checks that accesses that overlap in memory are ordered.
   return PlanDecoder(
       {.schedule = schedule, .ranks = ranks, .micro_batches = micro_batches, .retention = {.preset = preset}}, kLayers,
       GraphMode::kTraining, Activation::kSwiGlu, &ops);
@@ -70,8 +70,9 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
           ++places[first.unit];
           products[first.unit] += ids.size();
         }
-        // Of every block the weights of its four products, forward and backward, and again those of the three that are
-        // computed again; of the head, whose tokens come in eight chunks, the logits' and their gradient's.
+        // Every block packs the weights of its four matmuls for forward and for backward, and once more those of the
+        // three matmuls that BLOCK computes again. The head, whose tokens come in eight chunks, packs the weight for
+        // the logits and for their gradient.
         for (int unit = 1; unit <= kLayers; ++unit) {
           EXPECT_EQ(places[unit], preset == RetentionPreset::kBlock ? 11 : 8) << unit;
           EXPECT_EQ(products[unit], places[unit]) << unit;

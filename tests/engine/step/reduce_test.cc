@@ -1,4 +1,4 @@
-// Which gradients iteration through a unit gradient on their way into the shard.
+// Which gradients pass through a unit gradient on their way into the shard.
 #include <gtest/gtest.h>
 
 #include "engine/step/compile.h"
@@ -8,9 +8,9 @@ namespace shale::testing {
 namespace {
 
 struct Reductions {
-  int64_t into_shards = 0;  // Straight: the output is the rank's accumulation buffer.
-  int64_t in_place = 0;     // Within the unit gradient,
-  int64_t accumulated = 0;  // which is then added to the accumulation buffer.
+  int64_t into_shards = 0;  // Directly: the output is the rank's accumulation buffer.
+  int64_t in_place = 0;     // Within the unit gradient.
+  int64_t accumulated = 0;  // Unit gradients that are then added to the accumulation buffer.
 };
 
 Reductions ReductionsOf(const StepOptions& options) {

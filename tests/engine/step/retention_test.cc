@@ -1,4 +1,4 @@
-// What each preset keeps of a block, by name.
+// Which tensors of a block each preset keeps, by name.
 #include "engine/step/retention.h"
 
 #include <gmock/gmock.h>
@@ -77,8 +77,8 @@ TEST(Retention, PatternsNameTensors) {
   EXPECT_THAT(KeptNames(graph, 1, {.patterns = {"blocks.1.ffn.*"}}), ::testing::Contains("ffn.gate_up"));
 }
 
-// A normed and rotated Q, K is one tensor that three ops update: recomputing only the statistics of its norm would
-// write the unrotated values over the kept ones.
+// With qk_norm, Q and K are one tensor that three ops update. Recomputing only the statistics of its norm would
+// overwrite the kept rotated values with unrotated ones.
 TEST(Retention, AValueUpdatedInPlaceIsRecomputedWhole) {
   const ModelGraph graph = Decoder(/*qk_norm=*/true);
   const std::vector<std::string> kept = KeptNames(graph, 1, {.patterns = {"*.q_norm.rstd"}});

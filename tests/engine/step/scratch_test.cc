@@ -1,4 +1,4 @@
-// Scratch suffices for every iteration, whether an op then writes or adds.
+// Scratch is large enough for every iteration, whether the op writes or adds in it.
 #include <cstdint>
 #include <variant>
 
@@ -10,7 +10,7 @@
 namespace shale {
 namespace {
 
-// Wants this much where an op writes, and that much where it adds.
+// Needs `writes` bytes of scratch for an op that writes, and `adds` bytes for one that adds.
 class PickyOps : public Ops {
  public:
   PickyOps(int64_t writes, int64_t adds) : writes_(writes), adds_(adds) {}

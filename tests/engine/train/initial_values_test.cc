@@ -40,8 +40,9 @@ TEST(InitialValues, DependOnSeedAndName) {
   EXPECT_NE(Filled(Normal("w"), 0, kElements, 1, /*seed=*/2), w);
 }
 
-// The mean of n values deviates by sigma / sqrt(n), their variance by sigma^2 sqrt(2 / n), neighbours' products by
-// sigma^2 / sqrt(n): five times that is exceeded once in a million draws, and this draw is always the same.
+// The mean of n values deviates by sigma / sqrt(n), their variance by sigma^2 sqrt(2 / n), and the mean product of
+// neighbors by sigma^2 / sqrt(n). Five times that is exceeded once in a million draws, and this draw is always the
+// same.
 TEST(InitialValues, AreNormal) {
   const std::vector<float> values = Filled(Normal("w"));
   double sum = 0, squares = 0, neighbours = 0, beyond = 0;
@@ -55,7 +56,7 @@ TEST(InitialValues, AreNormal) {
   EXPECT_NEAR(sum / n, 0, 5 * 0.5 / root);
   EXPECT_NEAR(squares / n, 0.25, 5 * 0.25 * std::sqrt(2.0) / root);
   EXPECT_NEAR(neighbours / n, 0, 5 * 0.25 / root);
-  EXPECT_NEAR(beyond / n, 0.0455, 5 * std::sqrt(0.0455 / n));  // Two deviations.
+  EXPECT_NEAR(beyond / n, 0.0455, 5 * std::sqrt(0.0455 / n));  // Beyond two standard deviations.
 }
 
 TEST(InitialValues, OfBiasesAndGainsAreConstant) {

@@ -16,9 +16,10 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// What a seed means may not depend on the machine, nor change with the code: vectors give what the C library gives.
+// The values of a seed must not depend on the machine, nor change with the code: vector code returns what the C library
+// returns.
 TEST(NormalPairs, HaveTheBitsOfTheCLibraryWithEveryInstructionSet) {
-  // Where logarithms and angles are at their limits, and next to them.
+  // The limits of logarithms and angles, and values next to them.
   std::vector<double> u = {1, 1 - 0x1p-53, std::sqrt(0.5), 0x1p-53, 0.5, 1, 0.75, 0.3, 0x1p-20, 0.9, 0.1, 0.2};
   std::vector<double> v = {1,     0.25,  0.5,  0.75, 0.125, 0x1p-53, 0.25 + 0x1p-52, 0.5 - 0x1p-50, 0.75 + 0x1p-40,
                            0.375, 0.625, 0.875};

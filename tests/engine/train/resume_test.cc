@@ -1,5 +1,5 @@
-// Laws of saving and going on: N steps, a checkpoint and N more are 2N steps, to the bit when nothing was changed, and
-// in what they mean when the job is sharded, scheduled or stored otherwise.
+// Laws of saving and resuming: N steps, a checkpoint and N more steps equal 2N steps. They are equal to the bit if the
+// job is unchanged, and in what they mean if it is sharded, scheduled or stored otherwise.
 #include "engine/train/resume.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 namespace shale {
 namespace {
 
-// ThreadSanitizer does not see the synchronisation of OpenMP's library, which the fast ops use.
+// ThreadSanitizer does not see the synchronization in OpenMP's library, which the fast ops use.
 #ifdef __SANITIZE_THREAD__
 constexpr char kOps[] = "runtime.ops=REFERENCE";
 #else
@@ -45,7 +45,8 @@ class ResumeTest : public ::testing::Test {
   }
   std::string Path(absl::string_view name) const { return JoinPath(root_, name); }
 
-  // Awkward on purpose: three ranks, a global batch that nothing divides, a parameter that two units use.
+  // Returns a job that is awkward on purpose: three ranks, a global batch that nothing divides, a parameter that two
+  // units use.
   Job MakeJob(const std::vector<std::string>& overrides, absl::string_view model = kGpt2,
               absl::string_view length = "steps: 6") const {
     std::vector<std::string> all = {kOps};
@@ -71,7 +72,7 @@ model { )",
     int64_t tokens = 0;                     // After the last step.
     Resumed resumed;
   };
-  // Runs a job, whose checkpoints go to `folder`, to its end or to `last_step`.
+  // Trains a job to its end or to `last_step`. Its checkpoints go to `folder`.
   Run Train(const Job& job, const std::string& folder, const ResumeOptions& resume = {}, int64_t last_step = -1) {
     Run run;
     auto trainer =
@@ -102,7 +103,7 @@ model { )",
     return JoinPath(Path(folder), CheckpointFolderName(step));
   }
 
-  // Everything that is saved, whatever its form: parameter and part to elements in fp32.
+  // Returns everything that a checkpoint holds, whatever its form, as fp32 elements by parameter and part.
   std::map<std::string, std::vector<float>> State(const std::string& path) {
     absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
     EXPECT_TRUE(reader.ok()) << reader.status();
@@ -140,12 +141,12 @@ model { )",
     }
   }
 
-  // For jobs of six steps.
+  // Expects that stopping and resuming changes no bit. REQUIRES: the job has six steps.
   void ExpectThatStoppingChangesNoBit(const Job& job) {
     const Run straight = Train(job, "straight");
     ASSERT_TRUE(straight.status.ok()) << straight.status;
     ASSERT_EQ(straight.losses.size(), 6);
-    // The checkpoint of step 3 was written while step 4 ran; what step 4 made of the state is lost again.
+    // The checkpoint of step 3 may be written while step 4 runs. Resuming discards what step 4 made of the state.
     ASSERT_TRUE(Train(job, "stopped", {}, 4).status.ok());
     const Run resumed = Train(job, "resumed", From("stopped", 3));
     ASSERT_TRUE(resumed.status.ok()) << resumed.status;
@@ -202,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, SameBits,
                                             ::testing::Bool()),
                          [](const auto& test) { return NameOf(test.param); });
 
-// Jobs that differ from those above in something else than their sharding.
+// Jobs that differ from those above in something other than their sharding.
 struct Variation {
   const char* name;
   const char* model;
@@ -217,16 +218,16 @@ TEST_P(SameBitsToo, StoppingAndGoingOnChangesNone) {
 }
 
 std::vector<Variation> Variations() {
-  // Another head than the embedding; four heads share two keys and values.
+  // The head is not tied to the embedding, and four heads share two keys and values.
   static constexpr char kLlama[] = "decoder { family: LLAMA width: 24 layers: 2 heads: 4 kv_heads: 2 hidden: 40 }";
   static constexpr char kMlp[] = "mlp { embedding: 5 hidden: 13 layers: 2 }";
   const std::string bf16 = "precision.compute=BF16", split = "precision.master=SPLIT", fp32 = "precision.compute=FP32",
                     layered = "sharding.schedule=LAYERED", block = "memory.retention=BLOCK",
                     gradients = "sharding.strategy=GRADIENTS";
-  // The last evaluation follows the last step, in both.
+  // With both, the last evaluation follows the last step.
   const std::string held_out = "data.evaluation_fraction=0.25", evaluate = "telemetry.evaluate_every=2";
-  // The text has 175 samples: two and a half times are five batches of 85 and one of 13, and the checkpoint after the
-  // third lies in the second pass.
+  // The text has 175 samples. Two and a half epochs are five batches of 85 and one of 13, and the checkpoint after the
+  // third batch lies in the second epoch.
   const std::string batch = "batch.global_batch=85";
   static constexpr char kEpochs[] = "epochs: 2.5";
   return {{"Llama", kLlama, {fp32}},
@@ -246,7 +247,7 @@ std::vector<Variation> Variations() {
 INSTANTIATE_TEST_SUITE_P(Variations, SameBitsToo, ::testing::ValuesIn(Variations()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// A job that goes on as another one: what it was saved by, and what it is restored by.
+// The overrides of the job that saves and of the job that resumes.
 struct Change {
   const char* name;
   std::vector<std::string> saved, restored;
@@ -259,7 +260,7 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
   const Run straight = Train(saved, "straight");
   ASSERT_TRUE(straight.status.ok()) << straight.status;
 
-  // Restored and saved again at once: every value and every moment is what it was, to the bit.
+  // Restores the checkpoint and saves it again at once: every value and every moment is the same to the bit.
   auto trainer = Trainer::Create(
       other, {.create_backend = CreateBackend, .checkpoint_folder = Path("again"), .resume = From("straight", 3)});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
@@ -278,11 +279,11 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
   EXPECT_EQ(first.update_count, second.update_count);
   trainer->reset();
 
-  // The next step sees the same samples: another order of summation moves its loss by rounding only, other samples by
-  // percents. In fp32 the sum of n terms errs by at most n 2^-24 relative to their magnitude; a loss sums at most 40
-  // products in a row and 70 tokens, and losses are of the size of their terms: 110 x 2^-24 < 1e-5. bf16 activations
-  // round at 2^-9 each, and masters that are equal give weights that are equal: what differs is the order of summation
-  // only, which may flip single roundings: 2^-9 of one in some hundred terms.
+  // The next step sees the same samples. Another order of summation moves its loss by rounding only, other samples
+  // would move it by percents. In fp32 the sum of n terms errs by at most n 2^-24 relative to their magnitude. A loss
+  // sums at most 40 products in a row and 70 tokens, and losses are of the size of their terms: 110 x 2^-24 < 1e-5.
+  // bf16 activations round at 2^-9 each. Equal masters give equal weights, so that only the order of summation differs,
+  // which may flip single roundings: 2^-9 of one in some hundred terms.
   const bool bf16 = absl::StrJoin(GetParam().saved, " ").find("BF16") != std::string::npos ||
                     absl::StrJoin(GetParam().restored, " ").find("BF16") != std::string::npos;
   const bool same_compute = GetParam().saved[0] == GetParam().restored[0];
@@ -331,9 +332,9 @@ TEST_F(ResumeTest, TheNewestWholeCheckpointIsTakenAndADamagedOneNamed) {
   EXPECT_EQ(resumed.resumed.path, Checkpoint("run", 3));
   ASSERT_EQ(resumed.resumed.passed_over.size(), 1);
   EXPECT_NE(resumed.resumed.passed_over[0].find(shard + " has 5000 bytes"), std::string::npos);
-  // It was written again, whole.
+  // The resumed run has written it again.
   EXPECT_TRUE(CheckpointReader::Open(Checkpoint("run", 6)).ok());
-  // By name a damaged one is refused.
+  // A damaged checkpoint that is asked for by name is refused.
   ASSERT_EQ(truncate(shard.c_str(), 5000), 0);
   const absl::Status refused = Train(job, "run", From("run", 6)).status;
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
@@ -352,15 +353,16 @@ TEST_F(ResumeTest, AnEarlierCheckpointIsGoneOnFromInAnotherFolder) {
   const Run other = Train(job, "other", From("run", 3));
   ASSERT_TRUE(other.status.ok()) << other.status;
   ExpectSameBytes(Checkpoint("run", 6), Checkpoint("other", 6));
-  // Nor is the past of one run mixed with that of another.
+  // The checkpoints of two runs are not mixed either.
   EXPECT_EQ(Train(job, "other", From("run", 6)).status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Train(job, "run").status.code(), absl::StatusCode::kFailedPrecondition);
-  // What nobody can take is in nobody's way.
+  // A checkpoint that cannot be read is not in the way.
   ASSERT_EQ(truncate(JoinPath(Checkpoint("run", 6), "MANIFEST").c_str(), 10), 0);
   EXPECT_TRUE(Train(job, "run", From("run", 3)).status.ok());
 }
 
-// Killed before its first save, it would begin anew, or go on with what lay there.
+// Otherwise a run that is killed before its first save would start from scratch, or continue from what lay in the
+// folder.
 TEST_F(ResumeTest, ARunThatGoesOnFromAnothersCheckpointHasItAtOnce) {
   const Job job = MakeJob({});
   ASSERT_TRUE(Train(job, "run").status.ok());
@@ -388,7 +390,7 @@ TEST_F(ResumeTest, ARunThatWasStoppedBeforeItsFirstStepGoesOnFromThere) {
   ExpectSameBytes(Checkpoint("straight", 6), Checkpoint("run", 6));
 }
 
-// What only reading its payload shows.
+// Only reading the payload shows the damage.
 TEST_F(ResumeTest, ADamagedCheckpointThatWasPassedOverPushesNoneOut) {
   ASSERT_TRUE(Train(MakeJob({}), "run").status.ok());
   const std::string shard = JoinPath(Checkpoint("run", 6), ShardFileName(1, 3));
@@ -436,7 +438,7 @@ TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
   expect({"data.path=" + Path("longer")}, "samples, data.path has");
   expect({"data.order=SEQUENTIAL"}, "data.order is SHUFFLED");
   expect({"data.seed=2"}, "data.seed is 1, the job's 2");
-  // What only steers the training may change.
+  // Fields that only steer the training may change.
   const Run prolonged =
       Train(MakeJob({"schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}),
             "run", {.from = ResumeFrom::kLatest});
@@ -471,7 +473,7 @@ TEST_F(ResumeTest, ARunInEpochsGoesOnWhereItsDataStood) {
   EXPECT_EQ(resumed.tokens, straight.tokens);
 }
 
-// However large its batches are from then on, a run in epochs sees each sample as often as before.
+// A run in epochs sees each sample equally often, however large its batches become.
 TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
   const auto make = [&](int batch) {
     const absl::StatusOr<Job> job = ParseJobText(
@@ -508,7 +510,7 @@ TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
   }
 }
 
-// Bytes that this process has read from files so far.
+// Returns how many bytes this process has read from files so far.
 int64_t BytesRead() {
   std::ifstream io("/proc/self/io");
   std::string field;
@@ -526,7 +528,8 @@ TEST_F(ResumeTest, EachByteIsReadOnceByTheRankThatNeedsIt) {
     return BytesRead() - before;
   };
   const CheckpointReader checkpoint = *CheckpointReader::Open(Checkpoint("run", 3));
-  // The data is read in both; a checkpoint's heads are read once to be checked and once with the first chunk.
+  // Both runs read the data. The heads of a checkpoint are read twice, once to be checked and once with the first
+  // chunk.
   const int64_t more = read_by(From("run", 3)) - read_by({});
   EXPECT_GE(more, checkpoint.size_bytes());
   EXPECT_LE(more, checkpoint.size_bytes() + (32 << 10));

@@ -20,8 +20,8 @@ namespace {
 using ::testing::HasSubstr;
 using Existing = RunFolder::Existing;
 
-// Root may write anywhere; without its capabilities the permissions of files count. They return at the end of the
-// scope.
+// Takes the capabilities of the calling thread away until the end of the scope, so that file permissions hold even for
+// root.
 class WithoutPrivileges {
  public:
   WithoutPrivileges() {
@@ -47,7 +47,7 @@ class RunFolderTest : public ::testing::Test {
   std::string Path(absl::string_view name) const { return JoinPath(root_, name); }
   static bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
   static std::string Text(const std::string& path) { return ReadFile(path, 1 << 20).value_or("(missing)"); }
-  // A finished run.
+  // Writes the folder of a finished run.
   void MakeRun(const std::string& path) {
     auto folder = RunFolder::Claim(path, Existing::kRefuse);
     ASSERT_TRUE(folder.ok()) << folder.status();
@@ -113,7 +113,7 @@ TEST_F(RunFolderTest, ARunThatGoesOnKeepsItsCheckpointsAndTheMetricsUpToItsStep)
   EXPECT_FALSE(Exists(Path("run/.plan.txt.tmp-1-2")));
 }
 
-// What a run saves that is stopped before its first step.
+// A run that is stopped before its first step saves a checkpoint of step 0.
 TEST_F(RunFolderTest, ARunThatGoesOnFromStepZeroKeepsItsCheckpointToo) {
   MakeRun(Path("run"));
   auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
@@ -138,7 +138,7 @@ TEST_F(RunFolderTest, TheFormerRunIsThereUntilAllIsReadThatTheNewOneNeeds) {
   EXPECT_THAT(std::string(begin(Existing::kReplace, std::nullopt).message()), HasSubstr("tokenizer_config.json"));
   EXPECT_EQ(Text(Path("run/job.textproto")), "job one");
   EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
-  // A folder of such a name is nobody's file.
+  // A folder with the name of a tokenizer file is ignored.
   unlink(Path("model/tokenizer_config.json").c_str());
   ASSERT_TRUE(WriteFileDurably(Path("model/tokenizer.json"), "tokens").ok());
   ASSERT_TRUE(MakeFolders(Path("model/tokenizer_old")).ok());
@@ -147,7 +147,7 @@ TEST_F(RunFolderTest, TheFormerRunIsThereUntilAllIsReadThatTheNewOneNeeds) {
   EXPECT_EQ(Text(Path("run/hf/config.json")), "{}");
   EXPECT_FALSE(Exists(Path("run/.hf.tmp")));
   EXPECT_FALSE(Exists(Path("run/checkpoints/step-0000000001")));
-  // Those that a run began with stay with it.
+  // A run keeps the files with which it began.
   ASSERT_TRUE(WriteFileDurably(Path("model/tokenizer.json"), "other tokens").ok());
   ASSERT_TRUE(begin(Existing::kContinue, 3).ok());
   EXPECT_EQ(Text(Path("run/hf/tokenizer.json")), "tokens");
@@ -171,12 +171,12 @@ TEST_F(RunFolderTest, AClaimWithoutARunLeavesNoFolderBehind) {
   EXPECT_TRUE(Exists(Path("mine")));
 }
 
-// A run that was killed, or stopped by Ctrl-C, between its claim and its beginning: its folder was taken for somebody
-// else's from then on, and a job that is started again whenever it ends never came to its first step.
+// A run was killed, or stopped by Ctrl-C, between Claim and Begin. From then on its folder was taken for somebody
+// else's, and a job that is started again whenever it ends never reached its first step.
 TEST_F(RunFolderTest, WhatARunLeavesThatDiedBeforeItBeganIsInNobodysWay) {
   for (const Existing existing : {Existing::kRefuse, Existing::kReplace, Existing::kContinue}) {
     const std::string run = Path(absl::StrCat("run-", static_cast<int>(existing)));
-    // Killed while it saved what it went on from.
+    // The run was killed while it saved the checkpoint from which it resumed.
     const std::string unfinished = JoinPath(run, "checkpoints/.step-0000000300.tmp");
     ASSERT_TRUE(MakeFolders(unfinished).ok());
     ASSERT_TRUE(WriteFileDurably(JoinPath(unfinished, "shard-00000-of-00001"), "half").ok());
@@ -197,7 +197,7 @@ TEST_F(RunFolderTest, WhatMayHoldStateIsNoTrace) {
   EXPECT_EQ(RunFolder::Claim(Path("run"), Existing::kRefuse).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-// Its own checkpoint was saved before Begin; metrics and tokenizer that lie there are of the run before.
+// The run saved its own checkpoint before Begin. The metrics and the tokenizer in the folder belong to the run before.
 TEST_F(RunFolderTest, ARunThatGoesOnFromElsewhereKeepsNothingOfAnotherPast) {
   MakeRun(Path("run"));
   ASSERT_TRUE(MakeFolders(Path("run/hf")).ok());

@@ -1,4 +1,4 @@
-// The embedding API, from a job's text to trained weights.
+// Tests the API for embedders, from a job's text to trained weights.
 #include "engine/train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace shale {
 namespace {
 
-// A text with structure to learn, and not a multiple of anything.
+// Writes a text with structure to learn, whose length is not a multiple of anything. Returns its path.
 std::string WriteText(const std::string& name, int lines) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/", name, ".", getpid(), ".txt");
   std::ofstream out(path);
@@ -61,7 +61,7 @@ std::vector<StepReport> RunAll(Trainer& trainer) {
   return reports;
 }
 
-// Ways out of a job that does not fit may have more ranks, or fewer, and so other threads.
+// The suggested changes of a job that does not fit may have more or fewer ranks, and so another number of threads.
 TEST(Trainer, LeavesTheThreadsToTheNumberOfRanksUntilItIsPlanned) {
   Job job = SmallJob(WriteText("threads", 20));
   job.runtime.threads_per_rank = 0;
@@ -95,7 +95,7 @@ TEST(Trainer, LearnsATextAndEvaluatesIt) {
   EXPECT_FALSE(trainer->Step().ok());
 }
 
-// Gradients of few elements over many tokens, which the second micro-batch adds to: oneDNN needs scratch for that
+// The second micro-batch adds to gradients of few elements over many tokens. oneDNN needs scratch memory for that
 // alone.
 TEST(Trainer, AddsUpSmallGradientsOfManyTokens) {
   const std::string path = WriteText("small", 200);
@@ -282,7 +282,8 @@ TEST(Trainer, RefusesWhatItCannotDoWithAWayOut) {
   EXPECT_NE(sequence.find("100"), std::string::npos) << sequence;
 }
 
-// A sanitizer's run time keeps freed memory in quarantine, and shadows all of it: residence says nothing of the engine.
+// A sanitizer's runtime keeps freed memory in quarantine and shadows all memory, so that the resident set says nothing
+// about the engine.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kResidenceIsOurs = false;
 #else
@@ -298,7 +299,7 @@ int64_t ResidentBytes() {
 
 TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {
   if (!kResidenceIsOurs) GTEST_SKIP() << "resident memory is the sanitizer's";
-  // About 72 M parameters on two ranks: 16 bytes each in state alone.
+  // About 72 M parameters on two ranks, with 16 bytes of state for each parameter.
   auto trainer = MustCreate(
       SmallJob(WriteText("large", 60), {"model.decoder.vocabulary=60000", "model.decoder.width=512",
                                         "model.decoder.hidden=1024", "batch.global_batch=2", "batch.micro_batch=1"}));
