@@ -337,8 +337,9 @@ TEST_F(ResumeTest, TheNewestWholeCheckpointIsTakenAndADamagedOneNamed) {
   ASSERT_EQ(truncate(shard.c_str(), 5000), 0);
   const absl::Status refused = Train(job, "run", From("run", 6)).status;
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(std::string(refused.message()).find("; --resume=latest takes the newest checkpoint of the run folder"),
-            std::string::npos)
+  EXPECT_NE(
+      std::string(refused.message()).find("; --resume=latest takes the newest intact checkpoint of the run folder"),
+      std::string::npos)
       << refused;
 }
 
