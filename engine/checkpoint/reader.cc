@@ -114,9 +114,9 @@ absl::Status CheckpointReader::CheckCoverage() const {
     for (const ElementRange& range : ranges[i]) {
       if (range.begin != end) {
         return absl::InvalidArgumentError(absl::StrCat(folder_, ": ", ToString(parts[i % parts.size()]), " of ",
-                                                       parameter.name, range.begin > end ? " lacks" : " has twice",
+                                                       parameter.name, range.begin > end ? " lacks" : " has",
                                                        " elements ", std::min(range.begin, end), " to ",
-                                                       std::max(range.begin, end)));
+                                                       std::max(range.begin, end), range.begin > end ? "" : " twice"));
       }
       end = range.end;
     }

@@ -290,8 +290,8 @@ class ToolsTest(unittest.TestCase):
                 cwd=self.folder, capture_output=True, timeout=120, check=False,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)))
             self.assertEqual(result.returncode, 1, result.stderr.decode())
-            self.assertRegex(result.stderr.decode(), r"train: no checkpoint of step \d+: cannot write .*: File too large")
-            self.assertEqual(result.stdout.decode().count("NOT SAVED: no checkpoint of step "), failures)
+            self.assertRegex(result.stderr.decode(), r"train: cannot save the checkpoint of step \d+: cannot write .*: File too large")
+            self.assertEqual(result.stdout.decode().count("NOT SAVED: cannot save the checkpoint of step "), failures)
             checkpoints = self.path(run + "/checkpoints")
             self.assertEqual(os.listdir(checkpoints) if os.path.exists(checkpoints) else [], [])
 

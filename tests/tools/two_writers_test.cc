@@ -47,7 +47,7 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
           *job, {.create_backend = CreateBackend, .checkpoint_folder = shared, .resume = {.from = from}});
       EXPECT_EQ(second.status(),
                 absl::FailedPreconditionError(absl::StrCat("another run saves its checkpoints in ", shared,
-                                                           ": wait for its end, or choose another folder")));
+                                                           ": wait until it ends, or choose another folder")));
     }
   });
   EXPECT_EQ(disturbed, losses(alone, [] {}));

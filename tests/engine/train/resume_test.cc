@@ -413,7 +413,8 @@ TEST_F(ResumeTest, NothingBeginsAnewOverARunWhoseCheckpointsAreAllDamaged) {
   for (int64_t step : {3, 6}) ASSERT_EQ(truncate(JoinPath(Checkpoint("run", step), "MANIFEST").c_str(), 10), 0);
   const absl::Status status = Train(job, "run", {.from = ResumeFrom::kLatestOrStart}).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_NE(std::string(status.message()).find("no checkpoint in " + Path("run") + " is whole"), std::string::npos);
+  EXPECT_NE(std::string(status.message()).find("every checkpoint in " + Path("run") + " is damaged"),
+            std::string::npos);
 }
 
 TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
