@@ -29,8 +29,8 @@ void CheckAlike(OpChecker& c, absl::string_view name, const Tensor& t, absl::str
 void CheckRanges(OpChecker& c, absl::string_view name, const std::vector<ElementRange>& ranges) {
   int64_t last = 0;
   for (const ElementRange& r : ranges) {
-    c.Require(r.begin >= last && r.end >= r.begin, name, " holds [", r.begin, ", ", r.end, ") after an end of ", last,
-              "; wanted sorted ranges that do not overlap");
+    c.Require(r.begin >= last && r.end >= r.begin, name, " has [", r.begin, ", ", r.end,
+              ") after a range that ends at ", last, "; wanted sorted ranges that do not overlap");
     last = r.end;
   }
 }

@@ -41,7 +41,7 @@ absl::StatusOr<int64_t> ElementsOf(const ShardLayout::Entry& entry) {
 
 absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries, int world_size, int64_t block) {
   if (world_size < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("a group is sharded over at least 1 rank, not ", world_size));
+    return absl::InvalidArgumentError(absl::StrCat("world size is ", world_size, "; it must be at least 1"));
   }
   SHALE_CHECK(block >= 1 && (block & (block - 1)) == 0) << "blocks of " << block << " elements";
   const int64_t alignment = std::max(kAlignment, block);
@@ -58,7 +58,7 @@ absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries,
     if (elements > kMaxElements - alignment - offset) return TooLarge(absl::StrCat("the group up to ", entry.name));
     const int index = static_cast<int>(layout.parameters_.size());
     if (!layout.index_by_name_.try_emplace(entry.name, index).second) {
-      return absl::InvalidArgumentError(absl::StrCat("parameter ", entry.name, " is twice in one group"));
+      return absl::InvalidArgumentError(absl::StrCat("parameter ", entry.name, " occurs twice in one group"));
     }
     layout.parameters_.push_back({entry.name, entry.shape, offset, elements});
     end = offset + elements;

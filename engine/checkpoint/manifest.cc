@@ -95,14 +95,14 @@ absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
 absl::Status Check(const Manifest& m) {
   if (m.step < 0 || m.tokens < 0 || m.samples < 0 || m.update_count < 0 || m.update_count > m.step) {
     return Refuse("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ", m.update_count,
-                  " do not go together");
+                  " contradict each other or are negative");
   }
   for (const auto& [what, count] : {std::pair<const char*, int64_t>{"step", m.step},
                                     {"number of tokens", m.tokens},
                                     {"number of samples", m.samples},
                                     {"samples per epoch", m.data.samples_per_epoch},
                                     {"sequence length", m.data.sequence_length}}) {
-    if (count > kMaxCount) return Refuse("its ", what, ", ", count, ", is above 2^60: no run gets there");
+    if (count > kMaxCount) return Refuse("its ", what, ", ", count, ", is above 2^60, which no run reaches");
   }
   if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
     return Refuse("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");

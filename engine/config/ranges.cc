@@ -113,8 +113,8 @@ class FieldChecker {
     const Reflection& reflection = *message->GetReflection();
     if (!reflection.GetUnknownFields(*message).empty()) {
       const int number = reflection.GetUnknownFields(*message).field(0).number();
-      errors_.Add(path, absl::StrCat("holds a field of number ", number, ", which ", type.name(),
-                                     " has not; was it written by another version?"));
+      errors_.Add(path, absl::StrCat("holds field number ", number, ", which ", type.name(),
+                                     " does not have; was it written by another version?"));
     }
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor& field = *type.field(i);

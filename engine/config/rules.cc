@@ -21,7 +21,8 @@ void CheckName(const std::string& name, SpecErrors& errors) {
 
 void CheckData(const Job& job, SpecErrors& errors) {
   const DataConfig& data = job.data;
-  if (data.path.empty()) errors.AddRule({"data.path"}, "missing; give a text file, a folder of them or a token file");
+  if (data.path.empty())
+    errors.AddRule({"data.path"}, "missing; give a text file, a token file, or a folder of such files");
   if (!data.evaluation_path.empty() && data.evaluation_fraction > 0) {
     errors.AddRule({"data.evaluation_fraction", "data.evaluation_path"},
                    "evaluation_path and evaluation_fraction are both given; keep one");
@@ -65,9 +66,10 @@ void CheckMemory(const proto::MemorySpec& spec, const Job& job, SpecErrors& erro
                    "first_layers and last_layers choose no block; give a number, or leave both out for all blocks");
   }
   if ((spec.has_every_nth() || has_ends) && memory.retention == RetentionPreset::kKeepAll) {
-    errors.AddRule({"memory.every_nth", "memory.first_layers", "memory.last_layers", "memory.retention"},
-                   "retention KEEP_ALL recomputes nothing that blocks could be chosen for; choose another, or leave "
-                   "every_nth, first_layers and last_layers out");
+    errors.AddRule(
+        {"memory.every_nth", "memory.first_layers", "memory.last_layers", "memory.retention"},
+        "retention KEEP_ALL recomputes nothing, so a choice of blocks has no effect; use another retention, or "
+        "leave every_nth, first_layers and last_layers out");
   }
   const int64_t layers = std::visit([](const auto& model) { return model.layers; }, job.model);
   if (memory.first_layers + memory.last_layers > layers) {
@@ -184,22 +186,23 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   }
   if (runtime.collectives == CollectivesKind::kNccl && runtime.ranks_per_device > 1 && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.collectives", "runtime.ranks_per_device"},
-                   "NCCL wants a GPU for every rank; use collectives IN_PROCESS, or ranks_per_device 1");
+                   "NCCL needs a GPU of its own for every rank; use collectives IN_PROCESS, or ranks_per_device 1");
   }
   if (runtime.nccl_windows && job.sharding.ranks == 1) {
-    errors.AddRule({"runtime.nccl_windows", "sharding.ranks"},
-                   "a lone rank has no collectives, and no windows for them; leave it out, or run more ranks");
+    errors.AddRule(
+        {"runtime.nccl_windows", "sharding.ranks"},
+        "nccl_windows has no effect with one rank, which has no collectives; leave it out, or run more ranks");
   } else if (runtime.nccl_windows &&
              (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
     errors.AddRule(
         {"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},
-        "collectives are IN_PROCESS here, which have no windows; leave it out, or run one rank on each GPU with "
+        "collectives are IN_PROCESS here and have no windows; leave it out, or run one rank on each GPU with "
         "collectives NCCL");
   }
   if (runtime.graphs && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.graphs", "sharding.ranks"},
-                   absl::StrCat("ranks that are threads of one process cannot be captured apart, and there are ",
-                                job.sharding.ranks, "; leave graphs out, or run one rank"));
+                   absl::StrCat("graphs need a single rank, and there are ", job.sharding.ranks,
+                                "; leave graphs out, or run one rank"));
   }
   if (runtime.graphs && runtime.synchronous) {
     errors.AddRule({"runtime.graphs", "runtime.synchronous"},

@@ -32,8 +32,8 @@ void CheckProduct(absl::string_view what, const std::vector<Factor>& factors, Sp
     names.push_back(absl::StrCat(factor.path, " (", factor.size, ")"));
   }
   if (product <= kLimit) return;
-  errors.AddRule(paths, absl::StrCat(what, ", ", absl::StrJoin(names, " x "), ", come to ",
-                                     absl::StrFormat("%.2g", shown), ", above 2^62; make them smaller"));
+  errors.AddRule(paths, absl::StrCat(what, " are ", absl::StrJoin(names, " x "), " = ", absl::StrFormat("%.2g", shown),
+                                     ", above 2^62; make them smaller"));
 }
 
 Wide Parameters(const DecoderConfig& c) {

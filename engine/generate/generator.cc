@@ -141,8 +141,7 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string&
 absl::StatusOr<std::vector<int32_t>> Generator::TextPrompt(absl::string_view text) const {
   if (!is_text()) {
     return absl::InvalidArgumentError(
-        "the model was trained on token files, and which text its tokens stand for is not known here: prompt it with "
-        "tokens");
+        "the model was trained on token files, whose tokenizer is not known here; give the prompt as tokens");
   }
   if (text.empty()) text = "\n";
   std::vector<int32_t> tokens;

@@ -107,7 +107,7 @@ class Explainer {
       case BufferCategory::kParameterShards:
         return absl::StrCat("weights ", GathersParameters(o) ? mine : "of the whole model, on every rank");
       case BufferCategory::kMasterWeights:
-        return absl::StrCat("what a weight has beyond bf16, ", o.strategy == Strategy::kNone ? "of all" : mine);
+        return absl::StrCat("the bits of a weight beyond bf16, ", o.strategy == Strategy::kNone ? "of all" : mine);
       case BufferCategory::kOptimizerState:
         return absl::StrCat(DescribeStates(o.optimizer), ", ", o.strategy == Strategy::kNone ? "of all" : mine);
       case BufferCategory::kGradientShards: return absl::StrCat("fp32, where gradients accumulate, ", mine);
@@ -121,7 +121,7 @@ class Explainer {
         return absl::StrCat("kept from forward to backward under ", ToString(o.retention.preset), PerMicroBatch());
       case BufferCategory::kActivationBoundaries:
         return absl::StrCat("inputs of units and their gradients", PerMicroBatch());
-      case BufferCategory::kWorkspace: return "gone when a unit's pass ends";
+      case BufferCategory::kWorkspace: return "freed when the unit's forward or backward ends";
       case BufferCategory::kLossWorkspace: return DescribeLoss();
       case BufferCategory::kLibraryWorkspace:
         return absl::StrCat("scratch of the kernels", PacksOnce(plan_.train.step.program)
@@ -129,9 +129,8 @@ class Explainer {
                                                           : "");
       case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";
       case BufferCategory::kSnapshot:
-        return "what a checkpoint saves, copied, so that steps go on while it is written; "
-               "checkpoint.asynchronous=false "
-               "does without";
+        return "a copy of what a checkpoint saves, so that steps go on while it is written; "
+               "checkpoint.asynchronous=false avoids it";
     }
     return "";
   }
@@ -152,8 +151,8 @@ class Explainer {
                       Percent(static_cast<double>(-negative), static_cast<double>(total)), Reason(category)});
     }
     return absl::StrCat("Where every byte goes\n",
-                        Paragraph(absl::StrCat("At the fullest moment of training ", FormatBytes(total),
-                                               " of one rank are in use. The arena, ", FormatBytes(plan_.arena_bytes),
+                        Paragraph(absl::StrCat("At the peak of training one rank uses ", FormatBytes(total),
+                                               ". The arena, ", FormatBytes(plan_.arena_bytes),
                                                ", holds every buffer of the step; those that are not alive at the "
                                                "same time share bytes.")),
                         Table(rows), "\n");
@@ -175,15 +174,15 @@ class Explainer {
     } else if (many.bytes > one.bytes) {
       absl::StrAppend(
           &text, "accumulating adds ", FormatBytes(many.bytes - one.bytes),
-          ". LAYERED takes all micro-batches through a unit before the next unit, so that what backward needs "
-          "is kept once for each; in return gathers and reductions happen once a step. A stronger retention "
-          "makes it less.");
+          ". LAYERED runs all micro-batches through a unit before the next unit, so the tensors that backward needs "
+          "are kept for each of them; in return, gathers and reductions happen once per step. A stronger retention "
+          "reduces the cost.");
       if (PacksOnce(plan_.train.step.program))
         absl::StrAppend(&text, " A unit's weights, kept packed, are part of it.");
     } else if (many.host_bytes > one.host_bytes) {
       absl::StrAppend(&text, "accumulating adds nothing to the arena.");
     } else {
-      absl::StrAppend(&text, "the placement happens to be tighter by ", FormatBytes(one.bytes - many.bytes), ".");
+      absl::StrAppend(&text, "the buffers happen to pack more tightly, by ", FormatBytes(one.bytes - many.bytes), ".");
     }
     if (many.host_bytes > one.host_bytes) {
       absl::StrAppend(&text, " In host memory it adds ", FormatBytes(many.host_bytes - one.host_bytes),
@@ -197,9 +196,9 @@ class Explainer {
     const UpdateMemory memory = MeasureUpdate(plan_.train.step.program);
     const int64_t added = std::max<int64_t>(0, memory.update_bytes - memory.elsewhere_bytes);
     std::string text =
-        absl::StrCat("While ", EntryOf(plan_.options.optimizer.kind).description, " runs ",
-                     FormatBytes(memory.update_bytes), " are in use, before it at most ",
-                     FormatBytes(memory.elsewhere_bytes), ": it adds ", added == 0 ? "nothing" : FormatBytes(added),
+        absl::StrCat("While ", EntryOf(plan_.options.optimizer.kind).description, " runs, ",
+                     FormatBytes(memory.update_bytes), " are in use; before it, at most ",
+                     FormatBytes(memory.elsewhere_bytes), ". It adds ", added == 0 ? "nothing" : FormatBytes(added),
                      ". It updates weights, masters and states in place, in one pass over the shard, from "
                      "gradients that are there already, and the clipping factor is a scalar: no copy of "
                      "anything the size of the model is made, in the first step or later.");
@@ -207,7 +206,7 @@ class Explainer {
   }
 
   absl::StatusOr<std::string> Retention() const {
-    Rows rows = {{"retention", "needs", "against KEEP_ALL", "computed again", ""}};
+    Rows rows = {{"retention", "needs", "against KEEP_ALL", "recomputed", ""}};
     int64_t keep_all = 0;
     for (RetentionPreset preset :
          {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kAttention,
@@ -221,13 +220,14 @@ class Explainer {
                                    Percent(cost.flops.recompute, cost.flops.forward + cost.flops.backward), ")"),
                       preset == plan_.options.retention.preset ? "this job" : Fits(cost)});
     }
-    return absl::StrCat("What each retention saves and costs\n",
-                        Paragraph(absl::StrCat(
-                            "What is not kept is computed again in backward, from what is kept and with the same bits. "
-                            "The last number is what one rank computes again in a step, against forward and backward (",
-                            FormatFlops(own_.flops.forward + own_.flops.backward),
-                            "). Products and attention count; norms and activation functions only move bytes.")),
-                        Table(rows), "\n");
+    return absl::StrCat(
+        "What each retention saves and costs\n",
+        Paragraph(absl::StrCat(
+            "Tensors that are not kept are recomputed in backward, from tensors that are kept and with the "
+            "same bits. The last number is what one rank recomputes in a step, relative to forward and backward (",
+            FormatFlops(own_.flops.forward + own_.flops.backward),
+            "). Matmuls and attention count; norms and activation functions only move bytes.")),
+        Table(rows), "\n");
   }
 
   absl::StatusOr<std::string> Offload() const {
@@ -244,19 +244,20 @@ class Explainer {
       rows.push_back({std::string(ToString(preset)), FormatBytes(cost.bytes), Difference(cost.bytes, own_.bytes),
                       FormatBytes(cost.host_bytes), FormatBytes(cost.offloaded_bytes), own ? "this job" : Fits(cost)});
     }
-    return absl::StrCat("What memory.offload=* would save and move\n",
-                        Paragraph("What is kept waits for its backward in pinned host memory. A step moves the last "
-                                  "number there, and back what backward reads, on a stream of its own beside the "
-                                  "arithmetic: it costs time where the link to the host takes longer than that."),
-                        Table(rows), "\n");
+    return absl::StrCat(
+        "What memory.offload=* would save and move\n",
+        Paragraph("The tensors that are kept wait for backward in pinned host memory. A step moves the last "
+                  "number of bytes there, and moves back those that backward reads, on a stream of its own beside "
+                  "the arithmetic; this costs time if the link to the host takes longer than the arithmetic."),
+        Table(rows), "\n");
   }
 
   // Describes no_sync of other trainers, which is schedule DEFERRED here. GRADIENTS has no DEFERRED: strategy OPTIMIZER
   // takes its place.
   std::string NoSync() const {
-    const std::string title = "What accumulating without synchronisation (no_sync) would cost\n";
+    const std::string title = "What accumulating without synchronization (no_sync) would cost\n";
     if (ranks() == 1) {
-      return absl::StrCat(title, Paragraph("Nothing: one rank has nobody to synchronise with."), "\n");
+      return absl::StrCat(title, Paragraph("Nothing: there is one rank."), "\n");
     }
     Rows rows = {{"schedule", "needs", "against this job", "one rank sends", ""}};
     Cost deferred;
@@ -282,7 +283,7 @@ class Explainer {
     }
     const double parameters = static_cast<double>(CountParameters(plan_.train.graph));
     std::string text =
-        absl::StrCat("Skipping the reduction until the last micro-batch means to hold the gradients of all ",
+        absl::StrCat("Skipping the reduction until the last micro-batch means holding the gradients of all ",
                      WithCommas(static_cast<int64_t>(parameters)), " parameters in fp32 on every rank, ",
                      FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))), ", not 1/", ranks(),
                      " of them. Here that is schedule DEFERRED: ");

@@ -34,7 +34,8 @@ absl::Status CheckGraphSize(const Job& job) {
   const double vocabulary = static_cast<double>(Vocabulary(job.model));
   if (vocabulary < 1) {
     return absl::InvalidArgumentError(
-        "the vocabulary is unknown: set model.decoder.vocabulary or model.mlp.vocabulary, or give data that tells it");
+        "the vocabulary is unknown: set model.decoder.vocabulary or model.mlp.vocabulary, or give data.path, which "
+        "determines it");
   }
   const double tokens = static_cast<double>(job.batch.micro_batch) * static_cast<double>(job.batch.sequence_length);
   const double rows = std::holds_alternative<MlpConfig>(job.model) ? job.batch.micro_batch : tokens;

@@ -16,8 +16,8 @@ std::string Lacking(const ScheduleCandidate& c, const Budget& budget, std::vecto
   const auto compare = [&](absl::string_view what, int64_t bytes, absl::string_view origin, int64_t budget_bytes,
                            absl::string_view field) {
     if (bytes <= budget_bytes) return;
-    lacks.push_back(
-        absl::StrCat("a rank ", what, " ", FormatBytes(bytes), ", and ", origin, ", are ", FormatBytes(budget_bytes)));
+    lacks.push_back(absl::StrCat("a rank ", what, " ", FormatBytes(bytes), ", but its budget is ",
+                                 FormatBytes(budget_bytes), " (", origin, ")"));
     fields.emplace_back(field);
   };
   compare("needs", c.peak_bytes, budget.origin, budget.bytes, "memory.budget_bytes");
@@ -26,8 +26,8 @@ std::string Lacking(const ScheduleCandidate& c, const Budget& budget, std::vecto
 }
 
 std::string Remark(absl::string_view why, absl::string_view limit, const std::vector<std::string>& fields) {
-  return absl::StrCat("This machine ", why, ".\nIt was planned without ", limit, "; ", absl::StrJoin(fields, " and "),
-                      fields.size() == 1 ? " names" : " name", " what a rank has where it will run.\n");
+  return absl::StrCat("This machine ", why, ".\nIt was planned without ", limit, "; set ",
+                      absl::StrJoin(fields, " and "), " to what a rank has on the machine where the job will run.\n");
 }
 
 }  // namespace

@@ -30,8 +30,9 @@ std::string DescribeModel(const Job& job) {
 
 std::string DescribePrecision(const Job& job) {
   if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
-  return absl::StrCat(
-      "bf16, ", job.precision.master == MasterWeights::kSplit ? "masters of 16 more bits (SPLIT)" : "fp32 masters");
+  return absl::StrCat("bf16, ", job.precision.master == MasterWeights::kSplit
+                                    ? "masters with 16 more bits per weight (SPLIT)"
+                                    : "fp32 masters");
 }
 
 std::string DescribeBatch(const Job& job) {
@@ -61,9 +62,9 @@ std::string DescribeRetention(const RetentionOptions& r) {
   if (r.first_layers + r.last_layers > 0) {
     absl::StrAppend(&text, " for the first ", r.first_layers, " and the last ", r.last_layers, " blocks");
   } else if (r.every_nth > 1) {
-    absl::StrAppend(&text, " for every block whose number divides by ", r.every_nth);
+    absl::StrAppend(&text, " for every block whose index is a multiple of ", r.every_nth);
   }
-  if (!r.patterns.empty()) absl::StrAppend(&text, "; computed again besides: ", absl::StrJoin(r.patterns, ", "));
+  if (!r.patterns.empty()) absl::StrAppend(&text, "; also recomputed: ", absl::StrJoin(r.patterns, ", "));
   return text;
 }
 
@@ -71,7 +72,8 @@ std::string DescribeOffload(const Job& job, const StepProgram& program) {
   const std::string names = absl::StrJoin(job.memory.offload, ", ");
   const OffloadSummary offload = SummarizeOffload(program);
   if (offload.tensors == 0) {
-    return absl::StrCat("nothing: no tensor named ", names, " is kept for backward for long enough to be worth it");
+    return absl::StrCat("nothing: no tensor named ", names,
+                        " is kept for backward long enough for offload to save memory");
   }
   std::vector<std::string> unmatched;
   for (const std::string& name : job.memory.offload) {
@@ -117,7 +119,7 @@ std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
   return absl::StrCat(
       "beside its arena a rank has ", FormatBytes(host.total_bytes()), " (", WithCommas(host.total_bytes()), " bytes",
       job.runtime.device == DeviceType::kCuda ? ", pinned" : "", "): ", FormatBytes(host.staging_bytes),
-      " that checkpoints go through, ", FormatBytes(host.items_bytes), " for what steps take and give, ",
+      " of staging for checkpoints, ", FormatBytes(host.items_bytes), " for inputs and outputs of steps, ",
       FormatBytes(host.transfer_bytes), " for other copies",
       host.offload_bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(host.offload_bytes), " for what is offloaded"),
       job.hf_folder.empty()
@@ -166,7 +168,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"budget", DescribeBudget(plan)},
       {"checkpoints", DescribeCheckpoints(job, plan)},
       {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.ranks), plan.options.ranks)},
-      {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", computed again ",
+      {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", recomputed ",
                                   FormatFlops(flops.recompute), ", backward ", FormatFlops(flops.backward),
                                   "; MFU counts ", FormatFlops(per_token), " a token")},
       {"program", absl::StrCat(Plural(static_cast<int64_t>(program.instructions.size()), "instruction"), ", ",

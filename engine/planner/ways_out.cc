@@ -336,9 +336,10 @@ absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budg
   bool fits = false;
   const std::optional<WayOut> all = ways.Everything(fits);
   if (!all) {
-    absl::StrAppend(&message, "nothing is left that would save memory");
+    absl::StrAppend(&message, "no further setting saves memory");
   } else {
-    absl::StrAppend(&message, fits ? "no single change suffices, together these do: " : "it is still too large with ",
+    absl::StrAppend(&message,
+                    fits ? "no single change suffices, but these together do: " : "it is still too large with ",
                     Describe(*all));
   }
   if (!fits) absl::StrAppend(&message, "; make the model or batch.sequence_length smaller, or the budget larger");

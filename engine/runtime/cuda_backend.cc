@@ -35,7 +35,7 @@ class DeclinedAttention {
   std::string Describe() const {
     std::lock_guard lock(mutex_);
     if (declined_.empty()) return "";
-    return absl::StrCat("attention by our own, slower kernels, for the library does not take it: ",
+    return absl::StrCat("attention by the engine's own, slower kernels, because cuDNN does not support it: ",
                         absl::StrJoin(declined_, "; "));
   }
 

@@ -80,7 +80,7 @@ absl::Status JobData::OpenFiles(Job& job) {
     if (opened.tokenizer() != source.tokenizer()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "data.evaluation_path: the tokens of ", job.data.evaluation_path, " are of \"", opened.tokenizer(),
-          "\", those of data.path of \"", source.tokenizer(), "\": a model is evaluated on tokens of its own kind"));
+          "\", those of data.path of \"", source.tokenizer(), "\"; evaluation data must have the same tokenizer"));
     }
     held_out = std::make_unique<TokenSource>(std::move(opened));
   } else if (job.data.evaluation_fraction > 0) {

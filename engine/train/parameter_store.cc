@@ -20,7 +20,7 @@ absl::StatusOr<ParameterId> ParameterStore::FindWhole(absl::string_view name, in
   SHALE_ASSIGN_OR_RETURN(const ParameterId id, Find(name));
   if (model_.parameters[id].elements() != elements) {
     return absl::InvalidArgumentError(absl::StrCat("parameter ", name, " has ", model_.parameters[id].elements(),
-                                                   " elements, the caller brought ", elements));
+                                                   " elements, the caller gave ", elements));
   }
   return id;
 }

@@ -52,8 +52,8 @@ absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::strin
     if (IsDamage(CheckpointReader::Open(checkpoint.path).status())) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "cannot ", what, " in a folder that holds ", checkpoint.path,
-        ", which is of another past: choose another run folder (telemetry.run_folder), go on from the newest "
-        "(--resume=latest), or remove it first"));
+        ", which is not part of this run's history: choose another run folder (telemetry.run_folder), resume from "
+        "the newest checkpoint (--resume=latest), or remove it first"));
   }
   return absl::OkStatus();
 }
@@ -61,7 +61,7 @@ absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::strin
 // Adds advice to the error if it says that the checkpoint at options.path is damaged.
 absl::Status WithWayOut(const absl::Status& status) {
   if (!IsDamage(status)) return status;
-  constexpr absl::string_view kWayOut = "; --resume=latest takes the newest checkpoint of the run folder that is whole";
+  constexpr absl::string_view kWayOut = "; --resume=latest takes the newest intact checkpoint of the run folder";
   return absl::Status(status.code(), absl::StrCat(status.message(), kWayOut));
 }
 
@@ -125,7 +125,7 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
   }
   if (theirs.samples_per_epoch != data.samples_per_epoch) {
     return Differs("its data has ", theirs.samples_per_epoch, " samples, data.path has ", data.samples_per_epoch,
-                   "; its place in the data means nothing in other data");
+                   "; the position saved in the checkpoint has no meaning in other data");
   }
   if (theirs.shuffled != data.shuffled) {
     return Differs("its data.order is ", theirs.shuffled ? "SHUFFLED" : "SEQUENTIAL", ", the job's is the other");
@@ -151,7 +151,7 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
   };
   if (options.from == ResumeFrom::kReplace) return resumed;
   if (options.from == ResumeFrom::kNothing) {
-    if (!folder.empty()) SHALE_RETURN_IF_ERROR(CheckNoneAfter(-1, folder, "begin anew"));
+    if (!folder.empty()) SHALE_RETURN_IF_ERROR(CheckNoneAfter(-1, folder, "start from scratch"));
     return resumed;
   }
   if (options.from == ResumeFrom::kPath) {
@@ -160,7 +160,7 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
     if (!folder.empty()) {
       resumed.from_elsewhere = !SameFolder(JoinPath(options.path, ".."), folder);
       SHALE_RETURN_IF_ERROR(CheckNoneAfter(resumed.from_elsewhere ? -1 : checkpoint->manifest().step, folder,
-                                           absl::StrCat("go on from ", options.path)));
+                                           absl::StrCat("resume from ", options.path)));
     }
     SHALE_RETURN_IF_ERROR(WithWayOut(use(*checkpoint)));
     return resumed;
@@ -168,7 +168,7 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
   SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
   resumed.passed_over = std::move(newest.passed_over);
   if (newest.path.empty() && options.from == ResumeFrom::kLatest) {
-    return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder, " to go on from"));
+    return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder, " to resume from"));
   }
   return resumed;
 }

@@ -70,17 +70,17 @@ absl::Status CheckContents(const std::string& path, std::vector<std::string> nam
     names.push_back("...");
   }
   return absl::AlreadyExistsError(absl::StrCat(
-      "the run folder ", path, " is not empty (", absl::StrJoin(names, ", "), "): ",
-      is_run ? "choose another with telemetry.run_folder, go on with that run by --resume=latest, or replace it "
-               "with --overwrite"
-             : "and it is not a run, which would have a job.textproto; choose another with telemetry.run_folder"));
+      "the run folder ", path, " is not empty (", absl::StrJoin(names, ", "), ")",
+      is_run ? ": choose another with telemetry.run_folder, resume that run with --resume=latest, or replace it with "
+               "--overwrite"
+             : " and holds no run (no job.textproto): choose another with telemetry.run_folder"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& path, Existing existing) {
   SHALE_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::Take(path, absl::StrCat("another run is writing to ", path,
-                                                                              ": wait for its end, or choose another "
+                                                                              ": wait until it ends, or choose another "
                                                                               "folder with telemetry.run_folder")));
   auto folder = absl::WrapUnique(new RunFolder(path, std::move(lock)));
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));

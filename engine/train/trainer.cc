@@ -136,7 +136,7 @@ class Trainer::Impl {
           absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ",
                        out.totals[kTotalNonFinite], " of ", job_.sharding.ranks,
                        " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
-                       "optimizer.non_finite: SKIP to leave out such steps"));
+                       "optimizer.non_finite=SKIP to skip such steps"));
     }
     position_ += data_->SamplesAt(position_).count;
     ++steps_;
@@ -278,7 +278,7 @@ class Trainer::Impl {
     SHALE_ASSIGN_OR_RETURN(const DecoderConfig config, ReadHfConfig(job_.hf_folder));
     if (const std::string difference = FirstDifference(config, job_.model); !difference.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("model.hf_folder: ", job_.hf_folder,
-                                                     " holds another model than the job's: ", difference,
+                                                     " holds a model that differs from the job's: ", difference,
                                                      "; leave model.decoder out to take its shape"));
     }
     SHALE_ASSIGN_OR_RETURN(const HfWeights weights, HfWeights::Open(job_.hf_folder, config));

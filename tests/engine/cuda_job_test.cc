@@ -108,8 +108,9 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_THAT(
       (*trainer)->device_description(),
-      HasSubstr("\nattention by our own, slower kernels, for the library does not take it: f32 1 x 9 positions, 2 "
-                "heads of width 8 (1 of keys)"));
+      HasSubstr(
+          "\nattention by the engine's own, slower kernels, because cuDNN does not support it: f32 1 x 9 positions, 2 "
+          "heads of width 8 (1 of keys)"));
 }
 
 // The second of the four steps captures graphs. The later steps launch them, without calling the library.

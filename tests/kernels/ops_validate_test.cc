@@ -164,7 +164,7 @@ TEST(Validate, RefusesOutputsThatOverlapAnything) {
                                t.where = out.where;
                                t.Advance(1);
                              }),
-                        {out_name, other_name, "the very same view"});
+                        {out_name, other_name, "wanted the same view"});
         } else {
           ExpectRefused(overlapping, {out_name, other_name, "overlaps"});
         }
@@ -229,7 +229,7 @@ TEST(Validate, RefusesContradictions) {
 
   product = valid(MatMul());
   product.b_is_packed = true;
-  ExpectRefused(product, {"packed_b is not given"});
+  ExpectRefused(product, {"packed_b is missing"});
   product.packed_b = Tensor::Contiguous(DType::kFloat32, {64});
   ExpectRefused(product, {"packed_b is f32[64]", "wanted i16"});
   product.packed_b.dtype = DType::kInt16;

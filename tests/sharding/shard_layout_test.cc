@@ -155,10 +155,10 @@ TEST(ShardLayoutTest, RangesMergeWhatTouchesAndNothingElse) {
 }
 
 TEST(ShardLayoutTest, RefusesWhatCannotBeLaidOut) {
-  EXPECT_THAT(ErrorOf({{"a", {4}}}, 0), HasSubstr("at least 1 rank, not 0"));
+  EXPECT_THAT(ErrorOf({{"a", {4}}}, 0), HasSubstr("world size is 0"));
   EXPECT_THAT(ErrorOf({{"a", {4}}}, -3), HasSubstr("-3"));
   EXPECT_THAT(ErrorOf({{"a", {4}}, {"", {4}}}), HasSubstr("parameter 1 of a group has no name"));
-  EXPECT_THAT(ErrorOf({{"a", {4}}, {"b", {4}}, {"a", {4}}}), HasSubstr("parameter a is twice"));
+  EXPECT_THAT(ErrorOf({{"a", {4}}, {"b", {4}}, {"a", {4}}}), HasSubstr("parameter a occurs twice"));
   EXPECT_THAT(ErrorOf({{"a", {4, 0}}}), HasSubstr("parameter a has shape [4, 0]"));
   EXPECT_THAT(ErrorOf({{"a", {-1}}}), HasSubstr("at least 1"));
 }

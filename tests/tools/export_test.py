@@ -136,7 +136,7 @@ class ExportTest(unittest.TestCase):
         for arguments, message in (
                 (["--set=model.hf_folder=nowhere"], r"model\.hf_folder: .*nowhere.*No such file"),
                 (["--set=model.decoder.width=32", "--set=model.decoder.layers=1", "--set=model.decoder.heads=2",
-                  "--set=model.decoder.vocabulary=61"], r"holds another model than the job's: it has \""),
+                  "--set=model.decoder.vocabulary=61"], r"holds a model that differs from the job's: it has \""),
                 (["--set=batch.sequence_length=100000"], r"max_positions")):
             result = self.train(*arguments)
             self.assertEqual(result.returncode, 2, arguments)

@@ -105,7 +105,7 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("library workspace", result.stdout)
         # At most 64 ranks can sum directly from each other's memory.
-        self.refused(r"sharding\.ranks: .* at most 64, and the job wants 72", f"--job={_JOBS}/qwen2_5_0_5b.textproto", *flags,
+        self.refused(r"sharding\.ranks: .* at most 64 ranks, and the job has 72", f"--job={_JOBS}/qwen2_5_0_5b.textproto", *flags,
                      "--ranks=72", "--set=batch.global_batch=72")
 
     def test_name_patterns_that_match_nothing(self):

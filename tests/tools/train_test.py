@@ -290,8 +290,8 @@ class ToolsTest(unittest.TestCase):
                 cwd=self.folder, capture_output=True, timeout=120, check=False,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)))
             self.assertEqual(result.returncode, 1, result.stderr.decode())
-            self.assertRegex(result.stderr.decode(), r"train: no checkpoint of step \d+: cannot write .*: File too large")
-            self.assertEqual(result.stdout.decode().count("NOT SAVED: no checkpoint of step "), failures)
+            self.assertRegex(result.stderr.decode(), r"train: cannot save the checkpoint of step \d+: cannot write .*: File too large")
+            self.assertEqual(result.stdout.decode().count("NOT SAVED: cannot save the checkpoint of step "), failures)
             checkpoints = self.path(run + "/checkpoints")
             self.assertEqual(os.listdir(checkpoints) if os.path.exists(checkpoints) else [], [])
 
@@ -320,7 +320,7 @@ class ToolsTest(unittest.TestCase):
         # A checkpoint that cannot be resumed from is refused with the reason, and nothing is lost.
         for arguments, reason in (
                 (["--resume=nowhere"], r"nowhere/MANIFEST: No such file"),
-                ([named], r"in a folder that holds runs/test/checkpoints/step-0000000012, which is of another past: choose"),
+                ([named], r"in a folder that holds runs/test/checkpoints/step-0000000012, which is not part of this run's history: choose"),
                 (["--resume=latest", "--set=model.decoder.layers=3"], r"layers: 2\", the job's model \"layers: 3"),
                 (["--resume=latest", "--set=batch.sequence_length=16"], r"sequence_length is 32, the job's 16"),
                 (["--resume=latest", "--overwrite"], r"exclude each other"),

@@ -47,7 +47,7 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
           *job, {.create_backend = CreateBackend, .checkpoint_folder = shared, .resume = {.from = from}});
       EXPECT_EQ(second.status(),
                 absl::FailedPreconditionError(absl::StrCat("another run saves its checkpoints in ", shared,
-                                                           ": wait for its end, or choose another folder")));
+                                                           ": wait until it ends, or choose another folder")));
     }
   });
   EXPECT_EQ(disturbed, losses(alone, [] {}));
@@ -89,7 +89,7 @@ TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
   for (const std::string flag : {"", "--resume=auto", "--resume=latest", "--overwrite"}) {
     EXPECT_EQ(ChildProcess(command("run", flag), temp.path(), temp.Path("second.log")).Wait(), 2) << flag;
     EXPECT_EQ(*ReadFile(temp.Path("second.log"), 1 << 20),
-              "train: another run is writing to run: wait for its end, or choose another folder with "
+              "train: another run is writing to run: wait until it ends, or choose another folder with "
               "telemetry.run_folder\n");
   }
   wait_for_rows(first, "run", metrics("run").size() + 5);

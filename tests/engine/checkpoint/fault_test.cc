@@ -171,7 +171,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
       EXPECT_TRUE(absl::SimpleAtoi(line.substr(line.find("/step-") + 6, 10), &step)) << line;
       outcome.saved.insert(step);
     } else if (absl::ConsumePrefix(&line, "NOT SAVED: ")) {
-      EXPECT_EQ(sscanf(std::string(line).c_str(), "no checkpoint of step %ld: ", &step), 1) << line;
+      EXPECT_EQ(sscanf(std::string(line).c_str(), "cannot save the checkpoint of step %ld: ", &step), 1) << line;
       outcome.failed.insert(step);
       outcome.reasons.emplace_back(line);
     }

@@ -196,15 +196,17 @@ TEST(ManifestTest, AJobThatIsNotTheOneOfTheDigestIsRefused) {
 
 TEST(ManifestTest, CountsThatCannotBeAreRefused) {
   for (int64_t bad : {int64_t{-1}, -kMax - 1}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr("do not go together"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("do not go together"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("do not go together"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.update_count = bad; }), HasSubstr("do not go together"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr("contradict each other or are negative"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("contradict each other or are negative"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("contradict each other or are negative"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.update_count = bad; }),
+                HasSubstr("contradict each other or are negative"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.samples_per_epoch = bad; }), HasSubstr("its data has"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.sequence_length = bad; }), HasSubstr("its data has"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.files[0].size_bytes = bad; }), HasSubstr("has a size of"));
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.update_count = m.step + 1; }), HasSubstr("do not go together"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.update_count = m.step + 1; }),
+              HasSubstr("contradict each other or are negative"));
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.samples_per_epoch = 0; }), HasSubstr("its data has 0 samples"));
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));
 }
@@ -217,7 +219,7 @@ TEST(ManifestTest, CountsThatNoRunReachesAreRefused) {
   EXPECT_TRUE(ParseManifest(SerializeManifest(m)).ok());
   for (int64_t bad : {kMaxCount + 1, kMax}) {
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr(absl::StrCat("its step, ", bad)));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = m.update_count = bad; }), HasSubstr("no run gets there"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = m.update_count = bad; }), HasSubstr("which no run reaches"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("its number of tokens"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("its number of samples"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.samples_per_epoch = bad; }), HasSubstr("its samples per epoch"));

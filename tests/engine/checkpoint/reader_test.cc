@@ -244,7 +244,7 @@ TEST_P(ReaderTest, HeadsThatClaimOtherElementsAreRefused) {
                 m.mutable_pieces(m.pieces_size() - 1)->set_part(static_cast<int>(SavedPart::kFirstMoment));
               }),
               HasSubstr(folder()));
-  EXPECT_THAT(refusal_of([](M& m) { m.clear_pieces(); }), HasSubstr("its head accounts for 4096 bytes"));
+  EXPECT_THAT(refusal_of([](M& m) { m.clear_pieces(); }), HasSubstr("its header accounts for 4096 bytes"));
 }
 
 TEST_P(ReaderTest, AnotherVersionIsToldWithBoth) {

@@ -100,7 +100,7 @@ TEST(ShardHeaderTest, AFileOfAnotherSizeIsRefused) {
   ShardHeader header = Valid();
   const std::string head = SerializeShardHeader(header);
   for (int64_t size : {int64_t{0}, kShardAlignment - 1, kShardAlignment, header.size_bytes - 1}) {
-    EXPECT_THAT(Refusal(head, size), HasSubstr("do not lie well in a file of")) << size;
+    EXPECT_THAT(Refusal(head, size), HasSubstr("which is misaligned or does not fit a file of")) << size;
   }
   for (int64_t size : {header.size_bytes + 1, kMax}) {
     EXPECT_THAT(Refusal(head, size), HasSubstr("accounts for")) << size;
@@ -119,8 +119,8 @@ TEST(ShardHeaderTest, PiecesThatCannotBeAreRefused) {
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_begin(5); }), HasSubstr("elements 5 to 5"));
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_begin(kMax); }), HasSubstr("has a piece with elements"));
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_end(-kMax - 1); }), HasSubstr("has a piece with elements"));
-  EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_end(kMax); }), HasSubstr("do not lie well"));
-  EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_end(kMax); }, kMax), HasSubstr("do not lie well"));
+  EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_end(kMax); }), HasSubstr("which is misaligned"));
+  EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_end(kMax); }, kMax), HasSubstr("which is misaligned"));
   EXPECT_THAT(RefusalOf([](M& m) { m.mutable_pieces(0)->set_end(4); }), HasSubstr("accounts for"));
 }
 
@@ -129,7 +129,7 @@ TEST(ShardHeaderTest, AWideElementBehindAnOddNumberOfNarrowOnesIsRefused) {
                 m.mutable_pieces(1)->set_part(static_cast<int>(SavedPart::kLow));
                 m.mutable_pieces(2)->set_part(static_cast<int>(SavedPart::kValue));
               }),
-              HasSubstr("do not lie well"));
+              HasSubstr("which is misaligned"));
 }
 
 TEST(ShardHeaderTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
@@ -146,7 +146,7 @@ TEST(ShardHeaderTest, MorePiecesThanARankHasAreRefusedBeforeTheyAreBuilt) {
   for (int i = 0; i <= kMaxShardPieces; ++i) message.append("\x12\x00", 2);
   std::string head = Frame("SHALESHD", 1, message);
   head.resize(RoundUp(std::ssize(head), kShardAlignment));
-  EXPECT_THAT(Refusal(head, head.size()), HasSubstr("its head has more than 1048576 pieces"));
+  EXPECT_THAT(Refusal(head, head.size()), HasSubstr("its header has more than 1048576 pieces"));
 }
 
 TEST(ShardHeaderTest, AsManyPiecesAsFourPartsOfAllParametersPass) {

@@ -155,7 +155,8 @@ TEST_P(StoreFaultTest, OneFailureAtAnyOperationIsSaidAndChangesNothing) {
             EXPECT_EQ(now.count(step) > 0 ? now.at(step) : 0, version) << step;
         } else {
           const std::string message(status.message());
-          EXPECT_TRUE(absl::StartsWith(message, absl::StrCat("no checkpoint of step ", c.step, ": cannot ")))
+          EXPECT_TRUE(
+              absl::StartsWith(message, absl::StrCat("cannot save the checkpoint of step ", c.step, ": cannot ")))
               << message;
           EXPECT_NE(message.find(strerror(error)), std::string::npos) << message;
           EXPECT_NE(message.find(Folder()), std::string::npos) << message;

@@ -185,7 +185,8 @@ TEST_F(StoreTest, ASaveThatFailsLeavesWhatWasThere) {
   };
   for (int64_t step : {4, 5}) {
     const absl::Status status = store->Save(state_.ManifestOf({.step = step}), fail).status();
-    EXPECT_EQ(status, absl::ResourceExhaustedError(absl::StrCat("no checkpoint of step ", step, ": the disk is full")));
+    EXPECT_EQ(status, absl::ResourceExhaustedError(
+                          absl::StrCat("cannot save the checkpoint of step ", step, ": the disk is full")));
     EXPECT_THAT(Names(), ElementsAre("step-0000000004"));
   }
   EXPECT_TRUE(CheckpointReader::Open(Path(4)).ok());
@@ -200,7 +201,7 @@ TEST_F(StoreTest, AManifestThatNobodyCouldReadIsNotSaved) {
   manifest.parameters[0].name = "a\nb";
   const absl::Status status = store->Save(manifest, write).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("its manifest would be refused"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the manifest could not be read back"));
   EXPECT_TRUE(Names().empty());
 }
 

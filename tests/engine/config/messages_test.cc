@@ -71,18 +71,17 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Syntax, Messages,
-    testing::Values(Case{"batch {\n  micro_batch: 1\n",
-                         "job.textproto:3:1: batch: the text ends where \"}\" is missing"},
-                    Case{"batch { } }", "job.textproto:1:11: found \"}\"; expected a field name"},
-                    Case{"batch: 3", "job.textproto:1:8: found \"3\" after batch; expected \"{\""},
-                    Case{"name \"x\"", "job.textproto:1:6: found \"\\\"x\\\"\" after name; expected \":\""},
-                    Case{"name: }", "job.textproto:1:7: found \"}\" after name:; expected a value"},
-                    Case{"name: \"x", "job.textproto:1:9: Unexpected end of string."},
-                    Case{"batch { micro_batch: [1] }",
-                         "job.textproto:1:22: batch: found \"[\" after batch.micro_batch:; expected a value"},
-                    Case{"[type.googleapis.com/x] { }", "job.textproto:1:1: found \"[\"; expected a field name"},
-                    Case{"name: \"\xff\"",
-                         "job.textproto:1:8: found the byte ff (hexadecimal), which UTF-8 text does not hold here"}));
+    testing::Values(
+        Case{"batch {\n  micro_batch: 1\n", "job.textproto:3:1: batch: the text ends where \"}\" is missing"},
+        Case{"batch { } }", "job.textproto:1:11: found \"}\"; expected a field name"},
+        Case{"batch: 3", "job.textproto:1:8: found \"3\" after batch; expected \"{\""},
+        Case{"name \"x\"", "job.textproto:1:6: found \"\\\"x\\\"\" after name; expected \":\""},
+        Case{"name: }", "job.textproto:1:7: found \"}\" after name:; expected a value"},
+        Case{"name: \"x", "job.textproto:1:9: Unexpected end of string."},
+        Case{"batch { micro_batch: [1] }",
+             "job.textproto:1:22: batch: found \"[\" after batch.micro_batch:; expected a value"},
+        Case{"[type.googleapis.com/x] { }", "job.textproto:1:1: found \"[\"; expected a field name"},
+        Case{"name: \"\xff\"", "job.textproto:1:8: found byte 0xff; wanted UTF-8 text without control characters"}));
 
 TEST(Messages, ReportAllThatIsWrongAtOnce) {
   // Errors come in the order of the spec's fields.

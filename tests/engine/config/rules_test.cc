@@ -31,8 +31,8 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"model.decoder.kv_heads=8"},
              "--set: model.decoder.kv_heads: heads 4 is not a multiple of kv_heads 8; try kv_heads 4"},
         Rule{{"model.decoder.parallel_norms=true"},
-             "--set: model.decoder.parallel_norms: needs parallel_block, for other blocks have both norms already; set "
-             "parallel_block too, or leave it out"},
+             "--set: model.decoder.parallel_norms: needs parallel_block, because other blocks already have two norms; "
+             "set parallel_block too, or leave it out"},
         Rule{{"model.decoder.parallel_norms=true", "model.decoder.family=FALCON"}, ""},
         Rule{{"model.decoder.family=GPT2", "model.decoder.rope_theta=500"},
              "--set: model.decoder.rope_theta: positions are learned, and only ROTARY reads it; leave it out, or give "
@@ -82,8 +82,8 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: memory.first_layers: first_layers and last_layers choose no block; give a number, or leave both "
              "out for all blocks"},
         Rule{{"memory.every_nth=2"},
-             "--set: memory.every_nth: retention KEEP_ALL recomputes nothing that blocks could be chosen for; choose "
-             "another, or leave every_nth, first_layers and last_layers out"},
+             "--set: memory.every_nth: retention KEEP_ALL recomputes nothing, so a choice of blocks has no effect; use "
+             "another retention, or leave every_nth, first_layers and last_layers out"},
         Rule{{"memory.retention=FFN", "memory.last_layers=5"},
              "--set: memory.last_layers: first_layers 0 and last_layers 5 are more than the model's 4 layers"},
         Rule{{"memory.retention=FFN", "memory.first_layers=1", "memory.last_layers=3"}, ""}));
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: telemetry.evaluate_every: there is no evaluation data; give data.evaluation_path or "
              "data.evaluation_fraction"},
         Rule{{"data.path="},
-             "job.textproto:4:8: data.path: missing; give a text file, a folder of them or a token file"},
+             "job.textproto:4:8: data.path: missing; give a text file, a token file, or a folder of such files"},
         Rule{{"name=../up"},
              "--set: name: found \"../up\"; allowed: letters, digits, '.', '_' and '-', up to 128 of them, and no '.' "
              "at the start"}));
@@ -144,24 +144,22 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"runtime.device=CUDA", "runtime.ops=REFERENCE"},
              "--set: runtime.ops: the REFERENCE ops run on device CPU only; use FAST"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=2", "runtime.collectives=NCCL"},
-             "--set: runtime.collectives: NCCL wants a GPU for every rank; use collectives IN_PROCESS, or "
+             "--set: runtime.collectives: NCCL needs a GPU of its own for every rank; use collectives IN_PROCESS, or "
              "ranks_per_device 1"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=1", "runtime.nccl_windows=true"},
-             "--set: runtime.nccl_windows: a lone rank has no collectives, and no windows for them; leave it out, or "
-             "run "
-             "more ranks"},
+             "--set: runtime.nccl_windows: nccl_windows has no effect with one rank, which has no collectives; leave "
+             "it out, or run more ranks"},
         Rule{{"runtime.device=CUDA", "runtime.graphs=true", "runtime.synchronous=true"},
              "--set: runtime.graphs: a graph runs as a whole, and synchronous runs one instruction at a time; leave "
              "one of "
              "them out"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.nccl_windows=true"}, ""},
         Rule{{"runtime.device=CUDA", "sharding.ranks=2", "runtime.collectives=IN_PROCESS", "runtime.nccl_windows=true"},
-             "--set: runtime.nccl_windows: collectives are IN_PROCESS here, which have no windows; leave it out, or "
+             "--set: runtime.nccl_windows: collectives are IN_PROCESS here and have no windows; leave it out, or "
              "run one "
              "rank on each GPU with collectives NCCL"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.graphs=true"},
-             "--set: runtime.graphs: ranks that are threads of one process cannot be captured apart, and there are 4; "
-             "leave graphs out, or run one rank"},
+             "--set: runtime.graphs: graphs need a single rank, and there are 4; leave graphs out, or run one rank"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=4", "precision.allow_tf32=true"},
              ""},
         Rule{{"runtime.device=CUDA", "runtime.graphs=true", "runtime.tuning_table=table.txt"}, ""}));
@@ -173,12 +171,12 @@ TEST(Sizes, AProductAbove62BitsIsRefusedByName) {
             "--set: model.decoder.width: the model has 1.8e+19 parameters, whose state is above 2^62 bytes; make "
             "its sizes smaller");
   EXPECT_EQ(SetError({"schedule.steps=1000000000000", "batch.global_batch=1000000000000"}),
-            "--set: batch.global_batch: the tokens of the run, batch.global_batch (1000000000000) x "
-            "batch.sequence_length (32) x schedule.steps (1000000000000), come to 3.2e+25, above 2^62; make them "
+            "--set: batch.global_batch: the tokens of the run are batch.global_batch (1000000000000) x "
+            "batch.sequence_length (32) x schedule.steps (1000000000000) = 3.2e+25, above 2^62; make them "
             "smaller");
   EXPECT_EQ(SetError({"batch.micro_batch=1048576", "batch.sequence_length=16777216", "model.decoder.hidden=1000000"}),
-            "--set: batch.micro_batch: the activations of the feed-forward layers, batch.micro_batch (1048576) x "
-            "batch.sequence_length (16777216) x model.decoder.hidden (1000000) x model.decoder.layers (4), come to "
+            "--set: batch.micro_batch: the activations of the feed-forward layers are batch.micro_batch (1048576) x "
+            "batch.sequence_length (16777216) x model.decoder.hidden (1000000) x model.decoder.layers (4) = "
             "7e+19, above 2^62; make them smaller");
 }
 

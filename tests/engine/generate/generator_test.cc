@@ -174,7 +174,7 @@ TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
   Train(kLlama);
   ASSERT_EQ(truncate(JoinPath(checkpoint_, "MANIFEST").c_str(), 100), 0);
   const std::string message(Generator::FromRun(run_, CreateBackend).status().message());
-  EXPECT_THAT(message, HasSubstr("no checkpoint in " + folder + " is whole"));
+  EXPECT_THAT(message, HasSubstr("every checkpoint in " + folder + " is damaged"));
   EXPECT_THAT(message, HasSubstr(checkpoint_ + "/MANIFEST: it claims a message of"));
 }
 

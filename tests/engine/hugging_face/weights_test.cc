@@ -311,7 +311,7 @@ TEST_F(HfIndexedFolder, AMissingFileIsNamed) {
 TEST_F(HfIndexedFolder, TruncatedFilesAreRefused) {
   WriteIndex();
   fs::resize_file(folder_.Path("b.safetensors"), fs::file_size(folder_.Path("b.safetensors")) - 1);
-  EXPECT_THAT(Problems(folder_.path(), config_), HasSubstr("b.safetensors is no valid safetensors file"));
+  EXPECT_THAT(Problems(folder_.path(), config_), HasSubstr("b.safetensors is not a valid safetensors file"));
 }
 
 TEST_F(HfIndexedFolder, LinksOutOfTheFolderAreRefused) {

@@ -131,7 +131,7 @@ TEST(Explain, NoSyncOfGradientsIsStrategyOptimizer) {
 }
 
 TEST(Explain, TheOptimizerStepAddsNothing) {
-  EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(Schedule::kSharded))), "it adds nothing"));
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(Schedule::kSharded))), "It adds nothing"));
 }
 
 TEST(Explain, CategoriesAddUpToThePeak) {
@@ -146,10 +146,10 @@ TEST(Explain, CategoriesAddUpToThePeak) {
   }
 }
 
-TEST(Explain, OneRankHasNobodyToSynchroniseWith) {
+TEST(Explain, OneRankHasNobodyToSynchronizeWith) {
   Job job = SmallMlpJob();
   job.sharding.ranks = 1;
-  EXPECT_TRUE(absl::StrContains(Explain(job), "one rank has nobody to synchronise with"));
+  EXPECT_TRUE(absl::StrContains(Explain(job), "Nothing: there is one rank."));
 }
 
 TEST(PlanText, NamesWhatWasDecided) {
@@ -169,8 +169,9 @@ TEST(PlanText, SaysWhatARankHasBesideItsArena) {
   const Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);
   const HostMemoryPlan& host = plan.host_memory;
-  const std::string wanted = absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
-                                          WithCommas(host.total_bytes()), " bytes): 12.0 MiB that checkpoints");
+  const std::string wanted =
+      absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
+                   WithCommas(host.total_bytes()), " bytes): 12.0 MiB of staging for checkpoints");
   EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, plan)), wanted)) << PlanText(job, plan);
 }
 

@@ -216,7 +216,7 @@ TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   ASSERT_TRUE(changed.ok()) << changed.status();
   job.memory.budget_bytes = Plan(*changed).arena_bytes;
   const std::string message = Refusal(job);
-  EXPECT_TRUE(absl::StrContains(message, "no single change suffices, together these do: ")) << message;
+  EXPECT_TRUE(absl::StrContains(message, "no single change suffices, but these together do: ")) << message;
   EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes)))) << message;
 }
 
@@ -366,7 +366,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
     job.memory.budget_bytes = Plan(*changed).arena_bytes;
     job.memory.offload = offload;
     const std::string message = Refusal(job);
-    EXPECT_TRUE(absl::StrContains(message, "together these do: ")) << message;
+    EXPECT_TRUE(absl::StrContains(message, "these together do: ")) << message;
     EXPECT_FALSE(absl::StrContains(message, "memory.offload=*")) << message;
     EXPECT_EQ(absl::StrContains(message, "memory.offload=[]"), !offload.empty()) << message;
   }
@@ -408,26 +408,26 @@ TEST(PlanJobForAnywhere, RemarksWhatThisMachineLacks) {
     return text;
   };
   EXPECT_EQ(remark(Here(arena, host), true), "");
-  const std::string needs =
-      absl::StrCat("a rank needs ", FormatBytes(arena), ", and a GPU's memory, are ", FormatBytes(arena - 1));
-  const std::string offloads =
-      absl::StrCat("a rank offloads ", FormatBytes(host), ", and a machine's memory, are ", FormatBytes(host - 1));
+  const std::string needs = absl::StrCat("a rank needs ", FormatBytes(arena), ", but its budget is ",
+                                         FormatBytes(arena - 1), " (a GPU's memory)");
+  const std::string offloads = absl::StrCat("a rank offloads ", FormatBytes(host), ", but its budget is ",
+                                            FormatBytes(host - 1), " (a machine's memory)");
   EXPECT_EQ(remark(Here(arena - 1, host), false),
             absl::StrCat("This machine is too small for the job: ", needs,
-                         ".\nIt was planned without that limit; memory.budget_bytes names what a rank has where it "
-                         "will run.\n"));
+                         ".\nIt was planned without that limit; set memory.budget_bytes to what a rank has on the "
+                         "machine where the job will run.\n"));
   EXPECT_EQ(remark(Here(arena, host - 1), false),
             absl::StrCat("This machine is too small for the job: ", offloads,
-                         ".\nIt was planned without that limit; memory.host_budget_bytes names what a rank has where "
-                         "it will run.\n"));
+                         ".\nIt was planned without that limit; set memory.host_budget_bytes to what a rank has on "
+                         "the machine where the job will run.\n"));
   EXPECT_EQ(remark(Here(arena - 1, host - 1), false),
             absl::StrCat("This machine is too small for the job: ", needs, "; ", offloads,
-                         ".\nIt was planned without that limit; memory.budget_bytes and memory.host_budget_bytes name "
-                         "what a rank has where it will run.\n"));
+                         ".\nIt was planned without that limit; set memory.budget_bytes and memory.host_budget_bytes "
+                         "to what a rank has on the machine where the job will run.\n"));
   EXPECT_EQ(
       remark([](int64_t) -> absl::StatusOr<Budget> { return absl::FailedPreconditionError("there is no GPU"); }, false),
-      "This machine cannot run the job: there is no GPU.\nIt was planned without a limit; memory.budget_bytes "
-      "names what a rank has where it will run.\n");
+      "This machine cannot run the job: there is no GPU.\nIt was planned without a limit; set "
+      "memory.budget_bytes to what a rank has on the machine where the job will run.\n");
 }
 
 TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
@@ -457,7 +457,7 @@ TEST(PlanJobForAnywhere, TheScheduleThatLacksLeastIsTheOneToldOf) {
   const absl::StatusOr<JobPlan> plan = PlanJobForAnywhere(job, MachineOf(Here(sharded.arena_bytes - 1, 1)), remark);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(absl::StrContains(remark, absl::StrCat("a rank offloads ", FormatBytes(sharded.train.memory.host_bytes),
-                                                     ", and a machine's memory, are 1 B")))
+                                                     ", but its budget is 1 B (a machine's memory)")))
       << remark;
   EXPECT_FALSE(absl::StrContains(remark, FormatBytes(layered.train.memory.host_bytes))) << remark;
 }

@@ -338,8 +338,9 @@ TEST_F(ResumeTest, TheNewestWholeCheckpointIsTakenAndADamagedOneNamed) {
   ASSERT_EQ(truncate(shard.c_str(), 5000), 0);
   const absl::Status refused = Train(job, "run", From("run", 6)).status;
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(std::string(refused.message()).find("; --resume=latest takes the newest checkpoint of the run folder"),
-            std::string::npos)
+  EXPECT_NE(
+      std::string(refused.message()).find("; --resume=latest takes the newest intact checkpoint of the run folder"),
+      std::string::npos)
       << refused;
 }
 
@@ -414,7 +415,8 @@ TEST_F(ResumeTest, NothingBeginsAnewOverARunWhoseCheckpointsAreAllDamaged) {
   for (int64_t step : {3, 6}) ASSERT_EQ(truncate(JoinPath(Checkpoint("run", step), "MANIFEST").c_str(), 10), 0);
   const absl::Status status = Train(job, "run", {.from = ResumeFrom::kLatestOrStart}).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_NE(std::string(status.message()).find("no checkpoint in " + Path("run") + " is whole"), std::string::npos);
+  EXPECT_NE(std::string(status.message()).find("every checkpoint in " + Path("run") + " is damaged"),
+            std::string::npos);
 }
 
 TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {

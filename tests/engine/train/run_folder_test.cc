@@ -75,7 +75,7 @@ TEST_F(RunFolderTest, AnEarlierRunIsRefusedWithTheWayOutAndKeepsEverything) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(status.message(), "the run folder " + Path("run") +
                                   " is not empty (checkpoints, job.textproto, metrics.jsonl, plan.txt): choose another "
-                                  "with telemetry.run_folder, go on with that run by --resume=latest, or replace it "
+                                  "with telemetry.run_folder, resume that run with --resume=latest, or replace it "
                                   "with --overwrite");
   EXPECT_EQ(Text(Path("run/job.textproto")), "job one");
   EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
@@ -160,7 +160,7 @@ TEST_F(RunFolderTest, AFolderThatIsNoRunIsNeverReplaced) {
   }
   const absl::Status status = RunFolder::Claim(Path("photos"), Existing::kReplace).status();
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("is not empty (1.jpg, 2.jpg, 3.jpg, 4.jpg, ...): and it is not a run"));
+              HasSubstr("is not empty (1.jpg, 2.jpg, 3.jpg, 4.jpg, ...) and holds no run"));
 }
 
 TEST_F(RunFolderTest, AClaimWithoutARunLeavesNoFolderBehind) {

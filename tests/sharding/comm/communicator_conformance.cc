@@ -219,12 +219,12 @@ TEST_P(CommunicatorConformance, OperandsThatDoNotFitAreRefusedAndNothingIsEnqueu
   refused(communicator.AllGather(shard.View(0, 9), full.View(), *stream), "2 times the elements of shard f32[9]");
   refused(communicator.AllGather(shard.View(), full.View(0, 19), *stream), "2 times the elements");
   refused(communicator.AllGather(integers.View(0, 10), full.View(), *stream), "differ in type");
-  refused(communicator.AllGather(full.View(10, 10), full.View(), *stream), "not its slice 0");
-  refused(communicator.AllGather(full.View(5, 10), full.View(), *stream), "not its slice 0");
+  refused(communicator.AllGather(full.View(10, 10), full.View(), *stream), "not lie at the place of shard 0");
+  refused(communicator.AllGather(full.View(5, 10), full.View(), *stream), "not lie at the place of shard 0");
   refused(communicator.AllGather(Tensor(), full.View(), *stream), "shard is absent");
   refused(communicator.AllGather(Tensor::Contiguous(DType::kFloat32, {10}), full.View(), *stream), "not bound");
   refused(communicator.ReduceScatterSum(integers.View(), integers.View(0, 10), *stream), "found i32");
-  refused(communicator.ReduceScatterSum(full.View(), full.View(1, 10), *stream), "not its slice 0");
+  refused(communicator.ReduceScatterSum(full.View(), full.View(1, 10), *stream), "not lie at the place of shard 0");
   refused(communicator.AllReduceSum(integers.View(), *stream), "found i32");
   const Tensor columns = Tensor::Contiguous(DType::kFloat32, {4, 5}, full.data()).Slice(1, 0, 2);
   refused(communicator.AllReduceSum(columns, *stream), "not contiguous");

@@ -230,14 +230,14 @@ TEST_F(CublasLtProductsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotRepla
     EXPECT_TRUE(table->Set({"GPU", CublasLtStandIn::kVersion}, ProductKey::Of(op, false), algorithm).ok());
     const absl::Status status = Backend({.workspace_bytes = 1024, .tuning = table, .gpu = "GPU"}).Prepare(op);
     EXPECT_FALSE(status.ok());
-    EXPECT_THAT(MessageOf(status),
-                AllOf(HasSubstr("the tuning table's algorithm"), HasSubstr("m=4 n=6 k=8"), HasSubstr("tune again")));
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("the tuning table names this algorithm"), HasSubstr("m=4 n=6 k=8"),
+                                         HasSubstr("tune again")));
     return MessageOf(status);
   };
   EXPECT_THAT(refusal({1, 2, 3}), HasSubstr("cublasLtMatmulAlgoCheck: CUBLAS_STATUS_INVALID_VALUE"));
   EXPECT_THAT(refusal(CublasLtStandIn::Algorithm(7, CUBLASLT_REDUCTION_SCHEME_NONE, 1025)), HasSubstr("1025 bytes"));
   for (const uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE}) {
-    EXPECT_THAT(refusal(CublasLtStandIn::Algorithm(7, scheme)), HasSubstr("adds parts of K in c's type"));
+    EXPECT_THAT(refusal(CublasLtStandIn::Algorithm(7, scheme)), HasSubstr("adds the parts of a split K in c's dtype"));
   }
 }
 

@@ -123,7 +123,7 @@ TEST_F(CudnnAttentionTest, AGraphThatNeedsMoreThanIsPlannedIsRefusedWhenItIsPrep
   const AttentionForward op = ForwardOf(SymbolicAttention({.batch = 2, .length = 8, .heads = 2}));
   const absl::Status status = Backend().Prepare(op);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("wants 257 bytes of workspace, and 256 are planned"),
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("needs 257 bytes of workspace, but 256 are planned"),
                                                    HasSubstr("attention forward B=2 S=8 H=2 G=1 D=64")));
   library_.workspace_bytes = 256;
   EXPECT_TRUE(Backend().Prepare(op).ok());

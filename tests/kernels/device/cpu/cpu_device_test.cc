@@ -32,8 +32,8 @@ TEST(CpuDeviceTest, ArenasThatLiveTogetherShareTheMemoryLimit) {
   absl::StatusOr<std::unique_ptr<Arena>> second = device.Allocate(50000);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(second.status().message()),
-              HasSubstr("an arena of 50000 bytes does not fit: memory for arenas is 100000 bytes, of which 60000 are "
-                        "taken; 10000 bytes are missing"));
+              HasSubstr("an arena of 50000 bytes does not fit: arenas may use 100000 bytes in all, and 60000 are "
+                        "in use; 10000 bytes are missing"));
   EXPECT_TRUE(device.Allocate(40000).ok());
   first->reset();
   EXPECT_TRUE(device.Allocate(100000).ok());

@@ -233,7 +233,7 @@ TEST_F(NcclTest, WindowsOfAnOldNcclAreRefusedBeforeTheGroup) {
   const absl::Status status =
       CreateNcclGroup(nccl_, runtime_, ordinals, {.timeout_seconds = 0, .windows = true}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("install 2.27 or newer, or leave runtime.nccl_windows out"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("install NCCL 2.27 or newer, or remove runtime.nccl_windows"));
 }
 
 TEST_F(NcclTest, AWindowThatNcclRefusesEndsTheGroup) {
@@ -249,7 +249,7 @@ TEST_F(NcclTest, AWindowThatNcclRefusesEndsTheGroup) {
   const std::vector<absl::Status> statuses = RunRanks(
       2, [&](int rank, const auto& data, Stream& stream) { return group[rank]->AllReduceSum(data.View(), stream); });
   for (const absl::Status& status : statuses) {
-    EXPECT_THAT(std::string(status.message()), HasSubstr("a communicator has one window"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("this communicator already has a window"));
   }
 }
 
