@@ -107,6 +107,16 @@ INSTANTIATE_TEST_SUITE_P(
                                "model.decoder.layers=3"},
                               1e-4},
                       JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1},
+                      JobCase{"Sgd",
+                              {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
+                               "optimizer={rule: SGD learning_rate: 1e-2 nesterov: true}"},
+                              1e-4},
+                      // The sign of Lion and the codes of 8-bit states may turn with the last bit of a sum.
+                      JobCase{"Lion", {"runtime.device=CUDA", "optimizer={rule: LION learning_rate: 1e-3}"}, 1e-2},
+                      JobCase{"AdamW8Bit",
+                              {"runtime={device: CUDA graphs: true}",
+                               "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2 epsilon: 1e-3}"},
+                              1e-2},
                       // Heads of a width that cuDNN supports.
                       JobCase{"WideHeads",
                               {"runtime.device=CUDA", "precision.compute=BF16", "batch.sequence_length=12",

@@ -34,6 +34,10 @@ RunOptions RandomJob(std::mt19937_64& random) {
     options.dtype = DType::kBFloat16;
     if (pick(2) == 0) step.master = MasterWeights::kSplit;
   }
+  if (pick(2) == 0) {
+    const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
+    step.optimizer = MakeOptimizer(entry.kind, entry.defaults);
+  }
   options.micro_batch = 1 + pick(3);
   options.loss_chunk_tokens = 1 + pick(30);
   if (pick(6) == 0) {
@@ -59,7 +63,8 @@ RunOptions RandomJob(std::mt19937_64& random) {
 std::string Describe(const RunOptions& o, int seed) {
   return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.schedule), " ",
                       ToString(o.step.retention.preset), o.step.retention.offload.empty() ? "" : ", offloaded",
-                      " W=", o.step.ranks, " B=", o.micro_batch, " ", ToString(o.dtype));
+                      " W=", o.step.ranks, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
+                      EntryOf(o.step.optimizer.kind).name);
 }
 
 TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {

@@ -174,5 +174,20 @@ TEST(ShardLayoutTest, RefusesSizesThatOverflow) {
   EXPECT_EQ(Make({{"a", {3}}}, std::numeric_limits<int>::max()).shard_elements(), 128);
 }
 
+// Optimizer states that come in blocks need parameters and shards that begin at whole blocks.
+TEST(ShardLayoutTest, ParametersAndShardsBeginAtWholeBlocks) {
+  for (int world_size : {1, 2, 3, 5}) {
+    const ShardLayout layout = ShardLayout::Create(AwkwardEntries(), world_size, 256).value();
+    EXPECT_EQ(layout.shard_elements() % 256, 0);
+    EXPECT_LT(layout.padded_elements() - layout.total_elements(), 256 * world_size);
+    for (const ShardLayout::Placement& p : layout.parameters()) EXPECT_EQ(p.offset_elements % 256, 0) << p.name;
+    for (int rank = 0; rank < world_size; ++rank) {
+      for (const ShardLayout::Piece& piece : layout.ParameterPieces(rank)) EXPECT_EQ(piece.range.begin % 256, 0);
+    }
+  }
+  const ShardLayout narrow = ShardLayout::Create(AwkwardEntries(), 3, 64).value();
+  EXPECT_EQ(narrow.parameters().back().offset_elements, Make(AwkwardEntries(), 3).parameters().back().offset_elements);
+}
+
 }  // namespace
 }  // namespace shale

@@ -1,5 +1,6 @@
 #include "engine/checkpoint/compare.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <functional>
@@ -16,6 +17,9 @@
 
 namespace shale {
 namespace {
+
+// The parts of a parameter that are compared.
+constexpr std::array<SavedPart, 3> kStateParts = {SavedPart::kValue, StatePart(0), StatePart(1)};
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -121,8 +125,8 @@ TEST_F(CompareTest, DifferencesAreMeasuredByThePart) {
       for (int i = 0; i < 3; ++i) a.Set(part, 0, i, 4);
     }
     SampleState b = a;
-    a.Set(SavedPart::kFirstMoment, 0, 1, c.a);
-    b.Set(SavedPart::kFirstMoment, 0, 1, c.b);
+    a.Set(StatePart(0), 0, 1, c.a);
+    b.Set(StatePart(0), 0, 1, c.b);
     const CheckpointDifference difference = Difference(a, {}, b, {});
     const PartDifference& part = difference.parameters[0].parts[1];
     EXPECT_EQ(part.different, 1) << c.a << " " << c.b;
@@ -184,18 +188,18 @@ TEST_F(CompareTest, StatisticsAreOfTheFiniteElements) {
   for (int64_t i = 0; i < kElements; ++i) {
     const double value = static_cast<double>(i - kElements / 2) / 1024;
     squares += value * value;
-    state.Set(SavedPart::kSecondMoment, 0, i, static_cast<float>(value));
+    state.Set(StatePart(1), 0, i, static_cast<float>(value));
   }
-  const double middle = state.Elements(SavedPart::kSecondMoment, 0)[kElements / 2];
+  const double middle = state.Elements(StatePart(1), 0)[kElements / 2];
   ASSERT_EQ(middle, 0);
-  state.Set(SavedPart::kSecondMoment, 0, kElements / 2, kNan);
+  state.Set(StatePart(1), 0, kElements / 2, kNan);
   state.Set(SavedPart::kValue, 1, 0, -kInfinity);
   state.Set(SavedPart::kValue, 1, 1, kNan);
   state.WriteCheckpoint(temp_.Path("a"), {.ranks = 3, .values = SavedValues::kSplit});
   const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(temp_.Path("a"));
   ASSERT_TRUE(reader.ok());
   CheckpointValues values(*reader);
-  const PartStatistics ramp = StatisticsOf(values, SavedPart::kSecondMoment, state.parameters()[0]).value();
+  const PartStatistics ramp = StatisticsOf(values, StatePart(1), state.parameters()[0]).value();
   EXPECT_EQ(ramp.maximum, 100'000.0 / 1024);
   EXPECT_EQ(ramp.minimum, -100'000.0 / 1024);
   // Sums of multiples of 1/1024 are exact in fp64.

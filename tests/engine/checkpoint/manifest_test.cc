@@ -287,5 +287,44 @@ TEST(ManifestTest, ValuesInAnotherFormAreRefused) {
               HasSubstr("saved as \"\""));
 }
 
+TEST(ManifestTest, TheStatesOfAnOptimizerAreRecorded) {
+  Manifest m = Valid();
+  EXPECT_EQ(m.states, AdamWStates());
+  proto::CheckpointManifest adamw;
+  ASSERT_TRUE(adamw.ParseFromString(SerializeManifest(m).substr(kFrameHeadBytes)));
+  EXPECT_FALSE(adamw.has_states()) << "a manifest without states is AdamW's";
+  for (const std::vector<SavedState>& states :
+       {std::vector<SavedState>{}, {{"momentum"}}, {{"m", DType::kUInt8}, {"m_scale", DType::kFloat32, 256}}}) {
+    m.states = states;
+    const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, m);
+  }
+}
+
+TEST(ManifestTest, PartsComeInTheOrderOfTheirWidth) {
+  const auto names = [](SavedValues values, const std::vector<SavedState>& states) {
+    std::vector<std::string> names;
+    for (const PartSpec& part : PartsOf(values, states)) names.push_back(part.name);
+    return names;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(names(SavedValues::kFloat32, AdamWStates()), ElementsAre("m", "v", "value"));
+  EXPECT_THAT(names(SavedValues::kSplit, AdamWStates()), ElementsAre("m", "v", "high bits", "low bits"));
+  EXPECT_THAT(names(SavedValues::kSplit, {{"m", DType::kUInt8}, {"m_scale", DType::kFloat32, 256}}),
+              ElementsAre("m_scale", "high bits", "low bits", "m"));
+  EXPECT_THAT(names(SavedValues::kFloat32, {}), ElementsAre("value"));
+}
+
+TEST(ManifestTest, StatesThatNobodyKnowsAreRefused) {
+  const auto refusal = [](SavedState state) { return RefusalOf([&](Manifest& m) { m.states = {std::move(state)}; }); };
+  EXPECT_THAT(refusal({"m", DType::kInt64}), HasSubstr("state \"m\" is of type \"i64\"; known are f32, bf16 and u8"));
+  EXPECT_THAT(refusal({"m", DType::kFloat32, 0}), HasSubstr("with blocks of 0 elements"));
+  EXPECT_THAT(refusal({""}), HasSubstr("it has a state named \"\""));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.states = {{"m"}, {"m"}}; }), HasSubstr("state \"m\" is in it twice"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.states.assign(kMaxSavedStates + 1, {"m"}); }),
+              HasSubstr("has more than 16 states of an optimizer"));
+}
+
 }  // namespace
 }  // namespace shale

@@ -96,10 +96,10 @@ TEST_P(ReaderTest, StreamGivesEachWantedElementOnce) {
   const ElementRange range = {333, 808};
   std::vector<int> seen(state_.parameters()[1].elements());
   const auto wanted = [&](const ShardPiece& piece) {
-    return piece.parameter == 1 && piece.part == SavedPart::kSecondMoment ? range : ElementRange{};
+    return piece.parameter == 1 && piece.part == StatePart(1) ? range : ElementRange{};
   };
   const auto sink = [&](const ShardPiece& piece, const char* bytes) {
-    const std::vector<float>& v = state_.Elements(SavedPart::kSecondMoment, 1);
+    const std::vector<float>& v = state_.Elements(StatePart(1), 1);
     EXPECT_EQ(std::memcmp(bytes, v.data() + piece.range.begin, piece.size_bytes()), 0);
     for (int64_t i = piece.range.begin; i < piece.range.end; ++i) ++seen[i];
     return absl::OkStatus();
@@ -238,11 +238,9 @@ TEST_P(ReaderTest, HeadsThatClaimOtherElementsAreRefused) {
               }),
               HasSubstr("which the manifest does not have"));
   // A moment that claims to be the other moment.
-  EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(0)->set_part(static_cast<int>(SavedPart::kSecondMoment)); }),
+  EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(0)->set_part(static_cast<int>(StatePart(1))); }),
               HasSubstr(" of embedding "));
-  EXPECT_THAT(refusal_of([](M& m) {
-                m.mutable_pieces(m.pieces_size() - 1)->set_part(static_cast<int>(SavedPart::kFirstMoment));
-              }),
+  EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(m.pieces_size() - 1)->set_part(static_cast<int>(StatePart(0))); }),
               HasSubstr(folder()));
   EXPECT_THAT(refusal_of([](M& m) { m.clear_pieces(); }), HasSubstr("its header accounts for 4096 bytes"));
 }

@@ -23,7 +23,7 @@ class SampleState {
   SampleState(std::vector<SavedParameter> parameters, uint64_t seed);
 
   const std::vector<SavedParameter>& parameters() const { return parameters_; }
-  // Returns the elements of one part of a parameter: kValue, kFirstMoment or kSecondMoment.
+  // Returns the elements of one part of a parameter: kValue, StatePart(0) (m) or StatePart(1) (v).
   const std::vector<float>& Elements(SavedPart part, int parameter) const;
   void Set(SavedPart part, int parameter, int64_t element, float value);
   // Returns what a reader must get where `value` was saved as kValue. A NaN that was saved as kSplit becomes quiet and

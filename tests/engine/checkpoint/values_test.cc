@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr SavedPart kParts[] = {SavedPart::kValue, SavedPart::kFirstMoment, SavedPart::kSecondMoment};
+constexpr SavedPart kParts[] = {SavedPart::kValue, StatePart(0), StatePart(1)};
 
 class ValuesTest : public ::testing::TestWithParam<SampleForm> {
  protected:
@@ -40,7 +40,7 @@ class ValuesTest : public ::testing::TestWithParam<SampleForm> {
     for (int64_t i = begin; i < end; ++i) {
       const float value = part == SavedPart::kValue ? SampleState::AsRead(expected[i], GetParam().values) : expected[i];
       ASSERT_EQ(std::bit_cast<uint32_t>(read[i - begin]), std::bit_cast<uint32_t>(value))
-          << name << " " << ToString(part) << " " << i;
+          << name << " " << NameOf(part, AdamWStates()) << " " << i;
     }
   }
 
@@ -116,13 +116,13 @@ TEST_P(ValuesTest, ADamagedChunkIsNotHandedOut) {
   CheckpointValues values(*reader_);
   std::vector<float> out(1);
   for (int i = 0; i < 2; ++i) {
-    const absl::Status status = values.Read(SavedPart::kFirstMoment, "a", piece.range.begin, absl::MakeSpan(out));
+    const absl::Status status = values.Read(StatePart(0), "a", piece.range.begin, absl::MakeSpan(out));
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(absl::StrCat(path, " is damaged between bytes ", RoundDown(byte, kCheckpointChunkBytes))));
   }
   FlipBit(path, 8 * byte);
-  ExpectRange(state, values, SavedPart::kFirstMoment, 0, piece.range.begin, piece.range.begin + 1);
+  ExpectRange(state, values, StatePart(0), 0, piece.range.begin, piece.range.begin + 1);
 }
 
 TEST(JoinMasterTest, HalvesGiveEveryMasterBack) {

@@ -94,6 +94,16 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"optimizer.scaling=LINEAR"},
              "--set: optimizer.scaling: scales by global_batch / base_batch; give base_batch, the sequences per step "
              "that learning_rate is for"},
+        Rule{{"optimizer.rule=LION"}, ""},
+        Rule{{"optimizer.rule=LION", "optimizer.epsilon=1e-6"},
+             "--set: optimizer.epsilon: rule LION does not read it; choose ADAMW or ADAMW_8BIT, or leave it out"},
+        Rule{{"optimizer.momentum=0.5"},
+             "--set: optimizer.momentum: rule ADAMW does not read it; choose SGD, or leave it out"},
+        Rule{
+            {"optimizer={rule: SGD momentum: 0 nesterov: true}"},
+            "--set: optimizer.nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; give one, "
+            "or leave nesterov out"},
+        Rule{{"optimizer={rule: SGD nesterov: true}"}, ""}, Rule{{"optimizer={rule: ADAMW_8BIT epsilon: 1e-6}"}, ""},
         Rule{{"optimizer.base_batch=8"},
              "--set: optimizer.base_batch: only scaling LINEAR or SQUARE_ROOT reads it; choose one, or leave it out"},
         Rule{{"schedule.epochs=1"}, "--set: schedule.epochs: steps and epochs are both given; keep one"},

@@ -114,20 +114,13 @@ model { )",
       std::vector<float>& value = state[parameter.name];
       value.resize(parameter.elements());
       EXPECT_TRUE(values.Read(parameter.name, 0, absl::MakeSpan(value)).ok());
-      state[parameter.name + " m"].resize(parameter.elements());
-      state[parameter.name + " v"].resize(parameter.elements());
+      const std::vector<SavedState>& states = reader->manifest().states;
+      for (int64_t i = 0; i < std::ssize(states); ++i) {
+        std::vector<float>& elements = state[absl::StrCat(parameter.name, " ", states[i].name)];
+        elements.resize(reader->ElementsOf(StatePart(i), parameter));
+        EXPECT_TRUE(values.Read(StatePart(i), parameter.name, 0, absl::MakeSpan(elements)).ok());
+      }
     }
-    std::vector<char> staging(kCheckpointChunkBytes);
-    const auto moments = [](const ShardPiece& piece) {
-      return BytesPerElement(piece.part) == 4 && piece.part != SavedPart::kValue ? piece.range : ElementRange{};
-    };
-    const auto keep = [&](const ShardPiece& piece, const char* bytes) {
-      const std::string name =
-          absl::StrCat(reader->manifest().parameters[piece.parameter].name, " ", ToString(piece.part));
-      std::memcpy(state[name].data() + piece.range.begin, bytes, piece.size_bytes());
-      return absl::OkStatus();
-    };
-    EXPECT_TRUE(reader->Stream(moments, keep, absl::MakeSpan(staging)).ok());
     return state;
   }
 
@@ -203,6 +196,10 @@ INSTANTIATE_TEST_SUITE_P(Jobs, SameBits,
                                             ::testing::Bool()),
                          [](const auto& test) { return NameOf(test.param); });
 
+constexpr char kNesterov[] = "optimizer={rule: SGD learning_rate: 0.05 nesterov: true}";
+constexpr char kLion[] = "optimizer={rule: LION learning_rate: 1e-3}";
+constexpr char kAdamW8Bit[] = "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2}";
+
 // Jobs that differ from those above in something other than their sharding.
 struct Variation {
   const char* name;
@@ -240,6 +237,13 @@ std::vector<Variation> Variations() {
           {"BlockLayered", kLlama, {bf16, split, block, layered}},
           {"Evaluation", kGpt2, {bf16, held_out, evaluate}},
           {"EvaluationSplit", kLlama, {bf16, split, held_out, evaluate, gradients}},
+          {"Sgd", kGpt2, {bf16, kNesterov}},
+          {"SgdWithoutMomentum", kLlama, {fp32, "optimizer={rule: SGD momentum: 0}"}},
+          {"LionSplit", kLlama, {bf16, split, kLion}},
+          {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=NONE"}},
+          {"AdamW8Bit", kGpt2, {fp32, kAdamW8Bit}},
+          {"AdamW8BitSplitLayered", kLlama, {bf16, split, layered, kAdamW8Bit}},
+          {"AdamW8BitBlocking", kMlp, {bf16, gradients, kAdamW8Bit, "checkpoint.asynchronous=false"}},
           {"Epochs", kGpt2, {fp32, batch}, kEpochs},
           {"EpochsSplit", kLlama, {bf16, split, batch, "batch.micro_batch=3"}, kEpochs}};
 }
@@ -315,6 +319,13 @@ std::vector<Change> Changes() {
       {"SplitToFp32", {bf16, split}, {fp32, "sharding.ranks=4"}},
       {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=OPTIMIZER"}},
       {"Fp32ToSplit", {fp32}, {bf16, split, "sharding.ranks=2"}},
+      {"SgdTwoRanks", {fp32, kNesterov}, {fp32, kNesterov, "sharding.ranks=2"}},
+      {"LionSplitToMasters", {bf16, split, kLion}, {bf16, kLion, "sharding.ranks=5"}},
+      {"AdamW8BitFourRanks", {fp32, kAdamW8Bit}, {fp32, kAdamW8Bit, "sharding.ranks=4"}},
+      {"AdamW8BitOneRankToNone",
+       {bf16, kAdamW8Bit, "sharding.ranks=1"},
+       {bf16, kAdamW8Bit, "sharding.strategy=NONE", "sharding.ranks=2"}},
+      {"AdamW8BitNoneToFull", {fp32, kAdamW8Bit, "sharding.strategy=NONE"}, {fp32, kAdamW8Bit, "sharding.ranks=2"}},
   };
   return changes;
 }
@@ -440,6 +451,7 @@ TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
   expect({"data.path=" + Path("longer")}, "samples, data.path has");
   expect({"data.order=SEQUENTIAL"}, "data.order is SHUFFLED");
   expect({"data.seed=2"}, "data.seed is 1, the job's 2");
+  expect({"optimizer.rule=LION"}, "its optimizer.rule is ADAMW, the job's is LION");
   // Fields that only steer the training may change.
   const Run prolonged =
       Train(MakeJob({"schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}),
