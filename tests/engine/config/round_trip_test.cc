@@ -42,6 +42,10 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "optimizer.learning_rate=0.1000000000000000055",
                                "optimizer.weight_decay=-0.0",
                                "optimizer.learning_rate=1.7976931348623157e-29",
+                               "optimizer.rule=SGD",
+                               "optimizer={rule: SGD momentum: 0.5 nesterov: true}",
+                               "optimizer.rule=LION",
+                               "optimizer.rule=ADAMW_8BIT",
                                "runtime.ops=REFERENCE",
                                "runtime={device: CUDA graphs: true}",
                                "name=b"}) {
