@@ -35,7 +35,7 @@ name: "bench_checkpoint"
 model { decoder { family: LLAMA vocabulary: 8192 width: 512 layers: 8 heads: 8 hidden: 1408 } }
 batch { global_batch: 8 micro_batch: 4 sequence_length: 256 }
 sharding { ranks: 2 }
-schedule { steps: 1000000 }
+lr_schedule { steps: 1000000 }
 )";
 
 struct Flags {

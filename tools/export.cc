@@ -39,7 +39,7 @@ absl::StatusOr<SafetensorsDType> ParseDType(const std::string& name) {
 
 absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& flags, HfExportOptions options) {
   SHALE_ASSIGN_OR_RETURN(const Job job,
-                         ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+                         ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
   const auto* config = std::get_if<DecoderConfig>(&job.model);
   if (config == nullptr) {
     return absl::FailedPreconditionError(

@@ -97,8 +97,8 @@ void Describe(const CheckpointReader& checkpoint) {
                            data.shuffled ? absl::StrCat(", shuffled with seed ", data.seed) : ", in their order"));
   row("tokenizer", Printable(data.tokenizer));
   row("seed", absl::StrCat(m.seed));
-  row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(m.strategy), ", schedule ",
-                                 Printable(m.schedule), ", values in ", ToString(m.values)));
+  row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(m.strategy), ", accumulation ",
+                                 Printable(m.accumulation), ", values in ", ToString(m.values)));
   row("parameters", absl::StrCat(WithCommas(std::ssize(m.parameters)), " of ", Plural(elements, "element")));
   row("bytes", absl::StrCat(WithCommas(checkpoint.size_bytes()), " (", FormatBytes(checkpoint.size_bytes()), ") in ",
                             Plural(m.ranks, "file")));

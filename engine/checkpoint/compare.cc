@@ -81,7 +81,7 @@ void CompareManifests(const Manifest& a, const Manifest& b, CheckpointDifference
   std::vector<FieldDifference>& writing = difference.writing;
   compare(writing, "ranks", a.ranks, b.ranks);
   compare(writing, "strategy", a.strategy, b.strategy);
-  compare(writing, "schedule", a.schedule, b.schedule);
+  compare(writing, "accumulation", a.accumulation, b.accumulation);
   compare(writing, "values", a.values, b.values);
   CompareJobs(a, b, writing);
 }

@@ -36,8 +36,8 @@ struct CheckpointDifference {
   // Differences between the manifests in fields that belong to the state, and parameters that only one checkpoint has
   // or that differ in shape.
   std::vector<FieldDifference> state;
-  // Differences in how the checkpoints were written: ranks, strategy, schedule, form of the values, and the fields of
-  // the job.
+  // Differences in how the checkpoints were written: ranks, strategy, accumulation, form of the values, and the fields
+  // of the job.
   std::vector<FieldDifference> writing;
   std::vector<std::string> parts;               // What is compared: "value", and the states that both have.
   std::vector<ParameterDifference> parameters;  // The parameters that both have with the same shape, in the order of a.

@@ -197,7 +197,7 @@ std::string SerializeManifest(const Manifest& manifest) {
   proto::LayoutRecord& layout = *m.mutable_layout();
   layout.set_ranks(manifest.ranks);
   layout.set_strategy(manifest.strategy);
-  layout.set_schedule(manifest.schedule);
+  layout.set_accumulation(manifest.accumulation);
   layout.set_values(std::string(ToString(manifest.values)));
   // States other than AdamW's are named: readers of before there were others read AdamW's.
   if (manifest.states != AdamWStates()) {
@@ -248,7 +248,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
                    .tokenizer = m.data().tokenizer()};
   manifest.ranks = m.layout().ranks();
   manifest.strategy = m.layout().strategy();
-  manifest.schedule = m.layout().schedule();
+  manifest.accumulation = m.layout().accumulation();
   if (m.layout().values() != ToString(SavedValues::kFloat32) && m.layout().values() != ToString(SavedValues::kSplit)) {
     return Refuse("its values are saved as ", Shown(m.layout().values()), "; known are FP32 and SPLIT");
   }

@@ -7,7 +7,7 @@
 //   rank-00001-of-00002.shard
 //
 // State is recorded by parameter name and range of the parameter's elements, never by an offset in memory. Therefore
-// any number of ranks can read a checkpoint, under any strategy, schedule or kind of master weights.
+// any number of ranks can read a checkpoint, under any strategy, accumulation or kind of master weights.
 #pragma once
 
 #include <cstdint>
@@ -116,8 +116,8 @@ struct Manifest {
   uint64_t seed = 0;         // Seed of everything random; the generators are counters without other state.
   std::string job;           // The resolved job as textproto.
   SavedData data;
-  int64_t ranks = 0;               // The number of files.
-  std::string strategy, schedule;  // For people; reading a checkpoint does not depend on them.
+  int64_t ranks = 0;                   // The number of files.
+  std::string strategy, accumulation;  // For people; reading a checkpoint does not depend on them.
   SavedValues values = SavedValues::kFloat32;
   std::vector<SavedState> states = AdamWStates();
   std::vector<SavedParameter> parameters;

@@ -41,11 +41,11 @@ struct BatchConfig {
 };
 
 struct ShardingConfig {
-  Strategy strategy = Strategy::kFull;
-  Schedule schedule = Schedule::kAuto;
+  Strategy strategy = Strategy::kFullShard;
+  Accumulation accumulation = Accumulation::kAuto;
   int64_t ranks = 1;
-  int64_t prefetch = 1;               // Units gathered ahead. Only kFull reads it.
-  bool reshard_after_forward = true;  // Only kFull reads it.
+  int64_t prefetch = 1;               // Units gathered ahead. Only kFullShard reads it.
+  bool reshard_after_forward = true;  // Only kFullShard reads it.
 
   bool operator==(const ShardingConfig&) const = default;
 };
@@ -66,18 +66,23 @@ struct PrecisionConfig {
 };
 
 struct MemoryConfig {
-  RetentionPreset retention = RetentionPreset::kKeepAll;
-  // The blocks that retention applies to: if a + b > 0 the first a and the last b, else blocks 0, n, 2n, ...
+  std::vector<std::string> offload;  // Name patterns of tensors that wait for their backward in host memory.
+  int64_t host_budget_bytes = 0;     // Bytes that one rank may offload; 0: by the machine's memory.
+  int64_t budget_bytes = 0;          // Bytes that one rank may plan; 0: by the machine's memory.
+  int64_t loss_chunk_tokens = 0;     // Tokens whose logits exist at once; 0: by the vocabulary (LossChunkTokens).
+
+  bool operator==(const MemoryConfig&) const = default;
+};
+
+struct ActivationCheckpointingConfig {
+  CheckpointingPreset preset = CheckpointingPreset::kNone;
+  // The blocks that the preset applies to: if a + b > 0 the first a and the last b, else blocks 0, n, 2n, ...
   int64_t every_nth = 1;               // n
   int64_t first_layers = 0;            // a
   int64_t last_layers = 0;             // b
   std::vector<std::string> recompute;  // Name patterns of further tensors to recompute; '*' matches any characters.
-  std::vector<std::string> offload;    // Name patterns of tensors that wait for their backward in host memory.
-  int64_t host_budget_bytes = 0;       // Bytes that one rank may offload; 0: by the machine's memory.
-  int64_t budget_bytes = 0;            // Bytes that one rank may plan; 0: by the machine's memory.
-  int64_t loss_chunk_tokens = 0;       // Tokens whose logits exist at once; 0: by the vocabulary (LossChunkTokens).
 
-  bool operator==(const MemoryConfig&) const = default;
+  bool operator==(const ActivationCheckpointingConfig&) const = default;
 };
 
 enum class NonFinite { kStop, kSkip };
@@ -190,8 +195,9 @@ struct Job {
   ShardingConfig sharding;
   PrecisionConfig precision;
   MemoryConfig memory;
+  ActivationCheckpointingConfig activation_checkpointing;
   OptimizerConfig optimizer;
-  LearningRateConfig schedule;
+  LearningRateConfig lr_schedule;
   CheckpointConfig checkpoint;
   TelemetryConfig telemetry;
   RuntimeConfig runtime;

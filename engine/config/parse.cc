@@ -13,6 +13,7 @@
 #include "engine/config/errors.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/names.h"
+#include "engine/config/old_words.h"
 #include "engine/config/overrides.h"
 #include "engine/config/print.h"
 #include "engine/config/ranges.h"
@@ -170,6 +171,10 @@ absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
                                  absl::Span<const std::string> overrides) {
   return ParseJob(text, Form::kText, filename, overrides);
+}
+
+absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view filename) {
+  return ParseJobText(InTodaysWords(text), filename);
 }
 
 absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,

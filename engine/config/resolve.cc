@@ -28,7 +28,7 @@ BatchConfig ResolveBatch(const proto::BatchSpec& spec) {
 ShardingConfig ResolveSharding(const proto::ShardingSpec& spec) {
   ShardingConfig config;
   config.strategy = FromSpec(spec.strategy(), config.strategy);
-  config.schedule = FromSpec(spec.schedule(), config.schedule);
+  config.accumulation = FromSpec(spec.accumulation(), config.accumulation);
   if (spec.has_ranks()) config.ranks = spec.ranks();
   if (spec.has_prefetch()) config.prefetch = spec.prefetch();
   if (spec.has_reshard_after_forward()) config.reshard_after_forward = spec.reshard_after_forward();
@@ -45,15 +45,20 @@ PrecisionConfig ResolvePrecision(const proto::PrecisionSpec& spec) {
 
 MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
   MemoryConfig config;
-  config.retention = FromSpec(spec.retention(), config.retention);
-  if (spec.has_every_nth()) config.every_nth = spec.every_nth();
-  config.first_layers = spec.first_layers();
-  config.last_layers = spec.last_layers();
-  config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
   config.offload.assign(spec.offload().begin(), spec.offload().end());
   config.host_budget_bytes = spec.host_budget_bytes();
   config.budget_bytes = spec.budget_bytes();
   config.loss_chunk_tokens = spec.loss_chunk_tokens();
+  return config;
+}
+
+ActivationCheckpointingConfig ResolveCheckpointing(const proto::ActivationCheckpointingSpec& spec) {
+  ActivationCheckpointingConfig config;
+  config.preset = FromSpec(spec.preset(), config.preset);
+  if (spec.has_every_nth()) config.every_nth = spec.every_nth();
+  config.first_layers = spec.first_layers();
+  config.last_layers = spec.last_layers();
+  config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
   return config;
 }
 
@@ -76,7 +81,7 @@ OptimizerConfig ResolveOptimizer(const proto::OptimizerSpec& spec) {
   return config;
 }
 
-LearningRateConfig ResolveSchedule(const proto::LearningRateSpec& spec) {
+LearningRateConfig ResolveLearningRate(const proto::LearningRateSpec& spec) {
   LearningRateConfig config;
   config.shape = FromSpec(spec.shape(), config.shape);
   config.steps = spec.steps();
@@ -137,8 +142,9 @@ Job ResolveJob(const proto::Job& spec) {
   job.sharding = ResolveSharding(spec.sharding());
   job.precision = ResolvePrecision(spec.precision());
   job.memory = ResolveMemory(spec.memory());
+  job.activation_checkpointing = ResolveCheckpointing(spec.activation_checkpointing());
   job.optimizer = ResolveOptimizer(spec.optimizer());
-  job.schedule = ResolveSchedule(spec.schedule());
+  job.lr_schedule = ResolveLearningRate(spec.lr_schedule());
   job.checkpoint = ResolveCheckpoint(spec.checkpoint());
   job.telemetry = ResolveTelemetry(spec.telemetry(), job.name);
   job.runtime = ResolveRuntime(spec.runtime());

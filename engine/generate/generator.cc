@@ -23,7 +23,7 @@ namespace {
 // Returns the job as generation runs it: one sequence, one rank, all cores.
 Job ForGeneration(Job job) {
   job.batch.global_batch = job.batch.micro_batch = 1;
-  job.sharding = {.strategy = Strategy::kNone, .schedule = Schedule::kDeferred, .ranks = 1};
+  job.sharding = {.strategy = Strategy::kDdp, .accumulation = Accumulation::kNoSync, .ranks = 1};
   job.runtime.threads_per_rank = 0;
   job.checkpoint = {};  // Nothing is saved.
   return job;
@@ -47,8 +47,8 @@ void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<floa
 class Generator::Impl {
  public:
   absl::Status Create(const CheckpointReader& checkpoint, const BackendFactory& create_backend) {
-    SHALE_ASSIGN_OR_RETURN(const Job job,
-                           ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+    SHALE_ASSIGN_OR_RETURN(
+        const Job job, ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
     job_ = ForGeneration(job);
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create_backend(job_));
     const std::unique_ptr<Ops> ops = backend->CreateOps(/*ranks=*/1, /*device=*/nullptr);

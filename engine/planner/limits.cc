@@ -67,7 +67,7 @@ absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& option
     }
   }
   // Factor 2: forward and backward. LAYERED keeps them once for every micro-batch.
-  const bool layered = graph.mode == GraphMode::kTraining && options.schedule == Schedule::kLayered;
+  const bool layered = graph.mode == GraphMode::kTraining && options.accumulation == Accumulation::kLayered;
   bytes *= 2 * (layered ? static_cast<double>(options.micro_batches) : 1.0);
   for (const Parameter& parameter : graph.parameters) {
     double elements = kBytesPerParameter;
@@ -76,9 +76,9 @@ absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& option
   }
   if (bytes <= kLargestPlanBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "schedule %s with %d micro-batches could need %.2g bytes on one rank, more than any machine has; make "
-      "batch.micro_batch, batch.sequence_length or the model smaller, or take another schedule",
-      std::string(ToString(options.schedule)), options.micro_batches, bytes));
+      "accumulation %s with %d micro-batches could need %.2g bytes on one rank, more than any machine has; make "
+      "batch.micro_batch, batch.sequence_length or the model smaller, or take another accumulation",
+      std::string(ToString(options.accumulation)), options.micro_batches, bytes));
 }
 
 }  // namespace shale

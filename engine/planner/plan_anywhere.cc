@@ -11,7 +11,7 @@ namespace shale {
 namespace {
 
 // Returns what `c` needs beyond the budget, in words. Appends to `fields` the fields that set the exceeded budgets.
-std::string Lacking(const ScheduleCandidate& c, const Budget& budget, std::vector<std::string>& fields) {
+std::string Lacking(const AccumulationCandidate& c, const Budget& budget, std::vector<std::string>& fields) {
   std::vector<std::string> lacks;
   const auto compare = [&](absl::string_view what, int64_t bytes, absl::string_view origin, int64_t budget_bytes,
                            absl::string_view field) {
@@ -44,8 +44,8 @@ absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, 
   }
   const Budget& named = plan->budget;
   if (budget->bytes == named.bytes && budget->host_bytes == named.host_bytes) return plan;
-  const ScheduleCandidate* nearest = nullptr;
-  for (const ScheduleCandidate& c : plan->candidates) {
+  const AccumulationCandidate* nearest = nullptr;
+  for (const AccumulationCandidate& c : plan->candidates) {
     if (!c.status.ok() || !named.Holds(c.peak_bytes, c.host_bytes)) continue;
     if (budget->Holds(c.peak_bytes, c.host_bytes)) return PlanJob(job, here);
     if (nearest == nullptr ||

@@ -50,14 +50,14 @@ std::string DescribeBatch(const Job& job) {
 std::string DescribeSharding(const JobPlan& plan) {
   const StepOptions& o = plan.options;
   std::string text(ToString(o.strategy));
-  if (o.strategy == Strategy::kFull && o.ranks > 1) {
+  if (o.strategy == Strategy::kFullShard && o.ranks > 1) {
     absl::StrAppend(&text, ", ", Plural(o.prefetch, "unit"), " gathered ahead, parameters ",
                     o.reshard_after_forward ? "freed" : "kept", " after forward");
   }
   return text;
 }
 
-std::string DescribeRetention(const RetentionOptions& r) {
+std::string DescribeCheckpointing(const ActivationOptions& r) {
   std::string text(ToString(r.preset));
   if (r.first_layers + r.last_layers > 0) {
     absl::StrAppend(&text, " for the first ", r.first_layers, " and the last ", r.last_layers, " blocks");
@@ -159,8 +159,8 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"precision", DescribePrecision(job)},
       {"batch", DescribeBatch(job)},
       {"strategy", DescribeSharding(plan)},
-      {"schedule", absl::StrCat(ToString(plan.options.schedule), ": ", plan.schedule_reason)},
-      {"retention", DescribeRetention(plan.options.retention)},
+      {"accumulation", absl::StrCat(ToString(plan.options.accumulation), ": ", plan.accumulation_reason)},
+      {"activations", DescribeCheckpointing(plan.options.activations)},
       {"memory", absl::StrCat("one arena a rank of ", FormatBytes(plan.arena_bytes), " (", WithCommas(plan.arena_bytes),
                               " bytes): training uses ", FormatBytes(plan.train.memory.peak_bytes),
                               " of it, evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes))},
@@ -175,9 +175,9 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
                                Plural(static_cast<int64_t>(program.buffers.size()), "buffer"))},
   };
   if (!job.memory.offload.empty()) {
-    const auto retention =
-        std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "retention"; });
-    facts.insert(retention + 1, {"offload", DescribeOffload(job, program)});
+    const auto activations =
+        std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "activations"; });
+    facts.insert(activations + 1, {"offload", DescribeOffload(job, program)});
   }
   if (job.runtime.graphs) facts.push_back({"graphs", DescribeGraphs(program)});
   std::vector<std::vector<std::string>> rows;

@@ -111,7 +111,7 @@ struct Instruction {
   Phase phase = Phase::kForward;
   int32_t unit = -1;         // Index of the unit that it works for, or -1 if it works for the step.
   int32_t micro_batch = -1;  // -1 if it works for the step. Otherwise iteration i works on micro_batch + i.
-  // Whether the instruction is issued in the last iteration of its loop only, like the reductions of DEFERRED.
+  // Whether the instruction is issued in the last iteration of its loop only, like the reductions of NO_SYNC.
   // Lifetimes treat it as issued in every iteration. Waits and checks must not assume any order from it in iterations
   // that do not issue it.
   bool last_iteration_only = false;

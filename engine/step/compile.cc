@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/step/activations.h"
 #include "engine/step/combination.h"
 #include "engine/step/gather.h"
 #include "engine/step/in_place.h"
 #include "engine/step/offload.h"
 #include "engine/step/reduce.h"
-#include "engine/step/retention.h"
 #include "engine/step/unit_emitter.h"
 
 namespace shale {
@@ -45,7 +45,7 @@ class StepCompiler {
     CompiledStep compiled;
     compiled.state = std::move(state_);
     compiled.program = writer_.Finish();
-    OffloadActivations(compiled.program, options_.retention.offload);
+    OffloadActivations(compiled.program, options_.activations.offload);
     WorkInPlace(compiled.program);
     return compiled;
   }
@@ -57,13 +57,13 @@ class StepCompiler {
 
   // Decides what is kept, and makes the buffers between units: in LAYERED a slot for every micro-batch.
   void PlanUnits() {
-    layered_ = training() && options_.schedule == Schedule::kLayered;
+    layered_ = training() && options_.accumulation == Accumulation::kLayered;
     const int64_t slots = layered_ ? options_.micro_batches : 1;
     int64_t layers = 0;
     for (const UnitGraph& unit : model_.units) layers += unit.layer >= 0;
     for (int u = 0; u < units(); ++u) {
       const UnitGraph& unit = model_.units[u];
-      kept_.push_back(DecideKept(unit, u == last(), options_.retention, layers));
+      kept_.push_back(DecideKept(unit, u == last(), options_.activations, layers));
       unit_buffers_.push_back(std::make_unique<UnitBuffers>(unit, kept_[u], slots, writer_));
       Tensor output, gradient;
       if (unit.output >= 0) {
@@ -118,7 +118,7 @@ class StepCompiler {
     writer_.Emit(copy, HostCopy{HostItem::kHyper, data_.hyper});
   }
 
-  // SHARDED, DEFERRED, and programs without gradients: a micro-batch runs through all units.
+  // SHARDED, NO_SYNC, and programs without gradients: a micro-batch runs through all units.
   void EmitBody() {
     writer_.BeginLoop(options_.micro_batches);
     int use = 0;
@@ -243,7 +243,7 @@ class StepCompiler {
     const EmitContext context{.phase = Phase::kUpdate};
     bool first = true;
     for (const GroupState& g : state_.groups) {
-      const bool replicated = options_.strategy == Strategy::kNone && options_.ranks > 1;
+      const bool replicated = options_.strategy == Strategy::kDdp && options_.ranks > 1;
       writer_.Emit(context, Op(SumSquares{.x_N = replicated ? OwnShard(g.own_gradient, g.layout) : g.own_gradient,
                                           .total_1 = state_.totals.Slice(0, kTotalSquaredNorm, 1),
                                           .accumulate = !first}));
@@ -262,7 +262,7 @@ class StepCompiler {
                                            .beta1 = options_.optimizer.beta1,
                                            .beta2 = options_.optimizer.beta2}));
     const bool regather =
-        options_.ranks > 1 && (options_.strategy == Strategy::kOptimizer || options_.strategy == Strategy::kGradients);
+        options_.ranks > 1 && (options_.strategy == Strategy::kZero1 || options_.strategy == Strategy::kZero2);
     for (const GroupState& g : state_.groups) {
       Update update{.update_5 = data_.update,
                     .gradient_P = g.own_gradient,
@@ -271,7 +271,7 @@ class StepCompiler {
                     .low_P = g.low,
                     .rule = options_.optimizer.rule,
                     .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                    .shard_stride = options_.strategy == Strategy::kNone ? 0 : g.own_gradient.elements()};
+                    .shard_stride = options_.strategy == Strategy::kDdp ? 0 : g.own_gradient.elements()};
       std::copy(g.states.begin(), g.states.end(), update.states.begin());
       writer_.Emit(context, Op(std::move(update)));
       if (!regather) continue;
@@ -296,8 +296,8 @@ class StepCompiler {
 }  // namespace
 
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
-  SHALE_CHECK(options.schedule != Schedule::kAuto && options.ranks >= 1 && options.micro_batches >= 1);
-  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.schedule));
+  SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.ranks >= 1 && options.micro_batches >= 1);
+  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
   return StepCompiler(model, options, ops).Compile();
 }
 

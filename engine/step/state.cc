@@ -39,15 +39,17 @@ Tensor OwnShard(const Tensor& full, const ShardLayout& layout, int64_t block) {
 }
 
 bool AccumulatesUnsharded(const StepOptions& options) {
-  return options.ranks > 1 && (options.schedule == Schedule::kDeferred || options.strategy == Strategy::kNone ||
-                               options.strategy == Strategy::kOptimizer);
+  return options.ranks > 1 && (options.accumulation == Accumulation::kNoSync || options.strategy == Strategy::kDdp ||
+                               options.strategy == Strategy::kZero1);
 }
 
-bool GathersParameters(const StepOptions& options) { return options.ranks > 1 && options.strategy == Strategy::kFull; }
+bool GathersParameters(const StepOptions& options) {
+  return options.ranks > 1 && options.strategy == Strategy::kFullShard;
+}
 
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer) {
   JobState state{.states = options.optimizer.states()};
-  const bool replicated = options.strategy == Strategy::kNone;
+  const bool replicated = options.strategy == Strategy::kDdp;
   const DType compute = model.compute_dtype;
   const bool split = options.master == MasterWeights::kSplit;
   for (const ParameterGroup& group : model.groups) {

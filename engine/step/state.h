@@ -20,12 +20,12 @@ struct SavedTensors {
 };
 
 // One flat group. Tensors are symbolic in the program's buffers; absent ones do not exist under these options. "Own" is
-// what this rank updates: its shard of the group, or the full group if nothing is sharded (NONE).
+// what this rank updates: its shard of the group, or the full group if nothing is sharded (DDP).
 struct GroupState {
   ShardLayout layout;
   bool owns_all = false;              // Every rank updates the full group.
   Tensor own_weight;                  // Compute dtype. In a replicated group a view of full_weight.
-  Tensor full_weight;                 // Compute dtype; absent when it has to be gathered (FULL on several ranks).
+  Tensor full_weight;                 // Compute dtype; absent when it has to be gathered (FULL_SHARD on several ranks).
   Tensor master;                      // f32; bf16 compute with fp32 masters.
   Tensor low;                         // i16; SPLIT.
   std::vector<Tensor> states;         // Of the optimizer, in the order of its rule.

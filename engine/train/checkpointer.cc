@@ -79,7 +79,7 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
     manifest.parameters.push_back({parameter.name, parameter.shape});
   }
   manifest.strategy = std::string(ToString(plan_.options.strategy));
-  manifest.schedule = std::string(ToString(plan_.options.schedule));
+  manifest.accumulation = std::string(ToString(plan_.options.accumulation));
   manifest.states = SavedStatesOf(plan_.train.step.state.states);
   manifest.values = plan_.train.step.state.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
   SHALE_ASSIGN_OR_RETURN(manifest.update_count, ranks_[0].ReadUpdateCount());

@@ -96,7 +96,7 @@ absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const
 }
 
 absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model) {
-  const absl::StatusOr<Job> saved = ParseJobText(manifest.job, "the checkpoint's job");
+  const absl::StatusOr<Job> saved = ParseRecordedJob(manifest.job, "the checkpoint's job");
   if (!saved.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint's job cannot be read by this program: ", saved.status().message()));

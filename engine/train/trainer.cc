@@ -38,7 +38,7 @@ static_assert(static_cast<int>(CurveShape::kWarmupStableDecay) ==
 static_assert(static_cast<int>(ScalingRule::kSquareRoot) == static_cast<int>(LearningRateScaling::kSquareRoot));
 
 LearningRateOptions LearningRateFor(const Job& job, int64_t total_steps) {
-  const LearningRateConfig& c = job.schedule;
+  const LearningRateConfig& c = job.lr_schedule;
   LearningRateOptions options;
   options.shape = static_cast<LearningRateShape>(c.shape);
   options.peak = job.optimizer.learning_rate;
@@ -70,13 +70,13 @@ class Trainer::Impl {
     options_ = options;
     SHALE_ASSIGN_OR_RETURN(data_, JobData::Open(job_, options_.tokenizer_folder));
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
-    SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
+    SHALE_RETURN_IF_ERROR(MakeLearningRate());
     job_.memory.loss_chunk_tokens = LossChunkTokens(job_);
     if (!options_.create_backend) return absl::InvalidArgumentError("TrainerOptions.create_backend is missing");
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options_.create_backend(job_));
     SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, backend->machine()));
     job_.runtime.threads_per_rank = ThreadsPerRank(job_.runtime, job_.sharding.ranks);
-    job_.sharding.schedule = plan_.options.schedule;
+    job_.sharding.accumulation = plan_.options.accumulation;
     batch_ = std::make_unique<HostBatch>(data_->training(), plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();
     SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
@@ -249,7 +249,7 @@ class Trainer::Impl {
       tokens_ = resumed_.manifest.tokens;
       position_ = resumed_.manifest.samples;
       data_->GoOnAfter(steps_, position_);
-      SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
+      SHALE_RETURN_IF_ERROR(MakeLearningRate());
       if (checkpointer_ == nullptr) return absl::OkStatus();
       saved_step_ = steps_;
       if (!resumed_.from_elsewhere) {
@@ -267,10 +267,10 @@ class Trainer::Impl {
     return FillRanks(initial, *world_, ranks);
   }
 
-  absl::Status ScheduleLearningRate() {
-    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
+  absl::Status MakeLearningRate() {
+    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule accumulation,
                            LearningRateSchedule::Create(LearningRateFor(job_, data_->total_steps())));
-    learning_rate_ = std::make_unique<LearningRateSchedule>(schedule);
+    learning_rate_ = std::make_unique<LearningRateSchedule>(accumulation);
     return absl::OkStatus();
   }
 

@@ -24,8 +24,8 @@ absl::Status RunWithFailure(int nth, bool synchronous) {
   runtime->FailKernel(nth);
   RunOptions options;
   options.backend = backend.get();
-  options.step.strategy = Strategy::kFull;
-  options.step.schedule = Schedule::kSharded;
+  options.step.strategy = Strategy::kFullShard;
+  options.step.accumulation = Accumulation::kSharded;
   options.step.ranks = 2;
   options.steps = 2;
   options.synchronous = synchronous;
@@ -65,8 +65,8 @@ TEST(CudaFailureTest, AFailedKernelOfAGraphIsAnErrorThatNamesTheLastGraphToFinis
   RunOptions options;
   options.model = SmallMlp();
   options.backend = backend.get();
-  options.step.strategy = Strategy::kFull;
-  options.step.schedule = Schedule::kSharded;
+  options.step.strategy = Strategy::kFullShard;
+  options.step.accumulation = Accumulation::kSharded;
   options.steps = 4;
   options.graphs = true;
   int64_t launches = 0;

@@ -76,8 +76,8 @@ class CudaJobTest : public ::testing::Test {
     absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
 model { decoder { family: LLAMA width: 16 layers: 2 heads: 2 kv_heads: 1 hidden: 24 } }
 batch { global_batch: 5 micro_batch: 1 sequence_length: 9 }
-sharding { ranks: 2 schedule: SHARDED }
-schedule { steps: 4 }
+sharding { ranks: 2 accumulation: SHARDED }
+lr_schedule { steps: 4 }
 data { path: ")",
                                                         text_, "\" }\n"),
                                            "job.textproto", overrides);

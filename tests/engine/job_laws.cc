@@ -34,9 +34,9 @@ class JobLaws : public ::testing::TestWithParam<JobCase> {
     absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
 model { decoder { family: LLAMA width: 16 layers: 2 heads: 2 kv_heads: 1 hidden: 24 } }
 batch { global_batch: 6 micro_batch: 1 sequence_length: 9 }
-sharding { schedule: SHARDED }
+sharding { accumulation: SHARDED }
 optimizer { learning_rate: 1e-2 epsilon: 1e-3 }
-schedule { steps: 4 warmup_steps: 1 }
+lr_schedule { steps: 4 warmup_steps: 1 }
 checkpoint { every_steps: 2 keep_last: 9 }
 memory { budget_bytes: 100000000 }
 data { path: ")",
@@ -103,8 +103,8 @@ INSTANTIATE_TEST_SUITE_P(
                                "model.decoder.layers=3"},
                               1e-4},
                       JobCase{"OffloadGraphs",
-                              {"runtime={device: CUDA graphs: true}", "memory={retention: BLOCK offload: '*'}",
-                               "model.decoder.layers=3"},
+                              {"runtime={device: CUDA graphs: true}", "activation_checkpointing.preset=BLOCK",
+                               "memory.offload=*", "model.decoder.layers=3"},
                               1e-4},
                       JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1},
                       JobCase{"Sgd",

@@ -14,22 +14,23 @@
 namespace shale::testing {
 namespace {
 
-// Returns a random valid job, with any strategy, schedule, retention, model, dtype, W and K.
+// Returns a random valid job, with any strategy, accumulation, activation checkpointing, optimizer, model, dtype, W and
+// K.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
   StepOptions& step = options.step;
   do {
     step.strategy = static_cast<Strategy>(pick(4));
-    step.schedule = static_cast<Schedule>(1 + pick(3));
-  } while (!CheckCombination(step.strategy, step.schedule).ok());
+    step.accumulation = static_cast<Accumulation>(1 + pick(3));
+  } while (!CheckCombination(step.strategy, step.accumulation).ok());
   step.ranks = 1 + pick(4);
   step.prefetch = pick(4);
   step.reshard_after_forward = pick(4) != 0;
-  step.retention.preset = static_cast<RetentionPreset>(pick(6));
-  if (pick(3) == 0) step.retention.every_nth = 2;
-  if (pick(4) == 0) step.retention.first_layers = 1;
-  if (pick(3) == 0) step.retention.offload = {pick(2) ? "*" : "blocks.*.attention*"};
+  step.activations.preset = static_cast<CheckpointingPreset>(pick(6));
+  if (pick(3) == 0) step.activations.every_nth = 2;
+  if (pick(4) == 0) step.activations.first_layers = 1;
+  if (pick(3) == 0) step.activations.offload = {pick(2) ? "*" : "blocks.*.attention*"};
   if (pick(2) == 0) {
     options.dtype = DType::kBFloat16;
     if (pick(2) == 0) step.master = MasterWeights::kSplit;
@@ -61,8 +62,8 @@ RunOptions RandomJob(std::mt19937_64& random) {
 }
 
 std::string Describe(const RunOptions& o, int seed) {
-  return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.schedule), " ",
-                      ToString(o.step.retention.preset), o.step.retention.offload.empty() ? "" : ", offloaded",
+  return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.accumulation), " ",
+                      ToString(o.step.activations.preset), o.step.activations.offload.empty() ? "" : ", offloaded",
                       " W=", o.step.ranks, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
                       EntryOf(o.step.optimizer.kind).name);
 }
@@ -109,18 +110,18 @@ TEST(MemoryLaws, InstructionsWriteOnlyWhatTheySay) {
 
 TEST(MemoryLaws, ThePeakOfShardedAndDeferredDoesNotDependOnK) {
   const bool every = TestsEveryCombination();
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred}) {
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync}) {
     for (int64_t ranks : every ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{2}) {
       int64_t peak = 0;
       for (int64_t sequences : every ? std::vector<int64_t>{1, 2, 3, 9} : std::vector<int64_t>{1, 3}) {
         RunOptions options;
-        options.step.schedule = schedule;
+        options.step.accumulation = accumulation;
         options.step.ranks = ranks;
         absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(sequences * ranks, 9, 19, 5));
         ASSERT_TRUE(result.ok()) << result.status();
         if (peak == 0) peak = result->plan.peak_bytes;
-        EXPECT_EQ(result->plan.peak_bytes, peak) << ToString(schedule) << " W=" << ranks << " K=" << sequences;
-        EXPECT_EQ(result->measured_peak_bytes, peak) << ToString(schedule) << " W=" << ranks << " K=" << sequences;
+        EXPECT_EQ(result->plan.peak_bytes, peak) << ToString(accumulation) << " W=" << ranks << " K=" << sequences;
+        EXPECT_EQ(result->measured_peak_bytes, peak) << ToString(accumulation) << " W=" << ranks << " K=" << sequences;
       }
     }
   }

@@ -45,7 +45,7 @@ RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
 RunOptions With(const Named& named, Strategy strategy, int64_t ranks, DType dtype, MasterWeights master) {
   RunOptions options;
   options.step.strategy = strategy;
-  options.step.schedule = strategy == Strategy::kGradients ? Schedule::kLayered : Schedule::kDeferred;
+  options.step.accumulation = strategy == Strategy::kZero2 ? Accumulation::kLayered : Accumulation::kNoSync;
   options.step.ranks = ranks;
   options.step.master = master;
   options.step.optimizer = named.optimizer;
@@ -62,9 +62,9 @@ TEST(OptimizerLaws, EveryStrategyUpdatesTheSameBits) {
     for (const auto& [dtype, master] : {std::pair(DType::kFloat32, MasterWeights::kFloat32),
                                         {DType::kBFloat16, MasterWeights::kFloat32},
                                         {DType::kBFloat16, MasterWeights::kSplit}}) {
-      const RunResult replicated = MustRun(With(named, Strategy::kNone, 3, dtype, master), tokens);
+      const RunResult replicated = MustRun(With(named, Strategy::kDdp, 3, dtype, master), tokens);
       ASSERT_EQ(replicated.losses.size(), 3);
-      for (Strategy strategy : {Strategy::kOptimizer, Strategy::kGradients, Strategy::kFull}) {
+      for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
         const RunResult sharded = MustRun(With(named, strategy, 3, dtype, master), tokens);
         const std::string what =
             absl::StrCat(named.name, " ", ToString(strategy), " ", ToString(dtype), " ", ToString(master));
@@ -80,8 +80,10 @@ TEST(OptimizerLaws, EveryStrategyUpdatesTheSameBits) {
 TEST(OptimizerLaws, SplitAndFloatMastersTrainAlike) {
   const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 22);
   for (const Named& named : AllOptimizers()) {
-    const RunResult wide = MustRun(With(named, Strategy::kFull, 2, DType::kBFloat16, MasterWeights::kFloat32), tokens);
-    const RunResult split = MustRun(With(named, Strategy::kFull, 2, DType::kBFloat16, MasterWeights::kSplit), tokens);
+    const RunResult wide =
+        MustRun(With(named, Strategy::kFullShard, 2, DType::kBFloat16, MasterWeights::kFloat32), tokens);
+    const RunResult split =
+        MustRun(With(named, Strategy::kFullShard, 2, DType::kBFloat16, MasterWeights::kSplit), tokens);
     EXPECT_EQ(wide.losses, split.losses) << named.name;
     for (const auto& [name, weight] : wide.weights) EXPECT_EQ(weight, split.weights.at(name)) << named.name << name;
   }
@@ -93,11 +95,12 @@ TEST(OptimizerLaws, SplitAndFloatMastersTrainAlike) {
 TEST(OptimizerLaws, RanksAgreeWithOne) {
   const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 23);
   for (const Named& named : AllOptimizers()) {
-    const RunResult one = MustRun(With(named, Strategy::kFull, 1, DType::kFloat32, MasterWeights::kFloat32), tokens);
+    const RunResult one =
+        MustRun(With(named, Strategy::kFullShard, 1, DType::kFloat32, MasterWeights::kFloat32), tokens);
     ASSERT_EQ(one.losses.size(), 3);
     for (int64_t ranks : {2, 5}) {
       const RunResult several =
-          MustRun(With(named, Strategy::kFull, ranks, DType::kFloat32, MasterWeights::kFloat32), tokens);
+          MustRun(With(named, Strategy::kFullShard, ranks, DType::kFloat32, MasterWeights::kFloat32), tokens);
       ASSERT_EQ(several.losses.size(), 3);
       for (int i = 0; i < 3; ++i) {
         EXPECT_NEAR(several.losses[i], one.losses[i], 2e-3 * one.losses[i]) << named.name << " W=" << ranks;
@@ -112,7 +115,7 @@ TEST(OptimizerLaws, RanksAgreeWithOne) {
 TEST(OptimizerLaws, EveryOptimizerLearns) {
   const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 24, /*masks=*/false);
   for (const Named& named : AllOptimizers()) {
-    RunOptions options = With(named, Strategy::kFull, 2, DType::kFloat32, MasterWeights::kFloat32);
+    RunOptions options = With(named, Strategy::kFullShard, 2, DType::kFloat32, MasterWeights::kFloat32);
     options.steps = 30;
     if (named.optimizer.kind == OptimizerKind::kSgd) options.learning_rate = 0.3;
     const RunResult result = MustRun(options, tokens);
@@ -124,7 +127,7 @@ TEST(OptimizerLaws, EveryOptimizerLearns) {
 TEST(OptimizerLaws, ThePlanHasTheBytesOfTheDeclaredStates) {
   const Tokens tokens = RandomTokens(3, 11, SmallDecoder().vocabulary, 25);
   for (const Named& named : AllOptimizers()) {
-    RunOptions options = With(named, Strategy::kFull, 3, DType::kBFloat16, MasterWeights::kSplit);
+    RunOptions options = With(named, Strategy::kFullShard, 3, DType::kBFloat16, MasterWeights::kSplit);
     options.step.snapshot = true;
     const RunResult result = MustRun(options, tokens);
     int64_t states = sizeof(int64_t);  // The update count.

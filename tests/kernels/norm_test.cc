@@ -226,7 +226,8 @@ TEST(NormGradient, LayerNormIsTheDerivativeOfItsForward) {
   }
 }
 
-// What BLOCK retention relies on: a norm recomputed from the stored sum has the bits of the one that made the sum.
+// Activation checkpointing relies on this: a norm recomputed from the stored sum has the bits of the one that made the
+// sum.
 TEST(NormRecompute, FromTheStoredSumChangesNoBits) {
   for (const TestBackend& backend : TestBackends()) {
     SCOPED_TRACE(backend.name);

@@ -17,8 +17,8 @@ name: "small"
 model { decoder { family: LLAMA vocabulary: 300 width: 64 layers: 1 heads: 2 hidden: 96 } }
 data { path: "not read" format: LLMC }
 batch { global_batch: 2 micro_batch: 2 sequence_length: 32 }
-memory { retention: KEEP_ALL }
-schedule { steps: 1 }
+activation_checkpointing { preset: NONE }
+lr_schedule { steps: 1 }
 """
 
 _SMALL = [

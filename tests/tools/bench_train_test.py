@@ -117,7 +117,7 @@ class ClaimsTest(unittest.TestCase):
         def turns_record(*arguments, **more):
             return record(*arguments, in_turns=True, **more)
 
-        claim, = (c for c in claims.of("llama34m") if c.label.startswith("DEFERRED"))
+        claim, = (c for c in claims.of("llama34m") if c.label.startswith("NO_SYNC"))
         sharded = [1.00, 1.02, 0.98, 1.01, 0.99, 1.00]
         close = results_of(turns_record("shale-sharded", sharded), turns_record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
         ratios = [a / b for a, b in zip(sharded, [1.01, 1.00, 1.00, 1.02, 1.00, 1.01])]
@@ -288,11 +288,11 @@ class WorkloadsTest(unittest.TestCase):
 
     def test_a_precision_may_have_settings_of_its_own(self):
         bf16, fp32 = (workloads.Workload("qwen2_5_0_5b", precision).settings(2) for precision in ("bf16", "fp32"))
-        self.assertEqual((bf16["sharding.schedule"], bf16["memory.retention"]), ("LAYERED", "CHEAP"))
-        self.assertNotIn("sharding.schedule", fp32)
+        self.assertEqual((bf16["sharding.accumulation"], bf16["activation_checkpointing.preset"]), ("LAYERED", "CHEAP"))
+        self.assertNotIn("sharding.accumulation", fp32)
         # An explicit setting overrides that of the precision.
-        more = workloads.Workload("qwen2_5_0_5b", "bf16").settings(2, more={"sharding.schedule": "SHARDED"})
-        self.assertEqual(more["sharding.schedule"], "SHARDED")
+        more = workloads.Workload("qwen2_5_0_5b", "bf16").settings(2, more={"sharding.accumulation": "SHARDED"})
+        self.assertEqual(more["sharding.accumulation"], "SHARDED")
 
     def test_micro_batches_multiply_the_global_batch(self):
         settings = workloads.Workload("llama34m", "fp32").settings(2, 2, 4)

@@ -21,7 +21,7 @@ data { path: "tokens.bin" order: SEQUENTIAL }
 batch { global_batch: 3 micro_batch: 1 sequence_length: 16 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-3 }
-schedule { steps: 4 }
+lr_schedule { steps: 4 }
 checkpoint { every_steps: 2 }
 telemetry { peak_flops: 1e11 }
 """
@@ -85,7 +85,7 @@ class ExportTest(unittest.TestCase):
                 for name in ("runs", "out", "same"):
                     shutil.rmtree(self.path(name), ignore_errors=True)
                 # With a tiny learning rate nothing is learned: every exported tensor has the bits of the imported one.
-                self.expect_ok(self.train("--set=schedule.steps=1", "--set=optimizer.learning_rate=1e-30",
+                self.expect_ok(self.train("--set=lr_schedule.steps=1", "--set=optimizer.learning_rate=1e-30",
                                           "--set=telemetry.run_folder=runs/same"))
                 before = read_safetensors(self.path("model"))
                 dtypes = {entry[0] for entry in before.values()}
@@ -152,7 +152,7 @@ class ExportTest(unittest.TestCase):
         self.assertEqual(nothing.returncode, 2)
         self.assertRegex(nothing.stderr.decode(), r"there is no checkpoint in nowhere/checkpoints")
         self.take("gpt2")
-        self.expect_ok(self.train("--set=schedule.steps=1"))
+        self.expect_ok(self.train("--set=lr_schedule.steps=1"))
         for arguments, message in ((["--dtype=F64"], r"allowed: F32, BF16, F16"),
                                    (["--checkpoint=x"], r"give one of --run and --checkpoint"),
                                    ([], r"model is not empty|model.*exist")):

@@ -66,7 +66,7 @@ class KillTest : public ::testing::TestWithParam<int> {
         "tools/train",
         "--job=job.textproto",
         absl::StrCat("--set=telemetry.run_folder=", run),
-        absl::StrCat("--set=schedule.steps=", kSteps),
+        absl::StrCat("--set=lr_schedule.steps=", kSteps),
         absl::StrCat("--set=checkpoint.every_steps=", kInterval),
         "--set=checkpoint.keep_every=12",
         absl::StrCat("--set=checkpoint.asynchronous=", Asynchronous() ? "true" : "false")};

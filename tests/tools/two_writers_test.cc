@@ -67,7 +67,7 @@ TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
   temp.Write("job.textproto", TinyJobText("text.txt"));
   // The run has so many steps that only a signal ends it.
   const auto command = [](const std::string& run, const std::string& flag) {
-    std::vector<std::string> all = {"tools/train", "--job=job.textproto", "--set=schedule.steps=1000000",
+    std::vector<std::string> all = {"tools/train", "--job=job.textproto", "--set=lr_schedule.steps=1000000",
                                     absl::StrCat("--set=telemetry.run_folder=", run)};
     if (!flag.empty()) all.push_back(flag);
     return all;

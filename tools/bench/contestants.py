@@ -47,7 +47,7 @@ class Shale(Contestant):
             steps = max(3, 2 * steps // 3)
         settings = workload.settings(place.threads, self.ranks, self.micro_batches, self.more)
         batch = workload.job(settings)["batch"]
-        settings.update({"data.path": place.tokens(workload), "schedule.steps": warmup + steps * self.each,
+        settings.update({"data.path": place.tokens(workload), "lr_schedule.steps": warmup + steps * self.each,
                          "telemetry.run_folder": folder})
         command = [place.binary("train"), f"--job={workload.path}", "--overwrite"]
         command += [f"--set={path}={value}" for path, value in settings.items()]
@@ -201,11 +201,11 @@ ALL = {
     # Eight steps are timed as one, because a disturbance lengthens that time as it lengthens one long step. The median
     # of eight short steps would hardly show it.
     "shale-8-steps": Shale("eight steps of one micro-batch, timed as one, one rank", each=8, first_only=True),
-    "shale-keep-all": Shale("KEEP_ALL retention, one rank", more={"memory.retention": "KEEP_ALL"}, first_only=True),
-    "shale-block": Shale("BLOCK retention, one rank", more={"memory.retention": "BLOCK"}, first_only=True),
+    "shale-keep-all": Shale("checkpointing NONE, one rank", more={"activation_checkpointing.preset": "NONE"}, first_only=True),
+    "shale-block": Shale("checkpointing BLOCK, one rank", more={"activation_checkpointing.preset": "BLOCK"}, first_only=True),
     **{f"shale-{schedule.lower()}": Shale(_SCHEDULES + schedule, ranks=2, micro_batches=4,
-                                          more={"sharding.schedule": schedule}, first_only=True)
-       for schedule in ("SHARDED", "DEFERRED", "LAYERED")},
+                                          more={"sharding.accumulation": schedule}, first_only=True)
+       for schedule in ("SHARDED", "NO_SYNC", "LAYERED")},
     "torch-model": Torch("as torch-best, but the model compiled as a whole, loss included", compiled="model", extra=True),
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }

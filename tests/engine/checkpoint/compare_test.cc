@@ -160,12 +160,12 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
   EXPECT_THAT(all.writing, IsEmpty());
   // How a checkpoint was written is reported and does not count as a difference.
   const CheckpointDifference written = rewrite([](Manifest& m) {
-    m.strategy = "NONE", m.schedule = "DEFERRED";
+    m.strategy = "DDP", m.accumulation = "NO_SYNC";
     m.job = "model {\n  decoder {\n    width: 33\n  }\n}\nset: 1\nset: \"a: {\"\n";
   });
-  EXPECT_THAT(Lines(written.writing),
-              ElementsAre("strategy: FULL | NONE", "schedule: LAYERED | DEFERRED", "job: model.decoder.width: 32 | 33",
-                          "job: set:  | 1, \"a: {\"", "job: sharding.ranks: 2 | "));
+  EXPECT_THAT(Lines(written.writing), ElementsAre("strategy: FULL_SHARD | DDP", "accumulation: LAYERED | NO_SYNC",
+                                                  "job: model.decoder.width: 32 | 33", "job: set:  | 1, \"a: {\"",
+                                                  "job: sharding.ranks: 2 | "));
   EXPECT_TRUE(written.Equal(0));
 }
 

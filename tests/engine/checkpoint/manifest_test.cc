@@ -31,8 +31,8 @@ Manifest Valid() {
                       .seed = ~uint64_t{0},
                       .tokenizer = "bytes"},
              .ranks = 2,
-             .strategy = "GRADIENTS",
-             .schedule = "SHARDED",
+             .strategy = "ZERO2",
+             .accumulation = "SHARDED",
              .values = SavedValues::kSplit,
              .parameters = {{"w", {3, 5}}, {"scalar", {}}, {"long", {kMax / 8}}}};
   m.files = {{ShardFileName(0, 2), kCheckpointChunkBytes, {0xffffffff}},

@@ -90,8 +90,8 @@ Manifest SampleState::ManifestOf(const SampleForm& form) const {
           .seed = 7,
           .job = "model {\n  decoder {\n    width: 32\n  }\n}\nsharding {\n  ranks: 2\n}\n",
           .data = {.samples_per_epoch = 5, .sequence_length = 32, .shuffled = true, .seed = 9, .tokenizer = "bytes"},
-          .strategy = "FULL",
-          .schedule = "LAYERED",
+          .strategy = "FULL_SHARD",
+          .accumulation = "LAYERED",
           .values = form.values,
           .parameters = parameters_};
 }

@@ -25,9 +25,9 @@ std::string TinyJobText(absl::string_view data_path) {
 name: "tiny"
 model { decoder { family: LLAMA width: 8 layers: 1 heads: 1 hidden: 8 } }
 batch { global_batch: 4 micro_batch: 2 sequence_length: 8 }
-sharding { ranks: 2 strategy: FULL }
+sharding { ranks: 2 strategy: FULL_SHARD }
 optimizer { learning_rate: 1e-2 }
-schedule { steps: 6 }
+lr_schedule { steps: 6 }
 checkpoint { every_steps: 2 }
 runtime { threads_per_rank: 1 ops: )",
                       kOps, R"( }

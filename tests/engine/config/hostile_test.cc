@@ -67,8 +67,8 @@ TEST(Hostile, MessagesAreTextWhateverTheSpecHolds) {
   const std::string binary_path = std::string("\x12\x06\x1a\x04/a\x1b[", 8);
   for (const std::string& message :
        {ParseError("name: \"a" + euros + "\""), ParseError("name: \"" + euros + "\""), SetError({"name=a\xff"}),
-        SetError({"a\xff.b=1"}), SetError({"memory.recompute=[a, \xcd]"}), SetError({"name=\"\\377\""}),
-        ErrorOf(ParseJobBinary(binary_path, "job.pb").status())}) {
+        SetError({"a\xff.b=1"}), SetError({"activation_checkpointing.recompute=[a, \xcd]"}),
+        SetError({"name=\"\\377\""}), ErrorOf(ParseJobBinary(binary_path, "job.pb").status())}) {
     EXPECT_NE(message, "");
     EXPECT_EQ(FindNonText(message), absl::string_view::npos) << message;
   }
@@ -80,7 +80,7 @@ TEST(Hostile, BinaryEnumNumbersAndUnknownFieldsAreRefused) {
   ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(kDecoderJob, &spec));
   spec.mutable_sharding()->set_strategy(static_cast<proto::ShardingSpec::Strategy>(77));
   EXPECT_EQ(ErrorOf(ParseJobBinary(spec.SerializeAsString(), "job.pb").status()),
-            "job.pb: sharding.strategy: found \"77\"; allowed: NONE, OPTIMIZER, GRADIENTS, FULL");
+            "job.pb: sharding.strategy: found \"77\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD");
   spec.clear_sharding();
   spec.mutable_batch()->GetReflection()->MutableUnknownFields(spec.mutable_batch())->AddVarint(99, 1);
   EXPECT_EQ(ErrorOf(ParseJobBinary(spec.SerializeAsString(), "job.pb").status()),

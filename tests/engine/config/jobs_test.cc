@@ -67,7 +67,7 @@ TEST(Jobs, PaperModelsHaveThePublishedNumberOfParameters) {
 TEST(Jobs, The405BJobIsTheOneOnPaper) {
   const Job job = Load("llama3_405b");
   EXPECT_EQ(job.sharding.ranks, 16384);
-  EXPECT_EQ(job.sharding.strategy, Strategy::kFull);
+  EXPECT_EQ(job.sharding.strategy, Strategy::kFullShard);
   EXPECT_EQ(AccumulationSteps(job.batch, job.sharding.ranks), 1);
   const auto& model = std::get<DecoderConfig>(job.model);
   EXPECT_EQ(model.head_width, 128);

@@ -22,13 +22,14 @@ INSTANTIATE_TEST_SUITE_P(
     Names, Messages,
     testing::Values(
         Case{"sharding {\n  strategy: FULLY\n}",
-             "job.textproto:2:3: sharding.strategy: found \"FULLY\"; allowed: NONE, OPTIMIZER, GRADIENTS, FULL; "
-             "did you mean FULL?"},
+             "job.textproto:2:3: sharding.strategy: found \"FULLY\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; "
+             "did you mean FULL_SHARD?"},
         Case{"model { decoder { family: llama } }",
              "job.textproto:1:19: model.decoder.family: found \"llama\"; allowed: GPT2, LLAMA, QWEN2, QWEN3, MISTRAL, "
              "FALCON; did you mean LLAMA?"},
-        Case{"sharding { schedule: SCHEDULE_UNSPECIFIED }",
-             "job.textproto:1:12: sharding.schedule: found \"SCHEDULE_UNSPECIFIED\"; allowed: AUTO, SHARDED, DEFERRED, "
+        Case{"sharding { accumulation: SCHEDULE_UNSPECIFIED }",
+             "job.textproto:1:12: sharding.accumulation: found \"SCHEDULE_UNSPECIFIED\"; allowed: AUTO, SHARDED, "
+             "NO_SYNC, "
              "LAYERED"},
         Case{"precision { compute: 2 }", "job.textproto:1:13: precision.compute: found \"2\"; allowed: FP32, BF16"},
         Case{"\n batch { globel_batch: 3 }",
@@ -38,10 +39,10 @@ INSTANTIATE_TEST_SUITE_P(
              "job.textproto:1:14: checkpoint.learning_rate: no such field; allowed: every_steps, keep_last, "
              "keep_every, asynchronous, on_failure; did you mean "
              "optimizer.learning_rate?"},
-        Case{"bogus { a { b: [1, 2] } c: -1 } schedule { shap: LINEAR }",
+        Case{"bogus { a { b: [1, 2] } c: -1 } lr_schedule { shap: LINEAR }",
              "job.textproto:1:1: bogus: no such field; allowed: name, model, data, batch, sharding, precision, memory, "
-             "optimizer, schedule, checkpoint, telemetry, runtime\n"
-             "job.textproto:1:44: schedule.shap: no such field; allowed: shape, steps, epochs, warmup_steps, "
+             "optimizer, accumulation, checkpoint, telemetry, runtime\n"
+             "job.textproto:1:44: lr_schedule.shap: no such field; allowed: shape, steps, epochs, warmup_steps, "
              "warmup_samples, warmup_tokens, final_fraction, decay_fraction; did you mean shape?"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -63,8 +64,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"runtime { synchronous: yes }",
              "job.textproto:1:11: runtime.synchronous: found \"yes\"; allowed: true, false"},
         Case{"name: shale", "job.textproto:1:1: name: found \"shale\"; expected text in quotes"},
-        Case{"memory { recompute: [\"a\", b] }",
-             "job.textproto:1:10: memory.recompute[1]: found \"b\"; expected text in quotes"},
+        Case{"activation_checkpointing { recompute: [\"a\", b] }",
+             "job.textproto:1:10: activation_checkpointing.recompute[1]: found \"b\"; expected text in quotes"},
         Case{"name: \"a\" \"b\"\nname: 'c'", "job.textproto:2:1: name: given twice; keep one"},
         Case{"model { mlp { } decoder { } }",
              "job.textproto:1:17: model.decoder: given beside another kind; keep one"}));
@@ -91,7 +92,7 @@ TEST(Messages, ReportAllThatIsWrongAtOnce) {
             "job.textproto:1:1: batch.sequence_length: missing, and there is no default; allowed: 1 to 16777216\n"
             "job.textproto:6:13: optimizer.beta1: found nan; allowed: 0 to 0.999999\n"
             "job.textproto: model: missing; give decoder { ... }, mlp { ... } or hf_folder\n"
-            "job.textproto: schedule.steps: missing; give steps, or epochs, as the length of the run");
+            "job.textproto: lr_schedule.steps: missing; give steps, or epochs, as the length of the run");
 }
 
 TEST(Messages, AreTwentyAtMost) {
@@ -112,7 +113,7 @@ TEST(Messages, NameTheFileThatCannotBeRead) {
 TEST(Messages, PassCommentsSeparatorsAndAngleBrackets) {
   const std::string text =
       "# A comment\nmodel: < mlp { embedding: 8; hidden: 16, } >;\ndata { path: '/te' \"xt\" },"
-      "batch { global_batch: 8 sequence_length: 4 } memory { recompute: [] } schedule { epochs: "
+      "batch { global_batch: 8 sequence_length: 4 } activation_checkpointing { recompute: [] } lr_schedule { epochs: "
       "1.5f }";
   const absl::StatusOr<Job> job = ParseJobText(text, "job.textproto");
   ASSERT_TRUE(job.ok()) << job.status();

@@ -30,14 +30,14 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "model.decoder.family=QWEN3",
                                "model.decoder.family=MISTRAL",
                                "model.decoder.family=FALCON",
-                               "sharding.strategy=NONE",
-                               "sharding.strategy=OPTIMIZER",
-                               "sharding.strategy=GRADIENTS",
-                               "schedule.shape=CONSTANT",
-                               "schedule.shape=LINEAR",
-                               "schedule.shape=WARMUP_STABLE_DECAY",
-                               "schedule.warmup_steps=3",
-                               "schedule.warmup_tokens=3",
+                               "sharding.strategy=DDP",
+                               "sharding.strategy=ZERO1",
+                               "sharding.strategy=ZERO2",
+                               "lr_schedule.shape=CONSTANT",
+                               "lr_schedule.shape=LINEAR",
+                               "lr_schedule.shape=WARMUP_STABLE_DECAY",
+                               "lr_schedule.warmup_steps=3",
+                               "lr_schedule.warmup_tokens=3",
                                "data.evaluation_fraction=0.1",
                                "optimizer.learning_rate=0.1000000000000000055",
                                "optimizer.weight_decay=-0.0",
@@ -58,10 +58,10 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
 TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   const Job job = Parse(kFullJob);
   EXPECT_EQ(job.data.seed, 18446744073709551615u);
-  EXPECT_EQ(job.memory.recompute[1], "tab \"q\" \\ back");
+  EXPECT_EQ(job.activation_checkpointing.recompute[1], "tab \"q\" \\ back");
   EXPECT_EQ(job.memory.offload, std::vector<std::string>{"blocks.*.attention.*"});
   EXPECT_EQ(job.telemetry.run_folder, "/tmp/r\xc3\xa4n");
-  EXPECT_EQ(job.schedule.decay_fraction, 0.30000000000000004);
+  EXPECT_EQ(job.lr_schedule.decay_fraction, 0.30000000000000004);
   const auto& decoder = std::get<DecoderConfig>(job.model);
   EXPECT_EQ(decoder.norm, NormKind::kRmsNorm);
   EXPECT_EQ(decoder.activation, Activation::kGeluTanh);
@@ -110,7 +110,7 @@ TEST(Defaults, AreThoseTheSpecDocuments) {
   expected.model = llama;
   expected.data.path = "/text";
   expected.batch = {.global_batch = 8, .micro_batch = 1, .sequence_length = 32};
-  expected.schedule.steps = 10;
+  expected.lr_schedule.steps = 10;
   expected.telemetry.run_folder = "runs/shale";
   EXPECT_EQ(job, expected);
 }

@@ -49,23 +49,26 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Sharding, Rules,
     testing::Values(
-        Rule{{"sharding.strategy=NONE", "sharding.schedule=SHARDED"},
-             "--set: sharding.schedule: SHARDED does not go with strategy NONE: nothing is sharded to reduce into; use "
-             "strategy GRADIENTS, or schedule DEFERRED or LAYERED"},
-        Rule{{"sharding.strategy=OPTIMIZER", "sharding.schedule=SHARDED"},
-             "--set: sharding.schedule: SHARDED does not go with strategy OPTIMIZER: sharded gradients are strategy "
-             "GRADIENTS; use that, or schedule DEFERRED or LAYERED"},
-        Rule{{"sharding.strategy=GRADIENTS", "sharding.schedule=DEFERRED"},
-             "--set: sharding.schedule: DEFERRED does not go with strategy GRADIENTS: unsharded gradients are strategy "
-             "OPTIMIZER; use that, or schedule SHARDED or LAYERED"},
-        Rule{{"sharding.strategy=NONE", "sharding.schedule=DEFERRED"}, ""},
-        Rule{{"sharding.strategy=NONE", "sharding.schedule=LAYERED"}, ""},
-        Rule{{"sharding.strategy=FULL", "sharding.schedule=DEFERRED"}, ""},
-        Rule{{"sharding.strategy=GRADIENTS", "sharding.prefetch=2"},
-             "--set: sharding.prefetch: only strategy FULL gathers parameters for use, and this is GRADIENTS; leave it "
+        Rule{{"sharding.strategy=DDP", "sharding.accumulation=SHARDED"},
+             "--set: sharding.accumulation: SHARDED does not go with strategy DDP: nothing is sharded to reduce into; "
+             "use "
+             "strategy ZERO2, or accumulation NO_SYNC or LAYERED"},
+        Rule{{"sharding.strategy=ZERO1", "sharding.accumulation=SHARDED"},
+             "--set: sharding.accumulation: SHARDED does not go with strategy ZERO1: sharded gradients are strategy "
+             "ZERO2; use that, or accumulation NO_SYNC or LAYERED"},
+        Rule{{"sharding.strategy=ZERO2", "sharding.accumulation=NO_SYNC"},
+             "--set: sharding.accumulation: NO_SYNC does not go with strategy ZERO2: unsharded gradients are strategy "
+             "ZERO1; use that, or accumulation SHARDED or LAYERED"},
+        Rule{{"sharding.strategy=DDP", "sharding.accumulation=NO_SYNC"}, ""},
+        Rule{{"sharding.strategy=DDP", "sharding.accumulation=LAYERED"}, ""},
+        Rule{{"sharding.strategy=FULL_SHARD", "sharding.accumulation=NO_SYNC"}, ""},
+        Rule{{"sharding.strategy=ZERO2", "sharding.prefetch=2"},
+             "--set: sharding.prefetch: only strategy FULL_SHARD gathers parameters for use, and this is ZERO2; leave "
+             "it "
              "out"},
-        Rule{{"sharding.strategy=NONE", "sharding.reshard_after_forward=false"},
-             "--set: sharding.reshard_after_forward: only strategy FULL gathers parameters for use, and this is NONE; "
+        Rule{{"sharding.strategy=DDP", "sharding.reshard_after_forward=false"},
+             "--set: sharding.reshard_after_forward: only strategy FULL_SHARD gathers parameters for use, and this is "
+             "DDP; "
              "leave it out"},
         Rule{{"precision.master=SPLIT"},
              "--set: precision.master: SPLIT keeps the low bits of bf16 weights; use compute BF16, or master "
@@ -74,19 +77,25 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Memory, Rules,
-    testing::Values(
-        Rule{{"memory.retention=BLOCK", "memory.every_nth=2", "memory.first_layers=1"},
-             "--set: memory.every_nth: every_nth does not go with first_layers and last_layers; keep one choice of "
-             "blocks"},
-        Rule{{"memory.retention=BLOCK", "memory.first_layers=0"},
-             "--set: memory.first_layers: first_layers and last_layers choose no block; give a number, or leave both "
-             "out for all blocks"},
-        Rule{{"memory.every_nth=2"},
-             "--set: memory.every_nth: retention KEEP_ALL recomputes nothing, so a choice of blocks has no effect; use "
-             "another retention, or leave every_nth, first_layers and last_layers out"},
-        Rule{{"memory.retention=FFN", "memory.last_layers=5"},
-             "--set: memory.last_layers: first_layers 0 and last_layers 5 are more than the model's 4 layers"},
-        Rule{{"memory.retention=FFN", "memory.first_layers=1", "memory.last_layers=3"}, ""}));
+    testing::Values(Rule{{"activation_checkpointing.preset=BLOCK", "activation_checkpointing.every_nth=2",
+                          "activation_checkpointing.first_layers=1"},
+                         "--set: activation_checkpointing.every_nth: every_nth does not go with first_layers and "
+                         "last_layers; keep one choice of "
+                         "blocks"},
+                    Rule{{"activation_checkpointing.preset=BLOCK", "activation_checkpointing.first_layers=0"},
+                         "--set: activation_checkpointing.first_layers: first_layers and last_layers choose no block; "
+                         "give a number, or leave both "
+                         "out for all blocks"},
+                    Rule{{"activation_checkpointing.every_nth=2"},
+                         "--set: activation_checkpointing.every_nth: preset NONE recomputes nothing, so a choice of "
+                         "blocks has no effect; use "
+                         "another preset, or leave every_nth, first_layers and last_layers out"},
+                    Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.last_layers=5"},
+                         "--set: activation_checkpointing.last_layers: first_layers 0 and last_layers 5 are more than "
+                         "the model's 4 layers"},
+                    Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.first_layers=1",
+                          "activation_checkpointing.last_layers=3"},
+                         ""}));
 
 INSTANTIATE_TEST_SUITE_P(
     Run, Rules,
@@ -106,25 +115,28 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"optimizer={rule: SGD nesterov: true}"}, ""}, Rule{{"optimizer={rule: ADAMW_8BIT epsilon: 1e-6}"}, ""},
         Rule{{"optimizer.base_batch=8"},
              "--set: optimizer.base_batch: only scaling LINEAR or SQUARE_ROOT reads it; choose one, or leave it out"},
-        Rule{{"schedule.epochs=1"}, "--set: schedule.epochs: steps and epochs are both given; keep one"},
-        Rule{{"schedule.steps="},
-             "job.textproto:9:12: schedule.steps: missing; give steps, or epochs, as the length of the run"},
-        Rule{{"schedule.warmup_steps=1", "schedule.warmup_tokens=9"},
-             "--set: schedule.warmup_steps: more than one of warmup_steps, warmup_samples and warmup_tokens is given; "
+        Rule{{"lr_schedule.epochs=1"}, "--set: lr_schedule.epochs: steps and epochs are both given; keep one"},
+        Rule{{"lr_schedule.steps="},
+             "job.textproto:9:12: lr_schedule.steps: missing; give steps, or epochs, as the length of the run"},
+        Rule{{"lr_schedule.warmup_steps=1", "lr_schedule.warmup_tokens=9"},
+             "--set: lr_schedule.warmup_steps: more than one of warmup_steps, warmup_samples and warmup_tokens is "
+             "given; "
              "keep one"},
-        Rule{{"schedule.warmup_steps=11"},
-             "--set: schedule.warmup_steps: schedule.warmup_steps is 11, longer than the whole run of 10"},
-        Rule{{"schedule.warmup_samples=81"},
-             "--set: schedule.warmup_samples: schedule.warmup_samples is 81, longer than the whole run of 80"},
-        Rule{{"schedule.warmup_tokens=2560"}, ""},
-        Rule{{"schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=9"},
-             "--set: schedule.warmup_steps: schedule.warmup_steps is 9, which reaches into the decay, the last 0.2 of "
+        Rule{{"lr_schedule.warmup_steps=11"},
+             "--set: lr_schedule.warmup_steps: lr_schedule.warmup_steps is 11, longer than the whole run of 10"},
+        Rule{{"lr_schedule.warmup_samples=81"},
+             "--set: lr_schedule.warmup_samples: lr_schedule.warmup_samples is 81, longer than the whole run of 80"},
+        Rule{{"lr_schedule.warmup_tokens=2560"}, ""},
+        Rule{{"lr_schedule.shape=WARMUP_STABLE_DECAY", "lr_schedule.warmup_steps=9"},
+             "--set: lr_schedule.warmup_steps: lr_schedule.warmup_steps is 9, which reaches into the decay, the last "
+             "0.2 of "
              "the run; shorten one of them"},
-        Rule{{"schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=8"}, ""},
-        Rule{{"schedule.shape=CONSTANT", "schedule.final_fraction=1"},
-             "--set: schedule.final_fraction: shape CONSTANT stays at the peak; leave it out"},
-        Rule{{"schedule.decay_fraction=0.5"},
-             "--set: schedule.decay_fraction: only shape WARMUP_STABLE_DECAY reads it; choose that, or leave it out"},
+        Rule{{"lr_schedule.shape=WARMUP_STABLE_DECAY", "lr_schedule.warmup_steps=8"}, ""},
+        Rule{{"lr_schedule.shape=CONSTANT", "lr_schedule.final_fraction=1"},
+             "--set: lr_schedule.final_fraction: shape CONSTANT stays at the peak; leave it out"},
+        Rule{
+            {"lr_schedule.decay_fraction=0.5"},
+            "--set: lr_schedule.decay_fraction: only shape WARMUP_STABLE_DECAY reads it; choose that, or leave it out"},
         Rule{{"data.evaluation_fraction=0.1", "data.evaluation_path=/x"},
              "--set: data.evaluation_fraction: evaluation_path and evaluation_fraction are both given; keep one"},
         Rule{{"telemetry.evaluate_every=5"},
@@ -180,9 +192,9 @@ TEST(Sizes, AProductAbove62BitsIsRefusedByName) {
   EXPECT_EQ(SetError(big),
             "--set: model.decoder.width: the model has 1.8e+19 parameters, whose state is above 2^62 bytes; make "
             "its sizes smaller");
-  EXPECT_EQ(SetError({"schedule.steps=1000000000000", "batch.global_batch=1000000000000"}),
+  EXPECT_EQ(SetError({"lr_schedule.steps=1000000000000", "batch.global_batch=1000000000000"}),
             "--set: batch.global_batch: the tokens of the run are batch.global_batch (1000000000000) x "
-            "batch.sequence_length (32) x schedule.steps (1000000000000) = 3.2e+25, above 2^62; make them "
+            "batch.sequence_length (32) x lr_schedule.steps (1000000000000) = 3.2e+25, above 2^62; make them "
             "smaller");
   EXPECT_EQ(SetError({"batch.micro_batch=1048576", "batch.sequence_length=16777216", "model.decoder.hidden=1000000"}),
             "--set: batch.micro_batch: the activations of the feed-forward layers are batch.micro_batch (1048576) x "
@@ -195,7 +207,7 @@ TEST(Sizes, EveryUpperEndTogetherIsRefusedNotOverflowed) {
       SetError({"model.decoder.vocabulary=2147483647", "model.decoder.width=16777216", "model.decoder.layers=65536",
                 "model.decoder.heads=1048576", "model.decoder.head_width=16777216", "model.decoder.hidden=67108864",
                 "batch.micro_batch=1048576", "batch.global_batch=1099511627776", "batch.sequence_length=16777216",
-                "memory.loss_chunk_tokens=16777216", "schedule.steps=1099511627776", "sharding.ranks=1048576"});
+                "memory.loss_chunk_tokens=16777216", "lr_schedule.steps=1099511627776", "sharding.ranks=1048576"});
   EXPECT_NE(message.find("above 2^62"), std::string::npos);
   EXPECT_NE(message.find("parameters, whose state is above 2^62 bytes"), std::string::npos);
 }

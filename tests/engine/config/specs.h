@@ -18,13 +18,13 @@ batch {
   global_batch: 8
   sequence_length: 32
 }
-schedule { steps: 10 }
+lr_schedule { steps: 10 }
 )";
 
 inline constexpr char kMlpJob[] = R"(model { mlp { embedding: 8 hidden: 16 } }
 data { path: "/text" }
 batch { global_batch: 8 sequence_length: 4 }
-schedule { epochs: 1.5 }
+lr_schedule { epochs: 1.5 }
 )";
 
 // Sets every field of a job with a decoder, none to its default.
@@ -40,17 +40,23 @@ model {
 }
 data { path: "/a" format: LLMC order: SEQUENTIAL seed: 18446744073709551615 evaluation_path: "/b" }
 batch { global_batch: 100 micro_batch: 3 sequence_length: 48 }
-sharding { strategy: FULL schedule: LAYERED ranks: 5 prefetch: 0 reshard_after_forward: false }
+sharding { strategy: FULL_SHARD accumulation: LAYERED ranks: 5 prefetch: 0 reshard_after_forward: false }
 precision { compute: BF16 master: SPLIT allow_tf32: true }
 memory {
-  retention: BLOCK first_layers: 1 last_layers: 2 recompute: "blocks.*.ffn.up" recompute: 'tab "q" \\ back'
   offload: "blocks.*.attention.*" host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
+}
+activation_checkpointing {
+  preset: BLOCK
+  first_layers: 1
+  last_layers: 2
+  recompute: "blocks.*.ffn.up"
+  recompute: 'tab "q" \\ back'
 }
 optimizer {
   learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"
   max_gradient_norm: 0 non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
 }
-schedule {
+lr_schedule {
   shape: WARMUP_STABLE_DECAY steps: 1000 warmup_samples: 5000 final_fraction: 0 decay_fraction: 0.30000000000000004
 }
 checkpoint { every_steps: 50 }

@@ -45,7 +45,8 @@ class GeneratorTest : public ::testing::Test {
     absl::StatusOr<Job> job = ParseJobText(
         absl::StrCat("model { ", model, " } data { path: \"text\" evaluation_path: \"evaluation\" } ",
                      "batch { global_batch: 4 micro_batch: 2 sequence_length: ", kSequence, " } sharding { ranks: 2 } ",
-                     "optimizer { learning_rate: 1e-2 } schedule { steps: 4 } runtime { threads_per_rank: 1 } ", more),
+                     "optimizer { learning_rate: 1e-2 } lr_schedule { steps: 4 } runtime { threads_per_rank: 1 } ",
+                     more),
         JoinPath(run_, "job"));
     ASSERT_TRUE(job.ok()) << job.status();
     auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend,

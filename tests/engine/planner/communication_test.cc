@@ -39,7 +39,7 @@ int64_t Groups(Shape shape) { return kLayers + (shape == Shape::kTied ? 1 : 2); 
 // the number includes the factor K.
 struct Row {
   Strategy strategy;
-  Schedule schedule;
+  Accumulation accumulation;
   bool reshard = true;
   int64_t block_gathers, block_reductions;
   int64_t ends_gathers, ends_reductions;            // Embedding and head, untied.
@@ -49,7 +49,7 @@ struct Row {
 
 std::vector<Row> Table(int64_t k) {
   using enum Strategy;
-  using enum Schedule;
+  using enum Accumulation;
   return {
       {kFull, kSharded, true, 2 * k, k, k + k, k + k, 2 * k, 2 * k},
       {kFull, kDeferred, true, 2 * k, 1, k + k, 1 + 1, 2 * k, 1},
@@ -69,9 +69,9 @@ std::vector<Row> Table(int64_t k) {
 }
 
 std::string Label(const Row& row, const StepOptions& o) {
-  return absl::StrCat(ToString(row.strategy), " ", ToString(row.schedule), row.reshard ? "" : ", not resharded",
+  return absl::StrCat(ToString(row.strategy), " ", ToString(row.accumulation), row.reshard ? "" : ", not resharded",
                       ", K = ", o.micro_batches, ", W = ", o.ranks, ", prefetch ", o.prefetch, ", ",
-                      ToString(o.retention.preset));
+                      ToString(o.activations.preset));
 }
 
 class CollectivesTest : public testing::TestWithParam<Shape> {};
@@ -83,15 +83,15 @@ TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
     for (const Row& row : Table(k)) {
       for (int64_t ranks : {2, 5}) {
         for (int64_t prefetch : {0, 1, 3}) {
-          for (RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
+          for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
             StepOptions options;
             options.strategy = row.strategy;
-            options.schedule = row.schedule;
+            options.accumulation = row.accumulation;
             options.reshard_after_forward = row.reshard;
             options.ranks = ranks;
             options.micro_batches = k;
             options.prefetch = prefetch;
-            options.retention.preset = preset;
+            options.activations.preset = preset;
             const CommunicationSummary c = Communicate(graph, options);
             const std::string label = Label(row, options);
             EXPECT_EQ(c.gathers, kLayers * row.block_gathers + (tied ? row.tied_ends_gathers : row.ends_gathers))
@@ -113,7 +113,7 @@ TEST_P(CollectivesTest, OneRankCommunicatesNothing) {
   for (const Row& row : Table(3)) {
     StepOptions options;
     options.strategy = row.strategy;
-    options.schedule = row.schedule;
+    options.accumulation = row.accumulation;
     options.reshard_after_forward = row.reshard;
     options.micro_batches = 3;
     const CommunicationSummary c = Communicate(graph, options);
@@ -132,7 +132,7 @@ TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
   job.precision.compute = ComputePrecision::kBFloat16;
   const ModelGraph graph = GraphOf(job);
   StepOptions options = StepOptionsFor(job);
-  options.schedule = Schedule::kDeferred;
+  options.accumulation = Accumulation::kNoSync;
   ASSERT_EQ(options.micro_batches, 4);  // 40 sequences over 5 ranks, 2 at a time.
   int64_t gathered = 0, reduced = 0;
   for (const ParameterGroup& group : graph.groups) {
@@ -152,12 +152,12 @@ TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
 }
 
 TEST(Communication, RefusedCombinationsNameTheRightOne) {
-  const auto message = [](Strategy strategy, Schedule schedule) {
-    return std::string(CheckCombination(strategy, schedule).message());
+  const auto message = [](Strategy strategy, Accumulation accumulation) {
+    return std::string(CheckCombination(strategy, accumulation).message());
   };
-  EXPECT_NE(message(Strategy::kGradients, Schedule::kDeferred).find("OPTIMIZER"), std::string::npos);
-  EXPECT_NE(message(Strategy::kOptimizer, Schedule::kSharded).find("GRADIENTS"), std::string::npos);
-  EXPECT_NE(message(Strategy::kNone, Schedule::kSharded).find("GRADIENTS"), std::string::npos);
+  EXPECT_NE(message(Strategy::kZero2, Accumulation::kNoSync).find("ZERO1"), std::string::npos);
+  EXPECT_NE(message(Strategy::kZero1, Accumulation::kSharded).find("ZERO2"), std::string::npos);
+  EXPECT_NE(message(Strategy::kDdp, Accumulation::kSharded).find("ZERO2"), std::string::npos);
 }
 
 }  // namespace

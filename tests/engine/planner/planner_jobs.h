@@ -57,7 +57,7 @@ inline Job SmallDecoderJob(bool tied) {
   job.sharding.ranks = 5;
   job.memory.loss_chunk_tokens = 4;
   job.memory.budget_bytes = int64_t{1} << 40;
-  job.schedule.steps = 1;
+  job.lr_schedule.steps = 1;
   job.telemetry.run_folder = "runs/small";
   return job;
 }

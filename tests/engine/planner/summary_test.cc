@@ -16,10 +16,10 @@ ModelGraph GraphOf(const Job& job) {
   return *std::move(graph);
 }
 
-FlopsSummary Flops(const Job& job, RetentionPreset preset, Schedule schedule = Schedule::kSharded) {
+FlopsSummary Flops(const Job& job, CheckpointingPreset preset, Accumulation accumulation = Accumulation::kSharded) {
   StepOptions options = StepOptionsFor(job);
-  options.schedule = schedule;
-  options.retention.preset = preset;
+  options.accumulation = accumulation;
+  options.activations.preset = preset;
   return SummarizeFlops(CompileStep(GraphOf(job), options, ScratchOnlyOps())->program);
 }
 
@@ -31,7 +31,7 @@ constexpr double kQkv = kC * (kH + 2 * kG) * kD, kProjection = kH * kD * kC, kUp
 constexpr double kAttentionForward = 4 * kH * kD * (kS + 1) / 2;
 
 TEST(Flops, FollowFromTheShapes) {
-  const FlopsSummary f = Flops(SmallDecoderJob(false), RetentionPreset::kKeepAll);
+  const FlopsSummary f = Flops(SmallDecoderJob(false), CheckpointingPreset::kNone);
   const double products = 2 * kTokens * (kL * (kQkv + kProjection + kUp + kDown) + kV * kC);
   EXPECT_DOUBLE_EQ(f.forward, products + kTokens * kL * kAttentionForward);
   // Backward has two matmuls for each one of forward. In attention it computes the scores again and has four more,
@@ -40,20 +40,20 @@ TEST(Flops, FollowFromTheShapes) {
   EXPECT_EQ(f.recompute, 0);
 }
 
-TEST(Flops, BlockRetentionRunsABlockAgainUpToWhatBackwardReads) {
+TEST(Flops, PresetBlockRunsABlockAgainUpToWhatBackwardReads) {
   // The last matmul of a block only feeds an addition, so backward does not read its result.
   const double again = kTokens * kL * (2 * (kQkv + kProjection + kUp) + kAttentionForward);
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
-    const FlopsSummary f = Flops(SmallDecoderJob(false), RetentionPreset::kBlock, schedule);
-    EXPECT_DOUBLE_EQ(f.recompute, again) << ToString(schedule);
-    const FlopsSummary keep = Flops(SmallDecoderJob(false), RetentionPreset::kKeepAll);
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    const FlopsSummary f = Flops(SmallDecoderJob(false), CheckpointingPreset::kBlock, accumulation);
+    EXPECT_DOUBLE_EQ(f.recompute, again) << ToString(accumulation);
+    const FlopsSummary keep = Flops(SmallDecoderJob(false), CheckpointingPreset::kNone);
     EXPECT_DOUBLE_EQ(f.forward, keep.forward);
     EXPECT_DOUBLE_EQ(f.backward, keep.backward);
   }
 }
 
-TEST(Flops, CheapRetentionRunsNoProductAgain) {
-  EXPECT_EQ(Flops(SmallDecoderJob(false), RetentionPreset::kCheap).recompute, 0);
+TEST(Flops, PresetCheapRunsNoMatmulAgain) {
+  EXPECT_EQ(Flops(SmallDecoderJob(false), CheckpointingPreset::kCheap).recompute, 0);
 }
 
 TEST(ModelFlopsPerToken, LeavesOutTablesThatAreOnlyLookedUp) {

@@ -23,10 +23,11 @@ using ::testing::Not;
 
 constexpr int64_t kLayers = 6, kMicroBatches = 3;
 
-Planned Compile(const RetentionOptions& retention, Schedule schedule = Schedule::kSharded, int64_t layers = kLayers,
-                GraphMode mode = GraphMode::kTraining) {
-  return PlanDecoder({.schedule = schedule, .ranks = 2, .micro_batches = kMicroBatches, .retention = retention}, layers,
-                     mode);
+Planned Compile(const ActivationOptions& activations, Accumulation accumulation = Accumulation::kSharded,
+                int64_t layers = kLayers, GraphMode mode = GraphMode::kTraining) {
+  return PlanDecoder(
+      {.accumulation = accumulation, .ranks = 2, .micro_batches = kMicroBatches, .activations = activations}, layers,
+      mode);
 }
 
 // Returns the names of the host buffers that transfers in one direction access, in issue order.
@@ -64,31 +65,31 @@ TEST(Offload, TheArenaKeepsNoRoomForThem) {
     return planned.plan.bytes_at_peak[static_cast<int>(BufferCategory::kActivations)] +
            planned.plan.bytes_at_peak[static_cast<int>(BufferCategory::kActivationBoundaries)];
   };
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
-    const Planned kept = Compile({}, schedule), offloaded = Compile({.offload = {"*"}}, schedule);
-    EXPECT_LT(offloaded.plan.peak_bytes, kept.plan.peak_bytes) << ToString(schedule);
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    const Planned kept = Compile({}, accumulation), offloaded = Compile({.offload = {"*"}}, accumulation);
+    EXPECT_LT(offloaded.plan.peak_bytes, kept.plan.peak_bytes) << ToString(accumulation);
     // At most three of the six blocks are in the arena: one in use, one being copied, and one that is used again too
     // soon.
-    EXPECT_LT(kept_at_peak(offloaded), 0.6 * static_cast<double>(kept_at_peak(kept))) << ToString(schedule);
+    EXPECT_LT(kept_at_peak(offloaded), 0.6 * static_cast<double>(kept_at_peak(kept))) << ToString(accumulation);
     // Only host memory grows with the number of blocks.
-    const Planned twice = Compile({.offload = {"*"}}, schedule, 2 * kLayers);
-    EXPECT_EQ(kept_at_peak(twice), kept_at_peak(offloaded)) << ToString(schedule);
-    EXPECT_GE(twice.plan.host_bytes, 2 * offloaded.plan.host_bytes) << ToString(schedule);
+    const Planned twice = Compile({.offload = {"*"}}, accumulation, 2 * kLayers);
+    EXPECT_EQ(kept_at_peak(twice), kept_at_peak(offloaded)) << ToString(accumulation);
+    EXPECT_GE(twice.plan.host_bytes, 2 * offloaded.plan.host_bytes) << ToString(accumulation);
   }
 }
 
 TEST(Offload, BlockInputsGoToo) {
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kLayered}) {
-    const Planned planned = Compile({.preset = RetentionPreset::kBlock, .offload = {"*"}}, schedule);
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
+    const Planned planned = Compile({.preset = CheckpointingPreset::kBlock, .offload = {"*"}}, accumulation);
     const std::vector<std::string> offloaded = Moved(planned.program, true);
-    EXPECT_THAT(offloaded, Contains(HasSubstr("embedding"))) << ToString(schedule);
-    const int64_t iterations = schedule == Schedule::kLayered ? kMicroBatches : 1;
+    EXPECT_THAT(offloaded, Contains(HasSubstr("embedding"))) << ToString(accumulation);
+    const int64_t iterations = accumulation == Accumulation::kLayered ? kMicroBatches : 1;
     // The inputs of blocks 0 to 4. In LAYERED also that of block 5, because each micro-batch's input waits while the
     // other micro-batches run.
-    const int64_t tensors = schedule == Schedule::kLayered ? 6 : 5;
-    EXPECT_EQ(offloaded.size(), tensors) << ToString(schedule);
-    EXPECT_EQ(Set(Moved(planned.program, false)), Set(offloaded)) << ToString(schedule);
-    EXPECT_EQ(planned.plan.host_bytes, iterations * tensors * 2 * 64 * 8 * 4) << ToString(schedule);
+    const int64_t tensors = accumulation == Accumulation::kLayered ? 6 : 5;
+    EXPECT_EQ(offloaded.size(), tensors) << ToString(accumulation);
+    EXPECT_EQ(Set(Moved(planned.program, false)), Set(offloaded)) << ToString(accumulation);
+    EXPECT_EQ(planned.plan.host_bytes, iterations * tensors * 2 * 64 * 8 * 4) << ToString(accumulation);
   }
 }
 
@@ -134,8 +135,8 @@ TEST(Offload, NothingGoesThatIsNotNamedOrNotKeptForLong) {
   EXPECT_THAT(Moved(Compile({.offload = {"block.*", "*.ffn"}}).program, true), IsEmpty());
   // Gradients, weights and tensors used within one unit only are not activations that wait for backward.
   EXPECT_THAT(Moved(Compile({.offload = {"*.gradient", "*.weight", "*.logits", "head*"}}).program, true), IsEmpty());
-  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Schedule::kSharded, 1).program, true), Each(HasSubstr("blocks.0")));
-  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Schedule::kSharded, kLayers, GraphMode::kEvaluation).program, true),
+  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Accumulation::kSharded, 1).program, true), Each(HasSubstr("blocks.0")));
+  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Accumulation::kSharded, kLayers, GraphMode::kEvaluation).program, true),
               IsEmpty());
 }
 

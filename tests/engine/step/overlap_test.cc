@@ -15,24 +15,24 @@ namespace {
 constexpr int64_t kLayers = 5;
 
 std::string Describe(const StepOptions& o) {
-  return absl::StrCat(ToString(o.strategy), " ", ToString(o.schedule), " K=", o.micro_batches, " ",
-                      ToString(o.retention.preset));
+  return absl::StrCat(ToString(o.strategy), " ", ToString(o.accumulation), " K=", o.micro_batches, " ",
+                      ToString(o.activations.preset));
 }
 
 std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
   std::vector<StepOptions> all;
   for (const Strategy strategy : strategies) {
-    for (const Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
+    for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
       // This combination does not exist: its gradients would not be sharded.
-      if (strategy == Strategy::kGradients && schedule == Schedule::kDeferred) continue;
+      if (strategy == Strategy::kZero2 && accumulation == Accumulation::kNoSync) continue;
       for (const int64_t micro_batches : {1, 3}) {
-        for (const RetentionPreset preset :
-             {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kBlock}) {
+        for (const CheckpointingPreset preset :
+             {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kBlock}) {
           all.push_back({.strategy = strategy,
-                         .schedule = schedule,
+                         .accumulation = accumulation,
                          .ranks = 2,
                          .micro_batches = micro_batches,
-                         .retention = {.preset = preset}});
+                         .activations = {.preset = preset}});
         }
       }
     }
@@ -73,7 +73,7 @@ void VisitBackwardWaits(const StepProgram& program, StreamId stream, Visitor&& v
 }
 
 TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
-  for (const StepOptions& options : AllOptions({Strategy::kGradients, Strategy::kFull})) {
+  for (const StepOptions& options : AllOptions({Strategy::kZero2, Strategy::kFullShard})) {
     const Planned planned = PlanDecoder(options, kLayers);
     int reductions = 0;
     for (const Instruction& instruction : planned.program.instructions) {
@@ -91,7 +91,7 @@ TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
 }
 
 TEST(Overlap, AUnitsBackwardWaitsForNoGatherOfTheNextOne) {
-  for (const StepOptions& options : AllOptions({Strategy::kFull})) {
+  for (const StepOptions& options : AllOptions({Strategy::kFullShard})) {
     const Planned planned = PlanDecoder(options, kLayers);
     int waits = 0;
     VisitBackwardWaits(planned.program, StreamId::kGather, [&](const Instruction& waiting, const Instruction& gather) {

@@ -39,19 +39,19 @@ const Loop& LoopOf(const StepProgram& program, InstructionId id) {
   return program.loops.back();
 }
 
-Planned Plan(Schedule schedule, int ranks, int64_t micro_batches, RetentionPreset preset) {
+Planned Plan(Accumulation accumulation, int ranks, int64_t micro_batches, CheckpointingPreset preset) {
   const PackingOps ops;
   // PlanDecoder checks that accesses that overlap in memory are ordered.
   return PlanDecoder(
-      {.schedule = schedule, .ranks = ranks, .micro_batches = micro_batches, .retention = {.preset = preset}}, kLayers,
-      GraphMode::kTraining, Activation::kSwiGlu, &ops);
+      {.accumulation = accumulation, .ranks = ranks, .micro_batches = micro_batches, .activations = {.preset = preset}},
+      kLayers, GraphMode::kTraining, Activation::kSwiGlu, &ops);
 }
 
 TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
   for (const int ranks : {1, 2, 3}) {
     for (const int64_t micro_batches : {2, 3, 7}) {
-      for (const RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
-        const Planned planned = Plan(Schedule::kLayered, ranks, micro_batches, preset);
+      for (const CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
+        const Planned planned = Plan(Accumulation::kLayered, ranks, micro_batches, preset);
         std::map<int, size_t> places, products;  // By unit.
         for (const auto& [place, ids] : PackedProducts(planned.program)) {
           const Instruction& first = planned.program.instructions[ids.front()];
@@ -74,7 +74,7 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
         // three matmuls that BLOCK computes again. The head, whose tokens come in eight chunks, packs the weight for
         // the logits and for their gradient.
         for (int unit = 1; unit <= kLayers; ++unit) {
-          EXPECT_EQ(places[unit], preset == RetentionPreset::kBlock ? 11 : 8) << unit;
+          EXPECT_EQ(places[unit], preset == CheckpointingPreset::kBlock ? 11 : 8) << unit;
           EXPECT_EQ(products[unit], places[unit]) << unit;
         }
         EXPECT_EQ(places[kLayers + 1], 2);
@@ -85,10 +85,10 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
 }
 
 TEST(PackedWeights, AreNotKeptWhereTheyServeOneMicroBatch) {
-  for (const RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
-    EXPECT_TRUE(PackedProducts(Plan(Schedule::kLayered, 2, 1, preset).program).empty());
-    EXPECT_TRUE(PackedProducts(Plan(Schedule::kSharded, 2, 3, preset).program).empty());
-    EXPECT_TRUE(PackedProducts(Plan(Schedule::kDeferred, 2, 3, preset).program).empty());
+  for (const CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
+    EXPECT_TRUE(PackedProducts(Plan(Accumulation::kLayered, 2, 1, preset).program).empty());
+    EXPECT_TRUE(PackedProducts(Plan(Accumulation::kSharded, 2, 3, preset).program).empty());
+    EXPECT_TRUE(PackedProducts(Plan(Accumulation::kNoSync, 2, 3, preset).program).empty());
   }
 }
 

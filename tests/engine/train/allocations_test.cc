@@ -79,7 +79,7 @@ model { decoder { family: LLAMA width: 16 layers: 1 heads: 2 hidden: 24 } }
 batch { global_batch: 4 micro_batch: 1 sequence_length: 16 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
-schedule { steps: 4 warmup_steps: 1 }
+lr_schedule { steps: 4 warmup_steps: 1 }
 checkpoint { every_steps: 1 }
 data { path: ")",
                                                             text, "\" evaluation_fraction: 0.2 }\n"),

@@ -118,7 +118,7 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
 
   absl::StatusOr<Job> job = ParseJobText(
       absl::StrCat("model { hf_folder: \"", folder, "\" } data { path: \"", tokens, "\" } ",
-                   "batch { global_batch: 2 sequence_length: 16 } sharding { ranks: 2 } schedule { steps: 1 } ",
+                   "batch { global_batch: 2 sequence_length: 16 } sharding { ranks: 2 } lr_schedule { steps: 1 } ",
                    "runtime { threads_per_rank: 1 }"),
       "job");
   ASSERT_TRUE(job.ok()) << job.status();

@@ -59,7 +59,7 @@ optimizer { learning_rate: 1e-2 }
 checkpoint { every_steps: 3 keep_last: 9 }
 runtime { threads_per_rank: 1 }
 model { )",
-                     model, " } schedule { warmup_steps: 2 ", length, " } data { path: \"", Path("text"), "\" }\n"),
+                     model, " } lr_schedule { warmup_steps: 2 ", length, " } data { path: \"", Path("text"), "\" }\n"),
         "job.textproto", all);
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : Job();
@@ -161,11 +161,11 @@ model { )",
 
 struct Sharding {
   const char* strategy;
-  const char* schedule;
+  const char* accumulation;
 };
-constexpr Sharding kShardings[] = {{"NONE", "DEFERRED"},     {"NONE", "LAYERED"},      {"OPTIMIZER", "DEFERRED"},
-                                   {"OPTIMIZER", "LAYERED"}, {"GRADIENTS", "SHARDED"}, {"GRADIENTS", "LAYERED"},
-                                   {"FULL", "SHARDED"},      {"FULL", "DEFERRED"},     {"FULL", "LAYERED"}};
+constexpr Sharding kShardings[] = {{"DDP", "NO_SYNC"},        {"DDP", "LAYERED"},        {"ZERO1", "NO_SYNC"},
+                                   {"ZERO1", "LAYERED"},      {"ZERO2", "SHARDED"},      {"ZERO2", "LAYERED"},
+                                   {"FULL_SHARD", "SHARDED"}, {"FULL_SHARD", "NO_SYNC"}, {"FULL_SHARD", "LAYERED"}};
 const std::vector<std::string> kPrecisions[] = {
     {"precision.compute=FP32"}, {"precision.compute=BF16"}, {"precision.compute=BF16", "precision.master=SPLIT"}};
 
@@ -175,7 +175,7 @@ class SameBits : public ResumeTest, public ::testing::WithParamInterface<std::tu
     const auto [sharding, precision, asynchronous] = GetParam();
     std::vector<std::string> all = kPrecisions[precision];
     all.push_back(absl::StrCat("sharding.strategy=", kShardings[sharding].strategy));
-    all.push_back(absl::StrCat("sharding.schedule=", kShardings[sharding].schedule));
+    all.push_back(absl::StrCat("sharding.accumulation=", kShardings[sharding].accumulation));
     all.push_back(absl::StrCat("checkpoint.asynchronous=", asynchronous ? "true" : "false"));
     return all;
   }
@@ -186,7 +186,7 @@ TEST_P(SameBits, StoppingAndGoingOnChangesNone) { ExpectThatStoppingChangesNoBit
 std::string NameOf(const std::tuple<int, int, bool>& parameter) {
   const auto [sharding, precision, asynchronous] = parameter;
   constexpr const char* kNames[] = {"Fp32", "Bf16", "Split"};
-  return absl::StrCat(kShardings[sharding].strategy, "_", kShardings[sharding].schedule, "_", kNames[precision],
+  return absl::StrCat(kShardings[sharding].strategy, "_", kShardings[sharding].accumulation, "_", kNames[precision],
                       asynchronous ? "_Asynchronous" : "_Blocking");
 }
 
@@ -219,8 +219,8 @@ std::vector<Variation> Variations() {
   static constexpr char kLlama[] = "decoder { family: LLAMA width: 24 layers: 2 heads: 4 kv_heads: 2 hidden: 40 }";
   static constexpr char kMlp[] = "mlp { embedding: 5 hidden: 13 layers: 2 }";
   const std::string bf16 = "precision.compute=BF16", split = "precision.master=SPLIT", fp32 = "precision.compute=FP32",
-                    layered = "sharding.schedule=LAYERED", block = "memory.retention=BLOCK",
-                    gradients = "sharding.strategy=GRADIENTS";
+                    layered = "sharding.accumulation=LAYERED", block = "activation_checkpointing.preset=BLOCK",
+                    gradients = "sharding.strategy=ZERO2";
   // With both, the last evaluation follows the last step.
   const std::string held_out = "data.evaluation_fraction=0.25", evaluate = "telemetry.evaluate_every=2";
   // The text has 175 samples. Two and a half epochs are five batches of 85 and one of 13, and the checkpoint after the
@@ -240,7 +240,7 @@ std::vector<Variation> Variations() {
           {"Sgd", kGpt2, {bf16, kNesterov}},
           {"SgdWithoutMomentum", kLlama, {fp32, "optimizer={rule: SGD momentum: 0}"}},
           {"LionSplit", kLlama, {bf16, split, kLion}},
-          {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=NONE"}},
+          {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
           {"AdamW8Bit", kGpt2, {fp32, kAdamW8Bit}},
           {"AdamW8BitSplitLayered", kLlama, {bf16, split, layered, kAdamW8Bit}},
           {"AdamW8BitBlocking", kMlp, {bf16, gradients, kAdamW8Bit, "checkpoint.asynchronous=false"}},
@@ -305,27 +305,27 @@ std::vector<Change> Changes() {
       {"FourRanks", {fp32}, {fp32, "sharding.ranks=4"}},
       {"EightRanks", {fp32}, {fp32, "sharding.ranks=8"}},
       {"FromOneRankToThree", {fp32, "sharding.ranks=1"}, {fp32}},
-      {"FullToNone", {fp32}, {fp32, "sharding.strategy=NONE"}},
-      {"NoneToFull", {fp32, "sharding.strategy=NONE"}, {fp32, "sharding.ranks=2"}},
-      {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=OPTIMIZER"}},
-      {"OptimizerToGradients", {bf16, "sharding.strategy=OPTIMIZER"}, {bf16, "sharding.strategy=GRADIENTS"}},
-      {"Retention", {fp32}, {fp32, "memory.retention=BLOCK"}},
-      {"Schedule", {fp32, "sharding.schedule=SHARDED"}, {fp32, "sharding.schedule=LAYERED"}},
+      {"FullToNone", {fp32}, {fp32, "sharding.strategy=DDP"}},
+      {"NoneToFull", {fp32, "sharding.strategy=DDP"}, {fp32, "sharding.ranks=2"}},
+      {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=ZERO1"}},
+      {"OptimizerToGradients", {bf16, "sharding.strategy=ZERO1"}, {bf16, "sharding.strategy=ZERO2"}},
+      {"ActivationCheckpointing", {fp32}, {fp32, "activation_checkpointing.preset=BLOCK"}},
+      {"Accumulation", {fp32, "sharding.accumulation=SHARDED"}, {fp32, "sharding.accumulation=LAYERED"}},
       {"MicroBatch", {fp32}, {fp32, "batch.micro_batch=2"}},
       {"MastersToSplit", {bf16}, {bf16, split, "sharding.ranks=2"}},
       {"SplitToMasters", {bf16, split}, {bf16, "sharding.ranks=2"}},
-      {"SplitToReplicatedMasters", {bf16, split}, {bf16, "sharding.strategy=GRADIENTS"}},
-      {"SplitToNone", {bf16, split}, {bf16, split, "sharding.strategy=NONE"}},
+      {"SplitToReplicatedMasters", {bf16, split}, {bf16, "sharding.strategy=ZERO2"}},
+      {"SplitToNone", {bf16, split}, {bf16, split, "sharding.strategy=DDP"}},
       {"SplitToFp32", {bf16, split}, {fp32, "sharding.ranks=4"}},
-      {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=OPTIMIZER"}},
+      {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=ZERO1"}},
       {"Fp32ToSplit", {fp32}, {bf16, split, "sharding.ranks=2"}},
       {"SgdTwoRanks", {fp32, kNesterov}, {fp32, kNesterov, "sharding.ranks=2"}},
       {"LionSplitToMasters", {bf16, split, kLion}, {bf16, kLion, "sharding.ranks=5"}},
       {"AdamW8BitFourRanks", {fp32, kAdamW8Bit}, {fp32, kAdamW8Bit, "sharding.ranks=4"}},
       {"AdamW8BitOneRankToNone",
        {bf16, kAdamW8Bit, "sharding.ranks=1"},
-       {bf16, kAdamW8Bit, "sharding.strategy=NONE", "sharding.ranks=2"}},
-      {"AdamW8BitNoneToFull", {fp32, kAdamW8Bit, "sharding.strategy=NONE"}, {fp32, kAdamW8Bit, "sharding.ranks=2"}},
+       {bf16, kAdamW8Bit, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"AdamW8BitNoneToFull", {fp32, kAdamW8Bit, "sharding.strategy=DDP"}, {fp32, kAdamW8Bit, "sharding.ranks=2"}},
   };
   return changes;
 }
@@ -409,7 +409,7 @@ TEST_F(ResumeTest, ADamagedCheckpointThatWasPassedOverPushesNoneOut) {
   std::string bytes = *ReadFile(shard, 1 << 24);
   bytes.back() ^= 1;
   ASSERT_TRUE(WriteFileDurably(shard, bytes).ok());
-  const Job longer = MakeJob({"schedule.steps=8", "checkpoint.every_steps=4", "checkpoint.keep_last=2"});
+  const Job longer = MakeJob({"lr_schedule.steps=8", "checkpoint.every_steps=4", "checkpoint.keep_last=2"});
   const Run resumed = Train(longer, "run", {.from = ResumeFrom::kLatest});
   ASSERT_TRUE(resumed.status.ok()) << resumed.status;
   EXPECT_EQ(resumed.resumed.path, Checkpoint("run", 3));
@@ -454,7 +454,7 @@ TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
   expect({"optimizer.rule=LION"}, "its optimizer.rule is ADAMW, the job's is LION");
   // Fields that only steer the training may change.
   const Run prolonged =
-      Train(MakeJob({"schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}),
+      Train(MakeJob({"lr_schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}),
             "run", {.from = ResumeFrom::kLatest});
   EXPECT_TRUE(prolonged.status.ok()) << prolonged.status;
   EXPECT_EQ(prolonged.losses.size(), 5);
@@ -474,7 +474,7 @@ TEST_F(ResumeTest, ARunInEpochsGoesOnWhereItsDataStood) {
   const std::vector<std::string> overrides = {"checkpoint.every_steps=5"};
   absl::StatusOr<Job> job = ParseJobText(
       absl::StrCat("model { mlp { embedding: 4 hidden: 12 } } batch { global_batch: 11 sequence_length: 8 } ",
-                   "schedule { epochs: 1.5 } checkpoint { every_steps: 5 keep_last: 100 } sharding { ranks: 2 } ",
+                   "lr_schedule { epochs: 1.5 } checkpoint { every_steps: 5 keep_last: 100 } sharding { ranks: 2 } ",
                    "runtime { threads_per_rank: 1 } data { path: \"", Path("text"), "\" }"),
       "job", std::vector<std::string>{kOps});
   ASSERT_TRUE(job.ok()) << job.status();
@@ -492,7 +492,8 @@ TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
   const auto make = [&](int batch) {
     const absl::StatusOr<Job> job = ParseJobText(
         absl::StrCat("model { mlp { embedding: 4 hidden: 12 } } batch { global_batch: ", batch,
-                     " sequence_length: 8 } ", "schedule { epochs: 1 } checkpoint { every_steps: 5 keep_last: 100 } ",
+                     " sequence_length: 8 } ",
+                     "lr_schedule { epochs: 1 } checkpoint { every_steps: 5 keep_last: 100 } ",
                      "runtime { threads_per_rank: 1 } data { path: \"", Path("text"), "\" evaluation_fraction: 0.1 }"),
         "job", std::vector<std::string>{kOps});
     EXPECT_TRUE(job.ok()) << job.status();

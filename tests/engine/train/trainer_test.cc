@@ -37,7 +37,7 @@ model { decoder { family: LLAMA width: 32 layers: 2 heads: 4 kv_heads: 2 hidden:
 batch { global_batch: 6 micro_batch: 2 sequence_length: 24 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
-schedule { steps: 12 warmup_steps: 2 }
+lr_schedule { steps: 12 warmup_steps: 2 }
 runtime { threads_per_rank: 1 }
 data { path: ")",
                                 path, "\" evaluation_fraction: 0.2 }\n"),
@@ -77,7 +77,7 @@ TEST(Trainer, LeavesTheThreadsToTheNumberOfRanksUntilItIsPlanned) {
 }
 
 TEST(Trainer, LearnsATextAndEvaluatesIt) {
-  auto trainer = MustCreate(SmallJob(WriteText("learn", 120), {"schedule.steps=60"}));
+  auto trainer = MustCreate(SmallJob(WriteText("learn", 120), {"lr_schedule.steps=60"}));
   ASSERT_NE(trainer, nullptr);
   EXPECT_EQ(Vocabulary(trainer->job().model), 256);
   absl::StatusOr<EvaluationReport> before = trainer->Evaluate(4);
@@ -102,7 +102,7 @@ TEST(Trainer, AddsUpSmallGradientsOfManyTokens) {
   std::vector<double> norms;
   for (const char* micro_batch : {"batch.micro_batch=16", "batch.micro_batch=8"}) {
     auto trainer = MustCreate(SmallJob(path, {"sharding.ranks=1", "model.decoder.width=64", "batch.sequence_length=128",
-                                              "batch.global_batch=16", micro_batch, "schedule.steps=3"}));
+                                              "batch.global_batch=16", micro_batch, "lr_schedule.steps=3"}));
     ASSERT_NE(trainer, nullptr);
     const std::vector<StepReport> reports = RunAll(*trainer);
     ASSERT_EQ(reports.size(), 3);
@@ -187,10 +187,10 @@ TEST(Trainer, TheLossDoesNotDependOnRanksOrMicroBatches) {
   auto reference = MustCreate(SmallJob(text, {"sharding.ranks=1", "batch.micro_batch=6"}));
   ASSERT_NE(reference, nullptr);
   const double loss = RunAll(*reference)[0].loss;
-  for (const std::vector<std::string>& overrides :
-       std::vector<std::vector<std::string>>{{"sharding.ranks=3", "batch.micro_batch=1"},
-                                             {"sharding.ranks=2", "sharding.strategy=NONE", "sharding.schedule=AUTO"},
-                                             {"sharding.ranks=4", "sharding.schedule=LAYERED"}}) {
+  for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
+           {"sharding.ranks=3", "batch.micro_batch=1"},
+           {"sharding.ranks=2", "sharding.strategy=DDP", "sharding.accumulation=AUTO"},
+           {"sharding.ranks=4", "sharding.accumulation=LAYERED"}}) {
     auto other = MustCreate(SmallJob(text, overrides));
     ASSERT_NE(other, nullptr);
     EXPECT_NEAR(RunAll(*other)[0].loss, loss, 1e-5 * loss);
@@ -199,8 +199,8 @@ TEST(Trainer, TheLossDoesNotDependOnRanksOrMicroBatches) {
 
 TEST(Trainer, ARunInEpochsEndsWithAShortBatch) {
   const std::string text = WriteText("epochs", 10);
-  auto trainer = MustCreate(
-      SmallJob(text, {"schedule.steps=", "schedule.epochs=1", "data.evaluation_fraction=", "batch.global_batch=7"}));
+  auto trainer = MustCreate(SmallJob(
+      text, {"lr_schedule.steps=", "lr_schedule.epochs=1", "data.evaluation_fraction=", "batch.global_batch=7"}));
   ASSERT_NE(trainer, nullptr);
   std::ifstream in(text);
   const std::string content((std::istreambuf_iterator<char>(in)), {});
@@ -250,8 +250,8 @@ TEST(Trainer, ParametersReadBackAsWrittenForEveryKindOfMaster) {
        std::vector<std::vector<std::string>>{{},
                                              {"precision.compute=BF16"},
                                              {"precision.compute=BF16", "precision.master=SPLIT"},
-                                             {"sharding.strategy=NONE", "precision.compute=BF16"},
-                                             {"sharding.strategy=OPTIMIZER"}}) {
+                                             {"sharding.strategy=DDP", "precision.compute=BF16"},
+                                             {"sharding.strategy=ZERO1"}}) {
     auto trainer = MustCreate(SmallJob(text, overrides));
     ASSERT_NE(trainer, nullptr);
     for (const Parameter& parameter : trainer->parameters()) {
@@ -313,7 +313,7 @@ TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {
 
 TEST(Trainer, MemoryDoesNotGrowAfterTheFirstSteps) {
   if (!kResidenceIsOurs) GTEST_SKIP() << "resident memory is the sanitizer's";
-  auto trainer = MustCreate(SmallJob(WriteText("rss", 60), {"schedule.steps=220"}));
+  auto trainer = MustCreate(SmallJob(WriteText("rss", 60), {"lr_schedule.steps=220"}));
   ASSERT_NE(trainer, nullptr);
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(trainer->Step().ok());
   const int64_t before = ResidentBytes();

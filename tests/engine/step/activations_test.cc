@@ -1,5 +1,5 @@
 // Which tensors of a block each preset keeps, by name.
-#include "engine/step/retention.h"
+#include "engine/step/activations.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ ModelGraph Decoder(bool qk_norm = false) {
   return *std::move(graph);
 }
 
-std::vector<std::string> KeptNames(const ModelGraph& graph, int unit, const RetentionOptions& options) {
+std::vector<std::string> KeptNames(const ModelGraph& graph, int unit, const ActivationOptions& options) {
   std::vector<std::string> names;
   const std::vector<bool> kept =
       DecideKept(graph.units[unit], unit + 1 == std::ssize(graph.units), options, std::ssize(graph.units) - 2);
@@ -37,40 +37,40 @@ std::vector<std::string> KeptNames(const ModelGraph& graph, int unit, const Rete
   return names;
 }
 
-TEST(Retention, EachPresetKeepsWhatItSays) {
+TEST(Activations, EachPresetKeepsWhatItSays) {
   const ModelGraph graph = Decoder();
-  const auto kept = [&](RetentionPreset preset) { return KeptNames(graph, 1, {.preset = preset}); };
-  EXPECT_THAT(kept(RetentionPreset::kKeepAll),
+  const auto kept = [&](CheckpointingPreset preset) { return KeptNames(graph, 1, {.preset = preset}); };
+  EXPECT_THAT(kept(CheckpointingPreset::kNone),
               UnorderedElementsAre("attention_norm", "attention_norm.rstd", "attention.qkv", "attention.out",
                                    "attention.lse", "residual", "ffn_norm", "ffn_norm.rstd", "ffn.gate_up", "ffn.act"));
-  EXPECT_THAT(kept(RetentionPreset::kCheap),
+  EXPECT_THAT(kept(CheckpointingPreset::kCheap),
               UnorderedElementsAre("attention.qkv", "attention.out", "attention.lse", "residual", "ffn.gate_up"));
-  EXPECT_THAT(kept(RetentionPreset::kAttention),
+  EXPECT_THAT(kept(CheckpointingPreset::kAttention),
               UnorderedElementsAre("residual", "ffn_norm", "ffn_norm.rstd", "ffn.gate_up", "ffn.act"));
-  EXPECT_THAT(kept(RetentionPreset::kFeedForward),
+  EXPECT_THAT(kept(CheckpointingPreset::kFeedForward),
               UnorderedElementsAre("attention_norm", "attention_norm.rstd", "attention.qkv", "attention.out",
                                    "attention.lse", "residual"));
-  EXPECT_THAT(kept(RetentionPreset::kSublayers), UnorderedElementsAre("residual"));
-  EXPECT_THAT(kept(RetentionPreset::kBlock), UnorderedElementsAre());
+  EXPECT_THAT(kept(CheckpointingPreset::kSublayers), UnorderedElementsAre("residual"));
+  EXPECT_THAT(kept(CheckpointingPreset::kBlock), UnorderedElementsAre());
 }
 
-TEST(Retention, APresetAppliesToTheChosenBlocksOnly) {
+TEST(Activations, APresetAppliesToTheChosenBlocksOnly) {
   const ModelGraph graph = Decoder();
-  const auto recomputes = [&](const RetentionOptions& options) {
+  const auto recomputes = [&](const ActivationOptions& options) {
     std::vector<int> layers;
     for (int layer = 0; layer < 4; ++layer) {
       if (KeptNames(graph, 1 + layer, options).empty()) layers.push_back(layer);
     }
     return layers;
   };
-  const RetentionPreset block = RetentionPreset::kBlock;
+  const CheckpointingPreset block = CheckpointingPreset::kBlock;
   EXPECT_EQ(recomputes({.preset = block}), (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(recomputes({.preset = block, .every_nth = 2}), (std::vector<int>{0, 2}));
   EXPECT_EQ(recomputes({.preset = block, .first_layers = 1}), (std::vector<int>{0}));
   EXPECT_EQ(recomputes({.preset = block, .first_layers = 1, .last_layers = 2}), (std::vector<int>{0, 2, 3}));
 }
 
-TEST(Retention, PatternsNameTensors) {
+TEST(Activations, PatternsNameTensors) {
   const ModelGraph graph = Decoder();
   const std::vector<std::string> kept = KeptNames(graph, 2, {.patterns = {"blocks.1.ffn.*"}});
   EXPECT_THAT(kept, ::testing::Not(::testing::Contains("ffn.gate_up")));
@@ -79,16 +79,16 @@ TEST(Retention, PatternsNameTensors) {
 
 // With qk_norm, Q and K are one tensor that three ops update. Recomputing only the statistics of its norm would
 // overwrite the kept rotated values with unrotated ones.
-TEST(Retention, AValueUpdatedInPlaceIsRecomputedWhole) {
+TEST(Activations, AValueUpdatedInPlaceIsRecomputedWhole) {
   const ModelGraph graph = Decoder(/*qk_norm=*/true);
   const std::vector<std::string> kept = KeptNames(graph, 1, {.patterns = {"*.q_norm.rstd"}});
   EXPECT_THAT(kept, ::testing::Not(::testing::Contains("attention.qk_normed")));
   EXPECT_THAT(kept, ::testing::Contains("attention.qkv"));
 }
 
-TEST(Retention, TheHeadKeepsAllForItsBackwardFollowsItsForward) {
+TEST(Activations, TheHeadKeepsAllForItsBackwardFollowsItsForward) {
   const ModelGraph graph = Decoder();
-  EXPECT_FALSE(KeptNames(graph, 5, {.preset = RetentionPreset::kBlock, .patterns = {"*"}}).empty());
+  EXPECT_FALSE(KeptNames(graph, 5, {.preset = CheckpointingPreset::kBlock, .patterns = {"*"}}).empty());
 }
 
 TEST(Pattern, StarsMatchAnyRun) {

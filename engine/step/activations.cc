@@ -1,11 +1,11 @@
-#include "engine/step/retention.h"
+#include "engine/step/activations.h"
 
 #include "engine/step/pattern.h"
 
 namespace shale {
 namespace {
 
-bool AppliesTo(const RetentionOptions& options, int64_t layer, int64_t layers) {
+bool AppliesTo(const ActivationOptions& options, int64_t layer, int64_t layers) {
   if (layer < 0) return false;
   if (options.first_layers > 0 || options.last_layers > 0) {
     return layer < options.first_layers || layer >= layers - options.last_layers;
@@ -13,19 +13,19 @@ bool AppliesTo(const RetentionOptions& options, int64_t layer, int64_t layers) {
   return layer % options.every_nth == 0;
 }
 
-bool PresetRecomputes(RetentionPreset preset, const Value& value) {
+bool PresetRecomputes(CheckpointingPreset preset, const Value& value) {
   switch (preset) {
-    case RetentionPreset::kKeepAll: return false;
-    case RetentionPreset::kCheap: return value.cheap;
-    case RetentionPreset::kAttention: return value.sublayer == Sublayer::kAttention && !value.sublayer_input;
-    case RetentionPreset::kFeedForward: return value.sublayer == Sublayer::kFeedForward && !value.sublayer_input;
-    case RetentionPreset::kSublayers: return !value.sublayer_input;
-    case RetentionPreset::kBlock: return true;
+    case CheckpointingPreset::kNone: return false;
+    case CheckpointingPreset::kCheap: return value.cheap;
+    case CheckpointingPreset::kAttention: return value.sublayer == Sublayer::kAttention && !value.sublayer_input;
+    case CheckpointingPreset::kFeedForward: return value.sublayer == Sublayer::kFeedForward && !value.sublayer_input;
+    case CheckpointingPreset::kSublayers: return !value.sublayer_input;
+    case CheckpointingPreset::kBlock: return true;
   }
   return false;
 }
 
-bool MayKeep(const UnitGraph& unit, const Value& value, bool last_unit, const RetentionOptions& options,
+bool MayKeep(const UnitGraph& unit, const Value& value, bool last_unit, const ActivationOptions& options,
              int64_t layers) {
   if (last_unit) return true;
   for (const std::string& pattern : options.patterns) {
@@ -45,7 +45,7 @@ ValueId SumOf(const Node& node) {
   return sum;
 }
 
-std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const RetentionOptions& options, int64_t layers) {
+std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const ActivationOptions& options, int64_t layers) {
   std::vector<bool> may_keep(unit.values.size());
   for (size_t id = 0; id < may_keep.size(); ++id) {
     may_keep[id] = MayKeep(unit, unit.values[id], last_unit, options, layers);
