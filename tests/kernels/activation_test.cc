@@ -1,4 +1,4 @@
-// SwiGLU and GELU.
+// Tests SwiGLU and GELU.
 #include <cstring>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// Causal attention with grouped heads.
+// Tests causal attention with grouped heads.
 #include <cmath>
 
 #include "gtest/gtest.h"

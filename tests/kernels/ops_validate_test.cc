@@ -1,4 +1,4 @@
-// Validate: every operand of every op is looked at, and what is refused is named.
+// Tests that Validate looks at every operand of every op, and names what it refuses.
 #include <set>
 
 #include "gtest/gtest.h"
@@ -20,7 +20,7 @@ void ForOperands(AnyOp& op, const Body& body) {
   });
 }
 
-// A copy of `op` whose operand `number` is `change(operand)`.
+// Returns a copy of `op` whose operand `number` was changed by `change`.
 template <class Change>
 Op With(const Op& op, int number, const Change& change) {
   Op changed = op;
@@ -50,7 +50,7 @@ TEST(Validate, NamesAnOperandOfTheWrongRank) {
           t.strides[t.rank++] = 1;
         }
       });
-      // A copy or an addition has no rank of its own; and x tells a norm whether rows have heads.
+      // Copy and Add take any rank, and the rank of x tells a norm whether rows have heads.
       const bool free = std::holds_alternative<Copy>(op) || std::holds_alternative<Add>(op);
       ExpectRefused(wrong, free || name == "x" ? std::vector<std::string>{} : std::vector<std::string>{name + " is "});
     });
@@ -84,7 +84,7 @@ TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
 }
 
 TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
-  // Operands whose rows may be strided; all others are contiguous.
+  // Operands whose rows may be strided. All others must be contiguous.
   const std::set<std::string> strided = {"MatMul.a",
                                          "MatMul.b",
                                          "MatMul.c",
@@ -125,7 +125,7 @@ TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
       } else {
         ExpectRefused(wide, {name + " is "});
       }
-      // Columns two apart, and rows that lie on one another, are refused everywhere.
+      // Columns two apart, and rows on top of one another, are refused for every operand.
       ExpectRefused(With(op, number,
                          [](Tensor& t) {
                            for (int i = 0; i < t.rank; ++i) t.strides[i] *= 2;
@@ -282,7 +282,8 @@ TEST(Flops, CountProductsAndAttentionOnly) {
   product.c_MN = Tensor::Contiguous(DType::kFloat32, {3, 7});
   product.transpose_a = true;
   EXPECT_EQ(FlopsOf(product), 2 * 3 * 5 * 7);
-  // 4 queries see 1 + 2 + 3 + 4 keys, or 1 + 2 + 2 + 2 through a window of two; 2 flops per pair and width, twice.
+  // 4 queries see 1 + 2 + 3 + 4 keys, or 1 + 2 + 2 + 2 through a window of two. Each of two matmuls takes 2 FLOPs per
+  // pair and element of the width.
   AttentionForward attention;
   attention.q_BSHD = Tensor::Contiguous(DType::kFloat32, {2, 4, 3, 8});
   EXPECT_EQ(FlopsOf(attention), 2 * 3 * 10 * 4 * 8);

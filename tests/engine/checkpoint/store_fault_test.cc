@@ -27,7 +27,7 @@ namespace shale {
 namespace {
 
 constexpr int kErrors[] = {ENOSPC, EIO, EROFS, EDQUOT};
-constexpr int64_t kRanks = 2, kElements = 300;  // Per rank.
+constexpr int64_t kRanks = 2, kElements = 300;  // kElements is per rank.
 
 // Saves a checkpoint of `step` that holds `version` in its values and as its token count.
 absl::Status Save(CheckpointStore& store, int64_t step, int64_t version) {

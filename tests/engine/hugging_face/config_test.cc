@@ -122,7 +122,7 @@ TEST(HfConfigTest, TheOtherFamilies) {
 
   const DecoderConfig falcon = Parse(kFalcon7b);
   EXPECT_TRUE(falcon.parallel_block && !falcon.parallel_norms && falcon.tied_head && !falcon.linear_bias);
-  EXPECT_EQ(falcon.kv_heads, 1);  // num_kv_heads says 71, but multi_query rules.
+  EXPECT_EQ(falcon.kv_heads, 1);  // num_kv_heads says 71, but multi_query decides.
   EXPECT_EQ(falcon.activation, Activation::kGeluErf);
   EXPECT_EQ(falcon.hidden, 4 * 4544);
   EXPECT_EQ(Parse(kFalcon40b).kv_heads, 8);

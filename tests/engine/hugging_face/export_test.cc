@@ -93,7 +93,7 @@ TEST(HfExportTest, ATensorAboveTheLimitGetsAFileOfItsOwn) {
 
 TEST(HfExportTest, EveryElementIsAskedForOnceInBoundedRanges) {
   DecoderConfig config = HfModel("gpt2");
-  config.hidden = 70001;  // More than one rectangle.
+  config.hidden = 70001;  // More than one rectangle of the staging buffer.
   config.layers = 1;
   std::map<std::string, int64_t> asked;
   const TempFolder folder;

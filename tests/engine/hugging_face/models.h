@@ -1,4 +1,4 @@
-// Small decoders of every shape that Hugging Face folders hold, with weights that tell where they came from.
+// Small decoders of every shape that Hugging Face folders hold. Their weights tell parameter and element apart.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ struct NamedModel {
 // Returns models of awkward sizes: none is a multiple of a vector, and heads x head_width differs from the width where
 // the family allows it.
 std::vector<NamedModel> HfModels();
+// Returns the model of HfModels() with this name, which must exist.
 DecoderConfig HfModel(absl::string_view name);
 
 // Returns element i of a parameter. It is exact in fp32, and two elements hardly ever have the same value.

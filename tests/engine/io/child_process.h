@@ -21,7 +21,7 @@ class ChildProcess {
 
   bool Running();
   void Signal(int signal);  // Does nothing if the program has ended.
-  void Kill();              // SIGKILL.
+  void Kill();              // Signal(SIGKILL).
   // Waits until the program ends. Returns its exit code, or the negative number of the signal that ended it.
   int Wait();
 

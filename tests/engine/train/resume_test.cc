@@ -68,7 +68,7 @@ model { )",
   struct Run {
     absl::Status status;
     std::map<int64_t, double> losses;       // By step.
-    std::map<int64_t, double> evaluations;  // By the step that they followed.
+    std::map<int64_t, double> evaluations;  // By the step before the evaluation.
     int64_t tokens = 0;                     // After the last step.
     Resumed resumed;
   };

@@ -1,4 +1,4 @@
-// What graphs are asked for, and that together they are the op.
+// Tests which graphs are asked for, and that together they compute the op.
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 
 #include <memory>
@@ -33,7 +33,7 @@ class CudnnAttentionTest : public ::testing::Test {
     return *backend_;
   }
 
-  // Runs `op` of `memory`, in scratch that ends where it should; the image afterwards.
+  // Runs `op` on `memory`. Expects that no byte past the scratch changes. Returns the image afterwards.
   template <class OpType>
   std::vector<std::byte> Run(AttentionBackend& backend, const TestMemory& memory, const OpType& op) {
     const AlignedBytes bytes(memory.image());
@@ -62,7 +62,7 @@ TEST_F(CudnnAttentionTest, PlansNeedNoLibrary) {
   const AttentionBackward op = SymbolicAttention({.batch = 4, .length = 4096, .heads = 28, .groups = 4, .width = 128});
   EXPECT_TRUE(backend->Takes(op) && backend->Takes(ForwardOf(op)));
   EXPECT_EQ(backend->ScratchBytes(ForwardOf(op)), 256);
-  // One key/value head, with its seven of queries.
+  // One key/value head, with its seven query heads.
   EXPECT_EQ(backend->ScratchBytes(op), 7 * (4 * 4096 + 4 * 4096 * 128 + 2 * 4096 * 4096) + 256);
   const absl::Status status = backend->Prepare(op);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);

@@ -1,4 +1,4 @@
-// What the stand-in for the CUDA runtime finds, shown by calls that break each rule.
+// Tests what the stand-in for the CUDA runtime finds, with calls that break each rule.
 #include "kernels/cuda/host/stand_in_runtime.h"
 
 #include <atomic>
@@ -33,7 +33,7 @@ class StandInRuntimeTest : public ::testing::Test {
     return cuda::Launch("Increment", cuda_on_host::Increment, {.grid = cuda::dim3(2), .block = cuda::dim3(32)}, stream,
                         cuda::Global<int>(memory, size, "at"), size);
   }
-  // Keeps the stream from going on.
+  // Blocks the stream until Unblock().
   void Block(cuda::StreamHandle stream) {
     blocked_ = true;
     ASSERT_TRUE(runtime_
