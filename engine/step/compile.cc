@@ -263,19 +263,18 @@ class StepCompiler {
         options_.ranks > 1 && (options_.strategy == Strategy::kOptimizer || options_.strategy == Strategy::kGradients);
     for (const GroupState& g : state_.groups) {
       writer_.Emit(context,
-                   Op(AdamW{.update_5 = data_.update,
-                            .gradient_P = g.own_gradient,
-                            .weight_P = g.own_weight,
-                            .master_P = g.master,
-                            .low_P = g.low,
-                            .m_P = g.m,
-                            .v_P = g.v,
-                            .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                            .shard_stride = options_.strategy == Strategy::kNone ? 0 : g.own_gradient.elements(),
-                            .beta1 = static_cast<float>(options_.beta1),
-                            .beta2 = static_cast<float>(options_.beta2),
-                            .epsilon = static_cast<float>(options_.epsilon),
-                            .weight_decay = static_cast<float>(options_.weight_decay)}));
+                   Op(Update{.update_5 = data_.update,
+                             .gradient_P = g.own_gradient,
+                             .weight_P = g.own_weight,
+                             .master_P = g.master,
+                             .low_P = g.low,
+                             .rule = AdamWRule{.beta1 = static_cast<float>(options_.beta1),
+                                               .beta2 = static_cast<float>(options_.beta2),
+                                               .epsilon = static_cast<float>(options_.epsilon),
+                                               .weight_decay = static_cast<float>(options_.weight_decay)},
+                             .states = {g.m, g.v},
+                             .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
+                             .shard_stride = options_.strategy == Strategy::kNone ? 0 : g.own_gradient.elements()}));
       if (!regather) continue;
       writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
                    Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
