@@ -37,7 +37,7 @@ OpCase SumCase(int64_t n, bool accumulate) {
 
 OpCase CopyCase(DType from, DType to, int64_t n) {
   OpCase c{.name = "Copy_" + NameOf(from) + "_" + NameOf(to) + "_" + std::to_string(n)};
-  const bool integer = from == DType::kInt16 || from == DType::kInt32 || from == DType::kInt64;
+  const bool integer = from != DType::kFloat32 && from != DType::kBFloat16 && from != DType::kFloat64;
   c.op = Copy{.from = integer ? c.memory.RandomIntegers(from, {n}, -1000, 1000) : c.memory.Random(from, {n}),
               .to = c.memory.Output(to, {n})};
   return c;
@@ -101,7 +101,7 @@ std::vector<OpCase> ElementwiseCases() {
       }
     }
   }
-  for (const DType dtype : {DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
+  for (const DType dtype : {DType::kUInt8, DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
     cases.push_back(CopyCase(dtype, dtype, 33));
   }
   // The CPU copies more than 1 MiB past its caches, in blocks.

@@ -24,7 +24,7 @@ class TestMemory {
 
   // Returns a tensor of values drawn uniformly from [low, high), rounded to `dtype` (a floating one).
   Tensor Random(DType dtype, std::initializer_list<int64_t> shape, double low = -1, double high = 1);
-  // Returns a tensor of integers drawn uniformly from [low, high). `dtype` is i16, i32 or i64.
+  // Returns a tensor of integers drawn uniformly from [low, high). `dtype` is u8, i16, i32 or i64.
   Tensor RandomIntegers(DType dtype, std::initializer_list<int64_t> shape, int64_t low, int64_t high);
   // Returns a tensor of these values, in order, rounded to any dtype.
   Tensor Values(DType dtype, std::initializer_list<int64_t> shape, absl::Span<const double> values);

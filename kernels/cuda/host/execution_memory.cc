@@ -56,8 +56,12 @@ void Execution::Check(const Access& a) {
   const Moment now = Now();
   const LaneClocks& clocks = threads_[current_]->seen;
   const uintptr_t shared_begin = reinterpret_cast<uintptr_t>(shared_.get());
-  for (uintptr_t address = begin; address < begin + bytes; address += kCellBytes) {
-    Cell& cell = a.shared ? shared_cells_[(address - shared_begin) / kCellBytes] : global_cells_.At(address);
+  // Each byte of a global array of bytes has a cell of its own, at twice its address.
+  const bool by_byte = a.element_bytes < kCellBytes;
+  for (uintptr_t address = begin; address < begin + bytes; address += by_byte ? 1 : kCellBytes) {
+    Cell& cell = a.shared  ? shared_cells_[(address - shared_begin) / kCellBytes]
+                 : by_byte ? byte_cells_.At(address * kCellBytes)
+                           : global_cells_.At(address);
     const bool unwritten = a.shared && !a.write && !cell.write.someone();
     const Conflict conflict = a.write ? Write(cell, now, clocks) : Read(cell, now, clocks);
     if (unwritten) tell([] { return "which was never written"; });

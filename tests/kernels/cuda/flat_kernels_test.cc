@@ -35,11 +35,11 @@ TEST(CudaFlat, CopiesAndAddsAtAnyAddress) {
         }
         ExpectMatchesReference(memory, Add{.a = x, .b = From(first, n, random), .out = x}, {}, 1);
       }
-      for (const DType whole : {DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
+      for (const DType whole : {DType::kUInt8, DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
         const auto output = [&](auto shape) { return memory.Output(whole, shape); };
         const auto random = [&](auto shape) {
           return whole == DType::kFloat64 ? memory.Random(whole, shape)
-                                          : memory.RandomIntegers(whole, shape, -1000, 1000);
+                                          : memory.RandomIntegers(whole, shape, whole == DType::kUInt8 ? 0 : -1000, 255);
         };
         ExpectMatchesReference(memory, Copy{.from = From(first, n, random), .to = From(first, n, output)}, {}, 1);
       }

@@ -1,2 +1,2 @@
 // Compiles the CUDA source as plain C++.
-#include "kernels/cuda/optimizer.cu"
+#include "kernels/cuda/update_sgd.cu"
