@@ -47,9 +47,8 @@ namespace {
 constexpr char kAbout[] =
     "Times the matmuls of a step of a job, alone, with operand B packed beforehand; the matmuls that its attention "
     "consists of; and copies of memory, at their best. Ranks compute at the same time, and the results are averages "
-    "over "
-    "the ranks. Prints JSON: a line for every repetition of the step, and last the medians over the repetitions, for "
-    "every size too, and what else the step computes and moves.";
+    "over the ranks. Prints JSON: a line for every repetition of the step, and last the medians over the repetitions, "
+    "for every size too, and what else the step computes and moves.";
 
 // The times of one rank, one for each repetition of the step ("pass").
 struct Measured {
