@@ -212,8 +212,8 @@ int BenchOps(int argc, char** argv, const std::vector<OpsMachineKind>& kinds) {
   Flags flags{.device = kinds.front().device};
   OpSizes& s = flags.sizes;
   CommandLine line("bench_ops",
-                   "Times every op in the shapes of a job: what moves memory against a copy of memory, products and\n"
-                   "attention against the best product. Prints Markdown tables.");
+                   "Times every op in the shapes of a job: what moves memory against a copy of memory, matmuls and\n"
+                   "attention against the best matmul. Prints Markdown tables.");
   const int64_t most = int64_t{1} << 24;
   line.Integer("tokens", "Tokens of a micro-batch.", 1, most, &s.tokens);
   line.Integer("sequence", "Tokens of a sequence.", 1, most, &s.sequence);
