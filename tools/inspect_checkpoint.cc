@@ -62,7 +62,7 @@ absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
   }
   SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest,
                          UseNewestCheckpoint(of_run, [](const CheckpointReader&) { return absl::OkStatus(); }));
-  for (const std::string& reason : newest.passed_over) Show(absl::StrCat("passed over: ", Printable(reason), "\n"));
+  for (const std::string& reason : newest.passed_over) Show(absl::StrCat("skipped: ", Printable(reason), "\n"));
   if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", of_run));
   return newest.path;
 }
@@ -171,7 +171,7 @@ absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& 
   SHALE_ASSIGN_OR_RETURN(const CheckpointDifference difference, CompareCheckpoints(a, b));
   Show(absl::StrCat("compared with ", b.folder(), "\n"));
   ShowFields("another state", difference.state);
-  ShowFields("written in another way, which is no part of the state", difference.writing);
+  ShowFields("written differently, which does not affect the state", difference.writing);
   const int columns = NameColumns(a.manifest().parameters);
   std::string head = absl::StrFormat("%-*s", columns + 2, "largest difference (relative)");
   for (const std::string& part : difference.parts) absl::StrAppendFormat(&head, " %20s", part);
@@ -245,7 +245,7 @@ int main(int argc, char** argv) {
   shale::Flags flags;
   shale::CommandLine line("inspect_checkpoint",
                           "Shows what is in a checkpoint; verifies every byte of it, compares it with another.");
-  line.Text("checkpoint", "FOLDER", "A checkpoint, or a run folder: then its newest whole checkpoint.",
+  line.Text("checkpoint", "FOLDER", "A checkpoint, or a run folder: then its newest intact checkpoint.",
             &flags.checkpoint)
       .Required();
   line.Switch("verify", "Reads every byte and names every chunk whose checksum is wrong.", &flags.verify);
@@ -261,9 +261,9 @@ int main(int argc, char** argv) {
       "be equal.",
       0, 1e30, &flags.tolerance);
   line.Footer(
-      "It holds a few chunks of 4 MiB at a time, however large the checkpoints are.\n"
+      "It keeps a few chunks of 4 MiB in memory, however large the checkpoints are.\n"
       "\n"
-      "Exit codes: 0 whole, or equal; 1 damaged, or different; 2 wrong command line, or no such checkpoint.");
+      "Exit codes: 0 intact, or equal; 1 damaged, or different; 2 wrong command line, or no such checkpoint.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(flags);
 }

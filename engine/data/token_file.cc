@@ -55,8 +55,7 @@ absl::Status NotUtf8(const InputFile& file, int64_t offset) {
   SHALE_RETURN_IF_ERROR(file.ReadAt(offset, &byte, 1));
   return absl::InvalidArgumentError(
       absl::StrFormat("%s is not UTF-8: byte 0x%02X at offset %d (line %d) does not begin a complete character; if it "
-                      "is text in another "
-                      "encoding, convert it, for instance with iconv -f WINDOWS-1252 -t UTF-8",
+                      "is text in another encoding, convert it, for instance with iconv -f WINDOWS-1252 -t UTF-8",
                       file.path(), byte, offset, line));
 }
 

@@ -99,7 +99,7 @@ class InspectCheckpointTest(unittest.TestCase):
         self.assertTrue(self.inspect(0, "runs/test")[0].startswith(_STEP_4 + "\n"))
         self.flip(_STEP_4 + "/MANIFEST", 100)
         output, _ = self.inspect(0, "runs/test", "--verify")
-        self.assertRegex(output, r"^passed over: %s/MANIFEST: it is damaged.*\n%s\n" % (_STEP_4, _STEP_2))
+        self.assertRegex(output, r"^skipped: %s/MANIFEST: it is damaged.*\n%s\n" % (_STEP_4, _STEP_2))
 
     def test_verify_reads_everything(self):
         output, _ = self.inspect(0, _STEP_4, "--verify")

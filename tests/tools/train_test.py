@@ -301,15 +301,15 @@ class ToolsTest(unittest.TestCase):
         auto = ("--set=checkpoint.every_steps=4", "--resume=auto")
         first = self.train("--set=checkpoint.keep_last=9", *auto)
         self.assertEqual(first.returncode, 0, first.stderr.decode())
-        self.assertNotIn("going on", first.stdout.decode())
+        self.assertNotIn("resuming", first.stdout.decode())
         with open(self.path("runs/test/checkpoints/step-0000000012/rank-00001-of-00002.shard"), "r+b") as shard:
             shard.seek(-5, os.SEEK_END)
             shard.write(b"!")
         again = self.train("--resume=latest", "--set=checkpoint.keep_last=9")
         output = again.stdout.decode()
         self.assertEqual(again.returncode, 0, again.stderr.decode())
-        self.assertRegex(output, r"passed over: \S*step-0000000012/rank-00001-of-00002.shard is damaged between bytes")
-        self.assertIn("going on from runs/test/checkpoints/step-0000000008 after step 8\n", output)
+        self.assertRegex(output, r"skipped: \S*step-0000000012/rank-00001-of-00002.shard is damaged between bytes")
+        self.assertIn("resuming from runs/test/checkpoints/step-0000000008 after step 8\n", output)
         rows = [[(row["step"], row["tokens"], row["loss"], row["grad_norm"]) for row in self.metrics(run) if "loss" in row]
                 for run in ("straight", "runs/test")]
         self.assertEqual(rows[0], rows[1])

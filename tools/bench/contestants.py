@@ -154,8 +154,8 @@ class Torch(Contestant):
                 "parameters": said[0]["parameters"], "tokens_per_step": said[0]["tokens_per_step"],
                 # Memory of the training processes only, without the compilers that they started.
                 "peak_rss_bytes": sum(s["peak_rss_bytes"] for s in said), "other_cores": group.other_cores,
-                **({} if kept else {"remark": "killed with the allocator tuned, for want of memory as it seems; measured with "
-                                              "the one installed"})}
+                **({} if kept else {"remark": "killed with the tuned allocator, probably for lack of memory; "
+                                              "measured with the one installed"})}
 
 
 class Products(Contestant):
@@ -192,10 +192,10 @@ _SCHEDULES = "K = 4 micro-batches on two ranks, "
 ALL = {
     "shale": Shale("train, one rank with all threads"),
     "torch-best": Torch("PyTorch, blocks compiled, allocator tuned, MKL's AVX-512 path unlocked"),
-    "products": Products("the matrix products of the step alone, by oneDNN, operand B packed beforehand"),
+    "products": Products("the matmuls of the step alone, by oneDNN, operand B packed beforehand"),
     "torch-installed": Torch("the same program as PyTorch is installed", tuned=False),
     "shale-2ranks": Shale("train, two sharded ranks with half of the threads each", ranks=2),
-    "products-2ranks": Products("those of two ranks beside each other, with half of the threads each", ranks=2),
+    "products-2ranks": Products("the matmuls of two ranks at the same time, with half of the threads each", ranks=2),
     "fsdp2-best": Torch("FSDP2 over Gloo, two processes with half of the threads each, tuned like torch-best", ranks=2),
     "shale-k8": Shale("eight micro-batches to a step, one rank", micro_batches=8, traced=True, first_only=True),
     # Eight steps are timed as one, because a disturbance lengthens that time as it lengthens one long step. The median
