@@ -140,7 +140,7 @@ absl::Status BenchFiles(const Flags& flags) {
       const std::unique_ptr<World> world,
       World::Create(*backend, {.ranks = static_cast<int>(job.sharding.ranks), .host_memory = plan.host_memory},
                     plan.arena_bytes));
-  std::vector<RankState> ranks = RankStates(plan.train, *world);
+  std::vector<RankState> ranks = RankStates(plan.train.graph, plan.train.step.state, plan.train.memory, *world);
 
   std::vector<double> save, load, write, write_direct, read;
   std::vector<int64_t> sizes;

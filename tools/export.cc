@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
-#include "engine/train/run_folder.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 
@@ -45,7 +45,7 @@ absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& f
     return absl::FailedPreconditionError(
         "the model is an MLP, which no Hugging Face family matches; only decoders can be exported");
   }
-  const std::string copies = RunFolder::HfPath(flags.run);
+  const std::string copies = RunHfPath(flags.run);
   if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) options.base_folder = copies;
   CheckpointValues values(checkpoint);
   const auto read = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
@@ -76,7 +76,7 @@ absl::Status Export(const Flags& flags) {
     SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(flags.checkpoint));
     return ExportCheckpoint(checkpoint, flags, options);
   }
-  const std::string folder = RunFolder::CheckpointsPath(flags.run);
+  const std::string folder = RunCheckpointsPath(flags.run);
   while (true) {
     absl::Status exported;
     SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ExportNewest(folder, flags, options, exported));

@@ -18,11 +18,11 @@
 #include "engine/checkpoint/compare.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/verify.h"
 #include "engine/memory/report.h"
 #include "engine/planner/text.h"
-#include "engine/train/run_folder.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 
@@ -55,7 +55,7 @@ bool Exists(const std::string& path) {
 
 // Returns the checkpoint that `path` names: `path` itself, or the newest complete checkpoint if it is a run folder.
 absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
-  const std::string of_run = RunFolder::CheckpointsPath(path);
+  const std::string of_run = RunCheckpointsPath(path);
   if (Exists(JoinPath(path, kManifestName)) || !Exists(of_run)) {
     if (!Exists(path)) return absl::NotFoundError(absl::StrCat("there is no ", path));
     return path;

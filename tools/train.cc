@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/memory/report.h"
@@ -106,9 +107,9 @@ bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 std::string HfFolder(const Job& job, const RunFolder& folder, const ResumeOptions& resume) {
   if (!job.hf_folder.empty() && Exists(job.hf_folder)) return job.hf_folder;
   if (resume.from == ResumeFrom::kNothing || resume.from == ResumeFrom::kReplace) return "";
-  if (const std::string own = RunFolder::HfPath(folder.path()); Exists(own)) return own;
+  if (const std::string own = RunHfPath(folder.path()); Exists(own)) return own;
   if (resume.from != ResumeFrom::kPath) return "";
-  const std::string theirs = RunFolder::HfPath(RunFolder::OfCheckpoint(resume.path));
+  const std::string theirs = RunHfPath(RunOfCheckpoint(resume.path));
   return Exists(theirs) ? theirs : "";
 }
 

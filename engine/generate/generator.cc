@@ -6,15 +6,14 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/config/parse.h"
 #include "engine/memory/host_plan.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/world.h"
-#include "engine/train/checkpointer.h"
-#include "engine/train/resume.h"
-#include "engine/train/run_folder.h"
+#include "engine/state/ranks.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -61,7 +60,7 @@ class Generator::Impl {
                       program_.memory.peak_bytes));
     SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
-    std::vector<RankState> ranks = RankStates(program_, *world_);
+    std::vector<RankState> ranks = RankStates(program_.graph, program_.step.state, program_.memory, *world_);
     const absl::Status restored = RestoreRanks(checkpoint, /*values_only=*/true, *world_, ranks);
     // DataLoss makes FromRun try an older checkpoint. Errors of the job or the machine would occur with every
     // checkpoint and are returned as they are.
@@ -123,7 +122,7 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const CheckpointRea
 absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string& run_folder,
                                                               const BackendFactory& create_backend) {
   std::unique_ptr<Generator> generator;
-  const std::string folder = RunFolder::CheckpointsPath(run_folder);
+  const std::string folder = RunCheckpointsPath(run_folder);
   absl::Status created;
   const auto create = [&](const CheckpointReader& checkpoint) {
     absl::StatusOr<std::unique_ptr<Generator>> one = Create(checkpoint, create_backend);

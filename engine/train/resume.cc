@@ -16,7 +16,7 @@
 #include "engine/config/print.h"
 #include "engine/io/file.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/train/rank_state.h"
+#include "engine/state/ranks.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -38,10 +38,6 @@ std::vector<std::string> ModelLines(ModelConfig model) {
   Job job;
   job.model = std::move(model);
   return absl::StrSplit(ResolvedJobText(job), '\n');
-}
-
-std::string Describe(absl::string_view name, const std::vector<int64_t>& shape) {
-  return absl::StrCat(name, " [", absl::StrJoin(shape, ", "), "]");
 }
 
 // Returns OK if `folder` has no intact checkpoint of a step after `step`.
@@ -83,16 +79,6 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
     return absl::StrCat("it has \"", line(first, i), "\", the job's model \"", line(second, i), "\"");
   }
   return "";
-}
-
-absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model) {
-  for (size_t i = 0; i < std::max(saved.size(), model.parameters.size()); ++i) {
-    const std::string theirs = i < saved.size() ? Describe(saved[i].name, saved[i].shape) : "none";
-    const std::string ours =
-        i < model.parameters.size() ? Describe(model.parameters[i].name, model.parameters[i].shape) : "none";
-    if (theirs != ours) return Differs("its parameter ", i, " is ", theirs, ", the job's model has ", ours);
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model) {

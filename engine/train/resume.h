@@ -46,9 +46,6 @@ std::string FirstDifference(const ModelConfig& model, const ModelConfig& of_job)
 // rate may all differ.
 absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model);
 
-// Does the part of CheckSameRun that concerns the parameters: their names, shapes and order.
-absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model);
-
 // Finds the checkpoint that `options` ask for, in `folder` or at options.path. Calls `check`, which refuses a
 // checkpoint of another run, and then `restore`, which reads it.
 //

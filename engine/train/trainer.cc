@@ -16,10 +16,10 @@
 #include "engine/planner/explain.h"
 #include "engine/runtime/trace.h"
 #include "engine/runtime/world.h"
-#include "engine/train/initial_values.h"
+#include "engine/state/initial_values.h"
+#include "engine/state/parameter_store.h"
 #include "engine/train/job_data.h"
 #include "engine/train/learning_rate.h"
-#include "engine/train/parameter_store.h"
 
 namespace shale {
 namespace {
@@ -235,7 +235,7 @@ class Trainer::Impl {
  private:
   // Sets the state that training begins with.
   absl::Status Begin() {
-    std::vector<RankState> ranks = RankStates(plan_.train, *world_);
+    std::vector<RankState> ranks = RankStates(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *world_);
     SHALE_ASSIGN_OR_RETURN(resumed_, Resume(
                                          options_.resume, options_.checkpoint_folder,
                                          [&](const Manifest& manifest) {

@@ -8,9 +8,9 @@
 #include "engine/memory/check.h"
 #include "engine/memory/host_plan.h"
 #include "engine/memory/waits.h"
-#include "engine/train/checkpointer.h"
-#include "engine/train/initial_values.h"
-#include "engine/train/parameter_store.h"
+#include "engine/state/initial_values.h"
+#include "engine/state/parameter_store.h"
+#include "engine/state/ranks.h"
 #include "kernels/integers.h"
 #include "tests/engine/tested_backend.h"
 

@@ -13,9 +13,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
-#include "engine/train/run_folder.h"
 #include "engine/train/trainer.h"
 #include "tests/engine/checkpoint/survival.h"
 #include "tests/engine/io/child_process.h"
@@ -97,7 +97,7 @@ TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
   first.Signal(SIGTERM);
   EXPECT_EQ(first.Wait(), 128 + SIGTERM);
   const std::vector<std::string> disturbed = metrics("run");
-  EXPECT_EQ(WholeCheckpoints(RunFolder::CheckpointsPath(temp.Path("run")))->front(), std::ssize(disturbed));
+  EXPECT_EQ(WholeCheckpoints(RunCheckpointsPath(temp.Path("run")))->front(), std::ssize(disturbed));
 
   // Its metrics equal those of a run that had the folder to itself.
   ChildProcess alone(command("alone", ""), temp.path(), temp.Path("alone.log"));

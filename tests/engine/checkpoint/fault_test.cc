@@ -24,6 +24,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
@@ -56,7 +57,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
  protected:
   void SetUp() override { text_ = temp_.Write("text.txt", TinyText()); }
   std::string Folder() const { return temp_.Path("run"); }
-  std::string Checkpoints() const { return RunFolder::CheckpointsPath(Folder()); }
+  std::string Checkpoints() const { return RunCheckpointsPath(Folder()); }
 
   static bool Stops() { return std::get<0>(GetParam()) == SaveFailure::kStop; }
   static bool Asynchronous() { return std::get<1>(GetParam()); }

@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/io/file.h"
-#include "engine/train/run_folder.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -50,7 +50,7 @@ class GeneratorTest : public ::testing::Test {
         JoinPath(run_, "job"));
     ASSERT_TRUE(job.ok()) << job.status();
     auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend,
-                                          .checkpoint_folder = RunFolder::CheckpointsPath(run_),
+                                          .checkpoint_folder = RunCheckpointsPath(run_),
                                           .resume = {.from = ResumeFrom::kReplace}});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     while (!(*trainer)->done()) ASSERT_TRUE((*trainer)->Step().ok());
@@ -169,7 +169,7 @@ TEST_F(GeneratorTest, PromptsAreChecked) {
 }
 
 TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
-  const std::string folder = RunFolder::CheckpointsPath(run_);
+  const std::string folder = RunCheckpointsPath(run_);
   EXPECT_EQ(std::string(Generator::FromRun(run_, CreateBackend).status().message()),
             "there is no checkpoint in " + folder);
   Train(kLlama);
@@ -182,7 +182,7 @@ TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
 TEST_F(GeneratorTest, ADamagedCheckpointIsPassedOverByName) {
   Train(kLlama);
   EXPECT_THAT(Load()->passed_over(), ::testing::IsEmpty());
-  const std::string newer = JoinPath(RunFolder::CheckpointsPath(run_), "step-0000000009");
+  const std::string newer = JoinPath(RunCheckpointsPath(run_), "step-0000000009");
   std::filesystem::copy(checkpoint_, newer, std::filesystem::copy_options::recursive);
   ASSERT_EQ(truncate(JoinPath(newer, "MANIFEST").c_str(), 100), 0);
   const std::unique_ptr<Generator> generator = Load();

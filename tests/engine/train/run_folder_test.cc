@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -65,8 +66,8 @@ TEST_F(RunFolderTest, ARunLeavesJobPlanAndMetrics) {
   EXPECT_EQ(Text(Path("a/b/job.textproto")), "job one");
   EXPECT_EQ(Text(Path("a/b/plan.txt")), "plan one");
   EXPECT_EQ(Text(Path("a/b/metrics.jsonl")), "{\"step\": 1}\n");
-  EXPECT_EQ(RunFolder::JobPath(Path("a/b")), Path("a/b/job.textproto"));
-  EXPECT_EQ(RunFolder::CheckpointsPath(Path("a/b")), Path("a/b/checkpoints"));
+  EXPECT_EQ(RunJobPath(Path("a/b")), Path("a/b/job.textproto"));
+  EXPECT_EQ(RunCheckpointsPath(Path("a/b")), Path("a/b/checkpoints"));
 }
 
 TEST_F(RunFolderTest, AnEarlierRunIsRefusedWithTheWayOutAndKeepsEverything) {

@@ -1,11 +1,11 @@
-#include "engine/train/initial_values.h"
+#include "engine/state/initial_values.h"
 
 #include <algorithm>
 #include <system_error>
 #include <thread>
 #include <vector>
 
-#include "engine/train/normal_pairs.h"
+#include "engine/state/normal_pairs.h"
 
 namespace shale {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/train/normal_pairs.h"
+#include "engine/state/normal_pairs.h"
 
 #include <gtest/gtest.h>
 

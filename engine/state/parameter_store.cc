@@ -1,4 +1,4 @@
-#include "engine/train/parameter_store.h"
+#include "engine/state/parameter_store.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "engine/train/initial_values.h"
+#include "engine/state/initial_values.h"
 
 #include <gtest/gtest.h>
 

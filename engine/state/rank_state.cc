@@ -1,4 +1,4 @@
-#include "engine/train/rank_state.h"
+#include "engine/state/rank_state.h"
 
 #include <algorithm>
 #include <cstring>

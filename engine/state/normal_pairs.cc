@@ -1,7 +1,7 @@
 // Polynomials compute all values to well within 2^-44 of the C library's. That determines the rounded float except for
 // one value in a hundred thousand; those are computed again with the C library. The loops below have no calls and no
 // branches, so that the compiler vectorizes them.
-#include "engine/train/normal_pairs.h"
+#include "engine/state/normal_pairs.h"
 
 #include <algorithm>
 #include <bit>
