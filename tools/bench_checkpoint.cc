@@ -21,6 +21,7 @@
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/io/file_system.h"
+#include "engine/state/ranks.h"
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"

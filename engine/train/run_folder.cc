@@ -42,7 +42,7 @@ bool IsTemporary(absl::string_view name) {
 }
 
 bool HasCheckpoints(const std::string& path) {
-  const absl::StatusOr<std::vector<CheckpointPath>> checkpoints = ListCheckpoints(RunFolder::RunCheckpointsPath(path));
+  const absl::StatusOr<std::vector<CheckpointPath>> checkpoints = ListCheckpoints(RunCheckpointsPath(path));
   return checkpoints.ok() && !checkpoints->empty();
 }
 

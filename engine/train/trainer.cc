@@ -18,6 +18,7 @@
 #include "engine/runtime/world.h"
 #include "engine/state/initial_values.h"
 #include "engine/state/parameter_store.h"
+#include "engine/state/ranks.h"
 #include "engine/train/job_data.h"
 #include "engine/train/learning_rate.h"
 
