@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/dtype.h"
+#include "kernels/dynamic_map.h"
 
 namespace shale {
 
@@ -26,6 +27,9 @@ struct UpdateState {
   // Elements of the group for each element of the state: 1, or the size of a block. Element i of the state belongs to
   // elements [i * block, (i + 1) * block) of the group.
   int64_t block = 1;
+  // u8 only: the code of an element whose value is 0 under any scale. After an update the elements between parameters,
+  // whose gradients are 0, have it; whoever sets the states of parameters sets it there too.
+  uint8_t zero_code = 0;
   bool operator==(const UpdateState&) const = default;
 };
 
@@ -82,8 +86,8 @@ struct LionRule {
 // 0. As in bitsandbytes a negative m keeps its sign: where 0 is nearest it takes the negative entry nearest to 0.
 struct AdamW8BitRule {
   static constexpr absl::string_view kName = "AdamW8Bit";
-  static constexpr UpdateState kStates[] = {{"m", DType::kUInt8},
-                                            {"v", DType::kUInt8},
+  static constexpr UpdateState kStates[] = {{"m", DType::kUInt8, 1, SignedMap::kZeroCode},
+                                            {"v", DType::kUInt8, 1, UnsignedMap::kZeroCode},
                                             {"m_scale", DType::kFloat32, kQuantizedBlock},
                                             {"v_scale", DType::kFloat32, kQuantizedBlock}};
   absl::Span<const UpdateState> states() const { return kStates; }

@@ -183,7 +183,7 @@ absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& 
     for (const PartDifference& part : p.parts) absl::StrAppendFormat(&row, " %20s", Cell(part));
     Show(absl::StrCat(row, "\n"));
     for (const PartDifference& part : p.parts) {
-      elements += p.parameter.elements();
+      elements += part.elements;
       different += part.different;
       relative = std::max(relative, part.relative());
     }

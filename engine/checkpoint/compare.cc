@@ -186,6 +186,7 @@ absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& 
   for (size_t part = 0; part < parts.size(); ++part) {
     for (ParameterDifference& parameter : difference.parameters) {
       const int64_t elements = a.ElementsOf(parts[part].in_a, parameter.parameter);
+      parameter.parts[part].elements = elements;
       for (int64_t begin = 0; begin < elements; begin += kBatchElements) {
         const int64_t count = std::min(kBatchElements, elements - begin);
         const auto x = absl::MakeSpan(batch.data(), count), y = absl::MakeSpan(batch.data() + count, count);

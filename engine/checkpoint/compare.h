@@ -13,6 +13,7 @@ namespace shale {
 
 // How one part of a parameter, as fp32, differs between two checkpoints a and b.
 struct PartDifference {
+  int64_t elements = 0;   // All that were compared.
   int64_t different = 0;  // Elements whose bits differ.
   double largest = 0;     // Largest |a - b|. Infinite if a or b is not finite and they differ; 0 for two NaN.
   double magnitude = 0;   // Largest finite |a| or |b| of all elements.

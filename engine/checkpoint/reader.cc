@@ -116,10 +116,9 @@ absl::Status CheckpointReader::CheckCoverage() const {
     ranges[i].push_back({elements, elements});
     for (const ElementRange& range : ranges[i]) {
       if (range.begin != end) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(folder_, ": ", part.name, " of ", parameter.name, range.begin > end ? " lacks" : " has",
-                         " elements ", std::min(range.begin, end), " to ", std::max(range.begin, end),
-                         range.begin > end ? "" : " twice"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            folder_, ": ", part.name, " of ", parameter.name, range.begin > end ? " lacks" : " has", " elements ",
+            std::min(range.begin, end), " to ", std::max(range.begin, end), range.begin > end ? "" : " twice"));
       }
       end = range.end;
     }

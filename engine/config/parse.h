@@ -4,7 +4,7 @@
 // message does not have are refused. A job that passes has every value in range, no contradictions, and no product of
 // sizes above 2^62. All errors of a spec are reported together, at most 20, one line each:
 //
-//   job.textproto:12:3: sharding.strategy: found "FULLY"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; did you mean
+//   job.textproto:12:3: sharding.strategy: found "FULL"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; did you mean
 //   FULL_SHARD?
 //
 // A line gives the file, the line and column of the field (both from 1), the field's path, what was found, and what is

@@ -140,8 +140,26 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   };
   const auto sink = [&](const ShardPiece& piece, const char* bytes) { return Put(piece, bytes, work); };
   SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
+  if (!values_only) SHALE_RETURN_IF_ERROR(ZeroCodesBetweenParameters(work));
   std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
   return Write(state_.update_count, 0, work, 1);
+}
+
+absl::Status RankState::ZeroCodesBetweenParameters(char* work) {
+  for (const GroupState& g : state_.groups) {
+    const ElementRange owned = g.Owned(runtime_.rank());
+    for (size_t i = 0; i < g.states.size(); ++i) {
+      if (g.states[i].dtype != DType::kUInt8) continue;
+      std::memset(work, state_.states[i].zero_code, kWorkBytes);
+      for (const ElementRange& gap : g.layout.gaps()) {
+        const ElementRange mine = Intersect(gap, owned);
+        for (int64_t at = mine.begin; at < mine.end; at += kWorkBytes) {
+          SHALE_RETURN_IF_ERROR(Write(g.states[i], at - owned.begin, work, std::min(kWorkBytes, mine.end - at)));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RankState::Put(const ShardPiece& piece, const char* bytes, char* work) {

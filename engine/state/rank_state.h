@@ -56,6 +56,8 @@ class RankState {
   absl::Status Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
   // Set values. `work` is pinned memory of kWorkBytes for values on their way to the device.
   absl::Status ZeroValues(const GroupState& g, char* work);
+  // Sets what no checkpoint holds, the codes of 8-bit states between parameters, to those that an update leaves there.
+  absl::Status ZeroCodesBetweenParameters(char* work);
   absl::Status Put(const ShardPiece& piece, const char* bytes, char* work);
   absl::Status PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work);
   absl::Status PutHalf(const GroupState& g, int64_t flat, SavedPart half, const uint16_t* bits, int64_t count,

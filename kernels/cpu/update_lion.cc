@@ -37,8 +37,9 @@ HWY_INLINE void LionRun(const LionRule& rule, const Update& op, const Master& ma
 }
 
 void LionElements(const LionRule& rule, const Update& op, int64_t begin, int64_t end) {
-  ForRuns(op, begin, end, [&](const auto& master, int64_t from, int64_t to, bool decays)
-                              HWY_ATTR { LionRun(rule, op, master, from, to, decays); });
+  ForRuns(op, begin, end, [&](const auto& master, int64_t from, int64_t to, bool decays) HWY_ATTR {
+    LionRun(rule, op, master, from, to, decays);
+  });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

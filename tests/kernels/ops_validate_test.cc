@@ -276,8 +276,7 @@ TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
   };
   expect_refused(adamw, [](Update& op) { op.master_P = op.states[0]; }, {"AdamW: master and low are both given"});
   expect_refused(adamw, [](Update& op) { op.low_P = Tensor(); }, {"neither master nor low"});
-  expect_refused(
-      adamw, [](Update& op) { op.weight_P.dtype = DType::kFloat32; }, {"low is given for an f32 weight"});
+  expect_refused(adamw, [](Update& op) { op.weight_P.dtype = DType::kFloat32; }, {"low is given for an f32 weight"});
   expect_refused(
       adamw,
       [](Update& op) {
@@ -287,14 +286,12 @@ TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
 
   // States: one too few, one too many, of the wrong type or size.
   expect_refused(adamw, [](Update& op) { op.states[1] = Tensor(); }, {"v is missing", "wanted f32[P=13]"});
-  expect_refused(
-      lion, [&](Update& op) { op.states[1] = adamw.states[1]; },
-      {"Lion: states[1] is f32[13]", "wanted none", "Lion has 1 state"});
+  expect_refused(lion, [&](Update& op) { op.states[1] = adamw.states[1]; },
+                 {"Lion: states[1] is f32[13]", "wanted none", "Lion has 1 state"});
   expect_refused(sgd, [](Update& op) { op.rule = SgdRule{.momentum = 0}; }, {"states[0]", "SGD has 0 states"});
   expect_refused(quantized, [&](Update& op) { op.states[0] = adamw.states[0]; }, {"m is f32[13]", "wanted u8[P=13]"});
-  expect_refused(
-      quantized, [](Update& op) { op.states[3] = Tensor::Contiguous(DType::kFloat32, {2}); },
-      {"v_scale is f32[2]", "wanted f32[P/block=1]"});
+  expect_refused(quantized, [](Update& op) { op.states[3] = Tensor::Contiguous(DType::kFloat32, {2}); },
+                 {"v_scale is f32[2]", "wanted f32[P/block=1]"});
 
   // Blocks of state are not divided.
   expect_refused(quantized, [](Update& op) { op.shard_begin = 300; }, {"shard_begin is 300", "a multiple of 256"});

@@ -74,8 +74,14 @@ class ResultsTest(unittest.TestCase):
             paths = [os.path.join(folder, name) for name in "ab"]
             for path in paths:
                 with open(path, "w", encoding="utf-8") as file:
-                    for row in (record("shale", [1]), {**record("products", []), "failed": "no"}, record("shale", [1], number=2),
-                                record("shale", [4]), record("products", [3])):
+                    for row in (
+    record(
+        "shale", [1]), {
+            **record(
+                "products", []), "failed": "no"}, record(
+                    "shale", [1], number=2), record(
+                        "shale", [4]), record(
+                            "products", [3])):
                         file.write(json.dumps(row) + "\n")
             results = Results()
             results.read(paths[0])
@@ -91,8 +97,25 @@ class ResultsTest(unittest.TestCase):
 
 class ClaimsTest(unittest.TestCase):
     def test_speeds_are_ratios_of_medians(self):
-        results = results_of(record("shale", [2.0]), record("torch-best", [2.2]), record("products", [1.8]),
-                             record("torch-installed", [5.0]), record("shale-2ranks", [2.1]), record("fsdp2-best", [3.15]))
+        results = results_of(
+    record(
+        "shale",
+        [2.0]),
+        record(
+            "torch-best",
+            [2.2]),
+            record(
+                "products",
+                [1.8]),
+                record(
+                    "torch-installed",
+                    [5.0]),
+                    record(
+                        "shale-2ranks",
+                        [2.1]),
+                        record(
+                            "fsdp2-best",
+                             [3.15]))
         self.assertAlmostEqual(value(results, "against PyTorch at its best"), 1.1)
         self.assertAlmostEqual(value(results, "against the matrix products"), 0.9)
         self.assertAlmostEqual(value(results, "against PyTorch compiled, as installed"), 2.5)
@@ -119,13 +142,15 @@ class ClaimsTest(unittest.TestCase):
 
         claim, = (c for c in claims.of("llama34m") if c.label.startswith("NO_SYNC"))
         sharded = [1.00, 1.02, 0.98, 1.01, 0.99, 1.00]
-        close = results_of(turns_record("shale-sharded", sharded), turns_record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
+        close = results_of(turns_record("shale-sharded", sharded),
+                           turns_record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
         ratios = [a / b for a, b in zip(sharded, [1.01, 1.00, 1.00, 1.02, 1.00, 1.01])]
         self.assertAlmostEqual(claim.error(close, "llama34m", "fp32"), claim.value(close, "llama34m", "fp32") *
                                statistics.stdev(ratios) / statistics.mean(ratios) / 6 ** 0.5)
         self.assertFalse(claim.met(claim.value(close, "llama34m", "fp32"), "fp32"))
         self.assertTrue(claim.undecided(close, "llama34m", "fp32"))
-        slower = results_of(turns_record("shale-sharded", sharded), turns_record("shale-deferred", [1.1 * one for one in sharded]))
+        slower = results_of(turns_record("shale-sharded", sharded),
+                            turns_record("shale-deferred", [1.1 * one for one in sharded]))
         self.assertFalse(claim.undecided(slower, "llama34m", "fp32"))
         few = results_of(turns_record("shale-sharded", sharded[:4]), turns_record("shale-deferred", [1.01] * 4))
         self.assertIsNone(claim.error(few, "llama34m", "fp32"))
@@ -133,7 +158,8 @@ class ClaimsTest(unittest.TestCase):
         more = results_of(*close.records, turns_record("shale-sharded", sharded, number=2),
                           turns_record("shale-deferred", [1.01] * 6, number=2))
         self.assertLess(claim.error(more, "llama34m", "fp32"), claim.error(close, "llama34m", "fp32"))
-        apart = results_of(record("shale-sharded", sharded), record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
+        apart = results_of(record("shale-sharded", sharded),
+                           record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
         self.assertIsNone(claim.error(apart, "llama34m", "fp32"))
         lone = results_of(*close.records, turns_record("shale-sharded", sharded))
         self.assertIsNone(claim.error(lone, "llama34m", "fp32"))
@@ -187,7 +213,15 @@ class TableTest(unittest.TestCase):
         return table.markdown(results_of(*records))
 
     def test_each_target_is_met_or_not_or_not_measured(self):
-        text = self.text(record("shale", [1.0], peak_rss_bytes=2**30), record("torch-best", [1.2], peak_rss_bytes=2**31))
+        text = self.text(
+    record(
+        "shale",
+        [1.0],
+        peak_rss_bytes=2**30),
+        record(
+            "torch-best",
+            [1.2],
+             peak_rss_bytes=2**31))
         self.assertIn("| against PyTorch at its best | 1.200 x | >= 1.08 x | met |", text)
         self.assertIn("| peak RSS against PyTorch at its best | 0.500 x | <= 0.48 x | **not met** |", text)
         self.assertIn("|  | >= 2.3 x | not measured |", text)
@@ -196,9 +230,26 @@ class TableTest(unittest.TestCase):
 
     def test_an_unmet_target_stands_beside_what_bounds_it(self):
         # Matmuls take 0.375 s, attention 0.125 s, and moving 1 GB at 2 GB/s takes 0.5 s: one second in all.
-        products = record("products", [0.375], gflop=150, attention_gflop=50, attention_seconds=0.125, packed_bytes=0.25e9,
-                          other_bytes=0.75e9, copy_bytes_per_second=2e9)
-        text = self.text(record("shale", [1.6]), record("torch-best", [1.2]), record("torch-installed", [1.8]), products)
+        products = record(
+    "products",
+    [0.375],
+    gflop=150,
+    attention_gflop=50,
+    attention_seconds=0.125,
+    packed_bytes=0.25e9,
+    other_bytes=0.75e9,
+     copy_bytes_per_second=2e9)
+        text = self.text(
+    record(
+        "shale",
+        [1.6]),
+        record(
+            "torch-best",
+            [1.2]),
+            record(
+                "torch-installed",
+                [1.8]),
+                 products)
         self.assertIn("| 0.750 x | >= 1.08 x | **not met**, at most: 1.200 x |", text)
         self.assertIn("| 1.125 x | >= 2.3 x | **not met**, out of reach here: 1.800 x |", text)
         self.assertIn("- fp32: 150 GFLOP of matmuls alone in 0.3750 s, those of 50 GFLOP of attention in 0.1250 s",
@@ -210,9 +261,26 @@ class TableTest(unittest.TestCase):
 
     def test_a_ratio_past_its_bound_says_how_far_that_can_be_trusted(self):
         # These give a lower bound of one second per step.
-        products = record("products", [0.375], gflop=150, attention_gflop=50, attention_seconds=0.125, packed_bytes=0.25e9,
-                          other_bytes=0.75e9, copy_bytes_per_second=2e9)
-        text = self.text(record("shale", [0.98]), record("torch-best", [1.05]), record("torch-installed", [1.8]), products)
+        products = record(
+    "products",
+    [0.375],
+    gflop=150,
+    attention_gflop=50,
+    attention_seconds=0.125,
+    packed_bytes=0.25e9,
+    other_bytes=0.75e9,
+     copy_bytes_per_second=2e9)
+        text = self.text(
+    record(
+        "shale",
+        [0.98]),
+        record(
+            "torch-best",
+            [1.05]),
+            record(
+                "torch-installed",
+                [1.8]),
+                 products)
         self.assertIn("| 1.071 x | >= 1.08 x | **not met**, although beyond its bound: 1.050 x |", text)
         self.assertIn("| 1.837 x | >= 2.3 x | **not met**, out of reach here: 1.800 x |", text)
         self.assertIn("out of reach here: 2.", text)  # Counts the target against the matmuls alone, too.
@@ -236,8 +304,17 @@ class TableTest(unittest.TestCase):
         self.assertNotIn("Bounds", text)
 
     def test_disturbance_failures_and_odd_losses_are_told(self):
-        text = self.text(record("shale", [1.0], other_cores=0.8), record("torch-best", [1.0], first_loss=12.0),
-                         {"workload": "llama34m", "precision": "fp32", "contestant": "products", "round": 1, "failed": "no disk"})
+        text = self.text(record("shale",
+    [1.0],
+    other_cores=0.8),
+    record("torch-best",
+    [1.0],
+    first_loss=12.0),
+    {"workload": "llama34m",
+    "precision": "fp32",
+    "contestant": "products",
+    "round": 1,
+     "failed": "no disk"})
         self.assertIn("**The machine was busy**: in 1 of 3 measurements", text)
         self.assertIn("torch-best: first loss 12.000, expected about 9.011", text)
         self.assertIn("**Failed**: llama34m fp32 products: no disk", text)
@@ -281,8 +358,10 @@ class OptionsTest(unittest.TestCase):
 class WorkloadsTest(unittest.TestCase):
     def test_ranks_share_the_global_batch(self):
         one, two = (workloads.Workload("llama34m", "bf16").settings(2, ranks) for ranks in (1, 2))
-        self.assertEqual((one["batch.global_batch"], one["batch.micro_batch"], one["runtime.threads_per_rank"]), (8, 8, 2))
-        self.assertEqual((two["batch.global_batch"], two["batch.micro_batch"], two["runtime.threads_per_rank"]), (8, 4, 1))
+        self.assertEqual((one["batch.global_batch"], one["batch.micro_batch"],
+                         one["runtime.threads_per_rank"]), (8, 8, 2))
+        self.assertEqual((two["batch.global_batch"], two["batch.micro_batch"],
+                         two["runtime.threads_per_rank"]), (8, 4, 1))
         self.assertEqual((two["precision.compute"], two["precision.master"]), ("BF16", "SPLIT"))
         fp32 = workloads.Workload("llama34m", "fp32").settings(2)
         self.assertEqual((fp32["precision.compute"], fp32["precision.master"]), ("FP32", "MASTER_FP32"))
@@ -317,12 +396,17 @@ class WorkloadsTest(unittest.TestCase):
 class TextprotoTest(unittest.TestCase):
     def test_fields_of_every_kind(self):
         job = textproto.parse('name: "a b"  # why\nmodel { decoder { width: 512 eps: 1e-6 family: GPT2 tied: true } }')
-        self.assertEqual(job, {"name": "a b", "model": {"decoder": {"width": 512, "eps": 1e-6, "family": "GPT2", "tied": True}}})
+        self.assertEqual(
+    job, {
+        "name": "a b", "model": {
+            "decoder": {
+                "width": 512, "eps": 1e-6, "family": "GPT2", "tied": True}}})
         textproto.set_path(job, "batch.global_batch", 3)
         self.assertEqual(job["batch"], {"global_batch": 3})
 
     def test_what_is_wrong_is_named_by_its_line(self):
-        for text, wanted in (("a: 1\nb { c: 2", "line 2: the brace after b"), ("a: 1 }", "line 1: a brace closes nothing"),
+        for text, wanted in (("a: 1\nb { c: 2", "line 2: the brace after b"), ("a: 1 }",
+                                                                               "line 1: a brace closes nothing"),
                              ("a: 1\na: 2", "line 2: a is set twice"), ("a:\n}", "line 1: a has no value"),
                              ("a: 1x", "'1x' is no number"), ("\n[", r"line 2: found '\['")):
             with self.assertRaisesRegex(ValueError, wanted):
@@ -356,11 +440,13 @@ class ProcessTest(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def run_all(self, *scripts, **more):
-        return process.run([["/bin/sh", "-c", script] for script in scripts], dict(os.environ), self.folder.name, "p", **more)
+        return process.run([["/bin/sh", "-c", script] for script in scripts],
+                           dict(os.environ), self.folder.name, "p", **more)
 
     def test_output_and_memory_of_every_process(self):
         group = self.run_all("echo one; echo two", "echo three")
-        self.assertEqual([[text for _, text in outcome.lines] for outcome in group.outcomes], [["one", "two"], ["three"]])
+        self.assertEqual([[text for _, text in outcome.lines]
+                         for outcome in group.outcomes], [["one", "two"], ["three"]])
         for outcome in group.outcomes:
             self.assertGreater(outcome.peak_rss_bytes, 0)
 
@@ -381,7 +467,8 @@ class ProcessTest(unittest.TestCase):
         self.program = os.path.join(self.folder.name, "program")
         with open(self.program, "w", encoding="utf-8") as file:
             file.write("""[ -n "$MALLOC_TOP_PAD_" ] && kill -9 $$
-                          echo '{"seconds": [1, 2], "losses": [9, 9], "parameters": 1, "tokens_per_step": 1, "peak_rss_bytes": 5}'
+                          echo '{"seconds": [1, 2], "losses": [9, 9], "parameters": 1, "tokens_per_step": 1, '\
+                               '"peak_rss_bytes": 5}'
                        """)
         workload = workloads.Workload("qwen2_5_0_5b", "fp32")
         result = contestants.ALL["fsdp2-best"].run(workload, place, 1, 1, "fsdp2-best")
@@ -520,7 +607,8 @@ class TurnsTest(unittest.TestCase):
             main._go_on(results, {"commit": "b", "date": "e", "machine": "m"}, log)
             main.measure(chosen, types.SimpleNamespace(tokens=lambda workload: None), results, log)
         # Measured are the pair of which one had failed, and the second round.
-        self.assertEqual(asked, [["shale-keep-all", "shale-block"], ["shale", "products"], ["shale-keep-all", "shale-block"]])
+        self.assertEqual(asked, [["shale-keep-all", "shale-block"],
+                         ["shale", "products"], ["shale-keep-all", "shale-block"]])
         self.assertEqual(results.values("llama34m", "fp32", "shale", "seconds"), [1, 3])
         self.assertEqual(results.values("llama34m", "fp32", "shale-block", "seconds"), [3, 3])
         self.assertEqual(results.notes[0], "commit was a, and is b from here on")

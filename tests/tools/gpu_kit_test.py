@@ -28,7 +28,8 @@ from gpu import child, items, machine, main, measure, report, store  # noqa: E40
 _GPU_TESTS = r"""
 import json, os, sys
 if "--gtest_list_tests" in sys.argv:
-    print("Running main() from main.cc\nGood.\n  A\n  B\nAll/OpTest.  # TypeParam = float\n  C/0  # GetParam() = 5\nCrash.\n  D")
+    print("Running main() from main.cc\nGood.\n  A\n  B\nAll/OpTest.  # TypeParam = float\n"
+          "  C/0  # GetParam() = 5\nCrash.\n  D")
     sys.exit()
 flags = dict(a.split("=", 1) for a in sys.argv[1:])
 names = flags["--gtest_filter"].split(":")
@@ -44,13 +45,15 @@ _TRAIN = r"""
 import json, os, sys, time
 sets = dict(a[6:].split("=", 1) for a in sys.argv[1:] if a.startswith("--set="))
 assert os.path.exists(sets["data.path"])
-print("  parameters  494,032,768 in 26 units\nGPU 0: Fake, 1.2 GiB of 140 GiB in use outside the arenas, by CUDA", flush=True)
+print("  parameters  494,032,768 in 26 units\n"
+      "GPU 0: Fake, 1.2 GiB of 140 GiB in use outside the arenas, by CUDA", flush=True)
 folder = sets["telemetry.run_folder"]
 os.makedirs(folder)
 with open(folder + "/metrics.jsonl", "w") as file:
     for step in range(1, int(os.environ.get("FAKE_STEPS", 99)) + 1):
-        print(json.dumps({"step": step, "loss": 12.0 - step, "grad_norm": 1, "seconds": 1.0 + step, "tokens_per_second": 160000.0,
-                          "mfu": 0.55, "peak_bytes_planned": 30 << 30, "peak_bytes_measured": 20 << 30}), file=file, flush=True)
+        print(json.dumps({"step": step, "loss": 12.0 - step, "grad_norm": 1, "seconds": 1.0 + step,
+                          "tokens_per_second": 160000.0, "mfu": 0.55, "peak_bytes_planned": 30 << 30,
+                          "peak_bytes_measured": 20 << 30}), file=file, flush=True)
 if "FAKE_STEPS" not in os.environ: time.sleep(1000)
 """
 _PYTHON = r"""
@@ -68,7 +71,8 @@ print(json.dumps({"result": {"tokens_per_second": 100000.0, "step_seconds": 5.2,
 _PLAN = r"""
 import os, sys
 assert sys.argv[1].startswith("--job=")
-print("Plan of it\n  memory  one arena a rank of 25.5 GiB (27,433,708,296 bytes): training uses\n  all" if "FAKE_NO_ARENA" not in os.environ
+print("Plan of it\n  memory  one arena a rank of 25.5 GiB (27,433,708,296 bytes): training uses\n  all"
+      if "FAKE_NO_ARENA" not in os.environ
       else "Plan of nothing")
 """
 _BENCH = r"""
@@ -78,11 +82,14 @@ if sys.argv[1] == "comm":
     sys.exit(7)
 flags = dict(a.split("=", 1) for a in sys.argv[2:])
 assert os.environ["LD_LIBRARY_PATH"] and os.environ["SHALE_CUDA_LIBRARIES"]
-op = {"op": "RmsNormForward", "size": "[16384, 896]", "act": "bf16", "seconds": 1e-5, "bytes_per_second": 4e12, "of_copy": 0.9,
+op = {"op": "RmsNormForward", "size": "[16384, 896]", "act": "bf16", "seconds": 1e-5,
+      "bytes_per_second": 4e12, "of_copy": 0.9,
       "of_large_copy": 0.8}
-product = {"op": "MatMul", "size": "1 x 2 x 3", "act": "bf16", "seconds": 1e-5, "flops": 1e9, "flops_per_second": 6.5e14,
+product = {"op": "MatMul", "size": "1 x 2 x 3", "act": "bf16", "seconds": 1e-5, "flops": 1e9,
+           "flops_per_second": 6.5e14,
            "of_peak": 0.9}
-json.dump({"sustained_bf16": 7.0e14 if "--sustained_seconds" in flags else 0, "results": [op, dict(op, of_copy=0.5), product]},
+json.dump({"sustained_bf16": 7.0e14 if "--sustained_seconds" in flags else 0,
+           "results": [op, dict(op, of_copy=0.5), product]},
           open(flags["--json"], "w"))
 """
 
@@ -274,7 +281,8 @@ class KitTest(unittest.TestCase):
     def test_an_item_that_takes_longer_than_it_may_fails(self):
         kept = store.Store(self.out, "aaa")
         kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
-        hang = items.Item("hang", lambda k, i, s: measure._outcome(child.run(["sleep", "1000"], {}, k.log("hang"), s)), limit=0.3)
+        hang = items.Item("hang", lambda k, i, s: measure._outcome(
+            child.run(["sleep", "1000"], {}, k.log("hang"), s)), limit=0.3)
         main.do(kit, hang, kept, 1000)
         self.assertEqual(kept.item("hang")["status"], "failed")
         self.assertIn("did not end within 0 s", kept.item("hang")["about"])
@@ -340,9 +348,18 @@ class KitTest(unittest.TestCase):
     def test_bench_ops_gets_the_sizes_of_a_micro_batch(self):
         with open(os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_7b_4096.textproto"), encoding="utf-8") as file:
             flags = measure.sizes_of(textproto.parse(file.read()))
-        self.assertEqual(flags, ["--tokens=4096", "--sequence=4096", "--width=3584", "--hidden=18944", "--vocabulary=152064",
-                                 "--heads=28", "--kv_heads=4", "--head_width=128", "--head_tokens=4096",
-                                 "--parameters=233046016", "--square=8192"])
+        self.assertEqual(flags,
+    ["--tokens=4096",
+    "--sequence=4096",
+    "--width=3584",
+    "--hidden=18944",
+    "--vocabulary=152064",
+    "--heads=28",
+    "--kv_heads=4",
+    "--head_width=128",
+    "--head_tokens=4096",
+    "--parameters=233046016",
+     "--square=8192"])
 
 
 class MachineTest(unittest.TestCase):
@@ -378,8 +395,8 @@ class MachineTest(unittest.TestCase):
             if os.path.exists(path) and os.path.getsize(path) > 0:
                 raise KeyboardInterrupt
         with self.assertRaises(KeyboardInterrupt):
-            child.run(["sh", "-c", f"echo $$ > {path}; exec sleep 1000"], dict(os.environ), os.path.join(self.folder, "log"), 100,
-                      interrupt)
+            child.run(["sh", "-c", f"echo $$ > {path}; exec sleep 1000"],
+                      dict(os.environ), os.path.join(self.folder, "log"), 100, interrupt)
         with open(path, encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
             os.kill(int(file.read()), 0)
 
@@ -401,8 +418,8 @@ class PackTest(unittest.TestCase):
             shutil.copy("/bin/true", os.path.join(self.programs, name))
 
     def pack(self, *arguments):
-        return subprocess.run([os.path.join(_TOOLS, "gpu/pack"), self.folder, f"--programs={self.programs}", *arguments],
-                              capture_output=True, text=True, check=False)
+        return subprocess.run([os.path.join(_TOOLS, "gpu/pack"), self.folder,
+                              f"--programs={self.programs}", *arguments], capture_output=True, text=True, check=False)
 
     def test_a_kit_has_all_that_run_needs(self):
         packed = self.pack("--without=tune")
@@ -411,11 +428,12 @@ class PackTest(unittest.TestCase):
                          ["bench.gz", "gpu_tests.gz", "plan.gz", "train.gz"])
         self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))), len(items.PRESETS))
         for command in ("run", "tools/parity/torch_fsdp2.py"):
-            said = subprocess.run([sys.executable, os.path.join(self.folder, command), "--help"], cwd="/", capture_output=True,
-                                  text=True, check=False)
+            said = subprocess.run([sys.executable, os.path.join(self.folder, command), "--help"],
+                                  cwd="/", capture_output=True, text=True, check=False)
             self.assertEqual(said.returncode, 0, said.stderr)
-        run = subprocess.run([os.path.join(self.folder, "run")], cwd="/", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-                             capture_output=True, text=True, check=False)
+        run = subprocess.run([os.path.join(self.folder, "run")], cwd="/",
+                             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True,
+                             check=False)
         self.assertEqual(run.returncode, 1)
         self.assertRegex(run.stderr, r"^run: no GPU: .*\n$")
 
@@ -502,7 +520,12 @@ class SearchTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
             path, one = os.path.join(folder, "trials.jsonl"), torch_fsdp2.Configuration(4)
             trials = torch_fsdp2.Trials(path, {})
-            self.assertEqual(trials.of(one, lambda: {"failed": "rank 0 ended with -9"})["failed"], "rank 0 ended with -9")
+            self.assertEqual(
+    trials.of(
+        one,
+        lambda: {
+            "failed": "rank 0 ended with -9"})["failed"],
+             "rank 0 ended with -9")
             self.assertEqual(trials.last_failure, "rank 0 ended with -9")
             again = torch_fsdp2.Trials(path, {})
             self.assertEqual(again.of(one, lambda: {"tokens_per_second": 5.0})["tokens_per_second"], 5.0)
@@ -511,7 +534,8 @@ class SearchTest(unittest.TestCase):
         job = os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_3b_1024.textproto")
         for ranks in (1, 3, 4):
             for sequences in (1, 5, 32, 80, 96, 320, 512, 4096):
-                options = torch_fsdp2.parse([f"--job={job}", f"--ranks={ranks}", f"--tokens_per_step={sequences * ranks * 1024}"])
+                options = torch_fsdp2.parse([f"--job={job}", f"--ranks={ranks}",
+                                            f"--tokens_per_step={sequences * ranks * 1024}"])
                 tokens = torch_fsdp2.search_tokens(options)
                 self.assertLessEqual(tokens, options.tokens_per_step)
                 for of_a_step in (tokens, options.tokens_per_step):

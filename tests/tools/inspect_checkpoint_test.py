@@ -44,7 +44,8 @@ class InspectCheckpointTest(unittest.TestCase):
                 ["--set=telemetry.run_folder=runs/three", "--set=sharding.ranks=3", "--set=lr_schedule.steps=2"],
                 ["--set=telemetry.run_folder=runs/split", "--set=precision.compute=BF16",
                  "--set=precision.master=SPLIT", "--set=lr_schedule.steps=2"],
-                ["--set=telemetry.run_folder=runs/masters", "--set=precision.compute=BF16", "--set=lr_schedule.steps=2"],
+                ["--set=telemetry.run_folder=runs/masters", "--set=precision.compute=BF16",
+                 "--set=lr_schedule.steps=2"],
                 ["--set=telemetry.run_folder=runs/wide", "--set=model.decoder.width=64", "--set=lr_schedule.steps=2"]):
             subprocess.run([_TRAIN, "--job=job.textproto", *arguments], cwd=cls.trained, check=True, timeout=120,
                            stdout=subprocess.DEVNULL)
@@ -78,7 +79,7 @@ class InspectCheckpointTest(unittest.TestCase):
                      "  samples     8: epoch 0, place 8 of 67", "  tokenizer   bytes",
                      "      width: 32", "files"):
             self.assertIn(line + "\n", output)
-        self.assertRegex(output, r"\n  written by  2 ranks, strategy FULL_SHARD, schedule \w+, values in FP32\n")
+        self.assertRegex(output, r"\n  written by  2 ranks, strategy FULL_SHARD, accumulation \w+, values in FP32\n")
         self.assertRegex(output, r"\n  parameters  \d+ of 49,312 elements\n")
         for rank in range(2):
             name = "rank-0000%d-of-00002.shard" % rank
@@ -141,11 +142,14 @@ class InspectCheckpointTest(unittest.TestCase):
         output, _ = self.inspect(1, _STEP_2, "--compare=runs/three")
         self.assertIn("  ranks: 2 | 3\n", output)
         self.assertRegex(output, r"\n  head\.weight \[256, 32\] +\S+ \(\S+\) +\S+ \(\S+\) +\S+ \(\S+\)\n")
-        self.assertRegex(output, r"\nDIFFERENT: [\d,]+ of 147,936 values and states differ, relative difference at most")
+        self.assertRegex(
+    output,
+     r"\nDIFFERENT: [\d,]+ of 147,936 values and states differ, relative difference at most")
         self.inspect(1, _STEP_2, "--compare=runs/three", "--tolerance=1e-12")
         self.inspect(0, _STEP_2, "--compare=runs/three", "--tolerance=2")
         output, _ = self.inspect(1, _STEP_2, "--compare=" + _STEP_4, "--tolerance=1e30")
-        self.assertIn("another state\n  step: 2 | 4\n  updates: 2 | 4\n  tokens: 256 | 512\n  samples: 8 | 16\n", output)
+        self.assertIn("another state\n  step: 2 | 4\n  updates: 2 | 4\n  tokens: 256 | 512\n  samples: 8 | 16\n",
+                      output)
         output, _ = self.inspect(1, _STEP_2, "--compare=runs/wide")
         self.assertIn("  parameter embedding.weight: [256, 32] | [256, 64]\n", output)
         self.assertIn("  job: model.decoder.width: 32 | 64\n", output)

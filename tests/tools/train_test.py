@@ -78,7 +78,8 @@ class ToolsTest(unittest.TestCase):
         self.assertIn(self.read("runs/test/plan.txt"), output)
         self.assertRegex(output, r"\nstep 12/12  loss \d\.\d{4}  norm \S+  lr \S+  [\d,]+ tok/s  mfu .*  eta 0s\n")
         self.assertRegex(output, r"\nevaluation at step 12  loss ")
-        self.assertEqual(re.findall(r"saved runs/test/checkpoints/step-(\d+)  ", output), ["0000000005", "0000000010", "0000000012"])
+        self.assertEqual(re.findall(r"saved runs/test/checkpoints/step-(\d+)  ", output),
+                         ["0000000005", "0000000010", "0000000012"])
         self.assertEqual(sorted(os.listdir(self.path("runs/test/checkpoints"))),
                          ["step-0000000010", "step-0000000012"])
 
@@ -107,7 +108,8 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(self.call(_GENERATE, "--run=runs/test", "--tokens=5").returncode, 0)
 
     def test_help_is_complete_and_unknown_flags_are_refused(self):
-        for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program", "--resume=latest|auto|FOLDER",
+        for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program",
+                                      "--resume=latest|auto|FOLDER",
                                      "--trace=FILE", "--trace_first_step=N", "--trace_steps=N"]),
                             (_GENERATE, ["--run=FOLDER", "--prompt=TEXT", "--tokens=N", "--temperature=X", "--top_k=N",
                                          "--seed=N"])):
@@ -129,8 +131,12 @@ class ToolsTest(unittest.TestCase):
     def test_a_trace_tells_when_every_instruction_ran(self):
         plain = self.train("--set=lr_schedule.steps=5", "--set=telemetry.run_folder=plain")
         self.assertEqual(plain.returncode, 0, plain.stderr.decode())
-        result = self.train("--set=lr_schedule.steps=5", "--trace=trace.json", "--trace_first_step=2", "--trace_steps=3",
-                            "--dump_program")
+        result = self.train(
+    "--set=lr_schedule.steps=5",
+    "--trace=trace.json",
+    "--trace_first_step=2",
+    "--trace_steps=3",
+     "--dump_program")
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         events = json.loads(self.read("trace.json"))["traceEvents"]
         names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -172,8 +178,9 @@ class ToolsTest(unittest.TestCase):
     def test_a_job_for_more_gpus_than_there_are_is_refused_in_one_line(self):
         result = self.train("--set=runtime.device=CUDA", "--set=sharding.ranks=1000")
         self.assertEqual(result.returncode, 2, result.stdout)
-        self.assertRegex(result.stderr.decode(),
-                         "^train: .*(runs on CPUs alone|wanted an NVIDIA GPU|1000 ranks with 1 on a GPU want 1000 GPUs).*\n$")
+        self.assertRegex(
+    result.stderr.decode(),
+     "^train: .*(runs on CPUs alone|wanted an NVIDIA GPU|1000 ranks with 1 on a GPU want 1000 GPUs).*\n$")
         self.assertEqual(result.stdout.decode(), "")
 
     def test_an_earlier_run_is_kept_unless_it_is_to_be_replaced(self):
@@ -290,7 +297,8 @@ class ToolsTest(unittest.TestCase):
                 cwd=self.folder, capture_output=True, timeout=120, check=False,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)))
             self.assertEqual(result.returncode, 1, result.stderr.decode())
-            self.assertRegex(result.stderr.decode(), r"train: cannot save the checkpoint of step \d+: cannot write .*: File too large")
+            self.assertRegex(result.stderr.decode(),
+     r"train: cannot save the checkpoint of step \d+: cannot write .*: File too large")
             self.assertEqual(result.stdout.decode().count("NOT SAVED: cannot save the checkpoint of step "), failures)
             checkpoints = self.path(run + "/checkpoints")
             self.assertEqual(os.listdir(checkpoints) if os.path.exists(checkpoints) else [], [])
@@ -310,8 +318,8 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(again.returncode, 0, again.stderr.decode())
         self.assertRegex(output, r"skipped: \S*step-0000000012/rank-00001-of-00002.shard is damaged between bytes")
         self.assertIn("resuming from runs/test/checkpoints/step-0000000008 after step 8\n", output)
-        rows = [[(row["step"], row["tokens"], row["loss"], row["grad_norm"]) for row in self.metrics(run) if "loss" in row]
-                for run in ("straight", "runs/test")]
+        rows = [[(row["step"], row["tokens"], row["loss"], row["grad_norm"])
+                  for row in self.metrics(run) if "loss" in row] for run in ("straight", "runs/test")]
         self.assertEqual(rows[0], rows[1])
         named = "--resume=runs/test/checkpoints/step-0000000004"
         elsewhere = self.train(named, "--set=telemetry.run_folder=branch")
@@ -320,7 +328,8 @@ class ToolsTest(unittest.TestCase):
         # A checkpoint that cannot be resumed from is refused with the reason, and nothing is lost.
         for arguments, reason in (
                 (["--resume=nowhere"], r"nowhere/MANIFEST: No such file"),
-                ([named], r"in a folder that holds runs/test/checkpoints/step-0000000012, which is not part of this run's history: choose"),
+                ([named], r"in a folder that holds runs/test/checkpoints/step-0000000012, which is not part of "
+                  r"this run's history: choose"),
                 (["--resume=latest", "--set=model.decoder.layers=3"], r"layers: 2\", the job's model \"layers: 3"),
                 (["--resume=latest", "--set=batch.sequence_length=16"], r"sequence_length is 32, the job's 16"),
                 (["--resume=latest", "--overwrite"], r"exclude each other"),

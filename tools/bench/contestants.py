@@ -63,12 +63,16 @@ class Shale(Contestant):
             with open(os.path.join(folder, "plan.txt"), encoding="utf-8") as file:
                 parameters = parameters_of(file.read())
             seconds = turn.seconds if turn else by_groups([row["seconds"] for row in rows[warmup:]], self.each)
-            result = {"seconds": seconds, "first_loss": rows[0]["loss"],
-                      "last_loss": rows[-1]["loss"], "parameters": parameters,
-                      "tokens_per_step": batch["global_batch"] * batch["sequence_length"],
-                      "peak_rss_bytes": group.outcomes[0].peak_rss_bytes, "planned_bytes": rows[-1]["peak_bytes_planned"],
-                      "start_seconds": start_seconds(group.outcomes[0].lines, rows[0]["seconds"]),
-                      "other_cores": group.other_cores}
+            result = {"seconds": seconds,
+    "first_loss": rows[0]["loss"],
+    "last_loss": rows[-1]["loss"],
+    "parameters": parameters,
+    "tokens_per_step": batch["global_batch"] * batch["sequence_length"],
+    "peak_rss_bytes": group.outcomes[0].peak_rss_bytes,
+    "planned_bytes": rows[-1]["peak_bytes_planned"],
+    "start_seconds": start_seconds(group.outcomes[0].lines,
+    rows[0]["seconds"]),
+     "other_cores": group.other_cores}
             if self.traced:
                 with open(trace, encoding="utf-8") as file:
                     result["update_seconds"] = update_seconds(json.load(file))
@@ -201,12 +205,15 @@ ALL = {
     # Eight steps are timed as one, because a disturbance lengthens that time as it lengthens one long step. The median
     # of eight short steps would hardly show it.
     "shale-8-steps": Shale("eight steps of one micro-batch, timed as one, one rank", each=8, first_only=True),
-    "shale-keep-all": Shale("checkpointing NONE, one rank", more={"activation_checkpointing.preset": "NONE"}, first_only=True),
-    "shale-block": Shale("checkpointing BLOCK, one rank", more={"activation_checkpointing.preset": "BLOCK"}, first_only=True),
+    "shale-keep-all": Shale("checkpointing NONE, one rank", more={"activation_checkpointing.preset": "NONE"},
+                            first_only=True),
+    "shale-block": Shale("checkpointing BLOCK, one rank", more={"activation_checkpointing.preset": "BLOCK"},
+                         first_only=True),
     **{f"shale-{schedule.lower()}": Shale(_SCHEDULES + schedule, ranks=2, micro_batches=4,
                                           more={"sharding.accumulation": schedule}, first_only=True)
        for schedule in ("SHARDED", "NO_SYNC", "LAYERED")},
-    "torch-model": Torch("as torch-best, but the model compiled as a whole, loss included", compiled="model", extra=True),
+    "torch-model": Torch("as torch-best, but the model compiled as a whole, loss included", compiled="model",
+                         extra=True),
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }
 

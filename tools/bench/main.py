@@ -91,7 +91,8 @@ def _measure_together(chosen, here, workload, names):
         return
     with concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
         try:
-            for future in concurrent.futures.as_completed([threads.submit(one, *member) for member in zip(names, members)]):
+            for future in concurrent.futures.as_completed(
+                [threads.submit(one, *member) for member in zip(names, members)]):
                 yield future.result()
         except BaseException:
             rotation.end()
@@ -133,9 +134,11 @@ def run(chosen):
                            venv=os.path.abspath(chosen.venv) if chosen.venv else "")
         needed = max((workload.gib * len(names) for workload, names in plan_of(chosen) if len(names) > 1), default=0)
         if needed > place.available_gib():
-            raise place.Missing(f"contestants that take turns are in memory together and need about {needed:.0f} GiB; "
-                                f"{place.available_gib():.0f} are available: name fewer with --only, or measure --apart")
-        here.prepare(shale=not all(isinstance(contestant, contestants.Torch) for contestant in wanted), torch=with_torch)
+            raise place.Missing(
+    f"contestants that take turns are in memory together and need about {needed:.0f} GiB; "
+    f"{place.available_gib():.0f} are available: name fewer with --only, or measure --apart")
+        here.prepare(shale=not all(isinstance(contestant, contestants.Torch)
+                     for contestant in wanted), torch=with_torch)
         info = here.describe()
         path = chosen.resume or here.path(datetime.datetime.now().strftime("runs-%Y%m%d-%H%M%S.jsonl"))
         if chosen.resume:

@@ -9,7 +9,8 @@ _ABOUT = """\
 Measures training steps of the engine against PyTorch at its best on this CPU, against FSDP2, and against the matrix
 products of the step alone, and prints a Markdown table: every target, what was measured, met or not.
 
-Each measurement is a process of its own. Contestants alternate, so that whatever else the machine does hits all of them:
+Each measurement is a process of its own. Contestants alternate, so that whatever else the machine does hits all of
+them:
 in rounds, and where memory holds them at once step by step, one computing while the others are stopped. A ratio
 is one of medians over the steps of a process; what counts is the median of the rounds' ratios. Without options it
 measures everything; it builds the engine, and installs torch into .out/bench/venv (5.6 GB) unless --venv names one that
@@ -36,17 +37,29 @@ def parse(arguments):
                         help="workloads, precisions and contestants to measure (see --list; default: all of each kind)")
     parser.add_argument("--list", action="store_true", help="print the names and exit")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often each is measured (default 3)")
-    parser.add_argument("--steps", type=_count, metavar="N",
-                        help="steps that count in a process (default: 9, 5 and 2 by workload; two thirds where one is eight)")
-    parser.add_argument("--warmup", type=_count, metavar="N", help="steps before those (default: 3, 2 and 1 by workload)")
+    parser.add_argument(
+    "--steps",
+    type=_count,
+    metavar="N",
+     help="steps that count in a process (default: 9, 5 and 2 by workload; two thirds where one is eight)")
+    parser.add_argument(
+    "--warmup",
+    type=_count,
+    metavar="N",
+     help="steps before those (default: 3, 2 and 1 by workload)")
     parser.add_argument("--threads", type=_threads, default=2, metavar="N",
                         help="threads of a contestant, an even number; two ranks have half each (default 2)")
     parser.add_argument("--apart", action="store_true",
                         help="run one contestant after the other, which needs a fraction of the memory")
     parser.add_argument("--venv", default="", metavar="FOLDER", help="a virtual environment that has torch")
     parser.add_argument("--bin", default="", metavar="FOLDER", help="where train and bench_products lie, built already")
-    parser.add_argument("--keep", nargs="?", const="all", type=_name, metavar="NAME",
-                        help="keep the table as tools/bench/results/DATE-NAME.md (NAME: letters, digits, . _ -; default all)")
+    parser.add_argument(
+    "--keep",
+    nargs="?",
+    const="all",
+    type=_name,
+    metavar="NAME",
+     help="keep the table as tools/bench/results/DATE-NAME.md (NAME: letters, digits, . _ -; default all)")
     parser.add_argument("--render", action="append", default=[], metavar="FILE",
                         help="measure nothing: print the table of runs.jsonl files that earlier calls left in "
                              ".out/bench/; rounds of the same number are merged")
@@ -56,7 +69,11 @@ def parse(arguments):
     options = parser.parse_args(arguments)
     if options.resume and options.render:
         parser.error("argument --resume: --render measures nothing; give one of them")
-    kinds = {"workloads": list(workloads.NAMES), "precisions": list(workloads.PRECISIONS), "contestants": list(contestants.ALL)}
+    kinds = {
+    "workloads": list(
+        workloads.NAMES), "precisions": list(
+            workloads.PRECISIONS), "contestants": list(
+                contestants.ALL)}
     extra = {name for name, contestant in contestants.ALL.items() if contestant.extra}
     names = [name for names in options.only for name in names.split(",")]
     for kind, known in kinds.items():
@@ -69,9 +86,20 @@ def parse(arguments):
 
 
 def list_text():
-    lines = ["workloads:   " + ", ".join(workloads.NAMES), "precisions:  " + ", ".join(workloads.PRECISIONS), "contestants:"]
+    lines = [
+    "workloads:   " +
+    ", ".join(
+        workloads.NAMES),
+        "precisions:  " +
+        ", ".join(
+            workloads.PRECISIONS),
+             "contestants:"]
     for name, contestant in contestants.ALL.items():
-        only = f" ({workloads.FIRST} only)" if contestant.first_only else " (only when named)" if contestant.extra else ""
+        only = ""
+        if contestant.first_only:
+            only = f" ({workloads.FIRST} only)"
+        elif contestant.extra:
+            only = " (only when named)"
         lines.append(f"  {name:<16} {contestant.about}{only}")
     return "\n".join(lines)
 

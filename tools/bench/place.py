@@ -99,7 +99,8 @@ class Place:
                        f"torch=={TORCH}", "numpy"])
         found = torch_version(self.python())
         if found != TORCH:
-            raise Missing(f"torch {TORCH} is wanted, {self._venv} has {found or 'none'}; without --venv it is installed")
+            raise Missing(
+                f"torch {TORCH} is wanted, {self._venv} has {found or 'none'}; without --venv it is installed")
         source = self.path("mkl_avx512.c")
         with open(source, "w", encoding="ascii") as file:
             file.write(_MKL_SOURCE)
@@ -123,8 +124,15 @@ def available_gib():
 
 def torch_version(python):
     """Returns torch's version without the build's suffix, such as "2.15.0"; empty if torch is not installed."""
-    package = glob.glob(os.path.join(os.path.dirname(os.path.dirname(python)), "lib", "python*", "site-packages", "torch",
-                                     "version.py"))
+    package = glob.glob(
+    os.path.join(
+        os.path.dirname(
+            os.path.dirname(python)),
+            "lib",
+            "python*",
+            "site-packages",
+            "torch",
+             "version.py"))
     if not package:
         return ""
     with open(package[0], encoding="utf-8") as file:
@@ -185,9 +193,11 @@ def _machine():
     except OSError:
         fields = {}
     flags = fields.get("flags", "").split()
-    units = [name for flag, name in (("avx2", "AVX2"), ("avx512f", "AVX-512"), ("avx512_bf16", "bf16"), ("amx_tile", "AMX"))
-             if flag in flags]
+    units = [name for flag, name in (("avx2", "AVX2"), ("avx512f", "AVX-512"),
+                                     ("avx512_bf16", "bf16"), ("amx_tile", "AMX")) if flag in flags]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return (f"{fields.get('model name', platform.processor() or 'unknown')} (family {fields.get('cpu family', '?')}, model "
-            f"{fields.get('model', '?')}), {len(os.sched_getaffinity(0))} cores, {', '.join(units) or 'no vector units known'}, "
-            f"{memory:.0f} GiB")
+    return (
+    f"{fields.get('model name', platform.processor() or 'unknown')} (family {fields.get('cpu family', '?')}, model "
+    f"{fields.get('model', '?')}), {len(os.sched_getaffinity(0))} cores, "
+    f"{', '.join(units) or 'no vector units known'}, "
+    f"{memory:.0f} GiB")

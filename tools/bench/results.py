@@ -21,8 +21,9 @@ class Results:
         for other in self.records:
             if "parameters" in record and other["workload"] == record["workload"] and \
                     other.get("parameters", record["parameters"]) != record["parameters"]:
-                raise Disagreement(f"{record['workload']}: {record['contestant']} has {record['parameters']:,} parameters, "
-                                   f"{other['contestant']} has {other['parameters']:,}")
+                raise Disagreement(
+    f"{record['workload']}: {record['contestant']} has {record['parameters']:,} parameters, "
+    f"{other['contestant']} has {other['parameters']:,}")
         self.records.append(record)
 
     def replace(self, record):
@@ -75,7 +76,8 @@ class Results:
         return sorted({r["round"] for r in self.records})
 
     def failures(self):
-        return [f"{r['workload']} {r['precision']} {r['contestant']}: {r['failed']}" for r in self.records if "failed" in r]
+        return [f"{r['workload']} {r['precision']} {r['contestant']}: {r['failed']}" for r in self.records
+                if "failed" in r]
 
 
 def write_line(file, row):

@@ -23,7 +23,8 @@ def summary(results):
     measured = [(claim, workload, precision, value)
                 for workload in workloads.NAMES for claim in claims.of(workload) for precision in workloads.PRECISIONS
                 if (value := claim.value(results, workload, precision)) is not None]
-    unmet = [(claim, workload, precision) for claim, workload, precision, value in measured if not claim.met(value, precision)]
+    unmet = [(claim, workload, precision) for claim, workload, precision,
+              value in measured if not claim.met(value, precision)]
     undecided = [claim for claim, workload, precision in unmet if claim.undecided(results, workload, precision)]
     out_of_reach = [claim for claim, workload, precision in unmet if claim.out_of_reach(results, workload, precision)]
     return len(measured) - len(unmet), len(undecided), len(out_of_reach), len(measured)
@@ -115,12 +116,13 @@ def _medians(results, workload, precisions):
             median = results.median(workload, precision, name)
             rss, start, planned, tokens, gflop, other = (
                 results.median(workload, precision, name, key)
-                for key in ("peak_rss_bytes", "start_seconds", "planned_bytes", "tokens_per_step", "gflop", "other_cores"))
+                for key in ("peak_rss_bytes", "start_seconds", "planned_bytes", "tokens_per_step", "gflop",
+                            "other_cores"))
             speed = f"{tokens / median:,.0f} tokens/s" if tokens else f"{gflop / median:,.0f} GFLOP/s"
             rows.append([f"{name} {precision}", f"{median:.4f}", f"{min(seconds):.4f} to {max(seconds):.4f}", speed,
                          _gib(rss), _gib(planned), "" if start is None else f"{start:.2f}", f"{other:.2f}"])
-    return _table(["medians", "s a step", "by round", "speed", "peak RSS, GiB", "planned a rank, GiB", "start, s", "other cores busy"],
-                  rows)
+    return _table(["medians", "s a step", "by round", "speed", "peak RSS, GiB",
+                  "planned a rank, GiB", "start, s", "other cores busy"], rows)
 
 
 def _gib(size_bytes):
@@ -132,7 +134,9 @@ def _losses(results, workload, precisions):
     losses = [f"{name} {precision} {loss:.3f}" for precision in precisions for name in contestants.ALL
               if (loss := results.median(workload, precision, name, "first_loss")) is not None]
     expected = workloads.Workload(workload, precisions[0]).expected_first_loss()
-    lines = [f"{parameters:,} parameters on every side. First losses, ln(vocabulary) being {expected:.3f}: {', '.join(losses)}."]
+    lines = [
+        f"{parameters:,} parameters on every side. First losses, ln(vocabulary) being {expected:.3f}: "
+        f"{', '.join(losses)}."]
     return "\n".join(lines)
 
 
@@ -153,8 +157,9 @@ def _remarks(results):
     disturbed = [r for r in results.records if r.get("other_cores", 0) > _BUSY_CORES]
     if disturbed:
         most = max(r["other_cores"] for r in disturbed)
-        lines.append(f"**The machine was busy**: in {len(disturbed)} of {len(results.records)} measurements something else "
-                     f"kept more than {_BUSY_CORES} cores busy, up to {most:.2f}. Measure again on an idle one.")
+        lines.append(
+    f"**The machine was busy**: in {len(disturbed)} of {len(results.records)} measurements something else "
+    f"kept more than {_BUSY_CORES} cores busy, up to {most:.2f}. Measure again on an idle one.")
     widened = sorted({r["precision"] for r in results.records if r.get("widened")})
     if widened:
         lines.append("This processor does not multiply bf16: those matmuls ran in fp32.")

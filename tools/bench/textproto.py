@@ -2,7 +2,8 @@
 
 import re
 
-_TOKEN = re.compile(r"""\s+|\#[^\n]*|(?P<name>[A-Za-z_]\w*)|(?P<number>[-+]?[\d.][\w.+-]*)|"(?P<text>[^"\\\n]*)"|(?P<mark>[{}:])""")
+_TOKEN = re.compile(
+    r"""\s+|\#[^\n]*|(?P<name>[A-Za-z_]\w*)|(?P<number>[-+]?[\d.][\w.+-]*)|"(?P<text>[^"\\\n]*)"|(?P<mark>[{}:])""")
 
 
 def parse(text):

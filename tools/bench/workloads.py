@@ -53,9 +53,16 @@ class Workload:
             global_batch = micro_batch * ranks * micro_batches
         # Both precisions have fp32 masters. SPLIT stores the lower halves of the masters beside the bf16 weights.
         master = "SPLIT" if self.precision == "bf16" else "MASTER_FP32"
-        return {"precision.compute": PRECISIONS[self.precision], "precision.master": master,
-                "batch.global_batch": global_batch, "batch.micro_batch": micro_batch, "sharding.ranks": ranks,
-                "runtime.threads_per_rank": threads // ranks, **_ALONE.get((self.name, self.precision), {}), **dict(more)}
+        return {"precision.compute": PRECISIONS[self.precision],
+    "precision.master": master,
+    "batch.global_batch": global_batch,
+    "batch.micro_batch": micro_batch,
+    "sharding.ranks": ranks,
+    "runtime.threads_per_rank": threads // ranks,
+    **_ALONE.get((self.name,
+    self.precision),
+    {}),
+     **dict(more)}
 
     def job(self, settings):
         """Returns the job with these settings, as a dict."""

@@ -87,7 +87,8 @@ def skipped(why):
 
 def needs(program, work):
     """Wraps `work` to be skipped if the kit does not have the program."""
-    return lambda kit, item, seconds: work(kit, item, seconds) if kit.has(program) else skipped(f"the kit has no {program}")
+    return lambda kit, item, seconds: work(kit, item, seconds) if kit.has(
+        program) else skipped(f"the kit has no {program}")
 
 
 def suites(kit):
@@ -143,11 +144,20 @@ def all_items(kit):
     items.append(Item("bench_comm/in_process", needs("bench", measure.bench_comm("cuda", [2, 3, 4]))))
     several = [n for n in (2, 4, 8) if n <= len(kit.gpus)]
     if several:
-        items.append(Item("bench_comm/peers", needs("bench", measure.bench_comm("cuda", several, "--ranks_per_device=1"))))
+        items.append(
+    Item(
+        "bench_comm/peers",
+        needs(
+            "bench",
+            measure.bench_comm(
+                "cuda",
+                several,
+                 "--ranks_per_device=1"))))
         items.append(Item("bench_comm/nccl", needs("bench", measure.bench_comm("nccl", several))))
     for preset in presets:
         items.append(Item(f"train/{preset}", needs("train", measure.train(preset)), least=90))
-        items.append(Item(f"train_graphs/{preset}", needs("train", measure.train(preset, {"runtime.graphs": "true"})), least=90))
+        items.append(Item(f"train_graphs/{preset}", needs("train",
+                     measure.train(preset, {"runtime.graphs": "true"})), least=90))
         items.append(Item(f"torch/{preset}", measure.torch(preset), least=90, limit=5400,
                           keeps=(measure.trials_path(kit, preset),)))
     return items

@@ -91,7 +91,8 @@ def find_libraries(python, environment, ldconfig=None):
     home = environment.get("CUDA_HOME") or "/usr/local/cuda"
     loader = _ldconfig() if ldconfig is None else ldconfig
     from_path = [f for f in environment.get("LD_LIBRARY_PATH", "").split(":") if f]
-    packages = [folder for path in python.paths for folder in sorted(glob.glob(os.path.join(path, "nvidia", "*", "lib")))]
+    packages = [folder for path in python.paths for folder in sorted(
+        glob.glob(os.path.join(path, "nvidia", "*", "lib")))]
     found = {}
     for title, file in LIBRARIES:
         folders = [os.path.join(home, "lib64"), *from_path, *([loader[file]] if file in loader else []), *packages]

@@ -44,17 +44,30 @@ class Report:
         return (found or {}).get("sustained_bf16") or None
 
     def text(self):
-        parts = ["# GPU report\n", _table(["", ""], list(self.kept.data["machine"].items())), self._summary(),
-                 "## Training\n", self._training(), "## Memory-bound kernels\n", self._kernels(),
-                 "## Products and attention\n", self._products(), "## Collectives\n", self._collectives(), self._failures(),
-                 self._plans()]
+        parts = ["# GPU report\n",
+    _table(["",
+    ""],
+    list(self.kept.data["machine"].items())),
+    self._summary(),
+    "## Training\n",
+    self._training(),
+    "## Memory-bound kernels\n",
+    self._kernels(),
+    "## Products and attention\n",
+    self._products(),
+    "## Collectives\n",
+    self._collectives(),
+    self._failures(),
+     self._plans()]
         return "\n".join(part for part in parts if part)
 
     def _summary(self):
         left = [name for name in self.names if not self.kept.finished(name)]
-        former = collections.Counter(self.kept.other(name).get("commit", "unknown") for name in left if self.kept.other(name))
+        former = collections.Counter(self.kept.other(name).get("commit", "unknown")
+                                     for name in left if self.kept.other(name))
         counts = {status: len(self.of_status(status)) for status in (store.PASSED, store.FAILED, store.SKIPPED)}
-        tests = [self.kept.item(n)["result"] for n in self.names if n.startswith("test/") and self.kept.item(n).get("result")]
+        tests = [self.kept.item(n)["result"]
+                                for n in self.names if n.startswith("test/") and self.kept.item(n).get("result")]
         cases, failed = sum(t["tests"] for t in tests), sum(len(t["failed"]) for t in tests)
         return (f"{len(self.names)} items: " + ", ".join(f"{count} {status}" for status, count in counts.items())
                 + f", {len(left)} to do. Test cases: {cases - failed} passed, {failed} failed, of which "
@@ -84,8 +97,14 @@ class Report:
         peak = found.get("peak_bytes_measured", found.get("max_memory_allocated", 0))
         # The MFU of the rows refers to 989 TFLOP/s, the peak that the presets set.
         of_sustained = f"{100 * found['mfu'] * 989e12 / sustained:.1f} %" if sustained else ""
-        return [f"{found['tokens_per_second']:,.0f}", f"{found['step_seconds']:.3f}", f"{100 * found['mfu']:.1f} %", of_sustained,
-                f"{peak / 2**30:.1f}", Report._planned(found), f"{found['losses'][0]:.3f} .. {found['losses'][-1]:.3f}"]
+        return [
+    f"{found['tokens_per_second']:,.0f}",
+    f"{found['step_seconds']:.3f}",
+    f"{100 * found['mfu']:.1f} %",
+    of_sustained,
+    f"{peak / 2**30:.1f}",
+    Report._planned(found),
+     f"{found['losses'][0]:.3f} .. {found['losses'][-1]:.3f}"]
 
     @staticmethod
     def _planned(found):
@@ -95,8 +114,9 @@ class Report:
     def _setting(found):
         if "max_memory_reserved" not in found:
             return found.get("outside", "")
-        return (f"micro-batch {found['micro_batch']}, checkpointing {found['checkpoint']}, parameters gathered per "
-                f"{found['gathered']}, attention {found['attention']}; {found['max_memory_reserved'] / 2**30:.1f} GiB reserved")
+        return (
+    f"micro-batch {found['micro_batch']}, checkpointing {found['checkpoint']}, parameters gathered per "
+    f"{found['gathered']}, attention {found['attention']}; {found['max_memory_reserved'] / 2**30:.1f} GiB reserved")
 
     @staticmethod
     def _targets(preset, best, torch):
@@ -124,22 +144,33 @@ class Report:
             for r in found["results"]:
                 if "of_copy" in r:
                     reached += r["of_copy"] >= KERNELS
-                    rows.append([name, r["op"], r["size"], r["act"], f"{r['seconds'] * 1e6:.1f}",
-                                 f"{r['bytes_per_second'] * 1e-9:.0f}", f"{r['of_copy']:.2f}" + ("" if r["of_copy"] >= KERNELS
-                                                                                                   else " low"),
-                                 f"{r['of_large_copy']:.2f}"])
+                    rows.append([name,
+    r["op"],
+    r["size"],
+    r["act"],
+    f"{r['seconds'] * 1e6:.1f}",
+    f"{r['bytes_per_second'] * 1e-9:.0f}",
+    f"{r['of_copy']:.2f}" + ("" if r["of_copy"] >= KERNELS else " low"),
+     f"{r['of_large_copy']:.2f}"])
         head = f"{reached} of {len(rows)} reach {KERNELS} of the speed of a copy of the same size.\n\n" if rows else ""
         return head + _table(["bench", "op", "size", "type", "us", "GB/s", "of copy", "of large copy"], rows)
 
     def _products(self):
-        rows = [[name, r["op"], r["size"], r["act"], f"{r['seconds'] * 1e6:.1f}", f"{r['flops_per_second'] * 1e-12:.1f}",
-                 f"{r['of_peak']:.2f}", f"{r['flops_per_second'] / self.sustained():.2f}" if self.sustained() else ""]
-                for name, found in self._benches() for r in found["results"] if "flops" in r]
+        rows = [[name,
+    r["op"],
+    r["size"],
+    r["act"],
+    f"{r['seconds'] * 1e6:.1f}",
+    f"{r['flops_per_second'] * 1e-12:.1f}",
+    f"{r['of_peak']:.2f}",
+    f"{r['flops_per_second'] / self.sustained():.2f}" if self.sustained() else ""] for name,
+     found in self._benches() for r in found["results"] if "flops" in r]
         return _table(["bench", "op", "size", "type", "us", "TFLOP/s", "of best", "of sustained"], rows)
 
     def _collectives(self):
         rows = [[name.split("/", 1)[1], r["collective"], r["dtype"], r["ranks"], f"{r['size_bytes'] / 2**20:.0f}",
-                 f"{r['seconds'] * 1e6:.0f}", f"{r['algbw_bytes_per_second'] * 1e-9:.1f}", f"{r['busbw_bytes_per_second'] * 1e-9:.1f}"]
+                 f"{r['seconds'] * 1e6:.0f}", f"{r['algbw_bytes_per_second'] * 1e-9:.1f}",
+                 f"{r['busbw_bytes_per_second'] * 1e-9:.1f}"]
                 for name in self.names if name.startswith("bench_comm/") and self.result(name)
                 for r in self.result(name)["results"]]
         return _table(["", "collective", "type", "ranks", "MiB", "us", "algbw GB/s", "busbw GB/s"], rows)

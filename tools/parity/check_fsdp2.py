@@ -54,11 +54,17 @@ def check(rank, ranks, store, name, compiled):
         loss = fsdp2.backward(model, configuration, inputs[share], targets[share])
         dist.all_reduce(loss)
         where = f"{name}, {ranks} ranks, {vars(configuration)}"
-        torch.testing.assert_close(loss / ranks, wanted.detach(), rtol=1e-5, atol=0, msg=lambda text: f"{where}: {text}")
+        torch.testing.assert_close(loss / ranks, wanted.detach(), rtol=1e-5,
+                                   atol=0, msg=lambda text: f"{where}: {text}")
         for (parameter, found), (_, plainly) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
             # Sums over 8 x 24 tokens in another order differ by far less than 1e-5 of the tensor's largest gradient.
-            torch.testing.assert_close(found.grad.full_tensor(), plainly.grad, rtol=0, atol=1e-5 * plainly.grad.abs().max().item(),
-                                       msg=lambda text: f"{where}, {parameter}: {text}")
+            torch.testing.assert_close(
+    found.grad.full_tensor(),
+    plainly.grad,
+    rtol=0,
+    atol=1e-5 *
+    plainly.grad.abs().max().item(),
+     msg=lambda text: f"{where}, {parameter}: {text}")
     dist.destroy_process_group()
 
 

@@ -9,9 +9,9 @@ setting that fits.
 
     torch_fsdp2.py --job=tools/jobs/qwen2_5_3b.textproto --sequence=1024 --search
 
-Prints a line of JSON per trial ({"trial": ..}), then one for the result ({"result": ..}): median seconds of a step, tokens
-per second, MFU (6 x parameters, embedding lookups excluded, plus 6 x layers x width x sequence, per token), peak memory
-of the allocator on rank 0 from the second step on, versions, losses.
+Prints a line of JSON per trial ({"trial": ..}), then one for the result ({"result": ..}): median seconds of a step,
+tokens per second, MFU (6 x parameters, embedding lookups excluded, plus 6 x layers x width x sequence, per token), peak
+memory of the allocator on rank 0 from the second step on, versions, losses.
 
 Needs PyTorch 2.6 or newer with CUDA. Runs with --device=cpu (ranks over Gloo) only serve to test the program.
 """
@@ -57,8 +57,11 @@ def parse(arguments):
     parser.add_argument("--micro_batch", type=number, help="sequences of a rank at once (default: the job's)")
     parser.add_argument("--checkpoint", choices=CHECKPOINTING, default="none",
                         help="what backward recomputes: nothing, all but matmuls and attention, full blocks")
-    parser.add_argument("--gathered", choices=GATHERED, default="pass",
-                        help="how long a block's parameters stay: a forward or backward pass, from forward to backward, the step")
+    parser.add_argument(
+    "--gathered",
+    choices=GATHERED,
+    default="pass",
+     help="how long a block's parameters stay: a forward or backward pass, from forward to backward, the step")
     parser.add_argument("--attention", choices=ATTENTION, default="default", help="PyTorch's choice, or cuDNN")
     parser.add_argument("--compile", choices=("blocks", "nothing"), default="blocks")
     parser.add_argument("--search", action="store_true", help="find the best of the four above first")
@@ -71,7 +74,8 @@ def parse(arguments):
     parser.add_argument("--steps", type=number, default=5, help="that count (default 5)")
     parser.add_argument("--warmup", type=number, default=2, help="before those (default 2)")
     parser.add_argument("--tokens", help="a token file of llm.c (default: random tokens)")
-    parser.add_argument("--peak_flops", type=float, default=989e12, help="of one GPU, for MFU (default 989e12: H100, H200)")
+    parser.add_argument("--peak_flops", type=float, default=989e12,
+                        help="of one GPU, for MFU (default 989e12: H100, H200)")
     parser.add_argument("--timeout_seconds", type=float, default=3600, help="for one configuration (default 3600)")
     parser.add_argument("--rank_of", help=argparse.SUPPRESS)  # JSON with this process's work as a rank.
     options = parser.parse_args(arguments)
@@ -184,7 +188,10 @@ def search_tokens(options):
 
 def digest_of(job):
     """Returns a digest of the job and of this program's sources, in 16 hex digits."""
-    folder, digest = os.path.dirname(os.path.abspath(__file__)), hashlib.sha256(json.dumps(job, sort_keys=True).encode())
+    folder, digest = os.path.dirname(
+    os.path.abspath(__file__)), hashlib.sha256(
+        json.dumps(
+            job, sort_keys=True).encode())
     for name in _SOURCES:
         with open(os.path.join(folder, name), "rb") as file:
             digest.update(file.read())
@@ -274,8 +281,10 @@ def supervise(options):
         print(f"torch_fsdp2: --ranks={options.ranks}, and there are {torch.cuda.device_count()} GPUs", file=sys.stderr)
         return 2
     if options.tokens_per_step % (options.sequence * options.ranks):
-        print(f"torch_fsdp2: --tokens_per_step={options.tokens_per_step} are no whole sequences of {options.sequence} on "
-              f"each of {options.ranks} ranks", file=sys.stderr)
+        print(
+    f"torch_fsdp2: --tokens_per_step={options.tokens_per_step} are no whole sequences of {options.sequence} on "
+    f"each of {options.ranks} ranks",
+     file=sys.stderr)
         return 2
     micro_batch = options.micro_batch or options.job["batch"].get("micro_batch", 1)
     share = options.tokens_per_step // options.sequence // options.ranks
@@ -286,15 +295,20 @@ def supervise(options):
     chosen = Configuration(micro_batch, options.checkpoint, options.gathered, options.attention)
     if options.search:
         tokens = search_tokens(options)
-        trials = Trials(options.trials, {"torch": torch.__version__, "digest": digest_of(options.job), "ranks": options.ranks,
-                                         "sequence": options.sequence, "tokens_per_step": tokens})
+        trials = Trials(options.trials,
+    {"torch": torch.__version__,
+    "digest": digest_of(options.job),
+    "ranks": options.ranks,
+    "sequence": options.sequence,
+     "tokens_per_step": tokens})
 
         def measure(configuration):
             return trials.of(configuration, lambda: run_ranks(options, configuration, tokens, 1, 2))
 
         chosen = search(options, measure)
         if chosen is None:
-            print(json.dumps({"result": {"failed": f"no configuration works; the last: {trials.last_failure}"}}), flush=True)
+            print(json.dumps({"result": {"failed": f"no configuration works; the last: {trials.last_failure}"}}),
+                  flush=True)
             return 1
     result = run_ranks(options, chosen, options.tokens_per_step, options.warmup, options.steps)
     print(json.dumps({"result": {**vars(chosen), **result}}), flush=True)

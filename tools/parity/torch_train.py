@@ -91,7 +91,8 @@ def train(job, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job", type=json.loads, required=True, help="the job as JSON, every field that is read written")
+    parser.add_argument("--job", type=json.loads, required=True,
+                        help="the job as JSON, every field that is read written")
     parser.add_argument("--tokens", required=True, help="a token file of llm.c")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True, help="of this process")

@@ -21,14 +21,14 @@ TEST_P(Messages, SayWhereWhatAndWhatIsAllowed) { EXPECT_EQ(ParseError(GetParam()
 INSTANTIATE_TEST_SUITE_P(
     Names, Messages,
     testing::Values(
-        Case{"sharding {\n  strategy: FULLY\n}",
-             "job.textproto:2:3: sharding.strategy: found \"FULLY\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; "
+        Case{"sharding {\n  strategy: FULL_SHARDED\n}",
+             "job.textproto:2:3: sharding.strategy: found \"FULL_SHARDED\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; "
              "did you mean FULL_SHARD?"},
         Case{"model { decoder { family: llama } }",
              "job.textproto:1:19: model.decoder.family: found \"llama\"; allowed: GPT2, LLAMA, QWEN2, QWEN3, MISTRAL, "
              "FALCON; did you mean LLAMA?"},
-        Case{"sharding { accumulation: SCHEDULE_UNSPECIFIED }",
-             "job.textproto:1:12: sharding.accumulation: found \"SCHEDULE_UNSPECIFIED\"; allowed: AUTO, SHARDED, "
+        Case{"sharding { accumulation: ACCUMULATION_UNSPECIFIED }",
+             "job.textproto:1:12: sharding.accumulation: found \"ACCUMULATION_UNSPECIFIED\"; allowed: AUTO, SHARDED, "
              "NO_SYNC, "
              "LAYERED"},
         Case{"precision { compute: 2 }", "job.textproto:1:13: precision.compute: found \"2\"; allowed: FP32, BF16"},
@@ -41,8 +41,8 @@ INSTANTIATE_TEST_SUITE_P(
              "optimizer.learning_rate?"},
         Case{"bogus { a { b: [1, 2] } c: -1 } lr_schedule { shap: LINEAR }",
              "job.textproto:1:1: bogus: no such field; allowed: name, model, data, batch, sharding, precision, memory, "
-             "optimizer, accumulation, checkpoint, telemetry, runtime\n"
-             "job.textproto:1:44: lr_schedule.shap: no such field; allowed: shape, steps, epochs, warmup_steps, "
+             "activation_checkpointing, optimizer, lr_schedule, checkpoint, telemetry, runtime\n"
+             "job.textproto:1:47: lr_schedule.shap: no such field; allowed: shape, steps, epochs, warmup_steps, "
              "warmup_samples, warmup_tokens, final_fraction, decay_fraction; did you mean shape?"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(
              "job.textproto:1:11: runtime.synchronous: found \"yes\"; allowed: true, false"},
         Case{"name: shale", "job.textproto:1:1: name: found \"shale\"; expected text in quotes"},
         Case{"activation_checkpointing { recompute: [\"a\", b] }",
-             "job.textproto:1:10: activation_checkpointing.recompute[1]: found \"b\"; expected text in quotes"},
+             "job.textproto:1:28: activation_checkpointing.recompute[1]: found \"b\"; expected text in quotes"},
         Case{"name: \"a\" \"b\"\nname: 'c'", "job.textproto:2:1: name: given twice; keep one"},
         Case{"model { mlp { } decoder { } }",
              "job.textproto:1:17: model.decoder: given beside another kind; keep one"}));

@@ -72,19 +72,21 @@ TEST(Overrides, DataPathsStartAtTheFileAndOverridesAtTheWorkingDirectory) {
 }
 
 TEST(Overrides, FailWithTheMessagesOfAFile) {
-  EXPECT_EQ(
-      SetError({"sharding.strategy=FULLY"}),
-      "--set: sharding.strategy: found \"FULLY\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; did you mean FULL_SHARD?");
+  EXPECT_EQ(SetError({"sharding.strategy=FULL_SHARDED"}),
+            "--set: sharding.strategy: found \"FULL_SHARDED\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; did you mean "
+            "FULL_SHARD?");
   EXPECT_EQ(SetError({"batch.micro_batch=two"}),
             "--set: batch.micro_batch: found \"two\"; expected a whole number, 1 to 1048576");
   EXPECT_EQ(SetError({"batch.micro_batch=0"}), "--set: batch.micro_batch: found 0; allowed: 1 to 1048576");
   EXPECT_EQ(SetError({"optimizer.beta1=inf"}), "--set: optimizer.beta1: found inf; allowed: 0 to 0.999999");
-  EXPECT_EQ(SetError({"optimiser.beta1=0.5"}),
-            "--set: optimiser: no such field; allowed: name, model, data, batch, sharding, precision, memory, "
-            "optimizer, accumulation, checkpoint, telemetry, runtime; did you mean optimizer?");
+  EXPECT_EQ(
+      SetError({"optimiser.beta1=0.5"}),
+      "--set: optimiser: no such field; allowed: name, model, data, batch, sharding, precision, memory, "
+      "activation_checkpointing, optimizer, lr_schedule, checkpoint, telemetry, runtime; did you mean optimizer?");
   EXPECT_EQ(SetError({"layers=3"}),
-            "--set: layers: no such field; allowed: name, model, data, batch, sharding, precision, memory, optimizer, "
-            "accumulation, checkpoint, telemetry, runtime; did you mean model.decoder.layers?");
+            "--set: layers: no such field; allowed: name, model, data, batch, sharding, precision, memory, "
+            "activation_checkpointing, optimizer, lr_schedule, checkpoint, telemetry, runtime; did you mean "
+            "model.decoder.layers?");
   EXPECT_EQ(SetError({"batch.micro_batch.x=3"}),
             "--set: batch.micro_batch.x: micro_batch is a value and has no "
             "fields");

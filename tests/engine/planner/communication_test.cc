@@ -52,18 +52,18 @@ std::vector<Row> Table(int64_t k) {
   using enum Accumulation;
   return {
       {kFull, kSharded, true, 2 * k, k, k + k, k + k, 2 * k, 2 * k},
-      {kFull, kDeferred, true, 2 * k, 1, k + k, 1 + 1, 2 * k, 1},
+      {kFull, kNoSync, true, 2 * k, 1, k + k, 1 + 1, 2 * k, 1},
       {kFull, kLayered, true, 2, 1, 1 + 1, 1 + 1, 2, 2},
       // Kept gathered after forward. A tied pair is gathered once, and reduced by each of its two units.
       {kFull, kSharded, false, k, k, k + k, k + k, k, 2 * k},
-      {kFull, kDeferred, false, k, 1, k + k, 1 + 1, k, 1},
+      {kFull, kNoSync, false, k, 1, k + k, 1 + 1, k, 1},
       {kFull, kLayered, false, 1, 1, 1 + 1, 1 + 1, 1, 2},
       // The gather follows AdamW.
       {kGradients, kSharded, true, 1, k, 1 + 1, k + k, 1, 2 * k},
       {kGradients, kLayered, true, 1, 1, 1 + 1, 1 + 1, 1, 2},
-      {kOptimizer, kDeferred, true, 1, 1, 1 + 1, 1 + 1, 1, 1},
+      {kOptimizer, kNoSync, true, 1, 1, 1 + 1, 1 + 1, 1, 1},
       {kOptimizer, kLayered, true, 1, 1, 1 + 1, 1 + 1, 1, 1},
-      {kNone, kDeferred, true, 0, 0, 0, 0, 0, 0, 1},
+      {kNone, kNoSync, true, 0, 0, 0, 0, 0, 0, 1},
       {kNone, kLayered, true, 0, 0, 0, 0, 0, 0, 1},
   };
 }

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Tests the structure of the source tree: which package may include which, the width of lines, the words of the specs.
+
+Reads the sources of the checkout that this file lies in, so that Bazel must not cache its result.
+"""
+
+import collections
+import os
+import re
+import shutil
+import subprocess
+import unittest
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_SOURCES = (".h", ".cc", ".cu", ".cuh")
+_COLUMNS = 120
+
+# Who may include whom. A package may include itself, what is listed here, and, from engine/ on, all of kernels/ and
+# kernels/device/. engine/README.md has the same as a picture.
+_ENGINE_BASE = {"kernels", "kernels/device"}
+_MAY_INCLUDE = {
+    "kernels/device": {"kernels"},  # The headers without ops: checks, integers.
+    "kernels": {"kernels/device"},
+    "kernels/reference": {"kernels", "kernels/device"},
+    "kernels/cpu": {"kernels", "kernels/device", "kernels/reference"},
+    "kernels/cuda": {"kernels", "kernels/device", "kernels/reference"},
+    "sharding": {"kernels"},
+    "sharding/comm": {"kernels", "kernels/device"},
+    "engine/io": _ENGINE_BASE,
+    "engine/optimizer": _ENGINE_BASE,
+    "engine/graph": _ENGINE_BASE,
+    "engine/model": _ENGINE_BASE | {"engine/graph"},
+    "engine/program": _ENGINE_BASE | {"sharding/comm"},
+    "engine/step": _ENGINE_BASE | {"engine/graph", "engine/optimizer", "engine/program", "sharding"},
+    "engine/memory": _ENGINE_BASE | {"engine/program"},
+    "engine/runtime": _ENGINE_BASE | {"engine/memory", "engine/program", "kernels/cpu", "kernels/cuda",
+                                      "kernels/reference", "sharding/comm"},
+    "engine/checkpoint": _ENGINE_BASE | {"engine/io", "proto"},
+    "engine/data": _ENGINE_BASE | {"engine/io"},
+    "engine/hugging_face": _ENGINE_BASE | {"engine/checkpoint", "engine/io", "engine/model"},
+    "engine/config": _ENGINE_BASE | {"engine/hugging_face", "engine/io", "engine/model", "engine/optimizer",
+                                     "engine/runtime", "engine/step", "proto"},
+    "engine/backends": _ENGINE_BASE | {"engine/config", "engine/io", "engine/runtime", "kernels/cuda", "sharding/comm"},
+    "engine/state": _ENGINE_BASE | {"engine/checkpoint", "engine/graph", "engine/memory", "engine/runtime",
+                                    "engine/step", "sharding"},
+    "engine/planner": _ENGINE_BASE | {"engine/checkpoint", "engine/config", "engine/graph", "engine/hugging_face",
+                                      "engine/memory", "engine/model", "engine/optimizer", "engine/program",
+                                      "engine/step"},
+    "engine/train": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data",
+                                    "engine/graph", "engine/hugging_face", "engine/io", "engine/memory",
+                                    "engine/optimizer", "engine/planner", "engine/runtime", "engine/state",
+                                    "engine/step"},
+    "engine/generate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/io",
+                                       "engine/memory", "engine/planner", "engine/runtime", "engine/state"},
+}
+
+# Words that were renamed, in proto, code, messages and docs.
+_OLD_WORDS = re.compile(
+    r"\b(KEEP_ALL|DEFERRED|kKeepAll|kDeferred|RetentionPreset|RetentionOptions|StepProgram::sections|BeginSection|"
+    r"last_pass_only|first_pass_differs|PassGraphs|memory\.retention|sharding\.schedule|ScheduleCandidate)\b")
+# They may stand where they are translated, and in records of former runs.
+_MAY_HAVE_OLD_WORDS = ("engine/config/old_words", "tests/house_test.py", "tests/tools/old_run_test.py",
+                       "tests/tools/testdata/", "tests/fuzz/corpus/", "tests/engine/config/old_words_test.cc",
+                       "tools/bench/results/")
+
+
+def package(path):
+    parts = path.split("/")[:-1]
+    if parts and parts[0] in ("engine", "kernels", "sharding"):
+        return "/".join(parts[:2])
+    return parts[0] if parts else ""
+
+
+class HouseTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.files = []
+        for top in ("engine", "sharding", "kernels", "proto", "tests", "tools"):
+            for folder, _, names in os.walk(os.path.join(_ROOT, top)):
+                cls.files += [os.path.relpath(os.path.join(folder, name), _ROOT) for name in names]
+        cls.files = sorted(f for f in cls.files if "__pycache__" not in f) + ["README.md", ".bazelrc", "WORKSPACE"]
+
+    def read(self, path):
+        with open(os.path.join(_ROOT, path), encoding="utf-8", errors="replace") as text:
+            return text.read()
+
+    def test_arrows_point_down(self):
+        wrong = collections.defaultdict(list)
+        for path in self.files:
+            own = package(path)
+            if not path.endswith(_SOURCES) or own in ("tests", "tools"):
+                continue
+            self.assertIn(own, _MAY_INCLUDE, f"{path}: say in tests/house_test.py what {own} may include")
+            for included in re.findall(r'#include "([^"]+)"', self.read(path)):
+                if included.split("/")[0] not in ("engine", "sharding", "kernels", "proto", "tools", "tests"):
+                    continue
+                other = package(included)
+                if other != own and other not in _MAY_INCLUDE[own]:
+                    wrong[f"{own} -> {other}"].append(f"{path} includes {included}")
+        self.assertFalse(wrong, "\n".join(f"{arrow}: {', '.join(where)}" for arrow, where in wrong.items()))
+
+    def test_lines_are_at_most_120_columns_wide(self):
+        kinds = _SOURCES + (".py", ".bzl", ".proto", ".textproto", "BUILD", ".sh", "tools/test", "tools/quickstart")
+        wide = []
+        for path in self.files:
+            if not path.endswith(kinds) or "/corpus/" in path or "/golden/" in path or "testdata/" in path:
+                continue
+            # What a raw string holds is data.
+            text = re.sub(r'R"\((.*?)\)"', lambda raw: "\n" * raw.group(0).count("\n"), self.read(path), flags=re.S)
+            for number, line in enumerate(text.split("\n"), 1):
+                if len(line) > _COLUMNS:
+                    wide.append(f"{path}:{number}: {len(line)} columns")
+        self.assertFalse(wide, "\n".join(wide))
+
+    def test_old_words_are_gone(self):
+        found = []
+        for path in self.files:
+            if path.startswith(_MAY_HAVE_OLD_WORDS) or path.endswith((".golden", ".bin", ".shard")):
+                continue
+            for number, line in enumerate(self.read(path).split("\n"), 1):
+                if match := _OLD_WORDS.search(line):
+                    found.append(f"{path}:{number}: {match.group(0)}")
+        self.assertFalse(found, "\n".join(found))
+
+    def test_sources_are_as_clang_format_has_them(self):
+        tool = shutil.which("clang-format-14") or shutil.which("clang-format")
+        if tool is None:
+            self.skipTest("there is no clang-format here")
+        sources = [path for path in self.files if path.endswith(_SOURCES) and "testdata/" not in path]
+        result = subprocess.run([tool, "--dry-run", "--Werror", *sources], cwd=_ROOT, capture_output=True, text=True,
+                                check=False)
+        self.assertEqual(result.returncode, 0, "\n".join(result.stderr.splitlines()[:20]))
+
+
+if __name__ == "__main__":
+    unittest.main()
