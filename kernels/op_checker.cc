@@ -187,7 +187,7 @@ void OpChecker::CheckOverlaps(const std::vector<Operand>& operands) {
       const bool allowed = Allowed(out.name, other.name) || Allowed(other.name, out.name);
       if (allowed && SameView(*out.tensor, *other.tensor)) continue;
       Fail(absl::StrCat(out.name, " overlaps ", other.name,
-                        allowed ? "; it may be the very same view, or lie elsewhere" : "; wanted separate memory"));
+                        allowed ? "; wanted the same view or separate memory" : "; wanted separate memory"));
       return;
     }
   }

@@ -119,6 +119,6 @@ void Check(OpChecker& c, const ZeroRanges& op);
 void Check(OpChecker& c, const LossScale& op);
 void Check(OpChecker& c, const FlagNonFinite& op);
 void Check(OpChecker& c, const PrepareUpdate& op);
-void Check(OpChecker& c, const AdamW& op);
+void Check(OpChecker& c, const Update& op);
 
 }  // namespace shale::internal

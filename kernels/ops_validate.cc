@@ -5,8 +5,8 @@ namespace shale {
 
 absl::Status Validate(const Op& op) {
   return std::visit(
-      [](const auto& o) {
-        internal::OpChecker checker(std::decay_t<decltype(o)>::kName);
+      [&](const auto& o) {
+        internal::OpChecker checker(NameOf(op));
         internal::Check(checker, o);
         checker.NoOtherOverlaps(o);
         return checker.status();

@@ -1,5 +1,8 @@
 // Checks of the ops on flat vectors and scalars. A flat vector may be empty, because a rank may own no elements of a
 // group.
+#include <variant>
+
+#include "kernels/integers.h"
 #include "kernels/op_checker.h"
 
 namespace shale::internal {
@@ -29,8 +32,8 @@ void CheckAlike(OpChecker& c, absl::string_view name, const Tensor& t, absl::str
 void CheckRanges(OpChecker& c, absl::string_view name, const std::vector<ElementRange>& ranges) {
   int64_t last = 0;
   for (const ElementRange& r : ranges) {
-    c.Require(r.begin >= last && r.end >= r.begin, name, " holds [", r.begin, ", ", r.end, ") after an end of ", last,
-              "; wanted sorted ranges that do not overlap");
+    c.Require(r.begin >= last && r.end >= r.begin, name, " has [", r.begin, ", ", r.end,
+              ") after a range that ends at ", last, "; wanted sorted ranges that do not overlap");
     last = r.end;
   }
 }
@@ -40,6 +43,50 @@ void CheckReduction(OpChecker& c, const OpType& op) {
   Dim N = Flat("N"), one{"", 1};
   c.Typed("x", op.x_N, DType::kFloat32, {&N});
   c.Typed("total", op.total_1, DType::kFloat64, {&one});
+}
+
+// Requires the states that the rule declares, for P elements, and no others.
+void CheckStates(OpChecker& c, const Update& op, int64_t P) {
+  const absl::Span<const UpdateState> states = StatesOf(op.rule);
+  for (size_t i = 0; i < op.states.size(); ++i) {
+    if (i < states.size()) {
+      Dim size = states[i].block == 1 ? Dim{"P", P} : Dim{"P/block", P < 0 ? -1 : CeilDivide(P, states[i].block)};
+      c.Typed(states[i].name, op.states[i], states[i].dtype, {&size});
+    } else {
+      c.Require(!op.states[i].present(), "states[", i, "] is ", op.states[i].ToString(), "; wanted none, because ",
+                NameOf(op.rule), " has ", states.size(), states.size() == 1 ? " state" : " states");
+    }
+  }
+}
+
+// A rate at which an average forgets.
+void CheckDecayRate(OpChecker& c, absl::string_view name, float rate) {
+  c.Require(rate >= 0 && rate < 1, name, " is ", rate, "; wanted 0 or more, and less than 1");
+}
+
+void CheckNotNegative(OpChecker& c, absl::string_view name, float value) {
+  c.Require(value >= 0, name, " is ", value, "; wanted 0 or more");
+}
+
+void CheckRule(OpChecker& c, const LionRule& rule) {
+  CheckDecayRate(c, "beta1", rule.beta1);
+  CheckDecayRate(c, "beta2", rule.beta2);
+  CheckNotNegative(c, "weight_decay", rule.weight_decay);
+}
+
+void CheckRule(OpChecker& c, const SgdRule& rule) {
+  CheckDecayRate(c, "momentum", rule.momentum);
+  CheckNotNegative(c, "weight_decay", rule.weight_decay);
+  c.Require(!rule.nesterov || rule.momentum != 0, "nesterov is set and momentum is 0; wanted momentum, or no nesterov");
+}
+
+// AdamW in any precision.
+template <class Rule>
+void CheckRule(OpChecker& c, const Rule& rule) {
+  CheckDecayRate(c, "beta1", rule.beta1);
+  CheckDecayRate(c, "beta2", rule.beta2);
+  CheckNotNegative(c, "epsilon", rule.epsilon);
+  CheckNotNegative(c, "weight_decay", rule.weight_decay);
 }
 
 }  // namespace
@@ -105,7 +152,7 @@ void Check(OpChecker& c, const PrepareUpdate& op) {
   c.Typed("update", op.update_5, DType::kFloat32, {&update});
 }
 
-void Check(OpChecker& c, const AdamW& op) {
+void Check(OpChecker& c, const Update& op) {
   Dim P = Flat("P"), update{"update", kUpdateSize};
   c.Typed("update", op.update_5, DType::kFloat32, {&update});
   c.Typed("gradient", op.gradient_P, DType::kFloat32, {&P});
@@ -117,10 +164,16 @@ void Check(OpChecker& c, const AdamW& op) {
             "weight is bf16 and neither master nor low is given; wanted one of them");
   if (op.master_P.present()) c.Typed("master", op.master_P, DType::kFloat32, {&P});
   if (op.low_P.present()) c.Typed("low", op.low_P, DType::kInt16, {&P});
-  c.Typed("m", op.m_P, DType::kFloat32, {&P});
-  c.Typed("v", op.v_P, DType::kFloat32, {&P});
+  CheckStates(c, op, P.size);
+  std::visit([&](const auto& rule) { CheckRule(c, rule); }, op.rule);
   if (op.decayed != nullptr) CheckRanges(c, "decayed", *op.decayed);
   c.Require(op.shard_begin >= 0, "shard_begin is ", op.shard_begin, "; wanted 0 or more");
+  const int64_t block = BlockOf(op.rule);
+  for (const auto& [name, value] : {std::pair<absl::string_view, int64_t>{"shard_begin", op.shard_begin},
+                                    {"shard_stride", op.shard_stride}}) {
+    c.Require(value % block == 0, name, " is ", value, "; wanted a multiple of ", block,
+              ", the elements of a block of state");
+  }
 }
 
 }  // namespace shale::internal

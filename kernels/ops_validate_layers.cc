@@ -50,7 +50,7 @@ void Check(OpChecker& c, const MatMul& op) {
   }
   Dim packed{"packed"};
   if (op.packed_b.present()) c.Typed("packed_b", op.packed_b, DType::kInt16, {&packed});
-  c.Require(op.packed_b.present() || !op.b_is_packed, "b is said to be packed, but packed_b is not given");
+  c.Require(op.packed_b.present() || !op.b_is_packed, "b_is_packed is set, but packed_b is missing");
 }
 
 void Check(OpChecker& c, const BiasBackward& op) {
@@ -79,7 +79,8 @@ void CheckAttentionInputs(OpChecker& c, const OpType& op, AttentionDims& d) {
   c.Act("k", op.k_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
   c.Act("v", op.v_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
   if (!c.ok()) return;
-  c.Require(d.H.size % d.G.size == 0, "q has ", d.H.size, " heads, k ", d.G.size, "; wanted a multiple of those of k");
+  c.Require(d.H.size % d.G.size == 0, "q has ", d.H.size, " heads and k has ", d.G.size,
+            "; wanted a multiple of the heads of k");
   c.Require(op.window >= 0, "window is ", op.window, "; wanted 0 (none) or more");
   c.Act("out", op.out_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
   c.Typed("lse", op.lse_BHS, DType::kFloat32, {&d.B, &d.H, &d.S});

@@ -72,8 +72,8 @@ void CheckGroupNorm(OpChecker& c, const OpType& op, GroupDims& d) {
   c.Typed("mean", op.mean_BG, DType::kFloat32, {&d.B, &d.G});
   c.Typed("rstd", op.rstd_BG, DType::kFloat32, {&d.B, &d.G});
   if (!c.ok()) return;
-  c.Require(d.C.size % d.G.size == 0, "x has ", d.C.size, " channels, mean ", d.G.size,
-            " groups; wanted groups of equal size");
+  c.Require(d.C.size % d.G.size == 0, "x has ", d.C.size, " channels and mean has ", d.G.size,
+            " groups; wanted channels in groups of equal size");
 }
 
 }  // namespace

@@ -74,8 +74,12 @@ struct LionRule {
 
 // AdamW whose m and v are stored in 8 bits by blocks of kQuantizedBlock elements (Dettmers et al., 2022, as
 // bitsandbytes defines it). An element of m is SignedMap[code] * m_scale of its block, one of v UnsignedMap[code] *
-// v_scale. The rule widens both to fp32, updates them and p as AdamW does, and then stores each block with scale = its
-// largest absolute value and code = the map's entry nearest to value / scale. The maps are bitsandbytes' dynamic maps.
+// v_scale; the maps are in kernels/dynamic_map.h. The rule widens both to fp32, updates them and p as AdamW does, and
+// then stores each block of the new m and v:
+//   scale = the largest absolute value of the block, NaN if a value is NaN;
+//   code  = that of the map's entry nearest to value / scale, or that of 0 if the ratio is NaN or the scale is 0.
+// Between two entries the fp32 number nearest to their middle is the boundary; a ratio on it takes the entry nearer to
+// 0. As in bitsandbytes a negative m keeps its sign: where 0 is nearest it takes the negative entry nearest to 0.
 struct AdamW8BitRule {
   static constexpr absl::string_view kName = "AdamW8Bit";
   static constexpr UpdateState kStates[] = {{"m", DType::kUInt8},

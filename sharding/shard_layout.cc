@@ -39,10 +39,12 @@ absl::StatusOr<int64_t> ElementsOf(const ShardLayout::Entry& entry) {
 
 }  // namespace
 
-absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries, int world_size) {
+absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries, int world_size, int64_t block) {
   if (world_size < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("a group is sharded over at least 1 rank, not ", world_size));
+    return absl::InvalidArgumentError(absl::StrCat("world size is ", world_size, "; it must be at least 1"));
   }
+  SHALE_CHECK(block >= 1 && (block & (block - 1)) == 0) << "blocks of " << block << " elements";
+  const int64_t alignment = std::max(kAlignment, block);
   ShardLayout layout;
   layout.world_size_ = world_size;
   int64_t end = 0;
@@ -52,22 +54,22 @@ absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries,
           absl::StrCat("parameter ", layout.parameters_.size(), " of a group has no name"));
     }
     SHALE_ASSIGN_OR_RETURN(const int64_t elements, ElementsOf(entry));
-    const int64_t offset = RoundUp(end, kAlignment);
-    if (elements > kMaxElements - kAlignment - offset) return TooLarge(absl::StrCat("the group up to ", entry.name));
+    const int64_t offset = RoundUp(end, alignment);
+    if (elements > kMaxElements - alignment - offset) return TooLarge(absl::StrCat("the group up to ", entry.name));
     const int index = static_cast<int>(layout.parameters_.size());
     if (!layout.index_by_name_.try_emplace(entry.name, index).second) {
-      return absl::InvalidArgumentError(absl::StrCat("parameter ", entry.name, " is twice in one group"));
+      return absl::InvalidArgumentError(absl::StrCat("parameter ", entry.name, " occurs twice in one group"));
     }
     layout.parameters_.push_back({entry.name, entry.shape, offset, elements});
     end = offset + elements;
   }
-  // Shards consist of blocks of kAlignment elements.
-  const int64_t blocks = CeilDivide(end, kAlignment);
+  // Shards consist of blocks of `alignment` elements.
+  const int64_t blocks = CeilDivide(end, alignment);
   const int64_t blocks_per_rank = CeilDivide(blocks, world_size);
-  if (blocks_per_rank > kMaxElements / kAlignment / world_size) {
+  if (blocks_per_rank > kMaxElements / alignment / world_size) {
     return TooLarge(absl::StrCat("the group, padded for ", world_size, " ranks,"));
   }
-  layout.shard_elements_ = blocks_per_rank * kAlignment;
+  layout.shard_elements_ = blocks_per_rank * alignment;
   return layout;
 }
 

@@ -7,11 +7,11 @@
 //   |  embed    :      |xxxx|  norm |xxx|
 //   |  rank 0   |  rank 1   |  rank 2   |
 //
-// Every parameter starts at a multiple of kAlignment elements, so that its offset is the same for every world size. The
-// tail is padded, so that the shards of all ranks have equal size and also start at such multiples. A shard may hold
-// part of a parameter, several parameters, or none. Offsets count elements, since a group is stored in several dtypes;
-// in the narrowest dtype, of two bytes, kAlignment elements are 256 bytes. Saved state names a parameter and a range of
-// it, never an offset in the group.
+// Every parameter starts at a multiple of kAlignment elements (more if optimizer states come in blocks), so that its
+// offset is the same for every world size. The tail is padded, so that the shards of all ranks have equal size and also
+// start at such multiples. A shard may hold part of a parameter, several parameters, or none. Offsets count elements,
+// since a group is stored in several dtypes; in the narrowest dtype, of two bytes, kAlignment elements are 256 bytes.
+// Saved state names a parameter and a range of it, never an offset in the group.
 #pragma once
 
 #include <cstdint>
@@ -53,9 +53,10 @@ class ShardLayout {
     bool operator==(const Piece&) const = default;
   };
 
-  // Lays out the parameters in the given order for `world_size` ranks. Returns InvalidArgument for a name that is empty
-  // or used twice, a dimension or world size below one, and a group whose size in bytes might overflow 64 bits.
-  static absl::StatusOr<ShardLayout> Create(absl::Span<const Entry> entries, int world_size);
+  // Lays out the parameters in the given order for `world_size` ranks. Parameters and shards start at multiples of
+  // `block` elements as well as of kAlignment; `block` is a power of two. Returns InvalidArgument for a name that is
+  // empty or used twice, a dimension or world size below one, and a group whose size in bytes might overflow 64 bits.
+  static absl::StatusOr<ShardLayout> Create(absl::Span<const Entry> entries, int world_size, int64_t block = 1);
 
   int world_size() const { return world_size_; }
   const std::vector<Placement>& parameters() const { return parameters_; }

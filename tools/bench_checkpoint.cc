@@ -21,6 +21,7 @@
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/io/file_system.h"
+#include "engine/state/ranks.h"
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
@@ -35,7 +36,7 @@ name: "bench_checkpoint"
 model { decoder { family: LLAMA vocabulary: 8192 width: 512 layers: 8 heads: 8 hidden: 1408 } }
 batch { global_batch: 8 micro_batch: 4 sequence_length: 256 }
 sharding { ranks: 2 }
-schedule { steps: 1000000 }
+lr_schedule { steps: 1000000 }
 )";
 
 struct Flags {
@@ -140,7 +141,7 @@ absl::Status BenchFiles(const Flags& flags) {
       const std::unique_ptr<World> world,
       World::Create(*backend, {.ranks = static_cast<int>(job.sharding.ranks), .host_memory = plan.host_memory},
                     plan.arena_bytes));
-  std::vector<RankState> ranks = RankStates(plan.train, *world);
+  std::vector<RankState> ranks = RankStates(plan.train.graph, plan.train.step.state, plan.train.memory, *world);
 
   std::vector<double> save, load, write, write_direct, read;
   std::vector<int64_t> sizes;

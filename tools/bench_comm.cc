@@ -208,16 +208,16 @@ int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds) {
   CommandLine line("bench_comm",
                    "Times the collectives between ranks that are threads of one process. Prints Markdown tables.");
   const int64_t most_kib = int64_t{16} << 20;
-  line.Text("device", "NAME", absl::StrCat("Of ", DeviceNames(kinds), "."), &flags.device);
+  line.Text("device", "NAME", absl::StrCat("One of: ", DeviceNames(kinds), "."), &flags.device);
   line.Text("ranks", "LIST", "Numbers of ranks, from 2 to 64.", &flags.ranks);
   line.Integer("ranks_per_device", "Ranks that share a GPU, for --device=cuda; 0: all.", 0, 64,
                &flags.ranks_per_device);
   line.Integer("smallest_kib", "KiB of the smallest vector.", 1, most_kib, &flags.smallest_kib);
   line.Integer("largest_kib", "KiB of the largest vector; every rank holds two.", 1, most_kib, &flags.largest_kib);
-  line.Integer("factor", "From one size to the next.", 2, 1024, &flags.factor);
+  line.Integer("factor", "Factor from one size to the next.", 2, 1024, &flags.factor);
   line.Integer("rounds", "Rounds, of which the median is taken.", 1, 1000, &flags.rounds);
   line.Number("seconds", "Time for each line, copies in between included.", 0, 3600, &flags.seconds);
-  line.Text("json", "FILE", "Write everything measured there too.", &flags.json);
+  line.Text("json", "FILE", "Also write all results as JSON to this file.", &flags.json);
   line.Footer(
       "As nccl-tests counts: size is the whole vector, that is what AllGather leaves on every rank and what "
       "ReduceScatterSum\n"

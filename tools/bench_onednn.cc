@@ -92,7 +92,7 @@ absl::StatusOr<LinearProduct> LinearProduct::Create(const ProductSize& size, con
       !bind(DNNL_ARG_DST, description.dst_desc(), size.c_dtype) ||
       !bind(DNNL_ARG_SCRATCHPAD, description.scratchpad_desc(), DType::kFloat32)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for the operands of a product of M=", size.m, " N=", size.n, " K=", size.k));
+        absl::StrCat("no memory for the operands of a matmul of M=", size.m, " N=", size.n, " K=", size.k));
   }
   return product;
 }
@@ -192,7 +192,7 @@ double AttentionProducts::Run(const Strips& strips) {
     }
   }
   const double seconds = SecondsSince(begin);
-  if (failure != dnnl_success) throw dnnl::error(failure, "could not execute a product of attention");
+  if (failure != dnnl_success) throw dnnl::error(failure, "could not execute a matmul of attention");
   return seconds;
 }
 

@@ -131,7 +131,7 @@ absl::Status Bench(const Flags& flags, OpsMachine& machine, const std::vector<Op
     SHALE_ASSIGN_OR_RETURN(rates.copy[kind], runner->MeasureCopies(kind));
   }
   std::printf(
-      "Copy of memory, read + write, buffers of %ld MiB: %s %s GB/s, %s %s GB/s. An op is held against copies "
+      "Copy of memory, read + write, buffers of %ld MiB: %s %s GB/s, %s %s GB/s. Each op is compared with copies "
       "made in between its own calls.\n",
       static_cast<long>(flags.copy_mib), rates.copies[0].about.c_str(), Digits(rates.copy[0] * 1e-9).c_str(),
       rates.copies[1].about.c_str(), Digits(rates.copy[1] * 1e-9).c_str());
@@ -212,8 +212,8 @@ int BenchOps(int argc, char** argv, const std::vector<OpsMachineKind>& kinds) {
   Flags flags{.device = kinds.front().device};
   OpSizes& s = flags.sizes;
   CommandLine line("bench_ops",
-                   "Times every op in the shapes of a job: what moves memory against a copy of memory, products and\n"
-                   "attention against the best product. Prints Markdown tables.");
+                   "Times every op in the shapes of a job: what moves memory against a copy of memory, matmuls and\n"
+                   "attention against the best matmul. Prints Markdown tables.");
   const int64_t most = int64_t{1} << 24;
   line.Integer("tokens", "Tokens of a micro-batch.", 1, most, &s.tokens);
   line.Integer("sequence", "Tokens of a sequence.", 1, most, &s.sequence);
@@ -225,10 +225,9 @@ int BenchOps(int argc, char** argv, const std::vector<OpsMachineKind>& kinds) {
   line.Integer("head_width", "Width of a head; 0: width / heads.", 0, 65536, &flags.head_width);
   line.Integer("head_tokens", "Tokens of a chunk of logits.", 1, most, &s.head_tokens);
   line.Integer("parameters", "Parameters of a unit: the length of flat vectors.", 1, int64_t{1} << 32, &s.parameters);
-  line.Integer("square", "Sides of the product that is measured for the peak.", 1, 65536, &s.square);
-  line.Text("device", "NAME", absl::StrCat("Of ", DeviceNames(kinds), "."), &flags.device);
-  line.Text("tuning_table", "FILE", "Algorithms of matrix products on a GPU, as tools/tune wrote it.",
-            &flags.tuning_table);
+  line.Integer("square", "Sides of the matmul that is measured for the peak.", 1, 65536, &s.square);
+  line.Text("device", "NAME", absl::StrCat("One of: ", DeviceNames(kinds), "."), &flags.device);
+  line.Text("tuning_table", "FILE", "Algorithms of matmuls on a GPU, as tools/tune wrote it.", &flags.tuning_table);
   line.Integer("threads", "Threads of the ops, as runtime.threads_per_rank.", 1, 4096, &flags.threads);
   line.Text("dtype", "TYPE", "Of activations and weights: f32, bf16, both.", &flags.dtype);
   line.Text("only", "REGEX", "Only ops whose name, as --list prints it, has a match; letter case is ignored.",
@@ -238,9 +237,9 @@ int BenchOps(int argc, char** argv, const std::vector<OpsMachineKind>& kinds) {
   line.Integer("cold_mib", "MiB of operands that are used in turn.", 1, 65536, &flags.cold_mib);
   line.Integer("copy_mib", "MiB of the buffers that are copied.", 1, 65536, &flags.copy_mib);
   line.Number("seconds", "Time for each op.", 0, 3600, &flags.seconds);
-  line.Number("sustained_seconds", "Also the rate of one product that runs for so long; 0: no.", 0, 3600,
+  line.Number("sustained_seconds", "Also measure the rate of one matmul that runs this long; 0: do not.", 0, 3600,
               &flags.sustained_seconds);
-  line.Text("json", "FILE", "Write everything measured there too.", &flags.json);
+  line.Text("json", "FILE", "Also write all results as JSON to this file.", &flags.json);
   line.Footer(
       "Bytes moved: every operand's once for each access (read 1, write 1, read-write 2); rows that tokens choose "
       "count as\n"

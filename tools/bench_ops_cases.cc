@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <set>
 #include <type_traits>
@@ -58,6 +57,8 @@ double BytesOf(const ZeroRanges& op) {
   return static_cast<double>(elements * SizeOf(op.x_N.dtype));
 }
 
+std::string Text(absl::string_view text) { return std::string(text.data(), text.size()); }
+
 // Makes the tensors of one case, without addresses.
 class Maker {
  public:
@@ -79,7 +80,7 @@ class Maker {
 
   template <class OpType>
   OpCase Finish(const OpType& op, std::string variant, std::string sizes) {
-    OpCase made{.name = std::string(OpType::kName.data(), OpType::kName.size()),
+    OpCase made{.name = Text(NameOf(Op(op))),
                 .sizes = std::move(sizes),
                 .dtype = act,
                 .op = op,
@@ -302,27 +303,42 @@ void AddFlat(Maker& m, std::vector<OpCase>& cases) {
     const Copy widen{.from = m.New(DType::kBFloat16, {p}), .to = m.F32({p})};
     cases.push_back(m.Finish(widen, "bf16 to f32", Shape(widen.to)));
   }
+}
+
+// Every update rule on the flat vectors of a unit, and every form of masters.
+void AddUpdates(Maker& m, std::vector<OpCase>& cases) {
+  const int64_t p = m.s.parameters;
   const auto all = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, p});
-  AdamW adamw{.update_5 = m.F32({kUpdateSize}),
+  const auto make = [&](const UpdateRule& rule) {
+    Update op{.update_5 = m.F32({kUpdateSize}),
               .gradient_P = m.F32({p}),
               .weight_P = m.Act({p}),
-              .m_P = m.F32({p}),
-              .v_P = m.F32({p}),
+              .rule = rule,
               .decayed = all};
-  if (m.act == DType::kFloat32) {
-    cases.push_back(m.Finish(adamw, "", Shape(adamw.m_P)));
-    return;
+    const absl::Span<const UpdateState> states = StatesOf(rule);
+    for (size_t i = 0; i < states.size(); ++i) {
+      op.states[i] = m.New(states[i].dtype, {CeilDivide(p, states[i].block)});
+    }
+    return op;
+  };
+  const std::pair<UpdateRule, std::string> rules[] = {{AdamWRule(), ""},
+                                                      {SgdRule(), "momentum"},
+                                                      {SgdRule{.momentum = 0}, ""},
+                                                      {LionRule(), ""},
+                                                      {AdamW8BitRule(), ""}};
+  for (const auto& [rule, variant] : rules) {
+    Update op = make(rule);
+    if (m.act == DType::kFloat32) {
+      cases.push_back(m.Finish(op, variant, Shape(op.weight_P)));
+      continue;
+    }
+    const std::string prefix = variant.empty() ? "" : variant + ", ";
+    op.master_P = m.F32({p});
+    cases.push_back(m.Finish(op, prefix + "f32 masters", Shape(op.weight_P)));
+    op = make(rule);
+    op.low_P = m.New(DType::kInt16, {p});
+    cases.push_back(m.Finish(op, prefix + "split masters", Shape(op.weight_P)));
   }
-  adamw.master_P = m.F32({p});
-  cases.push_back(m.Finish(adamw, "f32 masters", Shape(adamw.m_P)));
-  const AdamW split{.update_5 = m.F32({kUpdateSize}),
-                    .gradient_P = m.F32({p}),
-                    .weight_P = m.Act({p}),
-                    .low_P = m.New(DType::kInt16, {p}),
-                    .m_P = m.F32({p}),
-                    .v_P = m.F32({p}),
-                    .decayed = all};
-  cases.push_back(m.Finish(split, "split masters", Shape(split.m_P)));
 }
 
 std::string ProductSizes(const MatMul& op) { return absl::StrCat(op.m(), " x ", op.n(), " x ", op.k()); }
@@ -351,59 +367,14 @@ void AddProducts(Maker& m, std::vector<OpCase>& cases) {
   AddLinear(m, "head", s.head_tokens, s.vocabulary, s.width, cases);
 }
 
-// Returns numbers in [-1, 1), the same in every call.
-const std::vector<float>& Numbers() {
-  static const std::vector<float>& numbers = *new std::vector<float>([] {
-    std::vector<float> made(65536 - 37);  // Not a power of two, so that rows differ.
-    uint32_t state = 1;
-    for (float& x : made) x = static_cast<float>(static_cast<int32_t>(state = state * 1664525 + 1013904223)) * 0x1p-31f;
-    return made;
-  }());
-  return numbers;
+// Returns the names of a default value of every alternative of `Variant`.
+template <class Variant, size_t... kIndices>
+std::vector<std::string> NamesOf(std::index_sequence<kIndices...>) {
+  return {Text(NameOf(Variant(std::in_place_index<kIndices>)))...};
 }
-
-template <class T, class Make>
-void Fill(const Tensor& t, const Make& make) {
-  const std::vector<float>& numbers = Numbers();
-  const int64_t count = t.extent();
-  std::vector<T> made(std::min<size_t>(numbers.size(), static_cast<size_t>(count)));
-  for (size_t i = 0; i < made.size(); ++i) made[i] = make(numbers[i]);
-  for (int64_t begin = 0; begin < count; begin += std::ssize(made)) {
-    std::memcpy(t.as<T>() + begin, made.data(),
-                static_cast<size_t>(std::min<int64_t>(std::ssize(made), count - begin)) * sizeof(T));
-  }
-}
-
-void FillOperand(absl::string_view name, const Tensor& t, int64_t vocabulary) {
-  switch (t.dtype) {
-    case DType::kInt32:
-      return Fill<int32_t>(t, [&](float x) {
-        return std::min<int32_t>(static_cast<int32_t>(std::abs(x) * static_cast<float>(vocabulary)),
-                                 static_cast<int32_t>(vocabulary) - 1);
-      });
-    case DType::kInt16: return Fill<int16_t>(t, [](float x) { return static_cast<int16_t>(x * 32767); });
-    case DType::kBFloat16: return Fill<BFloat16>(t, [](float x) { return RoundToBFloat16(x); });
-    case DType::kFloat32: break;
-    default: std::memset(t.data, 0, static_cast<size_t>(t.extent_bytes())); return;
-  }
-  if (name == "update") {
-    const float update[kUpdateSize] = {1e-4f, 0.1f, 0.05f, 0.5f, 0};
-    std::memcpy(t.data, update, sizeof(update));
-  } else if (name == "scale") {
-    *t.as<float>() = 1;
-  } else if (name == "v" || name == "rstd" || name == "lse") {
-    // These must be positive. lse gets the size of the log-sum-exp of a row of scores.
-    const float offset = name == "lse" ? 4.0f : 0.5f;
-    Fill<float>(t, [&](float x) { return std::abs(x) + offset; });
-  } else {
-    Fill<float>(t, [](float x) { return x; });
-  }
-}
-
-template <size_t... kIndices>
-std::vector<std::string> NamesOfOps(std::index_sequence<kIndices...>) {
-  const auto name = [](absl::string_view text) { return std::string(text.data(), text.size()); };
-  return {name(std::variant_alternative_t<kIndices, Op>::kName)...};
+template <class Variant>
+std::vector<std::string> NamesOf() {
+  return NamesOf<Variant>(std::make_index_sequence<std::variant_size_v<Variant>>());
 }
 
 }  // namespace
@@ -443,12 +414,6 @@ Op OpCase::Bind(std::byte* base) const {
   return bound;
 }
 
-void FillOperands(const OpCase& test_case, const Op& bound) {
-  VisitOperands(bound, [&](absl::string_view name, const Tensor& t, Access) {
-    if (t.present()) FillOperand(name, t, test_case.vocabulary);
-  });
-}
-
 std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   Maker maker(sizes, dtype);
   std::vector<OpCase> cases;
@@ -460,6 +425,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddCrossEntropy(maker, cases);
   AddRows(maker, cases);
   AddFlat(maker, cases);
+  AddUpdates(maker, cases);
   AddAttention(maker, cases);
   AddProducts(maker, cases);
   return cases;
@@ -475,12 +441,14 @@ OpCase SquareProduct(const OpSizes& sizes, DType dtype) {
 std::vector<std::string> OpsWithoutCase(const std::vector<OpCase>& cases) {
   std::set<std::string> covered;
   for (const OpCase& c : cases) {
-    const absl::string_view name = NameOf(c.op);
-    covered.insert(std::string(name.data(), name.size()));
+    covered.insert(Text(NameOf(c.op)));
   }
   std::vector<std::string> missing;
-  for (std::string& name : NamesOfOps(std::make_index_sequence<std::variant_size_v<Op>>())) {
-    if (covered.count(name) == 0) missing.push_back(std::move(name));
+  // An Update has the name of its rule.
+  for (const std::vector<std::string>& names : {NamesOf<Op>(), NamesOf<UpdateRule>()}) {
+    for (const std::string& name : names) {
+      if (covered.count(name) == 0) missing.push_back(name);
+    }
   }
   return missing;
 }

@@ -45,10 +45,9 @@ namespace shale {
 namespace {
 
 constexpr char kAbout[] =
-    "Times the matrix products of a step of a job, alone, with operand B packed beforehand; the products that its "
-    "attention consists of; and copies of memory, at their best. Ranks compute beside each other, and what is said is "
-    "of "
-    "one of them, on average. Prints JSON: a line for every pass over the step, and last the medians over the passes, "
+    "Times the matmuls of a step of a job, alone, with operand B packed beforehand; the matmuls that its attention "
+    "consists of; and copies of memory, at their best. Ranks compute at the same time, and the results are averages "
+    "over the ranks. Prints JSON: a line for every repetition of the step, and last the medians over the repetitions, "
     "for every size too, and what else the step computes and moves.";
 
 // The times of one rank, one for each repetition of the step ("pass").
@@ -322,8 +321,7 @@ int main(int argc, char** argv) {
   shale::CommandLine line("bench_products", shale::kAbout);
   line.Text("job", "FILE", "The job spec, text or binary. Its data need not exist.", &flags.job).Required();
   line.List("set", "PATH=VALUE", "Overrides a field of the job.", &flags.overrides);
-  line.Integer("repeats", "Passes over the products of the step, after one that does not count.", 1, 1000,
-               &flags.repeats);
+  line.Integer("repeats", "Repetitions of the step's matmuls, after one that does not count.", 1, 1000, &flags.repeats);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(flags);
 }

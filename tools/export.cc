@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
-#include "engine/train/run_folder.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 
@@ -39,13 +39,13 @@ absl::StatusOr<SafetensorsDType> ParseDType(const std::string& name) {
 
 absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& flags, HfExportOptions options) {
   SHALE_ASSIGN_OR_RETURN(const Job job,
-                         ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+                         ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
   const auto* config = std::get_if<DecoderConfig>(&job.model);
   if (config == nullptr) {
     return absl::FailedPreconditionError(
-        "the model is an MLP, which no Hugging Face family is; only decoders are exported");
+        "the model is an MLP, which no Hugging Face family matches; only decoders can be exported");
   }
-  const std::string copies = RunFolder::HfPath(flags.run);
+  const std::string copies = RunHfPath(flags.run);
   if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) options.base_folder = copies;
   CheckpointValues values(checkpoint);
   const auto read = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
@@ -76,14 +76,14 @@ absl::Status Export(const Flags& flags) {
     SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(flags.checkpoint));
     return ExportCheckpoint(checkpoint, flags, options);
   }
-  const std::string folder = RunFolder::CheckpointsPath(flags.run);
+  const std::string folder = RunCheckpointsPath(flags.run);
   while (true) {
     absl::Status exported;
     SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ExportNewest(folder, flags, options, exported));
     if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
     // The run is still going, and removed this checkpoint after it wrote a newer one. Tries again.
     if (!exported.ok() && access(newest.path.c_str(), F_OK) != 0) continue;
-    for (const std::string& reason : newest.passed_over) std::fprintf(stderr, "passed over: %s\n", reason.c_str());
+    for (const std::string& reason : newest.passed_over) std::fprintf(stderr, "skipped: %s\n", reason.c_str());
     return exported;
   }
 }
@@ -94,14 +94,14 @@ absl::Status Export(const Flags& flags) {
 int main(int argc, char** argv) {
   shale::Flags flags;
   shale::CommandLine line("export", "Writes the model of a run as a Hugging Face folder, which transformers loads.");
-  line.Text("run", "FOLDER", "The run folder; its newest checkpoint that is whole is exported.", &flags.run);
+  line.Text("run", "FOLDER", "The run folder; its newest intact checkpoint is exported.", &flags.run);
   line.Text("checkpoint", "FOLDER", "Instead of --run: a checkpoint.", &flags.checkpoint);
   line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
   line.Text("dtype", "F32|BF16|F16", "What the weights are rounded to.", &flags.dtype);
-  line.Integer("max_file_bytes", "Weights are cut into files of at most so many bytes.", 1,
+  line.Integer("max_file_bytes", "The weights are split into files of at most this many bytes.", 1,
                std::numeric_limits<int64_t>::max(), &flags.max_file_bytes);
   line.Footer(
-      "A run that began with a Hugging Face folder (model.hf_folder) gives its config.json and tokenizer files on.\n"
+      "A run that began with a Hugging Face folder (model.hf_folder) passes its config.json and tokenizer files on.\n"
       "\n"
       "Exit codes: 0 exported; 1 failed; 2 wrong command line, or no such run. Nothing is left in the folder then.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

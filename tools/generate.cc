@@ -77,7 +77,7 @@ absl::Status Generate(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const BackendFactory backends, Backends(flags.device));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Generator> generator, Generator::FromRun(flags.run, backends));
   for (const std::string& reason : generator->passed_over()) {
-    std::fprintf(stderr, "generate: passed over: %s\n", reason.c_str());
+    std::fprintf(stderr, "generate: skipped: %s\n", reason.c_str());
   }
   SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, Prompt(*generator, flags));
   const SamplingOptions sampling = {
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
   shale::WaitPassively(argv);
   shale::Flags flags;
   shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
-  line.Text("run", "FOLDER", "The run folder, of whose checkpoints the newest is read.", &flags.run).Required();
+  line.Text("run", "FOLDER", "The run folder. Its newest intact checkpoint is read.", &flags.run).Required();
   line.Text("prompt", "TEXT", "What to continue; empty: a new line.", &flags.prompt);
   line.Text("prompt_tokens", "N,N,...", "What to continue, as tokens: for models of token files, which print tokens.",
             &flags.prompt_tokens);
@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
               &flags.temperature);
   line.Integer("top_k", "Draw among the k most likely tokens only; 0: among all.", 0,
                std::numeric_limits<int32_t>::max(), &flags.top_k);
-  line.Integer("seed", "Of the draws.", 0, std::numeric_limits<int64_t>::max(), &flags.seed);
+  line.Integer("seed", "Seed of the random draws.", 0, std::numeric_limits<int64_t>::max(), &flags.seed);
   line.Text("device", "CPU|CUDA", "What to run on; by default what the run was trained on.", &flags.device);
   line.Footer("Exit codes: 0 generated; 1 failed; 2 wrong command line.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

@@ -18,11 +18,11 @@
 #include "engine/checkpoint/compare.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/verify.h"
 #include "engine/memory/report.h"
 #include "engine/planner/text.h"
-#include "engine/train/run_folder.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 
@@ -55,14 +55,14 @@ bool Exists(const std::string& path) {
 
 // Returns the checkpoint that `path` names: `path` itself, or the newest complete checkpoint if it is a run folder.
 absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
-  const std::string of_run = RunFolder::CheckpointsPath(path);
+  const std::string of_run = RunCheckpointsPath(path);
   if (Exists(JoinPath(path, kManifestName)) || !Exists(of_run)) {
     if (!Exists(path)) return absl::NotFoundError(absl::StrCat("there is no ", path));
     return path;
   }
   SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest,
                          UseNewestCheckpoint(of_run, [](const CheckpointReader&) { return absl::OkStatus(); }));
-  for (const std::string& reason : newest.passed_over) Show(absl::StrCat("passed over: ", Printable(reason), "\n"));
+  for (const std::string& reason : newest.passed_over) Show(absl::StrCat("skipped: ", Printable(reason), "\n"));
   if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", of_run));
   return newest.path;
 }
@@ -97,8 +97,8 @@ void Describe(const CheckpointReader& checkpoint) {
                            data.shuffled ? absl::StrCat(", shuffled with seed ", data.seed) : ", in their order"));
   row("tokenizer", Printable(data.tokenizer));
   row("seed", absl::StrCat(m.seed));
-  row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(m.strategy), ", schedule ",
-                                 Printable(m.schedule), ", values in ", ToString(m.values)));
+  row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(m.strategy), ", accumulation ",
+                                 Printable(m.accumulation), ", values in ", ToString(m.values)));
   row("parameters", absl::StrCat(WithCommas(std::ssize(m.parameters)), " of ", Plural(elements, "element")));
   row("bytes", absl::StrCat(WithCommas(checkpoint.size_bytes()), " (", FormatBytes(checkpoint.size_bytes()), ") in ",
                             Plural(m.ranks, "file")));
@@ -171,14 +171,17 @@ absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& 
   SHALE_ASSIGN_OR_RETURN(const CheckpointDifference difference, CompareCheckpoints(a, b));
   Show(absl::StrCat("compared with ", b.folder(), "\n"));
   ShowFields("another state", difference.state);
-  ShowFields("written in another way, which is no part of the state", difference.writing);
+  ShowFields("written differently, which does not affect the state", difference.writing);
   const int columns = NameColumns(a.manifest().parameters);
-  Show(absl::StrFormat("%-*s %20s %20s %20s\n", columns + 2, "largest difference (relative)", "value", "m", "v"));
+  std::string head = absl::StrFormat("%-*s", columns + 2, "largest difference (relative)");
+  for (const std::string& part : difference.parts) absl::StrAppendFormat(&head, " %20s", part);
+  Show(absl::StrCat(head, "\n"));
   int64_t elements = 0, different = 0;
   double relative = 0;
   for (const ParameterDifference& p : difference.parameters) {
-    Show(absl::StrFormat("  %-*s %20s %20s %20s\n", columns, NameAndShape(p.parameter), Cell(p.parts[0]),
-                         Cell(p.parts[1]), Cell(p.parts[2])));
+    std::string row = absl::StrFormat("  %-*s", columns, NameAndShape(p.parameter));
+    for (const PartDifference& part : p.parts) absl::StrAppendFormat(&row, " %20s", Cell(part));
+    Show(absl::StrCat(row, "\n"));
     for (const PartDifference& part : p.parts) {
       elements += p.parameter.elements();
       different += part.different;
@@ -188,10 +191,10 @@ absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& 
   const bool equal = difference.Equal(tolerance);
   std::string verdict = equal ? "equal" : "DIFFERENT";
   if (different == 0) {
-    absl::StrAppend(&verdict, ": all ", WithCommas(elements), " values and moments have the same bits");
+    absl::StrAppend(&verdict, ": all ", WithCommas(elements), " values and states have the same bits");
   } else {
     absl::StrAppend(&verdict, ": ", WithCommas(different), " of ", WithCommas(elements),
-                    " values and moments differ, relative difference at most ", absl::StrFormat("%.3g", relative));
+                    " values and states differ, relative difference at most ", absl::StrFormat("%.3g", relative));
   }
   if (!difference.state.empty()) absl::StrAppend(&verdict, "; other fields of the state differ");
   Show(verdict + "\n");
@@ -242,14 +245,14 @@ int main(int argc, char** argv) {
   shale::Flags flags;
   shale::CommandLine line("inspect_checkpoint",
                           "Shows what is in a checkpoint; verifies every byte of it, compares it with another.");
-  line.Text("checkpoint", "FOLDER", "A checkpoint, or a run folder: then its newest whole checkpoint.",
+  line.Text("checkpoint", "FOLDER", "A checkpoint, or a run folder: then its newest intact checkpoint.",
             &flags.checkpoint)
       .Required();
   line.Switch("verify", "Reads every byte and names every chunk whose checksum is wrong.", &flags.verify);
   line.Switch("parameters", "Also each parameter, with its shape and statistics of its values.", &flags.parameters);
   line.Text(
       "compare", "FOLDER",
-      "Another checkpoint or run, of any number of ranks, strategy and form: says which fields, values and moments "
+      "Another checkpoint or run, of any number of ranks, strategy and form: says which fields, values and states "
       "differ, and by how much.",
       &flags.compare);
   line.Number(
@@ -258,9 +261,9 @@ int main(int argc, char** argv) {
       "be equal.",
       0, 1e30, &flags.tolerance);
   line.Footer(
-      "It holds a few chunks of 4 MiB at a time, however large the checkpoints are.\n"
+      "It keeps a few chunks of 4 MiB in memory, however large the checkpoints are.\n"
       "\n"
-      "Exit codes: 0 whole, or equal; 1 damaged, or different; 2 wrong command line, or no such checkpoint.");
+      "Exit codes: 0 intact, or equal; 1 damaged, or different; 2 wrong command line, or no such checkpoint.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(flags);
 }

@@ -97,7 +97,8 @@ int main(int argc, char** argv) {
   line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.", &flags.set);
   line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
   line.Switch("explain",
-              "Also what micro-batches, the optimizer step, retention, offload, no_sync and other strategies cost.",
+              "Also what micro-batches, the optimizer step, activation checkpointing, offload, no_sync and other "
+              "strategies cost.",
               &flags.explain);
   line.Switch("dump_program", "Also the training program, instruction by instruction.", &flags.dump_program);
   line.Footer(

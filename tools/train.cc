@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/memory/report.h"
@@ -35,11 +36,10 @@ constexpr char kFooter[] =
     "The run folder (telemetry.run_folder, by default runs/<name>) gets job.textproto, plan.txt, metrics.jsonl and\n"
     "checkpoints. Ctrl-C ends the run at the next step boundary with a checkpoint; a second one ends at once.\n"
     "\n"
-    "--resume=latest goes on from the newest checkpoint in the run folder that is whole, --resume=auto does so if "
-    "there\n"
-    "is one and else begins anew (for jobs that are started again whenever they end), --resume=FOLDER goes on from "
-    "that\n"
-    "checkpoint. The job may have changed in anything but model, tokenizer, sequence length, data and their order.\n"
+    "--resume=latest resumes from the newest intact checkpoint in the run folder, --resume=auto does so if there is\n"
+    "one and otherwise starts over (for jobs that are started again whenever they end), --resume=FOLDER resumes from\n"
+    "that checkpoint. The job may have changed in anything but model, tokenizer, sequence length, data and their "
+    "order.\n"
     "\n"
     "Exit codes: 0 trained to the end; 1 the run failed; 2 wrong command line, job or data, nothing was started;\n"
     "130 or 143 ended by SIGINT or SIGTERM.";
@@ -94,9 +94,9 @@ int Fail(const absl::Status& status, int exit_code) {
 }
 
 void PrintResumed(const Resumed& resumed) {
-  for (const std::string& reason : resumed.passed_over) Print(absl::StrCat("passed over: ", reason));
+  for (const std::string& reason : resumed.passed_over) Print(absl::StrCat("skipped: ", reason));
   if (resumed.path.empty()) return;
-  Print(absl::StrCat("going on from ", resumed.path, " after step ", resumed.manifest.step));
+  Print(absl::StrCat("resuming from ", resumed.path, " after step ", resumed.manifest.step));
 }
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
@@ -107,9 +107,9 @@ bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 std::string HfFolder(const Job& job, const RunFolder& folder, const ResumeOptions& resume) {
   if (!job.hf_folder.empty() && Exists(job.hf_folder)) return job.hf_folder;
   if (resume.from == ResumeFrom::kNothing || resume.from == ResumeFrom::kReplace) return "";
-  if (const std::string own = RunFolder::HfPath(folder.path()); Exists(own)) return own;
+  if (const std::string own = RunHfPath(folder.path()); Exists(own)) return own;
   if (resume.from != ResumeFrom::kPath) return "";
-  const std::string theirs = RunFolder::HfPath(RunFolder::OfCheckpoint(resume.path));
+  const std::string theirs = RunHfPath(RunOfCheckpoint(resume.path));
   return Exists(theirs) ? theirs : "";
 }
 
@@ -144,8 +144,8 @@ struct Flags {
 int Train(const Flags& flags) {
   const ResumeOptions resume = ParseResume(flags.resume, flags.overwrite);
   if (flags.overwrite && !flags.resume.empty()) {
-    return Fail(absl::InvalidArgumentError("--overwrite and --resume exclude each other: one begins anew, the other "
-                                           "goes on"),
+    return Fail(absl::InvalidArgumentError("--overwrite and --resume exclude each other: one starts over, the other "
+                                           "resumes"),
                 kExitUsage);
   }
   const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
@@ -221,13 +221,12 @@ int main(int argc, char** argv) {
   line.Text("job", "FILE", "The job spec, text or binary (proto/job.proto).", &flags.job).Required();
   line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.",
             &flags.overrides);
-  line.Switch("overwrite", "Replace the run that lies in the run folder.", &flags.overwrite);
-  line.Text("resume", "latest|auto|FOLDER", "Go on from a checkpoint; see below.", &flags.resume);
+  line.Switch("overwrite", "Replace an existing run in the run folder.", &flags.overwrite);
+  line.Text("resume", "latest|auto|FOLDER", "Resume from a checkpoint; see below.", &flags.resume);
   line.Text("trace", "FILE", "Trace some steps: when every instruction ran, for chrome://tracing or ui.perfetto.dev.",
             &flags.trace.path);
-  line.Integer("trace_first_step", "Of the steps of this process, the first that is traced.", 1, 1000000000,
-               &flags.trace.first_step);
-  line.Integer("trace_steps", "How many are traced.", 1, 1000, &flags.trace.steps);
+  line.Integer("trace_first_step", "The first step of this process to trace.", 1, 1000000000, &flags.trace.first_step);
+  line.Integer("trace_steps", "How many steps to trace.", 1, 1000, &flags.trace.steps);
   line.Switch("dump_program", "Print the program of a step, instruction by instruction.", &flags.dump_program);
   line.Footer(shale::kFooter);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

@@ -108,7 +108,7 @@ absl::Status Tune(const Flags& flags) {
 
   const TuningTable::Machine machine{.gpu = device->properties().name,
                                      .library_version = static_cast<int64_t>(functions.GetVersion())};
-  std::printf("%zu products on %s, cuBLASLt %d\n", products.size(), machine.gpu.c_str(),
+  std::printf("%zu matmuls on %s, cuBLASLt %d\n", products.size(), machine.gpu.c_str(),
               static_cast<int>(machine.library_version));
   double first_seconds = 0, seconds = 0;
   for (const auto& [key, op] : products) {
@@ -120,8 +120,8 @@ absl::Status Tune(const Flags& flags) {
     // Writes the table after every matmul, so that nothing is lost if this program is stopped early.
     SHALE_RETURN_IF_ERROR(WriteFileDurably(flags.out, table.Print()));
   }
-  std::printf("each once: %.3f ms, by the library's first choices %.3f ms, %.3f x; digest %s\n", seconds * 1e3,
-              first_seconds * 1e3, seconds > 0 ? first_seconds / seconds : 1.0, table.Digest().c_str());
+  std::printf("sum of one run each: %.3f ms, with the library's first choices %.3f ms, %.3f x; digest %s\n",
+              seconds * 1e3, first_seconds * 1e3, seconds > 0 ? first_seconds / seconds : 1.0, table.Digest().c_str());
   return absl::OkStatus();
 }
 
@@ -130,15 +130,14 @@ absl::Status Tune(const Flags& flags) {
 
 int main(int argc, char** argv) {
   shale::Flags flags;
-  shale::CommandLine line(
-      "tune",
-      "Times cuBLASLt's algorithms for every matrix product of some jobs on this machine's GPU, and "
-      "writes the fastest into a table, which runtime.tuning_table of a job names.");
+  shale::CommandLine line("tune",
+                          "Times cuBLASLt's algorithms for every matmul of some jobs on this machine's GPU, and "
+                          "writes the fastest into a table, which runtime.tuning_table of a job names.");
   line.List("job", "FILE", "A job spec; may be given more than once.", &flags.jobs).Required();
   line.List("set", "PATH=VALUE", "Sets a field of every job.", &flags.set);
-  line.Text("out", "FILE", "The table. What is in it for other products or machines stays.", &flags.out).Required();
+  line.Text("out", "FILE", "The table. What is in it for other matmuls or machines stays.", &flags.out).Required();
   line.Integer("gpu", "Which GPU, as CUDA counts the visible ones.", 0, 1023, &flags.gpu);
-  line.Integer("candidates", "Algorithms that are timed for a product, at most.", 1, 1000, &flags.candidates);
+  line.Integer("candidates", "The largest number of algorithms to time for one matmul.", 1, 1000, &flags.candidates);
   line.Integer("repetitions", "How often each is run; the median counts.", 1, 100000, &flags.repetitions);
   line.Footer(
       "Run it with nothing else on the GPU. Exit codes: 0 tuned; 1 failed; 2 wrong command line or job, or no GPU.");

@@ -7,9 +7,9 @@ namespace shale {
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
   if (job.runtime.device == DeviceType::kCpu) return CreateCpuJobBackend(job);
   return absl::FailedPreconditionError(
-      "runtime.device is CUDA, and this program runs on CPUs alone: it is made for them, or there was no CUDA toolkit "
-      "in "
-      "$CUDA_HOME or /usr/local/cuda when it was built. Build it again with one, or set runtime.device=CPU");
+      "runtime.device is CUDA, and this program runs on CPUs alone: it is meant for CPUs, or there was no CUDA "
+      "toolkit in $CUDA_HOME or /usr/local/cuda when it was built. Build it again with a toolkit, or set "
+      "runtime.device=CPU");
 }
 
 }  // namespace shale

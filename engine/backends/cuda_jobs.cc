@@ -37,7 +37,7 @@ std::string CublasLtVersion(size_t version) {
 std::string DescribeProducts(const TuningTable* tuning, const std::string& path) {
   const absl::StatusOr<CublasLtFunctions> cublaslt = CublasLtFunctions::Load(LibrarySearch::FromEnvironment());
   std::string text;
-  if (cublaslt.ok()) absl::StrAppend(&text, "products by cuBLASLt ", CublasLtVersion(cublaslt->GetVersion()));
+  if (cublaslt.ok()) absl::StrAppend(&text, "matmuls by cuBLASLt ", CublasLtVersion(cublaslt->GetVersion()));
   if (tuning != nullptr) absl::StrAppend(&text, ", algorithms of ", path, " (digest ", tuning->Digest(), ")");
   return text;
 }
@@ -55,7 +55,8 @@ std::unique_ptr<cuda::AttentionBackend> CreateAttention(const CudaDeviceProperti
 std::string DescribeAttention(bool cudnn) {
   if (cudnn) return "attention by cuDNN where it can";
   const absl::Status built = cuda::BuiltWithCudnn();
-  return absl::StrCat("attention by our own kernels", built.ok() ? "" : " (", built.message(), built.ok() ? "" : ")");
+  return absl::StrCat("attention by the engine's own kernels", built.ok() ? "" : " (", built.message(),
+                      built.ok() ? "" : ")");
 }
 
 }  // namespace
@@ -80,10 +81,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
   const bool nccl = job.runtime.collectives == CollectivesKind::kNccl ||
                     (job.runtime.collectives == CollectivesKind::kAuto && job.runtime.ranks_per_device == 1);
   if (!nccl && job.sharding.ranks > cuda::kMostSummedRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sharding.ranks: collectives of ranks that share GPUs, or are IN_PROCESS, are for at most ",
-                     cuda::kMostSummedRanks, ", and the job wants ", job.sharding.ranks,
-                     "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sharding.ranks: collectives between ranks that share a GPU, and IN_PROCESS collectives, support at most ",
+        cuda::kMostSummedRanks, " ranks, and the job has ", job.sharding.ranks,
+        "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
   }
   if (nccl && job.sharding.ranks > 1) {
     // Loads NCCL now, because that sets the environment. A library that is missing is an error only in create_group.

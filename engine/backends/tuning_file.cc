@@ -18,7 +18,7 @@ absl::StatusOr<cuda::TuningTable> ReadTuningTable(const std::string& path) {
   SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kLargestTable));
   absl::StatusOr<cuda::TuningTable> table = cuda::TuningTable::Parse(text);
   if (table.ok()) return table;
-  return absl::InvalidArgumentError(absl::StrCat(path, " is no tuning table: ", table.status().message()));
+  return absl::InvalidArgumentError(absl::StrCat(path, " is not a tuning table: ", table.status().message()));
 }
 
 }  // namespace shale

@@ -81,7 +81,7 @@ void CompareManifests(const Manifest& a, const Manifest& b, CheckpointDifference
   std::vector<FieldDifference>& writing = difference.writing;
   compare(writing, "ranks", a.ranks, b.ranks);
   compare(writing, "strategy", a.strategy, b.strategy);
-  compare(writing, "schedule", a.schedule, b.schedule);
+  compare(writing, "accumulation", a.accumulation, b.accumulation);
   compare(writing, "values", a.values, b.values);
   CompareJobs(a, b, writing);
 }
@@ -101,7 +101,7 @@ void MatchParameters(const CheckpointReader& a, const CheckpointReader& b, Check
       difference.state.push_back(
           {absl::StrCat("parameter ", parameter.name), ShapeOf(parameter), ShapeOf(b.manifest().parameters[other])});
     } else {
-      difference.parameters.push_back({parameter, {}});
+      difference.parameters.push_back({parameter, std::vector<PartDifference>(difference.parts.size())});
     }
   }
   for (const SavedParameter& parameter : b.manifest().parameters) {
@@ -109,6 +109,35 @@ void MatchParameters(const CheckpointReader& a, const CheckpointReader& b, Check
       difference.state.push_back({absl::StrCat("parameter ", parameter.name), "", ShapeOf(parameter)});
     }
   }
+}
+
+// A part that both checkpoints have. Its number may differ between them.
+struct CommonPart {
+  SavedPart in_a = SavedPart::kValue;
+  SavedPart in_b = SavedPart::kValue;
+};
+
+std::string NamesOf(const std::vector<SavedState>& states) {
+  return absl::StrJoin(states, ", ", [](std::string* out, const SavedState& state) {
+    absl::StrAppend(out, state.name, " (", ToString(state.dtype), ")");
+  });
+}
+
+// Returns the parts that both have, and names them in `difference.parts`. Adds a difference of the optimizers' states
+// to `difference.state`.
+std::vector<CommonPart> MatchParts(const Manifest& a, const Manifest& b, CheckpointDifference& difference) {
+  std::vector<CommonPart> parts = {{}};
+  difference.parts = {"value"};
+  for (int64_t i = 0; i < std::ssize(a.states); ++i) {
+    const auto other = std::find(b.states.begin(), b.states.end(), a.states[i]);
+    if (other == b.states.end()) continue;
+    parts.push_back({StatePart(i), StatePart(other - b.states.begin())});
+    difference.parts.push_back(a.states[i].name);
+  }
+  if (a.states != b.states) {
+    difference.state.push_back({"states of the optimizer", NamesOf(a.states), NamesOf(b.states)});
+  }
+  return parts;
 }
 
 double Distance(float a, float b) {
@@ -149,18 +178,19 @@ bool CheckpointDifference::Equal(double tolerance) const {
 absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b) {
   CheckpointDifference difference;
   CompareManifests(a.manifest(), b.manifest(), difference);
+  const std::vector<CommonPart> parts = MatchParts(a.manifest(), b.manifest(), difference);
   MatchParameters(a, b, difference);
   CheckpointValues first(a), second(b);
   std::vector<float> batch(2 * kBatchElements);
   // Part by part, because the files are laid out so: each chunk is then read about once.
-  for (size_t part = 0; part < kStateParts.size(); ++part) {
+  for (size_t part = 0; part < parts.size(); ++part) {
     for (ParameterDifference& parameter : difference.parameters) {
-      const int64_t elements = parameter.parameter.elements();
+      const int64_t elements = a.ElementsOf(parts[part].in_a, parameter.parameter);
       for (int64_t begin = 0; begin < elements; begin += kBatchElements) {
         const int64_t count = std::min(kBatchElements, elements - begin);
         const auto x = absl::MakeSpan(batch.data(), count), y = absl::MakeSpan(batch.data() + count, count);
-        SHALE_RETURN_IF_ERROR(first.Read(kStateParts[part], parameter.parameter.name, begin, x));
-        SHALE_RETURN_IF_ERROR(second.Read(kStateParts[part], parameter.parameter.name, begin, y));
+        SHALE_RETURN_IF_ERROR(first.Read(parts[part].in_a, parameter.parameter.name, begin, x));
+        SHALE_RETURN_IF_ERROR(second.Read(parts[part].in_b, parameter.parameter.name, begin, y));
         Compare(x, y, parameter.parts[part]);
       }
     }
@@ -171,7 +201,7 @@ absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& 
 absl::StatusOr<PartStatistics> StatisticsOf(CheckpointValues& values, SavedPart part, const SavedParameter& parameter) {
   PartStatistics statistics;
   double minimum = kInfinity, maximum = -kInfinity, sum = 0, squares = 0;
-  const int64_t elements = parameter.elements();
+  const int64_t elements = values.reader().ElementsOf(part, parameter);
   std::vector<float> batch(std::min(kBatchElements, elements));
   for (int64_t begin = 0; begin < elements; begin += kBatchElements) {
     const auto read = absl::MakeSpan(batch).subspan(0, std::min(kBatchElements, elements - begin));

@@ -1,7 +1,6 @@
 // Compares two checkpoints as states of training, whoever wrote them and in whatever form.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,10 +10,6 @@
 #include "engine/checkpoint/reader.h"
 
 namespace shale {
-
-// The parts of a parameter that are compared.
-inline constexpr std::array<SavedPart, 3> kStateParts = {SavedPart::kValue, SavedPart::kFirstMoment,
-                                                         SavedPart::kSecondMoment};
 
 // How one part of a parameter, as fp32, differs between two checkpoints a and b.
 struct PartDifference {
@@ -29,7 +24,7 @@ struct PartDifference {
 
 struct ParameterDifference {
   SavedParameter parameter;
-  std::array<PartDifference, 3> parts;  // Indexed like kStateParts.
+  std::vector<PartDifference> parts;  // Indexed like CheckpointDifference::parts.
 };
 
 struct FieldDifference {
@@ -41,9 +36,10 @@ struct CheckpointDifference {
   // Differences between the manifests in fields that belong to the state, and parameters that only one checkpoint has
   // or that differ in shape.
   std::vector<FieldDifference> state;
-  // Differences in how the checkpoints were written: ranks, strategy, schedule, form of the values, and the fields of
-  // the job.
+  // Differences in how the checkpoints were written: ranks, strategy, accumulation, form of the values, and the fields
+  // of the job.
   std::vector<FieldDifference> writing;
+  std::vector<std::string> parts;               // What is compared: "value", and the states that both have.
   std::vector<ParameterDifference> parameters;  // The parameters that both have with the same shape, in the order of a.
 
   // Returns whether the state is the same. With `tolerance` 0 it must be equal to the bit; otherwise no relative() may

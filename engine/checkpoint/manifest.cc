@@ -32,7 +32,8 @@ constexpr int64_t kMaxCount = int64_t{1} << 60;
 // 16,384 files, and 405e9 x 12 bytes in 1.2 million chunks: a manifest of 6 MB.
 constexpr WireLimit kLimits[] = {{"parameters", kMaxSavedParameters, "parameters"},
                                  {"shape", kMaxDimensions, "dimensions in one parameter"},
-                                 {"files", kMaxSavedFiles, "files"}};
+                                 {"files", kMaxSavedFiles, "files"},
+                                 {"state", kMaxSavedStates, "states of an optimizer"}};
 
 template <class... Args>
 absl::Status Refuse(const Args&... what) {
@@ -65,6 +66,19 @@ absl::Status CheckParameter(const SavedParameter& parameter) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<SavedState> ParseState(const proto::StateRecord& record) {
+  constexpr int64_t kMaxBlock = int64_t{1} << 30;
+  if (!IsName(record.name()) || record.block() < 1 || record.block() > kMaxBlock) {
+    return Refuse("it has a state named ", Shown(record.name()), " with blocks of ", record.block(), " elements");
+  }
+  SavedState state{.name = record.name(), .block = record.block()};
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
+    state.dtype = dtype;
+    if (record.dtype() == ToString(dtype)) return state;
+  }
+  return Refuse("state ", Shown(record.name()), " is of type ", Shown(record.dtype()), "; known are f32, bf16 and u8");
+}
+
 absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
   if (const std::string expected = ShardFileName(rank, ranks); file.name != expected) {
     return Refuse("file ", rank, " is named ", Shown(file.name), "; expected ", expected);
@@ -81,14 +95,14 @@ absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
 absl::Status Check(const Manifest& m) {
   if (m.step < 0 || m.tokens < 0 || m.samples < 0 || m.update_count < 0 || m.update_count > m.step) {
     return Refuse("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ", m.update_count,
-                  " do not go together");
+                  " contradict each other or are negative");
   }
   for (const auto& [what, count] : {std::pair<const char*, int64_t>{"step", m.step},
                                     {"number of tokens", m.tokens},
                                     {"number of samples", m.samples},
                                     {"samples per epoch", m.data.samples_per_epoch},
                                     {"sequence length", m.data.sequence_length}}) {
-    if (count > kMaxCount) return Refuse("its ", what, ", ", count, ", is above 2^60: no run gets there");
+    if (count > kMaxCount) return Refuse("its ", what, ", ", count, ", is above 2^60, which no run reaches");
   }
   if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
     return Refuse("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");
@@ -102,31 +116,55 @@ absl::Status Check(const Manifest& m) {
     SHALE_RETURN_IF_ERROR(CheckParameter(parameter));
     if (!names.insert(parameter.name).second) return Refuse("parameter ", parameter.name, " is in it twice");
   }
+  if (std::ssize(m.states) > kMaxSavedStates) return Refuse("it has ", m.states.size(), " states of an optimizer");
+  absl::flat_hash_set<absl::string_view> states;
+  for (const SavedState& state : m.states) {
+    if (!states.insert(state.name).second) return Refuse("state ", Shown(state.name), " is in it twice");
+  }
   for (int64_t rank = 0; rank < m.ranks; ++rank) SHALE_RETURN_IF_ERROR(CheckFile(m.files[rank], rank, m.ranks));
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::string_view ToString(SavedPart part) {
+int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states) {
+  switch (part) {
+    case SavedPart::kValue: return 4;
+    case SavedPart::kHigh:
+    case SavedPart::kLow: return 2;
+    default: break;
+  }
+  const int64_t state = StateOf(part);
+  return state >= 0 && state < std::ssize(states) ? SizeOf(states[state].dtype) : 0;
+}
+
+std::string NameOf(SavedPart part, absl::Span<const SavedState> states) {
   switch (part) {
     case SavedPart::kValue: return "value";
     case SavedPart::kHigh: return "high bits";
     case SavedPart::kLow: return "low bits";
-    case SavedPart::kFirstMoment: return "m";
-    case SavedPart::kSecondMoment: return "v";
+    default: return states[StateOf(part)].name;
   }
-  return "?";
 }
+
+std::vector<SavedState> AdamWStates() { return {{.name = "m"}, {.name = "v"}}; }
 
 absl::string_view ToString(SavedValues values) { return values == SavedValues::kSplit ? "SPLIT" : "FP32"; }
 
-std::vector<SavedPart> PartsOf(SavedValues values) {
-  // Wide elements first: then every element lies at a multiple of its size.
-  if (values == SavedValues::kFloat32) {
-    return {SavedPart::kFirstMoment, SavedPart::kSecondMoment, SavedPart::kValue};
+std::vector<PartSpec> PartsOf(SavedValues values, absl::Span<const SavedState> states) {
+  std::vector<PartSpec> parts;
+  for (size_t i = 0; i < states.size(); ++i) {
+    parts.push_back({StatePart(static_cast<int64_t>(i)), states[i].name, states[i].dtype, states[i].block});
   }
-  return {SavedPart::kFirstMoment, SavedPart::kSecondMoment, SavedPart::kHigh, SavedPart::kLow};
+  if (values == SavedValues::kFloat32) {
+    parts.push_back({SavedPart::kValue, NameOf(SavedPart::kValue, states), DType::kFloat32});
+  } else {
+    parts.push_back({SavedPart::kHigh, NameOf(SavedPart::kHigh, states), DType::kBFloat16});
+    parts.push_back({SavedPart::kLow, NameOf(SavedPart::kLow, states), DType::kInt16});
+  }
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const PartSpec& a, const PartSpec& b) { return a.element_bytes() > b.element_bytes(); });
+  return parts;
 }
 
 int64_t SavedParameter::elements() const {
@@ -159,8 +197,18 @@ std::string SerializeManifest(const Manifest& manifest) {
   proto::LayoutRecord& layout = *m.mutable_layout();
   layout.set_ranks(manifest.ranks);
   layout.set_strategy(manifest.strategy);
-  layout.set_schedule(manifest.schedule);
+  layout.set_accumulation(manifest.accumulation);
   layout.set_values(std::string(ToString(manifest.values)));
+  // States other than AdamW's are named: readers of before there were others read AdamW's.
+  if (manifest.states != AdamWStates()) {
+    proto::StatesRecord& states = *m.mutable_states();
+    for (const SavedState& state : manifest.states) {
+      proto::StateRecord& record = *states.add_state();
+      record.set_name(state.name);
+      record.set_dtype(std::string(ToString(state.dtype)));
+      record.set_block(state.block);
+    }
+  }
   for (const SavedParameter& parameter : manifest.parameters) {
     proto::ParameterRecord& record = *m.add_parameters();
     record.set_name(parameter.name);
@@ -200,11 +248,18 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
                    .tokenizer = m.data().tokenizer()};
   manifest.ranks = m.layout().ranks();
   manifest.strategy = m.layout().strategy();
-  manifest.schedule = m.layout().schedule();
+  manifest.accumulation = m.layout().accumulation();
   if (m.layout().values() != ToString(SavedValues::kFloat32) && m.layout().values() != ToString(SavedValues::kSplit)) {
     return Refuse("its values are saved as ", Shown(m.layout().values()), "; known are FP32 and SPLIT");
   }
   manifest.values = m.layout().values() == ToString(SavedValues::kSplit) ? SavedValues::kSplit : SavedValues::kFloat32;
+  if (m.has_states()) {
+    manifest.states.clear();
+    for (const proto::StateRecord& record : m.states().state()) {
+      SHALE_ASSIGN_OR_RETURN(SavedState state, ParseState(record));
+      manifest.states.push_back(std::move(state));
+    }
+  }
   for (const proto::ParameterRecord& record : m.parameters()) {
     manifest.parameters.push_back({record.name(), {record.shape().begin(), record.shape().end()}});
   }

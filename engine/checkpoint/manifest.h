@@ -7,7 +7,7 @@
 //   rank-00001-of-00002.shard
 //
 // State is recorded by parameter name and range of the parameter's elements, never by an offset in memory. Therefore
-// any number of ranks can read a checkpoint, under any strategy, schedule or kind of master weights.
+// any number of ranks can read a checkpoint, under any strategy, accumulation or kind of master weights.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kernels/dtype.h"
+#include "kernels/integers.h"
 
 namespace shale {
 
@@ -25,16 +28,36 @@ inline constexpr int64_t kCheckpointChunkBytes = int64_t{4} << 20;
 
 // The parts of a parameter, each saved element by element. The numbers are part of the file format.
 enum class SavedPart : uint8_t {
-  kValue = 1,         // f32: the master weight, or the weight of a run in fp32.
-  kHigh = 2,          // bf16: the weight under SPLIT masters.
-  kLow = 3,           // i16: the bits below kHigh (JoinMaster in kernels/dtype.h).
-  kFirstMoment = 4,   // f32: AdamW's m.
-  kSecondMoment = 5,  // f32: AdamW's v.
+  kValue = 1,       // f32: the master weight, or the weight of a run in fp32.
+  kHigh = 2,        // bf16: the weight under SPLIT masters.
+  kLow = 3,         // i16: the bits below kHigh (JoinMaster in kernels/dtype.h).
+  kFirstState = 4,  // This and the following numbers: the optimizer's states, in the order of Manifest::states.
 };
-absl::string_view ToString(SavedPart part);
-constexpr int64_t BytesPerElement(SavedPart part) {
-  return part == SavedPart::kHigh || part == SavedPart::kLow ? 2 : 4;
+constexpr SavedPart StatePart(int64_t state) {
+  return static_cast<SavedPart>(static_cast<int64_t>(SavedPart::kFirstState) + state);
 }
+// Returns which of the optimizer's states a part is, or -1 if it is none.
+constexpr int64_t StateOf(SavedPart part) {
+  return part < SavedPart::kFirstState ? -1 : static_cast<int64_t>(part) - static_cast<int64_t>(SavedPart::kFirstState);
+}
+
+// A state that the optimizer keeps for each parameter (UpdateState in kernels/update_rules.h).
+struct SavedState {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  int64_t block = 1;  // Elements of the parameter for each element of the state; the last block may be short.
+
+  bool operator==(const SavedState&) const = default;
+};
+// Returns the bytes of one element of a part, or 0 if there is no such part. `states` are Manifest::states.
+int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states);
+// Returns "value", "high bits", "low bits", or the name of the state.
+std::string NameOf(SavedPart part, absl::Span<const SavedState> states);
+
+// The states of AdamW: those of a manifest that names none.
+std::vector<SavedState> AdamWStates();
+
+inline constexpr int kMaxSavedStates = 16;
 
 // The form in which values are saved. The same for all parameters of a checkpoint.
 enum class SavedValues : uint8_t {
@@ -42,8 +65,21 @@ enum class SavedValues : uint8_t {
   kSplit,    // kHigh and kLow.
 };
 absl::string_view ToString(SavedValues values);
-// Returns the parts that a checkpoint of this form has, in the order in which they are saved: wide elements first.
-std::vector<SavedPart> PartsOf(SavedValues values);
+
+// What one part is, in one checkpoint.
+struct PartSpec {
+  SavedPart part = SavedPart::kValue;
+  std::string name;  // "value", "high bits", "low bits", or the state's name.
+  DType dtype = DType::kFloat32;
+  int64_t block = 1;  // Elements of the parameter for each element of the part.
+
+  int64_t element_bytes() const { return SizeOf(dtype); }
+  // Returns how many elements the part of a parameter with so many elements has.
+  int64_t ElementsOf(int64_t parameter_elements) const { return CeilDivide(parameter_elements, block); }
+};
+// Returns the parts that a checkpoint of this form has, in the order in which they are saved: wide elements first, then
+// every element lies at a multiple of its size.
+std::vector<PartSpec> PartsOf(SavedValues values, absl::Span<const SavedState> states);
 
 struct SavedParameter {
   std::string name;
@@ -80,13 +116,15 @@ struct Manifest {
   uint64_t seed = 0;         // Seed of everything random; the generators are counters without other state.
   std::string job;           // The resolved job as textproto.
   SavedData data;
-  int64_t ranks = 0;               // The number of files.
-  std::string strategy, schedule;  // For people; reading a checkpoint does not depend on them.
+  int64_t ranks = 0;                   // The number of files.
+  std::string strategy, accumulation;  // For people; reading a checkpoint does not depend on them.
   SavedValues values = SavedValues::kFloat32;
+  std::vector<SavedState> states = AdamWStates();
   std::vector<SavedParameter> parameters;
   std::vector<SavedFile> files;  // In rank order.
 
   uint32_t job_crc() const;  // CRC-32C of `job`.
+  std::vector<PartSpec> parts() const { return PartsOf(values, states); }
   bool operator==(const Manifest&) const = default;
 };
 
@@ -98,8 +136,9 @@ std::string SerializeManifest(const Manifest& manifest);
 
 // Accepts any bytes. Returns InvalidArgument, without a path, for bytes that are not a manifest, are damaged, or
 // contradict themselves: negative counts or counts above 2^60, more parameters or files than the limits below, a shape
-// whose elements cannot be counted, a name used twice, a file with another name than ShardFileName gives or with
-// another number of checksums than its size requires. Returns Unimplemented for another version.
+// whose elements cannot be counted, a name used twice, more than kMaxSavedStates states or one that is unknown, a file
+// with another name than ShardFileName gives or with another number of checksums than its size requires. Returns
+// Unimplemented for another version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);
 
 // Limits of a MANIFEST that is read: its size, and its number of parameters and of files. All are checked before

@@ -35,7 +35,7 @@ absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
   }
   if (newest.passed_over.empty()) return newest;
   return absl::DataLossError(
-      absl::StrCat("no checkpoint in ", folder, " is whole:\n", absl::StrJoin(newest.passed_over, "\n")));
+      absl::StrCat("every checkpoint in ", folder, " is damaged:\n", absl::StrJoin(newest.passed_over, "\n")));
 }
 
 }  // namespace shale

@@ -73,7 +73,7 @@ absl::Status CheckpointReader::OpenFiles() {
     if (!bytes.ok()) return At(file.path(), bytes.status());
     head.resize(std::min(file.size(), *bytes));
     SHALE_RETURN_IF_ERROR(file.ReadAt(0, head.data(), std::ssize(head)));
-    absl::StatusOr<ShardHeader> header = ParseShardHeader(head, file.size());
+    absl::StatusOr<ShardHeader> header = ParseShardHeader(head, file.size(), manifest_.states);
     if (!header.ok()) return At(file.path(), header.status());
     if (header->rank != rank) {
       return absl::InvalidArgumentError(
@@ -81,7 +81,7 @@ absl::Status CheckpointReader::OpenFiles() {
     }
     for (const ShardPiece& piece : header->pieces) {
       const bool known = piece.parameter < static_cast<int64_t>(manifest_.parameters.size());
-      if (!known || piece.range.end > manifest_.parameters[piece.parameter].elements()) {
+      if (!known || piece.range.end > ElementsOf(piece.part, manifest_.parameters[piece.parameter])) {
         return absl::InvalidArgumentError(absl::StrCat(file.path(), " has elements up to ", piece.range.end,
                                                        " of parameter ", piece.parameter,
                                                        ", which the manifest does not have"));
@@ -93,35 +93,43 @@ absl::Status CheckpointReader::OpenFiles() {
 }
 
 absl::Status CheckpointReader::CheckCoverage() const {
-  const std::vector<SavedPart> parts = PartsOf(manifest_.values);
+  const std::vector<PartSpec> parts = manifest_.parts();
   std::vector<std::vector<ElementRange>> ranges(manifest_.parameters.size() * parts.size());
   for (const ShardHeader& shard : shards_) {
     for (const ShardPiece& piece : shard.pieces) {
-      const auto part = std::find(parts.begin(), parts.end(), piece.part);
+      const auto part =
+          std::find_if(parts.begin(), parts.end(), [&](const PartSpec& spec) { return spec.part == piece.part; });
       if (part == parts.end()) {
         return absl::InvalidArgumentError(absl::StrCat(folder_, ": ", ShardFileName(shard.rank, manifest_.ranks),
-                                                       " has ", ToString(piece.part), ", and the manifest says ",
-                                                       ToString(manifest_.values)));
+                                                       " has ", NameOf(piece.part, manifest_.states),
+                                                       ", and the manifest says ", ToString(manifest_.values)));
       }
       ranges[piece.parameter * parts.size() + (part - parts.begin())].push_back(piece.range);
     }
   }
   for (size_t i = 0; i < ranges.size(); ++i) {
     const SavedParameter& parameter = manifest_.parameters[i / parts.size()];
+    const PartSpec& part = parts[i % parts.size()];
+    const int64_t elements = part.ElementsOf(parameter.elements());
     std::sort(ranges[i].begin(), ranges[i].end(), [](auto a, auto b) { return a.begin < b.begin; });
     int64_t end = 0;
-    ranges[i].push_back({parameter.elements(), parameter.elements()});
+    ranges[i].push_back({elements, elements});
     for (const ElementRange& range : ranges[i]) {
       if (range.begin != end) {
-        return absl::InvalidArgumentError(absl::StrCat(folder_, ": ", ToString(parts[i % parts.size()]), " of ",
-                                                       parameter.name, range.begin > end ? " lacks" : " has twice",
-                                                       " elements ", std::min(range.begin, end), " to ",
-                                                       std::max(range.begin, end)));
+        return absl::InvalidArgumentError(
+            absl::StrCat(folder_, ": ", part.name, " of ", parameter.name, range.begin > end ? " lacks" : " has",
+                         " elements ", std::min(range.begin, end), " to ", std::max(range.begin, end),
+                         range.begin > end ? "" : " twice"));
       }
       end = range.end;
     }
   }
   return absl::OkStatus();
+}
+
+int64_t CheckpointReader::ElementsOf(SavedPart part, const SavedParameter& parameter) const {
+  const int64_t state = StateOf(part);
+  return CeilDivide(parameter.elements(), state < 0 ? 1 : manifest_.states[state].block);
 }
 
 int64_t CheckpointReader::size_bytes() const {
@@ -149,7 +157,7 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
       ShardPiece part = piece;
       part.range = Intersect(wanted(piece), piece.range);
       if (part.range.begin >= part.range.end) continue;
-      part.offset_bytes += (part.range.begin - piece.range.begin) * BytesPerElement(part.part);
+      part.offset_bytes += (part.range.begin - piece.range.begin) * part.element_bytes;
       parts.push_back(part);
     }
     if (parts.empty()) continue;
@@ -168,8 +176,7 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
         }
         const int64_t at = part.offset_bytes - chunk * kCheckpointChunkBytes;
         ShardPiece here = part;
-        here.range.end =
-            std::min(part.range.end, part.range.begin + (std::ssize(bytes) - at) / BytesPerElement(part.part));
+        here.range.end = std::min(part.range.end, part.range.begin + (std::ssize(bytes) - at) / part.element_bytes);
         SHALE_RETURN_IF_ERROR(sink(here, bytes.data() + at));
         part.offset_bytes += here.size_bytes();
         part.range.begin = here.range.end;

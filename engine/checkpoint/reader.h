@@ -39,8 +39,10 @@ class CheckpointReader {
   int64_t size_bytes() const;
   // Returns the index into manifest().parameters, or -1 if there is no such parameter.
   int FindParameter(absl::string_view name) const;
+  // Returns how many elements a part of a parameter has: fewer than the parameter if it keeps one for each block.
+  int64_t ElementsOf(SavedPart part, const SavedParameter& parameter) const;
 
-  // Reads the requested elements and hands them to `sink`. `wanted(piece)` returns the range of the parameter's
+  // Reads the requested elements and hands them to `sink`. `wanted(piece)` returns the range of the part's
   // elements to read from that piece (empty: none). `sink` receives them with their bytes, as parts of pieces that each
   // lie within one chunk. Chunks without requested elements are not read; every other chunk is read once, and verified
   // before any of its bytes are handed out. `staging`, of at least kCheckpointChunkBytes, is the only buffer. Returns
@@ -75,11 +77,12 @@ class CheckpointReader {
 class CheckpointValues {
  public:
   explicit CheckpointValues(const CheckpointReader& reader);
+  const CheckpointReader& reader() const { return reader_; }
 
-  // Fills `out` with elements [begin, begin + out.size()) of a parameter. `part` is kFirstMoment, kSecondMoment or
-  // kValue; kValue means the master weights if there are any (joined from kHigh and kLow if they were saved so), else
-  // the weights. Returns NotFound for an unknown name, OutOfRange for elements that the parameter does not have,
-  // DataLoss for a damaged chunk.
+  // Fills `out` with elements [begin, begin + out.size()) of a part of a parameter. `part` is kValue or a state of the
+  // optimizer; kValue means the master weights if there are any (joined from kHigh and kLow if they were saved so),
+  // else the weights. 8-bit states are read as their codes, 0 to 255. Returns NotFound for an unknown name, OutOfRange
+  // for elements that the parameter does not have, DataLoss for a damaged chunk.
   absl::Status Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out);
   absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return Read(SavedPart::kValue, parameter, begin, out);
@@ -104,6 +107,7 @@ class CheckpointValues {
   absl::StatusOr<const char*> Fetch(int64_t rank, int64_t index);
 
   const CheckpointReader& reader_;
+  const int64_t parts_;  // Parts that a checkpoint may have.
   std::vector<std::vector<Place>> places_;
   std::vector<Chunk> cache_;
   int64_t clock_ = 0;

@@ -69,6 +69,7 @@ SafetensorsDType ToSafetensors(DType dtype) {
     case DType::kInt16: return SafetensorsDType::kI16;
     case DType::kInt32: return SafetensorsDType::kI32;
     case DType::kInt64: return SafetensorsDType::kI64;
+    case DType::kUInt8: return SafetensorsDType::kU8;
   }
   SHALE_CHECK(false) << "no such dtype";
   return SafetensorsDType::kU8;

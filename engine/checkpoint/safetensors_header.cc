@@ -36,7 +36,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return Unexpected("null"); }
   bool boolean(bool) override { return Unexpected("true or false"); }
   bool number_integer(number_integer_t) override { return Unexpected("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override { return Unexpected("a number that is no integer"); }
+  bool number_float(number_float_t, const string_t&) override { return Unexpected("a number that is not an integer"); }
   bool binary(binary_t&) override { return Unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
@@ -208,7 +208,7 @@ absl::StatusOr<int64_t> SafetensorsBytes(SafetensorsDType dtype, absl::Span<cons
   }
   if (bits % 8 != 0) {
     return absl::InvalidArgumentError(absl::StrCat(ToString(dtype), " [", absl::StrJoin(shape, ", "), "] takes ", bits,
-                                                   " bits, which are no whole bytes"));
+                                                   " bits, which is not a whole number of bytes"));
   }
   return bits / 8;
 }
@@ -217,7 +217,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
   // The parser accepts a leading byte order mark and white space around the object; the format does not.
   absl::string_view object = json.substr(0, json.find_last_not_of(' ') + 1);
   if (object.size() < 2 || object.front() != '{' || object.back() != '}') {
-    return absl::InvalidArgumentError("the header is no JSON object between { and }, padded with spaces");
+    return absl::InvalidArgumentError("the header is not a JSON object between { and }, padded with spaces");
   }
   SafetensorsHeader header;
   HeaderHandler handler(&header);

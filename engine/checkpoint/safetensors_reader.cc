@@ -37,7 +37,7 @@ absl::Status OutOfRange(const SafetensorsTensor& tensor, int64_t begin, size_t c
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& path) {
   SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
   const auto refuse = [&](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is no valid safetensors file: ", what...));
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a valid safetensors file: ", what...));
   };
   if (file.size() < kLengthBytes) return refuse("it has ", file.size(), " bytes, too few for the length of a header");
   uint64_t header_bytes = 0;

@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(con
 absl::StatusOr<SafetensorsWriter::Tensor*> SafetensorsWriter::FindTensor(absl::string_view name) {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
-    return absl::NotFoundError(absl::StrCat(file_.path(), " was announced without a tensor ", name));
+    return absl::NotFoundError(absl::StrCat(file_.path(), " has no tensor ", name, " in the list given to Create"));
   }
   return &found->second;
 }

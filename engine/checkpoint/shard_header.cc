@@ -21,7 +21,7 @@ int64_t PaddedBytes(int64_t message_bytes) { return RoundUp(kFrameHeadBytes + me
 
 template <class... Args>
 absl::Status Refuse(const Args&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("its head ", what...));
+  return absl::InvalidArgumentError(absl::StrCat("its header ", what...));
 }
 
 }  // namespace
@@ -40,7 +40,8 @@ std::string SerializeShardHeader(ShardHeader& header) {
   head.resize(PaddedBytes(static_cast<int64_t>(head.size()) - kFrameHeadBytes), '\0');
   header.size_bytes = static_cast<int64_t>(head.size());
   for (ShardPiece& piece : header.pieces) {
-    SHALE_CHECK(header.size_bytes % BytesPerElement(piece.part) == 0) << "a wide part behind a narrow one";
+    SHALE_CHECK(header.size_bytes % piece.element_bytes == 0)
+        << "a part with wide elements follows one with narrow elements";
     piece.offset_bytes = header.size_bytes;
     header.size_bytes += piece.size_bytes();
   }
@@ -52,14 +53,15 @@ absl::StatusOr<int64_t> ShardHeadBytes(absl::string_view bytes) {
   return PaddedBytes(message);
 }
 
-absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t file_bytes) {
+absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t file_bytes,
+                                             absl::Span<const SavedState> states) {
   SHALE_ASSIGN_OR_RETURN(const absl::string_view message, Unframe(kMagic, kVersion, head, kMaxShardHeaderBytes));
   const int64_t padded = PaddedBytes(static_cast<int64_t>(message.size()));
   if (static_cast<int64_t>(head.size()) < padded) return Refuse("is cut short");
   const absl::string_view padding =
       head.substr(kFrameHeadBytes + message.size(), padded - kFrameHeadBytes - message.size());
   if (!std::all_of(padding.begin(), padding.end(), [](char c) { return c == '\0'; })) {
-    return Refuse("is padded with something else than zeros");
+    return Refuse("is padded with bytes other than zero");
   }
   proto::ShardHeader parsed;
   if (const absl::Status status = CheckWire(*parsed.descriptor(), message, kLimits); !status.ok()) {
@@ -70,20 +72,20 @@ absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t fil
   header.rank = parsed.rank();
   int64_t end = padded;
   for (const proto::PieceRecord& record : parsed.pieces()) {
-    if (record.part() < static_cast<int>(SavedPart::kValue) ||
-        record.part() > static_cast<int>(SavedPart::kSecondMoment)) {
+    const int32_t last = static_cast<int32_t>(SavedPart::kFirstState) + static_cast<int32_t>(states.size()) - 1;
+    if (record.part() < static_cast<int32_t>(SavedPart::kValue) || record.part() > last) {
       return Refuse("has a piece of part ", record.part(), ", which is unknown");
     }
     const auto part = static_cast<SavedPart>(record.part());
+    const int64_t element_bytes = BytesPerElement(part, states);
     if (record.parameter() < 0 || record.begin() < 0 || record.begin() >= record.end()) {
       return Refuse("has a piece with elements ", record.begin(), " to ", record.end(), " of parameter ",
                     record.parameter());
     }
-    const ShardPiece piece{record.parameter(), part, {record.begin(), record.end()}, end};
-    if (end % BytesPerElement(part) != 0 ||
-        record.end() - record.begin() > (file_bytes - end) / BytesPerElement(part)) {
+    const ShardPiece piece{record.parameter(), part, {record.begin(), record.end()}, element_bytes, end};
+    if (end % element_bytes != 0 || record.end() - record.begin() > (file_bytes - end) / element_bytes) {
       return Refuse("has a piece of ", record.end() - record.begin(), " elements at byte ", end,
-                    ", which do not lie well in a file of ", file_bytes, " bytes");
+                    ", which is misaligned or does not fit a file of ", file_bytes, " bytes");
     }
     end += piece.size_bytes();
     header.pieces.push_back(piece);

@@ -20,7 +20,9 @@ absl::StatusOr<SavedFile> WriteShard(FileSystem& files, const std::string& folde
                                      absl::Span<const PieceSource> pieces, CopyToHost copy, absl::Span<char> staging) {
   SHALE_CHECK(std::ssize(staging) >= kWriteStagingBytes);
   ShardHeader header{.rank = rank};
-  for (const PieceSource& piece : pieces) header.pieces.push_back({piece.parameter, piece.part, piece.range});
+  for (const PieceSource& piece : pieces) {
+    header.pieces.push_back({piece.parameter, piece.part, piece.range, piece.element_bytes});
+  }
   const std::string head = SerializeShardHeader(header);
 
   SavedFile saved{.name = ShardFileName(rank, ranks)};

@@ -19,7 +19,8 @@ namespace shale {
 struct PieceSource {
   int32_t parameter = 0;  // Index into Manifest::parameters.
   SavedPart part = SavedPart::kValue;
-  ElementRange range;  // Of the parameter's elements.
+  ElementRange range;  // Elements of the part.
+  int64_t element_bytes = 4;
   const std::byte* data = nullptr;
 };
 

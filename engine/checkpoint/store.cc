@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(const std
   SHALE_CHECK(options.keep_last >= 1 && options.keep_every >= 0);
   SHALE_ASSIGN_OR_RETURN(FolderLock lock,
                          FolderLock::Take(folder, absl::StrCat("another run saves its checkpoints in ", folder,
-                                                               ": wait for its end, or choose another folder")));
+                                                               ": wait until it ends, or choose another folder")));
   auto store = absl::WrapUnique(new CheckpointStore(folder, options, std::move(lock)));
   SHALE_RETURN_IF_ERROR(store->RemoveLeftovers());
   return store;
@@ -116,7 +116,8 @@ absl::StatusOr<std::string> CheckpointStore::Save(
   if (!status.ok()) {
     // If this fails, the next Open removes the folder.
     if (Exists(temporary)) RemoveFolderAndFiles(temporary, files()).IgnoreError();
-    return absl::Status(status.code(), absl::StrCat("no checkpoint of step ", manifest.step, ": ", status.message()));
+    return absl::Status(status.code(),
+                        absl::StrCat("cannot save the checkpoint of step ", manifest.step, ": ", status.message()));
   }
   disregarded_.erase(manifest.step);
   // The checkpoint stands even if pruning fails: Save still succeeds.
@@ -136,7 +137,7 @@ absl::Status CheckpointStore::WriteTemporary(
   const std::string bytes = SerializeManifest(manifest);
   // Verify that the manifest can be read back: a checkpoint that cannot be read is useless.
   if (const absl::Status readable = ParseManifest(bytes).status(); !readable.ok()) {
-    return absl::InternalError(absl::StrCat("its manifest would be refused: ", readable.message()));
+    return absl::InternalError(absl::StrCat("the manifest could not be read back: ", readable.message()));
   }
   SHALE_RETURN_IF_ERROR(file->WriteAt(0, bytes));
   SHALE_RETURN_IF_ERROR(file->Sync());

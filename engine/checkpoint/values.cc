@@ -12,12 +12,14 @@ namespace shale {
 namespace {
 
 constexpr int kCachedChunks = 4;
-constexpr int64_t kParts = static_cast<int64_t>(SavedPart::kSecondMoment);
 
 }  // namespace
 
 CheckpointValues::CheckpointValues(const CheckpointReader& reader)
-    : reader_(reader), places_(reader.manifest().parameters.size() * kParts), cache_(kCachedChunks) {
+    : reader_(reader),
+      parts_(static_cast<int64_t>(StatePart(std::ssize(reader.manifest().states))) - 1),
+      places_(reader.manifest().parameters.size() * parts_),
+      cache_(kCachedChunks) {
   for (const ShardHeader& shard : reader.shards()) {
     for (const ShardPiece& piece : shard.pieces) {
       Places(piece.part, piece.parameter).push_back({piece.range, shard.rank, piece.offset_bytes});
@@ -30,7 +32,7 @@ CheckpointValues::CheckpointValues(const CheckpointReader& reader)
 }
 
 std::vector<CheckpointValues::Place>& CheckpointValues::Places(SavedPart part, int64_t parameter) {
-  return places_[parameter * kParts + static_cast<int64_t>(part) - 1];
+  return places_[parameter * parts_ + static_cast<int64_t>(part) - 1];
 }
 
 absl::StatusOr<const char*> CheckpointValues::Fetch(int64_t rank, int64_t index) {
@@ -55,7 +57,7 @@ absl::StatusOr<const char*> CheckpointValues::Fetch(int64_t rank, int64_t index)
 absl::Status CheckpointValues::ReadPart(SavedPart part, int64_t parameter, int64_t begin, int64_t elements,
                                         absl::FunctionRef<void(int64_t, const char*, int64_t)> sink) {
   const std::vector<Place>& places = Places(part, parameter);
-  const int64_t element_bytes = BytesPerElement(part), end = begin + elements;
+  const int64_t element_bytes = BytesPerElement(part, reader_.manifest().states), end = begin + elements;
   auto place = std::partition_point(places.begin(), places.end(), [&](const Place& p) { return p.range.end <= begin; });
   for (int64_t at = begin; at < end;) {
     SHALE_CHECK(place != places.end() && place->range.begin <= at);  // The reader checked that nothing is missing.
@@ -72,19 +74,30 @@ absl::Status CheckpointValues::ReadPart(SavedPart part, int64_t parameter, int64
 }
 
 absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out) {
-  SHALE_CHECK(part == SavedPart::kValue || part == SavedPart::kFirstMoment || part == SavedPart::kSecondMoment);
+  const std::vector<SavedState>& states = reader_.manifest().states;
+  SHALE_CHECK(part == SavedPart::kValue || (StateOf(part) >= 0 && StateOf(part) < std::ssize(states)));
   const int index = reader_.FindParameter(parameter);
   if (index < 0) {
     return absl::NotFoundError(absl::StrCat(reader_.folder(), " has no parameter ", parameter));
   }
-  const int64_t elements = reader_.manifest().parameters[index].elements(), size = std::ssize(out);
+  const int64_t elements = reader_.ElementsOf(part, reader_.manifest().parameters[index]), size = std::ssize(out);
   if (begin < 0 || size > elements || begin > elements - size) {
-    return absl::OutOfRangeError(absl::StrCat("parameter ", parameter, " has ", elements, " elements; asked for ", size,
-                                              " from number ", begin));
+    return absl::OutOfRangeError(
+        absl::StrCat(part == SavedPart::kValue ? "parameter " : absl::StrCat(NameOf(part, states), " of parameter "),
+                     parameter, " has ", elements, " elements; asked for ", size, " from number ", begin));
   }
   if (part != SavedPart::kValue || reader_.manifest().values == SavedValues::kFloat32) {
+    const DType dtype = part == SavedPart::kValue ? DType::kFloat32 : states[StateOf(part)].dtype;
     return ReadPart(part, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
-      std::memcpy(out.data() + at, bytes, count * 4);
+      if (dtype == DType::kFloat32) {
+        std::memcpy(out.data() + at, bytes, count * sizeof(float));
+      } else if (dtype == DType::kBFloat16) {
+        const auto* values = reinterpret_cast<const BFloat16*>(bytes);
+        std::transform(values, values + count, out.begin() + at, [](BFloat16 value) { return ToFloat(value); });
+      } else {
+        const auto* codes = reinterpret_cast<const uint8_t*>(bytes);
+        std::copy(codes, codes + count, out.begin() + at);
+      }
     });
   }
   SHALE_RETURN_IF_ERROR(

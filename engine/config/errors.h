@@ -19,7 +19,7 @@ struct SpecLocation {
 };
 
 // Collects the errors of one spec. A field is named by its path ("sharding.strategy"), element i of a list by its path
-// and an index ("memory.recompute[i]"). Not thread-safe.
+// and an index ("activation_checkpointing.recompute[i]"). Not thread-safe.
 class SpecErrors {
  public:
   // `source` (a file name) is the location of errors that belong to no field.

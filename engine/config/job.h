@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/model/config.h"
+#include "engine/optimizer/optimizer.h"
 #include "engine/runtime/ops_kind.h"
 #include "engine/step/options_enums.h"
 #include "kernels/integers.h"
@@ -40,11 +41,11 @@ struct BatchConfig {
 };
 
 struct ShardingConfig {
-  Strategy strategy = Strategy::kFull;
-  Schedule schedule = Schedule::kAuto;
+  Strategy strategy = Strategy::kFullShard;
+  Accumulation accumulation = Accumulation::kAuto;
   int64_t ranks = 1;
-  int64_t prefetch = 1;               // Units gathered ahead. Only kFull reads it.
-  bool reshard_after_forward = true;  // Only kFull reads it.
+  int64_t prefetch = 1;               // Units gathered ahead. Only kFullShard reads it.
+  bool reshard_after_forward = true;  // Only kFullShard reads it.
 
   bool operator==(const ShardingConfig&) const = default;
 };
@@ -65,28 +66,37 @@ struct PrecisionConfig {
 };
 
 struct MemoryConfig {
-  RetentionPreset retention = RetentionPreset::kKeepAll;
-  // The blocks that retention applies to: if a + b > 0 the first a and the last b, else blocks 0, n, 2n, ...
+  std::vector<std::string> offload;  // Name patterns of tensors that wait for their backward in host memory.
+  int64_t host_budget_bytes = 0;     // Bytes that one rank may offload; 0: by the machine's memory.
+  int64_t budget_bytes = 0;          // Bytes that one rank may plan; 0: by the machine's memory.
+  int64_t loss_chunk_tokens = 0;     // Tokens whose logits exist at once; 0: by the vocabulary (LossChunkTokens).
+
+  bool operator==(const MemoryConfig&) const = default;
+};
+
+struct ActivationCheckpointingConfig {
+  CheckpointingPreset preset = CheckpointingPreset::kNone;
+  // The blocks that the preset applies to: if a + b > 0 the first a and the last b, else blocks 0, n, 2n, ...
   int64_t every_nth = 1;               // n
   int64_t first_layers = 0;            // a
   int64_t last_layers = 0;             // b
   std::vector<std::string> recompute;  // Name patterns of further tensors to recompute; '*' matches any characters.
-  std::vector<std::string> offload;    // Name patterns of tensors that wait for their backward in host memory.
-  int64_t host_budget_bytes = 0;       // Bytes that one rank may offload; 0: by the machine's memory.
-  int64_t budget_bytes = 0;            // Bytes that one rank may plan; 0: by the machine's memory.
-  int64_t loss_chunk_tokens = 0;       // Tokens whose logits exist at once; 0: by the vocabulary (LossChunkTokens).
 
-  bool operator==(const MemoryConfig&) const = default;
+  bool operator==(const ActivationCheckpointingConfig&) const = default;
 };
 
 enum class NonFinite { kStop, kSkip };
 enum class ScalingRule { kConstant, kLinear, kSquareRoot };
 
 struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 3e-4;  // Peak, before the scaling rule.
+  // An optimizer that does not read a field leaves it at its default.
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
+  double momentum = 0;
+  bool nesterov = false;
   double weight_decay = 0.1;
   std::vector<std::string> no_decay;  // Name patterns of parameters without decay. Vectors never decay.
   double max_gradient_norm = 1;       // 0: no clipping.
@@ -96,6 +106,16 @@ struct OptimizerConfig {
 
   bool operator==(const OptimizerConfig&) const = default;
 };
+
+// Returns the optimizer of a job with its hyper-parameters.
+inline Optimizer MakeOptimizer(const OptimizerConfig& config) {
+  return MakeOptimizer(config.kind, {.beta1 = config.beta1,
+                                     .beta2 = config.beta2,
+                                     .epsilon = config.epsilon,
+                                     .momentum = config.momentum,
+                                     .nesterov = config.nesterov,
+                                     .weight_decay = config.weight_decay});
+}
 
 enum class CurveShape { kConstant, kLinear, kCosine, kWarmupStableDecay };
 
@@ -175,8 +195,9 @@ struct Job {
   ShardingConfig sharding;
   PrecisionConfig precision;
   MemoryConfig memory;
+  ActivationCheckpointingConfig activation_checkpointing;
   OptimizerConfig optimizer;
-  LearningRateConfig schedule;
+  LearningRateConfig lr_schedule;
   CheckpointConfig checkpoint;
   TelemetryConfig telemetry;
   RuntimeConfig runtime;

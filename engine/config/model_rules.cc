@@ -72,7 +72,7 @@ void CheckDecoder(const proto::DecoderSpec& spec, const DecoderConfig& config, i
   }
   if (config.parallel_norms && !config.parallel_block) {
     errors.AddRule({"model.decoder.parallel_norms", "model.decoder.parallel_block", "model.decoder.family"},
-                   "needs parallel_block, for other blocks have both norms already; set parallel_block too, or "
+                   "needs parallel_block, because other blocks already have two norms; set parallel_block too, or "
                    "leave it out");
   }
   if (sequence_length > config.max_positions) {

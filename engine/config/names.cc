@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/config/old_words.h"
 #include "engine/io/utf8.h"
 
 namespace shale {
@@ -85,14 +86,17 @@ std::string EnumMessage(const EnumDescriptor& type, absl::string_view found) {
   for (int i = 0; i < type.value_count(); ++i) {
     if (type.value(i)->number() != 0) allowed.push_back(type.value(i)->name());
   }
+  const std::string today = TodaysWordFor(found);
+  const bool known = std::find(allowed.begin(), allowed.end(), today) != allowed.end();
   return WithSuggestion(absl::StrCat("found ", Quoted(found), "; allowed: ", absl::StrJoin(allowed, ", ")),
-                        Nearest(found, allowed));
+                        known ? today : Nearest(found, allowed));
 }
 
 std::string UnknownFieldMessage(const Descriptor& root, const Descriptor& type, absl::string_view name) {
   std::vector<std::string> allowed;
   for (int i = 0; i < type.field_count(); ++i) allowed.push_back(type.field(i)->name());
-  std::string suggestion = Nearest(name, allowed);
+  std::string suggestion = TodaysWordFor(name);
+  if (suggestion.empty()) suggestion = Nearest(name, allowed);
   if (suggestion.empty()) suggestion = FindElsewhere(root, std::string(name));
   return WithSuggestion(absl::StrCat("no such field; allowed: ", absl::StrJoin(allowed, ", ")), suggestion);
 }

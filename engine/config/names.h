@@ -15,7 +15,7 @@ std::string Quoted(absl::string_view found);
 // Returns the candidate with the smallest edit distance from `name`, ignoring case. Empty if none is close.
 std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates);
 
-// Returns `found "FULLY"; allowed: NONE, FULL; did you mean FULL?`
+// Returns `found "FULLY"; allowed: DDP, FULL_SHARD; did you mean FULL_SHARD?`
 std::string EnumMessage(const google::protobuf::EnumDescriptor& type, absl::string_view found);
 
 // Returns `no such field; allowed: ...; did you mean ...?` for a field `name` that does not exist in `type`, a message

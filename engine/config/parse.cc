@@ -13,6 +13,7 @@
 #include "engine/config/errors.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/names.h"
+#include "engine/config/old_words.h"
 #include "engine/config/overrides.h"
 #include "engine/config/print.h"
 #include "engine/config/ranges.h"
@@ -60,9 +61,9 @@ absl::Status CheckText(absl::string_view text, absl::string_view filename) {
   const absl::string_view before = text.substr(0, at);
   const size_t line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t column = at - (before.rfind('\n') + 1) + 1;  // On the first line rfind returns npos, and npos + 1 is 0.
-  return absl::InvalidArgumentError(absl::StrCat(filename, ":", line, ":", column, ": found the byte ",
+  return absl::InvalidArgumentError(absl::StrCat(filename, ":", line, ":", column, ": found byte 0x",
                                                  absl::Hex(static_cast<uint8_t>(text[at]), absl::kZeroPad2),
-                                                 " (hexadecimal), which UTF-8 text does not hold here"));
+                                                 "; wanted UTF-8 text without control characters"));
 }
 
 // Reads the text of the message at path `prefix` of the job. Returns all syntax errors and bad names as one error.
@@ -170,6 +171,10 @@ absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
                                  absl::Span<const std::string> overrides) {
   return ParseJob(text, Form::kText, filename, overrides);
+}
+
+absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view filename) {
+  return ParseJobText(InTodaysWords(text), filename);
 }
 
 absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,

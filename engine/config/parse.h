@@ -4,7 +4,8 @@
 // message does not have are refused. A job that passes has every value in range, no contradictions, and no product of
 // sizes above 2^62. All errors of a spec are reported together, at most 20, one line each:
 //
-//   job.textproto:12:3: sharding.strategy: found "FULLY"; allowed: NONE, OPTIMIZER, GRADIENTS, FULL; did you mean FULL?
+//   job.textproto:12:3: sharding.strategy: found "FULLY"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; did you mean
+//   FULL_SHARD?
 //
 // A line gives the file, the line and column of the field (both from 1), the field's path, what was found, and what is
 // allowed. For a value that an override gave, "--set" replaces file, line and column. If the text has unknown names,
@@ -29,15 +30,19 @@ namespace shale {
 // binary, one named *.textproto, *.txtpb or *.prototxt is text; any other file is binary if it has bytes that cannot
 // occur in text.
 //
-// An override is path=value: "optimizer.learning_rate=1e-3", "sharding.strategy=FULL", "name=night_run" (quotes are
-// optional), "memory.recompute=blocks.*.ffn.up". For a list field the value is appended; "memory.recompute=[a, b]"
-// replaces the list. A message takes "{...}". "path=" sets the field back to its default.
+// An override is path=value: "optimizer.learning_rate=1e-3", "sharding.strategy=FULL_SHARD", "name=night_run" (quotes
+// are optional), "activation_checkpointing.recompute=blocks.*.ffn.up". For a list field the value is appended;
+// "activation_checkpointing.recompute=[a, b]" replaces the list. A message takes "{...}". "path=" sets the field back
+// to its default.
 absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides = {});
 
 // Does the same for text in memory. `filename` names it in messages, and relative paths in it start at the folder of
 // `filename`.
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
                                  absl::Span<const std::string> overrides = {});
+
+// Does the same for a job that a run recorded (ResolvedJobText), by this version or by an earlier one with other words.
+absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view filename);
 
 // Does the same for a job in binary.
 absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,

@@ -25,9 +25,9 @@ void Print(const BatchConfig& config, proto::BatchSpec& spec) {
 
 void Print(const ShardingConfig& config, proto::ShardingSpec& spec) {
   spec.set_strategy(ToSpec<proto::ShardingSpec::Strategy>(config.strategy));
-  spec.set_schedule(ToSpec<proto::ShardingSpec::Schedule>(config.schedule));
+  spec.set_accumulation(ToSpec<proto::ShardingSpec::Accumulation>(config.accumulation));
   spec.set_ranks(config.ranks);
-  if (config.strategy != Strategy::kFull) return;
+  if (config.strategy != Strategy::kFullShard) return;
   spec.set_prefetch(config.prefetch);
   spec.set_reshard_after_forward(config.reshard_after_forward);
 }
@@ -39,24 +39,31 @@ void Print(const PrecisionConfig& config, proto::PrecisionSpec& spec) {
 }
 
 void Print(const MemoryConfig& config, proto::MemorySpec& spec) {
-  spec.set_retention(ToSpec<proto::MemorySpec::Retention>(config.retention));
-  if (config.every_nth != 1) spec.set_every_nth(config.every_nth);
-  if (config.first_layers != 0 || config.last_layers != 0) {
-    spec.set_first_layers(config.first_layers);
-    spec.set_last_layers(config.last_layers);
-  }
-  for (const std::string& pattern : config.recompute) spec.add_recompute(pattern);
   for (const std::string& pattern : config.offload) spec.add_offload(pattern);
   if (config.host_budget_bytes != 0) spec.set_host_budget_bytes(config.host_budget_bytes);
   if (config.budget_bytes != 0) spec.set_budget_bytes(config.budget_bytes);
   if (config.loss_chunk_tokens != 0) spec.set_loss_chunk_tokens(config.loss_chunk_tokens);
 }
 
+void Print(const ActivationCheckpointingConfig& config, proto::ActivationCheckpointingSpec& spec) {
+  spec.set_preset(ToSpec<proto::ActivationCheckpointingSpec::Preset>(config.preset));
+  if (config.every_nth != 1) spec.set_every_nth(config.every_nth);
+  if (config.first_layers != 0 || config.last_layers != 0) {
+    spec.set_first_layers(config.first_layers);
+    spec.set_last_layers(config.last_layers);
+  }
+  for (const std::string& pattern : config.recompute) spec.add_recompute(pattern);
+}
+
 void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {
+  const OptimizerEntry& entry = EntryOf(config.kind);
+  spec.set_rule(ToSpec<proto::OptimizerSpec::Rule>(config.kind));
   spec.set_learning_rate(config.learning_rate);
-  spec.set_beta1(config.beta1);
-  spec.set_beta2(config.beta2);
-  spec.set_epsilon(config.epsilon);
+  if (entry.Reads("beta1")) spec.set_beta1(config.beta1);
+  if (entry.Reads("beta2")) spec.set_beta2(config.beta2);
+  if (entry.Reads("epsilon")) spec.set_epsilon(config.epsilon);
+  if (entry.Reads("momentum")) spec.set_momentum(config.momentum);
+  if (entry.Reads("nesterov")) spec.set_nesterov(config.nesterov);
   spec.set_weight_decay(config.weight_decay);
   for (const std::string& pattern : config.no_decay) spec.add_no_decay(pattern);
   spec.set_max_gradient_norm(config.max_gradient_norm);
@@ -123,8 +130,9 @@ std::string ResolvedJobText(const Job& job) {
   Print(job.sharding, *spec.mutable_sharding());
   Print(job.precision, *spec.mutable_precision());
   Print(job.memory, *spec.mutable_memory());
+  Print(job.activation_checkpointing, *spec.mutable_activation_checkpointing());
   Print(job.optimizer, *spec.mutable_optimizer());
-  Print(job.schedule, *spec.mutable_schedule());
+  Print(job.lr_schedule, *spec.mutable_lr_schedule());
   Print(job.checkpoint, *spec.mutable_checkpoint());
   Print(job.telemetry, *spec.mutable_telemetry());
   Print(job.runtime, *spec.mutable_runtime());

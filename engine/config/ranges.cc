@@ -49,17 +49,17 @@ constexpr IntRange kIntRanges[] = {
     {"batch.sequence_length", 1, kMaxTokens, kRequired},
     {"sharding.ranks", 1, 1 << 20},
     {"sharding.prefetch", 0, kMaxLayers},
-    {"memory.every_nth", 1, kMaxLayers},
-    {"memory.first_layers", 0, kMaxLayers},
-    {"memory.last_layers", 0, kMaxLayers},
+    {"activation_checkpointing.every_nth", 1, kMaxLayers},
+    {"activation_checkpointing.first_layers", 0, kMaxLayers},
+    {"activation_checkpointing.last_layers", 0, kMaxLayers},
     {"memory.budget_bytes", 0, int64_t{1} << 60},
     {"memory.host_budget_bytes", 0, int64_t{1} << 60},
     {"memory.loss_chunk_tokens", 0, kMaxTokens},
     {"optimizer.base_batch", 1, kMaxSequences},
-    {"schedule.steps", 1, kMaxSteps},
-    {"schedule.warmup_steps", 0, kMaxSteps},
-    {"schedule.warmup_samples", 0, int64_t{1} << 60},
-    {"schedule.warmup_tokens", 0, int64_t{1} << 60},
+    {"lr_schedule.steps", 1, kMaxSteps},
+    {"lr_schedule.warmup_steps", 0, kMaxSteps},
+    {"lr_schedule.warmup_samples", 0, int64_t{1} << 60},
+    {"lr_schedule.warmup_tokens", 0, int64_t{1} << 60},
     {"checkpoint.every_steps", 0, kMaxSteps},
     {"checkpoint.keep_last", 1, kMaxSteps},
     {"checkpoint.keep_every", 0, kMaxSteps},
@@ -87,11 +87,12 @@ constexpr RealRange kRealRanges[] = {
     {"optimizer.beta1", 0, kBelowOne},
     {"optimizer.beta2", 0, kBelowOne},
     {"optimizer.epsilon", kTiny, 1},
+    {"optimizer.momentum", 0, kBelowOne},
     {"optimizer.weight_decay", 0, 1000},
     {"optimizer.max_gradient_norm", 0, 1e30},
-    {"schedule.epochs", 1e-9, 1e9},
-    {"schedule.final_fraction", 0, 1},
-    {"schedule.decay_fraction", 1e-6, 1},
+    {"lr_schedule.epochs", 1e-9, 1e9},
+    {"lr_schedule.final_fraction", 0, 1},
+    {"lr_schedule.decay_fraction", 1e-6, 1},
     {"telemetry.peak_flops", 1, 1e21},
 };
 
@@ -112,8 +113,8 @@ class FieldChecker {
     const Reflection& reflection = *message->GetReflection();
     if (!reflection.GetUnknownFields(*message).empty()) {
       const int number = reflection.GetUnknownFields(*message).field(0).number();
-      errors_.Add(path, absl::StrCat("holds a field of number ", number, ", which ", type.name(),
-                                     " has not; was it written by another version?"));
+      errors_.Add(path, absl::StrCat("holds field number ", number, ", which ", type.name(),
+                                     " does not have; was it written by another version?"));
     }
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor& field = *type.field(i);

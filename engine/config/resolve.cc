@@ -28,7 +28,7 @@ BatchConfig ResolveBatch(const proto::BatchSpec& spec) {
 ShardingConfig ResolveSharding(const proto::ShardingSpec& spec) {
   ShardingConfig config;
   config.strategy = FromSpec(spec.strategy(), config.strategy);
-  config.schedule = FromSpec(spec.schedule(), config.schedule);
+  config.accumulation = FromSpec(spec.accumulation(), config.accumulation);
   if (spec.has_ranks()) config.ranks = spec.ranks();
   if (spec.has_prefetch()) config.prefetch = spec.prefetch();
   if (spec.has_reshard_after_forward()) config.reshard_after_forward = spec.reshard_after_forward();
@@ -45,11 +45,6 @@ PrecisionConfig ResolvePrecision(const proto::PrecisionSpec& spec) {
 
 MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
   MemoryConfig config;
-  config.retention = FromSpec(spec.retention(), config.retention);
-  if (spec.has_every_nth()) config.every_nth = spec.every_nth();
-  config.first_layers = spec.first_layers();
-  config.last_layers = spec.last_layers();
-  config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
   config.offload.assign(spec.offload().begin(), spec.offload().end());
   config.host_budget_bytes = spec.host_budget_bytes();
   config.budget_bytes = spec.budget_bytes();
@@ -57,13 +52,27 @@ MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
   return config;
 }
 
+ActivationCheckpointingConfig ResolveCheckpointing(const proto::ActivationCheckpointingSpec& spec) {
+  ActivationCheckpointingConfig config;
+  config.preset = FromSpec(spec.preset(), config.preset);
+  if (spec.has_every_nth()) config.every_nth = spec.every_nth();
+  config.first_layers = spec.first_layers();
+  config.last_layers = spec.last_layers();
+  config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
+  return config;
+}
+
 OptimizerConfig ResolveOptimizer(const proto::OptimizerSpec& spec) {
   OptimizerConfig config;
-  if (spec.has_learning_rate()) config.learning_rate = spec.learning_rate();
-  if (spec.has_beta1()) config.beta1 = spec.beta1();
-  if (spec.has_beta2()) config.beta2 = spec.beta2();
-  if (spec.has_epsilon()) config.epsilon = spec.epsilon();
-  if (spec.has_weight_decay()) config.weight_decay = spec.weight_decay();
+  config.kind = FromSpec(spec.rule(), config.kind);
+  const Hyperparameters& defaults = EntryOf(config.kind).defaults;
+  config.learning_rate = spec.has_learning_rate() ? spec.learning_rate() : defaults.learning_rate;
+  config.beta1 = spec.has_beta1() ? spec.beta1() : defaults.beta1;
+  config.beta2 = spec.has_beta2() ? spec.beta2() : defaults.beta2;
+  config.epsilon = spec.has_epsilon() ? spec.epsilon() : defaults.epsilon;
+  config.momentum = spec.has_momentum() ? spec.momentum() : defaults.momentum;
+  config.nesterov = spec.has_nesterov() ? spec.nesterov() : defaults.nesterov;
+  config.weight_decay = spec.has_weight_decay() ? spec.weight_decay() : defaults.weight_decay;
   config.no_decay.assign(spec.no_decay().begin(), spec.no_decay().end());
   if (spec.has_max_gradient_norm()) config.max_gradient_norm = spec.max_gradient_norm();
   config.non_finite = FromSpec(spec.non_finite(), config.non_finite);
@@ -72,7 +81,7 @@ OptimizerConfig ResolveOptimizer(const proto::OptimizerSpec& spec) {
   return config;
 }
 
-LearningRateConfig ResolveSchedule(const proto::LearningRateSpec& spec) {
+LearningRateConfig ResolveLearningRate(const proto::LearningRateSpec& spec) {
   LearningRateConfig config;
   config.shape = FromSpec(spec.shape(), config.shape);
   config.steps = spec.steps();
@@ -133,8 +142,9 @@ Job ResolveJob(const proto::Job& spec) {
   job.sharding = ResolveSharding(spec.sharding());
   job.precision = ResolvePrecision(spec.precision());
   job.memory = ResolveMemory(spec.memory());
+  job.activation_checkpointing = ResolveCheckpointing(spec.activation_checkpointing());
   job.optimizer = ResolveOptimizer(spec.optimizer());
-  job.schedule = ResolveSchedule(spec.schedule());
+  job.lr_schedule = ResolveLearningRate(spec.lr_schedule());
   job.checkpoint = ResolveCheckpoint(spec.checkpoint());
   job.telemetry = ResolveTelemetry(spec.telemetry(), job.name);
   job.runtime = ResolveRuntime(spec.runtime());

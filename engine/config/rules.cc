@@ -2,6 +2,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/config/names.h"
 #include "engine/config/ranges.h"
 #include "engine/step/combination.h"
@@ -20,7 +21,8 @@ void CheckName(const std::string& name, SpecErrors& errors) {
 
 void CheckData(const Job& job, SpecErrors& errors) {
   const DataConfig& data = job.data;
-  if (data.path.empty()) errors.AddRule({"data.path"}, "missing; give a text file, a folder of them or a token file");
+  if (data.path.empty())
+    errors.AddRule({"data.path"}, "missing; give a text file, a token file, or a folder of such files");
   if (!data.evaluation_path.empty() && data.evaluation_fraction > 0) {
     errors.AddRule({"data.evaluation_fraction", "data.evaluation_path"},
                    "evaluation_path and evaluation_fraction are both given; keep one");
@@ -33,12 +35,12 @@ void CheckData(const Job& job, SpecErrors& errors) {
 
 void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& sharding, SpecErrors& errors) {
   const Strategy strategy = sharding.strategy;
-  if (const absl::Status status = CheckCombination(strategy, sharding.schedule); !status.ok()) {
-    errors.AddRule({"sharding.schedule", "sharding.strategy"}, status.message());
+  if (const absl::Status status = CheckCombination(strategy, sharding.accumulation); !status.ok()) {
+    errors.AddRule({"sharding.accumulation", "sharding.strategy"}, status.message());
   }
-  if (strategy == Strategy::kFull) return;
-  const std::string only_full =
-      absl::StrCat("only strategy FULL gathers parameters for use, and this is ", ToString(strategy), "; leave it out");
+  if (strategy == Strategy::kFullShard) return;
+  const std::string only_full = absl::StrCat("only strategy FULL_SHARD gathers parameters for use, and this is ",
+                                             ToString(strategy), "; leave it out");
   if (spec.has_prefetch()) errors.AddRule({"sharding.prefetch", "sharding.strategy"}, only_full);
   if (spec.has_reshard_after_forward()) {
     errors.AddRule({"sharding.reshard_after_forward", "sharding.strategy"}, only_full);
@@ -52,31 +54,58 @@ void CheckPrecision(const PrecisionConfig& precision, SpecErrors& errors) {
   }
 }
 
-void CheckMemory(const proto::MemorySpec& spec, const Job& job, SpecErrors& errors) {
-  const MemoryConfig& memory = job.memory;
+void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Job& job, SpecErrors& errors) {
+  const ActivationCheckpointingConfig& config = job.activation_checkpointing;
   const bool has_ends = spec.has_first_layers() || spec.has_last_layers();
   if (spec.has_every_nth() && has_ends) {
-    errors.AddRule({"memory.every_nth", "memory.first_layers", "memory.last_layers"},
+    errors.AddRule({"activation_checkpointing.every_nth", "activation_checkpointing.first_layers",
+                    "activation_checkpointing.last_layers"},
                    "every_nth does not go with first_layers and last_layers; keep one choice of blocks");
   }
-  if (has_ends && memory.first_layers + memory.last_layers == 0) {
-    errors.AddRule({"memory.first_layers", "memory.last_layers"},
+  if (has_ends && config.first_layers + config.last_layers == 0) {
+    errors.AddRule({"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"},
                    "first_layers and last_layers choose no block; give a number, or leave both out for all blocks");
   }
-  if ((spec.has_every_nth() || has_ends) && memory.retention == RetentionPreset::kKeepAll) {
-    errors.AddRule({"memory.every_nth", "memory.first_layers", "memory.last_layers", "memory.retention"},
-                   "retention KEEP_ALL recomputes nothing that blocks could be chosen for; choose another, or leave "
-                   "every_nth, first_layers and last_layers out");
+  if ((spec.has_every_nth() || has_ends) && config.preset == CheckpointingPreset::kNone) {
+    errors.AddRule({"activation_checkpointing.every_nth", "activation_checkpointing.first_layers",
+                    "activation_checkpointing.last_layers", "activation_checkpointing.preset"},
+                   "preset NONE recomputes nothing, so a choice of blocks has no effect; use another preset, or "
+                   "leave every_nth, first_layers and last_layers out");
   }
   const int64_t layers = std::visit([](const auto& model) { return model.layers; }, job.model);
-  if (memory.first_layers + memory.last_layers > layers) {
-    errors.AddRule({"memory.first_layers", "memory.last_layers", "model.decoder.layers", "model.mlp.layers"},
-                   absl::StrCat("first_layers ", memory.first_layers, " and last_layers ", memory.last_layers,
+  if (config.first_layers + config.last_layers > layers) {
+    errors.AddRule({"activation_checkpointing.first_layers", "activation_checkpointing.last_layers",
+                    "model.decoder.layers", "model.mlp.layers"},
+                   absl::StrCat("first_layers ", config.first_layers, " and last_layers ", config.last_layers,
                                 " are more than the model's ", layers, " layers"));
   }
 }
 
-void CheckOptimizer(const OptimizerConfig& optimizer, SpecErrors& errors) {
+void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
+  const OptimizerEntry& entry = EntryOf(optimizer.kind);
+  const struct {
+    const char* field;
+    bool given;
+  } fields[] = {{"beta1", spec.has_beta1()},
+                {"beta2", spec.has_beta2()},
+                {"epsilon", spec.has_epsilon()},
+                {"momentum", spec.has_momentum()},
+                {"nesterov", spec.has_nesterov()}};
+  for (const auto& [field, given] : fields) {
+    if (!given || entry.Reads(field)) continue;
+    std::vector<std::string> readers;
+    for (const OptimizerEntry& other : Optimizers()) {
+      if (other.Reads(field)) readers.emplace_back(other.name);
+    }
+    errors.AddRule({absl::StrCat("optimizer.", field), "optimizer.rule"},
+                   absl::StrCat("rule ", entry.name, " does not read it; choose ", absl::StrJoin(readers, " or "),
+                                ", or leave it out"));
+  }
+  if (optimizer.nesterov && optimizer.momentum == 0) {
+    errors.AddRule(
+        {"optimizer.nesterov", "optimizer.momentum"},
+        "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or leave nesterov out");
+  }
   const bool scales = optimizer.scaling != ScalingRule::kConstant;
   if (scales && optimizer.base_batch == 0) {
     errors.AddRule({"optimizer.scaling", "optimizer.base_batch"},
@@ -89,44 +118,46 @@ void CheckOptimizer(const OptimizerConfig& optimizer, SpecErrors& errors) {
   }
 }
 
-void CheckSchedule(const proto::LearningRateSpec& spec, const Job& job, SpecErrors& errors) {
-  const LearningRateConfig& schedule = job.schedule;
+void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, SpecErrors& errors) {
+  const LearningRateConfig& lr_schedule = job.lr_schedule;
   if (spec.has_steps() == spec.has_epochs()) {
-    errors.AddRule({"schedule.steps", "schedule.epochs"},
+    errors.AddRule({"lr_schedule.steps", "lr_schedule.epochs"},
                    spec.has_steps() ? "steps and epochs are both given; keep one"
                                     : "missing; give steps, or epochs, as the length of the run");
   }
-  if ((schedule.warmup_steps > 0) + (schedule.warmup_samples > 0) + (schedule.warmup_tokens > 0) > 1) {
-    errors.AddRule({"schedule.warmup_steps", "schedule.warmup_samples", "schedule.warmup_tokens"},
+  if ((lr_schedule.warmup_steps > 0) + (lr_schedule.warmup_samples > 0) + (lr_schedule.warmup_tokens > 0) > 1) {
+    errors.AddRule({"lr_schedule.warmup_steps", "lr_schedule.warmup_samples", "lr_schedule.warmup_tokens"},
                    "more than one of warmup_steps, warmup_samples and warmup_tokens is given; keep one");
   }
   // 128 bits: each factor is in its range, but their product may not fit 64 bits.
-  const unsigned __int128 samples = static_cast<unsigned __int128>(schedule.steps) * job.batch.global_batch;
+  const unsigned __int128 samples = static_cast<unsigned __int128>(lr_schedule.steps) * job.batch.global_batch;
   const struct {
     const char* path;
     int64_t warmup;
     unsigned __int128 run;
   } warmups[] = {
-      {"schedule.warmup_steps", schedule.warmup_steps, static_cast<unsigned __int128>(schedule.steps)},
-      {"schedule.warmup_samples", schedule.warmup_samples, samples},
-      {"schedule.warmup_tokens", schedule.warmup_tokens, samples * job.batch.sequence_length},
+      {"lr_schedule.warmup_steps", lr_schedule.warmup_steps, static_cast<unsigned __int128>(lr_schedule.steps)},
+      {"lr_schedule.warmup_samples", lr_schedule.warmup_samples, samples},
+      {"lr_schedule.warmup_tokens", lr_schedule.warmup_tokens, samples * job.batch.sequence_length},
   };
   for (const auto& [path, warmup, run] : warmups) {
     if (spec.has_steps() && static_cast<unsigned __int128>(warmup) > run) {
-      errors.AddRule({path, "schedule.steps", "batch.global_batch", "batch.sequence_length"},
+      errors.AddRule({path, "lr_schedule.steps", "batch.global_batch", "batch.sequence_length"},
                      absl::StrCat(path, " is ", warmup, ", longer than the whole run of ", static_cast<uint64_t>(run)));
-    } else if (spec.has_steps() && schedule.shape == CurveShape::kWarmupStableDecay &&
-               warmup > (1 - schedule.decay_fraction) * static_cast<double>(run) * (1 + 1e-9)) {
-      errors.AddRule({path, "schedule.decay_fraction", "schedule.steps", "batch.global_batch", "batch.sequence_length"},
-                     absl::StrCat(path, " is ", warmup, ", which reaches into the decay, the last ",
-                                  NumberText(schedule.decay_fraction), " of the run; shorten one of them"));
+    } else if (spec.has_steps() && lr_schedule.shape == CurveShape::kWarmupStableDecay &&
+               warmup > (1 - lr_schedule.decay_fraction) * static_cast<double>(run) * (1 + 1e-9)) {
+      errors.AddRule(
+          {path, "lr_schedule.decay_fraction", "lr_schedule.steps", "batch.global_batch", "batch.sequence_length"},
+          absl::StrCat(path, " is ", warmup, ", which reaches into the decay, the last ",
+                       NumberText(lr_schedule.decay_fraction), " of the run; shorten one of them"));
     }
   }
-  if (spec.has_final_fraction() && schedule.shape == CurveShape::kConstant) {
-    errors.AddRule({"schedule.final_fraction", "schedule.shape"}, "shape CONSTANT stays at the peak; leave it out");
+  if (spec.has_final_fraction() && lr_schedule.shape == CurveShape::kConstant) {
+    errors.AddRule({"lr_schedule.final_fraction", "lr_schedule.shape"},
+                   "shape CONSTANT stays at the peak; leave it out");
   }
-  if (spec.has_decay_fraction() && schedule.shape != CurveShape::kWarmupStableDecay) {
-    errors.AddRule({"schedule.decay_fraction", "schedule.shape"},
+  if (spec.has_decay_fraction() && lr_schedule.shape != CurveShape::kWarmupStableDecay) {
+    errors.AddRule({"lr_schedule.decay_fraction", "lr_schedule.shape"},
                    "only shape WARMUP_STABLE_DECAY reads it; choose that, or leave it out");
   }
 }
@@ -159,22 +190,23 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   }
   if (runtime.collectives == CollectivesKind::kNccl && runtime.ranks_per_device > 1 && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.collectives", "runtime.ranks_per_device"},
-                   "NCCL wants a GPU for every rank; use collectives IN_PROCESS, or ranks_per_device 1");
+                   "NCCL needs a GPU of its own for every rank; use collectives IN_PROCESS, or ranks_per_device 1");
   }
   if (runtime.nccl_windows && job.sharding.ranks == 1) {
-    errors.AddRule({"runtime.nccl_windows", "sharding.ranks"},
-                   "a lone rank has no collectives, and no windows for them; leave it out, or run more ranks");
+    errors.AddRule(
+        {"runtime.nccl_windows", "sharding.ranks"},
+        "nccl_windows has no effect with one rank, which has no collectives; leave it out, or run more ranks");
   } else if (runtime.nccl_windows &&
              (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
     errors.AddRule(
         {"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},
-        "collectives are IN_PROCESS here, which have no windows; leave it out, or run one rank on each GPU with "
+        "collectives are IN_PROCESS here and have no windows; leave it out, or run one rank on each GPU with "
         "collectives NCCL");
   }
   if (runtime.graphs && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.graphs", "sharding.ranks"},
-                   absl::StrCat("ranks that are threads of one process cannot be captured apart, and there are ",
-                                job.sharding.ranks, "; leave graphs out, or run one rank"));
+                   absl::StrCat("graphs need a single rank, and there are ", job.sharding.ranks,
+                                "; leave graphs out, or run one rank"));
   }
   if (runtime.graphs && runtime.synchronous) {
     errors.AddRule({"runtime.graphs", "runtime.synchronous"},
@@ -190,9 +222,9 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckData(job, *errors);
   CheckSharding(spec.sharding(), job.sharding, *errors);
   CheckPrecision(job.precision, *errors);
-  CheckMemory(spec.memory(), job, *errors);
-  CheckOptimizer(job.optimizer, *errors);
-  CheckSchedule(spec.schedule(), job, *errors);
+  CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
+  CheckOptimizer(spec.optimizer(), job.optimizer, *errors);
+  CheckLearningRate(spec.lr_schedule(), job, *errors);
   CheckRuntime(spec, job, *errors);
   CheckSizes(job, errors);
 }

@@ -32,8 +32,8 @@ void CheckProduct(absl::string_view what, const std::vector<Factor>& factors, Sp
     names.push_back(absl::StrCat(factor.path, " (", factor.size, ")"));
   }
   if (product <= kLimit) return;
-  errors.AddRule(paths, absl::StrCat(what, ", ", absl::StrJoin(names, " x "), ", come to ",
-                                     absl::StrFormat("%.2g", shown), ", above 2^62; make them smaller"));
+  errors.AddRule(paths, absl::StrCat(what, " are ", absl::StrJoin(names, " x "), " = ", absl::StrFormat("%.2g", shown),
+                                     ", above 2^62; make them smaller"));
 }
 
 Wide Parameters(const DecoderConfig& c) {
@@ -102,8 +102,8 @@ void CheckSizes(const Job& job, SpecErrors* errors) {
   CheckActivations(job, *errors);
   const Factor length = {"batch.sequence_length", job.batch.sequence_length};
   const Factor global = {"batch.global_batch", job.batch.global_batch};
-  CheckProduct("the tokens of the run", {global, length, {"schedule.steps", std::max<int64_t>(1, job.schedule.steps)}},
-               *errors);
+  CheckProduct("the tokens of the run",
+               {global, length, {"lr_schedule.steps", std::max<int64_t>(1, job.lr_schedule.steps)}}, *errors);
   CheckProduct(
       "the logits of a chunk",
       {{"memory.loss_chunk_tokens", LossChunkTokens(job)}, {"vocabulary", std::max<int64_t>(1, Vocabulary(job.model))}},

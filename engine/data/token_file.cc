@@ -53,10 +53,10 @@ absl::Status NotUtf8(const InputFile& file, int64_t offset) {
   }
   uint8_t byte = 0;
   SHALE_RETURN_IF_ERROR(file.ReadAt(offset, &byte, 1));
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "%s is not UTF-8: byte 0x%02X at offset %d (line %d) begins no whole character; if it is text in another "
-      "encoding, convert it, for instance with iconv -f WINDOWS-1252 -t UTF-8",
-      file.path(), byte, offset, line));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is not UTF-8: byte 0x%02X at offset %d (line %d) does not begin a complete character; if it "
+                      "is text in another encoding, convert it, for instance with iconv -f WINDOWS-1252 -t UTF-8",
+                      file.path(), byte, offset, line));
 }
 
 // Returns the largest of n > 0 tokens. Blocks of fixed length compile to vector code.
@@ -96,7 +96,7 @@ absl::Status Scan(const InputFile& file, TokenFile* tokens) {
   if (!validator.Finish()) return NotUtf8(file, validator.error_offset());
   if (tokens->largest > std::numeric_limits<int32_t>::max()) {
     return absl::DataLossError(absl::StrCat(tokens->path, " is damaged: token ", tokens->largest, " at position ",
-                                            tokens->largest_position, " is none of any vocabulary"));
+                                            tokens->largest_position, " is outside every vocabulary"));
   }
   return absl::OkStatus();
 }
@@ -117,8 +117,8 @@ absl::Status ReadLlmcHeader(const InputFile& file, TokenFile* tokens) {
   }
   const int32_t known_version = magic == kGpt2Magic ? kGpt2Version : kLlama3Version;
   if (version != known_version) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is an llm.c token file of version ", version, "; only ", known_version, " is known"));
+    return absl::InvalidArgumentError(absl::StrCat(path, " is an llm.c token file of version ", version,
+                                                   "; only version ", known_version, " is supported"));
   }
   tokens->encoding = magic == kGpt2Magic ? TokenEncoding::kLlmcGpt2 : TokenEncoding::kLlmcLlama3;
   tokens->header_bytes = kLlmcHeaderBytes;
@@ -189,7 +189,7 @@ absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, TokenFormat for
     const std::filesystem::file_status status = std::filesystem::status(path, error);
     if (!std::filesystem::exists(status)) return FileError(error ? error.value() : ENOENT, "open", path);
     if (!std::filesystem::is_regular_file(status)) {
-      skip(std::filesystem::is_directory(status) ? "folder" : "no regular file");
+      skip(std::filesystem::is_directory(status) ? "folder" : "not a regular file");
       continue;
     }
     SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
@@ -208,7 +208,7 @@ absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, TokenFormat for
       continue;
     }
     if (kind == Kind::kText && format == TokenFormat::kLlmc) {
-      skip("no llm.c token file");
+      skip("not an llm.c token file");
       continue;
     }
     SHALE_ASSIGN_OR_RETURN(TokenFile tokens, CheckFile(std::move(file), kind));
@@ -227,8 +227,8 @@ absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, TokenFormat for
   }
   if (result.files.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("folder ", folder, " holds no ", format == TokenFormat::kLlmc ? "llm.c token" : "text",
-                     " file (of ", names.size(), " entries, all were passed over; subfolders are not entered)"));
+        absl::StrCat("folder ", folder, " holds no ", format == TokenFormat::kLlmc ? "llm.c token" : "text", " file (",
+                     names.size(), " entries, all skipped; subfolders are not searched)"));
   }
   return result;
 }

@@ -152,7 +152,7 @@ absl::Status TokenSource::CheckLength(int64_t sequence_length) const {
   return absl::InvalidArgumentError(
       absl::StrCat(data_->name, ": ", size(), size() == 1 ? " token" : " tokens", " found, but one sequence of ",
                    sequence_length, " takes ", sequence_length + 1,
-                   " (the last target is one later); give more data or a sequence length of at most ",
+                   " (targets are one token later than inputs); give more data or a sequence length of at most ",
                    std::max<int64_t>(size() - 1, 0)));
 }
 

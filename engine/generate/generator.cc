@@ -6,15 +6,14 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/config/parse.h"
 #include "engine/memory/host_plan.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/world.h"
-#include "engine/train/checkpointer.h"
-#include "engine/train/resume.h"
-#include "engine/train/run_folder.h"
+#include "engine/state/ranks.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -23,7 +22,7 @@ namespace {
 // Returns the job as generation runs it: one sequence, one rank, all cores.
 Job ForGeneration(Job job) {
   job.batch.global_batch = job.batch.micro_batch = 1;
-  job.sharding = {.strategy = Strategy::kNone, .schedule = Schedule::kDeferred, .ranks = 1};
+  job.sharding = {.strategy = Strategy::kDdp, .accumulation = Accumulation::kNoSync, .ranks = 1};
   job.runtime.threads_per_rank = 0;
   job.checkpoint = {};  // Nothing is saved.
   return job;
@@ -47,8 +46,8 @@ void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<floa
 class Generator::Impl {
  public:
   absl::Status Create(const CheckpointReader& checkpoint, const BackendFactory& create_backend) {
-    SHALE_ASSIGN_OR_RETURN(const Job job,
-                           ParseJobText(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+    SHALE_ASSIGN_OR_RETURN(
+        const Job job, ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
     job_ = ForGeneration(job);
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create_backend(job_));
     const std::unique_ptr<Ops> ops = backend->CreateOps(/*ranks=*/1, /*device=*/nullptr);
@@ -61,7 +60,7 @@ class Generator::Impl {
                       program_.memory.peak_bytes));
     SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
-    std::vector<RankState> ranks = RankStates(program_, *world_);
+    std::vector<RankState> ranks = RankStates(program_.graph, program_.step.state, program_.memory, *world_);
     const absl::Status restored = RestoreRanks(checkpoint, /*values_only=*/true, *world_, ranks);
     // DataLoss makes FromRun try an older checkpoint. Errors of the job or the machine would occur with every
     // checkpoint and are returned as they are.
@@ -123,7 +122,7 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const CheckpointRea
 absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string& run_folder,
                                                               const BackendFactory& create_backend) {
   std::unique_ptr<Generator> generator;
-  const std::string folder = RunFolder::CheckpointsPath(run_folder);
+  const std::string folder = RunCheckpointsPath(run_folder);
   absl::Status created;
   const auto create = [&](const CheckpointReader& checkpoint) {
     absl::StatusOr<std::unique_ptr<Generator>> one = Create(checkpoint, create_backend);
@@ -141,8 +140,7 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string&
 absl::StatusOr<std::vector<int32_t>> Generator::TextPrompt(absl::string_view text) const {
   if (!is_text()) {
     return absl::InvalidArgumentError(
-        "the model was trained on token files, and which text its tokens stand for is not known here: prompt it with "
-        "tokens");
+        "the model was trained on token files, whose tokenizer is not known here; give the prompt as tokens");
   }
   if (text.empty()) text = "\n";
   std::vector<int32_t> tokens;

@@ -59,7 +59,7 @@ enum class ValueRole {
   kLogits,             // The result of a kLogits graph, [B, V].
 };
 
-// The part of a block that a value belongs to. Retention presets choose values by it.
+// The part of a block that a value belongs to. Presets of activation checkpointing choose values by it.
 enum class Sublayer { kNone, kAttention, kFeedForward };
 
 struct Value {

@@ -8,7 +8,7 @@
 namespace shale {
 namespace {
 
-constexpr absl::string_view kHalfBiased = "one of qkv_bias and linear_bias without the other";
+constexpr absl::string_view kHalfBiased = "only one of qkv_bias and linear_bias";
 
 absl::Status Refuse(HfModelType type, absl::string_view reason) {
   return absl::InvalidArgumentError(absl::StrCat("no ", ToString(type), " model of transformers has ", reason));

@@ -109,9 +109,9 @@ class Reader {
     c_.qkv_bias = type_ == HfModelType::kQwen2;
     if (type_ == HfModelType::kLlama) {
       c_.qkv_bias = c_.linear_bias = top_.BoolOr("attention_bias", false);
-      top_.Demand("mlp_bias", c_.linear_bias, false, "as attention_bias; the engine has both or neither");
+      top_.Demand("mlp_bias", c_.linear_bias, false, "the same as attention_bias; the engine has both or neither");
     } else if (type_ == HfModelType::kQwen3) {
-      top_.Demand("attention_bias", false, false, "for the engine would put biases into the feed-forward layers too");
+      top_.Demand("attention_bias", false, false, "because the engine would add biases to the feed-forward layers too");
     }
     ReadHfRope(top_, errors_, &c_);
     ReadWindow();
@@ -131,7 +131,7 @@ class Reader {
     c_.norm_epsilon = top_.NumberOr("layer_norm_epsilon", 1e-5, 1e-30, 1);
     c_.tied_head = top_.BoolOr("tie_word_embeddings", true);
     ReadGelu("activation_function", "gelu_new");
-    top_.Demand("scale_attn_weights", true, true, "for the engine scales by the root of the head width");
+    top_.Demand("scale_attn_weights", true, true, "because the engine scales by the root of the head width");
     top_.Demand("scale_attn_by_inverse_layer_idx", false, false, "");
   }
 

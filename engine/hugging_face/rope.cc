@@ -16,7 +16,7 @@ constexpr int64_t kMaxTokens = int64_t{1} << 24;
 
 void CheckWholeRotation(const HfFields& fields) {
   if (fields.NumberOr("partial_rotary_factor", 1, 0, 1) != 1) {
-    fields.Refuse("partial_rotary_factor", "1; the engine turns whole heads");
+    fields.Refuse("partial_rotary_factor", "1; the engine rotates full heads");
   }
 }
 
@@ -32,7 +32,7 @@ void ReadLlama3(const HfFields& top, const HfFields& rope, DecoderConfig* config
   scaling.original_context = rope.IntOr(kOriginal, config->max_positions, 1, kMaxTokens);
   // In transformers, the value outside the scaling wins.
   if (top.Has(kOriginal) && top.Int(kOriginal, 1, kMaxTokens) != scaling.original_context) {
-    top.Refuse(kOriginal, absl::StrCat(scaling.original_context, ", as the scaling has it"));
+    top.Refuse(kOriginal, absl::StrCat(scaling.original_context, ", the value in the scaling"));
   }
 }
 

@@ -26,7 +26,7 @@ absl::Status CheckAbsentOrEmpty(const std::string& target) {
   if (status.type() == fs::file_type::not_found) return absl::OkStatus();
   if (error) return FileError(error.value(), "examine", target);
   if (status.type() != fs::file_type::directory) {
-    return absl::FailedPreconditionError(absl::StrCat(target, " is there and is no folder; give another name"));
+    return absl::FailedPreconditionError(absl::StrCat(target, " exists and is not a folder; give another name"));
   }
   const bool empty = fs::is_empty(target, error);
   if (error) return FileError(error.value(), "examine", target);

@@ -126,7 +126,8 @@ absl::Status InputFile::CheckUnchangedSince(const Identity& then) const {
   struct stat info;
   if (fstat(fd_, &info) != 0) return FileError(errno, "examine", path_);
   if (IdentityOf(info) == then) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path_, " changed after it was checked: it must not while it is in use"));
+  return absl::DataLossError(
+      absl::StrCat(path_, " changed after it was checked; it must not change while it is in use"));
 }
 
 InputFile::InputFile(InputFile&& other) noexcept

@@ -101,7 +101,8 @@ absl::Status JsonLinesWriter::Append(const JsonObject& object) {
     if (written < 0) {
       absl::Status status = FileError(errno, "write", path_);
       if (done > 0 && ftruncate(fd_, size_) != 0) {
-        status = absl::Status(status.code(), absl::StrCat(status.message(), "; the line stays cut short"));
+        status =
+            absl::Status(status.code(), absl::StrCat(status.message(), "; an incomplete line remains in the file"));
       }
       return status;
     }

@@ -10,7 +10,7 @@
 
 namespace shale {
 
-// The latest issue, by stream, that read, and that wrote; -1: none.
+// By stream: the latest issue that read, and the latest issue that wrote. -1: none.
 struct LatestAccesses {
   std::array<int32_t, kStreams> read = {-1, -1, -1, -1};
   std::array<int32_t, kStreams> write = {-1, -1, -1, -1};
@@ -23,8 +23,9 @@ struct LatestAccesses {
   }
 };
 
-// A binary tree over cells of the arena, numbered in order of address; a cell is what no operand divides. A node keeps
-// the latest accesses to any of its cells, and those to all of them at once. Both calls take logarithmic time.
+// A binary tree over cells of the arena, numbered in order of address. No operand begins or ends inside a cell. A node
+// stores the latest accesses to any of its cells, and separately the latest accesses that covered all of them. Record
+// and Latest take logarithmic time.
 class AccessTree {
  public:
   explicit AccessTree(int32_t cells) {
@@ -32,7 +33,7 @@ class AccessTree {
     nodes_.resize(2 * leaves_);
   }
 
-  // Records an access to cells [begin, end) by `issue`, which is later than all before.
+  // Records an access to cells [begin, end) by `issue`, which must be later than all issues recorded before.
   void Record(int32_t begin, int32_t end, int stream, bool write, int32_t issue) {
     const auto set = [&](LatestAccesses& latest) { (write ? latest.write : latest.read)[stream] = issue; };
     for (int32_t l = begin + leaves_, r = end + leaves_; l < r; l /= 2, r /= 2) {
@@ -49,14 +50,14 @@ class AccessTree {
     for (int32_t n = (end - 1 + leaves_) / 2; n > 0; n /= 2) set(nodes_[n].any);
   }
 
-  // The latest accesses to any of the cells [begin, end).
+  // Returns the latest accesses to any of the cells [begin, end).
   LatestAccesses Latest(int32_t begin, int32_t end) const {
     LatestAccesses latest;
     for (int32_t l = begin + leaves_, r = end + leaves_; l < r; l /= 2, r /= 2) {
       if (l % 2 == 1) latest.Join(nodes_[l++].any);
       if (r % 2 == 1) latest.Join(nodes_[--r].any);
     }
-    // What covers a whole node covers the cells below it.
+    // An access that covered a node above also covered these cells.
     for (int32_t n = begin + leaves_; n > 0; n /= 2) latest.Join(nodes_[n].all);
     for (int32_t n = end - 1 + leaves_; n > 0; n /= 2) latest.Join(nodes_[n].all);
     return latest;
@@ -68,7 +69,7 @@ class AccessTree {
     LatestAccesses all;
   };
   int32_t leaves_ = 1;       // A power of two.
-  std::vector<Node> nodes_;  // The root is 1, the children of n are 2n and 2n + 1, leaf i is leaves_ + i.
+  std::vector<Node> nodes_;  // The root is 1. The children of n are 2n and 2n + 1. Leaf i is leaves_ + i.
 };
 
 }  // namespace shale

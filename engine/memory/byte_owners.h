@@ -1,4 +1,4 @@
-// Whose bytes lie where in the arena, for the check after planning.
+// The owner of each byte of the arena, for the check after planning.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace shale {
 
-// By byte: the buffer that wrote it last. Neighbours of one owner are one piece, so that there are about as many pieces
-// as live buffers.
+// The buffer that wrote each byte last. Adjacent bytes with the same owner form one piece, so there are about as many
+// pieces as live buffers.
 class ByteOwners {
  public:
   ByteOwners() { pieces_[std::numeric_limits<int64_t>::min()] = -1; }
@@ -27,7 +27,7 @@ class ByteOwners {
     if (after != owner) pieces_[end] = after;
   }
 
-  // The first byte of [begin, end) that `owner` does not own; `end`: it owns all.
+  // Returns the first byte of [begin, end) that `owner` does not own, or `end` if it owns all of them.
   int64_t FirstForeign(int64_t begin, int64_t end, BufferId owner) const {
     for (auto it = std::prev(pieces_.upper_bound(begin)); begin < end; ++it) {
       if (it->second != owner) return begin;
@@ -37,7 +37,7 @@ class ByteOwners {
   }
 
  private:
-  using Pieces = std::map<int64_t, BufferId>;  // By first byte; each reaches to the next. -1: nobody.
+  using Pieces = std::map<int64_t, BufferId>;  // By first byte. Each extends to the next one. -1: no owner.
   int64_t EndOf(Pieces::const_iterator it) const {
     const auto next = std::next(it);
     return next == pieces_.end() ? std::numeric_limits<int64_t>::max() : next->first;

@@ -17,29 +17,30 @@
 namespace shale {
 namespace {
 
-// Loops are unrolled for so many iterations: the first two, two that stand for all between, and the last.
+// Loops are unrolled for this many iterations: the first two, two that stand for all iterations in the middle, and the
+// last.
 constexpr int64_t kUnrolled = 5;
 
 // An operand in the arena or in host memory.
 struct ArenaOperand {
   BufferId buffer = -1;
   bool reads = false, writes = false;
-  int64_t begin = 0, end = 0;            // Bytes that it may touch, on any rank and in any iteration.
-  int64_t slot_begin = 0, slot_end = 0;  // Bytes of its slot on rank 0.
-  int32_t cell_begin = 0, cell_end = 0;  // [begin, end) in cells of the tree.
-  // Set if the op writes these elements of the slot alone and reads none.
+  int64_t begin = 0, end = 0;            // Bytes that it may access, on any rank and in any iteration.
+  int64_t slot_begin = 0, slot_end = 0;  // Bytes within its slot, on rank 0.
+  int32_t cell_begin = 0, cell_end = 0;  // [begin, end), in cells of the tree.
+  // Set if the op writes only these elements of the slot and reads none. Each has `element_bytes` bytes.
   const std::vector<ElementRange>* ranges = nullptr;
   int64_t element_bytes = 0;
 };
 
-// Iterations of a loop, one or several that are alike.
+// One iteration of a loop, or several that are alike.
 struct Iterations {
   int64_t first = 0;
   int64_t last = 0;
 };
 
-// The iterations that the unrolled iteration `index` stands for. Two in a row stand for the same ones, so that what one
-// of these does meets what a later one does.
+// Returns the iterations that unrolled iteration `index` stands for. Two consecutive ones stand for all middle
+// iterations, so that the accesses of one of these are also checked against those of a later one.
 Iterations IterationsOf(const Loop& loop, int64_t index) {
   if (loop.repeat <= kUnrolled || index < 2) return {index, index};
   if (index == kUnrolled - 1) return {loop.repeat - 1, loop.repeat - 1};
@@ -50,7 +51,7 @@ Iterations IterationsOf(const Loop& loop, int64_t index) {
 struct CheckedIssue {
   InstructionId instruction = -1;
   Iterations iterations;
-  // By stream: the last issue that has finished when it has.
+  // By stream: the last issue that has finished when this one has finished.
   std::array<int32_t, kStreams> finished = {-1, -1, -1, -1};
 };
 
@@ -98,7 +99,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // All operands, and the cells that their ends cut the arena into.
+  // Collects all operands, and divides the arena into cells where operands begin or end.
   void CollectOperands() {
     std::vector<int64_t> cuts;
     for (const Instruction& instruction : program_.instructions) {
@@ -153,7 +154,8 @@ class Checker {
     return (later ? later_iterations_ : first_iteration_)[issue.instruction];
   }
 
-  // Bytes [begin, end) of an operand's slot; of several slots, from the first one's to the last one's.
+  // Returns where bytes [begin, end) of an operand's slot lie. For several iterations, the range extends from the slot
+  // of the first one to the slot of the last one.
   ByteRange IterationBytes(const CheckedIssue& issue, const ArenaOperand& operand, int64_t begin, int64_t end) const {
     const Buffer& buffer = program_.buffers[operand.buffer];
     const int64_t address = plan_.addresses[operand.buffer];
@@ -193,8 +195,8 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Within one instruction: what it writes shares no byte with another buffer's operand. (Of one buffer, it may work in
-  // place.)
+  // Checks that bytes which an instruction writes do not overlap another buffer among its operands. It may work in
+  // place within one buffer.
   absl::Status CheckOverlap(const CheckedIssue& issue) const {
     const std::vector<ArenaOperand>& operands = Operands(issue);
     for (const ArenaOperand& written : operands) {
@@ -214,7 +216,7 @@ class Checker {
     const LatestAccesses latest = tree_.Latest(operand.cell_begin, operand.cell_end);
     const int own = static_cast<int>(program_.instructions[issue.instruction].stream);
     for (int s = 0; s < kStreams; ++s) {
-      if (s == own) continue;  // FIFO.
+      if (s == own) continue;  // FIFO order suffices.
       if (latest.write[s] > issue.finished[s]) return Unordered(issue, operand, latest.write[s], /*by_write=*/true);
       if (operand.writes && latest.read[s] > issue.finished[s]) {
         return Unordered(issue, operand, latest.read[s], /*by_write=*/false);
@@ -250,13 +252,13 @@ class Checker {
     return text;
   }
 
-  // "bytes [0, 256) of the arena".
+  // Returns for example "bytes [0, 256) of the arena".
   static std::string AddressText(int64_t begin, int64_t end) {
     const int64_t base = begin >= kHostMemoryBegin ? kHostMemoryBegin : 0;
     return absl::StrCat("bytes [", begin - base, ", ", end - base, ") of ", base > 0 ? "host memory" : "the arena");
   }
 
-  // "bytes [0, 256) of buffer x".
+  // Returns for example "bytes [0, 256) of buffer x".
   std::string BytesOf(const ArenaOperand& operand, int64_t begin, int64_t end) const {
     const int64_t address = plan_.addresses[operand.buffer];
     return absl::StrCat("bytes [", begin - address, ", ", end - address, ") of buffer ",
@@ -275,7 +277,7 @@ class Checker {
     return absl::InternalError("an access without an operand");
   }
 
-  // Somebody else's bytes: finds who wrote them last.
+  // Returns the error for a read of bytes of another buffer, and names the instruction that wrote them last.
   absl::Status Foreign(const CheckedIssue& issue, const ArenaOperand& operand, int64_t at) const {
     const std::string text = absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1), " (",
                                           AddressText(at, at + 1), "), ");
@@ -293,7 +295,7 @@ class Checker {
 
   const StepProgram& program_;
   const MemoryPlan& plan_;
-  // By instruction; later iterations only where they differ.
+  // By instruction. Later iterations are stored only where they differ.
   std::vector<std::vector<ArenaOperand>> first_iteration_, later_iterations_;
   AccessTree tree_ = AccessTree(1);
   ByteOwners owners_;

@@ -1,5 +1,5 @@
-// The pinned host memory of one rank. Like its arena it is one piece, allocated once before anything runs, and its size
-// follows from the programs: all that iterations between the host and the rank's device lies in it.
+// The pinned host memory of one rank. Like the arena, it is one piece that is allocated once, before anything runs, and
+// its size follows from the programs. All data that passes between the host and the rank's device goes through it.
 #pragma once
 
 #include <array>
@@ -11,16 +11,16 @@
 
 namespace shale {
 
-// Where the items of a program's HostCopy instructions lie, for all iterations: copies need not wait for one another,
-// nor the host for them.
+// The places of the items that a program's HostCopy instructions copy. Every iteration has a place of its own, so
+// copies do not wait for each other, and the host does not wait for copies.
 class HostItemLayout {
  public:
   explicit HostItemLayout(const StepProgram& program);
 
   struct Range {
     int64_t offset_bytes = 0;
-    int64_t iteration_bytes = 0;  // Of one iteration; one after the other.
-    int64_t iterations = 0;       // 0: the program has no such item.
+    int64_t iteration_bytes = 0;  // Bytes of one iteration. Iterations lie one after another.
+    int64_t iterations = 0;       // 0 if the program does not copy this item.
     int64_t size_bytes() const { return iteration_bytes * iterations; }
   };
   const Range& range(HostItem item) const { return ranges_[static_cast<int>(item)]; }
@@ -31,16 +31,16 @@ class HostItemLayout {
   int64_t size_bytes_ = 0;
 };
 
-// The parts of that memory, one after the other, each beginning at a multiple of kHostPartAlignment.
+// The parts of a rank's pinned memory. They lie one after another, and each begins at a multiple of kHostPartAlignment.
 inline constexpr int64_t kHostPartAlignment = 4096;
 struct HostMemoryPlan {
-  // What RankRuntime::Read and Write copy at a time.
+  // Bytes that RankRuntime::Read and Write copy at a time.
   int64_t transfer_bytes = int64_t{256} << 10;
-  // What is filled in, restored and saved comes through it.
+  // Buffer through which state is filled in, restored and saved.
   int64_t staging_bytes = 0;
-  // Of the program with the most items: of all programs one runs at a time.
+  // For the items of the program that has the most. Programs share it, because only one runs at a time.
   int64_t items_bytes = 0;
-  // Of the program that offloads most, likewise.
+  // For the offloaded tensors of the program that has the most, shared in the same way.
   int64_t offload_bytes = 0;
   int64_t total_bytes() const { return transfer_bytes + staging_bytes + items_bytes + offload_bytes; }
 };
@@ -48,6 +48,7 @@ struct HostMemoryUser {
   const StepProgram& program;
   const MemoryPlan& memory;
 };
+// Returns the sizes that suffice for each of `users`. Rounds `staging_bytes` up to kHostPartAlignment.
 HostMemoryPlan PlanHostMemory(absl::Span<const HostMemoryUser> users, int64_t staging_bytes);
 
 }  // namespace shale

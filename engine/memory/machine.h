@@ -1,4 +1,4 @@
-// What planning asks of the machine that a job is for.
+// The properties of a machine that planning needs.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@
 namespace shale {
 
 struct Machine {
-  // The ops of one of so many ranks, which may share cores: they are asked for sizes alone. Not empty.
+  // Creates the ops of one rank when `ranks` ranks share the machine and its cores. Planning only asks them for sizes.
+  // Must be set.
   std::function<std::unique_ptr<Ops>(int64_t ranks)> create_ops;
-  DefaultBudget default_budget;  // Empty: there is no limit.
+  DefaultBudget default_budget;  // If empty, there is no limit.
 };
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// Which bytes of the arena are taken at which times, while a packing is being made.
+// The bytes of the arena that are taken at each time, while a packing is built.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,20 @@
 
 namespace shale {
 
-// A binary tree over time whose leaves are blocks of a few moments. Every node keeps the bytes taken at any of its
-// moments, and those taken at all of them by what covers it whole. Long intervals touch a few nodes, and neighbours in
-// memory join into one range, so that both Take and TakenDuring cost about the logarithm of the number of intervals.
+// A binary tree over time. Its leaves are blocks of a few moments. Every node stores the bytes that are taken at any of
+// its moments, and separately the bytes of intervals that cover all of its moments. A long interval is stored in only a
+// few nodes, and ranges that are adjacent in memory join into one. Both Take and TakenDuring therefore cost about the
+// logarithm of the number of intervals.
 class Occupancy {
  public:
   // Moments are numbered [0, moments).
   explicit Occupancy(int32_t moments);
 
-  // Takes bytes at moments [first, last].
+  // Marks bytes as taken at moments [first, last].
   void Take(int32_t first, int32_t last, ByteRange bytes);
 
-  // Appends ranges that together are all bytes taken at any moment in [first, last]. Not sorted, may overlap.
+  // Appends ranges that together contain exactly the bytes taken at any moment in [first, last]. They are not sorted
+  // and may overlap.
   void TakenDuring(int32_t first, int32_t last, std::vector<ByteRange>& taken) const;
 
  private:
@@ -32,14 +34,14 @@ class Occupancy {
     int32_t first, last;
     ByteRange bytes;
   };
-  // Moments [begin, end) of a node.
+  // Recursive parts of Take and TakenDuring. `node` covers moments [begin, end).
   void Take(int node, int32_t begin, int32_t end, const Entry& entry);
   void Collect(int node, int32_t begin, int32_t end, int32_t first, int32_t last, std::vector<ByteRange>& taken) const;
   bool IsLeaf(int node) const { return node >= leaves_; }
 
   int leaves_ = 1;                           // A power of two.
-  std::vector<Node> nodes_;                  // The root is 1, the children of n are 2n and 2n + 1.
-  std::vector<std::vector<Entry>> in_leaf_;  // By leaf: what covers only part of it.
+  std::vector<Node> nodes_;                  // The root is 1. The children of n are 2n and 2n + 1.
+  std::vector<std::vector<Entry>> in_leaf_;  // By leaf: the intervals that cover only part of it.
 };
 
 }  // namespace shale

@@ -11,16 +11,17 @@
 namespace shale {
 namespace {
 
-// Taken ranges to look at before no further order is tried: about a twentieth of a second. Counted instead of timed, so
-// that a plan is the same on every machine.
+// PackIntervals tries no further order after it has looked at this many taken ranges, which takes about a twentieth of
+// a second. Work is counted, not timed, so that a plan is the same on every machine.
 constexpr int64_t kWork = 2'000'000;
-constexpr int64_t kWorkOfPlacement = 30;  // Of one interval, whatever it finds.
-constexpr int kRounds = 16;               // Most orders derived from each of the first ones.
-// A height within this fraction of the lower bound is good enough to stop.
+constexpr int64_t kWorkOfPlacement = 30;  // Work counted for each placement, besides the ranges that it looks at.
+constexpr int kRounds = 16;               // Maximum number of orders derived from each initial order.
+// The search stops at a height within 1 / kToleratedFraction of the lower bound.
 constexpr int64_t kToleratedFraction = 1000;
 
-// Intervals in moments instead of times. A moment stands for a run of times in which intervals begin but none ends: of
-// those times the last has them all, and whoever meets in time meets in a moment.
+// Intervals in moments instead of times. A moment stands for a run of times in which intervals begin but none ends. At
+// the last of these times all of the run's intervals are live, so intervals overlap in time exactly if they share a
+// moment.
 struct Moments {
   std::vector<PackInterval> intervals;
   int32_t count = 0;
@@ -51,7 +52,7 @@ Moments ToMoments(absl::Span<const PackInterval> intervals) {
   return moments;
 }
 
-// The lowest place for `bytes` among ranges that are taken. Sorts them.
+// Returns the lowest offset for `bytes` between the ranges that are taken. Sorts them.
 int64_t LowestOffset(std::vector<ByteRange>& taken, int64_t bytes) {
   std::sort(taken.begin(), taken.end(), [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
   int64_t top = 0;
@@ -62,7 +63,7 @@ int64_t LowestOffset(std::vector<ByteRange>& taken, int64_t bytes) {
   return top;
 }
 
-// Places the intervals one by one, each as low as it goes. Adds to `work`.
+// Places the intervals in the given order, each at the lowest offset that is free. Adds to `work`.
 Packing Place(const Moments& moments, const std::vector<int32_t>& order, int64_t& work) {
   Packing packing{.offsets = std::vector<int64_t>(moments.intervals.size(), 0)};
   Occupancy occupancy(moments.count);
@@ -81,14 +82,14 @@ Packing Place(const Moments& moments, const std::vector<int32_t>& order, int64_t
   return packing;
 }
 
-// An order of placement, and how it went.
+// An order of placement, and the packing that it gave.
 struct Attempt {
   std::vector<int32_t> order;
   Packing packing;
-  bool stuck = false;  // Everything at the top is at the front already.
+  bool stuck = false;  // All intervals that reach the top are at the front already.
 };
 
-// Largest key first; ties as given.
+// Returns an order with the largest key first. Intervals with equal keys keep their order.
 std::vector<int32_t> Descending(const Moments& moments, const std::function<double(const PackInterval&)>& key) {
   std::vector<std::pair<double, int32_t>> keyed;
   for (const PackInterval& interval : moments.intervals) {
@@ -100,7 +101,7 @@ std::vector<int32_t> Descending(const Moments& moments, const std::function<doub
   return order;
 }
 
-// Moves what reaches the top to the front.
+// Moves the intervals that reach the top to the front of the order.
 void RaiseTop(const Moments& moments, Attempt& attempt) {
   std::vector<int32_t> next = attempt.order;
   std::stable_partition(next.begin(), next.end(), [&](int32_t i) {
@@ -118,7 +119,7 @@ int64_t LargestLiveBytes(absl::Span<const PackInterval> intervals) {
     changes.push_back({interval.first, interval.bytes});
     changes.push_back({interval.last + 1, -interval.bytes});
   }
-  std::sort(changes.begin(), changes.end());  // At one time what ends goes first.
+  std::sort(changes.begin(), changes.end());  // At equal times, intervals that end come first.
   int64_t live = 0, largest = 0;
   for (const auto& [time, bytes] : changes) {
     live += bytes;
@@ -133,7 +134,8 @@ Packing PackIntervals(absl::Span<const PackInterval> intervals) {
   const int64_t good_enough = lower_bound + lower_bound / kToleratedFraction;
   const auto bytes = [](const PackInterval& i) { return static_cast<double>(i.bytes); };
   const auto duration = [](const PackInterval& i) { return static_cast<double>(i.last - i.first); };
-  // By power of two, and in order of time among equals: layers that repeat tend to repeat their addresses.
+  // Orders by power of two of the size, and by time among equals: layers that repeat then tend to repeat their
+  // addresses.
   const auto magnitude = [](const PackInterval& i) {
     return static_cast<double>(std::bit_width(static_cast<uint64_t>(i.bytes))) * 0x1p32 - i.first;
   };

@@ -1,8 +1,9 @@
-// Offline interval packing: an offset for every interval, so that intervals that meet in time share no byte.
+// Offline interval packing: chooses an offset for every interval, so that intervals that overlap in time share no byte.
 //
-// Finding the least height is NP-hard. What programs look like helps: most intervals are short, the long ones nest
-// (activations wait for their backward) or overlap like bricks (gathered parameters). Several greedy orders are tried,
-// and the one that came lowest is improved by moving to its front what stood out at the top.
+// Finding the smallest height is NP-hard. The shape of programs helps: most intervals are short, and the long ones
+// either nest (activations that wait for their backward) or overlap like bricks (gathered parameters). PackIntervals
+// tries several greedy orders. It improves each order by moving the intervals that reach the top to its front, and
+// returns the lowest packing that it finds.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace shale {
 
-// `bytes` (a multiple of the alignment) during times [first, last].
+// Needs `bytes`, a multiple of the alignment, during times [first, last].
 struct PackInterval {
   int64_t bytes = 0;
   int32_t first = 0;
@@ -24,10 +25,12 @@ struct Packing {
   int64_t height = 0;            // One past the highest byte.
 };
 
-// The largest sum of bytes at one time: no packing is lower. REQUIRES: the sum of all bytes fits int64.
+// Returns the largest sum of bytes that are live at one time. No packing can be lower. REQUIRES: the sum of all bytes
+// fits int64.
 int64_t LargestLiveBytes(absl::Span<const PackInterval> intervals);
 
-// Deterministic; takes about n log n time, n intervals. REQUIRES: as above.
+// Returns a packing. Deterministic. Takes about n log n time for n intervals. REQUIRES: the sum of all bytes fits
+// int64.
 Packing PackIntervals(absl::Span<const PackInterval> intervals);
 
 }  // namespace shale

@@ -26,8 +26,8 @@ absl::Status CheckOptions(const MemoryPlanOptions& options) {
   return absl::OkStatus();
 }
 
-// Bytes that every buffer takes, red zone and alignment included. Refuses what int64 cannot sum up: in host memory half
-// of that, for its addresses begin there.
+// Returns the bytes that each buffer takes, including red zone and alignment. Fails if their sum does not fit int64.
+// For host memory the limit is half of that, because its addresses begin in the middle of the int64 range.
 absl::StatusOr<std::vector<int64_t>> Footprints(const StepProgram& program, const std::vector<Lifetime>& lifetimes,
                                                 const MemoryPlanOptions& options) {
   std::vector<int64_t> footprints(program.buffers.size(), 0);
@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<int64_t>> Footprints(const StepProgram& program, cons
   return footprints;
 }
 
-// Gives the transient buffers of one kind of memory their addresses, from `begin` on.
+// Assigns addresses, from `begin` on, to the transient buffers of one kind of memory.
 void PlaceTransients(const StepProgram& program, const std::vector<Lifetime>& lifetimes,
                      const std::vector<int64_t>& footprints, MemoryKind memory, int64_t begin, MemoryPlan& plan) {
   std::vector<BufferId> transients;
@@ -64,7 +64,7 @@ void PlaceTransients(const StepProgram& program, const std::vector<Lifetime>& li
   for (size_t i = 0; i < transients.size(); ++i) plan.addresses[transients[i]] = begin + packing.offsets[i];
 }
 
-// Fills in what is alive in the arena when most is, alignment and red zones apart.
+// Fills in the lower bound, where it is reached, and the buffers that are live there, without alignment and red zones.
 void FindPeak(const StepProgram& program, const std::vector<Lifetime>& lifetimes, MemoryPlan& plan) {
   const auto alive_at = [&](size_t b, InstructionId id) {
     if (program.buffers[b].memory == MemoryKind::kHost) return false;

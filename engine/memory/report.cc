@@ -16,7 +16,7 @@ std::string Percent(int64_t part, int64_t whole) {
   return absl::StrFormat("%.1f %%", whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-// Which iteration, for people who know that the program is a loop over micro-batches.
+// Describes an instruction, and notes if it runs in every micro-batch.
 std::string MomentText(const StepProgram& program, InstructionId id) {
   std::string text = Describe(program, id);
   if (program.instructions[id].micro_batch >= 0) absl::StrAppend(&text, ", in every micro-batch");
@@ -30,7 +30,7 @@ std::string FormatBytes(int64_t bytes) {
   const std::string sign = bytes < 0 ? "-" : "";
   double value = std::abs(static_cast<double>(bytes));
   size_t unit = 0;
-  // What would print as 1024 is 1.0 of the next unit.
+  // A value that would print as 1024 is printed as 1.0 of the next unit.
   while (unit + 1 < std::size(kUnits) && value >= (unit == 0 ? 1024 : 1023.5)) {
     value /= 1024;
     ++unit;

@@ -1,4 +1,4 @@
-// The memory plan for people: where every byte goes.
+// Text about a memory plan, for people: where every byte goes.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace shale {
 
-// "31.2 GiB", "512 MiB", "1.5 KiB", "17 B": three significant digits.
+// Returns for example "31.2 GiB", "512 MiB", "1.5 KiB" or "17 B", with three significant digits.
 std::string FormatBytes(int64_t bytes);
 
-// The peak, the lower bound, bytes by category at the moment of the peak, that moment (instruction, unit, phase,
-// micro-batch), and the largest live buffers with their names.
+// Returns a report of the peak, its lower bound, the bytes by category at the peak, the instruction that reaches it
+// (with unit, phase and micro-batch), and the largest live buffers with their names.
 std::string MemoryReport(const StepProgram& program, const MemoryPlan& plan);
 
 }  // namespace shale

@@ -14,9 +14,9 @@ namespace {
 
 constexpr int64_t kUnrolled = 3;  // See [Note: three iterations are enough].
 
-// Numbers issues in issue order; a stream's issues finish in that order. -1: none.
+// Number of an issue, counted in issue order. The issues of one stream finish in that order. -1: none.
 using IssueId = int32_t;
-// By stream: an issue on it, and with it all before.
+// By stream: the issue that has finished. All earlier issues of that stream have finished too.
 using Clock = std::array<IssueId, kStreams>;
 constexpr Clock kNothing = {-1, -1, -1, -1};
 static_assert(kStreams == 4);
@@ -28,15 +28,15 @@ void Join(Clock& clock, const Clock& other) {
 struct NumberedIssue {
   InstructionId instruction = -1;
   int stream = 0;
-  Clock finished = kNothing;  // What has finished when this one has; itself included.
+  Clock finished = kNothing;  // What has finished when this issue has finished, itself included.
 };
 
-// By byte of the arena and of host memory: who wrote it last, and who has read it since.
+// For every byte of the arena and of host memory: the issue that wrote it last, and the issues that have read it since.
 class AccessMap {
  public:
   AccessMap() { pieces_[std::numeric_limits<int64_t>::min()] = {}; }
 
-  // Raises `needed` to the write that a read of `bytes` must come after.
+  // Raises `needed` to the write that must finish before a read of `bytes`.
   void Read(ByteRange bytes, IssueId issue, int stream, const std::vector<NumberedIssue>& issues, Clock& needed) {
     const auto end = Split(bytes.end);
     for (auto it = Split(bytes.begin); it != end; ++it) {
@@ -61,7 +61,7 @@ class AccessMap {
     IssueId writer = -1;
     Clock readers = kNothing;
   };
-  using Pieces = std::map<int64_t, Piece>;  // By first byte; each reaches to the next.
+  using Pieces = std::map<int64_t, Piece>;  // By first byte. Each piece extends to the next one.
 
   static void Need(IssueId writer, const std::vector<NumberedIssue>& issues, Clock& needed) {
     if (writer >= 0) needed[issues[writer].stream] = std::max(needed[issues[writer].stream], writer);
@@ -81,7 +81,7 @@ struct ArenaAccess {
   bool writes = false;
 };
 
-// Reads first: what an instruction writes does not order its own reads.
+// Returns reads first: the writes of an instruction do not order its own reads.
 std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan, const Instruction& instruction,
                                     bool first_iteration) {
   std::vector<ArenaAccess> accesses;
@@ -138,9 +138,10 @@ class WaitDeriver {
     latest_[id] = self;
   }
 
-  // Adds the waits that `needed` asks for beyond `finished`, which has FIFO order, and joins them to it.
+  // Adds the waits that `needed` requires beyond `finished`, which already contains the FIFO order, and joins them into
+  // `finished`.
   void AddWaits(const Clock& needed, int own_stream, Clock& finished, Instruction& instruction) {
-    // A wait is for the latest issue of an instruction, which may be a later one than needed.
+    // A wait refers to the latest issue of an instruction, which may be later than the one needed.
     Clock candidates = kNothing;
     for (int s = 0; s < kStreams; ++s) {
       if (s != own_stream && needed[s] > finished[s]) candidates[s] = latest_[issues_[needed[s]].instruction];
@@ -164,7 +165,7 @@ class WaitDeriver {
   std::vector<std::vector<ArenaAccess>> first_accesses_, later_accesses_;  // By instruction.
   AccessMap map_;
   std::vector<NumberedIssue> issues_;
-  // By stream: what has finished when its last issue has.
+  // By stream: what has finished when its last issue has finished.
   std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing};
   std::vector<IssueId> latest_;  // By instruction.
 };

@@ -1,4 +1,4 @@
-// Orders the streams of a planned program.
+// Waits: order the instructions of different streams in a planned program.
 #pragma once
 
 #include "engine/memory/plan.h"
@@ -6,19 +6,20 @@
 
 namespace shale {
 
-// Fills in every instruction's `waits` from the byte ranges that instructions read and write: a read waits for the last
-// write of its bytes, a write for the last write and all reads since, if those are on another stream and not already
-// implied by earlier waits and FIFO order. That covers both data and the reuse of addresses.
+// Fills in every instruction's `waits` from the byte ranges that instructions read and write. A read waits for the last
+// write of its bytes. A write waits for the last write and for all reads since then. Waits within a stream are left
+// out, and so are those that earlier waits and FIFO order already imply. This orders both the flow of data and the
+// reuse of addresses.
 //
-// An instruction that waits for another waits for its most recent issue, if there was any: in a loop that may be the
-// one of the iteration before, and then the number waited for is the larger one. Every issue that is waited for comes
-// before in issue order, so waits can form no cycle. Waits stand in ascending order.
+// An instruction that waits for another one waits for its most recent issue, if there was any. In a loop, that may be
+// the issue of the preceding iteration; the instruction that is waited for then has the larger number. Every issue that
+// is waited for comes earlier in issue order, so waits cannot form a cycle. Waits are sorted in ascending order.
 //
 // [Note: three iterations are enough] Loops are simulated for min(K, 3) iterations, and an instruction gets the waits
-// that any of them needs. The first iteration may meet what lies before the loop; the last one may hold instructions
-// that the others have not; the one between is like all others: what it must wait for was issued in itself or the
-// iteration before, and so were the waits and the FIFO order that may make a wait superfluous. Shifted by a iteration,
-// they still do.
+// that any of these iterations needs. The first iteration may depend on instructions before the loop. The last one may
+// issue instructions that the others do not. All iterations between them are alike: the instructions that one of them
+// must wait for were issued in the same or in the preceding iteration, and so were the waits and the FIFO order that
+// may make a wait redundant. Shifted by one iteration, these still make it redundant.
 //
 // Operands whose place depends on the rank or the micro-batch count as their whole buffer.
 void DeriveWaits(StepProgram& program, const MemoryPlan& plan);

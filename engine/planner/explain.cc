@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/memory/report.h"
 #include "engine/planner/text.h"
 #include "engine/planner/trial.h"
@@ -41,9 +42,9 @@ class Explainer {
     SHALE_ASSIGN_OR_RETURN(own_, CostOf(plan_.options));
     std::string text = WhereBytesGo();
     SHALE_ASSIGN_OR_RETURN(const std::string micro_batches, MicroBatches());
-    SHALE_ASSIGN_OR_RETURN(const std::string retention, Retention());
+    SHALE_ASSIGN_OR_RETURN(const std::string checkpointing, Checkpointing());
     SHALE_ASSIGN_OR_RETURN(const std::string offload, Offload());
-    absl::StrAppend(&text, micro_batches, Update(), retention, offload, NoSync(), Strategies());
+    absl::StrAppend(&text, micro_batches, Update(), checkpointing, offload, NoSync(), Strategies());
     return text;
   }
 
@@ -52,7 +53,7 @@ class Explainer {
 
   absl::StatusOr<Cost> CostOf(const StepOptions& options) const {
     SHALE_ASSIGN_OR_RETURN(Choice choice,
-                           ChooseSchedule(plan_.train.graph, plan_.evaluate.graph, options, plan_.budget, ops_));
+                           ChooseAccumulation(plan_.train.graph, plan_.evaluate.graph, options, plan_.budget, ops_));
     const PlannedStep& train = choice.trial.train;
     return Cost{choice.options,
                 choice.trial.arena_bytes(),
@@ -83,9 +84,18 @@ class Explainer {
   // Returns the end of a sentence: for how many micro-batches tensors are kept, and whether some are offloaded.
   std::string PerMicroBatch() const {
     const StepOptions& o = plan_.options;
-    if (o.schedule != Schedule::kLayered) return own_.host_bytes > 0 ? ", but for what is offloaded" : "";
+    if (o.accumulation != Accumulation::kLayered) return own_.host_bytes > 0 ? ", but for what is offloaded" : "";
     return absl::StrCat(", for each of ", o.micro_batches, " micro-batches",
                         own_.host_bytes > 0 ? " but for what is offloaded" : "");
+  }
+
+  // Returns "AdamW's m (f32), v (f32)".
+  static std::string DescribeStates(const Optimizer& optimizer) {
+    const auto state = [](std::string* out, const UpdateState& s) {
+      absl::StrAppend(out, s.name, " (", ToString(s.dtype),
+                      s.block > 1 ? absl::StrCat(", one for ", Plural(s.block, "element")) : "", ")");
+    };
+    return absl::StrCat(EntryOf(optimizer.kind).description, "'s ", absl::StrJoin(optimizer.states(), ", ", state));
   }
 
   // Returns why a category has the bytes that it has.
@@ -97,9 +107,9 @@ class Explainer {
       case BufferCategory::kParameterShards:
         return absl::StrCat("weights ", GathersParameters(o) ? mine : "of the whole model, on every rank");
       case BufferCategory::kMasterWeights:
-        return absl::StrCat("what a weight has beyond bf16, ", o.strategy == Strategy::kNone ? "of all" : mine);
+        return absl::StrCat("the bits of a weight beyond bf16, ", o.strategy == Strategy::kDdp ? "of all" : mine);
       case BufferCategory::kOptimizerState:
-        return absl::StrCat("AdamW's two moments in fp32, ", o.strategy == Strategy::kNone ? "of all" : mine);
+        return absl::StrCat(DescribeStates(o.optimizer), ", ", o.strategy == Strategy::kDdp ? "of all" : mine);
       case BufferCategory::kGradientShards: return absl::StrCat("fp32, where gradients accumulate, ", mine);
       case BufferCategory::kUnshardedGradients:
         return AccumulatesUnsharded(o) ? "fp32, of the whole model, until they are reduced once a step"
@@ -108,10 +118,10 @@ class Explainer {
         return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                        : "all units, kept from forward to backward";
       case BufferCategory::kActivations:
-        return absl::StrCat("kept from forward to backward under ", ToString(o.retention.preset), PerMicroBatch());
+        return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset), PerMicroBatch());
       case BufferCategory::kActivationBoundaries:
         return absl::StrCat("inputs of units and their gradients", PerMicroBatch());
-      case BufferCategory::kWorkspace: return "gone when a unit's pass ends";
+      case BufferCategory::kWorkspace: return "freed when the unit's forward or backward ends";
       case BufferCategory::kLossWorkspace: return DescribeLoss();
       case BufferCategory::kLibraryWorkspace:
         return absl::StrCat("scratch of the kernels", PacksOnce(plan_.train.step.program)
@@ -119,9 +129,8 @@ class Explainer {
                                                           : "");
       case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";
       case BufferCategory::kSnapshot:
-        return "what a checkpoint saves, copied, so that steps go on while it is written; "
-               "checkpoint.asynchronous=false "
-               "does without";
+        return "a copy of what a checkpoint saves, so that steps go on while it is written; "
+               "checkpoint.asynchronous=false avoids it";
     }
     return "";
   }
@@ -142,8 +151,8 @@ class Explainer {
                       Percent(static_cast<double>(-negative), static_cast<double>(total)), Reason(category)});
     }
     return absl::StrCat("Where every byte goes\n",
-                        Paragraph(absl::StrCat("At the fullest moment of training ", FormatBytes(total),
-                                               " of one rank are in use. The arena, ", FormatBytes(plan_.arena_bytes),
+                        Paragraph(absl::StrCat("At the peak of training one rank uses ", FormatBytes(total),
+                                               ". The arena, ", FormatBytes(plan_.arena_bytes),
                                                ", holds every buffer of the step; those that are not alive at the "
                                                "same time share bytes.")),
                         Table(rows), "\n");
@@ -165,15 +174,16 @@ class Explainer {
     } else if (many.bytes > one.bytes) {
       absl::StrAppend(
           &text, "accumulating adds ", FormatBytes(many.bytes - one.bytes),
-          ". LAYERED takes all micro-batches through a unit before the next unit, so that what backward needs "
-          "is kept once for each; in return gathers and reductions happen once a step. A stronger retention "
-          "makes it less.");
+          ". LAYERED runs all micro-batches through a unit before the next unit, so the tensors that backward needs "
+          "are kept for each of them; in return, gathers and reductions happen once per step. A stronger preset of "
+          "activation checkpointing "
+          "reduces the cost.");
       if (PacksOnce(plan_.train.step.program))
         absl::StrAppend(&text, " A unit's weights, kept packed, are part of it.");
     } else if (many.host_bytes > one.host_bytes) {
       absl::StrAppend(&text, "accumulating adds nothing to the arena.");
     } else {
-      absl::StrAppend(&text, "the placement happens to be tighter by ", FormatBytes(one.bytes - many.bytes), ".");
+      absl::StrAppend(&text, "the buffers happen to pack more tightly, by ", FormatBytes(one.bytes - many.bytes), ".");
     }
     if (many.host_bytes > one.host_bytes) {
       absl::StrAppend(&text, " In host memory it adds ", FormatBytes(many.host_bytes - one.host_bytes),
@@ -187,94 +197,97 @@ class Explainer {
     const UpdateMemory memory = MeasureUpdate(plan_.train.step.program);
     const int64_t added = std::max<int64_t>(0, memory.update_bytes - memory.elsewhere_bytes);
     std::string text =
-        absl::StrCat("While AdamW runs ", FormatBytes(memory.update_bytes), " are in use, before it at most ",
-                     FormatBytes(memory.elsewhere_bytes), ": it adds ", added == 0 ? "nothing" : FormatBytes(added),
-                     ". It updates weights, masters and moments in place, in one pass over the shard, from "
+        absl::StrCat("While ", EntryOf(plan_.options.optimizer.kind).description, " runs, ",
+                     FormatBytes(memory.update_bytes), " are in use; before it, at most ",
+                     FormatBytes(memory.elsewhere_bytes), ". It adds ", added == 0 ? "nothing" : FormatBytes(added),
+                     ". It updates weights, masters and states in place, in one pass over the shard, from "
                      "gradients that are there already, and the clipping factor is a scalar: no copy of "
                      "anything the size of the model is made, in the first step or later.");
     return absl::StrCat("What the optimizer step adds\n", Paragraph(text), "\n");
   }
 
-  absl::StatusOr<std::string> Retention() const {
-    Rows rows = {{"retention", "needs", "against KEEP_ALL", "computed again", ""}};
+  absl::StatusOr<std::string> Checkpointing() const {
+    Rows rows = {{"preset", "needs", "against NONE", "recomputed", ""}};
     int64_t keep_all = 0;
-    for (RetentionPreset preset :
-         {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kAttention,
-          RetentionPreset::kFeedForward, RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
+    for (CheckpointingPreset preset :
+         {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kAttention,
+          CheckpointingPreset::kFeedForward, CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
       StepOptions options = plan_.options;
-      options.retention.preset = preset;
+      options.activations.preset = preset;
       SHALE_ASSIGN_OR_RETURN(const Cost cost, CostOf(options));
-      if (preset == RetentionPreset::kKeepAll) keep_all = cost.bytes;
+      if (preset == CheckpointingPreset::kNone) keep_all = cost.bytes;
       rows.push_back({std::string(ToString(preset)), Needs(cost), Difference(cost.bytes, keep_all),
                       absl::StrCat(FormatFlops(cost.flops.recompute), " (",
                                    Percent(cost.flops.recompute, cost.flops.forward + cost.flops.backward), ")"),
-                      preset == plan_.options.retention.preset ? "this job" : Fits(cost)});
+                      preset == plan_.options.activations.preset ? "this job" : Fits(cost)});
     }
-    return absl::StrCat("What each retention saves and costs\n",
-                        Paragraph(absl::StrCat(
-                            "What is not kept is computed again in backward, from what is kept and with the same bits. "
-                            "The last number is what one rank computes again in a step, against forward and backward (",
-                            FormatFlops(own_.flops.forward + own_.flops.backward),
-                            "). Products and attention count; norms and activation functions only move bytes.")),
-                        Table(rows), "\n");
+    return absl::StrCat(
+        "What each preset of activation checkpointing saves and costs\n",
+        Paragraph(absl::StrCat(
+            "Tensors that are not kept are recomputed in backward, from tensors that are kept and with the "
+            "same bits. The last number is what one rank recomputes in a step, relative to forward and backward (",
+            FormatFlops(own_.flops.forward + own_.flops.backward),
+            "). Matmuls and attention count; norms and activation functions only move bytes.")),
+        Table(rows), "\n");
   }
 
   absl::StatusOr<std::string> Offload() const {
     if (job_.runtime.device == DeviceType::kCpu) return "";  // A CPU's arena is in host memory already.
     const std::vector<std::string> kAll = {"*"};
-    Rows rows = {{"retention", "needs", "against this job", "in host memory", "a step moves there", ""}};
-    for (RetentionPreset preset :
-         {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
+    Rows rows = {{"preset", "needs", "against this job", "in host memory", "a step moves there", ""}};
+    for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kCheap,
+                                       CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
       StepOptions options = plan_.options;
-      const bool own = preset == options.retention.preset && options.retention.offload == kAll;
-      options.retention.preset = preset;
-      options.retention.offload = kAll;
+      const bool own = preset == options.activations.preset && options.activations.offload == kAll;
+      options.activations.preset = preset;
+      options.activations.offload = kAll;
       SHALE_ASSIGN_OR_RETURN(const Cost cost, CostOf(options));
       rows.push_back({std::string(ToString(preset)), FormatBytes(cost.bytes), Difference(cost.bytes, own_.bytes),
                       FormatBytes(cost.host_bytes), FormatBytes(cost.offloaded_bytes), own ? "this job" : Fits(cost)});
     }
-    return absl::StrCat("What memory.offload=* would save and move\n",
-                        Paragraph("What is kept waits for its backward in pinned host memory. A step moves the last "
-                                  "number there, and back what backward reads, on a stream of its own beside the "
-                                  "arithmetic: it costs time where the link to the host takes longer than that."),
-                        Table(rows), "\n");
+    return absl::StrCat(
+        "What memory.offload=* would save and move\n",
+        Paragraph("The tensors that are kept wait for backward in pinned host memory. A step moves the last "
+                  "number of bytes there, and moves back those that backward reads, on a stream of its own beside "
+                  "the arithmetic; this costs time if the link to the host takes longer than the arithmetic."),
+        Table(rows), "\n");
   }
 
-  // Describes no_sync of other trainers, which is schedule DEFERRED here. GRADIENTS has no DEFERRED: strategy OPTIMIZER
+  // Describes no_sync of other trainers, which is accumulation NO_SYNC here. ZERO2 has no NO_SYNC: strategy ZERO1
   // takes its place.
   std::string NoSync() const {
-    const std::string title = "What accumulating without synchronisation (no_sync) would cost\n";
+    const std::string title = "What accumulating without synchronization (no_sync) would cost\n";
     if (ranks() == 1) {
-      return absl::StrCat(title, Paragraph("Nothing: one rank has nobody to synchronise with."), "\n");
+      return absl::StrCat(title, Paragraph("Nothing: there is one rank."), "\n");
     }
-    Rows rows = {{"schedule", "needs", "against this job", "one rank sends", ""}};
+    Rows rows = {{"accumulation", "needs", "against this job", "one rank sends", ""}};
     Cost deferred;
-    for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
+    for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
       StepOptions options = plan_.options;
-      options.schedule = schedule;
-      if (schedule == Schedule::kDeferred && options.strategy == Strategy::kGradients) {
-        options.strategy = Strategy::kOptimizer;
+      options.accumulation = accumulation;
+      if (accumulation == Accumulation::kNoSync && options.strategy == Strategy::kZero2) {
+        options.strategy = Strategy::kZero1;
       }
-      std::string name(ToString(schedule));
-      if (options.strategy != plan_.options.strategy) absl::StrAppend(&name, " with strategy OPTIMIZER");
+      std::string name(ToString(accumulation));
+      if (options.strategy != plan_.options.strategy) absl::StrAppend(&name, " with strategy ZERO1");
       const absl::StatusOr<Cost> cost = CostOf(options);
       if (!cost.ok()) {
         rows.push_back({name, "-", "-", "-",
-                        CheckCombination(options.strategy, schedule).ok()
+                        CheckCombination(options.strategy, accumulation).ok()
                             ? "too large"
                             : absl::StrCat("not with ", ToString(options.strategy))});
         continue;
       }
-      if (schedule == Schedule::kDeferred) deferred = *cost;
+      if (accumulation == Accumulation::kNoSync) deferred = *cost;
       rows.push_back({name, Needs(*cost), Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
-                      schedule == plan_.options.schedule ? "this job" : Fits(*cost)});
+                      accumulation == plan_.options.accumulation ? "this job" : Fits(*cost)});
     }
     const double parameters = static_cast<double>(CountParameters(plan_.train.graph));
     std::string text =
-        absl::StrCat("Skipping the reduction until the last micro-batch means to hold the gradients of all ",
+        absl::StrCat("Skipping the reduction until the last micro-batch means holding the gradients of all ",
                      WithCommas(static_cast<int64_t>(parameters)), " parameters in fp32 on every rank, ",
                      FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))), ", not 1/", ranks(),
-                     " of them. Here that is schedule DEFERRED: ");
+                     " of them. Here that is accumulation NO_SYNC: ");
     if (deferred.bytes == 0) {
       absl::StrAppend(&text, "it is too large to be planned.");
     } else {
@@ -287,22 +300,23 @@ class Explainer {
 
   std::string Strategies() const {
     if (ranks() == 1) return "";
-    Rows rows = {{"strategy", "schedule", "needs", "against this job", "one rank sends", ""}};
-    for (Strategy strategy : {Strategy::kNone, Strategy::kOptimizer, Strategy::kGradients, Strategy::kFull}) {
+    Rows rows = {{"strategy", "accumulation", "needs", "against this job", "one rank sends", ""}};
+    for (Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
       StepOptions options = plan_.options;
-      if (strategy != options.strategy) options.schedule = Schedule::kAuto;
+      if (strategy != options.strategy) options.accumulation = Accumulation::kAuto;
       options.strategy = strategy;
       const absl::StatusOr<Cost> cost = CostOf(options);
       if (!cost.ok()) {
         rows.push_back({std::string(ToString(strategy)), "-", "-", "-", "-", "too large"});
         continue;
       }
-      rows.push_back({std::string(ToString(strategy)), std::string(ToString(cost->options.schedule)), Needs(*cost),
+      rows.push_back({std::string(ToString(strategy)), std::string(ToString(cost->options.accumulation)), Needs(*cost),
                       Difference(cost->bytes, own_.bytes), FormatBytes(cost->sent_bytes),
                       strategy == plan_.options.strategy ? "this job" : Fits(*cost)});
     }
     return absl::StrCat("What other strategies would need\n",
-                        Paragraph("Each with the schedule that AUTO would take under this budget."), Table(rows), "\n");
+                        Paragraph("Each with the accumulation that AUTO would take under this budget."), Table(rows),
+                        "\n");
   }
 
   const Job& job_;

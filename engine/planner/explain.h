@@ -9,8 +9,8 @@
 
 namespace shale {
 
-// Returns the plan as `train` prints it and plan.txt stores it: model, batch, strategy and schedule with the reason,
-// memory report, communication, arithmetic. Ends in a newline.
+// Returns the plan as `train` prints it and plan.txt stores it: model, batch, strategy and accumulation with the
+// reason, memory report, communication, arithmetic. Ends in a newline.
 std::string PlanText(const Job& job, const JobPlan& plan);
 
 // Returns the training step's program, instruction by instruction, as --dump_program prints it; with runtime.graphs
@@ -18,9 +18,9 @@ std::string PlanText(const Job& job, const JobPlan& plan);
 std::string ProgramText(const Job& job, const JobPlan& plan);
 
 // Returns a report that answers: where every byte goes, what K micro-batches add and why, what the optimizer step adds,
-// what each retention preset saves and costs in FLOPs, what accumulating unsharded (no_sync) would cost, what other
-// strategies would need. Compiles and plans the alternatives, which takes seconds for the largest models. `ops` are the
-// ops of one of the job's ranks (Machine::create_ops). Ends in a newline.
+// what each preset of activation checkpointing saves and costs in FLOPs, what accumulating unsharded (no_sync) would
+// cost, what other strategies would need. Compiles and plans the alternatives, which takes seconds for the largest
+// models. `ops` are the ops of one of the job's ranks (Machine::create_ops). Ends in a newline.
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Ops& ops);
 
 }  // namespace shale

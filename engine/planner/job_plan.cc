@@ -29,25 +29,26 @@ std::string DescribeHost(int64_t bytes) {
   return bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(bytes), " of host memory");
 }
 
-std::string Describe(const ScheduleCandidate& c, const StepOptions& options, const Budget& budget) {
+std::string Describe(const AccumulationCandidate& c, const StepOptions& options, const Budget& budget) {
   if (!c.status.ok()) {
-    return absl::StrCat(ToString(c.schedule), CheckCombination(options.strategy, c.schedule).ok()
-                                                  ? ": too large to be planned"
-                                                  : absl::StrCat(": not with strategy ", ToString(options.strategy)));
+    return absl::StrCat(ToString(c.accumulation),
+                        CheckCombination(options.strategy, c.accumulation).ok()
+                            ? ": too large to be planned"
+                            : absl::StrCat(": not with strategy ", ToString(options.strategy)));
   }
-  return absl::StrCat(ToString(c.schedule), ": ", FormatBytes(c.peak_bytes), DescribeHost(c.host_bytes), ", sends ",
+  return absl::StrCat(ToString(c.accumulation), ": ", FormatBytes(c.peak_bytes), DescribeHost(c.host_bytes), ", sends ",
                       FormatBytes(c.communicated_bytes),
                       budget.Holds(c.peak_bytes, c.host_bytes) ? "" : ", does not fit");
 }
 
-// Returns why the schedule was chosen, in words and numbers.
+// Returns why the accumulation was chosen, in words and numbers.
 std::string Reason(const Choice& choice, const Budget& budget) {
-  const Schedule chosen = choice.options.schedule;
+  const Accumulation chosen = choice.options.accumulation;
   if (choice.candidates.size() == 1) return "the job names it";
   std::vector<std::string> others;
   bool sends_as_much = false, fits_too = false;
-  for (const ScheduleCandidate& c : choice.candidates) {
-    if (c.schedule == chosen) continue;
+  for (const AccumulationCandidate& c : choice.candidates) {
+    if (c.accumulation == chosen) continue;
     others.push_back(Describe(c, choice.options, budget));
     const bool fits = c.status.ok() && budget.Holds(c.peak_bytes, c.host_bytes);
     fits_too |= fits;
@@ -87,22 +88,19 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
 StepOptions StepOptionsFor(const Job& job) {
   StepOptions options;
   options.strategy = job.sharding.strategy;
-  options.schedule = job.sharding.schedule;
+  options.accumulation = job.sharding.accumulation;
   options.ranks = job.sharding.ranks;
   options.micro_batches = AccumulationSteps(job.batch, job.sharding.ranks);
   options.prefetch = job.sharding.prefetch;
   options.reshard_after_forward = job.sharding.reshard_after_forward;
   options.master = job.precision.master;
-  options.retention = {.preset = job.memory.retention,
-                       .every_nth = job.memory.every_nth,
-                       .first_layers = job.memory.first_layers,
-                       .last_layers = job.memory.last_layers,
-                       .patterns = job.memory.recompute,
-                       .offload = job.memory.offload};
-  options.beta1 = job.optimizer.beta1;
-  options.beta2 = job.optimizer.beta2;
-  options.epsilon = job.optimizer.epsilon;
-  options.weight_decay = job.optimizer.weight_decay;
+  options.activations = {.preset = job.activation_checkpointing.preset,
+                         .every_nth = job.activation_checkpointing.every_nth,
+                         .first_layers = job.activation_checkpointing.first_layers,
+                         .last_layers = job.activation_checkpointing.last_layers,
+                         .patterns = job.activation_checkpointing.recompute,
+                         .offload = job.memory.offload};
+  options.optimizer = MakeOptimizer(job.optimizer);
   options.no_decay_patterns = job.optimizer.no_decay;
   options.snapshot = job.checkpoint.every_steps > 0 && job.checkpoint.asynchronous;
   return options;
@@ -114,10 +112,10 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine) {
   SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, machine.default_budget));
   const std::unique_ptr<Ops> ops = machine.create_ops(job.sharding.ranks);
   SHALE_ASSIGN_OR_RETURN(Choice choice,
-                         ChooseSchedule(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, *ops));
+                         ChooseAccumulation(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, *ops));
   if (!choice.fits) return DoesNotFit(job, choice, budget, machine, *ops);
   JobPlan plan;
-  plan.schedule_reason = Reason(choice, budget);
+  plan.accumulation_reason = Reason(choice, budget);
   plan.candidates = std::move(choice.candidates);
   plan.options = std::move(choice.options);
   plan.budget = std::move(budget);

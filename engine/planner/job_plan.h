@@ -26,28 +26,28 @@ struct PlannedProgram {
   MemoryPlan memory;
 };
 
-// A schedule that was compiled in the search for the best one, with its cost.
-struct ScheduleCandidate {
-  Schedule schedule = Schedule::kSharded;
-  absl::Status status;             // Not OK: the strategy has no such schedule, or it is too large to be planned.
+// A accumulation that was compiled in the search for the best one, with its cost.
+struct AccumulationCandidate {
+  Accumulation accumulation = Accumulation::kSharded;
+  absl::Status status;             // Not OK: the strategy has no such accumulation, or it is too large to be planned.
   int64_t peak_bytes = 0;          // Peak of one rank's arena, evaluation included.
   int64_t host_bytes = 0;          // Host memory that one rank offloads to.
   int64_t communicated_bytes = 0;  // Sent by one rank in one step (CommunicationSummary::sent_bytes).
 };
 
 struct JobPlan {
-  StepOptions options;  // As compiled: the schedule is decided.
+  StepOptions options;  // As compiled: the accumulation is decided.
   PlannedProgram train;
-  PlannedProgram evaluate;                    // Evaluates one micro-batch; has the same persistent buffers as `train`.
-  std::optional<PlannedProgram> snapshot;     // If StepOptions::snapshot is set; has the same persistent buffers.
-  int64_t arena_bytes = 0;                    // Size of one rank's arena: the largest peak of train and evaluate.
-  HostMemoryPlan host_memory;                 // One rank's pinned memory, for all programs and for checkpoints.
-  Budget budget;                              // Bytes that one rank may plan, and bytes that it may offload.
-  std::string schedule_reason;                // Why this schedule was chosen, with the numbers of the others.
-  std::vector<ScheduleCandidate> candidates;  // In the order of the enum; one if the job names its schedule.
+  PlannedProgram evaluate;                 // Evaluates one micro-batch; has the same persistent buffers as `train`.
+  std::optional<PlannedProgram> snapshot;  // If StepOptions::snapshot is set; has the same persistent buffers.
+  int64_t arena_bytes = 0;                 // Size of one rank's arena: the largest peak of train and evaluate.
+  HostMemoryPlan host_memory;              // One rank's pinned memory, for all programs and for checkpoints.
+  Budget budget;                           // Bytes that one rank may plan, and bytes that it may offload.
+  std::string accumulation_reason;         // Why this accumulation was chosen, with the numbers of the others.
+  std::vector<AccumulationCandidate> candidates;  // In the order of the enum; one if the job names its accumulation.
 };
 
-// Return the graph options and the step options that a job asks for. The schedule may still be kAuto. REQUIRES: the
+// Return the graph options and the step options that a job asks for. The accumulation may still be kAuto. REQUIRES: the
 // vocabulary is known.
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);
 StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSteps (engine/config/job.h).
@@ -56,16 +56,17 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 // CheckProgram. One rank may plan memory.budget_bytes and may offload memory.host_budget_bytes to host memory; if the
 // job does not set them, the machine's default applies (Machine::default_budget; empty: no limit).
 //
-// For schedule AUTO it takes, of the schedules that exist for the strategy and fit the budget, the one that
+// For accumulation AUTO it takes, of the accumulations that exist for the strategy and fit the budget, the one that
 // communicates least; among equals the one with the least memory, then the first.
 //
 // Errors:
 //   ResourceExhausted  Nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
-//                      memory.retention=BLOCK (22.1 GiB) or sharding.schedule=LAYERED (23.0 GiB)", or "offloads 31.2
-//                      GiB to host memory per rank, host budget ...". Each proposed setting was compiled too, with the
-//                      ops of its own number of ranks. It can be given to --set as it stands, and does not change what
-//                      is computed.
-//   InvalidArgument    The strategy has no such schedule; the vocabulary is unknown; the program would be too long; a
+//                      activation_checkpointing.preset=BLOCK (22.1 GiB) or sharding.accumulation=LAYERED (23.0 GiB)",
+//                      or "offloads 31.2 GiB to host memory per rank, host budget ...". Each proposed setting was
+//                      compiled too, with the ops of its own number of ranks. It can be given to --set as it stands,
+//                      and does not change what is computed.
+//   InvalidArgument    The strategy has no such accumulation; the vocabulary is unknown; the program would be too long;
+//   a
 //                      name pattern matches nothing.
 //   Errors of the machine's default budget, unless the job sets memory.budget_bytes.
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine);

@@ -34,7 +34,8 @@ absl::Status CheckGraphSize(const Job& job) {
   const double vocabulary = static_cast<double>(Vocabulary(job.model));
   if (vocabulary < 1) {
     return absl::InvalidArgumentError(
-        "the vocabulary is unknown: set model.decoder.vocabulary or model.mlp.vocabulary, or give data that tells it");
+        "the vocabulary is unknown: set model.decoder.vocabulary or model.mlp.vocabulary, or give data.path, which "
+        "determines it");
   }
   const double tokens = static_cast<double>(job.batch.micro_batch) * static_cast<double>(job.batch.sequence_length);
   const double rows = std::holds_alternative<MlpConfig>(job.model) ? job.batch.micro_batch : tokens;
@@ -66,7 +67,7 @@ absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& option
     }
   }
   // Factor 2: forward and backward. LAYERED keeps them once for every micro-batch.
-  const bool layered = graph.mode == GraphMode::kTraining && options.schedule == Schedule::kLayered;
+  const bool layered = graph.mode == GraphMode::kTraining && options.accumulation == Accumulation::kLayered;
   bytes *= 2 * (layered ? static_cast<double>(options.micro_batches) : 1.0);
   for (const Parameter& parameter : graph.parameters) {
     double elements = kBytesPerParameter;
@@ -75,9 +76,9 @@ absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& option
   }
   if (bytes <= kLargestPlanBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "schedule %s with %d micro-batches could need %.2g bytes on one rank, more than any machine has; make "
-      "batch.micro_batch, batch.sequence_length or the model smaller, or take another schedule",
-      std::string(ToString(options.schedule)), options.micro_batches, bytes));
+      "accumulation %s with %d micro-batches could need %.2g bytes on one rank, more than any machine has; make "
+      "batch.micro_batch, batch.sequence_length or the model smaller, or take another accumulation",
+      std::string(ToString(options.accumulation)), options.micro_batches, bytes));
 }
 
 }  // namespace shale

@@ -8,7 +8,7 @@
 namespace shale {
 
 // Returns InvalidArgument, with the field, if a pattern of optimizer.no_decay matches no parameter, one of
-// memory.recompute no activation that could be recomputed, or one of memory.offload no activation.
+// activation_checkpointing.recompute no activation that could be recomputed, or one of memory.offload no activation.
 absl::Status CheckPatterns(const Job& job, const ModelGraph& model);
 
 }  // namespace shale

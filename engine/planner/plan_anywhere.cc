@@ -11,13 +11,13 @@ namespace shale {
 namespace {
 
 // Returns what `c` needs beyond the budget, in words. Appends to `fields` the fields that set the exceeded budgets.
-std::string Lacking(const ScheduleCandidate& c, const Budget& budget, std::vector<std::string>& fields) {
+std::string Lacking(const AccumulationCandidate& c, const Budget& budget, std::vector<std::string>& fields) {
   std::vector<std::string> lacks;
   const auto compare = [&](absl::string_view what, int64_t bytes, absl::string_view origin, int64_t budget_bytes,
                            absl::string_view field) {
     if (bytes <= budget_bytes) return;
-    lacks.push_back(
-        absl::StrCat("a rank ", what, " ", FormatBytes(bytes), ", and ", origin, ", are ", FormatBytes(budget_bytes)));
+    lacks.push_back(absl::StrCat("a rank ", what, " ", FormatBytes(bytes), ", but its budget is ",
+                                 FormatBytes(budget_bytes), " (", origin, ")"));
     fields.emplace_back(field);
   };
   compare("needs", c.peak_bytes, budget.origin, budget.bytes, "memory.budget_bytes");
@@ -26,8 +26,8 @@ std::string Lacking(const ScheduleCandidate& c, const Budget& budget, std::vecto
 }
 
 std::string Remark(absl::string_view why, absl::string_view limit, const std::vector<std::string>& fields) {
-  return absl::StrCat("This machine ", why, ".\nIt was planned without ", limit, "; ", absl::StrJoin(fields, " and "),
-                      fields.size() == 1 ? " names" : " name", " what a rank has where it will run.\n");
+  return absl::StrCat("This machine ", why, ".\nIt was planned without ", limit, "; set ",
+                      absl::StrJoin(fields, " and "), " to what a rank has on the machine where the job will run.\n");
 }
 
 }  // namespace
@@ -44,8 +44,8 @@ absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, 
   }
   const Budget& named = plan->budget;
   if (budget->bytes == named.bytes && budget->host_bytes == named.host_bytes) return plan;
-  const ScheduleCandidate* nearest = nullptr;
-  for (const ScheduleCandidate& c : plan->candidates) {
+  const AccumulationCandidate* nearest = nullptr;
+  for (const AccumulationCandidate& c : plan->candidates) {
     if (!c.status.ok() || !named.Holds(c.peak_bytes, c.host_bytes)) continue;
     if (budget->Holds(c.peak_bytes, c.host_bytes)) return PlanJob(job, here);
     if (nearest == nullptr ||

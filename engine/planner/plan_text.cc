@@ -30,8 +30,9 @@ std::string DescribeModel(const Job& job) {
 
 std::string DescribePrecision(const Job& job) {
   if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
-  return absl::StrCat(
-      "bf16, ", job.precision.master == MasterWeights::kSplit ? "masters of 16 more bits (SPLIT)" : "fp32 masters");
+  return absl::StrCat("bf16, ", job.precision.master == MasterWeights::kSplit
+                                    ? "masters with 16 more bits per weight (SPLIT)"
+                                    : "fp32 masters");
 }
 
 std::string DescribeBatch(const Job& job) {
@@ -49,21 +50,21 @@ std::string DescribeBatch(const Job& job) {
 std::string DescribeSharding(const JobPlan& plan) {
   const StepOptions& o = plan.options;
   std::string text(ToString(o.strategy));
-  if (o.strategy == Strategy::kFull && o.ranks > 1) {
+  if (o.strategy == Strategy::kFullShard && o.ranks > 1) {
     absl::StrAppend(&text, ", ", Plural(o.prefetch, "unit"), " gathered ahead, parameters ",
                     o.reshard_after_forward ? "freed" : "kept", " after forward");
   }
   return text;
 }
 
-std::string DescribeRetention(const RetentionOptions& r) {
+std::string DescribeCheckpointing(const ActivationOptions& r) {
   std::string text(ToString(r.preset));
   if (r.first_layers + r.last_layers > 0) {
     absl::StrAppend(&text, " for the first ", r.first_layers, " and the last ", r.last_layers, " blocks");
   } else if (r.every_nth > 1) {
-    absl::StrAppend(&text, " for every block whose number divides by ", r.every_nth);
+    absl::StrAppend(&text, " for every block whose index is a multiple of ", r.every_nth);
   }
-  if (!r.patterns.empty()) absl::StrAppend(&text, "; computed again besides: ", absl::StrJoin(r.patterns, ", "));
+  if (!r.patterns.empty()) absl::StrAppend(&text, "; also recomputed: ", absl::StrJoin(r.patterns, ", "));
   return text;
 }
 
@@ -71,7 +72,8 @@ std::string DescribeOffload(const Job& job, const StepProgram& program) {
   const std::string names = absl::StrJoin(job.memory.offload, ", ");
   const OffloadSummary offload = SummarizeOffload(program);
   if (offload.tensors == 0) {
-    return absl::StrCat("nothing: no tensor named ", names, " is kept for backward for long enough to be worth it");
+    return absl::StrCat("nothing: no tensor named ", names,
+                        " is kept for backward long enough for offload to save memory");
   }
   std::vector<std::string> unmatched;
   for (const std::string& name : job.memory.offload) {
@@ -102,8 +104,10 @@ std::string DescribeBudget(const JobPlan& plan) {
 }
 
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
-  int64_t bytes = 0;  // Value and two moments take 12 bytes per element in every form.
-  for (const GroupState& g : plan.train.step.state.groups) bytes += 12 * g.layout.shard_elements();
+  int64_t bytes = 0;  // Values take 4 bytes per element in every form; the optimizer's states come on top.
+  for (const GroupState& g : plan.train.step.state.groups) {
+    bytes += 4 * g.layout.shard_elements() + StateBytes(plan.options.optimizer.states(), g.layout.shard_elements());
+  }
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
                       FormatBytes(bytes), " a rank",
@@ -115,7 +119,7 @@ std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
   return absl::StrCat(
       "beside its arena a rank has ", FormatBytes(host.total_bytes()), " (", WithCommas(host.total_bytes()), " bytes",
       job.runtime.device == DeviceType::kCuda ? ", pinned" : "", "): ", FormatBytes(host.staging_bytes),
-      " that checkpoints go through, ", FormatBytes(host.items_bytes), " for what steps take and give, ",
+      " of staging for checkpoints, ", FormatBytes(host.items_bytes), " for inputs and outputs of steps, ",
       FormatBytes(host.transfer_bytes), " for other copies",
       host.offload_bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(host.offload_bytes), " for what is offloaded"),
       job.hf_folder.empty()
@@ -155,8 +159,8 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"precision", DescribePrecision(job)},
       {"batch", DescribeBatch(job)},
       {"strategy", DescribeSharding(plan)},
-      {"schedule", absl::StrCat(ToString(plan.options.schedule), ": ", plan.schedule_reason)},
-      {"retention", DescribeRetention(plan.options.retention)},
+      {"accumulation", absl::StrCat(ToString(plan.options.accumulation), ": ", plan.accumulation_reason)},
+      {"activations", DescribeCheckpointing(plan.options.activations)},
       {"memory", absl::StrCat("one arena a rank of ", FormatBytes(plan.arena_bytes), " (", WithCommas(plan.arena_bytes),
                               " bytes): training uses ", FormatBytes(plan.train.memory.peak_bytes),
                               " of it, evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes))},
@@ -164,16 +168,16 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"budget", DescribeBudget(plan)},
       {"checkpoints", DescribeCheckpoints(job, plan)},
       {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.ranks), plan.options.ranks)},
-      {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", computed again ",
+      {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", recomputed ",
                                   FormatFlops(flops.recompute), ", backward ", FormatFlops(flops.backward),
                                   "; MFU counts ", FormatFlops(per_token), " a token")},
       {"program", absl::StrCat(Plural(static_cast<int64_t>(program.instructions.size()), "instruction"), ", ",
                                Plural(static_cast<int64_t>(program.buffers.size()), "buffer"))},
   };
   if (!job.memory.offload.empty()) {
-    const auto retention =
-        std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "retention"; });
-    facts.insert(retention + 1, {"offload", DescribeOffload(job, program)});
+    const auto activations =
+        std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "activations"; });
+    facts.insert(activations + 1, {"offload", DescribeOffload(job, program)});
   }
   if (job.runtime.graphs) facts.push_back({"graphs", DescribeGraphs(program)});
   std::vector<std::vector<std::string>> rows;

@@ -23,7 +23,7 @@ absl::StatusOr<JobGraphs> BuildGraphs(const Job& job) {
 
 absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
                                            const MemoryPlanOptions& memory_options) {
-  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.schedule));
+  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
   SHALE_RETURN_IF_ERROR(CheckProgramSize(graph, options));
   PlannedStep planned;
   SHALE_ASSIGN_OR_RETURN(planned.step, CompileStep(graph, options, ops));
@@ -62,27 +62,27 @@ absl::StatusOr<Trial> CompileWithin(const Budget& budget, const ModelGraph& trai
 
 }  // namespace
 
-std::vector<Schedule> SchedulesOf(const StepOptions& options) {
-  if (options.schedule != Schedule::kAuto) return {options.schedule};
-  return {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered};
+std::vector<Accumulation> AccumulationsOf(const StepOptions& options) {
+  if (options.accumulation != Accumulation::kAuto) return {options.accumulation};
+  return {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered};
 }
 
-absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
-                                      const Budget& budget, const Ops& ops) {
+absl::StatusOr<Choice> ChooseAccumulation(const ModelGraph& train, const ModelGraph& evaluate,
+                                          const StepOptions& options, const Budget& budget, const Ops& ops) {
   Choice best;
   bool any = false;
-  std::vector<ScheduleCandidate> candidates;
+  std::vector<AccumulationCandidate> candidates;
   // The smallest rank is best: fits, sends least, exceeds the budget least, needs the least memory. If a trial does not
   // fit, what it sends does not count.
   const auto rank = [&](bool fits, int64_t sent, const Trial& trial) {
     const double missing = budget.Missing(trial.arena_bytes(), trial.host_bytes());
     return std::make_tuple(!fits, fits ? sent : 0, missing, trial.arena_bytes());
   };
-  for (Schedule schedule : SchedulesOf(options)) {
+  for (Accumulation accumulation : AccumulationsOf(options)) {
     StepOptions tried = options;
-    tried.schedule = schedule;
+    tried.accumulation = accumulation;
     absl::StatusOr<Trial> trial = CompileWithin(budget, train, evaluate, tried, ops);
-    candidates.push_back({.schedule = schedule, .status = trial.status()});
+    candidates.push_back({.accumulation = accumulation, .status = trial.status()});
     if (!trial.ok()) continue;
     const CommunicationSummary communication = SummarizeCommunication(trial->train.step.program, options.ranks);
     candidates.back().peak_bytes = trial->arena_bytes();

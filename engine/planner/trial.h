@@ -25,7 +25,7 @@ struct PlannedStep {
   CompiledStep step;
   MemoryPlan memory;
 };
-// Compiles the program of `graph` and plans its memory. REQUIRES: options.schedule is not kAuto.
+// Compiles the program of `graph` and plans its memory. REQUIRES: options.accumulation is not kAuto.
 absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
                                            const MemoryPlanOptions& memory_options = {});
 
@@ -38,25 +38,25 @@ struct Trial {
 absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
                                    const Ops& ops);
 
-// Returns the schedules to choose from: the one that the options name, or all of them for kAuto.
-std::vector<Schedule> SchedulesOf(const StepOptions& options);
+// Returns the accumulations to choose from: the one that the options name, or all of them for kAuto.
+std::vector<Accumulation> AccumulationsOf(const StepOptions& options);
 
 // Returns whether the program keeps weights packed for several micro-batches (StepOptions::packs_once; false if no
 // matmul uses packed weights).
 bool PacksOnce(const StepProgram& program);
 
-// The cheapest way to run a job. Of the candidate schedules that fit the budget, it has the one that communicates
+// The cheapest way to run a job. Of the candidate accumulations that fit the budget, it has the one that communicates
 // least, and among equals the one that needs the least memory. If none fits, it has the one that exceeds the budget
 // least.
 struct Choice {
-  StepOptions options;  // `schedule` and `packs_once` are decided.
+  StepOptions options;  // `accumulation` and `packs_once` are decided.
   Trial trial;
   CommunicationSummary communication;
   bool fits = false;
-  std::vector<ScheduleCandidate> candidates;
+  std::vector<AccumulationCandidate> candidates;
 };
-// Tries all schedules of SchedulesOf(options). Returns the error of the first one if none can be compiled.
-absl::StatusOr<Choice> ChooseSchedule(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
-                                      const Budget& budget, const Ops& ops);
+// Tries all accumulations of AccumulationsOf(options). Returns the error of the first one if none can be compiled.
+absl::StatusOr<Choice> ChooseAccumulation(const ModelGraph& train, const ModelGraph& evaluate,
+                                          const StepOptions& options, const Budget& budget, const Ops& ops);
 
 }  // namespace shale

@@ -29,7 +29,7 @@ struct WayOut {
   double recompute = 0;  // FLOPs of one step.
 };
 
-// Returns "memory.retention=BLOCK (9.83 GiB, and 11.8 GiB of host memory)".
+// Returns "activation_checkpointing.preset=BLOCK (9.83 GiB, and 11.8 GiB of host memory)".
 std::string Describe(const WayOut& way) {
   return absl::StrCat(way.settings, " (", FormatBytes(way.bytes),
                       way.host_bytes > 0 ? absl::StrCat(", and ", FormatBytes(way.host_bytes), " of host memory") : "",
@@ -42,9 +42,9 @@ class WaysOut {
 
   // Returns descriptions of all single changes with which the job fits. Call once.
   std::vector<std::string> Single() {
-    AddRetention();
+    AddCheckpointing();
     AddFirst(Offload());
-    AddSchedule();
+    AddAccumulation();
     AddFirst(Strategies());
     AddFirst(Simple());
     AddFirst(MicroBatches());
@@ -69,15 +69,16 @@ class WaysOut {
 
  private:
   // Sets `preset` for all blocks: resets the fields that choose some of them.
-  static void Retain(RetentionPreset preset, Job& job) {
-    job.memory.retention = preset;
-    job.memory.every_nth = 1;
-    job.memory.first_layers = job.memory.last_layers = 0;
+  static void Recompute(CheckpointingPreset preset, Job& job) {
+    job.activation_checkpointing = {.preset = preset, .recompute = job.activation_checkpointing.recompute};
   }
-  static std::string RetentionSettings(RetentionPreset preset, const MemoryConfig& memory) {
-    const bool ends = memory.first_layers + memory.last_layers > 0;
-    return absl::StrCat("memory.retention=", ToString(preset), memory.every_nth != 1 ? " with memory.every_nth=" : "",
-                        ends ? " with memory.first_layers= and memory.last_layers=" : "");
+  // Returns the settings that do so.
+  static std::string CheckpointingSettings(CheckpointingPreset preset, const ActivationCheckpointingConfig& now) {
+    const bool ends = now.first_layers + now.last_layers > 0;
+    return absl::StrCat(
+        "activation_checkpointing.preset=", ToString(preset),
+        now.every_nth != 1 ? " with activation_checkpointing.every_nth=" : "",
+        ends ? " with activation_checkpointing.first_layers= and activation_checkpointing.last_layers=" : "");
   }
 
   // Settings that save memory and cost little. Switches() returns those that `job` does not have yet.
@@ -90,7 +91,7 @@ class WaysOut {
     const auto add = [&](bool applies, std::string setting, void (*set)(Job&)) {
       if (applies) switches.push_back({std::move(setting), set});
     };
-    const bool gathers = job.sharding.strategy == Strategy::kFull && job.sharding.ranks > 1;
+    const bool gathers = job.sharding.strategy == Strategy::kFullShard && job.sharding.ranks > 1;
     add(gathers && !job.sharding.reshard_after_forward, "sharding.reshard_after_forward=true",
         [](Job& job) { job.sharding.reshard_after_forward = true; });
     add(gathers && job.sharding.prefetch > 0, "sharding.prefetch=0", [](Job& job) { job.sharding.prefetch = 0; });
@@ -118,7 +119,7 @@ class WaysOut {
     const absl::StatusOr<Budget> budget = BudgetOf(job, machine_.default_budget);
     if (!budget.ok()) return std::nullopt;  // This number of ranks cannot run here.
     absl::StatusOr<Choice> choice =
-        ChooseSchedule(graphs->train, graphs->evaluate, StepOptionsFor(job), *budget, OpsOf(job.sharding.ranks));
+        ChooseAccumulation(graphs->train, graphs->evaluate, StepOptionsFor(job), *budget, OpsOf(job.sharding.ranks));
     if (!choice.ok()) return std::nullopt;
     return *std::move(choice);
   }
@@ -130,19 +131,20 @@ class WaysOut {
       absl::StrAppend(&all.settings, all.settings.empty() ? "" : ", ", setting);
       set(all.job);
     };
-    const MemoryConfig& m = job_.memory;
-    apply(m.retention != RetentionPreset::kBlock || m.every_nth != 1 || m.first_layers + m.last_layers > 0,
-          RetentionSettings(RetentionPreset::kBlock, m), [](Job& job) { Retain(RetentionPreset::kBlock, job); });
+    const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
+    apply(now.preset != CheckpointingPreset::kBlock || now.every_nth != 1 || now.first_layers + now.last_layers > 0,
+          CheckpointingSettings(CheckpointingPreset::kBlock, now),
+          [](Job& job) { Recompute(CheckpointingPreset::kBlock, job); });
     for (const Change& change : Offload()) {
       apply(change.job.memory.offload.empty() != offload, change.settings,
             [&](Job& job) { job.memory.offload = change.job.memory.offload; });
     }
-    apply(job_.sharding.strategy != Strategy::kFull, "sharding.strategy=FULL",
-          [](Job& job) { job.sharding.strategy = Strategy::kFull; });
-    apply(job_.sharding.schedule != Schedule::kAuto && job_.sharding.schedule != Schedule::kSharded,
-          "sharding.schedule=SHARDED", [](Job& job) { job.sharding.schedule = Schedule::kSharded; });
+    apply(job_.sharding.strategy != Strategy::kFullShard, "sharding.strategy=FULL_SHARD",
+          [](Job& job) { job.sharding.strategy = Strategy::kFullShard; });
+    apply(job_.sharding.accumulation != Accumulation::kAuto && job_.sharding.accumulation != Accumulation::kSharded,
+          "sharding.accumulation=SHARDED", [](Job& job) { job.sharding.accumulation = Accumulation::kSharded; });
     apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
-    // Switches of `all.job`, not of job_: some are for strategy FULL, which was just set.
+    // Switches of `all.job`, not of job_: some are for strategy FULL_SHARD, which was just set.
     for (const Switch& one : Switches(all.job)) apply(true, one.setting, one.set);
     return all;
   }
@@ -173,14 +175,17 @@ class WaysOut {
   }
 
   // Adds the preset that fits with the least recomputation.
-  void AddRetention() {
-    const bool everywhere = job_.memory.every_nth == 1 && job_.memory.first_layers == 0 && job_.memory.last_layers == 0;
+  void AddCheckpointing() {
+    const bool everywhere = job_.activation_checkpointing.every_nth == 1 &&
+                            job_.activation_checkpointing.first_layers == 0 &&
+                            job_.activation_checkpointing.last_layers == 0;
     std::optional<WayOut> best;
-    for (RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
-                                   RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
-      if (preset == job_.memory.retention && everywhere) continue;
-      Change change{RetentionSettings(preset, job_.memory), job_};
-      Retain(preset, change.job);
+    for (CheckpointingPreset preset :
+         {CheckpointingPreset::kCheap, CheckpointingPreset::kAttention, CheckpointingPreset::kFeedForward,
+          CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
+      if (preset == job_.activation_checkpointing.preset && everywhere) continue;
+      Change change{CheckpointingSettings(preset, job_.activation_checkpointing), job_};
+      Recompute(preset, change.job);
       bool fits = false;
       std::optional<WayOut> way = Try(change, fits);
       if (fits && (!best || way->recompute < best->recompute)) best = std::move(way);
@@ -203,27 +208,27 @@ class WaysOut {
     return changes;
   }
 
-  void AddSchedule() {
-    if (job_.sharding.schedule == Schedule::kAuto) return;  // All schedules were tried.
+  void AddAccumulation() {
+    if (job_.sharding.accumulation == Accumulation::kAuto) return;  // All accumulations were tried.
     Job any = job_;
-    any.sharding.schedule = Schedule::kAuto;
+    any.sharding.accumulation = Accumulation::kAuto;
     const std::optional<Choice> choice = Choose(any);
     if (!choice || !choice->fits) return;
-    Add({absl::StrCat("sharding.schedule=", ToString(choice->options.schedule)), choice->trial.arena_bytes(),
+    Add({absl::StrCat("sharding.accumulation=", ToString(choice->options.accumulation)), choice->trial.arena_bytes(),
          choice->trial.host_bytes()});
   }
 
-  // Returns the strategies that shard more than the job's, each with a schedule that it has.
+  // Returns the strategies that shard more than the job's, each with a accumulation that it has.
   std::vector<Change> Strategies() const {
     std::vector<Change> changes;
-    for (Strategy strategy : {Strategy::kOptimizer, Strategy::kGradients, Strategy::kFull}) {
+    for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
       if (job_.sharding.ranks == 1 || strategy <= job_.sharding.strategy) continue;
       Change change{absl::StrCat("sharding.strategy=", ToString(strategy)), job_};
       change.job.sharding.strategy = strategy;
-      const Schedule schedule = job_.sharding.schedule;
-      if (schedule != Schedule::kAuto && !CheckCombination(strategy, schedule).ok()) {
-        absl::StrAppend(&change.settings, " with sharding.schedule=AUTO");
-        change.job.sharding.schedule = Schedule::kAuto;
+      const Accumulation accumulation = job_.sharding.accumulation;
+      if (accumulation != Accumulation::kAuto && !CheckCombination(strategy, accumulation).ok()) {
+        absl::StrAppend(&change.settings, " with sharding.accumulation=AUTO");
+        change.job.sharding.accumulation = Accumulation::kAuto;
       }
       changes.push_back(std::move(change));
     }
@@ -265,7 +270,7 @@ class WaysOut {
     if (job_.memory.budget_bytes == 0 || job_.memory.host_budget_bytes == 0) {
       for (int64_t fewer = ranks / 2; fewer >= 1; fewer /= 2) add(fewer);
     }
-    if (job_.sharding.strategy != Strategy::kNone) {
+    if (job_.sharding.strategy != Strategy::kDdp) {
       for (int64_t more = 2 * ranks; more <= 16 * ranks && more <= job_.batch.global_batch; more *= 2) add(more);
     }
     return changes;
@@ -336,9 +341,10 @@ absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budg
   bool fits = false;
   const std::optional<WayOut> all = ways.Everything(fits);
   if (!all) {
-    absl::StrAppend(&message, "nothing is left that would save memory");
+    absl::StrAppend(&message, "no further setting saves memory");
   } else {
-    absl::StrAppend(&message, fits ? "no single change suffices, together these do: " : "it is still too large with ",
+    absl::StrAppend(&message,
+                    fits ? "no single change suffices, but these together do: " : "it is still too large with ",
                     Describe(*all));
   }
   if (!fits) absl::StrAppend(&message, "; make the model or batch.sequence_length smaller, or the budget larger");

@@ -1,5 +1,5 @@
-// DumpProgram: one line for each buffer and each instruction. "m0" marks what is done for a micro-batch, the iteration
-// of its loop being added; "-" what is done for the step.
+// DumpProgram: writes one line for each buffer and each instruction. "m0" marks an instruction that works for a
+// micro-batch (0 plus the iteration of its loop), "-" one that works for the whole step.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +17,7 @@ std::string UnitName(const StepProgram& program, int32_t unit) {
   return program.units[unit];
 }
 
-// "#7 blocks.0.x+1024+rank*512 bf16[4, 64]".
+// Returns for example "#7 blocks.0.x+1024+rank*512 bf16[4, 64]".
 std::string OperandText(const StepProgram& program, const Tensor& t) {
   std::string text = absl::StrCat("#", t.where.symbol);
   if (t.where.symbol >= 0 && t.where.symbol < std::ssize(program.buffers)) {
@@ -30,7 +30,7 @@ std::string OperandText(const StepProgram& program, const Tensor& t) {
   return text;
 }
 
-// "reads a = #1 x f32[4], b = #2 w f32[4]; writes c = #3 y f32[4]".
+// Returns for example "reads a = #1 x f32[4], b = #2 w f32[4]; writes c = #3 y f32[4]".
 std::string OperandsText(const StepProgram& program, const Instruction& instruction) {
   std::vector<std::string> by_access[3];
   VisitInstruction(instruction, /*first_iteration=*/false, [&](absl::string_view name, const Tensor& t, Access access) {

@@ -9,10 +9,10 @@
 namespace shale {
 namespace {
 
-// Returns what capturing one iteration does.
+// Returns the steps that the capture of one iteration performs.
 std::vector<GraphStep> StepsOfIteration(const StepProgram& program, size_t loop, int64_t iteration) {
   const InstructionId begin = program.loops[loop].begin, end = program.loops[loop].end;
-  // Whether an instruction of the iteration waits for `id - begin` later in it.
+  // awaited[id - begin]: whether a later instruction of the same iteration waits for `id`.
   std::vector<bool> issued(end - begin, false), awaited(end - begin, false);
   const auto in_graph = [&](InstructionId id) { return id >= begin && id < end && issued[id - begin]; };
   for (const Issue& issue : IssuesOfIteration(program, loop, iteration)) {
@@ -31,7 +31,7 @@ std::vector<GraphStep> StepsOfIteration(const StepProgram& program, size_t loop,
       steps.push_back({GraphStep::Kind::kFork, instruction.stream});
       here = true;
     }
-    // What it waits for otherwise belongs to an earlier graph, which has finished.
+    // Its other waits name instructions of earlier graphs, which have finished.
     for (InstructionId wait : instruction.waits) {
       if (in_graph(wait)) steps.push_back({GraphStep::Kind::kWait, instruction.stream, wait});
     }
@@ -80,7 +80,7 @@ int64_t LoopGraphs::VariantOf(int64_t iteration) const {
 
 int64_t LoopGraphs::graphs() const {
   if (slots_differ_) return repeat_;
-  // The middle iterations have a graph of their own only if there are any that differ from the first and the last.
+  // The middle iterations have a graph of their own only if some of them differ from both the first and the last.
   const int64_t middle = repeat_ - (last_differs_ ? 1 : 0);
   const int64_t before_last = first_differs_ ? std::min<int64_t>(middle, 2) : std::min<int64_t>(middle, 1);
   return before_last + (last_differs_ ? 1 : 0);

@@ -1,7 +1,7 @@
-// Issues: what a run of a program enqueues, one instruction in one iteration of its loop at a time.
+// Issues: the work that one run of a program enqueues. Each issue is one instruction in one iteration of its loop.
 //
-// This file alone knows what `last_iteration_only` and `first_iteration_differs` mean. Everything that walks a program
-// in issue order does so with IssuesOf or IssuesOfIteration.
+// Only this file interprets `last_iteration_only` and `first_iteration_differs`. All code that goes through a program
+// in issue order uses IssuesOf or IssuesOfIteration.
 #pragma once
 
 #include <algorithm>
@@ -25,12 +25,12 @@ struct Issue {
   bool first_iteration() const { return iteration == 0; }
 };
 
-// Returns whether an instruction of `loop` is issued in an iteration of it.
+// Returns whether an instruction of `loop` is issued in the given iteration of that loop.
 inline bool IsIssued(const Instruction& instruction, const Loop& loop, int64_t iteration) {
   return !instruction.last_iteration_only || iteration + 1 == loop.repeat;
 }
 
-// Returns how often a run of the program issues an instruction of `loop`.
+// Returns how many times one run of the program issues an instruction of `loop`.
 inline int64_t TimesIssued(const Instruction& instruction, const Loop& loop) {
   return instruction.last_iteration_only ? 1 : loop.repeat;
 }
@@ -65,7 +65,7 @@ class IssueRange {
       Settle();
     }
     void BeginIteration() { at_.id = at_.loop < program_->loops.size() ? program_->loops[at_.loop].begin : 0; }
-    // Moves on to the next instruction that is issued, if this one is not.
+    // Advances to the next instruction that is issued, if the current one is not.
     void Settle() {
       while (at_.loop < program_->loops.size()) {
         const Loop& loop = program_->loops[at_.loop];
@@ -88,7 +88,7 @@ class IssueRange {
     Issue at_;
   };
 
-  // From one iteration of a loop up to another one, exclusive.
+  // Covers the issues from one iteration of a loop up to another iteration, which is excluded.
   IssueRange(const StepProgram& program, int64_t most_iterations, size_t loop, int64_t iteration, size_t end_loop,
              int64_t end_iteration)
       : begin_(program, most_iterations, loop, iteration), end_(program, most_iterations, end_loop, end_iteration) {}
@@ -100,8 +100,8 @@ class IssueRange {
   Iterator begin_, end_;
 };
 
-// Returns all issues of a run. With `most_iterations`, loops that repeat more often are unrolled for that many
-// iterations, the last of which stands for the loop's last.
+// Returns all issues of a run. Loops that repeat more than `most_iterations` times are unrolled for that many
+// iterations only; the last of these stands for the loop's last iteration.
 inline IssueRange IssuesOf(const StepProgram& program, int64_t most_iterations = std::numeric_limits<int64_t>::max()) {
   return {program, most_iterations, 0, 0, program.loops.size(), 0};
 }
@@ -113,7 +113,7 @@ inline IssueRange IssuesOfIteration(const StepProgram& program, size_t loop, int
   return {program, kAll, loop, iteration, last ? loop + 1 : loop, last ? 0 : iteration + 1};
 }
 
-// Returns how many issues a run has.
+// Returns the number of issues of one run.
 inline int64_t CountIssues(const StepProgram& program) {
   int64_t count = 0;
   for (const Loop& loop : program.loops) {
@@ -132,8 +132,8 @@ void VisitWithTimes(const StepProgram& program, Visitor&& visitor) {
   }
 }
 
-// Calls visitor(const Op&) for every form in which a run issues the instruction's op: that of the later iterations, and
-// if it differs, that of the first. Does nothing for other actions.
+// Calls visitor(const Op&) for every form in which a run issues the instruction's op: first the form of the later
+// iterations, then the form of the first iteration if that one differs. Does nothing for other actions.
 template <class Visitor>
 void VisitForms(const Instruction& instruction, Visitor&& visitor) {
   const Op* op = std::get_if<Op>(&instruction.action);
@@ -150,7 +150,8 @@ inline void TakeForm(Instruction& instruction, bool first_iteration) {
   if (first_iteration && instruction.first_iteration_differs) MakeFirst(std::get<Op>(instruction.action));
 }
 
-// Returns whether an operand of the instruction lies in a slot of its micro-batch, hence elsewhere in each iteration.
+// Returns whether an operand of the instruction lies in the slot of its micro-batch, and therefore has a different
+// address in each iteration.
 inline bool UsesSlots(const StepProgram& program, const Instruction& instruction) {
   bool uses = false;
   VisitInstruction(instruction, /*first_iteration=*/false, [&](absl::string_view, const Tensor& t, Access) {

@@ -6,13 +6,13 @@
 namespace shale {
 namespace {
 
-// One buffer's accesses so far.
+// The accesses to one buffer so far.
 struct Use {
   Lifetime span;
   int first_loop = -1;
   int last_loop = -1;
-  RangeSet written;         // In this iteration of last_loop.
-  bool read_first = false;  // Some iteration read bytes that it had not written.
+  RangeSet written;         // Bytes written in the current iteration of last_loop.
+  bool read_first = false;  // Whether an iteration reads bytes before it writes them.
 
   void Touch(InstructionId id, int loop) {
     if (first_loop < 0) {
@@ -56,7 +56,7 @@ std::vector<Lifetime> ComputeLifetimes(const StepProgram& program) {
     over_micro_batches.push_back(RunsOverMicroBatches(program, loop));
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
       loop_of[id] = static_cast<int>(s);
-      // The first iteration touches no buffer that the others do not, and reads no more.
+      // The first iteration accesses no other buffers than the later ones, and reads no more than they do.
       const std::vector<OperandBytes> operands = OperandsOf(program.instructions[id], /*first_iteration=*/false);
       // An instruction reads before it writes.
       for (const OperandBytes& operand : operands) {

@@ -1,4 +1,4 @@
-// Lifetimes: which instructions need a buffer's bytes.
+// Lifetimes: the instructions during which a buffer must keep its bytes.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace shale {
 
-// Instructions [first, last] of one program, in issue order, during which a buffer holds its bytes. Never used:
-// first > last.
+// A buffer holds its bytes during instructions [first, last] of one program, in issue order. For a buffer that is never
+// used, first > last.
 struct Lifetime {
   InstructionId first = 0;
   InstructionId last = -1;
@@ -16,15 +16,16 @@ struct Lifetime {
   bool operator==(const Lifetime&) const = default;
 };
 
-// By BufferId.
+// Returns the lifetime of every buffer, by BufferId.
 //
-// Persistent buffers live for the whole program. Any other one lives from its first to its last access, or to
-// `held_until`, and where it meets a loop that repeats, the next iteration needs it too: it lives for the whole of that
-// loop, unless it is only used inside and every iteration writes all bytes that it reads before it reads them.
-// Loops of micro-batches follow that rule even when K = 1, so that a plan does not depend on K.
+// Persistent buffers live for the whole program. Any other buffer lives from its first to its last access, or to
+// `held_until` if that is later. A buffer that is used in a loop that repeats may be needed by the next iteration too.
+// It therefore lives for the whole loop, unless it is used only inside that loop and every iteration writes all bytes
+// that it reads before it reads them. Loops over micro-batches follow this rule even when K = 1, so that a plan does
+// not depend on K.
 //
-// A strided operand counts as all bytes from its first to its last, so that the parts of a [T, 3, H, D] buffer, written
-// one by one, are its whole. REQUIRES: CheckStructure (structure.h) accepts the program.
+// A strided operand counts as all bytes from its first to its last. When the parts of a [T, 3, H, D] buffer are written
+// one by one, they therefore cover the whole buffer. REQUIRES: CheckStructure (structure.h) accepts the program.
 std::vector<Lifetime> ComputeLifetimes(const StepProgram& program);
 
 }  // namespace shale

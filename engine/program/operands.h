@@ -1,5 +1,5 @@
-// Visitors over the operands of an instruction. All code that asks what an instruction reads or writes, or that changes
-// its operands, goes through these two, so that a new kind of action is added in one place.
+// Visitors over the operands of an instruction. All code that needs to know what an instruction reads or writes, or
+// that changes its operands, uses these functions, so that a new kind of action is added in one place.
 #pragma once
 
 #include <type_traits>
@@ -35,8 +35,8 @@ void VisitAction(SomeAction& action, Visitor&& visitor) {
 
 }  // namespace internal
 
-// Calls visitor(name, const Tensor&, access) for every present operand of an instruction as the first iteration of its
-// loop issues it, or as all later iterations do. Scratch counts as an operand that is written.
+// Calls visitor(name, const Tensor&, access) for every present operand of an instruction, in the form that the first
+// iteration of its loop issues or in the form of all later iterations. Scratch counts as an operand that is written.
 template <class Visitor>
 void VisitInstruction(const Instruction& instruction, bool first_iteration, Visitor&& visitor) {
   const auto present = [&](absl::string_view name, const Tensor& t, Access access) {
@@ -61,7 +61,7 @@ void ChangeOperands(Instruction& instruction, Visitor&& visitor) {
   if (instruction.scratch.present()) visitor(instruction.scratch);
 }
 
-// Makes every operand of an instruction that lies in buffer `from` lie in buffer `to`, at the same place.
+// Moves every operand of an instruction that lies in buffer `from` to the same place in buffer `to`.
 inline void RenameBuffer(Instruction& instruction, BufferId from, BufferId to) {
   ChangeOperands(instruction, [&](Tensor& t) {
     if (t.where.symbol == from) t.where.symbol = to;

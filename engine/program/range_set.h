@@ -1,4 +1,4 @@
-// A set of bytes, kept as few ranges as possible.
+// A set of bytes, stored as the fewest possible ranges.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-// Ranges that touch are joined, so that a range is contained exactly when one of `ranges` contains it. A plain sorted
-// vector: the sets of a plan stay at a handful of ranges, however many were added.
+// Ranges that touch are joined, so a range is in the set exactly when one of `ranges` contains it. The ranges are
+// stored in a sorted vector: in a plan a set has only a handful of ranges, no matter how many were added.
 class RangeSet {
  public:
   void Add(ByteRange range) {
@@ -35,7 +35,7 @@ class RangeSet {
     ranges_.erase(first + 1, last);
   }
 
-  // An empty range is contained in every set.
+  // Returns whether all bytes of `range` are in the set. Every set contains the empty range.
   bool Contains(ByteRange range) const {
     if (range.begin >= range.end) return true;
     const auto it = const_cast<RangeSet*>(this)->FirstEndingAtOrAfter(range.end);

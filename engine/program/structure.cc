@@ -85,7 +85,7 @@ absl::Status CheckOperand(const StepProgram& program, const Loop& loop, Instruct
   return absl::OkStatus();
 }
 
-// Both sides of a transfer are alike, so that one copy of bytes does it.
+// Checks that both tensors of a transfer are contiguous and equal in size, so that a single copy moves them.
 absl::Status CheckTransfer(const StepProgram& program, InstructionId id) {
   const auto* transfer = std::get_if<Transfer>(&program.instructions[id].action);
   if (transfer == nullptr) return absl::OkStatus();

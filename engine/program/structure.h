@@ -1,4 +1,4 @@
-// What every iteration over a program relies on.
+// The rules that every program must satisfy before other code works on it.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace shale {
 
-// Checks that the loops cover the instructions in order; that sizes are no nonsense and the bytes of a buffer fit
-// int64; that operands name buffers that exist and lie inside them; that slots exist for every micro-batch that asks
-// for one. The error names the instruction and the operand.
+// Checks that the loops cover the instructions in order, that sizes are plausible and the bytes of each buffer fit
+// int64, that operands name existing buffers and lie inside them, and that slots exist for every micro-batch that uses
+// one. The error names the instruction and the operand.
 absl::Status CheckStructure(const StepProgram& program);
 
-// Checks that a wait names an instruction of another stream that is issued before, in the iteration before at the
-// latest: then waits form no cycle. REQUIRES: CheckStructure accepts the program.
+// Checks that every wait names an instruction of another stream that is issued earlier: before it in the program, or in
+// the preceding iteration of the same loop. Waits then form no cycle. REQUIRES: CheckStructure accepts the program.
 absl::Status CheckWaits(const StepProgram& program);
 
-// "instruction 57 (MatMul, compute stream, unit blocks.3, backward)".
+// Returns for example "instruction 57 (MatMul, compute stream, unit blocks.3, backward)".
 std::string Describe(const StepProgram& program, InstructionId id);
 
 }  // namespace shale

@@ -1,5 +1,5 @@
-// Backend: makes what the ranks of a process run on. A kind of device is one implementation; nothing above it knows
-// which.
+// Backend: creates the devices, ops and communicators of the ranks of one process. There is one implementation for each
+// kind of device; no code above this interface depends on the kind.
 #pragma once
 
 #include <cstdint>
@@ -18,51 +18,53 @@
 
 namespace shale {
 
-// A factory; what it made does not refer to it. Thread-safe.
+// A factory. The objects that it creates do not refer to it. Thread-safe.
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // The ops of one of `ranks` ranks, on `device`, one of CreateDevices. Null: for planning, which asks for sizes alone
-  // and may do so on a machine without such a device.
+  // Creates the ops of one of `ranks` ranks on `device`, which CreateDevices returned. With a null `device` the ops are
+  // for planning: they are only asked for sizes, and the machine need not have such a device.
   virtual std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const = 0;
 
-  // The device of each rank; ranks may share one. Synchronous: work runs one piece at a time, so that an error is that
-  // of the call which enqueued it. FailedPrecondition if the machine has not the devices.
+  // Returns the device of each rank; ranks may share one. If `synchronous`, every call that enqueues work also waits
+  // for it, so that an error is returned by the call that caused it. Returns FailedPrecondition if the machine lacks
+  // the devices.
   virtual absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const = 0;
 
-  // Communicators between ranks on these devices, in rank order. Each group is used on one stream of each rank.
+  // Creates a communicator for each rank, in rank order, for ranks on these devices. Each group is used on one stream
+  // of each rank.
   virtual absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
       const std::vector<std::shared_ptr<Device>>& devices) const = 0;
 
-  // What one of `ranks` ranks may plan where the job does not say: a share of this machine's devices, and of its
-  // memory. FailedPrecondition if it has not those for so many.
+  // Returns the memory that one of `ranks` ranks may plan for if the job sets no budget: a share of this machine's
+  // devices and of its host memory. Returns FailedPrecondition if the machine lacks the devices for that many ranks.
   virtual absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const = 0;
 
-  // What planning asks of it. Borrows the backend.
+  // Returns the properties of this machine that planning needs. The result borrows the backend.
   Machine machine() const {
     return {.create_ops = [this](int64_t ranks) { return CreateOps(ranks, /*device=*/nullptr); },
             .default_budget = [this](int64_t ranks) { return DefaultBudget(ranks); }};
   }
 
-  // Peak FLOP/s of a device's products of `dtype`, as its maker states it; 0: measure it.
+  // Returns the peak FLOP/s of one device for matmuls of `dtype`, as its maker states it, or 0 if it must be measured.
   virtual double NominalPeakFlops(DType dtype) const { return 0; }
 
-  // How many of `ranks` ranks have a device together, and with it its FLOP/s.
+  // Returns how many of `ranks` ranks share one device and its FLOP/s.
   virtual int64_t RanksSharing(int64_t ranks) const { return 1; }
 
-  // Whether its libraries take memory of the device when they are first used, so that they are to be used once before
-  // the rest is given out (see World).
+  // Returns whether the backend's libraries take device memory when they are first used. They are then used once before
+  // the arenas are allocated (see World).
   virtual bool warms_up() const { return false; }
 
-  // Whether an arena of `arena_bytes` for each rank fits into what the devices have now. ResourceExhausted says how
-  // much is missing, and what holds the rest.
+  // Checks that an arena of `arena_bytes` per rank fits into the memory that the devices have free now. If not, returns
+  // ResourceExhausted, whose message says how much memory is free and how much is wanted.
   virtual absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const {
     return absl::OkStatus();
   }
 
-  // A line for people about `devices`: which they are, with what libraries, what is in use beside the arenas. Empty:
-  // there is nothing to tell.
+  // Returns a text for people about `devices`: their names, their libraries, and the memory in use outside the arenas.
+  // Empty if there is nothing to say.
   virtual std::string Describe(const std::vector<std::shared_ptr<Device>>& devices) const { return ""; }
 };
 

@@ -1,4 +1,4 @@
-// BoundProgram: a step program's instructions with operands where they lie in a rank's memory.
+// BoundProgram: the instructions of a step program, with operands that point into a rank's memory.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@
 
 namespace shale {
 
-// Borrows the program. Const use from any thread.
+// Borrows the program. Const methods may be called from any thread.
 class BoundProgram {
  public:
-  // Validates the ops and prepares them on the runtime.
+  // Binds the operands, validates the ops and prepares them on the runtime.
   static absl::StatusOr<BoundProgram> Create(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime);
 
   size_t size() const { return instructions_.size(); }
-  // At the addresses of the first iteration of its loop, and otherwise as of the later ones.
+  // Returns the instruction with the addresses of the first iteration of its loop, but in the form of the later ones.
   const Instruction& operator[](InstructionId id) const { return instructions_[id]; }
-  // As of a iteration. `work` holds what differs from other iterations, if anything does.
+  // Returns the instruction as the given iteration issues it. Uses `work` to store the result if it differs from other
+  // iterations; the result is valid as long as both `work` and this object.
   const Instruction& OfIteration(InstructionId id, int64_t iteration, Instruction& work) const;
-  // Whether an operand lies elsewhere in another iteration.
+  // Returns whether an operand of the instruction has a different address in other iterations.
   bool moves(InstructionId id) const { return moves_[id]; }
 
  private:

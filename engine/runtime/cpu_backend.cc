@@ -21,7 +21,7 @@ class CpuBackend : public Backend {
     return CreateCpuOps({.threads = options_.threads(ranks)});
   }
 
-  // One device for all, which counts what they allocate together.
+  // All ranks share one device, which counts what they allocate together.
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
     return std::vector<std::shared_ptr<Device>>(
         ranks, CreateCpuDevice({.synchronous = synchronous, .threads = options_.threads(ranks)}));

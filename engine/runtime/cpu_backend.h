@@ -1,4 +1,4 @@
-// The CPU as a backend: streams are threads, ranks meet in memory.
+// The CPU backend: streams are threads, and ranks communicate through shared memory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace shale {
 
 struct CpuBackendOptions {
   OpsKind ops = OpsKind::kFast;
-  // Of one of so many ranks: of its kernels, and of what takes an arena's pages. Not empty.
+  // Returns how many threads one rank uses when the process runs this many ranks: for its kernels, and to make an
+  // arena's pages resident. Must be set.
   std::function<int(int64_t ranks)> threads = [](int64_t) { return 1; };
 };
 

@@ -20,10 +20,10 @@
 namespace shale {
 namespace {
 
-constexpr int kOldestMajor = 8;  // Compute capability: bf16 products, and what our kernels are compiled for.
+constexpr int kOldestMajor = 8;  // Compute capability. The kernels are compiled for it, and bf16 matmuls need it.
 constexpr int64_t kLibraryBytes = int64_t{2} << 30;
 
-// The attentions that a library was to compute and does not take. Thread-safe.
+// The attention ops that the library for attention declined to compute. Thread-safe.
 class DeclinedAttention {
  public:
   void Add(const AttentionForward& op) {
@@ -35,7 +35,7 @@ class DeclinedAttention {
   std::string Describe() const {
     std::lock_guard lock(mutex_);
     if (declined_.empty()) return "";
-    return absl::StrCat("attention by our own, slower kernels, for the library does not take it: ",
+    return absl::StrCat("attention by the engine's own, slower kernels, because cuDNN does not support it: ",
                         absl::StrJoin(declined_, "; "));
   }
 
@@ -44,7 +44,7 @@ class DeclinedAttention {
   std::set<std::string> declined_;
 };
 
-// A device and the runtime that it borrows.
+// Owns a device and the runtime that it borrows.
 struct OwnedDevice {
   std::shared_ptr<CudaRuntime> runtime;
   std::unique_ptr<CudaDevice> device;
@@ -57,8 +57,8 @@ absl::Status SumOnStream(DType dtype, absl::Span<const std::byte* const> inputs,
       [&](cuda::StreamHandle handle) { return cuda::SumRanks(dtype, inputs, out, elements, handle); });
 }
 
-// FLOP/s of dense products, from NVIDIA's data sheets of the H100 and H200 (SXM; the others are slower) and of the
-// A100; 0: another GPU.
+// Returns the FLOP/s of dense matmuls from NVIDIA's data sheets for the A100 and for the SXM forms of the H100 and H200
+// (their other forms are slower), or 0 for any other GPU.
 double NominalPeak(absl::string_view name, DType dtype, bool tf32) {
   const auto of = [&](double bf16, double with_tf32, double fp32) {
     return dtype == DType::kBFloat16 ? bf16 : dtype != DType::kFloat32 ? 0 : tf32 ? with_tf32 : fp32;
@@ -182,7 +182,7 @@ class CudaBackend : public Backend {
       if (shared.get() == last) continue;
       last = shared.get();
       const absl::StatusOr<int64_t> free_bytes = FreeBytes(ToCuda(*last));
-      if (!free_bytes.ok()) continue;  // The next call that needs it says why.
+      if (!free_bytes.ok()) continue;  // The next call that needs this GPU reports the error.
       const CudaDeviceProperties& gpu = ToCuda(*last).properties();
       absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", ToCuda(*last).ordinal(), ": ", gpu.name, ", ",
                       FormatBytes(gpu.total_bytes - *free_bytes), " of ", FormatBytes(gpu.total_bytes),
@@ -196,7 +196,7 @@ class CudaBackend : public Backend {
   }
 
  private:
-  // How many so many ranks use, which must be there.
+  // Returns how many GPUs `ranks` ranks use, or FailedPrecondition if there are fewer.
   absl::StatusOr<int> Gpus(int64_t ranks) const {
     SHALE_ASSIGN_OR_RETURN(const int found, runtime_->DeviceCount());
     const int64_t wanted = CeilDivide(ranks, options_.ranks_per_device);

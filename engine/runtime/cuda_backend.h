@@ -1,7 +1,7 @@
-// GPUs as a backend: ranks are threads of one process, one or several to a GPU.
+// The CUDA backend: ranks are threads of one process, with one or several ranks on a GPU.
 //
-// Its kernels come from //kernels/cuda:device_kernels, or from //kernels/cuda/host:kernels where `runtime` stands in
-// for a GPU: a program links one of the two.
+// Its kernels are linked separately: a program links either //kernels/cuda:device_kernels, or
+// //kernels/cuda/host:kernels if its `runtime` stands in for a GPU.
 #pragma once
 
 #include <functional>
@@ -20,25 +20,27 @@ namespace shale {
 
 struct CudaBackendOptions {
   int ranks_per_device = 1;
-  // What multiplies matrices, and what computes attention, for one rank on such a GPU; null: for planning. The second
-  // may be empty: our kernels do it then.
+  // Create the backends that compute matmuls and attention for one rank on a GPU with these properties. A null `gpu`
+  // means for planning. `create_attention` may be empty or return null: Shale's own kernels then compute attention.
   std::function<std::unique_ptr<cuda::ProductBackend>(const CudaDeviceProperties* gpu)> create_products;
   std::function<std::unique_ptr<cuda::AttentionBackend>(const CudaDeviceProperties* gpu)> create_attention;
-  // Whether `create_products` rounds the operands of fp32 products to TF32: another nominal peak.
+  // Whether the matmuls of `create_products` round fp32 operands to TF32, which has another nominal peak.
   bool allow_tf32 = false;
-  // Communicators between ranks on these GPUs, in rank order. Empty: stream-ordered collectives
-  // (sharding/comm/stream_ordered.h), which on several GPUs want each to reach the others' memory.
+  // Creates the communicators between ranks on these GPUs, in rank order. If empty, the backend uses stream-ordered
+  // collectives (sharding/comm/stream_ordered.h). With several GPUs these require that each GPU can access the memory
+  // of the others.
   std::function<absl::StatusOr<std::vector<std::unique_ptr<Communicator>>>(absl::Span<const int> ordinals)>
       create_group;
-  // Where arenas come from; empty: cudaMalloc.
+  // Allocates the arenas. If empty, cudaMalloc does.
   CudaMemorySource memory;
-  // For Describe: "cuBLASLt 13.1.0, NCCL 2.28.9", once they are loaded. May be empty.
+  // Returns the libraries for Describe, such as "cuBLASLt 13.1.0, NCCL 2.28.9", once they are loaded. May be empty.
   std::function<std::string()> describe_libraries;
 };
 
-// Rank r is on GPU r / ranks_per_device, as CUDA counts the visible ones; they must be of compute capability 8.0 or
-// newer. DefaultBudget is the memory of the smallest GPU among those, less 2 GiB for CUDA and its libraries, divided by
-// the ranks on it; of host memory 80 % of the machine's, divided by all ranks.
+// Creates a backend on which rank r uses GPU r / ranks_per_device, in CUDA's numbering of the visible GPUs. These GPUs
+// must have compute capability 8.0 or newer. DefaultBudget is the memory of the smallest of them, less 2 GiB for CUDA
+// and its libraries, divided by the ranks on one GPU. Its part for host memory is 80 % of the machine's memory, divided
+// by all ranks.
 std::unique_ptr<Backend> CreateCudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options);
 
 }  // namespace shale

@@ -64,7 +64,7 @@ absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
   as_graphs_ = graphs_ != nullptr && warm_ && !tracing_;
   absl::Status status = host_items_->Take(inputs);
   if (status.ok()) status = as_graphs_ ? LaunchGraphs() : IssueAll();
-  // Peers wait in collectives for what this rank will not issue any more.
+  // Unblocks peers that wait in collectives which this rank will not issue any more.
   if (!status.ok()) runtime_.Abort(status);
   absl::Status finished = Synchronize();
   if (status.ok()) status = finished;
@@ -76,7 +76,7 @@ absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
 
 absl::Status Executor::Synchronize() {
   absl::Status first;
-  // Compute first: when it failed, communication waits for peers that wait for us.
+  // Compute comes first: after a failure there, the communication streams wait for peers that wait for this rank.
   for (StreamId id : {StreamId::kCompute, StreamId::kCopy, StreamId::kReduce, StreamId::kGather}) {
     absl::Status status = runtime_.stream(id).Synchronize();
     if (status.ok()) continue;
@@ -115,7 +115,7 @@ std::string Executor::Progress(uint32_t mark) const {
   std::string text;
   for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy}) {
     const std::optional<uint32_t> reached = runtime_.stream(id).reached_mark();
-    // A mark of an earlier run is further back than this one has come.
+    // Skips streams that have reached no mark of this run yet.
     if (!reached || *reached - mark - 1 >= runtime_.last_mark() - mark) continue;
     const uint32_t number = *reached - mark - 1;
     if (as_graphs_) return absl::StrCat("; the last to finish was ", DescribeLaunch(number));

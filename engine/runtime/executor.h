@@ -1,5 +1,5 @@
-// The executor: walks a step program on one rank's streams. It allocates nothing while it runs, but for what it notes
-// the first time (tracing, graphs), and decides nothing.
+// The executor: runs a step program on one rank's streams. It makes no decisions. While it runs it allocates nothing,
+// except on first use of tracing and of each graph.
 #pragma once
 
 #include <cstdint>
@@ -21,45 +21,46 @@
 
 namespace shale {
 
-// Sees every instruction of a run: for checks. Implies that instructions run one at a time.
+// Observes every instruction of a run, for checks. With an observer, instructions run one at a time.
 class ExecutionObserver {
  public:
   virtual ~ExecutionObserver() = default;
-  // `instruction` with operands bound to memory, before and after it ran.
+  // Called before and after an instruction runs. Its operands are bound to memory.
   virtual void Before(InstructionId id, int64_t iteration, const Instruction& instruction) = 0;
   virtual void After(InstructionId id, int64_t iteration, const Instruction& instruction) = 0;
 };
 
 struct ExecutorOptions {
-  bool synchronous = false;               // One instruction at a time: an error names its instruction.
+  bool synchronous = false;               // Runs one instruction at a time, so that errors name their instruction.
   ExecutionObserver* observer = nullptr;  // Borrowed.
-  // From the second run on, iterations are captured and launched as graphs (see IterationGraphs): the same
-  // instructions, the same bits. Not runs that are synchronous, observed or traced.
+  // If true, iterations are captured and launched as graphs from the second run on (see IterationGraphs). They run the
+  // same instructions and compute the same bits. Synchronous, observed and traced runs do not use graphs.
   bool graphs = false;
 };
 
-// When an instruction ran: after all that it waited for, on its stream.
+// The time at which an instruction ran on its stream, after all that it waited for had finished.
 struct InstructionTime {
   InstructionId id = 0;
   int64_t iteration = 0;
-  int64_t begin_ns = 0, end_ns = 0;  // Steady clock of the host.
+  int64_t begin_ns = 0, end_ns = 0;  // On the host's steady clock.
 };
 
 class Executor {
  public:
-  // Binds the program to the runtime's arena and prepares its ops. `program` and `plan` must outlive the executor.
-  // FailedPrecondition: the program cannot run as graphs.
+  // Binds the program to the runtime's arena and prepares its ops. `program`, `plan` and `runtime` must outlive the
+  // executor. Returns FailedPrecondition if graphs are requested and the program cannot run as graphs, and
+  // InvalidArgument if the runtime has less memory than the plan needs.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const StepProgram& program, const MemoryPlan& plan,
                                                           RankRuntime& runtime, const ExecutorOptions& options);
 
-  // Runs the program once; on the rank's launching thread. After an error the peers are unblocked, and the runtime
+  // Runs the program once, on the rank's launching thread. After an error the peers are unblocked, and the runtime
   // cannot be used again.
   absl::Status Run(const StepInputs& inputs, StepOutputs& outputs);
-  // From now on each Run notes when its instructions ran; the first use allocates.
+  // If `on`, each later Run records when its instructions ran. Allocates memory on first use.
   void SetTracing(bool on);
-  // Of the last run, in issue order, if it was traced.
+  // Returns the times of the last run, in issue order, if it was traced.
   absl::Span<const InstructionTime> times() const { return absl::MakeConstSpan(times_).subspan(0, issued_); }
-  // Captured so far.
+  // Returns how many graphs have been captured so far.
   size_t graphs() const { return graphs_ == nullptr ? 0 : graphs_->size(); }
 
  private:
@@ -70,29 +71,30 @@ class Executor {
   absl::Status IssueAll();
   absl::Status LaunchGraphs();
   absl::Status IssueInstruction(InstructionId id, int64_t iteration);
-  // Enqueues it, and what goes with it on its stream.
+  // Enqueues the instruction on its stream, with its waits, marks, times and event.
   absl::Status Enqueue(const Instruction& instruction, InstructionId id, int64_t iteration);
   absl::Status Launch(const Instruction& bound, int64_t iteration);
   absl::Status Synchronize();
   std::string Describe(InstructionId id, int64_t iteration) const;
-  std::string DescribeIssue(uint32_t number) const;   // Of a run, counted from 0.
-  std::string DescribeLaunch(uint32_t number) const;  // Of a run as graphs, likewise.
-  // How far each stream came in the run that began after `mark`, where devices tell; else nothing.
+  std::string DescribeIssue(uint32_t number) const;   // Describes issue `number` of a run, from 0.
+  std::string DescribeLaunch(uint32_t number) const;  // The same for the graph launches of a run.
+  // Returns a text about how far each stream came in the run that began after `mark`. Empty on devices that keep no
+  // marks.
   std::string Progress(uint32_t mark) const;
 
   const StepProgram& program_;
   RankRuntime& runtime_;
   const ExecutorOptions options_;
   std::optional<BoundProgram> bound_;
-  std::vector<std::unique_ptr<Event>> events_;  // By instruction; null: nobody waits for it.
+  std::vector<std::unique_ptr<Event>> events_;  // By instruction. Null if nothing waits for it.
   std::optional<HostItems> host_items_;
-  std::unique_ptr<IterationGraphs> graphs_;  // Null: not asked for.
-  bool warm_ = false;                        // The program has run: what its ops load and choose at first is there.
-  bool as_graphs_ = false;                   // The last run.
-  Instruction work_;                         // See BoundProgram::OfIteration.
+  std::unique_ptr<IterationGraphs> graphs_;  // Null if graphs are not used.
+  bool warm_ = false;                        // The program has run once, so all first-use work of its ops is done.
+  bool as_graphs_ = false;                   // The last run was launched as graphs.
+  Instruction work_;                         // Reused by BoundProgram::OfIteration.
   bool tracing_ = false;
-  std::vector<InstructionTime> times_;  // One for each that a run issues.
-  size_t issued_ = 0;                   // Of these, in the last run.
+  std::vector<InstructionTime> times_;  // One for each issue of a run.
+  size_t issued_ = 0;                   // How many of `times_` the last run has set.
 };
 
 }  // namespace shale

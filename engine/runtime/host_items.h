@@ -1,4 +1,4 @@
-// What iterations between the host and a rank's device in one run of a program.
+// The data that passes between the host and a rank's device in one run of a program.
 #pragma once
 
 #include <array>
@@ -14,33 +14,34 @@
 
 namespace shale {
 
-// The host's side of a step, for one rank. Sizes as the program's HostCopy instructions want them; micro-batch by
-// micro-batch.
+// The data that one step reads from and writes to the host, for one rank. The program's HostCopy instructions determine
+// the sizes. K micro-batches lie one after another.
 struct StepInputs {
   absl::Span<const int32_t> inputs;   // [K, B, S]
   absl::Span<const int32_t> targets;  // [K, B, S]
   absl::Span<const int32_t> rows;     // [B]
   std::array<float, kHyperSize> hyper = {};
-  int64_t valid_tokens = 0;  // Of this rank.
+  int64_t valid_tokens = 0;  // On this rank.
 };
 
 struct StepOutputs {
-  std::array<double, kTotalSize> totals = {};  // Over all ranks.
+  std::array<double, kTotalSize> totals = {};  // Summed over all ranks.
   int64_t global_tokens = 0;
   std::vector<std::byte> logits;  // [B, V] in the compute dtype.
 };
 
-// What a program copies from and to the host, in the rank's pinned memory.
+// The items that a program copies from and to the host, in the rank's pinned memory.
 class HostItems {
  public:
-  // Borrows `memory`. REQUIRES: it has layout.size_bytes().
+  // Borrows `memory`. REQUIRES: it has at least layout.size_bytes() bytes.
   HostItems(const HostItemLayout& layout, absl::Span<std::byte> memory);
 
-  // Sets what goes to the device. InvalidArgument names an item that has too few elements.
+  // Stores the inputs that the program copies to the device. Returns InvalidArgument, naming the item, if one has too
+  // few elements.
   absl::Status Take(const StepInputs& inputs);
-  // What came from the device; none of the program's copies may be under way.
+  // Sets `outputs` to the items that came from the device. None of the program's copies may be running.
   void Give(StepOutputs& outputs) const;
-  // Between what a bound copy goes in a iteration of its loop: the same in every run.
+  // Source and destination of a host copy in one iteration of its loop. The same in every run.
   struct Ends {
     void* to = nullptr;
     const void* from = nullptr;
@@ -48,7 +49,7 @@ class HostItems {
   Ends EndsOf(const HostCopy& copy, int64_t iteration) const;
 
  private:
-  // Where the item of a iteration of its loop lies.
+  // Returns where an item lies in one iteration of its loop.
   std::byte* At(HostItem item, int64_t iteration) const;
   absl::Status Put(HostItem item, const void* from, int64_t size_bytes);
   void Get(HostItem item, void* to) const;

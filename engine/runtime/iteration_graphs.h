@@ -18,19 +18,19 @@
 
 namespace shale {
 
-// Borrows everything it is given. Captures a graph when an iteration first asks for it, and launches it from then on;
-// engine/program/graphs.h says which iterations share one and what a graph does. Every iteration reads its tokens from
-// another place in host memory, so the copies in a shared graph are pointed there before each launch. The number of
-// graphs does not grow with the number of micro-batches, unless buffers have a slot for each.
+// Borrows everything it is given. Captures a graph when an iteration first needs it, and launches it from then on;
+// engine/program/graphs.h says which iterations share a graph and what a graph does. Every iteration reads its tokens
+// from its own place in host memory, so the copies in a shared graph are set to that place before each launch. The
+// number of graphs does not grow with the number of micro-batches, unless buffers have a slot for each.
 //
 // Launches on the compute stream. Later work on that stream starts after the whole graph has finished.
 class IterationGraphs {
  public:
-  // FailedPrecondition says why the program cannot run as graphs.
+  // Returns FailedPrecondition, with the reason, if the program cannot run as graphs.
   static absl::StatusOr<std::unique_ptr<IterationGraphs>> Create(const StepProgram& program, const BoundProgram& bound,
                                                                  const HostItems& host_items, RankRuntime& runtime);
 
-  // Enqueues one iteration of the loop with index `loop`. Capturing allocates.
+  // Enqueues one iteration of the loop with index `loop`. Allocates memory if it captures.
   absl::Status Launch(size_t loop, int64_t iteration);
   // Returns how many graphs have been captured so far.
   size_t size() const { return graphs_.size(); }
@@ -55,7 +55,7 @@ class IterationGraphs {
   const BoundProgram& bound_;
   const HostItems& host_items_;
   RankRuntime& runtime_;
-  std::map<std::pair<size_t, int64_t>, Captured> graphs_;  // By loop and variant.
+  std::map<std::pair<size_t, int64_t>, Captured> graphs_;  // By loop, and VariantOf the iteration.
 };
 
 }  // namespace shale

@@ -51,7 +51,7 @@ void RankRuntime::Abort(const absl::Status& reason) {
 
 void RankRuntime::Stop(const absl::Status& reason) {
   Abort(reason);
-  for (const auto& stream : streams_) stream->Synchronize().IgnoreError();  // The reason is the error.
+  for (const auto& stream : streams_) stream->Synchronize().IgnoreError();  // `reason` is the error that counts.
 }
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// RankRuntime: what one rank runs on.
+// RankRuntime: the resources on which one rank runs.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@
 
 namespace shale {
 
-// A rank's memory, streams, ops and communicators. Shared by the executors of a job's programs, of which one runs at a
-// time. Borrows ops and communicators. With one rank the communicators may be null.
+// A rank's memory, streams, ops and communicators. The executors of a job's programs share it; only one of them runs at
+// a time. Borrows the device, the ops and the communicators, which may be null if there is only one rank.
 class RankRuntime {
  public:
   static absl::StatusOr<std::unique_ptr<RankRuntime>> Create(Device& device, Ops& ops, Communicator* gather,
@@ -29,29 +29,31 @@ class RankRuntime {
   int rank() const { return rank_; }
   Arena& arena() { return *arena_; }
   Device& device() { return device_; }
-  // Parts of the pinned memory: for the one program that runs, and for the one thing that fills, restores or saves the
-  // state.
+  // Parts of the pinned memory: host_items() is for the program that is running, staging() for the one task at a time
+  // that fills in, restores or saves the state.
   absl::Span<std::byte> host_items() { return {staging().end(), static_cast<size_t>(host_memory_.items_bytes)}; }
   absl::Span<std::byte> staging() {
     return {pinned_->base() + host_memory_.transfer_bytes, static_cast<size_t>(host_memory_.staging_bytes)};
   }
-  // For what the one program that runs offloads.
+  // For the tensors that the running program offloads.
   absl::Span<std::byte> offloaded() { return {host_items().end(), static_cast<size_t>(host_memory_.offload_bytes)}; }
   Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
-  // Copies between the arena and any host memory, a little at a time, and waits. While no program runs; on the rank's
-  // launching thread, or whichever has its place.
+  // Copy between the arena and any host memory, a part at a time, and wait for the copies. Call them only while no
+  // program runs, on the rank's launching thread or on a thread that acts in its place.
   absl::Status Read(const std::byte* from, void* to, int64_t bytes);
   absl::Status Write(std::byte* to, const void* from, int64_t bytes);
-  // The communicator that works on `id`; null: none does.
+  // Returns the communicator for collectives on stream `id`, or null if there is none.
   Communicator* communicator(StreamId id);
-  // For Stream::Mark: counts all that is issued, in whatever program.
+  // Returns the next mark for Stream::Mark. Marks number all issues of all programs, and skip 0.
   uint32_t NextMark() { return ++marks_ == 0 ? ++marks_ : marks_; }
   uint32_t last_mark() const { return marks_; }
-  // Highest byte of the arena that any launch or copy has touched, one past: measured apart from the plan.
+  // Returns one past the highest byte of the arena that any launch or copy has accessed. Measured independently of the
+  // plan.
   int64_t measured_peak_bytes() const { return meter_->peak_bytes(); }
-  // Unblocks this rank and its peers after a failure. Any thread.
+  // Makes the collectives of this rank and its peers fail with `reason`, which unblocks them. Any thread may call.
   void Abort(const absl::Status& reason);
-  // Abort, and waits until nothing is left on the streams: what was enqueued may refer to what its owner drops now.
+  // Calls Abort, then waits until the streams have finished all their work, which may refer to memory that its owner is
+  // about to free.
   void Stop(const absl::Status& reason);
 
  private:
@@ -66,9 +68,9 @@ class RankRuntime {
   const HostMemoryPlan host_memory_;
   uint32_t marks_ = 0;
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Arena> pinned_;  // As host_memory_ says.
+  std::unique_ptr<Arena> pinned_;  // Laid out as in host_memory_.
   std::unique_ptr<MemoryMeter> meter_;
-  std::array<std::unique_ptr<Stream>, kStreams> streams_;  // Last: their threads end first.
+  std::array<std::unique_ptr<Stream>, kStreams> streams_;  // Declared last, so that their threads end first.
 };
 
 }  // namespace shale

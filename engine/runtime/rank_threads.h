@@ -16,14 +16,14 @@ namespace shale {
 
 class RankThreads {
  public:
-  // ResourceExhausted if the system gives no thread.
+  // Returns ResourceExhausted if the system refuses to start a thread.
   static absl::StatusOr<std::unique_ptr<RankThreads>> Create(int ranks);
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
 
-  // Calls work(rank) in every rank's thread and waits for all. Returns the error that came first by cause: one that is
-  // not Aborted before one that is (those only repeat a peer's), then by rank. One caller at a time. `work` does not
-  // throw.
+  // Calls work(rank) in every rank's thread and waits for all of them. Returns the first error in rank order that is
+  // not Aborted, and otherwise the first Aborted one: Aborted only repeats the error of a peer. One caller at a time.
+  // `work` must not throw.
   absl::Status Run(const std::function<absl::Status(int)>& work);
 
  private:
@@ -32,7 +32,7 @@ class RankThreads {
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
-  const std::function<absl::Status(int)>* work_ = nullptr;  // Guarded by mutex_, like all below.
+  const std::function<absl::Status(int)>* work_ = nullptr;  // mutex_ guards this and all members below.
   int64_t round_ = 0;
   int running_ = 0;
   bool stop_ = false;

@@ -12,7 +12,7 @@ namespace shale {
 namespace {
 
 int64_t BytesMoved(const Instruction& instruction, int64_t iteration) {
-  // Those of a copy from or to the host count once.
+  // The bytes that a transfer moves count once, although it has two operands.
   if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) return transfer->device.extent_bytes();
   Instruction issued = instruction;
   TakeForm(issued, iteration == 0);
@@ -79,7 +79,7 @@ std::string StepTrace::ChromeJson() const {
     }
     absl::StrAppend(&json, "\n");
   }
-  // The format has no comma behind the last event.
+  // The format allows no comma after the last event.
   while (json.back() == ',' || json.back() == '\n') json.pop_back();
   return absl::StrCat(json, "\n]}\n");
 }

@@ -1,4 +1,4 @@
-// What a step spent its time on: every instruction, as it ran.
+// Traces: the time that every instruction of a step took.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace shale {
 
-// Collects traced steps. One thread.
+// Collects traced steps. Used by one thread.
 class StepTrace {
  public:
-  // Borrows the program; `times` are those of `rank` in step `step`.
+  // Adds the times of `rank` in step `step`. Borrows the program during the call.
   void Add(const StepProgram& program, int64_t step, int rank, absl::Span<const InstructionTime> times);
 
-  // In Chrome's trace format (chrome://tracing, ui.perfetto.dev): a process for each rank, a thread for each stream,
-  // and an event for each instruction, with step, unit, phase, micro-batch, the bytes it reads and writes, and its
-  // FLOPs.
+  // Returns the trace in Chrome's format (chrome://tracing, ui.perfetto.dev): a process for each rank, a thread for
+  // each stream, and an event for each instruction, with step, unit, phase, micro-batch, FLOPs, and the bytes that it
+  // reads and writes.
   std::string ChromeJson() const;
 
-  // The same for people, of rank 0: time, FLOP/s and bytes/s by kind of instruction, the longest first, and how busy
-  // each stream was.
+  // Returns a table for people about rank 0: time, FLOP/s and bytes/s by kind of instruction, longest first, and how
+  // busy each stream was.
   std::string Table() const;
 
   bool empty() const { return steps_ == 0; }
@@ -37,9 +37,9 @@ class StepTrace {
     double flops = 0;
     double bytes = 0;
   };
-  std::string events_;  // JSON objects, each with a comma behind it.
+  std::string events_;  // JSON objects, each followed by a comma.
   std::map<std::tuple<StreamId, std::string, Phase>, Sum> sums_;
-  double seconds_ = 0;  // From the first begin to the last end, over all steps of rank 0.
+  double seconds_ = 0;  // Sum over the steps of rank 0, each from its first begin to its last end.
   int64_t steps_ = 0;
   int64_t origin_ns_ = -1;
   int ranks_ = 0;

@@ -16,9 +16,9 @@ namespace shale {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-constexpr int64_t kElements = 1024;  // Of one rank's part in a collective.
+constexpr int64_t kElements = 1024;  // In one rank's part of a collective.
 
-// Gives each operand of the instruction, and its scratch, a place from `base` on; returns the bytes that they take.
+// Places each operand of the instruction and its scratch, from `base` on. Returns the bytes that they take.
 int64_t Place(Instruction& instruction, std::byte* base) {
   int64_t bytes = 0;
   const auto place = [&](Tensor& t) {
@@ -74,7 +74,7 @@ absl::Status WarmUpCollectives(Communicator& communicator, Device& device) {
   absl::Status status = communicator.AllGather(shard, full, *stream);
   if (status.ok()) status = communicator.ReduceScatterSum(full, shard, *stream);
   if (status.ok()) status = communicator.AllReduceSum(shard, *stream);
-  if (!status.ok()) communicator.Abort(status);  // The peers wait for what this rank does not begin any more.
+  if (!status.ok()) communicator.Abort(status);  // Unblocks the peers, which wait for what this rank will not begin.
   status.Update(stream->Synchronize());
   return status;
 }

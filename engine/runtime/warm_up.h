@@ -1,4 +1,5 @@
-// Uses the libraries of a backend once, before memory is given out: what they load and reserve they take then.
+// Uses the libraries of a backend once, before the arenas are allocated, so that they have loaded and reserved what
+// they need by then.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,11 +10,12 @@
 
 namespace shale {
 
-// Runs each product and attention op of `program`, as a first iteration and as a later one, on memory of the device
-// that holds the largest of them and is given back at the end. On the rank's launching thread. An error names the op.
+// Runs each matmul and attention op of `program`, in the form of a first and of a later iteration. Allocates device
+// memory for the operands of the largest of them, and frees it at the end. Called on the rank's launching thread. An
+// error names the op.
 absl::Status WarmUpOps(const StepProgram& program, Ops& ops, Device& device);
 
-// Runs one of each collective on a few kilobytes; on the launching threads of all ranks at once.
+// Runs one collective of each kind on a few kilobytes. Called on the launching threads of all ranks at the same time.
 absl::Status WarmUpCollectives(Communicator& communicator, Device& device);
 
 }  // namespace shale

@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
   SHALE_RETURN_IF_ERROR(world->ForEachCommunicator([&](Communicator& communicator, int rank) {
     Arena& arena = world->rank(rank).arena();
     const absl::Status status = communicator.RegisterMemory(arena.base(), arena.size_bytes());
-    // Peers may be waiting in either group for what this rank does not begin any more.
+    // Unblocks peers that wait, in either group, for what this rank will not begin any more.
     if (!status.ok()) world->rank(rank).Abort(status);
     return status;
   }));
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<World>> World::Create(const Backend& backend, con
 }
 
 World::~World() {
-  // Before the arenas go. Whoever saw an error of a communicator has reported it.
+  // Must happen before the arenas are freed. Errors of communicators were reported where they occurred.
   if (threads_ != nullptr) {
     ForEachCommunicator([](Communicator& communicator, int) {
       communicator.DeregisterMemory().IgnoreError();
@@ -88,7 +88,7 @@ absl::Status World::ForEachRank(const std::function<absl::Status(int)>& work) {
     } catch (const std::bad_alloc&) {
       absl::Status status = absl::ResourceExhaustedError(
           absl::StrCat("rank ", rank, " cannot allocate memory; free some on this machine, or run fewer ranks on it"));
-      // While libraries warm up there is nothing yet to stop.
+      // During warm-up this rank has no RankRuntime yet that could be stopped.
       rank < std::ssize(ranks_) ? ranks_[rank]->Stop(status) : AbortGroups(rank, status);
       return status;
     }

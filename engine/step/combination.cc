@@ -5,19 +5,19 @@
 
 namespace shale {
 
-absl::Status CheckCombination(Strategy strategy, Schedule schedule) {
+absl::Status CheckCombination(Strategy strategy, Accumulation accumulation) {
   const auto refuse = [&](absl::string_view advice) {
     return absl::InvalidArgumentError(
-        absl::StrCat(ToString(schedule), " does not go with strategy ", ToString(strategy), ": ", advice));
+        absl::StrCat(ToString(accumulation), " does not go with strategy ", ToString(strategy), ": ", advice));
   };
-  if (schedule == Schedule::kSharded && strategy == Strategy::kNone) {
-    return refuse("nothing is sharded to reduce into; use strategy GRADIENTS, or schedule DEFERRED or LAYERED");
+  if (accumulation == Accumulation::kSharded && strategy == Strategy::kDdp) {
+    return refuse("nothing is sharded to reduce into; use strategy ZERO2, or accumulation NO_SYNC or LAYERED");
   }
-  if (schedule == Schedule::kSharded && strategy == Strategy::kOptimizer) {
-    return refuse("sharded gradients are strategy GRADIENTS; use that, or schedule DEFERRED or LAYERED");
+  if (accumulation == Accumulation::kSharded && strategy == Strategy::kZero1) {
+    return refuse("sharded gradients are strategy ZERO2; use that, or accumulation NO_SYNC or LAYERED");
   }
-  if (schedule == Schedule::kDeferred && strategy == Strategy::kGradients) {
-    return refuse("unsharded gradients are strategy OPTIMIZER; use that, or schedule SHARDED or LAYERED");
+  if (accumulation == Accumulation::kNoSync && strategy == Strategy::kZero2) {
+    return refuse("unsharded gradients are strategy ZERO1; use that, or accumulation SHARDED or LAYERED");
   }
   return absl::OkStatus();
 }

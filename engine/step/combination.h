@@ -1,4 +1,4 @@
-// Which schedules a strategy has.
+// Which accumulations a strategy has.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,9 +6,9 @@
 
 namespace shale {
 
-// InvalidArgument for a schedule that does not exist for the strategy, with the name of the one that does the same:
-//   NONE, OPTIMIZER with SHARDED -> GRADIENTS with SHARDED;  GRADIENTS with DEFERRED -> OPTIMIZER with DEFERRED.
+// InvalidArgument for a accumulation that does not exist for the strategy, with the name of the one that does the same:
+//   DDP, ZERO1 with SHARDED -> ZERO2 with SHARDED;  ZERO2 with NO_SYNC -> ZERO1 with NO_SYNC.
 // AUTO goes with each.
-absl::Status CheckCombination(Strategy strategy, Schedule schedule);
+absl::Status CheckCombination(Strategy strategy, Accumulation accumulation);
 
 }  // namespace shale

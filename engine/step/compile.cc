@@ -1,15 +1,17 @@
 #include "engine/step/compile.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/step/activations.h"
 #include "engine/step/combination.h"
 #include "engine/step/gather.h"
 #include "engine/step/in_place.h"
 #include "engine/step/offload.h"
 #include "engine/step/reduce.h"
-#include "engine/step/retention.h"
 #include "engine/step/unit_emitter.h"
 
 namespace shale {
@@ -43,7 +45,7 @@ class StepCompiler {
     CompiledStep compiled;
     compiled.state = std::move(state_);
     compiled.program = writer_.Finish();
-    OffloadActivations(compiled.program, options_.retention.offload);
+    OffloadActivations(compiled.program, options_.activations.offload);
     WorkInPlace(compiled.program);
     return compiled;
   }
@@ -55,13 +57,13 @@ class StepCompiler {
 
   // Decides what is kept, and makes the buffers between units: in LAYERED a slot for every micro-batch.
   void PlanUnits() {
-    layered_ = training() && options_.schedule == Schedule::kLayered;
+    layered_ = training() && options_.accumulation == Accumulation::kLayered;
     const int64_t slots = layered_ ? options_.micro_batches : 1;
     int64_t layers = 0;
     for (const UnitGraph& unit : model_.units) layers += unit.layer >= 0;
     for (int u = 0; u < units(); ++u) {
       const UnitGraph& unit = model_.units[u];
-      kept_.push_back(DecideKept(unit, u == last(), options_.retention, layers));
+      kept_.push_back(DecideKept(unit, u == last(), options_.activations, layers));
       unit_buffers_.push_back(std::make_unique<UnitBuffers>(unit, kept_[u], slots, writer_));
       Tensor output, gradient;
       if (unit.output >= 0) {
@@ -116,7 +118,7 @@ class StepCompiler {
     writer_.Emit(copy, HostCopy{HostItem::kHyper, data_.hyper});
   }
 
-  // SHARDED, DEFERRED, and programs without gradients: a micro-batch runs through all units.
+  // SHARDED, NO_SYNC, and programs without gradients: a micro-batch runs through all units.
   void EmitBody() {
     writer_.BeginLoop(options_.micro_batches);
     int use = 0;
@@ -241,8 +243,8 @@ class StepCompiler {
     const EmitContext context{.phase = Phase::kUpdate};
     bool first = true;
     for (const GroupState& g : state_.groups) {
-      const bool replicated = options_.strategy == Strategy::kNone && options_.ranks > 1;
-      writer_.Emit(context, Op(SumSquares{.x_N = replicated ? OwnSlice(g.own_gradient, g.layout) : g.own_gradient,
+      const bool replicated = options_.strategy == Strategy::kDdp && options_.ranks > 1;
+      writer_.Emit(context, Op(SumSquares{.x_N = replicated ? OwnShard(g.own_gradient, g.layout) : g.own_gradient,
                                           .total_1 = state_.totals.Slice(0, kTotalSquaredNorm, 1),
                                           .accumulate = !first}));
       first = false;
@@ -257,25 +259,21 @@ class StepCompiler {
                                            .totals_3 = state_.totals,
                                            .update_count_1 = state_.update_count,
                                            .update_5 = data_.update,
-                                           .beta1 = options_.beta1,
-                                           .beta2 = options_.beta2}));
+                                           .beta1 = options_.optimizer.beta1,
+                                           .beta2 = options_.optimizer.beta2}));
     const bool regather =
-        options_.ranks > 1 && (options_.strategy == Strategy::kOptimizer || options_.strategy == Strategy::kGradients);
+        options_.ranks > 1 && (options_.strategy == Strategy::kZero1 || options_.strategy == Strategy::kZero2);
     for (const GroupState& g : state_.groups) {
-      writer_.Emit(context,
-                   Op(AdamW{.update_5 = data_.update,
-                            .gradient_P = g.own_gradient,
-                            .weight_P = g.own_weight,
-                            .master_P = g.master,
-                            .low_P = g.low,
-                            .m_P = g.m,
-                            .v_P = g.v,
-                            .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                            .shard_stride = options_.strategy == Strategy::kNone ? 0 : g.own_gradient.elements(),
-                            .beta1 = static_cast<float>(options_.beta1),
-                            .beta2 = static_cast<float>(options_.beta2),
-                            .epsilon = static_cast<float>(options_.epsilon),
-                            .weight_decay = static_cast<float>(options_.weight_decay)}));
+      Update update{.update_5 = data_.update,
+                    .gradient_P = g.own_gradient,
+                    .weight_P = g.own_weight,
+                    .master_P = g.master,
+                    .low_P = g.low,
+                    .rule = options_.optimizer.rule,
+                    .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
+                    .shard_stride = options_.strategy == Strategy::kDdp ? 0 : g.own_gradient.elements()};
+      std::copy(g.states.begin(), g.states.end(), update.states.begin());
+      writer_.Emit(context, Op(std::move(update)));
       if (!regather) continue;
       writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
                    Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
@@ -298,8 +296,8 @@ class StepCompiler {
 }  // namespace
 
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
-  SHALE_CHECK(options.schedule != Schedule::kAuto && options.ranks >= 1 && options.micro_batches >= 1);
-  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.schedule));
+  SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.ranks >= 1 && options.micro_batches >= 1);
+  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
   return StepCompiler(model, options, ops).Compile();
 }
 
@@ -312,8 +310,7 @@ absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const Step
     if (from.present()) writer.Emit({.stream = StreamId::kCopy, .phase = Phase::kEnd}, Op(Copy{from, to}));
   };
   for (const GroupState& g : compiled.state.groups) {
-    copy(g.saved.m, g.snapshot.m);
-    copy(g.saved.v, g.snapshot.v);
+    for (size_t i = 0; i < g.saved.states.size(); ++i) copy(g.saved.states[i], g.snapshot.states[i]);
     copy(g.saved.value, g.snapshot.value);
     copy(g.saved.high, g.snapshot.high);
     copy(g.saved.low, g.snapshot.low);

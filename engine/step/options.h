@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/optimizer/optimizer.h"
 #include "engine/step/options_enums.h"
 
 namespace shale {
 
 // Which tensors that backward needs are computed again instead of kept.
-struct RetentionOptions {
-  RetentionPreset preset = RetentionPreset::kKeepAll;
+struct ActivationOptions {
+  CheckpointingPreset preset = CheckpointingPreset::kNone;
   // The blocks that the preset applies to, the others keep all: the first a and the last b when a + b > 0, else blocks
   // 0, n, 2n, ...
   int64_t every_nth = 1;
@@ -24,8 +25,8 @@ struct RetentionOptions {
 };
 
 struct StepOptions {
-  Strategy strategy = Strategy::kFull;
-  Schedule schedule = Schedule::kSharded;  // Not kAuto.
+  Strategy strategy = Strategy::kFullShard;
+  Accumulation accumulation = Accumulation::kSharded;  // Not kAuto.
   int64_t ranks = 1;
   int64_t micro_batches = 1;  // K, accumulation steps.
   int64_t prefetch = 1;       // Units gathered ahead of the one in use.
@@ -34,11 +35,8 @@ struct StepOptions {
   // each packs for itself, in scratch.
   bool packs_once = true;
   MasterWeights master = MasterWeights::kFloat32;
-  RetentionOptions retention;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;
+  ActivationOptions activations;
+  Optimizer optimizer;
   // Parameters by name that do not decay; vectors never do.
   std::vector<std::string> no_decay_patterns;
   // Room for a copy of what a checkpoint saves, which is written to disk while the next steps run (CompileSnapshot).

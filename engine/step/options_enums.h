@@ -7,23 +7,23 @@ namespace shale {
 
 // What is sharded over the ranks; each strategy shards what the ones before it shard.
 enum class Strategy {
-  kNone,       // Nothing: data parallel (DDP).
-  kOptimizer,  // Master weights and optimizer state (ZeRO-1).
-  kGradients,  // Gradients (ZeRO-2).
-  kFull,       // Parameters (ZeRO-3, FSDP).
+  kDdp,        // Nothing: distributed data parallel.
+  kZero1,      // Master weights and optimizer state (ZeRO-1).
+  kZero2,      // Gradients (ZeRO-2).
+  kFullShard,  // Parameters (FSDP, ZeRO-3).
 };
 
-// When gradients are reduced, over the micro-batches of one step.
-enum class Schedule {
-  kAuto,      // The compiler chooses among the others.
-  kSharded,   // Every micro-batch, into a sharded accumulation buffer.
-  kDeferred,  // On the last micro-batch, from gradients of the full model.
-  kLayered,   // On the last micro-batch, unit by unit: all micro-batches run through a unit before the next unit.
+// How gradients accumulate over the micro-batches of one step: when they are reduced.
+enum class Accumulation {
+  kAuto,     // The compiler chooses among the others.
+  kSharded,  // Every micro-batch, into a sharded accumulation buffer.
+  kNoSync,   // On the last micro-batch, from gradients of the full model.
+  kLayered,  // On the last micro-batch, unit by unit: all micro-batches run through a unit before the next unit.
 };
 
-// Which of the tensors that backward needs are computed again instead of kept.
-enum class RetentionPreset {
-  kKeepAll,      // None.
+// Activation checkpointing: which of the tensors that backward needs are recomputed instead of kept.
+enum class CheckpointingPreset {
+  kNone,         // None.
   kCheap,        // Norms and activation functions.
   kAttention,    // The attention sublayer, from its input.
   kFeedForward,  // The feed-forward sublayer, from its input.
@@ -39,32 +39,32 @@ enum class MasterWeights {
 
 inline absl::string_view ToString(Strategy strategy) {
   switch (strategy) {
-    case Strategy::kNone: return "NONE";
-    case Strategy::kOptimizer: return "OPTIMIZER";
-    case Strategy::kGradients: return "GRADIENTS";
-    case Strategy::kFull: return "FULL";
+    case Strategy::kDdp: return "DDP";
+    case Strategy::kZero1: return "ZERO1";
+    case Strategy::kZero2: return "ZERO2";
+    case Strategy::kFullShard: return "FULL_SHARD";
   }
   return "?";
 }
 
-inline absl::string_view ToString(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::kAuto: return "AUTO";
-    case Schedule::kSharded: return "SHARDED";
-    case Schedule::kDeferred: return "DEFERRED";
-    case Schedule::kLayered: return "LAYERED";
+inline absl::string_view ToString(Accumulation accumulation) {
+  switch (accumulation) {
+    case Accumulation::kAuto: return "AUTO";
+    case Accumulation::kSharded: return "SHARDED";
+    case Accumulation::kNoSync: return "NO_SYNC";
+    case Accumulation::kLayered: return "LAYERED";
   }
   return "?";
 }
 
-inline absl::string_view ToString(RetentionPreset preset) {
+inline absl::string_view ToString(CheckpointingPreset preset) {
   switch (preset) {
-    case RetentionPreset::kKeepAll: return "KEEP_ALL";
-    case RetentionPreset::kCheap: return "CHEAP";
-    case RetentionPreset::kAttention: return "ATTENTION";
-    case RetentionPreset::kFeedForward: return "FFN";
-    case RetentionPreset::kSublayers: return "SUBLAYERS";
-    case RetentionPreset::kBlock: return "BLOCK";
+    case CheckpointingPreset::kNone: return "NONE";
+    case CheckpointingPreset::kCheap: return "CHEAP";
+    case CheckpointingPreset::kAttention: return "ATTENTION";
+    case CheckpointingPreset::kFeedForward: return "FFN";
+    case CheckpointingPreset::kSublayers: return "SUBLAYERS";
+    case CheckpointingPreset::kBlock: return "BLOCK";
   }
   return "?";
 }

@@ -43,7 +43,7 @@ Reducer::Reducer(const ModelGraph& model, const StepOptions& options, const JobS
       options_(options),
       state_(state),
       writer_(writer),
-      layered_(options.schedule == Schedule::kLayered),
+      layered_(options.accumulation == Accumulation::kLayered),
       groups_written_(model.units.size()),
       progress_(model.groups.size()) {
   for (size_t u = 0; u < model.units.size(); ++u) {
@@ -114,7 +114,7 @@ void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
   if (progress_[group].units_done < progress_[group].units) return;
   const GroupState& g = state_.groups[group];
   Collective reduce{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = g.full_gradient};
-  if (options_.strategy == Strategy::kNone) {
+  if (options_.strategy == Strategy::kDdp) {
     reduce = {.kind = CollectiveKind::kAllReduceSum, .full = g.full_gradient};
   }
   Instruction& instruction = writer_.Emit(
@@ -135,7 +135,7 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
     return;
   }
   // In place: the rank's slice of the unit gradient becomes the sum.
-  const Tensor reduced = OwnSlice(full, g.layout);
+  const Tensor reduced = OwnShard(full, g.layout);
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
   writer_.Emit(context,

@@ -14,11 +14,12 @@ bool Decays(const Parameter& parameter, const StepOptions& options) {
   return true;
 }
 
-SavedTensors SavedOf(const GroupState& g) {
-  const auto mine = [&](const Tensor& t) {
-    return t.present() && t.elements() > g.layout.shard_elements() ? OwnSlice(t, g.layout) : t;
+SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) {
+  const auto mine = [&](const Tensor& t, int64_t block = 1) {
+    return t.present() && t.elements() > g.layout.shard_elements() / block ? OwnShard(t, g.layout, block) : t;
   };
-  SavedTensors saved{.m = mine(g.m), .v = mine(g.v)};
+  SavedTensors saved;
+  for (size_t i = 0; i < states.size(); ++i) saved.states.push_back(mine(g.states[i], states[i].block));
   if (g.low.present()) {
     saved.high = mine(g.own_weight);
     saved.low = mine(g.low);
@@ -30,40 +31,44 @@ SavedTensors SavedOf(const GroupState& g) {
 
 }  // namespace
 
-Tensor OwnSlice(const Tensor& full, const ShardLayout& layout) {
-  Tensor own = full.Slice(0, 0, layout.shard_elements());
-  own.where.rank_stride_bytes = layout.shard_elements() * SizeOf(full.dtype);
+Tensor OwnShard(const Tensor& full, const ShardLayout& layout, int64_t block) {
+  const int64_t elements = layout.shard_elements() / block;
+  Tensor own = full.Slice(0, 0, elements);
+  own.where.rank_stride_bytes = elements * SizeOf(full.dtype);
   return own;
 }
 
 bool AccumulatesUnsharded(const StepOptions& options) {
-  return options.ranks > 1 && (options.schedule == Schedule::kDeferred || options.strategy == Strategy::kNone ||
-                               options.strategy == Strategy::kOptimizer);
+  return options.ranks > 1 && (options.accumulation == Accumulation::kNoSync || options.strategy == Strategy::kDdp ||
+                               options.strategy == Strategy::kZero1);
 }
 
-bool GathersParameters(const StepOptions& options) { return options.ranks > 1 && options.strategy == Strategy::kFull; }
+bool GathersParameters(const StepOptions& options) {
+  return options.ranks > 1 && options.strategy == Strategy::kFullShard;
+}
 
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer) {
-  JobState state;
-  const bool replicated = options.strategy == Strategy::kNone;
+  JobState state{.states = options.optimizer.states()};
+  const bool replicated = options.strategy == Strategy::kDdp;
   const DType compute = model.compute_dtype;
   const bool split = options.master == MasterWeights::kSplit;
   for (const ParameterGroup& group : model.groups) {
     std::vector<ShardLayout::Entry> entries;
     for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
-    SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.ranks)));
+    SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.ranks),
+                                                                   BlockOf(options.optimizer.rule)));
     const int64_t full = layout.padded_elements();
     const int64_t own = replicated ? full : layout.shard_elements();
     const auto add = [&](absl::string_view what, BufferCategory category, DType dtype, int64_t elements) {
       return writer.AddTensor(absl::StrCat(group.name, ".", what), category, Tensor::Contiguous(dtype, {elements}), 1,
                               /*persistent=*/true);
     };
-    GroupState g{.layout = layout};
+    GroupState g{.layout = layout, .owns_all = replicated};
     if (GathersParameters(options)) {
       g.own_weight = add("weights", BufferCategory::kParameterShards, compute, own);
     } else {
       g.full_weight = add("weights", BufferCategory::kParameterShards, compute, full);
-      g.own_weight = replicated ? g.full_weight : OwnSlice(g.full_weight, layout);
+      g.own_weight = replicated ? g.full_weight : OwnShard(g.full_weight, layout);
     }
     if (compute != DType::kFloat32) {
       if (split) {
@@ -72,11 +77,12 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
         g.master = add("masters", BufferCategory::kMasterWeights, DType::kFloat32, own);
       }
     }
-    g.m = add("m", BufferCategory::kOptimizerState, DType::kFloat32, own);
-    g.v = add("v", BufferCategory::kOptimizerState, DType::kFloat32, own);
+    for (const UpdateState& s : options.optimizer.states()) {
+      g.states.push_back(add(s.name, BufferCategory::kOptimizerState, s.dtype, own / s.block));
+    }
     if (AccumulatesUnsharded(options)) {
       g.full_gradient = add("gradient", BufferCategory::kUnshardedGradients, DType::kFloat32, full);
-      g.own_gradient = replicated ? g.full_gradient : OwnSlice(g.full_gradient, layout);
+      g.own_gradient = replicated ? g.full_gradient : OwnShard(g.full_gradient, layout);
     } else {
       g.own_gradient = add("gradient", BufferCategory::kGradientShards, DType::kFloat32, own);
       if (options.ranks == 1) g.full_gradient = g.own_gradient;
@@ -86,17 +92,17 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
       const ShardLayout::Placement& p = layout.parameters()[i];
       g.decayed.push_back({p.offset_elements, p.offset_elements + p.elements});
     }
-    g.saved = SavedOf(g);
+    g.saved = SavedOf(g, options.optimizer.states());
     if (options.snapshot) {
       const auto copy = [&](absl::string_view what, const Tensor& t) {
         return t.present() ? add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements())
                            : Tensor();
       };
-      g.snapshot = {.value = copy("value", g.saved.value),
-                    .high = copy("high", g.saved.high),
-                    .low = copy("low", g.saved.low),
-                    .m = copy("m", g.saved.m),
-                    .v = copy("v", g.saved.v)};
+      g.snapshot = {
+          .value = copy("value", g.saved.value), .high = copy("high", g.saved.high), .low = copy("low", g.saved.low)};
+      for (size_t i = 0; i < g.saved.states.size(); ++i) {
+        g.snapshot.states.push_back(copy(options.optimizer.states()[i].name, g.saved.states[i]));
+      }
     }
     state.groups.push_back(std::move(g));
   }

@@ -1,4 +1,4 @@
-// The persistent state of a job: where each parameter group's weights, masters, moments and gradients lie.
+// The persistent state of a job: where each parameter group's weights, masters, optimizer states and gradients lie.
 #pragma once
 
 #include <vector>
@@ -11,42 +11,56 @@
 
 namespace shale {
 
-// What a checkpoint saves of a group on one rank: a slice of it, in all strategies, so that the ranks together save
-// every element once. Absent tensors are not saved.
+// The part of a group that one rank saves in a checkpoint: its shard, in all strategies, so that the ranks together
+// save every element once. Absent tensors are not saved.
 struct SavedTensors {
-  Tensor value;      // f32: masters, or the weights of fp32 compute.
-  Tensor high, low;  // bf16 weights and their low bits (SPLIT).
-  Tensor m, v;       // f32.
+  Tensor value;                // f32: masters, or the weights of fp32 compute.
+  Tensor high, low;            // bf16 weights and their low bits (SPLIT).
+  std::vector<Tensor> states;  // Those of StepOptions::optimizer, in the order of its rule.
 };
 
 // One flat group. Tensors are symbolic in the program's buffers; absent ones do not exist under these options. "Own" is
-// what this rank updates: its slice of the group, or all of it when nothing is sharded (NONE) or there is one rank.
+// what this rank updates: its shard of the group, or the full group if nothing is sharded (DDP).
 struct GroupState {
   ShardLayout layout;
+  bool owns_all = false;              // Every rank updates the full group.
   Tensor own_weight;                  // Compute dtype. In a replicated group a view of full_weight.
-  Tensor full_weight;                 // Compute dtype; absent when it has to be gathered (FULL on several ranks).
+  Tensor full_weight;                 // Compute dtype; absent when it has to be gathered (FULL_SHARD on several ranks).
   Tensor master;                      // f32; bf16 compute with fp32 masters.
   Tensor low;                         // i16; SPLIT.
-  Tensor m, v;                        // f32.
-  Tensor own_gradient;                // f32, what AdamW reads.
+  std::vector<Tensor> states;         // Of the optimizer, in the order of its rule.
+  Tensor own_gradient;                // f32, read by the update.
   Tensor full_gradient;               // f32; accumulates unsharded over the whole step. Absent: reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
   SavedTensors saved;                 // Views of the above.
   SavedTensors snapshot;              // A copy of `saved`; absent without StepOptions::snapshot.
+
+  // Returns the elements of the group whose masters and optimizer states `rank` holds: those that it updates.
+  ElementRange Owned(int rank) const {
+    return owns_all ? ElementRange{0, layout.padded_elements()} : layout.ShardRange(rank);
+  }
+  // Returns the elements of the group whose weights `rank` holds between steps.
+  ElementRange Weights(int rank) const {
+    return full_weight.present() ? ElementRange{0, layout.padded_elements()} : Owned(rank);
+  }
+  // The weights that lie there.
+  const Tensor& weights() const { return full_weight.present() ? full_weight : own_weight; }
 };
 
 struct JobState {
-  std::vector<GroupState> groups;  // By GroupId.
-  Tensor update_count;             // i64[1], updates applied so far.
-  Tensor totals;                   // f64[kTotalSize].
+  std::vector<GroupState> groups;        // By GroupId.
+  absl::Span<const UpdateState> states;  // Of the optimizer: what GroupState::states are.
+  Tensor update_count;                   // i64[1], updates applied so far.
+  Tensor totals;                         // f64[kTotalSize].
 };
 
 // Adds the persistent buffers, in an order that depends on the model and the options only, so that all programs of a
 // job agree on them. Must come before any other buffer.
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer);
 
-// The slice that a rank owns of a whole group's vector.
-Tensor OwnSlice(const Tensor& full, const ShardLayout& layout);
+// Returns the shard that a rank owns of a full group's vector, of which one element stands for `block` elements of the
+// group.
+Tensor OwnShard(const Tensor& full, const ShardLayout& layout, int64_t block = 1);
 
 // Whether gradients accumulate unsharded over the step.
 bool AccumulatesUnsharded(const StepOptions& options);

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "engine/step/retention.h"
+#include "engine/step/activations.h"
 
 namespace shale {
 namespace {

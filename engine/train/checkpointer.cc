@@ -8,6 +8,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/staging.h"
+#include "engine/state/ranks.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -18,39 +19,7 @@ double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // Files are read and written with direct I/O (past the page cache) from and to staging.
 static_assert(kHostPartAlignment % kDirectAlignment == 0);
 
-absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes) {
-  const absl::Span<std::byte> staging = rank.staging();
-  if (std::ssize(staging) < bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("reading or writing a rank's state needs ", bytes,
-                                                   " bytes of staging, the rank has ", staging.size()));
-  }
-  return absl::MakeSpan(reinterpret_cast<char*>(staging.data()), staging.size());
-}
-
 }  // namespace
-
-std::vector<RankState> RankStates(const PlannedProgram& program, World& world) {
-  std::vector<RankState> ranks;
-  for (RankRuntime* runtime : world.ranks()) {
-    ranks.emplace_back(program.graph, program.step.state, program.memory, *runtime);
-  }
-  return ranks;
-}
-
-absl::Status RestoreRanks(const CheckpointReader& checkpoint, bool values_only, World& world,
-                          std::vector<RankState>& ranks) {
-  return world.ForEachRank([&](int rank) {
-    SHALE_ASSIGN_OR_RETURN(const absl::Span<char> staging, StagingOf(world.rank(rank), kReadStagingBytes));
-    return ranks[rank].Restore(checkpoint, values_only, staging);
-  });
-}
-
-absl::Status FillRanks(RankState::ReadValues read, World& world, std::vector<RankState>& ranks) {
-  return world.ForEachRank([&](int rank) {
-    SHALE_ASSIGN_OR_RETURN(const absl::Span<char> staging, StagingOf(world.rank(rank), kReadStagingBytes));
-    return ranks[rank].Fill(read, staging);
-  });
-}
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan& plan, World& world,
                                                                    const std::string& folder,
@@ -62,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan
     checkpointer->streams_.push_back(std::move(stream));
   }
   SHALE_ASSIGN_OR_RETURN(checkpointer->store_, CheckpointStore::Open(folder, options));
-  checkpointer->ranks_ = RankStates(plan.train, world);
+  checkpointer->ranks_ = RankStates(plan.train.graph, plan.train.step.state, plan.train.memory, world);
   if (plan.snapshot) {
     SHALE_ASSIGN_OR_RETURN(checkpointer->snapshot_,
                            WorldProgram::Create(world, plan.snapshot->step.program, plan.snapshot->memory, {}));
@@ -79,7 +48,8 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
     manifest.parameters.push_back({parameter.name, parameter.shape});
   }
   manifest.strategy = std::string(ToString(plan_.options.strategy));
-  manifest.schedule = std::string(ToString(plan_.options.schedule));
+  manifest.accumulation = std::string(ToString(plan_.options.accumulation));
+  manifest.states = SavedStatesOf(plan_.train.step.state.states);
   manifest.values = plan_.train.step.state.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
   SHALE_ASSIGN_OR_RETURN(manifest.update_count, ranks_[0].ReadUpdateCount());
   return absl::OkStatus();

@@ -14,7 +14,7 @@
 #include "engine/checkpoint/store.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/world.h"
-#include "engine/train/rank_state.h"
+#include "engine/state/rank_state.h"
 
 namespace shale {
 
@@ -70,16 +70,5 @@ class Checkpointer {
   std::vector<std::unique_ptr<Stream>> streams_;  // By rank: saved bytes are copied to the host on them.
   std::future<CheckpointReport> pending_;
 };
-
-// Returns the state of every rank of a world, for the persistent buffers of `program`. The states borrow both.
-std::vector<RankState> RankStates(const PlannedProgram& program, World& world);
-
-// Restores all ranks from a checkpoint whose parameters are the model's. Each rank reads on its own thread, through its
-// own staging (kReadStagingBytes). See RankState::Restore. REQUIRES: no save is pending (it uses rank 0's staging).
-absl::Status RestoreRanks(const CheckpointReader& checkpoint, bool values_only, World& world,
-                          std::vector<RankState>& ranks);
-
-// Sets the values of all ranks, in the same way. Several threads call `read` at the same time.
-absl::Status FillRanks(RankState::ReadValues read, World& world, std::vector<RankState>& ranks);
 
 }  // namespace shale

@@ -49,10 +49,10 @@ absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job, const std::stri
   }
   const int64_t samples = data->training_->samples_per_epoch();
   data->global_batch_ = job.batch.global_batch;
-  if (job.schedule.steps > 0) {
-    data->total_steps_ = job.schedule.steps;
+  if (job.lr_schedule.steps > 0) {
+    data->total_steps_ = job.lr_schedule.steps;
   } else {
-    const double all = job.schedule.epochs * static_cast<double>(samples);
+    const double all = job.lr_schedule.epochs * static_cast<double>(samples);
     data->total_samples_ = static_cast<int64_t>(std::llround(all));
     data->total_steps_ = std::max<int64_t>(1, data->StepsFor(data->total_samples_));
   }
@@ -80,7 +80,7 @@ absl::Status JobData::OpenFiles(Job& job) {
     if (opened.tokenizer() != source.tokenizer()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "data.evaluation_path: the tokens of ", job.data.evaluation_path, " are of \"", opened.tokenizer(),
-          "\", those of data.path of \"", source.tokenizer(), "\": a model is evaluated on tokens of its own kind"));
+          "\", those of data.path of \"", source.tokenizer(), "\"; evaluation data must have the same tokenizer"));
     }
     held_out = std::make_unique<TokenSource>(std::move(opened));
   } else if (job.data.evaluation_fraction > 0) {

@@ -36,7 +36,7 @@ absl::Status CheckOptions(const LearningRateOptions& options) {
   }
   if (options.scaling != LearningRateScaling::kNone && options.base_batch < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "scaling the learning rate by the batch takes a base_batch of at least 1; found ", options.base_batch));
+        "scaling the learning rate by the batch needs a base_batch of at least 1; found ", options.base_batch));
   }
   return absl::OkStatus();
 }
@@ -67,8 +67,7 @@ absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const Learning
   schedule.peak_ = options.peak * Scale(options);
   if (!std::isfinite(schedule.peak_)) {
     return absl::InvalidArgumentError(absl::StrCat("a learning rate of ", options.peak, " scaled from a batch of ",
-                                                   options.base_batch, " to ", options.global_batch,
-                                                   " is beyond all numbers"));
+                                                   options.base_batch, " to ", options.global_batch, " is not finite"));
   }
   SHALE_ASSIGN_OR_RETURN(schedule.warmup_steps_, WarmupSteps(options));
   schedule.last_step_ = options.steps - 1;

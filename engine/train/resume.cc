@@ -15,6 +15,8 @@
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/io/file.h"
+#include "engine/optimizer/optimizer.h"
+#include "engine/state/ranks.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -38,10 +40,6 @@ std::vector<std::string> ModelLines(ModelConfig model) {
   return absl::StrSplit(ResolvedJobText(job), '\n');
 }
 
-std::string Describe(absl::string_view name, const std::vector<int64_t>& shape) {
-  return absl::StrCat(name, " [", absl::StrJoin(shape, ", "), "]");
-}
-
 // Returns OK if `folder` has no intact checkpoint of a step after `step`.
 absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::string_view what) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder));
@@ -50,8 +48,8 @@ absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::strin
     if (IsDamage(CheckpointReader::Open(checkpoint.path).status())) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "cannot ", what, " in a folder that holds ", checkpoint.path,
-        ", which is of another past: choose another run folder (telemetry.run_folder), go on from the newest "
-        "(--resume=latest), or remove it first"));
+        ", which is not part of this run's history: choose another run folder (telemetry.run_folder), resume from "
+        "the newest checkpoint (--resume=latest), or remove it first"));
   }
   return absl::OkStatus();
 }
@@ -59,7 +57,7 @@ absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::strin
 // Adds advice to the error if it says that the checkpoint at options.path is damaged.
 absl::Status WithWayOut(const absl::Status& status) {
   if (!IsDamage(status)) return status;
-  constexpr absl::string_view kWayOut = "; --resume=latest takes the newest checkpoint of the run folder that is whole";
+  constexpr absl::string_view kWayOut = "; --resume=latest takes the newest intact checkpoint of the run folder";
   return absl::Status(status.code(), absl::StrCat(status.message(), kWayOut));
 }
 
@@ -83,18 +81,8 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
   return "";
 }
 
-absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model) {
-  for (size_t i = 0; i < std::max(saved.size(), model.parameters.size()); ++i) {
-    const std::string theirs = i < saved.size() ? Describe(saved[i].name, saved[i].shape) : "none";
-    const std::string ours =
-        i < model.parameters.size() ? Describe(model.parameters[i].name, model.parameters[i].shape) : "none";
-    if (theirs != ours) return Differs("its parameter ", i, " is ", theirs, ", the job's model has ", ours);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model) {
-  const absl::StatusOr<Job> saved = ParseJobText(manifest.job, "the checkpoint's job");
+  const absl::StatusOr<Job> saved = ParseRecordedJob(manifest.job, "the checkpoint's job");
   if (!saved.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint's job cannot be read by this program: ", saved.status().message()));
@@ -103,6 +91,17 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
     return Differs(difference);
   }
   SHALE_RETURN_IF_ERROR(CheckSameParameters(manifest.parameters, model));
+  if (saved->optimizer.kind != job.optimizer.kind) {
+    return Differs("its optimizer.rule is ", EntryOf(saved->optimizer.kind).name, ", the job's is ",
+                   EntryOf(job.optimizer.kind).name,
+                   "; the states of one optimizer mean nothing to another: keep the rule, or begin a new run from the "
+                   "weights (export them, and give the folder as model.hf_folder)");
+  }
+  if (const std::vector<SavedState> states = SavedStatesOf(MakeOptimizer(job.optimizer).states());
+      manifest.states != states) {
+    return Differs("it has ", manifest.states.size(), " states of its optimizer, the job's optimizer keeps ",
+                   states.size(), "; SGD keeps one with optimizer.momentum above 0, and none without");
+  }
   const SavedData& theirs = manifest.data;
   if (theirs.tokenizer != data.tokenizer) {
     return Differs("its tokens are of \"", theirs.tokenizer, "\", those of data.path of \"", data.tokenizer, "\"");
@@ -112,7 +111,7 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
   }
   if (theirs.samples_per_epoch != data.samples_per_epoch) {
     return Differs("its data has ", theirs.samples_per_epoch, " samples, data.path has ", data.samples_per_epoch,
-                   "; its place in the data means nothing in other data");
+                   "; the position saved in the checkpoint has no meaning in other data");
   }
   if (theirs.shuffled != data.shuffled) {
     return Differs("its data.order is ", theirs.shuffled ? "SHUFFLED" : "SEQUENTIAL", ", the job's is the other");
@@ -138,7 +137,7 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
   };
   if (options.from == ResumeFrom::kReplace) return resumed;
   if (options.from == ResumeFrom::kNothing) {
-    if (!folder.empty()) SHALE_RETURN_IF_ERROR(CheckNoneAfter(-1, folder, "begin anew"));
+    if (!folder.empty()) SHALE_RETURN_IF_ERROR(CheckNoneAfter(-1, folder, "start from scratch"));
     return resumed;
   }
   if (options.from == ResumeFrom::kPath) {
@@ -147,7 +146,7 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
     if (!folder.empty()) {
       resumed.from_elsewhere = !SameFolder(JoinPath(options.path, ".."), folder);
       SHALE_RETURN_IF_ERROR(CheckNoneAfter(resumed.from_elsewhere ? -1 : checkpoint->manifest().step, folder,
-                                           absl::StrCat("go on from ", options.path)));
+                                           absl::StrCat("resume from ", options.path)));
     }
     SHALE_RETURN_IF_ERROR(WithWayOut(use(*checkpoint)));
     return resumed;
@@ -155,7 +154,7 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
   SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
   resumed.passed_over = std::move(newest.passed_over);
   if (newest.path.empty() && options.from == ResumeFrom::kLatest) {
-    return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder, " to go on from"));
+    return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder, " to resume from"));
   }
   return resumed;
 }

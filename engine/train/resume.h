@@ -41,12 +41,10 @@ struct Resumed {
 std::string FirstDifference(const ModelConfig& model, const ModelConfig& of_job);
 
 // Returns OK if a run of `job` can go on from a checkpoint: model, tokenizer, sequence length and order of the data
-// must be the same. Else returns FailedPrecondition with the first difference. Ranks, strategy, schedule, retention,
-// precision, batch, optimizer and learning rate may all differ.
+// and the optimizer's rule must be the same. Else returns FailedPrecondition with the first difference. Ranks,
+// strategy, accumulation, activation checkpointing, precision, batch, and the numbers of the optimizer and the learning
+// rate may all differ.
 absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model);
-
-// Does the part of CheckSameRun that concerns the parameters: their names, shapes and order.
-absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model);
 
 // Finds the checkpoint that `options` ask for, in `folder` or at options.path. Calls `check`, which refuses a
 // checkpoint of another run, and then `restore`, which reads it.

@@ -20,11 +20,8 @@
 namespace shale {
 namespace {
 
-constexpr char kJob[] = "job.textproto";
 constexpr char kPlan[] = "plan.txt";
 constexpr char kMetrics[] = "metrics.jsonl";
-constexpr char kCheckpoints[] = "checkpoints";
-constexpr char kHf[] = "hf";
 constexpr char kStagedHf[] = ".hf.tmp";
 constexpr int64_t kMaxHfFileBytes = int64_t{1} << 30;
 constexpr size_t kNamesShown = 4;
@@ -38,21 +35,21 @@ absl::Status Remove(const std::string& path) {
 
 // Returns whether `name` is a file that was being written when a run was killed.
 bool IsTemporary(absl::string_view name) {
-  for (const char* file : {kJob, kPlan, kMetrics}) {
+  for (const char* file : {kRunJob, kPlan, kMetrics}) {
     if (absl::StartsWith(name, absl::StrCat(".", file, ".tmp-"))) return true;
   }
   return false;
 }
 
 bool HasCheckpoints(const std::string& path) {
-  const absl::StatusOr<std::vector<CheckpointPath>> checkpoints = ListCheckpoints(RunFolder::CheckpointsPath(path));
+  const absl::StatusOr<std::vector<CheckpointPath>> checkpoints = ListCheckpoints(RunCheckpointsPath(path));
   return checkpoints.ok() && !checkpoints->empty();
 }
 
 // Returns whether `name` was left by a run that was killed before Begin, or while it saved the checkpoint that it goes
 // on from. Such a file holds no results.
 bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
-  if (name != kCheckpoints) return IsTemporary(name) || name == kStagedHf;
+  if (name != kRunCheckpoints) return IsTemporary(name) || name == kStagedHf;
   const absl::StatusOr<std::vector<std::string>> checkpoints = ListFolder(JoinPath(path, name));
   return checkpoints.ok() && std::all_of(checkpoints->begin(), checkpoints->end(), IsUnfinishedCheckpoint);
 }
@@ -62,7 +59,7 @@ absl::Status CheckContents(const std::string& path, std::vector<std::string> nam
   const auto is_trace = [&](const std::string& name) { return IsTraceOfAClaim(path, name); };
   if (std::all_of(names.begin(), names.end(), is_trace)) return absl::OkStatus();
   // A run that goes on from a checkpoint of another folder saves its own first, before job.textproto exists.
-  const bool is_run = std::find(names.begin(), names.end(), kJob) != names.end() ||
+  const bool is_run = std::find(names.begin(), names.end(), kRunJob) != names.end() ||
                       (existing == RunFolder::Existing::kContinue && HasCheckpoints(path));
   if (is_run && existing != RunFolder::Existing::kRefuse) return absl::OkStatus();
   if (names.size() > kNamesShown) {
@@ -70,17 +67,17 @@ absl::Status CheckContents(const std::string& path, std::vector<std::string> nam
     names.push_back("...");
   }
   return absl::AlreadyExistsError(absl::StrCat(
-      "the run folder ", path, " is not empty (", absl::StrJoin(names, ", "), "): ",
-      is_run ? "choose another with telemetry.run_folder, go on with that run by --resume=latest, or replace it "
-               "with --overwrite"
-             : "and it is not a run, which would have a job.textproto; choose another with telemetry.run_folder"));
+      "the run folder ", path, " is not empty (", absl::StrJoin(names, ", "), ")",
+      is_run ? ": choose another with telemetry.run_folder, resume that run with --resume=latest, or replace it with "
+               "--overwrite"
+             : " and holds no run (no job.textproto): choose another with telemetry.run_folder"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& path, Existing existing) {
   SHALE_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::Take(path, absl::StrCat("another run is writing to ", path,
-                                                                              ": wait for its end, or choose another "
+                                                                              ": wait until it ends, or choose another "
                                                                               "folder with telemetry.run_folder")));
   auto folder = absl::WrapUnique(new RunFolder(path, std::move(lock)));
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));
@@ -108,7 +105,7 @@ absl::Status RunFolder::RemoveFormerRun() {
 }
 
 absl::Status RunFolder::RemoveFormerRecords() {
-  if (Exists(HfPath(path_))) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(HfPath(path_)));
+  if (Exists(RunHfPath(path_))) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(RunHfPath(path_)));
   for (const char* name : {kMetrics, kPlan}) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
   return absl::OkStatus();
 }
@@ -130,7 +127,7 @@ absl::Status RunFolder::CopyHfFiles(const std::string& from) {
 }
 
 absl::Status RunFolder::TakeHfFiles() {
-  SHALE_RETURN_IF_ERROR(PosixFileSystem().Rename(JoinPath(path_, kStagedHf), HfPath(path_)));
+  SHALE_RETURN_IF_ERROR(PosixFileSystem().Rename(JoinPath(path_, kStagedHf), RunHfPath(path_)));
   return PosixFileSystem().SyncFolder(path_);
 }
 
@@ -139,7 +136,7 @@ absl::Status RunFolder::Begin(const Start& start) {
   SHALE_RETURN_IF_ERROR(RemoveLeftovers());
   const bool anew = !start.goes_on_after.has_value();
   const bool own_past = !anew && !start.from_elsewhere;
-  const bool takes_hf = !start.hf_folder.empty() && !(own_past && Exists(HfPath(path_)));
+  const bool takes_hf = !start.hf_folder.empty() && !(own_past && Exists(RunHfPath(path_)));
   if (takes_hf) SHALE_RETURN_IF_ERROR(CopyHfFiles(start.hf_folder));
   if (anew) {
     SHALE_RETURN_IF_ERROR(RemoveFormerRun());
@@ -149,7 +146,7 @@ absl::Status RunFolder::Begin(const Start& start) {
     SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), *start.goes_on_after));
   }
   // The job is written before all other files that stay: it marks the folder as that of a run.
-  SHALE_RETURN_IF_ERROR(WriteFileDurably(JobPath(path_), start.job_text));
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(RunJobPath(path_), start.job_text));
   if (takes_hf) SHALE_RETURN_IF_ERROR(TakeHfFiles());
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), start.plan_text));
   SHALE_ASSIGN_OR_RETURN(metrics_, JsonLinesWriter::Open(JoinPath(path_, kMetrics), JsonLinesWriter::Mode::kContinue));
@@ -160,10 +157,5 @@ absl::Status RunFolder::AppendMetrics(const JsonObject& row) {
   SHALE_CHECK(metrics_ != nullptr) << path_ << ": metrics before Begin";
   return metrics_->Append(row);
 }
-
-std::string RunFolder::JobPath(absl::string_view run_folder) { return JoinPath(run_folder, kJob); }
-std::string RunFolder::CheckpointsPath(absl::string_view run_folder) { return JoinPath(run_folder, kCheckpoints); }
-std::string RunFolder::HfPath(absl::string_view run_folder) { return JoinPath(run_folder, kHf); }
-std::string RunFolder::OfCheckpoint(absl::string_view checkpoint) { return JoinPath(checkpoint, "../.."); }
 
 }  // namespace shale

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/io/folder_lock.h"
 #include "engine/io/json_lines.h"
 
@@ -54,14 +55,7 @@ class RunFolder {
   absl::Status AppendMetrics(const JsonObject& row);
 
   const std::string& path() const { return path_; }
-  std::string checkpoints_path() const { return CheckpointsPath(path_); }
-
-  // Return the paths of files and folders that other programs read.
-  static std::string JobPath(absl::string_view run_folder);
-  static std::string CheckpointsPath(absl::string_view run_folder);
-  static std::string HfPath(absl::string_view run_folder);  // The folder may not exist.
-  // Returns the run folder that contains a checkpoint. Does not check that it is one.
-  static std::string OfCheckpoint(absl::string_view checkpoint);
+  std::string checkpoints_path() const { return RunCheckpointsPath(path_); }
 
  private:
   RunFolder(std::string path, FolderLock lock) : path_(std::move(path)), lock_(std::move(lock)) {}

@@ -16,10 +16,11 @@
 #include "engine/planner/explain.h"
 #include "engine/runtime/trace.h"
 #include "engine/runtime/world.h"
-#include "engine/train/initial_values.h"
+#include "engine/state/initial_values.h"
+#include "engine/state/parameter_store.h"
+#include "engine/state/ranks.h"
 #include "engine/train/job_data.h"
 #include "engine/train/learning_rate.h"
-#include "engine/train/parameter_store.h"
 
 namespace shale {
 namespace {
@@ -38,7 +39,7 @@ static_assert(static_cast<int>(CurveShape::kWarmupStableDecay) ==
 static_assert(static_cast<int>(ScalingRule::kSquareRoot) == static_cast<int>(LearningRateScaling::kSquareRoot));
 
 LearningRateOptions LearningRateFor(const Job& job, int64_t total_steps) {
-  const LearningRateConfig& c = job.schedule;
+  const LearningRateConfig& c = job.lr_schedule;
   LearningRateOptions options;
   options.shape = static_cast<LearningRateShape>(c.shape);
   options.peak = job.optimizer.learning_rate;
@@ -70,13 +71,13 @@ class Trainer::Impl {
     options_ = options;
     SHALE_ASSIGN_OR_RETURN(data_, JobData::Open(job_, options_.tokenizer_folder));
     SHALE_RETURN_IF_ERROR(ValidateJob(job_));
-    SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
+    SHALE_RETURN_IF_ERROR(MakeLearningRate());
     job_.memory.loss_chunk_tokens = LossChunkTokens(job_);
     if (!options_.create_backend) return absl::InvalidArgumentError("TrainerOptions.create_backend is missing");
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options_.create_backend(job_));
     SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, backend->machine()));
     job_.runtime.threads_per_rank = ThreadsPerRank(job_.runtime, job_.sharding.ranks);
-    job_.sharding.schedule = plan_.options.schedule;
+    job_.sharding.accumulation = plan_.options.accumulation;
     batch_ = std::make_unique<HostBatch>(data_->training(), plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();
     SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
@@ -136,7 +137,7 @@ class Trainer::Impl {
           absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ",
                        out.totals[kTotalNonFinite], " of ", job_.sharding.ranks,
                        " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
-                       "optimizer.non_finite: SKIP to leave out such steps"));
+                       "optimizer.non_finite=SKIP to skip such steps"));
     }
     position_ += data_->SamplesAt(position_).count;
     ++steps_;
@@ -235,7 +236,7 @@ class Trainer::Impl {
  private:
   // Sets the state that training begins with.
   absl::Status Begin() {
-    std::vector<RankState> ranks = RankStates(plan_.train, *world_);
+    std::vector<RankState> ranks = RankStates(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *world_);
     SHALE_ASSIGN_OR_RETURN(resumed_, Resume(
                                          options_.resume, options_.checkpoint_folder,
                                          [&](const Manifest& manifest) {
@@ -249,7 +250,7 @@ class Trainer::Impl {
       tokens_ = resumed_.manifest.tokens;
       position_ = resumed_.manifest.samples;
       data_->GoOnAfter(steps_, position_);
-      SHALE_RETURN_IF_ERROR(ScheduleLearningRate());
+      SHALE_RETURN_IF_ERROR(MakeLearningRate());
       if (checkpointer_ == nullptr) return absl::OkStatus();
       saved_step_ = steps_;
       if (!resumed_.from_elsewhere) {
@@ -267,10 +268,10 @@ class Trainer::Impl {
     return FillRanks(initial, *world_, ranks);
   }
 
-  absl::Status ScheduleLearningRate() {
-    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
+  absl::Status MakeLearningRate() {
+    SHALE_ASSIGN_OR_RETURN(LearningRateSchedule accumulation,
                            LearningRateSchedule::Create(LearningRateFor(job_, data_->total_steps())));
-    learning_rate_ = std::make_unique<LearningRateSchedule>(schedule);
+    learning_rate_ = std::make_unique<LearningRateSchedule>(accumulation);
     return absl::OkStatus();
   }
 
@@ -278,7 +279,7 @@ class Trainer::Impl {
     SHALE_ASSIGN_OR_RETURN(const DecoderConfig config, ReadHfConfig(job_.hf_folder));
     if (const std::string difference = FirstDifference(config, job_.model); !difference.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("model.hf_folder: ", job_.hf_folder,
-                                                     " holds another model than the job's: ", difference,
+                                                     " holds a model that differs from the job's: ", difference,
                                                      "; leave model.decoder out to take its shape"));
     }
     SHALE_ASSIGN_OR_RETURN(const HfWeights weights, HfWeights::Open(job_.hf_folder, config));

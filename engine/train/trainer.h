@@ -92,7 +92,7 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Job& job, const TrainerOptions& options);
   ~Trainer();
 
-  // The job with everything decided: vocabulary, schedule, threads.
+  // The job with everything decided: vocabulary, accumulation, threads.
   const Job& job() const;
   const JobPlan& plan() const;
   // The checkpoint that the run goes on from, if any.

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "kernels/op_backend.h"
 #include "kernels/ops.h"
+#include "kernels/reference/scalar_ops.h"
 
 namespace shale::cpu {
 
@@ -76,10 +77,11 @@ absl::Status Run(const Copy& op, Scratch scratch, const Context& context);
 absl::Status Run(const Add& op, Scratch scratch, const Context& context);
 absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context);
 absl::Status Run(const ZeroRanges& op, Scratch scratch, const Context& context);
-// optimizer.cc
-absl::Status Run(const LossScale& op, Scratch scratch, const Context& context);
-absl::Status Run(const FlagNonFinite& op, Scratch scratch, const Context& context);
-absl::Status Run(const PrepareUpdate& op, Scratch scratch, const Context& context);
-absl::Status Run(const AdamW& op, Scratch scratch, const Context& context);
+// update.cc, which calls a file for each rule
+absl::Status Run(const Update& op, Scratch scratch, const Context& context);
+// Ops on a few scalars, which the reference runs alike.
+inline absl::Status Run(const LossScale& op, Scratch, const Context&) { return RunOnHost(op); }
+inline absl::Status Run(const FlagNonFinite& op, Scratch, const Context&) { return RunOnHost(op); }
+inline absl::Status Run(const PrepareUpdate& op, Scratch, const Context&) { return RunOnHost(op); }
 
 }  // namespace shale::cpu

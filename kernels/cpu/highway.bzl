@@ -1,4 +1,4 @@
-"""How what includes Highway is compiled."""
+"""Compiler options for files that include Highway."""
 
 # The instruction set is chosen at run time. Three of Highway's x86 targets are built: portable, AVX2 and AVX-512.
 HIGHWAY_COPTS = [

@@ -23,10 +23,10 @@ class OneThread {
 };
 
 absl::Status ErrorOf(const ProductShape& s, absl::string_view what, int status) {
-  return absl::InternalError(absl::StrCat("oneDNN: ", what, " (status ", status, ") for a product of M=", s.m,
-                                          " N=", s.n, " K=", s.k, " in ", ToString(s.dtype), " to ",
-                                          ToString(s.c_dtype), ", strides of a ", s.a_stride_m, ", ", s.a_stride_k,
-                                          ", of b ", s.b_stride_k, ", ", s.b_stride_n, ", of c ", s.c_stride_m));
+  return absl::InternalError(absl::StrCat("oneDNN: ", what, " (status ", status, ") for a matmul of M=", s.m,
+                                          " N=", s.n, " K=", s.k, ", ", ToString(s.dtype), " to ", ToString(s.c_dtype),
+                                          ", with strides of a (", s.a_stride_m, ", ", s.a_stride_k, "), of b (",
+                                          s.b_stride_k, ", ", s.b_stride_n, "), of c (", s.c_stride_m, ", 1)"));
 }
 absl::Status ErrorOf(const ProductShape& s, const dnnl::error& error) { return ErrorOf(s, error.what(), error.status); }
 
@@ -92,15 +92,13 @@ absl::Status Products::Run(const ProductShape& shape, const ProductOperands& ope
   const bool packed_elsewhere = operands.packed_b.data != nullptr;
   const int64_t packed_bytes = product->whole_packed_bytes();
   if (packed_elsewhere && (packed_bytes == 0 || operands.packed_b.size_bytes < packed_bytes)) {
-    return absl::InternalError(absl::StrCat("a product of M=", shape.m, " N=", shape.n, " K=", shape.k, " packs ",
-                                            packed_bytes, " bytes, and was given ", operands.packed_b.size_bytes,
-                                            " for them"));
+    return absl::InternalError(absl::StrCat("a matmul of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
+                                            packed_bytes, " bytes for packed b; got ", operands.packed_b.size_bytes));
   }
   const int64_t scratch_bytes = product->scratch_bytes(packed_elsewhere);
   if (operands.scratch.size_bytes < scratch_bytes) {
-    return absl::InternalError(absl::StrCat("a product of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
-                                            scratch_bytes, " bytes of scratch, and was given ",
-                                            operands.scratch.size_bytes));
+    return absl::InternalError(absl::StrCat("a matmul of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
+                                            scratch_bytes, " bytes of scratch; got ", operands.scratch.size_bytes));
   }
   const OneThread one_thread;
   const dnnl_status_t status = product->Run(operands);

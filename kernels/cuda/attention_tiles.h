@@ -2,8 +2,8 @@
 // whose results threads hold in registers.
 //
 // A block owns a tile of `rows` and loops over tiles of `columns`. Thread (x, y) of a block owns the scores of rows
-// y + 16 i and columns x + kThreadsX j. In the same rows of the result it owns packs x + kThreadsX c of four elements. A
-// row thus belongs to adjacent lanes of one warp. Rows of D elements are padded with zeros to kWidth.
+// y + 16 i and columns x + kThreadsX j. In the same rows of the result it owns packs x + kThreadsX c of four elements.
+// A row thus belongs to adjacent lanes of one warp. Rows of D elements are padded with zeros to kWidth.
 #pragma once
 
 #include <algorithm>
@@ -189,8 +189,7 @@ absl::Status WithTiles(const char* name, int64_t width, const Run& run) {
   if (width <= 64) return run(TilesFor<64>());
   if (width <= 128) return run(TilesFor<128>());
   if (width <= 256) return run(TilesFor<256>());
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": heads of width ", width, "; our CUDA kernel takes up to 256"));
+  return absl::InvalidArgumentError(absl::StrCat(name, ": heads of width ", width, "; wanted at most 256"));
 }
 
 }  // namespace shale::cuda

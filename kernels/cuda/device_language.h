@@ -35,6 +35,10 @@ SHALE_DEVICE unsigned WordOf(const Pack<T, N>& pack, int i) {
     return pack.at[i].bits | static_cast<unsigned>(pack.at[i + 1].bits) << 16;
   } else if constexpr (std::is_same_v<T, float>) {
     return __float_as_uint(pack.at[i]);
+  } else if constexpr (sizeof(T) == 1) {
+    static_assert(std::is_unsigned_v<T>);
+    return static_cast<unsigned>(pack.at[i]) | static_cast<unsigned>(pack.at[i + 1]) << 8 |
+           static_cast<unsigned>(pack.at[i + 2]) << 16 | static_cast<unsigned>(pack.at[i + 3]) << 24;
   } else if constexpr (sizeof(T) == 2) {
     static_assert(std::is_integral_v<T>);
     return static_cast<uint16_t>(pack.at[i]) | static_cast<unsigned>(static_cast<uint16_t>(pack.at[i + 1])) << 16;

@@ -109,9 +109,12 @@ absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream) {
     return op.from.dtype == DType::kFloat32 ? Convert<float, BFloat16>(op, stream)
                                             : Convert<BFloat16, float>(op, stream);
   }
-  // An element of eight bytes is copied as two words.
-  return SizeOf(op.from.dtype) == 2 ? CopyWords<uint16_t>("Copy", op.from, op.to, stream)
-                                    : CopyWords<uint32_t>("Copy", op.from, op.to, stream);
+  switch (SizeOf(op.from.dtype)) {
+    case 1: return CopyWords<uint8_t>("Copy", op.from, op.to, stream);
+    case 2: return CopyWords<uint16_t>("Copy", op.from, op.to, stream);
+    // An element of eight bytes is copied as two words.
+    default: return CopyWords<uint32_t>("Copy", op.from, op.to, stream);
+  }
 }
 
 absl::Status Run(const Add& op, Scratch scratch, StreamHandle stream) {

@@ -70,8 +70,8 @@ int64_t ScratchBytesOf(const Sum& op);
 int64_t ScratchBytesOf(const SumSquares& op);
 absl::Status Run(const Sum& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SumSquares& op, Scratch scratch, StreamHandle stream);
-// optimizer.cu
-absl::Status Run(const AdamW& op, Scratch scratch, StreamHandle stream);
+// update.cu, which calls a file for each rule
+absl::Status Run(const Update& op, Scratch scratch, StreamHandle stream);
 // scalar_ops.cu
 absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);

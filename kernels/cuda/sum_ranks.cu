@@ -75,7 +75,7 @@ absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, st
                       StreamHandle stream) {
   if (inputs.empty() || inputs.size() > kMostSummedRanks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a sum over ", inputs.size(), " ranks; 1 to ", kMostSummedRanks, " fit into a launch"));
+        absl::StrCat("SumRanks: wanted 1 to ", kMostSummedRanks, " ranks, found ", inputs.size()));
   }
   if (elements == 0) return absl::OkStatus();
   const auto aligned = [](const std::byte* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
@@ -86,7 +86,8 @@ absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, st
                  : Start<float, 1>(inputs, out, elements, stream);
     case DType::kFloat64: return Start<double, 1>(inputs, out, elements, stream);
     case DType::kInt64: return Start<unsigned long long, 1>(inputs, out, elements, stream);  // Wraps.
-    default: return absl::InvalidArgumentError(absl::StrCat("a sum of ", ToString(dtype), "; allowed: f32, f64, i64"));
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("SumRanks: wanted f32, f64 or i64, found ", ToString(dtype)));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/ops.h"
+#include "kernels/reference/scalar_ops.h"
 
 namespace shale::reference {
 
@@ -39,10 +40,11 @@ absl::Status Reference(const Copy& op);
 absl::Status Reference(const Add& op);
 absl::Status Reference(const Accumulate& op);
 absl::Status Reference(const ZeroRanges& op);
-// optimizer.cc; the first three call RunOnHost (scalar_ops.h), like the fast backend.
-absl::Status Reference(const LossScale& op);
-absl::Status Reference(const FlagNonFinite& op);
-absl::Status Reference(const PrepareUpdate& op);
-absl::Status Reference(const AdamW& op);
+// update.cc, which calls a file for each rule
+absl::Status Reference(const Update& op);
+// Like the fast backend.
+inline absl::Status Reference(const LossScale& op) { return RunOnHost(op); }
+inline absl::Status Reference(const FlagNonFinite& op) { return RunOnHost(op); }
+inline absl::Status Reference(const PrepareUpdate& op) { return RunOnHost(op); }
 
 }  // namespace shale::reference

@@ -31,13 +31,13 @@ absl::Status CheckShardAndFull(CollectiveKind kind, const Tensor& shard, const T
   }
   if (full.elements() % size != 0 || full.elements() / size != shard.elements()) {
     return Refuse(kind, "full ", full.ToString(), " must have ", size, " times the elements of shard ",
-                  shard.ToString(), ", one slice for each rank");
+                  shard.ToString(), ", one shard for each rank");
   }
   const int64_t bytes = shard.extent_bytes();
   const auto shard_begin = reinterpret_cast<uintptr_t>(shard.data), full_begin = reinterpret_cast<uintptr_t>(full.data);
   const bool disjoint = shard_begin + bytes <= full_begin || full_begin + bytes * size <= shard_begin;
   if (bytes > 0 && !disjoint && shard_begin != full_begin + bytes * rank) {
-    return Refuse(kind, "shard overlaps full, and is not its slice ", rank);
+    return Refuse(kind, "shard overlaps full but does not lie at the place of shard ", rank, " in it");
   }
   return absl::OkStatus();
 }

@@ -33,7 +33,7 @@ void ArenaChecker::Read(std::vector<std::byte>& bytes) {
 }
 
 void ArenaChecker::Before(InstructionId, int64_t, const Instruction&) {
-  // Every stream is idle, and collectives of peers write only into their own arenas.
+  // At this point every stream is idle, and collectives of peers write only into their own arenas.
   Read(before_);
 }
 
@@ -43,7 +43,7 @@ void ArenaChecker::After(InstructionId id, int64_t iteration, const Instruction&
   VisitInstruction(instruction, iteration == 0, [&](absl::string_view, const Tensor& t, Access access) {
     if (access == Access::kRead || program_.buffers[t.where.symbol].memory == MemoryKind::kHost) return;
     const int64_t begin = static_cast<const std::byte*>(t.data) - base;
-    // Dense in the last dimension; the gaps between strided rows are not the op's to write.
+    // Allows dense rows in the last dimension. An op must not write the gaps between strided rows.
     const int64_t row = t.dim(-1) * SizeOf(t.dtype);
     const int64_t rows = t.elements() / t.dim(-1);
     for (int64_t r = 0; r < rows; ++r) {
@@ -69,7 +69,7 @@ void ArenaChecker::After(InstructionId id, int64_t iteration, const Instruction&
 void ArenaChecker::PoisonDead(InstructionId id, int64_t iteration) {
   const Loop& loop = *loop_of_[id];
   for (BufferId b : ends_[id]) {
-    // What lives through a loop dies with its last iteration.
+    // A buffer that lives through a whole loop dies with its last iteration.
     const bool whole_loop = lifetimes_[b].first <= loop.begin && loop.repeat > 1;
     if (whole_loop && iteration + 1 < loop.repeat) continue;
     const std::vector<std::byte> poison(program_.buffers[b].size_bytes(), std::byte{0xff});

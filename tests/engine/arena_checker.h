@@ -1,4 +1,4 @@
-// Watches a rank's arena, on whatever device, while a program runs on it: finds every byte that changed outside an
+// Watches a rank's arena while a program runs on it, on any kind of device. Finds every byte that changed outside an
 // instruction's writes, and poisons buffers when their lifetime ends.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace shale::testing {
 
 class ArenaChecker : public ExecutionObserver {
  public:
-  // `report` is called for each violation, on the rank's thread. Borrows the rest.
+  // `report` is called for each violation, on the rank's thread. Borrows all other arguments.
   ArenaChecker(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime,
                std::function<void(std::string)> report);
 
@@ -29,7 +29,7 @@ class ArenaChecker : public ExecutionObserver {
   RankRuntime& runtime_;
   std::function<void(std::string)> report_;
   std::vector<Lifetime> lifetimes_;
-  std::vector<std::vector<BufferId>> ends_;  // By instruction: buffers whose lifetime ends with it.
+  std::vector<std::vector<BufferId>> ends_;  // By instruction: the buffers whose lifetime ends with it.
   std::vector<const Loop*> loop_of_;
   std::vector<std::byte> before_, after_;
 };

@@ -1,4 +1,4 @@
-// Every rank issues exactly the collectives that the schedule promises: in number, order and bytes.
+// Every rank issues exactly the collectives that the accumulation promises: in number, order and bytes.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -13,117 +13,117 @@ struct Counts {
   bool operator==(const Counts&) const = default;
 };
 
-// Per unit and step, from the design: K micro-batches.
+// The collectives per unit and step that the design promises, for K micro-batches.
 struct Row {
   Strategy strategy;
-  Schedule schedule;
+  Accumulation accumulation;
   bool reshard;
   bool tied;
-  // Of a block; of an untied embedding or head; of a tied embedding with its head.
+  // block: of a block. end: of an untied embedding or head, or of a tied embedding with its head.
   Counts (*block)(int64_t K);
   Counts (*end)(int64_t K);
 };
 
 const Row kRows[] = {
-    {Strategy::kFull, Schedule::kSharded, true, false,
+    {Strategy::kFullShard, Accumulation::kSharded, true, false,
      [](int64_t K) {
        return Counts{2 * K, K};
      },
      [](int64_t K) {
        return Counts{K, K};
      }},
-    {Strategy::kFull, Schedule::kDeferred, true, false,
+    {Strategy::kFullShard, Accumulation::kNoSync, true, false,
      [](int64_t K) {
        return Counts{2 * K, 1};
      },
      [](int64_t K) {
        return Counts{K, 1};
      }},
-    {Strategy::kFull, Schedule::kLayered, true, false,
+    {Strategy::kFullShard, Accumulation::kLayered, true, false,
      [](int64_t) {
        return Counts{2, 1};
      },
      [](int64_t) {
        return Counts{1, 1};
      }},
-    {Strategy::kFull, Schedule::kSharded, false, false,
+    {Strategy::kFullShard, Accumulation::kSharded, false, false,
      [](int64_t K) {
        return Counts{K, K};
      },
      [](int64_t K) {
        return Counts{K, K};
      }},
-    {Strategy::kFull, Schedule::kDeferred, false, false,
+    {Strategy::kFullShard, Accumulation::kNoSync, false, false,
      [](int64_t K) {
        return Counts{K, 1};
      },
      [](int64_t K) {
        return Counts{K, 1};
      }},
-    {Strategy::kFull, Schedule::kLayered, false, false,
+    {Strategy::kFullShard, Accumulation::kLayered, false, false,
      [](int64_t) {
        return Counts{1, 1};
      },
      [](int64_t) {
        return Counts{1, 1};
      }},
-    {Strategy::kFull, Schedule::kSharded, true, true,
+    {Strategy::kFullShard, Accumulation::kSharded, true, true,
      [](int64_t K) {
        return Counts{2 * K, K};
      },
      [](int64_t K) {
        return Counts{2 * K, 2 * K};
      }},
-    {Strategy::kFull, Schedule::kDeferred, true, true,
+    {Strategy::kFullShard, Accumulation::kNoSync, true, true,
      [](int64_t K) {
        return Counts{2 * K, 1};
      },
      [](int64_t K) {
        return Counts{2 * K, 1};
      }},
-    {Strategy::kFull, Schedule::kLayered, true, true,
+    {Strategy::kFullShard, Accumulation::kLayered, true, true,
      [](int64_t) {
        return Counts{2, 1};
      },
      [](int64_t) {
        return Counts{2, 2};
      }},
-    {Strategy::kGradients, Schedule::kSharded, true, false,
+    {Strategy::kZero2, Accumulation::kSharded, true, false,
      [](int64_t K) {
        return Counts{1, K};
      },
      [](int64_t K) {
        return Counts{1, K};
      }},
-    {Strategy::kGradients, Schedule::kLayered, true, false,
+    {Strategy::kZero2, Accumulation::kLayered, true, false,
      [](int64_t) {
        return Counts{1, 1};
      },
      [](int64_t) {
        return Counts{1, 1};
      }},
-    {Strategy::kOptimizer, Schedule::kDeferred, true, false,
+    {Strategy::kZero1, Accumulation::kNoSync, true, false,
      [](int64_t) {
        return Counts{1, 1};
      },
      [](int64_t) {
        return Counts{1, 1};
      }},
-    {Strategy::kOptimizer, Schedule::kLayered, true, false,
+    {Strategy::kZero1, Accumulation::kLayered, true, false,
      [](int64_t) {
        return Counts{1, 1};
      },
      [](int64_t) {
        return Counts{1, 1};
      }},
-    {Strategy::kNone, Schedule::kDeferred, true, false,
+    {Strategy::kDdp, Accumulation::kNoSync, true, false,
      [](int64_t) {
        return Counts{0, 1};
      },
      [](int64_t) {
        return Counts{0, 1};
      }},
-    {Strategy::kNone, Schedule::kLayered, true, false,
+    {Strategy::kDdp, Accumulation::kLayered, true, false,
      [](int64_t) {
        return Counts{0, 1};
      },
@@ -133,7 +133,7 @@ const Row kRows[] = {
 };
 
 std::string Describe(const Row& row, int64_t K) {
-  return absl::StrCat(ToString(row.strategy), " ", ToString(row.schedule), row.reshard ? "" : " kept gathered",
+  return absl::StrCat(ToString(row.strategy), " ", ToString(row.accumulation), row.reshard ? "" : " kept gathered",
                       row.tied ? " tied" : "", " K=", K);
 }
 
@@ -146,7 +146,7 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
       RunOptions options;
       options.model = model;
       options.step.strategy = row.strategy;
-      options.step.schedule = row.schedule;
+      options.step.accumulation = row.accumulation;
       options.step.reshard_after_forward = row.reshard;
       options.step.ranks = kRanks;
       std::vector<CollectiveTrace> traces(kRanks);
@@ -156,9 +156,9 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
       absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(K * kRanks, 7, model.vocabulary, 1));
       ASSERT_TRUE(result.ok()) << Describe(row, K) << ": " << result.status();
 
-      // By bytes of the full vector: blocks are equal, the ends of the model are of other sizes.
+      // By bytes of the full vector. Blocks have equal sizes; the embedding and the head have other sizes.
       std::map<int64_t, Counts> expected;
-      const bool replicated = row.strategy == Strategy::kNone;
+      const bool replicated = row.strategy == Strategy::kDdp;
       for (const GroupState& g : result->step.state.groups) {
         const bool block = g.layout.parameters()[0].name.rfind("blocks.", 0) == 0;
         const Counts counts = block ? row.block(K) : row.end(K);
@@ -189,9 +189,9 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
 }
 
 TEST(CommunicationLaws, OneRankCommunicatesNothing) {
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
     RunOptions options;
-    options.step.schedule = schedule;
+    options.step.accumulation = accumulation;
     absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(3, 7, SmallDecoder().vocabulary, 1));
     ASSERT_TRUE(result.ok()) << result.status();
     for (const Instruction& instruction : result->step.program.instructions) {

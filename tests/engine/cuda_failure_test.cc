@@ -1,4 +1,4 @@
-// What a job says when a GPU fails under it.
+// The errors that a job returns when a GPU fails under it.
 #include "engine/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-// Two ranks on one GPU, of which kernel number `nth` of all goes wrong.
+// Runs two ranks on one GPU, and makes the `nth` of all their kernels fail.
 absl::Status RunWithFailure(int nth, bool synchronous) {
   auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
   const std::unique_ptr<Backend> backend =
@@ -24,8 +24,8 @@ absl::Status RunWithFailure(int nth, bool synchronous) {
   runtime->FailKernel(nth);
   RunOptions options;
   options.backend = backend.get();
-  options.step.strategy = Strategy::kFull;
-  options.step.schedule = Schedule::kSharded;
+  options.step.strategy = Strategy::kFullShard;
+  options.step.accumulation = Accumulation::kSharded;
   options.step.ranks = 2;
   options.steps = 2;
   options.synchronous = synchronous;
@@ -65,19 +65,19 @@ TEST(CudaFailureTest, AFailedKernelOfAGraphIsAnErrorThatNamesTheLastGraphToFinis
   RunOptions options;
   options.model = SmallMlp();
   options.backend = backend.get();
-  options.step.strategy = Strategy::kFull;
-  options.step.schedule = Schedule::kSharded;
+  options.step.strategy = Strategy::kFullShard;
+  options.step.accumulation = Accumulation::kSharded;
   options.steps = 4;
   options.graphs = true;
   int64_t launches = 0;
   options.before_step = [&](int step, Executor&) {
-    // In a step that launches what was captured in an earlier one, after its first graph.
+    // The failure happens in a step that launches graphs of an earlier step, after its first graph.
     if (step == 3) runtime->FailKernel(60);
     launches = runtime->graph_launches();
   };
   const absl::Status status = RunJob(options, RandomTokens(4, 11, SmallMlp().vocabulary, 1)).status();
   EXPECT_FALSE(status.ok());
-  EXPECT_EQ(launches, 2 * 6);  // Two steps of four micro-batches, with what comes before and after them.
+  EXPECT_EQ(launches, 2 * 6);  // Two steps, each with four micro-batches and a loop before and after them.
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("an illegal memory access was encountered"),
                     ContainsRegex("the last to finish was the graph of instructions [0-9]+ to [0-9]+ \\([A-Za-z]+, "

@@ -1,4 +1,4 @@
-// What jobs on the CUDA backend say and refuse, without a GPU.
+// The messages and refusals of jobs on the CUDA backend, tested without a GPU.
 #include <unistd.h>
 
 #include <fstream>
@@ -30,7 +30,7 @@ using ::testing::Not;
 
 constexpr StandInOptions kLarge = {.memory_bytes = int64_t{4} << 30};
 
-// A library for attention that takes none.
+// An attention library that declines every op.
 class NoAttention : public cuda::AttentionBackend {
  public:
   bool Takes(const AttentionForward&) const override { return false; }
@@ -76,8 +76,8 @@ class CudaJobTest : public ::testing::Test {
     absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
 model { decoder { family: LLAMA width: 16 layers: 2 heads: 2 kv_heads: 1 hidden: 24 } }
 batch { global_batch: 5 micro_batch: 1 sequence_length: 9 }
-sharding { ranks: 2 schedule: SHARDED }
-schedule { steps: 4 }
+sharding { ranks: 2 accumulation: SHARDED }
+lr_schedule { steps: 4 }
 data { path: ")",
                                                         text_, "\" }\n"),
                                            "job.textproto", overrides);
@@ -108,11 +108,12 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_THAT(
       (*trainer)->device_description(),
-      HasSubstr("\nattention by our own, slower kernels, for the library does not take it: f32 1 x 9 positions, 2 "
-                "heads of width 8 (1 of keys)"));
+      HasSubstr(
+          "\nattention by the engine's own, slower kernels, because cuDNN does not support it: f32 1 x 9 positions, 2 "
+          "heads of width 8 (1 of keys)"));
 }
 
-// Of four steps the second one captures, and the others launch what is there.
+// The second of the four steps captures graphs. The later steps launch them, without calling the library.
 TEST_F(CudaJobTest, AttentionOfALibraryIsCapturedInGraphs) {
   testing::AttentionStandIn library;
   const BackendFactory with_library = [&](const Job&) -> absl::StatusOr<std::unique_ptr<Backend>> {
@@ -146,7 +147,7 @@ TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(6)->bytes, 2000);
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(1)->bytes, 6000);
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(7).status().code(), absl::StatusCode::kFailedPrecondition);
-  // Of the host's memory it is one of all ranks.
+  // Host memory is divided by all ranks.
   const int64_t host_bytes = OnStandIn(runtime, 3)->DefaultBudget(1)->host_bytes;
   EXPECT_GT(host_bytes, 0);
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(6)->host_bytes, host_bytes / 6);

@@ -1,4 +1,4 @@
-// Steps that run as graphs: the laws that make them another way to say the same.
+// Laws of steps that run as graphs: they compute the same as steps that are issued one by one.
 //
 // K micro-batches.
 #include <algorithm>
@@ -20,12 +20,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of three steps the second one captures, the third one launches what is there.
-RunOptions OneRank(Schedule schedule, int steps = 3) {
+// The second of the three steps captures graphs, and the third launches them.
+RunOptions OneRank(Accumulation accumulation, int steps = 3) {
   RunOptions options;
   options.model = SmallMlp();
-  options.step.strategy = Strategy::kFull;
-  options.step.schedule = schedule;
+  options.step.strategy = Strategy::kFullShard;
+  options.step.accumulation = accumulation;
   options.steps = steps;
   options.graphs = true;
   return options;
@@ -41,7 +41,7 @@ RunResult MustRun(const RunOptions& options, const std::vector<Tokens>& batches)
   return result.ok() ? *std::move(result) : RunResult{};
 }
 
-// Returns the number of graphs.
+// Runs the job with and without graphs and expects the same bits. Returns the number of graphs.
 size_t ExpectGraphsChangeNoBits(RunOptions options, const std::vector<Tokens>& batches, const std::string& what) {
   options.graphs = true;
   const RunResult with = MustRun(options, batches);
@@ -59,36 +59,36 @@ size_t ExpectGraphsChangeNoBits(RunOptions options, const std::vector<Tokens>& b
 }
 
 TEST(GraphLaws, GraphsChangeNoBitsAndTheirNumberDoesNotGrowWithMicroBatches) {
-  // What comes before the micro-batches, the first, the others, what comes after them.
-  EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Schedule::kSharded), TwoBatches(1), "K = 1"), 3);
-  EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Schedule::kSharded), TwoBatches(2), "K = 2"), 4);
-  EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Schedule::kSharded), TwoBatches(5), "K = 5"), 4);
-  EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Schedule::kDeferred), TwoBatches(3), "DEFERRED"), 4);
+  // One graph each for the work before the micro-batches, the first of them, the others, and the work after them.
+  EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Accumulation::kSharded), TwoBatches(1), "K = 1"), 3);
+  EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Accumulation::kSharded), TwoBatches(2), "K = 2"), 4);
+  EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Accumulation::kSharded), TwoBatches(5), "K = 5"), 4);
+  EXPECT_EQ(ExpectGraphsChangeNoBits(OneRank(Accumulation::kNoSync), TwoBatches(3), "NO_SYNC"), 4);
 }
 
 TEST(GraphLaws, ADecoderToo) {
-  RunOptions options = OneRank(Schedule::kSharded);
+  RunOptions options = OneRank(Accumulation::kSharded);
   options.model = SmallDecoder();
   options.dtype = DType::kBFloat16;
   ExpectGraphsChangeNoBits(options, {RandomTokens(2, 11, SmallDecoder().vocabulary, 3)}, "decoder");
 }
 
 TEST(GraphLaws, OffloadedActivationsToo) {
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kLayered}) {
-    RunOptions options = OneRank(schedule);
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
+    RunOptions options = OneRank(accumulation);
     DecoderConfig model = SmallDecoder();
     model.layers = 3;
     options.model = model;
-    options.step.retention.offload = {"*"};
+    options.step.activations.offload = {"*"};
     const std::vector<Tokens> batches = {RandomTokens(2, 11, model.vocabulary, 3)};
-    ExpectGraphsChangeNoBits(options, batches, std::string(ToString(schedule)));
-    EXPECT_GT(MustRun(options, batches).plan.host_bytes, 0) << ToString(schedule);
+    ExpectGraphsChangeNoBits(options, batches, std::string(ToString(accumulation)));
+    EXPECT_GT(MustRun(options, batches).plan.host_bytes, 0) << ToString(accumulation);
   }
 }
 
 TEST(GraphLaws, EachSlotOfALayeredStepHasItsOwn) {
   const auto graphs = [](int64_t K) {
-    return ExpectGraphsChangeNoBits(OneRank(Schedule::kLayered), TwoBatches(K), absl::StrCat("K = ", K));
+    return ExpectGraphsChangeNoBits(OneRank(Accumulation::kLayered), TwoBatches(K), absl::StrCat("K = ", K));
   };
   const size_t two = graphs(2), four = graphs(4);
   EXPECT_EQ(four - two, graphs(6) - four);
@@ -97,8 +97,8 @@ TEST(GraphLaws, EachSlotOfALayeredStepHasItsOwn) {
 TEST(GraphLaws, ASkippedStepIsSkipped) {
   std::vector<Tokens> batches = TwoBatches(2);
   std::fill(batches[1].targets.begin(), batches[1].targets.end(), -1);
-  ExpectGraphsChangeNoBits(OneRank(Schedule::kSharded, 4), batches, "no valid token");
-  RunOptions options = OneRank(Schedule::kSharded, 4);
+  ExpectGraphsChangeNoBits(OneRank(Accumulation::kSharded, 4), batches, "no valid token");
+  RunOptions options = OneRank(Accumulation::kSharded, 4);
   std::map<std::string, std::vector<float>> before;
   options.edit_weights = [&](const std::string& name, std::vector<float>& values) {
     if (name == "head.weight") values[3] = std::numeric_limits<float>::infinity();
@@ -110,7 +110,7 @@ TEST(GraphLaws, ASkippedStepIsSkipped) {
 }
 
 TEST(GraphLaws, ATracedStepAmongThemIsIssuedOneByOne) {
-  RunOptions options = OneRank(Schedule::kSharded, 5);
+  RunOptions options = OneRank(Accumulation::kSharded, 5);
   std::vector<size_t> traced;
   options.before_step = [&](int step, Executor& executor) {
     traced.push_back(executor.times().size());
@@ -123,13 +123,13 @@ TEST(GraphLaws, ATracedStepAmongThemIsIssuedOneByOne) {
 }
 
 TEST(GraphLaws, ASynchronousRunCapturesNothing) {
-  RunOptions options = OneRank(Schedule::kSharded, 2);
+  RunOptions options = OneRank(Accumulation::kSharded, 2);
   options.synchronous = true;
   EXPECT_EQ(MustRun(options, TwoBatches(2)).graphs, 0);
 }
 
 TEST(GraphLaws, SeveralRanksAndDevicesWithoutGraphsAreRefused) {
-  RunOptions options = OneRank(Schedule::kSharded);
+  RunOptions options = OneRank(Accumulation::kSharded);
   options.step.ranks = 2;
   const absl::Status ranks = RunJob(options, TwoBatches(2)).status();
   EXPECT_EQ(ranks.code(), absl::StatusCode::kFailedPrecondition);

@@ -8,9 +8,9 @@
 #include "engine/memory/check.h"
 #include "engine/memory/host_plan.h"
 #include "engine/memory/waits.h"
-#include "engine/train/checkpointer.h"
-#include "engine/train/initial_values.h"
-#include "engine/train/parameter_store.h"
+#include "engine/state/initial_values.h"
+#include "engine/state/parameter_store.h"
+#include "engine/state/ranks.h"
 #include "kernels/integers.h"
 #include "tests/engine/tested_backend.h"
 
@@ -184,7 +184,7 @@ double LargestDistance(const std::map<std::string, std::vector<float>>& a,
   for (const auto& [name, values] : b) {
     for (float v : values) total += static_cast<double>(v) * v;
   }
-  // A gradient that is zero but for rounding (a key bias) is measured against the whole.
+  // A gradient that is zero except for rounding (a key bias) is measured against the norm of all tensors.
   const double floor = 1e-3 * std::sqrt(total);
   double largest = 0;
   for (const auto& [name, values] : b) {

@@ -1,4 +1,4 @@
-// Runs whole steps of small models, for laws that compare one way of running a job with another.
+// Runs whole steps of small models, for laws that compare different ways of running a job.
 //
 // B sequences in a micro-batch, S tokens in a sequence, W ranks, K micro-batches, G sequences in a global batch.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace shale::testing {
 
-// A small decoder on awkward sizes: nothing is a multiple of a vector, a block or a rank count.
+// A small decoder with awkward sizes: none is a multiple of a vector width, a block size or a rank count.
 DecoderConfig SmallDecoder();
 MlpConfig SmallMlp();
 
@@ -28,10 +28,11 @@ struct Tokens {
   int64_t sequences = 0, length = 0;
   std::vector<int32_t> inputs, targets;  // [G, S]
 };
-// Random tokens; about one target in eight masked when `masks`.
+// Returns random tokens. If `masks`, about one target in eight is masked.
 Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed, bool masks = true);
 
-// ThreadSanitizer does not see the synchronisation of OpenMP's library, which the fast ops use: it runs the others.
+// ThreadSanitizer does not see the synchronization in the OpenMP library that the fast ops use, so under it the tests
+// run the reference ops.
 #ifdef __SANITIZE_THREAD__
 inline constexpr OpsKind kTestedOps = OpsKind::kReference;
 #else
@@ -44,7 +45,7 @@ struct RunOptions {
   int64_t micro_batch = 1;
   int64_t loss_chunk_tokens = 7;
   StepOptions step;
-  const Backend* backend = nullptr;  // Null: TestedBackend, with these.
+  const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads).
   OpsKind ops = kTestedOps;
   int64_t threads = 1;
   int steps = 1;
@@ -53,37 +54,37 @@ struct RunOptions {
   MemoryPlanOptions memory;
   bool synchronous = false;
   bool graphs = false;
-  std::function<void(int step, Executor&)> before_step;  // On each rank.
+  std::function<void(int step, Executor&)> before_step;  // Called on each rank.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId)> wrap;
-  // Makes the observer of a rank; may be null.
+  // Creates the observer of a rank. May be empty.
   std::function<std::unique_ptr<ExecutionObserver>(const StepProgram&, const MemoryPlan&, RankRuntime&)> observe;
-  std::function<void(const std::string& name, std::vector<float>&)> edit_weights;  // Before the first step.
-  bool gradients_of_first_step = false;                                            // Else of the last.
+  std::function<void(const std::string& name, std::vector<float>&)> edit_weights;  // Called before the first step.
+  bool gradients_of_first_step = false;                                            // If false, of the last step.
 };
 
 struct RunResult {
   CompiledStep step;
   MemoryPlan plan;
-  std::vector<double> losses;  // Mean per step, every rank's being equal.
+  std::vector<double> losses;  // Mean per step. An error if ranks disagree.
   std::vector<double> norms;
   int64_t global_tokens = 0;                            // Of the last step.
   bool non_finite = false;                              // In the last step.
   std::map<std::string, std::vector<float>> gradients;  // Reduced, not clipped.
   std::map<std::string, std::vector<float>> weights;    // After the last step.
   int64_t measured_peak_bytes = 0;
-  size_t graphs = 0;  // Captured by the first rank.
+  size_t graphs = 0;  // Number captured by rank 0.
 };
 
-// Compiles, plans, checks (CheckProgram) and runs `steps` steps, step i on batch i mod n, all of one shape; slot b of
-// micro-batch k on rank r holds sequence (k W + r) B + b, missing ones are masked. K of `options.step` is set from the
-// tokens.
+// Compiles, plans, checks (CheckProgram) and runs `steps` steps. Step i uses batch i mod n; all batches have the same
+// shape. Place b of micro-batch k on rank r holds sequence (k W + r) B + b; missing sequences are masked. Sets K in
+// `options.step` from the number of sequences.
 absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& batches);
 inline absl::StatusOr<RunResult> RunJob(RunOptions options, const Tokens& tokens) {
   return RunJob(std::move(options), std::vector<Tokens>{tokens});
 }
 
-// Largest relative distance ||a - b|| / max(||b||, floor) over the tensors of two maps with equal keys; the name of the
-// worst goes to *worst.
+// Returns the largest relative distance ||a - b|| / max(||b||, floor) over the tensors of two maps with the same keys.
+// Sets *worst to the name of the tensor that has it.
 double LargestDistance(const std::map<std::string, std::vector<float>>& a,
                        const std::map<std::string, std::vector<float>>& b, std::string* worst);
 

@@ -1,5 +1,5 @@
-// Laws of whole jobs, from the embedding API down: they train as on the CPU, and go on from a checkpoint with the same
-// bits. A library: a test links what they are tested on.
+// Laws of whole jobs, through the embedding API: a job trains as on the CPU, and resumes from a checkpoint with the
+// same bits. This is a library; each test links the backend that it tests.
 #include <unistd.h>
 
 #include <fstream>
@@ -20,7 +20,7 @@ namespace {
 struct JobCase {
   std::string name;
   std::vector<std::string> overrides;
-  double tolerance;  // Of losses, against fp32 on the CPU.
+  double tolerance;  // Of losses, compared with fp32 on the CPU.
 };
 
 class JobLaws : public ::testing::TestWithParam<JobCase> {
@@ -34,9 +34,9 @@ class JobLaws : public ::testing::TestWithParam<JobCase> {
     absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
 model { decoder { family: LLAMA width: 16 layers: 2 heads: 2 kv_heads: 1 hidden: 24 } }
 batch { global_batch: 6 micro_batch: 1 sequence_length: 9 }
-sharding { schedule: SHARDED }
+sharding { accumulation: SHARDED }
 optimizer { learning_rate: 1e-2 epsilon: 1e-3 }
-schedule { steps: 4 warmup_steps: 1 }
+lr_schedule { steps: 4 warmup_steps: 1 }
 checkpoint { every_steps: 2 keep_last: 9 }
 memory { budget_bytes: 100000000 }
 data { path: ")",
@@ -46,7 +46,7 @@ data { path: ")",
     return job.ok() ? *job : Job();
   }
 
-  // The losses of all steps; that memory was what was planned.
+  // Returns the losses of all steps. Also expects that each step used the memory that was planned.
   static std::vector<double> Losses(const Job& job, const TrainerOptions& options) {
     const absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, options);
     EXPECT_TRUE(trainer.ok()) << trainer.status();
@@ -92,7 +92,7 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
   EXPECT_EQ(Losses(one_by_one, {.create_backend = Tested}), straight) << "graphs change bits";
 }
 
-// fp32 sums of some hundred terms in other orders; bf16 has 8 bits, and four steps of it.
+// Tolerances: fp32 sums of some hundred terms in another order; for bf16, 8 bits of precision through four steps.
 INSTANTIATE_TEST_SUITE_P(
     Jobs, JobLaws,
     ::testing::Values(JobCase{"OneRank", {"runtime.device=CUDA"}, 1e-4},
@@ -103,11 +103,21 @@ INSTANTIATE_TEST_SUITE_P(
                                "model.decoder.layers=3"},
                               1e-4},
                       JobCase{"OffloadGraphs",
-                              {"runtime={device: CUDA graphs: true}", "memory={retention: BLOCK offload: '*'}",
-                               "model.decoder.layers=3"},
+                              {"runtime={device: CUDA graphs: true}", "activation_checkpointing.preset=BLOCK",
+                               "memory.offload=*", "model.decoder.layers=3"},
                               1e-4},
                       JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1},
-                      // Heads that cuDNN takes.
+                      JobCase{"Sgd",
+                              {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
+                               "optimizer={rule: SGD learning_rate: 1e-2 nesterov: true}"},
+                              1e-4},
+                      // The sign of Lion and the codes of 8-bit states may turn with the last bit of a sum.
+                      JobCase{"Lion", {"runtime.device=CUDA", "optimizer={rule: LION learning_rate: 1e-3}"}, 1e-2},
+                      JobCase{"AdamW8Bit",
+                              {"runtime={device: CUDA graphs: true}",
+                               "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2 epsilon: 1e-3}"},
+                              1e-2},
+                      // Heads of a width that cuDNN supports.
                       JobCase{"WideHeads",
                               {"runtime.device=CUDA", "precision.compute=BF16", "batch.sequence_length=12",
                                "model.decoder.head_width=64"},

@@ -1,7 +1,7 @@
-// The laws of a training step: how a job is cut up must not change what it computes.
+// The laws of a training step: how a job is divided must not change what it computes.
 //
-// W ranks, K micro-batches. Losses and reduced gradients are compared, not weights: AdamW's first step is lr x sign(g),
-// which makes a full step of rounding noise around zero.
+// W ranks, K micro-batches. The tests compare losses and reduced gradients, not weights: AdamW's first step is lr x
+// sign(g), which turns rounding noise around zero into a full step.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,32 +15,32 @@
 namespace shale::testing {
 namespace {
 
-// Two ways of summing the same T tokens' contributions in fp32 differ by at most T 2^-24 of the sum of magnitudes; on
-// these sizes (T <= 77, sums of mixed sign) a few hundred roundings: 2e-5 of a tensor's norm is ten times what theory
-// expects of random signs and far below what a lost or doubled token does (1 / T).
+// Two orders of summing the contributions of the same T tokens in fp32 differ by at most T 2^-24 of the sum of
+// magnitudes. For these sizes (T <= 77, sums of mixed sign) that is a few hundred roundings. 2e-5 of a tensor's norm is
+// ten times what theory expects of random signs, and far below the effect of a lost or doubled token (1 / T).
 constexpr double kReordered = 2e-5;
-// bf16 activations do not depend on W or K; only sums of gradients are reordered, and those are fp32. What a row
-// computes may depend on the rows beside it through the blocking of products, then an activation can fall on the other
-// side of a rounding: 2^-9 of one activation, seen through a gradient.
+// bf16 activations do not depend on W or K; only the sums of gradients are reordered, and those are fp32. But the
+// blocking of matmuls may make a row depend on the rows beside it. Then an activation can round the other way: 2^-9 of
+// one activation, seen through a gradient.
 constexpr double kReorderedBf16 = 1e-2;
 
 struct Combination {
   Strategy strategy;
-  Schedule schedule;
+  Accumulation accumulation;
 };
 const Combination kCombinations[] = {
-    {Strategy::kNone, Schedule::kDeferred},      {Strategy::kNone, Schedule::kLayered},
-    {Strategy::kOptimizer, Schedule::kDeferred}, {Strategy::kOptimizer, Schedule::kLayered},
-    {Strategy::kGradients, Schedule::kSharded},  {Strategy::kGradients, Schedule::kLayered},
-    {Strategy::kFull, Schedule::kSharded},       {Strategy::kFull, Schedule::kDeferred},
-    {Strategy::kFull, Schedule::kLayered},
+    {Strategy::kDdp, Accumulation::kNoSync},        {Strategy::kDdp, Accumulation::kLayered},
+    {Strategy::kZero1, Accumulation::kNoSync},      {Strategy::kZero1, Accumulation::kLayered},
+    {Strategy::kZero2, Accumulation::kSharded},     {Strategy::kZero2, Accumulation::kLayered},
+    {Strategy::kFullShard, Accumulation::kSharded}, {Strategy::kFullShard, Accumulation::kNoSync},
+    {Strategy::kFullShard, Accumulation::kLayered},
 };
-// Every strategy and every schedule is in one of these.
+// Every strategy and every accumulation is in one of these.
 const Combination kOfEachKind[] = {
-    {Strategy::kNone, Schedule::kDeferred},
-    {Strategy::kOptimizer, Schedule::kLayered},
-    {Strategy::kGradients, Schedule::kSharded},
-    {Strategy::kFull, Schedule::kLayered},
+    {Strategy::kDdp, Accumulation::kNoSync},
+    {Strategy::kZero1, Accumulation::kLayered},
+    {Strategy::kZero2, Accumulation::kSharded},
+    {Strategy::kFullShard, Accumulation::kLayered},
 };
 
 // Returns all combinations, or one of each kind on a slow backend.
@@ -50,7 +50,7 @@ absl::Span<const Combination> Combinations() {
 }
 
 std::string Name(const Combination& c, int64_t ranks, int64_t micro_batch) {
-  return absl::StrCat(ToString(c.strategy), " ", ToString(c.schedule), " W=", ranks, " B=", micro_batch);
+  return absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " W=", ranks, " B=", micro_batch);
 }
 
 RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
@@ -63,7 +63,7 @@ RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
 RunOptions With(const Combination& c, int64_t ranks, int64_t micro_batch) {
   RunOptions options;
   options.step.strategy = c.strategy;
-  options.step.schedule = c.schedule;
+  options.step.accumulation = c.accumulation;
   options.step.ranks = ranks;
   options.micro_batch = micro_batch;
   return options;
@@ -88,7 +88,7 @@ void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& 
 
 TEST(StepLaws, EveryStrategyScheduleAndWorldAgreesWithOneRank) {
   const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 1);
-  const RunResult one = MustRun(With({Strategy::kFull, Schedule::kSharded}, 1, 7), tokens);
+  const RunResult one = MustRun(With({Strategy::kFullShard, Accumulation::kSharded}, 1, 7), tokens);
   for (const Combination& c : kCombinations) {
     for (int64_t ranks : TestsEveryCombination() ? std::vector<int64_t>{1, 2, 3, 4, 8} : std::vector<int64_t>{2, 3}) {
       ExpectSame(MustRun(With(c, ranks, 1), tokens), one, kReordered, Name(c, ranks, 1));
@@ -98,7 +98,7 @@ TEST(StepLaws, EveryStrategyScheduleAndWorldAgreesWithOneRank) {
 
 TEST(StepLaws, MicroBatchesEqualOneLargeBatch) {
   const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 2);
-  const RunResult one = MustRun(With({Strategy::kFull, Schedule::kSharded}, 1, 6), tokens);
+  const RunResult one = MustRun(With({Strategy::kFullShard, Accumulation::kSharded}, 1, 6), tokens);
   for (const Combination& c : Combinations()) {
     for (int64_t micro_batch : TestsEveryCombination() ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{2}) {
       ExpectSame(MustRun(With(c, 2, micro_batch), tokens), one, kReordered, Name(c, 2, micro_batch));
@@ -109,7 +109,7 @@ TEST(StepLaws, MicroBatchesEqualOneLargeBatch) {
 TEST(StepLaws, EveryWorldAgreesInBf16) {
   const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 1);
   for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit}) {
-    RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 1, 1);
+    RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 1, 1);
     options.dtype = DType::kBFloat16;
     options.step.master = master;
     const RunResult one = MustRun(options, tokens);
@@ -124,19 +124,19 @@ TEST(StepLaws, EveryWorldAgreesInBf16) {
 
 TEST(StepLaws, DeferredAndLayeredAgreeToTheBit) {
   const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 3);
-  for (Strategy strategy : {Strategy::kNone, Strategy::kOptimizer, Strategy::kFull}) {
+  for (Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kFullShard}) {
     for (int64_t ranks : {1, 2, 3}) {
-      if (!TestsEveryCombination() && (ranks != 2 || strategy == Strategy::kOptimizer)) continue;
-      RunOptions deferred = With({strategy, Schedule::kDeferred}, ranks, 1);
-      RunOptions layered = With({strategy, Schedule::kLayered}, ranks, 1);
+      if (!TestsEveryCombination() && (ranks != 2 || strategy == Strategy::kZero1)) continue;
+      RunOptions deferred = With({strategy, Accumulation::kNoSync}, ranks, 1);
+      RunOptions layered = With({strategy, Accumulation::kLayered}, ranks, 1);
       deferred.steps = layered.steps = 3;
       ExpectEqualBits(MustRun(deferred, tokens), MustRun(layered, tokens),
-                      Name({strategy, Schedule::kLayered}, ranks, 1));
+                      Name({strategy, Accumulation::kLayered}, ranks, 1));
     }
   }
 }
 
-TEST(StepLaws, EveryRetentionAgreesToTheBit) {
+TEST(StepLaws, EveryCheckpointingPresetAgreesToTheBit) {
   const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 4);
   DecoderConfig normed = SmallDecoder();
   normed.qk_norm = true;
@@ -147,31 +147,32 @@ TEST(StepLaws, EveryRetentionAgreesToTheBit) {
   parallel.tied_head = true;
   for (const DecoderConfig& model : {SmallDecoder(), normed, parallel}) {
     for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      for (Schedule schedule : {Schedule::kSharded, Schedule::kLayered}) {
-        if (!TestsEveryCombination() && (dtype == DType::kFloat32) != (schedule == Schedule::kLayered)) continue;
+      for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
+        if (!TestsEveryCombination() && (dtype == DType::kFloat32) != (accumulation == Accumulation::kLayered))
+          continue;
         if (!TestsEveryCombination() && (model.qk_norm || model.parallel_block) &&
             (dtype == DType::kBFloat16) != model.qk_norm) {
           continue;
         }
-        RunOptions options = With({Strategy::kFull, schedule}, 2, 1);
+        RunOptions options = With({Strategy::kFullShard, accumulation}, 2, 1);
         options.model = model;
         options.dtype = dtype;
         options.steps = 2;
         const RunResult keep_all = MustRun(options, tokens);
-        for (RetentionPreset preset :
-             {RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
-              RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
-          options.step.retention.preset = preset;
+        for (CheckpointingPreset preset :
+             {CheckpointingPreset::kCheap, CheckpointingPreset::kAttention, CheckpointingPreset::kFeedForward,
+              CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
+          options.step.activations.preset = preset;
           ExpectEqualBits(MustRun(options, tokens), keep_all, std::string(ToString(preset)));
           if (!TestsEveryCombination()) continue;
-          options.step.retention.every_nth = 2;
+          options.step.activations.every_nth = 2;
           ExpectEqualBits(MustRun(options, tokens), keep_all, absl::StrCat(ToString(preset), " every second"));
-          options.step.retention.every_nth = 1;
-          options.step.retention.last_layers = 1;
+          options.step.activations.every_nth = 1;
+          options.step.activations.last_layers = 1;
           ExpectEqualBits(MustRun(options, tokens), keep_all, absl::StrCat(ToString(preset), " last"));
-          options.step.retention.last_layers = 0;
+          options.step.activations.last_layers = 0;
         }
-        options.step.retention = {.patterns = {"blocks.*.attention.lse", "blocks.1.ffn*", "*.rstd"}};
+        options.step.activations = {.patterns = {"blocks.*.attention.lse", "blocks.1.ffn*", "*.rstd"}};
         ExpectEqualBits(MustRun(options, tokens), keep_all, "patterns");
       }
     }
@@ -192,10 +193,10 @@ TEST(StepLaws, OffloadChangesNoBits) {
         options.steps = 2;
         const RunResult on_device = MustRun(options, tokens);
         EXPECT_EQ(on_device.plan.host_bytes, 0);
-        const RetentionOptions all = {.offload = {"*"}}, some = {.offload = {"blocks.*.attention.*", "*.gate_up"}},
-                               inputs = {.preset = RetentionPreset::kBlock, .offload = {"*"}};
-        for (const RetentionOptions& retention : {all, some, inputs}) {
-          options.step.retention = retention;
+        const ActivationOptions all = {.offload = {"*"}}, some = {.offload = {"blocks.*.attention.*", "*.gate_up"}},
+                                inputs = {.preset = CheckpointingPreset::kBlock, .offload = {"*"}};
+        for (const ActivationOptions& activations : {all, some, inputs}) {
+          options.step.activations = activations;
           const RunResult offloaded = MustRun(options, tokens);
           ExpectEqualBits(offloaded, on_device, Name(c, 2, 1));
           EXPECT_GT(offloaded.plan.host_bytes, 0);
@@ -208,7 +209,7 @@ TEST(StepLaws, OffloadChangesNoBits) {
 
 TEST(StepLaws, PrefetchAndReshardChangeNoBits) {
   const Tokens tokens = RandomTokens(5, 11, SmallDecoder().vocabulary, 5);
-  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 3, 1);
+  RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 3, 1);
   options.steps = 2;
   const RunResult base = MustRun(options, tokens);
   for (int64_t prefetch : {0, 2, 100}) {
@@ -229,7 +230,7 @@ TEST(StepLaws, TiedHeadAgreesOverStrategiesAndSchedules) {
   model.norm = NormKind::kLayerNorm;
   model.qkv_bias = model.linear_bias = true;
   model.activation = Activation::kGeluTanh;
-  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 1, 5);
+  RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 1, 5);
   options.model = model;
   const RunResult one = MustRun(options, tokens);
   for (const Combination& c : Combinations()) {
@@ -244,7 +245,7 @@ TEST(StepLaws, TiedHeadAgreesOverStrategiesAndSchedules) {
 
 TEST(StepLaws, AModelOfOnesOwnObeysThemToo) {
   const Tokens tokens = RandomTokens(7, 5, SmallMlp().vocabulary, 7, /*masks=*/false);
-  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 1, 7);
+  RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 1, 7);
   options.model = SmallMlp();
   const RunResult one = MustRun(options, tokens);
   EXPECT_EQ(one.global_tokens, 7);
@@ -267,7 +268,7 @@ TEST(StepLaws, AMaskedShortBatchEqualsTheSmallerOne) {
 }
 
 TEST(StepLaws, AnAllMaskedRankChangesNothing) {
-  // Two sequences on three ranks: the third has nothing but masks.
+  // Two sequences on three ranks: the third rank has only masked sequences.
   const Tokens tokens = RandomTokens(2, 11, SmallDecoder().vocabulary, 9);
   for (const Combination& c : Combinations()) {
     ExpectSame(MustRun(With(c, 3, 1), tokens), MustRun(With(c, 1, 1), tokens), kReordered, Name(c, 3, 1));
@@ -306,7 +307,7 @@ TEST(StepLaws, ANonFiniteValueOnOneRankSkipsTheUpdateOnAll) {
 TEST(StepLaws, ThreadsAndReferenceOpsAgree) {
   if (kTestedOps != OpsKind::kFast) GTEST_SKIP() << "the fast ops cannot run here";
   const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 12);
-  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 2, 2);
+  RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 2, 2);
   const RunResult fast = MustRun(options, tokens);
   options.threads = 2;
   ExpectEqualBits(MustRun(options, tokens), fast, "two threads");
@@ -316,7 +317,7 @@ TEST(StepLaws, ThreadsAndReferenceOpsAgree) {
 
 TEST(StepLaws, TheSameJobRepeatsItsBits) {
   const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 13);
-  RunOptions options = With({Strategy::kFull, Schedule::kSharded}, 3, 1);
+  RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 3, 1);
   options.steps = 4;
   ExpectEqualBits(MustRun(options, tokens), MustRun(options, tokens), "again");
 }

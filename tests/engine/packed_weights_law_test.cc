@@ -1,4 +1,4 @@
-// Weights that are packed once for all micro-batches change no bits: LAYERED, which does that, against DEFERRED.
+// Packing weights once for all micro-batches changes no bits. Compares LAYERED, which does so, with NO_SYNC.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -21,7 +21,7 @@ int PackedProducts(const StepProgram& program) {
   return products;
 }
 
-// With 512 rows or more b is packed; the head's last chunk on one rank has fewer.
+// b is packed for matmuls of 512 rows or more. The head's last chunk on one rank has fewer.
 TEST(PackedWeightsLaw, TheyChangeNoBits) {
   DecoderConfig model = SmallDecoder();
   model.width = 64;
@@ -32,21 +32,21 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
   model.vocabulary = 131;
   const Tokens tokens = RandomTokens(12, 256, model.vocabulary, 5);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const auto& [ranks, preset] : {std::pair(1, RetentionPreset::kKeepAll), {2, RetentionPreset::kBlock}}) {
+    for (const auto& [ranks, preset] : {std::pair(1, CheckpointingPreset::kNone), {2, CheckpointingPreset::kBlock}}) {
       const std::string what = absl::StrCat(ranks, " ranks, ", ToString(dtype));
       RunOptions options;
       options.model = model;
       options.dtype = dtype;
       options.micro_batch = 4 / ranks;  // K = 3.
       options.loss_chunk_tokens = ranks == 1 ? 600 : 512;
-      options.step.strategy = Strategy::kFull;
+      options.step.strategy = Strategy::kFullShard;
       options.step.ranks = ranks;
-      options.step.retention.preset = preset;
+      options.step.activations.preset = preset;
       options.threads = 2;
       options.steps = 2;
-      options.step.schedule = Schedule::kDeferred;
+      options.step.accumulation = Accumulation::kNoSync;
       const absl::StatusOr<RunResult> often = RunJob(options, tokens);
-      options.step.schedule = Schedule::kLayered;
+      options.step.accumulation = Accumulation::kLayered;
       const absl::StatusOr<RunResult> once = RunJob(options, tokens);
       ASSERT_TRUE(often.ok()) << what << ": " << often.status();
       ASSERT_TRUE(once.ok()) << what << ": " << once.status();

@@ -1,4 +1,4 @@
-// The reference ops as a backend of whole training steps, which links nothing but them.
+// A backend for whole training steps that runs the reference ops and links no other ops.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace shale::testing {
 
-// On the CPU, ranks in one process.
+// Runs on the CPU, with all ranks in one process.
 std::unique_ptr<Backend> CreateReferenceBackend();
 
 }  // namespace shale::testing

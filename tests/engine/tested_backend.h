@@ -1,5 +1,5 @@
-// What the laws of training steps are tested on. A test links one implementation of it, and so there is a test of the
-// same laws for each backend.
+// The backend on which the laws of training steps are tested. Each test links one implementation of this header, so
+// every backend has a test of the same laws.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,11 @@
 
 namespace shale::testing {
 
-// `threads` are those of a rank's kernels, where they are a matter of choice; `ops` says what multiplies matrices.
+// Creates the backend. `threads` is the number of threads of a rank's kernels, on backends that have a choice. `ops`
+// selects the kernels; on CUDA it selects those that compute matmuls.
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads);
 
-// Whether it is fast enough for every combination; else one of each kind must do.
+// Returns whether the backend is fast enough to test every combination. Otherwise tests run one of each kind.
 bool TestsEveryCombination();
 
 }  // namespace shale::testing

@@ -1,5 +1,6 @@
-// The CUDA backend without a GPU: our kernels as C++, streams as threads, device memory that the host cannot touch, all
-// ranks on one device, products by the CPU's ops, what attention cuDNN would take by the reference.
+// The CUDA backend without a GPU. Shale's kernels run as C++, streams are threads, device memory cannot be accessed by
+// the host, and all ranks share one device. The CPU ops compute matmuls, and the reference computes the attention that
+// cuDNN would compute.
 #include "engine/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int kRanksPerDevice = 64;
 
-// When the last user is gone, nothing may have been misused or be left.
+// After the last user has finished, checks that nothing was misused or left allocated.
 void CheckAndDelete(cuda_on_host::StandInRuntime* runtime) {
   EXPECT_THAT(runtime->misuse(), ::testing::IsEmpty());
   EXPECT_TRUE(runtime->CheckAllReleased().ok()) << runtime->CheckAllReleased();

@@ -1,17 +1,17 @@
-"""fuzz_target: a parser under libFuzzer, and its corpus as a test."""
+"""fuzz_target: runs a parser under libFuzzer, or runs its corpus as a test."""
 
 _FUZZING = "//tests/fuzz:fuzzing"
 
 def fuzz_target(name, deps, data = []):
     """Builds <name>_fuzz from <name>_fuzz.cc, which defines LLVMFuzzerTestOneInput.
 
-    With --config=fuzz that is a libFuzzer binary (tools/fuzz runs it), otherwise a test that runs every file of
-    corpus/<name> once: it needs no clang.
+    With --config=fuzz the target is a libFuzzer binary, which tools/fuzz runs. Otherwise it is a test that runs every
+    file of corpus/<name> once and needs no clang.
 
     Args:
-      name: of the target and of its folder in corpus/.
-      deps: of <name>_fuzz.cc.
-      data: files that inputs of the corpus name, by their paths from the root.
+      name: the prefix of the target, and the name of its folder in corpus/.
+      deps: the dependencies of <name>_fuzz.cc.
+      data: files that inputs of the corpus refer to, by their paths from the root.
     """
     native.cc_test(
         name = name + "_fuzz",

@@ -18,8 +18,8 @@ namespace {
 constexpr char kJob[] = R"(model { decoder { width: 64 layers: 4 heads: 4 } }
 data { path: "/text" }
 batch { global_batch: 8 sequence_length: 32 }
-memory { recompute: "blocks.*.ffn.up" }
-schedule { steps: 10 }
+activation_checkpointing { recompute: "blocks.*.ffn.up" }
+lr_schedule { steps: 10 }
 )";
 
 void Check(absl::string_view lines) {

@@ -24,7 +24,7 @@ void CheckPieces(const ShardHeader& header, int64_t head_bytes, int64_t file_byt
   int64_t end = head_bytes;
   for (const ShardPiece& piece : header.pieces) {
     SHALE_CHECK(piece.parameter >= 0 && piece.range.begin >= 0 && piece.range.begin < piece.range.end);
-    SHALE_CHECK(piece.offset_bytes == end && end % BytesPerElement(piece.part) == 0) << end;
+    SHALE_CHECK(piece.offset_bytes == end && end % piece.element_bytes == 0) << end;
     SHALE_CHECK(piece.size_bytes() > 0 && piece.size_bytes() <= file_bytes - end) << end;
     end += piece.size_bytes();
   }
@@ -32,7 +32,7 @@ void CheckPieces(const ShardHeader& header, int64_t head_bytes, int64_t file_byt
 }
 
 void CheckHead(absl::string_view head, int64_t file_bytes) {
-  const absl::StatusOr<ShardHeader> header = ParseShardHeader(head, file_bytes);
+  const absl::StatusOr<ShardHeader> header = ParseShardHeader(head, file_bytes, AdamWStates());
   if (!header.ok()) return CheckRefusal(header.status());
   const absl::StatusOr<int64_t> head_bytes = ShardHeadBytes(head.substr(0, kFrameHeadBytes));
   SHALE_CHECK(head_bytes.ok() && *head_bytes % kShardAlignment == 0) << head_bytes.status();
@@ -41,7 +41,7 @@ void CheckHead(absl::string_view head, int64_t file_bytes) {
   // than necessary.
   ShardHeader written = *header;
   const std::string text = SerializeShardHeader(written);
-  const absl::StatusOr<ShardHeader> again = ParseShardHeader(text, written.size_bytes);
+  const absl::StatusOr<ShardHeader> again = ParseShardHeader(text, written.size_bytes, AdamWStates());
   SHALE_CHECK(again.ok()) << again.status();
   SHALE_CHECK(*again == written);
   const int64_t shrunk = file_bytes - written.size_bytes;
@@ -75,8 +75,9 @@ void Check(absl::string_view bytes) {
   head.resize(RoundUp(std::ssize(head), kShardAlignment), '\0');
   const int64_t file_bytes = FileBytes(message, static_cast<int64_t>(head.size()));
   CheckHead(head, file_bytes);
-  if (ParseShardHeader(head, file_bytes).ok()) {
-    for (const int64_t wrong : {file_bytes - 1, file_bytes + 2}) SHALE_CHECK(!ParseShardHeader(head, wrong).ok());
+  if (ParseShardHeader(head, file_bytes, AdamWStates()).ok()) {
+    for (const int64_t wrong : {file_bytes - 1, file_bytes + 2})
+      SHALE_CHECK(!ParseShardHeader(head, wrong, AdamWStates()).ok());
   }
 }
 

@@ -1,4 +1,4 @@
-// SwiGLU and GELU.
+// Tests SwiGLU and GELU.
 #include <cstring>
 #include <limits>
 
@@ -10,8 +10,8 @@
 namespace shale::testing {
 namespace {
 
-// exp, 1 + e and the quotient each cost an fp32 sigmoid about two units; two or three products follow. Far out, where
-// e^-x overflows, sigmoid may be 0 instead of some 1e-38.
+// An fp32 sigmoid loses about two units in each of exp, 1 + e and the quotient; two or three multiplications follow.
+// Far out, where e^-x overflows, sigmoid may be 0 instead of about 1e-38.
 constexpr double kUnits = 16 * kUnit32;
 constexpr double kTiny = 1e-36;
 
@@ -35,7 +35,7 @@ OpCase SwiGluForwardCase(DType act, int64_t t, int64_t f) {
   return c;
 }
 
-// Whether a backward op computes the forward's result again.
+// kToo: the backward op also computes the result of the forward op again.
 enum class Value { kNo, kToo };
 
 OpCase SwiGluBackwardCase(DType act, int64_t t, int64_t f, Value value, bool in_place) {
@@ -67,7 +67,7 @@ OpCase SwiGluExtremesCase(DType act, bool backward) {
     c.tolerances["y"] = {.absolute = kTiny, .relative = kUnits};
   } else {
     c.op = SwiGluForward{.gate_up_T2F = gate_up, .y_TF = c.memory.Output(act, {1, f})};
-    // Beyond -88 silu is 1e-36 and less; fp32 may flush it.
+    // Below -88 |silu| is 1e-36 or less, which fp32 may flush to 0.
     c.tolerances["y"] = {.absolute = kTiny, .relative = kUnits};
   }
   return c;
@@ -75,8 +75,8 @@ OpCase SwiGluExtremesCase(DType act, bool backward) {
 
 std::string KindName(GeluKind kind) { return kind == GeluKind::kTanh ? "Tanh" : "Erf"; }
 
-// The erf kernel's tail has a relative error of 5 units, and x^2 / 2 units more from its exponent: less than 16 units
-// of the largest |x|'s. Left of about -1 the value is a small part of x, and is only as good as that.
+// The tail of the erf kernel has a relative error of 5 units, plus x^2 / 2 units from its exponent: less than 16 units
+// of the largest |x|. Left of about -1 the value is a small part of x, and only as accurate as x.
 OpCase GeluCase(DType act, GeluKind kind, bool backward, bool in_place, int64_t t, int64_t f, bool extremes,
                 Value value = Value::kNo) {
   OpCase c{.name = "Gelu" + KindName(kind) + (backward ? "Backward_" : "Forward_") + Shape(act, t, f) +
@@ -165,7 +165,7 @@ void ExpectSameValue(const TestMemory& memory, const Forward& forward, const Bac
   }
 }
 
-// What recomputation in backward relies on: the value that a backward op computes again has the bits of the first one.
+// Activation checkpointing relies on this: the value that a backward op computes again has the bits of the first one.
 TEST(ActivationValue, OfBackwardHasTheBitsOfForward) {
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     SCOPED_TRACE(NameOf(act));
@@ -189,7 +189,7 @@ TEST(ActivationValue, OfBackwardHasTheBitsOfForward) {
   }
 }
 
-// Against values of the exact normal distribution (Abramowitz and Stegun, table 26.1): Phi(1) and Phi(-2).
+// Compares with values of the exact normal distribution (Abramowitz and Stegun, table 26.1): Phi(1) and Phi(-2).
 TEST(Activation, GeluErfIsExact) {
   TestMemory memory;
   const Tensor x = memory.Values(kWide, {1, 2}, {1.0, -2.0});

@@ -1,4 +1,4 @@
-// Causal attention with grouped heads.
+// Tests causal attention with grouped heads.
 #include <cmath>
 
 #include "gtest/gtest.h"
@@ -13,7 +13,7 @@ struct Shape {
   int64_t batch, s, heads, groups, width;
   int64_t window = 0;
   bool packed = false;  // q, k and v (and their gradients) are columns of one matrix.
-  double range = 1;     // Of q and k.
+  double range = 1;     // q, k and v lie in [-range, range).
   int64_t query_heads_per_group() const { return heads / groups; }
 };
 
@@ -30,7 +30,7 @@ struct Heads {
   Tensor q, k, v;
 };
 
-// [B, S, H, D] and twice [B, S, G, D]; of [T, (H + 2G) D + 3] when packed.
+// Makes q [B, S, H, D] and k, v [B, S, G, D]. If packed, they are columns of one matrix [T, (H + 2G) D + 3].
 template <class Make>
 Heads MakeHeads(const Shape& s, const Make& make) {
   if (!s.packed) {
@@ -55,7 +55,7 @@ AttentionForward Forward(TestMemory& memory, const Shape& s, DType act, DType ls
           .window = s.window};
 }
 
-// Of what `forward` left behind, and a random d_out.
+// Returns the backward op of `forward`, with a random d_out.
 AttentionBackward Backward(TestMemory& memory, const Shape& s, DType act, const AttentionForward& forward) {
   const Heads d = MakeHeads(s, [&](Sizes shape) { return memory.Output(act, shape); });
   return {.q_BSHD = forward.q_BSHD,
@@ -71,7 +71,7 @@ AttentionBackward Backward(TestMemory& memory, const Shape& s, DType act, const 
           .window = s.window};
 }
 
-// A tensor of the same contents as `t` has in `image`.
+// Returns a tensor in `to` with the contents that `t` has in `image`.
 Tensor CopyOf(TestMemory& to, const TestMemory& from, const Tensor& t, std::vector<std::byte>& image, Sizes shape) {
   const Tensor bound = from.Bind(t, image.data());
   std::vector<double> values(t.elements());
@@ -79,16 +79,17 @@ Tensor CopyOf(TestMemory& to, const TestMemory& from, const Tensor& t, std::vect
   return to.Values(t.dtype, shape, values);
 }
 
-// Errors of what the kernels have in common, with u = 2^-24. A sum of n products x y, rounded n times, is off by a
-// random walk: within 4 sqrt(n) u sum |x y| (Higham and Mary, 2019), and sum |x y| is within half of n max |x| max |y|.
+// Bounds the errors of what the kernels have in common, with u = 2^-24. A sum of n products x y, rounded n times, errs
+// by a random walk: by at most 4 sqrt(n) u sum |x y| (Higham and Mary, 2019), where sum |x y| is at most half of n max
+// |x| max |y|.
 struct Errors {
   Errors(const Shape& s, DType act) {
     const double d = static_cast<double>(s.width), root = std::sqrt(d), keys = static_cast<double>(s.s);
     largest_score = root * s.range * s.range;
-    // Also of its scaling.
+    // Includes the error of the scaling.
     score = (4 * root + 4) * kUnit32 * largest_score / 2;
     lse = score + (4 * std::sqrt(keys) + 4) * kUnit32 + (largest_score + std::log(keys)) * kUnit32;
-    // Relative: of its argument, the exponential and its division.
+    // A relative error, from the argument, the exponential and the division.
     probability = score + lse + 8 * kUnit32;
     // With bf16 operands, probabilities and their gradients may be rounded to bf16 before they are multiplied.
     if (act == DType::kBFloat16) probability += kUnit16;
@@ -101,7 +102,7 @@ OpCase ForwardCase(const Shape& s, DType act) {
   c.op = Forward(c.memory, s, act, DType::kFloat32);
   const Errors errors(s, act);
   c.tolerances["lse"] = {.absolute = errors.lse};
-  // A mean of values of up to `range`, weighted by the probabilities, which sum to 1.
+  // out is a mean of values of up to `range`, weighted by the probabilities, which sum to 1.
   const double mean = (4 * std::sqrt(static_cast<double>(s.s)) + 4) * kUnit32;
   c.tolerances["out"] = {.absolute = s.range * (2 * errors.probability + mean)};
   return c;
@@ -112,14 +113,14 @@ OpCase BackwardCase(const Shape& s, DType act) {
   TestMemory before;
   AttentionForward forward = Forward(before, s, act, DType::kFloat32);
   std::vector<std::byte> image = RunOnReference(before, forward);
-  AttentionForward known = Forward(c.memory, s, act, DType::kFloat32);  // The same q, k and v: one seed.
+  AttentionForward known = Forward(c.memory, s, act, DType::kFloat32);  // The same q, k and v, from the same seed.
   known.out_BSHD = CopyOf(c.memory, before, forward.out_BSHD, image, {s.batch, s.s, s.heads, s.width});
   known.lse_BHS = CopyOf(c.memory, before, forward.lse_BHS, image, {s.batch, s.heads, s.s});
   const AttentionBackward op = Backward(c.memory, s, act, known);
   c.op = op;
 
-  // d_out v^T and delta are D products each, within 6 sqrt(D) / 3 of zero (six deviations of d_out v, each of 1/3
-  // range).
+  // d_out v^T and delta are sums of D products each. They lie within 6 sqrt(D) / 3 of zero: six standard deviations,
+  // where one product d_out v has a deviation of 1/3 range.
   const Errors errors(s, act);
   const double d = static_cast<double>(s.width), queries = static_cast<double>(s.s);
   const double d_p = 2 * std::sqrt(d) * s.range;
@@ -127,7 +128,8 @@ OpCase BackwardCase(const Shape& s, DType act) {
   const double walk = (4 * std::sqrt(queries * s.query_heads_per_group()) + 4) * kUnit32;
   const double ds_error = d_p_error + 2 * d_p * (errors.probability + walk);  // Per unit of probability.
   c.tolerances["d_q"] = {.absolute = op.scale * s.range * ds_error};
-  // A key's probabilities over all queries of its group: about 1 + 1/2 + ... + 1/S per head, times what scores may add.
+  // The sum of a key's probabilities over all queries of its group: about 1 + 1/2 + ... + 1/S per head, times what the
+  // scores may add.
   const double column =
       s.query_heads_per_group() * (1 + std::log(queries)) * std::exp(std::min(2.0, errors.largest_score));
   c.tolerances["d_k"] = {.absolute = op.scale * s.range * column * ds_error};
@@ -135,8 +137,8 @@ OpCase BackwardCase(const Shape& s, DType act) {
   return c;
 }
 
-// S and windows about the strips of 32 queries, the groups of 8, the panels of 32 keys and their slices of 16; D about
-// the panels of 32.
+// S and the windows lie around the strips of 32 queries, the groups of 8 queries, the panels of 32 keys and their
+// slices of 16. D lies around the panels of 32.
 std::vector<OpCase> AttentionCases() {
   const std::vector<Shape> shapes = {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2},
@@ -185,8 +187,9 @@ TEST(AttentionTest, BackwardIsTheDerivativeOfForward) {
   }
 }
 
-// With q = 0 every visible key counts alike, so that out is the mean of the values seen: with v[j] = j, of the numbers
-// of the first key seen to i. By hand, for the reference too.
+// With q = 0 every visible key counts alike, so that out is the mean of the visible values. With v[j] = j, that is the
+// mean of the numbers from the first visible key to i. The expected values are worked out by hand, to check the
+// reference too.
 TEST(AttentionTest, AQueryAveragesTheKeysItSees) {
   constexpr int64_t kLength = 75;
   for (const int64_t window : {0, 1, 6, 40, 75, 76}) {
@@ -215,7 +218,7 @@ TEST(AttentionTest, AQueryAveragesTheKeysItSees) {
   }
 }
 
-// Blocks hide nothing: what a query does not see changes none of its bits, however large.
+// A key that a query does not see changes none of its bits, however large the key is, even if they share a block.
 TEST(AttentionTest, LaterKeysChangeNoBitOfAnEarlierQuery) {
   constexpr int64_t kLength = 45, kSeen = 37;
   const Shape s = {.batch = 1, .s = kLength, .heads = 1, .groups = 1, .width = 8};

@@ -1,5 +1,5 @@
-// Kernels store bf16 as a vector, as a pair of vectors, or as the last part of a row, and round it by software or, with
-// AVX512-BF16, by hardware. All ways give the same bits, but for subnormals by hardware.
+// Kernels store bf16 as a vector, as a pair of vectors, or as the last part of a row. They round it in software or,
+// with AVX512-BF16, in hardware. All ways give the same bits, except that hardware turns subnormals into zeros.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/bfloat16_store_test.cc"
 #include <bit>
@@ -25,7 +25,7 @@ void StoreByPairs(const float* from, BFloat16* to, int64_t count) {
   T* out = static_cast<T*>(to);
   int64_t i = 0;
   for (; i + step <= count; i += step) {
-    // In the order of lanes that a pair of bf16 has.
+    // StorePair takes the even elements in one vector and the odd ones in the other.
     float even_odd[2 * HWY_MAX_BYTES / sizeof(float)];
     for (int64_t j = 0; j < step; ++j) even_odd[j % 2 * step / 2 + j / 2] = from[i + j];
     StorePair({Load(even_odd), Load(even_odd + step / 2)}, out + i);
@@ -56,7 +56,8 @@ namespace {
 
 HWY_EXPORT(StoreAll);
 
-// All upper halves, infinities, NaNs and subnormals among them, each with low halves around the tie; then random bits.
+// Returns all upper halves, infinities, NaNs and subnormals among them, each with lower halves around the tie, and then
+// random bits.
 std::vector<float> Values() {
   std::vector<float> values;
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
@@ -71,7 +72,7 @@ std::vector<float> Values() {
   return values;
 }
 
-// Where subnormals are not kept, they become zeros of their sign.
+// Expects that stores round each value. Without `keeps_subnormals`, subnormals must become zeros of their sign.
 void ExpectStoresRounded(bool pairs, const std::vector<float>& values, bool keeps_subnormals) {
   std::vector<BFloat16> got(values.size());
   HWY_DYNAMIC_DISPATCH(StoreAll)(pairs, values.data(), got.data(), static_cast<int64_t>(values.size()));

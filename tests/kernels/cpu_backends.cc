@@ -1,5 +1,5 @@
-// The fast CPU backend: one and two threads, and each instruction set that this machine has, AVX-512 also without the
-// instructions of AVX512-BF16.
+// Registers the fast CPU backend with one and two threads, and with each instruction set that this machine has. AVX-512
+// is also tested without the instructions of AVX512-BF16.
 #include <utility>
 
 #include "hwy/targets.h"
@@ -11,8 +11,8 @@
 namespace shale::testing {
 namespace {
 
-// Kernels choose their instruction set at each call, for the whole process: the best of `targets` that they were built
-// for, or the portable one.
+// Registers a backend. Kernels choose their instruction set at each call, for the whole process: the best of `targets`
+// that they were built for, or the portable one.
 bool Register(std::string name, std::string family, int threads, int64_t targets, bool without_bfloat16 = false) {
   return RegisterTestBackend({.name = std::move(name),
                               .family = std::move(family),
@@ -25,7 +25,7 @@ bool Register(std::string name, std::string family, int threads, int64_t targets
                                   }});
 }
 
-// libgomp is not instrumented: ThreadSanitizer would report its barriers as races.
+// libgomp is not instrumented: ThreadSanitizer does not see its barriers and would report races.
 #ifndef __SANITIZE_THREAD__
 [[maybe_unused]] const bool registered = [] {
   const int64_t best = hwy::SupportedTargets();

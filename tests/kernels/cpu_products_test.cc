@@ -1,5 +1,5 @@
-// Large products of the CPU: several tiles, packed operands, sums in several parts. Their bits do not depend on the
-// number of threads (those of small ones are compared by the conformance suite).
+// Tests large CPU matmuls: several tiles, packed operands, sums in several parts. Their bits do not depend on the
+// number of threads. The conformance suite compares small ones.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -70,14 +70,14 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// In another product's memory b is NaNs alone: what it multiplies is what the first one packed.
+// The second matmul has only NaNs in b, so that it must use the b that the first one packed.
 TEST(CpuProductsTest, AProductFindsItsBWhereAnotherHasPackedIt) {
   const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 3});
   int compared = 0;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const bool transpose_b : {false, true}) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{128, 64}, {150, 97}, {64, 1100}}) {
-        const int64_t rows = transpose_b ? n : k, columns = transpose_b ? k : n;  // Of b.
+        const int64_t rows = transpose_b ? n : k, columns = transpose_b ? k : n;  // The shape of b.
         for (const int64_t other_m : {530, 512, 1100}) {
           SCOPED_TRACE(::testing::Message() << n << " x " << k << " of " << ToString(dtype) << ", other M " << other_m);
           TestMemory plain, packing(2), finding;
@@ -139,7 +139,7 @@ TEST(CpuProductsTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
   EXPECT_EQ(CreateReferenceOps()->PackedBytes(MatMul()), 0);
 }
 
-// What a large vocabulary's head multiplies: b of over 32 MiB, which is packed in pieces.
+// The matmul in the head of a large vocabulary: b takes over 32 MiB and is packed in pieces.
 struct LargeCase {
   int64_t m, n, k;
   bool transpose_b, bias = false, accumulate = false;
@@ -164,7 +164,7 @@ TEST(CpuProductsTest, ProductsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// Small whole numbers, so that sums are exact in any order, and rounded once.
+// With small integers sums are exact in any order, and rounded once.
 TEST(CpuProductsTest, LargeProductsOfWholeNumbersAreExact) {
   std::mt19937 random(7);
   const auto draw = [&](int64_t count) {
@@ -194,7 +194,7 @@ TEST(CpuProductsTest, LargeProductsOfWholeNumbersAreExact) {
 
     const Tensor product = memory.Bind(op.c_MN, image.data());
     for (int sample = 0; sample < 2000; ++sample) {
-      // Of the first 100, the last element of a row.
+      // The first 100 samples take the last element of a row.
       const int64_t m = random() % c.m, n = sample < 100 ? c.n - 1 : random() % c.n;
       double sum = c.accumulate ? before[m * c.n + n] : c.bias ? bias[n] : 0;
       for (int64_t k = 0; k < c.k; ++k) sum += a[m * c.k + k] * (c.transpose_b ? b[n * c.k + k] : b[k * c.n + n]);

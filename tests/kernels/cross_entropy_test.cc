@@ -1,4 +1,4 @@
-// Cross-entropy.
+// Tests CrossEntropy.
 #include <cmath>
 
 #include "gtest/gtest.h"
@@ -35,8 +35,8 @@ OpCase MakeCase(const Shape& s, DType act) {
   op.scale_1 = c.memory.Values(DType::kFloat32, {1}, {0.37});
   op.loss_T = c.memory.Output(DType::kFloat32, {s.rows});
   c.op = op;
-  // An exponential is within 4 units and its argument x - max, of up to 2 range, rounded once; sums are of 1,024 terms
-  // or V.
+  // An exponential errs by at most 4 units. Its argument x - max, of up to 2 range, is rounded once. Sums have 1,024
+  // terms, or V if that is less.
   const double exponential = (4 + 2 * s.range) * kUnit32;
   const double sum = exponential + std::min<double>(1024, static_cast<double>(s.vocabulary)) * kUnit32;
   c.tolerances["loss"] = {.absolute = sum, .relative = 2 * kUnit32};
@@ -79,7 +79,7 @@ TEST(CrossEntropyTest, GradientIsTheDerivativeOfTheLoss) {
   ExpectGradientsMatchFiniteDifferences(c);
 }
 
-// Written out by hand, for the reference too.
+// The expected values are worked out by hand, to check the reference too.
 TEST(CrossEntropyTest, KnownValues) {
   TestMemory memory;
   const double log2 = std::log(2.0), log3 = std::log(3.0);
@@ -96,8 +96,8 @@ TEST(CrossEntropyTest, KnownValues) {
   }
 }
 
-// An evaluation asks for no gradient and reports the loss that a step would. 1,061: a part of the sum, vector pairs,
-// vectors and a rest.
+// An evaluation asks for no gradient and must report the loss that a step would. A vocabulary of 1,061 takes a part of
+// the sum, vector pairs, vectors and a remainder.
 TEST(CrossEntropyTest, LossHasTheSameBitsWithAndWithoutAGradient) {
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     TestMemory memory;
@@ -116,7 +116,7 @@ TEST(CrossEntropyTest, LossHasTheSameBitsWithAndWithoutAGradient) {
   }
 }
 
-// What is not finite must be seen in the loss, for that is how a step learns that it must be skipped.
+// Values that are not finite must show in the loss: that is how a step learns that it must be skipped.
 TEST(CrossEntropyTest, LogitsThatAreNotFiniteGiveALossThatIsNot) {
   for (const double bad : {std::nan(""), HUGE_VAL}) {
     for (const int64_t at : {0, 5, 19}) {

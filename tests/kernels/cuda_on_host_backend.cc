@@ -1,6 +1,7 @@
-// Our CUDA kernels without a GPU: compiled as C++, on streams and in memory of a stand-in for CUDA's runtime, under the
-// checks of kernels/cuda/host, in another order of blocks and threads at each launch. What a kernel does wrong is the
-// stream's error. Products, which cuBLASLt computes on a GPU, are the reference's.
+// Registers a backend that runs our CUDA kernels without a GPU. They are compiled as C++ and run on streams and in
+// memory of a stand-in for CUDA's runtime, under the checks of kernels/cuda/host, in another order of blocks and
+// threads at each launch. What a kernel does wrong becomes the error of its stream. The reference computes the matmuls,
+// which cuBLASLt computes on a GPU.
 #include "kernels/cuda/host/host_products.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"

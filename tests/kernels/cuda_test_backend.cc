@@ -24,7 +24,7 @@ TestBackend CudaTestBackend(CudaTestBackendOptions options) {
       .reports_bad_indices = false,
       .keeps_nans = options.keeps_nans};
   if (options.placement == Placement::kTogether) return backend;
-  // Not through the device, whose arenas are longer than they say.
+  // Does not allocate through the device, whose arenas are longer than they say.
   backend.allocate = [runtime = options.runtime](Device&,
                                                  int64_t size_bytes) -> absl::StatusOr<std::shared_ptr<std::byte>> {
     SHALE_ASSIGN_OR_RETURN(void* memory, runtime().Malloc(std::max<int64_t>(1, size_bytes)));

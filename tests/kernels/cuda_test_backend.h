@@ -1,4 +1,4 @@
-// The CUDA backend of ops for the conformance suite, over a GPU or what stands in for one.
+// The CUDA backend of ops for the conformance suite, on a GPU or on a stand-in for one.
 #pragma once
 
 #include <functional>
@@ -11,20 +11,20 @@
 
 namespace shale::testing {
 
-enum class Placement { kTogether, kApart };  // Of an op's operands: see TestBackend::allocate.
+enum class Placement { kTogether, kApart };  // How an op's operands lie: see TestBackend::allocate.
 
 struct CudaTestBackendOptions {
   std::string name;
   Placement placement = Placement::kApart;
-  // Outlives the program's tests; asked for when the first of them runs.
+  // Returns the runtime, which must outlive the program's tests. Called when the first of them runs.
   std::function<CudaRuntime&()> runtime;
   std::function<std::unique_ptr<cuda::ProductBackend>()> create_products;
-  // Empty: our kernels.
+  // If empty, our kernels compute attention.
   std::function<std::unique_ptr<cuda::AttentionBackend>()> create_attention = {};
   bool keeps_nans = true;
 };
 
-// On the first GPU. The kernels are those that the program links.
+// Returns a backend on the first GPU. Its kernels are those that the program links.
 TestBackend CudaTestBackend(CudaTestBackendOptions options);
 
 }  // namespace shale::testing

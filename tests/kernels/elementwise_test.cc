@@ -1,4 +1,4 @@
-// Sums, copies, additions, column sums.
+// Tests sums, copies, additions and column sums.
 #include <bit>
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace shale::testing {
 namespace {
 
-// About the 16 lanes and the blocks of a sum, and nothing at all.
+// Returns sizes around the 16 lanes and the blocks of a sum, and 0.
 const std::vector<int64_t>& FlatSizes() {
   static const auto& sizes = *new std::vector<int64_t>{0, 1, 7, 15, 16, 17, 1009, 16384, 16385, 33001};
   return sizes;
@@ -29,7 +29,7 @@ OpCase SumCase(int64_t n, bool accumulate) {
   op.total_1 = accumulate ? c.memory.Random(DType::kFloat64, {1}) : c.memory.Output(DType::kFloat64, {1});
   op.accumulate = accumulate;
   c.op = op;
-  // n additions in fp64, sums of magnitudes below n + 1.
+  // There are n additions in fp64, and the sum of magnitudes is below n + 1.
   const double terms = static_cast<double>(n) + 1;
   c.tolerances["total"] = {.absolute = terms * terms * 0x1p-53};
   return c;
@@ -37,7 +37,7 @@ OpCase SumCase(int64_t n, bool accumulate) {
 
 OpCase CopyCase(DType from, DType to, int64_t n) {
   OpCase c{.name = "Copy_" + NameOf(from) + "_" + NameOf(to) + "_" + std::to_string(n)};
-  const bool integer = from == DType::kInt16 || from == DType::kInt32 || from == DType::kInt64;
+  const bool integer = from != DType::kFloat32 && from != DType::kBFloat16 && from != DType::kFloat64;
   c.op = Copy{.from = integer ? c.memory.RandomIntegers(from, {n}, -1000, 1000) : c.memory.Random(from, {n}),
               .to = c.memory.Output(to, {n})};
   return c;
@@ -51,7 +51,7 @@ OpCase AddCase(DType act, int64_t n, AddOnto onto) {
   const Tensor b = onto == AddOnto::kDouble ? a : c.memory.Random(act, {3, n});
   const Tensor out = onto == AddOnto::kA ? a : onto == AddOnto::kB ? b : c.memory.Output(act, {3, n});
   c.op = Add{.a = a, .b = b, .out = out};
-  return c;  // One fp32 addition, rounded once: everybody's bits.
+  return c;  // One fp32 addition, rounded once: the same bits everywhere.
 }
 
 OpCase AccumulateCase(int64_t n, bool accumulate) {
@@ -101,10 +101,10 @@ std::vector<OpCase> ElementwiseCases() {
       }
     }
   }
-  for (const DType dtype : {DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
+  for (const DType dtype : {DType::kUInt8, DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
     cases.push_back(CopyCase(dtype, dtype, 33));
   }
-  // More than 1 MiB: the CPU copies that past its caches, in blocks.
+  // The CPU copies more than 1 MiB past its caches, in blocks.
   constexpr int64_t kLarge = (1 << 18) + 77;
   cases.push_back(CopyCase(DType::kFloat32, DType::kFloat32, kLarge));
   cases.push_back(CopyCase(DType::kBFloat16, DType::kBFloat16, 2 * kLarge + 1));
@@ -124,8 +124,8 @@ std::vector<OpCase> ElementwiseCases() {
 
 INSTANTIATE_TEST_SUITE_P(Elementwise, OpConformance, ::testing::ValuesIn(ElementwiseCases()), CaseName);
 
-// All 65,536 upper halves, NaNs and infinities among them, each with low halves around the tie. A NaN stays one
-// everywhere; what sort of one, only the CPU keeps.
+// Tries all 65,536 upper halves, NaNs and infinities among them, each with lower halves around the tie. A NaN stays a
+// NaN on every backend; only backends with keeps_nans keep its kind.
 TEST(Copy, RoundsToNearestEvenAndKeepsNaNs) {
   std::vector<uint32_t> bits;
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {

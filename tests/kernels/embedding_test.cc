@@ -1,4 +1,4 @@
-// Embedding.
+// Tests EmbeddingForward and EmbeddingBackward.
 #include "gtest/gtest.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
@@ -10,7 +10,7 @@ namespace {
 
 struct Shape {
   int64_t batch, s, vocabulary, width;
-  int64_t positions = 0;  // Rows of the table; 0: none.
+  int64_t positions = 0;  // Rows of the position table; 0 if there is none.
   bool accumulate = false;
   std::string Name(DType act) const {
     return NameOf(act) + "_" + std::to_string(batch) + "x" + std::to_string(s) + "_" + std::to_string(vocabulary) +
@@ -51,13 +51,13 @@ std::vector<OpCase> EmbeddingCases() {
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     for (Shape s : shapes) {
       OpCase forward{.name = "Forward_" + s.Name(act)};
-      forward.op = Forward(forward.memory, s, act);  // One sum at most, rounded once: exact.
+      forward.op = Forward(forward.memory, s, act);  // At most one addition, rounded once: exact.
       cases.push_back(forward);
       for (const bool accumulate : {false, true}) {
         s.accumulate = accumulate;
         OpCase backward{.name = "Backward_" + s.Name(act)};
         backward.op = Backward(backward.memory, s, act, DType::kFloat32);
-        // At worst all T tokens are the same one: T + 1 terms of up to 1.
+        // At worst all T tokens are equal: T + 1 terms of up to 1.
         const double terms = static_cast<double>(s.batch * s.s) + 1;
         backward.tolerances["d_weight"] = backward.tolerances["d_positions"] = {.absolute = terms * terms * kUnit32};
         cases.push_back(backward);

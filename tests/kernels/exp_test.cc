@@ -1,4 +1,4 @@
-// The exponential of softmax, sigmoid and cross-entropy, for every instruction set, against fp64.
+// Compares the exponential of softmax, sigmoid and cross-entropy with fp64, for every instruction set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/exp_test.cc"
 #include <cmath>
@@ -39,7 +39,8 @@ class ExpTest : public ::testing::Test {
 };
 
 TEST_F(ExpTest, IsWithinOneAndAHalfUnitsInTheLastPlace) {
-  // Where the result is not subnormal: evenly, and about each power of 2^(1/16), where what it is made of changes.
+  // Arguments whose results are not subnormal: evenly spaced, and around each midpoint between powers of 2^(1/16),
+  // where the parts of the result change.
   std::vector<float> x;
   for (int i = 0; i < 1'000'000; ++i) x.push_back(-87.3f + static_cast<float>(i) * 175.2e-6f);
   for (int i = -2000; i <= 2000; ++i) {
@@ -66,7 +67,7 @@ TEST_F(ExpTest, KeepsNaNsAndEndsInZero) {
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::GetChosenTarget().Update(target);
     for (const float x : {-kInfinity, -1e38f, -1000.0f, -110.0f, -104.0f}) EXPECT_EQ(ExpOf({x})[0], 0) << x;
-    // Subnormal, or 0.
+    // The result may be subnormal or 0.
     for (float x = -104; x < -87.34f; x += 0.01f) {
       const double want = std::exp(static_cast<double>(x)), got = ExpOf({x})[0];
       EXPECT_TRUE(got == 0 || std::abs(got - want) <= 0x1p-149) << x << " gives " << got;

@@ -17,14 +17,14 @@ struct GradientCase {
     Tensor gradient;
   };
   TestMemory memory;
-  std::vector<Op> forward;   // Run in this order...
-  std::vector<Op> backward;  // ... and these behind them.
+  std::vector<Op> forward;   // Run in this order.
+  std::vector<Op> backward;  // Run after `forward`.
   std::vector<Pair> outputs;
   std::vector<Pair> inputs;  // What is varied, and where `backward` leaves its gradient.
 };
 
-// Central differences with a step h have an error of h^2 / 6 |f'''| + 2^-53 |f| / h; for h = 1e-5 and losses and third
-// derivatives of up to a few hundred that is below 1e-7.
+// Expects that the gradients match central differences. With a step h these have an error of h^2 / 6 |f'''| + 2^-53 |f|
+// / h. For h = 1e-5, and losses and third derivatives of up to a few hundred, that is below 1e-7.
 void ExpectGradientsMatchFiniteDifferences(const GradientCase& c, double tolerance = 1e-7);
 
 }  // namespace shale::testing

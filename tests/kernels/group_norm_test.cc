@@ -29,8 +29,8 @@ GroupNormForward ForwardInputs(TestMemory& memory, const GroupShape& s, DType ac
           .epsilon = static_cast<float>(kEpsilon)};
 }
 
-// As for LayerNorm, with n the size of a group. Small groups may have any variance down to 0; epsilon bounds rstd
-// by 32.
+// The errors are those of LayerNorm, with n the size of a group. Small groups may have any variance down to 0, where
+// epsilon bounds rstd by 32.
 OpCase ForwardCase(const GroupShape& s, DType act) {
   OpCase c{.name = "GroupNormForward_" + s.Name(act)};
   c.op = ForwardInputs(c.memory, s, act);

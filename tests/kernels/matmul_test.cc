@@ -1,4 +1,4 @@
-// Matrix products. BUILD runs this file again with oneDNN held to older processors, where bf16 is widened.
+// Tests MatMul. BUILD runs this file again with oneDNN limited to older processors, where bf16 is widened.
 #include "gtest/gtest.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
@@ -11,10 +11,10 @@ struct ProductCase {
   bool bias = false;
   bool accumulate = false;
   bool strided = false;
-  bool strided_b = false;  // Of the operands b alone.
+  bool strided_b = false;  // Only b is strided.
 };
 
-// [rows, columns], contiguous or cut out of a wider matrix.
+// Returns a matrix [rows, columns], contiguous or cut out of a wider one.
 Tensor Matrix(TestMemory& memory, DType dtype, int64_t rows, int64_t columns, bool strided, bool output) {
   const int64_t stride = strided ? columns + 7 : columns;
   const Tensor t = output ? memory.Output(dtype, {rows, stride}) : memory.Random(dtype, {rows, stride});
@@ -35,8 +35,8 @@ OpCase MakeCase(const ProductCase& p, bool transpose_a, bool transpose_b, DType 
   if (p.bias) op.bias_N = c.memory.Random(act, {p.n});
   op.c_MN = Matrix(c.memory, c_dtype, p.m, p.n, p.strided, /*output=*/!p.accumulate);
   c.op = op;
-  // K products of up to 1, and bias or c of up to 1, in any order: each of the partial sums is within one unit of
-  // itself.
+  // K products of up to 1, and bias or c of up to 1, are summed in any order. Each partial sum errs by at most one unit
+  // of its value.
   const double terms = static_cast<double>(p.k) + 1;
   c.tolerances["c"] = {.absolute = (terms + 1) * terms * kUnit32};
   return c;
@@ -68,14 +68,14 @@ std::vector<OpCase> ProductCases() {
   // Several tiles, with edges along both sides.
   add({.m = 277, .n = 530, .k = 4, .bias = true}, false, true);
   add({.m = 277, .n = 530, .k = 3, .accumulate = true, .strided = true}, true, false);
-  // Rows enough for b to be packed first: with full blocks, with edges along both sides, with a sum in several parts.
+  // Enough rows for b to be packed first: with full blocks, with edges along both sides, with a sum in several parts.
   for (const bool transpose_b : {false, true}) {
     add({.m = 512, .n = 128, .k = 64}, false, transpose_b);
     add({.m = 530, .n = 150, .k = 97, .bias = true}, false, transpose_b);
     add({.m = 512, .n = 64, .k = 66, .accumulate = true}, false, transpose_b);
     add({.m = 512, .n = 65, .k = 65, .strided_b = true}, false, transpose_b);
     add({.m = 512, .n = 64, .k = 1100, .strided_b = true}, false, transpose_b);
-    add({.m = 512, .n = 65, .k = 65, .strided = true}, false, transpose_b);  // Not packed.
+    add({.m = 512, .n = 65, .k = 65, .strided = true}, false, transpose_b);  // b is not packed.
   }
   // Rows of b that are longer than what is read ahead at a time.
   add({.m = 512, .n = 2120, .k = 34}, false, false);
@@ -88,7 +88,7 @@ std::vector<OpCase> ProductCases() {
 
 INSTANTIATE_TEST_SUITE_P(MatMul, OpConformance, ::testing::ValuesIn(ProductCases()), CaseName);
 
-// A micro-batch that accumulates must add to what is there what the first one wrote.
+// A micro-batch that accumulates must add exactly what the first one would write.
 TEST(MatMulTest, AccumulatingOntoZerosWritesTheSameBits) {
   TestMemory memory;
   MatMul write{.a = memory.Random(DType::kFloat32, {70, 40}),

@@ -1,4 +1,4 @@
-// RMSNorm and LayerNorm.
+// Tests RMSNorm and LayerNorm.
 #include "gtest/gtest.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
@@ -10,7 +10,7 @@ namespace {
 struct NormShape {
   int64_t rows = 1;
   int64_t width = 1;
-  int64_t heads = 0;           // Not 0: rank 3, [rows, heads, width].
+  int64_t heads = 0;           // If not 0, rank 3: [rows, heads, width].
   bool residual = false;       // Forward: residual and sum. Backward: d_residual.
   bool in_place = false;       // Forward: y is x. Backward: d_x is d_y.
   bool onto_residual = false;  // Backward: d_x is d_residual.
@@ -31,7 +31,7 @@ struct NormShape {
   }
 };
 
-// [rows, width] or [rows, heads, width], contiguous or cut out of a wider tensor.
+// Returns [rows, width] or [rows, heads, width], contiguous or cut out of a wider tensor.
 Tensor RowTensor(TestMemory& memory, const NormShape& s, DType dtype, bool output, bool strided) {
   const int64_t row = s.heads > 0 ? s.heads * s.width : s.width;
   const int64_t stride = strided ? row + 5 : row;
@@ -44,7 +44,7 @@ Tensor RowTensor(TestMemory& memory, const NormShape& s, DType dtype, bool outpu
 // 1 / rms.
 double LargestRstd(const NormShape& s) { return s.width < 7 ? 32 : 3; }
 
-// A sum of n terms of one sign in fp32, in whatever order, is within n units of itself, and its root within half of
+// A sum of n terms of one sign in fp32, in any order, errs by at most n units of its value, and its root by half of
 // that.
 Tolerance RstdTolerance(const NormShape& s) { return {.relative = (static_cast<double>(s.width) + 4) * kUnit32}; }
 
@@ -66,7 +66,7 @@ OpType NormForwardInputs(TestMemory& memory, const NormShape& s, DType act) {
 OpCase RmsNormForwardCase(const NormShape& s, DType act) {
   OpCase c{.name = "RmsNormForward_" + s.Name(act)};
   c.op = NormForwardInputs<RmsNormForward>(c.memory, s, act);
-  // In fp32 the sum x + residual is rounded once by everybody.
+  // In fp32 every backend rounds the sum x + residual once.
   c.tolerances["y"] = c.tolerances["rstd"] = RstdTolerance(s);
   return c;
 }
@@ -77,7 +77,8 @@ OpCase LayerNormForwardCase(const NormShape& s, DType act) {
   op.bias_C = c.memory.Random(act, {s.width});
   op.mean_R = c.memory.Output(DType::kFloat32, {s.all_rows()});
   c.op = op;
-  // The mean of n values of up to 2 (x + residual); its error reaches y times rstd weight, beside that of rstd itself.
+  // The mean is over n values of up to 2 (x + residual). Its error enters y times rstd weight, beside the error of rstd
+  // itself.
   const double mean_error = (static_cast<double>(s.width) + 2) * kUnit32 * 2;
   c.tolerances["mean"] = {.absolute = mean_error};
   c.tolerances["rstd"] = {.relative = RstdTolerance(s).relative + 2 * mean_error * LargestRstd(s)};
@@ -101,8 +102,8 @@ OpType NormBackwardInputs(TestMemory& memory, const NormShape& s, DType act) {
   return op;
 }
 
-// With |d_y| < 1, |weight| < 1.5, |n| < 6 (|x - mean| < 2, rstd < 3): |g n| < 9. The means of n terms are within n
-// units of the mean of |g n|, and reach d_x times |n| rstd < 18. A column sums `rows` terms of up to 6.
+// With |d_y| < 1, |weight| < 1.5, |n| < 6 (|x - mean| < 2, rstd < 3): |g n| < 9. The means of n terms err by at most n
+// units of the mean of |g n|, and enter d_x times |n| rstd < 18. A column sums `rows` terms of up to 6.
 std::map<std::string, Tolerance> NormBackwardTolerances(const NormShape& s) {
   const double rows = static_cast<double>(s.all_rows());
   const Tolerance columns = {.absolute = (rows + 4) * kUnit32 * 6 * rows, .relative = kUnit32};
@@ -128,7 +129,7 @@ OpCase LayerNormBackwardCase(const NormShape& s, DType act) {
   return c;
 }
 
-// Widths about the vector lengths 4, 8 and 16; rows about the blocks in which columns are summed.
+// Widths lie around the vector lengths 4, 8 and 16, rows around the blocks in which columns are summed.
 std::vector<OpCase> NormCases() {
   const std::vector<NormShape> shapes = {
       {.rows = 1, .width = 1},
@@ -173,7 +174,7 @@ TEST(NormGradient, RmsNormIsTheDerivativeOfItsForward) {
     const auto forward = NormForwardInputs<RmsNormForward>(c.memory, s, kWide);
     const Tensor d_y = c.memory.Random(kWide, {3, 5});
     const Tensor d_x = c.memory.Output(kWide, {3, 5}), d_weight = c.memory.Output(kWide, {5});
-    // The sum flows on beside y; its gradient comes back as d_residual.
+    // The sum is an output beside y, and its gradient comes back as d_residual.
     const Tensor d_sum = residual ? c.memory.Random(kWide, {3, 5}) : Tensor();
     const Tensor source = residual ? forward.sum : forward.x;
     c.forward = {forward};
@@ -226,7 +227,8 @@ TEST(NormGradient, LayerNormIsTheDerivativeOfItsForward) {
   }
 }
 
-// What BLOCK retention relies on: a norm recomputed from the stored sum has the bits of the one that made the sum.
+// Activation checkpointing with BLOCK relies on this: a norm recomputed from the stored sum has the bits of the one
+// that made the sum.
 TEST(NormRecompute, FromTheStoredSumChangesNoBits) {
   for (const TestBackend& backend : TestBackends()) {
     SCOPED_TRACE(backend.name);

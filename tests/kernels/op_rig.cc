@@ -18,7 +18,7 @@ OpRig::OpRig(const TestBackend& backend)
   stream_ = *device_->CreateStream("compute");
 }
 
-// One arena: the case's image, then scratch between red zones of its own.
+// Uses one arena: the case's image, then scratch between red zones of its own.
 absl::StatusOr<OpRig::Placement> OpRig::PlaceTogether(const TestMemory& memory, const Op& symbolic,
                                                       int64_t scratch_begin, int64_t scratch_bytes,
                                                       int64_t total_bytes) {
@@ -31,7 +31,7 @@ absl::StatusOr<OpRig::Placement> OpRig::PlaceTogether(const TestMemory& memory, 
   return placed;
 }
 
-// Each buffer in an allocation that ends where it ends, and so scratch.
+// Puts each buffer, and scratch, in an allocation that ends where the buffer ends.
 absl::StatusOr<OpRig::Placement> OpRig::PlaceApart(const TestMemory& memory, const Op& symbolic, int64_t scratch_begin,
                                                    int64_t scratch_bytes) {
   Placement placed;
@@ -55,7 +55,7 @@ absl::StatusOr<OpRig::Placement> OpRig::PlaceApart(const TestMemory& memory, con
 absl::Status OpRig::Run(const TestMemory& memory, const Op& symbolic, std::vector<std::byte>& image) {
   absl::Status status = RunOnce(memory, symbolic, image);
   if (!status.ok()) {
-    // A stream that has failed stays so.
+    // A failed stream stays failed, so the next run gets another one.
     stream_.reset();
     absl::StatusOr<std::unique_ptr<Stream>> another = device_->CreateStream("compute");
     if (!another.ok()) return another.status();
@@ -77,7 +77,7 @@ absl::Status OpRig::RunOnce(const TestMemory& memory, const Op& symbolic, std::v
   std::byte* host = staging_->base();
   std::memcpy(host, memory.image().data(), image_bytes);
   std::memset(host + image_bytes, static_cast<int>(kScratchGuard), total - image_bytes);
-  std::memset(host + scratch_begin, 0xFF, scratch_bytes);  // NaNs: scratch is dirty.
+  std::memset(host + scratch_begin, 0xFF, scratch_bytes);  // NaNs, for scratch is dirty.
 
   SHALE_ASSIGN_OR_RETURN(const Placement placed,
                          backend_.allocate ? PlaceApart(memory, symbolic, scratch_begin, scratch_bytes)
@@ -93,7 +93,7 @@ absl::Status OpRig::RunOnce(const TestMemory& memory, const Op& symbolic, std::v
   for (const Piece& piece : placed.pieces) {
     if (status.ok()) status = stream_->Copy(host + piece.begin, piece.device, piece.size_bytes);
   }
-  // Also after an error: what is under way holds the memory.
+  // Synchronizes after an error too: work that is under way still uses the memory.
   status.Update(stream_->Synchronize());
   SHALE_RETURN_IF_ERROR(status);
   for (int64_t i = image_bytes; i < total; ++i) {

@@ -1,4 +1,4 @@
-// What the ops of one backend run on in tests.
+// Runs the ops of one backend in tests.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace shale::testing {
 
-// A backend's device, ops and one stream. Host memory is pinned, as copies of a training step have it.
+// Owns a backend's device, its ops and one stream. Host memory is pinned, as it is for the copies of a training step.
 class OpRig {
  public:
   explicit OpRig(const TestBackend& backend);
@@ -19,15 +19,15 @@ class OpRig {
   const std::string& name() const { return backend_.name; }
   const std::string& family() const { return backend_.family; }
 
-  // Runs a symbolic op on a copy of `memory` with scratch full of NaNs; `image` becomes what the memory is afterwards.
-  // Also an error: the red zones around scratch were written. An error is that of this run alone.
+  // Runs a symbolic op on a copy of `memory`, with scratch full of NaNs. Stores the memory afterwards in `image`.
+  // Returns an error also if the red zones around scratch were written. An error does not affect later runs.
   absl::Status Run(const TestMemory& memory, const Op& symbolic, std::vector<std::byte>& image);
 
  private:
-  // Bytes of the host that have a place on the device.
+  // A range of host bytes, and its place on the device.
   struct Piece {
     std::byte* device;
-    int64_t begin, size_bytes;  // On the host, in staging_.
+    int64_t begin, size_bytes;  // The range in staging_.
   };
   // Where an op's operands lie.
   struct Placement {
@@ -48,10 +48,10 @@ class OpRig {
   const std::unique_ptr<Device> device_;
   const std::unique_ptr<Ops> ops_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Arena> staging_;  // Grows.
+  std::unique_ptr<Arena> staging_;  // Grows as needed.
 };
 
-// One per backend for the whole test program, as for a rank; never destroyed.
+// Returns one rig per backend, which the whole test program shares. Rigs are never destroyed.
 const std::vector<std::unique_ptr<OpRig>>& OpRigs();
 
 }  // namespace shale::testing

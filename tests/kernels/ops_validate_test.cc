@@ -1,4 +1,5 @@
-// Validate: every operand of every op is looked at, and what is refused is named.
+// Tests that Validate looks at every operand of every op, and names what it refuses.
+#include <limits>
 #include <set>
 
 #include "gtest/gtest.h"
@@ -20,7 +21,7 @@ void ForOperands(AnyOp& op, const Body& body) {
   });
 }
 
-// A copy of `op` whose operand `number` is `change(operand)`.
+// Returns a copy of `op` whose operand `number` was changed by `change`.
 template <class Change>
 Op With(const Op& op, int number, const Change& change) {
   Op changed = op;
@@ -50,7 +51,7 @@ TEST(Validate, NamesAnOperandOfTheWrongRank) {
           t.strides[t.rank++] = 1;
         }
       });
-      // A copy or an addition has no rank of its own; and x tells a norm whether rows have heads.
+      // Copy and Add take any rank, and the rank of x tells a norm whether rows have heads.
       const bool free = std::holds_alternative<Copy>(op) || std::holds_alternative<Add>(op);
       ExpectRefused(wrong, free || name == "x" ? std::vector<std::string>{} : std::vector<std::string>{name + " is "});
     });
@@ -84,7 +85,7 @@ TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
 }
 
 TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
-  // Operands whose rows may be strided; all others are contiguous.
+  // Operands whose rows may be strided. All others must be contiguous.
   const std::set<std::string> strided = {"MatMul.a",
                                          "MatMul.b",
                                          "MatMul.c",
@@ -125,7 +126,7 @@ TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
       } else {
         ExpectRefused(wide, {name + " is "});
       }
-      // Columns two apart, and rows that lie on one another, are refused everywhere.
+      // Columns two apart, and rows on top of one another, are refused for every operand.
       ExpectRefused(With(op, number,
                          [](Tensor& t) {
                            for (int i = 0; i < t.rank; ++i) t.strides[i] *= 2;
@@ -164,7 +165,7 @@ TEST(Validate, RefusesOutputsThatOverlapAnything) {
                                t.where = out.where;
                                t.Advance(1);
                              }),
-                        {out_name, other_name, "the very same view"});
+                        {out_name, other_name, "wanted the same view"});
         } else {
           ExpectRefused(overlapping, {out_name, other_name, "overlaps"});
         }
@@ -229,7 +230,7 @@ TEST(Validate, RefusesContradictions) {
 
   product = valid(MatMul());
   product.b_is_packed = true;
-  ExpectRefused(product, {"packed_b is not given"});
+  ExpectRefused(product, {"packed_b is missing"});
   product.packed_b = Tensor::Contiguous(DType::kFloat32, {64});
   ExpectRefused(product, {"packed_b is f32[64]", "wanted i16"});
   product.packed_b.dtype = DType::kInt16;
@@ -257,18 +258,71 @@ TEST(Validate, RefusesContradictions) {
   loss.gradient = false;
   EXPECT_TRUE(Validate(loss).ok()) << Validate(loss);
 
-  AdamW adamw = valid(AdamW());
-  adamw.master_P = adamw.m_P;
-  ExpectRefused(adamw, {"master and low are both given"});
-  adamw.master_P = adamw.low_P = Tensor();
-  ExpectRefused(adamw, {"neither master nor low"});
-  adamw = valid(AdamW());
-  adamw.decayed = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{4, 9}, {8, 10}});
-  ExpectRefused(adamw, {"decayed", "[8, 10)"});
-
   ZeroRanges zero = valid(ZeroRanges());
   zero.ranges = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{4, 14}});
   ExpectRefused(zero, {"ranges ends at 14", "N=13"});
+}
+
+TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
+  std::vector<Update> updates;  // By AdamW, SGD, Lion and AdamW8Bit.
+  for (const Op& op : ValidOps()) {
+    if (const auto* update = std::get_if<Update>(&op)) updates.push_back(*update);
+  }
+  ASSERT_EQ(updates.size(), std::variant_size_v<UpdateRule>);
+  const Update adamw = updates[0], sgd = updates[1], lion = updates[2], quantized = updates[3];
+  const auto expect_refused = [](Update op, const auto& change, const std::vector<std::string>& parts) {
+    change(op);
+    ExpectRefused(op, parts);
+  };
+  expect_refused(adamw, [](Update& op) { op.master_P = op.states[0]; }, {"AdamW: master and low are both given"});
+  expect_refused(adamw, [](Update& op) { op.low_P = Tensor(); }, {"neither master nor low"});
+  expect_refused(
+      adamw, [](Update& op) { op.weight_P.dtype = DType::kFloat32; }, {"low is given for an f32 weight"});
+  expect_refused(
+      adamw,
+      [](Update& op) {
+        op.decayed = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{4, 9}, {8, 10}});
+      },
+      {"decayed", "[8, 10)"});
+
+  // States: one too few, one too many, of the wrong type or size.
+  expect_refused(adamw, [](Update& op) { op.states[1] = Tensor(); }, {"v is missing", "wanted f32[P=13]"});
+  expect_refused(
+      lion, [&](Update& op) { op.states[1] = adamw.states[1]; },
+      {"Lion: states[1] is f32[13]", "wanted none", "Lion has 1 state"});
+  expect_refused(sgd, [](Update& op) { op.rule = SgdRule{.momentum = 0}; }, {"states[0]", "SGD has 0 states"});
+  expect_refused(quantized, [&](Update& op) { op.states[0] = adamw.states[0]; }, {"m is f32[13]", "wanted u8[P=13]"});
+  expect_refused(
+      quantized, [](Update& op) { op.states[3] = Tensor::Contiguous(DType::kFloat32, {2}); },
+      {"v_scale is f32[2]", "wanted f32[P/block=1]"});
+
+  // Blocks of state are not divided.
+  expect_refused(quantized, [](Update& op) { op.shard_begin = 300; }, {"shard_begin is 300", "a multiple of 256"});
+  expect_refused(quantized, [](Update& op) { op.shard_stride = 13; }, {"shard_stride is 13", "a multiple of 256"});
+  expect_refused(adamw, [](Update& op) { op.shard_begin = -1; }, {"shard_begin is -1"});
+  Update apart = quantized;
+  apart.shard_begin = 512;
+  EXPECT_TRUE(Validate(apart).ok()) << Validate(apart);
+  apart = adamw;
+  apart.shard_begin = 7;
+  EXPECT_TRUE(Validate(apart).ok()) << Validate(apart);
+
+  // Hyper-parameters.
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  expect_refused(adamw, [](Update& op) { op.rule = AdamWRule{.beta1 = 1}; }, {"beta1 is 1", "less than 1"});
+  expect_refused(adamw, [&](Update& op) { op.rule = AdamWRule{.beta2 = nan}; }, {"beta2 is nan"});
+  expect_refused(adamw, [](Update& op) { op.rule = AdamWRule{.epsilon = -1}; }, {"epsilon is -1"});
+  expect_refused(adamw, [](Update& op) { op.rule = AdamWRule{.weight_decay = -1}; }, {"weight_decay is -1"});
+  expect_refused(lion, [](Update& op) { op.rule = LionRule{.beta1 = -0.5f}; }, {"beta1 is -0.5"});
+  expect_refused(lion, [](Update& op) { op.rule = LionRule{.beta2 = 1.5f}; }, {"beta2 is 1.5"});
+  expect_refused(quantized, [](Update& op) { op.rule = AdamW8BitRule{.beta2 = 1}; }, {"beta2 is 1"});
+  expect_refused(sgd, [](Update& op) { op.rule = SgdRule{.momentum = 1}; }, {"momentum is 1"});
+  Update plain = sgd;
+  plain.states[0] = Tensor();
+  plain.rule = SgdRule{.momentum = 0};
+  EXPECT_TRUE(Validate(plain).ok()) << Validate(plain);
+  plain.rule = SgdRule{.momentum = 0, .nesterov = true};
+  ExpectRefused(plain, {"SGD: nesterov is set and momentum is 0"});
 }
 
 TEST(Flops, CountProductsAndAttentionOnly) {
@@ -282,7 +336,8 @@ TEST(Flops, CountProductsAndAttentionOnly) {
   product.c_MN = Tensor::Contiguous(DType::kFloat32, {3, 7});
   product.transpose_a = true;
   EXPECT_EQ(FlopsOf(product), 2 * 3 * 5 * 7);
-  // 4 queries see 1 + 2 + 3 + 4 keys, or 1 + 2 + 2 + 2 through a window of two; 2 flops per pair and width, twice.
+  // 4 queries see 1 + 2 + 3 + 4 keys, or 1 + 2 + 2 + 2 through a window of two. Each of two matmuls takes 2 FLOPs per
+  // pair and element of the width.
   AttentionForward attention;
   attention.q_BSHD = Tensor::Contiguous(DType::kFloat32, {2, 4, 3, 8});
   EXPECT_EQ(FlopsOf(attention), 2 * 3 * 10 * 4 * 8);

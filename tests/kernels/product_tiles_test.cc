@@ -1,4 +1,4 @@
-// How the CPU's matrix products are cut into tiles.
+// Tests how the matmuls of the CPU are cut into tiles.
 #include "kernels/cpu/product_tiles.h"
 
 #include <algorithm>
@@ -34,7 +34,8 @@ TEST(ProductTilesTest, CoverEveryElementOnce) {
                                       {8, 128, 50257},
                                       {64, 16, 50257},
                                       {64, 1, 2000000}}) {
-          if (m < 512 && (order == TileOrder::kPackedB || order == TileOrder::kGathered)) continue;  // Never are.
+          // These orders are never used for fewer than 512 rows.
+          if (m < 512 && (order == TileOrder::kPackedB || order == TileOrder::kGathered)) continue;
           SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << ", order " << static_cast<int>(order)
                                             << ", " << threads << " threads");
           std::vector<int> times(m * n);
@@ -54,7 +55,8 @@ TEST(ProductTilesTest, CoverEveryElementOnce) {
   }
 }
 
-// Of the time that `threads` have until the last one has ended, if a tile's is that of its elements.
+// Returns the fraction of the time until the last thread has ended in which `threads` are busy, if a tile takes time in
+// proportion to its elements.
 double Busy(const std::vector<ProductTile>& tiles, int threads) {
   int64_t total = 0, most = 0;
   for (const ProductTile& tile : tiles) {
@@ -106,7 +108,7 @@ TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
     int64_t at = 0;
     for (const int64_t columns : PieceColumns(shape)) {
       ASSERT_GT(columns, 0);
-      // Of less than a block of columns oneDNN has no fast product.
+      // oneDNN has no fast matmul for less than a block of columns.
       EXPECT_GE(columns, 64) << n << " x " << k;
       EXPECT_TRUE(columns <= 128 || columns * k * 2 <= int64_t{5} << 20) << n << " x " << k;
       EXPECT_TRUE(columns % 64 == 0 || at + columns == n) << n << " x " << k;
@@ -139,7 +141,7 @@ TEST(ProductTilesTest, ThreadsDoNotCutSumsThatDependOnTiles) {
   }
 }
 
-// oneDNN may sum a whole product in another order than its tiles.
+// oneDNN may sum a matmul that is one tile in another order than its tiles.
 TEST(ProductTilesTest, NoLargeBFloat16ProductWithATransposedIsOneTile) {
   EXPECT_GE(TilesOf(ShapeOf(512, 512, 1100, DType::kBFloat16), TileOrder::kTransposedA, 1).size(), 2);
   EXPECT_GE(TilesOf(ShapeOf(1408, 1408, 400, DType::kBFloat16), TileOrder::kTransposedA, 1).size(), 2);

@@ -1,4 +1,4 @@
-// Rotary embedding.
+// Tests the rotary embedding.
 #include <cmath>
 
 #include "gtest/gtest.h"
@@ -14,7 +14,7 @@ constexpr RopeScaling kLlama31 = {.factor = 8, .low_freq_factor = 1, .high_freq_
 
 struct Shape {
   int64_t batch, s, heads, width;
-  bool packed = false;  // Heads 1 to heads + 1 of heads + 3 that share a row.
+  bool packed = false;  // x is heads [1, heads + 1) of the heads + 3 in each row.
   bool inverse = false;
   RopeScaling scaling;
 };
@@ -31,7 +31,7 @@ OpCase MakeCase(const Shape& s, DType act) {
               .theta = 10000,
               .scaling = s.scaling,
               .inverse = s.inverse};
-  // Cosine and sine, two products and their sum are rounded, each within a unit of values of up to 2.
+  // Cosine and sine, two products and their sum are rounded, each by at most one unit of values of up to 2.
   c.tolerances["x"] = {.absolute = 6 * kUnit32};
   return c;
 }
@@ -79,7 +79,7 @@ TEST(RopeTest, KnownValues) {
   }
 }
 
-// Far from the start fp32 angles would be off by whole turns' fractions: 131071 x 2^-24 is 0.008.
+// Far from the start, fp32 angles would be off by up to 131071 x 2^-24 = 0.008.
 TEST(RopeTest, AnglesKeepTheirPrecisionAtLongContexts) {
   constexpr int64_t kLength = 131072;
   TestMemory memory;
@@ -96,7 +96,7 @@ TEST(RopeTest, AnglesKeepTheirPrecisionAtLongContexts) {
   }
 }
 
-// Llama 3.1's numbers: theta 500,000, width 128, context 8,192 stretched by 8. Wavelengths below 2,048 stay, those
+// The numbers of Llama 3.1: theta 500,000, width 128, context 8,192 stretched by 8. Wavelengths below 2,048 stay, those
 // above 8,192 grow eightfold, and pairs 29 to 34 lie between.
 TEST(RopeTest, ScalingStretchesLongWavelengthsOnly) {
   const RopeScaling llama31 = {.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192};

@@ -12,7 +12,7 @@ void ExpectRunFails(const TestMemory& memory, const Op& op, const std::vector<st
     if (!backend.reports_bad_indices) continue;
     SCOPED_TRACE(backend.name);
     if (backend.select) backend.select();
-    // A stream that has failed stays so: it is this run's own.
+    // A failed stream stays failed, so this run has its own.
     const auto device = backend.create_device();
     const auto ops = backend.create_ops();
     auto stream = device->CreateStream("compute");

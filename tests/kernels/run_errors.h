@@ -1,4 +1,4 @@
-// Ops that must fail when they run, because of what their operands hold.
+// Checks ops that must fail when they run, because of what their operands hold.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace shale::testing {
 
-// That a launch of `op`, on every backend that reports bad indices, ends with OutOfRange and a message with the op's
-// name and each of `parts`, and changes no byte of `memory`.
+// Expects that a launch of `op`, on every backend that reports bad indices, ends with OutOfRange and a message with the
+// op's name and each of `parts`, and that it changes no byte of `memory`.
 void ExpectRunFails(const TestMemory& memory, const Op& op, const std::vector<std::string>& parts);
 
 }  // namespace shale::testing

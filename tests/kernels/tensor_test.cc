@@ -1,4 +1,4 @@
-// Views of tensors, and the conversions between fp32, bfloat16 and split masters.
+// Tests views of tensors, and the conversions between fp32, bfloat16 and split masters.
 #include "kernels/tensor.h"
 
 #include <bit>
@@ -12,7 +12,7 @@
 namespace shale {
 namespace {
 
-// The memory of `t`, element by element in row-major order, as offsets from its buffer's start.
+// Returns where the elements of `t` lie, in row-major order, as element offsets from the start of its buffer.
 std::vector<int64_t> Places(const Tensor& t) {
   std::vector<int64_t> places;
   for (int64_t i = 0; i < t.elements(); ++i) {
@@ -31,7 +31,7 @@ TEST(ElementRangeTest, AnIntersectionIsWhatBothHave) {
   EXPECT_EQ(Intersect({2, 7}, {4, 9}), (Range{4, 7}));
   EXPECT_EQ(Intersect({4, 9}, {2, 7}), (Range{4, 7}));
   EXPECT_EQ(Intersect({0, 9}, {3, 5}), (Range{3, 5}));
-  // Nothing, but never less than nothing.
+  // The intersection may be empty, but its size is never negative.
   EXPECT_EQ(Intersect({0, 3}, {3, 5}), (Range{3, 3}));
   EXPECT_EQ(Intersect({0, 3}, {5, 8}), (Range{5, 5}));
   EXPECT_EQ(Intersect({5, 8}, {0, 3}), (Range{5, 5}));
@@ -95,7 +95,7 @@ TEST(BFloat16, RoundsToNearestTiesToEven) {
   const auto round = [](uint32_t bits) { return RoundToBFloat16(std::bit_cast<float>(bits)).bits; };
   EXPECT_EQ(round(0x3f800000), 0x3f80);
   EXPECT_EQ(round(0x3f807fff), 0x3f80);
-  EXPECT_EQ(round(0x3f808000), 0x3f80);  // A tie: to the even one, below...
+  EXPECT_EQ(round(0x3f808000), 0x3f80);  // A tie goes to the even one, below...
   EXPECT_EQ(round(0x3f818000), 0x3f82);  // ... or above.
   EXPECT_EQ(round(0x3f808001), 0x3f81);
   EXPECT_EQ(round(0x7f7fffff), 0x7f80);  // The largest fp32 is nearest to infinity.

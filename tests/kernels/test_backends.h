@@ -1,5 +1,5 @@
-// Every backend that the conformance suite runs on. A library that a test program links registers each: see
-// cpu_backends.cc, cuda_on_host_backend.cc.
+// The backends that the conformance suite runs on. A library that the test program links registers each of them: see
+// cpu_backends.cc and cuda_on_host_backend.cc.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,9 @@ struct TestBackend {
   std::function<std::unique_ptr<Ops>()> create_ops;
   // Called before every launch; may be empty.
   std::function<void()> select;
-  // Gives each buffer device memory of its own, which ends where the buffer does, so that tools which watch allocations
-  // see what leaves it. The last pointer gives it back. Empty: an op's operands lie in one arena, between red zones.
+  // Allocates device memory for one buffer. The memory ends where the buffer does, so that tools that watch allocations
+  // see accesses past its end. It is freed with the last pointer. If empty, an op's operands lie in one arena, between
+  // red zones.
   std::function<absl::StatusOr<std::shared_ptr<std::byte>>(Device&, int64_t size_bytes)> allocate = {};
   // Whether a token or target out of range is an error of the launch. A GPU has no way to return one: see kernels.h.
   bool reports_bad_indices = true;
@@ -32,10 +33,10 @@ struct TestBackend {
   bool keeps_nans = true;
 };
 
-// The reference, then those that were registered.
+// Returns the reference backend, then the registered ones.
 const std::vector<TestBackend>& TestBackends();
 
-// Called while a program's globals are initialised. Returns true.
+// Registers a backend and returns true. REQUIRES: called while the program's globals are initialized.
 bool RegisterTestBackend(TestBackend backend);
 
 }  // namespace shale::testing

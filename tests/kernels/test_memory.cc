@@ -132,6 +132,7 @@ double ElementOf(const Tensor& t, int64_t index) {
     case DType::kInt16: return t.as<const int16_t>()[at];
     case DType::kInt32: return t.as<const int32_t>()[at];
     case DType::kInt64: return static_cast<double>(t.as<const int64_t>()[at]);
+    case DType::kUInt8: return t.as<const uint8_t>()[at];
   }
   return 0;
 }
@@ -145,6 +146,7 @@ void SetElement(const Tensor& t, int64_t index, double value) {
     case DType::kInt16: t.as<int16_t>()[at] = static_cast<int16_t>(value); break;
     case DType::kInt32: t.as<int32_t>()[at] = static_cast<int32_t>(value); break;
     case DType::kInt64: t.as<int64_t>()[at] = static_cast<int64_t>(value); break;
+    case DType::kUInt8: t.as<uint8_t>()[at] = static_cast<uint8_t>(value); break;
   }
 }
 

@@ -1,4 +1,4 @@
-// The memory that the operands of one test case lie in: buffers between red zones, with known contents before the op.
+// The memory in which the operands of a test case lie: buffers between red zones, with known contents before the op.
 #pragma once
 
 #include <cstddef>
@@ -15,37 +15,38 @@ namespace shale::testing {
 
 inline constexpr int64_t kRedZoneBytes = 512;
 
-// Builds symbolic tensors (`where.symbol` numbers a buffer), and the bytes they have before the op. A strided operand
-// is a Slice of a wider one: what lies between its rows is then watched like a red zone.
+// Builds symbolic tensors (`where.symbol` numbers a buffer), and the bytes that they have before the op. A strided
+// operand is a Slice of a wider one: the gaps between its rows are then watched like a red zone.
 class TestMemory {
  public:
   TestMemory() = default;
   explicit TestMemory(uint64_t seed) : seed_(seed) {}
 
-  // Values drawn uniformly from [low, high), rounded to `dtype` (a floating one).
+  // Returns a tensor of values drawn uniformly from [low, high), rounded to `dtype` (a floating one).
   Tensor Random(DType dtype, std::initializer_list<int64_t> shape, double low = -1, double high = 1);
-  // Whole numbers drawn uniformly from [low, high), i16, i32 or i64.
+  // Returns a tensor of integers drawn uniformly from [low, high). `dtype` is u8, i16, i32 or i64.
   Tensor RandomIntegers(DType dtype, std::initializer_list<int64_t> shape, int64_t low, int64_t high);
-  // These values, in order, rounded to any dtype.
+  // Returns a tensor of these values, in order, rounded to any dtype.
   Tensor Values(DType dtype, std::initializer_list<int64_t> shape, absl::Span<const double> values);
-  // These bits, for values that no double carries through (NaNs with their payload).
+  // Returns a tensor of these bits, for values that no double preserves (NaNs with their payload).
   Tensor FloatBits(std::initializer_list<int64_t> shape, absl::Span<const uint32_t> bits);
-  // Every byte 0xFF, which is a NaN in all floating types: what an op does not overwrite, or reads first, shows.
+  // Returns a tensor whose bytes are all 0xFF, which is a NaN in all floating types. It shows what an op does not
+  // overwrite, or reads first.
   Tensor Output(DType dtype, std::initializer_list<int64_t> shape);
 
-  // All buffers and red zones as they are before the op.
+  // Returns all buffers and red zones as they are before the op.
   const std::vector<std::byte>& image() const { return image_; }
 
-  // `t`, or every operand of `op`, at its place in a copy of the image that starts at `base`.
+  // Return `t`, or `op` with all its operands, bound to the places in a copy of the image that starts at `base`.
   Tensor Bind(const Tensor& t, std::byte* base) const;
   Op Bind(const Op& op, std::byte* base) const;
 
-  // The buffers in the order of their symbols: where each lies in the image.
+  // Where each buffer lies in the image, in the order of the symbols.
   struct Buffer {
     int64_t begin, size_bytes;
   };
   const std::vector<Buffer>& buffers() const { return buffers_; }
-  // Every operand of `op` in copies of the buffers, which need not lie as they do in the image.
+  // Returns `op` with all its operands bound to copies of the buffers, which need not lie as they do in the image.
   Op Bind(const Op& op, absl::Span<std::byte* const> buffers) const;
 
  private:
@@ -57,7 +58,7 @@ class TestMemory {
   std::vector<Buffer> buffers_;
 };
 
-// A heap copy of an image, aligned as an arena is.
+// Owns a heap copy of an image, aligned like an arena.
 class AlignedBytes {
  public:
   explicit AlignedBytes(absl::Span<const std::byte> bytes);
@@ -70,7 +71,8 @@ class AlignedBytes {
   std::byte* data_;
 };
 
-// An element of a bound tensor of any dtype, by its number in row-major order, and the places of all of them.
+// Read an element of a bound tensor of any dtype, write it, and return its offset in elements. `index` is its number in
+// row-major order.
 double ElementOf(const Tensor& t, int64_t index);
 void SetElement(const Tensor& t, int64_t index, double value);
 int64_t OffsetOf(const Tensor& t, int64_t index);

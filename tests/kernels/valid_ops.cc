@@ -1,5 +1,7 @@
 #include "tests/kernels/valid_ops.h"
 
+#include "kernels/integers.h"
+
 namespace shale::testing {
 namespace {
 
@@ -60,10 +62,17 @@ std::vector<Op> NormOps() {
   };
 }
 
+Update UpdateBy(const UpdateRule& rule) {
+  Update op{Float({kUpdateSize}), Float({kN}), Act({kN}), Tensor(), New(DType::kInt16, {kN}), rule};
+  const absl::Span<const UpdateState> states = StatesOf(rule);
+  for (size_t i = 0; i < states.size(); ++i) {
+    op.states[i] = New(states[i].dtype, {CeilDivide(kN, states[i].block)});
+  }
+  op.decayed = Ranges();
+  return op;
+}
+
 std::vector<Op> FlatOps() {
-  AdamW adamw{Float({kUpdateSize}),     Float({kN}), Act({kN}),  Tensor(),
-              New(DType::kInt16, {kN}), Float({kN}), Float({kN})};
-  adamw.decayed = Ranges();
   return {
       Sum{Float({kN}), New(kF64, {1})},
       SumSquares{Float({kN}), New(kF64, {1})},
@@ -74,7 +83,10 @@ std::vector<Op> FlatOps() {
       LossScale{New(kI64, {1}), Float({1})},
       FlagNonFinite{New(kF64, {kTotalSize})},
       PrepareUpdate{Float({kHyperSize}), New(kI64, {1}), New(kF64, {kTotalSize}), New(kI64, {1}), Float({kUpdateSize})},
-      adamw,
+      UpdateBy(AdamWRule()),
+      UpdateBy(SgdRule()),
+      UpdateBy(LionRule()),
+      UpdateBy(AdamW8BitRule()),
   };
 }
 

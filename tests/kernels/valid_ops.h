@@ -1,4 +1,5 @@
-// One valid, symbolic op of every kind, each operand in a buffer of its own: what tests of Validate spoil.
+// ValidOps returns one valid, symbolic op of every kind, with each operand in a buffer of its own. Tests of Validate
+// make them invalid.
 #pragma once
 
 #include <vector>

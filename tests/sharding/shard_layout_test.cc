@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Sizes around the alignment, a scalar, a straddling matrix; none divides by three, five or seven.
+// Returns sizes around the alignment, a scalar, and a matrix that straddles shards.
 const std::vector<ShardLayout::Entry>& AwkwardEntries() {
   static const auto& entries = *new std::vector<ShardLayout::Entry>{
       {"embedding", {131, 17}}, {"scalar", {}},         {"exact", {128}}, {"one_more", {129}}, {"bias", {3}},
@@ -45,7 +45,7 @@ std::string ErrorOf(const std::vector<ShardLayout::Entry>& entries, int world_si
   return std::string(layout.status().message());
 }
 
-// Every law that holds for any layout.
+// Checks every law that holds for any layout.
 void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int world_size) {
   SCOPED_TRACE(absl::StrCat(entries.size(), " parameters, ", world_size, " ranks"));
   const ShardLayout layout = Make(entries, world_size);
@@ -53,10 +53,10 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int world_size) {
   ASSERT_EQ(layout.shard_elements() % ShardLayout::kAlignment, 0);
   ASSERT_EQ(layout.padded_elements(), layout.shard_elements() * world_size);
   ASSERT_GE(layout.padded_elements(), layout.total_elements());
-  // No rank's slice could be one block shorter.
+  // The shards could not be one block shorter.
   ASSERT_TRUE(layout.total_elements() > (layout.shard_elements() - ShardLayout::kAlignment) * world_size);
 
-  // Paint every element with what the layout says of it: exactly one of a parameter or a gap.
+  // Counts the parameters and gaps that hold each element: there must be exactly one.
   std::vector<int> owner(layout.padded_elements(), 0);
   for (const ElementRange& gap : layout.gaps()) {
     ASSERT_LT(gap.begin, gap.end);
@@ -68,7 +68,7 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int world_size) {
   }
   for (int64_t i = 0; i < std::ssize(owner); ++i) ASSERT_EQ(owner[i], 1) << "element " << i;
 
-  // Slices tile the vector, and pieces tile every parameter, each element once, and where its slice says.
+  // Shards tile the vector. Pieces tile every parameter, with each element once, at the place that its shard says.
   std::vector<std::vector<int>> seen(entries.size());
   for (size_t p = 0; p < entries.size(); ++p) seen[p].resize(layout.parameters()[p].elements, 0);
   int64_t next_slice = 0;
@@ -155,10 +155,10 @@ TEST(ShardLayoutTest, RangesMergeWhatTouchesAndNothingElse) {
 }
 
 TEST(ShardLayoutTest, RefusesWhatCannotBeLaidOut) {
-  EXPECT_THAT(ErrorOf({{"a", {4}}}, 0), HasSubstr("at least 1 rank, not 0"));
+  EXPECT_THAT(ErrorOf({{"a", {4}}}, 0), HasSubstr("world size is 0"));
   EXPECT_THAT(ErrorOf({{"a", {4}}}, -3), HasSubstr("-3"));
   EXPECT_THAT(ErrorOf({{"a", {4}}, {"", {4}}}), HasSubstr("parameter 1 of a group has no name"));
-  EXPECT_THAT(ErrorOf({{"a", {4}}, {"b", {4}}, {"a", {4}}}), HasSubstr("parameter a is twice"));
+  EXPECT_THAT(ErrorOf({{"a", {4}}, {"b", {4}}, {"a", {4}}}), HasSubstr("parameter a occurs twice"));
   EXPECT_THAT(ErrorOf({{"a", {4, 0}}}), HasSubstr("parameter a has shape [4, 0]"));
   EXPECT_THAT(ErrorOf({{"a", {-1}}}), HasSubstr("at least 1"));
 }
@@ -169,9 +169,24 @@ TEST(ShardLayoutTest, RefusesSizesThatOverflow) {
   EXPECT_THAT(ErrorOf({{"a", {int64_t{1} << 32, int64_t{1} << 32}}}), HasSubstr("parameter a of shape"));
   EXPECT_THAT(ErrorOf({{"a", {kHuge / 8}}}), HasSubstr("the group up to a"));
   EXPECT_THAT(ErrorOf({{"a", {kHuge / 16}}, {"b", {kHuge / 16}}}), HasSubstr("the group up to b"));
-  // Fits, but its padding does not.
+  // The parameter fits, but its padding does not.
   EXPECT_THAT(ErrorOf({{"a", {kHuge / 8 - 200}}}, std::numeric_limits<int>::max()), HasSubstr("padded for"));
   EXPECT_EQ(Make({{"a", {3}}}, std::numeric_limits<int>::max()).shard_elements(), 128);
+}
+
+// Optimizer states that come in blocks need parameters and shards that begin at whole blocks.
+TEST(ShardLayoutTest, ParametersAndShardsBeginAtWholeBlocks) {
+  for (int world_size : {1, 2, 3, 5}) {
+    const ShardLayout layout = ShardLayout::Create(AwkwardEntries(), world_size, 256).value();
+    EXPECT_EQ(layout.shard_elements() % 256, 0);
+    EXPECT_LT(layout.padded_elements() - layout.total_elements(), 256 * world_size);
+    for (const ShardLayout::Placement& p : layout.parameters()) EXPECT_EQ(p.offset_elements % 256, 0) << p.name;
+    for (int rank = 0; rank < world_size; ++rank) {
+      for (const ShardLayout::Piece& piece : layout.ParameterPieces(rank)) EXPECT_EQ(piece.range.begin % 256, 0);
+    }
+  }
+  const ShardLayout narrow = ShardLayout::Create(AwkwardEntries(), 3, 64).value();
+  EXPECT_EQ(narrow.parameters().back().offset_elements, Make(AwkwardEntries(), 3).parameters().back().offset_elements);
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ name: "small"
 model { decoder { family: LLAMA vocabulary: 300 width: 64 layers: 1 heads: 2 hidden: 96 } }
 data { path: "not read" format: LLMC }
 batch { global_batch: 2 micro_batch: 2 sequence_length: 32 }
-memory { retention: KEEP_ALL }
-schedule { steps: 1 }
+activation_checkpointing { preset: NONE }
+lr_schedule { steps: 1 }
 """
 
 _SMALL = [
@@ -88,7 +88,7 @@ class BenchTest(unittest.TestCase):
                 self.assertGreater(result["of_copy"], 0)
 
     def test_bytes_count_every_access_once(self):
-        _, written = self.measured(_OPS, *_SMALL, "--only=rmsnorm|adamw|embeddingbackward|accumulate f32")
+        _, written = self.measured(_OPS, *_SMALL, "--only=rmsnorm|adamw|sgd|lion|embeddingbackward|accumulate f32")
         moved = {(result["op"], result["act"]): result["bytes"] for result in written["results"]}
         # x, y, weight and rstd. The second also has residual and sum.
         self.assertEqual(moved["RmsNormForward", "bf16"], 2 * (2 * 8 * 12 + 12) + 4 * 8)
@@ -97,6 +97,12 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(moved["AdamW", "f32"], 28 * 101 + 20)
         self.assertEqual(moved["AdamW f32 masters", "bf16"], 32 * 101 + 20)
         self.assertEqual(moved["AdamW split masters", "bf16"], 28 * 101 + 20)
+        # The same of the states that the other rules have: one, none, or two of a byte with two scales for the block.
+        self.assertEqual(moved["SGD momentum", "f32"], 20 * 101 + 20)
+        self.assertEqual(moved["SGD momentum, f32 masters", "bf16"], 24 * 101 + 20)
+        self.assertEqual(moved["SGD", "f32"], 12 * 101 + 20)
+        self.assertEqual(moved["Lion split masters", "bf16"], 20 * 101 + 20)
+        self.assertEqual(moved["AdamW8Bit", "f32"], 16 * 101 + 2 * 2 * 4 + 20)
         self.assertEqual(moved["Accumulate accumulate", "f32"], 12 * 101)
         # All rows are written. With accumulation, the rows of eight tokens are read and written.
         self.assertEqual(moved["EmbeddingBackward", "f32"], 4 * (8 + 8 * 12 + 33 * 12))

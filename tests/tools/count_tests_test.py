@@ -79,7 +79,7 @@ class CountTestsTest(unittest.TestCase):
         self.add_result("//empty:test", "PASSED", "")
         returned, lines = self.run_main(0)
         for label in ("//cut:test", "//empty:test"):
-            self.assertIn(f"UNREADABLE REPORT (run): {label}; if it is a cached one, delete that cache", lines)
+            self.assertIn(f"UNREADABLE REPORT (run): {label}; if the result is cached, delete the cache", lines)
         self.assertEqual(lines[-1], "0 passed, 2 failed")
         self.assertEqual(returned, 1)
 

@@ -21,7 +21,7 @@ data { path: "tokens.bin" order: SEQUENTIAL }
 batch { global_batch: 3 micro_batch: 1 sequence_length: 16 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-3 }
-schedule { steps: 4 }
+lr_schedule { steps: 4 }
 checkpoint { every_steps: 2 }
 telemetry { peak_flops: 1e11 }
 """
@@ -85,7 +85,7 @@ class ExportTest(unittest.TestCase):
                 for name in ("runs", "out", "same"):
                     shutil.rmtree(self.path(name), ignore_errors=True)
                 # With a tiny learning rate nothing is learned: every exported tensor has the bits of the imported one.
-                self.expect_ok(self.train("--set=schedule.steps=1", "--set=optimizer.learning_rate=1e-30",
+                self.expect_ok(self.train("--set=lr_schedule.steps=1", "--set=optimizer.learning_rate=1e-30",
                                           "--set=telemetry.run_folder=runs/same"))
                 before = read_safetensors(self.path("model"))
                 dtypes = {entry[0] for entry in before.values()}
@@ -136,7 +136,7 @@ class ExportTest(unittest.TestCase):
         for arguments, message in (
                 (["--set=model.hf_folder=nowhere"], r"model\.hf_folder: .*nowhere.*No such file"),
                 (["--set=model.decoder.width=32", "--set=model.decoder.layers=1", "--set=model.decoder.heads=2",
-                  "--set=model.decoder.vocabulary=61"], r"holds another model than the job's: it has \""),
+                  "--set=model.decoder.vocabulary=61"], r"holds a model that differs from the job's: it has \""),
                 (["--set=batch.sequence_length=100000"], r"max_positions")):
             result = self.train(*arguments)
             self.assertEqual(result.returncode, 2, arguments)
@@ -152,7 +152,7 @@ class ExportTest(unittest.TestCase):
         self.assertEqual(nothing.returncode, 2)
         self.assertRegex(nothing.stderr.decode(), r"there is no checkpoint in nowhere/checkpoints")
         self.take("gpt2")
-        self.expect_ok(self.train("--set=schedule.steps=1"))
+        self.expect_ok(self.train("--set=lr_schedule.steps=1"))
         for arguments, message in ((["--dtype=F64"], r"allowed: F32, BF16, F16"),
                                    (["--checkpoint=x"], r"give one of --run and --checkpoint"),
                                    ([], r"model is not empty|model.*exist")):

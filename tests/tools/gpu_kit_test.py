@@ -166,13 +166,13 @@ class KitTest(unittest.TestCase):
         self.assertIn("| test/All/OpTest | failed | 1 of 2 failed: A |", text)
         self.assertIn("| bench_comm/in_process | failed | ended with 7: no luck |", text)
         self.assertIn("Test cases: 3 passed, 1 failed, of which 2 skipped.", text)
-        self.assertIn("A product sustained for a minute reaches 700 TFLOP/s.", text)
+        self.assertIn("A matmul that runs for a minute reaches 700 TFLOP/s.", text)
         # 0.55 x 989 / 700; (20 GiB - 16 bytes each) / (60 GiB - 16 bytes each); 160,000 / 100,000.
         self.assertIn("| qwen2_5_0_5b_1024 | engine | 160,000 | 6.000 | 55.0 % | 77.7 % | 20.0 | 30.0 |", text)
         self.assertIn("| qwen2_5_0_5b_1024 | plan |  |  |  |  |  | 25.5 |", text)
         self.assertIn("## Plan of qwen2_5_0_5b_1024\n\n```\nPlan of it\n", text)
         self.assertIn("| 1.60 x: met |  | met: 50 % |  | 0.24 x: met |", text)
-        self.assertIn("4 of 8 reach 0.85 of a copy of as many bytes.", text)
+        self.assertIn("4 of 8 reach 0.85 of the speed of a copy of the same size.", text)
         self.assertIn("Fake H200, 140.0 GiB", text)
 
     def test_steps_that_count_come_after_those_that_warm_up(self):
@@ -216,7 +216,7 @@ class KitTest(unittest.TestCase):
         self.assertEqual(self.ran(), ["Good", "Good"])
         self.assertEqual({name: item["commit"] for name, item in self.items().items()},
                          {"test/Good": "bbb", "plan/qwen2_5_0_5b_1024": "aaa"})
-        self.assertIn("Of those to do, 1 have results of commit aaa, which are not shown.", self.markdown())
+        self.assertIn("Of the items to do, 1 have results of commit aaa, which are not shown.", self.markdown())
         self.assertNotIn("| plan |", self.markdown())
 
     def test_kits_packed_of_changed_files_are_told_apart_by_when(self):
@@ -238,7 +238,7 @@ class KitTest(unittest.TestCase):
         code, said = self.call("--only=^torch/", "--only=test/Good", "--budget_seconds=1.5")
         self.assertEqual(code, 3, said)
         self.assertEqual(self.statuses()["torch/qwen2_5_0_5b_1024"], "cut")
-        self.assertIn("call it again to go on", said)
+        self.assertIn("call it again to continue", said)
         code, said = self.call("--only=^torch/", "--budget_seconds=0.1")
         self.assertEqual(code, 3)
         del os.environ["FAKE_HANG"]
@@ -267,7 +267,7 @@ class KitTest(unittest.TestCase):
         with mock.patch.object(main, "all_items", lambda kit: [items.Item("a", work)]):
             code, said = self.call()
             self.assertEqual((code, self.statuses()), (130, {"a": "cut"}))
-            self.assertIn("interrupted by SIGTERM; call it again to go on", said)
+            self.assertIn("interrupted by SIGTERM; call it again to continue", said)
             interrupts.append(False)
             self.assertEqual((self.call()[0], self.statuses()), (0, {"a": "passed"}))
 
@@ -277,7 +277,7 @@ class KitTest(unittest.TestCase):
         hang = items.Item("hang", lambda k, i, s: measure._outcome(child.run(["sleep", "1000"], {}, k.log("hang"), s)), limit=0.3)
         main.do(kit, hang, kept, 1000)
         self.assertEqual(kept.item("hang")["status"], "failed")
-        self.assertIn("had not ended after 0 s", kept.item("hang")["about"])
+        self.assertIn("did not end within 0 s", kept.item("hang")["about"])
 
     def test_an_item_during_which_everything_ends_twice_is_given_up(self):
         kept = store.Store(self.out, "aaa")
@@ -297,7 +297,7 @@ class KitTest(unittest.TestCase):
         self.write(os.path.join(self.out, "report.json"), "{")
         code, said = self.call()
         self.assertEqual(code, 1)
-        self.assertIn("remove it to begin anew", said)
+        self.assertIn("remove it to start over", said)
 
     def test_the_list_tells_how_each_item_stands(self):
         self.call("--only=test/Good")

@@ -18,7 +18,7 @@ data { path: "text.txt" evaluation_fraction: 0.2 }
 batch { global_batch: 4 micro_batch: 1 sequence_length: 32 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
-schedule { steps: 4 }
+lr_schedule { steps: 4 }
 checkpoint { every_steps: 2 keep_last: 9 }
 telemetry { peak_flops: 1e11 }
 """
@@ -40,12 +40,12 @@ class InspectCheckpointTest(unittest.TestCase):
         for arguments in (
                 [],
                 # "same" repeats the same steps with another sharding. The others train differently.
-                ["--set=telemetry.run_folder=runs/same", "--set=sharding.strategy=OPTIMIZER"],
-                ["--set=telemetry.run_folder=runs/three", "--set=sharding.ranks=3", "--set=schedule.steps=2"],
+                ["--set=telemetry.run_folder=runs/same", "--set=sharding.strategy=ZERO1"],
+                ["--set=telemetry.run_folder=runs/three", "--set=sharding.ranks=3", "--set=lr_schedule.steps=2"],
                 ["--set=telemetry.run_folder=runs/split", "--set=precision.compute=BF16",
-                 "--set=precision.master=SPLIT", "--set=schedule.steps=2"],
-                ["--set=telemetry.run_folder=runs/masters", "--set=precision.compute=BF16", "--set=schedule.steps=2"],
-                ["--set=telemetry.run_folder=runs/wide", "--set=model.decoder.width=64", "--set=schedule.steps=2"]):
+                 "--set=precision.master=SPLIT", "--set=lr_schedule.steps=2"],
+                ["--set=telemetry.run_folder=runs/masters", "--set=precision.compute=BF16", "--set=lr_schedule.steps=2"],
+                ["--set=telemetry.run_folder=runs/wide", "--set=model.decoder.width=64", "--set=lr_schedule.steps=2"]):
             subprocess.run([_TRAIN, "--job=job.textproto", *arguments], cwd=cls.trained, check=True, timeout=120,
                            stdout=subprocess.DEVNULL)
 
@@ -78,7 +78,7 @@ class InspectCheckpointTest(unittest.TestCase):
                      "  samples     8: epoch 0, place 8 of 67", "  tokenizer   bytes",
                      "      width: 32", "files"):
             self.assertIn(line + "\n", output)
-        self.assertRegex(output, r"\n  written by  2 ranks, strategy FULL, schedule \w+, values in FP32\n")
+        self.assertRegex(output, r"\n  written by  2 ranks, strategy FULL_SHARD, schedule \w+, values in FP32\n")
         self.assertRegex(output, r"\n  parameters  \d+ of 49,312 elements\n")
         for rank in range(2):
             name = "rank-0000%d-of-00002.shard" % rank
@@ -99,7 +99,7 @@ class InspectCheckpointTest(unittest.TestCase):
         self.assertTrue(self.inspect(0, "runs/test")[0].startswith(_STEP_4 + "\n"))
         self.flip(_STEP_4 + "/MANIFEST", 100)
         output, _ = self.inspect(0, "runs/test", "--verify")
-        self.assertRegex(output, r"^passed over: %s/MANIFEST: it is damaged.*\n%s\n" % (_STEP_4, _STEP_2))
+        self.assertRegex(output, r"^skipped: %s/MANIFEST: it is damaged.*\n%s\n" % (_STEP_4, _STEP_2))
 
     def test_verify_reads_everything(self):
         output, _ = self.inspect(0, _STEP_4, "--verify")
@@ -126,11 +126,11 @@ class InspectCheckpointTest(unittest.TestCase):
 
     def test_compare_sees_the_state_and_not_its_form(self):
         output, _ = self.inspect(0, "runs/test", "--compare=runs/test")
-        self.assertRegex(output, r"\nequal: all 147,936 values and moments have the same bits\n$")
+        self.assertRegex(output, r"\nequal: all 147,936 values and states have the same bits\n$")
         # Two ranks with ZeRO-1 and with ZeRO-3 write different files with the same bits.
         output, _ = self.inspect(0, _STEP_4, "--compare=runs/same/checkpoints/step-0000000004")
-        self.assertIn("  strategy: FULL | OPTIMIZER\n", output)
-        self.assertIn("  job: sharding.strategy: FULL | OPTIMIZER\n", output)
+        self.assertIn("  strategy: FULL_SHARD | ZERO1\n", output)
+        self.assertIn("  job: sharding.strategy: FULL_SHARD | ZERO1\n", output)
         self.assertNotIn("another state", output)
         # Split masters have the same values as fp32 masters.
         output, _ = self.inspect(0, "runs/masters", "--compare=runs/split")
@@ -141,7 +141,7 @@ class InspectCheckpointTest(unittest.TestCase):
         output, _ = self.inspect(1, _STEP_2, "--compare=runs/three")
         self.assertIn("  ranks: 2 | 3\n", output)
         self.assertRegex(output, r"\n  head\.weight \[256, 32\] +\S+ \(\S+\) +\S+ \(\S+\) +\S+ \(\S+\)\n")
-        self.assertRegex(output, r"\nDIFFERENT: [\d,]+ of 147,936 values and moments differ, relative difference at most")
+        self.assertRegex(output, r"\nDIFFERENT: [\d,]+ of 147,936 values and states differ, relative difference at most")
         self.inspect(1, _STEP_2, "--compare=runs/three", "--tolerance=1e-12")
         self.inspect(0, _STEP_2, "--compare=runs/three", "--tolerance=2")
         output, _ = self.inspect(1, _STEP_2, "--compare=" + _STEP_4, "--tolerance=1e30")

@@ -18,8 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/io/file.h"
-#include "engine/train/run_folder.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/checkpoint/survival.h"
 #include "tests/engine/io/child_process.h"
@@ -66,7 +66,7 @@ class KillTest : public ::testing::TestWithParam<int> {
         "tools/train",
         "--job=job.textproto",
         absl::StrCat("--set=telemetry.run_folder=", run),
-        absl::StrCat("--set=schedule.steps=", kSteps),
+        absl::StrCat("--set=lr_schedule.steps=", kSteps),
         absl::StrCat("--set=checkpoint.every_steps=", kInterval),
         "--set=checkpoint.keep_every=12",
         absl::StrCat("--set=checkpoint.asynchronous=", Asynchronous() ? "true" : "false")};
@@ -92,18 +92,18 @@ class KillTest : public ::testing::TestWithParam<int> {
     ASSERT_LE(rows.size(), kSteps);
     for (size_t i = 0; i < rows.size(); ++i)
       EXPECT_EQ(rows[i], reference_[i]) << "line " << i + 1 << " of metrics.jsonl";
-    const absl::StatusOr<std::vector<int64_t>> whole = WholeCheckpoints(RunFolder::CheckpointsPath(Run()));
+    const absl::StatusOr<std::vector<int64_t>> whole = WholeCheckpoints(RunCheckpointsPath(Run()));
     ASSERT_TRUE(whole.ok()) << whole.status();
     const int64_t newest = whole->empty() ? 0 : whole->front();
     EXPECT_GE(newest, MustBeSaved(std::ssize(rows), kInterval, Asynchronous()));
     EXPECT_GE(newest, newest_) << "a checkpoint was lost";
     // A crash leaves at most two leftovers: of a save and of a removal in progress. They are removed before the next
     // crash can leave more.
-    EXPECT_LE(Leftovers(RunFolder::CheckpointsPath(Run())).size(), 2);
+    EXPECT_LE(Leftovers(RunCheckpointsPath(Run())).size(), 2);
     if (absl::StrContains(Log(), "\nstep ") && newest_ > 0) {
       EXPECT_TRUE(absl::StrContains(Log(), absl::StrCat("after step ", newest_, "\n"))) << Log();
     }
-    EXPECT_FALSE(absl::StrContains(Log(), "passed over")) << Log();
+    EXPECT_FALSE(absl::StrContains(Log(), "skipped: ")) << Log();
     newest_ = newest;
   }
 
@@ -112,7 +112,7 @@ class KillTest : public ::testing::TestWithParam<int> {
     EXPECT_EQ(Metrics(Run()), reference_);
     EXPECT_EQ(newest_, kSteps);
     EXPECT_EQ(absl::StrJoin(Leftovers(Run()), " "), "");
-    EXPECT_EQ(absl::StrJoin(Leftovers(RunFolder::CheckpointsPath(Run())), " "), "");
+    EXPECT_EQ(absl::StrJoin(Leftovers(RunCheckpointsPath(Run())), " "), "");
   }
 
   TempFolder temp_;

@@ -87,7 +87,7 @@ class PlanTest(unittest.TestCase):
     def test_explains(self):
         text = self.plan("quickstart", "--explain")
         for part in ["Where every byte goes", "What K micro-batches add", "What the optimizer step adds",
-                     "What each retention saves and costs", "no_sync", "What other strategies would need"]:
+                     "What each preset of activation checkpointing saves", "no_sync", "What other strategies would need"]:
             self.assertIn(part, text)
 
     def test_prints_the_program(self):
@@ -105,7 +105,7 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("library workspace", result.stdout)
         # At most 64 ranks can sum directly from each other's memory.
-        self.refused(r"sharding\.ranks: .* at most 64, and the job wants 72", f"--job={_JOBS}/qwen2_5_0_5b.textproto", *flags,
+        self.refused(r"sharding\.ranks: .* at most 64 ranks, and the job has 72", f"--job={_JOBS}/qwen2_5_0_5b.textproto", *flags,
                      "--ranks=72", "--set=batch.global_batch=72")
 
     def test_name_patterns_that_match_nothing(self):
@@ -115,7 +115,7 @@ class PlanTest(unittest.TestCase):
 
     def test_what_does_not_fit_is_refused_with_what_would(self):
         job = f"--job={_JOBS}/quickstart.textproto"
-        self.refused(r"needs .* per rank, budget 33\.4 MiB, .* too little; fits with .*memory\.retention=", job,
+        self.refused(r"needs .* per rank, budget 33\.4 MiB, .* too little; fits with .*activation_checkpointing\.preset=", job,
                      "--set=memory.budget_bytes=35000000")
 
     def test_a_vocabulary_that_only_missing_data_could_tell(self):
@@ -126,7 +126,7 @@ class PlanTest(unittest.TestCase):
     def test_wrong_command_lines_and_jobs(self):
         self.refused("--job=FILE is required")
         self.refused("No such file", "--job=/nowhere/job.textproto")
-        self.refused("did you mean FULL", f"--job={_JOBS}/quickstart.textproto", "--set=sharding.strategy=FULLY")
+        self.refused("did you mean FULL_SHARD", f"--job={_JOBS}/quickstart.textproto", "--set=sharding.strategy=FULLY")
 
     def test_helps(self):
         result = self.call("--help")

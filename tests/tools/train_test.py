@@ -21,7 +21,7 @@ data { path: "text.txt" evaluation_fraction: 0.2 }
 batch { global_batch: 4 micro_batch: 1 sequence_length: 32 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
-schedule { steps: 12 }
+lr_schedule { steps: 12 }
 telemetry { evaluate_every: 5 peak_flops: 1e11 }
 """
 
@@ -127,9 +127,9 @@ class ToolsTest(unittest.TestCase):
             self.assertEqual(re.findall(r"OMP_WAIT_POLICY = '(\w+)'", result.stderr.decode())[-1], wanted)
 
     def test_a_trace_tells_when_every_instruction_ran(self):
-        plain = self.train("--set=schedule.steps=5", "--set=telemetry.run_folder=plain")
+        plain = self.train("--set=lr_schedule.steps=5", "--set=telemetry.run_folder=plain")
         self.assertEqual(plain.returncode, 0, plain.stderr.decode())
-        result = self.train("--set=schedule.steps=5", "--trace=trace.json", "--trace_first_step=2", "--trace_steps=3",
+        result = self.train("--set=lr_schedule.steps=5", "--trace=trace.json", "--trace_first_step=2", "--trace_steps=3",
                             "--dump_program")
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         events = json.loads(self.read("trace.json"))["traceEvents"]
@@ -155,7 +155,7 @@ class ToolsTest(unittest.TestCase):
         self.assertRegex(result.stdout.decode(), r"compute +backward +MatMul +\d+ .*(?s:.)*rank 0, mean of 3 steps")
         self.assertEqual([row["loss"] for row in self.metrics("plain") if "loss" in row],
                          [row["loss"] for row in self.metrics() if "loss" in row])
-        none = self.train("--set=schedule.steps=1", "--set=telemetry.run_folder=short", "--trace=none.json")
+        none = self.train("--set=lr_schedule.steps=1", "--set=telemetry.run_folder=short", "--trace=none.json")
         self.assertEqual(none.returncode, 0)
         self.assertIn("no trace: the run had no step 3\n", none.stdout.decode())
         unwritable = self.train("--set=telemetry.run_folder=unwritable", "--trace=nowhere/trace.json")
@@ -164,7 +164,7 @@ class ToolsTest(unittest.TestCase):
         self.assertTrue(os.path.isdir(self.path("unwritable/checkpoints/step-0000000012")))
 
     def test_the_program_of_a_step_is_printed_on_request(self):
-        result = self.train("--dump_program", "--set=schedule.steps=1")
+        result = self.train("--dump_program", "--set=lr_schedule.steps=1")
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         for word in ("AllGather", "ReduceScatter", "MatMul", "blocks.1"):
             self.assertIn(word, result.stdout.decode())
@@ -177,9 +177,9 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(result.stdout.decode(), "")
 
     def test_an_earlier_run_is_kept_unless_it_is_to_be_replaced(self):
-        self.assertEqual(self.train("--set=schedule.steps=1").returncode, 0)
+        self.assertEqual(self.train("--set=lr_schedule.steps=1").returncode, 0)
         before = self.read("runs/test/job.textproto")
-        result = self.train("--set=schedule.steps=2")
+        result = self.train("--set=lr_schedule.steps=2")
         self.assertEqual(result.returncode, 2)
         self.assertRegex(result.stderr.decode(), r"runs/test is not empty .*--overwrite")
         # An invalid job does not delete the earlier run, not even with --overwrite.
@@ -187,7 +187,7 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(self.read("runs/test/job.textproto"), before)
         self.assertEqual(len(self.metrics()), 2)
         self.assertTrue(os.listdir(self.path("runs/test/checkpoints")))
-        self.assertEqual(self.train("--overwrite", "--set=schedule.steps=2").returncode, 0)
+        self.assertEqual(self.train("--overwrite", "--set=lr_schedule.steps=2").returncode, 0)
         self.assertEqual(len(self.metrics()), 3)
 
     def test_a_folder_that_cannot_be_written_is_refused(self):
@@ -209,14 +209,14 @@ class ToolsTest(unittest.TestCase):
 
     def test_a_run_that_diverges_fails_and_keeps_the_weights_before(self):
         result = self.train("--set=optimizer.learning_rate=1000", "--set=optimizer.weight_decay=1",
-                            "--set=schedule.steps=50")
+                            "--set=lr_schedule.steps=50")
         self.assertEqual(result.returncode, 1, result.stdout.decode())
         self.assertIn("not finite", result.stderr.decode())
         self.assertTrue(os.listdir(self.path("runs/test/checkpoints")))
 
     def start(self, *arguments):
         """Starts a run that would take long. Returns its process once it is in its third step or later."""
-        process = subprocess.Popen([_TRAIN, "--job=job.textproto", "--set=schedule.steps=1000000", *arguments],
+        process = subprocess.Popen([_TRAIN, "--job=job.textproto", "--set=lr_schedule.steps=1000000", *arguments],
                                    cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
@@ -268,7 +268,7 @@ class ToolsTest(unittest.TestCase):
         nowhere = self.call(_GENERATE, "--run=nowhere")
         self.assertEqual(nowhere.returncode, 2)
         self.assertRegex(nowhere.stderr.decode(), r"there is no checkpoint in nowhere/checkpoints")
-        self.assertEqual(self.train("--set=schedule.steps=1").returncode, 0)
+        self.assertEqual(self.train("--set=lr_schedule.steps=1").returncode, 0)
         token = self.call(_GENERATE, "--run=runs/test", "--prompt_tokens=65,256")
         self.assertEqual(token.returncode, 2)
         self.assertIn("token 256 is outside the model's vocabulary of 256 tokens", token.stderr.decode())
@@ -290,8 +290,8 @@ class ToolsTest(unittest.TestCase):
                 cwd=self.folder, capture_output=True, timeout=120, check=False,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)))
             self.assertEqual(result.returncode, 1, result.stderr.decode())
-            self.assertRegex(result.stderr.decode(), r"train: no checkpoint of step \d+: cannot write .*: File too large")
-            self.assertEqual(result.stdout.decode().count("NOT SAVED: no checkpoint of step "), failures)
+            self.assertRegex(result.stderr.decode(), r"train: cannot save the checkpoint of step \d+: cannot write .*: File too large")
+            self.assertEqual(result.stdout.decode().count("NOT SAVED: cannot save the checkpoint of step "), failures)
             checkpoints = self.path(run + "/checkpoints")
             self.assertEqual(os.listdir(checkpoints) if os.path.exists(checkpoints) else [], [])
 
@@ -301,15 +301,15 @@ class ToolsTest(unittest.TestCase):
         auto = ("--set=checkpoint.every_steps=4", "--resume=auto")
         first = self.train("--set=checkpoint.keep_last=9", *auto)
         self.assertEqual(first.returncode, 0, first.stderr.decode())
-        self.assertNotIn("going on", first.stdout.decode())
+        self.assertNotIn("resuming", first.stdout.decode())
         with open(self.path("runs/test/checkpoints/step-0000000012/rank-00001-of-00002.shard"), "r+b") as shard:
             shard.seek(-5, os.SEEK_END)
             shard.write(b"!")
         again = self.train("--resume=latest", "--set=checkpoint.keep_last=9")
         output = again.stdout.decode()
         self.assertEqual(again.returncode, 0, again.stderr.decode())
-        self.assertRegex(output, r"passed over: \S*step-0000000012/rank-00001-of-00002.shard is damaged between bytes")
-        self.assertIn("going on from runs/test/checkpoints/step-0000000008 after step 8\n", output)
+        self.assertRegex(output, r"skipped: \S*step-0000000012/rank-00001-of-00002.shard is damaged between bytes")
+        self.assertIn("resuming from runs/test/checkpoints/step-0000000008 after step 8\n", output)
         rows = [[(row["step"], row["tokens"], row["loss"], row["grad_norm"]) for row in self.metrics(run) if "loss" in row]
                 for run in ("straight", "runs/test")]
         self.assertEqual(rows[0], rows[1])
@@ -320,7 +320,7 @@ class ToolsTest(unittest.TestCase):
         # A checkpoint that cannot be resumed from is refused with the reason, and nothing is lost.
         for arguments, reason in (
                 (["--resume=nowhere"], r"nowhere/MANIFEST: No such file"),
-                ([named], r"in a folder that holds runs/test/checkpoints/step-0000000012, which is of another past: choose"),
+                ([named], r"in a folder that holds runs/test/checkpoints/step-0000000012, which is not part of this run's history: choose"),
                 (["--resume=latest", "--set=model.decoder.layers=3"], r"layers: 2\", the job's model \"layers: 3"),
                 (["--resume=latest", "--set=batch.sequence_length=16"], r"sequence_length is 32, the job's 16"),
                 (["--resume=latest", "--overwrite"], r"exclude each other"),

@@ -26,7 +26,7 @@ class TuneTest(unittest.TestCase):
         self.refused("^tune: .*wanted an NVIDIA GPU", f"--job={_JOBS}/qwen2_5_0_5b_1024.textproto", "--out=new")
 
     def test_a_file_that_is_no_table_is_not_overwritten(self):
-        self.refused("^tune: --out: table is no tuning table: ",
+        self.refused("^tune: --out: table is not a tuning table: ",
                      f"--job={_JOBS}/qwen2_5_0_5b_1024.textproto", "--out=table")
 
     def test_a_job_that_is_missing(self):

@@ -13,9 +13,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
-#include "engine/train/run_folder.h"
 #include "engine/train/trainer.h"
 #include "tests/engine/checkpoint/survival.h"
 #include "tests/engine/io/child_process.h"
@@ -47,7 +47,7 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
           *job, {.create_backend = CreateBackend, .checkpoint_folder = shared, .resume = {.from = from}});
       EXPECT_EQ(second.status(),
                 absl::FailedPreconditionError(absl::StrCat("another run saves its checkpoints in ", shared,
-                                                           ": wait for its end, or choose another folder")));
+                                                           ": wait until it ends, or choose another folder")));
     }
   });
   EXPECT_EQ(disturbed, losses(alone, [] {}));
@@ -67,7 +67,7 @@ TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
   temp.Write("job.textproto", TinyJobText("text.txt"));
   // The run has so many steps that only a signal ends it.
   const auto command = [](const std::string& run, const std::string& flag) {
-    std::vector<std::string> all = {"tools/train", "--job=job.textproto", "--set=schedule.steps=1000000",
+    std::vector<std::string> all = {"tools/train", "--job=job.textproto", "--set=lr_schedule.steps=1000000",
                                     absl::StrCat("--set=telemetry.run_folder=", run)};
     if (!flag.empty()) all.push_back(flag);
     return all;
@@ -89,7 +89,7 @@ TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
   for (const std::string flag : {"", "--resume=auto", "--resume=latest", "--overwrite"}) {
     EXPECT_EQ(ChildProcess(command("run", flag), temp.path(), temp.Path("second.log")).Wait(), 2) << flag;
     EXPECT_EQ(*ReadFile(temp.Path("second.log"), 1 << 20),
-              "train: another run is writing to run: wait for its end, or choose another folder with "
+              "train: another run is writing to run: wait until it ends, or choose another folder with "
               "telemetry.run_folder\n");
   }
   wait_for_rows(first, "run", metrics("run").size() + 5);
@@ -97,7 +97,7 @@ TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
   first.Signal(SIGTERM);
   EXPECT_EQ(first.Wait(), 128 + SIGTERM);
   const std::vector<std::string> disturbed = metrics("run");
-  EXPECT_EQ(WholeCheckpoints(RunFolder::CheckpointsPath(temp.Path("run")))->front(), std::ssize(disturbed));
+  EXPECT_EQ(WholeCheckpoints(RunCheckpointsPath(temp.Path("run")))->front(), std::ssize(disturbed));
 
   // Its metrics equal those of a run that had the folder to itself.
   ChildProcess alone(command("alone", ""), temp.path(), temp.Path("alone.log"));

@@ -47,7 +47,7 @@ class Shale(Contestant):
             steps = max(3, 2 * steps // 3)
         settings = workload.settings(place.threads, self.ranks, self.micro_batches, self.more)
         batch = workload.job(settings)["batch"]
-        settings.update({"data.path": place.tokens(workload), "schedule.steps": warmup + steps * self.each,
+        settings.update({"data.path": place.tokens(workload), "lr_schedule.steps": warmup + steps * self.each,
                          "telemetry.run_folder": folder})
         command = [place.binary("train"), f"--job={workload.path}", "--overwrite"]
         command += [f"--set={path}={value}" for path, value in settings.items()]
@@ -154,8 +154,8 @@ class Torch(Contestant):
                 "parameters": said[0]["parameters"], "tokens_per_step": said[0]["tokens_per_step"],
                 # Memory of the training processes only, without the compilers that they started.
                 "peak_rss_bytes": sum(s["peak_rss_bytes"] for s in said), "other_cores": group.other_cores,
-                **({} if kept else {"remark": "killed with the allocator tuned, for want of memory as it seems; measured with "
-                                              "the one installed"})}
+                **({} if kept else {"remark": "killed with the tuned allocator, probably for lack of memory; "
+                                              "measured with the one installed"})}
 
 
 class Products(Contestant):
@@ -192,20 +192,20 @@ _SCHEDULES = "K = 4 micro-batches on two ranks, "
 ALL = {
     "shale": Shale("train, one rank with all threads"),
     "torch-best": Torch("PyTorch, blocks compiled, allocator tuned, MKL's AVX-512 path unlocked"),
-    "products": Products("the matrix products of the step alone, by oneDNN, operand B packed beforehand"),
+    "products": Products("the matmuls of the step alone, by oneDNN, operand B packed beforehand"),
     "torch-installed": Torch("the same program as PyTorch is installed", tuned=False),
     "shale-2ranks": Shale("train, two sharded ranks with half of the threads each", ranks=2),
-    "products-2ranks": Products("those of two ranks beside each other, with half of the threads each", ranks=2),
+    "products-2ranks": Products("the matmuls of two ranks at the same time, with half of the threads each", ranks=2),
     "fsdp2-best": Torch("FSDP2 over Gloo, two processes with half of the threads each, tuned like torch-best", ranks=2),
     "shale-k8": Shale("eight micro-batches to a step, one rank", micro_batches=8, traced=True, first_only=True),
     # Eight steps are timed as one, because a disturbance lengthens that time as it lengthens one long step. The median
     # of eight short steps would hardly show it.
     "shale-8-steps": Shale("eight steps of one micro-batch, timed as one, one rank", each=8, first_only=True),
-    "shale-keep-all": Shale("KEEP_ALL retention, one rank", more={"memory.retention": "KEEP_ALL"}, first_only=True),
-    "shale-block": Shale("BLOCK retention, one rank", more={"memory.retention": "BLOCK"}, first_only=True),
+    "shale-keep-all": Shale("checkpointing NONE, one rank", more={"activation_checkpointing.preset": "NONE"}, first_only=True),
+    "shale-block": Shale("checkpointing BLOCK, one rank", more={"activation_checkpointing.preset": "BLOCK"}, first_only=True),
     **{f"shale-{schedule.lower()}": Shale(_SCHEDULES + schedule, ranks=2, micro_batches=4,
-                                          more={"sharding.schedule": schedule}, first_only=True)
-       for schedule in ("SHARDED", "DEFERRED", "LAYERED")},
+                                          more={"sharding.accumulation": schedule}, first_only=True)
+       for schedule in ("SHARDED", "NO_SYNC", "LAYERED")},
     "torch-model": Torch("as torch-best, but the model compiled as a whole, loss included", compiled="model", extra=True),
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }

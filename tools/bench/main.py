@@ -146,7 +146,7 @@ def run(chosen):
                 _go_on(results, info, log)
                 measure(chosen, here, results, log)
             except KeyboardInterrupt:
-                results.notes.append("ended before the last round was done")
+                results.notes.append("interrupted before the last round was complete")
                 say("interrupted; what was measured so far:")
         say(f"measurements: {os.path.relpath(path)}\n")
     text = table.markdown(results)

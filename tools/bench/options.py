@@ -33,8 +33,8 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="bench_train", description=_ABOUT, epilog=_FOOTER, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="NAME,...",
-                        help="workloads, precisions and contestants to measure (see --list); of a kind that is not named, all")
-    parser.add_argument("--list", action="store_true", help="print those names and end")
+                        help="workloads, precisions and contestants to measure (see --list; default: all of each kind)")
+    parser.add_argument("--list", action="store_true", help="print the names and exit")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often each is measured (default 3)")
     parser.add_argument("--steps", type=_count, metavar="N",
                         help="steps that count in a process (default: 9, 5 and 2 by workload; two thirds where one is eight)")
@@ -42,16 +42,17 @@ def parse(arguments):
     parser.add_argument("--threads", type=_threads, default=2, metavar="N",
                         help="threads of a contestant, an even number; two ranks have half each (default 2)")
     parser.add_argument("--apart", action="store_true",
-                        help="one contestant after the other always, in a fraction of the memory")
+                        help="run one contestant after the other, which needs a fraction of the memory")
     parser.add_argument("--venv", default="", metavar="FOLDER", help="a virtual environment that has torch")
     parser.add_argument("--bin", default="", metavar="FOLDER", help="where train and bench_products lie, built already")
     parser.add_argument("--keep", nargs="?", const="all", type=_name, metavar="NAME",
                         help="keep the table as tools/bench/results/DATE-NAME.md (NAME: letters, digits, . _ -; default all)")
     parser.add_argument("--render", action="append", default=[], metavar="FILE",
-                        help="measure nothing: the table of runs.jsonl files that earlier calls left in .out/bench/; rounds of one number are one")
+                        help="measure nothing: print the table of runs.jsonl files that earlier calls left in "
+                             ".out/bench/; rounds of the same number are merged")
     parser.add_argument("--resume", metavar="FILE",
-                        help="go on with a call that was ended, with its other flags as they were: FILE is the runs.jsonl file "
-                             "that it left in .out/bench/, and what that holds is not measured again")
+                        help="resume an interrupted call with the same other flags: FILE is the runs.jsonl file "
+                             "that it left in .out/bench/, and what is in it is not measured again")
     options = parser.parse_args(arguments)
     if options.resume and options.render:
         parser.error("argument --resume: --render measures nothing; give one of them")

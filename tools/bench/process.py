@@ -92,7 +92,7 @@ class _Process:
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
             said = file.read().strip().splitlines() or [text for _, text in self.lines]
         return (f"{os.path.basename(self.command[0])} ended with {self.popen.returncode}: "
-                f"{' | '.join(said[-3:]) or 'it said nothing'} (see {os.path.relpath(self.log_path)})")
+                f"{' | '.join(said[-3:]) or 'it printed nothing'} (see {os.path.relpath(self.log_path)})")
 
 
 def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200):
@@ -128,7 +128,7 @@ def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200
                     killed = [p for p in processes if p.poll() and p.popen.returncode == -signal.SIGKILL]
                     raise Killed(killed[0].failure()) if killed else Failed(process.failure())
             if seconds.so_far() > timeout_seconds:
-                raise Failed(f"{name} had not ended after {timeout_seconds} s")
+                raise Failed(f"{name} did not end within {timeout_seconds} s")
     finally:
         for process in processes:
             process.end()

@@ -35,8 +35,9 @@ def _head(results):
     met, undecided, out_of_reach, measured = summary(results)
     return "\n".join(["# Training steps on the CPU", "", *(f"- {name}: {text}" for name, text in info.items()), "",
                       f"{met} of the {measured} targets measured are met" +
-                      (" by the median of the rounds, each of which stands in brackets" if len(results.rounds()) > 1 else "") +
-                      (f"; not told apart from it: {undecided}" if undecided else "") +
+                      (" by the median of the rounds (values of single rounds in parentheses)"
+                       if len(results.rounds()) > 1 else "") +
+                      (f"; undecided: {undecided}" if undecided else "") +
                       (f"; out of reach here: {out_of_reach}." if out_of_reach else ".")])
 
 
@@ -53,7 +54,7 @@ def _targets(results, workload, precisions):
             sign = ">=" if claim.at_least else "<="
             error = claim.error(results, workload, precision)
             verdict = "not measured" if value is None else "met" if claim.met(value, precision) else \
-                "not told apart from it" if claim.undecided(results, workload, precision) else \
+                "undecided" if claim.undecided(results, workload, precision) else \
                 "**not met**" + _bound(claim, results, workload, precision)
             row += ["" if value is None else _value(claim, value, error, claim.by_round(results, workload, precision)),
                     f"{sign} {claim.targets[precision]:.3g} {claim.unit}", verdict]
@@ -61,7 +62,8 @@ def _targets(results, workload, precisions):
     header = ["shale"] + [text for precision in precisions for text in (precision, "target", "")]
     text = _table(header, rows)
     if "±" in text:
-        text += "\n\n±: two standard errors, from the ratios of turns that followed each other. What misses its target by less is not told apart from it."
+        text += ("\n\n±: two standard errors, from the ratios of turns that followed each other. A value that misses "
+                 "its target by less counts as undecided.")
     return text
 
 
@@ -75,7 +77,7 @@ def _bound(claim, results, workload, precision):
     if bound is None:
         return ""
     said = "out of reach here" if claim.out_of_reach(results, workload, precision) else \
-        "at most" if claim.value(results, workload, precision) <= bound else "though past what should bound it"
+        "at most" if claim.value(results, workload, precision) <= bound else "although beyond its bound"
     return f", {said}: {bound:.3f} {claim.unit}"
 
 
@@ -91,15 +93,15 @@ def _floors(results, workload, precisions):
                 results.median(workload, precision, products, key)
                 for key in ("gflop", "seconds", "attention_gflop", "attention_seconds", "packed_bytes", "other_bytes",
                             "copy_bytes_per_second"))
-            lines.append(f"{precision}{about}: {gflop:,.0f} GFLOP of products alone in {seconds:.4f} s, those of {attention:,.0f} "
-                         f"GFLOP of attention in {attention_seconds:.4f} s, and {packed / 1e9:.2f} GB to pack B and "
-                         f"{moved / 1e9:.2f} GB for all else at "
+            lines.append(f"{precision}{about}: {gflop:,.0f} GFLOP of matmuls alone in {seconds:.4f} s, those of "
+                         f"{attention:,.0f} GFLOP of attention in {attention_seconds:.4f} s, and "
+                         f"{packed / 1e9:.2f} GB to pack B and {moved / 1e9:.2f} GB for all else at "
                          f"{copy / 1e9:.1f} GB/s, copies of memory at their best: {floor:.4f} s a step.")
     if not lines:
         return ""
     return "\n".join(["Bounds (at most, out of reach): what a ratio would be if a step, of these ops and with oneDNN's "
-                      "products, took no longer than this. Medians of the same run; a ratio past its bound shows that the "
-                      "machine was slower when that was measured.",
+                      "matmuls, took no longer than this. Medians of the same run; a ratio past its bound shows that "
+                      "the machine was slower when that was measured.",
                       "", *(f"- {line}" for line in lines)])
 
 
@@ -155,7 +157,7 @@ def _remarks(results):
                      f"kept more than {_BUSY_CORES} cores busy, up to {most:.2f}. Measure again on an idle one.")
     widened = sorted({r["precision"] for r in results.records if r.get("widened")})
     if widened:
-        lines.append("This processor multiplies no bf16: those products ran in fp32.")
+        lines.append("This processor does not multiply bf16: those matmuls ran in fp32.")
     lines += sorted({f"{r['workload']} {r['precision']} {r['contestant']}: {r['remark']}"
                      for r in results.records if "remark" in r})
     lines += [f"**Odd**: {text}" for text in odd_losses(results)]

@@ -42,7 +42,7 @@ def _message(tokens, at):
         if kind != "name" or at + 1 >= len(tokens):
             raise ValueError(f"line {line}: a field was expected, found {name!r}")
         if name in fields:
-            raise ValueError(f"line {line}: {name} stands twice")
+            raise ValueError(f"line {line}: {name} is set twice")
         _, mark, _ = tokens[at + 1]
         if mark == "{":
             fields[name], at = _message(tokens, at + 2)

@@ -81,7 +81,7 @@ def count(name, events, exit_code):
         passed, failed, skipped = cases or (0, 0, 0)
         if cases is None and result["status"] in ("PASSED", "FLAKY"):
             failed = 1  # How many cases ran is unknown. A full disk leads to this.
-            counts.complaints.append(f"UNREADABLE REPORT ({name}): {label}; if it is a cached one, delete that cache")
+            counts.complaints.append(f"UNREADABLE REPORT ({name}): {label}; if the result is cached, delete the cache")
         elif result["status"] not in ("PASSED", "FLAKY") and failed == 0:
             failed = 1  # It crashed or ran out of time.
             counts.complaints.append(f"{result['status']} ({name}): {label}")

@@ -1,4 +1,4 @@
-"""cuda_library: kernels compiled by nvcc, as a C++ library."""
+"""cuda_library: compiles kernels with nvcc into a C++ library."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("@local_config_cuda//:defs.bzl", "CUDA_VERSION", "NVCC")
@@ -106,8 +106,8 @@ def _cuda_library_impl(ctx):
     ]
 
 cuda_library = rule(
-    doc = "Every .cu of srcs compiled by nvcc, in one static archive; headers among srcs are private. What the kernels' " +
-          "callers include comes from deps. Use with target_compatible_with = NEEDS_CUDA.",
+    doc = "Compiles every .cu of srcs with nvcc into one static archive. Headers in srcs are private; headers that " +
+          "callers of the kernels include come from deps. Use with target_compatible_with = NEEDS_CUDA.",
     implementation = _cuda_library_impl,
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu", ".h"]),

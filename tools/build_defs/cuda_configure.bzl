@@ -1,4 +1,4 @@
-"""@local_config_cuda: the CUDA toolkit in $CUDA_HOME or /usr/local/cuda, or empty stand-ins when there is none."""
+"""@local_config_cuda: the CUDA toolkit in $CUDA_HOME or /usr/local/cuda, or empty targets if there is none."""
 
 _WITHOUT = """
 package(default_visibility = ["//visibility:public"])
@@ -9,14 +9,15 @@ cc_library(name = "cudart")
 _WITH = """
 package(default_visibility = ["//visibility:public"])
 
-# For C++; nvcc finds its own. Without thrust, cub and libcu++, which only nvcc compiles.
+# The headers for C++ (nvcc finds its own), without thrust, cub and libcu++, which only nvcc compiles.
 cc_library(
     name = "headers",
     hdrs = glob(["include/*.h", "include/*.hpp", "include/crt/**"]),
     includes = ["include"],
 )
 
-# Static: a program then starts on a machine without CUDA, and finds out by a call that there is no driver.
+# Linked statically, so that a program starts on a machine without CUDA. The first call then reports that there is no
+# driver.
 cc_library(
     name = "cudart",
     srcs = ["lib/libcudart_static.a"],

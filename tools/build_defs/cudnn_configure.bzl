@@ -1,7 +1,7 @@
-"""@cudnn_frontend: the headers of cuDNN's frontend, where tools/build_defs/install.sh puts them, or an empty stand-in.
+"""@cudnn_frontend: the headers of cuDNN's frontend that tools/build_defs/install.sh installs, or an empty target.
 
 Looks in $CUDNN_FRONTEND, a folder with include/cudnn_frontend.h, or in the user's cache. Without them, without a CUDA
-toolkit, or without cudnn.h, attention is for our own kernels.
+toolkit, or without cudnn.h, our own kernels compute attention.
 """
 
 _BUILD = """

@@ -57,6 +57,6 @@ install_cudnn_frontend() {
     bazel shutdown >/dev/null 2>&1 || true
   else
     rm -rf "$work"
-    [[ -e $folder ]] || echo "Could not fetch them: attention on CUDA is for our own kernels" >&2
+    [[ -e $folder ]] || echo "Could not fetch them: our own kernels will compute attention on CUDA" >&2
   fi
 }

@@ -1,4 +1,4 @@
-"""Build settings: flags of our own, with their values as a provider."""
+"""Build settings: custom flags, which provide their values."""
 
 BuildSettingInfo = provider(fields = ["value"])
 

@@ -24,7 +24,7 @@ class Ended:
                 said = [line.strip() for line in file if line.strip()]
         except OSError:
             said = []
-        return " | ".join(said[-lines:]) or "it said nothing"
+        return " | ".join(said[-lines:]) or "it printed nothing"
 
 
 def run(command, environment, log, seconds, enough=None, folder=None):

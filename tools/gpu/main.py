@@ -12,22 +12,22 @@ from gpu import machine, report, store
 from gpu.items import Kit, all_items
 
 _ABOUT = """\
-Runs what this kit holds on the GPUs of this machine: the tests, the op tests under compute-sanitizer, benches of kernels
-and collectives, and plans and training of every preset by the engine, and training by PyTorch's FSDP2. Each item's result
-goes to OUT/report.json and OUT/report.md before the next begins. Items that have ended, well or badly, are not run again
-by a kit of the same commit: call it again to go on. CUDA's libraries are looked for in CUDA_HOME, where the loader looks,
-and among the packages nvidia-* of a Python environment.
+Runs what this kit holds on the GPUs of this machine: the tests, the op tests under compute-sanitizer, benches of
+kernels and collectives, and plans and training of every preset by the engine, and training by PyTorch's FSDP2. Each
+item's result goes to OUT/report.json and OUT/report.md before the next begins. Items that have finished, whatever their
+result, are not run again by a kit of the same commit: call it again to continue. CUDA's libraries are looked for in
+CUDA_HOME, where the loader looks, and among the packages nvidia-* of a Python environment.
 """
 
 _FOOTER = """\
 examples:
-  ./run                                        everything, some hours
-  ./run --budget_seconds=540                   what can be done in nine minutes; again and again until it is done
+  ./run                                        everything; takes some hours
+  ./run --budget_seconds=540                   what fits into nine minutes; repeat until everything is done
   ./run --only=test --only=train/qwen2_5_3b    items whose names match one of these (regular expressions; see --list)
-  ./run --only=torch --again                   those once more
+  ./run --only=torch --again                   runs those items again
 
-exit codes: 0 all done, nothing failed; 1 something failed, or there is no GPU; 2 wrong command line; 3 not all is done yet;
-130 interrupted.
+exit codes: 0 all done, nothing failed; 1 something failed, or there is no GPU; 2 wrong command line; 3 some items are
+not done yet; 130 interrupted.
 """
 
 
@@ -35,10 +35,10 @@ def parse(kit_root, arguments):
     parser = argparse.ArgumentParser(prog="run", description=_ABOUT, epilog=_FOOTER, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="items whose name matches")
-    parser.add_argument("--list", action="store_true", help="print the names of the items and how each stands, and end")
+    parser.add_argument("--list", action="store_true", help="print the names and statuses of the items, and exit")
     parser.add_argument("--budget_seconds", type=float, default=float("inf"), metavar="S",
-                        help="end by then; an item that is cut is begun anew by a later call (default: no limit)")
-    parser.add_argument("--again", action="store_true", help="run the items of --only anew although they have ended")
+                        help="time limit; an item that is cut restarts in a later call (default: no limit)")
+    parser.add_argument("--again", action="store_true", help="run the items of --only again even if they have finished")
     parser.add_argument("--out", default=os.path.join(kit_root, "results"), metavar="FOLDER", help="default: %(default)s")
     parser.add_argument("--python", default="", metavar="PATH", help="a Python with PyTorch (default: the first that is found)")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="training steps that count (default 5)")
@@ -165,11 +165,11 @@ def main(kit_root, arguments, gpus=machine.gpus):
         done = run(kit, items, names, kept, deadline)
     except _Interrupted as interrupted:
         write_report(kit, kept, names)
-        say(f"interrupted by {interrupted}; call it again to go on")
+        say(f"interrupted by {interrupted}; call it again to continue")
         return 130
     write_report(kit, kept, names)
     say(f"report: {kit.path('report.md')}")
     if not done:
-        say("not all is done: call it again to go on")
+        say("not everything is done: call it again to continue")
         return 3
     return 1 if any(kept.item(item.name)["status"] == store.FAILED for item in items) else 0

@@ -21,7 +21,7 @@ def _outcome(ended, result=None, wrong=""):
     if result is not None:
         outcome["result"] = result
     if ended.timed_out:
-        outcome.update(status="timed out", about=f"had not ended after {ended.seconds:.0f} s: {ended.tail(1)}")
+        outcome.update(status="timed out", about=f"did not end within {ended.seconds:.0f} s: {ended.tail(1)}")
     elif wrong:
         outcome.update(status=store.FAILED, about=wrong)
     elif ended.code != 0 and not ended.enough:

@@ -59,7 +59,7 @@ class Report:
         return (f"{len(self.names)} items: " + ", ".join(f"{count} {status}" for status, count in counts.items())
                 + f", {len(left)} to do. Test cases: {cases - failed} passed, {failed} failed, of which "
                 + f"{sum(t['skipped'] for t in tests)} skipped.\n"
-                + "".join(f"\nOf those to do, {count} have results of commit {commit}, which are not shown.\n"
+                + "".join(f"\nOf the items to do, {count} have results of commit {commit}, which are not shown.\n"
                           for commit, count in former.items()))
 
     def _training(self):
@@ -75,7 +75,7 @@ class Report:
                     rows.append([preset, label, *self._speed(found, sustained), self._setting(found)])
             if best:
                 rows.append([preset, "targets", *self._targets(preset, best, torch)])
-        rate = f"A product sustained for a minute reaches {sustained * 1e-12:.0f} TFLOP/s.\n" if sustained else ""
+        rate = f"A matmul that runs for a minute reaches {sustained * 1e-12:.0f} TFLOP/s.\n" if sustained else ""
         return rate + _table(["preset", "", "tokens/s", "s/step", "MFU", "MFU of sustained", "peak GiB", "planned GiB",
                               "losses", ""], rows)
 
@@ -128,7 +128,7 @@ class Report:
                                  f"{r['bytes_per_second'] * 1e-9:.0f}", f"{r['of_copy']:.2f}" + ("" if r["of_copy"] >= KERNELS
                                                                                                    else " low"),
                                  f"{r['of_large_copy']:.2f}"])
-        head = f"{reached} of {len(rows)} reach {KERNELS} of a copy of as many bytes.\n\n" if rows else ""
+        head = f"{reached} of {len(rows)} reach {KERNELS} of the speed of a copy of the same size.\n\n" if rows else ""
         return head + _table(["bench", "op", "size", "type", "us", "GB/s", "of copy", "of large copy"], rows)
 
     def _products(self):

@@ -45,7 +45,7 @@ class Store:
                 with open(self.path, encoding="utf-8") as file:
                     self.data = json.load(file)
             except ValueError as error:
-                raise ValueError(f"{self.path} is no report ({error}); remove it to begin anew") from None
+                raise ValueError(f"{self.path} is not a report ({error}); remove it to start over") from None
 
     def item(self, name):
         """Returns what is stored of the item for this commit; empty if nothing is."""
@@ -72,7 +72,7 @@ class Store:
         """Marks the item as begun. If it was begun too often without an end, marks it as failed and returns False."""
         begun = self.item(name).get("begun", 0)
         if begun >= MOST_BEGUN:
-            self.end(name, {"status": FAILED, "about": f"everything ended while it was under way, {begun} times"})
+            self.end(name, {"status": FAILED, "about": f"the whole kit ended while this item ran, {begun} times"})
             return False
         self.data["items"][name] = {**self.item(name), "commit": self.commit, "begun": begun + 1}
         self._write()

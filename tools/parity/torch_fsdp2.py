@@ -56,17 +56,18 @@ def parse(arguments):
     parser.add_argument("--tokens_per_step", type=number, default=524288, help="over all ranks (default 524288)")
     parser.add_argument("--micro_batch", type=number, help="sequences of a rank at once (default: the job's)")
     parser.add_argument("--checkpoint", choices=CHECKPOINTING, default="none",
-                        help="what is computed again in backward: nothing, all but products and attention, whole blocks")
+                        help="what backward recomputes: nothing, all but matmuls and attention, full blocks")
     parser.add_argument("--gathered", choices=GATHERED, default="pass",
                         help="how long a block's parameters stay: a forward or backward pass, from forward to backward, the step")
     parser.add_argument("--attention", choices=ATTENTION, default="default", help="PyTorch's choice, or cuDNN")
     parser.add_argument("--compile", choices=("blocks", "nothing"), default="blocks")
     parser.add_argument("--search", action="store_true", help="find the best of the four above first")
-    parser.add_argument("--search_seconds", type=float, default=1200, help="no further trial is begun after that (default 1200)")
+    parser.add_argument("--search_seconds", type=float, default=1200,
+                        help="start no further trial after this time (default 1200)")
     parser.add_argument("--trials", help="keep the search's trials in this file, and run none that it has already")
     parser.add_argument("--ranks", type=number, help="processes (default: the GPUs; 1 on the CPU)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of activations and products")
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of activations and matmuls")
     parser.add_argument("--steps", type=number, default=5, help="that count (default 5)")
     parser.add_argument("--warmup", type=number, default=2, help="before those (default 2)")
     parser.add_argument("--tokens", help="a token file of llm.c (default: random tokens)")
@@ -141,7 +142,7 @@ def run_ranks(options, configuration, tokens_per_step, warmup, steps):
         return {"failed": "rank 0 printed no result"}
     rank, code = failed
     if code is None:
-        return {"failed": f"had not ended after {options.timeout_seconds:.0f} s"}
+        return {"failed": f"did not end within {options.timeout_seconds:.0f} s"}
     if code == _OUT_OF_MEMORY:
         return {"failed": _NO_MEMORY}
     last = [line for line in texts[rank].splitlines() if line.strip()][-3:]

@@ -30,7 +30,7 @@ def build(job, options):
     parameters = sum(p.numel() for p in model.parameters())
     for i, block in enumerate(model.blocks):
         # The order matters: checkpointing is innermost, then compilation, then sharding.
-        if job["memory"]["retention"] == "BLOCK":
+        if job["activation_checkpointing"]["preset"] == "BLOCK":
             block = checkpoint_wrapper(block, preserve_rng_state=False)
         if options.compile == "blocks":
             block = torch.compile(block)

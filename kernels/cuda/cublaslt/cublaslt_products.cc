@@ -50,7 +50,7 @@ class CublasLtProducts final : public ProductBackend {
     handle_ = nullptr;
     const absl::Status error = functions_->StatusOf("cublasLtCreate", status);
     return absl::Status(error.code(), absl::StrCat("MatMul: ", error.message(), " (cuBLASLt ", functions_->GetVersion(),
-                                                   " cannot start on this device: wanted a GPU, a driver for its ",
+                                                   " cannot start on this device: it needs a GPU, a driver for its ",
                                                    "version of CUDA, and free memory)"));
   }
 
@@ -71,8 +71,9 @@ class CublasLtProducts final : public ProductBackend {
       if (tuned != nullptr) {
         const absl::Status status = product.Use(*tuned);
         if (status.ok()) return status;
-        return absl::Status(status.code(), absl::StrCat("the tuning table's algorithm: ", status.message(),
-                                                        "; tune again on this machine, or run without the table"));
+        return absl::Status(status.code(),
+                            absl::StrCat(status.message(), "; the tuning table names this algorithm: tune ",
+                                         "again on this machine, or run without the table"));
       }
     }
     SHALE_ASSIGN_OR_RETURN(const std::vector<ProductAlgorithm> candidates, product.Candidates(kCandidates));

@@ -20,7 +20,7 @@ absl::StatusCode CodeOf(cublasStatus_t status) {
 }  // namespace
 
 absl::StatusOr<CublasLtFunctions> CublasLtFunctions::Load(const LibrarySearch& search) {
-  const LibraryName name = {.title = "cuBLASLt (matrix products)",
+  const LibraryName name = {.title = "cuBLASLt (matmul)",
                             .file = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR),
                             .source = absl::StrCat("the CUDA toolkit ", CUBLAS_VER_MAJOR,
                                                    " or the Python package nvidia-cublas ", CUBLAS_VER_MAJOR)};

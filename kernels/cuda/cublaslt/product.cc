@@ -128,9 +128,9 @@ absl::Status Product::Use(const ProductAlgorithm& algorithm) {
       "cublasLtMatmulAlgoCheck",
       functions_.MatmulAlgoCheck(handle_, product_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &librarys, &needs)));
   if (needs.workspaceSize > static_cast<uint64_t>(workspace_bytes_)) {
-    return absl::ResourceExhaustedError(absl::StrCat("MatMul: the algorithm wants ", needs.workspaceSize,
-                                                     " bytes of workspace, and has ", workspace_bytes_, ", for ",
-                                                     key_.ToString()));
+    return absl::ResourceExhaustedError(absl::StrCat("MatMul: the algorithm needs ", needs.workspaceSize,
+                                                     " bytes of workspace, but only ", workspace_bytes_,
+                                                     " are available, for ", key_.ToString()));
   }
   uint32_t scheme = 0;
   size_t written = 0;
@@ -139,8 +139,9 @@ absl::Status Product::Use(const ProductAlgorithm& algorithm) {
                functions_.MatmulAlgoConfigGetAttribute(&librarys, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
                                                        sizeof(scheme), &written)));
   if ((scheme & ~kReductionSchemes) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("MatMul: the algorithm adds parts of K in c's type (reduction ",
-                                                   "scheme ", scheme, "); wanted fp32, for ", key_.ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("MatMul: the algorithm adds the parts of a split K in c's dtype (reduction scheme ", scheme,
+                     "); wanted fp32, for ", key_.ToString()));
   }
   algorithm_ = librarys;
   return absl::OkStatus();

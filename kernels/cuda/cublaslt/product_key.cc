@@ -131,9 +131,9 @@ absl::StatusOr<ProductKey> ProductKey::Parse(absl::string_view text) {
       wrong = absl::StrCat("wanted ", name, "=..., found \"", word.substr(0, 40), "\"");
     }
   });
-  if (wrong.empty() && at != words.size()) wrong = absl::StrCat("more than ", at, " words");
-  if (wrong.empty() && !Plausible(key)) wrong = "its sizes, strides, alignments and types are of no product";
-  if (!wrong.empty()) return absl::InvalidArgumentError(absl::StrCat("not a product: ", wrong));
+  if (wrong.empty() && at != words.size()) wrong = absl::StrCat("found more than ", at, " words");
+  if (wrong.empty() && !Plausible(key)) wrong = "no matmul has these sizes, strides, alignments and types";
+  if (!wrong.empty()) return absl::InvalidArgumentError(absl::StrCat("not a matmul: ", wrong));
   return key;
 }
 

@@ -101,7 +101,7 @@ absl::StatusOr<TunedProduct> Tuner::Tune(const MatMul& op) {
   if (tuned.timed > 0) return tuned;
   return absl::UnimplementedError(absl::StrCat("none of the ", candidates.size(),
                                                " algorithms that cuBLASLt proposes for ", tuned.key.ToString(),
-                                               " runs; the last: ", refusal.message()));
+                                               " can run; error of the last: ", refusal.message()));
 }
 
 }  // namespace shale::cuda

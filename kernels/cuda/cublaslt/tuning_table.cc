@@ -132,12 +132,13 @@ absl::StatusOr<TuningTable> TuningTable::Parse(absl::string_view text) {
     const size_t arrow = line.find(kArrow);
     if (arrow == absl::string_view::npos) {
       return absl::InvalidArgumentError(
-          absl::StrCat("wanted \"", kOn, "...\" or \"<product>", kArrow, "<algorithm>\", found ", Quoted(line)));
+          absl::StrCat("wanted \"", kOn, "...\" or \"<matmul>", kArrow, "<algorithm>\", found ", Quoted(line)));
     }
-    if (machine.gpu.empty()) return absl::InvalidArgumentError("a product before the machine that it was measured on");
+    if (machine.gpu.empty()) return absl::InvalidArgumentError("found a matmul before the line that names its machine");
     SHALE_ASSIGN_OR_RETURN(const ProductKey key, ProductKey::Parse(line.substr(0, arrow)));
     SHALE_ASSIGN_OR_RETURN(const ProductAlgorithm algorithm, ParseAlgorithm(line.substr(arrow + kArrow.size())));
-    if (table.Find(machine, key) != nullptr) return absl::InvalidArgumentError("this product has an algorithm already");
+    if (table.Find(machine, key) != nullptr)
+      return absl::InvalidArgumentError("this matmul already has an algorithm for this machine");
     return table.Set(machine, key, algorithm);
   };
   for (absl::string_view line : absl::StrSplit(text, '\n')) {

@@ -78,9 +78,9 @@ class CudnnAttention final : public AttentionBackend {
     const int64_t planned = WorkspaceBytes(key);
     SHALE_ASSIGN_OR_RETURN(std::unique_ptr<AttentionGraph> graph, graphs_->Build(key, planned));
     if (graph->workspace_bytes() > planned) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("cuDNN wants ", graph->workspace_bytes(), " bytes of workspace, and ", planned,
-                       " are planned, for ", key.ToString(), ": this version needs more than those known to us"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          key.ToString(), ": this version of cuDNN needs ", graph->workspace_bytes(), " bytes of workspace, but ",
+          planned, " are planned; install another version (9.16 or newer), or set runtime.cudnn_attention=false"));
     }
     return built_.emplace(key, std::move(graph)).first->second.get();
   }

@@ -171,13 +171,14 @@ class Graphs final : public CudnnGraphs {
       const cudnnStatus_t status = fe::detail::create_handle(&handle_);
       if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
       handle_ = nullptr;
-      return absl::FailedPreconditionError(
-          absl::StrCat("cudnnCreate: ", fe::detail::get_error_string(status), " (cuDNN ", Version(),
-                       " cannot start on this device: wanted a GPU, a driver for its version of CUDA, free memory)"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cudnnCreate: ", fe::detail::get_error_string(status), " (cuDNN ", Version(),
+          " cannot start on this device: it needs a GPU, a driver for its version of CUDA, and free memory)"));
     }
     auto device = std::make_shared<fe::DeviceProperties>();
     const fe::error_t error = device->deserialize({device_json.begin(), device_json.end()});
-    if (error.is_bad()) return absl::InvalidArgumentError(absl::StrCat("a GPU as JSON: ", error.err_msg));
+    if (error.is_bad())
+      return absl::InvalidArgumentError(absl::StrCat("cannot parse the JSON description of a GPU: ", error.err_msg));
     device_ = std::move(device);
     return absl::OkStatus();
   }

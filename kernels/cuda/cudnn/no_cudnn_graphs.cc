@@ -5,8 +5,8 @@ namespace shale::cuda {
 
 absl::Status BuiltWithCudnn() {
   return absl::UnimplementedError(
-      "this program was built without cuDNN, whose attention wants, when it is built, a CUDA toolkit, cudnn.h (package "
-      "cudnn9-cuda-13), and the headers of the Python package nvidia-cudnn-frontend (tools/test fetches them)");
+      "this program was built without cuDNN attention; to build with it, install a CUDA toolkit, cudnn.h (package "
+      "cudnn9-cuda-13) and the headers of the Python package nvidia-cudnn-frontend (tools/test fetches them)");
 }
 
 absl::StatusOr<std::unique_ptr<CudnnGraphs>> LoadCudnn(const CudnnOptions&) { return BuiltWithCudnn(); }

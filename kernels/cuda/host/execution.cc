@@ -35,6 +35,7 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
   random_.seed(stream_->seed);
   failure_.clear();
   global_cells_.Clear();
+  byte_cells_.Clear();
   static_arrays_.clear();
   if (shared_ == nullptr) {
     shared_ = std::make_unique<std::byte[]>(kMaxSharedBytes);

@@ -157,6 +157,7 @@ class Execution {
   std::vector<StaticArray> static_arrays_;
   std::vector<Cell> shared_cells_;
   ShadowMemory global_cells_;
+  ShadowMemory byte_cells_;  // Of global arrays whose elements are single bytes.
 };
 
 }  // namespace shale::cuda_on_host

@@ -51,10 +51,13 @@ void Execution::Check(const Access& a) {
   }
   const Thread& thread = *threads_[current_];
   const Accessor by = {Moment(epoch_, thread.clock, current_), first_epoch_, thread.seen};
-  // The access lies within a page, because it is aligned to its size.
-  Cell* cells = a.shared ? &shared_cells_[(begin - reinterpret_cast<uintptr_t>(shared_.get())) / kCellBytes]
-                         : global_cells_.At(begin);
-  const int64_t count = bytes / kCellBytes;
+  // Each byte of a global array of bytes has a cell of its own, at twice its address. The cells of an access lie within a
+  // page, because it is aligned to its size.
+  const bool by_byte = a.element_bytes < kCellBytes;
+  Cell* cells = a.shared  ? &shared_cells_[(begin - reinterpret_cast<uintptr_t>(shared_.get())) / kCellBytes]
+                : by_byte ? byte_cells_.At(begin * kCellBytes)
+                          : global_cells_.At(begin);
+  const int64_t count = by_byte ? bytes : bytes / kCellBytes;
   const Conflict conflict = a.write ? Write(cells, count, by) : Read(cells, count, by, /*written=*/a.shared);
   switch (conflict.kind) {
     case Conflict::kNone: break;

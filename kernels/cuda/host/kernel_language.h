@@ -121,7 +121,6 @@ template <class T>
 class Array {
  public:
   using Value = std::remove_const_t<T>;
-  static_assert(sizeof(T) % cuda_on_host::kCellBytes == 0, "accesses are told apart in twos of bytes");
 
   Array(T* data, int64_t size, const char* name, bool shared)
       : data_(data), size_(size), name_(name), shared_(shared) {}
@@ -183,6 +182,7 @@ class Global : public Array<T> {
 template <class T>
 class Shared : public Array<T> {
  public:
+  static_assert(sizeof(T) % cuda_on_host::kCellBytes == 0, "a cell of shared memory is two bytes");
   Shared(void* data, int64_t size, const char* name) : Array<T>(static_cast<T*>(data), size, name, /*shared=*/true) {}
 };
 

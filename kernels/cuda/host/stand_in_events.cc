@@ -99,7 +99,7 @@ absl::StatusOr<double> StandInRuntime::ElapsedMilliseconds(cuda::EventHandle beg
   for (cuda::EventHandle handle : {begin, end}) {
     SHALE_RETURN_IF_ERROR(CheckOutside(kCall, handle));
     const auto& event = *static_cast<StandInEvent*>(handle);
-    if (event.kind != CudaEventKind::kTime) return Misuse(kCall, "an event that takes no time");
+    if (event.kind != CudaEventKind::kTime) return Misuse(kCall, "an event that records no time");
     if (event.stream == nullptr) return Misuse(kCall, "an event that was never recorded");
     SHALE_ASSIGN_OR_RETURN(const bool reached, EventReached(handle));
     if (!reached) return Misuse(kCall, "an event that has not been reached");

@@ -48,7 +48,7 @@ Allocation* Before(const Registry& registry, uintptr_t address) {
 
 absl::Status Refused(int64_t size_bytes) {
   return absl::ResourceExhaustedError(
-      absl::StrCat("the machine refuses ", size_bytes, " bytes: ", std::strerror(errno)));
+      absl::StrCat("cannot map ", size_bytes, " bytes of memory: ", std::strerror(errno)));
 }
 
 // Maps new pages at two addresses: inaccessible at `hidden`, readable and writable at `view`.

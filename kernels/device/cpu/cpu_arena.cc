@@ -32,8 +32,8 @@ absl::StatusOr<std::unique_ptr<CpuArena>> CpuArena::Create(int64_t size_bytes, i
   do {
     if (size_bytes > limit_bytes - allocated) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "an arena of ", size_bytes, " bytes does not fit: memory for arenas is ", limit_bytes, " bytes, of which ",
-          allocated, " are taken; ", size_bytes - (limit_bytes - allocated), " bytes are missing"));
+          "an arena of ", size_bytes, " bytes does not fit: arenas may use ", limit_bytes, " bytes in all, and ",
+          allocated, " are in use; ", size_bytes - (limit_bytes - allocated), " bytes are missing"));
     }
   } while (!allocated_bytes.compare_exchange_weak(allocated, allocated + size_bytes));
   std::unique_ptr<CpuArena> arena(new CpuArena(allocated_bytes, threads));
@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<CpuArena>> CpuArena::Create(int64_t size_bytes, i
   void* address = mmap(nullptr, mapped + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the machine refuses an arena of ", size_bytes, " bytes: ", std::strerror(errno)));
+        absl::StrCat("cannot map an arena of ", size_bytes, " bytes: ", std::strerror(errno)));
   }
   auto* begin = static_cast<std::byte*>(address);
   if (huge) {

@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(CudaRuntime& runtim
   arena->allocation_ = *allocation;
   arena->base_ = Aligned(*allocation);
   if (source.allocate && arena->base_ != *allocation) {
-    return absl::InternalError("the arena's source gave memory that does not begin at a multiple of 4096");
+    return absl::InternalError("the memory source of the arena returned an address that is not a multiple of 4096");
   }
   arena->size_bytes_ = size_bytes;
   SHALE_RETURN_IF_ERROR(arena->Zero());

@@ -140,7 +140,7 @@ absl::Status CudaStream::Synchronize() {
 absl::Status CudaStream::BeginCapture() {
   if (options_.synchronous) {
     return absl::FailedPreconditionError(
-        absl::StrCat("stream ", options_.name, " waits after each piece of work, so that none can be captured"));
+        absl::StrCat("stream ", options_.name, " is synchronous and cannot be captured"));
   }
   return Enqueue([&](cuda::StreamHandle stream) { return runtime_.BeginCapture(stream); });
 }

@@ -221,7 +221,7 @@ class Cudart final : public CudaRuntime {
                                  /*edgeData_out=*/nullptr, &count)));
     if (capturing == cudaStreamCaptureStatusActive && count == 1) return nodes[0];
     return absl::InternalError(
-        absl::StrCat("cudaStreamGetCaptureInfo: wanted the piece of work that was captured ", "last, found ", count));
+        absl::StrCat("cudaStreamGetCaptureInfo: wanted one node for the work that was captured last, found ", count));
   }
   absl::Status SetGraphCopy(cuda::GraphHandle graph, cuda::NodeHandle copy, void* to, const void* from,
                             int64_t size_bytes) override {

@@ -84,8 +84,8 @@ absl::StatusOr<SharedLibrary> SharedLibrary::Open(const LibraryName& name, const
 absl::Status SharedLibrary::Find(const char* symbol, void*& address) const {
   address = dlsym(handle_, symbol);
   if (address != nullptr) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat(name_.title, ": ", path_, " has no ", symbol, ", so it is not the version ",
-                                          "that was wanted. Install ", name_.source,
+  return absl::NotFoundError(absl::StrCat(name_.title, ": ", path_, " has no ", symbol,
+                                          ", so it is the wrong version. Install ", name_.source,
                                           ", or name its folder in SHALE_CUDA_LIBRARIES"));
 }
 

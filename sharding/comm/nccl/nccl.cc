@@ -84,7 +84,7 @@ absl::Status CheckOptions(NcclApi& nccl, const NcclOptions& options) {
   SHALE_RETURN_IF_ERROR(CheckTimeout(options.timeout_seconds));
   if (!options.windows || nccl.has_windows()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "this NCCL has no symmetric windows: install 2.27 or newer, or leave runtime.nccl_windows out");
+      "this NCCL has no symmetric windows; install NCCL 2.27 or newer, or remove runtime.nccl_windows");
 }
 
 // Creates the communicators of this process: ranks first_rank, first_rank + 1, ... of `size`, one per ordinal.
@@ -150,7 +150,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(std::shared
   SHALE_RETURN_IF_ERROR(CheckOptions(*nccl, options));
   if (rank < 0 || rank >= size) return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " of ", size));
   if (options.check_agreement) {
-    return absl::InvalidArgumentError("check_agreement wants all ranks to be threads of one process");
+    return absl::InvalidArgumentError("check_agreement requires all ranks to be threads of one process");
   }
   SHALE_ASSIGN_OR_RETURN(auto communicators, CreateRanks(nccl, runtime, id, rank, size, {ordinal}, options));
   return std::move(communicators[0]);

@@ -93,7 +93,8 @@ void NcclGroup::Fail(absl::Status reason) {
 absl::Status NcclGroup::WithoutThem(int index) const {
   if (left_ < 0 || launched_[index] <= launched_[left_]) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("rank ", ranks_[left_]->rank(), " left after ", launched_[left_],
-                                         " collectives, rank ", ranks_[index]->rank(), " came to ", launched_[index]));
+                                         " collectives, but rank ", ranks_[index]->rank(), " has launched ",
+                                         launched_[index]));
 }
 
 absl::Status NcclGroup::Admit(int index, NcclCollective& collective) {

@@ -48,7 +48,7 @@ std::string NcclCollective::ToString() const {
 absl::Status NcclRank::Waited(const std::string& for_what) const {
   return absl::DeadlineExceededError(
       absl::StrCat("rank ", rank(), " of ", size(), " waited ", options_.timeout_seconds, " s for ", for_what,
-                   "; look for the error of a rank that did not come or wants something else"));
+                   "; look for the error of a rank that is missing or calls a different collective"));
 }
 
 absl::Status NcclRank::NcclError(const std::string& during, NcclResult result) {
@@ -150,13 +150,14 @@ absl::Status NcclRank::CallAndWait(const std::string& during, absl::FunctionRef<
 }
 
 absl::Status NcclRank::RegisterWindow(void* memory, int64_t size_bytes) {
-  if (window_ != nullptr) return absl::FailedPreconditionError("a communicator has one window");
+  if (window_ != nullptr) return absl::FailedPreconditionError("this communicator already has a window");
   SHALE_RETURN_IF_ERROR(CallAndWait("ncclCommWindowRegister", [&](NcclComm comm) {
     return nccl_->CommWindowRegister(comm, memory, size_bytes, window_);
   }));
   if (window_ != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "rank ", rank(), " of ", size(), ": NCCL makes no symmetric window between these GPUs; leave windows out"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("rank ", rank(), " of ", size(),
+                   ": NCCL cannot make a symmetric window between these GPUs; remove runtime.nccl_windows"));
 }
 
 absl::Status NcclRank::DeregisterWindow() {
@@ -189,7 +190,8 @@ absl::Status NcclRank::Check() {
   if (!gpu.ok()) {
     return absl::Status(gpu.code(), absl::StrCat("rank ", rank(), " of ", size(), ": its GPU fails: ", gpu.message()));
   }
-  const std::string during = pending_.empty() ? std::string("idleness") : pending_.front().collective.ToString();
+  const std::string during =
+      pending_.empty() ? std::string("the time between collectives") : pending_.front().collective.ToString();
   SHALE_RETURN_IF_ERROR(Poll(during).status());
   if (pending_.empty()) return absl::OkStatus();
   if (!front_began_) {

@@ -29,7 +29,7 @@ TEST(TuningFileTest, AMissingFileIsToldFromOneThatIsNoTable) {
   const std::string path = folder.Write("poem", "no table\n");
   const absl::Status poem = ReadTuningTable(path).status();
   EXPECT_EQ(poem.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(poem.message()), StartsWith(path + " is no tuning table: "));
+  EXPECT_THAT(std::string(poem.message()), StartsWith(path + " is not a tuning table: "));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "engine/checkpoint/compare.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <functional>
@@ -17,6 +18,9 @@
 namespace shale {
 namespace {
 
+// The parts of a parameter that are compared.
+constexpr std::array<SavedPart, 3> kStateParts = {SavedPart::kValue, StatePart(0), StatePart(1)};
+
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -31,7 +35,7 @@ std::vector<std::string> Lines(const std::vector<FieldDifference>& fields) {
 
 class CompareTest : public ::testing::Test {
  protected:
-  // Values in (-2, 2): what a NaN loses when it is saved in halves is another test's.
+  // Keeps all values in (-2, 2), so that none is NaN. Another test covers what a NaN loses when it is saved as kSplit.
   CompareTest() {
     for (int parameter = 0; parameter < std::ssize(state_.parameters()); ++parameter) {
       for (SavedPart part : kStateParts) {
@@ -121,8 +125,8 @@ TEST_F(CompareTest, DifferencesAreMeasuredByThePart) {
       for (int i = 0; i < 3; ++i) a.Set(part, 0, i, 4);
     }
     SampleState b = a;
-    a.Set(SavedPart::kFirstMoment, 0, 1, c.a);
-    b.Set(SavedPart::kFirstMoment, 0, 1, c.b);
+    a.Set(StatePart(0), 0, 1, c.a);
+    b.Set(StatePart(0), 0, 1, c.b);
     const CheckpointDifference difference = Difference(a, {}, b, {});
     const PartDifference& part = difference.parameters[0].parts[1];
     EXPECT_EQ(part.different, 1) << c.a << " " << c.b;
@@ -132,7 +136,7 @@ TEST_F(CompareTest, DifferencesAreMeasuredByThePart) {
     EXPECT_EQ(difference.Equal(0.5), part.relative() <= 0.5) << c.a << " " << c.b;
     EXPECT_EQ(difference.Equal(1e30), std::isfinite(c.largest)) << c.a << " " << c.b;
   }
-  // Nothing but zeros has no magnitude; two different things both of no magnitude are infinitely different.
+  // Without a difference relative() is 0, whatever the magnitude. A difference in a part of magnitude 0 is infinite.
   EXPECT_EQ(PartDifference().relative(), 0);
   EXPECT_EQ((PartDifference{.different = 1, .largest = kInfinity, .magnitude = 0}.relative()), kInfinity);
 }
@@ -154,14 +158,14 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
                                             "shuffled: yes | no", "data seed: 9 | 11", "tokenizer: bytes | other"));
   EXPECT_FALSE(all.Equal(1e30));
   EXPECT_THAT(all.writing, IsEmpty());
-  // How it was written is told and does not count.
+  // How a checkpoint was written is reported and does not count as a difference.
   const CheckpointDifference written = rewrite([](Manifest& m) {
-    m.strategy = "NONE", m.schedule = "DEFERRED";
+    m.strategy = "DDP", m.accumulation = "NO_SYNC";
     m.job = "model {\n  decoder {\n    width: 33\n  }\n}\nset: 1\nset: \"a: {\"\n";
   });
-  EXPECT_THAT(Lines(written.writing),
-              ElementsAre("strategy: FULL | NONE", "schedule: LAYERED | DEFERRED", "job: model.decoder.width: 32 | 33",
-                          "job: set:  | 1, \"a: {\"", "job: sharding.ranks: 2 | "));
+  EXPECT_THAT(Lines(written.writing), ElementsAre("strategy: FULL_SHARD | DDP", "accumulation: LAYERED | NO_SYNC",
+                                                  "job: model.decoder.width: 32 | 33", "job: set:  | 1, \"a: {\"",
+                                                  "job: sharding.ranks: 2 | "));
   EXPECT_TRUE(written.Equal(0));
 }
 
@@ -177,25 +181,25 @@ TEST_F(CompareTest, ParametersThatOnlyOneHasAreNamed) {
 }
 
 TEST_F(CompareTest, StatisticsAreOfTheFiniteElements) {
-  // More than a batch: a ramp of mean 0, with what is not finite between.
+  // More elements than one batch: a ramp of mean 0 with one NaN in the middle.
   constexpr int64_t kElements = 200'001;
   SampleState state({{"ramp", {kElements}}, {"nothing", {2}}}, 1);
   double squares = 0;
   for (int64_t i = 0; i < kElements; ++i) {
     const double value = static_cast<double>(i - kElements / 2) / 1024;
     squares += value * value;
-    state.Set(SavedPart::kSecondMoment, 0, i, static_cast<float>(value));
+    state.Set(StatePart(1), 0, i, static_cast<float>(value));
   }
-  const double middle = state.Elements(SavedPart::kSecondMoment, 0)[kElements / 2];
+  const double middle = state.Elements(StatePart(1), 0)[kElements / 2];
   ASSERT_EQ(middle, 0);
-  state.Set(SavedPart::kSecondMoment, 0, kElements / 2, kNan);
+  state.Set(StatePart(1), 0, kElements / 2, kNan);
   state.Set(SavedPart::kValue, 1, 0, -kInfinity);
   state.Set(SavedPart::kValue, 1, 1, kNan);
   state.WriteCheckpoint(temp_.Path("a"), {.ranks = 3, .values = SavedValues::kSplit});
   const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(temp_.Path("a"));
   ASSERT_TRUE(reader.ok());
   CheckpointValues values(*reader);
-  const PartStatistics ramp = StatisticsOf(values, SavedPart::kSecondMoment, state.parameters()[0]).value();
+  const PartStatistics ramp = StatisticsOf(values, StatePart(1), state.parameters()[0]).value();
   EXPECT_EQ(ramp.maximum, 100'000.0 / 1024);
   EXPECT_EQ(ramp.minimum, -100'000.0 / 1024);
   // Sums of multiples of 1/1024 are exact in fp64.

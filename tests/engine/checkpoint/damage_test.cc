@@ -1,4 +1,4 @@
-// No damage goes unnoticed: single bits anywhere, truncation anywhere it could hide.
+// Tests that no damage goes unnoticed: single flipped bits anywhere, and truncation at every place where it could hide.
 #include <filesystem>
 #include <random>
 #include <string>
@@ -26,7 +26,8 @@ class DamageTest : public ::testing::TestWithParam<SampleForm> {
   std::string Shard(int64_t rank) const { return ShardPath(folder(), rank, GetParam().ranks); }
   absl::Span<char> staging() { return absl::MakeSpan(staging_); }
 
-  // Every bit of the first `bytes` of a file, flipped alone, makes Open refuse it by name.
+  // Flips each of the first `bytes` of a file, bit by bit, and expects that Open refuses the checkpoint and names the
+  // file.
   void ExpectEveryFlipRefused(const std::string& path, int64_t bytes) {
     for (int64_t bit = 0; bit < 8 * bytes; ++bit) {
       FlipBit(path, bit);
@@ -39,7 +40,7 @@ class DamageTest : public ::testing::TestWithParam<SampleForm> {
     ASSERT_TRUE(CheckpointReader::Open(folder()).ok());
   }
 
-  // A random bit behind the heads: rank and bit in the file.
+  // Returns a random bit behind the head of a shard, as the rank and the index of the bit in its file.
   std::pair<int64_t, int64_t> PayloadBit(const CheckpointReader& reader) {
     while (true) {
       const auto rank = static_cast<int64_t>(random_() % reader.shards().size());
@@ -56,8 +57,8 @@ class DamageTest : public ::testing::TestWithParam<SampleForm> {
     return absl::StrCat(Shard(rank), " is damaged between bytes ", begin, " and ", end, ": ");
   }
 
-  // `flips` random bits of the payload, each alone, are found by whoever reads their chunk; every `thorough`-th also by
-  // who reads everything, and only there.
+  // Flips `flips` random bits of the payload, each alone. Expects that reading the chunk of the bit finds it. For every
+  // `thorough`-th bit, expects that reading everything finds it too, in that chunk only.
   void ExpectFlipsFound(int flips, int thorough) {
     const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(folder());
     ASSERT_TRUE(reader.ok()) << reader.status();
@@ -76,7 +77,7 @@ class DamageTest : public ::testing::TestWithParam<SampleForm> {
   }
 
   void ExpectFoundByStream(const CheckpointReader& reader, int64_t rank, int64_t chunk, const std::string& place) {
-    ASSERT_TRUE(CheckpointReader::Open(folder()).ok());  // The heads are whole.
+    ASSERT_TRUE(CheckpointReader::Open(folder()).ok());  // The heads are undamaged.
     const absl::Status verified = reader.Verify(staging());
     ASSERT_EQ(verified.code(), absl::StatusCode::kDataLoss);
     ASSERT_TRUE(absl::StartsWith(verified.message(), place)) << verified;
@@ -84,7 +85,7 @@ class DamageTest : public ::testing::TestWithParam<SampleForm> {
     const auto all = [](const ShardPiece& piece) { return piece.range; };
     const auto sink = [&](const ShardPiece& piece, const char*) { return absl::OkStatus(); };
     ASSERT_EQ(reader.Stream(all, sink, staging()).code(), absl::StatusCode::kDataLoss);
-    // Who wants nothing of that file is not troubled.
+    // A reader that wants nothing from the damaged file gets no error.
     const ShardHeader& damaged = reader.shards()[rank];
     const auto elsewhere = [&](const ShardPiece& piece) {
       const bool here = std::find(damaged.pieces.begin(), damaged.pieces.end(), piece) != damaged.pieces.end();
@@ -140,7 +141,7 @@ TEST_P(DamageTest, EveryTruncationAtAChunkAndBesideItIsRefused) {
       fs::resize_file(path, wrong);
       const std::string expected = absl::StrCat(path, " has ", wrong, " bytes; the manifest says ", size);
       EXPECT_EQ(CheckpointReader::Open(folder()).status(), absl::InvalidArgumentError(expected));
-      // Of a file cut short the verification tells that, and reads what is left; bytes that are there are right.
+      // VerifyCheckpoint reports the wrong size once and reads on: the bytes that are there are right.
       std::vector<std::string> damages;
       const auto verified = VerifyCheckpoint(folder(), staging(), [&](const std::string& d) { damages.push_back(d); });
       ASSERT_TRUE(verified.ok()) << verified.status();

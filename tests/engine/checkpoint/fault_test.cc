@@ -1,4 +1,5 @@
-// Runs whose checkpoints cannot be written: they say so, keep the last good one, and stop or go on as the job has it.
+// Tests runs whose checkpoints cannot be written. Such a run reports the error, keeps the last good checkpoint, and
+// stops or continues as the job asks.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,6 +24,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
@@ -40,22 +42,22 @@ namespace shale {
 namespace {
 
 constexpr int kErrors[] = {ENOSPC, EIO, EROFS, EDQUOT};
-constexpr int64_t kSteps = 6, kInterval = 2;  // As TinyJobText has them.
+constexpr int64_t kSteps = 6, kInterval = 2;  // The values in TinyJobText.
 
 using Rows = std::vector<std::pair<int64_t, double>>;  // Step and loss of each line of metrics.jsonl.
 
 struct Outcome {
   absl::Status status;
-  std::set<int64_t> saved, failed;   // Steps of which the run said so.
-  std::vector<std::string> reasons;  // The lines of those that failed.
+  std::set<int64_t> saved, failed;   // Steps that the run reported as saved or as failed.
+  std::vector<std::string> reasons;  // The output lines that report the failed saves.
 };
 
-// The parameters: what checkpoint.on_failure is, and whether saves are asynchronous.
+// The test parameters are checkpoint.on_failure and whether saves are asynchronous.
 class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>> {
  protected:
   void SetUp() override { text_ = temp_.Write("text.txt", TinyText()); }
   std::string Folder() const { return temp_.Path("run"); }
-  std::string Checkpoints() const { return RunFolder::CheckpointsPath(Folder()); }
+  std::string Checkpoints() const { return RunCheckpointsPath(Folder()); }
 
   static bool Stops() { return std::get<0>(GetParam()) == SaveFailure::kStop; }
   static bool Asynchronous() { return std::get<1>(GetParam()); }
@@ -64,7 +66,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
             absl::StrCat("checkpoint.asynchronous=", Asynchronous() ? "true" : "false")};
   }
 
-  // A run into Folder(), or one that goes on there; told to stop after a step.
+  // Trains in Folder(), continuing the run that is there. Asks the run to stop after `last_step`.
   Outcome Train(FileSystem& files, const std::vector<std::string>& overrides, int64_t last_step = kSteps) const {
     Outcome outcome;
     outcome.status = Train(files, overrides, last_step, outcome);
@@ -74,7 +76,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
     return Train(PosixFileSystem(), overrides, last_step);
   }
 
-  // The steps of the checkpoints, newest first; {0} if there are none. Each must be whole.
+  // Returns the steps of the checkpoints, newest first, or {0} if there are none. Expects each checkpoint to be whole.
   std::vector<int64_t> Whole() const {
     const absl::StatusOr<std::vector<int64_t>> steps = WholeCheckpoints(Checkpoints());
     EXPECT_TRUE(steps.ok()) << steps.status();
@@ -89,7 +91,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
     }
     return rows;
   }
-  // Those of a run that nothing happens to.
+  // Returns the metrics of a run without faults.
   Rows Reference() {
     if (reference_.empty()) {
       auto trainer =
@@ -106,7 +108,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
     return reference_;
   }
 
-  // The disk works again: the run comes to the end that it would have come to anyhow.
+  // Continues the run on a disk that works again. Expects that it ends like a run without faults.
   void ExpectItEndsAsIfNothingHadBeen() {
     const Outcome outcome = Train({});
     EXPECT_TRUE(outcome.status.ok()) << outcome.status;
@@ -115,14 +117,14 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
     EXPECT_EQ(Whole().front(), kSteps);
   }
 
-  // What must hold of every run whose disk failed with `error`.
+  // Checks what must hold of every run whose disk failed with `error`.
   void ExpectItIsSaid(const Outcome& outcome, int error) {
     const std::string message(outcome.status.message());
     for (const std::string& reason : outcome.reasons) {
       EXPECT_NE(reason.find(strerror(error)), std::string::npos) << reason;
       EXPECT_NE(reason.find(Checkpoints()), std::string::npos) << reason;
     }
-    // A run that goes on fails only if its last state is not saved.
+    // A run that continues after failed saves fails only if its last state is not saved.
     const bool must_fail = Stops() ? !outcome.failed.empty() : outcome.failed.count(kSteps) > 0;
     EXPECT_EQ(outcome.status.ok(), !must_fail) << message;
     if (must_fail) {
@@ -130,7 +132,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
     }
     if (Stops()) {
       EXPECT_LE(outcome.failed.size(), 1);
-      // At once: one more interval passes at most while an asynchronous save fails.
+      // The run stops at once. While an asynchronous save fails, at most one more interval passes.
       const int64_t last = Metrics().back().first;
       if (must_fail) {
         EXPECT_LE(last, *outcome.failed.begin() + (Asynchronous() ? kInterval : 0));
@@ -163,14 +165,14 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
     });
   }
 
-  // What a line of the run says of a checkpoint.
+  // Adds to `outcome` what an output line of the run says about a checkpoint.
   static void Read(absl::string_view line, Outcome& outcome) {
     int64_t step = 0;
     if (absl::StartsWith(line, "saved ")) {
       EXPECT_TRUE(absl::SimpleAtoi(line.substr(line.find("/step-") + 6, 10), &step)) << line;
       outcome.saved.insert(step);
     } else if (absl::ConsumePrefix(&line, "NOT SAVED: ")) {
-      EXPECT_EQ(sscanf(std::string(line).c_str(), "no checkpoint of step %ld: ", &step), 1) << line;
+      EXPECT_EQ(sscanf(std::string(line).c_str(), "cannot save the checkpoint of step %ld: ", &step), 1) << line;
       outcome.failed.insert(step);
       outcome.reasons.emplace_back(line);
     }
@@ -213,7 +215,7 @@ TEST_P(FaultTest, ADiskThatFailsForEverLeavesTheLastGoodCheckpoint) {
     const bool met = files.operations() >= n;
     SCOPED_TRACE(absl::StrCat(strerror(error), " from operation ", n, " on: ", met ? files.log()[n - 1] : "none"));
     ExpectItIsSaid(outcome, error);
-    // One that could be neither flushed nor taken back is there, and whole, although nobody may count on it.
+    // A checkpoint that could be neither flushed nor removed is there and whole, although nobody may rely on it.
     EXPECT_GE(Whole().front(), outcome.saved.empty() ? 0 : *outcome.saved.rbegin());
     ExpectItEndsAsIfNothingHadBeen();
     if (HasFailure()) return;
@@ -236,13 +238,13 @@ TEST_P(FaultTest, AFolderThatMayNotBeWrittenIsSaid) {
   ExpectItEndsAsIfNothingHadBeen();
 }
 
-// The one limit of a quota's kind that anybody may set: of the size of a file.
+// The limit on the size of files is the only quota-like limit that any process may set.
 TEST_P(FaultTest, ALimitOnTheSizeOfFilesIsSaid) {
   ASSERT_TRUE(Train({}, 2).status.ok());
   struct rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = signal(SIGXFSZ, SIG_IGN);
-  const struct rlimit now = {.rlim_cur = 20'000, .rlim_max = before.rlim_max};  // A shard has more, other files less.
+  const struct rlimit now = {.rlim_cur = 20'000, .rlim_max = before.rlim_max};  // Only shards are larger.
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &now), 0);
   const Outcome outcome = Train(Overrides());
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
@@ -255,12 +257,12 @@ TEST_P(FaultTest, ALimitOnTheSizeOfFilesIsSaid) {
 }
 
 TEST_P(FaultTest, AFullDiskIsSaidAndEmptiedAgain) {
-  // Mounts of a namespace of our own end with the process.
+  // The mounts of a private namespace end with the process.
   if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
     GTEST_SKIP() << "no right to mount: " << strerror(errno);
   }
   ASSERT_TRUE(MakeFolders(Checkpoints()).ok());
-  // Its files, rounded up to pages: room for one checkpoint, not for two.
+  // The file system below has room for the files of one checkpoint, rounded up to pages, but not of two.
   temp_.Write("run/job.textproto", "job");
   if (mount("none", Checkpoints().c_str(), "tmpfs", 0, "size=112k") != 0) {
     GTEST_SKIP() << "no right to mount: " << strerror(errno);

@@ -1,5 +1,5 @@
-// A run is killed at every operation of its saves, one after the other. What it leaves is always whole, and the run
-// that goes on from it cannot be told from one that was never killed.
+// Kills a run at every file operation, one operation per run. The checkpoints that it leaves are always whole, and the
+// run that continues from them cannot be told from one that was never killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -25,12 +25,12 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kSteps = 6, kInterval = 2;  // As TinyJobText has them.
+constexpr int64_t kSteps = 6, kInterval = 2;  // The values in TinyJobText.
 
-// What a victim told before its end.
+// What kill_victim reported before it ended.
 struct Progress {
   Losses losses;
-  int64_t operations = 0;  // Of a victim that nobody killed.
+  int64_t operations = 0;  // Set only if it was not killed.
   int64_t last_step() const { return losses.empty() ? 0 : losses.rbegin()->first; }
 };
 
@@ -47,7 +47,7 @@ Progress ReadProgress(const std::string& path) {
   return progress;
 }
 
-// The parameter: whether saves are asynchronous.
+// The test parameter says whether saves are asynchronous.
 class KillTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -62,7 +62,7 @@ class KillTest : public ::testing::TestWithParam<bool> {
     return job.value_or(Job());
   }
 
-  // Trains here, to the end.
+  // Trains in this process, to the end or to `last_step`. Stores in `began_after` the step from which it resumed.
   Losses Train(const std::string& folder, ResumeFrom from, int64_t* began_after = nullptr, int64_t last_step = -1) {
     Losses losses;
     auto trainer = Trainer::Create(
@@ -81,7 +81,7 @@ class KillTest : public ::testing::TestWithParam<bool> {
     return losses;
   }
 
-  // Has a victim train in `folder`, which ends it at operation n. False: it came to its end before that.
+  // Runs kill_victim, which trains in `folder` and is killed at operation n. Returns false if it finished before that.
   bool Kill(const std::string& folder, const std::string& resume, const char* kind, int64_t n, Progress* progress) {
     const std::string told = temp_.Path("progress");
     unlink(told.c_str());
@@ -99,8 +99,9 @@ class KillTest : public ::testing::TestWithParam<bool> {
     return end != 0;
   }
 
-  // Kills a run in a copy of `before` (or none) at each operation, and goes on from what is left. `always` are
-  // checkpoints that may never be missing.
+  // Kills a run at each operation in turn, and continues from what is left. Each run starts in a copy of `before`, or
+  // without a folder if `before` is empty. `always` lists the steps whose checkpoints may never be missing, newest
+  // first.
   void KillEverywhere(const std::string& before, const std::string& resume, const std::vector<int64_t>& always) {
     const Losses straight = Train(temp_.Path("straight"), ResumeFrom::kNothing);
     ASSERT_EQ(straight.size(), kSteps);
@@ -114,7 +115,7 @@ class KillTest : public ::testing::TestWithParam<bool> {
         Progress progress;
         const bool killed = Kill(folder, resume, kind, n, &progress);
         for (const auto& [step, loss] : progress.losses) EXPECT_EQ(loss, straight.at(step)) << "step " << step;
-        // Before anybody has cleaned up, and whoever reads it.
+        // All readers find whole checkpoints only, even before the next run has cleaned up.
         const absl::StatusOr<std::vector<int64_t>> left = WholeCheckpoints(folder);
         ASSERT_TRUE(left.ok()) << left.status();
 
@@ -156,7 +157,7 @@ TEST_P(KillTest, ARunThatThinsOutItsCheckpointsIsKilledAtEveryOperation) {
   KillEverywhere("", "auto", {});
 }
 
-// A checkpoint that is saved again replaces itself; it is never lost.
+// Saving a step again replaces its checkpoint, which is never lost on the way.
 TEST_P(KillTest, ARunThatReplacesACheckpointIsKilledAtEveryOperation) {
   overrides_.push_back("checkpoint.keep_last=9");
   const std::string before = temp_.Path("before");

@@ -1,11 +1,11 @@
-// A training process that is killed at a chosen operation of its files:
+// A training process that is killed at a chosen operation on its files:
 //
 //   kill_victim JOB CHECKPOINTS RESUME PROGRESS KIND N [PATH=VALUE ...]
 //
-// RESUME is "none", "auto", or "again": as auto, and what it goes on from is saved once more before the first step.
-// PROGRESS gets a line "step loss" after each step, the loss as a C hexadecimal number, and at the end "end
-// OPERATIONS". KIND is "before" or "midway" (Fault::Kind), N the operation; the rest overrides the job. Exit codes: 0
-// the end was reached, 1 an error, which goes to stderr.
+// RESUME is "none", "auto" or "again". "again" resumes like "auto" and saves that checkpoint once more before the first
+// step. PROGRESS gets a line "step loss" after each step, the loss as a C hexadecimal number, and at the end a line
+// "end OPERATIONS". KIND is "before" or "midway" (see Fault::Kind), N is the operation. The remaining arguments
+// override the job. Exits with 0 at the end of the run, or with 1 after an error, which is printed to stderr.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ absl::Status Run(int argc, char** argv) {
   SHALE_ASSIGN_OR_RETURN(const Job job, LoadJob(argv[1], std::vector<std::string>(argv + 7, argv + argc)));
   FaultyFileSystem files({.kind = kind == "before" ? Fault::Kind::kKillBefore : Fault::Kind::kKillMidway,
                           .first = std::strtoll(argv[6], nullptr, 10)});
-  // Each line is with the system before anything else happens: a kill takes none back.
+  // Each line is handed to the system before training goes on, so that a kill loses none.
   const int progress = open(argv[4], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   const auto tell = [&](const std::string& line) {
     return write(progress, line.data(), line.size()) == std::ssize(line)

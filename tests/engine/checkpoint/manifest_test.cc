@@ -31,8 +31,8 @@ Manifest Valid() {
                       .seed = ~uint64_t{0},
                       .tokenizer = "bytes"},
              .ranks = 2,
-             .strategy = "GRADIENTS",
-             .schedule = "SHARDED",
+             .strategy = "ZERO2",
+             .accumulation = "SHARDED",
              .values = SavedValues::kSplit,
              .parameters = {{"w", {3, 5}}, {"scalar", {}}, {"long", {kMax / 8}}}};
   m.files = {{ShardFileName(0, 2), kCheckpointChunkBytes, {0xffffffff}},
@@ -47,7 +47,7 @@ std::string Refusal(absl::string_view bytes) {
   return std::string(status.message());
 }
 
-// What is said of a manifest whose frame and checksum are right, and that lies.
+// Returns the refusal of a manifest that `lie` changed. Its frame and checksum are right.
 std::string RefusalOf(const std::function<void(Manifest&)>& lie) {
   Manifest m = Valid();
   lie(m);
@@ -125,22 +125,22 @@ TEST(ManifestTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
   }
 }
 
-// `count` times field `tag` with nothing in it, behind a right checksum.
+// Returns a manifest of `count` empty fields with tag `tag` and a right checksum.
 std::string Bomb(char tag, int count) {
   std::string message;
   for (int i = 0; i < count; ++i) message.append({tag, '\0'});
   return Frame("SHALEMAN", 1, message);
 }
 
-// 100 MiB of empty submessages took 6 GB, and aborted where there was less.
+// Parsing 100 MiB of empty submessages once took 6 GB, and aborted the program where there was less.
 TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
   EXPECT_THAT(Refusal(Bomb(0x52, kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
   EXPECT_THAT(Refusal(Bomb(0x5a, kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
-  EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // Its data, twice.
+  EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // The field `data` twice.
   EXPECT_THAT(Refusal(Bomb(0x62, 1 << 20)), HasSubstr("written by a newer one"));
   for (const std::string& shape :
        {"\x12\x42" + std::string(66, 1),
-        std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // In one piece, and in two.
+        std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // Packed in one piece, and in two.
     const std::string parameter = absl::StrCat("\x52", std::string(1, static_cast<char>(shape.size())), shape);
     EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, parameter)), HasSubstr("more than 64 dimensions in one parameter"));
   }
@@ -162,7 +162,8 @@ TEST(ManifestTest, WhatNoWriterWritesIsMalformed) {
   }
 }
 
-// 405B parameters on 16,384 ranks: nothing of a real job comes near the limits. Nor is the limit itself beyond them.
+// A job of 405B parameters on 16,384 ranks stays far below the limits. A manifest exactly at the limit of parameters
+// passes.
 TEST(ManifestTest, TheLargestJobsPass) {
   Manifest m = Valid();
   m.parameters.clear();
@@ -187,7 +188,7 @@ TEST(ManifestTest, TheLargestJobsPass) {
 
 TEST(ManifestTest, AJobThatIsNotTheOneOfTheDigestIsRefused) {
   EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.set_job("another"); }), HasSubstr("digest"));
-  // Text that is no UTF-8, behind a right checksum.
+  // Text that is not UTF-8, with a right checksum.
   Manifest m = Valid();
   m.job = "\xff\xfe";
   EXPECT_THAT(Refusal(SerializeManifest(m)), HasSubstr("malformed"));
@@ -195,20 +196,22 @@ TEST(ManifestTest, AJobThatIsNotTheOneOfTheDigestIsRefused) {
 
 TEST(ManifestTest, CountsThatCannotBeAreRefused) {
   for (int64_t bad : {int64_t{-1}, -kMax - 1}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr("do not go together"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("do not go together"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("do not go together"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.update_count = bad; }), HasSubstr("do not go together"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr("contradict each other or are negative"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("contradict each other or are negative"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("contradict each other or are negative"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.update_count = bad; }),
+                HasSubstr("contradict each other or are negative"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.samples_per_epoch = bad; }), HasSubstr("its data has"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.sequence_length = bad; }), HasSubstr("its data has"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.files[0].size_bytes = bad; }), HasSubstr("has a size of"));
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.update_count = m.step + 1; }), HasSubstr("do not go together"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.update_count = m.step + 1; }),
+              HasSubstr("contradict each other or are negative"));
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.samples_per_epoch = 0; }), HasSubstr("its data has 0 samples"));
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));
 }
 
-// A position near the end of the numbers passed, and the first steps after it ended the program in an overflow.
+// A position near the largest int64 was once accepted, and the first steps after it overflowed and ended the program.
 TEST(ManifestTest, CountsThatNoRunReachesAreRefused) {
   constexpr int64_t kMaxCount = int64_t{1} << 60;
   Manifest m = Valid();
@@ -216,7 +219,7 @@ TEST(ManifestTest, CountsThatNoRunReachesAreRefused) {
   EXPECT_TRUE(ParseManifest(SerializeManifest(m)).ok());
   for (int64_t bad : {kMaxCount + 1, kMax}) {
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr(absl::StrCat("its step, ", bad)));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = m.update_count = bad; }), HasSubstr("no run gets there"));
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = m.update_count = bad; }), HasSubstr("which no run reaches"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("its number of tokens"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("its number of samples"));
     EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.samples_per_epoch = bad; }), HasSubstr("its samples per epoch"));
@@ -282,6 +285,45 @@ TEST(ManifestTest, ValuesInAnotherFormAreRefused) {
               HasSubstr("saved as \"FP64\"; known are FP32 and SPLIT"));
   EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.mutable_layout()->clear_values(); }),
               HasSubstr("saved as \"\""));
+}
+
+TEST(ManifestTest, TheStatesOfAnOptimizerAreRecorded) {
+  Manifest m = Valid();
+  EXPECT_EQ(m.states, AdamWStates());
+  proto::CheckpointManifest adamw;
+  ASSERT_TRUE(adamw.ParseFromString(SerializeManifest(m).substr(kFrameHeadBytes)));
+  EXPECT_FALSE(adamw.has_states()) << "a manifest without states is AdamW's";
+  for (const std::vector<SavedState>& states :
+       {std::vector<SavedState>{}, {{"momentum"}}, {{"m", DType::kUInt8}, {"m_scale", DType::kFloat32, 256}}}) {
+    m.states = states;
+    const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, m);
+  }
+}
+
+TEST(ManifestTest, PartsComeInTheOrderOfTheirWidth) {
+  const auto names = [](SavedValues values, const std::vector<SavedState>& states) {
+    std::vector<std::string> names;
+    for (const PartSpec& part : PartsOf(values, states)) names.push_back(part.name);
+    return names;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(names(SavedValues::kFloat32, AdamWStates()), ElementsAre("m", "v", "value"));
+  EXPECT_THAT(names(SavedValues::kSplit, AdamWStates()), ElementsAre("m", "v", "high bits", "low bits"));
+  EXPECT_THAT(names(SavedValues::kSplit, {{"m", DType::kUInt8}, {"m_scale", DType::kFloat32, 256}}),
+              ElementsAre("m_scale", "high bits", "low bits", "m"));
+  EXPECT_THAT(names(SavedValues::kFloat32, {}), ElementsAre("value"));
+}
+
+TEST(ManifestTest, StatesThatNobodyKnowsAreRefused) {
+  const auto refusal = [](SavedState state) { return RefusalOf([&](Manifest& m) { m.states = {std::move(state)}; }); };
+  EXPECT_THAT(refusal({"m", DType::kInt64}), HasSubstr("state \"m\" is of type \"i64\"; known are f32, bf16 and u8"));
+  EXPECT_THAT(refusal({"m", DType::kFloat32, 0}), HasSubstr("with blocks of 0 elements"));
+  EXPECT_THAT(refusal({""}), HasSubstr("it has a state named \"\""));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.states = {{"m"}, {"m"}}; }), HasSubstr("state \"m\" is in it twice"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.states.assign(kMaxSavedStates + 1, {"m"}); }),
+              HasSubstr("has more than 16 states of an optimizer"));
 }
 
 }  // namespace

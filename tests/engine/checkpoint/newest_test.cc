@@ -23,7 +23,7 @@ class NewestTest : public ::testing::Test {
  protected:
   std::string Path(int64_t step) const { return JoinPath(temp_.path(), CheckpointFolderName(step)); }
   void Write(int64_t step) { state_.WriteCheckpoint(Path(step), {.ranks = 2, .step = step}); }
-  // The newest; `used_` has the steps that were tried.
+  // Returns the newest checkpoint for which `answer_` is OK. Records in `used_` the steps that were tried.
   absl::StatusOr<NewestCheckpoint> Newest() {
     used_.clear();
     return UseNewestCheckpoint(temp_.path(), [&](const CheckpointReader& checkpoint) {
@@ -61,7 +61,7 @@ TEST_F(NewestTest, DamagedOnesArePassedOverWithTheirReasons) {
   fs::rename(Path(7), Path(9));
   fs::remove(JoinPath(Path(6), kManifestName));
   fs::remove(ShardPath(Path(5), 1, 2));
-  // The version: damage, not another format.
+  // Flips a bit of the version. The checksum shows that this is damage, not another format.
   FlipBit(JoinPath(Path(4), kManifestName), 8 * 8);
   fs::resize_file(JoinPath(Path(3), kManifestName), int64_t{1} << 40);
   temp_.Write(CheckpointFolderName(8), "a file");
@@ -80,7 +80,7 @@ TEST_F(NewestTest, DamageThatOnlyUsingShowsIsPassedOver) {
   const absl::Status status = Newest().status();
   EXPECT_THAT(used_, ElementsAre(2, 1));
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(status.message(), absl::StrCat("no checkpoint in ", temp_.path(), " is whole:\na chunk\na chunk"));
+  EXPECT_EQ(status.message(), absl::StrCat("every checkpoint in ", temp_.path(), " is damaged:\na chunk\na chunk"));
 }
 
 TEST_F(NewestTest, AnErrorOfAnotherKindEndsTheSearch) {
@@ -90,7 +90,7 @@ TEST_F(NewestTest, AnErrorOfAnotherKindEndsTheSearch) {
   EXPECT_THAT(used_, ElementsAre(2));
 }
 
-// A run that a newer program went on with is not set back unasked.
+// A run that a newer program continued never falls back to an older checkpoint unasked.
 TEST_F(NewestTest, AnotherFormatVersionEndsTheSearch) {
   for (int64_t step : {1, 2}) Write(step);
   temp_.Write(CheckpointFolderName(2) + "/MANIFEST", Frame("SHALEMAN", 2, "new"));

@@ -1,4 +1,4 @@
-// Checkpoints that are written are read, and those whose parts do not go together are refused.
+// Checkpoints that were written are read back. Checkpoints whose files contradict each other are refused.
 #include "engine/checkpoint/reader.h"
 
 #include <unistd.h>
@@ -34,7 +34,7 @@ class ReaderTest : public ::testing::TestWithParam<SampleForm> {
   std::string ManifestPath() const { return JoinPath(folder(), kManifestName); }
   absl::Span<char> staging() { return absl::MakeSpan(staging_); }
 
-  // Expects that opening is refused as damage with a message that begins with the folder, and returns the message.
+  // Expects that opening fails with `code` and a message that names the folder. Returns the message.
   std::string Refusal(absl::StatusCode code = absl::StatusCode::kInvalidArgument) const {
     const absl::Status status = CheckpointReader::Open(folder()).status();
     EXPECT_EQ(status.code(), code) << status;
@@ -44,7 +44,7 @@ class ReaderTest : public ::testing::TestWithParam<SampleForm> {
 
   void WriteManifest(const Manifest& manifest) const { temp_.Write("c/MANIFEST", SerializeManifest(manifest)); }
 
-  // Replaces a shard by one with the head that `lie` makes of its own, checksums of the manifest included.
+  // Lets `lie` change the head of a shard. Rewrites the shard, and the manifest with the new checksum.
   void RewriteHead(Manifest manifest, int64_t rank, const std::function<void(proto::ShardHeader&)>& lie) const {
     std::string bytes = ReadFile(Shard(rank), 1 << 30).value();
     proto::ShardHeader message;
@@ -92,21 +92,21 @@ TEST_P(ReaderTest, StreamGivesEachWantedElementOnce) {
   state_.WriteCheckpoint(folder(), GetParam());
   const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(folder());
   ASSERT_TRUE(reader.ok());
-  // Of the moments of the large parameter; nothing else.
+  // Wants these elements of the second moments of the large parameter, and nothing else.
   const ElementRange range = {333, 808};
   std::vector<int> seen(state_.parameters()[1].elements());
   const auto wanted = [&](const ShardPiece& piece) {
-    return piece.parameter == 1 && piece.part == SavedPart::kSecondMoment ? range : ElementRange{};
+    return piece.parameter == 1 && piece.part == StatePart(1) ? range : ElementRange{};
   };
   const auto sink = [&](const ShardPiece& piece, const char* bytes) {
-    const std::vector<float>& v = state_.Elements(SavedPart::kSecondMoment, 1);
+    const std::vector<float>& v = state_.Elements(StatePart(1), 1);
     EXPECT_EQ(std::memcmp(bytes, v.data() + piece.range.begin, piece.size_bytes()), 0);
     for (int64_t i = piece.range.begin; i < piece.range.end; ++i) ++seen[i];
     return absl::OkStatus();
   };
   ASSERT_TRUE(reader->Stream(wanted, sink, staging()).ok());
   for (int64_t i = 0; i < std::ssize(seen); ++i) ASSERT_EQ(seen[i], i >= range.begin && i < range.end) << i;
-  // An error of the sink ends it.
+  // An error of the sink ends the stream.
   const auto full = [](const ShardPiece&, const char*) { return absl::ResourceExhaustedError("full"); };
   EXPECT_EQ(reader->Stream(wanted, full, staging()), absl::ResourceExhaustedError("full"));
 }
@@ -121,7 +121,7 @@ TEST_P(ReaderTest, WhatIsNotThereIsNamed) {
     fs::remove(Shard(rank));
     EXPECT_THAT(Refusal(absl::StatusCode::kNotFound), HasSubstr(Shard(rank)));
   }
-  // The path of a checkpoint is a file.
+  // A file stands in place of the folder.
   fs::remove_all(folder());
   temp_.Write("c", "text");
   EXPECT_FALSE(CheckpointReader::Open(folder()).ok());
@@ -162,10 +162,10 @@ TEST_P(ReaderTest, SwappedFilesAreNoticed) {
   fs::rename(Shard(0), temp_.Path("t"));
   fs::rename(Shard(2), Shard(0));
   fs::rename(temp_.Path("t"), Shard(2));
-  // If their sizes differ, that is what is told first.
+  // If the sizes differ, the message names them first.
   EXPECT_THAT(Refusal(),
               MatchesRegex(".*rank-00000-of-00003.shard (has .* bytes; the manifest says|is the shard of rank 2).*"));
-  // Somebody who fits the manifest to the files gets no further.
+  // Changing the manifest to match the swapped files does not help.
   std::swap(manifest.files[0].size_bytes, manifest.files[2].size_bytes);
   std::swap(manifest.files[0].chunk_crcs, manifest.files[2].chunk_crcs);
   WriteManifest(manifest);
@@ -226,7 +226,7 @@ TEST_P(ReaderTest, HeadsThatClaimOtherElementsAreRefused) {
               HasSubstr("which the manifest does not have"));
   EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(0)->set_parameter(0x7fffffff); }),
               HasSubstr("which the manifest does not have"));
-  // The same number of elements, elsewhere: missing here, there twice.
+  // The same number of elements at another place: some are missing, others are there twice.
   EXPECT_THAT(refusal_of([](M& m) {
                 m.mutable_pieces(0)->set_begin(m.pieces(0).begin() - 1);
                 m.mutable_pieces(0)->set_end(m.pieces(0).end() - 1);
@@ -237,14 +237,12 @@ TEST_P(ReaderTest, HeadsThatClaimOtherElementsAreRefused) {
                 m.mutable_pieces(0)->set_end(m.pieces(0).end() + (int64_t{1} << 60));
               }),
               HasSubstr("which the manifest does not have"));
-  // A moment passed off as the other.
-  EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(0)->set_part(static_cast<int>(SavedPart::kSecondMoment)); }),
+  // A moment that claims to be the other moment.
+  EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(0)->set_part(static_cast<int>(StatePart(1))); }),
               HasSubstr(" of embedding "));
-  EXPECT_THAT(refusal_of([](M& m) {
-                m.mutable_pieces(m.pieces_size() - 1)->set_part(static_cast<int>(SavedPart::kFirstMoment));
-              }),
+  EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(m.pieces_size() - 1)->set_part(static_cast<int>(StatePart(0))); }),
               HasSubstr(folder()));
-  EXPECT_THAT(refusal_of([](M& m) { m.clear_pieces(); }), HasSubstr("its head accounts for 4096 bytes"));
+  EXPECT_THAT(refusal_of([](M& m) { m.clear_pieces(); }), HasSubstr("its header accounts for 4096 bytes"));
 }
 
 TEST_P(ReaderTest, AnotherVersionIsToldWithBoth) {
@@ -265,7 +263,7 @@ TEST_P(ReaderTest, AnotherVersionIsToldWithBoth) {
 
 TEST_P(ReaderTest, AManifestTooLargeToBeOneIsNotRead) {
   state_.WriteCheckpoint(folder(), GetParam());
-  // A hole: it takes no place on the disk.
+  // A sparse file takes no space on the disk.
   fs::resize_file(ManifestPath(), int64_t{1} << 40);
   EXPECT_THAT(Refusal(), HasSubstr("1099511627776 bytes; at most 268435480 are read"));
 }
@@ -281,7 +279,7 @@ TEST_P(ReaderTest, VerifyNamesAllThatIsWrong) {
     return all;
   };
   EXPECT_TRUE(damages().empty());
-  // Where Open stops at a head, this goes on.
+  // Open stops at the first damaged head; VerifyCheckpoint goes on.
   for (int64_t rank = 0; rank < GetParam().ranks; ++rank) FlipBit(Shard(rank), 30 * 8);
   Refusal();
   EXPECT_EQ(damages().size(), GetParam().ranks);
@@ -290,7 +288,7 @@ TEST_P(ReaderTest, VerifyNamesAllThatIsWrong) {
   fs::remove(Shard(0));
   EXPECT_EQ(damages().size(), GetParam().ranks);
   EXPECT_THAT(damages()[0], HasSubstr(Shard(0)));
-  // Right bytes in a wrong place are found too.
+  // A file that does not belong to the checkpoint is found too.
   state_.WriteCheckpoint(temp_.Path("again"), GetParam());
   fs::rename(folder(), temp_.Path("gone"));
   fs::rename(temp_.Path("again"), folder());

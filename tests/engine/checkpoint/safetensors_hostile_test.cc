@@ -1,4 +1,4 @@
-// What a reader must refuse: files come from strangers.
+// Tests what a reader must refuse, since files come from strangers.
 #include <cstring>
 #include <random>
 #include <string>
@@ -24,7 +24,7 @@ std::string Refusal(absl::string_view json, int64_t data_bytes) {
   return std::string(status.message());
 }
 
-// A header with one tensor "t".
+// Returns a header with one tensor "t".
 std::string One(absl::string_view dtype, absl::string_view shape, absl::string_view offsets) {
   return absl::StrCat(R"({"t":{"dtype":")", dtype, R"(","shape":)", shape, R"(,"data_offsets":)", offsets, "}}");
 }
@@ -52,7 +52,7 @@ TEST(SafetensorsHeaderTest, SortsTensorsAsTheyLie) {
   EXPECT_EQ(header.tensors[2].name, "b");
 }
 
-// Ten bytes are enough for an entry, which takes ten times as many in memory.
+// An entry of ten bytes in the file takes ten times as many in memory.
 TEST(SafetensorsHeaderTest, RefusesMoreThanFilesHave) {
   std::string json = R"({"__metadata__":{"":"")";
   for (int i = 0; i < kMaxSafetensorsMetadata; ++i) absl::StrAppend(&json, ",\"", i, "\":\"\"");
@@ -67,9 +67,9 @@ TEST(SafetensorsHeaderTest, RefusesMoreThanFilesHave) {
 TEST(SafetensorsHeaderTest, RefusesWhatIsNoObject) {
   for (const absl::string_view json :
        {"", " ", "[]", "1", "null", "\"x\"", " {}", "\n{}", "\xEF\xBB\xBF{}", "{}\n", "{", "}"}) {
-    EXPECT_THAT(Refusal(json, 0), HasSubstr("no JSON object")) << json;
+    EXPECT_THAT(Refusal(json, 0), HasSubstr("not a JSON object")) << json;
   }
-  EXPECT_THAT(Refusal(absl::string_view("{}\0", 3), 0), HasSubstr("no JSON object"));
+  EXPECT_THAT(Refusal(absl::string_view("{}\0", 3), 0), HasSubstr("not a JSON object"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesWhatIsNoJson) {
@@ -94,7 +94,7 @@ TEST(SafetensorsHeaderTest, RefusesWhatIsNotUtf8) {
 TEST(SafetensorsHeaderTest, RefusesDuplicates) {
   const std::string t = R"("t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
   EXPECT_THAT(Refusal(absl::StrCat("{", t, ",", t, "}"), 1), HasSubstr("\"t\" occurs twice"));
-  // The same name in other letters.
+  // The same name, written with an escape.
   EXPECT_THAT(Refusal(absl::StrCat("{", t, R"(,"\u0074":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})"), 2),
               HasSubstr("\"t\" occurs twice"));
   EXPECT_THAT(Refusal(R"({"__metadata__":{},"__metadata__":{}})", 0), HasSubstr("\"__metadata__\" occurs twice"));
@@ -120,14 +120,14 @@ TEST(SafetensorsHeaderTest, RefusesOtherMembers) {
 
 TEST(SafetensorsHeaderTest, RefusesOtherNumbers) {
   EXPECT_THAT(Refusal(One("U8", "[-1]", "[0,1]"), 1), HasSubstr("shape holds a negative number"));
-  EXPECT_THAT(Refusal(One("U8", "[1.0]", "[0,1]"), 1), HasSubstr("shape holds a number that is no integer"));
-  EXPECT_THAT(Refusal(One("U8", "[1e0]", "[0,1]"), 1), HasSubstr("no integer"));
+  EXPECT_THAT(Refusal(One("U8", "[1.0]", "[0,1]"), 1), HasSubstr("shape holds a number that is not an integer"));
+  EXPECT_THAT(Refusal(One("U8", "[1e0]", "[0,1]"), 1), HasSubstr("not an integer"));
   EXPECT_THAT(Refusal(One("U8", "[\"1\"]", "[0,1]"), 1), HasSubstr("shape holds a string"));
   EXPECT_THAT(Refusal(One("U8", "[[1]]", "[0,1]"), 1), HasSubstr("shape holds a list"));
   EXPECT_THAT(Refusal(One("U8", "[true]", "[0,1]"), 1), HasSubstr("shape holds true or false"));
   EXPECT_THAT(Refusal(One("U8", "[9223372036854775808]", "[0,1]"), 1), HasSubstr("9223372036854775808 is too large"));
   EXPECT_THAT(Refusal(One("U8", "[1e999]", "[0,1]"), 1), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal(One("U8", "[99999999999999999999]", "[0,1]"), 1), HasSubstr("no integer"));
+  EXPECT_THAT(Refusal(One("U8", "[99999999999999999999]", "[0,1]"), 1), HasSubstr("not an integer"));
   EXPECT_THAT(Refusal(One("U8", "[1]", "[1]"), 1), HasSubstr("data_offsets must be [begin, end]"));
   EXPECT_THAT(Refusal(One("U8", "[1]", "[0,1,1]"), 1), HasSubstr("data_offsets must be [begin, end]"));
   EXPECT_THAT(Refusal(One("U8", "[1]", "[0,-1]"), 1), HasSubstr("data_offsets holds a negative number"));
@@ -142,9 +142,9 @@ TEST(SafetensorsHeaderTest, RefusesSizesThatDoNotAgree) {
   EXPECT_THAT(Refusal(One("F32", "[2,2]", "[0,12]"), 12), HasSubstr("has 12 bytes, but F32 [2, 2] takes 16"));
   EXPECT_THAT(Refusal(One("F32", "[]", "[0,0]"), 0), HasSubstr("takes 4"));
   EXPECT_THAT(Refusal(One("U8", "[1]", "[1,0]"), 1), HasSubstr("ends at byte 0, before it begins at 1"));
-  EXPECT_THAT(Refusal(One("F4", "[3]", "[0,2]"), 2), HasSubstr("takes 12 bits, which are no whole bytes"));
+  EXPECT_THAT(Refusal(One("F4", "[3]", "[0,2]"), 2), HasSubstr("takes 12 bits, which is not a whole number of bytes"));
   EXPECT_THAT(Refusal(One("F32", "[4294967296,4294967296]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
-  // 2^62 elements of 4 bytes are 0 bytes to whoever multiplies without looking.
+  // 2^62 elements of 4 bytes wrap around to 0 bytes if the multiplication is not checked.
   EXPECT_THAT(Refusal(One("F32", "[4611686018427387904]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
   EXPECT_THAT(Refusal(One("U8", "[4294967296,4294967296,0]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
 }
@@ -180,7 +180,7 @@ TEST(SafetensorsHeaderTest, SurvivesDepthAndWidth) {
   EXPECT_THAT(Refusal(One("U8", "[1]", absl::StrCat("[", ones, "]")), 1), HasSubstr("must be [begin, end]"));
 }
 
-// Whatever bytes are changed, the answer is a header or a refusal.
+// Whatever bytes are changed, the parser returns a header or a refusal.
 TEST(SafetensorsHeaderTest, SurvivesMutations) {
   const std::string good = R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
                            R"("b":{"dtype":"BF16","shape":[],"data_offsets":[24,26]}})";
@@ -217,7 +217,7 @@ class SafetensorsFileTest : public testing::Test {
     const std::string path = folder_.Write("a.safetensors", absl::StrCat(bytes, rest));
     const absl::Status status = SafetensorsReader::Open(path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()), StartsWith(path + " is no valid safetensors file: "));
+    EXPECT_THAT(std::string(status.message()), StartsWith(path + " is not a valid safetensors file: "));
     return std::string(status.message());
   }
 
@@ -229,7 +229,7 @@ TEST_F(SafetensorsFileTest, RefusesLengthsThatAreNone) {
   EXPECT_THAT(Refusal(100'000'001, "{}"), HasSubstr("claims 100000001 bytes; at most 100000000 are allowed"));
   EXPECT_THAT(Refusal(~uint64_t{0}, "{}"), HasSubstr("claims 18446744073709551615 bytes"));
   EXPECT_THAT(Refusal(~uint64_t{0} - 7, "{}"), HasSubstr("at most"));
-  EXPECT_THAT(Refusal(0, ""), HasSubstr("no JSON object"));
+  EXPECT_THAT(Refusal(0, ""), HasSubstr("not a JSON object"));
   EXPECT_THAT(Refusal(2, "{}x"), HasSubstr("end at byte 0 of the data, but there are 1"));
 }
 

@@ -1,4 +1,4 @@
-// What is written reads back, here and in other programs.
+// Files that were written read back, have the bytes that the format demands, and files of other programs are readable.
 #include "engine/checkpoint/safetensors.h"
 
 #include <bit>
@@ -207,7 +207,7 @@ TEST(SafetensorsTest, EveryDTypeHasItsName) {
   }
 }
 
-// Written by the format's own library, by way of PyTorch.
+// The format's own library wrote this file, called by PyTorch.
 TEST(SafetensorsTest, ReadsWhatOthersWrite) {
   const SafetensorsReader reader = SafetensorsReader::Open("tests/parity/golden/llama.safetensors").value();
   EXPECT_GT(reader.tensors().size(), 10);

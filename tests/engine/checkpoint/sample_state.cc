@@ -49,14 +49,14 @@ SampleState::SampleState(std::vector<SavedParameter> parameters, uint64_t seed) 
 
 const std::vector<float>& SampleState::Elements(SavedPart part, int parameter) const {
   const Parts& parts = parts_[parameter];
-  return part == SavedPart::kValue ? parts.value : part == SavedPart::kFirstMoment ? parts.m : parts.v;
+  return part == SavedPart::kValue ? parts.value : part == StatePart(0) ? parts.m : parts.v;
 }
 
 void SampleState::Set(SavedPart part, int parameter, int64_t element, float value) {
   Parts& parts = parts_[parameter];
-  if (part == SavedPart::kFirstMoment) {
+  if (part == StatePart(0)) {
     parts.m[element] = value;
-  } else if (part == SavedPart::kSecondMoment) {
+  } else if (part == StatePart(1)) {
     parts.v[element] = value;
   } else {
     const BFloat16 weight = RoundMaster(value);
@@ -76,10 +76,10 @@ const std::byte* SampleState::Data(SavedPart part, int parameter, int64_t elemen
     case SavedPart::kValue: return reinterpret_cast<const std::byte*>(parts.value.data() + element);
     case SavedPart::kHigh: return reinterpret_cast<const std::byte*>(parts.high.data() + element);
     case SavedPart::kLow: return reinterpret_cast<const std::byte*>(parts.low.data() + element);
-    case SavedPart::kFirstMoment: return reinterpret_cast<const std::byte*>(parts.m.data() + element);
-    case SavedPart::kSecondMoment: return reinterpret_cast<const std::byte*>(parts.v.data() + element);
+    case StatePart(0): return reinterpret_cast<const std::byte*>(parts.m.data() + element);
+    case StatePart(1): return reinterpret_cast<const std::byte*>(parts.v.data() + element);
+    default: return nullptr;
   }
-  return nullptr;
 }
 
 Manifest SampleState::ManifestOf(const SampleForm& form) const {
@@ -90,8 +90,8 @@ Manifest SampleState::ManifestOf(const SampleForm& form) const {
           .seed = 7,
           .job = "model {\n  decoder {\n    width: 32\n  }\n}\nsharding {\n  ranks: 2\n}\n",
           .data = {.samples_per_epoch = 5, .sequence_length = 32, .shuffled = true, .seed = 9, .tokenizer = "bytes"},
-          .strategy = "FULL",
-          .schedule = "LAYERED",
+          .strategy = "FULL_SHARD",
+          .accumulation = "LAYERED",
           .values = form.values,
           .parameters = parameters_};
 }
@@ -102,9 +102,13 @@ std::vector<SavedFile> SampleState::WriteShards(const std::string& folder, const
   for (int64_t rank = 0; rank < form.ranks; ++rank) {
     std::vector<PieceSource> pieces;
     const auto add = [&](SavedPart part, int parameter, int64_t begin, int64_t end) {
-      if (begin < end) pieces.push_back({parameter, part, {begin, end}, Data(part, parameter, begin)});
+      if (begin < end) {
+        pieces.push_back(
+            {parameter, part, {begin, end}, BytesPerElement(part, AdamWStates()), Data(part, parameter, begin)});
+      }
     };
-    for (SavedPart part : PartsOf(form.values)) {
+    for (const PartSpec& spec : PartsOf(form.values, AdamWStates())) {
+      const SavedPart part = spec.part;
       for (int i = 0; i < std::ssize(parameters_); ++i) {
         const int64_t elements = parameters_[i].elements();
         const bool last_of_three = form.ranks == 3 && i + 1 == std::ssize(parameters_);
@@ -112,7 +116,7 @@ std::vector<SavedFile> SampleState::WriteShards(const std::string& folder, const
           return last_of_three && r == 1 ? elements * 2 / 3 : elements * r / form.ranks;
         };
         const int64_t begin = cut(rank), end = cut(rank + 1), third = begin + (end - begin) / 3;
-        // Not in their order.
+        // Adds the pieces out of order on purpose.
         add(part, i, third, end);
         add(part, i, begin, third);
       }

@@ -1,4 +1,4 @@
-// Checkpoints without a trainer: state of random bits, cut into pieces for any number of ranks.
+// Writes checkpoints without a trainer. The state is random bits, cut into pieces for any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,25 @@ struct SampleForm {
 
 class SampleState {
  public:
-  // Bits of all kinds: NaN, infinities and denormals too.
+  // Fills all parts with random bits, NaN, infinities and denormals among them.
   SampleState(std::vector<SavedParameter> parameters, uint64_t seed);
 
   const std::vector<SavedParameter>& parameters() const { return parameters_; }
-  // kValue, kFirstMoment or kSecondMoment of a parameter.
+  // Returns the elements of one part of a parameter: kValue, StatePart(0) (m) or StatePart(1) (v).
   const std::vector<float>& Elements(SavedPart part, int parameter) const;
   void Set(SavedPart part, int parameter, int64_t element, float value);
-  // What a reader should get for kValue: a NaN whose halves were saved is quiet and has lost its low bits.
+  // Returns what a reader must get where `value` was saved as kValue. A NaN that was saved as kSplit becomes quiet and
+  // loses its low bits.
   static float AsRead(float value, SavedValues values);
 
-  // All but ranks and files.
+  // Returns a manifest without `ranks` and `files`.
   Manifest ManifestOf(const SampleForm& form) const;
-  // Parameters straddle ranks, and come in several pieces on each. The rank in the middle of three owns nothing of the
-  // last parameter.
+  // Writes one shard per rank. Parameters straddle ranks and have several pieces on each. The middle one of three ranks
+  // owns nothing of the last parameter.
   std::vector<SavedFile> WriteShards(const std::string& folder, const SampleForm& form) const;
-  // A folder that is made here, as a store would write it.
+  // Creates `folder`, writes a checkpoint into it as a store would, and returns the manifest.
   Manifest WriteCheckpoint(const std::string& folder, const SampleForm& form) const;
-  // Its path.
+  // Saves a checkpoint in `store` and returns its path.
   std::string Save(CheckpointStore& store, const SampleForm& form) const;
 
  private:
@@ -47,17 +48,17 @@ class SampleState {
   const std::byte* Data(SavedPart part, int parameter, int64_t element) const;
 
   std::vector<SavedParameter> parameters_;
-  std::vector<Parts> parts_;  // Of each parameter.
+  std::vector<Parts> parts_;  // Indexed by parameter.
 };
 
-// Five parameters of a few thousand elements, odd in number.
+// Returns five parameters with a few thousand elements in all, each with an odd number of elements.
 SampleState SmallSample(uint64_t seed = 1);
-// More than two chunks for a rank.
+// Returns a state with more than two chunks per rank.
 SampleState LargeSample(uint64_t seed = 1);
 
-// Flips a bit of a file; again, and it is as before.
+// Flips a bit of a file. A second call restores the file.
 void FlipBit(const std::string& path, int64_t bit);
-// "/path/rank-00001-of-00003.shard".
+// Returns a path such as "/path/rank-00001-of-00003.shard".
 std::string ShardPath(const std::string& folder, int64_t rank, int64_t ranks);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// The store on a disk that fails: at every operation, with every error, once, for ever, and again while it is repaired.
+// Tests the store on a disk that fails at any operation, with any error, once or forever, and again during the cleanup.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -27,9 +27,9 @@ namespace shale {
 namespace {
 
 constexpr int kErrors[] = {ENOSPC, EIO, EROFS, EDQUOT};
-constexpr int64_t kRanks = 2, kElements = 300;  // Per rank.
+constexpr int64_t kRanks = 2, kElements = 300;  // kElements is per rank.
 
-// Saves a checkpoint that says which version of its step it is.
+// Saves a checkpoint of `step` that holds `version` in its values and as its token count.
 absl::Status Save(CheckpointStore& store, int64_t step, int64_t version) {
   static StagingBuffer& staging = *new StagingBuffer(kWriteStagingBytes);
   const std::vector<float> values(kRanks * kElements, static_cast<float>(version));
@@ -37,8 +37,8 @@ absl::Status Save(CheckpointStore& store, int64_t step, int64_t version) {
     std::vector<SavedFile> files;
     for (int64_t rank = 0; rank < kRanks; ++rank) {
       std::vector<PieceSource> pieces;
-      for (SavedPart part : PartsOf(SavedValues::kFloat32)) {
-        pieces.push_back({.part = part,
+      for (const PartSpec& part : PartsOf(SavedValues::kFloat32, AdamWStates())) {
+        pieces.push_back({.part = part.part,
                           .range = {rank * kElements, (rank + 1) * kElements},
                           .data = reinterpret_cast<const std::byte*>(values.data())});
       }
@@ -58,7 +58,7 @@ absl::Status Save(CheckpointStore& store, int64_t step, int64_t version) {
 
 using Versions = std::map<int64_t, int64_t>;  // By step.
 
-// Of the checkpoints that can be seen, every one of which must be whole.
+// Returns the versions of the visible checkpoints. Expects each of them to be whole.
 Versions Look(const std::string& folder) {
   const absl::StatusOr<std::vector<int64_t>> steps = WholeCheckpoints(folder);
   EXPECT_TRUE(steps.ok()) << steps.status();
@@ -73,7 +73,7 @@ Versions Look(const std::string& folder) {
 
 struct Case {
   const char* name;
-  int64_t step;  // What is saved over checkpoints of steps 2 and 4, of which two are kept.
+  int64_t step;  // The step to save where steps 2 and 4 are; two checkpoints are kept.
   Versions after;
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
@@ -90,7 +90,7 @@ class StoreFaultTest : public ::testing::TestWithParam<Case> {
   }
   std::string Folder() const { return temp_.Path("checkpoints"); }
 
-  // Opens a copy of what was there before, on a disk that will fail.
+  // Opens a copy of the folder that SetUp wrote, on a disk that will fail.
   void Reset(const Fault& fault) {
     store_ = nullptr;
     std::filesystem::remove_all(Folder());
@@ -100,11 +100,11 @@ class StoreFaultTest : public ::testing::TestWithParam<Case> {
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
-  // Whether it has failed, and doing what.
+  // Return whether the fault has occurred, and at which operation.
   bool Met(const Fault& fault) const { return files_->operations() >= fault.first; }
   std::string Operation(const Fault& fault) const { return Met(fault) ? files_->log()[fault.first - 1] : "none"; }
 
-  // The next process opens the folder, on a disk that works: nothing is left over.
+  // Opens the folder as the next process would, on a disk that works. Expects no leftovers and returns what is there.
   Versions Reopened() {
     store_ = nullptr;
     const auto store = CheckpointStore::Open(Folder(), {});
@@ -112,8 +112,9 @@ class StoreFaultTest : public ::testing::TestWithParam<Case> {
     EXPECT_EQ(absl::StrJoin(Leftovers(Folder()), " "), "");
     return Look(Folder());
   }
-  // Whatever failed, and however often: only what was to be thinned out may be missing, and that only once the new
-  // checkpoint stands; of a step that was being replaced either the old one or the new one is there.
+  // Expects that nothing is lost, whatever failed and however often. Only a checkpoint that was to be pruned may be
+  // missing, and only once the new checkpoint stands. Of a step that was being replaced, either the old or the new
+  // version is there.
   static void ExpectNothingLost(const Versions& now) {
     const Case& c = GetParam();
     const bool stands = now.count(c.step) > 0 && now.at(c.step) == 2;
@@ -149,21 +150,22 @@ TEST_P(StoreFaultTest, OneFailureAtAnyOperationIsSaidAndChangesNothing) {
           break;
         }
         if (status.ok()) {
-          // It stands. At most, one too many is there.
+          // The new checkpoint stands. At most, one too many is there.
           for (const auto& [step, version] : c.after)
             EXPECT_EQ(now.count(step) > 0 ? now.at(step) : 0, version) << step;
         } else {
           const std::string message(status.message());
-          EXPECT_TRUE(absl::StartsWith(message, absl::StrCat("no checkpoint of step ", c.step, ": cannot ")))
+          EXPECT_TRUE(
+              absl::StartsWith(message, absl::StrCat("cannot save the checkpoint of step ", c.step, ": cannot ")))
               << message;
           EXPECT_NE(message.find(strerror(error)), std::string::npos) << message;
           EXPECT_NE(message.find(Folder()), std::string::npos) << message;
           EXPECT_EQ(now, kBefore) << message;
-          // The disk works again: without any repair the save succeeds.
+          // The disk works again, and the same save succeeds without any repair.
           EXPECT_EQ(Save(*store_, c.step, 2), absl::OkStatus());
           EXPECT_EQ(Look(Folder()), c.after);
         }
-        // And so does the next one, which thins out what may have been left.
+        // The next save succeeds too, and prunes what may have been left.
         EXPECT_EQ(Save(*store_, 8, 3), absl::OkStatus());
         EXPECT_EQ(Look(Folder()), (Versions{{c.after.rbegin()->first, 2}, {8, 3}}));
         EXPECT_EQ(Reopened(), (Versions{{c.after.rbegin()->first, 2}, {8, 3}}));
@@ -181,7 +183,8 @@ TEST_P(StoreFaultTest, ADiskThatDiesAtAnyOperationTakesNothingWithIt) {
     const absl::Status status = Save(*store_, c.step, 2);
     SCOPED_TRACE(absl::StrCat("dead from operation ", n, ": ", Operation(fault)));
     if (!Met(fault)) break;
-    // Looked at by a process that only reads: the store's folder may hold a replaced checkpoint under its hidden name.
+    // Looks at the folder as a process that only reads. A replaced checkpoint may be missing because it still has its
+    // hidden name.
     for (const auto& [step, version] : Look(Folder())) EXPECT_TRUE(step == c.step || version == 1);
     EXPECT_FALSE(Save(*store_, 8, 3).ok());
     const Versions now = Reopened();
@@ -193,8 +196,8 @@ TEST_P(StoreFaultTest, ADiskThatDiesAtAnyOperationTakesNothingWithIt) {
   }
 }
 
-// What a kill leaves on the disk is what a disk leaves that dies at the same moment: so pairs of kills are tried in one
-// process, one in a save and one while the next process cleans up.
+// A kill leaves the same files as a disk that dies at the same moment. So one process can try pairs of kills: one
+// during a save, and one while the next process cleans up.
 TEST_P(StoreFaultTest, DyingAgainWhileTheLeftoversAreRemovedLosesNothing) {
   const Case& c = GetParam();
   for (int64_t n = 1;; n += kSanitizerStride) {

@@ -23,7 +23,7 @@ class StoreTest : public ::testing::Test {
  protected:
   std::string folder() const { return temp_.Path("checkpoints"); }
   std::string Path(int64_t step) const { return JoinPath(folder(), CheckpointFolderName(step)); }
-  // Where a crash leaves a folder: ".step-0000000004.tmp".
+  // Returns the path at which a crash leaves a folder, such as ".step-0000000004.tmp".
   std::string Hidden(int64_t step, absl::string_view ending) const {
     return JoinPath(folder(), absl::StrCat(".", CheckpointFolderName(step), ending));
   }
@@ -46,7 +46,7 @@ class StoreTest : public ::testing::Test {
     }
     return steps;
   }
-  // All names of the folder, hidden ones too.
+  // Returns all names in the folder, including the hidden ones.
   std::vector<std::string> Names() const { return ListFolder(folder()).value(); }
 
   TempFolder temp_;
@@ -67,7 +67,7 @@ TEST_F(StoreTest, WhatIsSavedIsRead) {
 }
 
 TEST_F(StoreTest, TheListIsNewestFirstAndOfCheckpointsOnly) {
-  EXPECT_TRUE(Steps().empty());  // There is no folder.
+  EXPECT_TRUE(Steps().empty());  // The folder does not exist yet.
   for (const char* name :
        {"step-0000000007", "step-0000000100", "step-0000000020", "step-12345678901", "step-0000000000"}) {
     fs::create_directories(JoinPath(folder(), name));
@@ -81,7 +81,7 @@ TEST_F(StoreTest, TheListIsNewestFirstAndOfCheckpointsOnly) {
   temp_.Write("checkpoints/step-0000000055", "");
   fs::create_directory_symlink(temp_.path(), JoinPath(folder(), "step-0000000066"));
   EXPECT_THAT(Steps(), ElementsAre(12345678901, 100, 20, 7, 0));
-  // The folder is a file.
+  // A file stands in place of the folder.
   temp_.Write("file", "");
   EXPECT_FALSE(ListCheckpoints(temp_.Path("file")).ok());
 }
@@ -113,7 +113,8 @@ TEST_F(StoreTest, DamagedOnesNeitherCountNorGo) {
   EXPECT_THAT(Steps(), ElementsAre(5, 4, 3, 2));
 }
 
-// As when the newest was damaged in a way that only reading it shows, and the run went on from the one before.
+// This happens when only reading shows that the newest checkpoint is damaged, and the run continues from the one
+// before.
 TEST_F(StoreTest, LaterOnesNeitherCountNorGo) {
   const auto store = Open(/*keep_last=*/1);
   Save(*store, 10);
@@ -133,7 +134,7 @@ TEST_F(StoreTest, WhatIsNoCheckpointOfOursStays) {
   temp_.Write("checkpoints/.step-0000000001.tmp", "a file");
   fs::create_directories(JoinPath(folder(), ".step-mine.tmp"));
   fs::create_directories(JoinPath(folder(), ".hidden"));
-  // A story with a bad end: removing the files behind a link would remove what lies elsewhere.
+  // Removing the files behind a link would remove what lies elsewhere.
   for (const char* link : {"step-0000000001", ".step-0000000002.tmp", ".step-0000000003.trash"}) {
     fs::create_directory_symlink(temp_.Path("elsewhere"), JoinPath(folder(), link));
   }
@@ -151,7 +152,7 @@ TEST_F(StoreTest, OpeningRemovesWhatCrashesLeft) {
   fs::copy(Path(4), Hidden(8, ".tmp"));
   fs::copy(Path(4), Hidden(2, ".trash"));
   fs::create_directory(Hidden(9, ".tmp"));
-  // The save that replaced step 4 did not come to remove the former one.
+  // The save that replaced step 4 ended before it removed the old checkpoint.
   fs::copy(Path(4), Hidden(4, ".replaced"));
   const auto store = Open();
   EXPECT_THAT(Names(), ElementsAre("step-0000000004"));
@@ -184,7 +185,8 @@ TEST_F(StoreTest, ASaveThatFailsLeavesWhatWasThere) {
   };
   for (int64_t step : {4, 5}) {
     const absl::Status status = store->Save(state_.ManifestOf({.step = step}), fail).status();
-    EXPECT_EQ(status, absl::ResourceExhaustedError(absl::StrCat("no checkpoint of step ", step, ": the disk is full")));
+    EXPECT_EQ(status, absl::ResourceExhaustedError(
+                          absl::StrCat("cannot save the checkpoint of step ", step, ": the disk is full")));
     EXPECT_THAT(Names(), ElementsAre("step-0000000004"));
   }
   EXPECT_TRUE(CheckpointReader::Open(Path(4)).ok());
@@ -199,7 +201,7 @@ TEST_F(StoreTest, AManifestThatNobodyCouldReadIsNotSaved) {
   manifest.parameters[0].name = "a\nb";
   const absl::Status status = store->Save(manifest, write).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("its manifest would be refused"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the manifest could not be read back"));
   EXPECT_TRUE(Names().empty());
 }
 
@@ -208,7 +210,7 @@ TEST_F(StoreTest, TwoWritersNeverShareAFolder) {
   const absl::Status second = CheckpointStore::Open(folder(), {}).status();
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(second.message()), HasSubstr(folder()));
-  Save(*store, 1);  // The first goes on.
+  Save(*store, 1);  // The first writer still works.
   store = nullptr;
   EXPECT_NE(Open(), nullptr);
 }

@@ -13,7 +13,7 @@
 
 namespace shale {
 
-// ThreadSanitizer does not see the synchronisation of OpenMP's library, which the fast ops use.
+// ThreadSanitizer does not see the synchronization in OpenMP's library, which the fast ops use.
 #ifdef __SANITIZE_THREAD__
 constexpr char kOps[] = "REFERENCE";
 #else
@@ -25,9 +25,9 @@ std::string TinyJobText(absl::string_view data_path) {
 name: "tiny"
 model { decoder { family: LLAMA width: 8 layers: 1 heads: 1 hidden: 8 } }
 batch { global_batch: 4 micro_batch: 2 sequence_length: 8 }
-sharding { ranks: 2 strategy: FULL }
+sharding { ranks: 2 strategy: FULL_SHARD }
 optimizer { learning_rate: 1e-2 }
-schedule { steps: 6 }
+lr_schedule { steps: 6 }
 checkpoint { every_steps: 2 }
 runtime { threads_per_rank: 1 ops: )",
                       kOps, R"( }
@@ -77,8 +77,8 @@ absl::Status SameFiles(const std::string& a, const std::string& b) {
 }
 
 int64_t MustBeSaved(int64_t step, int64_t interval, bool asynchronous) {
-  // The save of a step begins after the step was told of, so step k x interval says nothing yet of its own save; and
-  // when it is asynchronous it is only waited for before the next one.
+  // The save of a step begins after the step was reported, so the report of step k x interval says nothing about its
+  // own save. An asynchronous save is waited for only before the next one.
   const int64_t begun = RoundDown(std::max<int64_t>(0, step - 1), interval);
   return asynchronous ? begun - interval : begun;
 }

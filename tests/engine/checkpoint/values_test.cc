@@ -1,4 +1,4 @@
-// CheckpointValues gives back what was written, bit by bit.
+// CheckpointValues returns what was written, bit for bit.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr SavedPart kParts[] = {SavedPart::kValue, SavedPart::kFirstMoment, SavedPart::kSecondMoment};
+constexpr SavedPart kParts[] = {SavedPart::kValue, StatePart(0), StatePart(1)};
 
 class ValuesTest : public ::testing::TestWithParam<SampleForm> {
  protected:
@@ -40,7 +40,7 @@ class ValuesTest : public ::testing::TestWithParam<SampleForm> {
     for (int64_t i = begin; i < end; ++i) {
       const float value = part == SavedPart::kValue ? SampleState::AsRead(expected[i], GetParam().values) : expected[i];
       ASSERT_EQ(std::bit_cast<uint32_t>(read[i - begin]), std::bit_cast<uint32_t>(value))
-          << name << " " << ToString(part) << " " << i;
+          << name << " " << NameOf(part, AdamWStates()) << " " << i;
     }
   }
 
@@ -78,7 +78,7 @@ TEST_P(ValuesTest, RangesAcrossChunksAndRanksAreAsWritten) {
       ExpectRange(state, values, part, parameter, 0, state.parameters()[parameter].elements());
     }
   }
-  // Back and forth, so that chunks are taken from what is kept and fetched again.
+  // Jumps back and forth, so that some chunks come from the cache and others are read again.
   std::mt19937_64 random(5);
   const int64_t elements = state.parameters()[0].elements();
   for (int i = 0; i < 60; ++i) {
@@ -108,7 +108,7 @@ TEST_P(ValuesTest, WhatIsNotThereIsRefused) {
 TEST_P(ValuesTest, ADamagedChunkIsNotHandedOut) {
   SampleState state = LargeSample();
   Open(state);
-  // Past the middle of the last rank's first moments.
+  // Damages a byte of the last rank's first piece.
   const ShardPiece piece = reader_->shards().back().pieces[0];
   const int64_t byte = piece.offset_bytes + 5;
   const std::string path = ShardPath(temp_.Path("c"), GetParam().ranks - 1, GetParam().ranks);
@@ -116,19 +116,19 @@ TEST_P(ValuesTest, ADamagedChunkIsNotHandedOut) {
   CheckpointValues values(*reader_);
   std::vector<float> out(1);
   for (int i = 0; i < 2; ++i) {
-    const absl::Status status = values.Read(SavedPart::kFirstMoment, "a", piece.range.begin, absl::MakeSpan(out));
+    const absl::Status status = values.Read(StatePart(0), "a", piece.range.begin, absl::MakeSpan(out));
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(absl::StrCat(path, " is damaged between bytes ", RoundDown(byte, kCheckpointChunkBytes))));
   }
   FlipBit(path, 8 * byte);
-  ExpectRange(state, values, SavedPart::kFirstMoment, 0, piece.range.begin, piece.range.begin + 1);
+  ExpectRange(state, values, StatePart(0), 0, piece.range.begin, piece.range.begin + 1);
 }
 
 TEST(JoinMasterTest, HalvesGiveEveryMasterBack) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 1'000'000; ++i) {
-    // All patterns of the upper bits meet the borders of the lower ones.
+    // Runs through all upper halves, with boundary values or random bits as the lower half.
     constexpr uint32_t kLow[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
     const uint32_t low = i % 2 == 0 ? kLow[(i / 2) % 6] : static_cast<uint16_t>(random());
     const auto master = std::bit_cast<float>((static_cast<uint32_t>(i % 65536) << 16) | low);

@@ -1,4 +1,4 @@
-// The job files that come with the engine.
+// Tests the job files that come with the engine.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -43,15 +43,15 @@ TEST(Jobs, ChunksOfTheLossAreLongerTheSmallerTheVocabulary) {
   EXPECT_EQ(chunk(8192), 1024);
   EXPECT_EQ(chunk(10007), 832);
   EXPECT_EQ(chunk(16384), 512);
-  EXPECT_EQ(chunk(151936), 512);  // The least.
+  EXPECT_EQ(chunk(151936), 512);  // The minimum.
   EXPECT_EQ(chunk(256), 32768);
-  EXPECT_GT(chunk(0), 0);  // Not known yet.
+  EXPECT_GT(chunk(0), 0);  // The vocabulary is not known yet.
   job.memory.loss_chunk_tokens = 77;
   EXPECT_EQ(chunk(8192), 77);
 }
 
 TEST(Jobs, PaperModelsHaveThePublishedNumberOfParameters) {
-  // As the published weights count them, a tied head once.
+  // Counted as in the published weights; a tied head counts once.
   const std::map<std::string, uint64_t> published = {
       {"gpt2_124m", 124439808},    {"llama2_7b", 6738415616},     {"llama2_70b", 68976648192},
       {"llama3_8b", 8030261248},   {"llama3_405b", 405853388800}, {"falcon_7b", 6921720704},
@@ -67,7 +67,7 @@ TEST(Jobs, PaperModelsHaveThePublishedNumberOfParameters) {
 TEST(Jobs, The405BJobIsTheOneOnPaper) {
   const Job job = Load("llama3_405b");
   EXPECT_EQ(job.sharding.ranks, 16384);
-  EXPECT_EQ(job.sharding.strategy, Strategy::kFull);
+  EXPECT_EQ(job.sharding.strategy, Strategy::kFullShard);
   EXPECT_EQ(AccumulationSteps(job.batch, job.sharding.ranks), 1);
   const auto& model = std::get<DecoderConfig>(job.model);
   EXPECT_EQ(model.head_width, 128);

@@ -1,4 +1,4 @@
-// What a user reads when a spec is not well-formed.
+// Tests the messages for specs that are not well-formed.
 #include <algorithm>
 #include <string>
 
@@ -22,13 +22,14 @@ INSTANTIATE_TEST_SUITE_P(
     Names, Messages,
     testing::Values(
         Case{"sharding {\n  strategy: FULLY\n}",
-             "job.textproto:2:3: sharding.strategy: found \"FULLY\"; allowed: NONE, OPTIMIZER, GRADIENTS, FULL; "
-             "did you mean FULL?"},
+             "job.textproto:2:3: sharding.strategy: found \"FULLY\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; "
+             "did you mean FULL_SHARD?"},
         Case{"model { decoder { family: llama } }",
              "job.textproto:1:19: model.decoder.family: found \"llama\"; allowed: GPT2, LLAMA, QWEN2, QWEN3, MISTRAL, "
              "FALCON; did you mean LLAMA?"},
-        Case{"sharding { schedule: SCHEDULE_UNSPECIFIED }",
-             "job.textproto:1:12: sharding.schedule: found \"SCHEDULE_UNSPECIFIED\"; allowed: AUTO, SHARDED, DEFERRED, "
+        Case{"sharding { accumulation: SCHEDULE_UNSPECIFIED }",
+             "job.textproto:1:12: sharding.accumulation: found \"SCHEDULE_UNSPECIFIED\"; allowed: AUTO, SHARDED, "
+             "NO_SYNC, "
              "LAYERED"},
         Case{"precision { compute: 2 }", "job.textproto:1:13: precision.compute: found \"2\"; allowed: FP32, BF16"},
         Case{"\n batch { globel_batch: 3 }",
@@ -38,10 +39,10 @@ INSTANTIATE_TEST_SUITE_P(
              "job.textproto:1:14: checkpoint.learning_rate: no such field; allowed: every_steps, keep_last, "
              "keep_every, asynchronous, on_failure; did you mean "
              "optimizer.learning_rate?"},
-        Case{"bogus { a { b: [1, 2] } c: -1 } schedule { shap: LINEAR }",
+        Case{"bogus { a { b: [1, 2] } c: -1 } lr_schedule { shap: LINEAR }",
              "job.textproto:1:1: bogus: no such field; allowed: name, model, data, batch, sharding, precision, memory, "
-             "optimizer, schedule, checkpoint, telemetry, runtime\n"
-             "job.textproto:1:44: schedule.shap: no such field; allowed: shape, steps, epochs, warmup_steps, "
+             "optimizer, accumulation, checkpoint, telemetry, runtime\n"
+             "job.textproto:1:44: lr_schedule.shap: no such field; allowed: shape, steps, epochs, warmup_steps, "
              "warmup_samples, warmup_tokens, final_fraction, decay_fraction; did you mean shape?"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -63,36 +64,35 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"runtime { synchronous: yes }",
              "job.textproto:1:11: runtime.synchronous: found \"yes\"; allowed: true, false"},
         Case{"name: shale", "job.textproto:1:1: name: found \"shale\"; expected text in quotes"},
-        Case{"memory { recompute: [\"a\", b] }",
-             "job.textproto:1:10: memory.recompute[1]: found \"b\"; expected text in quotes"},
+        Case{"activation_checkpointing { recompute: [\"a\", b] }",
+             "job.textproto:1:10: activation_checkpointing.recompute[1]: found \"b\"; expected text in quotes"},
         Case{"name: \"a\" \"b\"\nname: 'c'", "job.textproto:2:1: name: given twice; keep one"},
         Case{"model { mlp { } decoder { } }",
              "job.textproto:1:17: model.decoder: given beside another kind; keep one"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Syntax, Messages,
-    testing::Values(Case{"batch {\n  micro_batch: 1\n",
-                         "job.textproto:3:1: batch: the text ends where \"}\" is missing"},
-                    Case{"batch { } }", "job.textproto:1:11: found \"}\"; expected a field name"},
-                    Case{"batch: 3", "job.textproto:1:8: found \"3\" after batch; expected \"{\""},
-                    Case{"name \"x\"", "job.textproto:1:6: found \"\\\"x\\\"\" after name; expected \":\""},
-                    Case{"name: }", "job.textproto:1:7: found \"}\" after name:; expected a value"},
-                    Case{"name: \"x", "job.textproto:1:9: Unexpected end of string."},
-                    Case{"batch { micro_batch: [1] }",
-                         "job.textproto:1:22: batch: found \"[\" after batch.micro_batch:; expected a value"},
-                    Case{"[type.googleapis.com/x] { }", "job.textproto:1:1: found \"[\"; expected a field name"},
-                    Case{"name: \"\xff\"",
-                         "job.textproto:1:8: found the byte ff (hexadecimal), which UTF-8 text does not hold here"}));
+    testing::Values(
+        Case{"batch {\n  micro_batch: 1\n", "job.textproto:3:1: batch: the text ends where \"}\" is missing"},
+        Case{"batch { } }", "job.textproto:1:11: found \"}\"; expected a field name"},
+        Case{"batch: 3", "job.textproto:1:8: found \"3\" after batch; expected \"{\""},
+        Case{"name \"x\"", "job.textproto:1:6: found \"\\\"x\\\"\" after name; expected \":\""},
+        Case{"name: }", "job.textproto:1:7: found \"}\" after name:; expected a value"},
+        Case{"name: \"x", "job.textproto:1:9: Unexpected end of string."},
+        Case{"batch { micro_batch: [1] }",
+             "job.textproto:1:22: batch: found \"[\" after batch.micro_batch:; expected a value"},
+        Case{"[type.googleapis.com/x] { }", "job.textproto:1:1: found \"[\"; expected a field name"},
+        Case{"name: \"\xff\"", "job.textproto:1:8: found byte 0xff; wanted UTF-8 text without control characters"}));
 
 TEST(Messages, ReportAllThatIsWrongAtOnce) {
-  // In the order of the spec's fields.
+  // Errors come in the order of the spec's fields.
   EXPECT_EQ(ParseError("batch {\n  micro_batch: 0\n  global_batch: 1\n}\ndata { path: \"a\" }\n"
                        "optimizer { beta1: nan }\n"),
             "job.textproto:2:3: batch.micro_batch: found 0; allowed: 1 to 1048576\n"
             "job.textproto:1:1: batch.sequence_length: missing, and there is no default; allowed: 1 to 16777216\n"
             "job.textproto:6:13: optimizer.beta1: found nan; allowed: 0 to 0.999999\n"
             "job.textproto: model: missing; give decoder { ... }, mlp { ... } or hf_folder\n"
-            "job.textproto: schedule.steps: missing; give steps, or epochs, as the length of the run");
+            "job.textproto: lr_schedule.steps: missing; give steps, or epochs, as the length of the run");
 }
 
 TEST(Messages, AreTwentyAtMost) {
@@ -113,7 +113,7 @@ TEST(Messages, NameTheFileThatCannotBeRead) {
 TEST(Messages, PassCommentsSeparatorsAndAngleBrackets) {
   const std::string text =
       "# A comment\nmodel: < mlp { embedding: 8; hidden: 16, } >;\ndata { path: '/te' \"xt\" },"
-      "batch { global_batch: 8 sequence_length: 4 } memory { recompute: [] } schedule { epochs: "
+      "batch { global_batch: 8 sequence_length: 4 } activation_checkpointing { recompute: [] } lr_schedule { epochs: "
       "1.5f }";
   const absl::StatusOr<Job> job = ParseJobText(text, "job.textproto");
   ASSERT_TRUE(job.ok()) << job.status();

@@ -12,12 +12,12 @@ Job With(const std::vector<std::string>& overrides, const char* text = kDecoderJ
 }
 
 TEST(Overrides, ReplaceScalarsOfEveryType) {
-  const Job job = With({"optimizer.learning_rate=1e-3", "model.decoder.layers=5", "sharding.strategy=GRADIENTS",
+  const Job job = With({"optimizer.learning_rate=1e-3", "model.decoder.layers=5", "sharding.strategy=ZERO2",
                         "runtime.synchronous=true", "name=night.run", "data.seed=18446744073709551615",
                         "telemetry.run_folder=\"/tmp/quoted\"", " batch.micro_batch = 2 "});
   EXPECT_EQ(job.optimizer.learning_rate, 1e-3);
   EXPECT_EQ(std::get<DecoderConfig>(job.model).layers, 5);
-  EXPECT_EQ(job.sharding.strategy, Strategy::kGradients);
+  EXPECT_EQ(job.sharding.strategy, Strategy::kZero2);
   EXPECT_TRUE(job.runtime.synchronous);
   EXPECT_EQ(job.name, "night.run");
   EXPECT_EQ(job.data.seed, 18446744073709551615u);
@@ -30,11 +30,14 @@ TEST(Overrides, TheLastOneWins) {
 }
 
 TEST(Overrides, ListsGrowOrAreReplaced) {
-  EXPECT_EQ(With({"memory.recompute=a.*", "memory.recompute=\"b\""}).memory.recompute,
+  EXPECT_EQ(With({"activation_checkpointing.recompute=a.*", "activation_checkpointing.recompute=\"b\""})
+                .activation_checkpointing.recompute,
             (std::vector<std::string>{"a.*", "b"}));
-  EXPECT_EQ(With({"memory.recompute=a", "memory.recompute=[b, 'c']"}).memory.recompute,
+  EXPECT_EQ(With({"activation_checkpointing.recompute=a", "activation_checkpointing.recompute=[b, 'c']"})
+                .activation_checkpointing.recompute,
             (std::vector<std::string>{"b", "c"}));
-  EXPECT_TRUE(With({"memory.recompute=a", "memory.recompute=[]"}).memory.recompute.empty());
+  EXPECT_TRUE(With({"activation_checkpointing.recompute=a", "activation_checkpointing.recompute=[]"})
+                  .activation_checkpointing.recompute.empty());
 }
 
 TEST(Overrides, MessagesTakeBraces) {
@@ -45,10 +48,10 @@ TEST(Overrides, MessagesTakeBraces) {
 }
 
 TEST(Overrides, AnEmptyValueSetsTheDefaultBack) {
-  const Job job = With({"schedule.steps=", "schedule.epochs=2"});
-  EXPECT_EQ(job.schedule.steps, 0);
-  EXPECT_EQ(job.schedule.epochs, 2);
-  // Clearing a field of a kind that is not chosen does not choose it.
+  const Job job = With({"lr_schedule.steps=", "lr_schedule.epochs=2"});
+  EXPECT_EQ(job.lr_schedule.steps, 0);
+  EXPECT_EQ(job.lr_schedule.epochs, 2);
+  // Clearing a field of a model that is not chosen does not choose that model.
   EXPECT_EQ(With({"model.mlp.hidden="}), With({}));
 }
 
@@ -69,18 +72,19 @@ TEST(Overrides, DataPathsStartAtTheFileAndOverridesAtTheWorkingDirectory) {
 }
 
 TEST(Overrides, FailWithTheMessagesOfAFile) {
-  EXPECT_EQ(SetError({"sharding.strategy=FULLY"}),
-            "--set: sharding.strategy: found \"FULLY\"; allowed: NONE, OPTIMIZER, GRADIENTS, FULL; did you mean FULL?");
+  EXPECT_EQ(
+      SetError({"sharding.strategy=FULLY"}),
+      "--set: sharding.strategy: found \"FULLY\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; did you mean FULL_SHARD?");
   EXPECT_EQ(SetError({"batch.micro_batch=two"}),
             "--set: batch.micro_batch: found \"two\"; expected a whole number, 1 to 1048576");
   EXPECT_EQ(SetError({"batch.micro_batch=0"}), "--set: batch.micro_batch: found 0; allowed: 1 to 1048576");
   EXPECT_EQ(SetError({"optimizer.beta1=inf"}), "--set: optimizer.beta1: found inf; allowed: 0 to 0.999999");
   EXPECT_EQ(SetError({"optimiser.beta1=0.5"}),
             "--set: optimiser: no such field; allowed: name, model, data, batch, sharding, precision, memory, "
-            "optimizer, schedule, checkpoint, telemetry, runtime; did you mean optimizer?");
+            "optimizer, accumulation, checkpoint, telemetry, runtime; did you mean optimizer?");
   EXPECT_EQ(SetError({"layers=3"}),
             "--set: layers: no such field; allowed: name, model, data, batch, sharding, precision, memory, optimizer, "
-            "schedule, checkpoint, telemetry, runtime; did you mean model.decoder.layers?");
+            "accumulation, checkpoint, telemetry, runtime; did you mean model.decoder.layers?");
   EXPECT_EQ(SetError({"batch.micro_batch.x=3"}),
             "--set: batch.micro_batch.x: micro_batch is a value and has no "
             "fields");

@@ -38,7 +38,8 @@ std::vector<Number> Numbers() {
   return numbers;
 }
 
-// What the job of the right kind says about `path` at `value`, contradictions aside: "found ...", or nothing.
+// Sets `path` to `value` in a job that has the field. Returns the error about its range ("found ..."), or "" if there
+// is none. Ignores contradictions with other fields.
 std::string RangeError(const std::string& path, const std::string& value) {
   const bool is_mlp = path.find(".mlp.") != std::string::npos;
   const std::string error = ParseError(is_mlp ? kMlpJob : kDecoderJob, {path + "=" + value});

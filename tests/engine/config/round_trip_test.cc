@@ -1,4 +1,4 @@
-// Defaults, and text that parses back.
+// Tests the defaults, and that the text of a resolved job parses back to an equal job.
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "google/protobuf/text_format.h"
@@ -30,18 +30,22 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "model.decoder.family=QWEN3",
                                "model.decoder.family=MISTRAL",
                                "model.decoder.family=FALCON",
-                               "sharding.strategy=NONE",
-                               "sharding.strategy=OPTIMIZER",
-                               "sharding.strategy=GRADIENTS",
-                               "schedule.shape=CONSTANT",
-                               "schedule.shape=LINEAR",
-                               "schedule.shape=WARMUP_STABLE_DECAY",
-                               "schedule.warmup_steps=3",
-                               "schedule.warmup_tokens=3",
+                               "sharding.strategy=DDP",
+                               "sharding.strategy=ZERO1",
+                               "sharding.strategy=ZERO2",
+                               "lr_schedule.shape=CONSTANT",
+                               "lr_schedule.shape=LINEAR",
+                               "lr_schedule.shape=WARMUP_STABLE_DECAY",
+                               "lr_schedule.warmup_steps=3",
+                               "lr_schedule.warmup_tokens=3",
                                "data.evaluation_fraction=0.1",
                                "optimizer.learning_rate=0.1000000000000000055",
                                "optimizer.weight_decay=-0.0",
                                "optimizer.learning_rate=1.7976931348623157e-29",
+                               "optimizer.rule=SGD",
+                               "optimizer={rule: SGD momentum: 0.5 nesterov: true}",
+                               "optimizer.rule=LION",
+                               "optimizer.rule=ADAMW_8BIT",
                                "runtime.ops=REFERENCE",
                                "runtime={device: CUDA graphs: true}",
                                "name=b"}) {
@@ -54,10 +58,10 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
 TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   const Job job = Parse(kFullJob);
   EXPECT_EQ(job.data.seed, 18446744073709551615u);
-  EXPECT_EQ(job.memory.recompute[1], "tab \"q\" \\ back");
+  EXPECT_EQ(job.activation_checkpointing.recompute[1], "tab \"q\" \\ back");
   EXPECT_EQ(job.memory.offload, std::vector<std::string>{"blocks.*.attention.*"});
   EXPECT_EQ(job.telemetry.run_folder, "/tmp/r\xc3\xa4n");
-  EXPECT_EQ(job.schedule.decay_fraction, 0.30000000000000004);
+  EXPECT_EQ(job.lr_schedule.decay_fraction, 0.30000000000000004);
   const auto& decoder = std::get<DecoderConfig>(job.model);
   EXPECT_EQ(decoder.norm, NormKind::kRmsNorm);
   EXPECT_EQ(decoder.activation, Activation::kGeluTanh);
@@ -98,7 +102,7 @@ TEST(Defaults, AreThoseTheSpecDocuments) {
   llama.layers = 4;
   llama.heads = llama.kv_heads = 4;
   llama.head_width = 16;
-  llama.hidden = 192;  // 8/3 x 64 = 170.7, in multiples of 64.
+  llama.hidden = 192;  // 8/3 x 64 = 170.7, rounded up to a multiple of 64.
   llama.max_positions = 32;
   EXPECT_EQ(std::get<DecoderConfig>(job.model), llama);
   EXPECT_EQ(job.telemetry.run_folder, "runs/shale");
@@ -106,7 +110,7 @@ TEST(Defaults, AreThoseTheSpecDocuments) {
   expected.model = llama;
   expected.data.path = "/text";
   expected.batch = {.global_batch = 8, .micro_batch = 1, .sequence_length = 32};
-  expected.schedule.steps = 10;
+  expected.lr_schedule.steps = 10;
   expected.telemetry.run_folder = "runs/shale";
   EXPECT_EQ(job, expected);
 }

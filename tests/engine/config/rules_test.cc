@@ -1,4 +1,4 @@
-// Fields that are each in range and wrong together.
+// Tests fields that are each in range and contradict each other.
 #include "engine/config/parse.h"
 #include "gtest/gtest.h"
 #include "tests/engine/config/specs.h"
@@ -8,7 +8,7 @@ namespace {
 
 struct Rule {
   std::vector<std::string> overrides;
-  std::string message;  // Empty: allowed.
+  std::string message;  // Empty if the job is allowed.
 };
 
 class Rules : public testing::TestWithParam<Rule> {};
@@ -31,8 +31,8 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"model.decoder.kv_heads=8"},
              "--set: model.decoder.kv_heads: heads 4 is not a multiple of kv_heads 8; try kv_heads 4"},
         Rule{{"model.decoder.parallel_norms=true"},
-             "--set: model.decoder.parallel_norms: needs parallel_block, for other blocks have both norms already; set "
-             "parallel_block too, or leave it out"},
+             "--set: model.decoder.parallel_norms: needs parallel_block, because other blocks already have two norms; "
+             "set parallel_block too, or leave it out"},
         Rule{{"model.decoder.parallel_norms=true", "model.decoder.family=FALCON"}, ""},
         Rule{{"model.decoder.family=GPT2", "model.decoder.rope_theta=500"},
              "--set: model.decoder.rope_theta: positions are learned, and only ROTARY reads it; leave it out, or give "
@@ -49,23 +49,26 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Sharding, Rules,
     testing::Values(
-        Rule{{"sharding.strategy=NONE", "sharding.schedule=SHARDED"},
-             "--set: sharding.schedule: SHARDED does not go with strategy NONE: nothing is sharded to reduce into; use "
-             "strategy GRADIENTS, or schedule DEFERRED or LAYERED"},
-        Rule{{"sharding.strategy=OPTIMIZER", "sharding.schedule=SHARDED"},
-             "--set: sharding.schedule: SHARDED does not go with strategy OPTIMIZER: sharded gradients are strategy "
-             "GRADIENTS; use that, or schedule DEFERRED or LAYERED"},
-        Rule{{"sharding.strategy=GRADIENTS", "sharding.schedule=DEFERRED"},
-             "--set: sharding.schedule: DEFERRED does not go with strategy GRADIENTS: unsharded gradients are strategy "
-             "OPTIMIZER; use that, or schedule SHARDED or LAYERED"},
-        Rule{{"sharding.strategy=NONE", "sharding.schedule=DEFERRED"}, ""},
-        Rule{{"sharding.strategy=NONE", "sharding.schedule=LAYERED"}, ""},
-        Rule{{"sharding.strategy=FULL", "sharding.schedule=DEFERRED"}, ""},
-        Rule{{"sharding.strategy=GRADIENTS", "sharding.prefetch=2"},
-             "--set: sharding.prefetch: only strategy FULL gathers parameters for use, and this is GRADIENTS; leave it "
+        Rule{{"sharding.strategy=DDP", "sharding.accumulation=SHARDED"},
+             "--set: sharding.accumulation: SHARDED does not go with strategy DDP: nothing is sharded to reduce into; "
+             "use "
+             "strategy ZERO2, or accumulation NO_SYNC or LAYERED"},
+        Rule{{"sharding.strategy=ZERO1", "sharding.accumulation=SHARDED"},
+             "--set: sharding.accumulation: SHARDED does not go with strategy ZERO1: sharded gradients are strategy "
+             "ZERO2; use that, or accumulation NO_SYNC or LAYERED"},
+        Rule{{"sharding.strategy=ZERO2", "sharding.accumulation=NO_SYNC"},
+             "--set: sharding.accumulation: NO_SYNC does not go with strategy ZERO2: unsharded gradients are strategy "
+             "ZERO1; use that, or accumulation SHARDED or LAYERED"},
+        Rule{{"sharding.strategy=DDP", "sharding.accumulation=NO_SYNC"}, ""},
+        Rule{{"sharding.strategy=DDP", "sharding.accumulation=LAYERED"}, ""},
+        Rule{{"sharding.strategy=FULL_SHARD", "sharding.accumulation=NO_SYNC"}, ""},
+        Rule{{"sharding.strategy=ZERO2", "sharding.prefetch=2"},
+             "--set: sharding.prefetch: only strategy FULL_SHARD gathers parameters for use, and this is ZERO2; leave "
+             "it "
              "out"},
-        Rule{{"sharding.strategy=NONE", "sharding.reshard_after_forward=false"},
-             "--set: sharding.reshard_after_forward: only strategy FULL gathers parameters for use, and this is NONE; "
+        Rule{{"sharding.strategy=DDP", "sharding.reshard_after_forward=false"},
+             "--set: sharding.reshard_after_forward: only strategy FULL_SHARD gathers parameters for use, and this is "
+             "DDP; "
              "leave it out"},
         Rule{{"precision.master=SPLIT"},
              "--set: precision.master: SPLIT keeps the low bits of bf16 weights; use compute BF16, or master "
@@ -74,19 +77,25 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Memory, Rules,
-    testing::Values(
-        Rule{{"memory.retention=BLOCK", "memory.every_nth=2", "memory.first_layers=1"},
-             "--set: memory.every_nth: every_nth does not go with first_layers and last_layers; keep one choice of "
-             "blocks"},
-        Rule{{"memory.retention=BLOCK", "memory.first_layers=0"},
-             "--set: memory.first_layers: first_layers and last_layers choose no block; give a number, or leave both "
-             "out for all blocks"},
-        Rule{{"memory.every_nth=2"},
-             "--set: memory.every_nth: retention KEEP_ALL recomputes nothing that blocks could be chosen for; choose "
-             "another, or leave every_nth, first_layers and last_layers out"},
-        Rule{{"memory.retention=FFN", "memory.last_layers=5"},
-             "--set: memory.last_layers: first_layers 0 and last_layers 5 are more than the model's 4 layers"},
-        Rule{{"memory.retention=FFN", "memory.first_layers=1", "memory.last_layers=3"}, ""}));
+    testing::Values(Rule{{"activation_checkpointing.preset=BLOCK", "activation_checkpointing.every_nth=2",
+                          "activation_checkpointing.first_layers=1"},
+                         "--set: activation_checkpointing.every_nth: every_nth does not go with first_layers and "
+                         "last_layers; keep one choice of "
+                         "blocks"},
+                    Rule{{"activation_checkpointing.preset=BLOCK", "activation_checkpointing.first_layers=0"},
+                         "--set: activation_checkpointing.first_layers: first_layers and last_layers choose no block; "
+                         "give a number, or leave both "
+                         "out for all blocks"},
+                    Rule{{"activation_checkpointing.every_nth=2"},
+                         "--set: activation_checkpointing.every_nth: preset NONE recomputes nothing, so a choice of "
+                         "blocks has no effect; use "
+                         "another preset, or leave every_nth, first_layers and last_layers out"},
+                    Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.last_layers=5"},
+                         "--set: activation_checkpointing.last_layers: first_layers 0 and last_layers 5 are more than "
+                         "the model's 4 layers"},
+                    Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.first_layers=1",
+                          "activation_checkpointing.last_layers=3"},
+                         ""}));
 
 INSTANTIATE_TEST_SUITE_P(
     Run, Rules,
@@ -94,34 +103,47 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"optimizer.scaling=LINEAR"},
              "--set: optimizer.scaling: scales by global_batch / base_batch; give base_batch, the sequences per step "
              "that learning_rate is for"},
+        Rule{{"optimizer.rule=LION"}, ""},
+        Rule{{"optimizer.rule=LION", "optimizer.epsilon=1e-6"},
+             "--set: optimizer.epsilon: rule LION does not read it; choose ADAMW or ADAMW_8BIT, or leave it out"},
+        Rule{{"optimizer.momentum=0.5"},
+             "--set: optimizer.momentum: rule ADAMW does not read it; choose SGD, or leave it out"},
+        Rule{
+            {"optimizer={rule: SGD momentum: 0 nesterov: true}"},
+            "--set: optimizer.nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; give one, "
+            "or leave nesterov out"},
+        Rule{{"optimizer={rule: SGD nesterov: true}"}, ""}, Rule{{"optimizer={rule: ADAMW_8BIT epsilon: 1e-6}"}, ""},
         Rule{{"optimizer.base_batch=8"},
              "--set: optimizer.base_batch: only scaling LINEAR or SQUARE_ROOT reads it; choose one, or leave it out"},
-        Rule{{"schedule.epochs=1"}, "--set: schedule.epochs: steps and epochs are both given; keep one"},
-        Rule{{"schedule.steps="},
-             "job.textproto:9:12: schedule.steps: missing; give steps, or epochs, as the length of the run"},
-        Rule{{"schedule.warmup_steps=1", "schedule.warmup_tokens=9"},
-             "--set: schedule.warmup_steps: more than one of warmup_steps, warmup_samples and warmup_tokens is given; "
+        Rule{{"lr_schedule.epochs=1"}, "--set: lr_schedule.epochs: steps and epochs are both given; keep one"},
+        Rule{{"lr_schedule.steps="},
+             "job.textproto:9:12: lr_schedule.steps: missing; give steps, or epochs, as the length of the run"},
+        Rule{{"lr_schedule.warmup_steps=1", "lr_schedule.warmup_tokens=9"},
+             "--set: lr_schedule.warmup_steps: more than one of warmup_steps, warmup_samples and warmup_tokens is "
+             "given; "
              "keep one"},
-        Rule{{"schedule.warmup_steps=11"},
-             "--set: schedule.warmup_steps: schedule.warmup_steps is 11, longer than the whole run of 10"},
-        Rule{{"schedule.warmup_samples=81"},
-             "--set: schedule.warmup_samples: schedule.warmup_samples is 81, longer than the whole run of 80"},
-        Rule{{"schedule.warmup_tokens=2560"}, ""},
-        Rule{{"schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=9"},
-             "--set: schedule.warmup_steps: schedule.warmup_steps is 9, which reaches into the decay, the last 0.2 of "
+        Rule{{"lr_schedule.warmup_steps=11"},
+             "--set: lr_schedule.warmup_steps: lr_schedule.warmup_steps is 11, longer than the whole run of 10"},
+        Rule{{"lr_schedule.warmup_samples=81"},
+             "--set: lr_schedule.warmup_samples: lr_schedule.warmup_samples is 81, longer than the whole run of 80"},
+        Rule{{"lr_schedule.warmup_tokens=2560"}, ""},
+        Rule{{"lr_schedule.shape=WARMUP_STABLE_DECAY", "lr_schedule.warmup_steps=9"},
+             "--set: lr_schedule.warmup_steps: lr_schedule.warmup_steps is 9, which reaches into the decay, the last "
+             "0.2 of "
              "the run; shorten one of them"},
-        Rule{{"schedule.shape=WARMUP_STABLE_DECAY", "schedule.warmup_steps=8"}, ""},
-        Rule{{"schedule.shape=CONSTANT", "schedule.final_fraction=1"},
-             "--set: schedule.final_fraction: shape CONSTANT stays at the peak; leave it out"},
-        Rule{{"schedule.decay_fraction=0.5"},
-             "--set: schedule.decay_fraction: only shape WARMUP_STABLE_DECAY reads it; choose that, or leave it out"},
+        Rule{{"lr_schedule.shape=WARMUP_STABLE_DECAY", "lr_schedule.warmup_steps=8"}, ""},
+        Rule{{"lr_schedule.shape=CONSTANT", "lr_schedule.final_fraction=1"},
+             "--set: lr_schedule.final_fraction: shape CONSTANT stays at the peak; leave it out"},
+        Rule{
+            {"lr_schedule.decay_fraction=0.5"},
+            "--set: lr_schedule.decay_fraction: only shape WARMUP_STABLE_DECAY reads it; choose that, or leave it out"},
         Rule{{"data.evaluation_fraction=0.1", "data.evaluation_path=/x"},
              "--set: data.evaluation_fraction: evaluation_path and evaluation_fraction are both given; keep one"},
         Rule{{"telemetry.evaluate_every=5"},
              "--set: telemetry.evaluate_every: there is no evaluation data; give data.evaluation_path or "
              "data.evaluation_fraction"},
         Rule{{"data.path="},
-             "job.textproto:4:8: data.path: missing; give a text file, a folder of them or a token file"},
+             "job.textproto:4:8: data.path: missing; give a text file, a token file, or a folder of such files"},
         Rule{{"name=../up"},
              "--set: name: found \"../up\"; allowed: letters, digits, '.', '_' and '-', up to 128 of them, and no '.' "
              "at the start"}));
@@ -144,24 +166,22 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"runtime.device=CUDA", "runtime.ops=REFERENCE"},
              "--set: runtime.ops: the REFERENCE ops run on device CPU only; use FAST"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=2", "runtime.collectives=NCCL"},
-             "--set: runtime.collectives: NCCL wants a GPU for every rank; use collectives IN_PROCESS, or "
+             "--set: runtime.collectives: NCCL needs a GPU of its own for every rank; use collectives IN_PROCESS, or "
              "ranks_per_device 1"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=1", "runtime.nccl_windows=true"},
-             "--set: runtime.nccl_windows: a lone rank has no collectives, and no windows for them; leave it out, or "
-             "run "
-             "more ranks"},
+             "--set: runtime.nccl_windows: nccl_windows has no effect with one rank, which has no collectives; leave "
+             "it out, or run more ranks"},
         Rule{{"runtime.device=CUDA", "runtime.graphs=true", "runtime.synchronous=true"},
              "--set: runtime.graphs: a graph runs as a whole, and synchronous runs one instruction at a time; leave "
              "one of "
              "them out"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.nccl_windows=true"}, ""},
         Rule{{"runtime.device=CUDA", "sharding.ranks=2", "runtime.collectives=IN_PROCESS", "runtime.nccl_windows=true"},
-             "--set: runtime.nccl_windows: collectives are IN_PROCESS here, which have no windows; leave it out, or "
+             "--set: runtime.nccl_windows: collectives are IN_PROCESS here and have no windows; leave it out, or "
              "run one "
              "rank on each GPU with collectives NCCL"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.graphs=true"},
-             "--set: runtime.graphs: ranks that are threads of one process cannot be captured apart, and there are 4; "
-             "leave graphs out, or run one rank"},
+             "--set: runtime.graphs: graphs need a single rank, and there are 4; leave graphs out, or run one rank"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=4", "precision.allow_tf32=true"},
              ""},
         Rule{{"runtime.device=CUDA", "runtime.graphs=true", "runtime.tuning_table=table.txt"}, ""}));
@@ -172,13 +192,13 @@ TEST(Sizes, AProductAbove62BitsIsRefusedByName) {
   EXPECT_EQ(SetError(big),
             "--set: model.decoder.width: the model has 1.8e+19 parameters, whose state is above 2^62 bytes; make "
             "its sizes smaller");
-  EXPECT_EQ(SetError({"schedule.steps=1000000000000", "batch.global_batch=1000000000000"}),
-            "--set: batch.global_batch: the tokens of the run, batch.global_batch (1000000000000) x "
-            "batch.sequence_length (32) x schedule.steps (1000000000000), come to 3.2e+25, above 2^62; make them "
+  EXPECT_EQ(SetError({"lr_schedule.steps=1000000000000", "batch.global_batch=1000000000000"}),
+            "--set: batch.global_batch: the tokens of the run are batch.global_batch (1000000000000) x "
+            "batch.sequence_length (32) x lr_schedule.steps (1000000000000) = 3.2e+25, above 2^62; make them "
             "smaller");
   EXPECT_EQ(SetError({"batch.micro_batch=1048576", "batch.sequence_length=16777216", "model.decoder.hidden=1000000"}),
-            "--set: batch.micro_batch: the activations of the feed-forward layers, batch.micro_batch (1048576) x "
-            "batch.sequence_length (16777216) x model.decoder.hidden (1000000) x model.decoder.layers (4), come to "
+            "--set: batch.micro_batch: the activations of the feed-forward layers are batch.micro_batch (1048576) x "
+            "batch.sequence_length (16777216) x model.decoder.hidden (1000000) x model.decoder.layers (4) = "
             "7e+19, above 2^62; make them smaller");
 }
 
@@ -187,13 +207,13 @@ TEST(Sizes, EveryUpperEndTogetherIsRefusedNotOverflowed) {
       SetError({"model.decoder.vocabulary=2147483647", "model.decoder.width=16777216", "model.decoder.layers=65536",
                 "model.decoder.heads=1048576", "model.decoder.head_width=16777216", "model.decoder.hidden=67108864",
                 "batch.micro_batch=1048576", "batch.global_batch=1099511627776", "batch.sequence_length=16777216",
-                "memory.loss_chunk_tokens=16777216", "schedule.steps=1099511627776", "sharding.ranks=1048576"});
+                "memory.loss_chunk_tokens=16777216", "lr_schedule.steps=1099511627776", "sharding.ranks=1048576"});
   EXPECT_NE(message.find("above 2^62"), std::string::npos);
   EXPECT_NE(message.find("parameters, whose state is above 2^62 bytes"), std::string::npos);
 }
 
 TEST(Rules, AFaultyFieldIsReportedOnce) {
-  // Neither heads = 0 nor width against it.
+  // There is no second error about width and heads = 0.
   EXPECT_EQ(SetError({"model.decoder.heads=0"}), "--set: model.decoder.heads: found 0; allowed: 1 to 1048576");
 }
 

@@ -1,4 +1,4 @@
-// Specs that the tests of engine/config start from.
+// Job specs for the tests of engine/config.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace shale {
 
-// The smallest job with a decoder. Line and column of its fields appear in expected messages.
+// The smallest job with a decoder. Expected messages contain the lines and columns of its fields.
 inline constexpr char kDecoderJob[] = R"(model {
   decoder { width: 64 layers: 4 heads: 4 }
 }
@@ -18,16 +18,16 @@ batch {
   global_batch: 8
   sequence_length: 32
 }
-schedule { steps: 10 }
+lr_schedule { steps: 10 }
 )";
 
 inline constexpr char kMlpJob[] = R"(model { mlp { embedding: 8 hidden: 16 } }
 data { path: "/text" }
 batch { global_batch: 8 sequence_length: 4 }
-schedule { epochs: 1.5 }
+lr_schedule { epochs: 1.5 }
 )";
 
-// Every field of a job with a decoder, none at its default.
+// Sets every field of a job with a decoder, none to its default.
 inline constexpr char kFullJob[] = R"(name: "full"
 model {
   decoder {
@@ -40,17 +40,23 @@ model {
 }
 data { path: "/a" format: LLMC order: SEQUENTIAL seed: 18446744073709551615 evaluation_path: "/b" }
 batch { global_batch: 100 micro_batch: 3 sequence_length: 48 }
-sharding { strategy: FULL schedule: LAYERED ranks: 5 prefetch: 0 reshard_after_forward: false }
+sharding { strategy: FULL_SHARD accumulation: LAYERED ranks: 5 prefetch: 0 reshard_after_forward: false }
 precision { compute: BF16 master: SPLIT allow_tf32: true }
 memory {
-  retention: BLOCK first_layers: 1 last_layers: 2 recompute: "blocks.*.ffn.up" recompute: 'tab "q" \\ back'
   offload: "blocks.*.attention.*" host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
+}
+activation_checkpointing {
+  preset: BLOCK
+  first_layers: 1
+  last_layers: 2
+  recompute: "blocks.*.ffn.up"
+  recompute: 'tab "q" \\ back'
 }
 optimizer {
   learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"
   max_gradient_norm: 0 non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
 }
-schedule {
+lr_schedule {
   shape: WARMUP_STABLE_DECAY steps: 1000 warmup_samples: 5000 final_fraction: 0 decay_fraction: 0.30000000000000004
 }
 checkpoint { every_steps: 50 }
@@ -63,12 +69,12 @@ runtime {
 
 inline std::string ErrorOf(const absl::Status& status) { return std::string(status.message()); }
 
-// What parsing `text` as job.textproto says; empty if it parses.
+// Returns the errors of parsing `text` as job.textproto, or "" if it parses.
 inline std::string ParseError(const std::string& text, const std::vector<std::string>& overrides = {}) {
   return ErrorOf(ParseJobText(text, "job.textproto", overrides).status());
 }
 
-// What the decoder job says with those overrides.
+// Returns the errors of kDecoderJob with these overrides, or "" if there are none.
 inline std::string SetError(const std::vector<std::string>& overrides) { return ParseError(kDecoderJob, overrides); }
 
 }  // namespace shale

@@ -17,7 +17,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Tokens that tell their own position.
+// Returns a source in which each token is its own position.
 TokenSource Counting(int32_t size) {
   std::vector<int32_t> tokens(size);
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -81,7 +81,7 @@ TEST(BatchLoaderTest, MissingSamplesAreMasked) {
   const BatchLoader loader = Make(Counting(100), SampleOrderKind::kSequential,
                                   {.micro_batch = 2, .sequence_length = 2, .ranks = 2, .global_batch = 5});
   EXPECT_EQ(loader.shape().AccumulationSteps(), 2);
-  const Batch half = Load(loader, {10, 5}, 0, 1);  // Sample 4 of the step, and none.
+  const Batch half = Load(loader, {10, 5}, 0, 1);  // Sample 4 of the step, and no sample.
   EXPECT_THAT(half.inputs, ElementsAre(28, 29, 0, 0));
   EXPECT_THAT(half.targets, ElementsAre(29, 30, -1, -1));
   const Batch none = Load(loader, {10, 5}, 1, 1);
@@ -90,12 +90,12 @@ TEST(BatchLoaderTest, MissingSamplesAreMasked) {
   EXPECT_THAT(Load(loader, {10, 0}, 0, 0).targets, Each(-1));
 }
 
-// The law that makes W and K free to choose: the samples of a step, and their contents, are the same.
+// W and K are free to choose because they change neither the samples of a step nor their contents.
 TEST(BatchLoaderTest, RanksAndMicroBatchesDoNotChangeTheSamples) {
   const TokenSource source = Counting(1000);
   const int64_t length = 3;
   for (const int64_t count : {13, 7, 1, 0}) {
-    for (const int64_t position : {0, 330, 1000}) {  // 330: the step runs over the end of the first epoch of 333.
+    for (const int64_t position : {0, 330, 1000}) {  // 330: the step crosses the end of the first epoch of 333.
       std::vector<std::vector<int32_t>> expected;
       for (const int64_t ranks : {1, 2, 3, 4, 8, 16}) {
         for (const int64_t micro_batch : {1, 2, 3, 13}) {

@@ -1,4 +1,4 @@
-// Token files of llm.c, made in memory.
+// Makes token files of llm.c in memory.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace shale {
 constexpr int32_t kGpt2Magic = 20240520;
 constexpr int32_t kLlama3Magic = 20240801;
 
-// T is uint16_t (GPT-2) or uint32_t (Llama-3).
+// Returns the bytes of a token file. T is uint16_t (GPT-2) or uint32_t (Llama-3).
 template <typename T>
 std::string LlmcBytes(const std::vector<T>& tokens) {
   const bool gpt2 = sizeof(T) == 2;

@@ -47,7 +47,7 @@ TEST(SampleOrderTest, EveryEpochHasEverySampleOnce) {
   }
 }
 
-// A table of 10^17 places would not fit anywhere.
+// A table of 10^17 entries would not fit in any memory.
 TEST(SampleOrderTest, OrdersMoreSamplesThanAnyMemoryHolds) {
   const int64_t count = 100'000'000'000'000'003;
   const SampleOrder order(SampleOrderKind::kShuffled, 1, count);
@@ -61,7 +61,7 @@ TEST(SampleOrderTest, OrdersMoreSamplesThanAnyMemoryHolds) {
   EXPECT_GE(order.At(std::numeric_limits<int64_t>::max()), 0);
 }
 
-// The order is part of what makes a run repeatable, also across releases.
+// A run is repeatable only if the order never changes, not even between releases.
 TEST(SampleOrderTest, NeverChanges) {
   const auto first = [](uint64_t seed, int64_t count, int64_t position) {
     const SampleOrder order(SampleOrderKind::kShuffled, seed, count);
@@ -112,8 +112,8 @@ TEST(SampleOrderTest, ASampleLandsAnywhere) {
     const std::vector<int64_t> samples = Epoch(order, epoch);
     for (int64_t i = 0; i < count; ++i) ++at[i][samples[i]];
   }
-  // Each pair (place, sample) is expected 40 times: chi-squared over the 10,000 pairs, which for permutations has
-  // 99 x 99 degrees of freedom, so a mean of 9,801 and a standard deviation of 140.
+  // Each pair (place, sample) is expected 40 times. Chi-squared over the 10,000 pairs of a permutation has 99 x 99
+  // degrees of freedom, so a mean of 9,801 and a standard deviation of 140.
   double chi_squared = 0;
   for (const auto& row : at) {
     for (const int64_t n : row) chi_squared += (n - 40.0) * (n - 40.0) / 40;

@@ -1,4 +1,4 @@
-// What is refused, and in which words.
+// Tests which data is refused, and the messages.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 class TokenSourceErrorsTest : public testing::Test {
  protected:
-  // Opens and expects this error.
+  // Opens `path` and expects an error with `code` and `message`.
   void ExpectRefused(const std::string& path, absl::StatusCode code, const std::string& message,
                      TokenFormat format = TokenFormat::kByContent) {
     const absl::Status status = TokenSource::Open(path, format).status();
@@ -77,11 +77,11 @@ TEST_F(TokenSourceErrorsTest, ABrokenLinkInAFolder) {
 }
 
 TEST_F(TokenSourceErrorsTest, AFolderWithoutFiles) {
-  ExpectRefused(folder_.path(), kInvalid, absl::StrCat("folder ", folder_.path(), " holds no text file (of 0 entries"));
+  ExpectRefused(folder_.path(), kInvalid, absl::StrCat("folder ", folder_.path(), " holds no text file (0 entries"));
   folder_.Write("a.dat", std::string("\0\1", 2));
   folder_.Write("empty", "");
   std::filesystem::create_directory(folder_.Path("sub"));
-  ExpectRefused(folder_.path(), kInvalid, "(of 3 entries, all were passed over; subfolders are not entered)");
+  ExpectRefused(folder_.path(), kInvalid, "(3 entries, all skipped; subfolders are not searched)");
   ExpectRefused(folder_.path(), kInvalid, "holds no llm.c token file", TokenFormat::kLlmc);
 }
 
@@ -109,8 +109,8 @@ TEST_F(TokenSourceErrorsTest, TextShorterThanOneSequence) {
   const absl::Status status = source.CheckLength(8);
   EXPECT_EQ(status.code(), kInvalid);
   EXPECT_EQ(status.message(), absl::StrCat(path,
-                                           ": 8 tokens found, but one sequence of 8 takes 9 (the last target is "
-                                           "one later); give more data or a sequence length of at most 7"));
+                                           ": 8 tokens found, but one sequence of 8 takes 9 (targets are one token "
+                                           "later than inputs); give more data or a sequence length of at most 7"));
 }
 
 TEST_F(TokenSourceErrorsTest, AVocabularySmallerThanAToken) {
@@ -148,7 +148,7 @@ TEST_F(TokenSourceErrorsTest, AnLlmcFileCutShort) {
 TEST_F(TokenSourceErrorsTest, AnLlmcFileOfAnotherVersion) {
   std::string bytes = LlmcBytes<uint16_t>({1, 2, 3});
   bytes[4] = 9;
-  ExpectRefused(folder_.Write("a.bin", bytes), kInvalid, "llm.c token file of version 9; only 1 is known");
+  ExpectRefused(folder_.Write("a.bin", bytes), kInvalid, "llm.c token file of version 9; only version 1 is supported");
 }
 
 TEST_F(TokenSourceErrorsTest, AnLlmcFileWithANegativeCount) {
@@ -197,11 +197,11 @@ TEST_F(TokenSourceErrorsTest, AFileRewrittenInPlaceWhileInUse) {
   int32_t tokens[10];
   EXPECT_TRUE(source.Read(0, 10, tokens).ok());
   folder_.Write("a.txt", "9876543210");
-  const timespec later[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = 1}};  // Clocks of file systems are coarse.
+  const timespec later[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = 1}};  // File system clocks are coarse.
   ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), later, 0), 0);
   const absl::Status status = source.Read(0, 10, tokens);
   EXPECT_EQ(status.code(), kDataLoss);
-  EXPECT_EQ(status.message(), path + " changed after it was checked: it must not while it is in use");
+  EXPECT_EQ(status.message(), path + " changed after it was checked; it must not change while it is in use");
 }
 
 }  // namespace

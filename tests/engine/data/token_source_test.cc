@@ -1,4 +1,4 @@
-// What a TokenSource holds.
+// Tests what a TokenSource reads.
 #include "engine/data/token_source.h"
 
 #include <unistd.h>

@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/io/file.h"
-#include "engine/train/run_folder.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,7 +28,7 @@ constexpr char kLlama[] = "decoder { family: LLAMA width: 32 layers: 2 heads: 4 
 constexpr char kGpt2[] = "decoder { family: GPT2 width: 32 layers: 1 heads: 2 }";
 constexpr char kMlp[] = "mlp { embedding: 8 hidden: 32 }";
 
-// A run folder with a model that was trained for a few steps on two ranks.
+// Owns a run folder. Train() puts a model there that was trained for a few steps on two ranks.
 class GeneratorTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -45,11 +45,12 @@ class GeneratorTest : public ::testing::Test {
     absl::StatusOr<Job> job = ParseJobText(
         absl::StrCat("model { ", model, " } data { path: \"text\" evaluation_path: \"evaluation\" } ",
                      "batch { global_batch: 4 micro_batch: 2 sequence_length: ", kSequence, " } sharding { ranks: 2 } ",
-                     "optimizer { learning_rate: 1e-2 } schedule { steps: 4 } runtime { threads_per_rank: 1 } ", more),
+                     "optimizer { learning_rate: 1e-2 } lr_schedule { steps: 4 } runtime { threads_per_rank: 1 } ",
+                     more),
         JoinPath(run_, "job"));
     ASSERT_TRUE(job.ok()) << job.status();
     auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend,
-                                          .checkpoint_folder = RunFolder::CheckpointsPath(run_),
+                                          .checkpoint_folder = RunCheckpointsPath(run_),
                                           .resume = {.from = ResumeFrom::kReplace}});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     while (!(*trainer)->done()) ASSERT_TRUE((*trainer)->Step().ok());
@@ -67,7 +68,7 @@ class GeneratorTest : public ::testing::Test {
     return generator.ok() ? *std::move(generator) : nullptr;
   }
 
-  // The evaluation's loss, from the logits of each context by itself.
+  // Returns the loss of the evaluation text, computed from the logits of each context by itself.
   double LossOfLogits(Generator& generator, bool last_only) {
     const std::vector<int32_t> tokens = *generator.TextPrompt(kEvaluationText);
     double sum = 0;
@@ -92,8 +93,9 @@ class GeneratorTest : public ::testing::Test {
   std::string checkpoint_;
 };
 
-// Ties generation to training: loaded weights, window, row and padding must all be right for this to hold. fp32 sums of
-// a few hundred terms of order one: 1e-5 leaves a wide margin, and any mistake is far above it.
+// Ties generation to training: this holds only if the loaded weights, the window, the row and the padding are all
+// right. The logits are fp32 sums of a few hundred terms of order one: 1e-5 leaves a wide margin, and any mistake is
+// far above it.
 TEST_F(GeneratorTest, LogitsOfEveryPrefixGiveTheEvaluationLoss) {
   for (const char* model : {kLlama, kGpt2}) {
     Train(model);
@@ -112,8 +114,8 @@ TEST_F(GeneratorTest, AModelOfWholeWindowsGivesTheEvaluationLoss) {
   EXPECT_TRUE(generator->Logits({'a'}).ok());
 }
 
-// Logits are rounded to bf16 on their way out, the loss is taken from rounded ones too: what differs is the order of
-// sums before the rounding, so that a few of them land one step (2^-8) apart.
+// The logits are rounded to bf16 on their way out, and the loss is computed from rounded logits too. They differ in the
+// order of the sums before the rounding, so that a few of them land one step (2^-8) apart.
 TEST_F(GeneratorTest, BFloat16WeightsInTwoHalvesGiveTheEvaluationLoss) {
   Train(kLlama, "precision { compute: BF16 master: SPLIT }");
   auto generator = Load();
@@ -167,20 +169,20 @@ TEST_F(GeneratorTest, PromptsAreChecked) {
 }
 
 TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
-  const std::string folder = RunFolder::CheckpointsPath(run_);
+  const std::string folder = RunCheckpointsPath(run_);
   EXPECT_EQ(std::string(Generator::FromRun(run_, CreateBackend).status().message()),
             "there is no checkpoint in " + folder);
   Train(kLlama);
   ASSERT_EQ(truncate(JoinPath(checkpoint_, "MANIFEST").c_str(), 100), 0);
   const std::string message(Generator::FromRun(run_, CreateBackend).status().message());
-  EXPECT_THAT(message, HasSubstr("no checkpoint in " + folder + " is whole"));
+  EXPECT_THAT(message, HasSubstr("every checkpoint in " + folder + " is damaged"));
   EXPECT_THAT(message, HasSubstr(checkpoint_ + "/MANIFEST: it claims a message of"));
 }
 
 TEST_F(GeneratorTest, ADamagedCheckpointIsPassedOverByName) {
   Train(kLlama);
   EXPECT_THAT(Load()->passed_over(), ::testing::IsEmpty());
-  const std::string newer = JoinPath(RunFolder::CheckpointsPath(run_), "step-0000000009");
+  const std::string newer = JoinPath(RunCheckpointsPath(run_), "step-0000000009");
   std::filesystem::copy(checkpoint_, newer, std::filesystem::copy_options::recursive);
   ASSERT_EQ(truncate(JoinPath(newer, "MANIFEST").c_str(), 100), 0);
   const std::unique_ptr<Generator> generator = Load();
@@ -188,7 +190,7 @@ TEST_F(GeneratorTest, ADamagedCheckpointIsPassedOverByName) {
   EXPECT_THAT(generator->passed_over(), ::testing::ElementsAre(HasSubstr(newer + "/MANIFEST")));
 }
 
-// Nor is an older checkpoint taken for it.
+// Such an error never makes the generator fall back to an older checkpoint.
 TEST_F(GeneratorTest, WhatTheMachineLacksIsNoDamage) {
   Train(kLlama);
   const auto refuse = [](const Job&) -> absl::StatusOr<std::unique_ptr<Backend>> {

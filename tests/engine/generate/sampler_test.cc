@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// How often each token is drawn.
+// Returns how often each token is drawn.
 std::vector<int> Histogram(const SamplingOptions& options, const std::vector<float>& logits, int draws) {
   Sampler sampler(options);
   std::vector<int> counts(logits.size());

@@ -35,7 +35,7 @@ TEST(Utf8StreamTest, TextPassesUnchanged) {
   EXPECT_EQ(Through(text), text);
 }
 
-// The Unicode standard, section 3.9: one U+FFFD for each maximal subpart.
+// Section 3.9 of the Unicode standard asks for one U+FFFD for each maximal subpart.
 TEST(Utf8StreamTest, IllFormedBytesBecomeReplacementCharacters) {
   EXPECT_EQ(Through("a\xff"
                     "b"),

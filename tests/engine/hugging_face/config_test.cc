@@ -1,4 +1,4 @@
-// What transformers computes from a config.json is what the engine builds, or the file is refused.
+// The engine builds the model that transformers computes from a config.json, or refuses the file.
 #include "engine/hugging_face/config.h"
 
 #include <string>
@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Files as they lie on the hub, shortened to what matters.
+// Files from the hub, shortened to what matters.
 constexpr char kLlama31[] = R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
   "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": [128001, 128008], "hidden_act": "silu",
   "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072,
@@ -64,7 +64,7 @@ std::string Refusal(absl::string_view text) {
   return std::string(status.message());
 }
 
-// The text with "key": value in front.
+// Returns `text` with `member` ("key": value) inserted at the front.
 std::string With(absl::string_view text, absl::string_view member) {
   return absl::StrCat("{", member, ", ", text.substr(1));
 }
@@ -95,7 +95,7 @@ TEST(HfConfigTest, BothSpellingsOfRotaryScalingMeanTheSame) {
   newer = Replace(newer, "\"rope_theta\": 500000.0, \"tie", "\"tie");
   EXPECT_EQ(Parse(newer), Parse(kLlama31));
   EXPECT_EQ(Parse(Replace(kLlama31, "\"rope_type\"", "\"type\"")), Parse(kLlama31));
-  // What the table leaves out comes from the keys beside it.
+  // Values that the table lacks come from the keys beside it.
   EXPECT_EQ(Parse(Replace(kLlama31, "\"rope_scaling\"", "\"rope_parameters\"")), Parse(kLlama31));
 }
 
@@ -122,7 +122,7 @@ TEST(HfConfigTest, TheOtherFamilies) {
 
   const DecoderConfig falcon = Parse(kFalcon7b);
   EXPECT_TRUE(falcon.parallel_block && !falcon.parallel_norms && falcon.tied_head && !falcon.linear_bias);
-  EXPECT_EQ(falcon.kv_heads, 1);  // num_kv_heads says 71, but multi_query rules.
+  EXPECT_EQ(falcon.kv_heads, 1);  // num_kv_heads says 71, but multi_query decides.
   EXPECT_EQ(falcon.activation, Activation::kGeluErf);
   EXPECT_EQ(falcon.hidden, 4 * 4544);
   EXPECT_EQ(Parse(kFalcon40b).kv_heads, 8);
@@ -237,7 +237,7 @@ TEST(HfConfigTest, RefusesHostileText) {
   EXPECT_LT(Refusal(Replace(kLlama31, "\"silu\"", absl::StrCat("\"", std::string(100000, 'x'), "\""))).size(), 400);
 }
 
-// Keys are a stranger's as much as values are: fuzzing found them in messages as they came, however many.
+// Keys come from strangers as values do. Fuzzing found messages that showed them unquoted and without limit.
 TEST(HfConfigTest, MessagesShowStrangeKeysQuotedAndNotAll) {
   const auto refusal = [](absl::string_view keys) {
     return Refusal(Replace(kLlama31, "\"rope_type\"", absl::StrCat(keys, "\"rope_type\"")));
@@ -249,7 +249,7 @@ TEST(HfConfigTest, MessagesShowStrangeKeysQuotedAndNotAll) {
   EXPECT_THAT(refusal(many), HasSubstr("and 980 more errors"));
 }
 
-// Whatever the engine exports, it reads back as the same model; with the same family when there was a base.
+// A config that the engine exports reads back as the same model. With a base file it keeps the family too.
 TEST(HfConfigTest, TextAndConfigGoRound) {
   for (const NamedModel& model : HfModels()) {
     SCOPED_TRACE(model.name);

@@ -1,4 +1,4 @@
-// Tokenizer files are found by name, and only where they belong.
+// Tokenizer files are found by name, and only in their folder or the hub's cache.
 #include "engine/hugging_face/copied_files.h"
 
 #include <filesystem>
@@ -38,7 +38,7 @@ TEST(CopiedFilesTest, AreTheTokenizerAndTheGenerationConfig) {
               ElementsAre("generation_config.json", "merges.txt", "tokenizer_config.json", "vocab.json"));
 }
 
-// A folder of an older tokenizer, kept beside the new one, made every export fail: "is not a regular file".
+// A folder of an older tokenizer, kept beside the new one, once made every export fail with "is not a regular file".
 TEST(CopiedFilesTest, WhatIsNoFileIsInNobodysWay) {
   const TempFolder folder;
   fs::create_directory(folder.Path("elsewhere"));
@@ -54,7 +54,7 @@ TEST(CopiedFilesTest, WhatIsNoFileIsInNobodysWay) {
   EXPECT_FALSE(fs::exists(folder.Path("out/tokenizer_old")));
 }
 
-// The digest read through any link, where the weights beside it would not.
+// TokenizerDigest once followed any link, unlike the reader of the weights.
 TEST(CopiedFilesTest, LinksThatLeadOutAreRefused) {
   const TempFolder folder;
   folder.Write("secret", "s");

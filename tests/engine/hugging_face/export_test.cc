@@ -1,4 +1,4 @@
-// What is exported appears whole or not at all, and reads back to the bit.
+// An exported folder appears whole or not at all, and reads back bit for bit.
 #include "engine/hugging_face/export.h"
 
 #include <bit>
@@ -33,7 +33,7 @@ std::set<std::string> Names(const std::string& folder) {
   return names;
 }
 
-// Every element of every parameter is TestWeight.
+// Expects that every element of every parameter equals TestWeight.
 void ExpectTestWeights(const std::string& folder, const DecoderConfig& config) {
   const absl::StatusOr<HfWeights> weights = HfWeights::Open(folder, config);
   ASSERT_TRUE(weights.ok()) << weights.status();
@@ -93,7 +93,7 @@ TEST(HfExportTest, ATensorAboveTheLimitGetsAFileOfItsOwn) {
 
 TEST(HfExportTest, EveryElementIsAskedForOnceInBoundedRanges) {
   DecoderConfig config = HfModel("gpt2");
-  config.hidden = 70001;  // More than one rectangle.
+  config.hidden = 70001;  // More than one rectangle of the staging buffer.
   config.layers = 1;
   std::map<std::string, int64_t> asked;
   const TempFolder folder;
@@ -191,7 +191,7 @@ TEST(HfExportTest, WhatAKilledExportLeftIsRemovedByTheNext) {
   const TempFolder folder;
   fs::create_directory(folder.Path(".m.tmp-1-0"));
   folder.Write(".m.tmp-1-0/model.safetensors", "half");
-  // In use, of another target, and somebody's file.
+  // A folder that is in use, a folder of another target and somebody's file stay.
   fs::create_directory(folder.Path(".m.tmp-2-0"));
   const absl::StatusOr<FolderLock> used = FolderLock::Take(folder.Path(".m.tmp-2-0"), "");
   ASSERT_TRUE(used.ok()) << used.status();
@@ -214,7 +214,7 @@ TEST(HfExportTest, WhatF16CannotHoldIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("model.embed_tokens.weight holds 70000, which F16 cannot hold"));
 }
 
-// All halves come back, and all midpoints between two go to the even one.
+// Every F16 number reads back unchanged, and the midpoint between two of them rounds to the even one.
 TEST(SafetensorsF16Test, RoundsToNearestEven) {
   const TempFolder folder;
   std::vector<float> halves;

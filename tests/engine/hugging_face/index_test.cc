@@ -1,4 +1,4 @@
-// An index comes from strangers: what it names must lie beside it.
+// An index comes from strangers: every file that it names must lie beside it.
 #include "engine/hugging_face/index.h"
 
 #include <string>
@@ -57,7 +57,7 @@ TEST(SafetensorsIndexTest, RefusesWhatIsNoIndex) {
   EXPECT_THAT(Refusal("{\"weight_map\":{\"\xff\":\"a.safetensors\"}}"), HasSubstr("not JSON"));
 }
 
-// Two bytes are enough for a value that takes fifty in memory: 64 MiB of them took gigabytes.
+// A value of two bytes in the text takes fifty in memory. Parsing 64 MiB of them once took gigabytes.
 TEST(SafetensorsIndexTest, RefusesMoreValuesThanTensorsThereAre) {
   for (const absl::string_view value : {"[],", "{},", "0,"}) {
     std::string text = R"({"weight_map":{},"metadata":[)";

@@ -1,4 +1,4 @@
-// Small decoders of every shape that Hugging Face folders hold, with weights that tell where they came from.
+// Small decoders of every shape that Hugging Face folders hold. Their weights tell parameter and element apart.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,18 @@ struct NamedModel {
   DecoderConfig config;
 };
 
-// Awkward sizes: nothing is a multiple of a vector, heads x head_width is not the width where a family allows that.
+// Returns models of awkward sizes: none is a multiple of a vector, and heads x head_width differs from the width where
+// the family allows it.
 std::vector<NamedModel> HfModels();
+// Returns the model of HfModels() with this name, which must exist.
 DecoderConfig HfModel(absl::string_view name);
 
-// Element i of a parameter: exact in fp32, and hardly ever the same for two elements.
+// Returns element i of a parameter. It is exact in fp32, and two elements hardly ever have the same value.
 float TestWeight(absl::string_view parameter, int64_t i);
-// Gives TestWeight.
+// Fills `values` with TestWeight of the elements from `begin` on, and returns OK.
 absl::Status ReadTestWeights(absl::string_view parameter, int64_t begin, absl::Span<float> values);
 
-// Exports the model with these weights.
+// Exports the model with TestWeight as its weights.
 absl::Status ExportTestModel(const DecoderConfig& config, const std::string& folder, HfExportOptions options = {});
 
 }  // namespace shale::testing

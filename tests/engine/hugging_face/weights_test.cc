@@ -1,4 +1,4 @@
-// A folder holds the weights that its config describes, or everything that is wrong with it is listed.
+// Opening a folder finds the weights that its config describes, or lists everything that is wrong with it.
 #include "engine/hugging_face/weights.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Stored {
 };
 using Tensors = std::map<std::string, Stored>;
 
-// The tensors that the exporter writes for a model.
+// Returns the tensors that the exporter writes for a model.
 Tensors TensorsOf(const DecoderConfig& config) {
   const TempFolder folder;
   EXPECT_TRUE(ExportTestModel(config, folder.Path("m")).ok());
@@ -63,7 +63,7 @@ void WriteFile(const std::string& path, const Tensors& tensors) {
   ASSERT_TRUE(writer->Finish().ok());
 }
 
-// Empty if the folder opens.
+// Returns the message of opening the folder, or "" if it opens.
 std::string Problems(const std::string& folder, const DecoderConfig& config) {
   const absl::Status status = HfWeights::Open(folder, config).status();
   EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
@@ -134,7 +134,7 @@ TEST(HfWeightsTest, RangesEqualWholeReads) {
   }
 }
 
-// More rows and columns than one rectangle of the staging buffer holds, in each direction.
+// One tensor has more rows, the other more columns than one rectangle of the staging buffer holds.
 TEST(HfWeightsTest, TransposedTensorsAreReadRectangleByRectangle) {
   DecoderConfig config = HfModel("gpt2");
   config.layers = 1;
@@ -254,7 +254,7 @@ TEST(HfWeightsTest, ATiedHeadMayBeRepeatedButNotDiffer) {
   EXPECT_THAT(Problems(tensors, config), HasSubstr("lm_head.weight: differs from model.embed_tokens.weight"));
   tensors["lm_head.weight"].shape = {config.width, config.vocabulary};
   EXPECT_THAT(Problems(tensors, config), HasSubstr("lm_head.weight: found [12, 37], wanted [37, 12]"));
-  // Alone, it is the embedding.
+  // A head without an embedding beside it is read as the embedding.
   tensors = TensorsOf(config);
   Rename(tensors, "model.embed_tokens.weight", "lm_head.weight");
   EXPECT_EQ(Problems(tensors, config), "");
@@ -311,7 +311,7 @@ TEST_F(HfIndexedFolder, AMissingFileIsNamed) {
 TEST_F(HfIndexedFolder, TruncatedFilesAreRefused) {
   WriteIndex();
   fs::resize_file(folder_.Path("b.safetensors"), fs::file_size(folder_.Path("b.safetensors")) - 1);
-  EXPECT_THAT(Problems(folder_.path(), config_), HasSubstr("b.safetensors is no valid safetensors file"));
+  EXPECT_THAT(Problems(folder_.path(), config_), HasSubstr("b.safetensors is not a valid safetensors file"));
 }
 
 TEST_F(HfIndexedFolder, LinksOutOfTheFolderAreRefused) {
@@ -320,7 +320,7 @@ TEST_F(HfIndexedFolder, LinksOutOfTheFolderAreRefused) {
   fs::rename(folder_.Path("b.safetensors"), elsewhere.Path("b.safetensors"));
   fs::create_symlink(elsewhere.Path("b.safetensors"), folder_.Path("b.safetensors"));
   EXPECT_THAT(Problems(folder_.path(), config_), HasSubstr("is a link that leads out of its folder"));
-  // One that stays inside is fine.
+  // A link that stays inside the folder is fine.
   fs::remove(folder_.Path("b.safetensors"));
   fs::rename(elsewhere.Path("b.safetensors"), folder_.Path("real"));
   fs::create_symlink("real", folder_.Path("b.safetensors"));

@@ -16,7 +16,7 @@ namespace shale {
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::string& folder, const std::string& log) {
   std::vector<std::string> arguments = command;
-  // It may start in another folder.
+  // The program may start in another folder.
   arguments[0] = std::filesystem::absolute(arguments[0]);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());

@@ -8,7 +8,7 @@
 namespace shale {
 namespace {
 
-// The specification: a bit at a time.
+// The specification, computed bit by bit.
 uint32_t Plain(absl::string_view bytes) {
   uint32_t crc = 0xffffffff;
   for (unsigned char byte : bytes) {

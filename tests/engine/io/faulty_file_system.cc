@@ -56,7 +56,7 @@ class FaultyFileSystem::File : public WritableFile {
   absl::Status Sync() override {
     return owner_.Do("flush", path_, [] { return absl::OkStatus(); });
   }
-  // A file is closed even when that fails.
+  // Closes the file even where it reports an error.
   absl::Status Close() override {
     const Fault::Kind fault = owner_.Next("close", path_);
     SHALE_RETURN_IF_ERROR(file_->Close());

@@ -40,7 +40,7 @@ TEST(FolderLockTest, AFolderThatStayedEmptyIsRemovedByWhoMadeIt) {
   EXPECT_TRUE(fs::exists(temp.Path("used/file")));
 }
 
-// Each holder removes the folder under the feet of those who are about to lock it.
+// Each holder removes the folder while others are about to lock it.
 TEST(FolderLockTest, NobodyHoldsAFolderThatIsGone) {
   const TempFolder temp;
   std::atomic<int> holders = 0, taken = 0;

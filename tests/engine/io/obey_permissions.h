@@ -1,4 +1,4 @@
-// Tests of files that may not be read or written, also when they run as the superuser, who may do anything.
+// Lets tests of file permissions work for the superuser too, who may otherwise read and write any file.
 #pragma once
 
 #include <linux/capability.h>
@@ -9,7 +9,7 @@
 
 namespace shale {
 
-// While it lives, the permissions of files hold for the calling thread whoever it is.
+// While an object lives, file permissions hold for the calling thread, whoever the user is.
 class ObeyPermissions {
  public:
   ObeyPermissions() {

@@ -27,14 +27,14 @@ class TempFolder {
   const std::string& path() const { return path_; }
   std::string Path(absl::string_view name) const { return path_ + "/" + std::string(name); }
 
-  // Returns the path of a file with these bytes.
+  // Writes a file with these bytes and returns its path.
   std::string Write(absl::string_view name, absl::string_view bytes) const {
     const std::string path = Path(name);
     std::ofstream(path, std::ios::binary).write(bytes.data(), bytes.size());
     return path;
   }
 
-  // Names in the folder, hidden ones too.
+  // Returns how many names the folder holds, hidden ones included.
   int CountEntries() const {
     return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
   }

@@ -9,7 +9,8 @@
 namespace shale {
 namespace {
 
-// The definition, character by character: decode, then demand that the number be allowed and its form the shortest.
+// Follows the definition for one character: decodes the bytes, then requires an allowed code point in its shortest
+// form.
 bool IsCharacter(const std::vector<uint8_t>& bytes) {
   const int length = bytes.size();
   uint32_t code = length == 1 ? bytes[0] : bytes[0] & (0xFF >> (length + 1));

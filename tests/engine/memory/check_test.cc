@@ -16,7 +16,7 @@ constexpr StreamId kCompute = StreamId::kCompute, kGather = StreamId::kGather, k
 
 class Check : public ::testing::Test {
  protected:
-  // The program as planned, its waits derived, then edited.
+  // Plans the program, derives its waits and applies `edit`. Returns the message of CheckProgram.
   template <class Edit>
   std::string Message(Edit edit) {
     StepProgram program = b_.Finish();

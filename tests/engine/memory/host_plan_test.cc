@@ -16,7 +16,7 @@ Instruction CopyOf(HostItem item, int64_t elements) {
   return instruction;
 }
 
-// Tokens in three iterations, of two sizes; totals once.
+// Returns a program that copies tokens of two sizes in three iterations, and totals once.
 StepProgram Example() {
   StepProgram program;
   program.instructions = {CopyOf(HostItem::kInputs, 65), CopyOf(HostItem::kInputs, 70), CopyOf(HostItem::kTotals, 4)};
@@ -41,7 +41,7 @@ TEST(HostItemLayout, EveryIterationOfEveryItemHasAPlaceOfItsOwn) {
   EXPECT_LE(ends[1].second, layout.size_bytes());
 }
 
-// Of which one runs at a time.
+// Programs can share, because only one runs at a time.
 TEST(HostMemoryPlan, ProgramsShareThePlaceOfTheLargest) {
   StepProgram small = Example();
   small.loops[0].repeat = 1;

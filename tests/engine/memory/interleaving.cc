@@ -12,12 +12,13 @@ namespace {
 
 constexpr int64_t kRank = 1;
 
-// By byte, who wrote it: the number of an issue, or what a buffer holds before the step, or that somebody is writing.
+// The last writer of each byte: the number of an issue, a tag for what a buffer holds before the step, or a tag for a
+// write that is still running.
 using Tags = std::vector<int64_t>;
 int64_t InitialTag(BufferId buffer) { return -1 - buffer; }
 int64_t WritingTag(size_t issue) { return 1'000'000 + static_cast<int64_t>(issue); }
 
-// By issue and access: the tags that a read must find, one after another.
+// Returns, by issue and access, the tags that a read must find, in order.
 std::vector<std::vector<Tags>> ExpectedReads(const StepProgram& program, const std::vector<UnrolledIssue>& issues) {
   std::vector<Tags> memory;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
@@ -99,7 +100,8 @@ class Machine {
     return error;
   }
 
-  // At the end, reads are as they were, but for what the issue itself is writing; and that is still as it wrote it.
+  // Checks what the issue accesses. At its end, its reads must be unchanged except for the bytes that it writes itself,
+  // and those must still be as it wrote them.
   std::string Compare(int issue, bool at_end) const {
     const auto text = [&](int64_t at, int64_t wanted) {
       return absl::StrCat("issue ", issue, " (instruction ", issues_[issue].instruction, ", iteration ",

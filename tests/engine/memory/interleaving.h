@@ -1,4 +1,4 @@
-// Runs a planned program as streams may really run it: in any interleaving that FIFO order and waits allow.
+// Runs a planned program in a random interleaving of its streams that FIFO order and waits allow.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace shale::testing {
 
-// Every byte holds the number of the issue that wrote it. Each issue has a start and an end, and between them those of
-// other streams may run; `seed` picks who goes next. Every read must find, from start to end, what it would find if
-// each buffer had memory of its own and instructions ran one by one in issue order; else returns what was found. "":
-// all did. By rank 1 of two, so that places by rank are not those that the check looks at.
+// Simulates a run in which every byte holds the number of the issue that wrote it. Each issue has a start and an end,
+// and issues of other streams may run between them; `seed` decides the order. From start to end, every read must find
+// what it would find if each buffer had memory of its own and instructions ran one by one in issue order. Returns the
+// first difference, or "" if there is none. Simulates rank 1 of two, because the check looks at the places of rank 0.
 std::string RunInterleaved(const StepProgram& program, const MemoryPlan& plan, uint64_t seed);
 
 }  // namespace shale::testing

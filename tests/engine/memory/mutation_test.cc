@@ -1,5 +1,5 @@
-// Breaks planned programs in small ways, and holds CheckProgram against the plain comparison of every pair in every
-// iteration: it must refuse what that refuses, and nothing else.
+// Breaks planned programs in small ways and compares CheckProgram with FindViolation, which compares every pair of
+// issues of every iteration. CheckProgram must refuse what FindViolation refuses, and nothing else.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -26,8 +26,8 @@ Planned PlanRandom(uint64_t seed) {
   return planned;
 }
 
-// Calls mutate(planned, random) on copies of random programs; it returns false where there is nothing to break.
-// Returns the part of the mutants that were wrong.
+// Calls mutate(planned, random) on copies of random programs; `mutate` returns false if there is nothing to break.
+// Returns the fraction of the mutants that are wrong.
 template <class Mutate>
 double RefusedFraction(int programs, int mutants_each, Mutate mutate) {
   int made = 0, wrong = 0;
@@ -39,7 +39,8 @@ double RefusedFraction(int programs, int mutants_each, Mutate mutate) {
       if (!mutate(mutant, random)) continue;
       const std::string violation = FindViolation(mutant.program, mutant.plan);
       const absl::Status status = CheckProgram(mutant.program, mutant.plan);
-      // Of more than 5 iterations the check takes those in the middle for one, with the gaps between their slots.
+      // With more than 5 iterations the check treats those in the middle as one, which includes the gaps between their
+      // slots. It may then refuse more.
       const bool exact = original.program.micro_batches <= 5;
       EXPECT_TRUE(violation.empty() ? status.ok() || !exact : !status.ok())
           << "program " << seed << ", mutant " << m << ": wanted \"" << violation << "\", found " << status;
@@ -51,7 +52,7 @@ double RefusedFraction(int programs, int mutants_each, Mutate mutate) {
   return static_cast<double>(wrong) / std::max(1, made);
 }
 
-// The instruction and place of a random wait; false: there is none.
+// Sets the instruction and the index of a random wait. Returns false if there is none.
 bool PickWait(StepProgram& program, std::mt19937_64& random, Instruction*& instruction, size_t& place) {
   std::vector<std::pair<Instruction*, size_t>> waits;
   for (Instruction& i : program.instructions) {
@@ -70,7 +71,8 @@ TEST(Mutation, ARemovedWaitIsFoundWhereItIsNeeded) {
     instruction->waits.erase(instruction->waits.begin() + place);
     return true;
   });
-  // In loops a wait for the first iteration may be implied in all iterations by one for the others.
+  // In loops, a wait that only the first iteration needs may be implied in all iterations by a wait that the others
+  // need.
   EXPECT_GT(refused, 0.9);
 }
 
@@ -103,7 +105,7 @@ TEST(Mutation, ARedirectedWaitIsFoundWhereItNoLongerHelps) {
 }
 
 TEST(Mutation, AMovedBufferIsFoundWhereItsBytesAreInUseAlthoughWaitsOrderAll) {
-  // What a planner would do that forgot a rule of lifetimes.
+  // Simulates a planner that forgot a rule of lifetimes.
   RefusedFraction(50, 6, [](Planned& planned, std::mt19937_64& random) {
     const size_t moved = random() % planned.program.buffers.size();
     if (planned.program.buffers[moved].memory == MemoryKind::kHost) return false;

@@ -77,7 +77,7 @@ TEST(Packing, OfBricksIsTwoHigh) {
 }
 
 TEST(Packing, OfANestWithWorkspaceMeetsTheLowerBound) {
-  // Kept from forward to backward, with short intervals of many sizes all along.
+  // Long intervals, kept from forward to backward, and short intervals of many sizes throughout.
   std::vector<PackInterval> intervals;
   for (int i = 0; i < 50; ++i) {
     intervals.push_back({7, 3 * i, 300 - 3 * i});

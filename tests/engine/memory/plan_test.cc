@@ -231,7 +231,7 @@ TEST(PlanMemory, HostMemoryIsPackedByItself) {
   EXPECT_EQ(plan.host_bytes, 1000);
   EXPECT_LT(plan.peak_bytes, 3000);
   EXPECT_EQ(plan.lower_bound_bytes, 1200);
-  // Its addresses begin in the middle of the numbers.
+  // Host memory has less room, because its addresses begin at 2^62.
   for (const BufferId buffer : {x, early}) program.buffers[buffer].slot_bytes = (int64_t{1} << 62) + 2;
   const absl::Status refused = PlanMemory(program, {}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);

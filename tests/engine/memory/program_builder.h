@@ -1,4 +1,4 @@
-// Writes small programs by hand: instructions that touch given bytes, without a meaning.
+// Builds small programs by hand. Their instructions access given bytes, without computing anything meaningful.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ class ProgramBuilder {
   }
   BufferId AddPersistent(std::string name, int64_t bytes) { return AddBuffer(std::move(name), bytes, 1, true); }
 
-  // Bytes [begin, begin + count) of a buffer's slot; both even. count -1: all that follow.
+  // Returns bytes [begin, begin + count) of a buffer's slot; both must be even. count = -1: all bytes from `begin` on.
   Tensor Bytes(BufferId buffer, int64_t begin = 0, int64_t count = -1) const {
     if (count < 0) count = program_.buffers[buffer].slot_bytes - begin;
     SHALE_CHECK(begin % 2 == 0 && count % 2 == 0);
@@ -36,7 +36,7 @@ class ProgramBuilder {
     return t;
   }
 
-  // An instruction with at most 4 reads and 4 writes, or with an update 3 reads and 1 write.
+  // Adds an instruction with at most 4 reads and 4 writes, or, if it has an update, at most 3 reads and 1 write.
   Instruction& Touch(StreamId stream, std::vector<Tensor> reads, std::vector<Tensor> writes,
                      std::vector<Tensor> updates = {}) {
     SHALE_CHECK(updates.size() <= 1 && reads.size() <= (updates.empty() ? 4 : 3) &&
@@ -60,14 +60,15 @@ class ProgramBuilder {
                                         .update_5 = writes[0]}));
   }
 
-  // total = x in the first iteration of its loop, total += x in the others.
+  // Adds an instruction that computes total = x in the first iteration of its loop and total += x in the others.
   Instruction& AccumulateAfterFirst(StreamId stream, Tensor x, Tensor total) {
     Instruction& instruction = Add(stream, Op(Accumulate{.x_N = x, .total_N = total, .accumulate = true}));
     instruction.first_iteration_differs = true;
     return instruction;
   }
 
-  // Writes c; and packed in the first iteration of its loop, which the others read.
+  // Adds an instruction that writes c. In the first iteration of its loop it also writes `packed`, which the other
+  // iterations read.
   Instruction& PackInFirst(StreamId stream, Tensor x, Tensor packed, Tensor c) {
     Instruction& instruction = Add(stream, Op(MatMul{.a = x, .c_MN = c, .packed_b = packed, .b_is_packed = true}));
     instruction.first_iteration_differs = true;
@@ -79,7 +80,8 @@ class ProgramBuilder {
     return program_.instructions.back();
   }
 
-  // Ends the loop before. What follows runs `repeat` times, as a loop over micro-batches if that is asked.
+  // End the previous loop. The instructions that follow run once, for the step, or `repeat` times, as a loop over
+  // micro-batches.
   void Once() { Begin(1, -1); }
   void Loop(int64_t repeat) { Begin(repeat, 0); }
 

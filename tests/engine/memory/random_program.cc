@@ -30,7 +30,8 @@ class Generator {
   }
 
  private:
-  // What may be read of a buffer: bytes of any slot that earlier loops wrote, and that this iteration has written.
+  // The bytes of a buffer that may be read, as bytes of its slots: those that earlier loops wrote in any slot, and
+  // those that the current iteration has written. Bytes in `after` may be read once the current loop has ended.
   struct Readable {
     RangeSet before, in_iteration, after;
   };
@@ -117,7 +118,7 @@ class Generator {
     return builder_.AccumulateAfterFirst(stream, x, builder_.Bytes(total));
   }
 
-  // Zeroes all of a new buffer, or one range of it and writes the rest by another instruction.
+  // Zeroes a new buffer, or zeroes one range of it and writes the rest with another instruction.
   Instruction& EmitZero(StreamId stream) {
     const BufferId id = NewBuffer(false, 1);
     const int64_t elements = buffer(id).slot_bytes / 2, cut = Pick(elements + 1);
@@ -129,7 +130,8 @@ class Generator {
                                                               std::vector<ElementRange>{{cut, elements}})}));
   }
 
-  // All of a buffer, old or new, to the host.
+  // Copies all of a buffer that the current iteration has written to the host. Writes a buffer instead if it finds
+  // none.
   Instruction& EmitOffload(StreamId stream) {
     last_only_ = false;
     const BufferId from = Choose([&](BufferId b) {
@@ -144,7 +146,7 @@ class Generator {
     return builder_.Add(stream, Transfer{builder_.Bytes(from), builder_.Bytes(to), /*to_host=*/true});
   }
 
-  // All of a host buffer into a new one.
+  // Copies all of a host buffer into a new device buffer. Writes a buffer instead if there is no host buffer.
   Instruction& EmitFetch(StreamId stream) {
     last_only_ = false;
     std::vector<BufferId> whole;
@@ -162,7 +164,8 @@ class Generator {
     return builder_.Add(stream, Transfer{builder_.Bytes(to), builder_.Bytes(from)});
   }
 
-  // A buffer of the device that this instruction has not used, most likely a late one; -1: none.
+  // Returns a device buffer for which `fits` holds and which this instruction has not used yet, most likely a recent
+  // one, or -1 if it finds none.
   template <class Fits>
   BufferId Choose(Fits fits) {
     for (int attempt = 0; attempt < 6; ++attempt) {
@@ -202,13 +205,13 @@ class Generator {
     if (buffer(id).persistent && options_.places_by_rank && bytes >= 4 && Pick(4) == 0) return ByRank(id);
     const Tensor t = Part(id, {0, bytes});
     const ByteRange written{t.where.offset_bytes, t.where.offset_bytes + t.extent_bytes()};
-    // In the last iteration only one slot of several is written.
+    // An instruction of the last iteration writes only one of several slots.
     if (!last_only_) readable_[id].in_iteration.Add(written);
     if (last_only_ && buffer(id).slots == 1) readable_[id].after.Add(written);
     return t;
   }
 
-  // Half of a buffer: the first for rank 0, the second for rank 1.
+  // Returns half of a buffer: the first half on rank 0, the second on rank 1.
   Tensor ByRank(BufferId id) {
     const int64_t half = buffer(id).slot_bytes / 4 * 2;
     Tensor t = builder_.Bytes(id, 0, half);
@@ -216,7 +219,7 @@ class Generator {
     return t;
   }
 
-  // The range, a part of it, or two rows of it with a gap between them.
+  // Returns the range, a part of it, or two rows of it with a gap between them.
   Tensor Part(BufferId id, ByteRange range) {
     const int64_t elements = (range.end - range.begin) / 2;
     if (Pick(3) != 0 || elements < 4) return builder_.Bytes(id, range.begin, 2 * elements);
@@ -233,7 +236,7 @@ class Generator {
   const RandomProgramOptions options_;
   ProgramBuilder builder_;
   std::vector<Readable> readable_;  // By buffer.
-  std::vector<BufferId> taken_;     // By the instruction that is being made.
+  std::vector<BufferId> taken_;     // Used by the instruction that is being built.
   int64_t repeat_ = 1;
   int64_t last_stream_ = 0;
   bool loop_ = false;

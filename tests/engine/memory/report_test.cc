@@ -47,7 +47,7 @@ TEST(MemoryReport, ShowsWhereEveryByteGoes) {
   b.Touch(StreamId::kCompute, {}, {b.Bytes(later)});
   const StepProgram program = b.Finish();
   MemoryPlan plan = *PlanMemory(program, {});
-  plan.peak_bytes = 100 << 20;  // As if the packing had lost something.
+  plan.peak_bytes = 100 << 20;  // As if the packing wasted 1 MiB.
   EXPECT_EQ(MemoryReport(program, plan), R"(peak 100 MiB (lower bound 99.0 MiB) per rank
   optimizer state         40.0 MiB   40.0 %
   gathered parameters     19.0 MiB   19.0 %

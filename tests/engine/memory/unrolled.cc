@@ -8,7 +8,7 @@
 namespace shale::testing {
 namespace {
 
-// Host memory lies behind the arena here.
+// Returns the address of a buffer. Here host memory begins where the arena ends.
 int64_t AddressOf(const StepProgram& program, const MemoryPlan& plan, BufferId b) {
   const bool host = program.buffers[b].memory == MemoryKind::kHost;
   return plan.addresses[b] - (host ? kHostMemoryBegin - plan.peak_bytes : 0);
@@ -16,7 +16,7 @@ int64_t AddressOf(const StepProgram& program, const MemoryPlan& plan, BufferId b
 
 bool Overlap(const ByteRange& a, const ByteRange& b) { return std::max(a.begin, b.begin) < std::min(a.end, b.end); }
 
-// By issue: all issues that have finished when it starts.
+// Returns, by issue, all issues that have finished when it starts.
 std::vector<std::vector<bool>> FinishedBefore(const std::vector<UnrolledIssue>& issues) {
   std::vector<std::vector<bool>> finished(issues.size(), std::vector<bool>(issues.size(), false));
   std::vector<int> last(kStreams, -1);
@@ -127,7 +127,7 @@ std::string FindViolation(const StepProgram& program, const MemoryPlan& plan) {
       for (const UnrolledAccess& a : issues[i].accesses) {
         for (const UnrolledAccess& b : issues[j].accesses) {
           if (i == j && a.buffer == b.buffer) continue;  // Works in place.
-          // ZeroRanges reads for the sake of order: what it leaves must stay.
+          // ZeroRanges counts with all its bytes here: those that it does not zero must keep their contents.
           if ((a.writes || b.writes) && Overlap(a.touched, b.touched)) {
             return absl::StrCat("issues ", i, " and ", j, " (instructions ", issues[i].instruction, " and ",
                                 issues[j].instruction, ") meet");

@@ -1,5 +1,5 @@
 // A program with all its loops unrolled: the specification that planning, waits and their check are tested against.
-// Slow and plain on purpose.
+// Deliberately slow and simple.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace shale::testing {
 
-// An operand in one issue.
+// One operand of one issue.
 struct UnrolledAccess {
   BufferId buffer = -1;
   bool reads = false, writes = false;
@@ -28,11 +28,12 @@ struct UnrolledIssue {
   std::vector<UnrolledAccess> accesses;
 };
 
-// In issue order, all iterations of all loops. A wait is for the most recent issue of its instruction, if there was
-// any.
+// Returns the issues of all iterations of all loops, in issue order. A wait refers to the most recent issue of its
+// instruction, if there was any.
 std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& plan, int64_t rank);
 
-// What is wrong with a planned program with waits, found by comparing every pair of issues and every byte; "": nothing.
+// Returns what is wrong with a planned program that has waits, or "" if nothing is. Compares every pair of issues and
+// every byte.
 std::string FindViolation(const StepProgram& program, const MemoryPlan& plan);
 
 }  // namespace shale::testing

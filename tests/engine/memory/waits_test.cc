@@ -20,7 +20,7 @@ MemoryPlan Plan(const StepProgram& program) {
   return *plan;
 }
 
-// By instruction.
+// Returns the waits that are derived for each instruction.
 std::vector<Ids> Waits(StepProgram program) {
   const MemoryPlan plan = Plan(program);
   DeriveWaits(program, plan);
@@ -60,7 +60,8 @@ TEST_F(DerivedWaits, NothingWaitsOnItsOwnStreamOrForReads) {
   EXPECT_EQ(Waits(b_.Finish()), (std::vector<Ids>{{}, {}, {}, {}}));
 }
 
-// Later iterations only read what the first one writes, where something else lay before.
+// Only the first iteration writes the packed buffer, over bytes that another buffer used before. Later iterations read
+// it.
 TEST_F(DerivedWaits, TheFirstIterationWaitsForReadersOfWhatItOverwrites) {
   const BufferId packed = b_.AddBuffer("packed", 100);
   b_.Touch(kCompute, {}, {X()});  // 0
@@ -102,7 +103,7 @@ TEST_F(DerivedWaits, KeepBuffersThatShareBytesApart) {
 
 TEST_F(DerivedWaits, ReachIntoTheIterationBefore) {
   b_.Loop(5);
-  b_.Touch(kGather, {}, {X()});   // 0: before it overwrites, 1 of the iteration before must have read.
+  b_.Touch(kGather, {}, {X()});   // 0: before it overwrites x, 1 of the iteration before must have read x.
   b_.Touch(kCompute, {X()}, {});  // 1
   EXPECT_EQ(Waits(b_.Finish()), (std::vector<Ids>{{1}, {0}}));
 }
@@ -115,7 +116,7 @@ TEST_F(DerivedWaits, OfALoopThatRunsOnceDoNotReachBack) {
 }
 
 TEST_F(DerivedWaits, TakeNoOrderFromTheLastIterationInOthers) {
-  // 1 would order 2 after 0, but in the last iteration only.
+  // 1 would order 2 after 0, but it is issued in the last iteration only.
   b_.Loop(4);
   b_.Touch(kGather, {}, {X()});                             // 0
   b_.Touch(kReduce, {X()}, {}).last_iteration_only = true;  // 1
@@ -183,7 +184,7 @@ TEST(RandomWaits, EveryInterleavingThatRespectsThemComputesTheSame) {
 }
 
 TEST(RandomWaits, WithoutThemSomeInterleavingDiffers) {
-  // That the machine can tell.
+  // Shows that RunInterleaved detects missing waits.
   int different = 0;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const StepProgram program = RandomProgram(seed);

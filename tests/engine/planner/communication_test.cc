@@ -32,23 +32,24 @@ CommunicationSummary Communicate(const ModelGraph& graph, const StepOptions& opt
 }
 
 constexpr int64_t kLayers = 3;
-// Embedding, blocks, head: in a tied model embedding and head are one flat group.
+// Returns the number of flat groups: embedding, blocks and head. In a tied model embedding and head are one group.
 int64_t Groups(Shape shape) { return kLayers + (shape == Shape::kTied ? 1 : 2); }
 
-// Per unit and step, times K where the table says K: what a block, what the embedding and the head together count.
+// The collectives per step of one block, and of the embedding and head together. Where the table in the design says K,
+// the number includes the factor K.
 struct Row {
   Strategy strategy;
-  Schedule schedule;
+  Accumulation accumulation;
   bool reshard = true;
   int64_t block_gathers, block_reductions;
-  int64_t ends_gathers, ends_reductions;            // Embedding + head, untied.
-  int64_t tied_ends_gathers, tied_ends_reductions;  // The one group of both.
-  int64_t group_all_reduces = 0;                    // Of every group.
+  int64_t ends_gathers, ends_reductions;            // Embedding and head, untied.
+  int64_t tied_ends_gathers, tied_ends_reductions;  // Embedding and head, in one group.
+  int64_t group_all_reduces = 0;                    // Of each group.
 };
 
 std::vector<Row> Table(int64_t k) {
   using enum Strategy;
-  using enum Schedule;
+  using enum Accumulation;
   return {
       {kFull, kSharded, true, 2 * k, k, k + k, k + k, 2 * k, 2 * k},
       {kFull, kDeferred, true, 2 * k, 1, k + k, 1 + 1, 2 * k, 1},
@@ -68,9 +69,9 @@ std::vector<Row> Table(int64_t k) {
 }
 
 std::string Label(const Row& row, const StepOptions& o) {
-  return absl::StrCat(ToString(row.strategy), " ", ToString(row.schedule), row.reshard ? "" : ", not resharded",
+  return absl::StrCat(ToString(row.strategy), " ", ToString(row.accumulation), row.reshard ? "" : ", not resharded",
                       ", K = ", o.micro_batches, ", W = ", o.ranks, ", prefetch ", o.prefetch, ", ",
-                      ToString(o.retention.preset));
+                      ToString(o.activations.preset));
 }
 
 class CollectivesTest : public testing::TestWithParam<Shape> {};
@@ -82,15 +83,15 @@ TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
     for (const Row& row : Table(k)) {
       for (int64_t ranks : {2, 5}) {
         for (int64_t prefetch : {0, 1, 3}) {
-          for (RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
+          for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
             StepOptions options;
             options.strategy = row.strategy;
-            options.schedule = row.schedule;
+            options.accumulation = row.accumulation;
             options.reshard_after_forward = row.reshard;
             options.ranks = ranks;
             options.micro_batches = k;
             options.prefetch = prefetch;
-            options.retention.preset = preset;
+            options.activations.preset = preset;
             const CommunicationSummary c = Communicate(graph, options);
             const std::string label = Label(row, options);
             EXPECT_EQ(c.gathers, kLayers * row.block_gathers + (tied ? row.tied_ends_gathers : row.ends_gathers))
@@ -98,7 +99,7 @@ TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
             EXPECT_EQ(c.reductions,
                       kLayers * row.block_reductions + (tied ? row.tied_ends_reductions : row.ends_reductions))
                 << label;
-            // Besides: the count of valid tokens, and {loss sum, squared norm, non-finite}.
+            // Plus two: the count of valid tokens, and {loss sum, squared norm, non-finite}.
             EXPECT_EQ(c.all_reduces, Groups(GetParam()) * row.group_all_reduces + 2) << label;
           }
         }
@@ -112,7 +113,7 @@ TEST_P(CollectivesTest, OneRankCommunicatesNothing) {
   for (const Row& row : Table(3)) {
     StepOptions options;
     options.strategy = row.strategy;
-    options.schedule = row.schedule;
+    options.accumulation = row.accumulation;
     options.reshard_after_forward = row.reshard;
     options.micro_batches = 3;
     const CommunicationSummary c = Communicate(graph, options);
@@ -131,7 +132,7 @@ TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
   job.precision.compute = ComputePrecision::kBFloat16;
   const ModelGraph graph = GraphOf(job);
   StepOptions options = StepOptionsFor(job);
-  options.schedule = Schedule::kDeferred;
+  options.accumulation = Accumulation::kNoSync;
   ASSERT_EQ(options.micro_batches, 4);  // 40 sequences over 5 ranks, 2 at a time.
   int64_t gathered = 0, reduced = 0;
   for (const ParameterGroup& group : graph.groups) {
@@ -146,17 +147,17 @@ TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
   EXPECT_EQ(c.gathered_bytes, gathered);
   EXPECT_EQ(c.reduced_bytes, reduced);
   EXPECT_EQ(c.all_reduced_bytes, 8 + 3 * 8);  // An i64 count, three f64 totals.
-  // A ring of five passes on four fifths of every vector, and of an all-reduced one twice.
+  // In a ring of five, each rank sends four fifths of every vector, and twice as much for an all-reduce.
   EXPECT_EQ(c.sent_bytes, 4 * (gathered + reduced + 2 * (8 + 3 * 8)) / 5);
 }
 
 TEST(Communication, RefusedCombinationsNameTheRightOne) {
-  const auto message = [](Strategy strategy, Schedule schedule) {
-    return std::string(CheckCombination(strategy, schedule).message());
+  const auto message = [](Strategy strategy, Accumulation accumulation) {
+    return std::string(CheckCombination(strategy, accumulation).message());
   };
-  EXPECT_NE(message(Strategy::kGradients, Schedule::kDeferred).find("OPTIMIZER"), std::string::npos);
-  EXPECT_NE(message(Strategy::kOptimizer, Schedule::kSharded).find("GRADIENTS"), std::string::npos);
-  EXPECT_NE(message(Strategy::kNone, Schedule::kSharded).find("GRADIENTS"), std::string::npos);
+  EXPECT_NE(message(Strategy::kZero2, Accumulation::kNoSync).find("ZERO1"), std::string::npos);
+  EXPECT_NE(message(Strategy::kZero1, Accumulation::kSharded).find("ZERO2"), std::string::npos);
+  EXPECT_NE(message(Strategy::kDdp, Accumulation::kSharded).find("ZERO2"), std::string::npos);
 }
 
 }  // namespace

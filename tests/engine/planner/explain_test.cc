@@ -27,7 +27,7 @@ std::string Explain(const Job& job) {
   return *std::move(text);
 }
 
-// The words of the text with single spaces, so that line breaks do not matter.
+// Returns the text with single spaces, so that line breaks do not matter.
 std::string Flat(const std::string& text) {
   std::string flat;
   for (absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
@@ -36,7 +36,7 @@ std::string Flat(const std::string& text) {
   return flat;
 }
 
-// The table row that starts with `name`, after `title`.
+// Returns the table row that starts with `name`, after `title`.
 std::string Row(const std::string& text, absl::string_view title, absl::string_view name) {
   bool found = false;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -46,17 +46,17 @@ std::string Row(const std::string& text, absl::string_view title, absl::string_v
   return "";
 }
 
-Job Named(Schedule schedule) {
+Job Named(Accumulation accumulation) {
   Job job = SmallDecoderJob(false);
-  job.sharding.schedule = schedule;
+  job.sharding.accumulation = accumulation;
   return job;
 }
 
 TEST(Explain, MicroBatchesAddNothingUnlessLayered) {
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred}) {
-    EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(schedule))), "accumulating adds nothing"));
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync}) {
+    EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(accumulation))), "accumulating adds nothing"));
   }
-  Job job = Named(Schedule::kLayered);
+  Job job = Named(Accumulation::kLayered);
   const int64_t four = Plan(job).arena_bytes;
   const std::string text = Flat(Explain(job));
   job.batch.global_batch = 10;
@@ -67,18 +67,19 @@ TEST(Explain, MicroBatchesAddNothingUnlessLayered) {
       << text;
 }
 
-TEST(Explain, RetentionsShowWhatTheirOwnPlansNeed) {
-  Job job = Named(Schedule::kSharded);
+TEST(Explain, PresetsShowWhatTheirOwnPlansNeed) {
+  Job job = Named(Accumulation::kSharded);
   const std::string text = Explain(job);
   const int64_t keep_all = Plan(job).arena_bytes;
-  for (RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kAttention, RetentionPreset::kFeedForward,
-                                 RetentionPreset::kSublayers, RetentionPreset::kBlock}) {
-    job.memory.retention = preset;
+  for (CheckpointingPreset preset :
+       {CheckpointingPreset::kCheap, CheckpointingPreset::kAttention, CheckpointingPreset::kFeedForward,
+        CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
+    job.activation_checkpointing.preset = preset;
     const JobPlan plan = Plan(job);
     const FlopsSummary flops = SummarizeFlops(plan.train.step.program);
     const std::string saved =
         plan.arena_bytes == keep_all ? "the same" : absl::StrCat("saves ", FormatBytes(keep_all - plan.arena_bytes));
-    EXPECT_EQ(Row(text, "What each retention", std::string(ToString(preset))),
+    EXPECT_EQ(Row(text, "What each preset", std::string(ToString(preset))),
               absl::StrCat(ToString(preset), " ", FormatBytes(plan.arena_bytes), " ", saved, " ",
                            FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward),
                            ")"));
@@ -86,14 +87,14 @@ TEST(Explain, RetentionsShowWhatTheirOwnPlansNeed) {
 }
 
 TEST(Explain, OffloadShowsWhatItsOwnPlansNeedWhereItSaves) {
-  Job job = Named(Schedule::kLayered);
+  Job job = Named(Accumulation::kLayered);
   EXPECT_FALSE(absl::StrContains(Explain(job), "memory.offload"));
   job.runtime.device = DeviceType::kCuda;
   const std::string text = Explain(job);
   const int64_t own = Plan(job).arena_bytes;
   job.memory.offload = {"*"};
-  for (RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
-    job.memory.retention = preset;
+  for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
+    job.activation_checkpointing.preset = preset;
     const JobPlan plan = Plan(job);
     EXPECT_EQ(Row(text, "What memory.offload", std::string(ToString(preset))),
               absl::StrCat(ToString(preset), " ", FormatBytes(plan.arena_bytes), " saves ",
@@ -103,39 +104,39 @@ TEST(Explain, OffloadShowsWhatItsOwnPlansNeedWhereItSaves) {
 }
 
 TEST(Explain, NoSyncHoldsTheGradientsOfTheWholeModel) {
-  Job job = Named(Schedule::kSharded);
+  Job job = Named(Accumulation::kSharded);
   const JobPlan own = Plan(job);
   const std::string text = Explain(job);
-  // 12 columns; three blocks, embedding and head of 50 rows, final norm.
+  // The parameters have 12 columns: three blocks, embedding and head of 50 rows each, and the final norm.
   const int64_t block = 12 * 24 + 12 * 12 + 12 * 40 + 20 * 12 + 2 * 12, parameters = 3 * block + 2 * 50 * 12 + 12;
   EXPECT_TRUE(absl::StrContains(
       Flat(text),
       absl::StrCat("all ", WithCommas(parameters), " parameters in fp32 on every rank, ", FormatBytes(4 * parameters))))
       << text;
-  const JobPlan deferred = Plan(Named(Schedule::kDeferred));
-  EXPECT_EQ(Row(text, "What accumulating", "DEFERRED"),
-            absl::StrCat("DEFERRED ", FormatBytes(deferred.arena_bytes), " adds ",
+  const JobPlan deferred = Plan(Named(Accumulation::kNoSync));
+  EXPECT_EQ(Row(text, "What accumulating", "NO_SYNC"),
+            absl::StrCat("NO_SYNC ", FormatBytes(deferred.arena_bytes), " adds ",
                          FormatBytes(deferred.arena_bytes - own.arena_bytes), " ",
                          FormatBytes(SummarizeCommunication(deferred.train.step.program, 5).sent_bytes)));
 }
 
 TEST(Explain, NoSyncOfGradientsIsStrategyOptimizer) {
-  Job job = Named(Schedule::kSharded);
-  job.sharding.strategy = Strategy::kGradients;
+  Job job = Named(Accumulation::kSharded);
+  job.sharding.strategy = Strategy::kZero2;
   const std::string text = Explain(job);
-  job.sharding.strategy = Strategy::kOptimizer;
-  job.sharding.schedule = Schedule::kDeferred;
-  EXPECT_TRUE(absl::StrContains(Row(text, "What accumulating", "DEFERRED with strategy OPTIMIZER"),
+  job.sharding.strategy = Strategy::kZero1;
+  job.sharding.accumulation = Accumulation::kNoSync;
+  EXPECT_TRUE(absl::StrContains(Row(text, "What accumulating", "NO_SYNC with strategy ZERO1"),
                                 FormatBytes(Plan(job).arena_bytes)))
       << text;
 }
 
 TEST(Explain, TheOptimizerStepAddsNothing) {
-  EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(Schedule::kSharded))), "it adds nothing"));
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(Accumulation::kSharded))), "It adds nothing"));
 }
 
 TEST(Explain, CategoriesAddUpToThePeak) {
-  const Job job = Named(Schedule::kSharded);
+  const Job job = Named(Accumulation::kSharded);
   const JobPlan plan = Plan(job);
   const std::string text = Explain(job);
   for (int c = 0; c < kBufferCategories; ++c) {
@@ -146,10 +147,10 @@ TEST(Explain, CategoriesAddUpToThePeak) {
   }
 }
 
-TEST(Explain, OneRankHasNobodyToSynchroniseWith) {
+TEST(Explain, OneRankHasNobodyToSynchronizeWith) {
   Job job = SmallMlpJob();
   job.sharding.ranks = 1;
-  EXPECT_TRUE(absl::StrContains(Explain(job), "one rank has nobody to synchronise with"));
+  EXPECT_TRUE(absl::StrContains(Explain(job), "Nothing: there is one rank."));
 }
 
 TEST(PlanText, NamesWhatWasDecided) {
@@ -158,7 +159,7 @@ TEST(PlanText, NamesWhatWasDecided) {
   const std::string text = Flat(PlanText(job, plan));
   for (const std::string& part :
        {std::string("Plan of small"),
-        absl::StrCat("schedule ", ToString(plan.options.schedule), ": ", plan.schedule_reason),
+        absl::StrCat("accumulation ", ToString(plan.options.accumulation), ": ", plan.accumulation_reason),
         std::string("40 sequences of 7 tokens a step: 5 ranks x 4 micro-batches x 2 sequences"),
         absl::StrCat(WithCommas(plan.arena_bytes), " bytes"), std::string("memory")}) {
     EXPECT_TRUE(absl::StrContains(text, part)) << part << " in\n" << text;
@@ -169,8 +170,9 @@ TEST(PlanText, SaysWhatARankHasBesideItsArena) {
   const Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);
   const HostMemoryPlan& host = plan.host_memory;
-  const std::string wanted = absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
-                                          WithCommas(host.total_bytes()), " bytes): 12.0 MiB that checkpoints");
+  const std::string wanted =
+      absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
+                   WithCommas(host.total_bytes()), " bytes): 12.0 MiB of staging for checkpoints");
   EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, plan)), wanted)) << PlanText(job, plan);
 }
 
@@ -179,9 +181,10 @@ TEST(PlanText, SaysWhatIsOffloaded) {
   EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "offload"));
   job.memory.offload = {"*.ffn.gate_up", "*.out"};
   job.runtime.device = DeviceType::kCuda;
-  job.sharding.schedule = Schedule::kLayered;
+  job.sharding.accumulation = Accumulation::kLayered;
   JobPlan plan = Plan(job);
-  // Of three blocks the input, what attention gives, and gate_up: four micro-batches of 2 x 7 tokens, in fp32.
+  // Three blocks, each with its input, the output of attention and gate_up, for four micro-batches of 2 x 7 tokens, in
+  // fp32.
   const int64_t bytes = 4 * 3 * (2 * 7 * (12 + 12 + 2 * 20) * 4);
   EXPECT_GE(plan.host_memory.offload_bytes, bytes);
   EXPECT_EQ(plan.host_memory.offload_bytes, RoundUp(plan.train.memory.host_bytes, 4096));
@@ -203,7 +206,7 @@ TEST(PlanText, SaysWhatIsOffloaded) {
   EXPECT_FALSE(absl::StrContains(text, "for what is offloaded")) << text;
 }
 
-// Reading the folder takes a second staging, of which the plan said nothing.
+// Reading the folder takes a second staging buffer, which the plan once left out.
 TEST(PlanText, SaysWhatReadingAFolderTakes) {
   Job job = SmallDecoderJob(false);
   EXPECT_FALSE(absl::StrContains(Flat(PlanText(job, Plan(job))), "hf_folder"));

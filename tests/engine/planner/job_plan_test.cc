@@ -30,79 +30,81 @@ std::string Refusal(const Job& job) {
   return std::string(plan.status().message());
 }
 
-TEST(AutoSchedule, TakesTheLeastCommunicationThatFits) {
+TEST(AutoAccumulation, TakesTheLeastCommunicationThatFits) {
   Job job = SmallDecoderJob(false);
   const JobPlan unlimited = Plan(job);
   ASSERT_EQ(unlimited.candidates.size(), 3);
-  // 2K gathers and K reductions, 2K and 1, 2 and 1.
-  EXPECT_EQ(unlimited.options.schedule, Schedule::kLayered);
+  // SHARDED has 2K gathers and K reductions, NO_SYNC 2K and 1, LAYERED 2 and 1.
+  EXPECT_EQ(unlimited.options.accumulation, Accumulation::kLayered);
   std::vector<int64_t> peaks;
-  for (const ScheduleCandidate& c : unlimited.candidates) {
+  for (const AccumulationCandidate& c : unlimited.candidates) {
     ASSERT_TRUE(c.status.ok()) << c.status;
     peaks.push_back(c.peak_bytes);
   }
   for (int64_t budget : peaks) {
-    const ScheduleCandidate* best = nullptr;
-    for (const ScheduleCandidate& c : unlimited.candidates) {
+    const AccumulationCandidate* best = nullptr;
+    for (const AccumulationCandidate& c : unlimited.candidates) {
       if (c.peak_bytes > budget) continue;
       if (best == nullptr || c.communicated_bytes < best->communicated_bytes) best = &c;
     }
     job.memory.budget_bytes = budget;
     const JobPlan plan = Plan(job);
-    EXPECT_EQ(plan.options.schedule, best->schedule) << budget;
+    EXPECT_EQ(plan.options.accumulation, best->accumulation) << budget;
     EXPECT_EQ(plan.arena_bytes, best->peak_bytes);
     EXPECT_LE(plan.arena_bytes, budget);
   }
-  // The least of all communicates most: nothing is accumulated unsharded, nothing kept for several micro-batches.
+  // The accumulation that takes the least memory communicates most: it accumulates nothing unsharded and keeps nothing
+  // for several micro-batches.
   job.memory.budget_bytes = *std::min_element(peaks.begin(), peaks.end());
-  EXPECT_EQ(Plan(job).options.schedule, Schedule::kSharded);
+  EXPECT_EQ(Plan(job).options.accumulation, Accumulation::kSharded);
 }
 
-TEST(AutoSchedule, SaysWhyWithTheNumbersOfTheOthers) {
+TEST(AutoAccumulation, SaysWhyWithTheNumbersOfTheOthers) {
   Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);
-  for (const ScheduleCandidate& c : plan.candidates) {
-    EXPECT_TRUE(absl::StrContains(plan.schedule_reason, FormatBytes(c.peak_bytes))) << plan.schedule_reason;
-    EXPECT_TRUE(absl::StrContains(plan.schedule_reason, FormatBytes(c.communicated_bytes))) << plan.schedule_reason;
+  for (const AccumulationCandidate& c : plan.candidates) {
+    EXPECT_TRUE(absl::StrContains(plan.accumulation_reason, FormatBytes(c.peak_bytes))) << plan.accumulation_reason;
+    EXPECT_TRUE(absl::StrContains(plan.accumulation_reason, FormatBytes(c.communicated_bytes)))
+        << plan.accumulation_reason;
   }
-  job.sharding.schedule = Schedule::kSharded;
-  EXPECT_EQ(Plan(job).schedule_reason, "the job names it");
+  job.sharding.accumulation = Accumulation::kSharded;
+  EXPECT_EQ(Plan(job).accumulation_reason, "the job names it");
 }
 
-TEST(AutoSchedule, WithEqualCommunicationTakesTheLeastMemory) {
-  // One micro-batch: every schedule gathers twice and reduces once.
+TEST(AutoAccumulation, WithEqualCommunicationTakesTheLeastMemory) {
+  // One micro-batch: every accumulation gathers twice and reduces once.
   Job job = SmallDecoderJob(false);
   job.batch.global_batch = 10;
   const JobPlan plan = Plan(job);
   ASSERT_EQ(plan.options.micro_batches, 1);
-  for (const ScheduleCandidate& c : plan.candidates) {
+  for (const AccumulationCandidate& c : plan.candidates) {
     EXPECT_EQ(c.communicated_bytes, plan.candidates[0].communicated_bytes);
     EXPECT_LE(plan.arena_bytes, c.peak_bytes);
   }
 }
 
-TEST(AutoSchedule, PassesOverWhatTheStrategyDoesNotHave) {
+TEST(AutoAccumulation, PassesOverWhatTheStrategyDoesNotHave) {
   Job job = SmallDecoderJob(false);
-  job.sharding.strategy = Strategy::kOptimizer;
+  job.sharding.strategy = Strategy::kZero1;
   const JobPlan plan = Plan(job);
-  EXPECT_EQ(plan.candidates[0].schedule, Schedule::kSharded);
+  EXPECT_EQ(plan.candidates[0].accumulation, Accumulation::kSharded);
   EXPECT_FALSE(plan.candidates[0].status.ok());
-  EXPECT_NE(plan.options.schedule, Schedule::kSharded);
-  job.sharding.schedule = Schedule::kSharded;
+  EXPECT_NE(plan.options.accumulation, Accumulation::kSharded);
+  job.sharding.accumulation = Accumulation::kSharded;
   EXPECT_EQ(PlanJob(job, MachineOf()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(AutoSchedule, OneRankTakesTheLeastMemory) {
+TEST(AutoAccumulation, OneRankTakesTheLeastMemory) {
   Job job = SmallDecoderJob(false);
   job.sharding.ranks = 1;
   const JobPlan plan = Plan(job);
-  EXPECT_EQ(plan.options.schedule, Schedule::kSharded);
-  for (const ScheduleCandidate& c : plan.candidates) EXPECT_EQ(c.communicated_bytes, 0);
+  EXPECT_EQ(plan.options.accumulation, Accumulation::kSharded);
+  for (const AccumulationCandidate& c : plan.candidates) EXPECT_EQ(c.communicated_bytes, 0);
 }
 
 TEST(Plan, LayeredPacksWeightsOnceOnlyWhereThereIsRoom) {
   Job job = SmallDecoderJob(false);
-  job.sharding.schedule = Schedule::kLayered;
+  job.sharding.accumulation = Accumulation::kLayered;
   const int64_t without = Plan(job).arena_bytes;
   const absl::StatusOr<JobPlan> roomy = PlanJob(job, MachineOf<PackingOps>());
   ASSERT_TRUE(roomy.ok()) << roomy.status();
@@ -122,7 +124,7 @@ TEST(Plan, LayeredPacksWeightsOnceOnlyWhereThereIsRoom) {
 }
 
 TEST(Plan, EvaluationUsesTheSamePersistentBytes) {
-  for (Strategy strategy : {Strategy::kNone, Strategy::kOptimizer, Strategy::kGradients, Strategy::kFull}) {
+  for (Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
     Job job = SmallDecoderJob(true);
     job.sharding.strategy = strategy;
     const JobPlan plan = Plan(job);
@@ -143,19 +145,19 @@ TEST(Plan, EvaluationUsesTheSamePersistentBytes) {
 }
 
 TEST(Plan, TakesTheSameMemoryForEveryNumberOfMicroBatches) {
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred}) {
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync}) {
     Job job = SmallDecoderJob(false);
-    job.sharding.schedule = schedule;
+    job.sharding.accumulation = accumulation;
     job.batch.global_batch = 10;
     const int64_t one = Plan(job).arena_bytes;
     for (int64_t k : {2, 3, 1000}) {
       job.batch.global_batch = 10 * k;
-      EXPECT_EQ(Plan(job).arena_bytes, one) << ToString(schedule) << " K = " << k;
+      EXPECT_EQ(Plan(job).arena_bytes, one) << ToString(accumulation) << " K = " << k;
     }
   }
 }
 
-// The settings after "fits with", as --set takes them.
+// Returns the settings after "fits with", in the form that --set takes.
 std::vector<std::string> SettingsIn(const std::string& message) {
   std::vector<std::string> settings;
   for (absl::string_view word : absl::StrSplit(message, absl::ByAnyChar(" ,;"), absl::SkipEmpty())) {
@@ -169,8 +171,8 @@ class WaysOut : public ::testing::TestWithParam<DeviceType> {};
 TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = GetParam();
-  job.sharding.schedule = Schedule::kLayered;
-  job.sharding.strategy = Strategy::kGradients;
+  job.sharding.accumulation = Accumulation::kLayered;
+  job.sharding.strategy = Strategy::kZero2;
   const int64_t needs = Plan(job).arena_bytes;
   job.memory.budget_bytes = needs - 1;
   const std::string message = Refusal(job);
@@ -178,8 +180,8 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
                                                      FormatBytes(needs - 1), ", 1 B too little; fits with ")))
       << message;
   const std::vector<std::string> settings = SettingsIn(message);
-  std::vector<std::string> fields = {"memory.retention=", "sharding.schedule=", "sharding.strategy=FULL",
-                                     "batch.micro_batch=1"};
+  std::vector<std::string> fields = {"activation_checkpointing.preset=", "sharding.accumulation=",
+                                     "sharding.strategy=FULL_SHARD", "batch.micro_batch=1"};
   if (job.runtime.device == DeviceType::kCuda) fields.push_back("memory.offload=*");
   for (const std::string& field : fields) {
     EXPECT_TRUE(
@@ -202,31 +204,32 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
 TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = GetParam();
-  job.sharding.strategy = Strategy::kNone;
-  job.sharding.schedule = Schedule::kDeferred;
+  job.sharding.strategy = Strategy::kDdp;
+  job.sharding.accumulation = Accumulation::kNoSync;
   job.sharding.ranks = 2;
-  // What everything together needs is what fits at least.
+  // The smallest budget that fits is what all changes together need.
   job.memory.budget_bytes = 1;
   const std::string hopeless = Refusal(job);
-  EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with memory.retention=BLOCK, ")) << hopeless;
+  EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with activation_checkpointing.preset=BLOCK, "))
+      << hopeless;
   Job all = job;
   all.memory.budget_bytes = int64_t{1} << 40;
   const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(all), "job", SettingsIn(hopeless));
   ASSERT_TRUE(changed.ok()) << changed.status();
   job.memory.budget_bytes = Plan(*changed).arena_bytes;
   const std::string message = Refusal(job);
-  EXPECT_TRUE(absl::StrContains(message, "no single change suffices, together these do: ")) << message;
+  EXPECT_TRUE(absl::StrContains(message, "no single change suffices, but these together do: ")) << message;
   EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes)))) << message;
 }
 
-// What is printed is what was planned, whatever else the job had set.
+// The printed settings give the plan that was computed, whatever else the job had set.
 TEST_P(WaysOut, EverythingTogetherTakesBackWhatStandsInItsWay) {
   Job every_other = SmallDecoderJob(false), some = every_other;
-  every_other.memory.retention = RetentionPreset::kBlock;
-  every_other.memory.every_nth = 2;
-  every_other.sharding.strategy = Strategy::kOptimizer;
-  some.memory.retention = RetentionPreset::kCheap;
-  some.memory.last_layers = 1;
+  every_other.activation_checkpointing.preset = CheckpointingPreset::kBlock;
+  every_other.activation_checkpointing.every_nth = 2;
+  every_other.sharding.strategy = Strategy::kZero1;
+  some.activation_checkpointing.preset = CheckpointingPreset::kCheap;
+  some.activation_checkpointing.last_layers = 1;
   some.checkpoint.every_steps = 1;
   some.checkpoint.asynchronous = true;
   for (Job job : {every_other, some}) {
@@ -235,18 +238,18 @@ TEST_P(WaysOut, EverythingTogetherTakesBackWhatStandsInItsWay) {
     job.memory.budget_bytes = 1;
     const std::string hopeless = Refusal(job);
     std::vector<std::string> settings = SettingsIn(hopeless);
-    for (absl::string_view setting : {"memory.retention=BLOCK", "sharding.prefetch=0"}) {
+    for (absl::string_view setting : {"activation_checkpointing.preset=BLOCK", "sharding.prefetch=0"}) {
       EXPECT_NE(std::find(settings.begin(), settings.end(), setting), settings.end()) << setting << ": " << hopeless;
     }
     settings.push_back("memory.budget_bytes=1099511627776");
     const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", settings);
     ASSERT_TRUE(changed.ok()) << changed.status() << " " << hopeless;
     const JobPlan all = Plan(*changed);
-    EXPECT_TRUE(std::any_of(all.candidates.begin(), all.candidates.end(), [&](const ScheduleCandidate& c) {
+    EXPECT_TRUE(std::any_of(all.candidates.begin(), all.candidates.end(), [&](const AccumulationCandidate& c) {
       return absl::StrContains(hopeless, absl::StrCat("(", FormatBytes(c.peak_bytes)));
     })) << hopeless;
-    EXPECT_EQ(all.options.retention.every_nth, 1);
-    EXPECT_EQ(all.options.retention.last_layers, 0);
+    EXPECT_EQ(all.options.activations.every_nth, 1);
+    EXPECT_EQ(all.options.activations.last_layers, 0);
     EXPECT_FALSE(all.options.snapshot);
   }
 }
@@ -274,14 +277,15 @@ TEST(Plan, RefusesPatternsThatMatchNothing) {
                          job.optimizer.no_decay = {"embedding*", "embeding*"};
                        }),
                        "optimizer.no_decay[1]: \"embeding*\" matches no parameter of the model; found embedding."));
-  EXPECT_TRUE(absl::StartsWith(refusal([](Job& job) { job.memory.recompute = {"blocks.*.ffn.nothing"}; }),
-                               "memory.recompute[0]: \"blocks.*.ffn.nothing\" matches no activation that could be "
-                               "recomputed of the model; found "));
+  EXPECT_TRUE(absl::StartsWith(
+      refusal([](Job& job) { job.activation_checkpointing.recompute = {"blocks.*.ffn.nothing"}; }),
+      "activation_checkpointing.recompute[0]: \"blocks.*.ffn.nothing\" matches no activation that could be "
+      "recomputed of the model; found "));
   EXPECT_TRUE(absl::StartsWith(refusal([](Job& job) { job.memory.offload = {"block.*"}; }),
                                "memory.offload[0]: \"block.*\" matches no activation of the model; found "));
   EXPECT_EQ(refusal([](Job& job) {
               job.optimizer.no_decay = {"embedding*"};
-              job.memory.recompute = {"blocks.0.*"};
+              job.activation_checkpointing.recompute = {"blocks.0.*"};
               job.memory.offload = {"*"};
             }),
             "");
@@ -290,23 +294,23 @@ TEST(Plan, RefusesPatternsThatMatchNothing) {
 INSTANTIATE_TEST_SUITE_P(Budget, WaysOut, ::testing::Values(DeviceType::kCpu, DeviceType::kCuda),
                          [](const auto& info) { return info.param == DeviceType::kCpu ? "Cpu" : "Cuda"; });
 
-// One budget of the device for all, and one of the host's memory.
+// Returns a default budget that limits only host memory.
 DefaultBudget HostOf(int64_t host_bytes) {
   return [=](int64_t) -> absl::StatusOr<Budget> {
     return Budget{.host_bytes = host_bytes, .host_origin = "a machine's memory"};
   };
 }
 
-Job OffloadingJob(Schedule schedule) {
+Job OffloadingJob(Accumulation accumulation) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = DeviceType::kCuda;
   job.memory.offload = {"blocks.*"};
-  job.sharding.schedule = schedule;
+  job.sharding.accumulation = accumulation;
   return job;
 }
 
 TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
-  const Job job = OffloadingJob(Schedule::kLayered);
+  const Job job = OffloadingJob(Accumulation::kLayered);
   const int64_t offloads = Plan(job).train.memory.host_bytes;
   EXPECT_TRUE(PlanJob(job, MachineOf(HostOf(offloads))).ok());
   const absl::Status refused = PlanJob(job, MachineOf(HostOf(offloads - 1))).status();
@@ -334,7 +338,7 @@ TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
 }
 
 TEST(HostBudget, AJobThatExceedsBothIsToldOfBoth) {
-  Job job = OffloadingJob(Schedule::kLayered);
+  Job job = OffloadingJob(Accumulation::kLayered);
   const JobPlan plan = Plan(job);
   job.memory.budget_bytes = plan.arena_bytes - 2;
   EXPECT_TRUE(absl::StartsWith(
@@ -345,18 +349,19 @@ TEST(HostBudget, AJobThatExceedsBothIsToldOfBoth) {
                    " (a machine's memory; memory.host_budget_bytes sets another), 3 B too little; ")));
 }
 
-// What saves memory together does without offload where the host has none for it.
+// The settings that save memory together leave out offload if the host has no memory for it.
 TEST(HostBudget, EverythingTogetherStaysWithinIt) {
   for (const std::vector<std::string>& offload : {std::vector<std::string>{}, {"blocks.*"}}) {
-    Job job = OffloadingJob(Schedule::kLayered);
+    Job job = OffloadingJob(Accumulation::kLayered);
     job.memory.offload = {};
     job.memory.budget_bytes = 1;
     job.memory.host_budget_bytes = 1;
-    job.sharding.strategy = Strategy::kNone;
+    job.sharding.strategy = Strategy::kDdp;
     job.sharding.ranks = 2;
     const std::string hopeless = Refusal(job);
-    EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with memory.retention=BLOCK, ")) << hopeless;
-    // All but offload.
+    EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with activation_checkpointing.preset=BLOCK, "))
+        << hopeless;
+    // All settings except offload.
     std::vector<std::string> settings = SettingsIn(hopeless);
     settings.erase(std::remove(settings.begin(), settings.end(), "memory.offload=*"), settings.end());
     settings.push_back("memory.budget_bytes=");
@@ -365,27 +370,27 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
     job.memory.budget_bytes = Plan(*changed).arena_bytes;
     job.memory.offload = offload;
     const std::string message = Refusal(job);
-    EXPECT_TRUE(absl::StrContains(message, "together these do: ")) << message;
+    EXPECT_TRUE(absl::StrContains(message, "these together do: ")) << message;
     EXPECT_FALSE(absl::StrContains(message, "memory.offload=*")) << message;
     EXPECT_EQ(absl::StrContains(message, "memory.offload=[]"), !offload.empty()) << message;
   }
 }
 
 TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
-  const JobPlan any = Plan(OffloadingJob(Schedule::kAuto));
-  EXPECT_EQ(any.options.schedule, Schedule::kLayered);  // It sends least.
+  const JobPlan any = Plan(OffloadingJob(Accumulation::kAuto));
+  EXPECT_EQ(any.options.accumulation, Accumulation::kLayered);  // It sends the fewest bytes.
   const absl::StatusOr<JobPlan> little =
-      PlanJob(OffloadingJob(Schedule::kAuto), MachineOf(HostOf(any.train.memory.host_bytes - 1)));
+      PlanJob(OffloadingJob(Accumulation::kAuto), MachineOf(HostOf(any.train.memory.host_bytes - 1)));
   ASSERT_TRUE(little.ok()) << little.status();
-  EXPECT_NE(little->options.schedule, Schedule::kLayered);
-  EXPECT_TRUE(absl::StrContains(little->schedule_reason,
+  EXPECT_NE(little->options.accumulation, Accumulation::kLayered);
+  EXPECT_TRUE(absl::StrContains(little->accumulation_reason,
                                 absl::StrCat("LAYERED: ", FormatBytes(any.arena_bytes), ", ",
                                              FormatBytes(any.train.memory.host_bytes), " of host memory, sends ")))
-      << little->schedule_reason;
-  EXPECT_TRUE(absl::StrContains(little->schedule_reason, ", does not fit")) << little->schedule_reason;
+      << little->accumulation_reason;
+  EXPECT_TRUE(absl::StrContains(little->accumulation_reason, ", does not fit")) << little->accumulation_reason;
 }
 
-// A budget of each kind, "a GPU's memory" and "a machine's memory".
+// Returns a default budget with both limits, named "a GPU's memory" and "a machine's memory".
 DefaultBudget Here(int64_t bytes, int64_t host_bytes) {
   return [=](int64_t) -> absl::StatusOr<Budget> {
     return Budget{
@@ -394,7 +399,7 @@ DefaultBudget Here(int64_t bytes, int64_t host_bytes) {
 }
 
 TEST(PlanJobForAnywhere, RemarksWhatThisMachineLacks) {
-  Job job = OffloadingJob(Schedule::kLayered);
+  Job job = OffloadingJob(Accumulation::kLayered);
   job.memory.budget_bytes = 0;
   const JobPlan plan = Plan(job);
   const int64_t arena = plan.arena_bytes, host = plan.train.memory.host_bytes;
@@ -407,37 +412,37 @@ TEST(PlanJobForAnywhere, RemarksWhatThisMachineLacks) {
     return text;
   };
   EXPECT_EQ(remark(Here(arena, host), true), "");
-  const std::string needs =
-      absl::StrCat("a rank needs ", FormatBytes(arena), ", and a GPU's memory, are ", FormatBytes(arena - 1));
-  const std::string offloads =
-      absl::StrCat("a rank offloads ", FormatBytes(host), ", and a machine's memory, are ", FormatBytes(host - 1));
+  const std::string needs = absl::StrCat("a rank needs ", FormatBytes(arena), ", but its budget is ",
+                                         FormatBytes(arena - 1), " (a GPU's memory)");
+  const std::string offloads = absl::StrCat("a rank offloads ", FormatBytes(host), ", but its budget is ",
+                                            FormatBytes(host - 1), " (a machine's memory)");
   EXPECT_EQ(remark(Here(arena - 1, host), false),
             absl::StrCat("This machine is too small for the job: ", needs,
-                         ".\nIt was planned without that limit; memory.budget_bytes names what a rank has where it "
-                         "will run.\n"));
+                         ".\nIt was planned without that limit; set memory.budget_bytes to what a rank has on the "
+                         "machine where the job will run.\n"));
   EXPECT_EQ(remark(Here(arena, host - 1), false),
             absl::StrCat("This machine is too small for the job: ", offloads,
-                         ".\nIt was planned without that limit; memory.host_budget_bytes names what a rank has where "
-                         "it will run.\n"));
+                         ".\nIt was planned without that limit; set memory.host_budget_bytes to what a rank has on "
+                         "the machine where the job will run.\n"));
   EXPECT_EQ(remark(Here(arena - 1, host - 1), false),
             absl::StrCat("This machine is too small for the job: ", needs, "; ", offloads,
-                         ".\nIt was planned without that limit; memory.budget_bytes and memory.host_budget_bytes name "
-                         "what a rank has where it will run.\n"));
+                         ".\nIt was planned without that limit; set memory.budget_bytes and memory.host_budget_bytes "
+                         "to what a rank has on the machine where the job will run.\n"));
   EXPECT_EQ(
       remark([](int64_t) -> absl::StatusOr<Budget> { return absl::FailedPreconditionError("there is no GPU"); }, false),
-      "This machine cannot run the job: there is no GPU.\nIt was planned without a limit; memory.budget_bytes "
-      "names what a rank has where it will run.\n");
+      "This machine cannot run the job: there is no GPU.\nIt was planned without a limit; set "
+      "memory.budget_bytes to what a rank has on the machine where the job will run.\n");
 }
 
 TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
-  Job job = OffloadingJob(Schedule::kLayered);
+  Job job = OffloadingJob(Accumulation::kLayered);
   const int64_t arena = Plan(job).arena_bytes, host = Plan(job).train.memory.host_bytes;
   std::string remark;
   job.memory.budget_bytes = arena;
   job.memory.host_budget_bytes = host;
   EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, 1)), remark).ok());
   EXPECT_EQ(remark, "");
-  // Of two limits one is named.
+  // The job sets only one of the two limits.
   job.memory.host_budget_bytes = 0;
   EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, host - 1)), remark).ok());
   EXPECT_TRUE(absl::StartsWith(remark, "This machine is too small for the job: a rank offloads ")) << remark;
@@ -446,24 +451,25 @@ TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
             absl::StatusCode::kResourceExhausted);
 }
 
-// AUTO: one schedule fits the GPU, another the host.
+// With AUTO, no accumulation fits. The remark names the one that exceeds the limits by the fewest bytes.
 TEST(PlanJobForAnywhere, TheScheduleThatLacksLeastIsTheOneToldOf) {
-  const JobPlan layered = Plan(OffloadingJob(Schedule::kLayered)), sharded = Plan(OffloadingJob(Schedule::kSharded));
+  const JobPlan layered = Plan(OffloadingJob(Accumulation::kLayered)),
+                sharded = Plan(OffloadingJob(Accumulation::kSharded));
   ASSERT_LT(sharded.train.memory.host_bytes, layered.train.memory.host_bytes);
-  Job job = OffloadingJob(Schedule::kAuto);
+  Job job = OffloadingJob(Accumulation::kAuto);
   job.memory.budget_bytes = 0;
   std::string remark;
   const absl::StatusOr<JobPlan> plan = PlanJobForAnywhere(job, MachineOf(Here(sharded.arena_bytes - 1, 1)), remark);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(absl::StrContains(remark, absl::StrCat("a rank offloads ", FormatBytes(sharded.train.memory.host_bytes),
-                                                     ", and a machine's memory, are 1 B")))
+                                                     ", but its budget is 1 B (a machine's memory)")))
       << remark;
   EXPECT_FALSE(absl::StrContains(remark, FormatBytes(layered.train.memory.host_bytes))) << remark;
 }
 
 constexpr int64_t kMachineBytes = int64_t{16} << 30;
 
-// A share of what the ranks of a machine have together, which has room for no more than `most` of them.
+// Returns a default budget that divides `bytes` by the number of ranks, and refuses more than `most` ranks.
 DefaultBudget ShareOf(int64_t bytes, int64_t most = int64_t{1} << 20) {
   return [=](int64_t ranks) -> absl::StatusOr<Budget> {
     if (ranks > most) return absl::FailedPreconditionError("so many ranks cannot run here");
@@ -489,7 +495,7 @@ TEST(Budget, IsTheJobsOrTheDefaultOrNone) {
 TEST(Budget, OfAMachineIsEasedByFewerRanks) {
   Job job = SmallDecoderJob(false);
   job.memory.budget_bytes = 0;
-  // Padding alone takes megabytes for each of a million ranks, and a machine has less for each.
+  // For each of a million ranks, padding alone takes megabytes, which is more than the machine has for it.
   job.sharding.ranks = 1 << 20;
   const absl::Status refused = PlanJob(job, MachineOf(ShareOf(kMachineBytes))).status();
   ASSERT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
@@ -505,12 +511,12 @@ TEST(Budget, OfAMachineIsEasedByFewerRanks) {
 
 TEST(Budget, NoWayOutHasMoreRanksThanCanRunHere) {
   Job job = SmallDecoderJob(false);
-  std::get<DecoderConfig>(job.model).layers = 24;  // What is sharded outweighs the rest.
+  std::get<DecoderConfig>(job.model).layers = 24;  // Sharded memory outweighs the rest.
   std::get<DecoderConfig>(job.model).hidden = 1 << 12;
   job.batch.micro_batch = 1;
   job.sharding.ranks = 1;
   job.memory.budget_bytes = 0;
-  job.sharding.schedule = Schedule::kSharded;
+  job.sharding.accumulation = Accumulation::kSharded;
   const int64_t two_fit = [&] {
     Job two = job;
     two.sharding.ranks = 2;
@@ -527,11 +533,11 @@ TEST(Budget, NoWayOutHasMoreRanksThanCanRunHere) {
   EXPECT_FALSE(absl::StrContains(refusal(1), "sharding.ranks=")) << refusal(1);
 }
 
-// Threads of a rank, for instance, depend on how many ranks there are, and scratch on the threads.
+// Scratch may depend on the number of ranks, for example through the number of threads of a rank.
 TEST(Budget, AWayOutHasTheOpsOfItsRanks) {
   Job one = SmallDecoderJob(false);
   one.memory.budget_bytes = 0;
-  one.sharding.schedule = Schedule::kSharded;
+  one.sharding.accumulation = Accumulation::kSharded;
   one.sharding.ranks = 1;
   Job two = one;
   two.sharding.ranks = 2;
@@ -556,7 +562,7 @@ TEST(Hostile, SizesBeyondAnyMachineAreRefused) {
   std::get<DecoderConfig>(job.model).hidden = 1 << 26;
   EXPECT_EQ(PlanJob(job, MachineOf()).status().code(), absl::StatusCode::kInvalidArgument);
 
-  // Tokens so many that chunks of the loss would be more instructions than a program can have.
+  // So many tokens that the chunks of the loss would be more instructions than a program can have.
   job = SmallDecoderJob(false);
   job.batch.sequence_length = 1 << 24;
   job.memory.loss_chunk_tokens = 1;
@@ -571,7 +577,7 @@ TEST(Hostile, ManyMicroBatchesOnlyRuleOutLayered) {
   Job job = SmallDecoderJob(false);
   job.batch.global_batch = int64_t{1} << 58;
   const JobPlan plan = Plan(job);
-  EXPECT_NE(plan.options.schedule, Schedule::kLayered);
+  EXPECT_NE(plan.options.accumulation, Accumulation::kLayered);
   EXPECT_FALSE(plan.candidates[2].status.ok());
 }
 

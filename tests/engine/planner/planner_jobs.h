@@ -11,7 +11,7 @@
 
 namespace shale {
 
-// Every op wants as much scratch, and none can run.
+// Ops that all need the same amount of scratch, and none of which can run.
 class ScratchOnlyOps : public Ops {
  public:
   explicit ScratchOnlyOps(int64_t scratch_bytes = 1000) : scratch_bytes_(scratch_bytes) {}
@@ -24,20 +24,20 @@ class ScratchOnlyOps : public Ops {
   const int64_t scratch_bytes_;
 };
 
-// As well; and every product packs its b.
+// The same, and every matmul packs its b.
 class PackingOps : public ScratchOnlyOps {
  public:
   int64_t PackedBytes(const MatMul& op) const override { return op.b.extent_bytes() + 64; }
 };
 
-// Of such ops, whatever the number of ranks.
+// Returns a machine with such ops for any number of ranks.
 template <class SomeOps = ScratchOnlyOps>
 Machine MachineOf(DefaultBudget default_budget = {}) {
   return {.create_ops = [](int64_t) { return std::make_unique<SomeOps>(); },
           .default_budget = std::move(default_budget)};
 }
 
-// Sizes that nothing divides: five ranks share parameters of 12, 20 and 28 columns.
+// Awkward sizes: five ranks share parameters of 12, 20 and 28 columns.
 inline Job SmallDecoderJob(bool tied) {
   Job job;
   job.name = "small";
@@ -57,7 +57,7 @@ inline Job SmallDecoderJob(bool tied) {
   job.sharding.ranks = 5;
   job.memory.loss_chunk_tokens = 4;
   job.memory.budget_bytes = int64_t{1} << 40;
-  job.schedule.steps = 1;
+  job.lr_schedule.steps = 1;
   job.telemetry.run_folder = "runs/small";
   return job;
 }

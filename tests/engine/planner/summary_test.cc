@@ -16,52 +16,53 @@ ModelGraph GraphOf(const Job& job) {
   return *std::move(graph);
 }
 
-FlopsSummary Flops(const Job& job, RetentionPreset preset, Schedule schedule = Schedule::kSharded) {
+FlopsSummary Flops(const Job& job, CheckpointingPreset preset, Accumulation accumulation = Accumulation::kSharded) {
   StepOptions options = StepOptionsFor(job);
-  options.schedule = schedule;
-  options.retention.preset = preset;
+  options.accumulation = accumulation;
+  options.activations.preset = preset;
   return SummarizeFlops(CompileStep(GraphOf(job), options, ScratchOnlyOps())->program);
 }
 
-// Of SmallDecoderJob: one rank runs 4 micro-batches of 2 sequences of 7 tokens.
+// In SmallDecoderJob, one rank runs 4 micro-batches of 2 sequences of 7 tokens.
 constexpr double kTokens = 4 * 2 * 7;
 constexpr double kC = 12, kH = 2, kG = 1, kD = 6, kF = 20, kV = 50, kL = 3, kS = 7;
 constexpr double kQkv = kC * (kH + 2 * kG) * kD, kProjection = kH * kD * kC, kUp = kC * 2 * kF, kDown = kF * kC;
-// Causal: query i sees i + 1 keys. q k^T and p v, two operations a product.
+// Causal: query i sees i + 1 keys. Two matmuls, q k^T and p v, with two operations per multiply-add.
 constexpr double kAttentionForward = 4 * kH * kD * (kS + 1) / 2;
 
 TEST(Flops, FollowFromTheShapes) {
-  const FlopsSummary f = Flops(SmallDecoderJob(false), RetentionPreset::kKeepAll);
+  const FlopsSummary f = Flops(SmallDecoderJob(false), CheckpointingPreset::kNone);
   const double products = 2 * kTokens * (kL * (kQkv + kProjection + kUp + kDown) + kV * kC);
   EXPECT_DOUBLE_EQ(f.forward, products + kTokens * kL * kAttentionForward);
-  // Two products for each of forward; attention's scores once more, then four.
+  // Backward has two matmuls for each one of forward. In attention it computes the scores again and has four more,
+  // which makes five for the two of forward.
   EXPECT_DOUBLE_EQ(f.backward, 2 * products + kTokens * kL * 2.5 * kAttentionForward);
   EXPECT_EQ(f.recompute, 0);
 }
 
-TEST(Flops, BlockRetentionRunsABlockAgainUpToWhatBackwardReads) {
-  // The last product of a block feeds an addition only: nobody reads it in backward.
+TEST(Flops, PresetBlockRunsABlockAgainUpToWhatBackwardReads) {
+  // The last matmul of a block only feeds an addition, so backward does not read its result.
   const double again = kTokens * kL * (2 * (kQkv + kProjection + kUp) + kAttentionForward);
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
-    const FlopsSummary f = Flops(SmallDecoderJob(false), RetentionPreset::kBlock, schedule);
-    EXPECT_DOUBLE_EQ(f.recompute, again) << ToString(schedule);
-    const FlopsSummary keep = Flops(SmallDecoderJob(false), RetentionPreset::kKeepAll);
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    const FlopsSummary f = Flops(SmallDecoderJob(false), CheckpointingPreset::kBlock, accumulation);
+    EXPECT_DOUBLE_EQ(f.recompute, again) << ToString(accumulation);
+    const FlopsSummary keep = Flops(SmallDecoderJob(false), CheckpointingPreset::kNone);
     EXPECT_DOUBLE_EQ(f.forward, keep.forward);
     EXPECT_DOUBLE_EQ(f.backward, keep.backward);
   }
 }
 
-TEST(Flops, CheapRetentionRunsNoProductAgain) {
-  EXPECT_EQ(Flops(SmallDecoderJob(false), RetentionPreset::kCheap).recompute, 0);
+TEST(Flops, PresetCheapRunsNoMatmulAgain) {
+  EXPECT_EQ(Flops(SmallDecoderJob(false), CheckpointingPreset::kCheap).recompute, 0);
 }
 
 TEST(ModelFlopsPerToken, LeavesOutTablesThatAreOnlyLookedUp) {
   Job job = SmallDecoderJob(false);
-  // A block has four products and two norms; after the blocks come the final norm and the head.
+  // A block has four matmuls and two norms. After the blocks come the final norm and the head.
   const double block = kQkv + kProjection + kUp + kDown + 2 * kC;
   const double expected = 6 * (kL * block + kC + kV * kC) + 6 * kL * kH * kD * kS;
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), expected);
-  // A tied table is the head too.
+  // A tied table is also the head.
   job = SmallDecoderJob(true);
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), expected);
 }
@@ -93,7 +94,7 @@ TEST(ModelFlopsPerToken, AWindowShortensAttention) {
   model.attention_window = 7;
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), causal);
   model.attention_window = 3;
-  // On average 3 - 9 / 14 keys of 3.5.
+  // With the window, a query sees 3 - 9 / 14 keys on average, instead of 3.5.
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), causal - 12 * kL * kH * kD * (3.5 - (3 - 9.0 / 14)));
 }
 

@@ -34,7 +34,8 @@ class GraphsTest : public ::testing::Test {
   BufferId slots_ = b_.AddBuffer("slots", 256, 4);
 };
 
-// 1 waits for 0, which the loop before issued; 3 waits for 1 and 2; 2 and 3 also wait for instructions that come later.
+// Instruction 1 waits for 0, which the loop before issued. 3 waits for 1 and 2. 2 and 3 also wait for instructions that
+// come later.
 TEST_F(GraphsTest, KeepTheWaitsOfTheirOwnIterationAlone) {
   b_.Once();
   b_.Touch(kCopy, {}, {b_.Bytes(a_)});

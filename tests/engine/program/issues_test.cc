@@ -14,14 +14,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// "instruction.iteration" of each.
+// Returns "instruction.iteration" for each issue.
 std::vector<std::string> TextOf(const IssueRange& issues) {
   std::vector<std::string> text;
   for (const Issue& issue : issues) text.push_back(absl::StrCat(issue.id, ".", issue.iteration));
   return text;
 }
 
-// 0 once; 1, 2 and 3 four times, of which 2 in the last iteration only; 4 once.
+// Instruction 0 runs once, 1 and 3 run four times, 2 runs in the last of these iterations only, and 4 runs once.
 class IssuesTest : public ::testing::Test {
  protected:
   IssuesTest() {

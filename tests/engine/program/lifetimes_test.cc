@@ -178,8 +178,8 @@ TEST_F(Lifetimes, HeldIntoALoopCoverIt) {
 }
 
 TEST_F(Lifetimes, CountARangeThatIsZeroedAsWritten) {
-  // A gradient whose gaps are zeroed in every iteration is new in every iteration, although the op leaves the rest as
-  // it is.
+  // A gradient whose gaps are zeroed in every iteration is written anew in every iteration, although the op leaves the
+  // other elements unchanged.
   builder_.Loop(2);
   Nothing();
   builder_.Add(

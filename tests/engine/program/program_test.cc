@@ -20,7 +20,7 @@ Tensor Vector(BufferId buffer, int64_t elements, DType dtype = DType::kFloat32) 
   return Place(Tensor::Contiguous(dtype, {elements}), buffer);
 }
 
-// "x: read", one for each operand.
+// Returns one string such as "x: read" for each operand.
 std::vector<std::string> Visited(const Instruction& instruction, bool first_iteration) {
   std::vector<std::string> visited;
   VisitInstruction(instruction, first_iteration, [&](absl::string_view name, const Tensor&, Access access) {

@@ -18,7 +18,8 @@ Tensor Vector(BufferId buffer, int64_t elements) {
   return t;
 }
 
-// An op reads and writes; what a copy moves counts once, for that is what its link carries.
+// An op counts the bytes that it reads and those that it writes. A copy counts its bytes once, because they cross its
+// link once.
 TEST(StepTrace, CountsBytes) {
   StepProgram program;
   program.units = {"embedding"};

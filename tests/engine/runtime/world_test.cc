@@ -1,4 +1,4 @@
-// What the machine refuses to a world is an error that says so, never the end of the program.
+// If the machine refuses memory or threads to a world, that is an error that says so. The program must not end.
 #include "engine/runtime/world.h"
 
 #include <sys/resource.h>
@@ -34,9 +34,9 @@ TEST(RankThreadsTest, EveryRankWorksInEveryRoundAndCausesComeBeforeEchoes) {
   EXPECT_EQ(status, absl::DataLossError("cause"));
 }
 
-// Sanitizers map memory of their own whenever they like.
+// Sanitizers may map memory at any time, which the limit on address space below would prevent.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// As std::thread throws while its earlier siblings run, the program used to end.
+// Earlier, the program ended when std::thread threw while other threads were running.
 TEST(RankThreadsTest, ThreadsThatTheSystemRefusesAreAnError) {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -44,7 +44,7 @@ TEST(RankThreadsTest, ThreadsThatTheSystemRefusesAreAnError) {
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
   rlimit now = before;
-  now.rlim_cur = pages * sysconf(_SC_PAGESIZE) + (rlim_t{256} << 20);  // Some stacks fit.
+  now.rlim_cur = pages * sysconf(_SC_PAGESIZE) + (rlim_t{256} << 20);  // Room for some stacks.
   ASSERT_EQ(setrlimit(RLIMIT_AS, &now), 0);
   const absl::Status status = RankThreads::Create(5000).status();
   ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
@@ -54,7 +54,7 @@ TEST(RankThreadsTest, ThreadsThatTheSystemRefusesAreAnError) {
 }
 #endif
 
-// Peers wait in a collective for a rank that has no memory for its part.
+// Peers wait in a collective for a rank that has run out of memory.
 TEST(WorldTest, ARankWithoutMemoryIsAnErrorAndFreesItsPeers) {
   const auto world = World::Create(*CreateCpuBackend(), {.ranks = 3}, 4096);
   ASSERT_TRUE(world.ok()) << world.status();

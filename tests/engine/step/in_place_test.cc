@@ -11,7 +11,7 @@ namespace {
 constexpr StreamId kCompute = StreamId::kCompute;
 constexpr int64_t kTokens = 2, kWidth = 3;
 
-// gate_up is written, differentiated, and its gradient read.
+// Usual() writes gate_up, differentiates it, and reads its gradient.
 class WorkInPlaceTest : public ::testing::Test {
  protected:
   Tensor Wide(BufferId b) { return At(b, 2 * kWidth); }
@@ -31,7 +31,7 @@ class WorkInPlaceTest : public ::testing::Test {
     Differentiate();
     Read(Wide(gradient_));
   }
-  // Where the gradient lies in the end.
+  // Calls WorkInPlace and returns the buffer in which the gradient lies afterwards.
   BufferId GradientIn(StepProgram program) {
     WorkInPlace(program);
     BufferId found = -1;
@@ -137,7 +137,7 @@ TEST_F(WorkInPlaceTest, LeavesOpsThatCannot) {
   EXPECT_EQ(std::get<GeluForward>(std::get<Op>(program.instructions[1].action)).y_TF.where.symbol, y);
 }
 
-// Of two outputs only one takes over a buffer, and one input is taken over once.
+// An output takes over the buffer of one input only.
 TEST_F(WorkInPlaceTest, GivesABufferToOneOutput) {
   const BufferId a = builder_.AddBuffer("a", 24), b = builder_.AddBuffer("b", 24), out = builder_.AddBuffer("out", 24);
   const auto flat = [&](BufferId id) {

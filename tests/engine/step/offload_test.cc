@@ -1,4 +1,4 @@
-// What is offloaded, when, and what that saves.
+// Which tensors are offloaded, when they are copied, and how much memory that saves.
 #include "engine/step/offload.h"
 
 #include <gmock/gmock.h>
@@ -23,13 +23,14 @@ using ::testing::Not;
 
 constexpr int64_t kLayers = 6, kMicroBatches = 3;
 
-Planned Compile(const RetentionOptions& retention, Schedule schedule = Schedule::kSharded, int64_t layers = kLayers,
-                GraphMode mode = GraphMode::kTraining) {
-  return PlanDecoder({.schedule = schedule, .ranks = 2, .micro_batches = kMicroBatches, .retention = retention}, layers,
-                     mode);
+Planned Compile(const ActivationOptions& activations, Accumulation accumulation = Accumulation::kSharded,
+                int64_t layers = kLayers, GraphMode mode = GraphMode::kTraining) {
+  return PlanDecoder(
+      {.accumulation = accumulation, .ranks = 2, .micro_batches = kMicroBatches, .activations = activations}, layers,
+      mode);
 }
 
-// Of the buffers on the host, by the instructions that move them.
+// Returns the names of the host buffers that transfers in one direction access, in issue order.
 std::vector<std::string> Moved(const StepProgram& program, bool to_host) {
   std::vector<std::string> names;
   for (const Instruction& instruction : program.instructions) {
@@ -49,12 +50,12 @@ TEST(Offload, WhatIsNamedGoesToTheHostOnceAndComesBackInReverse) {
   const Planned planned = Compile({.offload = {"blocks.*.ffn.gate_up"}});
   const std::vector<std::string> offloaded = Moved(planned.program, true);
   std::vector<std::string> fetched = Moved(planned.program, false);
-  // The last block's are used again at once, those of the one before soon.
+  // The last block's tensor stays on the device, because it is used again too soon.
   EXPECT_EQ(offloaded, (std::vector<std::string>{"blocks.0.ffn.gate_up", "blocks.1.ffn.gate_up", "blocks.2.ffn.gate_up",
                                                  "blocks.3.ffn.gate_up", "blocks.4.ffn.gate_up"}));
   std::reverse(fetched.begin(), fetched.end());
   EXPECT_EQ(fetched, offloaded);
-  // In host memory they all wait at once.
+  // All of them are in host memory at the same time.
   const int64_t gate_up_bytes = 2 * 64 * 2 * 12 * 4;
   EXPECT_EQ(planned.plan.host_bytes, 5 * gate_up_bytes);
 }
@@ -64,29 +65,31 @@ TEST(Offload, TheArenaKeepsNoRoomForThem) {
     return planned.plan.bytes_at_peak[static_cast<int>(BufferCategory::kActivations)] +
            planned.plan.bytes_at_peak[static_cast<int>(BufferCategory::kActivationBoundaries)];
   };
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
-    const Planned kept = Compile({}, schedule), offloaded = Compile({.offload = {"*"}}, schedule);
-    EXPECT_LT(offloaded.plan.peak_bytes, kept.plan.peak_bytes) << ToString(schedule);
-    // Of six blocks at most three are there: one in use, one on its way, and what came too soon.
-    EXPECT_LT(kept_at_peak(offloaded), 0.6 * static_cast<double>(kept_at_peak(kept))) << ToString(schedule);
-    // It grows with the number of blocks on the host alone.
-    const Planned twice = Compile({.offload = {"*"}}, schedule, 2 * kLayers);
-    EXPECT_EQ(kept_at_peak(twice), kept_at_peak(offloaded)) << ToString(schedule);
-    EXPECT_GE(twice.plan.host_bytes, 2 * offloaded.plan.host_bytes) << ToString(schedule);
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    const Planned kept = Compile({}, accumulation), offloaded = Compile({.offload = {"*"}}, accumulation);
+    EXPECT_LT(offloaded.plan.peak_bytes, kept.plan.peak_bytes) << ToString(accumulation);
+    // At most three of the six blocks are in the arena: one in use, one being copied, and one that is used again too
+    // soon.
+    EXPECT_LT(kept_at_peak(offloaded), 0.6 * static_cast<double>(kept_at_peak(kept))) << ToString(accumulation);
+    // Only host memory grows with the number of blocks.
+    const Planned twice = Compile({.offload = {"*"}}, accumulation, 2 * kLayers);
+    EXPECT_EQ(kept_at_peak(twice), kept_at_peak(offloaded)) << ToString(accumulation);
+    EXPECT_GE(twice.plan.host_bytes, 2 * offloaded.plan.host_bytes) << ToString(accumulation);
   }
 }
 
 TEST(Offload, BlockInputsGoToo) {
-  for (Schedule schedule : {Schedule::kSharded, Schedule::kLayered}) {
-    const Planned planned = Compile({.preset = RetentionPreset::kBlock, .offload = {"*"}}, schedule);
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
+    const Planned planned = Compile({.preset = CheckpointingPreset::kBlock, .offload = {"*"}}, accumulation);
     const std::vector<std::string> offloaded = Moved(planned.program, true);
-    EXPECT_THAT(offloaded, Contains(HasSubstr("embedding"))) << ToString(schedule);
-    const int64_t iterations = schedule == Schedule::kLayered ? kMicroBatches : 1;
-    // Inputs of blocks 0 to 4, and where one micro-batch's wait for those of the others, 5.
-    const int64_t tensors = schedule == Schedule::kLayered ? 6 : 5;
-    EXPECT_EQ(offloaded.size(), tensors) << ToString(schedule);
-    EXPECT_EQ(Set(Moved(planned.program, false)), Set(offloaded)) << ToString(schedule);
-    EXPECT_EQ(planned.plan.host_bytes, iterations * tensors * 2 * 64 * 8 * 4) << ToString(schedule);
+    EXPECT_THAT(offloaded, Contains(HasSubstr("embedding"))) << ToString(accumulation);
+    const int64_t iterations = accumulation == Accumulation::kLayered ? kMicroBatches : 1;
+    // The inputs of blocks 0 to 4. In LAYERED also that of block 5, because each micro-batch's input waits while the
+    // other micro-batches run.
+    const int64_t tensors = accumulation == Accumulation::kLayered ? 6 : 5;
+    EXPECT_EQ(offloaded.size(), tensors) << ToString(accumulation);
+    EXPECT_EQ(Set(Moved(planned.program, false)), Set(offloaded)) << ToString(accumulation);
+    EXPECT_EQ(planned.plan.host_bytes, iterations * tensors * 2 * 64 * 8 * 4) << ToString(accumulation);
   }
 }
 
@@ -115,12 +118,12 @@ TEST(Offload, CopiesRunBesideTheUnitsThatComeBetween) {
   EXPECT_EQ(out, written + 1);
   EXPECT_EQ(unit_at(out), "blocks.2");
   EXPECT_EQ(unit_at(read), "blocks.2");
-  // Issued when the unit before begins its backward.
+  // The fetch is issued when the unit that runs before it begins its backward.
   InstructionId next_compute = back;
   while (all[next_compute].stream != StreamId::kCompute) ++next_compute;
   EXPECT_EQ(unit_at(next_compute), "blocks.3");
   EXPECT_EQ(all[next_compute].phase, Phase::kBackward);
-  // Nothing of the next block's forward waits for the copy.
+  // No instruction of the next block's forward waits for the copy.
   for (InstructionId id = out + 1; id < std::ssize(all); ++id) {
     if (all[id].unit >= 0 && unit_at(id) == "blocks.3" && all[id].phase == Phase::kForward) {
       EXPECT_THAT(all[id].waits, Not(Contains(out))) << id;
@@ -130,15 +133,16 @@ TEST(Offload, CopiesRunBesideTheUnitsThatComeBetween) {
 
 TEST(Offload, NothingGoesThatIsNotNamedOrNotKeptForLong) {
   EXPECT_THAT(Moved(Compile({.offload = {"block.*", "*.ffn"}}).program, true), IsEmpty());
-  // Gradients, weights and what lives within a unit are no activations that wait.
+  // Gradients, weights and tensors used within one unit only are not activations that wait for backward.
   EXPECT_THAT(Moved(Compile({.offload = {"*.gradient", "*.weight", "*.logits", "head*"}}).program, true), IsEmpty());
-  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Schedule::kSharded, 1).program, true), Each(HasSubstr("blocks.0")));
-  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Schedule::kSharded, kLayers, GraphMode::kEvaluation).program, true),
+  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Accumulation::kSharded, 1).program, true), Each(HasSubstr("blocks.0")));
+  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Accumulation::kSharded, kLayers, GraphMode::kEvaluation).program, true),
               IsEmpty());
 }
 
 TEST(Offload, WhatBackwardWritesToStays) {
-  // The norm runs again for its output, and writes 1 / rms again, which was kept.
+  // Backward computes the norm again for its output, which also writes the kept 1 / rms again. That tensor is therefore
+  // not offloaded.
   const std::vector<std::string> moved =
       Moved(Compile({.patterns = {"blocks.*.attention_norm"}, .offload = {"*.rstd"}}).program, true);
   EXPECT_THAT(moved, Not(IsEmpty()));

@@ -1,4 +1,4 @@
-// Collectives run beside the compute of the units that come between.
+// Collectives run while the units between them compute.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -15,24 +15,24 @@ namespace {
 constexpr int64_t kLayers = 5;
 
 std::string Describe(const StepOptions& o) {
-  return absl::StrCat(ToString(o.strategy), " ", ToString(o.schedule), " K=", o.micro_batches, " ",
-                      ToString(o.retention.preset));
+  return absl::StrCat(ToString(o.strategy), " ", ToString(o.accumulation), " K=", o.micro_batches, " ",
+                      ToString(o.activations.preset));
 }
 
 std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
   std::vector<StepOptions> all;
   for (const Strategy strategy : strategies) {
-    for (const Schedule schedule : {Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered}) {
-      // Those would not be sharded.
-      if (strategy == Strategy::kGradients && schedule == Schedule::kDeferred) continue;
+    for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+      // This combination does not exist: its gradients would not be sharded.
+      if (strategy == Strategy::kZero2 && accumulation == Accumulation::kNoSync) continue;
       for (const int64_t micro_batches : {1, 3}) {
-        for (const RetentionPreset preset :
-             {RetentionPreset::kKeepAll, RetentionPreset::kCheap, RetentionPreset::kBlock}) {
+        for (const CheckpointingPreset preset :
+             {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kBlock}) {
           all.push_back({.strategy = strategy,
-                         .schedule = schedule,
+                         .accumulation = accumulation,
                          .ranks = 2,
                          .micro_batches = micro_batches,
-                         .retention = {.preset = preset}});
+                         .activations = {.preset = preset}});
         }
       }
     }
@@ -40,8 +40,8 @@ std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
   return all;
 }
 
-// Appends what of the same iteration on streams other than compute must have finished before `id` may run: what it
-// waits for, what that waits for, and what stands before that on its stream.
+// Appends the instructions of the same iteration, on streams other than compute, that must have finished before `id`
+// may run: those that it waits for, those that they wait for, and those that precede them on their stream.
 void AppendAwaited(const StepProgram& program, InstructionId id, std::set<InstructionId>& awaited) {
   const auto visit = [&](InstructionId other) {
     if (other >= id || program.instructions[other].stream == StreamId::kCompute) return;
@@ -55,8 +55,8 @@ void AppendAwaited(const StepProgram& program, InstructionId id, std::set<Instru
   }
 }
 
-// Calls visitor(waiting, awaited) for every instruction of a unit's backward, what it computes again included, and all
-// of a stream that must have finished before.
+// Calls visitor(waiting, awaited) for every compute instruction of a unit's backward, including recomputation, and
+// every instruction on `stream` that must have finished before it.
 template <class Visitor>
 void VisitBackwardWaits(const StepProgram& program, StreamId stream, Visitor&& visitor) {
   for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
@@ -73,7 +73,7 @@ void VisitBackwardWaits(const StepProgram& program, StreamId stream, Visitor&& v
 }
 
 TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
-  for (const StepOptions& options : AllOptions({Strategy::kGradients, Strategy::kFull})) {
+  for (const StepOptions& options : AllOptions({Strategy::kZero2, Strategy::kFullShard})) {
     const Planned planned = PlanDecoder(options, kLayers);
     int reductions = 0;
     for (const Instruction& instruction : planned.program.instructions) {
@@ -91,7 +91,7 @@ TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
 }
 
 TEST(Overlap, AUnitsBackwardWaitsForNoGatherOfTheNextOne) {
-  for (const StepOptions& options : AllOptions({Strategy::kFull})) {
+  for (const StepOptions& options : AllOptions({Strategy::kFullShard})) {
     const Planned planned = PlanDecoder(options, kLayers);
     int waits = 0;
     VisitBackwardWaits(planned.program, StreamId::kGather, [&](const Instruction& waiting, const Instruction& gather) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kLayers = 4;
 
-// Packs every b, and wants nothing else.
+// Ops that pack every b and need no scratch.
 class PackingOps : public Ops {
  public:
   int64_t ScratchBytes(const Op&) const override { return 0; }
@@ -21,7 +21,7 @@ class PackingOps : public Ops {
   absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
 };
 
-// The products that have a place for packed b, by that place, in issue order.
+// Returns the matmuls that have a place for packed b, by the buffer of that place, in issue order.
 std::map<BufferId, std::vector<InstructionId>> PackedProducts(const StepProgram& program) {
   std::map<BufferId, std::vector<InstructionId>> products;
   for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
@@ -39,19 +39,19 @@ const Loop& LoopOf(const StepProgram& program, InstructionId id) {
   return program.loops.back();
 }
 
-Planned Plan(Schedule schedule, int ranks, int64_t micro_batches, RetentionPreset preset) {
+Planned Plan(Accumulation accumulation, int ranks, int64_t micro_batches, CheckpointingPreset preset) {
   const PackingOps ops;
-  // What overlaps in memory and is not ordered is refused there.
+  // PlanDecoder checks that accesses that overlap in memory are ordered.
   return PlanDecoder(
-      {.schedule = schedule, .ranks = ranks, .micro_batches = micro_batches, .retention = {.preset = preset}}, kLayers,
-      GraphMode::kTraining, Activation::kSwiGlu, &ops);
+      {.accumulation = accumulation, .ranks = ranks, .micro_batches = micro_batches, .activations = {.preset = preset}},
+      kLayers, GraphMode::kTraining, Activation::kSwiGlu, &ops);
 }
 
 TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
   for (const int ranks : {1, 2, 3}) {
     for (const int64_t micro_batches : {2, 3, 7}) {
-      for (const RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
-        const Planned planned = Plan(Schedule::kLayered, ranks, micro_batches, preset);
+      for (const CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
+        const Planned planned = Plan(Accumulation::kLayered, ranks, micro_batches, preset);
         std::map<int, size_t> places, products;  // By unit.
         for (const auto& [place, ids] : PackedProducts(planned.program)) {
           const Instruction& first = planned.program.instructions[ids.front()];
@@ -70,10 +70,11 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
           ++places[first.unit];
           products[first.unit] += ids.size();
         }
-        // Of every block the weights of its four products, forward and backward, and again those of the three that are
-        // computed again; of the head, whose tokens come in eight chunks, the logits' and their gradient's.
+        // Every block packs the weights of its four matmuls for forward and for backward, and once more those of the
+        // three matmuls that BLOCK computes again. The head, whose tokens come in eight chunks, packs the weight for
+        // the logits and for their gradient.
         for (int unit = 1; unit <= kLayers; ++unit) {
-          EXPECT_EQ(places[unit], preset == RetentionPreset::kBlock ? 11 : 8) << unit;
+          EXPECT_EQ(places[unit], preset == CheckpointingPreset::kBlock ? 11 : 8) << unit;
           EXPECT_EQ(products[unit], places[unit]) << unit;
         }
         EXPECT_EQ(places[kLayers + 1], 2);
@@ -84,10 +85,10 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
 }
 
 TEST(PackedWeights, AreNotKeptWhereTheyServeOneMicroBatch) {
-  for (const RetentionPreset preset : {RetentionPreset::kKeepAll, RetentionPreset::kBlock}) {
-    EXPECT_TRUE(PackedProducts(Plan(Schedule::kLayered, 2, 1, preset).program).empty());
-    EXPECT_TRUE(PackedProducts(Plan(Schedule::kSharded, 2, 3, preset).program).empty());
-    EXPECT_TRUE(PackedProducts(Plan(Schedule::kDeferred, 2, 3, preset).program).empty());
+  for (const CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
+    EXPECT_TRUE(PackedProducts(Plan(Accumulation::kLayered, 2, 1, preset).program).empty());
+    EXPECT_TRUE(PackedProducts(Plan(Accumulation::kSharded, 2, 3, preset).program).empty());
+    EXPECT_TRUE(PackedProducts(Plan(Accumulation::kNoSync, 2, 3, preset).program).empty());
   }
 }
 

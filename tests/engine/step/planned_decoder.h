@@ -1,4 +1,4 @@
-// A small decoder's step, compiled, planned and proved.
+// The step of a small decoder, compiled, planned and checked.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct Planned {
   MemoryPlan plan;
 };
 
-// `sizes` is asked for those of scratch and packed weights; null: the reference.
+// `sizes` is asked for the sizes of scratch and packed weights. If null, the reference ops are.
 inline Planned PlanDecoder(const StepOptions& options, int64_t layers, GraphMode mode = GraphMode::kTraining,
                            Activation activation = Activation::kSwiGlu, const Ops* sizes = nullptr) {
   DecoderConfig c;

@@ -1,4 +1,4 @@
-// What backward computes again, and when.
+// Which ops backward computes again, and when.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace shale::testing {
 namespace {
 
-// "recompute RmsNormForward", "backward MatMul", ...: of a unit's backward, in order.
+// Returns the compute instructions of a unit's backward in order, such as "recompute RmsNormForward" or "backward
+// MatMul".
 std::vector<std::string> BackwardOf(const StepProgram& program, absl::string_view unit) {
   std::vector<std::string> lines;
   for (const Instruction& instruction : program.instructions) {
@@ -24,7 +25,7 @@ std::vector<std::string> BackwardOf(const StepProgram& program, absl::string_vie
   return lines;
 }
 
-// How many instructions of the program are this op and, in backward, compute the forward's result too.
+// Returns how many instructions are this backward op and also compute the result of its forward op.
 template <class Backward>
 int WithValue(const StepProgram& program) {
   int count = 0;
@@ -42,10 +43,10 @@ int Count(const std::vector<std::string>& lines, const std::string& line) {
 
 constexpr int64_t kLayers = 3;
 
-StepOptions With(RetentionPreset preset) { return {.ranks = 1, .retention = {.preset = preset}}; }
+StepOptions With(CheckpointingPreset preset) { return {.ranks = 1, .activations = {.preset = preset}}; }
 
 TEST(Recompute, AnActivationComesFromItsBackwardWhereThatMayGoFirst) {
-  for (const RetentionPreset preset : {RetentionPreset::kCheap, RetentionPreset::kBlock}) {
+  for (const CheckpointingPreset preset : {CheckpointingPreset::kCheap, CheckpointingPreset::kBlock}) {
     const StepProgram swiglu = PlanDecoder(With(preset), kLayers).program;
     EXPECT_EQ(WithValue<SwiGluBackward>(swiglu), kLayers) << ToString(preset);
     const std::vector<std::string> lines = BackwardOf(swiglu, "blocks.1");
@@ -60,14 +61,14 @@ TEST(Recompute, AnActivationComesFromItsBackwardWhereThatMayGoFirst) {
 
 TEST(Recompute, TheWeightGradientThatReadsItComesAfterIt) {
   const std::vector<std::string> lines =
-      BackwardOf(PlanDecoder(With(RetentionPreset::kCheap), kLayers).program, "blocks.1");
-  // Of the down projection: gradient of its input, then of its weight.
+      BackwardOf(PlanDecoder(With(CheckpointingPreset::kCheap), kLayers).program, "blocks.1");
+  // The two matmuls are the gradients of the down projection's input and weight, in this order.
   const std::vector<std::string> begin(lines.begin(), lines.begin() + 3);
   EXPECT_EQ(begin, (std::vector<std::string>{"backward MatMul", "backward SwiGluBackward", "backward MatMul"}));
 }
 
 TEST(Recompute, WhatWasKeptIsNotComputedAgain) {
-  const StepProgram program = PlanDecoder(With(RetentionPreset::kKeepAll), kLayers).program;
+  const StepProgram program = PlanDecoder(With(CheckpointingPreset::kNone), kLayers).program;
   EXPECT_EQ(WithValue<SwiGluBackward>(program), 0);
   for (const std::string& line : BackwardOf(program, "blocks.1")) {
     EXPECT_EQ(line.rfind("recompute", 0), std::string::npos) << line;

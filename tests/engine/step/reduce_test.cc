@@ -1,4 +1,4 @@
-// Which gradients iteration through a unit gradient on their way into the shard.
+// Which gradients pass through a unit gradient on their way into the shard.
 #include <gtest/gtest.h>
 
 #include "engine/step/compile.h"
@@ -8,9 +8,9 @@ namespace shale::testing {
 namespace {
 
 struct Reductions {
-  int64_t into_shards = 0;  // Straight: the output is the rank's accumulation buffer.
-  int64_t in_place = 0;     // Within the unit gradient,
-  int64_t accumulated = 0;  // which is then added to the accumulation buffer.
+  int64_t into_shards = 0;  // Directly: the output is the rank's accumulation buffer.
+  int64_t in_place = 0;     // Within the unit gradient.
+  int64_t accumulated = 0;  // Unit gradients that are then added to the accumulation buffer.
 };
 
 Reductions ReductionsOf(const StepOptions& options) {
@@ -31,18 +31,18 @@ Reductions ReductionsOf(const StepOptions& options) {
 
 TEST(Reductions, OfTheOnlyMicroBatchGoStraightIntoTheShard) {
   const int64_t units = 3 + 2;  // Blocks, the embedding, the head.
-  for (const Strategy strategy : {Strategy::kFull, Strategy::kGradients}) {
-    const Reductions one = ReductionsOf({.strategy = strategy, .schedule = Schedule::kSharded, .ranks = 2});
+  for (const Strategy strategy : {Strategy::kFullShard, Strategy::kZero2}) {
+    const Reductions one = ReductionsOf({.strategy = strategy, .accumulation = Accumulation::kSharded, .ranks = 2});
     EXPECT_EQ(one.into_shards, units);
     EXPECT_EQ(one.in_place, 0);
     EXPECT_EQ(one.accumulated, 0);
     const Reductions several =
-        ReductionsOf({.strategy = strategy, .schedule = Schedule::kSharded, .ranks = 2, .micro_batches = 3});
+        ReductionsOf({.strategy = strategy, .accumulation = Accumulation::kSharded, .ranks = 2, .micro_batches = 3});
     EXPECT_EQ(several.into_shards, 0);
     EXPECT_EQ(several.in_place, several.accumulated);
     EXPECT_GE(several.accumulated, units);
     const Reductions layered =
-        ReductionsOf({.strategy = strategy, .schedule = Schedule::kLayered, .ranks = 2, .micro_batches = 3});
+        ReductionsOf({.strategy = strategy, .accumulation = Accumulation::kLayered, .ranks = 2, .micro_batches = 3});
     EXPECT_EQ(layered.into_shards, units);
     EXPECT_EQ(layered.accumulated, 0);
   }

@@ -1,4 +1,4 @@
-// Scratch suffices for every iteration, whether an op then writes or adds.
+// Scratch is large enough for every iteration, whether the op writes or adds in it.
 #include <cstdint>
 #include <variant>
 
@@ -10,7 +10,7 @@
 namespace shale {
 namespace {
 
-// Wants this much where an op writes, and that much where it adds.
+// Needs `writes` bytes of scratch for an op that writes, and `adds` bytes for one that adds.
 class PickyOps : public Ops {
  public:
   PickyOps(int64_t writes, int64_t adds) : writes_(writes), adds_(adds) {}
@@ -31,7 +31,7 @@ class PickyOps : public Ops {
   const int64_t writes_, adds_;
 };
 
-class ScratchTest : public ::testing::TestWithParam<Schedule> {};
+class ScratchTest : public ::testing::TestWithParam<Accumulation> {};
 
 TEST_P(ScratchTest, IsTheMostOfAllIterations) {
   DecoderConfig c;
@@ -49,10 +49,10 @@ TEST_P(ScratchTest, IsTheMostOfAllIterations) {
     for (const auto& [writes, adds] : {std::pair<int64_t, int64_t>{100, 300}, {300, 100}}) {
       const PickyOps ops(writes, adds);
       StepOptions options;
-      options.schedule = GetParam();
+      options.accumulation = GetParam();
       options.ranks = ranks;
       options.micro_batches = 3;
-      if (options.schedule == Schedule::kDeferred) options.strategy = Strategy::kOptimizer;
+      if (options.accumulation == Accumulation::kNoSync) options.strategy = Strategy::kZero1;
       const absl::StatusOr<CompiledStep> step = CompileStep(*graph, options, ops);
       ASSERT_TRUE(step.ok()) << step.status();
       int both = 0;
@@ -68,8 +68,8 @@ TEST_P(ScratchTest, IsTheMostOfAllIterations) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, ScratchTest,
-                         ::testing::Values(Schedule::kSharded, Schedule::kDeferred, Schedule::kLayered),
+INSTANTIATE_TEST_SUITE_P(Accumulations, ScratchTest,
+                         ::testing::Values(Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered),
                          [](const auto& info) { return std::string(ToString(info.param)); });
 
 }  // namespace

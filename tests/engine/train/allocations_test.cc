@@ -1,5 +1,5 @@
-// A run allocates its ranks' memory before its first step, in two pieces for each: the arena and the pinned host
-// memory, as large as the plan says. Nothing that a run does later asks a device for more.
+// A run allocates the memory of its ranks before its first step. Each rank has two allocations of the planned sizes,
+// the arena and the pinned host memory. Nothing that a run does later asks a device for more.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 namespace shale::testing {
 namespace {
 
-// What was asked of devices, in order.
+// The sizes in bytes that were asked of devices, in order.
 struct Allocations {
   std::vector<int64_t> arenas, pinned;
 };
@@ -62,7 +62,7 @@ class CountingBackend : public Backend {
     return reference_->CreateGroup(devices);
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return reference_->DefaultBudget(ranks); }
-  double NominalPeakFlops(DType) const override { return 1; }  // Else it is measured, in an arena of its own.
+  double NominalPeakFlops(DType) const override { return 1; }  // 0 would have it measured, in another arena.
 
  private:
   const std::unique_ptr<Backend> reference_ = CreateReferenceBackend();
@@ -79,13 +79,13 @@ model { decoder { family: LLAMA width: 16 layers: 1 heads: 2 hidden: 24 } }
 batch { global_batch: 4 micro_batch: 1 sequence_length: 16 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
-schedule { steps: 4 warmup_steps: 1 }
+lr_schedule { steps: 4 warmup_steps: 1 }
 checkpoint { every_steps: 1 }
 data { path: ")",
                                                             text, "\" evaluation_fraction: 0.2 }\n"),
                                                "job.textproto", {});
   ASSERT_TRUE(job.ok()) << job.status();
-  // Anew, and then from where the first run ended.
+  // The first run starts from scratch, the second one resumes where the first ended.
   for (int run = 0; run < 2; ++run) {
     Allocations allocations;
     const absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(
@@ -101,7 +101,7 @@ data { path: ")",
         const absl::StatusOr<std::string> saved = (*trainer)->SaveCheckpoint();
         ASSERT_TRUE(saved.ok()) << saved.status();
       }
-    } else {  // Saves while it goes on.
+    } else {  // Saves while training goes on.
       EXPECT_EQ((*trainer)->steps_done(), 2);
       int64_t checkpoints = 0;
       const absl::Status status = (*trainer)->Run({.on_checkpoint = [&](const CheckpointReport& report) {

@@ -1,10 +1,9 @@
-// Weights larger than anybody wants to hold twice go in from a Hugging Face folder, through a checkpoint and out again,
-// while the process grows by what the plan says and by little else.
+// Reads large weights from a Hugging Face folder, saves a checkpoint and exports it again, while the process grows by
+// what the plan says and by little else.
 //
-//   large_folder_test                  a layer as wide as those of Llama 2 7B, 236 M parameters: 2.8 GB of checkpoint;
-//   and
-//                                      two of a GPT-2, which lie transposed, 117 M parameters
-//   large_folder_test --layers=4       more of them: 16 bytes a parameter must fit the machine, 16 on its disk too
+//   large_folder_test             one layer as wide as those of Llama 2 7B, 236 M parameters, 2.8 GB of checkpoint;
+//                                 then two layers of a GPT-2, whose matrices lie transposed, 117 M parameters
+//   large_folder_test --layers=4  4 times as many layers: memory and disk must each have 16 bytes for every parameter
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -35,10 +34,11 @@ int64_t g_layers = 1;
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-// Code that runs for the first time, names and headers, the allocator's slack.
+// Leaves room for code that runs for the first time, names and headers, and the allocator's slack.
 constexpr int64_t kSlack = 24 * kMiB;
 
-// "VmHWM", the largest resident set since the last reset, or "VmRSS", in bytes.
+// Returns a field of /proc/self/status in bytes: "VmHWM", the largest resident set since the last reset, or "VmRSS",
+// the resident set now.
 int64_t Status(const std::string& field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -47,13 +47,13 @@ int64_t Status(const std::string& field) {
   return -1;
 }
 
-// Returns what the process holds now, from which its growth is measured.
+// Resets "VmHWM". Returns the resident set now, from which growth is measured.
 int64_t ResetPeak() {
   std::ofstream("/proc/self/clear_refs") << "5";
   return Status("VmRSS");
 }
 
-// Any value that bf16 holds, by name and element.
+// Returns a value that bf16 holds exactly and that depends on the name and the element.
 float ValueOf(uint64_t name_hash, int64_t element) {
   uint64_t x = (name_hash ^ static_cast<uint64_t>(element)) * 0x9e3779b97f4a7c15;
   x ^= x >> 29;
@@ -66,7 +66,7 @@ void Fill(absl::string_view name, int64_t begin, absl::Span<float> values) {
 }
 
 void RemoveTree(const std::string& path) {
-  // Nobody wants gigabytes left behind by a failed test; the names are this test's own.
+  // The path comes from mkdtemp, so that it is safe in a command.
   const std::string command = absl::StrCat("rm -rf '", path, "'");
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
@@ -118,7 +118,7 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
 
   absl::StatusOr<Job> job = ParseJobText(
       absl::StrCat("model { hf_folder: \"", folder, "\" } data { path: \"", tokens, "\" } ",
-                   "batch { global_batch: 2 sequence_length: 16 } sharding { ranks: 2 } schedule { steps: 1 } ",
+                   "batch { global_batch: 2 sequence_length: 16 } sharding { ranks: 2 } lr_schedule { steps: 1 } ",
                    "runtime { threads_per_rank: 1 }"),
       "job");
   ASSERT_TRUE(job.ok()) << job.status();
@@ -129,12 +129,12 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
         Trainer::Create(*job, {.create_backend = CreateBackend, .checkpoint_folder = JoinPath(root, "checkpoints")});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     for (const Parameter& parameter : (*trainer)->parameters()) parameters += parameter.elements();
-    // Only the weights have been touched so far: a shard of 4 bytes a parameter on each rank. Each rank reads through
-    // its staging, and from the folder through another.
+    // Only the weights have been touched so far, with 4 bytes per parameter in the shards of all ranks. Each rank reads
+    // through its staging buffer, and reads the folder through another one.
     const int64_t grown = Status("VmHWM") - before;
     EXPECT_LE(grown, 4 * parameters + 2 * (kReadStagingBytes + kHfReadStagingBytes) + kSlack) << "reading in";
     EXPECT_GE(grown, 4 * parameters) << "the measurement is of no use";
-    // All that the plan promised is the arenas, which state and step stay within.
+    // The plan promised nothing but the arenas. State and step stay within them.
     EXPECT_GE(2 * (*trainer)->plan().arena_bytes, 16 * parameters);
 
     const int64_t at_rest = ResetPeak();
@@ -167,7 +167,7 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
   const auto newest = UseNewestCheckpoint(JoinPath(root, "checkpoints"), use);
   ASSERT_TRUE(newest.ok()) << newest.status();
   ASSERT_FALSE(newest->path.empty());
-  // Four chunks of the checkpoint and what the writer keeps.
+  // The export holds four chunks of the checkpoint and what the writer keeps.
   EXPECT_LE(Status("VmHWM") - before, 4 * kCheckpointChunkBytes + 5 * kMiB + kSlack) << "exporting";
 
   // The same files came out.
@@ -194,7 +194,7 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
 
 TEST(LargeFolder, GoesInAndOutWithinThePlansBytes) { GoesInAndOutWithinThePlansBytes(Llama()); }
 
-// Every matrix but the embeddings is read and written through transposition.
+// Every matrix except the embeddings is transposed when it is read and when it is written.
 TEST(LargeFolder, GoesInAndOutTransposedWithinThePlansBytes) { GoesInAndOutWithinThePlansBytes(Gpt2()); }
 
 }  // namespace

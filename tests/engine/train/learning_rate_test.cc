@@ -169,7 +169,7 @@ TEST(LearningRateTest, RefusesWhatIsOutOfRange) {
   EXPECT_THAT(refusal({.scaling = LearningRateScaling::kLinear}), HasSubstr("base_batch of at least 1; found 0"));
   EXPECT_THAT(refusal({.global_batch = 0}), HasSubstr("global batch"));
   EXPECT_THAT(refusal({.peak = 1e308, .scaling = LearningRateScaling::kLinear, .base_batch = 1, .global_batch = 100}),
-              HasSubstr("beyond all numbers"));
+              HasSubstr("to 100 is not finite"));
   const int64_t huge = int64_t{1} << 40;
   EXPECT_THAT(refusal({.warmup = 1, .warmup_unit = WarmupUnit::kTokens, .global_batch = huge, .sequence_length = huge}),
               HasSubstr("too many tokens"));

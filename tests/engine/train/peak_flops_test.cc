@@ -15,7 +15,8 @@ using ::testing::Each;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// The CPU with a nominal peak in bf16, and half the ranks to a device. Notes for how many ranks it is asked for ops.
+// The CPU backend with a nominal bf16 peak, where half the ranks share a device. Records for how many ranks CreateOps
+// was called.
 class SharedBackend : public Backend {
  public:
   explicit SharedBackend(double nominal) : nominal_(nominal) {}

@@ -1,5 +1,5 @@
-// Laws of saving and going on: N steps, a checkpoint and N more are 2N steps, to the bit when nothing was changed, and
-// in what they mean when the job is sharded, scheduled or stored otherwise.
+// Laws of saving and resuming: N steps, a checkpoint and N more steps equal 2N steps. They are equal to the bit if the
+// job is unchanged, and in what they mean if it is sharded, scheduled or stored otherwise.
 #include "engine/train/resume.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 namespace shale {
 namespace {
 
-// ThreadSanitizer does not see the synchronisation of OpenMP's library, which the fast ops use.
+// ThreadSanitizer does not see the synchronization in OpenMP's library, which the fast ops use.
 #ifdef __SANITIZE_THREAD__
 constexpr char kOps[] = "runtime.ops=REFERENCE";
 #else
@@ -45,7 +45,8 @@ class ResumeTest : public ::testing::Test {
   }
   std::string Path(absl::string_view name) const { return JoinPath(root_, name); }
 
-  // Awkward on purpose: three ranks, a global batch that nothing divides, a parameter that two units use.
+  // Returns a job that is awkward on purpose: three ranks, a global batch that nothing divides, a parameter that two
+  // units use.
   Job MakeJob(const std::vector<std::string>& overrides, absl::string_view model = kGpt2,
               absl::string_view length = "steps: 6") const {
     std::vector<std::string> all = {kOps};
@@ -58,7 +59,7 @@ optimizer { learning_rate: 1e-2 }
 checkpoint { every_steps: 3 keep_last: 9 }
 runtime { threads_per_rank: 1 }
 model { )",
-                     model, " } schedule { warmup_steps: 2 ", length, " } data { path: \"", Path("text"), "\" }\n"),
+                     model, " } lr_schedule { warmup_steps: 2 ", length, " } data { path: \"", Path("text"), "\" }\n"),
         "job.textproto", all);
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : Job();
@@ -67,11 +68,11 @@ model { )",
   struct Run {
     absl::Status status;
     std::map<int64_t, double> losses;       // By step.
-    std::map<int64_t, double> evaluations;  // By the step that they followed.
+    std::map<int64_t, double> evaluations;  // By the step before the evaluation.
     int64_t tokens = 0;                     // After the last step.
     Resumed resumed;
   };
-  // Runs a job, whose checkpoints go to `folder`, to its end or to `last_step`.
+  // Trains a job to its end or to `last_step`. Its checkpoints go to `folder`.
   Run Train(const Job& job, const std::string& folder, const ResumeOptions& resume = {}, int64_t last_step = -1) {
     Run run;
     auto trainer =
@@ -102,7 +103,7 @@ model { )",
     return JoinPath(Path(folder), CheckpointFolderName(step));
   }
 
-  // Everything that is saved, whatever its form: parameter and part to elements in fp32.
+  // Returns everything that a checkpoint holds, whatever its form, as fp32 elements by parameter and part.
   std::map<std::string, std::vector<float>> State(const std::string& path) {
     absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
     EXPECT_TRUE(reader.ok()) << reader.status();
@@ -113,20 +114,13 @@ model { )",
       std::vector<float>& value = state[parameter.name];
       value.resize(parameter.elements());
       EXPECT_TRUE(values.Read(parameter.name, 0, absl::MakeSpan(value)).ok());
-      state[parameter.name + " m"].resize(parameter.elements());
-      state[parameter.name + " v"].resize(parameter.elements());
+      const std::vector<SavedState>& states = reader->manifest().states;
+      for (int64_t i = 0; i < std::ssize(states); ++i) {
+        std::vector<float>& elements = state[absl::StrCat(parameter.name, " ", states[i].name)];
+        elements.resize(reader->ElementsOf(StatePart(i), parameter));
+        EXPECT_TRUE(values.Read(StatePart(i), parameter.name, 0, absl::MakeSpan(elements)).ok());
+      }
     }
-    std::vector<char> staging(kCheckpointChunkBytes);
-    const auto moments = [](const ShardPiece& piece) {
-      return BytesPerElement(piece.part) == 4 && piece.part != SavedPart::kValue ? piece.range : ElementRange{};
-    };
-    const auto keep = [&](const ShardPiece& piece, const char* bytes) {
-      const std::string name =
-          absl::StrCat(reader->manifest().parameters[piece.parameter].name, " ", ToString(piece.part));
-      std::memcpy(state[name].data() + piece.range.begin, bytes, piece.size_bytes());
-      return absl::OkStatus();
-    };
-    EXPECT_TRUE(reader->Stream(moments, keep, absl::MakeSpan(staging)).ok());
     return state;
   }
 
@@ -140,12 +134,12 @@ model { )",
     }
   }
 
-  // For jobs of six steps.
+  // Expects that stopping and resuming changes no bit. REQUIRES: the job has six steps.
   void ExpectThatStoppingChangesNoBit(const Job& job) {
     const Run straight = Train(job, "straight");
     ASSERT_TRUE(straight.status.ok()) << straight.status;
     ASSERT_EQ(straight.losses.size(), 6);
-    // The checkpoint of step 3 was written while step 4 ran; what step 4 made of the state is lost again.
+    // The checkpoint of step 3 may be written while step 4 runs. Resuming discards what step 4 made of the state.
     ASSERT_TRUE(Train(job, "stopped", {}, 4).status.ok());
     const Run resumed = Train(job, "resumed", From("stopped", 3));
     ASSERT_TRUE(resumed.status.ok()) << resumed.status;
@@ -167,11 +161,11 @@ model { )",
 
 struct Sharding {
   const char* strategy;
-  const char* schedule;
+  const char* accumulation;
 };
-constexpr Sharding kShardings[] = {{"NONE", "DEFERRED"},     {"NONE", "LAYERED"},      {"OPTIMIZER", "DEFERRED"},
-                                   {"OPTIMIZER", "LAYERED"}, {"GRADIENTS", "SHARDED"}, {"GRADIENTS", "LAYERED"},
-                                   {"FULL", "SHARDED"},      {"FULL", "DEFERRED"},     {"FULL", "LAYERED"}};
+constexpr Sharding kShardings[] = {{"DDP", "NO_SYNC"},        {"DDP", "LAYERED"},        {"ZERO1", "NO_SYNC"},
+                                   {"ZERO1", "LAYERED"},      {"ZERO2", "SHARDED"},      {"ZERO2", "LAYERED"},
+                                   {"FULL_SHARD", "SHARDED"}, {"FULL_SHARD", "NO_SYNC"}, {"FULL_SHARD", "LAYERED"}};
 const std::vector<std::string> kPrecisions[] = {
     {"precision.compute=FP32"}, {"precision.compute=BF16"}, {"precision.compute=BF16", "precision.master=SPLIT"}};
 
@@ -181,7 +175,7 @@ class SameBits : public ResumeTest, public ::testing::WithParamInterface<std::tu
     const auto [sharding, precision, asynchronous] = GetParam();
     std::vector<std::string> all = kPrecisions[precision];
     all.push_back(absl::StrCat("sharding.strategy=", kShardings[sharding].strategy));
-    all.push_back(absl::StrCat("sharding.schedule=", kShardings[sharding].schedule));
+    all.push_back(absl::StrCat("sharding.accumulation=", kShardings[sharding].accumulation));
     all.push_back(absl::StrCat("checkpoint.asynchronous=", asynchronous ? "true" : "false"));
     return all;
   }
@@ -192,7 +186,7 @@ TEST_P(SameBits, StoppingAndGoingOnChangesNone) { ExpectThatStoppingChangesNoBit
 std::string NameOf(const std::tuple<int, int, bool>& parameter) {
   const auto [sharding, precision, asynchronous] = parameter;
   constexpr const char* kNames[] = {"Fp32", "Bf16", "Split"};
-  return absl::StrCat(kShardings[sharding].strategy, "_", kShardings[sharding].schedule, "_", kNames[precision],
+  return absl::StrCat(kShardings[sharding].strategy, "_", kShardings[sharding].accumulation, "_", kNames[precision],
                       asynchronous ? "_Asynchronous" : "_Blocking");
 }
 
@@ -202,7 +196,11 @@ INSTANTIATE_TEST_SUITE_P(Jobs, SameBits,
                                             ::testing::Bool()),
                          [](const auto& test) { return NameOf(test.param); });
 
-// Jobs that differ from those above in something else than their sharding.
+constexpr char kNesterov[] = "optimizer={rule: SGD learning_rate: 0.05 nesterov: true}";
+constexpr char kLion[] = "optimizer={rule: LION learning_rate: 1e-3}";
+constexpr char kAdamW8Bit[] = "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2}";
+
+// Jobs that differ from those above in something other than their sharding.
 struct Variation {
   const char* name;
   const char* model;
@@ -217,16 +215,16 @@ TEST_P(SameBitsToo, StoppingAndGoingOnChangesNone) {
 }
 
 std::vector<Variation> Variations() {
-  // Another head than the embedding; four heads share two keys and values.
+  // The head is not tied to the embedding, and four heads share two keys and values.
   static constexpr char kLlama[] = "decoder { family: LLAMA width: 24 layers: 2 heads: 4 kv_heads: 2 hidden: 40 }";
   static constexpr char kMlp[] = "mlp { embedding: 5 hidden: 13 layers: 2 }";
   const std::string bf16 = "precision.compute=BF16", split = "precision.master=SPLIT", fp32 = "precision.compute=FP32",
-                    layered = "sharding.schedule=LAYERED", block = "memory.retention=BLOCK",
-                    gradients = "sharding.strategy=GRADIENTS";
-  // The last evaluation follows the last step, in both.
+                    layered = "sharding.accumulation=LAYERED", block = "activation_checkpointing.preset=BLOCK",
+                    gradients = "sharding.strategy=ZERO2";
+  // With both, the last evaluation follows the last step.
   const std::string held_out = "data.evaluation_fraction=0.25", evaluate = "telemetry.evaluate_every=2";
-  // The text has 175 samples: two and a half times are five batches of 85 and one of 13, and the checkpoint after the
-  // third lies in the second pass.
+  // The text has 175 samples. Two and a half epochs are five batches of 85 and one of 13, and the checkpoint after the
+  // third batch lies in the second epoch.
   const std::string batch = "batch.global_batch=85";
   static constexpr char kEpochs[] = "epochs: 2.5";
   return {{"Llama", kLlama, {fp32}},
@@ -239,6 +237,13 @@ std::vector<Variation> Variations() {
           {"BlockLayered", kLlama, {bf16, split, block, layered}},
           {"Evaluation", kGpt2, {bf16, held_out, evaluate}},
           {"EvaluationSplit", kLlama, {bf16, split, held_out, evaluate, gradients}},
+          {"Sgd", kGpt2, {bf16, kNesterov}},
+          {"SgdWithoutMomentum", kLlama, {fp32, "optimizer={rule: SGD momentum: 0}"}},
+          {"LionSplit", kLlama, {bf16, split, kLion}},
+          {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
+          {"AdamW8Bit", kGpt2, {fp32, kAdamW8Bit}},
+          {"AdamW8BitSplitLayered", kLlama, {bf16, split, layered, kAdamW8Bit}},
+          {"AdamW8BitBlocking", kMlp, {bf16, gradients, kAdamW8Bit, "checkpoint.asynchronous=false"}},
           {"Epochs", kGpt2, {fp32, batch}, kEpochs},
           {"EpochsSplit", kLlama, {bf16, split, batch, "batch.micro_batch=3"}, kEpochs}};
 }
@@ -246,7 +251,7 @@ std::vector<Variation> Variations() {
 INSTANTIATE_TEST_SUITE_P(Variations, SameBitsToo, ::testing::ValuesIn(Variations()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// A job that goes on as another one: what it was saved by, and what it is restored by.
+// The overrides of the job that saves and of the job that resumes.
 struct Change {
   const char* name;
   std::vector<std::string> saved, restored;
@@ -259,7 +264,7 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
   const Run straight = Train(saved, "straight");
   ASSERT_TRUE(straight.status.ok()) << straight.status;
 
-  // Restored and saved again at once: every value and every moment is what it was, to the bit.
+  // Restores the checkpoint and saves it again at once: every value and every moment is the same to the bit.
   auto trainer = Trainer::Create(
       other, {.create_backend = CreateBackend, .checkpoint_folder = Path("again"), .resume = From("straight", 3)});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
@@ -278,11 +283,11 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
   EXPECT_EQ(first.update_count, second.update_count);
   trainer->reset();
 
-  // The next step sees the same samples: another order of summation moves its loss by rounding only, other samples by
-  // percents. In fp32 the sum of n terms errs by at most n 2^-24 relative to their magnitude; a loss sums at most 40
-  // products in a row and 70 tokens, and losses are of the size of their terms: 110 x 2^-24 < 1e-5. bf16 activations
-  // round at 2^-9 each, and masters that are equal give weights that are equal: what differs is the order of summation
-  // only, which may flip single roundings: 2^-9 of one in some hundred terms.
+  // The next step sees the same samples. Another order of summation moves its loss by rounding only, other samples
+  // would move it by percents. In fp32 the sum of n terms errs by at most n 2^-24 relative to their magnitude. A loss
+  // sums at most 40 products in a row and 70 tokens, and losses are of the size of their terms: 110 x 2^-24 < 1e-5.
+  // bf16 activations round at 2^-9 each. Equal masters give equal weights, so that only the order of summation differs,
+  // which may flip single roundings: 2^-9 of one in some hundred terms.
   const bool bf16 = absl::StrJoin(GetParam().saved, " ").find("BF16") != std::string::npos ||
                     absl::StrJoin(GetParam().restored, " ").find("BF16") != std::string::npos;
   const bool same_compute = GetParam().saved[0] == GetParam().restored[0];
@@ -300,20 +305,27 @@ std::vector<Change> Changes() {
       {"FourRanks", {fp32}, {fp32, "sharding.ranks=4"}},
       {"EightRanks", {fp32}, {fp32, "sharding.ranks=8"}},
       {"FromOneRankToThree", {fp32, "sharding.ranks=1"}, {fp32}},
-      {"FullToNone", {fp32}, {fp32, "sharding.strategy=NONE"}},
-      {"NoneToFull", {fp32, "sharding.strategy=NONE"}, {fp32, "sharding.ranks=2"}},
-      {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=OPTIMIZER"}},
-      {"OptimizerToGradients", {bf16, "sharding.strategy=OPTIMIZER"}, {bf16, "sharding.strategy=GRADIENTS"}},
-      {"Retention", {fp32}, {fp32, "memory.retention=BLOCK"}},
-      {"Schedule", {fp32, "sharding.schedule=SHARDED"}, {fp32, "sharding.schedule=LAYERED"}},
+      {"FullToNone", {fp32}, {fp32, "sharding.strategy=DDP"}},
+      {"NoneToFull", {fp32, "sharding.strategy=DDP"}, {fp32, "sharding.ranks=2"}},
+      {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=ZERO1"}},
+      {"OptimizerToGradients", {bf16, "sharding.strategy=ZERO1"}, {bf16, "sharding.strategy=ZERO2"}},
+      {"ActivationCheckpointing", {fp32}, {fp32, "activation_checkpointing.preset=BLOCK"}},
+      {"Accumulation", {fp32, "sharding.accumulation=SHARDED"}, {fp32, "sharding.accumulation=LAYERED"}},
       {"MicroBatch", {fp32}, {fp32, "batch.micro_batch=2"}},
       {"MastersToSplit", {bf16}, {bf16, split, "sharding.ranks=2"}},
       {"SplitToMasters", {bf16, split}, {bf16, "sharding.ranks=2"}},
-      {"SplitToReplicatedMasters", {bf16, split}, {bf16, "sharding.strategy=GRADIENTS"}},
-      {"SplitToNone", {bf16, split}, {bf16, split, "sharding.strategy=NONE"}},
+      {"SplitToReplicatedMasters", {bf16, split}, {bf16, "sharding.strategy=ZERO2"}},
+      {"SplitToNone", {bf16, split}, {bf16, split, "sharding.strategy=DDP"}},
       {"SplitToFp32", {bf16, split}, {fp32, "sharding.ranks=4"}},
-      {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=OPTIMIZER"}},
+      {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=ZERO1"}},
       {"Fp32ToSplit", {fp32}, {bf16, split, "sharding.ranks=2"}},
+      {"SgdTwoRanks", {fp32, kNesterov}, {fp32, kNesterov, "sharding.ranks=2"}},
+      {"LionSplitToMasters", {bf16, split, kLion}, {bf16, kLion, "sharding.ranks=5"}},
+      {"AdamW8BitFourRanks", {fp32, kAdamW8Bit}, {fp32, kAdamW8Bit, "sharding.ranks=4"}},
+      {"AdamW8BitOneRankToNone",
+       {bf16, kAdamW8Bit, "sharding.ranks=1"},
+       {bf16, kAdamW8Bit, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"AdamW8BitNoneToFull", {fp32, kAdamW8Bit, "sharding.strategy=DDP"}, {fp32, kAdamW8Bit, "sharding.ranks=2"}},
   };
   return changes;
 }
@@ -331,14 +343,15 @@ TEST_F(ResumeTest, TheNewestWholeCheckpointIsTakenAndADamagedOneNamed) {
   EXPECT_EQ(resumed.resumed.path, Checkpoint("run", 3));
   ASSERT_EQ(resumed.resumed.passed_over.size(), 1);
   EXPECT_NE(resumed.resumed.passed_over[0].find(shard + " has 5000 bytes"), std::string::npos);
-  // It was written again, whole.
+  // The resumed run has written it again.
   EXPECT_TRUE(CheckpointReader::Open(Checkpoint("run", 6)).ok());
-  // By name a damaged one is refused.
+  // A damaged checkpoint that is asked for by name is refused.
   ASSERT_EQ(truncate(shard.c_str(), 5000), 0);
   const absl::Status refused = Train(job, "run", From("run", 6)).status;
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(std::string(refused.message()).find("; --resume=latest takes the newest checkpoint of the run folder"),
-            std::string::npos)
+  EXPECT_NE(
+      std::string(refused.message()).find("; --resume=latest takes the newest intact checkpoint of the run folder"),
+      std::string::npos)
       << refused;
 }
 
@@ -352,15 +365,16 @@ TEST_F(ResumeTest, AnEarlierCheckpointIsGoneOnFromInAnotherFolder) {
   const Run other = Train(job, "other", From("run", 3));
   ASSERT_TRUE(other.status.ok()) << other.status;
   ExpectSameBytes(Checkpoint("run", 6), Checkpoint("other", 6));
-  // Nor is the past of one run mixed with that of another.
+  // The checkpoints of two runs are not mixed either.
   EXPECT_EQ(Train(job, "other", From("run", 6)).status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Train(job, "run").status.code(), absl::StatusCode::kFailedPrecondition);
-  // What nobody can take is in nobody's way.
+  // A checkpoint that cannot be read is not in the way.
   ASSERT_EQ(truncate(JoinPath(Checkpoint("run", 6), "MANIFEST").c_str(), 10), 0);
   EXPECT_TRUE(Train(job, "run", From("run", 3)).status.ok());
 }
 
-// Killed before its first save, it would begin anew, or go on with what lay there.
+// Otherwise a run that is killed before its first save would start from scratch, or continue from what lay in the
+// folder.
 TEST_F(ResumeTest, ARunThatGoesOnFromAnothersCheckpointHasItAtOnce) {
   const Job job = MakeJob({});
   ASSERT_TRUE(Train(job, "run").status.ok());
@@ -388,14 +402,14 @@ TEST_F(ResumeTest, ARunThatWasStoppedBeforeItsFirstStepGoesOnFromThere) {
   ExpectSameBytes(Checkpoint("straight", 6), Checkpoint("run", 6));
 }
 
-// What only reading its payload shows.
+// Only reading the payload shows the damage.
 TEST_F(ResumeTest, ADamagedCheckpointThatWasPassedOverPushesNoneOut) {
   ASSERT_TRUE(Train(MakeJob({}), "run").status.ok());
   const std::string shard = JoinPath(Checkpoint("run", 6), ShardFileName(1, 3));
   std::string bytes = *ReadFile(shard, 1 << 24);
   bytes.back() ^= 1;
   ASSERT_TRUE(WriteFileDurably(shard, bytes).ok());
-  const Job longer = MakeJob({"schedule.steps=8", "checkpoint.every_steps=4", "checkpoint.keep_last=2"});
+  const Job longer = MakeJob({"lr_schedule.steps=8", "checkpoint.every_steps=4", "checkpoint.keep_last=2"});
   const Run resumed = Train(longer, "run", {.from = ResumeFrom::kLatest});
   ASSERT_TRUE(resumed.status.ok()) << resumed.status;
   EXPECT_EQ(resumed.resumed.path, Checkpoint("run", 3));
@@ -412,7 +426,8 @@ TEST_F(ResumeTest, NothingBeginsAnewOverARunWhoseCheckpointsAreAllDamaged) {
   for (int64_t step : {3, 6}) ASSERT_EQ(truncate(JoinPath(Checkpoint("run", step), "MANIFEST").c_str(), 10), 0);
   const absl::Status status = Train(job, "run", {.from = ResumeFrom::kLatestOrStart}).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_NE(std::string(status.message()).find("no checkpoint in " + Path("run") + " is whole"), std::string::npos);
+  EXPECT_NE(std::string(status.message()).find("every checkpoint in " + Path("run") + " is damaged"),
+            std::string::npos);
 }
 
 TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
@@ -436,9 +451,10 @@ TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
   expect({"data.path=" + Path("longer")}, "samples, data.path has");
   expect({"data.order=SEQUENTIAL"}, "data.order is SHUFFLED");
   expect({"data.seed=2"}, "data.seed is 1, the job's 2");
-  // What only steers the training may change.
+  expect({"optimizer.rule=LION"}, "its optimizer.rule is ADAMW, the job's is LION");
+  // Fields that only steer the training may change.
   const Run prolonged =
-      Train(MakeJob({"schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}),
+      Train(MakeJob({"lr_schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}),
             "run", {.from = ResumeFrom::kLatest});
   EXPECT_TRUE(prolonged.status.ok()) << prolonged.status;
   EXPECT_EQ(prolonged.losses.size(), 5);
@@ -458,7 +474,7 @@ TEST_F(ResumeTest, ARunInEpochsGoesOnWhereItsDataStood) {
   const std::vector<std::string> overrides = {"checkpoint.every_steps=5"};
   absl::StatusOr<Job> job = ParseJobText(
       absl::StrCat("model { mlp { embedding: 4 hidden: 12 } } batch { global_batch: 11 sequence_length: 8 } ",
-                   "schedule { epochs: 1.5 } checkpoint { every_steps: 5 keep_last: 100 } sharding { ranks: 2 } ",
+                   "lr_schedule { epochs: 1.5 } checkpoint { every_steps: 5 keep_last: 100 } sharding { ranks: 2 } ",
                    "runtime { threads_per_rank: 1 } data { path: \"", Path("text"), "\" }"),
       "job", std::vector<std::string>{kOps});
   ASSERT_TRUE(job.ok()) << job.status();
@@ -471,12 +487,13 @@ TEST_F(ResumeTest, ARunInEpochsGoesOnWhereItsDataStood) {
   EXPECT_EQ(resumed.tokens, straight.tokens);
 }
 
-// However large its batches are from then on, a run in epochs sees each sample as often as before.
+// A run in epochs sees each sample equally often, however large its batches become.
 TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
   const auto make = [&](int batch) {
     const absl::StatusOr<Job> job = ParseJobText(
         absl::StrCat("model { mlp { embedding: 4 hidden: 12 } } batch { global_batch: ", batch,
-                     " sequence_length: 8 } ", "schedule { epochs: 1 } checkpoint { every_steps: 5 keep_last: 100 } ",
+                     " sequence_length: 8 } ",
+                     "lr_schedule { epochs: 1 } checkpoint { every_steps: 5 keep_last: 100 } ",
                      "runtime { threads_per_rank: 1 } data { path: \"", Path("text"), "\" evaluation_fraction: 0.1 }"),
         "job", std::vector<std::string>{kOps});
     EXPECT_TRUE(job.ok()) << job.status();
@@ -508,7 +525,7 @@ TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
   }
 }
 
-// Bytes that this process has read from files so far.
+// Returns how many bytes this process has read from files so far.
 int64_t BytesRead() {
   std::ifstream io("/proc/self/io");
   std::string field;
@@ -526,7 +543,8 @@ TEST_F(ResumeTest, EachByteIsReadOnceByTheRankThatNeedsIt) {
     return BytesRead() - before;
   };
   const CheckpointReader checkpoint = *CheckpointReader::Open(Checkpoint("run", 3));
-  // The data is read in both; a checkpoint's heads are read once to be checked and once with the first chunk.
+  // Both runs read the data. The heads of a checkpoint are read twice, once to be checked and once with the first
+  // chunk.
   const int64_t more = read_by(From("run", 3)) - read_by({});
   EXPECT_GE(more, checkpoint.size_bytes());
   EXPECT_LE(more, checkpoint.size_bytes() + (32 << 10));

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,8 +21,8 @@ namespace {
 using ::testing::HasSubstr;
 using Existing = RunFolder::Existing;
 
-// Root may write anywhere; without its capabilities the permissions of files count. They return at the end of the
-// scope.
+// Takes the capabilities of the calling thread away until the end of the scope, so that file permissions hold even for
+// root.
 class WithoutPrivileges {
  public:
   WithoutPrivileges() {
@@ -47,7 +48,7 @@ class RunFolderTest : public ::testing::Test {
   std::string Path(absl::string_view name) const { return JoinPath(root_, name); }
   static bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
   static std::string Text(const std::string& path) { return ReadFile(path, 1 << 20).value_or("(missing)"); }
-  // A finished run.
+  // Writes the folder of a finished run.
   void MakeRun(const std::string& path) {
     auto folder = RunFolder::Claim(path, Existing::kRefuse);
     ASSERT_TRUE(folder.ok()) << folder.status();
@@ -65,8 +66,8 @@ TEST_F(RunFolderTest, ARunLeavesJobPlanAndMetrics) {
   EXPECT_EQ(Text(Path("a/b/job.textproto")), "job one");
   EXPECT_EQ(Text(Path("a/b/plan.txt")), "plan one");
   EXPECT_EQ(Text(Path("a/b/metrics.jsonl")), "{\"step\": 1}\n");
-  EXPECT_EQ(RunFolder::JobPath(Path("a/b")), Path("a/b/job.textproto"));
-  EXPECT_EQ(RunFolder::CheckpointsPath(Path("a/b")), Path("a/b/checkpoints"));
+  EXPECT_EQ(RunJobPath(Path("a/b")), Path("a/b/job.textproto"));
+  EXPECT_EQ(RunCheckpointsPath(Path("a/b")), Path("a/b/checkpoints"));
 }
 
 TEST_F(RunFolderTest, AnEarlierRunIsRefusedWithTheWayOutAndKeepsEverything) {
@@ -75,7 +76,7 @@ TEST_F(RunFolderTest, AnEarlierRunIsRefusedWithTheWayOutAndKeepsEverything) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(status.message(), "the run folder " + Path("run") +
                                   " is not empty (checkpoints, job.textproto, metrics.jsonl, plan.txt): choose another "
-                                  "with telemetry.run_folder, go on with that run by --resume=latest, or replace it "
+                                  "with telemetry.run_folder, resume that run with --resume=latest, or replace it "
                                   "with --overwrite");
   EXPECT_EQ(Text(Path("run/job.textproto")), "job one");
   EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
@@ -113,7 +114,7 @@ TEST_F(RunFolderTest, ARunThatGoesOnKeepsItsCheckpointsAndTheMetricsUpToItsStep)
   EXPECT_FALSE(Exists(Path("run/.plan.txt.tmp-1-2")));
 }
 
-// What a run saves that is stopped before its first step.
+// A run that is stopped before its first step saves a checkpoint of step 0.
 TEST_F(RunFolderTest, ARunThatGoesOnFromStepZeroKeepsItsCheckpointToo) {
   MakeRun(Path("run"));
   auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
@@ -138,7 +139,7 @@ TEST_F(RunFolderTest, TheFormerRunIsThereUntilAllIsReadThatTheNewOneNeeds) {
   EXPECT_THAT(std::string(begin(Existing::kReplace, std::nullopt).message()), HasSubstr("tokenizer_config.json"));
   EXPECT_EQ(Text(Path("run/job.textproto")), "job one");
   EXPECT_EQ(Text(Path("run/checkpoints/step-0000000001/MANIFEST")), "state one");
-  // A folder of such a name is nobody's file.
+  // A folder with the name of a tokenizer file is ignored.
   unlink(Path("model/tokenizer_config.json").c_str());
   ASSERT_TRUE(WriteFileDurably(Path("model/tokenizer.json"), "tokens").ok());
   ASSERT_TRUE(MakeFolders(Path("model/tokenizer_old")).ok());
@@ -147,7 +148,7 @@ TEST_F(RunFolderTest, TheFormerRunIsThereUntilAllIsReadThatTheNewOneNeeds) {
   EXPECT_EQ(Text(Path("run/hf/config.json")), "{}");
   EXPECT_FALSE(Exists(Path("run/.hf.tmp")));
   EXPECT_FALSE(Exists(Path("run/checkpoints/step-0000000001")));
-  // Those that a run began with stay with it.
+  // A run keeps the files with which it began.
   ASSERT_TRUE(WriteFileDurably(Path("model/tokenizer.json"), "other tokens").ok());
   ASSERT_TRUE(begin(Existing::kContinue, 3).ok());
   EXPECT_EQ(Text(Path("run/hf/tokenizer.json")), "tokens");
@@ -160,7 +161,7 @@ TEST_F(RunFolderTest, AFolderThatIsNoRunIsNeverReplaced) {
   }
   const absl::Status status = RunFolder::Claim(Path("photos"), Existing::kReplace).status();
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("is not empty (1.jpg, 2.jpg, 3.jpg, 4.jpg, ...): and it is not a run"));
+              HasSubstr("is not empty (1.jpg, 2.jpg, 3.jpg, 4.jpg, ...) and holds no run"));
 }
 
 TEST_F(RunFolderTest, AClaimWithoutARunLeavesNoFolderBehind) {
@@ -171,12 +172,12 @@ TEST_F(RunFolderTest, AClaimWithoutARunLeavesNoFolderBehind) {
   EXPECT_TRUE(Exists(Path("mine")));
 }
 
-// A run that was killed, or stopped by Ctrl-C, between its claim and its beginning: its folder was taken for somebody
-// else's from then on, and a job that is started again whenever it ends never came to its first step.
+// A run was killed, or stopped by Ctrl-C, between Claim and Begin. From then on its folder was taken for somebody
+// else's, and a job that is started again whenever it ends never reached its first step.
 TEST_F(RunFolderTest, WhatARunLeavesThatDiedBeforeItBeganIsInNobodysWay) {
   for (const Existing existing : {Existing::kRefuse, Existing::kReplace, Existing::kContinue}) {
     const std::string run = Path(absl::StrCat("run-", static_cast<int>(existing)));
-    // Killed while it saved what it went on from.
+    // The run was killed while it saved the checkpoint from which it resumed.
     const std::string unfinished = JoinPath(run, "checkpoints/.step-0000000300.tmp");
     ASSERT_TRUE(MakeFolders(unfinished).ok());
     ASSERT_TRUE(WriteFileDurably(JoinPath(unfinished, "shard-00000-of-00001"), "half").ok());
@@ -197,7 +198,7 @@ TEST_F(RunFolderTest, WhatMayHoldStateIsNoTrace) {
   EXPECT_EQ(RunFolder::Claim(Path("run"), Existing::kRefuse).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-// Its own checkpoint was saved before Begin; metrics and tokenizer that lie there are of the run before.
+// The run saved its own checkpoint before Begin. The metrics and the tokenizer in the folder belong to the run before.
 TEST_F(RunFolderTest, ARunThatGoesOnFromElsewhereKeepsNothingOfAnotherPast) {
   MakeRun(Path("run"));
   ASSERT_TRUE(MakeFolders(Path("run/hf")).ok());

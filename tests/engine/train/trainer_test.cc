@@ -1,4 +1,4 @@
-// The embedding API, from a job's text to trained weights.
+// Tests the API for embedders, from a job's text to trained weights.
 #include "engine/train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace shale {
 namespace {
 
-// A text with structure to learn, and not a multiple of anything.
+// Writes a text with structure to learn, whose length is not a multiple of anything. Returns its path.
 std::string WriteText(const std::string& name, int lines) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/", name, ".", getpid(), ".txt");
   std::ofstream out(path);
@@ -37,7 +37,7 @@ model { decoder { family: LLAMA width: 32 layers: 2 heads: 4 kv_heads: 2 hidden:
 batch { global_batch: 6 micro_batch: 2 sequence_length: 24 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
-schedule { steps: 12 warmup_steps: 2 }
+lr_schedule { steps: 12 warmup_steps: 2 }
 runtime { threads_per_rank: 1 }
 data { path: ")",
                                 path, "\" evaluation_fraction: 0.2 }\n"),
@@ -61,7 +61,7 @@ std::vector<StepReport> RunAll(Trainer& trainer) {
   return reports;
 }
 
-// Ways out of a job that does not fit may have more ranks, or fewer, and so other threads.
+// The suggested changes of a job that does not fit may have more or fewer ranks, and so another number of threads.
 TEST(Trainer, LeavesTheThreadsToTheNumberOfRanksUntilItIsPlanned) {
   Job job = SmallJob(WriteText("threads", 20));
   job.runtime.threads_per_rank = 0;
@@ -77,7 +77,7 @@ TEST(Trainer, LeavesTheThreadsToTheNumberOfRanksUntilItIsPlanned) {
 }
 
 TEST(Trainer, LearnsATextAndEvaluatesIt) {
-  auto trainer = MustCreate(SmallJob(WriteText("learn", 120), {"schedule.steps=60"}));
+  auto trainer = MustCreate(SmallJob(WriteText("learn", 120), {"lr_schedule.steps=60"}));
   ASSERT_NE(trainer, nullptr);
   EXPECT_EQ(Vocabulary(trainer->job().model), 256);
   absl::StatusOr<EvaluationReport> before = trainer->Evaluate(4);
@@ -95,14 +95,14 @@ TEST(Trainer, LearnsATextAndEvaluatesIt) {
   EXPECT_FALSE(trainer->Step().ok());
 }
 
-// Gradients of few elements over many tokens, which the second micro-batch adds to: oneDNN needs scratch for that
+// The second micro-batch adds to gradients of few elements over many tokens. oneDNN needs scratch memory for that
 // alone.
 TEST(Trainer, AddsUpSmallGradientsOfManyTokens) {
   const std::string path = WriteText("small", 200);
   std::vector<double> norms;
   for (const char* micro_batch : {"batch.micro_batch=16", "batch.micro_batch=8"}) {
     auto trainer = MustCreate(SmallJob(path, {"sharding.ranks=1", "model.decoder.width=64", "batch.sequence_length=128",
-                                              "batch.global_batch=16", micro_batch, "schedule.steps=3"}));
+                                              "batch.global_batch=16", micro_batch, "lr_schedule.steps=3"}));
     ASSERT_NE(trainer, nullptr);
     const std::vector<StepReport> reports = RunAll(*trainer);
     ASSERT_EQ(reports.size(), 3);
@@ -122,7 +122,7 @@ TEST(Trainer, RefusesEvaluationDataOfAnotherTokenizer) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             absl::StrCat("data.evaluation_path: the tokens of ", evaluation, " are of \"GPT-2 (llm.c)\", those of ",
-                         "data.path of \"Llama 3 (llm.c)\": a model is evaluated on tokens of its own kind"));
+                         "data.path of \"Llama 3 (llm.c)\"; evaluation data must have the same tokenizer"));
 }
 
 TEST(Trainer, RunTellsOfStepsAndEvaluationsAndEndsWhenTold) {
@@ -187,10 +187,10 @@ TEST(Trainer, TheLossDoesNotDependOnRanksOrMicroBatches) {
   auto reference = MustCreate(SmallJob(text, {"sharding.ranks=1", "batch.micro_batch=6"}));
   ASSERT_NE(reference, nullptr);
   const double loss = RunAll(*reference)[0].loss;
-  for (const std::vector<std::string>& overrides :
-       std::vector<std::vector<std::string>>{{"sharding.ranks=3", "batch.micro_batch=1"},
-                                             {"sharding.ranks=2", "sharding.strategy=NONE", "sharding.schedule=AUTO"},
-                                             {"sharding.ranks=4", "sharding.schedule=LAYERED"}}) {
+  for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
+           {"sharding.ranks=3", "batch.micro_batch=1"},
+           {"sharding.ranks=2", "sharding.strategy=DDP", "sharding.accumulation=AUTO"},
+           {"sharding.ranks=4", "sharding.accumulation=LAYERED"}}) {
     auto other = MustCreate(SmallJob(text, overrides));
     ASSERT_NE(other, nullptr);
     EXPECT_NEAR(RunAll(*other)[0].loss, loss, 1e-5 * loss);
@@ -199,8 +199,8 @@ TEST(Trainer, TheLossDoesNotDependOnRanksOrMicroBatches) {
 
 TEST(Trainer, ARunInEpochsEndsWithAShortBatch) {
   const std::string text = WriteText("epochs", 10);
-  auto trainer = MustCreate(
-      SmallJob(text, {"schedule.steps=", "schedule.epochs=1", "data.evaluation_fraction=", "batch.global_batch=7"}));
+  auto trainer = MustCreate(SmallJob(
+      text, {"lr_schedule.steps=", "lr_schedule.epochs=1", "data.evaluation_fraction=", "batch.global_batch=7"}));
   ASSERT_NE(trainer, nullptr);
   std::ifstream in(text);
   const std::string content((std::istreambuf_iterator<char>(in)), {});
@@ -235,7 +235,7 @@ TEST(Trainer, NonFiniteStopsOrSkipsByChoice) {
       EXPECT_FALSE(report->updated);
       EXPECT_TRUE(std::isnan(report->loss));
     } else {
-      EXPECT_NE(report.status().message().find("optimizer.non_finite: SKIP"), std::string::npos) << report.status();
+      EXPECT_NE(report.status().message().find("optimizer.non_finite=SKIP"), std::string::npos) << report.status();
       EXPECT_EQ(trainer->steps_done(), 0);
       EXPECT_FALSE(trainer->Step().ok());
     }
@@ -250,8 +250,8 @@ TEST(Trainer, ParametersReadBackAsWrittenForEveryKindOfMaster) {
        std::vector<std::vector<std::string>>{{},
                                              {"precision.compute=BF16"},
                                              {"precision.compute=BF16", "precision.master=SPLIT"},
-                                             {"sharding.strategy=NONE", "precision.compute=BF16"},
-                                             {"sharding.strategy=OPTIMIZER"}}) {
+                                             {"sharding.strategy=DDP", "precision.compute=BF16"},
+                                             {"sharding.strategy=ZERO1"}}) {
     auto trainer = MustCreate(SmallJob(text, overrides));
     ASSERT_NE(trainer, nullptr);
     for (const Parameter& parameter : trainer->parameters()) {
@@ -282,7 +282,8 @@ TEST(Trainer, RefusesWhatItCannotDoWithAWayOut) {
   EXPECT_NE(sequence.find("100"), std::string::npos) << sequence;
 }
 
-// A sanitizer's run time keeps freed memory in quarantine, and shadows all of it: residence says nothing of the engine.
+// A sanitizer's runtime keeps freed memory in quarantine and shadows all memory, so that the resident set says nothing
+// about the engine.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kResidenceIsOurs = false;
 #else
@@ -298,7 +299,7 @@ int64_t ResidentBytes() {
 
 TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {
   if (!kResidenceIsOurs) GTEST_SKIP() << "resident memory is the sanitizer's";
-  // About 72 M parameters on two ranks: 16 bytes each in state alone.
+  // About 72 M parameters on two ranks, with 16 bytes of state for each parameter.
   auto trainer = MustCreate(
       SmallJob(WriteText("large", 60), {"model.decoder.vocabulary=60000", "model.decoder.width=512",
                                         "model.decoder.hidden=1024", "batch.global_batch=2", "batch.micro_batch=1"}));
@@ -312,7 +313,7 @@ TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {
 
 TEST(Trainer, MemoryDoesNotGrowAfterTheFirstSteps) {
   if (!kResidenceIsOurs) GTEST_SKIP() << "resident memory is the sanitizer's";
-  auto trainer = MustCreate(SmallJob(WriteText("rss", 60), {"schedule.steps=220"}));
+  auto trainer = MustCreate(SmallJob(WriteText("rss", 60), {"lr_schedule.steps=220"}));
   ASSERT_NE(trainer, nullptr);
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(trainer->Step().ok());
   const int64_t before = ResidentBytes();

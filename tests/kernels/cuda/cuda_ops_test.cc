@@ -1,4 +1,5 @@
-// The CUDA backend of ops on a stand-in for a GPU: which library or kernel computes what, and where its operands lie.
+// Tests the CUDA backend of ops on a stand-in for a GPU: which library or kernel computes an op, and where its operands
+// lie.
 #include "kernels/cuda/cuda_ops.h"
 
 #include <memory>
@@ -20,7 +21,7 @@ std::unique_ptr<Ops> OpsForTests(std::unique_ptr<cuda::AttentionBackend> attenti
       {.products = *cuda_on_host::CreateHostProducts(CreateReferenceOps()), .attention = std::move(attention)});
 }
 
-// `op` with each operand in its place of a memory that starts at `base`; the bytes needed.
+// Places the operands of `op` one after the other, from `base` on. Returns how many bytes they need.
 int64_t Lay(Op& op, std::byte* base) {
   int64_t end = 0;
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
@@ -48,8 +49,8 @@ class CudaOpsTest : public ::testing::Test {
   std::unique_ptr<Stream> stream_ = *device_.CreateStream("compute");
 };
 
-// No kernel's start follows a device pointer, and scratch is as large as it says: either would end the process or the
-// device.
+// Starting a kernel must not follow a device pointer, and an op must not write past its scratch. Otherwise the process
+// or the device would end.
 TEST_F(CudaOpsTest, EveryOpRunsInDeviceMemory) {
   std::unique_ptr<Ops> ops = OpsForTests();
   for (const Op& op : ValidOps()) {
@@ -60,7 +61,7 @@ TEST_F(CudaOpsTest, EveryOpRunsInDeviceMemory) {
   }
 }
 
-// Takes heads of one width, and does nothing but count.
+// Takes heads of one width only, and counts the forward ops that are started.
 class CountingAttention : public cuda::AttentionBackend {
  public:
   CountingAttention(int64_t width, int& started) : width_(width), started_(started) {}

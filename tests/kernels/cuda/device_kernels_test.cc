@@ -1,4 +1,4 @@
-// The kernels as nvcc compiles them, started where there may be no GPU.
+// Tests the kernels as nvcc compiles them, on a machine that may have no GPU.
 #include <cuda_runtime_api.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kRows = 3, kWidth = 37;
 
-// y = x * rstd of ones is a row of ones but for epsilon.
+// Returns an op for which y = x * rstd is a row of ones except for epsilon, if `memory` holds ones.
 RmsNormForward NormOf(float* memory) {
   float* at = memory;
   const auto take = [&](std::initializer_list<int64_t> shape) {
@@ -57,7 +57,7 @@ class NoProducts : public ProductBackend {
   absl::Status Enqueue(const MatMul&, Scratch, StreamHandle) override { return absl::OkStatus(); }
 };
 
-// The linker has found every kernel that the backend may start.
+// The test links only if the linker has found every kernel that the backend may start.
 TEST(DeviceKernelsTest, TheBackendOfOpsLinksWithThem) {
   EXPECT_NE(CreateCudaOps({.products = std::make_unique<NoProducts>()}), nullptr);
 }

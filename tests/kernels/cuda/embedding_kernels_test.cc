@@ -1,4 +1,4 @@
-// The embedding's kernels: tokens out of range, and more positions than one tile of the sort.
+// Tests the embedding kernels with tokens out of range, and with more positions than one tile of the sort.
 #include <cmath>
 #include <vector>
 
@@ -33,7 +33,7 @@ TEST(CudaEmbedding, ATokenOutOfRangeGivesNaNsAndGetsNothing) {
   }
 }
 
-// Each of 700 positions adds what no other order of additions would give: equal bits need the order of t.
+// The sum over 700 positions depends on the order of the additions. Equal bits need the order of t.
 TEST(CudaEmbedding, SumsManyPositionsInTheirOrder) {
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     for (const int64_t width : {8, 9}) {

@@ -1,4 +1,4 @@
-// The norms' kernels at each size of team, and where a block owns many rows.
+// Tests the norm kernels with each size of team, and where a block owns many rows.
 #include <map>
 #include <string>
 #include <vector>
@@ -57,18 +57,19 @@ OpType Backward(TestMemory& memory, DType act, const NormShape& s) {
   return op;
 }
 
-// Sums of n terms are within n units of the sum of their sizes; an element's error is that of its row's statistics.
+// A sum of n terms errs by at most n units of the sum of their magnitudes. The error of an element comes from the
+// statistics of its row.
 Tolerances ForwardTolerances(const NormShape& s) {
   const double units = (static_cast<double>(s.width) + 8) * kUnit32;
-  const double bound = s.width < 7 ? 32 : 3;  // Of rstd.
+  const double bound = s.width < 7 ? 32 : 3;  // The largest rstd.
   return {{"sum", {}},
           {"mean", {.absolute = 2 * units}},
           {"rstd", {.relative = units * (1 + 4 * bound)}},
           {"y", {.absolute = 3 * bound * units, .relative = units * (2 + 8 * bound)}}};
 }
 
-// |d_y weight| < 1.5 and |n| < 6. A column's sum passes through a chunk's rows, its teams, and the chunks, 32 at a
-// time: fewer than 100 additions.
+// |d_y weight| < 1.5 and |n| < 6. The sum of a column goes through the rows of a chunk, its teams, and the chunks, 32
+// at a time: fewer than 100 additions.
 Tolerances BackwardTolerances(const NormShape& s) {
   const double mean_error = (static_cast<double>(s.width) + 4) * kUnit32 * 9;
   const Tolerance columns = {.absolute = 100 * kUnit32 * 6 * static_cast<double>(s.rows)};
@@ -88,7 +89,8 @@ void ExpectRight(const TestMemory& memory, const OpType& op, const Tolerances& t
   });
 }
 
-// Packs of 16 bytes in a row: one team of each size, the last but one filled, and one more than any team holds.
+// Packs of 16 bytes in a row. There is a team of each size; the last but one is full, and the last has one pack more
+// than any team holds.
 constexpr int64_t kPacks[] = {1, 15, 33, 65, 129, 257, 513, 1024, 1025};
 
 int64_t PackOf(DType act) { return 16 / SizeOf(act); }
@@ -109,7 +111,7 @@ TEST(CudaNorms, MatchTheReferenceWithTeamsOfAnySize) {
   }
 }
 
-// A block works through its chunk with two arrays in turn, and none of its teams may be a row ahead of that.
+// A block works through its chunk with two arrays in turn, and no team may get a row ahead of that.
 TEST(CudaNorms, MatchTheReferenceWhereABlockOwnsManyRows) {
   constexpr DType kAct = DType::kBFloat16;
   const auto expect = [&](auto op_type, const NormShape& s) {
@@ -117,13 +119,13 @@ TEST(CudaNorms, MatchTheReferenceWhereABlockOwnsManyRows) {
     TestMemory memory;
     ExpectRight(memory, Backward<decltype(op_type)>(memory, kAct, s), BackwardTolerances(s));
   };
-  // Blocks on an H200, teams of a block, two rows for each team and some for a third.
+  // Rows are the blocks on an H200, times the teams of a block, times two, and one more: one team has a third row.
   expect(RmsNormBackward(), {.rows = 132 * 6 * 8 * 2 + 1, .width = 9});
   expect(RmsNormBackward(), {.rows = 132 * 5 * 2 * 2 + 1, .width = 513});
   expect(LayerNormBackward(), {.rows = 132 * 2 * 2 + 1, .width = 2050});
 }
 
-// The outputs of one op at two addresses, of which one allows accesses of 16 bytes.
+// Expects the same output bits at two addresses, only one of which allows accesses of 16 bytes.
 template <class Make>
 void ExpectSameBitsAtAnyAddress(const Make& make) {
   std::vector<std::vector<double>> outputs;
@@ -143,7 +145,7 @@ void ExpectSameBitsAtAnyAddress(const Make& make) {
   EXPECT_TRUE(outputs[0] == outputs[1]);
 }
 
-// All operands between gaps, filled alike whatever the gap is.
+// Returns rows between gaps. Their values do not depend on the gap.
 Tensor Filled(TestMemory& memory, DType act, int64_t rows, int64_t width, int64_t gap) {
   std::vector<double> values((width + gap) * rows);
   for (int64_t r = 0; r < rows; ++r) {

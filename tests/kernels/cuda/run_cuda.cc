@@ -53,7 +53,7 @@ void ExpectMatchesReference(const TestMemory& memory, const Op& op, const Tolera
     if (access == Access::kRead || !t.present()) return;
     SCOPED_TRACE(std::string(name.data(), name.size()));
     ExpectNear(memory, t, first, want, tolerance);
-    // What is left must be as it was: take the reference's outputs out of both.
+    // All other bytes must be as they were: clears the outputs in both images, which are compared below.
     for (auto* image : {&first, &want}) {
       const Tensor bound = memory.Bind(t, image->data());
       for (int64_t i = 0; i < t.elements(); ++i) SetElement(bound, i, 0);

@@ -1,4 +1,4 @@
-// Cross-entropy and attention at widths and with values that the conformance suite of ops does not try.
+// Tests cross-entropy and attention at widths and with values that the conformance suite of ops does not try.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -22,19 +22,19 @@ CrossEntropy LossOf(TestMemory& memory, const Tensor& logits, const std::vector<
           .loss_T = memory.Output(DType::kFloat32, {rows})};
 }
 
-// Several packs of each thread at once, and what remains of them; targets in each part.
+// Each thread takes several packs at once, and some remain. Each part has a target.
 TEST(CudaCrossEntropy, MatchesTheReferenceAtLongVocabularies) {
   for (const DType act : kActs) {
     constexpr int64_t kVocabulary = 40000;
     TestMemory memory;
     const Tensor logits = memory.Random(act, {4, kVocabulary}, -8, 8);
-    // An exponential and its argument, twice; sums of some 80 terms in fp32.
+    // Two exponentials with their arguments, and sums of about 80 terms in fp32.
     const Tolerance tolerance = {.absolute = 1e-9, .relative = (2 * (4 + 16) + 80) * kUnit32};
     ExpectMatchesReference(memory, LossOf(memory, logits, {0, 39999, -1, 17003}), tolerance, 1);
   }
 }
 
-// Rows that share packs with their neighbours, rows within one pack, and matrices that begin anywhere.
+// Tries rows that share packs with their neighbors, rows within one pack, and matrices that begin anywhere.
 TEST(CudaCrossEntropy, HasTheSameBitsAtAnyAddress) {
   for (const DType act : kActs) {
     for (const int64_t vocabulary : {1, 3, 9, 2047, 4096, 18001}) {
@@ -75,7 +75,7 @@ TEST(CudaCrossEntropy, MaskedLogitsCountNothing) {
   }
 }
 
-// On the device nobody could be told; the loss, and so the step, is not finite.
+// A kernel cannot report an error. The loss, and so the step, is not finite.
 TEST(CudaCrossEntropy, ATargetPastTheVocabularyGivesNaNs) {
   for (const DType act : kActs) {
     TestMemory memory;
@@ -93,9 +93,9 @@ struct HeadShape {
   int64_t s, heads, groups, width, window = 0, gap = 0;
 };
 
-// q, k and v within 1, so that scores lie within sqrt(D).
+// q, k and v lie within 1, so that scores lie within sqrt(D).
 AttentionForward MakeForward(TestMemory& memory, DType act, const HeadShape& s) {
-  // Rows of [H, D] with a gap behind them.
+  // Each row of [H, D] has a gap behind it.
   const auto heads = [&](int64_t count) {
     return memory.Random(act, {s.s, count * s.width + s.gap})
         .Slice(1, 0, count * s.width)
@@ -111,7 +111,7 @@ AttentionForward MakeForward(TestMemory& memory, DType act, const HeadShape& s) 
           .window = s.window};
 }
 
-// Widths of each size of tile, at its end and beyond the last; packs and single elements.
+// Tries widths of each size of tile, at its end and beyond the last, with packs and with single elements.
 TEST(CudaAttention, TakesHeadsUpTo256Wide) {
   for (const DType act : kActs) {
     for (const HeadShape& s :
@@ -122,7 +122,8 @@ TEST(CudaAttention, TakesHeadsUpTo256Wide) {
       SCOPED_TRACE(NameOf(act) + " width " + std::to_string(s.width));
       TestMemory memory;
       const AttentionForward forward = MakeForward(memory, act, s);
-      // Scores within sqrt(D), of D products each: a random walk of 4 sqrt(D) units. The rest is small beside it.
+      // Scores lie within sqrt(D) and sum D products each: they err by a random walk of 4 sqrt(D) units. All other
+      // errors are small beside that.
       const double width = static_cast<double>(s.width);
       const Tolerance tolerance = {.absolute = (4 * std::sqrt(width) + 40) * std::sqrt(width) * kUnit32};
       ExpectMatchesReference(memory, forward, tolerance, 1);
@@ -142,8 +143,8 @@ TEST(CudaAttention, TakesHeadsUpTo256Wide) {
       backward.d_q_BSHD = memory.Output(act, {1, s.s, s.heads, s.width});
       backward.d_k_BSGD = memory.Output(act, {1, s.s, s.groups, s.width});
       backward.d_v_BSGD = memory.Output(act, {1, s.s, s.groups, s.width});
-      // Products of d_out and v are as the scores before their scale, which comes last here; a key's probabilities add
-      // up to at most H (1 + ln S) e^2.
+      // Products of d_out and v err like the scores before their scale, which comes last here. A key's probabilities
+      // add up to at most H (1 + ln S) e^2.
       const double column = s.heads * (1 + std::log(static_cast<double>(s.s))) * std::exp(2.0);
       ExpectMatchesReference(memory, backward, {.absolute = column * tolerance.absolute}, 1);
     }

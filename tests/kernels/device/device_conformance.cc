@@ -42,7 +42,7 @@ TEST_P(DeviceConformance, AStreamRunsInOrder) {
   std::unique_ptr<Arena> arena = MakeArena(8 * 1001);
   std::unique_ptr<Stream> stream = MakeStream("copy");
   const int64_t value = 0x5ca1ab1e;
-  // Each copy hands on what the one before brought.
+  // Each copy passes on what the one before wrote.
   ASSERT_TRUE(stream->Copy(arena->base(), &value, 8).ok());
   for (int i = 0; i < 1000; ++i) {
     ASSERT_TRUE(stream->Copy(arena->base() + 8 * (i + 1), arena->base() + 8 * i, 8).ok());
@@ -101,7 +101,7 @@ TEST_P(DeviceConformance, StreamsMayEndBeforeThoseThatWaitForThem) {
 
 TEST_P(DeviceConformance, TimesAreThoseOfTheHostsSteadyClockInTheOrderOfTheWork) {
   const auto now = [] { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); };
-  // What a device may be wrong by that only knows how far two of its own moments are apart.
+  // A device that only knows how far apart two of its own moments are may err by this many nanoseconds.
   constexpr int64_t kError = 2'000'000;
   std::unique_ptr<Arena> arena = MakeArena(2 << 20);
   std::unique_ptr<Stream> first = MakeStream("first"), second = MakeStream("second");
@@ -143,7 +143,7 @@ TEST_P(DeviceConformance, ACopyThatIsWaitedForComesAfterWhatTheStreamHasAndIsDon
   ASSERT_TRUE(stream->Copy(arena->base() + kBytes, arena->base(), kBytes).ok());
   ASSERT_TRUE(stream->CopyAndWait(seen.data(), arena->base() + kBytes, kBytes).ok());
   EXPECT_EQ(seen, bytes);
-  // What comes later sees it, on this stream and by an event on others.
+  // Later work sees the copy, on this stream and, through an event, on others.
   seen[kBytes - 1] = std::byte{4};
   ASSERT_TRUE(stream->CopyAndWait(arena->base(), seen.data(), kBytes).ok());
   seen[kBytes - 1] = std::byte{5};
@@ -161,7 +161,7 @@ TEST_P(DeviceConformance, OrdinaryValuesFillWhatIsNamedAndNoMore) {
   std::unique_ptr<Arena> arena = *device_->Allocate(kBefore + kBytes + 8);
   std::unique_ptr<Stream> stream = *device_->CreateStream("compute");
   ASSERT_TRUE(FillWithOrdinaryValues(*device_, *stream, arena->base() + kBefore, kBytes).ok());
-  ASSERT_TRUE(FillWithOrdinaryValues(*device_, *stream, arena->base(), 1).ok());  // Too little for a value.
+  ASSERT_TRUE(FillWithOrdinaryValues(*device_, *stream, arena->base(), 1).ok());  // Too few bytes for a value.
   std::unique_ptr<Arena> seen = *device_->AllocatePinned(arena->size_bytes());
   ASSERT_TRUE(stream->CopyAndWait(seen->base(), arena->base(), arena->size_bytes()).ok());
   constexpr int64_t kValues = kBytes / 2;
@@ -182,7 +182,7 @@ TEST_P(DeviceConformance, OrdinaryValuesFillWhatIsNamedAndNoMore) {
   }
 }
 
-// A graph of two streams hands bytes on, between copies that its launches are told anew.
+// A graph of two streams passes bytes on. The host memory of its first and last copy is set anew for each launch.
 TEST_P(DeviceConformance, AGraphDoesAtEachLaunchWhatItsStreamsWereGiven) {
   if (!device_->CanCapture()) {
     std::unique_ptr<Stream> stream = MakeStream("compute");
@@ -198,7 +198,7 @@ TEST_P(DeviceConformance, AGraphDoesAtEachLaunchWhatItsStreamsWereGiven) {
   for (int64_t i = 0; i < kLaunches; ++i) std::memset(in + i * kBytes, static_cast<int>(i + 1), kBytes);
   std::unique_ptr<Stream> compute = MakeStream("compute"), copy = MakeStream("copy");
   std::unique_ptr<Event> begun = MakeEvent(), loaded = MakeEvent();
-  // What the stream is given before and after a graph keeps its order.
+  // Work that the stream gets before and after a graph keeps its order.
   ASSERT_TRUE(compute->Copy(arena->base() + kBytes, in + kBytes, kBytes).ok());
   ASSERT_TRUE(compute->BeginCapture().ok());
   ASSERT_TRUE(compute->Record(*begun).ok());
@@ -245,7 +245,7 @@ TEST_P(DeviceConformance, CopiesAreMeteredOnBothSides) {
 }
 
 // Random copies between the slots of an arena, on four streams, with exactly the waits that reads and writes ask for
-// (an event per copy, some recorded over), must leave what the same copies leave one after the other.
+// (an event per copy, some recorded again), must leave the same bytes as the same copies one after the other.
 TEST_P(DeviceConformance, RandomProgramsOnFourStreamsMatchSequentialExecution) {
   constexpr int kStreams = 4, kSlots = 12, kSlotBytes = 20000, kCopies = 600;
   for (uint32_t seed = 0; seed < 6; ++seed) {
@@ -260,8 +260,8 @@ TEST_P(DeviceConformance, RandomProgramsOnFourStreamsMatchSequentialExecution) {
     ASSERT_TRUE(streams[0]->Copy(arena->base(), start.data(), start.size()).ok());
     ASSERT_TRUE(streams[0]->Synchronize().ok());
 
-    // The last write of a slot and the reads since, each as the stream that did it, with an event of (slot, stream)
-    // that is recorded over and over.
+    // For each slot, the stream of its last write and the streams of the reads since. Each (slot, stream) has an event,
+    // which is recorded over and over.
     struct Access {
       bool pending = false;
       std::unique_ptr<Event> event;

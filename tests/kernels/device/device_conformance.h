@@ -1,7 +1,7 @@
 // What every Device must do. A backend links this suite and registers itself:
 //
-//   INSTANTIATE_TEST_SUITE_P(Cpu, DeviceConformance, ::testing::Values(DeviceCase{"Threads", [] { return ...; }}),
-//   CaseName);
+//   INSTANTIATE_TEST_SUITE_P(Cpu, DeviceConformance,
+//                            ::testing::Values(DeviceCase{"Threads", [] { return ...; }}), CaseName);
 #pragma once
 
 #include <functional>

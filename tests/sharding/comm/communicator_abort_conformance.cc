@@ -1,4 +1,4 @@
-// How a group ends when a rank fails.
+// Tests how a group ends when a rank fails.
 
 #include <random>
 
@@ -7,7 +7,7 @@
 namespace shale {
 namespace {
 
-// How a collective ended: by the call that enqueued it, or else on its stream.
+// Returns the error of the call that enqueued the collective, or else the status of its stream.
 absl::Status AllReduce(Communicator& communicator, const DeviceVector<float>& data, Stream& stream) {
   const absl::Status enqueued = communicator.AllReduceSum(data.View(), stream);
   const absl::Status ran = stream.Synchronize();
@@ -17,7 +17,7 @@ absl::Status AllReduce(Communicator& communicator, const DeviceVector<float>& da
 TEST_P(CommunicatorConformance, AbortEndsTheCollectivesOfAllRanksNowAndLater) {
   constexpr int kRanks = 3;
   Group group = CreateGroup(kRanks);
-  // All have finished before one aborts.
+  // All ranks have finished a collective before one aborts.
   ForEachRank(kRanks, [&](int rank) {
     std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
     const DeviceVector<float> data(*device_, 100);
@@ -53,7 +53,7 @@ TEST_P(CommunicatorConformance, AMemberThatIsDestroyedAbortsTheOthers) {
 }
 
 // A rank that is told of an abort frees its buffers at once, while peers may be in the middle of the last collective
-// that all had begun. AddressSanitizer and ThreadSanitizer watch.
+// that all had begun. AddressSanitizer and ThreadSanitizer report reads of freed memory.
 TEST_P(CommunicatorConformance, AnAbortLeavesNobodyReadingFreedMemory) {
   constexpr int kRanks = 4;
   constexpr int64_t n = 50000;

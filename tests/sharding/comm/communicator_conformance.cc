@@ -11,7 +11,7 @@ namespace {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorConformance);
 
-// Element i of rank r. Sums of them are exact in every type, in any order.
+// Returns element i of a rank. Sums of such elements are exact in every type, in any order.
 template <class T>
 T Value(int rank, int64_t i) {
   return static_cast<T>((rank + 1) * 1000 + i % 997);
@@ -23,7 +23,7 @@ T SumOfValues(int ranks, int64_t i) {
   return sum;
 }
 
-// Around cache lines and blocks of the sums.
+// Sizes around cache lines and around the blocks of the sums.
 constexpr int64_t kSizes[] = {0, 1, 3, 15, 16, 17, 1000, 4099};
 
 template <class T>
@@ -119,8 +119,8 @@ TEST_P(CommunicatorConformance, AllReduceSumHasEqualBitsOnAllRanks) {
   }
 }
 
-// Enqueued without any waiting in between: each collective finds what the stream wrote before, and what the stream
-// overwrites after it has been read by everybody.
+// All work is enqueued without waiting in between. Each collective must find what the stream wrote before it, and all
+// ranks must have read what the stream overwrites after it.
 TEST_P(CommunicatorConformance, AFinishedCollectiveNeedsItsInputsNoMore) {
   constexpr int kRanks = 3, kRounds = 100;
   constexpr int64_t n = 2000;
@@ -143,8 +143,8 @@ TEST_P(CommunicatorConformance, AFinishedCollectiveNeedsItsInputsNoMore) {
   });
 }
 
-// Two groups on two streams of each rank, a long random sequence of collectives, some in place, against the same
-// sequence computed on all ranks' data at once.
+// Runs a long random sequence of collectives, some in place, in two groups on two streams of each rank, and compares
+// with the same sequence computed on all ranks' data at once.
 TEST_P(CommunicatorConformance, RandomSequencesOnTwoGroupsMatchWhatTheySay) {
   constexpr int kSteps = 150;
   constexpr int64_t kMaxSlice = 700;
@@ -153,7 +153,7 @@ TEST_P(CommunicatorConformance, RandomSequencesOnTwoGroupsMatchWhatTheySay) {
     ForEachRank(size, [&](int rank) {
       SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", size));
       std::unique_ptr<Stream> streams[2] = {*device_->CreateStream("a"), *device_->CreateStream("b")};
-      // All ranks' vectors, as every rank can compute them; this rank's is in `own`.
+      // The vectors of all ranks, which every rank can compute. This rank's vector on the device is in `own`.
       std::vector<std::vector<float>> all[2];
       std::vector<DeviceVector<float>> own;
       std::mt19937 random(size);  // The same on every rank.
@@ -192,7 +192,7 @@ TEST_P(CommunicatorConformance, RandomSequencesOnTwoGroupsMatchWhatTheySay) {
           }
         }
         if (step % 20 != 19) continue;
-        // Compare, and start again before the sums grow inexact.
+        // Compares, and starts again before the sums grow inexact.
         for (int h = 0; h < 2; ++h) {
           ASSERT_EQ(own[h].Read(*streams[h]), all[h][rank]) << "after step " << step;
           for (auto& vector : all[h]) {
@@ -219,12 +219,12 @@ TEST_P(CommunicatorConformance, OperandsThatDoNotFitAreRefusedAndNothingIsEnqueu
   refused(communicator.AllGather(shard.View(0, 9), full.View(), *stream), "2 times the elements of shard f32[9]");
   refused(communicator.AllGather(shard.View(), full.View(0, 19), *stream), "2 times the elements");
   refused(communicator.AllGather(integers.View(0, 10), full.View(), *stream), "differ in type");
-  refused(communicator.AllGather(full.View(10, 10), full.View(), *stream), "not its slice 0");
-  refused(communicator.AllGather(full.View(5, 10), full.View(), *stream), "not its slice 0");
+  refused(communicator.AllGather(full.View(10, 10), full.View(), *stream), "not lie at the place of shard 0");
+  refused(communicator.AllGather(full.View(5, 10), full.View(), *stream), "not lie at the place of shard 0");
   refused(communicator.AllGather(Tensor(), full.View(), *stream), "shard is absent");
   refused(communicator.AllGather(Tensor::Contiguous(DType::kFloat32, {10}), full.View(), *stream), "not bound");
   refused(communicator.ReduceScatterSum(integers.View(), integers.View(0, 10), *stream), "found i32");
-  refused(communicator.ReduceScatterSum(full.View(), full.View(1, 10), *stream), "not its slice 0");
+  refused(communicator.ReduceScatterSum(full.View(), full.View(1, 10), *stream), "not lie at the place of shard 0");
   refused(communicator.AllReduceSum(integers.View(), *stream), "found i32");
   const Tensor columns = Tensor::Contiguous(DType::kFloat32, {4, 5}, full.data()).Slice(1, 0, 2);
   refused(communicator.AllReduceSum(columns, *stream), "not contiguous");

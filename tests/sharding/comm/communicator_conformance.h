@@ -22,9 +22,9 @@ using Group = std::vector<std::unique_ptr<Communicator>>;
 
 struct CommunicatorCase {
   std::string name;
-  // One for all ranks. Its streams copy from and to any host memory.
+  // Creates one device for all ranks. Its streams copy from and to any host memory.
   std::function<std::unique_ptr<Device>()> create_device;
-  // Between ranks whose streams and memory are those of the device, which outlives the group.
+  // Creates a group whose streams and memory are those of `device`, which outlives the group.
   std::function<Group(int size, Device& device)> create_group;
 };
 inline void PrintTo(const CommunicatorCase& c, std::ostream* out) { *out << c.name; }
@@ -40,8 +40,8 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorCase
 // Runs body(rank) for every rank, each in a thread of its own, and waits.
 void ForEachRank(int ranks, const std::function<void(int rank)>& body);
 
-// That an all-reduce of `elements` numbers of very different size has the bits of fp32 sums formed in rank order, which
-// not every kind of group promises.
+// Expects that an all-reduce of `elements` numbers of very different size has the bits of fp32 sums in rank order,
+// which not every kind of group promises.
 void ExpectSumsInRankOrder(Group& group, Device& device, int64_t elements);
 
 template <class T>
@@ -51,7 +51,7 @@ constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::kFloat32
                            : std::is_same_v<T, int32_t> ? DType::kInt32
                                                         : DType::kInt16;
 
-// A vector in a device's memory, zeros at first, which the host reaches by copies of a stream.
+// A vector in device memory, zeros at first. The host accesses it through copies on a stream.
 template <class T>
 class DeviceVector {
  public:
@@ -65,7 +65,7 @@ class DeviceVector {
   Tensor View() const { return View(0, size_); }
   Tensor View(int64_t begin, int64_t count) const { return Tensor::Contiguous(kDTypeOf<T>, {count}, data() + begin); }
 
-  // Both wait for the stream.
+  // Write and Read wait for the stream.
   void Write(const std::vector<T>& values, Stream& stream) {
     EXPECT_TRUE(stream.Copy(data(), values.data(), size_ * int64_t{sizeof(T)}).ok());
     EXPECT_TRUE(stream.Synchronize().ok());

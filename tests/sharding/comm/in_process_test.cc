@@ -31,7 +31,8 @@ INSTANTIATE_TEST_SUITE_P(
                                        [](int size, Device&) { return Create(size); }}),
     CaseName);
 
-// Runs `enqueue` on every rank with a stream; what the streams say, by rank.
+// Runs `enqueue` on every rank, each with a stream. Returns the error of `enqueue`, or else the status of the stream,
+// by rank.
 std::vector<absl::Status> RunRanks(int ranks, const std::function<absl::Status(int, Stream&)>& enqueue) {
   CpuDevice device;
   std::vector<absl::Status> statuses(ranks);
@@ -74,7 +75,7 @@ TEST(InProcessGroupTest, SumsAreFormedInRankOrderInFloat32) {
   }
 }
 
-// Large slices are copied in another way, and here their ends lie within lines.
+// Large shards are copied in another way, and here their ends lie within cache lines.
 TEST(InProcessGroupTest, GathersAndSumsLargeVectors) {
   constexpr int kRanks = 3;
   constexpr int64_t kSlice = kLargeCopyBytes / sizeof(int64_t) + 3, kAll = kRanks * kSlice;
@@ -140,7 +141,7 @@ TEST(InProcessGroupTest, RanksThatWantDifferentThingsAreToldWhoWantedWhat) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(status.message()), HasSubstr(odd.message));
     }
-    // The group is dead.
+    // The group stays failed.
     for (const absl::Status& status :
          RunRanks(3, [&](int rank, Stream&stream) { return group[rank]->AllReduceSum(f32(rank, 5), stream); })) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

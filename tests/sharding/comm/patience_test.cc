@@ -7,7 +7,7 @@
 namespace shale {
 namespace {
 
-constexpr double kLimit = 1.0 / 64;  // Of which a quarter is exact.
+constexpr double kLimit = 1.0 / 64;  // A quarter of it is an exact double.
 
 void SleepTwiceTheLimit() { std::this_thread::sleep_for(std::chrono::duration<double>(2 * kLimit)); }
 

@@ -1,4 +1,5 @@
-// Ranks that share a GPU, on a stand-in for CUDA: memory that the host cannot touch, streams that are another kind.
+// Tests ranks that share a GPU, on a stand-in for CUDA: with memory that the host cannot access, and streams of another
+// kind.
 #include <vector>
 
 #include "kernels/check.h"
@@ -12,7 +13,7 @@
 namespace shale {
 namespace {
 
-// A sum in place of a kernel, on the kernel's stream.
+// Sums on the stream, in place of a kernel.
 absl::Status SumOnStandIn(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                           Stream& stream) {
   SHALE_ASSIGN_OR_RETURN(CudaStream * cuda, CudaStream::From(stream));

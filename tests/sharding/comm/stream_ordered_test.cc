@@ -23,7 +23,7 @@ absl::Status SumOnCpu(DType dtype, absl::Span<const std::byte* const> inputs, st
 }
 
 Group Create(int size, double timeout_seconds = 0) {
-  // Events of any CPU device serve the streams of any other.
+  // Events of one CPU device work on the streams of any other.
   const std::vector<std::shared_ptr<Device>> devices(size, CreateCpuDevice());
   absl::StatusOr<Group> group =
       CreateStreamOrderedGroup(devices, {.sum_ranks = SumOnCpu, .timeout_seconds = timeout_seconds});

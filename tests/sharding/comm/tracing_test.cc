@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Whatever is true of a group is true of one that is traced.
+// A traced group obeys the laws of all groups.
 INSTANTIATE_TEST_SUITE_P(Traced, CommunicatorConformance,
                          ::testing::Values(CommunicatorCase{"InProcess", [] { return CreateCpuDevice(); },
                                                             [](int size, Device&) {
@@ -42,7 +42,7 @@ TEST(TracingTest, RecordsWhatWasEnqueuedInOrderOverAllCommunicators) {
     ASSERT_TRUE(reducing->Synchronize().ok());
     ASSERT_TRUE(g.AllGather(shard_tensor, full_tensor, *gathering).ok());
     ASSERT_TRUE(gathering->Synchronize().ok());
-    EXPECT_FALSE(g.AllGather(full_tensor, full_tensor, *gathering).ok());  // Refused: not recorded.
+    EXPECT_FALSE(g.AllGather(full_tensor, full_tensor, *gathering).ok());  // Refused, so not recorded.
     ASSERT_TRUE(r.ReduceScatterSum(full_tensor, shard_tensor, *reducing).ok());
     ASSERT_TRUE(reducing->Synchronize().ok());
   });

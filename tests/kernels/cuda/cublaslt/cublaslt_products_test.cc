@@ -1,4 +1,4 @@
-// What cuBLASLt is asked to do; that it then is the op, the conformance suite shows (matmul_test).
+// Tests what cuBLASLt is asked to do. The conformance suite (matmul_test) shows that the results are those of the op.
 #include "kernels/cuda/cublaslt/cublaslt_products.h"
 
 #include <memory>
@@ -36,7 +36,7 @@ class CublasLtProductsTest : public ::testing::Test {
     return *backend_;
   }
 
-  // A contiguous tensor of ones, 256-byte aligned.
+  // Returns a contiguous tensor of ones, 256-byte aligned.
   Tensor Ones(DType dtype, std::initializer_list<int64_t> shape) {
     Tensor t = Tensor::Contiguous(dtype, shape);
     t.data = &memory_[used_];
@@ -56,7 +56,7 @@ class CublasLtProductsTest : public ::testing::Test {
     EXPECT_TRUE(Validate(op).ok()) << Validate(op);
     return backend.Enqueue(op, {workspace_, backend.ScratchBytes(op)}, /*stream=*/nullptr);
   }
-  // The one call that the op becomes.
+  // Runs the op and returns the one call that it becomes.
   LtCall CallOf(ProductBackend& backend, const MatMul& op) {
     library_.calls.clear();
     const absl::Status status = Run(backend, op);
@@ -124,7 +124,7 @@ TEST_F(CublasLtProductsTest, AccumulatingIsBetaOfOneInPlace) {
 
 TEST_F(CublasLtProductsTest, TheHeuristicIsToldWhatIsTrue) {
   MatMul op = Op(4, 6, 8);
-  op.a = Ones(DType::kBFloat16, {4, 64}).Slice(1, 4, 8);     // 8 bytes in.
+  op.a = Ones(DType::kBFloat16, {4, 64}).Slice(1, 4, 8);     // Starts at byte 8.
   op.b = Ones(DType::kBFloat16, {8, 64}).Slice(1, 48, 6);    // 96
   op.c_MN = Ones(DType::kBFloat16, {4, 64}).Slice(1, 1, 6);  // 2
   op.bias_N = Ones(DType::kBFloat16, {8}).Slice(0, 2, 6);    // 4
@@ -159,7 +159,7 @@ TEST_F(CublasLtProductsTest, ABiasOfTheResultsTypeIsAddedByTheProduct) {
 TEST_F(CublasLtProductsTest, ABiasOfAnotherTypeIsWhatTheProductIsAddedTo) {
   MatMul op = Op(4, 6, 8);
   op.bias_N = Ones(DType::kBFloat16, {6});
-  op.c_MN.as<float>()[23] = 5;  // What is there does not count.
+  op.c_MN.as<float>()[23] = 5;  // Old contents do not count.
   const LtCall call = CallOf(Backend(), op);
   EXPECT_EQ(call.product.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
   EXPECT_EQ(call.beta, 1);
@@ -174,7 +174,7 @@ TEST_F(CublasLtProductsTest, OperandsOfF32AreRoundedOnlyWhenAllowed) {
   EXPECT_EQ(CallOf(allowed, bf16).product.compute, CUBLAS_COMPUTE_32F);
 }
 
-// A recomputation writes elsewhere: it must have the algorithm of what it repeats.
+// A recomputation writes to another address, and must use the algorithm of what it repeats.
 TEST_F(CublasLtProductsTest, ProductsOfOneKindHaveOneAlgorithm) {
   ProductBackend& backend = Backend();
   MatMul op = Op(4, 6, 8);
@@ -230,14 +230,14 @@ TEST_F(CublasLtProductsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotRepla
     EXPECT_TRUE(table->Set({"GPU", CublasLtStandIn::kVersion}, ProductKey::Of(op, false), algorithm).ok());
     const absl::Status status = Backend({.workspace_bytes = 1024, .tuning = table, .gpu = "GPU"}).Prepare(op);
     EXPECT_FALSE(status.ok());
-    EXPECT_THAT(MessageOf(status),
-                AllOf(HasSubstr("the tuning table's algorithm"), HasSubstr("m=4 n=6 k=8"), HasSubstr("tune again")));
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("the tuning table names this algorithm"), HasSubstr("m=4 n=6 k=8"),
+                                         HasSubstr("tune again")));
     return MessageOf(status);
   };
   EXPECT_THAT(refusal({1, 2, 3}), HasSubstr("cublasLtMatmulAlgoCheck: CUBLAS_STATUS_INVALID_VALUE"));
   EXPECT_THAT(refusal(CublasLtStandIn::Algorithm(7, CUBLASLT_REDUCTION_SCHEME_NONE, 1025)), HasSubstr("1025 bytes"));
   for (const uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE}) {
-    EXPECT_THAT(refusal(CublasLtStandIn::Algorithm(7, scheme)), HasSubstr("adds parts of K in c's type"));
+    EXPECT_THAT(refusal(CublasLtStandIn::Algorithm(7, scheme)), HasSubstr("adds the parts of a split K in c's dtype"));
   }
 }
 

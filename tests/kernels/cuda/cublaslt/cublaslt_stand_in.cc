@@ -14,7 +14,7 @@ namespace {
 
 CublasLtStandIn* library = nullptr;
 
-// The words of an algorithm.
+// What the words of an algorithm hold.
 enum { kMagicWord, kNameWord, kQueryWord, kSchemeWord, kWorkspaceWord };
 constexpr uint64_t kMagic = 0x5ba1e, kNoQuery = ~uint64_t{0};
 
@@ -26,7 +26,7 @@ cublasStatus_t Misuse(std::string why) {
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// The status that a test ordered of `function`.
+// Returns the status that the test has ordered from `function`.
 cublasStatus_t Ordered(const char* function) {
   return library->failing == function ? library->failure : CUBLAS_STATUS_SUCCESS;
 }
@@ -130,7 +130,7 @@ cublasStatus_t MatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preferenc
   }
 }
 
-// Whether op(A) op(B) is of D's shape.
+// Returns whether op(A) op(B) has the shape of D.
 bool ShapesFit(const LtProduct& p, const LtLayout& a, const LtLayout& b, const LtLayout& d) {
   const bool ta = p.transpose_a != CUBLAS_OP_N, tb = p.transpose_b != CUBLAS_OP_N;
   return (ta ? a.columns : a.rows) == d.rows && (tb ? b.rows : b.columns) == d.columns &&
@@ -184,7 +184,7 @@ cublasStatus_t MatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorith
 
 bool Aligned(const void* data, uint64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 
-// Whether the algorithm, chosen for `query`, may be used for `call`.
+// Checks that an algorithm that was chosen for `query` may be used for `call`.
 cublasStatus_t CheckAgainst(const LtQuery& query, const LtCall& call) {
   LtProduct product = call.product;
   product.bias = query.product.bias;
@@ -201,7 +201,7 @@ cublasStatus_t CheckAgainst(const LtQuery& query, const LtCall& call) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// Element (row, column) of a matrix stored by columns.
+// Returns element (row, column) of a matrix stored by columns.
 double Get(const LtLayout& layout, const void* data, uint64_t row, uint64_t column) {
   const uint64_t at = row + column * static_cast<uint64_t>(layout.ld);
   return layout.type == CUDA_R_16BF ? ToFloat(static_cast<const BFloat16*>(data)[at])
@@ -217,7 +217,7 @@ void Put(const LtLayout& layout, void* data, uint64_t row, uint64_t column, doub
   }
 }
 
-// D = alpha op(A) op(B) + beta C + bias of each row.
+// Computes D = alpha op(A) op(B) + beta C + the bias of each row.
 void Compute(const LtCall& call) {
   const bool ta = call.product.transpose_a != CUBLAS_OP_N, tb = call.product.transpose_b != CUBLAS_OP_N;
   const auto rows = static_cast<int64_t>(call.d.rows);

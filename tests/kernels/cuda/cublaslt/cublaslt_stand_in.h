@@ -1,5 +1,5 @@
-// A cuBLASLt without a GPU: keeps what it was asked, refuses what the library would refuse (and what it would answer
-// with wrong numbers), and computes products in plain loops, by columns, from the descriptors alone.
+// A stand-in for cuBLASLt that needs no GPU. Records its calls, refuses what the library would refuse (and what it
+// would answer with wrong numbers), and computes matmuls in plain loops, by columns, from the descriptors alone.
 #pragma once
 
 #include <cublasLt.h>
@@ -54,8 +54,8 @@ struct LtCall {
   size_t workspace_bytes = 0;
 };
 
-// The library is global, and so is this: one at a time. Products run on the stream of the stand-in runtime that they
-// are enqueued on; without a stream at once, on plain memory.
+// At most one may exist at a time, because the library is global. A matmul runs on the stream of the stand-in runtime
+// on which it is enqueued. Without a stream it runs at once, on plain memory.
 class CublasLtStandIn {
  public:
   static constexpr int64_t kVersion = 130100;
@@ -66,19 +66,19 @@ class CublasLtStandIn {
   CublasLtStandIn& operator=(const CublasLtStandIn&) = delete;
 
   cuda::CublasLtFunctions functions() const;
-  // One of the library's algorithms that fits every product and that no heuristic names.
+  // Returns an algorithm that fits every matmul and that no heuristic proposes.
   static cuda::ProductAlgorithm Algorithm(uint64_t name, uint32_t reduction_scheme = CUBLASLT_REDUCTION_SCHEME_NONE,
                                           uint64_t workspace_bytes = 0);
 
   std::vector<LtQuery> queries;
   std::vector<LtCall> calls;
-  std::string misuse;  // Why the last INVALID_VALUE.
-  int alive = 0;       // Handles and descriptors.
+  std::string misuse;  // Why a call last returned INVALID_VALUE.
+  int alive = 0;       // How many handles and descriptors exist.
 
-  // To be set by tests. The function named (without cublasLt) fails.
+  // Set by tests: the name, without cublasLt, of the function that fails with `failure`.
   std::string failing;
   cublasStatus_t failure = CUBLAS_STATUS_EXECUTION_FAILED;
-  // What heuristics answer: so many algorithms, the first `unusable` of which cannot run.
+  // Set by tests: how many algorithms a heuristic returns. The first `unusable` of them cannot run.
   int algorithms = 2, unusable = 0;
   uint64_t wanted_workspace_bytes = 512;
 };

@@ -1,4 +1,4 @@
-// The library itself, where it is installed: what of it works without a GPU.
+// Tests the library itself, where it is installed, as far as it works without a GPU.
 #include "kernels/cuda/cublaslt/functions.h"
 
 #include <string>
@@ -39,7 +39,7 @@ TEST_F(InstalledTest, TellsItsVersionAndTheNamesOfItsErrors) {
   EXPECT_TRUE(functions_.StatusOf("call", CUBLAS_STATUS_SUCCESS).ok());
 }
 
-// Each attribute is of the size that the library wants, and only the question for an algorithm needs a handle.
+// The library accepts the size of each attribute. Only the query for an algorithm needs a handle.
 TEST_F(InstalledTest, TakesOurDescriptors) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const MatMul op = {.a = Tensor::Contiguous(dtype, {16, 64}),

@@ -1,5 +1,5 @@
-// The CUDA backend with products by cuBLASLt, where both CUDA and cuBLASLt are stand-ins: linked into a conformance
-// test, it is one backend more.
+// Registers the CUDA backend with matmuls by cuBLASLt, where both CUDA and cuBLASLt are stand-ins. Linking this file
+// into a conformance test adds the backend.
 #include "kernels/cuda/cublaslt/cublaslt_products.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"

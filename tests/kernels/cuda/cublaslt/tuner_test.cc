@@ -1,4 +1,4 @@
-// Which algorithm the tuner finds, and on what.
+// Tests which algorithm the tuner finds, and with which operands.
 #include "kernels/cuda/cublaslt/tuner.h"
 
 #include <algorithm>
@@ -22,8 +22,7 @@ using cuda::TunedProduct;
 using cuda::Tuner;
 using ::testing::IsEmpty;
 
-// The function of the library that Slow stands before, and what it has seen: of all algorithms it does not hold up the
-// third.
+// Slow() calls `librarys_matmul`. It delays every algorithm except the third that it has `seen`.
 decltype(&cublasLtMatmul) librarys_matmul = nullptr;
 std::vector<ProductAlgorithm> seen;
 constexpr size_t kFast = 2;
@@ -109,7 +108,7 @@ TEST_F(TunerTest, OperandsAreAlignedAsTheKeySays) {
 }
 
 TEST_F(TunerTest, AnAlgorithmThatIsRefusedWhenItStartsIsPassedOver) {
-  static int starts;  // Of which the first, and so the first algorithm, is refused.
+  static int starts;  // The first start, and so the first algorithm, is refused.
   starts = 0;
   library_.algorithms = 3;
   CublasLtFunctions functions = library_.functions();

@@ -189,9 +189,9 @@ TEST(TuningTableTest, HostileTextIsRefusedByLine) {
   EXPECT_THAT(Refusal(""), HasSubstr("found no line"));
   EXPECT_THAT(Refusal("shale cublaslt algorithms 2\n"), HasSubstr("line 1: wanted \"shale cublaslt algorithms 1\""));
   EXPECT_THAT(Refusal(on + title), HasSubstr("line 1"));
-  EXPECT_THAT(Refusal(title + product), HasSubstr("line 2: a product before the machine"));
-  EXPECT_THAT(Refusal(title + on + product + product), HasSubstr("line 4: this product has an algorithm already"));
-  EXPECT_THAT(Refusal(title + on + on + product + on + product), HasSubstr("line 6: this product"));
+  EXPECT_THAT(Refusal(title + product), HasSubstr("line 2: found a matmul before the line that names its machine"));
+  EXPECT_THAT(Refusal(title + on + product + product), HasSubstr("line 4: this matmul already has an algorithm"));
+  EXPECT_THAT(Refusal(title + on + on + product + on + product), HasSubstr("line 6: this matmul"));
   EXPECT_THAT(Refusal(title + "on , cublaslt 130100\n"), HasSubstr("line 2"));
   EXPECT_THAT(Refusal(title + "on H200, cublaslt 0\n"), HasSubstr("line 2"));
   EXPECT_THAT(Refusal(title + "on H200, cublaslt 0130100\n"), HasSubstr("line 2"));

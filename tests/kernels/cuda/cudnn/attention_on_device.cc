@@ -13,10 +13,10 @@
 namespace shale::testing {
 namespace {
 
-// p, ds and results are rounded to bf16 one after the other, each by up to 2^-9 of itself.
+// p, ds and the results are rounded to bf16 one after the other, each by up to 2^-9 of its value.
 constexpr double kTolerance = 4 * 0x1p-9;
 
-// Of outputs, |got - want| in the Euclidean norm, by |want|; all else must not have changed.
+// Expects |got - want| <= kTolerance |want| for each output, in the Euclidean norm, and that nothing else has changed.
 template <class OpType>
 void ExpectNear(const TestMemory& memory, const OpType& op, std::vector<std::byte> got, std::vector<std::byte> want) {
   OpType::Visit(op, [&](absl::string_view name, const Tensor& t, Access access) {
@@ -40,8 +40,8 @@ std::vector<std::byte> RunOn(OpRig& rig, const TestMemory& memory, const Op& op)
   return image;
 }
 
-// Runs `op` twice, on graphs of its own, in pieces of so much workspace. Returns the image afterwards, which is to be
-// `want` but for rounding.
+// Runs `op` twice, on newly built graphs, in pieces that fit `workspace_bytes`. Expects the same bits both times, and
+// `want` up to rounding. Returns the image afterwards.
 template <class OpType>
 std::vector<std::byte> ExpectRepeats(const AttentionMachine& machine, int64_t workspace_bytes, const TestMemory& memory,
                                      const OpType& op, const std::vector<std::byte>& want) {
@@ -56,7 +56,7 @@ std::vector<std::byte> ExpectRepeats(const AttentionMachine& machine, int64_t wo
   return got;
 }
 
-// The tiles of kernels are of 64 and 128.
+// The kernels have tiles of 64 and 128.
 const AttentionShape kShapes[] = {
     {.batch = 1, .length = 4, .heads = 1, .groups = 1, .width = 64},
     {.batch = 2, .length = 132, .heads = 4, .groups = 2, .width = 64, .gap = 8},

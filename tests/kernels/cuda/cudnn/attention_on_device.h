@@ -1,5 +1,5 @@
-// Attention by cuDNN, or by what stands in for it, in device memory and on streams: of whatever machines a program
-// instantiates this with.
+// Tests attention by cuDNN, or by a stand-in for it, in device memory and on streams. A program instantiates
+// AttentionOnDeviceTest with its machines.
 #pragma once
 
 #include <functional>
@@ -14,8 +14,8 @@
 namespace shale::testing {
 
 struct AttentionMachine {
-  CudaTestBackendOptions backend;  // Without attention.
-  // For the runtime's first GPU. An error fails the test.
+  CudaTestBackendOptions backend;  // Without create_attention.
+  // Loads cuDNN or its stand-in for the runtime's first GPU. An error fails the test.
   std::function<absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>>()> load;
 };
 

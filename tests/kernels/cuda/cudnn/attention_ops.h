@@ -1,4 +1,4 @@
-// Attention ops of any shape, as the engine lays them out or with every tensor on its own.
+// Makes attention ops of any shape, laid out as the engine does.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace shale::testing {
 struct AttentionShape {
   int64_t batch = 1, length = 4, heads = 1, groups = 1, width = 64;
   int64_t window = 0;
-  int64_t gap = 0;  // Columns of the packed matrix behind those of v.
+  int64_t gap = 0;  // Unused columns of the packed matrix behind those of v.
 
   bool operator==(const AttentionShape&) const = default;
 };
 
-// Calls make(rows, columns) for each matrix of bf16: q, k and v are columns of one, and their gradients of another.
-// make_lse(B, H, S) is f32.
+// Returns an attention op. Calls make(rows, columns) for each bf16 matrix: q, k and v are columns of one matrix, and
+// their gradients are columns of another. make_lse(B, H, S) makes lse in f32.
 template <class Make, class MakeLse>
 AttentionBackward PackedAttention(const AttentionShape& s, const Make& make, const MakeLse& make_lse) {
   AttentionBackward op;
@@ -39,7 +39,7 @@ AttentionBackward PackedAttention(const AttentionShape& s, const Make& make, con
   return op;
 }
 
-// Of no memory.
+// Returns an attention op whose tensors have symbols instead of memory.
 inline AttentionBackward SymbolicAttention(const AttentionShape& shape, DType dtype = DType::kBFloat16) {
   int32_t symbol = 0;
   const auto placed = [&](Tensor t) {

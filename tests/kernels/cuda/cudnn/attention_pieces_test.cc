@@ -14,7 +14,7 @@ using testing::AttentionShape;
 using testing::ForwardOf;
 using testing::SymbolicAttention;
 
-// What both directions answer.
+// Returns whether cuDNN takes `op`. Expects the same answer for both directions.
 bool Taken(const AttentionBackward& op) {
   EXPECT_TRUE(Validate(op).ok()) << Validate(op);
   EXPECT_EQ(TakenByCudnn(op), TakenByCudnn(ForwardOf(op))) << AttentionKey::Of(op).ToString();
@@ -38,7 +38,7 @@ TEST(TakenByCudnnTest, AnyWindowAndAnyNumberOfHeads) {
 
 TEST(TakenByCudnnTest, OnePositionIsRefusedAndRowsOfLseMustBeAligned) {
   EXPECT_FALSE(Taken(SymbolicAttention({.length = 1})));
-  EXPECT_TRUE(Taken(SymbolicAttention({.length = 2})));  // One row: it begins where its buffer does.
+  EXPECT_TRUE(Taken(SymbolicAttention({.length = 2})));  // Its only row begins where the buffer does.
   EXPECT_TRUE(Taken(SymbolicAttention({.batch = 1, .length = 3})));
   for (const int64_t length : {2, 3, 63, 65, 66}) {
     EXPECT_FALSE(Taken(SymbolicAttention({.batch = 2, .length = length, .heads = 2}))) << length;

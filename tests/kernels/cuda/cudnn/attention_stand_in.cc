@@ -21,7 +21,7 @@ const HostOps& Reference() {
   return ops;
 }
 
-// The op that a graph of `key` is.
+// Returns the op that a graph of `key` computes.
 template <class OpType>
 OpType OpOf(const AttentionKey& key, const AttentionAddresses& addresses) {
   OpType op;

@@ -1,5 +1,5 @@
-// What stands in for cuDNN: graphs that compute by the reference what their keys describe. They see strides, addresses
-// and workspace only, as cuDNN does, so that a wrong one shows in the results.
+// A stand-in for cuDNN. Its graphs compute with the reference ops what their keys describe. Like cuDNN, they see only
+// strides, addresses and workspace, so that a wrong one shows in the results.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@ struct AttentionCall {
   std::byte* workspace;
 };
 
-// Outlives what it gives. Graphs run on the stream of the stand-in runtime that they are enqueued on; without a stream
-// at once, on plain memory. They overwrite their workspace.
+// Must outlive the objects that it returns. A graph runs on the stream of the stand-in runtime on which it is enqueued.
+// Without a stream it runs at once, on plain memory. A graph overwrites its workspace.
 class AttentionStandIn {
  public:
   std::unique_ptr<cuda::AttentionGraphs> Graphs();
 
   std::vector<cuda::AttentionKey> built;
   std::vector<AttentionCall> calls;
-  int alive = 0;  // Graphs, and what builds them.
+  int alive = 0;  // How many AttentionGraph and AttentionGraphs objects exist.
 
-  // To be set by tests.
-  std::optional<int64_t> workspace_bytes;  // Of graphs: else what they may have.
+  // Set by tests.
+  std::optional<int64_t> workspace_bytes;  // What a graph needs. If absent, all that it may have.
   absl::Status build_status, enqueue_status;
 };
 

@@ -1,4 +1,4 @@
-// What graphs are asked for, and that together they are the op.
+// Tests which graphs are asked for, and that together they compute the op.
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 
 #include <memory>
@@ -33,7 +33,7 @@ class CudnnAttentionTest : public ::testing::Test {
     return *backend_;
   }
 
-  // Runs `op` of `memory`, in scratch that ends where it should; the image afterwards.
+  // Runs `op` on `memory`. Expects that no byte past the scratch changes. Returns the image afterwards.
   template <class OpType>
   std::vector<std::byte> Run(AttentionBackend& backend, const TestMemory& memory, const OpType& op) {
     const AlignedBytes bytes(memory.image());
@@ -62,7 +62,7 @@ TEST_F(CudnnAttentionTest, PlansNeedNoLibrary) {
   const AttentionBackward op = SymbolicAttention({.batch = 4, .length = 4096, .heads = 28, .groups = 4, .width = 128});
   EXPECT_TRUE(backend->Takes(op) && backend->Takes(ForwardOf(op)));
   EXPECT_EQ(backend->ScratchBytes(ForwardOf(op)), 256);
-  // One key/value head, with its seven of queries.
+  // One key/value head, with its seven query heads.
   EXPECT_EQ(backend->ScratchBytes(op), 7 * (4 * 4096 + 4 * 4096 * 128 + 2 * 4096 * 4096) + 256);
   const absl::Status status = backend->Prepare(op);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
@@ -123,7 +123,7 @@ TEST_F(CudnnAttentionTest, AGraphThatNeedsMoreThanIsPlannedIsRefusedWhenItIsPrep
   const AttentionForward op = ForwardOf(SymbolicAttention({.batch = 2, .length = 8, .heads = 2}));
   const absl::Status status = Backend().Prepare(op);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("wants 257 bytes of workspace, and 256 are planned"),
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("needs 257 bytes of workspace, but 256 are planned"),
                                                    HasSubstr("attention forward B=2 S=8 H=2 G=1 D=64")));
   library_.workspace_bytes = 256;
   EXPECT_TRUE(Backend().Prepare(op).ok());

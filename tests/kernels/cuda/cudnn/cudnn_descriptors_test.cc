@@ -1,4 +1,4 @@
-// What the library itself is told of an op's tensors: recorded on the way to it.
+// Tests what the library itself is told about an op's tensors, by recording the calls on their way to it.
 #include <cudnn.h>
 #include <dlfcn.h>
 
@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The tensors of the op, by name, as strides tell where an element lies: sets of (size, stride), for how the library
-// orders axes is its own affair.
+// The axes of a tensor, as a set of (size, stride), because the library may order axes as it likes. TensorsOf returns
+// the dtype and the axes of each tensor of an op, by uid.
 using Axes = std::multiset<std::pair<int64_t, int64_t>>;
 
 template <class OpType>
@@ -32,7 +32,7 @@ std::map<int64_t, std::pair<int, Axes>> TensorsOf(const OpType& op) {
   OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access) {
     Axes axes;
     for (int axis = 0; axis < t.rank; ++axis) axes.emplace(t.dim(axis), t.stride(axis));
-    if (t.rank == 3) axes.emplace(1, 1);  // Of lse.
+    if (t.rank == 3) axes.emplace(1, 1);  // For lse.
     tensors[++uid] = {t.dtype == DType::kBFloat16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, axes};
   });
   return tensors;
@@ -66,14 +66,14 @@ TEST(CudnnDescriptorsTest, EveryOperandLiesWhereTheOpSays) {
     const std::map<int64_t, std::pair<int, Axes>> want = TensorsOf(op);
     std::map<int64_t, std::pair<int, Axes>> seen;
     for (const RecordedTensor& tensor : recorded) {
-      if (want.count(tensor.uid) == 0) continue;  // Of the frontend.
+      if (want.count(tensor.uid) == 0) continue;  // A tensor of the frontend.
       Axes axes;
       for (size_t axis = 0; axis < tensor.dims.size(); ++axis) axes.emplace(tensor.dims[axis], tensor.strides[axis]);
       seen[tensor.uid] = {tensor.type, axes};
     }
     EXPECT_EQ(seen, want);
   };
-  // No two sizes alike; the second has strides of its own for every tensor.
+  // No two sizes are equal. In the second step every tensor has strides of its own.
   for (const int64_t window : {0, 17}) {
     AttentionBackward op = SymbolicAttention(
         {.batch = 2, .length = 132, .heads = 6, .groups = 3, .width = 64, .window = window, .gap = 8});

@@ -1,5 +1,5 @@
-// The cases of attention_on_device.h with stand-ins for CUDA and cuDNN, so that they are known to find what they look
-// for. On a GPU: tests/gpu/cudnn_test.cc.
+// Runs the cases of attention_on_device.h with stand-ins for CUDA and cuDNN, so that the cases are known to work.
+// tests/gpu/cudnn_test.cc runs them on a GPU.
 #include "kernels/cuda/host/host_products.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"

@@ -1,5 +1,6 @@
-// The library itself, where it is installed: it has kernels for what we say that it takes, in the workspace that the
-// committed table says. No GPU: it is told of one in JSON, and finds a driver that stands in.
+// Tests the library itself, where it is installed: it has kernels for everything that we say it takes, in the workspace
+// that the committed table says. Needs no GPU: the library gets a description of one in JSON, and finds a stand-in
+// driver.
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
 
 #include <cstdlib>
@@ -56,7 +57,7 @@ TEST_F(CudnnGraphsTest, WhatItTakesHasAKernelInTheWorkspaceOfTheTable) {
   const auto table = testing::ReadCommittedTable();
   ASSERT_TRUE(table.ok()) << table.status();
   const std::string version = hopper_->version();
-  // They have no deterministic backward for compute capability 10.
+  // These versions have no deterministic backward for compute capability 10.
   const bool without_10 = absl::StartsWith(version, "9.16.") || absl::StartsWith(version, "9.17.");
   size_t asked = 0;
   for (const DescribedGpu& gpu : kDescribedGpus) {
@@ -65,7 +66,7 @@ TEST_F(CudnnGraphsTest, WhatItTakesHasAKernelInTheWorkspaceOfTheTable) {
     ASSERT_TRUE(graphs.ok()) << gpu.name << ": " << graphs.status();
     for (const WorkspaceRow& row : table->rows) {
       if (row.compute_major != gpu.major || row.compute_minor != gpu.minor) continue;
-      // Where rows lie does not matter.
+      // The gap between rows must not matter.
       const AttentionKey key = KeyOf(row, /*gap=*/asked++ % 2 == 0 ? 0 : 8);
       const absl::StatusOr<int64_t> needed = NeededBytes(**graphs, key);
       ASSERT_TRUE(needed.ok()) << row.Question() << ": " << needed.status();
@@ -80,7 +81,7 @@ TEST_F(CudnnGraphsTest, WhatItTakesHasAKernelInTheWorkspaceOfTheTable) {
 }
 
 TEST_F(CudnnGraphsTest, BothDirectionsAreBuiltForAModel) {
-  // Qwen2.5 7B.
+  // The shape of Qwen2.5 7B.
   const AttentionBackward op = SymbolicAttention({.batch = 2, .length = 4096, .heads = 28, .groups = 4, .width = 128});
   const auto attention = CreateCudnnAttention([&] { return std::move(hopper_); });
   absl::Status status = attention->Prepare(ForwardOf(op));

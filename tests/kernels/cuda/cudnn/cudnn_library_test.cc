@@ -1,4 +1,4 @@
-// How cuDNN is found, and what is said when it is not.
+// Tests how cuDNN is found, and the errors if it is not.
 #include <filesystem>
 #include <string>
 
@@ -18,7 +18,7 @@ TEST(CudnnLibraryTest, AGpuThatIsTooOldIsNamed) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("8.0 or newer"), HasSubstr("found 7.5")));
 }
 
-// In one test, for what was loaded once stays.
+// This is one test, because a library that was loaded once stays.
 TEST(CudnnLibraryTest, LibrariesThatAreMissingOrTooOldAreNamedAndOthersMayBeFoundLater) {
   ASSERT_TRUE(BuiltWithCudnn().ok()) << BuiltWithCudnn();
   const std::filesystem::path here = std::filesystem::absolute("tests/kernels/cuda/cudnn");
@@ -41,12 +41,12 @@ TEST(CudnnLibraryTest, LibrariesThatAreMissingOrTooOldAreNamedAndOthersMayBeFoun
 
   options.search = LibrarySearch::FromEnvironment();
   const auto loaded = LoadCudnn(options);
-  // Installed or not, with a GPU or without.
+  // cuDNN may be installed or not, and the machine may have a GPU or not.
   if (!loaded.ok() && loaded.status().code() == absl::StatusCode::kNotFound) GTEST_SKIP() << loaded.status();
   if (!loaded.ok()) {
     EXPECT_EQ(loaded.status().code(), absl::StatusCode::kFailedPrecondition) << loaded.status();
     EXPECT_THAT(std::string(loaded.status().message()),
-                AllOf(HasSubstr("cudnnCreate: CUDNN_STATUS_"), HasSubstr("wanted a GPU")));
+                AllOf(HasSubstr("cudnnCreate: CUDNN_STATUS_"), HasSubstr("it needs a GPU")));
   }
 }
 

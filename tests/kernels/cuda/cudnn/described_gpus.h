@@ -1,4 +1,4 @@
-// GPUs as cuDNN wants them described, to build graphs for them without any.
+// Describes GPUs as cuDNN wants it, to build graphs for them on a machine without a GPU.
 #pragma once
 
 #include <string>
@@ -9,12 +9,13 @@ namespace shale::testing {
 
 struct DescribedGpu {
   const char* name;
-  int major, minor, processors, blocks, threads, shared_bytes;  // Of a processor; shared memory of a block.
+  // blocks and threads are per processor, shared_bytes per block.
+  int major, minor, processors, blocks, threads, shared_bytes;
 };
 
 inline constexpr DescribedGpu kH200 = {"H200", 9, 0, 132, 32, 2048, 232448};
 
-// One of each compute capability that we know of, from the oldest that we take.
+// One GPU of each compute capability that we know of, from the oldest that we take.
 inline constexpr DescribedGpu kDescribedGpus[] = {
     {"A100", 8, 0, 108, 32, 2048, 166912},      {"A10", 8, 6, 72, 16, 1536, 101376},
     {"L40S", 8, 9, 142, 24, 1536, 101376},      kH200,
@@ -29,7 +30,7 @@ inline std::string JsonOf(const DescribedGpu& gpu) {
       R"("maxRegistersPerSM": 65536, "maxThreadsPerBlock": 1024, "pciDeviceId": 0, "isTccDriver": 0,)",
       R"("supportCoopLaunch": 1, "totalGlobalMem": 150000000000, "smClockRateKHz": 1980000,)",
       R"("memClockRateKHz": 3201000, "l2CacheSize": 62914560, "cudaDeviceId": 0, "driverVer": 13000,)",
-      // Read by cuDNN 9.28; older versions pass over these three.
+      // cuDNN 9.28 reads these three; older versions ignore them.
       R"("memoryBusWidth": 5120, "smCountOrigin": 0, "oversizedSharedMemoryPerBlock": )", gpu.shared_bytes,
       R"(, "maxCtasPerSM": )", gpu.blocks, R"(, "maxThreadsPerSM": )", gpu.threads, R"(, "multiProcessorCount": )",
       gpu.processors, R"(, "maxSharedMemoryPerBlockOptin": )", gpu.shared_bytes, R"(, "deviceVer": )",

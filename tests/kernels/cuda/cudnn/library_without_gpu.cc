@@ -9,7 +9,7 @@
 namespace shale::testing {
 
 absl::StatusOr<std::unique_ptr<cuda::CudnnGraphs>> LoadCudnnFor(const DescribedGpu& gpu) {
-  // Before cuDNN asks for a library of this name, and gets it.
+  // Loads the stand-in driver first, so that cuDNN gets it when it asks for a library of this name.
   if (dlopen("tests/kernels/cuda/cudnn/libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     return absl::InternalError(absl::StrCat("the driver that stands in: ", dlerror()));
   }
@@ -20,8 +20,8 @@ absl::StatusOr<std::unique_ptr<cuda::CudnnGraphs>> LoadCudnnFor(const DescribedG
 }
 
 absl::StatusOr<int64_t> NeededBytes(cuda::CudnnGraphs& graphs, const cuda::AttentionKey& key) {
-  // When it may have none at all, the answer is "Requires <bytes>" of each kernel in turn, to which the frontend adds
-  // rowsum(d_out * out).
+  // If it may have no workspace at all, cuDNN answers "Requires <bytes>" for each kernel in turn. The frontend adds
+  // rowsum(d_out * out) to that.
   constexpr absl::string_view kRequires = "Requires ";
   const absl::Status status = graphs.Supports(key, /*workspace_bytes=*/-1);
   const absl::string_view answer = status.message();

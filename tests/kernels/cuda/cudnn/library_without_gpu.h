@@ -1,4 +1,4 @@
-// cuDNN itself, told of a GPU in JSON, over a driver that stands in: what it answers where there is none.
+// Asks cuDNN itself on a machine without a GPU. cuDNN gets a description of a GPU in JSON, and a stand-in driver.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace shale::testing {
 
-// For a program that runs where Bazel runs its tests. NotFound where cuDNN is not installed.
+// Loads cuDNN for a described GPU. Returns NotFound if cuDNN is not installed. REQUIRES: the program runs where Bazel
+// runs its tests.
 absl::StatusOr<std::unique_ptr<cuda::CudnnGraphs>> LoadCudnnFor(const DescribedGpu& gpu);
 
-// The workspace of the kernel that cuDNN likes best. Fails if it has none.
+// Returns the workspace of the kernel that cuDNN likes best. Returns an error if cuDNN has no kernel.
 absl::StatusOr<int64_t> NeededBytes(cuda::CudnnGraphs& graphs, const cuda::AttentionKey& key);
 
 }  // namespace shale::testing

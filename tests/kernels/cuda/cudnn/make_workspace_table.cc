@@ -1,4 +1,4 @@
-// Writes the table of workspaces (workspace_table.h) as the installed cuDNN answers. It needs no GPU.
+// Prints the table of workspaces (workspace_table.h) with the answers of the installed cuDNN. Needs no GPU.
 #include <cstdlib>
 #include <iostream>
 #include <memory>

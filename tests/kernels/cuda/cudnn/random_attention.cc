@@ -19,7 +19,7 @@ AttentionBackward RandomAttention(TestMemory& memory, const AttentionShape& shap
   const Tensor found = before.Bind(forward.lse_BHS, image.data());
   std::vector<double> lse(found.elements());
   for (int64_t i = 0; i < found.elements(); ++i) lse[i] = ElementOf(found, i);
-  // The same numbers again, for they are of one seed.
+  // Makes the same numbers again, from the same seed.
   return PackedAttention(shape, random_in(memory), [&](int64_t b, int64_t h, int64_t s) {
     return memory.Values(DType::kFloat32, {b, h, s}, lse);
   });

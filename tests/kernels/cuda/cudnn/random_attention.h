@@ -6,7 +6,7 @@
 
 namespace shale::testing {
 
-// An attention of random numbers in `memory`, packed; its lse is that of q and k.
+// Makes a packed attention op of random numbers in `memory`. Its lse is that of q and k.
 AttentionBackward RandomAttention(TestMemory& memory, const AttentionShape& shape);
 
 }  // namespace shale::testing

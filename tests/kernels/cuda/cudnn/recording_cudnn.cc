@@ -11,13 +11,13 @@ using shale::testing::RecordedTensor;
 
 void* real_library = nullptr;
 std::vector<RecordedTensor> finished;
-std::map<cudnnBackendDescriptor_t, RecordedTensor> tensors;  // Described, but not finished.
+std::map<cudnnBackendDescriptor_t, RecordedTensor> tensors;  // Described but not finished.
 
 template <class Function>
 Function* Real(const char* name) {
   return reinterpret_cast<Function*>(dlsym(real_library, name));
 }
-// The function that this is called in, of the real library.
+// The function of this name in the real library.
 #define SHALE_REAL(function) Real<decltype(::function)>(#function)
 
 void Record(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, int64_t count, const void* values) {

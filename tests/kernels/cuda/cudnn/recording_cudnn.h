@@ -1,5 +1,5 @@
-// libcudnn.so.9 of tests: passes on to the real library what the frontend asks for, and keeps what tensors it is told
-// of. Loaded at run time, as the real one is.
+// A libcudnn.so.9 for tests, loaded at run time like the real one. Passes the frontend's calls on to the real library
+// and records the tensors that they describe.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct RecordedTensor {
   std::vector<int64_t> dims, strides;
 };
 
-// "shale_record_cudnn": `real` is the real library's handle; returns where finished tensors are kept. REQUIRES: called
-// before anything else.
+// The type of "shale_record_cudnn". `real` is the handle of the real library. Returns where finished tensors are
+// recorded. REQUIRES: called before anything else.
 using RecordCudnn = std::vector<RecordedTensor>*(void* real);
 
 }  // namespace shale::testing

@@ -1,5 +1,5 @@
-// libcuda.so.1 for a process without a GPU: as much of a driver as cuDNN and NVRTC want to build graphs, which load the
-// kernels that they compiled. Calls succeed and do nothing.
+// A libcuda.so.1 for a process without a GPU. It has as much of a driver as cuDNN and NVRTC need to build graphs, which
+// load the kernels that they compile. Calls succeed and do nothing.
 namespace {
 int anything;
 }  // namespace
@@ -8,7 +8,7 @@ extern "C" {
 
 #define SHALE_SUCCEEDS(function) \
   int function() { return 0; }
-// A function whose first argument is where it leaves a handle.
+// Defines a function that stores a handle where its first argument points.
 #define SHALE_GIVES_HANDLE(function) \
   int function(void** handle) {      \
     *handle = &anything;             \

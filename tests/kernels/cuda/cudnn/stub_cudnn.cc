@@ -1,4 +1,4 @@
-// A libcudnn.so.9 that is too old for us, and nothing else.
+// A libcudnn.so.9 that only tells its version, which is too old for us.
 #include <cstddef>
 
 extern "C" size_t cudnnGetVersion() { return 91501; }

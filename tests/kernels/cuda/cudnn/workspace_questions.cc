@@ -16,10 +16,10 @@
 namespace shale::testing {
 namespace {
 
-// For all GPUs alike.
+// Collects the questions, which are the same for all GPUs.
 class Questions {
  public:
-  // Nothing if it is not for cuDNN, or was asked already.
+  // Adds a shape in both directions. Adds nothing that cuDNN does not take or that was added before.
   void Add(const AttentionShape& shape) {
     Add(/*backward=*/false, shape);
     Add(/*backward=*/true, shape);
@@ -49,7 +49,7 @@ class Questions {
   std::vector<WorkspaceRow> rows_;
 };
 
-// In both directions, whole and in the pieces of its backward.
+// Adds the attention of a job in both directions, and the pieces of its backward op.
 void AddJob(const Job& job, Questions& questions) {
   const auto* model = std::get_if<DecoderConfig>(&job.model);
   if (model == nullptr || job.precision.compute != ComputePrecision::kBFloat16) return;
@@ -71,7 +71,8 @@ void AddJob(const Job& job, Questions& questions) {
   }
 }
 
-// Lengths around the tiles of kernels and those of models, with each width and ratio of heads; the rest takes turns.
+// Adds lengths around the tiles of kernels and lengths of models, with each width and ratio of heads. The other sizes
+// take turns.
 void AddAwkward(Questions& questions) {
   constexpr int64_t kBatches[] = {1, 2, 3, 8}, kGroups[] = {1, 2, 4, 7, 1}, kWindows[] = {0, 1, 0, 17, 0, 128, 1024};
   size_t turn = 0;
@@ -87,12 +88,12 @@ void AddAwkward(Questions& questions) {
                        .window = kWindows[turn % std::size(kWindows)]});
         ++turn;
       }
-      // As long as one key/value head goes.
+      // The longest sequences that one key/value head can have.
       for (const int64_t length : {8192, 16384, 32768}) {
         questions.Add({.batch = 1, .length = length, .heads = heads_per_group, .groups = 1, .width = width});
       }
     }
-    // Of one head alone, whose rows of lse may be of any length.
+    // One head alone, whose rows of lse may have any length.
     for (const int64_t length : {2, 3, 63, 65, 127, 129, 1001, 4095}) questions.Add({.length = length, .width = width});
   }
 }

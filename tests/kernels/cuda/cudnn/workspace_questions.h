@@ -1,4 +1,4 @@
-// What the committed table of workspaces answers.
+// The questions that the committed table of workspaces answers.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace shale::testing {
 
-// Of every described GPU, for both directions, in the order of the table, with no bytes: the attentions of tools/jobs
-// as their runs ask for them, those of awkward sizes, and long ones. For a program that has the jobs among its data;
-// fails if one does not load.
+// Returns the rows of the table in their order, with 0 bytes. For every described GPU and both directions there are the
+// attentions of tools/jobs as their runs ask for them, those of awkward sizes, and long ones. Returns an error if a job
+// does not load. REQUIRES: the program has the jobs among its data.
 absl::StatusOr<std::vector<WorkspaceRow>> WorkspaceQuestions();
 
 }  // namespace shale::testing

@@ -36,7 +36,7 @@ std::string Print(const WorkspaceRow& row) {
                          s.batch, s.length, s.heads, s.groups, s.width, s.window, row.bytes);
 }
 
-// `line` with its end. False if it is not what Print gives.
+// Parses `line`, which includes its end. Returns false if it is not what Print returns.
 bool ParseRow(absl::string_view line, WorkspaceRow& row) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   AttentionShape& s = row.shape;

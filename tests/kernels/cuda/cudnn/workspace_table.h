@@ -1,10 +1,10 @@
-// WorkspaceTable: what cuDNN itself answered for the workspace of attention, by GPU and shape. Its text:
+// A WorkspaceTable holds what cuDNN itself answered for the workspace of attention, by GPU and shape. Its text:
 //
 //   # cuDNN 9.19.0 was asked ...
 //   # GPU direction   B     S   H  G   D window        bytes
 //     9.0  backward   1  4096  28  4 128      0    998703360
 //
-// kernels/cuda/cudnn/attention_workspace.txt is one; make_workspace_table makes it.
+// kernels/cuda/cudnn/attention_workspace.txt is such a text, printed by make_workspace_table.
 #pragma once
 
 #include <cstdint>
@@ -19,29 +19,29 @@
 namespace shale::testing {
 
 struct WorkspaceRow {
-  int compute_major = 0, compute_minor = 0;  // Of the GPU.
+  int compute_major = 0, compute_minor = 0;  // The compute capability of the GPU.
   bool backward = false;
-  AttentionShape shape;  // Without a gap, which is not in the text: where rows lie does not matter.
+  AttentionShape shape;  // Without a gap: it must not matter and is not in the text.
   int64_t bytes = 0;
 
-  // "9.0 backward B=2 S=4096 H=28 G=4 D=128 window=0", for messages.
+  // Returns "9.0 backward B=2 S=4096 H=28 G=4 D=128 window=0", for messages.
   std::string Question() const;
   bool operator==(const WorkspaceRow&) const = default;
 };
 
-// What is asked for, with `gap` columns between the rows of q, k and v.
+// Returns the attention to ask cuDNN for, with `gap` columns between the rows of q, k and v.
 cuda::AttentionKey KeyOf(const WorkspaceRow& row, int64_t gap = 0);
 
 struct WorkspaceTable {
-  std::string version;  // Of cuDNN: "9.19.0".
+  std::string version;  // The version of cuDNN, such as "9.19.0".
   std::vector<WorkspaceRow> rows;
 
   std::string Print() const;
-  // Takes what Print gives, to the letter. InvalidArgument names the line.
+  // Parses exactly what Print returns. Otherwise returns InvalidArgument, which names the line.
   static absl::StatusOr<WorkspaceTable> Parse(absl::string_view text);
 };
 
-// The committed one, for a test that has it among its data. NotFound if it has not.
+// Reads the committed table. Returns NotFound if the test does not have it among its data.
 absl::StatusOr<WorkspaceTable> ReadCommittedTable();
 
 }  // namespace shale::testing

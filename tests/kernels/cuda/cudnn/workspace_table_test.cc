@@ -1,4 +1,4 @@
-// The committed table of what cuDNN answered, against what we plan. Needs neither the library nor a GPU.
+// Compares the committed table of cuDNN's answers with what we plan. Needs neither the library nor a GPU.
 #include "tests/kernels/cuda/cudnn/workspace_table.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ WorkspaceTable Committed() {
   return table.value_or(WorkspaceTable());
 }
 
-// What attention_pieces.h says that a GPU of this compute capability needs.
+// Returns what attention_pieces.h says that a GPU of this compute capability needs.
 int64_t SaidToNeed(int compute_major, const AttentionKey& key) {
   const int64_t S = key.length, BH = key.batch * key.heads;
   if (!key.backward) return compute_major == 9 ? 256 : 0;
@@ -76,7 +76,7 @@ TEST(AttentionWorkspaceTest, TheTableHasEveryGpuDirectionWidthAndRatioOfHeads) {
   EXPECT_EQ(longest, 32768);
 }
 
-// Of two rows.
+// Returns a table of two rows.
 WorkspaceTable Small() {
   return {.version = "9.19.0",
           .rows = {{.compute_major = 9,
@@ -109,11 +109,11 @@ TEST(WorkspaceTableTest, ParseTakesNothingElseAndNamesTheLine) {
   };
   for (const auto& [what, instead] : std::vector<std::pair<std::string, std::string>>{
            {"backward  ", "downward  "},        // No direction.
-           {"     1780992", "    -1780992"},    // Bytes of no memory.
+           {"     1780992", "    -1780992"},    // Negative bytes.
            {"     1780992", "     178O992"},    // A letter.
-           {"     1780992", "            "},    // A column less.
-           {"     1780992", "     1780992 0"},  // One more.
-           {" 1780992", "1780992"},             // Out of its column.
+           {"     1780992", "            "},    // A column is missing.
+           {"     1780992", "     1780992 0"},  // A column too many.
+           {" 1780992", "1780992"},             // Not in its column.
            {"     1780992", "99999999999999999999"},
            {" 9.0 ", " 9   "},
            {" 9.0 ", "9.00 "},

@@ -1,4 +1,4 @@
-// __syncthreads: who must come to it, and what happens when one is taken out.
+// Tests __syncthreads: which threads must reach it, and that removing one is reported.
 #include <vector>
 
 #include "tests/kernels/cuda/host/expect_report.h"
@@ -33,7 +33,7 @@ SHALE_KERNEL ReturnEarly(unsigned count) {
   __syncthreads();
 }
 
-// The hardware lets them go; CUDA's contract is that all threads of the block come.
+// The hardware lets them go, but CUDA's contract is that all threads of the block come.
 TEST(BlockBarrier, IsNotReachedByThreadsThatReturned) {
   ExpectWrong(
       [](StreamHandle s) {
@@ -50,7 +50,7 @@ TEST(BlockBarrier, TheNextLaunchStartsAfresh) {
   EXPECT_TRUE(Launch("Early", ReturnEarly, {dim3(1), dim3(64)}, nullptr, 64u).ok());
 }
 
-// A running sum over 100 threads: three barriers, each needed.
+// Computes a running sum over 100 threads with three barriers, each of which is needed.
 SHALE_KERNEL PrefixSum(Global<int> values) {
   SHALE_SHARED_ARRAY(int, sums, 100);
   const int t = static_cast<int>(threadIdx.x);

@@ -1,4 +1,4 @@
-// What tests of the host runner expect of a launch.
+// What tests of the host runner expect from a launch.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace shale::cuda {
 
 inline constexpr int kSeeds = 20;
 
-// That run(stream) is right in every order of blocks and threads.
+// Expects that run(stream) succeeds in each of kSeeds orders of blocks and threads.
 template <class Run>
 void ExpectRight(const Run& run) {
   for (int seed = 0; seed < kSeeds; ++seed) {
@@ -21,7 +21,7 @@ void ExpectRight(const Run& run) {
   }
 }
 
-// That run(stream) is found wrong whatever the order, with a message that contains each of `parts`.
+// Expects that run(stream) is reported as wrong in each of these orders, with a message that contains all `parts`.
 template <class Run>
 void ExpectWrong(const Run& run, const std::vector<std::string>& parts) {
   for (int seed = 0; seed < kSeeds; ++seed) {

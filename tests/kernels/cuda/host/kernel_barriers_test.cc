@@ -1,4 +1,4 @@
-// No barrier of our kernels is there in vain, and none could be missing: each is taken out in turn.
+// Every barrier of our kernels is needed, and the host runner would report a missing one: each is removed in turn.
 #include <vector>
 
 #include "tests/kernels/cuda/host/run_kernel.h"
@@ -28,13 +28,13 @@ TEST(CudaCrossEntropy, NeedsEachOfItsBarriers) {
   }
 }
 
-// Rows of several teams to a block, of one, and too wide for any.
+// Widths at which a block has several teams, at which it has one team, and at which rows are too wide for any team.
 TEST(CudaNorms, NeedEachOfTheirBarriersForwardAndBackward) {
   constexpr DType kAct = DType::kBFloat16;
   constexpr int64_t kRows = 3;
   struct Expected {
     int64_t width;
-    size_t rms_backward, layer_backward;  // Barriers.
+    size_t rms_backward, layer_backward;  // Numbers of barriers.
   };
   for (const Expected& want : {Expected{600, 3, 4}, {2048, 2, 2}, {8200, 3, 4}}) {
     SCOPED_TRACE(want.width);
@@ -119,7 +119,7 @@ TEST(CudaEmbedding, NeedsEachOfItsBarriers) {
   ExpectNeedsEachOfItsBarriers(memory, op, 2);
 }
 
-// Enough positions for a block to pass over two tiles.
+// Enough positions for a block to go through two tiles.
 TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
   constexpr DType kAct = DType::kBFloat16;
   constexpr int64_t kLength = 40, kHeads = 2, kWidth = 8;
@@ -145,6 +145,19 @@ TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
                                       .d_v_BSGD = heads(true, 1),
                                       .scale = 0.25f};
   ExpectNeedsEachOfItsBarriers(memory, backward, 6);
+}
+
+TEST(CudaAdamW8Bit, NeedsItsBarrier) {
+  TestMemory memory;
+  const Update op = {.update_5 = memory.Values(DType::kFloat32, {kUpdateSize}, {1e-2, 1, 1, 1, 0}),
+                     .gradient_P = memory.Random(DType::kFloat32, {700}),
+                     .weight_P = memory.Random(DType::kFloat32, {700}),
+                     .rule = AdamW8BitRule(),
+                     .states = {memory.RandomIntegers(DType::kUInt8, {700}, 0, 256),
+                                memory.RandomIntegers(DType::kUInt8, {700}, 0, 256),
+                                memory.Random(DType::kFloat32, {3}, 0.1, 0.2),
+                                memory.Random(DType::kFloat32, {3}, 0.1, 0.2)}};
+  ExpectNeedsEachOfItsBarriers(memory, op, 1);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/host/stream.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/integers.h"
 #include "tests/kernels/test_memory.h"
 
 namespace shale::testing {
@@ -254,7 +255,7 @@ TEST(LargeOperands, Attention) {
   EXPECT_NEAR(LastOf(backward.d_v_BSGD), p, 0.004 * p);
 }
 
-TEST(LargeOperands, AdamW) {
+TEST(LargeOperands, Updates) {
   ReservedMemory memory;
   constexpr int64_t kSize = kMany * kWide, kPieces = 70, kSliceBegin = 3 * kSize;
   const auto floats = [&] { return memory.Zeros(DType::kFloat32, {kSize}); };
@@ -264,24 +265,35 @@ TEST(LargeOperands, AdamW) {
     const int64_t end = kSliceBegin + kSize / kPieces * i;
     decayed->push_back({end - 1, end});
   }
-  const AdamW op = {.update_5 = EndingInOnes(memory.Zeros(DType::kFloat32, {kUpdateSize}), kUpdateSize),
-                    .gradient_P = EndingInOnes(floats(), 2),
-                    .weight_P = EndingInOnes(memory.Zeros(kAct, {kSize}), 2),
-                    .low_P = memory.Zeros(DType::kInt16, {kSize}),
-                    .m_P = floats(),
-                    .v_P = floats(),
-                    .decayed = decayed,
-                    .shard_begin = kSliceBegin,
-                    .beta1 = 0.75f,
-                    .beta2 = 0.75f,
-                    .epsilon = 0,
-                    .weight_decay = 0.25f};
+  Update op = {.update_5 = EndingInOnes(memory.Zeros(DType::kFloat32, {kUpdateSize}), kUpdateSize),
+               .gradient_P = EndingInOnes(floats(), 2),
+               .weight_P = EndingInOnes(memory.Zeros(kAct, {kSize}), 2),
+               .low_P = memory.Zeros(DType::kInt16, {kSize}),
+               .rule = AdamWRule{.beta1 = 0.75f, .beta2 = 0.75f, .epsilon = 0, .weight_decay = 0.25f},
+               .states = {floats(), floats()},
+               .decayed = decayed,
+               .shard_begin = kSliceBegin};
   SetElement(op.update_5, kUpdateSkip, 0);
   SetElement(op.update_5, kUpdateLearningRate, 0.5);
   RunLastBlocks(memory, op);
-  EXPECT_EQ(LastOf(op.m_P), 0.25);
-  EXPECT_EQ(LastOf(op.v_P), 0.25);
+  EXPECT_EQ(LastOf(op.states[0]), 0.25);
+  EXPECT_EQ(LastOf(op.states[1]), 0.25);
   // 1 - 0.5 m / sqrt(v), and of the last element an eighth less before that.
+  EXPECT_EQ(ElementOf(op.weight_P, kSize - 2), 0.75);
+  EXPECT_EQ(LastOf(op.weight_P), 0.625);
+
+  // The same by 8-bit states. The scale of the last block is that of its last two elements, whose codes are those of 1.
+  const auto codes = [&] { return memory.Zeros(DType::kUInt8, {kSize}); };
+  const auto scales = [&] { return memory.Zeros(DType::kFloat32, {CeilDivide(kSize, kQuantizedBlock)}); };
+  op.weight_P = EndingInOnes(memory.Zeros(kAct, {kSize}), 2);
+  op.low_P = memory.Zeros(DType::kInt16, {kSize});
+  op.rule = AdamW8BitRule{.beta1 = 0.75f, .beta2 = 0.75f, .epsilon = 0, .weight_decay = 0.25f};
+  op.states = {codes(), codes(), scales(), scales()};
+  RunLastBlocks(memory, op);
+  for (int state = 0; state < 2; ++state) {
+    EXPECT_EQ(LastOf(op.states[state]), 255);
+    EXPECT_EQ(LastOf(op.states[state + 2]), 0.25);
+  }
   EXPECT_EQ(ElementOf(op.weight_P, kSize - 2), 0.75);
   EXPECT_EQ(LastOf(op.weight_P), 0.625);
 }

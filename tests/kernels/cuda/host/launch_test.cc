@@ -1,4 +1,4 @@
-// What a launch may ask for.
+// Tests what a launch may ask for.
 #include <set>
 #include <vector>
 
@@ -51,7 +51,7 @@ TEST(Launch, StaticSharedMemoryHasItsOwnLimitAndASharedOne) {
               {"shared array row of 40960 bytes is too large"});
 }
 
-// Kernels cannot see an order, but this test can.
+// Records the order of threads. A kernel on a GPU could not see it.
 std::vector<unsigned>& Order() {
   static auto& order = *new std::vector<unsigned>;
   return order;

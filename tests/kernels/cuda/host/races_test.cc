@@ -1,4 +1,5 @@
-// Accesses of one word that no barrier orders, and words that were never written.
+// Tests that accesses to one word that no barrier orders are reported, and so are reads of words that were never
+// written.
 #include <numeric>
 #include <vector>
 
@@ -7,7 +8,7 @@
 namespace shale::cuda {
 namespace {
 
-// Every thread reads what its neighbour wrote.
+// Every thread reads what its neighbor wrote.
 template <bool kBarrier>
 SHALE_KERNEL Rotate(Global<float> values) {
   SHALE_SHARED_ARRAY(float, row, 64);
@@ -20,7 +21,7 @@ TEST(SharedRace, AReadNeedsABarrierAfterTheWrite) {
   std::vector<float> values(192);
   std::iota(values.begin(), values.end(), 0.0f);
   const Global<float> global(values.data(), 192, "values");
-  // Whoever is first reads what was not written yet, or its neighbour has just written it.
+  // A thread reads a word that its neighbor has not written yet, or has just written without a barrier.
   ExpectWrong(
       [&](StreamHandle s) {
         return Launch("Rotate", Rotate<false>, {dim3(3), dim3(64)}, s, global);
@@ -32,7 +33,7 @@ TEST(SharedRace, AReadNeedsABarrierAfterTheWrite) {
   ExpectRight([&](StreamHandle s) { return Launch("Rotate", Rotate<true>, {dim3(3), dim3(64)}, s, global); });
 }
 
-// The barrier before the second write is missing: another thread may not have read yet.
+// Without kBarrier there is no barrier before the second write, and another thread may not have read yet.
 template <bool kBarrier>
 SHALE_KERNEL ReuseTheArray(Global<int> out) {
   SHALE_SHARED_ARRAY(int, box, 1);
@@ -55,7 +56,7 @@ TEST(SharedRace, AWriteNeedsABarrierAfterTheReads) {
 
 SHALE_KERNEL AllWriteOneWord() {
   SHALE_DYNAMIC_SHARED(int, box);
-  box.Store(0, 7);  // The same value, and still undefined.
+  box.Store(0, 7);  // All write the same value, which is still undefined.
 }
 
 TEST(SharedRace, TwoWritersOfOneWord) {
@@ -123,7 +124,7 @@ TEST(GlobalRace, TwoBlocksWriteOneWord) {
       {"writes sum[1], which block (", "wrote in the same launch"});
 }
 
-// No barrier orders blocks: not even when the writer comes last.
+// No barrier orders blocks, not even if the writer comes last.
 SHALE_KERNEL BlocksReadWhatOneWrites(Global<float> x) {
   __syncthreads();
   if (blockIdx.x == 2) {

@@ -1,4 +1,4 @@
-// Runs our kernels on the host with their barriers taken out.
+// Runs our kernels on the host with their barriers removed.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace shale::testing {
 
-// Runs `op` on fresh memory, with scratch that is full of NaNs, and returns the image afterwards.
+// Runs `op` on fresh memory, with scratch that is full of NaNs. Stores the memory image afterwards in `image`.
 template <class OpType>
 absl::Status RunKernel(const TestMemory& memory, const OpType& op, cuda_on_host::Stream& stream,
                        std::vector<std::byte>& image) {
@@ -27,7 +27,8 @@ absl::Status RunKernel(const TestMemory& memory, const OpType& op, cuda_on_host:
   return status;
 }
 
-// The mutation: each of the `barriers` that the kernel has is taken out in turn, and missed in every order.
+// Expects that the kernel has this many `barriers`. Removes each of them in turn, and expects that this is reported in
+// every order of threads.
 template <class OpType>
 void ExpectNeedsEachOfItsBarriers(const TestMemory& memory, const OpType& op, size_t barriers) {
   std::vector<std::byte> image;

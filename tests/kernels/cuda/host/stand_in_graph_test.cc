@@ -1,4 +1,4 @@
-// Captures and graphs of the stand-in for the CUDA runtime: what they do, and the misuse that is found.
+// Tests captures and graphs of the stand-in for the CUDA runtime: what they do, and the misuse that is found.
 #include <cstring>
 #include <thread>
 
@@ -18,11 +18,12 @@ SHALE_KERNEL AddKernel(cuda::Global<int> at, int value) { at.Store(0, at.Load(0)
 
 class StandInGraphTest : public ::testing::Test {
  protected:
-  // To the integer of device memory.
+  // Adds `value` to the integer in device memory.
   absl::Status Add(int value, cuda::StreamHandle stream) {
     return cuda::Launch("Add", AddKernel, {}, stream, cuda::Global<int>(device_, 1, "at"), value);
   }
-  // On the first stream: copies the integer in, adds, and copies it out on the second stream.
+  // Captures a graph that copies the integer in and adds `value` on the first stream, and copies it out on the second
+  // one.
   cuda::GraphHandle CaptureAdd(int value) {
     EXPECT_TRUE(runtime_.BeginCapture(first_).ok());
     EXPECT_TRUE(runtime_.CopyAsync(device_, pinned_, 4, first_).ok());
@@ -64,7 +65,7 @@ TEST_F(StandInGraphTest, WhatIsCapturedRunsAtEachLaunchAndNotBefore) {
   ASSERT_TRUE(runtime_.SynchronizeStream(first_).ok());
   EXPECT_EQ(pinned_[0], 155);
   EXPECT_EQ(runtime_.graph_launches(), 50);
-  // On another stream, after the launches before.
+  // A launch on another stream starts after the launches before it.
   ASSERT_TRUE(runtime_.LaunchGraph(graph, first_).ok());
   ASSERT_TRUE(runtime_.LaunchGraph(graph, second_).ok());
   ASSERT_TRUE(runtime_.SynchronizeStream(second_).ok());
@@ -107,7 +108,7 @@ TEST_F(StandInGraphTest, StreamsMustBeJoined) {
   ASSERT_TRUE(Order(second_, first_).ok());
   ASSERT_TRUE(Add(1, second_).ok());
   ExpectMisuse(runtime_.EndCapture(first_).status(), "was not waited for");
-  // All is as before the capture.
+  // The streams are as they were before the capture.
   ASSERT_TRUE(Add(1, second_).ok());
   EXPECT_TRUE(runtime_.SynchronizeStream(second_).ok());
 }
@@ -141,7 +142,7 @@ TEST_F(StandInGraphTest, AThreadThatCapturesNeitherWaitsNorAllocates) {
   broken([&] { return runtime_.SynchronizeStream(second_); });
   broken([&] { return runtime_.Malloc(8).status(); });
   broken([&] { return runtime_.FreeHost(pinned_); });
-  // Others may.
+  // Other threads may.
   ASSERT_TRUE(runtime_.BeginCapture(first_).ok());
   std::thread([&] { EXPECT_TRUE(runtime_.SynchronizeStream(second_).ok()); }).join();
   EXPECT_TRUE(runtime_.EndCapture(first_).ok());

@@ -1,4 +1,4 @@
-// What the stand-in for the CUDA runtime finds, shown by calls that break each rule.
+// Tests what the stand-in for the CUDA runtime finds, with calls that break each rule.
 #include "kernels/cuda/host/stand_in_runtime.h"
 
 #include <atomic>
@@ -33,7 +33,7 @@ class StandInRuntimeTest : public ::testing::Test {
     return cuda::Launch("Increment", cuda_on_host::Increment, {.grid = cuda::dim3(2), .block = cuda::dim3(32)}, stream,
                         cuda::Global<int>(memory, size, "at"), size);
   }
-  // Keeps the stream from going on.
+  // Blocks the stream until Unblock().
   void Block(cuda::StreamHandle stream) {
     blocked_ = true;
     ASSERT_TRUE(runtime_
@@ -179,7 +179,7 @@ TEST_F(StandInRuntimeTest, OnlyTimedEventsThatWereReachedTellATime) {
   cuda::EventHandle order = *runtime_.CreateEvent(CudaEventKind::kOrder);
   cuda::EventHandle begin = *runtime_.CreateEvent(CudaEventKind::kTime);
   cuda::EventHandle end = *runtime_.CreateEvent(CudaEventKind::kTime);
-  ExpectMisuse(runtime_.ElapsedMilliseconds(order, begin).status(), "takes no time");
+  ExpectMisuse(runtime_.ElapsedMilliseconds(order, begin).status(), "records no time");
   ExpectMisuse(runtime_.ElapsedMilliseconds(begin, end).status(), "never recorded");
   ASSERT_TRUE(runtime_.RecordEvent(begin, stream_).ok());
   Block(stream_);

@@ -1,4 +1,4 @@
-// Sums over ranks, against those of the CPU to the bit.
+// Compares sums over ranks with those of the CPU, bit for bit.
 #include "sharding/comm/sum_ranks.h"
 
 #include <cstring>
@@ -19,7 +19,7 @@ std::vector<T> RandomValues(int64_t n, std::mt19937_64& random) {
   return values;
 }
 
-// `shift`: elements by which all addresses miss an alignment of 16 bytes.
+// `shift` is the number of elements by which all addresses miss an alignment of 16 bytes.
 template <class T>
 void ExpectSameBits(DType dtype, int ranks, int64_t n, int64_t shift, bool in_place) {
   std::mt19937_64 random(ranks * 1000 + n);

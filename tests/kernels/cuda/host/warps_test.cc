@@ -1,4 +1,4 @@
-// Shuffles, votes and warp barriers, with all lanes and with some.
+// Tests shuffles, votes and warp barriers, with all lanes and with some.
 #include <bit>
 #include <vector>
 
@@ -48,7 +48,7 @@ TEST(Warp, ShufflesAndVotesMeanWhatTheyDoInCuda) {
   }
 }
 
-// The upper half of each warp has gone; the mask still names it.
+// The upper half of each warp has returned, but the mask still names it.
 SHALE_KERNEL SumOfLowerHalf(Global<int> out) {
   if (threadIdx.x % 32 >= 16) return;
   int sum = 1;
@@ -106,7 +106,7 @@ TEST(Warp, OperationsThatWaitForNobodyAreReported) {
 
 enum class Between { kNothing, kShuffle, kWarpBarrier, kBarrierOfOthers };
 
-// Each lane reads what its neighbour wrote.
+// Each lane reads what its neighbor wrote.
 template <Between kBetween>
 SHALE_KERNEL Rotate(Global<int> out) {
   SHALE_SHARED_ARRAY(int, row, kThreads);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::byte kUntouched{0xee};
 
-// Copies to several alignments within a line, from others: what was wanted, and not a byte beside it.
+// Copies between several alignments within a cache line. Expects the right bytes, and no change beside them.
 void CheckCopy(void (*copy)(std::byte*, const std::byte*, int64_t), int64_t size_bytes) {
   SCOPED_TRACE(size_bytes);
   constexpr int64_t kLine = 64;

@@ -13,7 +13,7 @@ TEST(CounterTest, ZeroIsReachedFromTheStart) {
   EXPECT_EQ(counter.AwaitAtLeast(0), 0);
 }
 
-// Every thread waits for counts of its own, near and far, so that wake-ups of the one must not swallow another's.
+// Every thread waits for counts of its own, near and far: the wake-up of one must not swallow that of another.
 TEST(CounterTest, NoWakeUpIsLost) {
   constexpr uint64_t kCount = 20000;
   Counter counter;
@@ -33,7 +33,7 @@ TEST(CounterTest, NoWakeUpIsLost) {
   EXPECT_EQ(counter.value(), kCount);
 }
 
-// Two threads that each wait for the other's next step: neither spins, neither sleeps through.
+// Two threads each wait for the other's next step. Neither spins, and neither misses its wake-up.
 TEST(CounterTest, TwoThreadsTakeTurns) {
   constexpr uint64_t kTurns = 5000;
   Counter ping, pong;

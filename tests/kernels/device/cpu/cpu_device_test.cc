@@ -32,8 +32,8 @@ TEST(CpuDeviceTest, ArenasThatLiveTogetherShareTheMemoryLimit) {
   absl::StatusOr<std::unique_ptr<Arena>> second = device.Allocate(50000);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(second.status().message()),
-              HasSubstr("an arena of 50000 bytes does not fit: memory for arenas is 100000 bytes, of which 60000 are "
-                        "taken; 10000 bytes are missing"));
+              HasSubstr("an arena of 50000 bytes does not fit: arenas may use 100000 bytes in all, and 60000 are "
+                        "in use; 10000 bytes are missing"));
   EXPECT_TRUE(device.Allocate(40000).ok());
   first->reset();
   EXPECT_TRUE(device.Allocate(100000).ok());
@@ -57,7 +57,7 @@ TEST(CpuDeviceTest, AnArenaIsWritableToItsLastByteAndGivenBack) {
 #define MADV_POPULATE_WRITE 23
 #endif
 
-// Not on kernels before 5.14.
+// Returns whether Linux has MADV_POPULATE_WRITE. Kernels before 5.14 do not.
 bool CanPopulate() {
   const int64_t page = sysconf(_SC_PAGESIZE);
   void* address = mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -66,7 +66,7 @@ bool CanPopulate() {
   return can;
 }
 
-// Of the pages that hold these bytes of an arena.
+// Returns how many of the pages that hold bytes [begin, end) of an arena are resident.
 int64_t ResidentPages(const Arena& arena, int64_t begin, int64_t end) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   begin = RoundDown(begin, page);

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 absl::Status Ok() { return absl::OkStatus(); }
 
-// Blocks work until the test opens it.
+// Blocks the work of a stream until the test opens the gate.
 class Gate {
  public:
   void Open() { open_.Advance(); }
@@ -175,7 +175,7 @@ TEST(CpuStreamThreadsTest, RecordsOfAFailedStreamAreReached) {
   EXPECT_EQ(b->Synchronize(), absl::DataLossError("lost"));
 }
 
-// A failed stream must not run ahead of what it was told to wait for: others that wait for it rely on that order.
+// A failed stream must not run ahead of what it was told to wait for: streams that wait for it rely on that order.
 TEST(CpuStreamThreadsTest, AFailedStreamStillWaits) {
   CpuDevice device;
   std::unique_ptr<Stream> slow = *device.CreateStream("slow"), failed = *device.CreateStream("failed");
@@ -220,7 +220,7 @@ TEST(CpuStreamThreadsTest, AFullQueueBlocksTheLaunchingThread) {
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 
-// The sanitizers keep freed memory and clocks of their own.
+// The sanitizers keep freed memory, and clocks of their own.
 TEST(CpuStreamThreadsTest, MemoryDoesNotGrowWithTheNumberOfItems) {
   const auto resident_bytes = [] {
     std::ifstream statm("/proc/self/statm");

@@ -1,5 +1,5 @@
-// [Note: happens-before of streams] promises that ThreadSanitizer finds a missing wait also when the threads happen to
-// run in the right order. Here they do, by long sleeps.
+// [Note: happens-before of streams] promises that ThreadSanitizer finds a missing wait even if the threads happen to
+// run in the right order. Here long sleeps make them run in that order.
 
 #include <chrono>
 #include <cstdlib>
@@ -13,7 +13,8 @@ namespace {
 
 enum class Order { kWait, kNoWait };
 
-// One stream writes, another reads 50 ms later, while the launching thread goes on enqueueing on the first.
+// One stream writes, and another reads 50 ms later, while the launching thread goes on enqueueing on the first. Returns
+// what was read.
 int WriteThenRead(Order order, int enqueued_between) {
   CpuDevice device;
   std::unique_ptr<Stream> first = *device.CreateStream("first"), second = *device.CreateStream("second");

@@ -1,4 +1,4 @@
-// What CudaDevice adds to the laws of every device, on a stand-in for CUDA.
+// Tests what CudaDevice adds to the laws of every device, on a stand-in for CUDA.
 #include "kernels/device/cuda/cuda_device.h"
 
 #include <string>
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kIntegers = 200, kBytes = 4 * kIntegers;
 
-// Adds one to each of the first kIntegers of an arena.
+// Adds one to each of the first kIntegers integers of an arena.
 absl::Status Increment(const Arena& arena, Stream& stream) {
   return (*CudaStream::From(stream))->Enqueue([&](cuda::StreamHandle handle) {
     return cuda::Increment(arena.base(), kIntegers, handle);
@@ -70,7 +70,7 @@ TEST_F(CudaDeviceTest, AFailedKernelFailsAllStreamsAndStays) {
   ASSERT_TRUE(Increment(*arena, *compute).ok());
   ASSERT_TRUE(on->Mark(7).ok());
   ASSERT_TRUE(Increment(*arena, *compute).ok());  // The one that fails.
-  (void)on->Mark(8);                              // Whether the failure is known yet is a matter of luck.
+  (void)on->Mark(8);                              // The failure may be known by now or not.
   (void)compute->Copy(host->base(), arena->base(), 4);
   const absl::Status error = compute->Synchronize();
   EXPECT_EQ(error.code(), absl::StatusCode::kInternal);
@@ -108,7 +108,7 @@ TEST(CudaDeviceSynchronousTest, AnErrorIsThatOfTheVeryCall) {
   EXPECT_EQ(Increment(*arena, *stream).code(), absl::StatusCode::kInternal);
 }
 
-// A program that goes on without what CUDA refused would compute from garbage.
+// A program that continued without what CUDA refused would compute from garbage.
 TEST(CudaDeviceRefusalTest, WhatCudaRefusesFailsTheStreamAndThoseThatWaitForIt) {
   cuda_on_host::StandInRuntime runtime;
   {

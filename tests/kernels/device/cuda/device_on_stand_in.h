@@ -1,4 +1,4 @@
-// A CudaDevice over a runtime of its own, which stands in for CUDA's.
+// A CudaDevice on a stand-in for CUDA's runtime, which it owns.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace shale {
 
-// When it ends, nothing may have been misused or be left.
+// The destructor expects that nothing was misused and that nothing is left.
 class DeviceOnStandIn : public Device {
  public:
   explicit DeviceOnStandIn(const CudaDeviceOptions& options = {},

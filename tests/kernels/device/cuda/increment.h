@@ -1,4 +1,4 @@
-// A kernel to put on streams.
+// A kernel for tests of streams.
 #pragma once
 
 #include <cstdint>

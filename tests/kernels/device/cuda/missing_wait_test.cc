@@ -1,5 +1,6 @@
-// A missing wait between the streams of a CudaDevice is a data race for ThreadSanitizer on the stand-in, also when the
-// streams happen to run in the right order: see [Note: happens-before of streams]. Here they do, by long sleeps.
+// On the stand-in, a missing wait between the streams of a CudaDevice is a data race for ThreadSanitizer even if the
+// streams happen to run in the right order: see [Note: happens-before of streams]. Here long sleeps make them run in
+// that order.
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -13,7 +14,7 @@ namespace {
 
 enum class Order { kWait, kNoWait };
 
-// One stream copies integers in, a kernel on another increments them 100 ms later. Returns the first one.
+// One stream copies integers in, and a kernel on another increments them 100 ms later. Returns the first integer.
 int CopyThenIncrement(Order order) {
   constexpr int64_t kIntegers = 100, kBytes = kIntegers * 4;
   DeviceOnStandIn device({}, {});
@@ -34,7 +35,7 @@ int CopyThenIncrement(Order order) {
   return copy->Synchronize().ok() ? integers[0] : 1;
 }
 
-// The same in a graph: 5 times, less 4.
+// Does the same 5 times in a graph. Returns the first integer less 4.
 int CopyThenIncrementInAGraph(Order order) {
   constexpr int64_t kIntegers = 100, kBytes = kIntegers * 4;
   DeviceOnStandIn device({}, {});
@@ -47,7 +48,8 @@ int CopyThenIncrementInAGraph(Order order) {
   (void)copy->BeginCapture();
   (void)copy->Record(*begun);
   (void)copy->Copy(arena->base(), integers, kBytes);
-  // A record would order by accident where whoever waits for one before it comes late.
+  // A record that is not needed could order the streams by accident, where a stream that waits for an earlier record
+  // comes late.
   if (order == Order::kWait) (void)copy->Record(*copied);
   (void)compute->Wait(order == Order::kWait ? *copied : *begun);
   (void)(*CudaStream::From(*compute))->Enqueue([&](cuda::StreamHandle handle) {

@@ -22,7 +22,7 @@ constexpr char kFile[] = "libshale_sample.so";
 
 LibraryName Sample() { return {.title = "Sample", .file = kFile, .source = "the sample package"}; }
 
-// The folder that Bazel built the sample in.
+// Returns the folder in which Bazel built the sample.
 std::string Built() { return fs::current_path() / "tests/kernels/device/cuda"; }
 
 std::string Folder(const std::string& name) {

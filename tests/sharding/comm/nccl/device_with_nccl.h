@@ -1,4 +1,4 @@
-// A device over stand-ins for CUDA and NCCL.
+// A device on stand-ins for CUDA and NCCL.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace shale {
 
-// What outlives its borrowers.
+// Returns a pointer that does not own `object`, which must outlive it.
 template <class T>
 std::shared_ptr<T> Borrow(T& object) {
   return std::shared_ptr<T>(std::shared_ptr<void>(), &object);
 }
 
-// When it ends, neither CUDA nor NCCL may have been misused or be left with anything.
+// The destructor expects that neither CUDA nor NCCL was misused or has anything left.
 class DeviceWithNccl : public DeviceOnStandIn {
  public:
   using DeviceOnStandIn::DeviceOnStandIn;

@@ -1,4 +1,5 @@
-// NCCL itself on GPUs; skipped where there is none. Two ranks take two GPUs, or else share one where NCCL lets them.
+// Tests NCCL itself on GPUs. Skipped where there is none. Two ranks take two GPUs, or else share one where NCCL lets
+// them.
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -17,7 +18,7 @@ namespace {
 class NcclGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/0);  // As of NCCL 2.30.
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/0);  // Since NCCL 2.30.
     runtime_ = CreateCudart();
     const absl::StatusOr<int> gpus = runtime_->DeviceCount();
     if (!gpus.ok() || *gpus == 0) GTEST_SKIP() << "no GPU: " << gpus.status();
@@ -27,7 +28,7 @@ class NcclGpuTest : public ::testing::Test {
     gpus_ = *gpus;
   }
 
-  // Rank r on the GPU r, or on the only one.
+  // Creates a group with rank r on GPU r, or with all ranks on GPU 0 if there are fewer GPUs than ranks.
   absl::StatusOr<Group> CreateGroup(int size) {
     std::vector<int> ordinals;
     for (int rank = 0; rank < size; ++rank) {
@@ -39,7 +40,8 @@ class NcclGpuTest : public ::testing::Test {
     return CreateNcclGroup(nccl_, runtime_, ordinals, {.timeout_seconds = 60});
   }
 
-  // All collectives, in place and not, on random numbers. Up to two ranks, a sum in fp32 has no order to choose.
+  // Checks all collectives, in place and not, on random numbers. With up to two ranks, the order does not change an
+  // fp32 sum.
   void CheckCollectives(Group& group) {
     constexpr int64_t n = 100'003;
     const int size = static_cast<int>(group.size());

@@ -1,4 +1,4 @@
-// NCCL itself, which can be loaded, and asked for ids, without a GPU.
+// Tests NCCL itself, which can be loaded and asked for ids without a GPU.
 #include "sharding/comm/nccl/nccl_library.h"
 
 #include <cstdlib>
@@ -22,8 +22,8 @@ TEST(NcclLibraryTest, WithoutNcclItSaysWhatToInstall) {
               AllOf(HasSubstr("wanted libnccl.so.2"), HasSubstr("/nowhere"), HasSubstr("nvidia-nccl-cu13")));
 }
 
-// NCCL keeps the place that it is given for a new communicator, and writes there when the ranks have connected: a place
-// on the stack would be overwritten by then, or be somebody else's.
+// NCCL keeps the address that it is given for a new communicator, and writes there when the ranks have connected. By
+// then an address on the stack would belong to somebody else.
 TEST(NcclLibraryTest, ANewCommunicatorsPlaceOutlivesTheCall) {
   const std::string folder = std::filesystem::current_path() / "tests/sharding/comm/nccl";
   absl::StatusOr<std::unique_ptr<NcclApi>> nccl =

@@ -1,4 +1,5 @@
-// Communicators over NCCL, with stand-ins for NCCL and for CUDA: the laws of all communicators, and what goes wrong.
+// Tests communicators over NCCL, with stand-ins for NCCL and for CUDA: the laws of all communicators, and what goes
+// wrong.
 #include "sharding/comm/nccl/nccl.h"
 
 #include <chrono>
@@ -39,8 +40,8 @@ class NcclTest : public ::testing::Test {
  protected:
   using Enqueue = std::function<absl::Status(int rank, const DeviceVector<float>&, Stream&)>;
 
-  // Runs `enqueue` on every rank with a vector of twelve and a stream; how that ended, by the call or else on the
-  // stream.
+  // Runs `enqueue` on every rank with a vector of twelve elements and a stream. Returns the error of `enqueue`, or else
+  // the status of the stream, by rank.
   std::vector<absl::Status> RunRanks(int ranks, const Enqueue& enqueue) {
     std::vector<absl::Status> statuses(ranks);
     ForEachRank(ranks, [&](int rank) {
@@ -84,7 +85,7 @@ TEST_F(NcclTest, NoElementsAreNoCall) {
   EXPECT_THAT(device_.nccl().calls(), IsEmpty());
 }
 
-// As processes do that have a GPU each.
+// Processes that have a GPU each start like this.
 TEST_F(NcclTest, RanksThatStartOnTheirOwnFindEachOtherByTheId) {
   const NcclUniqueId id = *CreateNcclUniqueId(device_.nccl());
   std::vector<float> sums(3);
@@ -131,7 +132,7 @@ TEST_F(NcclTest, ACollectiveBehindLongWorkIsNotLate) {
     }));
     return group[rank]->AllReduceSum(data.View(), stream);
   });
-  // The first to come has to wait for the other only.
+  // The sleep does not count: the first rank to reach the collective waits for the other only.
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
 }
 
@@ -164,7 +165,7 @@ TEST_F(NcclTest, ACollectiveThatNcclRefusesEndsTheGroupWithItsName) {
   }
 }
 
-// As when a link fails while a collective runs.
+// This happens when a link fails while a collective runs.
 TEST_F(NcclTest, AnErrorThatNcclNotesLaterEndsTheGroup) {
   Group group = device_.CreateGroup(2);
   const auto statuses = RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) {
@@ -207,7 +208,6 @@ TEST_F(NcclTest, WithAgreementCheckedRanksThatWantDifferentThingsAreToldWhoWante
   EXPECT_THAT(device_.nccl().calls(), IsEmpty());
 }
 
-// A rank may end while the others still run what it has finished.
 TEST_F(NcclTest, MemoryOfNcclBecomesAWindowUntilItsEnd) {
   device_.nccl().set_runtime(&device_.runtime());
   constexpr int kRanks = 3;
@@ -223,7 +223,7 @@ TEST_F(NcclTest, MemoryOfNcclBecomesAWindowUntilItsEnd) {
     EXPECT_TRUE(group[rank]->DeregisterMemory().ok());
     EXPECT_TRUE(group[rank]->RegisterMemory(arenas[rank]->base(), 5000).ok());
   });
-  // The stand-in finds fault with memory that is freed as long as it is a window.
+  // The stand-in reports memory that is freed while it is a window.
   ForEachRank(kRanks, [&](int rank) { EXPECT_TRUE(group[rank]->DeregisterMemory().ok()); });
 }
 
@@ -233,7 +233,7 @@ TEST_F(NcclTest, WindowsOfAnOldNcclAreRefusedBeforeTheGroup) {
   const absl::Status status =
       CreateNcclGroup(nccl_, runtime_, ordinals, {.timeout_seconds = 0, .windows = true}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("install 2.27 or newer, or leave runtime.nccl_windows out"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("install NCCL 2.27 or newer, or remove runtime.nccl_windows"));
 }
 
 TEST_F(NcclTest, AWindowThatNcclRefusesEndsTheGroup) {
@@ -245,14 +245,15 @@ TEST_F(NcclTest, AWindowThatNcclRefusesEndsTheGroup) {
   const std::unique_ptr<Arena> arena = *(*device)->Allocate(5000);
   ASSERT_TRUE(group[0]->RegisterMemory(arena->base(), 5000).ok());
   EXPECT_EQ(group[0]->RegisterMemory(arena->base(), 5000).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(group[0]->DeregisterMemory().ok());  // Aborting has ended it.
+  EXPECT_TRUE(group[0]->DeregisterMemory().ok());  // The abort has ended the window.
   const std::vector<absl::Status> statuses = RunRanks(
       2, [&](int rank, const auto& data, Stream& stream) { return group[rank]->AllReduceSum(data.View(), stream); });
   for (const absl::Status& status : statuses) {
-    EXPECT_THAT(std::string(status.message()), HasSubstr("a communicator has one window"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("this communicator already has a window"));
   }
 }
 
+// A rank may end while the others still run a collective that it has finished.
 TEST_F(NcclTest, ALeavingRankDisturbsNothingThatAllHaveBegun) {
   for (int round = 0; round < 20; ++round) {
     Group group = device_.CreateGroup(3);

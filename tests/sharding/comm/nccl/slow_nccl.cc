@@ -1,5 +1,5 @@
-// A library with NCCL's binary interface that does nothing but connect ranks, and that as NCCL does: the call returns,
-// a thread of the library goes on, and at its end it writes the communicator to the caller's place once more.
+// A library with NCCL's binary interface that only connects ranks. It does so as NCCL does: the call returns while a
+// thread of the library goes on, and at its end that thread writes the communicator to the caller's address once more.
 #include <nccl.h>
 
 struct ncclComm {
@@ -18,7 +18,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId, int, nc
   *comm = new ncclComm{.place = comm};
   return ncclInProgress;
 }
-// Here the thread has come to its end. InternalError: the place belongs to somebody else by now.
+// Plays the end of the thread. Reports ncclInternalError if the address belongs to somebody else by now.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   *state = *comm->place == comm ? ncclSuccess : ncclInternalError;
   return ncclSuccess;

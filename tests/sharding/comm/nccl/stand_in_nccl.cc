@@ -25,21 +25,21 @@ int64_t SizeOfType(NcclType type) { return type == NcclType::kBytes ? 1 : SizeOf
 
 }  // namespace
 
-// Ranks with one id.
+// The ranks that share one id.
 struct StandInNccl::Clique {
   NcclUniqueId id;
-  int size = 0;  // 0: nobody has come yet.
+  int size = 0;  // 0 until the first rank has come.
   std::mutex mutex;
   std::condition_variable changed;
   int joined = 0;
   int arrived = 0;
   uint64_t round = 0;
-  std::vector<bool> aborted;  // By rank, like the next.
+  std::vector<bool> aborted;  // Indexed by rank, like `calls`.
   std::vector<Call> calls;
-  std::vector<std::byte> total;  // Of an AllReduceSum.
-  int64_t window_bytes = -1;     // Of the ranks' windows; -1: none was registered.
+  std::vector<std::byte> total;  // The result of an AllReduceSum.
+  int64_t window_bytes = -1;     // The size of the ranks' windows; -1 if none was registered.
 
-  // Waits for all, or for this rank's abort: then false, and it does not count as having come.
+  // Waits for all ranks and returns true. Returns false if this rank is aborted, which then does not count as arrived.
   bool Meet(int rank, const Call& call) {
     std::unique_lock lock(mutex);
     if (aborted[rank]) return false;
@@ -51,7 +51,7 @@ struct StandInNccl::Clique {
     --arrived;
     return false;
   }
-  // Once all have met, all go through.
+  // Waits for all ranks again after they have met. An abort does not end this wait.
   void Sync() {
     std::unique_lock lock(mutex);
     if (++arrived == size) {
@@ -74,13 +74,13 @@ struct StandInNccl::Comm {
   bool connected = false, ended = false;
   int polls_left = 0;
   int collectives = 0;
-  void* window = nullptr;                // Its memory.
-  std::function<absl::Status()> launch;  // Empty: none is in progress.
-  std::atomic<bool> in_use = false;      // By a thread.
+  void* window = nullptr;                // The memory of its window.
+  std::function<absl::Status()> launch;  // The call in progress; empty if there is none.
+  std::atomic<bool> in_use = false;      // By a thread that is in a call.
   std::atomic<int> running = 0;          // Collectives that have not finished.
 };
 
-// Finds fault with two threads in one communicator.
+// Reports two threads in one communicator as misuse.
 class StandInNccl::OneThread {
  public:
   OneThread(StandInNccl& nccl, Comm& comm) : comm_(comm) {
@@ -295,7 +295,7 @@ NcclResult StandInNccl::Enqueue(absl::string_view name, const void* send, void* 
   return NcclResult::kInProgress;
 }
 
-// In the stream's thread.
+// Runs in the stream's thread.
 void StandInNccl::Run(Comm& comm, const Call& call) {
   Clique& clique = *comm.clique;
   if (!clique.Meet(comm.rank, call)) return;
@@ -304,7 +304,7 @@ void StandInNccl::Run(Comm& comm, const Call& call) {
   for (const Call& other : clique.calls) {
     agreed = agreed && other.name == call.name && other.count == call.count && other.type == call.type;
   }
-  // out = the sum of `elements` of all ranks, from `offset` on.
+  // Sets `out` to the sum over all ranks, last rank first, of the elements from byte `offset` on.
   const auto sum = [&](int64_t offset, std::byte* out) {
     std::vector<const std::byte*> inputs;
     for (int rank = clique.size - 1; rank >= 0; --rank) inputs.push_back(clique.calls[rank].send + offset);

@@ -1,13 +1,14 @@
-// StandInNccl: NCCL where there is none, for streams of cuda_on_host::StandInRuntime.
+// StandInNccl stands in for NCCL where there is none, on streams of cuda_on_host::StandInRuntime.
 //
-// Collectives are carried out, as work of the ranks' streams that waits for the peers'. What NCCL leaves undefined is
-// done as badly as it may be: a launch is put on its stream only when its caller has asked often enough whether it is
-// done; a rank that does not come is waited for until this rank is aborted, and only this one; sums are formed from the
-// last rank to the first.
+// Collectives run as work on the ranks' streams, which waits for the work of the peers. Where NCCL leaves something
+// undefined, the stand-in does its worst. A launch is put on its stream only when its caller has asked often enough
+// whether it is done. The wait for a rank that does not come ends only when the waiting rank itself is aborted. Sums
+// are formed from the last rank to the first.
 //
-// Misuse, which misuse() keeps: a communicator that was destroyed, or is used by two threads at once, or while a call
-// is in progress; collectives that differ between ranks; destroying before collectives have ended, or windows; windows
-// of other memory than NCCL's, of a part of it, or of sizes that differ between ranks; freeing a window's memory.
+// misuse() lists each misuse: using a communicator after it was destroyed, in two threads at once, or while a call is
+// in progress; collectives that differ between ranks; destroying a communicator before its collectives or windows have
+// ended; windows on memory that is not NCCL's, on a part of it, or of sizes that differ between ranks; freeing the
+// memory of a window.
 #pragma once
 
 #include <atomic>
@@ -26,25 +27,25 @@ namespace shale {
 
 class StandInNccl final : public NcclApi {
  public:
-  // CommGetAsyncError answers kInProgress so many times after each call.
+  // CommGetAsyncError answers kInProgress `polls` times after each call.
   explicit StandInNccl(int polls = 3);
-  // Where MemAlloc finds memory. Borrowed.
+  // Sets where MemAlloc takes memory from. Borrows `runtime`.
   void set_runtime(CudaRuntime* runtime) { runtime_ = runtime; }
   ~StandInNccl() override;
 
-  // Failures to order, for all communicators of a rank: connecting ends in an error, the n-th collective (from 1) is
-  // refused, an error is noted from now on.
+  // Order a failure of all communicators of a rank: connecting ends in an error, the n-th collective (from 1) is
+  // refused, or an error is noted from now on.
   void FailInit(int rank) { failing_init_ = rank; }
   void FailCollective(int rank, int nth);
   void NoteError(int rank) { failing_ = rank; }
 
-  // As an NCCL before 2.27.
+  // Makes this an NCCL before 2.27, which has no windows.
   void TakeWindowsAway() { has_windows_ = false; }
 
-  // What was asked for, such as "rank 0 AllGather 12 of type 0 in place".
+  // Returns the collectives that were asked for, such as "rank 0 AllGather 12 of type 0 in place".
   std::vector<std::string> calls() const;
   std::vector<std::string> misuse() const;
-  // Communicators that were aborted, and those that were neither aborted nor destroyed.
+  // Return how many communicators were aborted, and how many were neither aborted nor destroyed.
   int aborted() const { return aborted_; }
   int live() const { return live_; }
 
@@ -72,7 +73,7 @@ class StandInNccl final : public NcclApi {
     absl::string_view name;
     int64_t count = 0;
     NcclType type = NcclType::kBytes;
-    const std::byte* send = nullptr;  // Where the host reaches it, like the next.
+    const std::byte* send = nullptr;  // An address for the host, like `receive`.
     std::byte* receive = nullptr;
   };
   struct Clique;
@@ -86,7 +87,7 @@ class StandInNccl final : public NcclApi {
   void Run(Comm& comm, const Call& call);
 
   struct Memory {
-    void* allocation = nullptr;  // In which it lies.
+    void* allocation = nullptr;  // The allocation that it lies in.
     int64_t bytes = 0;
     int windows = 0;
   };
@@ -99,7 +100,7 @@ class StandInNccl final : public NcclApi {
   std::atomic<int> aborted_ = 0, live_ = 0;
   mutable std::mutex mutex_;
   std::vector<std::string> calls_, misuse_;
-  std::vector<std::unique_ptr<Clique>> cliques_;  // Kept, so that a stale handle is known as one; like the next.
+  std::vector<std::unique_ptr<Clique>> cliques_;  // Never shrinks, so that stale handles are recognized; like comms_.
   std::vector<std::unique_ptr<Comm>> comms_;
 };
 

@@ -1,0 +1,153 @@
+#include "engine/config/old_words.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace shale {
+namespace {
+
+struct Word {
+  absl::string_view old, today;
+};
+
+// Former names, then those of PyTorch, Hugging Face transformers and accelerate, DeepSpeed, Megatron and torchtitan.
+constexpr Word kWords[] = {
+    {"retention", "activation_checkpointing.preset"},
+    {"KEEP_ALL", "NONE"},
+    {"NONE", "DDP"},
+    {"DEFERRED", "NO_SYNC"},
+    {"OPTIMIZER", "ZERO1"},
+    {"GRADIENTS", "ZERO2"},
+    {"FULL", "FULL_SHARD"},
+    {"schedule", "lr_schedule, or sharding.accumulation"},
+    {"gradient_checkpointing", "activation_checkpointing.preset=BLOCK"},
+    {"activation_checkpoint", "activation_checkpointing"},
+    {"recompute_granularity", "activation_checkpointing.preset"},
+    {"gradient_accumulation_steps",
+     "batch.global_batch; the steps follow from it: global_batch / (micro_batch x ranks)"},
+    {"accumulation_steps", "batch.global_batch; the steps follow from it: global_batch / (micro_batch x ranks)"},
+    {"per_device_train_batch_size", "batch.micro_batch"},
+    {"train_micro_batch_size_per_gpu", "batch.micro_batch"},
+    {"micro_batch_size", "batch.micro_batch"},
+    {"train_batch_size", "batch.global_batch"},
+    {"global_batch_size", "batch.global_batch"},
+    {"batch_size", "batch.global_batch, or batch.micro_batch of one rank"},
+    {"seq_len", "batch.sequence_length"},
+    {"seq_length", "batch.sequence_length"},
+    {"max_seq_length", "batch.sequence_length"},
+    {"block_size", "batch.sequence_length"},
+    {"zero_stage", "sharding.strategy (ZERO1, ZERO2, or FULL_SHARD for stage 3)"},
+    {"zero_optimization", "sharding.strategy (ZERO1, ZERO2, or FULL_SHARD for stage 3)"},
+    {"stage", "sharding.strategy (ZERO1, ZERO2, or FULL_SHARD for stage 3)"},
+    {"fsdp", "sharding.strategy=FULL_SHARD"},
+    {"ddp", "sharding.strategy=DDP"},
+    {"ZERO3", "FULL_SHARD"},
+    {"FSDP", "FULL_SHARD"},
+    {"SHARD_GRAD_OP", "ZERO2"},
+    {"NO_SHARD", "DDP"},
+    {"no_sync", "sharding.accumulation=NO_SYNC"},
+    {"reshard_after_forward_policy", "sharding.reshard_after_forward"},
+    {"world_size", "sharding.ranks"},
+    {"nproc_per_node", "sharding.ranks"},
+    {"bf16", "precision.compute=BF16"},
+    {"fp16", "precision.compute=BF16; fp16 is not supported"},
+    {"mixed_precision", "precision.compute=BF16"},
+    {"dtype", "precision.compute"},
+    {"tf32", "precision.allow_tf32"},
+    {"max_grad_norm", "optimizer.max_gradient_norm"},
+    {"gradient_clipping", "optimizer.max_gradient_norm"},
+    {"grad_clip", "optimizer.max_gradient_norm"},
+    {"lr", "optimizer.learning_rate"},
+    {"adam_beta1", "optimizer.beta1"},
+    {"adam_beta2", "optimizer.beta2"},
+    {"betas", "optimizer.beta1 and optimizer.beta2"},
+    {"eps", "optimizer.epsilon"},
+    {"adam_epsilon", "optimizer.epsilon"},
+    {"optim", "optimizer.rule"},
+    {"lr_scheduler_type", "lr_schedule.shape"},
+    {"lr_scheduler", "lr_schedule"},
+    {"warmup_ratio", "lr_schedule.warmup_steps; a ratio times lr_schedule.steps"},
+    {"max_steps", "lr_schedule.steps"},
+    {"num_train_epochs", "lr_schedule.epochs"},
+    {"save_steps", "checkpoint.every_steps"},
+    {"save_total_limit", "checkpoint.keep_last"},
+    {"eval_steps", "telemetry.evaluate_every"},
+    {"logging_steps", "telemetry.print_every"},
+    {"output_dir", "telemetry.run_folder"},
+    {"model_name_or_path", "model.hf_folder"},
+    {"offload_optimizer", "memory.offload, for activations; optimizer states stay on the device"},
+    {"torch_compile", "nothing: every step is compiled"},
+};
+
+// Fields of the former message `memory` that are in activation_checkpointing now.
+bool IsCheckpointing(absl::string_view field) {
+  return field == "retention" || field == "every_nth" || field == "first_layers" || field == "last_layers" ||
+         field == "recompute";
+}
+
+// The values of an enum field that had another name, "field: OLD" -> "field: TODAY".
+std::string WithTodaysValue(absl::string_view field, absl::string_view value) {
+  constexpr std::pair<absl::string_view, Word> kValues[] = {
+      {"strategy", {"NONE", "DDP"}},        {"strategy", {"OPTIMIZER", "ZERO1"}},  {"strategy", {"GRADIENTS", "ZERO2"}},
+      {"strategy", {"FULL", "FULL_SHARD"}}, {"schedule", {"DEFERRED", "NO_SYNC"}}, {"retention", {"KEEP_ALL", "NONE"}}};
+  for (const auto& [of, word] : kValues) {
+    if (of == field && word.old == value) return std::string(word.today);
+  }
+  return std::string(value);
+}
+
+}  // namespace
+
+std::string TodaysWordFor(absl::string_view name) {
+  for (const Word& word : kWords) {
+    if (word.old == name) return std::string(word.today);
+  }
+  return "";
+}
+
+std::string InTodaysWords(absl::string_view resolved_job) {
+  // Only a job in the former words has one of these lines.
+  const std::vector<absl::string_view> lines = absl::StrSplit(resolved_job, '\n');
+  std::vector<std::string> out, checkpointing;
+  std::string message;  // The outermost message that is open.
+  int depth = 0;
+  for (absl::string_view line : lines) {
+    const absl::string_view text = absl::StripLeadingAsciiWhitespace(line);
+    if (absl::EndsWith(text, "{")) {
+      if (depth++ == 0) {
+        message = std::string(absl::StripTrailingAsciiWhitespace(text.substr(0, text.size() - 1)));
+        if (message == "schedule") {
+          out.push_back("lr_schedule {");
+          continue;
+        }
+      }
+    } else if (text == "}") {
+      --depth;
+    } else if (depth == 1 && (message == "sharding" || message == "memory")) {
+      const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(text, absl::MaxSplits(": ", 1));
+      const std::string value = WithTodaysValue(field.first, field.second);
+      if (message == "memory" && IsCheckpointing(field.first)) {
+        checkpointing.push_back(absl::StrCat("  ", field.first == "retention" ? "preset" : field.first, ": ", value));
+        continue;
+      }
+      out.push_back(absl::StrCat("  ", field.first == "schedule" ? "accumulation" : field.first, ": ", value));
+      continue;
+    }
+    out.emplace_back(line);
+  }
+  if (!checkpointing.empty()) {
+    // The text ends in a newline, hence in an empty line.
+    if (!out.empty() && out.back().empty()) out.pop_back();
+    out.push_back(absl::StrCat("activation_checkpointing {\n", absl::StrJoin(checkpointing, "\n"), "\n}\n"));
+  }
+  return absl::StrJoin(out, "\n");
+}
+
+}  // namespace shale

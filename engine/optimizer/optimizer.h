@@ -1,0 +1,66 @@
+// Optimizers: the names that a job gives them, the hyper-parameters that they read, and the update rules that they are.
+//
+// The rule (kernels/update_rules.h) declares the states and computes the update. Everything that concerns optimizer
+// state, from the memory plan to checkpoints, loops over the states that the rule declares. So a new optimizer is its
+// rule with its kernels, one file here with an OptimizerEntry, and a line in Optimizers().
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kernels/update_rules.h"
+
+namespace shale {
+
+// The optimizers that a job may name. The order is that of OptimizerSpec.Rule in proto/job.proto.
+enum class OptimizerKind { kAdamW, kSgd, kLion, kAdamW8Bit };
+
+// The numbers that optimizers read. Each optimizer reads weight_decay, and those of the others that its entry lists.
+struct Hyperparameters {
+  double learning_rate = 0;  // The default peak; only jobs read it.
+  double beta1 = 0, beta2 = 0, epsilon = 0;
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+};
+
+struct OptimizerEntry {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  absl::string_view name;         // In job specs and messages: "ADAMW".
+  absl::string_view description;  // For reports: "AdamW".
+  Hyperparameters defaults;
+  // Fields of OptimizerSpec that this optimizer reads and that not all optimizers read: "beta1". A job that sets
+  // another one is refused.
+  absl::Span<const absl::string_view> fields;
+  // The update corrects the bias of moments with decay rates beta1 and beta2 (PrepareUpdate).
+  bool corrects_bias = false;
+  UpdateRule (*rule)(const Hyperparameters& hyperparameters) = nullptr;
+
+  bool Reads(absl::string_view field) const;
+};
+
+// Returns all optimizers, in the order of OptimizerKind. The span is valid forever.
+absl::Span<const OptimizerEntry> Optimizers();
+const OptimizerEntry& EntryOf(OptimizerKind kind);
+
+// An optimizer with its hyper-parameters: what the step compiler needs to know.
+struct Optimizer {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  UpdateRule rule = AdamWRule{};
+  double beta1 = 0.9, beta2 = 0.95;  // Decay rates of the bias correction; 0: it corrects nothing.
+
+  absl::Span<const UpdateState> states() const { return StatesOf(rule); }
+};
+Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparameters);
+
+// Returns how many bytes of state an optimizer keeps for `elements` elements of a flat group.
+int64_t StateBytes(absl::Span<const UpdateState> states, int64_t elements);
+
+// The entries, each in a file of its own.
+OptimizerEntry AdamWEntry();
+OptimizerEntry SgdEntry();
+OptimizerEntry LionEntry();
+OptimizerEntry AdamW8BitEntry();
+
+}  // namespace shale

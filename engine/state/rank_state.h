@@ -1,0 +1,73 @@
+// The persistent state of one rank in memory, as checkpoints save and restore it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/shard_writer.h"
+#include "engine/memory/plan.h"
+#include "engine/runtime/executor.h"
+#include "engine/step/compile.h"
+
+namespace shale {
+
+// Returns the states of an optimizer as a manifest records them.
+std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
+
+// Borrows everything it is given. REQUIRES: no program that touches the same bytes runs meanwhile. Each rank's state
+// may be used by a thread of its own.
+class RankState {
+ public:
+  RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime);
+
+  // Returns the pieces that this rank saves: of the state itself, or of its snapshot (StepOptions::snapshot). Parts
+  // with wide elements come first. Parameters are numbered by ParameterId. The pieces point to device memory.
+  enum class Source { kState, kSnapshot };
+  std::vector<PieceSource> Pieces(Source source) const;
+
+  // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, strategy and
+  // kind of masters, but its parameters must be those of the model, in the same order. Reads each byte that it needs
+  // once, through `staging` (pinned, at least kReadStagingBytes). After an error the state is undefined; a second
+  // Restore may repair it. Its states must be those of the
+  // optimizer. With `values_only` these stay as they are.
+  absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
+
+  // Stores elements [begin, begin + out.size()) of a parameter in `out`.
+  using ReadValues = absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin, absl::Span<float> out)>;
+  // Sets the weights and masters that this rank holds. Calls `read` for these elements only. `staging` is as above.
+  absl::Status Fill(ReadValues read, absl::Span<char> staging);
+
+  absl::StatusOr<int64_t> ReadUpdateCount() const;
+
+ private:
+  // Returns the elements of a parameter that lie in the range `of_group` of its group.
+  ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
+  std::byte* Address(const Tensor& tensor, int64_t element) const;
+  bool JoinsFloats(const GroupState& g) const;
+  // Calls Arena::MakeResident for the bytes that are about to be set, with or without the optimizer's states.
+  void MakeResident(bool states);
+  // Copy from pinned memory to the device, and back, on the copy stream.
+  absl::Status Write(const Tensor& tensor, int64_t element, const void* from, int64_t count);
+  absl::Status Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
+  // Set values. `work` is pinned memory of kWorkBytes for values on their way to the device.
+  absl::Status ZeroValues(const GroupState& g, char* work);
+  absl::Status Put(const ShardPiece& piece, const char* bytes, char* work);
+  absl::Status PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work);
+  absl::Status PutHalf(const GroupState& g, int64_t flat, SavedPart half, const uint16_t* bits, int64_t count,
+                       char* work);
+  absl::Status AddHalf(const Tensor& to, int64_t element, SavedPart half, const uint16_t* bits, int64_t count,
+                       char* work);
+
+  const ModelGraph& model_;
+  const JobState& state_;
+  const MemoryPlan& plan_;
+  RankRuntime& runtime_;
+  const std::vector<SavedState> states_;  // Of the optimizer.
+};
+
+}  // namespace shale

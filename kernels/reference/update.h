@@ -1,0 +1,34 @@
+// What the reference's update rules share. Private to kernels/reference.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace shale::reference {
+
+// The values of update_5 that rules use (kUpdate*).
+struct UpdateStep {
+  double rate, correction1, correction2, gradient_factor;
+};
+
+// Returns the master weight of element i of the shard.
+double Master(const Update& op, int64_t i);
+// Stores the master weight of element i, rounded to f32, and the weight that follows from it.
+void PutMaster(const Update& op, int64_t i, double value);
+// Returns whether element i of the shard has weight decay.
+bool Decays(const Update& op, int64_t i);
+
+// Returns the master weight of element i, less rate * weight_decay of itself if the element has weight decay.
+double DecayedMaster(const Update& op, int64_t i, const UpdateStep& step, float weight_decay);
+
+// Returns AdamW's step, which is subtracted from an element whose new moments are m and v.
+double AdamWStep(const UpdateStep& step, float epsilon, double m, double v);
+
+// Apply a rule to the whole shard.
+void Apply(const AdamWRule& rule, const Update& op, const UpdateStep& step);
+void Apply(const SgdRule& rule, const Update& op, const UpdateStep& step);
+void Apply(const LionRule& rule, const Update& op, const UpdateStep& step);
+void Apply(const AdamW8BitRule& rule, const Update& op, const UpdateStep& step);
+
+}  // namespace shale::reference

@@ -1,0 +1,149 @@
+// The laws of optimizers: how the state is sharded and stored must not change what an update computes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/optimizer/optimizer.h"
+#include "kernels/integers.h"
+#include "tests/engine/job_harness.h"
+
+namespace shale::testing {
+namespace {
+
+// All optimizers with hyper-parameters that matter in a few steps, SGD in its three forms.
+struct Named {
+  std::string name;
+  Optimizer optimizer;
+  double learning_rate;
+};
+
+std::vector<Named> AllOptimizers() {
+  std::vector<Named> all;
+  for (const OptimizerEntry& entry : Optimizers()) {
+    Hyperparameters h = entry.defaults;
+    h.weight_decay = 0.1;
+    all.push_back({std::string(entry.name), MakeOptimizer(entry.kind, h), 1e-2});
+    if (entry.kind != OptimizerKind::kSgd) continue;
+    h.nesterov = true;
+    all.push_back({"SGD, Nesterov", MakeOptimizer(entry.kind, h), 1e-2});
+    h.momentum = 0;
+    h.nesterov = false;
+    all.push_back({"SGD without momentum", MakeOptimizer(entry.kind, h), 1e-2});
+  }
+  return all;
+}
+
+RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
+  absl::StatusOr<RunResult> result = RunJob(options, tokens);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? *std::move(result) : RunResult();
+}
+
+RunOptions With(const Named& named, Strategy strategy, int64_t ranks, DType dtype, MasterWeights master) {
+  RunOptions options;
+  options.step.strategy = strategy;
+  options.step.accumulation = strategy == Strategy::kZero2 ? Accumulation::kLayered : Accumulation::kNoSync;
+  options.step.ranks = ranks;
+  options.step.master = master;
+  options.step.optimizer = named.optimizer;
+  options.dtype = dtype;
+  options.learning_rate = named.learning_rate;
+  options.steps = 3;
+  return options;
+}
+
+// In-process collectives sum in the order of ranks, so that every strategy gives the same gradient bits.
+TEST(OptimizerLaws, EveryStrategyUpdatesTheSameBits) {
+  const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 21);
+  for (const Named& named : AllOptimizers()) {
+    for (const auto& [dtype, master] : {std::pair(DType::kFloat32, MasterWeights::kFloat32),
+                                        {DType::kBFloat16, MasterWeights::kFloat32},
+                                        {DType::kBFloat16, MasterWeights::kSplit}}) {
+      const RunResult replicated = MustRun(With(named, Strategy::kDdp, 3, dtype, master), tokens);
+      ASSERT_EQ(replicated.losses.size(), 3);
+      for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
+        const RunResult sharded = MustRun(With(named, strategy, 3, dtype, master), tokens);
+        const std::string what =
+            absl::StrCat(named.name, " ", ToString(strategy), " ", ToString(dtype), " ", ToString(master));
+        EXPECT_EQ(sharded.losses, replicated.losses) << what;
+        for (const auto& [name, weight] : replicated.weights) {
+          EXPECT_EQ(weight, sharded.weights.at(name)) << what << ": " << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(OptimizerLaws, SplitAndFloatMastersTrainAlike) {
+  const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 22);
+  for (const Named& named : AllOptimizers()) {
+    const RunResult wide =
+        MustRun(With(named, Strategy::kFullShard, 2, DType::kBFloat16, MasterWeights::kFloat32), tokens);
+    const RunResult split =
+        MustRun(With(named, Strategy::kFullShard, 2, DType::kBFloat16, MasterWeights::kSplit), tokens);
+    EXPECT_EQ(wide.losses, split.losses) << named.name;
+    for (const auto& [name, weight] : wide.weights) EXPECT_EQ(weight, split.weights.at(name)) << named.name << name;
+  }
+}
+
+// Sums of gradients in another order differ by rounding. SGD's update is linear in the gradient, so that its weights
+// differ by no more than that; the others are compared by their losses. A sign of Lion, an almost vanishing gradient of
+// AdamW or an 8-bit code may turn: each moves a weight by a learning rate of 1e-2 at most, one of hundreds in a sum.
+TEST(OptimizerLaws, RanksAgreeWithOne) {
+  const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 23);
+  for (const Named& named : AllOptimizers()) {
+    const RunResult one =
+        MustRun(With(named, Strategy::kFullShard, 1, DType::kFloat32, MasterWeights::kFloat32), tokens);
+    ASSERT_EQ(one.losses.size(), 3);
+    for (int64_t ranks : {2, 5}) {
+      const RunResult several =
+          MustRun(With(named, Strategy::kFullShard, ranks, DType::kFloat32, MasterWeights::kFloat32), tokens);
+      ASSERT_EQ(several.losses.size(), 3);
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_NEAR(several.losses[i], one.losses[i], 2e-3 * one.losses[i]) << named.name << " W=" << ranks;
+      }
+      if (named.optimizer.kind != OptimizerKind::kSgd) continue;
+      std::string worst;
+      EXPECT_LE(LargestDistance(several.weights, one.weights, &worst), 2e-5) << named.name << ": " << worst;
+    }
+  }
+}
+
+TEST(OptimizerLaws, EveryOptimizerLearns) {
+  const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 24, /*masks=*/false);
+  for (const Named& named : AllOptimizers()) {
+    RunOptions options = With(named, Strategy::kFullShard, 2, DType::kFloat32, MasterWeights::kFloat32);
+    options.steps = 30;
+    if (named.optimizer.kind == OptimizerKind::kSgd) options.learning_rate = 0.3;
+    const RunResult result = MustRun(options, tokens);
+    ASSERT_EQ(result.losses.size(), 30);
+    EXPECT_LT(result.losses.back(), 0.8 * result.losses.front()) << named.name;
+  }
+}
+
+TEST(OptimizerLaws, ThePlanHasTheBytesOfTheDeclaredStates) {
+  const Tokens tokens = RandomTokens(3, 11, SmallDecoder().vocabulary, 25);
+  for (const Named& named : AllOptimizers()) {
+    RunOptions options = With(named, Strategy::kFullShard, 3, DType::kBFloat16, MasterWeights::kSplit);
+    options.step.snapshot = true;
+    const RunResult result = MustRun(options, tokens);
+    int64_t states = sizeof(int64_t);  // The update count.
+    int64_t values = 0;
+    for (const GroupState& g : result.step.state.groups) {
+      const int64_t shard = g.layout.shard_elements();
+      EXPECT_EQ(shard % BlockOf(named.optimizer.rule), 0) << named.name;
+      for (const UpdateState& state : named.optimizer.states()) states += shard / state.block * SizeOf(state.dtype);
+      values += 4 * shard;
+    }
+    const auto bytes = [&](BufferCategory category) { return result.plan.bytes_at_peak[static_cast<int>(category)]; };
+    EXPECT_EQ(bytes(BufferCategory::kOptimizerState), states) << named.name;
+    EXPECT_EQ(bytes(BufferCategory::kSnapshot), states - static_cast<int64_t>(sizeof(int64_t)) + values) << named.name;
+    EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << named.name;
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,71 @@
+#include "engine/state/initial_values.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+namespace shale {
+namespace {
+
+constexpr int64_t kElements = 100003;
+
+Parameter Normal(std::string name) {
+  return {.name = std::move(name),
+          .shape = {kElements},
+          .initializer = {.kind = Initializer::Kind::kNormal, .standard_deviation = 0.5}};
+}
+
+std::vector<float> Filled(const Parameter& parameter, int64_t begin = 0, int64_t end = kElements, int threads = 1,
+                          uint64_t seed = 1) {
+  std::vector<float> values(end - begin);
+  FillInitialValues(parameter, seed, begin, absl::MakeSpan(values), threads);
+  return values;
+}
+
+TEST(InitialValues, DoNotDependOnThreadsNorOnWhereTheyAreCut) {
+  const std::vector<float> whole = Filled(Normal("w"));
+  for (int threads : {0, 2, 3, 8}) EXPECT_EQ(Filled(Normal("w"), 0, kElements, threads), whole);
+  for (int64_t cut : {1, 2, 777, 50000, 50001}) {
+    std::vector<float> joined = Filled(Normal("w"), 0, cut, 2);
+    const std::vector<float> rest = Filled(Normal("w"), cut, kElements, 3);
+    joined.insert(joined.end(), rest.begin(), rest.end());
+    EXPECT_EQ(joined, whole) << cut;
+  }
+}
+
+TEST(InitialValues, DependOnSeedAndName) {
+  const std::vector<float> w = Filled(Normal("w"));
+  EXPECT_NE(Filled(Normal("v")), w);
+  EXPECT_NE(Filled(Normal("w"), 0, kElements, 1, /*seed=*/2), w);
+}
+
+// The mean of n values deviates by sigma / sqrt(n), their variance by sigma^2 sqrt(2 / n), and the mean product of
+// neighbors by sigma^2 / sqrt(n). Five times that is exceeded once in a million draws, and this draw is always the
+// same.
+TEST(InitialValues, AreNormal) {
+  const std::vector<float> values = Filled(Normal("w"));
+  double sum = 0, squares = 0, neighbours = 0, beyond = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    sum += values[i];
+    squares += values[i] * values[i];
+    if (i > 0) neighbours += values[i] * values[i - 1];
+    beyond += std::abs(values[i]) > 1 ? 1 : 0;
+  }
+  const double n = kElements, root = std::sqrt(n);
+  EXPECT_NEAR(sum / n, 0, 5 * 0.5 / root);
+  EXPECT_NEAR(squares / n, 0.25, 5 * 0.25 * std::sqrt(2.0) / root);
+  EXPECT_NEAR(neighbours / n, 0, 5 * 0.25 / root);
+  EXPECT_NEAR(beyond / n, 0.0455, 5 * std::sqrt(0.0455 / n));  // Beyond two standard deviations.
+}
+
+TEST(InitialValues, OfBiasesAndGainsAreConstant) {
+  Parameter parameter = Normal("b");
+  parameter.initializer.kind = Initializer::Kind::kZeros;
+  EXPECT_EQ(Filled(parameter), std::vector<float>(kElements, 0.0f));
+  parameter.initializer.kind = Initializer::Kind::kOnes;
+  EXPECT_EQ(Filled(parameter), std::vector<float>(kElements, 1.0f));
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,83 @@
+// The scalars that a step decides with.
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/op_conformance.h"
+#include "tests/kernels/test_backends.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+OpCase PrepareUpdateCase(const std::string& name, double max_norm, double valid, std::vector<double> totals,
+                         double count) {
+  OpCase c{.name = "PrepareUpdate_" + name};
+  c.op = PrepareUpdate{.hyper_2 = c.memory.Values(DType::kFloat32, {kHyperSize}, {3e-4, max_norm}),
+                       .valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {valid}),
+                       .totals_3 = c.memory.Values(DType::kFloat64, {kTotalSize}, totals),
+                       .update_count_1 = c.memory.Values(DType::kInt64, {1}, {count}),
+                       .update_5 = c.memory.Output(DType::kFloat32, {kUpdateSize})};
+  // A backend may take powers and roots in its own way.
+  c.tolerances["update"] = {.relative = 4 * kUnit32};
+  return c;
+}
+
+std::vector<OpCase> ScalarCases() {
+  std::vector<OpCase> cases;
+  for (const double valid : {0.0, 1.0, 3.0, 1e12}) {
+    OpCase c{.name = "LossScale_" + std::to_string(static_cast<int64_t>(valid))};
+    c.op = LossScale{.valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {valid}),
+                     .scale_1 = c.memory.Output(DType::kFloat32, {1})};
+    cases.push_back(std::move(c));
+  }
+  const std::vector<std::vector<double>> totals = {
+      {2.5, 3, 7}, {kNaN, 3, 0}, {2.5, kInfinity, 0}, {-kInfinity, kNaN, 1}};
+  for (size_t i = 0; i < totals.size(); ++i) {
+    OpCase c{.name = "FlagNonFinite_" + std::to_string(i)};
+    c.op = FlagNonFinite{.totals_3 = c.memory.Values(DType::kFloat64, {kTotalSize}, totals[i])};
+    cases.push_back(std::move(c));
+  }
+  cases.push_back(PrepareUpdateCase("unclipped", 0, 5, {1, 1e6, 0}, 0));
+  cases.push_back(PrepareUpdateCase("clipped", 1, 5, {1, 16, 0}, 1000));
+  cases.push_back(PrepareUpdateCase("within_norm", 10, 5, {1, 16, 0}, 3));
+  cases.push_back(PrepareUpdateCase("no_tokens", 1, 0, {0, 0, 0}, 3));
+  cases.push_back(PrepareUpdateCase("not_finite", 1, 5, {1, 16, 2}, 3));
+  cases.push_back(PrepareUpdateCase("sum_overflows", 1, 5, {1, kInfinity, 0}, 3));
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(ScalarOps, OpConformance, ::testing::ValuesIn(ScalarCases()), CaseName);
+
+TEST(PrepareUpdate, CountsClipsAndSkips) {
+  struct Want {
+    const char* name;
+    double max_norm, valid;
+    std::vector<double> totals;
+    double count, correction1, factor, skip;
+  };
+  for (const Want& want : {Want{"clips", 1, 5, {1, 16, 0}, 2, 1 - 0.9 * 0.9, 1.0 / 4, 0},
+                           Want{"does not clip below the norm", 8, 5, {1, 16, 0}, 2, 1 - 0.9 * 0.9, 1, 0},
+                           Want{"does not clip at 0", 0, 5, {1, 16, 0}, 2, 1 - 0.9 * 0.9, 1, 0},
+                           Want{"skips without tokens", 1, 0, {0, 0, 0}, 1, 1, 0, 1},
+                           Want{"skips on a rank's flag", 1, 5, {1, 16, 1}, 1, 1, 0, 1},
+                           Want{"skips on NaN", 1, 5, {kNaN, 16, 0}, 1, 1, 0, 1}}) {
+    SCOPED_TRACE(want.name);
+    const OpCase c = PrepareUpdateCase("x", want.max_norm, want.valid, want.totals, /*count=*/1);
+    for (const TestBackend& backend : TestBackends()) {
+      SCOPED_TRACE(backend.name);
+      std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
+      const auto op = std::get<PrepareUpdate>(c.memory.Bind(c.op, image.data()));
+      EXPECT_EQ(*op.update_count_1.as<int64_t>(), static_cast<int64_t>(want.count));
+      const float* update = op.update_5.as<float>();
+      EXPECT_EQ(update[kUpdateLearningRate], 3e-4f);
+      EXPECT_NEAR(update[kUpdateCorrection1], want.correction1, 1e-6);
+      EXPECT_NEAR(update[kUpdateGradientFactor], want.factor, 1e-6);
+      EXPECT_EQ(update[kUpdateSkip], want.skip);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing

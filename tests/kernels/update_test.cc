@@ -1,0 +1,212 @@
+// Update, by every rule and on every form of masters.
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/op_conformance.h"
+#include "tests/kernels/test_backends.h"
+#include "tests/kernels/update_ops.h"
+
+namespace shale::testing {
+namespace {
+
+// Tolerances of states, all of them below 1.4, and of masters, which lie in (-1.1, 1.1). They include the rounding of
+// what the reference stores. A unit is kUnit32.
+struct Tolerances {
+  Tolerance state, master;
+};
+
+// m and v are three roundings of values below 1. The step is rate / 0.19 m / (sqrt(v) / 0.31) with |m| < 0.2 and
+// sqrt(v) > 0.09, below 4 rate, with some ten roundings; p itself is rounded twice.
+Tolerances TolerancesOf(const AdamWRule&) {
+  return {.state = {.absolute = 4 * kUnit32}, .master = {.absolute = 4 * kRate * 16 * kUnit32 + 2 * kUnit32}};
+}
+
+// The same, but m and v are rounded once more when they are widened. Update8Bit compares codes.
+Tolerances TolerancesOf(const AdamW8BitRule&) {
+  return {.state = {.absolute = 5 * kUnit32}, .master = {.absolute = 4 * kRate * 18 * kUnit32 + 2 * kUnit32}};
+}
+
+// d = 0.75 + 0.5 p < 1.3 has three roundings, of 0.75, 0.55 and 1.3: 2.6 units. The momentum, below 1.4, adds those of
+// 0.1 and 1.4, and is off by less than 4.1 units. The direction with Nesterov's step is below 2.6; it adds 0.9 of those
+// units, and roundings of 1.3 and 2.6: less than 12 units. Its product with the rate is rounded once, and p once.
+Tolerances TolerancesOf(const SgdRule&) {
+  return {.state = {.absolute = (4.1 + 1.4) * kUnit32},
+          .master = {.absolute = kRate * (12 + 2.6) * kUnit32 + 2 * 1.1 * kUnit32}};
+}
+
+// m has roundings of 0.75 / 100, 0.1, and twice their sum. p is rounded twice, and the decay, below 0.01, twice; a step
+// by the rate is exact. With the seed of the tests no sign hangs on rounding.
+Tolerances TolerancesOf(const LionRule&) {
+  return {.state = {.absolute = 0.4 * kUnit32}, .master = {.absolute = 3 * 1.1 * kUnit32 + 0.02 * kUnit32}};
+}
+
+OpCase UpdateCase(const UpdateRule& rule, Masters form, int64_t n, std::vector<ElementRange> decayed,
+                  int64_t shard_begin) {
+  OpCase c{.name = Name(rule) + "_" + Name(form) + "_" + std::to_string(n) + "_at_" + std::to_string(shard_begin) +
+                   "_to" + std::to_string(decayed.empty() ? 0 : decayed.back().end)};
+  Update op = MakeUpdate(c.memory, rule, form, RandomMasters(n));
+  if (!decayed.empty()) op.decayed = Ranges(std::move(decayed));
+  op.shard_begin = shard_begin;
+  c.op = op;
+  const Tolerances tolerances = std::visit([](const auto& r) { return TolerancesOf(r); }, rule);
+  c.tolerances = {{"weight", tolerances.master}, {"master", tolerances.master}, {"low", {.ignored = true}}};
+  for (const UpdateState& state : StatesOf(rule)) {
+    const Tolerance ignored = {.ignored = true};
+    c.tolerances[std::string(state.name.data(), state.name.size())] =
+        state.dtype == DType::kUInt8 ? ignored : tolerances.state;
+  }
+  return c;
+}
+
+std::vector<OpCase> UpdateCases() {
+  std::vector<OpCase> cases;
+  for (const UpdateRule& rule : AllRules()) {
+    // Shards begin anywhere, or at blocks of state.
+    const int64_t block = BlockOf(rule), at = block == 1 ? 110 : 3 * block;
+    for (const Masters form : kAllMasters) {
+      cases.push_back(UpdateCase(rule, form, 0, {}, 0));
+      cases.push_back(UpdateCase(rule, form, 1, {{0, 1}}, 0));
+      cases.push_back(UpdateCase(rule, form, 37, {}, 0));
+      // Ranges that begin before the shard, end within it, are empty, lie within, and begin behind it.
+      cases.push_back(UpdateCase(
+          rule, form, 100,
+          {{0, 5}, {at - 80, at + 7}, {at + 8, at + 8}, {at + 20, at + 21}, {at + 30, at + 90}}, at));
+      cases.push_back(UpdateCase(rule, form, 255, {{0, at + 1000}}, at));
+      cases.push_back(UpdateCase(rule, form, 256, {{0, at + 128}}, at));
+      cases.push_back(UpdateCase(rule, form, 257, {{at + 255, at + 256}}, at));
+      cases.push_back(UpdateCase(rule, form, 40011, {{at + 100, at + 20000}, {at + 39000, at + 40010}}, at));
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Update, OpConformance, ::testing::ValuesIn(UpdateCases()), CaseName);
+
+TEST(Update, SkippedUpdateChangesNothing) {
+  for (const UpdateRule& rule : AllRules()) {
+    for (const Masters form : kAllMasters) {
+      TestMemory memory;
+      Update op = MakeUpdate(memory, rule, form, RandomMasters(300));
+      op.update_5 = memory.Values(DType::kFloat32, {kUpdateSize}, {kRate, 1, 1, 0, 1});
+      for (const TestBackend& backend : TestBackends()) {
+        EXPECT_TRUE(RunOnBackend(backend.name, memory, op) == memory.image())
+            << backend.name << " " << Name(rule) << " " << Name(form);
+      }
+    }
+  }
+}
+
+// The split form holds the fp32 master exactly, and rounds weights alike: both train to the same bits.
+TEST(Update, SplitAndFloatMastersHoldTheSameBits) {
+  constexpr int64_t kSize = 3000;
+  for (const UpdateRule& rule : AllRules()) {
+    for (const TestBackend& backend : TestBackends()) {
+      SCOPED_TRACE(backend.name + " " + Name(rule));
+      std::vector<double> split = RandomMasters(kSize);
+      std::vector<double> wide = split;
+      for (int step = 0; step < 5; ++step) {
+        TestMemory split_memory(step), wide_memory(step);
+        Update split_op = MakeUpdate(split_memory, rule, Masters::kSplit, split);
+        Update wide_op = MakeUpdate(wide_memory, rule, Masters::kFloat, wide);
+        split_op.decayed = wide_op.decayed = Ranges({{100, 2000}});
+        std::vector<std::byte> split_image = RunOnBackend(backend.name, split_memory, split_op);
+        std::vector<std::byte> wide_image = RunOnBackend(backend.name, wide_memory, wide_op);
+        const std::vector<float> split_masters = MastersOf(split_op, split_memory, split_image);
+        const std::vector<float> wide_masters = MastersOf(wide_op, wide_memory, wide_image);
+        ASSERT_EQ(split_masters, wide_masters) << "step " << step;
+        const Tensor split_weight = split_memory.Bind(split_op.weight_P, split_image.data());
+        const Tensor wide_weight = wide_memory.Bind(wide_op.weight_P, wide_image.data());
+        for (int64_t i = 0; i < kSize; ++i) {
+          const BFloat16 weight = split_weight.as<BFloat16>()[i];
+          ASSERT_EQ(weight.bits, wide_weight.as<BFloat16>()[i].bits);
+          ASSERT_EQ(weight.bits, RoundMaster(wide_masters[i]).bits);
+        }
+        split.assign(split_masters.begin(), split_masters.end());
+        wide.assign(wide_masters.begin(), wide_masters.end());
+      }
+    }
+  }
+}
+
+// With no gradient and no states p stays, so that every finite fp32 shows how it is split and rounded.
+TEST(Update, EveryMasterSurvivesTheSplit) {
+  std::vector<double> masters;
+  for (uint32_t upper = 0; upper < 0x10000; upper += 3) {
+    for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      const float p = std::bit_cast<float>(upper << 16 | lower);
+      if (std::isfinite(p)) masters.push_back(p);
+    }
+  }
+  const int64_t n = static_cast<int64_t>(masters.size());
+  TestMemory memory;
+  Update op = MakeUpdate(memory, AdamWRule(), Masters::kSplit, masters);
+  const std::vector<double> zeros(n);
+  op.gradient_P = memory.Values(DType::kFloat32, {n}, zeros);
+  op.states[0] = memory.Values(DType::kFloat32, {n}, zeros);
+  op.states[1] = memory.Values(DType::kFloat32, {n}, zeros);
+  for (const TestBackend& backend : TestBackends()) {
+    SCOPED_TRACE(backend.name);
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+    const std::vector<float> got = MastersOf(op, memory, image);
+    const auto* weight = memory.Bind(op.weight_P, image.data()).as<BFloat16>();
+    for (int64_t i = 0; i < n; ++i) {
+      const float want = static_cast<float>(masters[i]);
+      ASSERT_EQ(got[i], want);
+      ASSERT_EQ(weight[i].bits, RoundMaster(want).bits) << want;
+    }
+  }
+}
+
+// A NaN must not turn into a finite weight: the trainer would not see it. It comes from the weight or from the gradient.
+TEST(Update, NaNsStayNaNs) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  constexpr int64_t kSize = 20;
+  for (const UpdateRule& rule : AllRules()) {
+    for (const Masters form : kAllMasters) {
+      TestMemory memory;
+      std::vector<double> masters = RandomMasters(kSize), gradients = RandomMasters(kSize);
+      masters[3] = gradients[5] = kNaN;
+      Update op = MakeUpdate(memory, rule, form, masters);
+      op.gradient_P = memory.Values(DType::kFloat32, {kSize}, gradients);
+      for (const TestBackend& backend : TestBackends()) {
+        SCOPED_TRACE(backend.name + " " + Name(rule) + " " + Name(form));
+        std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+        for (const int64_t i : {3, 4, 5}) {
+          EXPECT_EQ(std::isnan(MastersOf(op, memory, image)[i]), i != 4);
+          EXPECT_EQ(std::isnan(ElementOf(memory.Bind(op.weight_P, image.data()), i)), i != 4);
+        }
+      }
+    }
+  }
+}
+
+// Threads may divide an update, and a shard may lie anywhere in its group: an element does not notice.
+TEST(Update, PartsOfAShardAgreeWithTheWhole) {
+  constexpr int64_t kSize = 2000, kCut = 768;
+  for (const UpdateRule& rule : AllRules()) {
+    for (const TestBackend& backend : TestBackends()) {
+      SCOPED_TRACE(backend.name + " " + Name(rule));
+      TestMemory memory;
+      Update whole = MakeUpdate(memory, rule, Masters::kFloat, RandomMasters(kSize));
+      whole.decayed = Ranges({{700, 900}});
+      std::vector<std::byte> image = RunOnBackend(backend.name, memory, whole);
+      const std::vector<float> want = MastersOf(whole, memory, image);
+      Update part = whole;
+      part.shard_begin = kCut;
+      for (Tensor* t : {&part.gradient_P, &part.weight_P, &part.master_P}) *t = t->Slice(0, kCut, kSize - kCut);
+      const absl::Span<const UpdateState> states = StatesOf(rule);
+      for (size_t i = 0; i < states.size(); ++i) {
+        const int64_t begin = kCut / states[i].block;
+        part.states[i] = part.states[i].Slice(0, begin, part.states[i].dim(0) - begin);
+      }
+      std::vector<std::byte> part_image = RunOnBackend(backend.name, memory, part);
+      const std::vector<float> got = MastersOf(part, memory, part_image);
+      for (int64_t i = kCut; i < kSize; ++i) ASSERT_EQ(got[i - kCut], want[i]) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing
