@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <vector>
@@ -18,15 +19,23 @@ namespace shale::testing {
 namespace {
 
 std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const MatMul& op) {
-  OpRig rig({.name = "cpu",
-             .family = "cpu",
-             .create_device = [] { return CreateCpuDevice({}); },
-             .create_ops = [threads] { return CreateCpuOps({.threads = threads}); }});
+  static auto& rigs = *new std::map<int, std::unique_ptr<OpRig>>;  // Kept with their memory and threads.
+  std::unique_ptr<OpRig>& rig = rigs[threads];
+  if (rig == nullptr) {
+    rig.reset(new OpRig({.name = "cpu",
+                         .family = "cpu",
+                         .create_device = [] { return CreateCpuDevice({}); },
+                         .create_ops = [threads] { return CreateCpuOps({.threads = threads}); }}));
+  }
   std::vector<std::byte> image;
-  const absl::Status status = rig.Run(memory, op, image);
+  const absl::Status status = rig->Run(memory, op, image);
   EXPECT_TRUE(status.ok()) << status;
   return image;
 }
+
+// Whether oneDNN is held to another instruction set. Tiles have other sizes there, but threads share them out by the
+// same rule, so that a few numbers of threads are enough.
+bool OnOlderProcessor() { return std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr; }
 
 TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
   struct Case {
@@ -54,7 +63,7 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
       if (c.bias) op.bias_N = memory.Random(dtype, {c.n});
       op.c_MN = c.accumulate ? memory.Random(c_dtype, {c.m, c.n}) : memory.Output(c_dtype, {c.m, c.n});
       const std::vector<std::byte> one = RunOnThreads(1, memory, op);
-      for (const int threads : {2, 3, 5, 8, 13, 16, 32}) {
+      for (const int threads : OnOlderProcessor() ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
         EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
       }
     }
@@ -112,9 +121,8 @@ TEST(CpuProductsTest, AProductFindsItsBWhereAnotherHasPackedIt) {
       }
     }
   }
-  const bool whole_processor = std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr;
   const int in_each = 2 * 3 * 3;
-  if (whole_processor && __builtin_cpu_supports("avx512f")) {
+  if (!OnOlderProcessor() && __builtin_cpu_supports("avx512f")) {
     EXPECT_GE(compared, in_each * (__builtin_cpu_supports("avx512bf16") ? 2 : 1));
   }
 }

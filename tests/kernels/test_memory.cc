@@ -3,10 +3,39 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/integers.h"
 
 namespace shale::testing {
+namespace {
+
+template <class T, class ValueOf>
+void FillAs(const Tensor& t, ValueOf value_of) {
+  for (int64_t i = 0; i < t.elements(); ++i) {
+    const double value = value_of(i);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      t.as<T>()[i] = RoundToBFloat16(static_cast<float>(value));
+    } else {
+      t.as<T>()[i] = static_cast<T>(value);
+    }
+  }
+}
+
+// Sets each element i of a contiguous tensor to value_of(i), as SetElement does. Large operands take their time.
+template <class ValueOf>
+void Fill(const Tensor& t, ValueOf value_of) {
+  switch (t.dtype) {
+    case DType::kFloat32: return FillAs<float>(t, value_of);
+    case DType::kBFloat16: return FillAs<BFloat16>(t, value_of);
+    case DType::kFloat64: return FillAs<double>(t, value_of);
+    case DType::kInt16: return FillAs<int16_t>(t, value_of);
+    case DType::kInt32: return FillAs<int32_t>(t, value_of);
+    case DType::kInt64: return FillAs<int64_t>(t, value_of);
+  }
+}
+
+}  // namespace
 
 Tensor TestMemory::Allocate(DType dtype, std::initializer_list<int64_t> shape) {
   Tensor t = Tensor::Contiguous(dtype, shape);
@@ -30,25 +59,21 @@ double TestMemory::Uniform(double low, double high) {
 
 Tensor TestMemory::Random(DType dtype, std::initializer_list<int64_t> shape, double low, double high) {
   const Tensor t = Allocate(dtype, shape);
-  const Tensor bound = Bind(t, image_.data());
-  for (int64_t i = 0; i < t.elements(); ++i) SetElement(bound, i, Uniform(low, high));
+  Fill(Bind(t, image_.data()), [&](int64_t) { return Uniform(low, high); });
   return t;
 }
 
 Tensor TestMemory::RandomIntegers(DType dtype, std::initializer_list<int64_t> shape, int64_t low, int64_t high) {
   const Tensor t = Allocate(dtype, shape);
-  const Tensor bound = Bind(t, image_.data());
-  for (int64_t i = 0; i < t.elements(); ++i) {
-    SetElement(bound, i, std::floor(Uniform(static_cast<double>(low), static_cast<double>(high))));
-  }
+  Fill(Bind(t, image_.data()),
+       [&](int64_t) { return std::floor(Uniform(static_cast<double>(low), static_cast<double>(high))); });
   return t;
 }
 
 Tensor TestMemory::Values(DType dtype, std::initializer_list<int64_t> shape, absl::Span<const double> values) {
   const Tensor t = Allocate(dtype, shape);
   SHALE_CHECK(t.elements() == static_cast<int64_t>(values.size()));
-  const Tensor bound = Bind(t, image_.data());
-  for (int64_t i = 0; i < t.elements(); ++i) SetElement(bound, i, values[i]);
+  Fill(Bind(t, image_.data()), [&](int64_t i) { return values[i]; });
   return t;
 }
 

@@ -124,7 +124,7 @@ class KitTest(unittest.TestCase):
         path = os.path.join(self.root, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
-            file.write(f"#!{sys.executable}\n{code}")
+            file.write(f"#!{sys.executable} -IS\n{code}")  # Starts in half the time.
         os.chmod(path, 0o755)
         return path
 

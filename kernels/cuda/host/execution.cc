@@ -45,12 +45,16 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
   cuda::blockDim = shape.block;
   cuda::gridDim = shape.grid;
 
+  thread_indices_.resize(threads());
+  for (int t = 0; t < threads(); ++t) thread_indices_[t] = At(t, shape.block);
+
   const uint64_t count = shape.grid.count(), run = stream_->last_blocks == 0 ? count : stream_->last_blocks;
-  std::vector<uint32_t> blocks(std::min(count, run));
-  std::iota(blocks.begin(), blocks.end(), static_cast<uint32_t>(count - blocks.size()));
-  std::shuffle(blocks.begin(), blocks.end(), random_);
-  for (const uint32_t block : blocks) {
-    block_ = block;
+  blocks_.resize(std::min(count, run));
+  std::iota(blocks_.begin(), blocks_.end(), static_cast<uint32_t>(count - blocks_.size()));
+  std::shuffle(blocks_.begin(), blocks_.end(), random_);
+  epoch_ = 0;
+  first_epochs_.clear();
+  for (const uint32_t block : blocks_) {
     cuda::blockIdx = At(block, shape.grid);
     RunBlock();
     if (failure_.empty()) continue;
@@ -61,7 +65,8 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
 }
 
 void Execution::RunBlock() {
-  epoch_ = 0;
+  first_epoch_ = ++epoch_;
+  first_epochs_.push_back(first_epoch_);
   order_.resize(threads());
   std::iota(order_.begin(), order_.end(), 0);
   while (static_cast<int>(threads_.size()) < threads()) {
@@ -138,9 +143,10 @@ void Execution::Complete(int begin, unsigned lanes) {
   for (int lane = 0; lane < kWarp; ++lane) {
     if ((lanes >> lane & 1) == 0) continue;
     Thread& thread = *threads_[begin + lane];
+    if (thread.operation.value != 0) ballot |= uint64_t{1} << lane;
+    if (thread.operation.kind != WarpKind::kBarrier) continue;
     thread.seen[lane] = thread.clock;
     for (int i = 0; i < kWarp; ++i) joined[i] = std::max(joined[i], thread.seen[i]);
-    if (thread.operation.value != 0) ballot |= uint64_t{1} << lane;
   }
   for (int lane = 0; lane < kWarp; ++lane) {
     if ((lanes >> lane & 1) == 0) continue;
@@ -149,7 +155,10 @@ void Execution::Complete(int begin, unsigned lanes) {
     switch (thread.operation.kind) {
       case WarpKind::kBarrier:
         thread.seen = joined;
-        ++thread.clock;
+        if (++thread.clock > Moment::kMaxClock) {
+          failure_ = absl::StrCat("a thread comes to more than ", Moment::kMaxClock - 1, " warp barriers in a block");
+          return;
+        }
         break;
       case WarpKind::kBallot: thread.result = ballot; break;
       case WarpKind::kShuffle: {
@@ -250,15 +259,17 @@ uint64_t Execution::WarpWide(const WarpOperation& operation) {
   return threads_[self]->result;
 }
 
-Index3 Execution::ThreadIndex(int thread) const { return At(thread, shape_.block); }
+Index3 Execution::ThreadIndex(int thread) const { return thread_indices_[thread]; }
 
 std::string Execution::Where() const {
   return absl::StrCat("block ", Text(cuda::blockIdx), " thread ", Text(ThreadIndex(current_)));
 }
 
 std::string Execution::NameOf(const Moment& other) const {
-  const std::string thread = absl::StrCat("thread ", Text(ThreadIndex(other.thread)));
-  return other.block == block_ ? thread : absl::StrCat("block ", Text(At(other.block, shape_.grid)), " ", thread);
+  const std::string thread = absl::StrCat("thread ", Text(ThreadIndex(other.thread())));
+  if (other.epoch() >= first_epoch_) return thread;
+  const auto after = std::upper_bound(first_epochs_.begin(), first_epochs_.end(), other.epoch());
+  return absl::StrCat("block ", Text(At(blocks_[after - first_epochs_.begin() - 1], shape_.grid)), " ", thread);
 }
 
 }  // namespace shale::cuda_on_host

@@ -42,6 +42,7 @@ namespace shale::cuda_on_host {
 
 // Limits of sm_80 and newer. The limit of shared memory is that of sm_90.
 inline constexpr int kMaxThreads = 1024;
+static_assert(kMaxThreads <= 1 << Moment::kThreadBits);
 inline constexpr size_t kMaxSharedBytes = 227 << 10;
 inline constexpr size_t kMaxStaticSharedBytes = 48 << 10;
 
@@ -62,7 +63,7 @@ struct Access {
   int64_t count;
   int64_t size;  // Elements in the array.
   const void* data;
-  int element_bytes;
+  int element_bytes;  // Times `count`, a power of two.
 };
 
 enum class WarpKind : uint8_t { kBarrier, kShuffle, kBallot };
@@ -113,7 +114,6 @@ class Execution {
 
   int threads() const { return static_cast<int>(shape_.block.count()); }
   int warp_begin(int thread) const { return thread / kWarp * kWarp; }
-  Moment Now() const;
   Index3 ThreadIndex(int thread) const;
   std::string Where() const;
   std::string NameOf(const Moment& other) const;
@@ -143,9 +143,12 @@ class Execution {
 
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<int> order_;
+  std::vector<Index3> thread_indices_;
   int current_ = 0;
-  uint32_t block_ = 0;
-  uint32_t epoch_ = 0;
+  uint32_t epoch_ = 0;  // See Moment.
+  uint32_t first_epoch_ = 0;
+  std::vector<uint32_t> first_epochs_;  // Of the launch's blocks so far, in the order in which they ran.
+  std::vector<uint32_t> blocks_;        // The launch's blocks in that order.
   std::function<std::string()> report_;
   std::string failure_;
 

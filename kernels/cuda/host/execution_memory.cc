@@ -32,10 +32,6 @@ void* Execution::StaticShared(const void* key, const char* name, size_t bytes) {
   return shared_.get() + offset;
 }
 
-Moment Execution::Now() const {
-  return {.block = block_, .epoch = epoch_, .clock = threads_[current_]->clock, .thread = current_};
-}
-
 void Execution::Check(const Access& a) {
   const auto begin = reinterpret_cast<uintptr_t>(a.data) + a.index * a.element_bytes;
   const int64_t bytes = a.count * a.element_bytes;
@@ -50,26 +46,28 @@ void Execution::Check(const Access& a) {
   if (a.index < 0 || a.index + a.count > a.size) {
     tell([size = a.size] { return absl::StrCat("which has ", size, " elements"); });
   }
-  if (begin % bytes != 0) {
+  if ((begin & (bytes - 1)) != 0) {
     tell([bytes] { return absl::StrCat("an address that is not a multiple of the access's ", bytes, " bytes"); });
   }
-  const Moment now = Now();
-  const LaneClocks& clocks = threads_[current_]->seen;
-  const uintptr_t shared_begin = reinterpret_cast<uintptr_t>(shared_.get());
-  // Each byte of a global array of bytes has a cell of its own, at twice its address.
+  const Thread& thread = *threads_[current_];
+  const Accessor by = {Moment(epoch_, thread.clock, current_), first_epoch_, thread.seen};
+  // Each byte of a global array of bytes has a cell of its own, at twice its address. The cells of an access lie within a
+  // page, because it is aligned to its size.
   const bool by_byte = a.element_bytes < kCellBytes;
-  for (uintptr_t address = begin; address < begin + bytes; address += by_byte ? 1 : kCellBytes) {
-    Cell& cell = a.shared  ? shared_cells_[(address - shared_begin) / kCellBytes]
-                 : by_byte ? byte_cells_.At(address * kCellBytes)
-                           : global_cells_.At(address);
-    const bool unwritten = a.shared && !a.write && !cell.write.someone();
-    const Conflict conflict = a.write ? Write(cell, now, clocks) : Read(cell, now, clocks);
-    if (unwritten) tell([] { return "which was never written"; });
-    if (conflict.kind == Conflict::kNone) continue;
-    tell([this, conflict] {
-      return absl::StrCat("which ", NameOf(conflict.with), conflict.kind == Conflict::kAfterRead ? " read" : " wrote",
-                          conflict.with.block == block_ ? " with no barrier between them" : " in the same launch");
-    });
+  Cell* cells = a.shared  ? &shared_cells_[(begin - reinterpret_cast<uintptr_t>(shared_.get())) / kCellBytes]
+                : by_byte ? byte_cells_.At(begin * kCellBytes)
+                          : global_cells_.At(begin);
+  const int64_t count = by_byte ? bytes : bytes / kCellBytes;
+  const Conflict conflict = a.write ? Write(cells, count, by) : Read(cells, count, by, /*written=*/a.shared);
+  switch (conflict.kind) {
+    case Conflict::kNone: break;
+    case Conflict::kUnwritten: tell([] { return "which was never written"; }); break;
+    default:
+      tell([this, conflict] {
+        return absl::StrCat("which ", NameOf(conflict.with), conflict.kind == Conflict::kAfterRead ? " read" : " wrote",
+                            conflict.with.epoch() >= first_epoch_ ? " with no barrier between them"
+                                                                  : " in the same launch");
+      });
   }
 }
 
