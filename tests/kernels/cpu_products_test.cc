@@ -63,7 +63,8 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
       if (c.bias) op.bias_N = memory.Random(dtype, {c.n});
       op.c_MN = c.accumulate ? memory.Random(c_dtype, {c.m, c.n}) : memory.Output(c_dtype, {c.m, c.n});
       const std::vector<std::byte> one = RunOnThreads(1, memory, op);
-      for (const int threads : OnOlderProcessor() ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
+      for (const int threads :
+           OnOlderProcessor() ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
         EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
       }
     }

@@ -51,8 +51,8 @@ void Execution::Check(const Access& a) {
   }
   const Thread& thread = *threads_[current_];
   const Accessor by = {Moment(epoch_, thread.clock, current_), first_epoch_, thread.seen};
-  // Each byte of a global array of bytes has a cell of its own, at twice its address. The cells of an access lie within a
-  // page, because it is aligned to its size.
+  // Each byte of a global array of bytes has a cell of its own, at twice its address. The cells of an access lie within
+  // a page, because it is aligned to its size.
   const bool by_byte = a.element_bytes < kCellBytes;
   Cell* cells = a.shared  ? &shared_cells_[(begin - reinterpret_cast<uintptr_t>(shared_.get())) / kCellBytes]
                 : by_byte ? byte_cells_.At(begin * kCellBytes)
@@ -64,9 +64,9 @@ void Execution::Check(const Access& a) {
     case Conflict::kUnwritten: tell([] { return "which was never written"; }); break;
     default:
       tell([this, conflict] {
-        return absl::StrCat("which ", NameOf(conflict.with), conflict.kind == Conflict::kAfterRead ? " read" : " wrote",
-                            conflict.with.epoch() >= first_epoch_ ? " with no barrier between them"
-                                                                  : " in the same launch");
+        return absl::StrCat(
+            "which ", NameOf(conflict.with), conflict.kind == Conflict::kAfterRead ? " read" : " wrote",
+            conflict.with.epoch() >= first_epoch_ ? " with no barrier between them" : " in the same launch");
       });
   }
 }

@@ -30,8 +30,8 @@ class Moment {
   static constexpr uint32_t kMaxClock = (1u << kClockBits) - 1;
 
   Moment() = default;
-  // `epoch` is 1 in the first block of a launch, and one more after each __syncthreads() and at the start of each block,
-  // for blocks run one after the other.
+  // `epoch` is 1 in the first block of a launch, and one more after each __syncthreads() and at the start of each
+  // block, for blocks run one after the other.
   Moment(uint32_t epoch, uint32_t clock, int thread)
       : bits_(uint64_t{epoch} << 32 | uint64_t{clock} << kThreadBits | static_cast<uint64_t>(thread)) {}
 
@@ -75,8 +75,8 @@ struct Conflict {
 // Cells are two bytes, so that threads may write neighboring bf16.
 inline constexpr int kCellBytes = 2;
 
-// Add an access to the history of `count` adjacent cells, up to one that it conflicts with. `written` asks that each has
-// been written before.
+// Add an access to the history of `count` adjacent cells, up to one that it conflicts with. `written` asks that each
+// has been written before.
 Conflict Read(Cell* cells, int64_t count, const Accessor& by, bool written);
 Conflict Write(Cell* cells, int64_t count, const Accessor& by);
 

@@ -1,0 +1,100 @@
+// Tests that specs in former words, or in the words of other trainers, are answered with the words of this one.
+#include "engine/config/old_words.h"
+
+#include "engine/config/parse.h"
+#include "engine/config/print.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/config/specs.h"
+
+namespace shale {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(OldWords, AreAnsweredWithTodays) {
+  EXPECT_THAT(SetError({"memory.retention=BLOCK"}), HasSubstr("did you mean activation_checkpointing.preset?"));
+  EXPECT_THAT(SetError({"memory.every_nth=2"}), HasSubstr("did you mean activation_checkpointing.every_nth?"));
+  EXPECT_THAT(SetError({"sharding.schedule=LAYERED"}), HasSubstr("did you mean lr_schedule, or sharding.accumulation?"));
+  EXPECT_THAT(SetError({"schedule.steps=5"}), HasSubstr("did you mean lr_schedule, or sharding.accumulation?"));
+  EXPECT_THAT(SetError({"sharding.strategy=FULL"}), HasSubstr("did you mean FULL_SHARD?"));
+  EXPECT_THAT(SetError({"sharding.strategy=NONE"}), HasSubstr("did you mean DDP?"));
+  EXPECT_THAT(SetError({"sharding.strategy=OPTIMIZER"}), HasSubstr("did you mean ZERO1?"));
+  EXPECT_THAT(SetError({"sharding.strategy=GRADIENTS"}), HasSubstr("did you mean ZERO2?"));
+  EXPECT_THAT(SetError({"sharding.accumulation=DEFERRED"}), HasSubstr("did you mean NO_SYNC?"));
+  EXPECT_THAT(SetError({"activation_checkpointing.preset=KEEP_ALL"}), HasSubstr("did you mean NONE?"));
+}
+
+TEST(OldWords, ThoseOfOtherTrainersAreAnsweredToo) {
+  const auto expect = [](const std::string& set, const std::string& answer) {
+    EXPECT_THAT(SetError({set}), HasSubstr(answer)) << set;
+  };
+  expect("batch.gradient_accumulation_steps=4", "did you mean batch.global_batch; the steps follow from it");
+  expect("batch.per_device_train_batch_size=4", "did you mean batch.micro_batch?");
+  expect("gradient_checkpointing=true", "did you mean activation_checkpointing.preset=BLOCK?");
+  expect("zero_stage=3", "did you mean sharding.strategy (ZERO1, ZERO2, or FULL_SHARD for stage 3)?");
+  expect("sharding.no_sync=true", "did you mean sharding.accumulation=NO_SYNC?");
+  expect("reshard_after_forward=true", "did you mean sharding.reshard_after_forward?");
+  expect("bf16=true", "did you mean precision.compute=BF16?");
+  expect("max_grad_norm=1", "did you mean optimizer.max_gradient_norm?");
+  expect("lr_schedule.warmup_ratio=0.1", "did you mean lr_schedule.warmup_steps; a ratio times lr_schedule.steps?");
+  expect("optimizer.lr=1", "did you mean optimizer.learning_rate?");
+}
+
+TEST(OldWords, ARecordedJobIsReadInTodaysWords) {
+  constexpr char kRecorded[] = R"(# The job as it runs: every default is written out.
+name: "before"
+model {
+  decoder {
+    vocabulary: 256
+    width: 16
+    layers: 1
+    heads: 2
+  }
+}
+data {
+  path: "/data"
+}
+batch {
+  global_batch: 4
+  sequence_length: 32
+}
+sharding {
+  strategy: GRADIENTS
+  schedule: LAYERED
+  ranks: 2
+}
+memory {
+  retention: KEEP_ALL
+  recompute: "blocks.*.ffn.up"
+  recompute: "schedule: DEFERRED"
+  loss_chunk_tokens: 512
+}
+schedule {
+  shape: COSINE
+  steps: 6
+}
+)";
+  const absl::StatusOr<Job> job = ParseRecordedJob(kRecorded, "the job");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->sharding.strategy, Strategy::kZero2);
+  EXPECT_EQ(job->sharding.accumulation, Accumulation::kLayered);
+  EXPECT_EQ(job->sharding.ranks, 2);
+  EXPECT_EQ(job->activation_checkpointing.preset, CheckpointingPreset::kNone);
+  EXPECT_EQ(job->activation_checkpointing.recompute,
+            (std::vector<std::string>{"blocks.*.ffn.up", "schedule: DEFERRED"}));
+  EXPECT_EQ(job->memory.loss_chunk_tokens, 512);
+  EXPECT_EQ(job->lr_schedule.steps, 6);
+  EXPECT_FALSE(ParseJobText(kRecorded, "the job").ok()) << "what a person writes is answered, not translated";
+}
+
+TEST(OldWords, AJobInTodaysWordsStaysAsItIs) {
+  const absl::StatusOr<Job> job = ParseJobText(kFullJob, "job.textproto");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const std::string text = ResolvedJobText(*job);
+  EXPECT_EQ(InTodaysWords(text), text);
+  EXPECT_EQ(InTodaysWords(""), "");
+}
+
+}  // namespace
+}  // namespace shale
