@@ -2,8 +2,8 @@
 
 Compilers take most of their time for a test to parse GoogleTest and the standard library, and to optimize code that
 runs once. So sources that use GoogleTest begin with a precompiled header (//tests:prefix), and sources are compiled
-without optimization, unless the target says `optimized = True`. That is for tests that compute a lot, and for those with
-kernels, which run on fibers with small stacks.
+without optimization, unless the target says `optimized = True`. That is for tests that compute a lot, and for those
+with kernels, which run on fibers with small stacks.
 """
 
 UNOPTIMIZED_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]

@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 TEST(OldWords, AreAnsweredWithTodays) {
   EXPECT_THAT(SetError({"memory.retention=BLOCK"}), HasSubstr("did you mean activation_checkpointing.preset?"));
   EXPECT_THAT(SetError({"memory.every_nth=2"}), HasSubstr("did you mean activation_checkpointing.every_nth?"));
-  EXPECT_THAT(SetError({"sharding.schedule=LAYERED"}), HasSubstr("did you mean lr_schedule, or sharding.accumulation?"));
+  EXPECT_THAT(SetError({"sharding.schedule=LAYERED"}),
+              HasSubstr("did you mean lr_schedule, or sharding.accumulation?"));
   EXPECT_THAT(SetError({"schedule.steps=5"}), HasSubstr("did you mean lr_schedule, or sharding.accumulation?"));
   EXPECT_THAT(SetError({"sharding.strategy=FULL"}), HasSubstr("did you mean FULL_SHARD?"));
   EXPECT_THAT(SetError({"sharding.strategy=NONE"}), HasSubstr("did you mean DDP?"));
