@@ -31,6 +31,11 @@ install_packages() {
   }
 }
 
+# Returns whether programs can find an NVIDIA driver on this machine.
+has_nvidia_driver() {
+  [[ -e /dev/nvidiactl || $(PATH=$PATH:/sbin ldconfig -p 2>/dev/null) == *libcuda.so.1* ]]
+}
+
 # Installs the headers of cuDNN's frontend, for which Debian has no package, into the user's cache, where
 # cudnn_configure.bzl finds them. Does nothing without a CUDA toolkit and cuDNN. A failure is not an error: our own
 # kernels compute attention then.

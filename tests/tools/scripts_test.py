@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Tests tools/test and tools/quickstart with stand-ins for Bazel and the tools: what they call with which arguments."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+_INSTALL = """
+build_packages() { :; }
+install_packages() { :; }
+install_cudnn_frontend() { :; }
+has_nvidia_driver() { [[ -n ${DRIVER:-} ]]; }
+"""
+_BAZEL = r"""#!/usr/bin/env python3
+import os, sys
+with open("calls", "a") as calls: print(*sys.argv[1:], file=calls)
+for argument in sys.argv:
+    if argument.startswith("--build_event_json_file="): open(argument.split("=", 1)[1], "w").close()
+"""
+_TRAIN = r"""#!/usr/bin/env python3
+import json, os, sys
+sets = dict(b.split("=", 1) for a, b in zip(sys.argv, sys.argv[1:]) if a == "--set")
+with open("calls", "a") as calls: print("train", *sys.argv[1:], file=calls)
+os.makedirs(sets["telemetry.run_folder"])
+with open(sets["telemetry.run_folder"] + "/metrics.jsonl", "w") as metrics:
+    for step in range(20): print(json.dumps({"seconds": float(os.environ["SECONDS_PER_STEP"])}), file=metrics)
+"""
+
+
+class ScriptsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        for name in ("tools/test", "tools/quickstart", "tools/build_defs/count_tests.py"):
+            with open(name, encoding="utf-8") as script:
+                self.write(name, script.read())
+        self.write("tools/build_defs/install.sh", _INSTALL)
+        self.write("bin/bazel", _BAZEL)
+        self.write(".out/bin/tools/train", _TRAIN)
+        self.write(".out/bin/tools/generate", "#!/bin/sh\n")
+
+    def write(self, name, text):
+        path = os.path.join(self.root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+
+    def call(self, *command, **environment):
+        """Runs a script. Returns its exit code, its output, and the calls of Bazel and train."""
+        calls = os.path.join(self.root, "calls")
+        open(calls, "w", encoding="utf-8").close()
+        path = os.path.join(self.root, "bin") + ":" + os.environ["PATH"]
+        ended = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False,
+                               env={**os.environ, "PATH": path, "SECONDS_PER_STEP": "0.1", **environment})
+        with open(calls, encoding="utf-8") as file:
+            return ended.returncode, ended.stdout + ended.stderr, file.read().splitlines()
+
+    def test_by_default_there_is_one_optimized_run_and_with_all_three(self):
+        code, said, calls = self.call("tools/test")
+        self.assertEqual((code, said.splitlines()[-1]), (1, "0 passed, 0 failed"))
+        self.assertEqual(len(calls), 1)
+        self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda_arch=90a //..."), calls)
+        _, said, calls = self.call("tools/test", "--all")
+        self.assertEqual(said.splitlines()[-1], "0 passed, 0 failed")
+        self.assertEqual(len(calls), 3)
+        self.assertTrue(calls[0].endswith(" -c opt //..."), calls)
+        self.assertIn("--config=asan", calls[1])
+        self.assertIn("--config=tsan", calls[2])
+
+    def test_arguments_are_those_of_one_run(self):
+        _, _, calls = self.call("tools/test", "--config=asan", "//tests/engine/...")
+        self.assertEqual(len(calls), 1)
+        self.assertTrue(calls[0].endswith(" --config=asan //tests/engine/..."), calls)
+
+    def test_help_and_wrong_arguments_run_nothing(self):
+        code, said, calls = self.call("tools/test", "--help")
+        self.assertEqual((code, calls), (0, []))
+        self.assertIn("--all", said)
+        code, _, calls = self.call("tools/test", "--all", "//tests/engine/...")
+        self.assertEqual((code, calls), (2, []))
+
+    def sets(self, call):
+        words = call.split(" ")
+        return dict(b.split("=", 1) for a, b in zip(words, words[1:]) if a == "--set")
+
+    def test_quickstart_trains_for_as_many_steps_as_the_time_allows(self):
+        for seconds, wanted in (("0.1", "940"), ("1", "400")):
+            code, said, calls = self.call("tools/quickstart", SECONDS_PER_STEP=seconds)
+            self.assertEqual(code, 0, said)
+            self.assertEqual(len(calls), 3)
+            sets = self.sets(calls[2])
+            self.assertEqual(sets["lr_schedule.steps"], wanted)
+            self.assertEqual(sets["lr_schedule.warmup_steps"], str(int(wanted) // 10))
+        self.assertEqual(sets["telemetry.run_folder"], "runs/quickstart-2")
+
+    def test_the_users_number_of_steps_counts(self):
+        _, _, calls = self.call("tools/quickstart", "--set", "lr_schedule.steps=50", "--set", "telemetry.run_folder=mine")
+        self.assertEqual(len(calls), 2)
+        sets = self.sets(calls[1])
+        self.assertEqual((sets["lr_schedule.steps"], sets["lr_schedule.warmup_steps"]), ("50", "5"))
+        self.assertEqual(sets["telemetry.run_folder"], "mine")
+
+    def test_without_a_driver_it_builds_without_cuda_and_says_so(self):
+        _, said, calls = self.call("tools/quickstart")
+        self.assertIn("-c opt --//tools/build_defs:cuda=false ", calls[0])
+        self.assertIn("no NVIDIA driver", said)
+        _, said, calls = self.call("tools/quickstart", DRIVER="1")
+        self.assertNotIn("cuda=false", calls[0] + said)
+
+
+if __name__ == "__main__":
+    unittest.main()
