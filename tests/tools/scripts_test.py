@@ -97,7 +97,8 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(sets["telemetry.run_folder"], "runs/quickstart-2")
 
     def test_the_users_number_of_steps_counts(self):
-        _, _, calls = self.call("tools/quickstart", "--set", "lr_schedule.steps=50", "--set", "telemetry.run_folder=mine")
+        _, _, calls = self.call("tools/quickstart", "--set", "lr_schedule.steps=50", "--set",
+                                "telemetry.run_folder=mine")
         self.assertEqual(len(calls), 2)
         sets = self.sets(calls[1])
         self.assertEqual((sets["lr_schedule.steps"], sets["lr_schedule.warmup_steps"]), ("50", "5"))

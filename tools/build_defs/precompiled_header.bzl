@@ -52,8 +52,8 @@ def _precompiled_header_impl(ctx):
     ]
 
 precompiled_header = rule(
-    doc = "PACKAGE/NAME.h, which includes `includes`, and with gcc its precompiled form. A source uses it if it depends " +
-          "on this rule and is compiled with `-include PACKAGE/NAME.h` and the same `copts`.",
+    doc = "PACKAGE/NAME.h, which includes `includes`, and with gcc its precompiled form. A source uses it if it " +
+          "depends on this rule and is compiled with `-include PACKAGE/NAME.h` and the same `copts`.",
     implementation = _precompiled_header_impl,
     attrs = {
         "includes": attr.string_list(doc = "Headers of the system, in <> or \"\"."),
