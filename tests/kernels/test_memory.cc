@@ -32,6 +32,7 @@ void Fill(const Tensor& t, ValueOf value_of) {
     case DType::kInt16: return FillAs<int16_t>(t, value_of);
     case DType::kInt32: return FillAs<int32_t>(t, value_of);
     case DType::kInt64: return FillAs<int64_t>(t, value_of);
+    case DType::kUInt8: return FillAs<uint8_t>(t, value_of);
   }
 }
 
