@@ -16,6 +16,7 @@
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/planner/job_plan.h"
+#include "engine/program/issues.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/tuner.h"
 #include "kernels/device/cuda/cudart.h"

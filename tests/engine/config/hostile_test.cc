@@ -54,7 +54,7 @@ TEST(Hostile, ManyErrorsStayAShortMessage) {
 
 TEST(Hostile, StringsAreOneLineOfText) {
   for (const char* bad : {"data { path: \"a\\000b\" }", "data { path: \"\\xff\" }", "data { path: \"a\\nb\" }",
-                          "data { path: \"\\xed\\xa0\\x80\" }", "memory { recompute: \"\\x7f\" }"}) {
+                          "data { path: \"\\xed\\xa0\\x80\" }", "activation_checkpointing { recompute: \"\\x7f\" }"}) {
     EXPECT_NE(ParseError(bad).find("allowed: one line of UTF-8 text"), std::string::npos) << ParseError(bad);
   }
 }

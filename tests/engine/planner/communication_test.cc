@@ -51,20 +51,20 @@ std::vector<Row> Table(int64_t k) {
   using enum Strategy;
   using enum Accumulation;
   return {
-      {kFull, kSharded, true, 2 * k, k, k + k, k + k, 2 * k, 2 * k},
-      {kFull, kNoSync, true, 2 * k, 1, k + k, 1 + 1, 2 * k, 1},
-      {kFull, kLayered, true, 2, 1, 1 + 1, 1 + 1, 2, 2},
+      {kFullShard, kSharded, true, 2 * k, k, k + k, k + k, 2 * k, 2 * k},
+      {kFullShard, kNoSync, true, 2 * k, 1, k + k, 1 + 1, 2 * k, 1},
+      {kFullShard, kLayered, true, 2, 1, 1 + 1, 1 + 1, 2, 2},
       // Kept gathered after forward. A tied pair is gathered once, and reduced by each of its two units.
-      {kFull, kSharded, false, k, k, k + k, k + k, k, 2 * k},
-      {kFull, kNoSync, false, k, 1, k + k, 1 + 1, k, 1},
-      {kFull, kLayered, false, 1, 1, 1 + 1, 1 + 1, 1, 2},
+      {kFullShard, kSharded, false, k, k, k + k, k + k, k, 2 * k},
+      {kFullShard, kNoSync, false, k, 1, k + k, 1 + 1, k, 1},
+      {kFullShard, kLayered, false, 1, 1, 1 + 1, 1 + 1, 1, 2},
       // The gather follows AdamW.
-      {kGradients, kSharded, true, 1, k, 1 + 1, k + k, 1, 2 * k},
-      {kGradients, kLayered, true, 1, 1, 1 + 1, 1 + 1, 1, 2},
-      {kOptimizer, kNoSync, true, 1, 1, 1 + 1, 1 + 1, 1, 1},
-      {kOptimizer, kLayered, true, 1, 1, 1 + 1, 1 + 1, 1, 1},
-      {kNone, kNoSync, true, 0, 0, 0, 0, 0, 0, 1},
-      {kNone, kLayered, true, 0, 0, 0, 0, 0, 0, 1},
+      {kZero2, kSharded, true, 1, k, 1 + 1, k + k, 1, 2 * k},
+      {kZero2, kLayered, true, 1, 1, 1 + 1, 1 + 1, 1, 2},
+      {kZero1, kNoSync, true, 1, 1, 1 + 1, 1 + 1, 1, 1},
+      {kZero1, kLayered, true, 1, 1, 1 + 1, 1 + 1, 1, 1},
+      {kDdp, kNoSync, true, 0, 0, 0, 0, 0, 0, 1},
+      {kDdp, kLayered, true, 0, 0, 0, 0, 0, 0, 1},
   };
 }
 
