@@ -109,10 +109,8 @@ class HfParity : public ::testing::TestWithParam<std::string> {
     options.steps = kSteps;
     options.learning_rate = 1e-3;
     options.max_norm = 1;
-    options.step.beta1 = 0.9;
-    options.step.beta2 = 0.95;
-    options.step.epsilon = 1e-3;
-    options.step.weight_decay = 0.1;
+    options.step.optimizer =
+        MakeOptimizer(OptimizerKind::kAdamW, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.1});
     options.edit_weights = [this](const std::string& parameter, std::vector<float>& values) {
       const absl::Status status = weights_->Read(parameter, 0, absl::MakeSpan(values));
       ASSERT_TRUE(status.ok()) << status;

@@ -54,10 +54,7 @@ Golden Load(const std::string& name) {
   golden.options.loss_chunk_tokens = 11;
   golden.options.learning_rate = job->optimizer.learning_rate;
   golden.options.max_norm = job->optimizer.max_gradient_norm;
-  golden.options.step.beta1 = job->optimizer.beta1;
-  golden.options.step.beta2 = job->optimizer.beta2;
-  golden.options.step.epsilon = job->optimizer.epsilon;
-  golden.options.step.weight_decay = job->optimizer.weight_decay;
+  golden.options.step.optimizer = MakeOptimizer(job->optimizer);
   const SafetensorsReader* reader = golden.file.get();
   golden.options.edit_weights = [reader](const std::string& parameter, std::vector<float>& values) {
     const std::vector<float> initial = Floats(*reader, absl::StrCat("param/", parameter));

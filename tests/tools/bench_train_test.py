@@ -143,23 +143,23 @@ class ClaimsTest(unittest.TestCase):
         claim, = (c for c in claims.of("llama34m") if c.label.startswith("NO_SYNC"))
         sharded = [1.00, 1.02, 0.98, 1.01, 0.99, 1.00]
         close = results_of(turns_record("shale-sharded", sharded),
-                           turns_record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
+                           turns_record("shale-no-sync", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
         ratios = [a / b for a, b in zip(sharded, [1.01, 1.00, 1.00, 1.02, 1.00, 1.01])]
         self.assertAlmostEqual(claim.error(close, "llama34m", "fp32"), claim.value(close, "llama34m", "fp32") *
                                statistics.stdev(ratios) / statistics.mean(ratios) / 6 ** 0.5)
         self.assertFalse(claim.met(claim.value(close, "llama34m", "fp32"), "fp32"))
         self.assertTrue(claim.undecided(close, "llama34m", "fp32"))
         slower = results_of(turns_record("shale-sharded", sharded),
-                            turns_record("shale-deferred", [1.1 * one for one in sharded]))
+                            turns_record("shale-no-sync", [1.1 * one for one in sharded]))
         self.assertFalse(claim.undecided(slower, "llama34m", "fp32"))
-        few = results_of(turns_record("shale-sharded", sharded[:4]), turns_record("shale-deferred", [1.01] * 4))
+        few = results_of(turns_record("shale-sharded", sharded[:4]), turns_record("shale-no-sync", [1.01] * 4))
         self.assertIsNone(claim.error(few, "llama34m", "fp32"))
         self.assertFalse(claim.undecided(few, "llama34m", "fp32"))
         more = results_of(*close.records, turns_record("shale-sharded", sharded, number=2),
-                          turns_record("shale-deferred", [1.01] * 6, number=2))
+                          turns_record("shale-no-sync", [1.01] * 6, number=2))
         self.assertLess(claim.error(more, "llama34m", "fp32"), claim.error(close, "llama34m", "fp32"))
         apart = results_of(record("shale-sharded", sharded),
-                           record("shale-deferred", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
+                           record("shale-no-sync", [1.01, 1.00, 1.00, 1.02, 1.00, 1.01]))
         self.assertIsNone(claim.error(apart, "llama34m", "fp32"))
         lone = results_of(*close.records, turns_record("shale-sharded", sharded))
         self.assertIsNone(claim.error(lone, "llama34m", "fp32"))

@@ -59,7 +59,7 @@ class PlanTest(unittest.TestCase):
                 # Plans for the CPU, because a build without the CUDA toolkit can do that, too.
                 result = self.call(f"--job={path}", "--set=runtime.device=CPU")
                 self.assertEqual(result.returncode, 0, result.stderr)
-                self.assertIn("schedule       SHARDED: ", result.stdout)
+                self.assertIn("accumulation   SHARDED: ", result.stdout)
                 # The GPU kit reads this number from the plan.
                 self.assertIn(f"({measure.planned_bytes(result.stdout):,} bytes)", " ".join(result.stdout.split()))
 

@@ -140,7 +140,7 @@ _FIRST = [
     *(dataclasses.replace(_same(f"{label} against SHARDED (2 ranks, K = 4)", 1.0, True, _times_faster(name,
                                                                                                       "shale-sharded")),
                           turns=("shale-sharded", name))
-      for label, name in (("LAYERED", "shale-layered"), ("NO_SYNC", "shale-deferred"))),
+      for label, name in (("LAYERED", "shale-layered"), ("NO_SYNC", "shale-no-sync"))),
     dataclasses.replace(_same("time of K = 8 over 8 times K = 1 less the optimizer", 1.02, False, _accumulation),
                         turns=("shale-k8", "shale-8-steps")),
     _same("time of checkpointing BLOCK over NONE", 1.30, False,

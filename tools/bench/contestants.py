@@ -190,7 +190,7 @@ def last_json(lines):
     raise process.Failed("it printed no result")
 
 
-_SCHEDULES = "K = 4 micro-batches on two ranks, "
+_ACCUMULATIONS = "K = 4 micro-batches on two ranks, "
 
 # Listed in the order in which a round runs them.
 ALL = {
@@ -209,9 +209,9 @@ ALL = {
                             first_only=True),
     "shale-block": Shale("checkpointing BLOCK, one rank", more={"activation_checkpointing.preset": "BLOCK"},
                          first_only=True),
-    **{f"shale-{schedule.lower()}": Shale(_SCHEDULES + schedule, ranks=2, micro_batches=4,
-                                          more={"sharding.accumulation": schedule}, first_only=True)
-       for schedule in ("SHARDED", "NO_SYNC", "LAYERED")},
+    **{"shale-" + way.lower().replace("_", "-"): Shale(_ACCUMULATIONS + way, ranks=2, micro_batches=4,
+                                                       more={"sharding.accumulation": way}, first_only=True)
+       for way in ("SHARDED", "NO_SYNC", "LAYERED")},
     "torch-model": Torch("as torch-best, but the model compiled as a whole, loss included", compiled="model",
                          extra=True),
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
@@ -221,7 +221,7 @@ ALL = {
 SETS = (("shale", "torch-best", "products", "torch-installed", "shale-2ranks", "products-2ranks", "fsdp2-best"),
         ("shale-k8", "shale-8-steps"),
         ("shale-keep-all", "shale-block"),
-        ("shale-sharded", "shale-deferred", "shale-layered"))
+        ("shale-sharded", "shale-no-sync", "shale-layered"))
 
 
 def in_sets(names, most):

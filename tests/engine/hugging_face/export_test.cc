@@ -157,7 +157,9 @@ TEST(HfExportTest, OnlyAnAbsentOrEmptyFolderIsTaken) {
   for (const char* name : {"file", "full", "link"}) {
     const absl::Status status = ExportTestModel(HfModel("llama"), folder.Path(name));
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("/", name, " is ")));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("/", name,
+                                       name == std::string("full") ? " is not empty" : " exists and is not a folder")));
   }
   EXPECT_TRUE(ExportTestModel(HfModel("llama"), folder.Path("empty")).ok());
   EXPECT_FALSE(ExportTestModel(HfModel("llama"), "").ok());
