@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.base_batch: only scaling LINEAR or SQUARE_ROOT reads it; choose one, or leave it out"},
         Rule{{"lr_schedule.epochs=1"}, "--set: lr_schedule.epochs: steps and epochs are both given; keep one"},
         Rule{{"lr_schedule.steps="},
-             "job.textproto:9:12: lr_schedule.steps: missing; give steps, or epochs, as the length of the run"},
+             "job.textproto:9:15: lr_schedule.steps: missing; give steps, or epochs, as the length of the run"},
         Rule{{"lr_schedule.warmup_steps=1", "lr_schedule.warmup_tokens=9"},
              "--set: lr_schedule.warmup_steps: more than one of warmup_steps, warmup_samples and warmup_tokens is "
              "given; "
