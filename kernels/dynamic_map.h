@@ -45,9 +45,7 @@ struct DynamicMap {
   }
 
   // Returns the value of a code.
-  static constexpr float ValueOf(int code) {
-    return code < kZeroCode ? -At(kZeroCode - code) : At(code - kZeroCode);
-  }
+  static constexpr float ValueOf(int code) { return code < kZeroCode ? -At(kZeroCode - code) : At(code - kZeroCode); }
 
  private:
   // Returns 10^(decade-5), the factor of the next decade.

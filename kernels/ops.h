@@ -285,8 +285,8 @@ struct AttentionForward {
 
 // Recomputes p from q, k and lse; then
 //   delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k; d_v = p^T d_out; d_k = ds^T q.
-// d_k and d_v are summed over the query heads of a group. If act is bf16, a backend may round p and ds to bf16 for these
-// three matmuls.
+// d_k and d_v are summed over the query heads of a group. If act is bf16, a backend may round p and ds to bf16 for
+// these three matmuls.
 struct AttentionBackward {
   static constexpr absl::string_view kName = "AttentionBackward";
   Tensor q_BSHD, k_BSGD, v_BSGD, out_BSHD;  // act, outer dimensions may be strided

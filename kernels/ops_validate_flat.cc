@@ -169,8 +169,8 @@ void Check(OpChecker& c, const Update& op) {
   if (op.decayed != nullptr) CheckRanges(c, "decayed", *op.decayed);
   c.Require(op.shard_begin >= 0, "shard_begin is ", op.shard_begin, "; wanted 0 or more");
   const int64_t block = BlockOf(op.rule);
-  for (const auto& [name, value] : {std::pair<absl::string_view, int64_t>{"shard_begin", op.shard_begin},
-                                    {"shard_stride", op.shard_stride}}) {
+  for (const auto& [name, value] :
+       {std::pair<absl::string_view, int64_t>{"shard_begin", op.shard_begin}, {"shard_stride", op.shard_stride}}) {
     c.Require(value % block == 0, name, " is ", value, "; wanted a multiple of ", block,
               ", the elements of a block of state");
   }

@@ -1,4 +1,4 @@
-// Lion in one pass over memory: it moves 20 bytes per parameter (fp32).
+// Lion in one pass over memory, which bounds it: it moves 20 bytes per parameter (fp32).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/update_lion.cc"
 #include "hwy/foreach_target.h"
@@ -37,8 +37,9 @@ HWY_INLINE void LionRun(const LionRule& rule, const Update& op, const Master& ma
 }
 
 void LionElements(const LionRule& rule, const Update& op, int64_t begin, int64_t end) {
-  ForRuns(op, begin, end, [&](const auto& master, int64_t from, int64_t to, bool decays)
-                              HWY_ATTR { LionRun(rule, op, master, from, to, decays); });
+  ForRuns(op, begin, end, [&](const auto& master, int64_t from, int64_t to, bool decays) HWY_ATTR {
+    LionRun(rule, op, master, from, to, decays);
+  });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

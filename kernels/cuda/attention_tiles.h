@@ -2,8 +2,8 @@
 // whose results threads hold in registers.
 //
 // A block owns a tile of `rows` and loops over tiles of `columns`. Thread (x, y) of a block owns the scores of rows
-// y + 16 i and columns x + kThreadsX j. In the same rows of the result it owns packs x + kThreadsX c of four elements. A
-// row thus belongs to adjacent lanes of one warp. Rows of D elements are padded with zeros to kWidth.
+// y + 16 i and columns x + kThreadsX j. In the same rows of the result it owns packs x + kThreadsX c of four elements.
+// A row thus belongs to adjacent lanes of one warp. Rows of D elements are padded with zeros to kWidth.
 #pragma once
 
 #include <algorithm>

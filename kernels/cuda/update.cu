@@ -1,8 +1,7 @@
 // Starts the kernels of an update rule; what they share is in update.h.
-#include "kernels/cuda/update.h"
-
 #include <variant>
 
+#include "kernels/cuda/update.h"
 #include "kernels/element_range.h"
 
 namespace shale::cuda {

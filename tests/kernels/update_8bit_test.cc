@@ -57,7 +57,8 @@ void ExpectCodes(const Tensor& codes, const std::vector<double>& values, double 
       const int code = static_cast<int>(ElementOf(codes, i));
       const bool negative = values[i] < 0;
       const int a = Map::CodeOf(low, negative), b = Map::CodeOf(high, negative);
-      ASSERT_TRUE(code == a || code == b) << i << ": " << code << " for " << values[i] << ", wanted " << a << " or " << b;
+      ASSERT_TRUE(code == a || code == b)
+          << i << ": " << code << " for " << values[i] << ", wanted " << a << " or " << b;
     }
   }
 }

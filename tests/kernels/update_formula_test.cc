@@ -125,8 +125,8 @@ void TakeSteps(const UpdateRule& rule, int series, const Check& check) {
       Update op = MakeUpdate(memory, rule, Masters::kWeight, weights);
       double beta1 = 0, beta2 = 0;
       if (const auto* adamw = std::get_if<AdamW8BitRule>(&rule)) beta1 = adamw->beta1, beta2 = adamw->beta2;
-      op.update_5 = memory.Values(DType::kFloat32, {kUpdateSize},
-                                  {kRate, 1 - std::pow(beta1, t), 1 - std::pow(beta2, t), 1, 0});
+      op.update_5 =
+          memory.Values(DType::kFloat32, {kUpdateSize}, {kRate, 1 - std::pow(beta1, t), 1 - std::pow(beta2, t), 1, 0});
       std::vector<double> gradients(kSize);
       for (int64_t i = 0; i < kSize; ++i) gradients[i] = Gradient(i, series + t - 1);
       op.gradient_P = memory.Values(DType::kFloat32, {kSize}, gradients);

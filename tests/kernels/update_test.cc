@@ -71,8 +71,7 @@ std::vector<OpCase> UpdateCases() {
       cases.push_back(UpdateCase(rule, form, 37, {}, 0));
       // Ranges that begin before the shard, end within it, are empty, lie within, and begin behind it.
       cases.push_back(UpdateCase(
-          rule, form, 100,
-          {{0, 5}, {at - 80, at + 7}, {at + 8, at + 8}, {at + 20, at + 21}, {at + 30, at + 90}}, at));
+          rule, form, 100, {{0, 5}, {at - 80, at + 7}, {at + 8, at + 8}, {at + 20, at + 21}, {at + 30, at + 90}}, at));
       cases.push_back(UpdateCase(rule, form, 255, {{0, at + 1000}}, at));
       cases.push_back(UpdateCase(rule, form, 256, {{0, at + 128}}, at));
       cases.push_back(UpdateCase(rule, form, 257, {{at + 255, at + 256}}, at));
@@ -159,7 +158,8 @@ TEST(Update, EveryMasterSurvivesTheSplit) {
   }
 }
 
-// A NaN must not turn into a finite weight: the trainer would not see it. It comes from the weight or from the gradient.
+// A NaN must not turn into a finite weight: the trainer would not see it. It comes from the weight or from the
+// gradient.
 TEST(Update, NaNsStayNaNs) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   constexpr int64_t kSize = 20;

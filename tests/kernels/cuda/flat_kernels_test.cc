@@ -38,8 +38,9 @@ TEST(CudaFlat, CopiesAndAddsAtAnyAddress) {
       for (const DType whole : {DType::kUInt8, DType::kInt16, DType::kInt32, DType::kInt64, DType::kFloat64}) {
         const auto output = [&](auto shape) { return memory.Output(whole, shape); };
         const auto random = [&](auto shape) {
-          return whole == DType::kFloat64 ? memory.Random(whole, shape)
-                                          : memory.RandomIntegers(whole, shape, whole == DType::kUInt8 ? 0 : -1000, 255);
+          return whole == DType::kFloat64
+                     ? memory.Random(whole, shape)
+                     : memory.RandomIntegers(whole, shape, whole == DType::kUInt8 ? 0 : -1000, 255);
         };
         ExpectMatchesReference(memory, Copy{.from = From(first, n, random), .to = From(first, n, output)}, {}, 1);
       }
@@ -98,9 +99,8 @@ Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, DType weight, int6
       op.states[i] = memory.Random(DType::kFloat32, {(n + states[i].block - 1) / states[i].block}, 0.1, 0.2);
     } else if (states[i].dtype == DType::kUInt8) {
       // The upper half of the unsigned map is its last decade, from 0.1 to 1: v is at least 0.01.
-      op.states[i] = From(first, n, [&](auto shape) {
-        return memory.RandomIntegers(DType::kUInt8, shape, positive ? 128 : 0, 256);
-      });
+      op.states[i] = From(
+          first, n, [&](auto shape) { return memory.RandomIntegers(DType::kUInt8, shape, positive ? 128 : 0, 256); });
     } else {
       op.states[i] = positive ? random(0.01, 0.1) : random(-0.1, 0.1);
     }

@@ -149,14 +149,14 @@ TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
 
 TEST(CudaAdamW8Bit, NeedsItsBarrier) {
   TestMemory memory;
-  const Update op = {.update_5 = memory.Values(DType::kFloat32, {kUpdateSize}, {1e-2, 1, 1, 1, 0}),
-                     .gradient_P = memory.Random(DType::kFloat32, {700}),
-                     .weight_P = memory.Random(DType::kFloat32, {700}),
-                     .rule = AdamW8BitRule(),
-                     .states = {memory.RandomIntegers(DType::kUInt8, {700}, 0, 256),
-                                memory.RandomIntegers(DType::kUInt8, {700}, 0, 256),
-                                memory.Random(DType::kFloat32, {3}, 0.1, 0.2),
-                                memory.Random(DType::kFloat32, {3}, 0.1, 0.2)}};
+  const Update op = {
+      .update_5 = memory.Values(DType::kFloat32, {kUpdateSize}, {1e-2, 1, 1, 1, 0}),
+      .gradient_P = memory.Random(DType::kFloat32, {700}),
+      .weight_P = memory.Random(DType::kFloat32, {700}),
+      .rule = AdamW8BitRule(),
+      .states = {memory.RandomIntegers(DType::kUInt8, {700}, 0, 256),
+                 memory.RandomIntegers(DType::kUInt8, {700}, 0, 256), memory.Random(DType::kFloat32, {3}, 0.1, 0.2),
+                 memory.Random(DType::kFloat32, {3}, 0.1, 0.2)}};
   ExpectNeedsEachOfItsBarriers(memory, op, 1);
 }
 
