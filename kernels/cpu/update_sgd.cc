@@ -1,4 +1,4 @@
-// SGD in one pass over memory: with momentum it moves 20 bytes per parameter (fp32), without 12.
+// SGD in one pass over memory, which bounds it: with momentum it moves 20 bytes per parameter (fp32), without 12.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/update_sgd.cc"
 #include "hwy/foreach_target.h"
