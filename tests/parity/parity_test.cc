@@ -46,7 +46,7 @@ Golden Load(const std::string& name) {
   absl::StatusOr<Job> job =
       ParseJobText(absl::StrCat("model { ", meta.at("model"), " }\noptimizer { ", meta.at("optimizer"),
                                 " }\ndata { path: \"none\" }\n", "batch { global_batch: ", B, " micro_batch: ", B,
-                                " sequence_length: ", S, " }\nschedule { steps: 1 }"),
+                                " sequence_length: ", S, " }\nlr_schedule { steps: 1 }"),
                    name);
   EXPECT_TRUE(job.ok()) << job.status();
   golden.options.model = job->model;
