@@ -1,7 +1,7 @@
 // AdamW with 8-bit states in one pass over memory: it moves 16 bytes per parameter (fp32). A thread widens a block of
 // m and v on its stack, updates the block as AdamW does, and stores it as codes again. Bound by arithmetic, of which
-// half is four lookups in tables: it takes about five times as long as AdamW (measured on a Zen 4), and saves memory, not
-// time.
+// half is four lookups in tables: it takes about five times as long as AdamW (measured on a Zen 4), and saves memory,
+// not time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/update_adamw_8bit.cc"
 #include <algorithm>
