@@ -75,7 +75,7 @@ TEST_F(Check, FindsARaceWithTheIterationBefore) {
       "[512, 612) of the arena, and no wait orders the two");
 }
 
-TEST_F(Check, TakesNoOrderFromAIterationInWhichAnInstructionIsNotIssued) {
+TEST_F(Check, TakesNoOrderFromAnIterationInWhichAnInstructionIsNotIssued) {
   b_.Loop(4);
   b_.Touch(kGather, {}, {X()});                             // 0
   b_.Touch(kReduce, {X()}, {}).last_iteration_only = true;  // 1, waits for 0
