@@ -1,7 +1,5 @@
-// Runs bench_ops and bench_comm on a simulated GPU whose memory the host cannot access. Checks that what they enqueue
-// is correct, not what they measure.
-#include "tools/bench_gpu.h"
-
+// Runs the benches of ops and of collectives on a simulated GPU whose memory the host cannot access. Checks that what
+// they enqueue is correct, not what they measure.
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -16,8 +14,9 @@
 #include "kernels/cuda/host/host_products.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
-#include "tools/bench_comm.h"
-#include "tools/bench_ops.h"
+#include "tools/bench/comm.h"
+#include "tools/bench/gpu.h"
+#include "tools/bench/ops.h"
 
 namespace shale {
 namespace {

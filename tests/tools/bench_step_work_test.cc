@@ -1,6 +1,4 @@
-// Tests WorkOf: what a step computes and moves, as bench_products counts it.
-#include "tools/bench_step_work.h"
-
+// Tests WorkOf: what a step computes and moves, as the matmuls bench counts it.
 #include <initializer_list>
 #include <utility>
 #include <vector>
@@ -8,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
+#include "tools/bench/step_work.h"
 
 namespace shale {
 namespace {
@@ -33,11 +32,11 @@ Tensor In(BufferId buffer, Tensor t) {
   return t;
 }
 
-TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
+TEST(BenchStepWorkTest, CountsMatmulsAttentionAndBytes) {
   const auto bf16 = [](std::initializer_list<int64_t> shape) { return Tensor::Contiguous(DType::kBFloat16, shape); };
-  const MatMul product{.a = bf16({10, 20}), .b = In(kWeight, bf16({20, 30})), .c_MN = bf16({10, 30})};
-  MatMul of_activation = product;
-  of_activation.b = In(kActivation, product.b);
+  const MatMul matmul{.a = bf16({10, 20}), .b = In(kWeight, bf16({20, 30})), .c_MN = bf16({10, 30})};
+  MatMul of_activation = matmul;
+  of_activation.b = In(kActivation, matmul.b);
   const MatMul gradient{.a = bf16({10, 20}),
                         .b = In(kInSlots, bf16({10, 30})),
                         .c_MN = Tensor::Contiguous(DType::kFloat32, {20, 30}),
@@ -48,7 +47,7 @@ TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
                                    .out_BSHD = bf16({2, 50, 6, 8}),
                                    .window = 7};
   const StepWork work = WorkOf(ProgramOf({
-      product,
+      matmul,
       gradient,
       of_activation,
       attention,
@@ -61,8 +60,8 @@ TEST(BenchStepWorkTest, CountsProductsAttentionAndBytes) {
   ASSERT_EQ(work.shapes.size(), 2u);
   EXPECT_EQ(work.order, (std::vector<size_t>{0, 1, 0, 0, 1, 0, 0, 1, 0}));
   EXPECT_EQ(work.shapes[0],
-            (ProductSize{.m = 10, .n = 30, .k = 20, .dtype = DType::kBFloat16, .c_dtype = DType::kBFloat16}));
-  EXPECT_EQ(work.shapes[1], (ProductSize{.m = 20, .n = 30, .k = 10, .transposed_a = true, .dtype = DType::kBFloat16}));
+            (MatmulSize{.m = 10, .n = 30, .k = 20, .dtype = DType::kBFloat16, .c_dtype = DType::kBFloat16}));
+  EXPECT_EQ(work.shapes[1], (MatmulSize{.m = 20, .n = 30, .k = 10, .transposed_a = true, .dtype = DType::kBFloat16}));
 
   ASSERT_EQ(work.attention.size(), 1u);
   const auto& [size, count] = *work.attention.begin();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs bench_ops, bench_comm and bench_products with tiny sizes. Checks the form of their output, never a time."""
+"""Runs the benches ops, comm and matmuls with tiny sizes. Checks the form of their output, never a time."""
 
 import json
 import os
@@ -8,9 +8,9 @@ import subprocess
 import tempfile
 import unittest
 
-_OPS = os.path.abspath("tools/bench_ops")
-_COMM = os.path.abspath("tools/bench_comm")
-_PRODUCTS = os.path.abspath("tools/bench_products")
+_OPS = os.path.abspath("tools/bench/ops")
+_COMM = os.path.abspath("tools/bench/comm")
+_MATMULS = os.path.abspath("tools/bench/matmuls")
 
 _JOB = """
 name: "small"
@@ -113,7 +113,7 @@ class BenchTest(unittest.TestCase):
         self.assertEqual([row[0] for row in self.rows(text, "op")], ["SwiGluForward", "SwiGluBackward"])
         self.assertEqual({(result["act"], result["sets"]) for result in written["results"]}, {("bf16", 1)})
         self.assertIn("warm", text)
-        self.assertNotIn("Products", text)
+        self.assertNotIn("Matmuls", text)
 
     def test_comm(self):
         text, written = self.measured(_COMM, "--ranks=2,3", "--smallest_kib=1", "--largest_kib=4", "--rounds=1",
@@ -132,10 +132,10 @@ class BenchTest(unittest.TestCase):
             self.assertAlmostEqual(result["busbw_bytes_per_second"] / (algbw * times * (n - 1) / n), 1)
             self.assertEqual(result["size_bytes"] % (64 * n), 0)
 
-    def test_products(self):
+    def test_matmuls(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
             file.write(_JOB)
-        result = self.call(_PRODUCTS, f"--job={self.folder}/job", "--repeats=3")
+        result = self.call(_MATMULS, f"--job={self.folder}/job", "--repeats=3")
         self.assertEqual(result.returncode, 0, result.stderr)
         *passes, last = map(json.loads, result.stdout.splitlines())
         # bench_train detects the end of a pass by these lines.
@@ -148,7 +148,7 @@ class BenchTest(unittest.TestCase):
         weights = 64 * (192 + 64 + 192 + 96 + 300)
         self.assertAlmostEqual(last["gflop"] * 1e9 / (3 * 2 * 64 * weights), 1)
         self.assertAlmostEqual(sum(shape["gflop"] for shape in last["shapes"]) / last["gflop"], 1)
-        self.assertEqual(sum(shape["count"] for shape in last["shapes"]), last["products"])
+        self.assertEqual(sum(shape["count"] for shape in last["shapes"]), last["matmuls"])
         # Two matmuls forward and five backward, for 2 sequences x 2 heads of width 32, over half of 32 x 33 pairs of
         # positions.
         self.assertAlmostEqual(last["attention_gflop"] * 1e9 / (7 * 2 * 4 * 32 * 16 * 33), 1)
@@ -159,7 +159,7 @@ class BenchTest(unittest.TestCase):
         for key in ("attention_seconds", "other_bytes", "copy_bytes_per_second"):
             self.assertGreater(last[key], 0)
 
-        result = self.call(_PRODUCTS, f"--job={self.folder}/job", "--set=sharding.ranks=2", "--set=batch.micro_batch=1",
+        result = self.call(_MATMULS, f"--job={self.folder}/job", "--set=sharding.ranks=2", "--set=batch.micro_batch=1",
                            "--repeats=1")
         self.assertEqual(result.returncode, 0, result.stderr)
         half = json.loads(result.stdout.splitlines()[-1])
@@ -167,10 +167,10 @@ class BenchTest(unittest.TestCase):
         for key in ("gflop", "attention_gflop"):
             self.assertAlmostEqual(half[key] / last[key], 0.5)
 
-    def test_products_of_a_job_that_names_no_vocabulary(self):
+    def test_matmuls_of_a_job_that_names_no_vocabulary(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
             file.write(_JOB.replace("vocabulary: 300", ""))
-        self.refused("--set model.decoder.vocabulary=N", _PRODUCTS, f"--job={self.folder}/job")
+        self.refused("--set model.decoder.vocabulary=N", _MATMULS, f"--job={self.folder}/job")
 
     def test_wrong_command_lines(self):
         self.refused("unknown flag --tokns; did you mean --tokens", _OPS, "--tokns=8")
@@ -196,7 +196,7 @@ class BenchTest(unittest.TestCase):
     def test_helps(self):
         for tool, flags in [(_OPS, ["--tokens", "--only", "--warm", "--json", "--threads"]),
                             (_COMM, ["--ranks", "--largest_kib", "--json"]),
-                            (_PRODUCTS, ["--job", "--set", "--repeats"])]:
+                            (_MATMULS, ["--job", "--set", "--repeats"])]:
             result = self.call(tool, "--help")
             self.assertEqual(result.returncode, 0)
             for flag in flags:

@@ -16,8 +16,8 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, "tools")
-from bench import claims, contestants, main, options, process, table, textproto, turns, workloads
-from bench.results import Disagreement, Results
+from bench.train import claims, contestants, main, options, process, table, textproto, turns, workloads
+from bench.train.results import Disagreement, Results
 
 
 def record(contestant, seconds, precision="fp32", workload="llama34m", number=1, **more):
@@ -45,7 +45,7 @@ class ResultsTest(unittest.TestCase):
         self.assertEqual(results.median("llama34m", "fp32", "shale"), 3)
 
     def test_what_was_not_measured_has_no_median(self):
-        results = results_of(record("shale", [1]), {**record("products", []), "failed": "no"} | {"seconds": [1]})
+        results = results_of(record("shale", [1]), {**record("matmuls", []), "failed": "no"} | {"seconds": [1]})
         self.assertIsNone(results.median("llama34m", "bf16", "shale"))
         self.assertIsNone(results.median("gpt2_124m", "fp32", "shale"))
 
@@ -69,6 +69,17 @@ class ResultsTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, r"runs.jsonl:4: no line of a measurement"):
                 Results().read(path)
 
+    def test_contestants_of_former_versions_read_under_their_names_of_today(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "runs.jsonl")
+            with open(path, "w", encoding="utf-8") as file:
+                for name in ("products", "products-2ranks", "shale-deferred"):
+                    file.write(json.dumps(record(name, [1])) + "\n")
+            results = Results()
+            results.read(path)
+            self.assertEqual([one["contestant"] for one in results.records],
+                             ["matmuls", "matmuls-2ranks", "shale-no-sync"])
+
     def test_what_is_measured_again_stands_for_what_was(self):
         with tempfile.TemporaryDirectory() as folder:
             paths = [os.path.join(folder, name) for name in "ab"]
@@ -78,10 +89,10 @@ class ResultsTest(unittest.TestCase):
     record(
         "shale", [1]), {
             **record(
-                "products", []), "failed": "no"}, record(
+                "matmuls", []), "failed": "no"}, record(
                     "shale", [1], number=2), record(
                         "shale", [4]), record(
-                            "products", [3])):
+                            "matmuls", [3])):
                         file.write(json.dumps(row) + "\n")
             results = Results()
             results.read(paths[0])
@@ -105,7 +116,7 @@ class ClaimsTest(unittest.TestCase):
             "torch-best",
             [2.2]),
             record(
-                "products",
+                "matmuls",
                 [1.8]),
                 record(
                     "torch-installed",
@@ -117,7 +128,7 @@ class ClaimsTest(unittest.TestCase):
                             "fsdp2-best",
                              [3.15]))
         self.assertAlmostEqual(value(results, "against PyTorch at its best"), 1.1)
-        self.assertAlmostEqual(value(results, "against the matrix products"), 0.9)
+        self.assertAlmostEqual(value(results, "against the matmuls"), 0.9)
         self.assertAlmostEqual(value(results, "against PyTorch compiled, as installed"), 2.5)
         self.assertAlmostEqual(value(results, "two sharded ranks against FSDP2"), 1.5)
         self.assertAlmostEqual(value(results, "two sharded ranks against one"), 2.0 / 2.1)
@@ -230,8 +241,8 @@ class TableTest(unittest.TestCase):
 
     def test_an_unmet_target_stands_beside_what_bounds_it(self):
         # Matmuls take 0.375 s, attention 0.125 s, and moving 1 GB at 2 GB/s takes 0.5 s: one second in all.
-        products = record(
-    "products",
+        matmuls = record(
+    "matmuls",
     [0.375],
     gflop=150,
     attention_gflop=50,
@@ -249,7 +260,7 @@ class TableTest(unittest.TestCase):
             record(
                 "torch-installed",
                 [1.8]),
-                 products)
+                 matmuls)
         self.assertIn("| 0.750 x | >= 1.08 x | **not met**, at most: 1.200 x |", text)
         self.assertIn("| 1.125 x | >= 2.3 x | **not met**, out of reach here: 1.800 x |", text)
         self.assertIn("- fp32: 150 GFLOP of matmuls alone in 0.3750 s, those of 50 GFLOP of attention in 0.1250 s",
@@ -261,8 +272,8 @@ class TableTest(unittest.TestCase):
 
     def test_a_ratio_past_its_bound_says_how_far_that_can_be_trusted(self):
         # These give a lower bound of one second per step.
-        products = record(
-    "products",
+        matmuls = record(
+    "matmuls",
     [0.375],
     gflop=150,
     attention_gflop=50,
@@ -280,15 +291,15 @@ class TableTest(unittest.TestCase):
             record(
                 "torch-installed",
                 [1.8]),
-                 products)
+                 matmuls)
         self.assertIn("| 1.071 x | >= 1.08 x | **not met**, although beyond its bound: 1.050 x |", text)
         self.assertIn("| 1.837 x | >= 2.3 x | **not met**, out of reach here: 1.800 x |", text)
         self.assertIn("out of reach here: 2.", text)  # Counts the target against the matmuls alone, too.
 
     def test_two_ranks_have_a_bound_of_their_own(self):
-        products = record("products-2ranks", [1.25], gflop=150, attention_gflop=50, attention_seconds=0.25,
+        matmuls = record("matmuls-2ranks", [1.25], gflop=150, attention_gflop=50, attention_seconds=0.25,
                           packed_bytes=0.25e9, other_bytes=0.75e9, copy_bytes_per_second=2e9)
-        text = self.text(record("shale-2ranks", [2.5]), record("fsdp2-best", [3.0]), products)
+        text = self.text(record("shale-2ranks", [2.5]), record("fsdp2-best", [3.0]), matmuls)
         self.assertIn("| 1.200 x | >= 1.3 x | **not met**, at most: 1.500 x |", text)
         self.assertIn("- fp32, two ranks on half of the threads each: 150 GFLOP of matmuls alone in 1.2500 s", text)
 
@@ -299,7 +310,7 @@ class TableTest(unittest.TestCase):
         self.assertIn("are met by the median of the rounds", text)
 
     def test_a_bound_that_was_not_measured_is_not_told(self):
-        text = self.text(record("shale", [1.6]), record("torch-best", [1.2]), record("products", [0.9], gflop=150))
+        text = self.text(record("shale", [1.6]), record("torch-best", [1.2]), record("matmuls", [0.9], gflop=150))
         self.assertIn("| 0.750 x | >= 1.08 x | **not met** |", text)
         self.assertNotIn("Bounds", text)
 
@@ -312,12 +323,12 @@ class TableTest(unittest.TestCase):
     first_loss=12.0),
     {"workload": "llama34m",
     "precision": "fp32",
-    "contestant": "products",
+    "contestant": "matmuls",
     "round": 1,
      "failed": "no disk"})
         self.assertIn("**The machine was busy**: in 1 of 3 measurements", text)
         self.assertIn("torch-best: first loss 12.000, expected about 9.011", text)
-        self.assertIn("**Failed**: llama34m fp32 products: no disk", text)
+        self.assertIn("**Failed**: llama34m fp32 matmuls: no disk", text)
 
 
 class OptionsTest(unittest.TestCase):
@@ -329,9 +340,9 @@ class OptionsTest(unittest.TestCase):
         self.assertIn(wanted, said.getvalue())
 
     def test_names_pick_within_their_kind(self):
-        chosen = options.parse(["--only=bf16,shale", "--only=products"])
+        chosen = options.parse(["--only=bf16,shale", "--only=matmuls"])
         self.assertEqual(chosen.workloads, list(workloads.NAMES))
-        self.assertEqual((chosen.precisions, chosen.contestants), (["bf16"], ["shale", "products"]))
+        self.assertEqual((chosen.precisions, chosen.contestants), (["bf16"], ["shale", "matmuls"]))
         self.assertNotIn("torch-eager", options.parse([]).contestants)
         self.assertEqual(options.parse(["--only=torch-eager"]).contestants, ["torch-eager"])
 
@@ -491,8 +502,8 @@ class TurnsTest(unittest.TestCase):
                           ("qwen2_5_0_5b", ["shale"]), ("qwen2_5_0_5b", ["torch-best"])])
         # Contestants that no ratio compares are the first to be measured separately.
         plan = main.plan_of(options.parse(["--only=gpt2_124m,bf16"]))
-        self.assertEqual([names for _, names in plan], [["shale", "torch-best", "products", "torch-installed"],
-                                                        ["shale-2ranks", "products-2ranks", "fsdp2-best"]])
+        self.assertEqual([names for _, names in plan], [["shale", "torch-best", "matmuls", "torch-installed"],
+                                                        ["shale-2ranks", "matmuls-2ranks", "fsdp2-best"]])
 
     def test_apart_means_alone(self):
         plan = main.plan_of(options.parse(["--only=shale,torch-best,llama34m,bf16", "--apart"]))
@@ -588,8 +599,8 @@ class TurnsTest(unittest.TestCase):
         return main._measure_together(chosen, folder.name, types.SimpleNamespace(steps=2, warmup=1), list(scripts))
 
     def test_what_an_earlier_call_measured_is_not_measured_again(self):
-        chosen = options.parse(["--only=llama34m,fp32,shale,products,shale-keep-all,shale-block", "--rounds=2"])
-        results = results_of(record("shale", [1]), record("products", [1]), record("shale-block", [1]),
+        chosen = options.parse(["--only=llama34m,fp32,shale,matmuls,shale-keep-all,shale-block", "--rounds=2"])
+        results = results_of(record("shale", [1]), record("matmuls", [1]), record("shale-block", [1]),
                              {**record("shale-keep-all", []), "failed": "no"} | {"seconds": [2]})
         del results.records[-1]["seconds"]
         results.info = {"commit": "a", "date": "d", "machine": "m"}
@@ -608,7 +619,7 @@ class TurnsTest(unittest.TestCase):
             main.measure(chosen, types.SimpleNamespace(tokens=lambda workload: None), results, log)
         # Measured are the pair of which one had failed, and the second round.
         self.assertEqual(asked, [["shale-keep-all", "shale-block"],
-                         ["shale", "products"], ["shale-keep-all", "shale-block"]])
+                         ["shale", "matmuls"], ["shale-keep-all", "shale-block"]])
         self.assertEqual(results.values("llama34m", "fp32", "shale", "seconds"), [1, 3])
         self.assertEqual(results.values("llama34m", "fp32", "shale-block", "seconds"), [3, 3])
         self.assertEqual(results.notes[0], "commit was a, and is b from here on")

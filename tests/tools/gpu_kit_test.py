@@ -20,7 +20,7 @@ _TOOLS = os.path.abspath("tools")
 sys.path[:0] = [_TOOLS, os.path.join(_TOOLS, "parity")]
 
 import torch_fsdp2  # noqa: E402
-from bench import textproto, workloads  # noqa: E402
+from bench.train import textproto, workloads  # noqa: E402
 from gpu import child, items, machine, main, measure, report, store  # noqa: E402
 
 # Stand-ins for the programs of a kit: to `run` they look like the real ones. FAKE_* variables of the environment
@@ -85,11 +85,11 @@ assert os.environ["LD_LIBRARY_PATH"] and os.environ["SHALE_CUDA_LIBRARIES"]
 op = {"op": "RmsNormForward", "size": "[16384, 896]", "act": "bf16", "seconds": 1e-5,
       "bytes_per_second": 4e12, "of_copy": 0.9,
       "of_large_copy": 0.8}
-product = {"op": "MatMul", "size": "1 x 2 x 3", "act": "bf16", "seconds": 1e-5, "flops": 1e9,
+matmul = {"op": "MatMul", "size": "1 x 2 x 3", "act": "bf16", "seconds": 1e-5, "flops": 1e9,
            "flops_per_second": 6.5e14,
            "of_peak": 0.9}
 json.dump({"sustained_bf16": 7.0e14 if "--sustained_seconds" in flags else 0,
-           "results": [op, dict(op, of_copy=0.5), product]},
+           "results": [op, dict(op, of_copy=0.5), matmul]},
           open(flags["--json"], "w"))
 """
 
@@ -166,12 +166,12 @@ class KitTest(unittest.TestCase):
         self.assertEqual(statuses["memcheck/All/OpTest"], "skipped")
         self.assertEqual(statuses["memcheck/Good"], "skipped")
         self.assertEqual(statuses["tune/qwen2_5_0_5b_1024"], "skipped")
-        self.assertEqual(statuses["bench_comm/in_process"], "failed")
-        for name in ("plan", "bench_ops", "train", "train_graphs", "torch"):
+        self.assertEqual(statuses["comm/in_process"], "failed")
+        for name in ("plan", "ops", "train", "train_graphs", "torch"):
             self.assertEqual(statuses[name + "/qwen2_5_0_5b_1024"], "passed", self.items()[name + "/qwen2_5_0_5b_1024"])
         text = self.markdown()
         self.assertIn("| test/All/OpTest | failed | 1 of 2 failed: A |", text)
-        self.assertIn("| bench_comm/in_process | failed | ended with 7: no luck |", text)
+        self.assertIn("| comm/in_process | failed | ended with 7: no luck |", text)
         self.assertIn("Test cases: 3 passed, 1 failed, of which 2 skipped.", text)
         self.assertIn("A matmul that runs for a minute reaches 700 TFLOP/s.", text)
         # 0.55 x 989 / 700; (20 GiB - 16 bytes each) / (60 GiB - 16 bytes each); 160,000 / 100,000.
@@ -298,8 +298,8 @@ class KitTest(unittest.TestCase):
 
     def test_a_program_that_went_wrong_in_an_unforeseen_way_is_one_failure(self):
         self.write("bin/bench", "import sys\nopen([a for a in sys.argv if 'json' in a][0][7:], 'w').write('[')")
-        self.call("--only=bench_ops/qwen2_5_0_5b_1024$", "--only=test/Good")
-        self.assertEqual(self.statuses(), {"test/Good": "passed", "bench_ops/qwen2_5_0_5b_1024": "failed"})
+        self.call("--only=^ops/qwen2_5_0_5b_1024$", "--only=test/Good")
+        self.assertEqual(self.statuses(), {"test/Good": "passed", "ops/qwen2_5_0_5b_1024": "failed"})
 
     def test_a_report_that_is_none_is_not_overwritten(self):
         self.write(os.path.join(self.out, "report.json"), "{")
@@ -345,7 +345,7 @@ class KitTest(unittest.TestCase):
         self.assertEqual(names[:4], ["test/OpTest:1", "test/OpTest:2", "test/OpDeathTest", "memcheck/OpTest:1"])
         self.assertEqual(len(names), 3 + 2 * 2)
 
-    def test_bench_ops_gets_the_sizes_of_a_micro_batch(self):
+    def test_ops_gets_the_sizes_of_a_micro_batch(self):
         with open(os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_7b_4096.textproto"), encoding="utf-8") as file:
             flags = measure.sizes_of(textproto.parse(file.read()))
         self.assertEqual(flags,

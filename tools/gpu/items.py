@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import Callable
 
-from bench import textproto
+from bench.train import textproto
 from gpu import child, measure, store
 
 # Test cases of gpu_tests that do not run under compute-sanitizer: those that fail on purpose, and those of full steps,
@@ -20,7 +20,7 @@ CASES = 40
 # The presets in the order in which they run. The shapes that targets were set for come first.
 PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in
                 ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b"))
-# The preset whose bench_ops also measures the rate of a matmul that runs for a minute.
+# The preset whose bench of ops also measures the rate of a matmul that runs for a minute.
 SUSTAINED = "qwen2_5_3b_1024"
 
 
@@ -138,22 +138,22 @@ def all_items(kit):
             job = textproto.parse(file.read())
         more = ["--sustained_seconds=60"] if preset == SUSTAINED else []
         only = "" if preset.endswith("_1024") else "attention|rope"
-        items.append(Item(f"bench_ops/{preset}", needs("bench", measure.bench_ops(job, "bf16", only, more)), least=60))
+        items.append(Item(f"ops/{preset}", needs("bench", measure.ops(job, "bf16", only, more)), least=60))
         if preset.endswith("_1024"):
-            items.append(Item(f"bench_ops/{preset}_flat", needs("bench", measure.bench_ops(job, "f32", measure.FLAT))))
-    items.append(Item("bench_comm/in_process", needs("bench", measure.bench_comm("cuda", [2, 3, 4]))))
+            items.append(Item(f"ops/{preset}_flat", needs("bench", measure.ops(job, "f32", measure.FLAT))))
+    items.append(Item("comm/in_process", needs("bench", measure.comm("cuda", [2, 3, 4]))))
     several = [n for n in (2, 4, 8) if n <= len(kit.gpus)]
     if several:
         items.append(
     Item(
-        "bench_comm/peers",
+        "comm/peers",
         needs(
             "bench",
-            measure.bench_comm(
+            measure.comm(
                 "cuda",
                 several,
                  "--ranks_per_device=1"))))
-        items.append(Item("bench_comm/nccl", needs("bench", measure.bench_comm("nccl", several))))
+        items.append(Item("comm/nccl", needs("bench", measure.comm("nccl", several))))
     for preset in presets:
         items.append(Item(f"train/{preset}", needs("train", measure.train(preset)), least=90))
         items.append(Item(f"train_graphs/{preset}", needs("train",

@@ -6,10 +6,10 @@ import re
 import shutil
 import statistics
 
-from bench import textproto, workloads
+from bench.train import textproto, workloads
 from gpu import child, store
 
-# The ops on flat fp32 vectors, which runs of bench_ops in bf16 leave out.
+# The ops on flat fp32 vectors, which runs of the ops bench in bf16 leave out.
 FLAT = "^(sum|sumsquares|accumulate|copy|adamw)( |$)"
 
 _SANITIZER_ERROR = 97
@@ -103,7 +103,7 @@ def tune(preset):
 
 
 def sizes_of(job):
-    """Returns the flags of bench_ops for a micro-batch of the job."""
+    """Returns the flags of the ops bench for a micro-batch of the job."""
     model, batch = job["model"]["decoder"], job["batch"]
     width, hidden, heads, kv_heads = (model[name] for name in ("width", "hidden", "heads", "kv_heads"))
     head_width = model.get("head_width", width // heads)
@@ -120,7 +120,7 @@ def _tuned(kit):
     return table if os.path.exists(table) else None
 
 
-def bench_ops(job, dtype, only="", more=()):
+def ops(job, dtype, only="", more=()):
     def work(kit, item, seconds):
         path = kit.log(item.name) + ".json"
         store.remove(path)
@@ -134,7 +134,7 @@ def bench_ops(job, dtype, only="", more=()):
     return work
 
 
-def bench_comm(device, ranks, *more):
+def comm(device, ranks, *more):
     def work(kit, item, seconds):
         path = kit.log(item.name) + ".json"
         store.remove(path)

@@ -40,7 +40,7 @@ class Report:
 
     def sustained(self):
         """Returns the FLOP/s of a matmul that ran for a minute, or None if it was not measured."""
-        found = self.result(f"bench_ops/{SUSTAINED}")
+        found = self.result(f"ops/{SUSTAINED}")
         return (found or {}).get("sustained_bf16") or None
 
     def text(self):
@@ -53,8 +53,8 @@ class Report:
     self._training(),
     "## Memory-bound kernels\n",
     self._kernels(),
-    "## Products and attention\n",
-    self._products(),
+    "## Matmuls and attention\n",
+    self._matmuls(),
     "## Collectives\n",
     self._collectives(),
     self._failures(),
@@ -136,7 +136,7 @@ class Report:
 
     def _benches(self):
         return [(name.split("/", 1)[1], self.result(name)) for name in self.names
-                if name.startswith("bench_ops/") and self.result(name)]
+                if name.startswith("ops/") and self.result(name)]
 
     def _kernels(self):
         rows, reached = [], 0
@@ -155,7 +155,7 @@ class Report:
         head = f"{reached} of {len(rows)} reach {KERNELS} of the speed of a copy of the same size.\n\n" if rows else ""
         return head + _table(["bench", "op", "size", "type", "us", "GB/s", "of copy", "of large copy"], rows)
 
-    def _products(self):
+    def _matmuls(self):
         rows = [[name,
     r["op"],
     r["size"],
@@ -171,7 +171,7 @@ class Report:
         rows = [[name.split("/", 1)[1], r["collective"], r["dtype"], r["ranks"], f"{r['size_bytes'] / 2**20:.0f}",
                  f"{r['seconds'] * 1e6:.0f}", f"{r['algbw_bytes_per_second'] * 1e-9:.1f}",
                  f"{r['busbw_bytes_per_second'] * 1e-9:.1f}"]
-                for name in self.names if name.startswith("bench_comm/") and self.result(name)
+                for name in self.names if name.startswith("comm/") and self.result(name)
                 for r in self.result(name)["results"]]
         return _table(["", "collective", "type", "ranks", "MiB", "us", "algbw GB/s", "busbw GB/s"], rows)
 

@@ -28,7 +28,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from bench import textproto  # noqa: E402
+from bench.train import textproto  # noqa: E402
 
 _MARK = "torch_fsdp2 result: "
 _OUT_OF_MEMORY = 3  # Exit code of a rank that ran out of memory.

@@ -2,7 +2,7 @@
 
 Compiles blocks one by one, and uses scaled_dot_product_attention, fused AdamW, gradients set to None, and bf16 through
 autocast. Several ranks use FSDP2 (fully_shard of each block) over Gloo, with bf16 through its mixed precision policy.
-The environment tunes the allocator and MKL (tools/bench/contestants.py). The job and the token ids are the engine's.
+The environment tunes allocator and MKL (tools/bench/train/contestants.py). Job and token ids are the engine's.
 
     torch_train.py --job=JSON --tokens=FILE --steps=N --threads=N [--compile=WHAT] [--rank=N --store=FILE]
 

@@ -1,0 +1,286 @@
+// Measures how fast checkpoints are written and read, compared with plain files of the same size on the same disk, and
+// how much an asynchronous save slows training down.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "engine/backends/job_backend.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/staging.h"
+#include "engine/checkpoint/store.h"
+#include "engine/config/parse.h"
+#include "engine/io/file.h"
+#include "engine/io/file_system.h"
+#include "engine/state/ranks.h"
+#include "engine/train/trainer.h"
+#include "kernels/check.h"
+#include "tools/command_line.h"
+#include "tools/passive_waiting.h"
+
+namespace shale {
+namespace {
+
+// The default job: 34.1 M parameters on two ranks, 409 MB of state.
+constexpr char kJob[] = R"(
+name: "checkpoint_bench"
+model { decoder { family: LLAMA vocabulary: 8192 width: 512 layers: 8 heads: 8 hidden: 1408 } }
+batch { global_batch: 8 micro_batch: 4 sequence_length: 256 }
+sharding { ranks: 2 }
+lr_schedule { steps: 1000000 }
+)";
+
+struct Flags {
+  std::string job;
+  std::vector<std::string> overrides;
+  std::string folder = "checkpoint_bench.tmp";
+  int64_t repeats = 5;
+  int64_t steps = 12;
+};
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::string Path(const Flags& flags, absl::string_view name) { return JoinPath(flags.folder, name); }
+
+absl::StatusOr<Job> MakeJob(const Flags& flags, const std::vector<std::string>& more) {
+  std::vector<std::string> overrides = flags.overrides;
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  if (!flags.job.empty()) return LoadJob(flags.job, overrides);
+  std::string text;
+  for (int i = 0; i < 20000; ++i) absl::StrAppend(&text, i * 7919 % 10007, i % 9 == 8 ? "\n" : " ");
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(Path(flags, "text"), text));
+  overrides.insert(overrides.begin(), absl::StrCat("data.path=", Path(flags, "text")));
+  return ParseJobText(kJob, "", overrides);
+}
+
+// Evicts a file from the page cache, so that it is read from the disk.
+absl::Status Evict(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return FileError(errno, "open", path);
+  const int error = posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  close(fd);
+  return error != 0 ? FileError(error, "evict", path) : absl::OkStatus();
+}
+
+// Returns how many seconds it takes to write files of these sizes as dd bs=4M conv=fsync does: one buffer again and
+// again, then a flush. `direct` adds oflag=direct.
+absl::StatusOr<double> WritePlain(const Flags& flags, const std::vector<int64_t>& sizes, bool direct,
+                                  absl::Span<const char> buffer) {
+  const std::string folder = Path(flags, "plain");
+  SHALE_RETURN_IF_ERROR(MakeFolders(folder));
+  const double start = Now();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    SHALE_ASSIGN_OR_RETURN(const auto file, PosixFileSystem().Create(JoinPath(folder, absl::StrCat(i))));
+    if (direct) file->BypassCache();
+    for (int64_t at = 0; at < sizes[i]; at += std::ssize(buffer)) {
+      const int64_t count = std::min<int64_t>(sizes[i] - at, std::ssize(buffer));
+      SHALE_RETURN_IF_ERROR(file->WriteAt(at, absl::string_view(buffer.data(), count)));
+    }
+    SHALE_RETURN_IF_ERROR(file->Sync());
+    SHALE_RETURN_IF_ERROR(file->Close());
+  }
+  SHALE_RETURN_IF_ERROR(PosixFileSystem().SyncFolder(folder));
+  return Now() - start;
+}
+
+absl::StatusOr<double> ReadPlain(const Flags& flags, const std::vector<int64_t>& sizes, absl::Span<char> buffer) {
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    SHALE_RETURN_IF_ERROR(Evict(JoinPath(Path(flags, "plain"), absl::StrCat(i))));
+  }
+  const double start = Now();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(JoinPath(Path(flags, "plain"), absl::StrCat(i))));
+    for (int64_t at = 0; at < sizes[i]; at += std::ssize(buffer)) {
+      SHALE_RETURN_IF_ERROR(file.ReadAt(at, buffer.data(), std::min<int64_t>(sizes[i] - at, std::ssize(buffer))));
+    }
+  }
+  return Now() - start;
+}
+
+// Restores the full checkpoint into all ranks. Returns the seconds, without the time to create a trainer.
+absl::StatusOr<double> Restore(const std::string& path, World& world, std::vector<RankState>& ranks) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
+  for (const std::string& name : names) SHALE_RETURN_IF_ERROR(Evict(JoinPath(path, name)));
+  const double start = Now();
+  SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(path));
+  SHALE_RETURN_IF_ERROR(RestoreRanks(checkpoint, /*values_only=*/false, world, ranks));
+  return Now() - start;
+}
+
+void PrintRow(const char* what, const char* how, const std::vector<double>& ours, const std::vector<double>& plain,
+              double bytes) {
+  std::printf("%-5s checkpoint %.2f GB/s   plain files %-22s %.2f GB/s   ratio of medians %.2f\n", what,
+              bytes / Median(ours) / 1e9, how, bytes / Median(plain) / 1e9, Median(plain) / Median(ours));
+}
+
+absl::Status BenchFiles(const Flags& flags) {
+  SHALE_ASSIGN_OR_RETURN(const Job job, MakeJob(flags, {"checkpoint.every_steps=0", "checkpoint.keep_last=1000000"}));
+  const std::string folder = Path(flags, "checkpoints");
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                         Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = folder}));
+  SHALE_RETURN_IF_ERROR(trainer->Step().status());
+  // Creates a separate world to restore into.
+  const JobPlan& plan = trainer->plan();
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
+  SHALE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<World> world,
+      World::Create(*backend, {.ranks = static_cast<int>(job.sharding.ranks), .host_memory = plan.host_memory},
+                    plan.arena_bytes));
+  std::vector<RankState> ranks = RankStates(plan.train.graph, plan.train.step.state, plan.train.memory, *world);
+
+  std::vector<double> save, load, write, write_direct, read;
+  std::vector<int64_t> sizes;
+  int64_t bytes = 0;
+  const StagingBuffer buffer(kCheckpointChunkBytes);
+  std::fill(buffer.span().begin(), buffer.span().end(), 'x');
+  // Writes past the cache first, so that the files that are read later are those of the cached write.
+  const auto write_plain = [&](double* past_the_cache, double* cached) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(*past_the_cache, WritePlain(flags, sizes, /*direct=*/true, buffer.span()));
+    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(Path(flags, "plain")));
+    SHALE_ASSIGN_OR_RETURN(*cached, WritePlain(flags, sizes, /*direct=*/false, buffer.span()));
+    return absl::OkStatus();
+  };
+  for (int64_t i = 0; i <= flags.repeats; ++i) {  // The first round warms up.
+    // A disk may be slower right after a burst of writes, so the order alternates.
+    const bool plain_first = i % 2 == 1;
+    double wrote, wrote_direct, loaded, took;
+    if (plain_first) SHALE_RETURN_IF_ERROR(write_plain(&wrote_direct, &wrote));
+    const double start = Now();
+    SHALE_ASSIGN_OR_RETURN(const std::string path, trainer->SaveCheckpoint());
+    const double saved = Now() - start;
+    if (sizes.empty()) {
+      SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(path));
+      for (const SavedFile& file : checkpoint.manifest().files) sizes.push_back(file.size_bytes);
+      bytes = checkpoint.size_bytes();
+      std::printf("%.0f MB in %zu files, %ld rounds\n", static_cast<double>(bytes) / 1e6, sizes.size(),
+                  static_cast<long>(flags.repeats));
+    }
+    if (!plain_first) {
+      SHALE_RETURN_IF_ERROR(write_plain(&wrote_direct, &wrote));
+      SHALE_ASSIGN_OR_RETURN(loaded, Restore(path, *world, ranks));
+    }
+    SHALE_ASSIGN_OR_RETURN(took, ReadPlain(flags, sizes, buffer.span()));
+    if (plain_first) {
+      SHALE_ASSIGN_OR_RETURN(loaded, Restore(path, *world, ranks));
+    }
+    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(Path(flags, "plain")));
+    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(path));
+    if (i == 0) continue;
+    save.push_back(saved);
+    write.push_back(wrote);
+    write_direct.push_back(wrote_direct);
+    load.push_back(loaded);
+    read.push_back(took);
+  }
+  PrintRow("save", "written", save, write, static_cast<double>(bytes));
+  PrintRow("save", "written past the cache", save, write_direct, static_cast<double>(bytes));
+  PrintRow("load", "written", load, write, static_cast<double>(bytes));
+  PrintRow("load", "written past the cache", load, write_direct, static_cast<double>(bytes));
+  PrintRow("load", "read, cold cache", load, read, static_cast<double>(bytes));
+  return absl::OkStatus();
+}
+
+// Measures the seconds from the end of one step to the end of the next, with and without a save in progress.
+absl::Status BenchSteps(const Flags& flags) {
+  const int64_t every = 4;
+  SHALE_ASSIGN_OR_RETURN(const Job job,
+                         MakeJob(flags, {absl::StrCat("checkpoint.every_steps=", every), "checkpoint.keep_last=1"}));
+  SHALE_ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Path(flags, "steps")}));
+  std::vector<double> quiet, saving, saves, stops;
+  double last = 0;
+  const int64_t warm_up = every + 2;  // The first save is slower: it touches its memory for the first time.
+  bool save_reported = true;
+  TrainCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport& report) {
+    const double now = Now();
+    if (report.step > warm_up) {
+      // A save begins after every `every` steps. It has ended when its report arrives.
+      (save_reported ? quiet : saving).push_back(now - last);
+    }
+    last = now;
+    if (report.step % every == 0) save_reported = false;
+    if (report.step >= warm_up + flags.steps * every) trainer->RequestStop();
+    return absl::OkStatus();
+  };
+  callbacks.on_checkpoint = [&](const CheckpointReport& report) {
+    save_reported = true;
+    if (report.step > warm_up) {
+      saves.push_back(report.seconds);
+      stops.push_back(report.stop_seconds);
+    }
+    return report.status;
+  };
+  SHALE_RETURN_IF_ERROR(trainer->Run(callbacks));
+  std::printf(
+      "steps  %.3f s without a save (%zu), %.3f s with one under way (%zu): %.1f %% slower by the medians; a save "
+      "takes %.3f s, of which the copy %.3f s\n",
+      Median(quiet), quiet.size(), Median(saving), saving.size(), 100 * (Median(saving) / Median(quiet) - 1),
+      Median(saves), Median(stops));
+  return absl::OkStatus();
+}
+
+absl::Status RemoveFolders(const Flags& flags) {
+  for (const char* name : {"checkpoints", "steps"}) {
+    SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(Path(flags, name)));
+    for (const CheckpointPath& checkpoint : checkpoints) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(checkpoint.path));
+    rmdir(Path(flags, name).c_str());
+  }
+  unlink(Path(flags, "text").c_str());
+  rmdir(flags.folder.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Bench(const Flags& flags) {
+  SHALE_RETURN_IF_ERROR(MakeFolders(flags.folder));
+  SHALE_RETURN_IF_ERROR(BenchFiles(flags));
+  SHALE_RETURN_IF_ERROR(BenchSteps(flags));
+  return RemoveFolders(flags);
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::WaitPassively(argv);
+  shale::Flags flags;
+  shale::CommandLine line(
+      "checkpoint", "Measures saving and loading against plain files, and what an asynchronous save costs a step.");
+  line.Text("job", "FILE", "The job whose state is saved; default: a Llama of 34.1 M parameters on two ranks.",
+            &flags.job);
+  line.List("set", "PATH=VALUE", "Overrides a field of the job.", &flags.overrides);
+  line.Text("folder", "FOLDER", "Where to write: on the disk that is to be measured. Removed at the end.",
+            &flags.folder);
+  line.Integer("repeats", "Rounds of saving, writing, loading and reading.", 1, 1000, &flags.repeats);
+  line.Integer("steps", "Saves during which steps are timed.", 1, 1000, &flags.steps);
+  line.Footer(
+      "Plain files are written as `dd bs=4M conv=fsync` does, and with oflag=direct besides. Reads come from the "
+      "disk:\n"
+      "the page cache is told to forget the files. Each round does all four, so that a noisy machine is noisy to all, "
+      "and\n"
+      "who goes first alternates.\n"
+      "\n"
+      "Exit codes: 0 measured; 1 failed; 2 wrong command line.");
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  const absl::Status status = shale::Bench(flags);
+  if (status.ok()) return shale::kExitOk;
+  const std::string message(status.message());
+  std::fprintf(stderr, "checkpoint: %s\n", message.c_str());
+  return shale::kExitFailed;
+}

@@ -1,0 +1,46 @@
+// The comm bench: times the collectives between the ranks of this process. The program passes the kinds of ranks
+// (comm_main.cc).
+//
+// The bandwidths are those of nccl-tests, for n ranks and a full vector (all ranks' shards together) of `size` bytes:
+//   algbw = size / time
+//   busbw = algbw (n - 1) / n for AllGather and ReduceScatterSum, algbw 2 (n - 1) / n for AllReduceSum.
+// Threads and ranks that share a GPU use no bus. There the bound is what all ranks together read and write in memory,
+//   AllGather         n size read, n size written
+//   ReduceScatterSum  n size read,   size written
+//   AllReduceSum      n size read,   size written, then (n - 1) size read and written
+// which is compared with n streams that copy a vector of the same size each, all at the same time.
+//
+// Sums are fp32, in rank order. Gradients are reduced in no other type, so only AllGather has a bf16 line.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/device/device.h"
+#include "sharding/comm/communicator.h"
+
+namespace shale {
+
+// The ranks of one group, and their devices. The communicators are destroyed before the devices.
+struct CommRanks {
+  std::vector<std::shared_ptr<Device>> devices;  // One for each rank; ranks may share a device.
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  std::string about;  // Describes the hardware in one line.
+};
+
+struct CommKind {
+  std::string device;            // Its name in --device.
+  bool shares_devices = false;   // Whether ranks may share a device; --ranks_per_device sets how many do.
+  bool host_memory = true;       // Whether the host may write memory that the devices allocate.
+  bool thread_per_rank = false;  // Whether enqueuing waits for the other ranks, so that each needs its own thread.
+  std::function<absl::StatusOr<CommRanks>(int ranks, int ranks_per_device)> create;
+};
+
+// Runs the tool and returns its exit code. The first of `kinds` is the default of --device. REQUIRES: kinds is not
+// empty.
+int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds);
+
+}  // namespace shale

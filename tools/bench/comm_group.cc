@@ -1,0 +1,99 @@
+#include "tools/bench/comm_group.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/tensor.h"
+
+namespace shale {
+
+absl::StatusOr<std::unique_ptr<CommGroup>> CommGroup::Create(const CommKind& kind, int n, int ranks_per_device,
+                                                             int64_t largest_bytes) {
+  std::unique_ptr<CommGroup> group(new CommGroup(kind.thread_per_rank));
+  SHALE_ASSIGN_OR_RETURN(group->ranks_, kind.create(n, ranks_per_device));
+  for (int rank = 0; rank < n; ++rank) {
+    Device& device = *group->ranks_.devices[rank];
+    // The vectors hold zeros, because sums of zeros stay the same call after call.
+    SHALE_ASSIGN_OR_RETURN(auto arena, device.Allocate(2 * largest_bytes));
+    // Writes every page once, because pages become resident when they are first written.
+    if (kind.host_memory) std::fill_n(arena->base(), arena->size_bytes(), std::byte{0});
+    group->arenas_.push_back(std::move(arena));
+    SHALE_ASSIGN_OR_RETURN(auto stream, device.CreateStream(absl::StrCat("rank ", rank)));
+    group->streams_.push_back(std::move(stream));
+  }
+  return group;
+}
+
+absl::StatusOr<double> CommGroup::Time(const CommCase& what, int64_t size_bytes, int64_t calls) {
+  return TimeAll(calls, [&](int rank) { return Enqueue(what, size_bytes, rank); });
+}
+
+absl::StatusOr<double> CommGroup::TimeCopies(int64_t size_bytes, int64_t calls) {
+  return TimeAll(calls, [&](int rank) {
+    std::byte* from = arenas_[rank]->base();
+    return streams_[rank]->Copy(from + size_bytes, from, size_bytes);
+  });
+}
+
+absl::Status CommGroup::Enqueue(const CommCase& what, int64_t size_bytes, int rank) {
+  const int64_t count = size_bytes / SizeOf(what.dtype), shard = count / size();
+  std::byte* base = arenas_[rank]->base();
+  const Tensor full = Tensor::Contiguous(what.dtype, {count}, base);
+  const Tensor part = Tensor::Contiguous(what.dtype, {shard}, base + size_bytes);
+  Communicator& communicator = *ranks_.communicators[rank];
+  switch (what.kind) {
+    case CollectiveKind::kAllGather: return communicator.AllGather(part, full, *streams_[rank]);
+    case CollectiveKind::kReduceScatterSum: return communicator.ReduceScatterSum(full, part, *streams_[rank]);
+    case CollectiveKind::kAllReduceSum: return communicator.AllReduceSum(full, *streams_[rank]);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> CommGroup::TimeAll(int64_t calls, const Work& work) {
+  std::vector<int64_t> begins(size()), ends(size());
+  const auto begin = [&](int rank) { return streams_[rank]->RecordTime(&begins[rank]); };
+  const auto end = [&](int rank) { return streams_[rank]->RecordTime(&ends[rank]); };
+  if (thread_per_rank_) {
+    SHALE_RETURN_IF_ERROR(OnThreads([&](int rank) {
+      // Threads start one after another. The collective of Meet() lets the ranks begin at the same time.
+      SHALE_RETURN_IF_ERROR(Meet(rank));
+      SHALE_RETURN_IF_ERROR(begin(rank));
+      for (int64_t i = 0; i < calls; ++i) SHALE_RETURN_IF_ERROR(work(rank));
+      return end(rank);
+    }));
+  } else {
+    for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(begin(rank));
+    for (int64_t i = 0; i < calls; ++i) {
+      for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(work(rank));
+    }
+    for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(end(rank));
+  }
+  for (const auto& stream : streams_) SHALE_RETURN_IF_ERROR(stream->Synchronize());
+  const int64_t nanoseconds =
+      *std::max_element(ends.begin(), ends.end()) - *std::min_element(begins.begin(), begins.end());
+  return 1e-9 * static_cast<double>(std::max<int64_t>(1, nanoseconds)) / static_cast<double>(calls);
+}
+
+absl::Status CommGroup::Meet(int rank) {
+  const Tensor word = Tensor::Contiguous(DType::kFloat32, {1}, arenas_[rank]->base());
+  return ranks_.communicators[rank]->AllReduceSum(word, *streams_[rank]);
+}
+
+absl::Status CommGroup::OnThreads(const Work& work) {
+  std::vector<absl::Status> statuses(size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      statuses[rank] = work(rank);
+      // Otherwise the other ranks would wait for this one.
+      if (!statuses[rank].ok()) ranks_.communicators[rank]->Abort(statuses[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) SHALE_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+}  // namespace shale

@@ -1,0 +1,33 @@
+// Lets the benches of ops and of collectives run on GPUs, through the engine's CUDA backend.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/runtime/backend.h"
+#include "tools/bench/comm.h"
+#include "tools/bench/ops_machine.h"
+
+namespace shale {
+
+struct GpuBackendOptions {
+  int ranks = 1;
+  int ranks_per_device = 1;
+  bool nccl = false;         // Whether NCCL runs the collectives. Otherwise the in-process communicator does.
+  std::string tuning_table;  // File with tuned matmul algorithms; empty for none.
+};
+using CreateGpuBackend = std::function<absl::StatusOr<std::unique_ptr<Backend>>(const GpuBackendOptions&)>;
+
+// Returns the kind "cuda": ops on the first GPU.
+OpsMachineKind GpuOps(CreateGpuBackend create);
+
+// Returns the kinds "cuda" (ranks of this process without NCCL, which may share GPUs) and "nccl" (one rank per GPU).
+std::vector<CommKind> GpuComms(CreateGpuBackend create);
+
+// Creates the backend as a job does, with CreateBackend of engine/backends.
+absl::StatusOr<std::unique_ptr<Backend>> CreateJobGpuBackend(const GpuBackendOptions& options);
+
+}  // namespace shale

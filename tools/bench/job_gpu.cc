@@ -1,0 +1,16 @@
+#include "engine/backends/job_backend.h"
+#include "tools/bench/gpu.h"
+
+namespace shale {
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateJobGpuBackend(const GpuBackendOptions& options) {
+  Job job;
+  job.sharding.ranks = options.ranks;
+  job.runtime.device = DeviceType::kCuda;
+  job.runtime.ranks_per_device = options.ranks_per_device;
+  job.runtime.collectives = options.nccl ? CollectivesKind::kNccl : CollectivesKind::kInProcess;
+  job.runtime.tuning_table = options.tuning_table;
+  return CreateBackend(job);
+}
+
+}  // namespace shale

@@ -1,0 +1,456 @@
+#include "tools/bench/ops_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/integers.h"
+#include "tools/bench/support.h"
+
+namespace shale {
+namespace {
+
+// Returns the distance from the start of a buffer to the start of the next one.
+int64_t Room(int64_t size_bytes) {
+  constexpr int64_t kAlignment = 256;
+  return RoundUp(size_bytes, kAlignment) + (size_bytes > kStaggerBytes ? kStaggerBytes : 0);
+}
+
+int AccessCount(Access access) { return access == Access::kReadWrite ? 2 : 1; }
+
+double Moved(const Tensor& t, Access access) {
+  return static_cast<double>(t.elements() * SizeOf(t.dtype)) * AccessCount(access);
+}
+
+template <class OpType>
+double BytesOf(const OpType& op) {
+  double bytes = 0;
+  OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access access) { bytes += Moved(t, access); });
+  return bytes;
+}
+
+// Returns the bytes of the table's rows that `tokens` select, as if no two tokens selected the same row.
+double RowsNamed(const Tensor& tokens, const Tensor& table, Access access) {
+  const int64_t rows = std::min(tokens.elements(), table.dim(0));
+  return Moved(table, access) * static_cast<double>(rows) / static_cast<double>(table.dim(0));
+}
+
+double BytesOf(const EmbeddingForward& op) {
+  return Moved(op.tokens_BS, Access::kRead) + RowsNamed(op.tokens_BS, op.weight_VC, Access::kRead) +
+         Moved(op.positions_PC, Access::kRead) + Moved(op.out_TC, Access::kWrite);
+}
+
+double BytesOf(const EmbeddingBackward& op) {
+  const Access grad = op.accumulate ? Access::kReadWrite : Access::kWrite;
+  return Moved(op.tokens_BS, Access::kRead) + Moved(op.d_out_TC, Access::kRead) +
+         (op.accumulate ? RowsNamed(op.tokens_BS, op.d_weight_VC, grad) : Moved(op.d_weight_VC, grad)) +
+         Moved(op.d_positions_PC, grad);
+}
+
+double BytesOf(const ZeroRanges& op) {
+  int64_t elements = 0;
+  for (const ElementRange& range : *op.ranges) elements += range.end - range.begin;
+  return static_cast<double>(elements * SizeOf(op.x_N.dtype));
+}
+
+std::string Text(absl::string_view text) { return std::string(text.data(), text.size()); }
+
+// Makes the tensors of one case, without addresses.
+class Maker {
+ public:
+  Maker(const OpSizes& sizes, DType act) : s(sizes), act(act) {}
+
+  Tensor New(DType dtype, std::initializer_list<int64_t> shape) {
+    Tensor t = Tensor::Contiguous(dtype, shape);
+    t.where.symbol = static_cast<int32_t>(buffer_bytes_.size());
+    buffer_bytes_.push_back(t.extent_bytes());
+    return t;
+  }
+  Tensor Act(std::initializer_list<int64_t> shape) { return New(act, shape); }
+  Tensor F32(std::initializer_list<int64_t> shape) { return New(DType::kFloat32, shape); }
+  // Returns heads [first, first + count) of packed rows [T, heads, D] as [B, S, count, D].
+  Tensor Heads(const Tensor& packed_TN, int64_t first, int64_t count) const {
+    const int64_t d = s.head_width;
+    return packed_TN.Slice(1, first * d, count * d).SplitLast(count, d).SplitFirst(s.tokens / s.sequence);
+  }
+
+  template <class OpType>
+  OpCase Finish(const OpType& op, std::string variant, std::string sizes) {
+    OpCase made{.name = Text(NameOf(Op(op))),
+                .sizes = std::move(sizes),
+                .dtype = act,
+                .op = op,
+                .buffer_bytes = std::move(buffer_bytes_),
+                .vocabulary = s.vocabulary,
+                .bytes = BytesOf(op)};
+    buffer_bytes_.clear();
+    if (!variant.empty()) absl::StrAppend(&made.name, " ", variant);
+    made.flops = FlopsOf(made.op);
+    return made;
+  }
+
+  const OpSizes s;
+  const DType act;
+
+ private:
+  std::vector<int64_t> buffer_bytes_;
+};
+
+// Returns the shape as text, such as "[2048, 512]".
+std::string Shape(const Tensor& t) {
+  const std::string text = t.ToString();
+  return text.substr(text.find('['));
+}
+
+void AddEmbedding(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  const int64_t b = s.tokens / s.sequence;
+  for (const bool positions : {false, true}) {
+    EmbeddingForward op{.tokens_BS = m.New(DType::kInt32, {b, s.sequence}),
+                        .weight_VC = m.Act({s.vocabulary, s.width}),
+                        .out_TC = m.Act({s.tokens, s.width})};
+    if (positions) op.positions_PC = m.Act({s.sequence, s.width});
+    cases.push_back(m.Finish(op, positions ? "positions" : "", Shape(op.out_TC)));
+  }
+  for (const bool accumulate : {false, true}) {
+    const EmbeddingBackward op{.tokens_BS = m.New(DType::kInt32, {b, s.sequence}),
+                               .d_out_TC = m.Act({s.tokens, s.width}),
+                               .d_weight_VC = m.F32({s.vocabulary, s.width}),
+                               .accumulate = accumulate};
+    cases.push_back(m.Finish(op, accumulate ? "accumulate" : "", Shape(op.d_weight_VC)));
+  }
+}
+
+void AddRmsNorm(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  for (const bool residual : {false, true}) {
+    RmsNormForward op{.x = m.Act({s.tokens, s.width}),
+                      .weight_C = m.Act({s.width}),
+                      .y = m.Act({s.tokens, s.width}),
+                      .rstd_R = m.F32({s.tokens}),
+                      .epsilon = 1e-5f};
+    if (residual) op.residual = m.Act({s.tokens, s.width}), op.sum = m.Act({s.tokens, s.width});
+    cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
+  }
+  for (const bool residual : {false, true}) {
+    RmsNormBackward op{.d_y = m.Act({s.tokens, s.width}),
+                       .x = m.Act({s.tokens, s.width}),
+                       .weight_C = m.Act({s.width}),
+                       .rstd_R = m.F32({s.tokens}),
+                       .d_x = m.Act({s.tokens, s.width}),
+                       .d_weight_C = m.F32({s.width})};
+    if (residual) op.d_residual = m.Act({s.tokens, s.width});
+    cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
+  }
+  // Normalizes every head's queries in place, in a tensor where they are packed with keys and values.
+  const Tensor packed = m.Act({s.tokens, (s.heads + 2 * s.kv_heads) * s.head_width});
+  const Tensor heads = packed.Slice(1, 0, s.heads * s.head_width).SplitLast(s.heads, s.head_width);
+  const RmsNormForward op{.x = heads,
+                          .weight_C = m.Act({s.head_width}),
+                          .y = heads,
+                          .rstd_R = m.F32({s.tokens * s.heads}),
+                          .epsilon = 1e-5f};
+  cases.push_back(m.Finish(op, "heads", Shape(op.x)));
+}
+
+void AddLayerNorm(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  for (const bool residual : {false, true}) {
+    LayerNormForward op{.x = m.Act({s.tokens, s.width}),
+                        .weight_C = m.Act({s.width}),
+                        .bias_C = m.Act({s.width}),
+                        .y = m.Act({s.tokens, s.width}),
+                        .mean_R = m.F32({s.tokens}),
+                        .rstd_R = m.F32({s.tokens}),
+                        .epsilon = 1e-5f};
+    if (residual) op.residual = m.Act({s.tokens, s.width}), op.sum = m.Act({s.tokens, s.width});
+    cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
+  }
+  for (const bool residual : {false, true}) {
+    LayerNormBackward op{.d_y = m.Act({s.tokens, s.width}),
+                         .x = m.Act({s.tokens, s.width}),
+                         .weight_C = m.Act({s.width}),
+                         .mean_R = m.F32({s.tokens}),
+                         .rstd_R = m.F32({s.tokens}),
+                         .d_x = m.Act({s.tokens, s.width}),
+                         .d_weight_C = m.F32({s.width}),
+                         .d_bias_C = m.F32({s.width})};
+    if (residual) op.d_residual = m.Act({s.tokens, s.width});
+    cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
+  }
+}
+
+// Uses sequences as samples, and as many groups as heads.
+void AddGroupNorm(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  const int64_t b = s.tokens / s.sequence, c = s.heads * s.head_width;
+  const GroupNormForward forward{.x_BLC = m.Act({b, s.sequence, c}),
+                                 .weight_C = m.Act({c}),
+                                 .bias_C = m.Act({c}),
+                                 .y_BLC = m.Act({b, s.sequence, c}),
+                                 .mean_BG = m.F32({b, s.heads}),
+                                 .rstd_BG = m.F32({b, s.heads}),
+                                 .epsilon = 1e-5f};
+  cases.push_back(m.Finish(forward, "", Shape(forward.x_BLC)));
+  const GroupNormBackward backward{.d_y_BLC = m.Act({b, s.sequence, c}),
+                                   .x_BLC = m.Act({b, s.sequence, c}),
+                                   .weight_C = m.Act({c}),
+                                   .mean_BG = m.F32({b, s.heads}),
+                                   .rstd_BG = m.F32({b, s.heads}),
+                                   .d_x_BLC = m.Act({b, s.sequence, c}),
+                                   .d_weight_C = m.F32({c}),
+                                   .d_bias_C = m.F32({c})};
+  cases.push_back(m.Finish(backward, "", Shape(backward.x_BLC)));
+}
+
+void AddActivations(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  const SwiGluForward swiglu{.gate_up_T2F = m.Act({s.tokens, 2 * s.hidden}), .y_TF = m.Act({s.tokens, s.hidden})};
+  cases.push_back(m.Finish(swiglu, "", Shape(swiglu.y_TF)));
+  const SwiGluBackward d_swiglu{.gate_up_T2F = m.Act({s.tokens, 2 * s.hidden}),
+                                .d_y_TF = m.Act({s.tokens, s.hidden}),
+                                .d_gate_up_T2F = m.Act({s.tokens, 2 * s.hidden})};
+  cases.push_back(m.Finish(d_swiglu, "", Shape(d_swiglu.d_y_TF)));
+  for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
+    const char* variant = kind == GeluKind::kTanh ? "tanh" : "erf";
+    const GeluForward gelu{.x_TF = m.Act({s.tokens, s.hidden}), .y_TF = m.Act({s.tokens, s.hidden}), .kind = kind};
+    cases.push_back(m.Finish(gelu, variant, Shape(gelu.x_TF)));
+    const GeluBackward d_gelu{.x_TF = m.Act({s.tokens, s.hidden}),
+                              .d_y_TF = m.Act({s.tokens, s.hidden}),
+                              .d_x_TF = m.Act({s.tokens, s.hidden}),
+                              .kind = kind};
+    cases.push_back(m.Finish(d_gelu, variant, Shape(d_gelu.x_TF)));
+  }
+}
+
+void AddAttention(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  const int64_t b = s.tokens / s.sequence, all = s.heads + 2 * s.kv_heads, g = s.kv_heads;
+  const Tensor qkv = m.Act({s.tokens, all * s.head_width});
+  const Rope rope{.x_BSHD = m.Heads(qkv, 0, s.heads + g)};
+  cases.push_back(m.Finish(rope, "", Shape(rope.x_BSHD)));
+
+  const auto views = [&](auto& op, const Tensor& packed) {
+    op.q_BSHD = m.Heads(packed, 0, s.heads);
+    op.k_BSGD = m.Heads(packed, s.heads, g);
+    op.v_BSGD = m.Heads(packed, s.heads + g, g);
+    op.lse_BHS = m.F32({b, s.heads, s.sequence});
+    op.scale = 1 / std::sqrt(static_cast<float>(s.head_width));
+  };
+  AttentionForward forward;
+  views(forward, m.Act({s.tokens, all * s.head_width}));
+  forward.out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
+  cases.push_back(m.Finish(forward, "", Shape(forward.q_BSHD)));
+
+  AttentionBackward backward;
+  views(backward, m.Act({s.tokens, all * s.head_width}));
+  backward.out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
+  backward.d_out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
+  const Tensor d_qkv = m.Act({s.tokens, all * s.head_width});
+  backward.d_q_BSHD = m.Heads(d_qkv, 0, s.heads);
+  backward.d_k_BSGD = m.Heads(d_qkv, s.heads, g);
+  backward.d_v_BSGD = m.Heads(d_qkv, s.heads + g, g);
+  cases.push_back(m.Finish(backward, "", Shape(backward.q_BSHD)));
+}
+
+void AddCrossEntropy(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  for (const bool gradient : {true, false}) {
+    const CrossEntropy op{.logits_TV = m.Act({s.head_tokens, s.vocabulary}),
+                          .targets_T = m.New(DType::kInt32, {s.head_tokens}),
+                          .scale_1 = m.F32({1}),
+                          .loss_T = m.F32({s.head_tokens}),
+                          .gradient = gradient};
+    cases.push_back(m.Finish(op, gradient ? "" : "loss only", Shape(op.logits_TV)));
+  }
+}
+
+void AddRows(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  const Add add{.a = m.Act({s.tokens, s.width}), .b = m.Act({s.tokens, s.width}), .out = m.Act({s.tokens, s.width})};
+  cases.push_back(m.Finish(add, "", Shape(add.out)));
+  const BiasBackward bias{.d_out_TN = m.Act({s.tokens, 3 * s.width}), .d_bias_N = m.F32({3 * s.width})};
+  cases.push_back(m.Finish(bias, "", Shape(bias.d_out_TN)));
+  const Copy copy{.from = m.Act({s.parameters}), .to = m.Act({s.parameters})};
+  cases.push_back(m.Finish(copy, "", Shape(copy.to)));
+  // Zeros every second block of 4096 elements.
+  auto ranges = std::make_shared<std::vector<ElementRange>>();
+  for (int64_t begin = 0; begin < s.parameters; begin += 8192) {
+    ranges->push_back({begin, std::min(begin + 4096, s.parameters)});
+  }
+  const ZeroRanges zero{.x_N = m.Act({s.parameters}), .ranges = ranges};
+  cases.push_back(m.Finish(zero, "", Shape(zero.x_N)));
+}
+
+// Adds the ops on the flat vectors of a unit. Vectors are f32, except that AdamW's weights have dtype act.
+void AddFlat(Maker& m, std::vector<OpCase>& cases) {
+  const int64_t p = m.s.parameters;
+  if (m.act == DType::kFloat32) {
+    const Sum sum{.x_N = m.F32({p}), .total_1 = m.New(DType::kFloat64, {1})};
+    cases.push_back(m.Finish(sum, "", Shape(sum.x_N)));
+    const SumSquares squares{.x_N = m.F32({p}), .total_1 = m.New(DType::kFloat64, {1})};
+    cases.push_back(m.Finish(squares, "", Shape(squares.x_N)));
+    for (const bool accumulate : {false, true}) {
+      const Accumulate op{.x_N = m.F32({p}), .total_N = m.F32({p}), .accumulate = accumulate};
+      cases.push_back(m.Finish(op, accumulate ? "accumulate" : "", Shape(op.x_N)));
+    }
+    const Copy round{.from = m.F32({p}), .to = m.New(DType::kBFloat16, {p})};
+    cases.push_back(m.Finish(round, "f32 to bf16", Shape(round.to)));
+    const Copy widen{.from = m.New(DType::kBFloat16, {p}), .to = m.F32({p})};
+    cases.push_back(m.Finish(widen, "bf16 to f32", Shape(widen.to)));
+  }
+}
+
+// Every update rule on the flat vectors of a unit, and every form of masters.
+void AddUpdates(Maker& m, std::vector<OpCase>& cases) {
+  const int64_t p = m.s.parameters;
+  const auto all = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, p});
+  const auto make = [&](const UpdateRule& rule) {
+    Update op{.update_5 = m.F32({kUpdateSize}),
+              .gradient_P = m.F32({p}),
+              .weight_P = m.Act({p}),
+              .rule = rule,
+              .decayed = all};
+    const absl::Span<const UpdateState> states = StatesOf(rule);
+    for (size_t i = 0; i < states.size(); ++i) {
+      op.states[i] = m.New(states[i].dtype, {CeilDivide(p, states[i].block)});
+    }
+    return op;
+  };
+  const std::pair<UpdateRule, std::string> rules[] = {{AdamWRule(), ""},
+                                                      {SgdRule(), "momentum"},
+                                                      {SgdRule{.momentum = 0}, ""},
+                                                      {LionRule(), ""},
+                                                      {AdamW8BitRule(), ""}};
+  for (const auto& [rule, variant] : rules) {
+    Update op = make(rule);
+    if (m.act == DType::kFloat32) {
+      cases.push_back(m.Finish(op, variant, Shape(op.weight_P)));
+      continue;
+    }
+    const std::string prefix = variant.empty() ? "" : variant + ", ";
+    op.master_P = m.F32({p});
+    cases.push_back(m.Finish(op, prefix + "f32 masters", Shape(op.weight_P)));
+    op = make(rule);
+    op.low_P = m.New(DType::kInt16, {p});
+    cases.push_back(m.Finish(op, prefix + "split masters", Shape(op.weight_P)));
+  }
+}
+
+std::string SizesText(const MatMul& op) { return absl::StrCat(op.m(), " x ", op.n(), " x ", op.k()); }
+
+// Adds a linear layer y [T, N] = x [T, K] w^T and its two gradients. The gradient of w comes in two cases: overwriting
+// and accumulating.
+void AddLinear(Maker& m, const std::string& layer, int64_t t, int64_t n, int64_t k, std::vector<OpCase>& cases) {
+  const MatMul forward{.a = m.Act({t, k}), .b = m.Act({n, k}), .c_MN = m.Act({t, n}), .transpose_b = true};
+  cases.push_back(m.Finish(forward, layer + " forward", SizesText(forward)));
+  const MatMul input{.a = m.Act({t, n}), .b = m.Act({n, k}), .c_MN = m.Act({t, k})};
+  cases.push_back(m.Finish(input, layer + " dgrad", SizesText(input)));
+  for (const bool accumulate : {false, true}) {
+    const MatMul weight{
+        .a = m.Act({t, n}), .b = m.Act({t, k}), .c_MN = m.F32({n, k}), .transpose_a = true, .accumulate = accumulate};
+    cases.push_back(m.Finish(weight, layer + (accumulate ? " wgrad accumulate" : " wgrad"), SizesText(weight)));
+  }
+}
+
+void AddMatmuls(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  const int64_t d = s.head_width;
+  AddLinear(m, "qkv", s.tokens, (s.heads + 2 * s.kv_heads) * d, s.width, cases);
+  AddLinear(m, "projection", s.tokens, s.width, s.heads * d, cases);
+  AddLinear(m, "gate_up", s.tokens, 2 * s.hidden, s.width, cases);
+  AddLinear(m, "down", s.tokens, s.width, s.hidden, cases);
+  AddLinear(m, "head", s.head_tokens, s.vocabulary, s.width, cases);
+}
+
+// Returns the names of a default value of every alternative of `Variant`.
+template <class Variant, size_t... kIndices>
+std::vector<std::string> NamesOf(std::index_sequence<kIndices...>) {
+  return {Text(NameOf(Variant(std::in_place_index<kIndices>)))...};
+}
+template <class Variant>
+std::vector<std::string> NamesOf() {
+  return NamesOf<Variant>(std::make_index_sequence<std::variant_size_v<Variant>>());
+}
+
+}  // namespace
+
+absl::Status CheckSizes(const OpSizes& s) {
+  if (s.tokens % s.sequence != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("tokens are whole sequences: --tokens=", s.tokens,
+                                                   " is not a multiple of --sequence=", s.sequence));
+  }
+  if (s.heads % s.kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("query heads share key/value heads evenly: --heads=", s.heads,
+                                                   " is not a multiple of --kv_heads=", s.kv_heads));
+  }
+  if (s.head_width % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rotary embedding turns pairs: --head_width=", s.head_width, " is odd"));
+  }
+  return absl::OkStatus();
+}
+
+int64_t OpCase::size_bytes() const {
+  int64_t total = 0;
+  for (const int64_t bytes : buffer_bytes) total += Room(bytes);
+  return total;
+}
+
+Op OpCase::Bind(std::byte* base) const {
+  std::vector<std::byte*> buffers;
+  for (const int64_t bytes : buffer_bytes) {
+    buffers.push_back(base);
+    base += Room(bytes);
+  }
+  Op bound = op;
+  VisitOperands(bound, [&](absl::string_view, Tensor& t, Access) {
+    if (t.present()) t.data = buffers[t.where.symbol] + t.where.offset_bytes;
+  });
+  return bound;
+}
+
+std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
+  Maker maker(sizes, dtype);
+  std::vector<OpCase> cases;
+  AddEmbedding(maker, cases);
+  AddRmsNorm(maker, cases);
+  AddLayerNorm(maker, cases);
+  AddGroupNorm(maker, cases);
+  AddActivations(maker, cases);
+  AddCrossEntropy(maker, cases);
+  AddRows(maker, cases);
+  AddFlat(maker, cases);
+  AddUpdates(maker, cases);
+  AddAttention(maker, cases);
+  AddMatmuls(maker, cases);
+  return cases;
+}
+
+OpCase SquareMatmul(const OpSizes& sizes, DType dtype) {
+  Maker m(sizes, dtype);
+  const int64_t n = sizes.square;
+  const MatMul op{.a = m.Act({n, n}), .b = m.Act({n, n}), .c_MN = m.F32({n, n})};
+  return m.Finish(op, "square", SizesText(op));
+}
+
+std::vector<std::string> OpsWithoutCase(const std::vector<OpCase>& cases) {
+  std::set<std::string> covered;
+  for (const OpCase& c : cases) {
+    covered.insert(Text(NameOf(c.op)));
+  }
+  std::vector<std::string> missing;
+  // An Update has the name of its rule.
+  for (const std::vector<std::string>& names : {NamesOf<Op>(), NamesOf<UpdateRule>()}) {
+    for (const std::string& name : names) {
+      if (covered.count(name) == 0) missing.push_back(name);
+    }
+  }
+  return missing;
+}
+
+}  // namespace shale

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""tools/bench_train: see --help, and options.py for how it measures."""
+
+import concurrent.futures
+import contextlib
+import datetime
+import os
+import signal
+import sys
+
+_BENCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.dirname(_BENCH))
+
+from bench.train import contestants, options, place, process, table, turns, workloads  # noqa: E402
+from bench.train.results import Disagreement, Results, write_line  # noqa: E402
+
+_RESULTS = os.path.join(_BENCH, "results")
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def plan_of(chosen):
+    """Returns a round's list of (workload, names of contestants that take turns), in order."""
+    plan = []
+    for name in chosen.workloads:
+        names = [one for one in chosen.contestants if name == workloads.FIRST or not contestants.ALL[one].first_only]
+        for workload in [workloads.Workload(name, precision) for precision in chosen.precisions]:
+            plan += [(workload, some) for some in contestants.in_sets(names, 1 if chosen.apart else workload.together)]
+    return plan
+
+
+def measure(chosen, here, results, log):
+    """Runs all rounds. Appends every record and note to `results` and to the open file `log`."""
+    def note(text):
+        results.notes.append(text)
+        write_line(log, {"note": text})
+        say(text)
+
+    for number in range(1, chosen.rounds + 1):
+        # Contestants that are compared are always measured together: if one is missing, all are measured again.
+        plan = [(workload, names) for workload, names in plan_of(chosen)
+                if not all(results.of(workload.name, workload.precision, name, number) for name in names)]
+        if not plan:
+            continue
+        busy = process.other_cores_now()
+        load = " ".join(f"{value:.2f}" for value in os.getloadavg())
+        note(f"round {number}: load average {load}, {busy:.2f} cores busy before it")
+        if table.is_busy(busy):
+            note(f"WARNING: the machine is busy, round {number} measures that too")
+        for workload, names in plan:
+            here.tokens(workload)  # Writes the token file before anything is measured.
+            with contextlib.closing(_measure_together(chosen, here, workload, names)) as measured:
+                for name, result in measured:
+                    record = {"workload": workload.name, "precision": workload.precision, "contestant": name,
+                              "round": number, **result}
+                    write_line(log, record)
+                    results.replace(record)
+                    say(_line(record))
+
+
+def _go_on(results, info, log):
+    """Notes how machine and versions differ from those of the call that is resumed, if there is one."""
+    for key, value in info.items():
+        if key != "date" and results.info.get(key, value) != value:
+            note = f"{key} was {results.info[key]}, and is {value} from here on"
+            results.notes.append(note)
+            write_line(log, {"note": note})
+            say(note)
+    results.info = {**info, **results.info}
+
+
+def _measure_together(chosen, here, workload, names):
+    """Yields each contestant's name and its result or failure, as soon as it has ended."""
+    rotation = turns.Rotation()
+    members = [rotation.join() if len(names) > 1 else None for _ in names]
+
+    def one(name, turn):
+        try:
+            steps, warmup = chosen.steps or workload.steps, chosen.warmup or workload.warmup
+            result = contestants.ALL[name].run(workload, here, steps, warmup, name, turn)
+            return name, {**result, "in_turns": turn is not None}
+        except (process.Failed, OSError, ValueError, KeyError) as error:
+            return name, {"failed": str(error) or repr(error)}
+        finally:
+            if turn:
+                turn.leave()
+
+    if len(names) == 1:
+        yield one(names[0], None)
+        return
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
+        try:
+            for future in concurrent.futures.as_completed(
+                [threads.submit(one, *member) for member in zip(names, members)]):
+                yield future.result()
+        except BaseException:
+            rotation.end()
+            raise
+
+
+def _line(record):
+    head = f"round {record['round']}  {record['workload']} {record['precision']} {record['contestant']}:"
+    if "failed" in record:
+        return f"{head} FAILED: {record['failed']}"
+    single = Results()
+    single.add(record)
+    key = record["workload"], record["precision"], record["contestant"]
+    text = f"{head} {single.median(*key):.4f} s a step"
+    if "peak_rss_bytes" in record:
+        text += f", peak RSS {record['peak_rss_bytes'] / 2**30:.2f} GiB, first loss {record['first_loss']:.3f}"
+    return text + (f"  ({record['other_cores']:.2f} other cores busy)" if table.is_busy(record["other_cores"]) else "")
+
+
+def keep(text, name):
+    os.makedirs(_RESULTS, exist_ok=True)
+    path = os.path.join(_RESULTS, f"{datetime.date.today().isoformat()}-{name}.md")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    say(f"kept in {os.path.relpath(path)}")
+
+
+def run(chosen):
+    results = Results()
+    if chosen.render:
+        for path in chosen.render:
+            results.read(path)
+    else:
+        wanted = [contestants.ALL[name] for _, names in plan_of(chosen) for name in names]
+        if not wanted:
+            raise place.Missing(f"nothing to measure: of the contestants named, all are for {workloads.FIRST} only")
+        with_torch = any(isinstance(contestant, contestants.Torch) for contestant in wanted)
+        here = place.Place(chosen.threads, binaries=os.path.abspath(chosen.bin) if chosen.bin else "",
+                           venv=os.path.abspath(chosen.venv) if chosen.venv else "")
+        needed = max((workload.gib * len(names) for workload, names in plan_of(chosen) if len(names) > 1), default=0)
+        if needed > place.available_gib():
+            raise place.Missing(
+    f"contestants that take turns are in memory together and need about {needed:.0f} GiB; "
+    f"{place.available_gib():.0f} are available: name fewer with --only, or measure --apart")
+        here.prepare(shale=not all(isinstance(contestant, contestants.Torch)
+                     for contestant in wanted), torch=with_torch)
+        info = here.describe()
+        path = chosen.resume or here.path(datetime.datetime.now().strftime("runs-%Y%m%d-%H%M%S.jsonl"))
+        if chosen.resume:
+            results.read(path)
+        with open(path, "a", encoding="utf-8") as log:
+            write_line(log, {"info": info})
+            try:
+                _go_on(results, info, log)
+                measure(chosen, here, results, log)
+            except KeyboardInterrupt:
+                results.notes.append("interrupted before the last round was complete")
+                say("interrupted; what was measured so far:")
+        say(f"measurements: {os.path.relpath(path)}\n")
+    text = table.markdown(results)
+    print(text, flush=True)
+    if chosen.keep:
+        keep(text, chosen.keep)
+    return 1 if results.failures() or table.odd_losses(results) else 0
+
+
+def main(arguments):
+    chosen = options.parse(arguments)
+    # Treats SIGTERM like Ctrl-C: ends the processes that are being measured, and shows what was measured so far.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if chosen.list:
+        print(options.list_text())
+        return 0
+    try:
+        return run(chosen)
+    except (place.Missing, Disagreement, OSError, ValueError) as error:
+        say(f"bench_train: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

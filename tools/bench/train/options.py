@@ -1,0 +1,123 @@
+"""Parses the command line of tools/bench_train."""
+
+import argparse
+import re
+
+from bench.train import contestants, workloads
+
+_ABOUT = """\
+Measures training steps of the engine against PyTorch at its best on this CPU, against FSDP2, and against the
+matmuls of the step alone, and prints a Markdown table: every target, what was measured, met or not.
+
+Each measurement is a process of its own. Contestants alternate, so that whatever else the machine does hits all of
+them:
+in rounds, and where memory holds them at once step by step, one computing while the others are stopped. A ratio
+is one of medians over the steps of a process; what counts is the median of the rounds' ratios. Without options it
+measures everything; it builds the engine, and installs torch into .out/bench/venv (5.6 GB) unless --venv names one that
+has it. Give it an idle machine: it warns when something else runs.
+"""
+
+_FOOTER = """\
+examples:
+  tools/bench_train --only=llama34m                              the shape that the targets were set for
+  tools/bench_train --only=llama34m,bf16,shale,torch-best        two contestants, one precision
+  tools/bench_train --rounds=1 --steps=3 --warmup=1              whether everything works
+  tools/bench_train --keep=two-cores                             the table also goes to tools/bench/results/
+
+exit codes: 0 measured (targets met or not); 1 something failed; 2 wrong command line.
+"""
+
+
+def parse(arguments):
+    """Returns a namespace with the flags and, as lists of names, `workloads`, `precisions` and `contestants`. Exits on
+    --help and on errors."""
+    parser = argparse.ArgumentParser(prog="bench_train", description=_ABOUT, epilog=_FOOTER, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME,...",
+                        help="workloads, precisions and contestants to measure (see --list; default: all of each kind)")
+    parser.add_argument("--list", action="store_true", help="print the names and exit")
+    parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often each is measured (default 3)")
+    parser.add_argument(
+    "--steps",
+    type=_count,
+    metavar="N",
+     help="steps that count in a process (default: 9, 5 and 2 by workload; two thirds where one is eight)")
+    parser.add_argument(
+    "--warmup",
+    type=_count,
+    metavar="N",
+     help="steps before those (default: 3, 2 and 1 by workload)")
+    parser.add_argument("--threads", type=_threads, default=2, metavar="N",
+                        help="threads of a contestant, an even number; two ranks have half each (default 2)")
+    parser.add_argument("--apart", action="store_true",
+                        help="run one contestant after the other, which needs a fraction of the memory")
+    parser.add_argument("--venv", default="", metavar="FOLDER", help="a virtual environment that has torch")
+    parser.add_argument("--bin", default="", metavar="FOLDER",
+                        help="where train and bench/matmuls lie, built already: bazel-bin/tools, or a copy")
+    parser.add_argument(
+    "--keep",
+    nargs="?",
+    const="all",
+    type=_name,
+    metavar="NAME",
+     help="keep the table as tools/bench/results/DATE-NAME.md (NAME: letters, digits, . _ -; default all)")
+    parser.add_argument("--render", action="append", default=[], metavar="FILE",
+                        help="measure nothing: print the table of runs.jsonl files that earlier calls left in "
+                             ".out/bench/; rounds of the same number are merged")
+    parser.add_argument("--resume", metavar="FILE",
+                        help="resume an interrupted call with the same other flags: FILE is the runs.jsonl file "
+                             "that it left in .out/bench/, and what is in it is not measured again")
+    options = parser.parse_args(arguments)
+    if options.resume and options.render:
+        parser.error("argument --resume: --render measures nothing; give one of them")
+    kinds = {
+    "workloads": list(
+        workloads.NAMES), "precisions": list(
+            workloads.PRECISIONS), "contestants": list(
+                contestants.ALL)}
+    extra = {name for name, contestant in contestants.ALL.items() if contestant.extra}
+    names = [name for names in options.only for name in names.split(",")]
+    for kind, known in kinds.items():
+        setattr(options, kind, [name for name in known if name in names] or [n for n in known if n not in extra])
+    unknown = [name for name in names if not any(name in known for known in kinds.values())]
+    if unknown:
+        parser.error(f"argument --only: found {', '.join(map(repr, unknown))}; known are "
+                     + "; ".join(", ".join(known) for known in kinds.values()))
+    return options
+
+
+def list_text():
+    lines = [
+    "workloads:   " +
+    ", ".join(
+        workloads.NAMES),
+        "precisions:  " +
+        ", ".join(
+            workloads.PRECISIONS),
+             "contestants:"]
+    for name, contestant in contestants.ALL.items():
+        only = ""
+        if contestant.first_only:
+            only = f" ({workloads.FIRST} only)"
+        elif contestant.extra:
+            only = " (only when named)"
+        lines.append(f"  {name:<16} {contestant.about}{only}")
+    return "\n".join(lines)
+
+
+def _count(text):
+    if not text.isdigit() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"found {text!r}; wanted 1 to 1000")
+    return int(text)
+
+
+def _threads(text):
+    if not text.isdigit() or not 2 <= int(text) <= 1024 or int(text) % 2:
+        raise argparse.ArgumentTypeError(f"found {text!r}; wanted an even number, for two ranks share them")
+    return int(text)
+
+
+def _name(text):
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
+        raise argparse.ArgumentTypeError(f"found {text!r}; wanted letters, digits, '.', '_' and '-'")
+    return text
