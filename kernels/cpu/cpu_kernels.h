@@ -33,8 +33,6 @@ int64_t ScratchBytesOf(const Rope& op, const Context& context);
 int64_t ScratchBytesOf(const CrossEntropy& op, const Context& context);
 int64_t ScratchBytesOf(const RmsNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const LayerNormBackward& op, const Context& context);
-int64_t ScratchBytesOf(const GroupNormForward& op, const Context& context);
-int64_t ScratchBytesOf(const GroupNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const BiasBackward& op, const Context& context);
 int64_t ScratchBytesOf(const Sum& op, const Context& context);
 int64_t ScratchBytesOf(const SumSquares& op, const Context& context);
@@ -57,13 +55,11 @@ absl::Status Run(const Rope& op, Scratch scratch, const Context& context);
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& context);
 absl::Status Run(const CrossEntropy& op, Scratch scratch, const Context& context);
-// norm.cc, group_norm.cc
+// norm.cc
 absl::Status Run(const RmsNormForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const RmsNormBackward& op, Scratch scratch, const Context& context);
 absl::Status Run(const LayerNormForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const LayerNormBackward& op, Scratch scratch, const Context& context);
-absl::Status Run(const GroupNormForward& op, Scratch scratch, const Context& context);
-absl::Status Run(const GroupNormBackward& op, Scratch scratch, const Context& context);
 // activation.cc
 absl::Status Run(const SwiGluForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, const Context& context);
