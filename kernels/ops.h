@@ -536,7 +536,7 @@ inline void SetAccumulate(Op& op, bool accumulate) {
 // it, and packs b instead of finding it packed.
 inline void MakeFirst(Op& op) {
   SetAccumulate(op, false);
-  if (MatMul* product = std::get_if<MatMul>(&op)) product->b_is_packed = false;
+  if (MatMul* matmul = std::get_if<MatMul>(&op)) matmul->b_is_packed = false;
 }
 
 // Returns the elements that an op writes of its kReadWrite operand if it writes those alone and reads none (an op with

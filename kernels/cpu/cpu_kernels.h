@@ -1,7 +1,7 @@
 // One Run function per op, on bound tensors, and the scratch that each needs. Private to kernels/cpu.
 //
-// Kernels allocate nothing on the heap, except inside oneDNN (see products.h): partial sums live in `scratch`, whose
-// size ScratchBytesOf returns. How a sum is split never depends on the number of threads.
+// Kernels allocate nothing on the heap, except inside oneDNN (see onednn_matmuls.h): partial sums live in `scratch`,
+// whose size ScratchBytesOf returns. How a sum is split never depends on the number of threads.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@
 
 namespace shale::cpu {
 
-class Products;  // Matmuls by oneDNN; see products.h.
+class OneDnnMatMuls;  // Matmuls by oneDNN; see onednn_matmuls.h.
 
 // Shared by the kernels of one CpuOps. Kernels on several streams read it at the same time.
 struct Context {
   int threads = 1;
-  std::shared_ptr<Products> products;
+  std::shared_ptr<OneDnnMatMuls> matmuls;
 };
 
 // Returns the bytes of scratch that `op` needs. Ops without an overload of their own need none.
