@@ -152,7 +152,7 @@ dnnl_status_t TiledMatMul::Run(const MatMulOperands& operands) {
   return failure;
 }
 
-// Called by every thread of the team. While the tiles of a piece are computed, the next piece is packed. Panels come
+// Called by every thread of the team. While the tiles of a piece are computed, the next piece is packed. Chunks come
 // after the tiles: small parts of work at the end keep threads from waiting long for one another.
 void TiledMatMul::RunPieces(const MatMulOperands& operands, std::atomic<dnnl_status_t>& failure) {
   const auto run_tile = [&](const Piece& piece, const Tile& tile) {
@@ -164,13 +164,13 @@ void TiledMatMul::RunPieces(const MatMulOperands& operands, std::atomic<dnnl_sta
     const Piece now = i > 0 ? pieces_[i - 1] : Piece{};
     const Piece next = packs_now && i < pieces_.size() ? pieces_[i] : Piece{};
     const UnpackedOperand b = OperandOf(next, operands);
-    const int64_t tiles = now.end_tile - now.first_tile, panels = PackedPanels(b);
+    const int64_t tiles = now.end_tile - now.first_tile, chunks = PackedChunks(b);
 #pragma omp for schedule(dynamic)
-    for (int64_t part = 0; part < tiles + panels; ++part) {
+    for (int64_t part = 0; part < tiles + chunks; ++part) {
       if (part < tiles) {
         run_tile(now, tiles_[now.first_tile + part]);
       } else {
-        PackPanel(b, part - tiles, PackedAt(next, operands));
+        PackChunk(b, part - tiles, PackedAt(next, operands));
       }
     }
   }
