@@ -9,8 +9,8 @@ def _cc_from_cuda_impl(ctx):
     return [DefaultInfo(files = depset(outputs))]
 
 cc_from_cuda = rule(
-    doc = "Generates NAME/x.cc, which only includes x.cu, for every x.cu of srcs. A cc_library whose srcs are this rule " +
-          "compiles the .cu files as C++. It needs a dependency that has them as textual_hdrs.",
+    doc = "Generates NAME/x.cc, which only includes x.cu, for every x.cu of srcs. A cc_library whose srcs are this " +
+          "rule compiles the .cu files as C++. It needs a dependency that has them as textual_hdrs.",
     implementation = _cc_from_cuda_impl,
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
