@@ -14,7 +14,7 @@
 namespace shale::cuda {
 namespace {
 
-// Algorithms to request from the heuristic. It may mark some as unable to run; the first of the others is used.
+// The number of algorithms to request from the heuristic. The first of them that can be used is used.
 constexpr int kCandidates = 8;
 
 class CublasLtMatMuls final : public MatMulBackend {
@@ -77,7 +77,7 @@ class CublasLtMatMuls final : public MatMulBackend {
       }
     }
     SHALE_ASSIGN_OR_RETURN(const std::vector<MatMulAlgorithm> candidates, plan.Candidates(kCandidates));
-    return plan.Use(candidates.front());
+    return plan.UseFirstOf(candidates);
   }
 
   const std::function<absl::StatusOr<CublasLtFunctions>()> load_;

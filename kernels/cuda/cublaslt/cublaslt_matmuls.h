@@ -1,9 +1,9 @@
 // Matmuls by cuBLASLt.
 //
 // Bits: results are sums in fp32, in an order that the algorithm decides. MatMulKey alone decides the algorithm: the
-// one in the tuning table for this GPU and library version, else the first that the library's heuristic proposes. So a
-// matmul and its recomputation have the same bits. The matmul itself adds the bias, except for a bf16 bias of an f32 c,
-// which is written to c first; the matmul is then added to c.
+// one in the tuning table for this GPU and library version, else the first proposal of the library's heuristic that can
+// be used. So a matmul and its recomputation have the same bits. The matmul itself adds the bias, except for a bf16
+// bias of an f32 c, which is written to c first; the matmul is then added to c.
 #pragma once
 
 #include <cstdint>

@@ -11,14 +11,6 @@
 namespace shale::cuda {
 namespace {
 
-// Returns the largest power of two, up to kMaxAlignment, that is known to divide the address of `t`.
-int64_t AlignmentOf(const Tensor& t) {
-  const int64_t address = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
-                                            : t.where.offset_bytes | t.where.rank_stride_bytes;
-  const int64_t bits = address | MatMulKey::kMaxAlignment;
-  return bits & -bits;
-}
-
 // Returns the row stride, or the row's length if there is one row: its stride is never used and may be anything.
 int64_t LeadingDimension(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.stride(0); }
 
@@ -87,6 +79,13 @@ bool Plausible(const MatMulKey& key) {
 }
 
 }  // namespace
+
+int64_t MatMulKey::AlignmentOf(const Tensor& t) {
+  const int64_t address = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
+                                            : t.where.offset_bytes | t.where.rank_stride_bytes;
+  const int64_t bits = address | kMaxAlignment;
+  return bits & -bits;
+}
 
 MatMulKey MatMulKey::Of(const MatMul& op, bool allow_tf32) {
   const bool bias = AddsBias(op);

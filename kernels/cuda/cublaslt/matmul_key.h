@@ -33,6 +33,9 @@ struct MatMulKey {
   // bias whose dtype is not c's. Such a bias is written to c before the matmul is added, so the key then has accumulate
   // instead of bias.
   static MatMulKey Of(const MatMul& op, bool allow_tf32);
+  // Returns the largest power of two, up to kMaxAlignment, that is known to divide the address of `t`, bound or
+  // symbolic, on every rank.
+  static int64_t AlignmentOf(const Tensor& t);
   // Returns whether `op` has a bias that the matmul itself adds.
   static bool AddsBias(const MatMul& op) { return op.bias_N.present() && op.bias_N.dtype == op.c_MN.dtype; }
 

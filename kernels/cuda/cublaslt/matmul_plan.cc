@@ -1,6 +1,7 @@
 #include "kernels/cuda/cublaslt/matmul_plan.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,10 +43,12 @@ MatMulPlan::MatMulPlan(const CublasLtFunctions& functions, cublasLtHandle_t hand
       b_(nullptr, functions.MatrixLayoutDestroy),
       c_(nullptr, functions.MatrixLayoutDestroy) {}
 
-absl::Status MatMulPlan::StatusOf(const char* call, cublasStatus_t status) const {
-  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
-  const absl::Status error = functions_.StatusOf(call, status);
+absl::Status MatMulPlan::WithKey(const absl::Status& error) const {
   return absl::Status(error.code(), absl::StrCat("MatMul: ", error.message(), " for ", key_.ToString()));
+}
+
+absl::Status MatMulPlan::StatusOf(const char* call, cublasStatus_t status) const {
+  return status == CUBLAS_STATUS_SUCCESS ? absl::OkStatus() : WithKey(functions_.StatusOf(call, status));
 }
 
 template <class Value>
@@ -122,30 +125,53 @@ absl::StatusOr<std::vector<MatMulAlgorithm>> MatMulPlan::Candidates(int most) co
       workspace_bytes_, " bytes of workspace for ", key_.ToString(), "; a larger workspace may help"));
 }
 
-absl::Status MatMulPlan::Use(const MatMulAlgorithm& algorithm) {
-  const cublasLtMatmulAlgo_t librarys = AsLibrarys(algorithm);
+absl::Status MatMulPlan::Check(const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t needs = {};
-  SHALE_RETURN_IF_ERROR(StatusOf(
+  SHALE_RETURN_IF_ERROR(functions_.StatusOf(
       "cublasLtMatmulAlgoCheck",
-      functions_.MatmulAlgoCheck(handle_, matmul_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &librarys, &needs)));
+      functions_.MatmulAlgoCheck(handle_, matmul_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &algorithm, &needs)));
   if (needs.workspaceSize > static_cast<uint64_t>(workspace_bytes_)) {
-    return absl::ResourceExhaustedError(absl::StrCat("MatMul: the algorithm needs ", needs.workspaceSize,
+    return absl::ResourceExhaustedError(absl::StrCat("the algorithm needs ", needs.workspaceSize,
                                                      " bytes of workspace, but only ", workspace_bytes_,
-                                                     " are available, for ", key_.ToString()));
+                                                     " are available"));
   }
   uint32_t scheme = 0;
   size_t written = 0;
   SHALE_RETURN_IF_ERROR(
-      StatusOf("cublasLtMatmulAlgoConfigGetAttribute",
-               functions_.MatmulAlgoConfigGetAttribute(&librarys, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
-                                                       sizeof(scheme), &written)));
+      functions_.StatusOf("cublasLtMatmulAlgoConfigGetAttribute",
+                          functions_.MatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                                  &scheme, sizeof(scheme), &written)));
   if ((scheme & ~kReductionSchemes) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("MatMul: the algorithm adds the parts of a split K in c's dtype (reduction scheme ", scheme,
-                     "); wanted fp32, for ", key_.ToString()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the algorithm adds the parts of a split K in c's dtype (reduction scheme ", scheme, "); wanted fp32"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status MatMulPlan::Use(const MatMulAlgorithm& algorithm) {
+  const cublasLtMatmulAlgo_t librarys = AsLibrarys(algorithm);
+  const absl::Status refusal = Check(librarys);
+  if (!refusal.ok()) return WithKey(refusal);
   algorithm_ = librarys;
   return absl::OkStatus();
+}
+
+absl::Status MatMulPlan::UseFirstOf(const std::vector<MatMulAlgorithm>& algorithms) {
+  SHALE_CHECK(!algorithms.empty()) << key_.ToString();
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string refusals;
+  for (size_t i = 0; i < algorithms.size(); ++i) {
+    const cublasLtMatmulAlgo_t librarys = AsLibrarys(algorithms[i]);
+    const absl::Status refusal = Check(librarys);
+    if (refusal.ok()) {
+      algorithm_ = librarys;
+      return absl::OkStatus();
+    }
+    if (i == 0) code = refusal.code();
+    absl::StrAppend(&refusals, i == 0 ? "" : "; ", i + 1, ": ", refusal.message());
+  }
+  return WithKey(absl::Status(code, absl::StrCat("none of the ", algorithms.size(), " algorithms that cuBLASLt ",
+                                                 "proposes can be used (", refusals, ")")));
 }
 
 absl::Status MatMulPlan::Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream) {

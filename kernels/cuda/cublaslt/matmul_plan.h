@@ -35,8 +35,12 @@ class MatMulPlan {
   // above.
   absl::Status Use(const MatMulAlgorithm& algorithm);
 
-  // Enqueues a bound op that has this key. If the key says accumulate, adds to c. REQUIRES: Use returned OK, and
-  // `scratch` has workspace_bytes.
+  // Makes Enqueue use the first of `algorithms` that Use accepts. If Use accepts none, returns an error that names what
+  // is wrong with each, with the code of the first. REQUIRES: `algorithms` is not empty.
+  absl::Status UseFirstOf(const std::vector<MatMulAlgorithm>& algorithms);
+
+  // Enqueues a bound op that has this key. If the key says accumulate, adds to c. REQUIRES: Use or UseFirstOf returned
+  // OK, and `scratch` has workspace_bytes.
   absl::Status Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream);
 
  private:
@@ -51,6 +55,10 @@ class MatMulPlan {
                             Owned<cublasLtMatrixLayoutOpaque_t>& layout) const;
   template <class Value>
   absl::Status Set(cublasLtMatmulDescAttributes_t attribute, Value value);
+  // Returns an error if `algorithm` cannot be used. Its message does not name the key.
+  absl::Status Check(const cublasLtMatmulAlgo_t& algorithm) const;
+  // Returns the error with the key in its message.
+  absl::Status WithKey(const absl::Status& error) const;
   absl::Status StatusOf(const char* call, cublasStatus_t status) const;
 
   const CublasLtFunctions& functions_;

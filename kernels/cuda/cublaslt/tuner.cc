@@ -19,8 +19,8 @@ int64_t Place(MatMul& op, std::byte* base) {
   int64_t bytes = 0;
   for (Tensor* t : {&op.a, &op.b, &op.c_MN, &op.bias_N}) {
     if (!t->present()) continue;
-    // An operand that is less aligned in a step is less aligned here too.
-    const int64_t skew = t->where.offset_bytes % MatMulKey::kMaxAlignment;
+    // An operand is aligned as the key says, and no better.
+    const int64_t skew = MatMulKey::AlignmentOf(*t) % MatMulKey::kMaxAlignment;
     t->data = base == nullptr ? nullptr : base + bytes + skew;
     bytes += RoundUp(t->extent_bytes() + skew, MatMulKey::kMaxAlignment);
   }

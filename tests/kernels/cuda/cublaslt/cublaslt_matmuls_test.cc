@@ -196,6 +196,26 @@ TEST_F(CublasLtMatMulsTest, TheFirstAlgorithmThatCanRunIsUsed) {
   EXPECT_EQ(CallOf(Backend(), Op(4, 6, 8)).algorithm.data[1], 2u);
 }
 
+TEST_F(CublasLtMatMulsTest, AProposalThatIsRefusedIsPassedOver) {
+  library_.algorithms = 2;
+  library_.refused = 1;
+  EXPECT_EQ(CallOf(Backend(), Op(4, 6, 8)).algorithm.data[1], 1u);
+  library_.algorithms = 4;
+  library_.unusable = library_.oversized = 1;
+  EXPECT_EQ(CallOf(Backend(), Op(4, 6, 8)).algorithm.data[1], 3u);
+}
+
+TEST_F(CublasLtMatMulsTest, IfEveryProposalIsRefusedTheErrorNamesThemAll) {
+  library_.algorithms = 2;
+  library_.refused = library_.oversized = 1;
+  const absl::Status status = Backend().Prepare(Op(4, 6, 8));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(
+      MessageOf(status),
+      AllOf(HasSubstr("none of the 2 algorithms"), HasSubstr("1: cublasLtMatmulAlgoCheck: CUBLAS_STATUS_NOT_SUPPORTED"),
+            HasSubstr("2: the algorithm needs 1025 bytes of workspace"), HasSubstr("m=4 n=6 k=8")));
+}
+
 TEST_F(CublasLtMatMulsTest, WithoutAnAlgorithmTheErrorNamesTheMatMulAndTheWorkspace) {
   const auto message = [&](CublasLtMatMulOptions options) {
     const absl::Status status = Run(Backend(std::move(options)), Op(4, 6, 8));

@@ -153,8 +153,11 @@ cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDes
   for (int i = 0; i < std::min(most, library->algorithms); ++i) {
     results[i] = {};
     results[i].state = i < library->unusable ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+    const int accepted = i - library->unusable - library->refused;  // Its place among those that are not refused.
+    const bool oversized = accepted >= 0 && accepted < library->oversized;
     const cuda::MatMulAlgorithm words =
-        CublasLtStandIn::Algorithm(i, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, library->wanted_workspace_bytes);
+        CublasLtStandIn::Algorithm(i, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                                   oversized ? query.preference.workspace_bytes + 1 : library->wanted_workspace_bytes);
     std::copy(words.begin(), words.end(), results[i].algo.data);
     results[i].algo.data[kQueryWord] = library->queries.size() - 1;
     ++*found;
@@ -167,6 +170,10 @@ cublasStatus_t MatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtM
                                cublasLtMatmulHeuristicResult_t* result) {
   RETURN_IF_ORDERED("MatmulAlgoCheck");
   if (algorithm->data[kMagicWord] != kMagic) return Misuse("words that are no algorithm");
+  const bool proposed = algorithm->data[kQueryWord] != kNoQuery;
+  if (proposed && algorithm->data[kNameWord] < static_cast<uint64_t>(library->unusable + library->refused)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   result->workspaceSize = algorithm->data[kWorkspaceWord];
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -78,8 +78,9 @@ class CublasLtStandIn {
   // Set by tests: the name, without cublasLt, of the function that fails with `failure`.
   std::string failing;
   cublasStatus_t failure = CUBLAS_STATUS_EXECUTION_FAILED;
-  // Set by tests: how many algorithms a heuristic returns. The first `unusable` of them cannot run.
-  int algorithms = 2, unusable = 0;
+  // Set by tests: how many algorithms a heuristic returns. It marks the first `unusable` of them as unable to run.
+  // MatmulAlgoCheck refuses the next `refused`, and the next `oversized` after those need more than the workspace.
+  int algorithms = 2, unusable = 0, refused = 0, oversized = 0;
   uint64_t wanted_workspace_bytes = 512;
 };
 

@@ -97,13 +97,17 @@ TEST_F(TunerTest, OperandsAreAlignedAsTheKeySays) {
   MatMul op = kOp;
   op.a.where.offset_bytes = 32;
   op.b.where.offset_bytes = 2;
+  op.c_MN.where.offset_bytes = 512;
+  op.c_MN.where.rank_stride_bytes = 48;  // Some ranks have it at multiples of 16 only.
   op.accumulate = true;
   const auto tuned = Tune(op, library_.functions());  // The stand-in refuses operands that are less aligned.
   ASSERT_TRUE(tuned.ok()) << tuned.status();
   EXPECT_EQ(tuned->key.align_a, 32);
   EXPECT_EQ(tuned->key.align_b, 2);
+  EXPECT_EQ(tuned->key.align_c, 16);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(library_.calls.back().b_data) % 64, 32);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(library_.calls.back().a_data) % 4, 2);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(library_.calls.back().d_data) % 32, 16);
   EXPECT_EQ(library_.calls.back().workspace_bytes, 4096);
 }
 
