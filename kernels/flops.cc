@@ -13,7 +13,7 @@ double CausalPairs(int64_t s, int64_t window) {
 }
 
 // FLOPs of one attention matmul over the visited pairs of all heads: 2 D per pair.
-double AttentionProduct(const Tensor& q_BSHD, int64_t window) {
+double AttentionMatMul(const Tensor& q_BSHD, int64_t window) {
   return 2.0 * static_cast<double>(q_BSHD.dim(3)) * CausalPairs(q_BSHD.dim(1), window) *
          static_cast<double>(q_BSHD.dim(0)) * static_cast<double>(q_BSHD.dim(2));
 }
@@ -22,9 +22,9 @@ double Flops(const MatMul& op) {
   return 2.0 * static_cast<double>(op.m()) * static_cast<double>(op.n()) * static_cast<double>(op.k());
 }
 // q k^T and p v.
-double Flops(const AttentionForward& op) { return 2 * AttentionProduct(op.q_BSHD, op.window); }
+double Flops(const AttentionForward& op) { return 2 * AttentionMatMul(op.q_BSHD, op.window); }
 // q k^T again, d_out v^T, and one matmul each for d_q, d_k and d_v.
-double Flops(const AttentionBackward& op) { return 5 * AttentionProduct(op.q_BSHD, op.window); }
+double Flops(const AttentionBackward& op) { return 5 * AttentionMatMul(op.q_BSHD, op.window); }
 
 template <class OpType>
 double Flops(const OpType&) {

@@ -100,8 +100,6 @@ void Check(OpChecker& c, const RmsNormForward& op);
 void Check(OpChecker& c, const RmsNormBackward& op);
 void Check(OpChecker& c, const LayerNormForward& op);
 void Check(OpChecker& c, const LayerNormBackward& op);
-void Check(OpChecker& c, const GroupNormForward& op);
-void Check(OpChecker& c, const GroupNormBackward& op);
 void Check(OpChecker& c, const Rope& op);
 void Check(OpChecker& c, const AttentionForward& op);
 void Check(OpChecker& c, const AttentionBackward& op);

@@ -197,46 +197,6 @@ struct LayerNormBackward {
   }
 };
 
-// Group normalization, channels last (Wu and He, 2018): the C channels form G equal groups, and each group is
-// normalized over its channels and all L positions of a sample. y = (x - mean) * rstd * weight + bias.
-struct GroupNormForward {
-  static constexpr absl::string_view kName = "GroupNormForward";
-  Tensor x_BLC, weight_C, bias_C, y_BLC;  // act
-  Tensor mean_BG, rstd_BG;                // f32, G groups
-  float epsilon = 0;
-  template <class Self, class Visitor>
-  static void Visit(Self& op, Visitor&& v) {
-    v("x", op.x_BLC, Access::kRead);
-    v("weight", op.weight_C, Access::kRead);
-    v("bias", op.bias_C, Access::kRead);
-    v("y", op.y_BLC, Access::kWrite);
-    v("mean", op.mean_BG, Access::kWrite);
-    v("rstd", op.rstd_BG, Access::kWrite);
-  }
-};
-
-// The gradients of GroupNormForward; d_weight and d_bias are summed over all samples and positions.
-struct GroupNormBackward {
-  static constexpr absl::string_view kName = "GroupNormBackward";
-  Tensor d_y_BLC, x_BLC, weight_C;  // act
-  Tensor mean_BG, rstd_BG;          // f32
-  Tensor d_x_BLC;                   // act
-  Tensor d_weight_C, d_bias_C;      // f32
-  bool accumulate = false;
-  template <class Self, class Visitor>
-  static void Visit(Self& op, Visitor&& v) {
-    const Access grad = op.accumulate ? Access::kReadWrite : Access::kWrite;
-    v("d_y", op.d_y_BLC, Access::kRead);
-    v("x", op.x_BLC, Access::kRead);
-    v("weight", op.weight_C, Access::kRead);
-    v("mean", op.mean_BG, Access::kRead);
-    v("rstd", op.rstd_BG, Access::kRead);
-    v("d_x", op.d_x_BLC, Access::kWrite);
-    v("d_weight", op.d_weight_C, grad);
-    v("d_bias", op.d_bias_C, grad);
-  }
-};
-
 // Scales the rotary frequencies for contexts longer than those trained on (Llama 3.1). factor 1 leaves them unchanged.
 // For f = theta^(-2i/D) with wavelength L = 2 pi / f: f stays if L < original_context / high_freq_factor, is divided by
 // `factor` if L > original_context / low_freq_factor, and is interpolated in between.
@@ -549,11 +509,10 @@ struct Update {
   }
 };
 
-using Op =
-    std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
-                 LayerNormForward, LayerNormBackward, GroupNormForward, GroupNormBackward, Rope, AttentionForward,
-                 AttentionBackward, SwiGluForward, SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum,
-                 SumSquares, Copy, Add, Accumulate, ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate, Update>;
+using Op = std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
+                        LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
+                        SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
+                        ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate, Update>;
 
 template <class Visitor>
 void VisitOperands(Op& op, Visitor&& visitor) {
@@ -577,7 +536,7 @@ inline void SetAccumulate(Op& op, bool accumulate) {
 // it, and packs b instead of finding it packed.
 inline void MakeFirst(Op& op) {
   SetAccumulate(op, false);
-  if (MatMul* product = std::get_if<MatMul>(&op)) product->b_is_packed = false;
+  if (MatMul* matmul = std::get_if<MatMul>(&op)) matmul->b_is_packed = false;
 }
 
 // Returns the elements that an op writes of its kReadWrite operand if it writes those alone and reads none (an op with

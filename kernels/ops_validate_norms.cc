@@ -61,21 +61,6 @@ RowDims CheckNormBackward(OpChecker& c, const OpType& op) {
   return d;
 }
 
-struct GroupDims {
-  Dim B{"B"}, L{"L"}, C{"C"}, G{"G"};
-};
-
-template <class OpType>
-void CheckGroupNorm(OpChecker& c, const OpType& op, GroupDims& d) {
-  c.Act("x", op.x_BLC, {&d.B, &d.L, &d.C});
-  c.Act("weight", op.weight_C, {&d.C});
-  c.Typed("mean", op.mean_BG, DType::kFloat32, {&d.B, &d.G});
-  c.Typed("rstd", op.rstd_BG, DType::kFloat32, {&d.B, &d.G});
-  if (!c.ok()) return;
-  c.Require(d.C.size % d.G.size == 0, "x has ", d.C.size, " channels and mean has ", d.G.size,
-            " groups; wanted channels in groups of equal size");
-}
-
 }  // namespace
 
 void Check(OpChecker& c, const RmsNormForward& op) { CheckNormForward(c, op); }
@@ -93,23 +78,6 @@ void Check(OpChecker& c, const LayerNormBackward& op) {
   RowDims d = CheckNormBackward(c, op);
   Dim R = d.R();
   c.Typed("mean", op.mean_R, DType::kFloat32, {&R});
-  c.Typed("d_bias", op.d_bias_C, DType::kFloat32, {&d.C});
-}
-
-void Check(OpChecker& c, const GroupNormForward& op) {
-  GroupDims d;
-  CheckGroupNorm(c, op, d);
-  c.Act("bias", op.bias_C, {&d.C});
-  c.Act("y", op.y_BLC, {&d.B, &d.L, &d.C});
-  CheckEpsilon(c, op.epsilon);
-}
-
-void Check(OpChecker& c, const GroupNormBackward& op) {
-  GroupDims d;
-  CheckGroupNorm(c, op, d);
-  c.Act("d_y", op.d_y_BLC, {&d.B, &d.L, &d.C});
-  c.Act("d_x", op.d_x_BLC, {&d.B, &d.L, &d.C});
-  c.Typed("d_weight", op.d_weight_C, DType::kFloat32, {&d.C});
   c.Typed("d_bias", op.d_bias_C, DType::kFloat32, {&d.C});
 }
 

@@ -26,8 +26,8 @@ namespace shale {
 namespace {
 
 using cuda::CublasLtFunctions;
-using cuda::ProductKey;
-using cuda::TunedProduct;
+using cuda::MatMulKey;
+using cuda::TunedMatMul;
 using cuda::Tuner;
 using cuda::TunerOptions;
 using cuda::TuningTable;
@@ -42,10 +42,10 @@ struct Flags {
 };
 
 // Adds the matmuls of a job's training and evaluation programs to `products`, each kind once.
-absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products) {
+absl::Status AddProducts(const Job& job, std::map<MatMulKey, MatMul>& products) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, {.create_ops = backend->machine().create_ops}));
-  const auto add = [&](const MatMul& op) { products.emplace(ProductKey::Of(op, job.precision.allow_tf32), op); };
+  const auto add = [&](const MatMul& op) { products.emplace(MatMulKey::Of(op, job.precision.allow_tf32), op); };
   for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
     for (const Instruction& instruction : program->step.program.instructions) {
       VisitForms(instruction, [&](const Op& form) {
@@ -65,7 +65,7 @@ absl::StatusOr<TuningTable> TableToAddTo(const std::string& path) {
   return absl::Status(table.status().code(), absl::StrCat("--out: ", table.status().message()));
 }
 
-void PrintRow(const TunedProduct& tuned) {
+void PrintRow(const TunedMatMul& tuned) {
   const double flops = 2.0 * tuned.key.m * tuned.key.n * tuned.key.k;
   std::printf("%9.1f us  %6.1f TFLOP/s  %5.2f x the library's first  of %2d  %s\n", tuned.seconds * 1e6,
               flops / tuned.seconds / 1e12, tuned.first_seconds / tuned.seconds, tuned.timed,
@@ -74,7 +74,7 @@ void PrintRow(const TunedProduct& tuned) {
 }
 
 absl::Status Tune(const Flags& flags) {
-  std::map<ProductKey, MatMul> products;
+  std::map<MatMulKey, MatMul> products;
   bool tf32 = false;
   for (const std::string& path : flags.jobs) {
     SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(path, flags.set));
@@ -113,7 +113,7 @@ absl::Status Tune(const Flags& flags) {
               static_cast<int>(machine.library_version));
   double first_seconds = 0, seconds = 0;
   for (const auto& [key, op] : products) {
-    SHALE_ASSIGN_OR_RETURN(const TunedProduct tuned, tuner->Tune(op));
+    SHALE_ASSIGN_OR_RETURN(const TunedMatMul tuned, tuner->Tune(op));
     PrintRow(tuned);
     first_seconds += tuned.first_seconds;
     seconds += tuned.seconds;

@@ -7,7 +7,7 @@
 #include "engine/backends/tuning_file.h"
 #include "engine/runtime/cuda_backend.h"
 #include "kernels/check.h"
-#include "kernels/cuda/cublaslt/cublaslt_products.h"
+#include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
 #include "kernels/cuda/kernels.h"
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
   options.ranks_per_device = static_cast<int>(job.runtime.ranks_per_device);
   options.allow_tf32 = job.precision.allow_tf32;
   options.create_products = [tuning, tf32 = job.precision.allow_tf32](const CudaDeviceProperties* gpu) {
-    return cuda::CreateCublasLtProducts(
+    return cuda::CreateCublasLtMatMuls(
         [] { return CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
         {.allow_tf32 = tf32, .tuning = tuning, .gpu = gpu == nullptr ? std::string() : gpu->name});
   };

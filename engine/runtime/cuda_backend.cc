@@ -78,7 +78,7 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Ops> CreateOps(int64_t /*ranks*/, const Device* device) const override {
     const CudaDeviceProperties* gpu = device == nullptr ? nullptr : &ToCuda(*device).properties();
-    CudaOpsOptions ops{.products = options_.create_products(gpu),
+    CudaOpsOptions ops{.matmuls = options_.create_products(gpu),
                        .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr};
     if (device != nullptr) {
       ops.on_declined = [declined = declined_](const AttentionForward& op) { declined->Add(op); };

@@ -22,7 +22,7 @@ struct CudaBackendOptions {
   int ranks_per_device = 1;
   // Create the backends that compute matmuls and attention for one rank on a GPU with these properties. A null `gpu`
   // means for planning. `create_attention` may be empty or return null: Shale's own kernels then compute attention.
-  std::function<std::unique_ptr<cuda::ProductBackend>(const CudaDeviceProperties* gpu)> create_products;
+  std::function<std::unique_ptr<cuda::MatMulBackend>(const CudaDeviceProperties* gpu)> create_products;
   std::function<std::unique_ptr<cuda::AttentionBackend>(const CudaDeviceProperties* gpu)> create_attention;
   // Whether the matmuls of `create_products` round fp32 operands to TF32, which has another nominal peak.
   bool allow_tf32 = false;

@@ -26,8 +26,8 @@ namespace shale::cpu {
 struct BackwardScratch {
   BackwardScratch(const AttentionSizes& sizes, Carver& carver)
       : k(carver.Take(sizes.padded_s() * sizes.padded_d())),
-        k_panels(carver.Take(sizes.padded_s() * sizes.padded_d())),
-        v_panels(carver.Take(sizes.padded_s() * sizes.padded_d())),
+        k_tiles(carver.Take(sizes.padded_s() * sizes.padded_d())),
+        v_tiles(carver.Take(sizes.padded_s() * sizes.padded_d())),
         d_k(carver.Take(sizes.padded_s() * sizes.padded_d())),
         d_v(carver.Take(sizes.padded_s() * sizes.padded_d())),
         p(carver.Take(kQueries * sizes.strip_stride())),
@@ -37,13 +37,13 @@ struct BackwardScratch {
         rows(carver.Take(kQueries * sizes.padded_d())),
         ds_along(carver.Take(kQueries * sizes.strip_stride() / 2)) {}
 
-  float* k;                    // [S, D]
-  float *k_panels, *v_panels;  // [S / 32][D][32]
-  float *d_k, *d_v;            // [S, D]
-  float *p, *ds;               // [32, S]. p: scores, then probabilities. ds: d_out v^T, then the gradient of q k^T.
-  float *q, *d_out;            // [32, D]
-  float* rows;                 // [32, D]. In turn: temporary memory to transpose in; pairs of q and of d_out; d_q.
-  float* ds_along;             // [32, S / 2]: ds as pairs along keys.
+  float* k;                  // [S, D]
+  float *k_tiles, *v_tiles;  // [S / 32][D][32]
+  float *d_k, *d_v;          // [S, D]
+  float *p, *ds;             // [32, S]. p: scores, then probabilities. ds: d_out v^T, then the gradient of q k^T.
+  float *q, *d_out;          // [32, D]
+  float* rows;               // [32, D]. In turn: temporary memory to transpose in; pairs of q and of d_out; d_q.
+  float* ds_along;           // [32, S / 2]: ds as pairs along keys.
 };
 
 }  // namespace shale::cpu
@@ -82,7 +82,7 @@ struct RowTerms {
   float lse[kQueries], delta[kQueries];
 };
 
-// If kPairs, the operands of all matmuls are pairs of bf16 (pair_panel-inl.h).
+// If kPairs, the operands of all matmuls are pairs of bf16 (pair_tile-inl.h).
 template <class T, bool kPairs>
 class Backward {
  public:
@@ -112,15 +112,15 @@ class Backward {
       for (const auto& rows : {head.d_k, head.d_v}) {
         ahead.Add(rows[i0], rows.stride, head.last_of_group ? queries : 0, d_);
       }
-      const int64_t groups = CeilDivide(queries, kGroup), panels = padded_d_ / kPanel;
+      const int64_t groups = CeilDivide(queries, kGroup), tiles = padded_d_ / kTile;
       const int64_t first_key = RoundDown(sizes_.FirstKey(i0), kGroup), keys = then - first_key;
-      ahead.Spread(groups * (2 * (keys / kPanel) + panels) + keys / kGroup * panels);
+      ahead.Spread(groups * (2 * (keys / kTile) + tiles) + keys / kGroup * tiles);
 
       const int64_t places = Form::Places(d_);
-      Form::template MultiplyPanels<Result::kScale>(sizes_, i0, queries, q_along_, own_.k_panels, score_d_, places,
-                                                    scale_, own_.p, stride_, ahead);
-      Form::template MultiplyPanels<Result::kWrite>(sizes_, i0, queries, d_out_along_, own_.v_panels, score_d_, places,
-                                                    1.0f, own_.ds, stride_, ahead);
+      Form::template MultiplyTiles<Result::kScale>(sizes_, i0, queries, q_along_, own_.k_tiles, score_d_, places,
+                                                   scale_, own_.p, stride_, ahead);
+      Form::template MultiplyTiles<Result::kWrite>(sizes_, i0, queries, d_out_along_, own_.v_tiles, score_d_, places,
+                                                   1.0f, own_.ds, stride_, ahead);
       for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, terms);
       Form::SumOverKeys(sizes_, i0, queries, ds_along_, ds_along_stride_, own_.k, padded_d_, own_.rows, ahead);
       Form::Unpack(own_.rows, padded_d_, queries, d_, scale_, head.d_q[i0], head.d_q.stride);
@@ -146,8 +146,8 @@ class Backward {
   // Packs keys and values [i0, i0 + count).
   void PackKeys(const BackwardHead<T>& head, int64_t i0, int64_t count) {
     Form::PackAcross(head.k, i0, count, d_, own_.k + i0 / kUnit * padded_d_, padded_d_);
-    Form::PackPanels(head.k, i0, count, d_, own_.k_panels, score_d_, /*room=*/own_.rows);
-    Form::PackPanels(head.v, i0, count, d_, own_.v_panels, score_d_, /*room=*/own_.rows);
+    Form::PackTiles(head.k, i0, count, d_, own_.k_tiles, score_d_, /*room=*/own_.rows);
+    Form::PackTiles(head.v, i0, count, d_, own_.v_tiles, score_d_, /*room=*/own_.rows);
   }
 
   void PackQueries(const BackwardHead<T>& head, int64_t i0, int64_t count) {
@@ -199,7 +199,7 @@ class Backward {
     const int64_t end = sizes_.window > 0 ? std::min(queries, j + kGroup - 1 + sizes_.window - i0) : queries;
     const int64_t first = begin / kUnit, places = Form::Places(end) - first;
     const int64_t at = first * kUnit * stride_ + j - sizes_.Origin(i0);
-    for (int64_t c = 0; c < padded_d_; c += kPanel) {
+    for (int64_t c = 0; c < padded_d_; c += kTile) {
       ahead.Step();
       const int64_t from = first * padded_d_ + c, to = j * padded_d_ + c;
       Form::template Multiply<Operand::kColumns, Result::kAdd>(own_.p + at, kUnit * stride_, own_.d_out + from,

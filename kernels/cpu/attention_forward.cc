@@ -24,18 +24,18 @@ namespace shale::cpu {
 // One thread's scratch.
 struct ForwardScratch {
   ForwardScratch(const AttentionSizes& sizes, Carver& carver)
-      : k_panels(carver.Take(sizes.padded_s() * sizes.padded_d())),
+      : k_tiles(carver.Take(sizes.padded_s() * sizes.padded_d())),
         v(carver.Take(sizes.padded_s() * sizes.padded_d())),
         strip(carver.Take(kQueries * sizes.strip_stride())),
         q(carver.Take(kQueries * sizes.padded_d())),
         out(carver.Take(kQueries * sizes.padded_d())) {}
 
   // If matmuls multiply pairs, all but `out` hold pairs and use half of their memory.
-  float* k_panels;  // [S / 32][D][32]
-  float* v;         // [S, D]
-  float* strip;     // [32, S], scores and then their exponentials
-  float* q;         // [32, D]; before that, temporary memory to transpose in
-  float* out;       // [32, D]
+  float* k_tiles;  // [S / 32][D][32]
+  float* v;        // [S, D]
+  float* strip;    // [32, S], scores and then their exponentials
+  float* q;        // [32, D]; before that, temporary memory to transpose in
+  float* out;      // [32, D]
 };
 
 }  // namespace shale::cpu
@@ -67,7 +67,7 @@ struct SoftmaxTotals {
   float largest[kQueries], sum[kQueries];
 };
 
-// If kPairs, the operands of both matmuls are pairs of bf16 (pair_panel-inl.h).
+// If kPairs, the operands of both matmuls are pairs of bf16 (pair_tile-inl.h).
 template <class T, bool kPairs>
 class Forward {
  public:
@@ -80,7 +80,7 @@ class Forward {
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
       if (!packed) {
-        Form::PackPanels(head.k, i0, queries, d_, own_.k_panels, score_d_, /*room=*/own_.q);
+        Form::PackTiles(head.k, i0, queries, d_, own_.k_tiles, score_d_, /*room=*/own_.q);
         Form::PackAcross(head.v, i0, queries, d_, own_.v + i0 / kUnit * padded_d_, padded_d_);
       }
       Form::PackAlong(head.q, i0, queries, d_, own_.q, score_d_);
@@ -94,10 +94,10 @@ class Forward {
         AddStrip(*next, 0, next->first_of_group, ahead);
       }
       const int64_t groups = CeilDivide(queries, kGroup);
-      ahead.Spread(groups * ((then - sizes_.Origin(i0)) / kPanel + padded_d_ / kPanel));
+      ahead.Spread(groups * ((then - sizes_.Origin(i0)) / kTile + padded_d_ / kTile));
 
-      Form::template MultiplyPanels<Result::kScale>(sizes_, i0, queries, own_.q, own_.k_panels, score_d_,
-                                                    Form::Places(d_), scale_, own_.strip, stride_, ahead);
+      Form::template MultiplyTiles<Result::kScale>(sizes_, i0, queries, own_.q, own_.k_tiles, score_d_,
+                                                   Form::Places(d_), scale_, own_.strip, stride_, ahead);
       SoftmaxTotals totals;
       for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, totals);
       Form::SumOverKeys(sizes_, i0, queries, own_.strip, stride_, own_.v, padded_d_, own_.out, ahead);

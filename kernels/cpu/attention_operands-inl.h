@@ -1,4 +1,4 @@
-// The operands of attention's matmuls in one of two forms: fp32, or pairs of bf16 (pair_panel-inl.h). Along the
+// The operands of attention's matmuls in one of two forms: fp32, or pairs of bf16 (pair_tile-inl.h). Along the
 // dimension that a matmul sums over, an operand is divided into places: a place is a float, or a pair of adjacent bf16.
 
 #if defined(SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -9,9 +9,9 @@
 #endif
 
 #include "kernels/cpu/attention_sizes.h"
-#include "kernels/cpu/pair_panel-inl.h"
-#include "kernels/cpu/panel-inl.h"
+#include "kernels/cpu/pair_tile-inl.h"
 #include "kernels/cpu/row_prefetch.h"
+#include "kernels/cpu/tile-inl.h"
 #include "kernels/integers.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,37 +22,37 @@ struct Operands {
   static constexpr int64_t kUnit = kPairs ? 2 : 1;  // Elements per place.
   static constexpr int64_t Places(int64_t n) { return CeilDivide(n, kUnit); }
 
-  // Like MultiplyPanel, summing over k places.
-  template <Operand kA, Result kC, int kColumns = kPanel>
+  // Like MultiplyTile, summing over k places.
+  template <Operand kA, Result kC, int kColumns = kTile>
   static HWY_INLINE void Multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k,
                                   float factor, float* c, int64_t c_stride) {
     if constexpr (kPairs) {
-      MultiplyPairPanel<kA, kC, kColumns>(a, a_stride, b, b_stride, k, factor, c, c_stride);
+      MultiplyPairTile<kA, kC, kColumns>(a, a_stride, b, b_stride, k, factor, c, c_stride);
     } else {
-      MultiplyPanel<kA, kC, kColumns>(a, a_stride, b, b_stride, k, factor, c, c_stride);
+      MultiplyTile<kA, kC, kColumns>(a, a_stride, b, b_stride, k, factor, c, c_stride);
     }
   }
 
-  // Multiplies the rows of a strip, from query i0 on, by the rows of `panels` that their group sees. The sum over `k`
-  // places of row r times row j goes to c[r][j - Origin(i0)]. Rows of both operands are `width` places wide. A panel
+  // Multiplies the rows of a strip, from query i0 on, by the rows of `tiles` that their group sees. The sum over `k`
+  // places of row r times row j goes to c[r][j - Origin(i0)]. Rows of both operands are `width` places wide. A tile
   // serves all groups while it is in the L1 cache.
   template <Result kC>
-  static HWY_INLINE void MultiplyPanels(const AttentionSizes& sizes, int64_t i0, int64_t queries, const float* rows,
-                                        const float* panels, int64_t width, int64_t k, float factor, float* c,
-                                        int64_t c_stride, RowPrefetch& ahead) {
+  static HWY_INLINE void MultiplyTiles(const AttentionSizes& sizes, int64_t i0, int64_t queries, const float* rows,
+                                       const float* tiles, int64_t width, int64_t k, float factor, float* c,
+                                       int64_t c_stride, RowPrefetch& ahead) {
     const int64_t origin = sizes.Origin(i0);
-    for (int64_t panel = origin; panel < i0 + queries; panel += kPanel) {
+    for (int64_t tile = origin; tile < i0 + queries; tile += kTile) {
       for (int64_t r = 0; r < queries; r += kGroup) {
         const SliceRange seen(sizes, i0 + r);
-        const int64_t begin = std::max(panel, seen.begin), end = std::min(panel + kPanel, seen.end);
+        const int64_t begin = std::max(tile, seen.begin), end = std::min(tile + kTile, seen.end);
         if (begin >= end) continue;
         ahead.Step();
-        const float *a = rows + r * width, *b = panels + panel * width + begin - panel;
+        const float *a = rows + r * width, *b = tiles + tile * width + begin - tile;
         float* to = c + r * c_stride + begin - origin;
-        if (begin + kPanel == end) {
-          Multiply<Operand::kRows, kC>(a, width, b, kPanel, k, factor, to, c_stride);
+        if (begin + kTile == end) {
+          Multiply<Operand::kRows, kC>(a, width, b, kTile, k, factor, to, c_stride);
         } else {
-          Multiply<Operand::kRows, kC, kSlice>(a, width, b, kPanel, k, factor, to, c_stride);
+          Multiply<Operand::kRows, kC, kSlice>(a, width, b, kTile, k, factor, to, c_stride);
         }
       }
     }
@@ -62,7 +62,7 @@ struct Operands {
   // the group of row r sees. `a` has places along its rows, `b` across its rows. Rows of b and c are `width` wide.
   static HWY_INLINE void SumOverKeys(const AttentionSizes& sizes, int64_t i0, int64_t queries, const float* a,
                                      int64_t a_stride, const float* b, int64_t width, float* c, RowPrefetch& ahead) {
-    for (int64_t n = 0; n < width; n += kPanel) {
+    for (int64_t n = 0; n < width; n += kTile) {
       for (int64_t r = 0; r < queries; r += kGroup) {
         ahead.Step();
         const int64_t first = sizes.FirstKey(i0 + r) / kUnit, end = Places(std::min(i0 + r + kGroup, sizes.s));
@@ -84,9 +84,9 @@ struct Operands {
     }
   }
 
-  // Packs the same rows transposed, in panels. i0 is a multiple of kPanel. `room` is temporary memory for kPanel rows.
-  static void PackPanels(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to, int64_t to_width,
-                         float* room) {
+  // Packs the same rows transposed, in tiles. i0 is a multiple of kTile. `room` is temporary memory for kTile rows.
+  static void PackTiles(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to, int64_t to_width,
+                        float* room) {
     if constexpr (kPairs) {
       PackPairsTransposed(rows[i0], rows.stride, count, width, to + i0 * to_width, to_width, room);
     } else {

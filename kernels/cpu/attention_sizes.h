@@ -18,8 +18,8 @@ namespace shale::cpu {
 
 inline constexpr int64_t kQueries = 32;  // Rows of a strip.
 inline constexpr int64_t kGroup = 8;     // Rows of one matmul.
-inline constexpr int64_t kPanel = 32;    // Columns of one matmul.
-inline constexpr int64_t kSlice = 16;    // Half a panel: a multiple of a group and of every vector.
+inline constexpr int64_t kTile = 32;     // Columns of one matmul.
+inline constexpr int64_t kSlice = 16;    // Half a tile: a multiple of a group and of every vector.
 
 struct AttentionSizes {
   AttentionSizes(const Tensor& q_BSHD, int64_t window)
@@ -28,15 +28,15 @@ struct AttentionSizes {
   int64_t s, d;
   int64_t window;  // 0 if there is none, or if it hides nothing.
 
-  int64_t padded_s() const { return RoundUp(s, kPanel); }
-  int64_t padded_d() const { return RoundUp(d, kPanel); }
+  int64_t padded_s() const { return RoundUp(s, kTile); }
+  int64_t padded_d() const { return RoundUp(d, kTile); }
   // Distance from one row of a strip to the next. Never a power of two, which would put all rows into the same cache
   // sets.
   int64_t strip_stride() const { return padded_s() + 16; }
   // The first key that query i sees. The last one is key i.
   int64_t FirstKey(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
-  // The first key of the panel that holds FirstKey(i). It is column 0 of the strip that begins with query i.
-  int64_t Origin(int64_t i) const { return RoundDown(FirstKey(i), kPanel); }
+  // The first key of the tile that holds FirstKey(i). It is column 0 of the strip that begins with query i.
+  int64_t Origin(int64_t i) const { return RoundDown(FirstKey(i), kTile); }
 };
 
 // The slices that cover the keys seen by any query of the group that begins with query i.

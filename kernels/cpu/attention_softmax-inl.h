@@ -15,7 +15,7 @@
 
 #include "kernels/cpu/attention_sizes.h"
 #include "kernels/cpu/exp-inl.h"
-#include "kernels/cpu/pair_panel-inl.h"
+#include "kernels/cpu/pair_tile-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
 

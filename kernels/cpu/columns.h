@@ -1,7 +1,7 @@
 // Column sums: the gradient of a parameter that every row of a matrix shares.
 //
-// Rows are divided into blocks, at most kMostPartials whatever the number of threads. Each block adds up its rows, in
-// order, in a row of partial sums in scratch. The partial sums are then added up in the order of the blocks.
+// Rows are divided into blocks, at most 64 whatever the number of threads. Each block adds up its rows, in order,
+// in a row of partial sums in scratch. The partial sums are then added up in the order of the blocks.
 #pragma once
 
 #include "kernels/cpu/cpu_kernels.h"
@@ -9,9 +9,7 @@
 
 namespace shale::cpu {
 
-inline constexpr int64_t kMostPartials = 64;
-
-inline Partition RowPartition(int64_t rows) { return PartitionOf(rows, /*least=*/16, kMostPartials); }
+inline Partition RowPartition(int64_t rows) { return PartitionOf(rows, /*least=*/16, /*most=*/64); }
 
 // Returns the bytes of scratch that the partial sums of `columns` columns need.
 inline int64_t ColumnScratchBytes(int64_t rows, int64_t columns) {

@@ -1,7 +1,7 @@
 // One Run function per op, on bound tensors, and the scratch that each needs. Private to kernels/cpu.
 //
-// Kernels allocate nothing on the heap, except inside oneDNN (see products.h): partial sums live in `scratch`, whose
-// size ScratchBytesOf returns. How a sum is split never depends on the number of threads.
+// Kernels allocate nothing on the heap, except inside oneDNN (see onednn_matmuls.h): partial sums live in `scratch`,
+// whose size ScratchBytesOf returns. How a sum is split never depends on the number of threads.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@
 
 namespace shale::cpu {
 
-class Products;  // Matmuls by oneDNN; see products.h.
+class OneDnnMatMuls;  // Matmuls by oneDNN; see onednn_matmuls.h.
 
 // Shared by the kernels of one CpuOps. Kernels on several streams read it at the same time.
 struct Context {
   int threads = 1;
-  std::shared_ptr<Products> products;
+  std::shared_ptr<OneDnnMatMuls> matmuls;
 };
 
 // Returns the bytes of scratch that `op` needs. Ops without an overload of their own need none.
@@ -33,8 +33,6 @@ int64_t ScratchBytesOf(const Rope& op, const Context& context);
 int64_t ScratchBytesOf(const CrossEntropy& op, const Context& context);
 int64_t ScratchBytesOf(const RmsNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const LayerNormBackward& op, const Context& context);
-int64_t ScratchBytesOf(const GroupNormForward& op, const Context& context);
-int64_t ScratchBytesOf(const GroupNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const BiasBackward& op, const Context& context);
 int64_t ScratchBytesOf(const Sum& op, const Context& context);
 int64_t ScratchBytesOf(const SumSquares& op, const Context& context);
@@ -57,13 +55,11 @@ absl::Status Run(const Rope& op, Scratch scratch, const Context& context);
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& context);
 absl::Status Run(const CrossEntropy& op, Scratch scratch, const Context& context);
-// norm.cc, group_norm.cc
+// norm.cc
 absl::Status Run(const RmsNormForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const RmsNormBackward& op, Scratch scratch, const Context& context);
 absl::Status Run(const LayerNormForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const LayerNormBackward& op, Scratch scratch, const Context& context);
-absl::Status Run(const GroupNormForward& op, Scratch scratch, const Context& context);
-absl::Status Run(const GroupNormBackward& op, Scratch scratch, const Context& context);
 // activation.cc
 absl::Status Run(const SwiGluForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, const Context& context);

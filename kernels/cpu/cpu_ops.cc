@@ -2,7 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/onednn_matmuls.h"
 #include "kernels/reference/host_ops.h"
 
 namespace shale {
@@ -11,7 +11,7 @@ namespace {
 class CpuOps : public HostOps {
  public:
   explicit CpuOps(const CpuOptions& options)
-      : context_{.threads = options.threads, .products = std::make_shared<cpu::Products>(options.threads)} {}
+      : context_{.threads = options.threads, .matmuls = std::make_shared<cpu::OneDnnMatMuls>(options.threads)} {}
 
   int64_t ScratchBytes(const Op& op) const override {
     return std::visit([&](const auto& o) { return cpu::ScratchBytesOf(o, context_); }, op);

@@ -3,8 +3,8 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/onednn_matmuls.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/products.h"
 #include "kernels/integers.h"
 
 namespace shale::cpu {
@@ -14,8 +14,8 @@ namespace {
 // length of the row.
 int64_t RowStride(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.stride(0); }
 
-ProductShape ShapeOf(const MatMul& op) {
-  ProductShape shape{.m = op.m(), .n = op.n(), .k = op.k()};
+MatMulShape ShapeOf(const MatMul& op) {
+  MatMulShape shape{.m = op.m(), .n = op.n(), .k = op.k()};
   shape.a_stride_m = op.transpose_a ? 1 : RowStride(op.a);
   shape.a_stride_k = op.transpose_a ? RowStride(op.a) : 1;
   shape.b_stride_k = op.transpose_b ? 1 : RowStride(op.b);
@@ -29,7 +29,7 @@ ProductShape ShapeOf(const MatMul& op) {
 }
 
 bool MustWiden(const MatMul& op, const Context& context) {
-  return op.a.dtype == DType::kBFloat16 && !context.products->has_bfloat16();
+  return op.a.dtype == DType::kBFloat16 && !context.matmuls->has_bfloat16();
 }
 
 // Takes pieces of scratch, each aligned to 256 bytes. If `data` is null, it only counts bytes.
@@ -85,41 +85,41 @@ void ConvertRows(const Tensor& from, const Tensor& to, int threads, const Conver
 
 int64_t ScratchBytesOf(const MatMul& op, const Context& context) {
   Pieces pieces(nullptr);
-  const MatMul product = MustWiden(op, context) ? Widened(op, pieces) : op;
+  const MatMul matmul = MustWiden(op, context) ? Widened(op, pieces) : op;
   // If oneDNN refuses the matmul, PrepareOp reports it.
-  pieces.Take(context.products->ScratchBytes(ShapeOf(product), op.packed_b.present()).value_or(0));
+  pieces.Take(context.matmuls->ScratchBytes(ShapeOf(matmul), op.packed_b.present()).value_or(0));
   return pieces.taken();
 }
 
 int64_t PackedBytesOf(const MatMul& op, const Context& context) {
-  return MustWiden(op, context) ? 0 : context.products->PackedBytes(ShapeOf(op)).value_or(0);
+  return MustWiden(op, context) ? 0 : context.matmuls->PackedBytes(ShapeOf(op)).value_or(0);
 }
 
 absl::Status PrepareOp(const MatMul& op, const Context& context) {
   Pieces pieces(nullptr);
-  return context.products->Prepare(ShapeOf(MustWiden(op, context) ? Widened(op, pieces) : op));
+  return context.matmuls->Prepare(ShapeOf(MustWiden(op, context) ? Widened(op, pieces) : op));
 }
 
 absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
   Pieces pieces(scratch.data);
-  MatMul product = op;
+  MatMul matmul = op;
   if (MustWiden(op, context)) {
-    product = Widened(op, pieces);
+    matmul = Widened(op, pieces);
     const auto widen = [](BFloat16 x) { return ToFloat(x); };
-    ConvertRows<float, BFloat16>(op.a, product.a, context.threads, widen);
-    ConvertRows<float, BFloat16>(op.b, product.b, context.threads, widen);
-    ConvertRows<float, BFloat16>(op.bias_N, product.bias_N, context.threads, widen);
+    ConvertRows<float, BFloat16>(op.a, matmul.a, context.threads, widen);
+    ConvertRows<float, BFloat16>(op.b, matmul.b, context.threads, widen);
+    ConvertRows<float, BFloat16>(op.bias_N, matmul.bias_N, context.threads, widen);
   }
-  SHALE_RETURN_IF_ERROR(context.products->Run(
-      ShapeOf(product), {.a = product.a.data,
-                         .b = product.b.data,
-                         .bias = product.bias_N.data,
-                         .c = product.c_MN.data,
-                         .packed_b = {product.packed_b.as<std::byte>(), product.packed_b.extent_bytes()},
-                         .b_is_packed = product.b_is_packed,
-                         .scratch = pieces.Rest(scratch)}));
-  if (product.c_MN.data != op.c_MN.data) {
-    ConvertRows<BFloat16, float>(product.c_MN, op.c_MN, context.threads, [](float x) { return RoundToBFloat16(x); });
+  SHALE_RETURN_IF_ERROR(context.matmuls->Run(
+      ShapeOf(matmul), {.a = matmul.a.data,
+                        .b = matmul.b.data,
+                        .bias = matmul.bias_N.data,
+                        .c = matmul.c_MN.data,
+                        .packed_b = {matmul.packed_b.as<std::byte>(), matmul.packed_b.extent_bytes()},
+                        .b_is_packed = matmul.b_is_packed,
+                        .scratch = pieces.Rest(scratch)}));
+  if (matmul.c_MN.data != op.c_MN.data) {
+    ConvertRows<BFloat16, float>(matmul.c_MN, op.c_MN, context.threads, [](float x) { return RoundToBFloat16(x); });
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
 // Shared by the files that call oneDNN. Private to kernels/cpu.
 #pragma once
 
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/onednn_matmuls.h"
 #include "kernels/dtype.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -18,10 +18,10 @@ inline dnnl::memory::data_type OneDnnType(DType dtype) {
 }
 
 // Returns the description of operand b, with the strides of the shape or in one of oneDNN's formats.
-inline dnnl::memory::desc OperandB(const ProductShape& s) {
+inline dnnl::memory::desc OperandB(const MatMulShape& s) {
   return {{s.k, s.n}, OneDnnType(s.dtype), dnnl::memory::dims{s.b_stride_k, s.b_stride_n}};
 }
-inline dnnl::memory::desc OperandB(const ProductShape& s, dnnl::memory::format_tag format) {
+inline dnnl::memory::desc OperandB(const MatMulShape& s, dnnl::memory::format_tag format) {
   return {{s.k, s.n}, OneDnnType(s.dtype), format};
 }
 

@@ -164,17 +164,17 @@ void PackColumns(const Source<T>& b, int64_t n, T* packed) {
 }
 
 template <class T>
-void PackT(const UnpackedOperand& operand, int64_t panel, std::byte* packed) {
+void PackT(const UnpackedOperand& operand, int64_t chunk, std::byte* packed) {
   const Source<T> b(operand);
   T* const to = reinterpret_cast<T*>(packed);
-  if (b.stride_n != 1) return PackColumns(b, panel * kPackedColumns, to);
+  if (b.stride_n != 1) return PackColumns(b, chunk * kPackedColumns, to);
   const int64_t stretches = CeilDivide(b.n, kStretch<T>);
-  PackRows(b, panel / stretches * Source<T>::kRows, panel % stretches * kStretch<T>, to);
+  PackRows(b, chunk / stretches * Source<T>::kRows, chunk % stretches * kStretch<T>, to);
 }
 
-void Pack(const UnpackedOperand& b, int64_t panel, std::byte* packed) {
-  b.dtype == DType::kFloat32 ? PackT<uint32_t>(b, panel, packed) : PackT<uint16_t>(b, panel, packed);
-  hwy::FlushStream();  // Before another thread may read the panel.
+void Pack(const UnpackedOperand& b, int64_t chunk, std::byte* packed) {
+  b.dtype == DType::kFloat32 ? PackT<uint32_t>(b, chunk, packed) : PackT<uint16_t>(b, chunk, packed);
+  hwy::FlushStream();  // Before another thread may read the chunk.
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -196,13 +196,13 @@ int64_t PackedBytes(DType dtype, int64_t k, int64_t n) {
   return RoundUp(n, kPackedColumns) * RoundUp(k, rows) * SizeOf(dtype);
 }
 
-int64_t PackedPanels(const UnpackedOperand& b) {
+int64_t PackedChunks(const UnpackedOperand& b) {
   if (b.stride_n != 1) return CeilDivide(b.n, kPackedColumns);
   return CeilDivide(b.k, RowsOf(b.dtype)) * CeilDivide(b.n, kStretchBytes / SizeOf(b.dtype));
 }
 
-void PackPanel(const UnpackedOperand& b, int64_t panel, std::byte* packed) {
-  HWY_DYNAMIC_DISPATCH(Pack)(b, panel, packed);
+void PackChunk(const UnpackedOperand& b, int64_t chunk, std::byte* packed) {
+  HWY_DYNAMIC_DISPATCH(Pack)(b, chunk, packed);
 }
 
 }  // namespace shale::cpu

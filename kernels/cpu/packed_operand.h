@@ -27,11 +27,11 @@ struct UnpackedOperand {
   int64_t stride_k = 0, stride_n = 0;
 };
 
-// Returns the number of panels of b. A panel is the unit of work of one thread: a range of adjacent rows, or of
+// Returns the number of chunks of b. A chunk is the unit of work of one thread: a range of adjacent rows, or of
 // adjacent columns if b is transposed.
-int64_t PackedPanels(const UnpackedOperand& b);
-// Packs one panel. `packed` is where the full operand is packed: PackedBytes long and aligned to a cache line. Threads
-// may pack different panels at the same time.
-void PackPanel(const UnpackedOperand& b, int64_t panel, std::byte* packed);
+int64_t PackedChunks(const UnpackedOperand& b);
+// Packs one chunk. `packed` is where the full operand is packed: PackedBytes long and aligned to a cache line. Threads
+// may pack different chunks at the same time.
+void PackChunk(const UnpackedOperand& b, int64_t chunk, std::byte* packed);
 
 }  // namespace shale::cpu

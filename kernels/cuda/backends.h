@@ -14,9 +14,9 @@
 
 namespace shale::cuda {
 
-class ProductBackend {
+class MatMulBackend {
  public:
-  virtual ~ProductBackend() = default;
+  virtual ~MatMulBackend() = default;
   // Depends on shapes and dtypes only.
   virtual int64_t ScratchBytes(const MatMul& op) const = 0;
   // Chooses an algorithm, once per kind of matmul.

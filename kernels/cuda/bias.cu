@@ -10,43 +10,40 @@ namespace {
 
 template <class T, bool kAligned>
 struct BiasSource {
-  using Sum = float;
   static constexpr int kSums = 1, kPack = kPackOf<T>, kBlocksPerSm = kColumnBlocksPerSm;
-  struct Columns {};
   using Loaded = Pack<T, kPack>;
 
   Rows<T> d_out;
 
-  SHALE_DEVICE Columns Prepare(int64_t group, int64_t c, int64_t C) const { return {}; }
   SHALE_DEVICE Loaded Load(int64_t row, int64_t c, int64_t C) const {
     return LoadPack<kAligned>(d_out.at, d_out.Begin(row), c, C);
   }
-  SHALE_DEVICE void Add(const Columns&, const Loaded& loaded, float (&sums)[1][kPack]) const {
+  SHALE_DEVICE void Add(const Loaded& loaded, float (&sums)[1][kPack]) const {
     SHALE_UNROLL
     for (int i = 0; i < kPack; ++i) sums[0][i] += Widen(loaded.at[i]);
   }
 };
 
 ColumnShape ShapeOf(const BiasBackward& op) {
-  return ColumnShape::Of(op.d_out_TN.dtype, 1, op.d_out_TN.dim(0), op.d_out_TN.dim(1));
+  return ColumnShape::Of(op.d_out_TN.dtype, op.d_out_TN.dim(0), op.d_out_TN.dim(1));
 }
 
 }  // namespace
 
 int64_t ScratchBytesOf(const BiasBackward& op) {
-  return Partials<float>::Bytes(1, ShapeOf(op).partial_rows(), op.d_bias_N.dim(0));
+  return Partials::Bytes(1, ShapeOf(op).chunks.count, op.d_bias_N.dim(0));
 }
 
 absl::Status Run(const BiasBackward& op, Scratch scratch, StreamHandle stream) {
   const int64_t T = op.d_out_TN.dim(0), N = op.d_out_TN.dim(1);
   const ColumnShape shape = ShapeOf(op);
-  const Partials<float> partials(scratch, 1, shape.partial_rows(), N);
+  const Partials partials(scratch, 1, shape.chunks.count, N);
   const bool aligned = N % (16 / SizeOf(op.d_out_TN.dtype)) == 0 && RowsAligned(op.d_out_TN);
   SHALE_RETURN_IF_ERROR(WithElement(op.d_out_TN.dtype, [&](auto element) {
     using E = decltype(element);
     const auto start = [&](auto source) {
       return Launch("BiasBackward", ColumnSumsKernel<decltype(source)>, shape.launch_shape(), stream, source, partials,
-                    T, N, shape.chunks);
+                    T, N, shape.chunks.per_chunk);
     };
     const Rows<E> d_out(op.d_out_TN, "d_out");
     return aligned ? start(BiasSource<E, true>{d_out}) : start(BiasSource<E, false>{d_out});

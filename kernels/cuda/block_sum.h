@@ -6,9 +6,9 @@
 namespace shale::cuda {
 
 // Returns the sum over the threads of the block, with the same bits in every thread. All threads must call it, as it
-// waits at a barrier. A kernel that calls it more than once gives each call its own kPlace, and so its own shared
-// memory. REQUIRES: a one-dimensional block of kBlockThreads threads.
-template <int kBlockThreads, int kPlace = 0>
+// waits at a barrier. A kernel may call it once: a second call would use the same shared memory. REQUIRES: a
+// one-dimensional block of kBlockThreads threads.
+template <int kBlockThreads>
 SHALE_DEVICE double SumOverBlock(double sum) {
   static_assert(kBlockThreads % kWarpThreads == 0);
   SHALE_UNROLL

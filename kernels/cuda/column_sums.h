@@ -31,18 +31,19 @@ struct Chunks {
 };
 
 // Partial rows in scratch: `sums` matrices of `rows` partial rows by C columns.
-template <class Sum>
 struct Partials {
-  Global<Sum> at;
+  Global<float> at;
   int64_t rows, stride;
 
   Partials(Scratch scratch, int sums, int64_t rows, int64_t C)
-      : at(reinterpret_cast<Sum*>(scratch.data), sums * rows * Stride(C), "partials"), rows(rows), stride(Stride(C)) {}
+      : at(reinterpret_cast<float*>(scratch.data), sums * rows * Stride(C), "partials"),
+        rows(rows),
+        stride(Stride(C)) {}
 
   // Elements from one partial row to the next: C rounded up to whole packs of any element type.
   static int64_t Stride(int64_t C) { return RoundUp(C, 8); }
   static int64_t Bytes(int sums, int64_t rows, int64_t C) {
-    return sums * rows * Stride(C) * static_cast<int64_t>(sizeof(Sum));
+    return sums * rows * Stride(C) * static_cast<int64_t>(sizeof(float));
   }
 
   SHALE_DEVICE int64_t Begin(int sum, int64_t row) const { return (sum * rows + row) * stride; }
@@ -58,52 +59,46 @@ inline constexpr int kColumnBlocksPerSm = 4;  // The most that the registers of 
 template <class T>
 inline constexpr int64_t kColumnsPerBlock = kColumnLanes* kPackOf<T>;
 
-// The shape of kernels whose blocks own kColumnsPerBlock columns and a chunk of the rows of one of `groups` matrices.
+// The shape of a kernel whose blocks own kColumnsPerBlock columns and a chunk of the rows.
 struct ColumnShape {
-  int64_t groups, column_blocks;
-  Chunks chunks;  // Of one group.
+  int64_t column_blocks;
+  Chunks chunks;
 
-  static ColumnShape Of(DType act, int64_t groups, int64_t rows, int64_t C) {
+  static ColumnShape Of(DType act, int64_t rows, int64_t C) {
     const int64_t width = kColumnLanes * (16 / SizeOf(act)), column_blocks = CeilDivide(C, width);
     // Two full waves of blocks, with chunks large enough to be worth a partial row.
-    const int64_t wanted = 2 * kColumnBlocksPerSm * kSms, others = groups * column_blocks;
-    return {.groups = groups,
-            .column_blocks = column_blocks,
-            .chunks = Chunks::Of(rows, 2 * kRowSlots, CeilDivide(wanted, others))};
+    const int64_t wanted = 2 * kColumnBlocksPerSm * kSms;
+    return {.column_blocks = column_blocks,
+            .chunks = Chunks::Of(rows, 2 * kRowSlots, CeilDivide(wanted, column_blocks))};
   }
-  int64_t partial_rows() const { return groups * chunks.count; }
   LaunchShape launch_shape() const {
-    return {.grid = dim3(static_cast<unsigned>(partial_rows()), static_cast<unsigned>(column_blocks)),
+    return {.grid = dim3(static_cast<unsigned>(chunks.count), static_cast<unsigned>(column_blocks)),
             .block = dim3(kColumnLanes, kRowSlots)};
   }
 };
 
 // What the calling thread of such a kernel owns: the pack of columns at `c`, and rows begin, begin + kRowSlots, ...
-// below `end`, all of them in `group`. Rows are numbered across all groups.
+// below `end`.
 struct ColumnWork {
-  int64_t group, c, begin, end;
+  int64_t c, begin, end;
 
-  SHALE_DEVICE ColumnWork(int kPack, int64_t rows, const Chunks& chunks)
-      : group(Quotient(blockIdx.x, chunks.count)),
-        c((static_cast<int64_t>(blockIdx.y) * kColumnLanes + threadIdx.x) * kPack) {
-    const int64_t first = (blockIdx.x - group * chunks.count) * chunks.per_chunk;
-    begin = group * rows + first + threadIdx.y;
-    end = group * rows + (first + chunks.per_chunk < rows ? first + chunks.per_chunk : rows);
+  SHALE_DEVICE ColumnWork(int kPack, int64_t rows, int64_t rows_per_chunk)
+      : c((static_cast<int64_t>(blockIdx.y) * kColumnLanes + threadIdx.x) * kPack) {
+    const int64_t first = blockIdx.x * rows_per_chunk;
+    begin = first + threadIdx.y;
+    end = first + rows_per_chunk < rows ? first + rows_per_chunk : rows;
   }
 };
 
-// The first step. A Source defines what is summed: kSums sums of type Sum for each column, at kBlocksPerSm blocks per
-// SM.
-//   Columns Prepare(group, c, C)       loads what a thread needs to know about its columns
-//   Loaded Load(row, c, C)             loads the operands of one row
-//   Add(columns, loaded, sums)         adds these operands to `sums`
-template <class Source, class Sum = typename Source::Sum>
+// The first step. A Source defines what is summed: kSums sums for each column, at kBlocksPerSm blocks per SM.
+//   Loaded Load(row, c, C)  loads the operands of one row
+//   Add(loaded, sums)       adds these operands to `sums`
+template <class Source>
 SHALE_KERNEL SHALE_BOUNDS(kColumnThreads, Source::kBlocksPerSm)
-    ColumnSumsKernel(Source source, Partials<Sum> partials, int64_t rows, int64_t C, Chunks chunks) {
+    ColumnSumsKernel(Source source, Partials partials, int64_t rows, int64_t C, int64_t rows_per_chunk) {
   constexpr int kPack = Source::kPack, kSums = Source::kSums;
-  const ColumnWork work(kPack, rows, chunks);
-  const auto columns = source.Prepare(work.group, work.c, C);
-  Sum sums[kSums][kPack] = {};
+  const ColumnWork work(kPack, rows, rows_per_chunk);
+  float sums[kSums][kPack] = {};
   for (int64_t row = work.begin; row < work.end; row += kRowsInFlight * kRowSlots) {
     typename Source::Loaded loaded[kRowsInFlight];
     SHALE_UNROLL
@@ -112,10 +107,10 @@ SHALE_KERNEL SHALE_BOUNDS(kColumnThreads, Source::kBlocksPerSm)
     }
     SHALE_UNROLL
     for (int k = 0; k < kRowsInFlight; ++k) {
-      if (row + k * kRowSlots < work.end) source.Add(columns, loaded[k], sums);
+      if (row + k * kRowSlots < work.end) source.Add(loaded[k], sums);
     }
   }
-  SHALE_SHARED_ARRAY(Sum, of_slot, kRowSlots * kPack * kColumnLanes);
+  SHALE_SHARED_ARRAY(float, of_slot, kRowSlots* kPack* kColumnLanes);
   const int i = static_cast<int>(threadIdx.y), lane = static_cast<int>(threadIdx.x);
   SHALE_UNROLL
   for (int s = 0; s < kSums; ++s) {
@@ -124,7 +119,7 @@ SHALE_KERNEL SHALE_BOUNDS(kColumnThreads, Source::kBlocksPerSm)
     for (int k = 0; k < kPack; ++k) of_slot.Store((i * kPack + k) * kColumnLanes + lane, sums[s][k]);
     __syncthreads();
     if (i < kPack && work.c + i < C) {
-      Sum total = 0;
+      float total = 0;
       for (int slot = 0; slot < kRowSlots; ++slot) total += of_slot.Load((slot * kPack + i) * kColumnLanes + lane);
       partials.at.Store(partials.Begin(s, blockIdx.x) + work.c + i, total);
     }
@@ -136,8 +131,7 @@ inline constexpr int kChunkLanes = 8;  // Each owns 16 bytes of columns.
 inline constexpr int kChunkSlots = 32;
 
 template <class Out>
-SHALE_KERNEL SumChunksKernel(Partials<float> partials, Global<Out> first, Global<Out> second, int64_t C,
-                             bool accumulate) {
+SHALE_KERNEL SumChunksKernel(Partials partials, Global<Out> first, Global<Out> second, int64_t C, bool accumulate) {
   constexpr int kPack = kPackOf<float>, kColumns = kChunkLanes * kPack;
   const int sum = static_cast<int>(blockIdx.y), slot = static_cast<int>(threadIdx.y);
   const int64_t block_c = static_cast<int64_t>(blockIdx.x) * kColumns, c = block_c + threadIdx.x * kPack;
@@ -168,8 +162,8 @@ SHALE_KERNEL SumChunksKernel(Partials<float> partials, Global<Out> first, Global
 }
 
 // Enqueues the second step on `stream`. `second` is absent if there is only one sum.
-inline absl::Status SumChunks(const char* name, const Partials<float>& partials, const Tensor& first,
-                              const Tensor& second, bool accumulate, StreamHandle stream) {
+inline absl::Status SumChunks(const char* name, const Partials& partials, const Tensor& first, const Tensor& second,
+                              bool accumulate, StreamHandle stream) {
   constexpr int64_t kColumns = kChunkLanes * kPackOf<float>;
   const int64_t C = first.elements();
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(C, kColumns)), second.present() ? 2 : 1),

@@ -14,7 +14,7 @@ namespace {
 using cuda::StreamHandle;
 
 template <class OpType>
-inline constexpr bool kProduct = std::is_same_v<OpType, MatMul>;
+inline constexpr bool kIsMatMul = std::is_same_v<OpType, MatMul>;
 template <class OpType>
 inline constexpr bool kAttention =
     std::is_same_v<OpType, AttentionForward> || std::is_same_v<OpType, AttentionBackward>;
@@ -46,8 +46,8 @@ class CudaOps : public Ops {
 
   template <class OpType>
   int64_t ScratchOf(const OpType& op) const {
-    if constexpr (kProduct<OpType>) {
-      return options_.products->ScratchBytes(op);
+    if constexpr (kIsMatMul<OpType>) {
+      return options_.matmuls->ScratchBytes(op);
     } else {
       if constexpr (kAttention<OpType>) {
         if (ByLibrary(op)) return options_.attention->ScratchBytes(op);
@@ -58,7 +58,7 @@ class CudaOps : public Ops {
 
   template <class OpType>
   absl::Status PrepareOp(const OpType& op) {
-    if constexpr (kProduct<OpType>) return options_.products->Prepare(op);
+    if constexpr (kIsMatMul<OpType>) return options_.matmuls->Prepare(op);
     if constexpr (kAttention<OpType>) {
       if (ByLibrary(op)) return options_.attention->Prepare(op);
     }
@@ -70,8 +70,8 @@ class CudaOps : public Ops {
 
   template <class OpType>
   absl::Status Start(const OpType& op, Scratch scratch, StreamHandle stream) {
-    if constexpr (kProduct<OpType>) {
-      return options_.products->Enqueue(op, scratch, stream);
+    if constexpr (kIsMatMul<OpType>) {
+      return options_.matmuls->Enqueue(op, scratch, stream);
     } else {
       if constexpr (kAttention<OpType>) {
         if (ByLibrary(op)) return options_.attention->Enqueue(op, scratch, stream);
@@ -86,7 +86,7 @@ class CudaOps : public Ops {
 }  // namespace
 
 std::unique_ptr<Ops> CreateCudaOps(CudaOpsOptions options) {
-  SHALE_CHECK(options.products != nullptr) << "CudaOpsOptions.products";
+  SHALE_CHECK(options.matmuls != nullptr) << "CudaOpsOptions.matmuls";
   return std::make_unique<CudaOps>(std::move(options));
 }
 

@@ -16,7 +16,7 @@
 namespace shale {
 
 struct CudaOpsOptions {
-  std::unique_ptr<cuda::ProductBackend> products;
+  std::unique_ptr<cuda::MatMulBackend> matmuls;
   std::unique_ptr<cuda::AttentionBackend> attention;  // Null: Shale's own kernels compute all attention.
   // Called when an AttentionForward is prepared that `attention` does not take: Shale's own slower kernels compute it.
   // May be empty.
@@ -25,7 +25,7 @@ struct CudaOpsOptions {
   std::function<absl::Status()> use_device;
 };
 
-// Creates the CUDA backend. Launches fail on a stream that is not a CudaStream. REQUIRES: options.products is set.
+// Creates the CUDA backend. Launches fail on a stream that is not a CudaStream. REQUIRES: options.matmuls is set.
 std::unique_ptr<Ops> CreateCudaOps(CudaOpsOptions options);
 
 }  // namespace shale

@@ -36,11 +36,6 @@ absl::Status Run(const LayerNormBackward& op, Scratch scratch, StreamHandle stre
 // bias.cu
 int64_t ScratchBytesOf(const BiasBackward& op);
 absl::Status Run(const BiasBackward& op, Scratch scratch, StreamHandle stream);
-// group_norm.cu
-int64_t ScratchBytesOf(const GroupNormForward& op);
-int64_t ScratchBytesOf(const GroupNormBackward& op);
-absl::Status Run(const GroupNormForward& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const GroupNormBackward& op, Scratch scratch, StreamHandle stream);
 // embedding.cu
 int64_t ScratchBytesOf(const EmbeddingBackward& op);
 absl::Status Run(const EmbeddingForward& op, Scratch scratch, StreamHandle stream);

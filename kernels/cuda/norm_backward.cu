@@ -56,7 +56,7 @@ SHALE_DEVICE float GradientOf(float g, float n, const float* means, float rstd) 
 
 template <class Tile, bool kCentered, class T = typename Tile::Element>
 SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
-    NormBackwardKernel(Operands<T, kCentered> op, Partials<float> partials, int64_t rows_per_chunk) {
+    NormBackwardKernel(Operands<T, kCentered> op, Partials partials, int64_t rows_per_chunk) {
   constexpr int kPacks = Tile::kPacksPerThread, kPack = Tile::kPack, kSums = kCentered ? 2 : 1;
   constexpr int kOwned = kPacks * kPack;
   const int64_t C = op.C, begin = blockIdx.x * rows_per_chunk;
@@ -163,9 +163,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1) WideRowsKernel(Operands<T, kCentere
 // A Source for ColumnSumsKernel: the column sums of rows wider than a tile.
 template <class T, bool kCentered, bool kAligned>
 struct NormColumns {
-  using Sum = float;
   static constexpr int kSums = kCentered ? 2 : 1, kPack = kPackOf<T>, kBlocksPerSm = 2;
-  struct Columns {};
   struct Loaded {
     Pack<T, kPack> d_y, x;
     Statistics statistics;
@@ -173,12 +171,11 @@ struct NormColumns {
 
   Operands<T, kCentered> op;
 
-  SHALE_DEVICE Columns Prepare(int64_t group, int64_t c, int64_t C) const { return {}; }
   SHALE_DEVICE Loaded Load(int64_t row, int64_t c, int64_t C) const {
     return {LoadPack<kAligned>(op.d_y.at, op.d_y.Begin(row), c, C), LoadPack<kAligned>(op.x.at, op.x.Begin(row), c, C),
             StatisticsOf(op, row)};
   }
-  SHALE_DEVICE void Add(const Columns&, const Loaded& loaded, float (&sums)[kSums][kPack]) const {
+  SHALE_DEVICE void Add(const Loaded& loaded, float (&sums)[kSums][kPack]) const {
     SHALE_UNROLL
     for (int i = 0; i < kPack; ++i) {
       const float d_y = Widen(loaded.d_y.at[i]);
@@ -205,7 +202,7 @@ int64_t PartialRows(const OpType& op) {
   (void)WithElement(op.x.dtype, [&](auto element) {
     return WithTile<decltype(element), true>(C, [&](auto tile) {
       using Tile = decltype(tile);
-      rows = Holds<Tile>(C) ? ChunksOf<Tile, kCentered>(R).count : ColumnShape::Of(op.x.dtype, 1, R, C).partial_rows();
+      rows = Holds<Tile>(C) ? ChunksOf<Tile, kCentered>(R).count : ColumnShape::Of(op.x.dtype, R, C).chunks.count;
       return absl::OkStatus();
     });
   });
@@ -213,17 +210,16 @@ int64_t PartialRows(const OpType& op) {
 }
 
 template <class T, bool kCentered, bool kAligned>
-absl::Status Start(const char* name, const Operands<T, kCentered>& op, const Partials<float>& partials,
-                   StreamHandle stream) {
+absl::Status Start(const char* name, const Operands<T, kCentered>& op, const Partials& partials, StreamHandle stream) {
   return WithTile<T, kAligned>(op.C, [&](auto tile) {
     using Tile = decltype(tile);
     const dim3 block(Tile::kTeamThreads, Tile::kTeams);
     if constexpr (Tile::kTeamThreads == kLargestTeam) {
       if (!Holds<Tile>(op.C)) {
-        const ColumnShape shape = ColumnShape::Of(kDTypeOf<T>, 1, op.R, op.C);
+        const ColumnShape shape = ColumnShape::Of(kDTypeOf<T>, op.R, op.C);
         SHALE_RETURN_IF_ERROR(Launch(name, ColumnSumsKernel<NormColumns<T, kCentered, kAligned>>, shape.launch_shape(),
                                      stream, NormColumns<T, kCentered, kAligned>{op}, partials, op.R, op.C,
-                                     shape.chunks));
+                                     shape.chunks.per_chunk));
         return Launch(name, WideRowsKernel<Tile, kCentered>,
                       {.grid = dim3(static_cast<unsigned>(op.R)), .block = block}, stream, op);
       }
@@ -241,7 +237,7 @@ absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_b
   const int64_t C = op.x.dim(-1), R = op.rstd_R.elements();
   const bool aligned = C % (16 / SizeOf(op.x.dtype)) == 0 && RowsAligned(op.d_y) && RowsAligned(op.x) &&
                        RowsAligned(op.weight_C) && RowsAligned(op.d_residual) && RowsAligned(op.d_x);
-  const Partials<float> partials(scratch, kCentered ? 2 : 1, PartialRows<kCentered>(op), C);
+  const Partials partials(scratch, kCentered ? 2 : 1, PartialRows<kCentered>(op), C);
   SHALE_RETURN_IF_ERROR(WithElement(op.x.dtype, [&](auto element) {
     using T = decltype(element);
     const Operands<T, kCentered> operands = {
@@ -263,12 +259,8 @@ absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_b
 
 }  // namespace
 
-int64_t ScratchBytesOf(const RmsNormBackward& op) {
-  return Partials<float>::Bytes(1, PartialRows<false>(op), op.x.dim(-1));
-}
-int64_t ScratchBytesOf(const LayerNormBackward& op) {
-  return Partials<float>::Bytes(2, PartialRows<true>(op), op.x.dim(-1));
-}
+int64_t ScratchBytesOf(const RmsNormBackward& op) { return Partials::Bytes(1, PartialRows<false>(op), op.x.dim(-1)); }
+int64_t ScratchBytesOf(const LayerNormBackward& op) { return Partials::Bytes(2, PartialRows<true>(op), op.x.dim(-1)); }
 
 absl::Status Run(const RmsNormBackward& op, Scratch scratch, StreamHandle stream) {
   return RunBackward<false>(op, Tensor(), Tensor(), scratch, stream);

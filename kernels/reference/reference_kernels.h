@@ -24,9 +24,6 @@ absl::Status Reference(const RmsNormForward& op);
 absl::Status Reference(const RmsNormBackward& op);
 absl::Status Reference(const LayerNormForward& op);
 absl::Status Reference(const LayerNormBackward& op);
-// group_norm.cc
-absl::Status Reference(const GroupNormForward& op);
-absl::Status Reference(const GroupNormBackward& op);
 // activation.cc
 absl::Status Reference(const SwiGluForward& op);
 absl::Status Reference(const SwiGluBackward& op);

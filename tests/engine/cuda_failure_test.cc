@@ -2,7 +2,7 @@
 #include "engine/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/engine/job_harness.h"
@@ -19,7 +19,7 @@ absl::Status RunWithFailure(int nth, bool synchronous) {
   auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
   const std::unique_ptr<Backend> backend =
       CreateCudaBackend(runtime, {.ranks_per_device = 2, .create_products = [](const CudaDeviceProperties* /*gpu*/) {
-                                    return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+                                    return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps());
                                   }});
   runtime->FailKernel(nth);
   RunOptions options;
@@ -61,7 +61,7 @@ TEST(CudaFailureTest, OneInstructionAtATimeTheErrorNamesTheInstruction) {
 TEST(CudaFailureTest, AFailedKernelOfAGraphIsAnErrorThatNamesTheLastGraphToFinish) {
   auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
   const std::unique_ptr<Backend> backend = CreateCudaBackend(
-      runtime, {.create_products = [](auto&&...) { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); }});
+      runtime, {.create_products = [](auto&&...) { return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()); }});
   RunOptions options;
   options.model = SmallMlp();
   options.backend = backend.get();

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
-#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
@@ -51,7 +51,7 @@ CudaBackendOptions Options(int ranks_per_device) {
   return {
       .ranks_per_device = ranks_per_device,
       .create_products =
-          [](const CudaDeviceProperties* /*gpu*/) { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); },
+          [](const CudaDeviceProperties* /*gpu*/) { return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()); },
       .describe_libraries = [] { return std::string("products by the reference"); }};
 }
 

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
-#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/engine/tested_backend.h"
@@ -32,8 +32,8 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
       {.ranks_per_device = kRanksPerDevice,
        .create_products =
            [=](const CudaDeviceProperties* /*gpu*/) {
-             return *cuda_on_host::CreateHostProducts(ops == OpsKind::kReference ? CreateReferenceOps()
-                                                                                 : CreateCpuOps({.threads = threads}));
+             return *cuda_on_host::CreateHostMatMuls(ops == OpsKind::kReference ? CreateReferenceOps()
+                                                                                : CreateCpuOps({.threads = threads}));
            },
        .create_attention =
            [](const CudaDeviceProperties* /*gpu*/) {

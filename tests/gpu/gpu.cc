@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
-#include "kernels/cuda/cublaslt/cublaslt_products.h"
+#include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/device/cuda/cudart.h"
@@ -39,9 +39,9 @@ std::unique_ptr<CudaDevice> CreateGpuDevice(const CudaDeviceOptions& options) {
   return *std::move(device);
 }
 
-std::unique_ptr<cuda::ProductBackend> CreateGpuProducts(int64_t workspace_bytes) {
-  return cuda::CreateCublasLtProducts([] { return cuda::CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
-                                      {.workspace_bytes = workspace_bytes});
+std::unique_ptr<cuda::MatMulBackend> CreateGpuProducts(int64_t workspace_bytes) {
+  return cuda::CreateCublasLtMatMuls([] { return cuda::CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
+                                     {.workspace_bytes = workspace_bytes});
 }
 
 absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> LoadGpuCudnn() {

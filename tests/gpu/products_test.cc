@@ -74,7 +74,7 @@ class GpuProductsTest : public ::testing::Test {
 
   const std::unique_ptr<CudaDevice> device_ = CreateGpuDevice();
   const std::unique_ptr<Stream> stream_ = *device_->CreateStream("compute");
-  const std::unique_ptr<Ops> ops_ = CreateCudaOps({.products = CreateGpuProducts()});
+  const std::unique_ptr<Ops> ops_ = CreateCudaOps({.matmuls = CreateGpuProducts()});
 };
 
 TEST_F(GpuProductsTest, AreExactInEveryDirectionOfALinearLayer) {

@@ -137,8 +137,8 @@ OpCase BackwardCase(const Shape& s, DType act) {
   return c;
 }
 
-// S and the windows lie around the strips of 32 queries, the groups of 8 queries, the panels of 32 keys and their
-// slices of 16. D lies around the panels of 32.
+// S and the windows lie around the strips of 32 queries, the groups of 8 queries, the tiles of 32 keys and their
+// slices of 16. D lies around the tiles of 32.
 std::vector<OpCase> AttentionCases() {
   const std::vector<Shape> shapes = {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2},

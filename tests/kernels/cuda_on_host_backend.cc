@@ -2,7 +2,7 @@
 // memory of a stand-in for CUDA's runtime, under the checks of kernels/cuda/host, in another order of blocks and
 // threads at each launch. What a kernel does wrong becomes the error of its stream. The reference computes the matmuls,
 // which cuBLASLt computes on a GPU.
-#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda_test_backend.h"
@@ -16,8 +16,8 @@ CudaRuntime& Runtime() {
 }
 
 [[maybe_unused]] const bool registered =
-    RegisterTestBackend(CudaTestBackend({.name = "cuda_on_host", .runtime = Runtime, .create_products = [] {
-                                           return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+    RegisterTestBackend(CudaTestBackend({.name = "cuda_on_host", .runtime = Runtime, .create_matmuls = [] {
+                                           return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps());
                                          }}));
 
 }  // namespace

@@ -18,8 +18,8 @@ TestBackend CudaTestBackend(CudaTestBackendOptions options) {
         return *CudaDevice::Create(runtime(), {});
       },
       .create_ops =
-          [products = options.create_products, attention = options.create_attention] {
-            return CreateCudaOps({.products = products(), .attention = attention ? attention() : nullptr});
+          [matmuls = options.create_matmuls, attention = options.create_attention] {
+            return CreateCudaOps({.matmuls = matmuls(), .attention = attention ? attention() : nullptr});
           },
       .reports_bad_indices = false,
       .keeps_nans = options.keeps_nans};

@@ -18,7 +18,7 @@ struct CudaTestBackendOptions {
   Placement placement = Placement::kApart;
   // Returns the runtime, which must outlive the program's tests. Called when the first of them runs.
   std::function<CudaRuntime&()> runtime;
-  std::function<std::unique_ptr<cuda::ProductBackend>()> create_products;
+  std::function<std::unique_ptr<cuda::MatMulBackend>()> create_matmuls;
   // If empty, our kernels compute attention.
   std::function<std::unique_ptr<cuda::AttentionBackend>()> create_attention = {};
   bool keeps_nans = true;

@@ -147,7 +147,7 @@ TEST(Copy, RoundsToNearestEvenAndKeepsNaNs) {
   }
 }
 
-TEST(BiasGradient, IsTheDerivativeOfAProductsBias) {
+TEST(BiasGradient, IsTheDerivativeOfAMatMulsBias) {
   constexpr DType kWide = DType::kFloat64;
   GradientCase c;
   const Tensor a = c.memory.Random(kWide, {4, 2}), b = c.memory.Random(kWide, {2, 3}),

@@ -6,7 +6,7 @@
 namespace shale::testing {
 namespace {
 
-struct ProductCase {
+struct MatMulCase {
   int64_t m, n, k;
   bool bias = false;
   bool accumulate = false;
@@ -21,29 +21,29 @@ Tensor Matrix(TestMemory& memory, DType dtype, int64_t rows, int64_t columns, bo
   return strided ? t.Slice(1, 4, columns) : t;
 }
 
-OpCase MakeCase(const ProductCase& p, bool transpose_a, bool transpose_b, DType act, DType c_dtype) {
+OpCase MakeCase(const MatMulCase& s, bool transpose_a, bool transpose_b, DType act, DType c_dtype) {
   OpCase c;
-  c.name = NameOf(act) + "_" + NameOf(c_dtype) + "_" + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" +
-           std::to_string(p.k) + (transpose_a ? "_ta" : "") + (transpose_b ? "_tb" : "") + (p.bias ? "_bias" : "") +
-           (p.accumulate ? "_accumulate" : "") + (p.strided ? "_strided" : "") + (p.strided_b ? "_strided_b" : "");
-  MatMul op{.transpose_a = transpose_a, .transpose_b = transpose_b, .accumulate = p.accumulate};
-  op.a = transpose_a ? Matrix(c.memory, act, p.k, p.m, p.strided, false)
-                     : Matrix(c.memory, act, p.m, p.k, p.strided, false);
-  const bool strided_b = p.strided || p.strided_b;
-  op.b = transpose_b ? Matrix(c.memory, act, p.n, p.k, strided_b, false)
-                     : Matrix(c.memory, act, p.k, p.n, strided_b, false);
-  if (p.bias) op.bias_N = c.memory.Random(act, {p.n});
-  op.c_MN = Matrix(c.memory, c_dtype, p.m, p.n, p.strided, /*output=*/!p.accumulate);
+  c.name = NameOf(act) + "_" + NameOf(c_dtype) + "_" + std::to_string(s.m) + "x" + std::to_string(s.n) + "x" +
+           std::to_string(s.k) + (transpose_a ? "_ta" : "") + (transpose_b ? "_tb" : "") + (s.bias ? "_bias" : "") +
+           (s.accumulate ? "_accumulate" : "") + (s.strided ? "_strided" : "") + (s.strided_b ? "_strided_b" : "");
+  MatMul op{.transpose_a = transpose_a, .transpose_b = transpose_b, .accumulate = s.accumulate};
+  op.a = transpose_a ? Matrix(c.memory, act, s.k, s.m, s.strided, false)
+                     : Matrix(c.memory, act, s.m, s.k, s.strided, false);
+  const bool strided_b = s.strided || s.strided_b;
+  op.b = transpose_b ? Matrix(c.memory, act, s.n, s.k, strided_b, false)
+                     : Matrix(c.memory, act, s.k, s.n, strided_b, false);
+  if (s.bias) op.bias_N = c.memory.Random(act, {s.n});
+  op.c_MN = Matrix(c.memory, c_dtype, s.m, s.n, s.strided, /*output=*/!s.accumulate);
   c.op = op;
   // K products of up to 1, and bias or c of up to 1, are summed in any order. Each partial sum errs by at most one unit
   // of its value.
-  const double terms = static_cast<double>(p.k) + 1;
+  const double terms = static_cast<double>(s.k) + 1;
   c.tolerances["c"] = {.absolute = (terms + 1) * terms * kUnit32};
   return c;
 }
 
-std::vector<OpCase> ProductCases() {
-  const std::vector<ProductCase> products = {
+std::vector<OpCase> MatMulCases() {
+  const std::vector<MatMulCase> matmuls = {
       {.m = 1, .n = 1, .k = 1},
       {.m = 1, .n = 7, .k = 13, .bias = true},
       {.m = 1, .n = 67, .k = 1, .strided = true},
@@ -55,14 +55,14 @@ std::vector<OpCase> ProductCases() {
       {.m = 65, .n = 131, .k = 31, .bias = true},
   };
   std::vector<OpCase> cases;
-  const auto add = [&](const ProductCase& p, bool transpose_a, bool transpose_b) {
-    cases.push_back(MakeCase(p, transpose_a, transpose_b, DType::kFloat32, DType::kFloat32));
-    cases.push_back(MakeCase(p, transpose_a, transpose_b, DType::kBFloat16, DType::kFloat32));
-    if (!p.accumulate) cases.push_back(MakeCase(p, transpose_a, transpose_b, DType::kBFloat16, DType::kBFloat16));
+  const auto add = [&](const MatMulCase& s, bool transpose_a, bool transpose_b) {
+    cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kFloat32, DType::kFloat32));
+    cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kFloat32));
+    if (!s.accumulate) cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kBFloat16));
   };
-  for (const ProductCase& p : products) {
+  for (const MatMulCase& s : matmuls) {
     for (const bool transpose_a : {false, true}) {
-      for (const bool transpose_b : {false, true}) add(p, transpose_a, transpose_b);
+      for (const bool transpose_b : {false, true}) add(s, transpose_a, transpose_b);
     }
   }
   // Several tiles, with edges along both sides.
@@ -86,7 +86,7 @@ std::vector<OpCase> ProductCases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(MatMul, OpConformance, ::testing::ValuesIn(ProductCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(MatMul, OpConformance, ::testing::ValuesIn(MatMulCases()), CaseName);
 
 // A micro-batch that accumulates must add exactly what the first one would write.
 TEST(MatMulTest, AccumulatingOntoZerosWritesTheSameBits) {

@@ -219,21 +219,21 @@ TEST(Validate, RefusesContradictions) {
     }
     return wanted;
   };
-  MatMul product = valid(MatMul());
-  product.c_MN.dtype = DType::kFloat32;
-  product.accumulate = true;
-  ExpectRefused(product, {"bias", "accumulate"});
-  product.bias_N = Tensor();
-  product.c_MN.dtype = DType::kBFloat16;
-  ExpectRefused(product, {"c is bf16", "wanted f32"});
+  MatMul matmul = valid(MatMul());
+  matmul.c_MN.dtype = DType::kFloat32;
+  matmul.accumulate = true;
+  ExpectRefused(matmul, {"bias", "accumulate"});
+  matmul.bias_N = Tensor();
+  matmul.c_MN.dtype = DType::kBFloat16;
+  ExpectRefused(matmul, {"c is bf16", "wanted f32"});
 
-  product = valid(MatMul());
-  product.b_is_packed = true;
-  ExpectRefused(product, {"packed_b is missing"});
-  product.packed_b = Tensor::Contiguous(DType::kFloat32, {64});
-  ExpectRefused(product, {"packed_b is f32[64]", "wanted i16"});
-  product.packed_b.dtype = DType::kInt16;
-  EXPECT_TRUE(Validate(product).ok()) << Validate(product);
+  matmul = valid(MatMul());
+  matmul.b_is_packed = true;
+  ExpectRefused(matmul, {"packed_b is missing"});
+  matmul.packed_b = Tensor::Contiguous(DType::kFloat32, {64});
+  ExpectRefused(matmul, {"packed_b is f32[64]", "wanted i16"});
+  matmul.packed_b.dtype = DType::kInt16;
+  EXPECT_TRUE(Validate(matmul).ok()) << Validate(matmul);
 
   AttentionForward attention = valid(AttentionForward());
   attention.window = -1;
@@ -262,17 +262,17 @@ TEST(Validate, RefusesContradictions) {
   ExpectRefused(zero, {"ranges ends at 14", "N=13"});
 }
 
-TEST(Flops, CountProductsAndAttentionOnly) {
+TEST(Flops, CountMatMulsAndAttentionOnly) {
   for (const Op& op : ValidOps()) {
     const bool counted = std::holds_alternative<MatMul>(op) || std::holds_alternative<AttentionForward>(op) ||
                          std::holds_alternative<AttentionBackward>(op);
     EXPECT_EQ(FlopsOf(op) > 0, counted) << Text(shale::NameOf(op));
   }
-  MatMul product;
-  product.a = Tensor::Contiguous(DType::kFloat32, {5, 3});
-  product.c_MN = Tensor::Contiguous(DType::kFloat32, {3, 7});
-  product.transpose_a = true;
-  EXPECT_EQ(FlopsOf(product), 2 * 3 * 5 * 7);
+  MatMul matmul;
+  matmul.a = Tensor::Contiguous(DType::kFloat32, {5, 3});
+  matmul.c_MN = Tensor::Contiguous(DType::kFloat32, {3, 7});
+  matmul.transpose_a = true;
+  EXPECT_EQ(FlopsOf(matmul), 2 * 3 * 5 * 7);
   // 4 queries see 1 + 2 + 3 + 4 keys, or 1 + 2 + 2 + 2 through a window of two. Each of two matmuls takes 2 FLOPs per
   // pair and element of the width.
   AttentionForward attention;

@@ -56,9 +56,6 @@ std::vector<Op> NormOps() {
                        Float({kT})},
       LayerNormBackward{Act({kT, kC}), Act({kT, kC}), Act({kC}), Float({kT}), Float({kT}), Act({kT, kC}), Act({kT, kC}),
                         Float({kC}), Float({kC})},
-      GroupNormForward{Act({kB, kS, kC}), Act({kC}), Act({kC}), Act({kB, kS, kC}), Float({kB, 5}), Float({kB, 5})},
-      GroupNormBackward{Act({kB, kS, kC}), Act({kB, kS, kC}), Act({kC}), Float({kB, 5}), Float({kB, 5}),
-                        Act({kB, kS, kC}), Float({kC}), Float({kC})},
   };
 }
 

@@ -11,7 +11,7 @@
 #include "engine/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tools/bench/comm.h"
@@ -35,7 +35,7 @@ class BenchGpuTest : public ::testing::Test {
     return [this](const GpuBackendOptions& options) -> absl::StatusOr<std::unique_ptr<Backend>> {
       asked_ = options;
       const auto products = [](const CudaDeviceProperties*) {
-        return *cuda_on_host::CreateHostProducts(CreateReferenceOps());
+        return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps());
       };
       return CreateCudaBackend(runtime_, {.ranks_per_device = options.ranks_per_device, .create_products = products});
     };

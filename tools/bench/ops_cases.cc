@@ -184,29 +184,6 @@ void AddLayerNorm(Maker& m, std::vector<OpCase>& cases) {
   }
 }
 
-// Uses sequences as samples, and as many groups as heads.
-void AddGroupNorm(Maker& m, std::vector<OpCase>& cases) {
-  const OpSizes& s = m.s;
-  const int64_t b = s.tokens / s.sequence, c = s.heads * s.head_width;
-  const GroupNormForward forward{.x_BLC = m.Act({b, s.sequence, c}),
-                                 .weight_C = m.Act({c}),
-                                 .bias_C = m.Act({c}),
-                                 .y_BLC = m.Act({b, s.sequence, c}),
-                                 .mean_BG = m.F32({b, s.heads}),
-                                 .rstd_BG = m.F32({b, s.heads}),
-                                 .epsilon = 1e-5f};
-  cases.push_back(m.Finish(forward, "", Shape(forward.x_BLC)));
-  const GroupNormBackward backward{.d_y_BLC = m.Act({b, s.sequence, c}),
-                                   .x_BLC = m.Act({b, s.sequence, c}),
-                                   .weight_C = m.Act({c}),
-                                   .mean_BG = m.F32({b, s.heads}),
-                                   .rstd_BG = m.F32({b, s.heads}),
-                                   .d_x_BLC = m.Act({b, s.sequence, c}),
-                                   .d_weight_C = m.F32({c}),
-                                   .d_bias_C = m.F32({c})};
-  cases.push_back(m.Finish(backward, "", Shape(backward.x_BLC)));
-}
-
 void AddActivations(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const SwiGluForward swiglu{.gate_up_T2F = m.Act({s.tokens, 2 * s.hidden}), .y_TF = m.Act({s.tokens, s.hidden})};
@@ -420,7 +397,6 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddEmbedding(maker, cases);
   AddRmsNorm(maker, cases);
   AddLayerNorm(maker, cases);
-  AddGroupNorm(maker, cases);
   AddActivations(maker, cases);
   AddCrossEntropy(maker, cases);
   AddRows(maker, cases);

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "kernels/cuda/cublaslt/product.h"
+#include "kernels/cuda/cublaslt/matmul_plan.h"
 #include "kernels/device/ordinary_values.h"
 #include "kernels/integers.h"
 
@@ -19,10 +19,10 @@ int64_t Place(MatMul& op, std::byte* base) {
   int64_t bytes = 0;
   for (Tensor* t : {&op.a, &op.b, &op.c_MN, &op.bias_N}) {
     if (!t->present()) continue;
-    // An operand that is less aligned in a step is less aligned here too.
-    const int64_t skew = t->where.offset_bytes % ProductKey::kMaxAlignment;
+    // An operand is aligned as the key says, and no better.
+    const int64_t skew = MatMulKey::AlignmentOf(*t) % MatMulKey::kMaxAlignment;
     t->data = base == nullptr ? nullptr : base + bytes + skew;
-    bytes += RoundUp(t->extent_bytes() + skew, ProductKey::kMaxAlignment);
+    bytes += RoundUp(t->extent_bytes() + skew, MatMulKey::kMaxAlignment);
   }
   return bytes;
 }
@@ -76,22 +76,21 @@ absl::StatusOr<std::optional<double>> Tuner::Time(const std::function<absl::Stat
   return seconds[seconds.size() / 2];
 }
 
-absl::StatusOr<TunedProduct> Tuner::Tune(const MatMul& op) {
+absl::StatusOr<TunedMatMul> Tuner::Tune(const MatMul& op) {
   MatMul bound = op;
   const int64_t bytes = Place(bound, operands_->base());
   SHALE_CHECK(bytes <= operands_->size_bytes()) << bytes << " bytes of operands";
-  TunedProduct tuned{.key = ProductKey::Of(op, options_.allow_tf32)};
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Product> product,
-                         Product::Create(functions_, handle_, tuned.key, options_.workspace_bytes));
-  SHALE_ASSIGN_OR_RETURN(const std::vector<ProductAlgorithm> candidates, product->Candidates(options_.candidates));
+  TunedMatMul tuned{.key = MatMulKey::Of(op, options_.allow_tf32)};
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<MatMulPlan> plan,
+                         MatMulPlan::Create(functions_, handle_, tuned.key, options_.workspace_bytes));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<MatMulAlgorithm> candidates, plan->Candidates(options_.candidates));
   const Scratch workspace{workspace_->base(), options_.workspace_bytes};
   absl::Status refusal;
-  for (const ProductAlgorithm& candidate : candidates) {
-    refusal = product->Use(candidate);
+  for (const MatMulAlgorithm& candidate : candidates) {
+    refusal = plan->Use(candidate);
     if (!refusal.ok()) continue;
-    SHALE_ASSIGN_OR_RETURN(
-        const std::optional<double> seconds,
-        Time([&](StreamHandle stream) { return product->Enqueue(bound, workspace, stream); }, refusal));
+    SHALE_ASSIGN_OR_RETURN(const std::optional<double> seconds,
+                           Time([&](StreamHandle stream) { return plan->Enqueue(bound, workspace, stream); }, refusal));
     if (!seconds) continue;
     if (tuned.timed++ == 0) tuned.first_seconds = *seconds;
     if (tuned.timed > 1 && *seconds >= tuned.seconds) continue;

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cublaslt/functions.h"
-#include "kernels/cuda/cublaslt/product_key.h"
+#include "kernels/cuda/cublaslt/matmul_key.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 #include "kernels/device/cuda/cuda_device.h"
 #include "kernels/device/cuda/cuda_event.h"
@@ -23,7 +23,7 @@
 namespace shale::cuda {
 
 struct TunerOptions {
-  int64_t workspace_bytes = int64_t{32} << 20;  // The most that an algorithm may use; as in CublasLtProductOptions.
+  int64_t workspace_bytes = int64_t{32} << 20;  // The most that an algorithm may use; as in CublasLtMatMulOptions.
   bool allow_tf32 = false;
   int candidates = 16;   // Number of the library's proposals to time, at most.
   int repetitions = 20;  // Per algorithm, after two warm-up runs that are not counted.
@@ -31,12 +31,12 @@ struct TunerOptions {
   int64_t flush_bytes = int64_t{256} << 20;
 };
 
-struct TunedProduct {
-  ProductKey key;
-  ProductAlgorithm algorithm = {};  // The fastest.
-  double seconds = 0;               // Of the fastest.
-  double first_seconds = 0;         // Of the first proposal that ran, which is used without a table.
-  int timed = 0;                    // Number of algorithms that were timed.
+struct TunedMatMul {
+  MatMulKey key;
+  MatMulAlgorithm algorithm = {};  // The fastest.
+  double seconds = 0;              // Of the fastest.
+  double first_seconds = 0;        // Of the first proposal that ran, which is used without a table.
+  int timed = 0;                   // Number of algorithms that were timed.
 };
 
 // For use on the launching thread of `device`. Borrows the runtime and the device, which must outlive it.
@@ -53,7 +53,7 @@ class Tuner {
 
   // Returns the fastest algorithm for `op`. Skips algorithms that the library proposes and then refuses. Returns
   // Unimplemented if none remains. REQUIRES: OperandBytes(op) <= operand_bytes
-  absl::StatusOr<TunedProduct> Tune(const MatMul& op);
+  absl::StatusOr<TunedMatMul> Tune(const MatMul& op);
 
  private:
   Tuner(CudaRuntime& runtime, const CublasLtFunctions& functions, const TunerOptions& options)

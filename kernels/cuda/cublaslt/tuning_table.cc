@@ -52,7 +52,7 @@ absl::StatusOr<TuningTable::Machine> ParseMachine(absl::string_view line) {
       absl::StrCat("wanted \"", kOn, "<GPU>", kLibrary, "<version>\", found ", Quoted(line)));
 }
 
-std::string Print(const ProductAlgorithm& algorithm) {
+std::string Print(const MatMulAlgorithm& algorithm) {
   std::string text;
   for (const uint64_t word : algorithm) {
     absl::StrAppend(&text, text.empty() ? "" : " ", absl::Hex(word, absl::kZeroPad16));
@@ -60,9 +60,9 @@ std::string Print(const ProductAlgorithm& algorithm) {
   return text;
 }
 
-absl::StatusOr<ProductAlgorithm> ParseAlgorithm(absl::string_view text) {
+absl::StatusOr<MatMulAlgorithm> ParseAlgorithm(absl::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
-  ProductAlgorithm algorithm = {};
+  MatMulAlgorithm algorithm = {};
   bool fits = words.size() == algorithm.size();
   for (size_t i = 0; fits && i < algorithm.size(); ++i) {
     fits = words[i].size() == 16 && absl::SimpleHexAtoi(words[i], &algorithm[i]);
@@ -74,13 +74,13 @@ absl::StatusOr<ProductAlgorithm> ParseAlgorithm(absl::string_view text) {
 
 }  // namespace
 
-absl::Status TuningTable::Set(const Machine& machine, const ProductKey& key, const ProductAlgorithm& algorithm) {
+absl::Status TuningTable::Set(const Machine& machine, const MatMulKey& key, const MatMulAlgorithm& algorithm) {
   SHALE_RETURN_IF_ERROR(Check(machine));
   machines_[machine][key] = algorithm;
   return absl::OkStatus();
 }
 
-const ProductAlgorithm* TuningTable::Find(const Machine& machine, const ProductKey& key) const {
+const MatMulAlgorithm* TuningTable::Find(const Machine& machine, const MatMulKey& key) const {
   const auto on = machines_.find(machine);
   if (on == machines_.end()) return nullptr;
   const auto found = on->second.find(key);
@@ -89,15 +89,15 @@ const ProductAlgorithm* TuningTable::Find(const Machine& machine, const ProductK
 
 int64_t TuningTable::size() const {
   int64_t size = 0;
-  for (const auto& [machine, products] : machines_) size += static_cast<int64_t>(products.size());
+  for (const auto& [machine, matmuls] : machines_) size += static_cast<int64_t>(matmuls.size());
   return size;
 }
 
 std::string TuningTable::Print() const {
   std::string text = absl::StrCat(kTitle, "\n");
-  for (const auto& [machine, products] : machines_) {
+  for (const auto& [machine, matmuls] : machines_) {
     absl::StrAppend(&text, cuda::Print(machine), "\n");
-    for (const auto& [key, algorithm] : products) {
+    for (const auto& [key, algorithm] : matmuls) {
       absl::StrAppend(&text, key.ToString(), kArrow, cuda::Print(algorithm), "\n");
     }
   }
@@ -135,8 +135,8 @@ absl::StatusOr<TuningTable> TuningTable::Parse(absl::string_view text) {
           absl::StrCat("wanted \"", kOn, "...\" or \"<matmul>", kArrow, "<algorithm>\", found ", Quoted(line)));
     }
     if (machine.gpu.empty()) return absl::InvalidArgumentError("found a matmul before the line that names its machine");
-    SHALE_ASSIGN_OR_RETURN(const ProductKey key, ProductKey::Parse(line.substr(0, arrow)));
-    SHALE_ASSIGN_OR_RETURN(const ProductAlgorithm algorithm, ParseAlgorithm(line.substr(arrow + kArrow.size())));
+    SHALE_ASSIGN_OR_RETURN(const MatMulKey key, MatMulKey::Parse(line.substr(0, arrow)));
+    SHALE_ASSIGN_OR_RETURN(const MatMulAlgorithm algorithm, ParseAlgorithm(line.substr(arrow + kArrow.size())));
     if (table.Find(machine, key) != nullptr)
       return absl::InvalidArgumentError("this matmul already has an algorithm for this machine");
     return table.Set(machine, key, algorithm);

@@ -16,12 +16,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/cuda/cublaslt/product_key.h"
+#include "kernels/cuda/cublaslt/matmul_key.h"
 
 namespace shale::cuda {
 
 // A cublasLtMatmulAlgo_t: opaque words that only the library version that returned them understands.
-using ProductAlgorithm = std::array<uint64_t, 8>;
+using MatMulAlgorithm = std::array<uint64_t, 8>;
 
 class TuningTable {
  public:
@@ -42,14 +42,14 @@ class TuningTable {
 
   // Sets the algorithm for a matmul and replaces an earlier one. Returns InvalidArgument for a machine that Print could
   // not represent.
-  absl::Status Set(const Machine& machine, const ProductKey& key, const ProductAlgorithm& algorithm);
+  absl::Status Set(const Machine& machine, const MatMulKey& key, const MatMulAlgorithm& algorithm);
   // Returns null if there is none. The result is valid until the next Set.
-  const ProductAlgorithm* Find(const Machine& machine, const ProductKey& key) const;
+  const MatMulAlgorithm* Find(const Machine& machine, const MatMulKey& key) const;
   // Returns the number of entries of all machines.
   int64_t size() const;
 
  private:
-  std::map<Machine, std::map<ProductKey, ProductAlgorithm>> machines_;
+  std::map<Machine, std::map<MatMulKey, MatMulAlgorithm>> machines_;
 };
 
 }  // namespace shale::cuda

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/integers.h"
 #include "kernels/reference/reference_ops.h"
@@ -18,7 +18,7 @@ namespace {
 
 std::unique_ptr<Ops> OpsForTests(std::unique_ptr<cuda::AttentionBackend> attention = nullptr) {
   return CreateCudaOps(
-      {.products = *cuda_on_host::CreateHostProducts(CreateReferenceOps()), .attention = std::move(attention)});
+      {.matmuls = *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()), .attention = std::move(attention)});
 }
 
 // Places the operands of `op` one after the other, from `base` on. Returns how many bytes they need.
@@ -108,7 +108,7 @@ TEST_F(CudaOpsTest, AStreamOfAnotherDeviceAndOpsOfAnotherDeviceAreRefused) {
   CpuDevice cpu;
   std::unique_ptr<Stream> stream = *cpu.CreateStream("compute");
   EXPECT_EQ(ops->Launch(ValidOps().front(), {}, *stream).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(cuda_on_host::CreateHostProducts(OpsForTests()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cuda_on_host::CreateHostMatMuls(OpsForTests()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

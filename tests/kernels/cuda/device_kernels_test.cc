@@ -50,7 +50,7 @@ TEST(DeviceKernelsTest, WithoutADriverAStartIsAnErrorThatNamesTheKernelAndTheRea
   EXPECT_THAT(std::string(status.message()), HasSubstr(cudaGetErrorString(cudaGetDeviceCount(&devices))));
 }
 
-class NoProducts : public ProductBackend {
+class NoMatMuls : public MatMulBackend {
  public:
   int64_t ScratchBytes(const MatMul&) const override { return 0; }
   absl::Status Prepare(const MatMul&) override { return absl::OkStatus(); }
@@ -59,7 +59,7 @@ class NoProducts : public ProductBackend {
 
 // The test links only if the linker has found every kernel that the backend may start.
 TEST(DeviceKernelsTest, TheBackendOfOpsLinksWithThem) {
-  EXPECT_NE(CreateCudaOps({.products = std::make_unique<NoProducts>()}), nullptr);
+  EXPECT_NE(CreateCudaOps({.matmuls = std::make_unique<NoMatMuls>()}), nullptr);
 }
 
 TEST(DeviceKernelsTest, AKernelRunsOnTheGpu) {

@@ -143,8 +143,8 @@ TEST(CudaAttention, TakesHeadsUpTo256Wide) {
       backward.d_q_BSHD = memory.Output(act, {1, s.s, s.heads, s.width});
       backward.d_k_BSGD = memory.Output(act, {1, s.s, s.groups, s.width});
       backward.d_v_BSGD = memory.Output(act, {1, s.s, s.groups, s.width});
-      // Products of d_out and v err like the scores before their scale, which comes last here. A key's probabilities
-      // add up to at most H (1 + ln S) e^2.
+      // Dot products of d_out and v err like the scores before their scale, which comes last here. A key's
+      // probabilities add up to at most H (1 + ln S) e^2.
       const double column = s.heads * (1 + std::log(static_cast<double>(s.s))) * std::exp(2.0);
       ExpectMatchesReference(memory, backward, {.absolute = column * tolerance.absolute}, 1);
     }

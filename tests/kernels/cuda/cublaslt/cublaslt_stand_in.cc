@@ -91,20 +91,20 @@ cublasStatus_t MatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType t
   return Make(layout, LtLayout{type, rows, columns, ld});
 }
 
-cublasStatus_t MatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t MatmulDescCreate(cublasLtMatmulDesc_t* matmul, cublasComputeType_t compute, cudaDataType_t scale) {
   RETURN_IF_ORDERED("MatmulDescCreate");
-  return Make(product, LtProduct{.compute = compute, .scale = scale});
+  return Make(matmul, LtMatMul{.compute = compute, .scale = scale});
 }
 
-cublasStatus_t MatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
+cublasStatus_t MatmulDescSetAttribute(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute,
                                       const void* from, size_t size) {
   RETURN_IF_ORDERED("MatmulDescSetAttribute");
-  LtProduct& p = *As<LtProduct>(product);
+  LtMatMul& desc = *As<LtMatMul>(matmul);
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return Assign(p.transpose_a, from, size);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return Assign(p.transpose_b, from, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return Assign(p.epilogue, from, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return Assign(p.bias, from, size);
+    case CUBLASLT_MATMUL_DESC_TRANSA: return Assign(desc.transpose_a, from, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return Assign(desc.transpose_b, from, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return Assign(desc.epilogue, from, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return Assign(desc.bias, from, size);
     default: return Misuse("an attribute that the stand-in does not know");
   }
 }
@@ -131,21 +131,21 @@ cublasStatus_t MatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preferenc
 }
 
 // Returns whether op(A) op(B) has the shape of D.
-bool ShapesFit(const LtProduct& p, const LtLayout& a, const LtLayout& b, const LtLayout& d) {
-  const bool ta = p.transpose_a != CUBLAS_OP_N, tb = p.transpose_b != CUBLAS_OP_N;
+bool ShapesFit(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b, const LtLayout& d) {
+  const bool ta = matmul.transpose_a != CUBLAS_OP_N, tb = matmul.transpose_b != CUBLAS_OP_N;
   return (ta ? a.columns : a.rows) == d.rows && (tb ? b.rows : b.columns) == d.columns &&
          (ta ? a.rows : a.columns) == (tb ? b.columns : b.rows);
 }
 
-cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, cublasLtMatrixLayout_t a,
                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                       cublasLtMatmulPreference_t preference, int most,
                                       cublasLtMatmulHeuristicResult_t results[], int* found) {
   RETURN_IF_ORDERED("MatmulAlgoGetHeuristic");
   if (handle != kHandle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  const LtQuery query = {*As<LtProduct>(product), *As<LtLayout>(a), *As<LtLayout>(b),
-                         *As<LtLayout>(c),        *As<LtLayout>(d), *As<LtPreference>(preference)};
-  if (!ShapesFit(query.product, query.a, query.b, query.d)) return Misuse("shapes of no product");
+  const LtQuery query = {*As<LtMatMul>(matmul), *As<LtLayout>(a), *As<LtLayout>(b),
+                         *As<LtLayout>(c),      *As<LtLayout>(d), *As<LtPreference>(preference)};
+  if (!ShapesFit(query.matmul, query.a, query.b, query.d)) return Misuse("shapes of no matmul");
   if (!(query.c == query.d)) return Misuse("C and D differ");
   library->queries.push_back(query);
   *found = 0;
@@ -153,8 +153,11 @@ cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDes
   for (int i = 0; i < std::min(most, library->algorithms); ++i) {
     results[i] = {};
     results[i].state = i < library->unusable ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
-    const cuda::ProductAlgorithm words =
-        CublasLtStandIn::Algorithm(i, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, library->wanted_workspace_bytes);
+    const int accepted = i - library->unusable - library->refused;  // Its place among those that are not refused.
+    const bool oversized = accepted >= 0 && accepted < library->oversized;
+    const cuda::MatMulAlgorithm words =
+        CublasLtStandIn::Algorithm(i, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                                   oversized ? query.preference.workspace_bytes + 1 : library->wanted_workspace_bytes);
     std::copy(words.begin(), words.end(), results[i].algo.data);
     results[i].algo.data[kQueryWord] = library->queries.size() - 1;
     ++*found;
@@ -167,6 +170,10 @@ cublasStatus_t MatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtM
                                cublasLtMatmulHeuristicResult_t* result) {
   RETURN_IF_ORDERED("MatmulAlgoCheck");
   if (algorithm->data[kMagicWord] != kMagic) return Misuse("words that are no algorithm");
+  const bool proposed = algorithm->data[kQueryWord] != kNoQuery;
+  if (proposed && algorithm->data[kNameWord] < static_cast<uint64_t>(library->unusable + library->refused)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   result->workspaceSize = algorithm->data[kWorkspaceWord];
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -186,16 +193,16 @@ bool Aligned(const void* data, uint64_t bytes) { return reinterpret_cast<uintptr
 
 // Checks that an algorithm that was chosen for `query` may be used for `call`.
 cublasStatus_t CheckAgainst(const LtQuery& query, const LtCall& call) {
-  LtProduct product = call.product;
-  product.bias = query.product.bias;
-  if (!(product == query.product && call.a == query.a && call.b == query.b && call.c == query.c)) {
-    return Misuse("the algorithm of another product");
+  LtMatMul matmul = call.matmul;
+  matmul.bias = query.matmul.bias;
+  if (!(matmul == query.matmul && call.a == query.a && call.b == query.b && call.c == query.c)) {
+    return Misuse("the algorithm of another matmul");
   }
   const LtPreference& told = query.preference;
-  const uint64_t bias = reinterpret_cast<uintptr_t>(query.product.bias);
+  const uint64_t bias = reinterpret_cast<uintptr_t>(query.matmul.bias);
   if (!Aligned(call.a_data, told.align_a) || !Aligned(call.b_data, told.align_b) ||
       !Aligned(call.c_data, told.align_c) || !Aligned(call.d_data, told.align_d) ||
-      (bias != 0 && !Aligned(call.product.bias, bias & -bias))) {
+      (bias != 0 && !Aligned(call.matmul.bias, bias & -bias))) {
     return Misuse("an operand less aligned than the heuristic was told");
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -219,7 +226,7 @@ void Put(const LtLayout& layout, void* data, uint64_t row, uint64_t column, doub
 
 // Computes D = alpha op(A) op(B) + beta C + the bias of each row.
 void Compute(const LtCall& call) {
-  const bool ta = call.product.transpose_a != CUBLAS_OP_N, tb = call.product.transpose_b != CUBLAS_OP_N;
+  const bool ta = call.matmul.transpose_a != CUBLAS_OP_N, tb = call.matmul.transpose_b != CUBLAS_OP_N;
   const auto rows = static_cast<int64_t>(call.d.rows);
   const LtLayout bias = {.type = call.d.type, .rows = call.d.rows, .columns = 1, .ld = rows};
   std::memset(call.workspace, 0xAB, call.algorithm.data[kWorkspaceWord]);
@@ -232,20 +239,20 @@ void Compute(const LtCall& call) {
       }
       double value = call.alpha * sum;
       if (call.beta != 0) value += call.beta * Get(call.c, call.c_data, row, column);
-      if (call.product.epilogue == CUBLASLT_EPILOGUE_BIAS) value += Get(bias, call.product.bias, row, 0);
+      if (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS) value += Get(bias, call.matmul.bias, row, 0);
       Put(call.d, call.d_data, row, column, value);
     }
   }
 }
 
-cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* a_data,
+cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, const void* alpha, const void* a_data,
                       cublasLtMatrixLayout_t a, const void* b_data, cublasLtMatrixLayout_t b, const void* beta,
                       const void* c_data, cublasLtMatrixLayout_t c, void* d_data, cublasLtMatrixLayout_t d,
                       const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
                       cudaStream_t stream) {
   RETURN_IF_ORDERED("Matmul");
   if (handle != kHandle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  LtCall call = {.product = *As<LtProduct>(product),
+  LtCall call = {.matmul = *As<LtMatMul>(matmul),
                  .a = *As<LtLayout>(a),
                  .b = *As<LtLayout>(b),
                  .c = *As<LtLayout>(c),
@@ -261,8 +268,8 @@ cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, con
                  .workspace_bytes = workspace_bytes};
   library->calls.push_back(call);
   if (algorithm->data[kMagicWord] != kMagic) return Misuse("words that are no algorithm");
-  if (!ShapesFit(call.product, call.a, call.b, call.d)) return Misuse("shapes of no product");
-  if (call.a.type != call.b.type || call.product.scale != CUDA_R_32F) return Misuse("types of no product");
+  if (!ShapesFit(call.matmul, call.a, call.b, call.d)) return Misuse("shapes of no matmul");
+  if (call.a.type != call.b.type || call.matmul.scale != CUDA_R_32F) return Misuse("types of no matmul");
   if (call.beta != 0 && (c_data != d_data || !(call.c == call.d))) return Misuse("C is not D");
   if (workspace_bytes < algorithm->data[kWorkspaceWord]) return Misuse("too little workspace");
   if (workspace_bytes > 0 && !Aligned(workspace, 256)) return Misuse("workspace that is not aligned");
@@ -275,7 +282,7 @@ cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, con
   seen.b_data = cuda_on_host::HostViewOf(call.b_data);
   seen.c_data = cuda_on_host::HostViewOf(call.c_data);
   seen.d_data = cuda_on_host::HostViewOf(call.d_data);
-  seen.product.bias = cuda_on_host::HostViewOf(call.product.bias);
+  seen.matmul.bias = cuda_on_host::HostViewOf(call.matmul.bias);
   seen.workspace = cuda_on_host::HostViewOf(call.workspace);
   auto* host_stream = static_cast<cuda_on_host::Stream*>(static_cast<void*>(stream));
   if (host_stream == nullptr || !host_stream->submit) {
@@ -298,8 +305,8 @@ CublasLtStandIn::CublasLtStandIn() {
 
 CublasLtStandIn::~CublasLtStandIn() { library = nullptr; }
 
-cuda::ProductAlgorithm CublasLtStandIn::Algorithm(uint64_t name, uint32_t reduction_scheme, uint64_t workspace_bytes) {
-  cuda::ProductAlgorithm words = {};
+cuda::MatMulAlgorithm CublasLtStandIn::Algorithm(uint64_t name, uint32_t reduction_scheme, uint64_t workspace_bytes) {
+  cuda::MatMulAlgorithm words = {};
   words[kMagicWord] = kMagic;
   words[kNameWord] = name;
   words[kQueryWord] = kNoQuery;
@@ -316,7 +323,7 @@ cuda::CublasLtFunctions CublasLtStandIn::functions() const {
           .MatrixLayoutCreate = MatrixLayoutCreate,
           .MatrixLayoutDestroy = Drop<LtLayout, cublasLtMatrixLayoutOpaque_t>,
           .MatmulDescCreate = MatmulDescCreate,
-          .MatmulDescDestroy = Drop<LtProduct, cublasLtMatmulDescOpaque_t>,
+          .MatmulDescDestroy = Drop<LtMatMul, cublasLtMatmulDescOpaque_t>,
           .MatmulDescSetAttribute = MatmulDescSetAttribute,
           .MatmulPreferenceCreate = MatmulPreferenceCreate,
           .MatmulPreferenceDestroy = Drop<LtPreference, cublasLtMatmulPreferenceOpaque_t>,

@@ -20,13 +20,13 @@ struct LtLayout {
   bool operator==(const LtLayout&) const = default;
 };
 
-struct LtProduct {
+struct LtMatMul {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   cudaDataType_t scale = CUDA_R_32F;
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
-  bool operator==(const LtProduct&) const = default;
+  bool operator==(const LtMatMul&) const = default;
 };
 
 struct LtPreference {
@@ -37,14 +37,14 @@ struct LtPreference {
 
 // One call of cublasLtMatmulAlgoGetHeuristic.
 struct LtQuery {
-  LtProduct product;
+  LtMatMul matmul;
   LtLayout a, b, c, d;
   LtPreference preference;
 };
 
 // One call of cublasLtMatmul.
 struct LtCall {
-  LtProduct product;
+  LtMatMul matmul;
   LtLayout a, b, c, d;
   const void *a_data = nullptr, *b_data = nullptr, *c_data = nullptr;
   void* d_data = nullptr;
@@ -67,8 +67,8 @@ class CublasLtStandIn {
 
   cuda::CublasLtFunctions functions() const;
   // Returns an algorithm that fits every matmul and that no heuristic proposes.
-  static cuda::ProductAlgorithm Algorithm(uint64_t name, uint32_t reduction_scheme = CUBLASLT_REDUCTION_SCHEME_NONE,
-                                          uint64_t workspace_bytes = 0);
+  static cuda::MatMulAlgorithm Algorithm(uint64_t name, uint32_t reduction_scheme = CUBLASLT_REDUCTION_SCHEME_NONE,
+                                         uint64_t workspace_bytes = 0);
 
   std::vector<LtQuery> queries;
   std::vector<LtCall> calls;
@@ -78,8 +78,9 @@ class CublasLtStandIn {
   // Set by tests: the name, without cublasLt, of the function that fails with `failure`.
   std::string failing;
   cublasStatus_t failure = CUBLAS_STATUS_EXECUTION_FAILED;
-  // Set by tests: how many algorithms a heuristic returns. The first `unusable` of them cannot run.
-  int algorithms = 2, unusable = 0;
+  // Set by tests: how many algorithms a heuristic returns. It marks the first `unusable` of them as unable to run.
+  // MatmulAlgoCheck refuses the next `refused`, and the next `oversized` after those need more than the workspace.
+  int algorithms = 2, unusable = 0, refused = 0, oversized = 0;
   uint64_t wanted_workspace_bytes = 512;
 };
 

@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/cublaslt/product.h"
+#include "kernels/cuda/cublaslt/matmul_plan.h"
 
 namespace shale::cuda {
 namespace {
@@ -47,10 +47,10 @@ TEST_F(InstalledTest, TakesOurDescriptors) {
                        .bias_N = Tensor::Contiguous(dtype, {32}),
                        .c_MN = Tensor::Contiguous(dtype, {16, 32}),
                        .transpose_b = true};
-    const ProductKey key = ProductKey::Of(op, /*allow_tf32=*/true);
-    const auto product = Product::Create(functions_, /*handle=*/nullptr, key, /*workspace_bytes=*/1 << 20);
-    ASSERT_TRUE(product.ok()) << product.status();
-    const absl::Status status = (*product)->Candidates(1).status();
+    const MatMulKey key = MatMulKey::Of(op, /*allow_tf32=*/true);
+    const auto plan = MatMulPlan::Create(functions_, /*handle=*/nullptr, key, /*workspace_bytes=*/1 << 20);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const absl::Status status = (*plan)->Candidates(1).status();
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(MessageOf(status),
                 AllOf(HasSubstr("cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_"), HasSubstr("m=16 n=32 k=64")));

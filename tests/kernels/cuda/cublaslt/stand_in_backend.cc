@@ -1,6 +1,6 @@
 // Registers the CUDA backend with matmuls by cuBLASLt, where both CUDA and cuBLASLt are stand-ins. Linking this file
 // into a conformance test adds the backend.
-#include "kernels/cuda/cublaslt/cublaslt_products.h"
+#include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
 #include "tests/kernels/cuda_test_backend.h"
@@ -13,15 +13,15 @@ CudaRuntime& Runtime() {
   return runtime;
 }
 
-std::unique_ptr<cuda::ProductBackend> CreateProducts() {
+std::unique_ptr<cuda::MatMulBackend> CreateMatMuls() {
   static auto& library = *new CublasLtStandIn;
-  return cuda::CreateCublasLtProducts([] { return library.functions(); }, {.workspace_bytes = 4096});
+  return cuda::CreateCublasLtMatMuls([] { return library.functions(); }, {.workspace_bytes = 4096});
 }
 
 [[maybe_unused]] const bool registered = RegisterTestBackend(CudaTestBackend({.name = "cublaslt_stand_in",
                                                                               .placement = Placement::kTogether,
                                                                               .runtime = Runtime,
-                                                                              .create_products = CreateProducts}));
+                                                                              .create_matmuls = CreateMatMuls}));
 
 }  // namespace
 }  // namespace shale::testing

@@ -16,19 +16,19 @@ namespace shale::testing {
 namespace {
 
 using cuda::CublasLtFunctions;
-using cuda::ProductAlgorithm;
-using cuda::ProductKey;
-using cuda::TunedProduct;
+using cuda::MatMulAlgorithm;
+using cuda::MatMulKey;
+using cuda::TunedMatMul;
 using cuda::Tuner;
 using ::testing::IsEmpty;
 
 // Slow() calls `librarys_matmul`. It delays every algorithm except the third that it has `seen`.
 decltype(&cublasLtMatmul) librarys_matmul = nullptr;
-std::vector<ProductAlgorithm> seen;
+std::vector<MatMulAlgorithm> seen;
 constexpr size_t kFast = 2;
 
 size_t PlaceOf(const cublasLtMatmulAlgo_t& algorithm) {
-  ProductAlgorithm words;
+  MatMulAlgorithm words;
   std::copy_n(algorithm.data, words.size(), words.begin());
   const auto found = std::find(seen.begin(), seen.end(), words);
   const size_t place = found - seen.begin();
@@ -36,13 +36,13 @@ size_t PlaceOf(const cublasLtMatmulAlgo_t& algorithm) {
   return place;
 }
 
-cublasStatus_t Slow(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* a,
+cublasStatus_t Slow(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, const void* alpha, const void* a,
                     cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
                     const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
                     const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
                     cudaStream_t stream) {
   if (PlaceOf(*algorithm) != kFast) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  return librarys_matmul(handle, product, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm,
+  return librarys_matmul(handle, matmul, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm,
                          workspace, workspace_bytes, stream);
 }
 
@@ -56,7 +56,7 @@ class TunerTest : public ::testing::Test {
     EXPECT_EQ(library_.alive, 0);
   }
 
-  absl::StatusOr<TunedProduct> Tune(const MatMul& op, const CublasLtFunctions& functions) {
+  absl::StatusOr<TunedMatMul> Tune(const MatMul& op, const CublasLtFunctions& functions) {
     auto tuner = Tuner::Create(runtime_, *device_, functions, Tuner::OperandBytes(op),
                                {.workspace_bytes = 4096, .repetitions = 3, .flush_bytes = 1000});
     if (!tuner.ok()) return tuner.status();
@@ -85,7 +85,7 @@ TEST_F(TunerTest, EveryAlgorithmIsTimedAndTheFastestIsFound) {
   functions.Matmul = Slow;
   const auto tuned = Tune(kOp, functions);
   ASSERT_TRUE(tuned.ok()) << tuned.status();
-  EXPECT_EQ(tuned->key, ProductKey::Of(kOp, false));
+  EXPECT_EQ(tuned->key, MatMulKey::Of(kOp, false));
   ASSERT_EQ(seen.size(), 3);
   EXPECT_EQ(tuned->algorithm, seen[kFast]);
   EXPECT_GE(tuned->first_seconds, 0.004);
@@ -97,13 +97,17 @@ TEST_F(TunerTest, OperandsAreAlignedAsTheKeySays) {
   MatMul op = kOp;
   op.a.where.offset_bytes = 32;
   op.b.where.offset_bytes = 2;
+  op.c_MN.where.offset_bytes = 512;
+  op.c_MN.where.rank_stride_bytes = 48;  // Some ranks have it at multiples of 16 only.
   op.accumulate = true;
   const auto tuned = Tune(op, library_.functions());  // The stand-in refuses operands that are less aligned.
   ASSERT_TRUE(tuned.ok()) << tuned.status();
   EXPECT_EQ(tuned->key.align_a, 32);
   EXPECT_EQ(tuned->key.align_b, 2);
+  EXPECT_EQ(tuned->key.align_c, 16);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(library_.calls.back().b_data) % 64, 32);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(library_.calls.back().a_data) % 4, 2);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(library_.calls.back().d_data) % 32, 16);
   EXPECT_EQ(library_.calls.back().workspace_bytes, 4096);
 }
 
@@ -127,7 +131,7 @@ TEST_F(TunerTest, AnAlgorithmThatIsRefusedWhenItStartsIsPassedOver) {
   EXPECT_THAT(std::string(none.message()), ::testing::HasSubstr("none of the 3 algorithms that cuBLASLt proposes"));
 }
 
-TEST_F(TunerTest, AProductThatNoAlgorithmComputesIsAnError) {
+TEST_F(TunerTest, AMatMulThatNoAlgorithmComputesIsAnError) {
   library_.unusable = library_.algorithms;
   EXPECT_EQ(Tune(kOp, library_.functions()).status().code(), absl::StatusCode::kUnimplemented);
 }

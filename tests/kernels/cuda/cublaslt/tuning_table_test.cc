@@ -20,13 +20,13 @@ MatMul Op(int64_t m, int64_t n, int64_t k, DType act = DType::kBFloat16) {
           .c_MN = Tensor::Contiguous(DType::kFloat32, {m, n})};
 }
 
-ProductAlgorithm Algorithm(uint64_t first) { return {first, 1, 2, 3, 4, 5, 6, ~uint64_t{0}}; }
+MatMulAlgorithm Algorithm(uint64_t first) { return {first, 1, 2, 3, 4, 5, 6, ~uint64_t{0}}; }
 
 TuningTable Sample() {
   TuningTable table;
-  EXPECT_TRUE(table.Set(kH200, ProductKey::Of(Op(64, 32, 16), false), Algorithm(10)).ok());
-  EXPECT_TRUE(table.Set(kH200, ProductKey::Of(Op(64, 32, 8), false), Algorithm(11)).ok());
-  EXPECT_TRUE(table.Set({"NVIDIA A100", 120900}, ProductKey::Of(Op(64, 32, 16), false), Algorithm(12)).ok());
+  EXPECT_TRUE(table.Set(kH200, MatMulKey::Of(Op(64, 32, 16), false), Algorithm(10)).ok());
+  EXPECT_TRUE(table.Set(kH200, MatMulKey::Of(Op(64, 32, 8), false), Algorithm(11)).ok());
+  EXPECT_TRUE(table.Set({"NVIDIA A100", 120900}, MatMulKey::Of(Op(64, 32, 16), false), Algorithm(12)).ok());
   return table;
 }
 
@@ -37,66 +37,66 @@ std::string Refusal(const std::string& text) {
   return std::string(table.status().message());
 }
 
-TEST(ProductKeyTest, RowsAndColumnsOfTheOpBecomeSizesAndStrides) {
+TEST(MatMulKeyTest, RowsAndColumnsOfTheOpBecomeSizesAndStrides) {
   MatMul op = Op(4, 6, 8);
   op.transpose_a = true;
   op.a = Tensor::Contiguous(DType::kBFloat16, {8, 20}).Slice(1, 4, 4);
-  const ProductKey key = ProductKey::Of(op, /*allow_tf32=*/true);
+  const MatMulKey key = MatMulKey::Of(op, /*allow_tf32=*/true);
   EXPECT_EQ(key.ToString(),
             "ab=bf16 c=f32 ta=1 tb=0 m=4 n=6 k=8 lda=20 ldb=6 ldc=6 align_a=8 align_b=256 align_c=256 align_bias=0 "
             "bias=0 accumulate=0 tf32=0");
 }
 
-TEST(ProductKeyTest, AlignmentIsThatOfTheAddressOrOfThePlaceInItsBuffer) {
+TEST(MatMulKeyTest, AlignmentIsThatOfTheAddressOrOfThePlaceInItsBuffer) {
   MatMul op = Op(4, 6, 8);
   op.a.where = {.symbol = 1, .offset_bytes = 96};
   op.b.where = {.symbol = 2, .offset_bytes = 512, .rank_stride_bytes = 48};
-  ProductKey key = ProductKey::Of(op, false);
+  MatMulKey key = MatMulKey::Of(op, false);
   EXPECT_EQ(key.align_a, 32);
   EXPECT_EQ(key.align_b, 16);
   EXPECT_EQ(key.align_c, 256);
   op.a.data = reinterpret_cast<void*>(0x10002);
   op.b.data = reinterpret_cast<void*>(0x10000);
-  key = ProductKey::Of(op, false);
+  key = MatMulKey::Of(op, false);
   EXPECT_EQ(key.align_a, 2);
   EXPECT_EQ(key.align_b, 256);
 }
 
-TEST(ProductKeyTest, AStrideThatIsNeverUsedMakesNoOtherProduct) {
+TEST(MatMulKeyTest, AStrideThatIsNeverUsedMakesNoOtherMatMul) {
   MatMul op = Op(1, 6, 8);
-  const ProductKey key = ProductKey::Of(op, false);
+  const MatMulKey key = MatMulKey::Of(op, false);
   op.a.strides[0] = 1000;
-  EXPECT_EQ(key, ProductKey::Of(op, false));
+  EXPECT_EQ(key, MatMulKey::Of(op, false));
 }
 
-TEST(ProductKeyTest, TheProductAddsABiasOfItsOwnTypeOnly) {
+TEST(MatMulKeyTest, TheMatMulAddsABiasOfItsOwnTypeOnly) {
   MatMul op = Op(4, 6, 8);
   op.bias_N = Tensor::Contiguous(DType::kBFloat16, {6});
-  ProductKey key = ProductKey::Of(op, false);
+  MatMulKey key = MatMulKey::Of(op, false);
   EXPECT_FALSE(key.bias);
   EXPECT_TRUE(key.accumulate);
   op.c_MN.dtype = DType::kBFloat16;
-  key = ProductKey::Of(op, false);
+  key = MatMulKey::Of(op, false);
   EXPECT_TRUE(key.bias);
   EXPECT_FALSE(key.accumulate);
   EXPECT_EQ(key.align_bias, 256);
 }
 
-TEST(ProductKeyTest, OnlyProductsOfF32MayBeRounded) {
-  EXPECT_TRUE(ProductKey::Of(Op(4, 6, 8, DType::kFloat32), true).tf32);
-  EXPECT_FALSE(ProductKey::Of(Op(4, 6, 8, DType::kFloat32), false).tf32);
-  EXPECT_FALSE(ProductKey::Of(Op(4, 6, 8), true).tf32);
+TEST(MatMulKeyTest, OnlyMatMulsOfF32MayBeRounded) {
+  EXPECT_TRUE(MatMulKey::Of(Op(4, 6, 8, DType::kFloat32), true).tf32);
+  EXPECT_FALSE(MatMulKey::Of(Op(4, 6, 8, DType::kFloat32), false).tf32);
+  EXPECT_FALSE(MatMulKey::Of(Op(4, 6, 8), true).tf32);
 }
 
-TEST(ProductKeyTest, WhatItPrintsItReads) {
-  const ProductKey key = ProductKey::Of(Op(4, 6, 8, DType::kFloat32), true);
-  const auto read = ProductKey::Parse(key.ToString());
+TEST(MatMulKeyTest, WhatItPrintsItReads) {
+  const MatMulKey key = MatMulKey::Of(Op(4, 6, 8, DType::kFloat32), true);
+  const auto read = MatMulKey::Parse(key.ToString());
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, key);
 }
 
-TEST(ProductKeyTest, WhatIsNoProductIsRefused) {
-  const std::string good = ProductKey::Of(Op(4, 6, 8), false).ToString();
+TEST(MatMulKeyTest, WhatIsNoMatMulIsRefused) {
+  const std::string good = MatMulKey::Of(Op(4, 6, 8), false).ToString();
   const std::vector<std::pair<std::string, std::string>> changes = {{"ab=bf16", "ab=i32"},
                                                                     {"ab=bf16", "ab="},
                                                                     {"c=f32", "c=f64"},
@@ -124,19 +124,19 @@ TEST(ProductKeyTest, WhatIsNoProductIsRefused) {
     const size_t at = bad.find(from);
     ASSERT_NE(at, std::string::npos) << from;
     bad.replace(at, from.size(), to);
-    EXPECT_FALSE(ProductKey::Parse(bad).ok()) << bad;
+    EXPECT_FALSE(MatMulKey::Parse(bad).ok()) << bad;
   }
-  EXPECT_FALSE(ProductKey::Parse("").ok());
+  EXPECT_FALSE(MatMulKey::Parse("").ok());
 }
 
 TEST(TuningTableTest, AnswersForTheMachineThatWasMeasuredOnly) {
   const TuningTable table = Sample();
-  const ProductKey key = ProductKey::Of(Op(64, 32, 16), false);
+  const MatMulKey key = MatMulKey::Of(Op(64, 32, 16), false);
   ASSERT_NE(table.Find(kH200, key), nullptr);
   EXPECT_EQ(*table.Find(kH200, key), Algorithm(10));
   EXPECT_EQ(table.Find({"NVIDIA H200", 130200}, key), nullptr);
   EXPECT_EQ(table.Find({"NVIDIA H100", 130100}, key), nullptr);
-  EXPECT_EQ(table.Find(kH200, ProductKey::Of(Op(64, 32, 24), false)), nullptr);
+  EXPECT_EQ(table.Find(kH200, MatMulKey::Of(Op(64, 32, 24), false)), nullptr);
   EXPECT_EQ(table.size(), 3);
 }
 
@@ -146,14 +146,14 @@ TEST(TuningTableTest, WhatItPrintsItReads) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->Print(), table.Print());
   EXPECT_EQ(read->size(), 3);
-  EXPECT_EQ(*read->Find(kH200, ProductKey::Of(Op(64, 32, 8), false)), Algorithm(11));
+  EXPECT_EQ(*read->Find(kH200, MatMulKey::Of(Op(64, 32, 8), false)), Algorithm(11));
 }
 
 TEST(TuningTableTest, TheDigestIsOfTheContentsAndNotOfTheirOrder) {
   TuningTable other;
-  const ProductKey key = ProductKey::Of(Op(64, 32, 16), false);
+  const MatMulKey key = MatMulKey::Of(Op(64, 32, 16), false);
   EXPECT_TRUE(other.Set({"NVIDIA A100", 120900}, key, Algorithm(12)).ok());
-  EXPECT_TRUE(other.Set(kH200, ProductKey::Of(Op(64, 32, 8), false), Algorithm(11)).ok());
+  EXPECT_TRUE(other.Set(kH200, MatMulKey::Of(Op(64, 32, 8), false), Algorithm(11)).ok());
   EXPECT_TRUE(other.Set(kH200, key, Algorithm(99)).ok());
   EXPECT_NE(other.Digest(), Sample().Digest());
   EXPECT_TRUE(other.Set(kH200, key, Algorithm(10)).ok());
@@ -166,7 +166,7 @@ TEST(TuningTableTest, TheDigestIsOfTheContentsAndNotOfTheirOrder) {
 
 TEST(TuningTableTest, AMachineThatCouldNotBeReadAgainIsRefused) {
   TuningTable table;
-  const ProductKey key = ProductKey::Of(Op(64, 32, 16), false);
+  const MatMulKey key = MatMulKey::Of(Op(64, 32, 16), false);
   for (const TuningTable::Machine& machine :
        {TuningTable::Machine{"", 1}, {"a\nb", 1}, {" a", 1}, {"a", 0}, {"a", -1}, {std::string(200, 'a'), 1}}) {
     EXPECT_EQ(table.Set(machine, key, Algorithm(1)).code(), absl::StatusCode::kInvalidArgument) << machine.gpu;
@@ -180,18 +180,18 @@ TEST(TuningTableTest, AMachineThatCouldNotBeReadAgainIsRefused) {
 
 TEST(TuningTableTest, HostileTextIsRefusedByLine) {
   const std::string title = "shale cublaslt algorithms 1\n", on = "on NVIDIA H200, cublaslt 130100\n";
-  const std::string key = ProductKey::Of(Op(64, 32, 16), false).ToString();
+  const std::string key = MatMulKey::Of(Op(64, 32, 16), false).ToString();
   const std::string words =
       "000000000000000a 0000000000000001 0000000000000002 0000000000000003 0000000000000004 0000000000000005 "
       "0000000000000006 ffffffffffffffff";
-  const std::string product = key + " -> " + words + "\n";
-  ASSERT_EQ(Refusal(title + on + product), "accepted");
+  const std::string matmul = key + " -> " + words + "\n";
+  ASSERT_EQ(Refusal(title + on + matmul), "accepted");
   EXPECT_THAT(Refusal(""), HasSubstr("found no line"));
   EXPECT_THAT(Refusal("shale cublaslt algorithms 2\n"), HasSubstr("line 1: wanted \"shale cublaslt algorithms 1\""));
   EXPECT_THAT(Refusal(on + title), HasSubstr("line 1"));
-  EXPECT_THAT(Refusal(title + product), HasSubstr("line 2: found a matmul before the line that names its machine"));
-  EXPECT_THAT(Refusal(title + on + product + product), HasSubstr("line 4: this matmul already has an algorithm"));
-  EXPECT_THAT(Refusal(title + on + on + product + on + product), HasSubstr("line 6: this matmul"));
+  EXPECT_THAT(Refusal(title + matmul), HasSubstr("line 2: found a matmul before the line that names its machine"));
+  EXPECT_THAT(Refusal(title + on + matmul + matmul), HasSubstr("line 4: this matmul already has an algorithm"));
+  EXPECT_THAT(Refusal(title + on + on + matmul + on + matmul), HasSubstr("line 6: this matmul"));
   EXPECT_THAT(Refusal(title + "on , cublaslt 130100\n"), HasSubstr("line 2"));
   EXPECT_THAT(Refusal(title + "on H200, cublaslt 0\n"), HasSubstr("line 2"));
   EXPECT_THAT(Refusal(title + "on H200, cublaslt 0130100\n"), HasSubstr("line 2"));

@@ -1,6 +1,6 @@
 // Runs the cases of attention_on_device.h with stand-ins for CUDA and cuDNN, so that the cases are known to work.
 // tests/gpu/cudnn_test.cc runs them on a GPU.
-#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/cudnn/attention_on_device.h"
@@ -19,8 +19,8 @@ INSTANTIATE_TEST_SUITE_P(StandIns, AttentionOnDeviceTest,
                              .backend = {.name = "stand_in",
                                          .placement = Placement::kTogether,
                                          .runtime = Runtime,
-                                         .create_products =
-                                             [] { return *cuda_on_host::CreateHostProducts(CreateReferenceOps()); }},
+                                         .create_matmuls =
+                                             [] { return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()); }},
                              .load =
                                  [] {
                                    static auto& library = *new AttentionStandIn;

@@ -75,32 +75,6 @@ TEST(CudaNorms, NeedEachOfTheirBarriersForwardAndBackward) {
   }
 }
 
-TEST(CudaGroupNorm, NeedsEachOfItsBarriersForwardAndBackward) {
-  TestMemory memory;
-  const auto tensor = [&](bool output) {
-    return output ? memory.Output(DType::kFloat32, {2, 40, 12}) : memory.Random(DType::kFloat32, {2, 40, 12});
-  };
-  const Tensor channels = memory.Random(DType::kFloat32, {12}), groups = memory.Random(DType::kFloat32, {2, 3}, 1, 2);
-  ExpectNeedsEachOfItsBarriers(memory,
-                               GroupNormForward{.x_BLC = tensor(false),
-                                                .weight_C = channels,
-                                                .bias_C = channels,
-                                                .y_BLC = tensor(true),
-                                                .mean_BG = memory.Output(DType::kFloat32, {2, 3}),
-                                                .rstd_BG = memory.Output(DType::kFloat32, {2, 3})},
-                               3);
-  ExpectNeedsEachOfItsBarriers(memory,
-                               GroupNormBackward{.d_y_BLC = tensor(false),
-                                                 .x_BLC = tensor(false),
-                                                 .weight_C = channels,
-                                                 .mean_BG = groups,
-                                                 .rstd_BG = groups,
-                                                 .d_x_BLC = tensor(true),
-                                                 .d_weight_C = memory.Output(DType::kFloat32, {12}),
-                                                 .d_bias_C = memory.Output(DType::kFloat32, {12})},
-                               4);
-}
-
 TEST(CudaBias, NeedsEachOfItsBarriers) {
   for (const DType act : kActs) {
     TestMemory memory;

@@ -124,34 +124,6 @@ TEST(LargeOperands, Bias) {
   EXPECT_EQ(LastOf(op.d_bias_N), 1);
 }
 
-TEST(LargeOperands, GroupNorm) {
-  ReservedMemory memory;
-  constexpr int64_t kSamples = 600, kPositions = 117, kGroups = 64;
-  const Tensor channels = EndingInOnes(memory.Zeros(kAct, {kWide}), kWide);
-  const auto act = [&] { return memory.Zeros(kAct, {kSamples, kPositions, kWide}); };
-  const auto statistics = [&] { return memory.Zeros(DType::kFloat32, {kSamples, kGroups}); };
-  const GroupNormForward forward = {.x_BLC = act(),
-                                    .weight_C = channels,
-                                    .bias_C = channels,
-                                    .y_BLC = act(),
-                                    .mean_BG = statistics(),
-                                    .rstd_BG = statistics(),
-                                    .epsilon = 1};
-  RunLastBlocks(memory, forward);
-  EXPECT_EQ(LastOf(forward.rstd_BG), 1);
-  EXPECT_EQ(LastOf(forward.y_BLC), 1);
-  const GroupNormBackward backward = {.d_y_BLC = EndingInOnes(act(), 1),
-                                      .x_BLC = forward.x_BLC,
-                                      .weight_C = channels,
-                                      .mean_BG = statistics(),
-                                      .rstd_BG = EndingInOnes(statistics(), 1),
-                                      .d_x_BLC = act(),
-                                      .d_weight_C = memory.Zeros(DType::kFloat32, {kWide}),
-                                      .d_bias_C = memory.Zeros(DType::kFloat32, {kWide})};
-  RunLastBlocks(memory, backward);
-  EXPECT_NEAR(LastOf(backward.d_x_BLC), 1, 0.01);  // 1 - mean(g), one of 117 x 1024.
-}
-
 TEST(LargeOperands, Embedding) {
   ReservedMemory memory;
   constexpr int64_t kRows = 9000, kWidth = 1 << 19;

@@ -1,4 +1,4 @@
-#include "kernels/cpu/tiled_product.h"
+#include "kernels/cpu/tiled_matmul.h"
 
 #include <omp.h>
 
@@ -23,7 +23,7 @@ dnnl::memory::format_tag PackedFormat(DType dtype) {
 
 // Returns the shape of a tile of c with `rows` rows and `columns` columns. A gathered tile lies alone in memory,
 // without gaps.
-ProductShape TileShape(ProductShape s, int64_t rows, int64_t columns, bool gathered) {
+MatMulShape TileShape(MatMulShape s, int64_t rows, int64_t columns, bool gathered) {
   if (gathered) s.c_stride_m = columns;
   s.m = rows;
   s.n = columns;
@@ -33,13 +33,13 @@ ProductShape TileShape(ProductShape s, int64_t rows, int64_t columns, bool gathe
 // Returns whether b is packed. M must be large enough to pay for packing, and a large b of f32 gains nothing. oneDNN
 // must choose this format itself, because its kernels are slow in formats that they would not choose; it does so where
 // a and c have no gaps. The answer does not depend on the number of threads.
-bool Packs(const ProductShape& s) {
+bool Packs(const MatMulShape& s) {
   constexpr int64_t kLeastM = 512;
   if (s.m < kLeastM || (s.dtype == DType::kFloat32 && IsPackedInPieces(s))) return false;
   const int64_t columns = PieceColumns(s).front();
   for (int64_t rows = kLeastPackedRows; rows <= kMostPackedRows; rows *= 2) {
-    const ProductShape tile = TileShape(s, rows, columns, columns < s.n);
-    const auto chosen = DescribeProduct(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc();
+    const MatMulShape tile = TileShape(s, rows, columns, columns < s.n);
+    const auto chosen = DescribeMatMul(tile, OperandB(tile, dnnl::memory::format_tag::any)).weights_desc();
     if (chosen != OperandB(tile, PackedFormat(tile.dtype))) return false;
   }
   return true;
@@ -53,7 +53,7 @@ void CopyRows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t 
 
 }  // namespace
 
-dnnl::matmul::primitive_desc DescribeProduct(const ProductShape& s, const dnnl::memory::desc& b) {
+dnnl::matmul::primitive_desc DescribeMatMul(const MatMulShape& s, const dnnl::memory::desc& b) {
   using dnnl::memory;
   const memory::desc a({s.m, s.k}, OneDnnType(s.dtype), memory::dims{s.a_stride_m, s.a_stride_k});
   const memory::desc c({s.m, s.n}, OneDnnType(s.c_dtype), memory::dims{s.c_stride_m, 1});
@@ -69,7 +69,7 @@ dnnl::matmul::primitive_desc DescribeProduct(const ProductShape& s, const dnnl::
   return {dnnl::matmul::desc(a, b, bias, c), attributes, OneDnnEngine()};
 }
 
-TiledProduct::TiledProduct(const ProductShape& shape, int threads) : shape_(shape) {
+TiledMatMul::TiledMatMul(const MatMulShape& shape, int threads) : shape_(shape) {
   if (Packs(shape)) {
     int64_t n = 0;
     for (int64_t columns : PieceColumns(shape)) {
@@ -88,28 +88,28 @@ TiledProduct::TiledProduct(const ProductShape& shape, int threads) : shape_(shap
   team_ = static_cast<int>(std::min<int64_t>(threads, most_tiles));
 }
 
-void TiledProduct::AddTiles(Piece& piece, int threads) {
+void TiledMatMul::AddTiles(Piece& piece, int threads) {
   const TileOrder order = gathers()                ? TileOrder::kGathered
                           : packs()                ? TileOrder::kPackedB
                           : shape_.a_stride_k != 1 ? TileOrder::kTransposedA
                                                    : TileOrder::kPlain;
-  ProductShape part = shape_;
+  MatMulShape part = shape_;
   part.n = piece.columns;
   piece.first_tile = static_cast<int64_t>(tiles_.size());
-  for (ProductTile tile : TilesOf(part, order, threads)) {
+  for (MatMulTile tile : TilesOf(part, order, threads)) {
     tile.n += piece.n;
     tiles_.push_back({tile, KindOf(tile)});
   }
   piece.end_tile = static_cast<int64_t>(tiles_.size());
 }
 
-size_t TiledProduct::KindOf(const ProductTile& tile) {
+size_t TiledMatMul::KindOf(const MatMulTile& tile) {
   for (size_t i = 0; i < kinds_.size(); ++i) {
     if (kinds_[i].rows == tile.rows && kinds_[i].columns == tile.columns) return i;
   }
-  const ProductShape s = TileShape(shape_, tile.rows, tile.columns, gathers());
+  const MatMulShape s = TileShape(shape_, tile.rows, tile.columns, gathers());
   const dnnl::memory::desc b = packs() ? OperandB(s, PackedFormat(s.dtype)) : OperandB(s);
-  kinds_.push_back({tile.rows, tile.columns, DescribeProduct(s, b), {}});
+  kinds_.push_back({tile.rows, tile.columns, DescribeMatMul(s, b), {}});
   const auto scratch = static_cast<int64_t>(kinds_.back().description.scratchpad_desc().get_size());
   onednn_bytes_ = std::max(onednn_bytes_, RoundUp(scratch, kScratchAlignment));
   if (gathers()) {
@@ -119,12 +119,12 @@ size_t TiledProduct::KindOf(const ProductTile& tile) {
   return kinds_.size() - 1;
 }
 
-void TiledProduct::Prepare() {
+void TiledMatMul::Prepare() {
   const std::lock_guard<std::mutex> lock(mutex_);
   PrepareLocked();
 }
 
-void TiledProduct::PrepareLocked() {
+void TiledMatMul::PrepareLocked() {
   if (!per_thread_.empty()) return;
   const auto memory = [](const dnnl::memory::desc& desc) {
     return dnnl::memory(desc, OneDnnEngine(), DNNL_MEMORY_NONE);
@@ -143,7 +143,7 @@ void TiledProduct::PrepareLocked() {
   per_thread_ = std::move(per_thread);
 }
 
-dnnl_status_t TiledProduct::Run(const ProductOperands& operands) {
+dnnl_status_t TiledMatMul::Run(const MatMulOperands& operands) {
   const std::lock_guard<std::mutex> lock(mutex_);
   PrepareLocked();
   std::atomic<dnnl_status_t> failure = dnnl_success;
@@ -152,9 +152,9 @@ dnnl_status_t TiledProduct::Run(const ProductOperands& operands) {
   return failure;
 }
 
-// Called by every thread of the team. While the tiles of a piece are computed, the next piece is packed. Panels come
+// Called by every thread of the team. While the tiles of a piece are computed, the next piece is packed. Chunks come
 // after the tiles: small parts of work at the end keep threads from waiting long for one another.
-void TiledProduct::RunPieces(const ProductOperands& operands, std::atomic<dnnl_status_t>& failure) {
+void TiledMatMul::RunPieces(const MatMulOperands& operands, std::atomic<dnnl_status_t>& failure) {
   const auto run_tile = [&](const Piece& piece, const Tile& tile) {
     const dnnl_status_t status = RunTile(piece, tile, omp_get_thread_num(), operands);
     if (status != dnnl_success) failure = status;
@@ -164,19 +164,19 @@ void TiledProduct::RunPieces(const ProductOperands& operands, std::atomic<dnnl_s
     const Piece now = i > 0 ? pieces_[i - 1] : Piece{};
     const Piece next = packs_now && i < pieces_.size() ? pieces_[i] : Piece{};
     const UnpackedOperand b = OperandOf(next, operands);
-    const int64_t tiles = now.end_tile - now.first_tile, panels = PackedPanels(b);
+    const int64_t tiles = now.end_tile - now.first_tile, chunks = PackedChunks(b);
 #pragma omp for schedule(dynamic)
-    for (int64_t part = 0; part < tiles + panels; ++part) {
+    for (int64_t part = 0; part < tiles + chunks; ++part) {
       if (part < tiles) {
         run_tile(now, tiles_[now.first_tile + part]);
       } else {
-        PackPanel(b, part - tiles, PackedAt(next, operands));
+        PackChunk(b, part - tiles, PackedAt(next, operands));
       }
     }
   }
 }
 
-UnpackedOperand TiledProduct::OperandOf(const Piece& piece, const ProductOperands& operands) const {
+UnpackedOperand TiledMatMul::OperandOf(const Piece& piece, const MatMulOperands& operands) const {
   const auto* const b = static_cast<const std::byte*>(operands.b);
   return {b + piece.n * shape_.b_stride_n * SizeOf(shape_.dtype),
           shape_.dtype,
@@ -187,8 +187,8 @@ UnpackedOperand TiledProduct::OperandOf(const Piece& piece, const ProductOperand
 }
 
 // Uses the C calls of oneDNN, which do not throw.
-dnnl_status_t TiledProduct::RunTile(const Piece& piece, const Tile& tile, int thread_number,
-                                    const ProductOperands& operands) {
+dnnl_status_t TiledMatMul::RunTile(const Piece& piece, const Tile& tile, int thread_number,
+                                   const MatMulOperands& operands) {
   const int64_t m = tile.place.m, n = tile.place.n;
   const int64_t size = SizeOf(shape_.dtype), c_size = SizeOf(shape_.c_dtype);
   const int64_t row_bytes = tile.place.columns * c_size, c_stride_bytes = shape_.c_stride_m * c_size;

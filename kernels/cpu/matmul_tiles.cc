@@ -1,4 +1,4 @@
-#include "kernels/cpu/product_tiles.h"
+#include "kernels/cpu/matmul_tiles.h"
 
 #include <algorithm>
 
@@ -30,7 +30,7 @@ struct Grid {
 
 // Tiles of up to 256 x 512 are as fast as an undivided matmul. Fewer than eight would leave threads idle, so tiles are
 // halved until there are eight, but not below 64, nor to less than some 30 microseconds of work.
-Grid PlainGrid(const ProductShape& s) {
+Grid PlainGrid(const MatMulShape& s) {
   int64_t m = 256, n = 512;
   const auto cut = [&] { return Grid{CutOf(s.m, m, kRowUnit), CutOf(s.n, n, kColumnUnit)}; };
   while (cut().tiles() < 8) {
@@ -47,7 +47,7 @@ constexpr int64_t kLeastTransposed = 64, kMostTransposed = 1408;
 
 // A grid for any number of threads: tiles that take some milliseconds each, whose number is a multiple of four, or so
 // large that the remainder matters little.
-Grid TransposedGrid(const ProductShape& s) {
+Grid TransposedGrid(const MatMulShape& s) {
   constexpr int64_t kMost = 768, kWork = int64_t{1} << 29, kShare = 4;
   const int64_t wanted = std::max(kShare, s.m * s.n * s.k / kWork);
   Grid grid{CutOf(s.m, kMost, kRowUnit), CutOf(s.n, kMost, kColumnUnit)};
@@ -65,7 +65,7 @@ Grid TransposedGrid(const ProductShape& s) {
 // The grid that takes `threads` threads the least time, if the time of a tile is that of its elements and of what it
 // copies. Has at least two tiles if c is large enough: for an undivided matmul oneDNN may choose another kernel, which
 // sums in another order.
-Grid TransposedGridFor(const ProductShape& s, int threads) {
+Grid TransposedGridFor(const MatMulShape& s, int threads) {
   // Copying one element of an operand takes as long as multiplying it for this many elements of c.
   constexpr int64_t kCopy = 16;
   const int64_t most_rows = std::max<int64_t>(1, s.m / kLeastTransposed);
@@ -90,7 +90,7 @@ Grid TransposedGridFor(const ProductShape& s, int threads) {
 }
 
 // Tiles of full rows, because c must have no gaps. Each thread gets the same number of tiles, as far as there are rows.
-Grid PackedGrid(const ProductShape& s, int threads) {
+Grid PackedGrid(const MatMulShape& s, int threads) {
   const int64_t rounds = CeilDivide(s.m, threads * kMostPackedRows);
   const int64_t count = std::min(rounds * threads, std::max<int64_t>(1, s.m / kLeastPackedRows));
   return {{s.m, count, kRowUnit}, {s.n, 1, kColumnUnit}};
@@ -98,7 +98,7 @@ Grid PackedGrid(const ProductShape& s, int threads) {
 
 // The grid of one piece. A tile of bf16 takes half of an L2 cache. oneDNN has no fast kernel for less than one unit of
 // columns; if there are two units for each tile, even the last tile has more than one.
-Grid GatheredGrid(const ProductShape& s, int threads) {
+Grid GatheredGrid(const MatMulShape& s, int threads) {
   constexpr int64_t kMostRows = 256, kMostColumns = 1024;
   const int64_t rounds = CeilDivide(s.m, threads * kMostRows);
   const int64_t rows = std::min(rounds * threads, std::max<int64_t>(1, s.m / kLeastPackedRows));
@@ -107,7 +107,7 @@ Grid GatheredGrid(const ProductShape& s, int threads) {
   return {{s.m, rows, kRowUnit}, {s.n, columns, kColumnUnit}};
 }
 
-Grid GridOf(const ProductShape& s, TileOrder order, int threads) {
+Grid GridOf(const MatMulShape& s, TileOrder order, int threads) {
   if (order == TileOrder::kPackedB) return PackedGrid(s, threads);
   if (order == TileOrder::kGathered) return GatheredGrid(s, threads);
   constexpr int64_t kLeastWork = int64_t{1} << 25;
@@ -117,12 +117,12 @@ Grid GridOf(const ProductShape& s, TileOrder order, int threads) {
 
 }  // namespace
 
-bool IsPackedInPieces(const ProductShape& shape) {
+bool IsPackedInPieces(const MatMulShape& shape) {
   constexpr int64_t kMostWhole = int64_t{32} << 20;
   return PackedBytes(shape.dtype, shape.k, shape.n) > kMostWhole;
 }
 
-std::vector<int64_t> PieceColumns(const ProductShape& shape) {
+std::vector<int64_t> PieceColumns(const MatMulShape& shape) {
   constexpr int64_t kMostOfPiece = int64_t{4} << 20;
   if (!IsPackedInPieces(shape)) return {shape.n};
   const int64_t fitting = kMostOfPiece / PackedBytes(shape.dtype, shape.k, kColumnUnit) * kColumnUnit;
@@ -132,9 +132,9 @@ std::vector<int64_t> PieceColumns(const ProductShape& shape) {
   return columns;
 }
 
-std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads) {
+std::vector<MatMulTile> TilesOf(const MatMulShape& shape, TileOrder order, int threads) {
   const Grid grid = GridOf(shape, order, threads);
-  std::vector<ProductTile> tiles;
+  std::vector<MatMulTile> tiles;
   for (int64_t i = 0; i < grid.m.count; ++i) {
     for (int64_t j = 0; j < grid.n.count; ++j) {
       tiles.push_back({grid.m.begin(i), grid.n.begin(j), grid.m.length(i), grid.n.length(j)});

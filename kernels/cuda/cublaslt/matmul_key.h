@@ -1,4 +1,4 @@
-// ProductKey: everything that decides which algorithm of cuBLASLt computes a matmul, and so its bits.
+// MatMulKey: everything that decides which algorithm of cuBLASLt computes a matmul, and so its bits.
 //
 // cuBLASLt stores matrices by columns and Shale stores them by rows, so each sees the other's transposed. The library
 // therefore computes c^T [N, M] = op(b)^T op(a)^T: its A is the op's b, its B is the op's a, and its rows are the op's
@@ -15,7 +15,7 @@
 
 namespace shale::cuda {
 
-struct ProductKey {
+struct MatMulKey {
   DType ab = DType::kFloat32, c = DType::kFloat32;
   bool transpose_a = false, transpose_b = false;
   int64_t m = 0, n = 0, k = 0;
@@ -32,16 +32,19 @@ struct ProductKey {
   // Returns the key of `op`, bound or symbolic, as buffers begin at multiples of 256 bytes. The library does not take a
   // bias whose dtype is not c's. Such a bias is written to c before the matmul is added, so the key then has accumulate
   // instead of bias.
-  static ProductKey Of(const MatMul& op, bool allow_tf32);
+  static MatMulKey Of(const MatMul& op, bool allow_tf32);
+  // Returns the largest power of two, up to kMaxAlignment, that is known to divide the address of `t`, bound or
+  // symbolic, on every rank.
+  static int64_t AlignmentOf(const Tensor& t);
   // Returns whether `op` has a bias that the matmul itself adds.
   static bool AddsBias(const MatMul& op) { return op.bias_N.present() && op.bias_N.dtype == op.c_MN.dtype; }
 
   // "ab=bf16 c=f32 ta=0 tb=1 m=4096 ...", with every field in a fixed order. Parse accepts exactly what ToString
   // returns.
   std::string ToString() const;
-  static absl::StatusOr<ProductKey> Parse(absl::string_view text);
+  static absl::StatusOr<MatMulKey> Parse(absl::string_view text);
 
-  friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
+  friend auto operator<=>(const MatMulKey&, const MatMulKey&) = default;
 };
 
 }  // namespace shale::cuda

@@ -1,7 +1,7 @@
-// Matmuls by oneDNN. Only products.cc, tiled_product and onednn.h use its API. Private to kernels/cpu.
+// Matmuls by oneDNN. Only onednn_matmuls.cc, tiled_matmul and onednn.h use its API. Private to kernels/cpu.
 //
 // oneDNN splits small matmuls with a long K over its threads and adds the parts, so its bits would depend on the number
-// of threads. Here a matmul is divided into tiles (product_tiles.h), and each tile is a primitive for one thread.
+// of threads. Here a matmul is divided into tiles (matmul_tiles.h), and each tile is a primitive for one thread.
 #pragma once
 
 #include <compare>
@@ -19,7 +19,7 @@ namespace shale::cpu {
 
 // Everything that a primitive is made for: c = a b + bias, or c += a b, for strided a [M, K], b [K, N] and c [M, N].
 // Strides are in elements; one of a's strides and one of b's strides is 1.
-struct ProductShape {
+struct MatMulShape {
   int64_t m = 0, n = 0, k = 0;
   int64_t a_stride_m = 0, a_stride_k = 0;
   int64_t b_stride_k = 0, b_stride_n = 0;
@@ -28,10 +28,10 @@ struct ProductShape {
   DType c_dtype = DType::kFloat32;  // f32 or bf16.
   bool bias = false;
   bool accumulate = false;
-  auto operator<=>(const ProductShape&) const = default;
+  auto operator<=>(const MatMulShape&) const = default;
 };
 
-struct ProductOperands {
+struct MatMulOperands {
   const void* a = nullptr;
   const void* b = nullptr;
   const void* bias = nullptr;  // If the shape has one.
@@ -41,39 +41,39 @@ struct ProductOperands {
   Scratch scratch;           // At least ScratchBytes.
 };
 
-class TiledProduct;
+class TiledMatMul;
 
 // Makes the oneDNN primitives of each shape once and keeps them as long as it lives: making one takes about 0.1 ms.
 // Their memory lies outside every arena, some 100 KB per shape. Where oneDNN falls back on its gemm (a large transposed
 // operand a, or a c with gaps), a run also takes some MB of heap per thread. Thread-safe; matmuls of one shape run one
 // after another.
-class Products {
+class OneDnnMatMuls {
  public:
   // Matmuls run on `threads` OpenMP threads, including the calling thread.
-  explicit Products(int threads);
-  ~Products();
+  explicit OneDnnMatMuls(int threads);
+  ~OneDnnMatMuls();
 
   // Returns whether oneDNN multiplies bf16 on this processor (it does with AVX-512). If not, shapes must be f32.
   bool has_bfloat16() const { return has_bfloat16_; }
 
   // Returns the bytes of scratch that Run needs; `packed_elsewhere` means that packed_b is given. This and the
   // functions below return an error if oneDNN refuses the matmul.
-  absl::StatusOr<int64_t> ScratchBytes(const ProductShape& shape, bool packed_elsewhere);
+  absl::StatusOr<int64_t> ScratchBytes(const MatMulShape& shape, bool packed_elsewhere);
   // Returns the size of b in bytes, packed all at once as these tiles read it, which is the same for every M. 0: b is
   // not packed, or only in pieces.
-  absl::StatusOr<int64_t> PackedBytes(const ProductShape& shape);
+  absl::StatusOr<int64_t> PackedBytes(const MatMulShape& shape);
   // Makes the primitives of this shape, unless they exist.
-  absl::Status Prepare(const ProductShape& shape);
+  absl::Status Prepare(const MatMulShape& shape);
   // Computes the matmul, preparing it first if needed. Returns Internal if packed_b or scratch is too small.
-  absl::Status Run(const ProductShape& shape, const ProductOperands& operands);
+  absl::Status Run(const MatMulShape& shape, const MatMulOperands& operands);
 
  private:
-  absl::StatusOr<TiledProduct*> Find(const ProductShape& shape);
+  absl::StatusOr<TiledMatMul*> Find(const MatMulShape& shape);
 
   const int threads_;
   bool has_bfloat16_ = false;
   std::mutex mutex_;  // Guards the map. Entries are never removed.
-  std::map<ProductShape, std::unique_ptr<TiledProduct>> products_;
+  std::map<MatMulShape, std::unique_ptr<TiledMatMul>> matmuls_;
 };
 
 }  // namespace shale::cpu

@@ -1,5 +1,5 @@
 // Tests how the matmuls of the CPU are cut into tiles.
-#include "kernels/cpu/product_tiles.h"
+#include "kernels/cpu/matmul_tiles.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -12,12 +12,12 @@
 namespace shale::cpu {
 namespace {
 
-ProductShape ShapeOf(int64_t m, int64_t n, int64_t k, DType dtype) { return {.m = m, .n = n, .k = k, .dtype = dtype}; }
+MatMulShape ShapeOf(int64_t m, int64_t n, int64_t k, DType dtype) { return {.m = m, .n = n, .k = k, .dtype = dtype}; }
 
 constexpr TileOrder kOrders[] = {TileOrder::kPlain, TileOrder::kPackedB, TileOrder::kGathered, TileOrder::kTransposedA};
 constexpr int kThreads[] = {1, 2, 3, 8, 16, 64};
 
-TEST(ProductTilesTest, CoverEveryElementOnce) {
+TEST(MatMulTilesTest, CoverEveryElementOnce) {
   for (const TileOrder order : kOrders) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       for (const int threads : kThreads) {
@@ -39,7 +39,7 @@ TEST(ProductTilesTest, CoverEveryElementOnce) {
           SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << ", order " << static_cast<int>(order)
                                             << ", " << threads << " threads");
           std::vector<int> times(m * n);
-          for (const ProductTile& tile : TilesOf(ShapeOf(m, n, k, dtype), order, threads)) {
+          for (const MatMulTile& tile : TilesOf(ShapeOf(m, n, k, dtype), order, threads)) {
             ASSERT_GT(tile.rows, 0);
             ASSERT_GT(tile.columns, 0);
             ASSERT_LE(tile.m + tile.rows, m);
@@ -57,9 +57,9 @@ TEST(ProductTilesTest, CoverEveryElementOnce) {
 
 // Returns the fraction of the time until the last thread has ended in which `threads` are busy, if a tile takes time in
 // proportion to its elements.
-double Busy(const std::vector<ProductTile>& tiles, int threads) {
+double Busy(const std::vector<MatMulTile>& tiles, int threads) {
   int64_t total = 0, most = 0;
-  for (const ProductTile& tile : tiles) {
+  for (const MatMulTile& tile : tiles) {
     total += tile.rows * tile.columns;
     most = std::max(most, tile.rows * tile.columns);
   }
@@ -67,7 +67,7 @@ double Busy(const std::vector<ProductTile>& tiles, int threads) {
   return static_cast<double>(total) / static_cast<double>(rounds * threads * most);
 }
 
-TEST(ProductTilesTest, KeepThreadsBusy) {
+TEST(MatMulTilesTest, KeepThreadsBusy) {
   for (const int threads : {1, 2, 3, 4, 8, 12, 16, 32}) {
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{2048, 512},
                                {2816, 512},
@@ -91,19 +91,19 @@ TEST(ProductTilesTest, KeepThreadsBusy) {
   }
 }
 
-TEST(ProductTilesTest, PackedOnesAreWholeRows) {
+TEST(MatMulTilesTest, PackedOnesAreWholeRows) {
   for (const int threads : kThreads) {
-    for (const ProductTile& tile : TilesOf(ShapeOf(1030, 200, 64, DType::kFloat32), TileOrder::kPackedB, threads)) {
+    for (const MatMulTile& tile : TilesOf(ShapeOf(1030, 200, 64, DType::kFloat32), TileOrder::kPackedB, threads)) {
       EXPECT_EQ(tile.columns, 200);
       EXPECT_LE(tile.rows, kMostPackedRows);
     }
   }
 }
 
-TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
+TEST(MatMulTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
   for (const auto& [n, k] :
        {std::pair<int64_t, int64_t>{151936, 896}, {50257, 768}, {129, 400000}, {896, 151936}, {16384, 16384}}) {
-    const ProductShape shape = ShapeOf(512, n, k, DType::kBFloat16);
+    const MatMulShape shape = ShapeOf(512, n, k, DType::kBFloat16);
     EXPECT_TRUE(IsPackedInPieces(shape));
     int64_t at = 0;
     for (const int64_t columns : PieceColumns(shape)) {
@@ -113,8 +113,8 @@ TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
       EXPECT_TRUE(columns <= 128 || columns * k * 2 <= int64_t{5} << 20) << n << " x " << k;
       EXPECT_TRUE(columns % 64 == 0 || at + columns == n) << n << " x " << k;
       for (const int threads : kThreads) {
-        const ProductShape piece = ShapeOf(512, columns, k, DType::kBFloat16);
-        for (const ProductTile& tile : TilesOf(piece, TileOrder::kGathered, threads)) {
+        const MatMulShape piece = ShapeOf(512, columns, k, DType::kBFloat16);
+        for (const MatMulTile& tile : TilesOf(piece, TileOrder::kGathered, threads)) {
           EXPECT_GE(tile.columns, 64);
           EXPECT_LE(tile.rows * tile.columns, 256 * 1024);
         }
@@ -123,15 +123,15 @@ TEST(ProductTilesTest, PiecesOfALargeOperandAreSmallAndCoverIt) {
     }
     EXPECT_EQ(at, n);
   }
-  const ProductShape small = ShapeOf(512, 8192, 2048, DType::kBFloat16);
+  const MatMulShape small = ShapeOf(512, 8192, 2048, DType::kBFloat16);
   EXPECT_FALSE(IsPackedInPieces(small));
   EXPECT_EQ(PieceColumns(small), std::vector<int64_t>{8192});
 }
 
-TEST(ProductTilesTest, ThreadsDoNotCutSumsThatDependOnTiles) {
+TEST(MatMulTilesTest, ThreadsDoNotCutSumsThatDependOnTiles) {
   const auto places = [](TileOrder order, int threads) {
     std::vector<int64_t> numbers;
-    for (const ProductTile& tile : TilesOf(ShapeOf(2048, 1536, 512, DType::kFloat32), order, threads)) {
+    for (const MatMulTile& tile : TilesOf(ShapeOf(2048, 1536, 512, DType::kFloat32), order, threads)) {
       numbers.insert(numbers.end(), {tile.m, tile.n, tile.rows, tile.columns});
     }
     return numbers;
@@ -142,7 +142,7 @@ TEST(ProductTilesTest, ThreadsDoNotCutSumsThatDependOnTiles) {
 }
 
 // oneDNN may sum a matmul that is one tile in another order than its tiles.
-TEST(ProductTilesTest, NoLargeBFloat16ProductWithATransposedIsOneTile) {
+TEST(MatMulTilesTest, NoLargeBFloat16MatMulWithATransposedIsOneTile) {
   EXPECT_GE(TilesOf(ShapeOf(512, 512, 1100, DType::kBFloat16), TileOrder::kTransposedA, 1).size(), 2);
   EXPECT_GE(TilesOf(ShapeOf(1408, 1408, 400, DType::kBFloat16), TileOrder::kTransposedA, 1).size(), 2);
 }

@@ -12,6 +12,6 @@ namespace shale::cuda_on_host {
 // Creates the backend. `ops` must run in the calling thread, as those of CreateReferenceOps and CreateCpuOps do; others
 // are refused. Each matmul runs in FIFO order on the stream that it is enqueued on, on the host's view of device
 // memory.
-absl::StatusOr<std::unique_ptr<cuda::ProductBackend>> CreateHostProducts(std::unique_ptr<Ops> ops);
+absl::StatusOr<std::unique_ptr<cuda::MatMulBackend>> CreateHostMatMuls(std::unique_ptr<Ops> ops);
 
 }  // namespace shale::cuda_on_host

@@ -1,10 +1,10 @@
-// Small matmuls on fp32 panels in cache, and the packing of rows into panels.
+// Small matmuls on fp32 tiles in cache, and the packing of rows into tiles.
 
-#if defined(SHALE_KERNELS_CPU_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SHALE_KERNELS_CPU_PANEL_INL_H_
-#undef SHALE_KERNELS_CPU_PANEL_INL_H_
+#if defined(SHALE_KERNELS_CPU_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_TILE_INL_H_
+#undef SHALE_KERNELS_CPU_TILE_INL_H_
 #else
-#define SHALE_KERNELS_CPU_PANEL_INL_H_
+#define SHALE_KERNELS_CPU_TILE_INL_H_
 #endif
 
 #include <algorithm>
@@ -58,39 +58,39 @@ struct Accumulators<0, kVectors> {
   HWY_INLINE void Store(float*, int64_t) const {}
 };
 
-// Tiles of 8 x 2 vectors make good use of the 32 registers of AVX-512 and keep both of its multipliers busy. Other
-// instruction sets have 16 registers.
-constexpr int kTileRows = HWY_MAX_BYTES >= 64 ? 8 : 4;
+// Accumulators of 8 x 2 vectors make good use of the 32 registers of AVX-512 and keep both of its multipliers busy.
+// Other instruction sets have 16 registers.
+constexpr int kAccumulatorRows = HWY_MAX_BYTES >= 64 ? 8 : 4;
 static_assert(HWY_MAX_BYTES <= 64, "a slice is at least a vector wide");
 
 enum class Operand { kRows, kColumns };
 enum class Result { kWrite, kScale, kAdd };
 
-// Multiplies kGroup rows r of `a` by kColumns columns n of `b`, a panel or a slice. With s = the sum over i < k of
+// Multiplies kGroup rows r of `a` by kColumns columns n of `b`, a tile or a slice. With s = the sum over i < k of
 // a(r, i) b[i][n], sets c[r][n] = s (kWrite), c[r][n] = factor * s (kScale) or c[r][n] += s (kAdd), where a(r, i) is
 // a[r][i] (kRows) or a[i][r] (kColumns). Strides are in floats, from one row in memory to the next.
-template <Operand kA, Result kC, int kColumns = kPanel>
-void MultiplyPanel(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
-                   float* c, int64_t c_stride) {
+template <Operand kA, Result kC, int kColumns = kTile>
+void MultiplyTile(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor, float* c,
+                  int64_t c_stride) {
   const int64_t a_row = kA == Operand::kRows ? a_stride : 1, a_next = kA == Operand::kRows ? 1 : a_stride;
   constexpr int kVectors = kColumns * sizeof(float) >= 2 * HWY_MAX_BYTES ? 2 : 1;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
-  for (int64_t r = 0; r < kGroup; r += kTileRows) {
+  for (int64_t r = 0; r < kGroup; r += kAccumulatorRows) {
     for (int64_t n = 0; n < kColumns; n += kVectors * lanes) {
-      Accumulators<kTileRows, kVectors> tile;
+      Accumulators<kAccumulatorRows, kVectors> sums;
       float* to = c + r * c_stride + n;
       if constexpr (kC == Result::kAdd) {
-        tile.Load(to, c_stride);
+        sums.Load(to, c_stride);
       } else {
-        tile.Clear();
+        sums.Clear();
       }
       const float* x = a + r * a_row;
       const float* y = b + n;
       for (int64_t i = 0; i < k; ++i, x += a_next, y += b_stride) {
-        tile.MulAdd(x, a_row, Load(y), Load(y + (kVectors - 1) * lanes));
+        sums.MulAdd(x, a_row, Load(y), Load(y + (kVectors - 1) * lanes));
       }
-      if constexpr (kC == Result::kScale) tile.Scale(Splat(factor));
-      tile.Store(to, c_stride);
+      if constexpr (kC == Result::kScale) sums.Scale(Splat(factor));
+      sums.Store(to, c_stride);
     }
   }
 }
@@ -114,42 +114,42 @@ void UnpackRows(const float* from, int64_t from_stride, int64_t rows, int64_t wi
   }
 }
 
-// Sets to[i][r] = from[r][i] for kPanel rows r of `stride` floats. `stride` is a multiple of 4.
-HWY_INLINE void TransposePanel(const float* from, int64_t stride, float* to) {
+// Sets to[i][r] = from[r][i] for kTile rows r of `stride` floats. `stride` is a multiple of 4.
+HWY_INLINE void TransposeTile(const float* from, int64_t stride, float* to) {
 #if HWY_TARGET == HWY_SCALAR
   for (int64_t i = 0; i < stride; ++i) {
-    for (int64_t r = 0; r < kPanel; ++r) to[i * kPanel + r] = from[r * stride + i];
+    for (int64_t r = 0; r < kTile; ++r) to[i * kTile + r] = from[r * stride + i];
   }
 #else
   // Transposes squares of 4 x 4.
   const hn::Full128<float> d;
   for (int64_t i = 0; i < stride; i += 4) {
-    for (int64_t r = 0; r < kPanel; r += 4) {
+    for (int64_t r = 0; r < kTile; r += 4) {
       const float* corner = from + r * stride + i;
       const auto row0 = hn::LoadU(d, corner), row1 = hn::LoadU(d, corner + stride);
       const auto row2 = hn::LoadU(d, corner + 2 * stride), row3 = hn::LoadU(d, corner + 3 * stride);
       const auto left01 = hn::InterleaveLower(d, row0, row1), left23 = hn::InterleaveLower(d, row2, row3);
       const auto right01 = hn::InterleaveUpper(d, row0, row1), right23 = hn::InterleaveUpper(d, row2, row3);
-      float* out = to + i * kPanel + r;
+      float* out = to + i * kTile + r;
       hn::StoreU(hn::ConcatLowerLower(d, left23, left01), d, out);
-      hn::StoreU(hn::ConcatUpperUpper(d, left23, left01), d, out + kPanel);
-      hn::StoreU(hn::ConcatLowerLower(d, right23, right01), d, out + 2 * kPanel);
-      hn::StoreU(hn::ConcatUpperUpper(d, right23, right01), d, out + 3 * kPanel);
+      hn::StoreU(hn::ConcatUpperUpper(d, left23, left01), d, out + kTile);
+      hn::StoreU(hn::ConcatLowerLower(d, right23, right01), d, out + 2 * kTile);
+      hn::StoreU(hn::ConcatUpperUpper(d, right23, right01), d, out + 3 * kTile);
     }
   }
 #endif
 }
 
-// Packs panels of kPanel rows, each transposed: column i of row r goes to to[r / kPanel][i][r % kPanel]. Rows up to the
-// end of the last panel become zeros. `rows_of_panel` is temporary memory for kPanel x to_width floats.
+// Packs tiles of kTile rows, each transposed: column i of row r goes to to[r / kTile][i][r % kTile]. Rows up to the
+// end of the last tile become zeros. `rows_of_tile` is temporary memory for kTile x to_width floats.
 template <class T>
 void PackTransposed(const T* from, int64_t from_stride, int64_t rows, int64_t width, float* to, int64_t to_width,
-                    float* rows_of_panel) {
-  for (int64_t begin = 0; begin < rows; begin += kPanel) {
-    const int64_t count = std::min(kPanel, rows - begin);
-    PackRows(from + begin * from_stride, from_stride, count, width, rows_of_panel, to_width);
-    if (count < kPanel) std::fill(rows_of_panel + count * to_width, rows_of_panel + kPanel * to_width, 0.0f);
-    TransposePanel(rows_of_panel, to_width, to + begin * to_width);
+                    float* rows_of_tile) {
+  for (int64_t begin = 0; begin < rows; begin += kTile) {
+    const int64_t count = std::min(kTile, rows - begin);
+    PackRows(from + begin * from_stride, from_stride, count, width, rows_of_tile, to_width);
+    if (count < kTile) std::fill(rows_of_tile + count * to_width, rows_of_tile + kTile * to_width, 0.0f);
+    TransposeTile(rows_of_tile, to_width, to + begin * to_width);
   }
 }
 

@@ -3,16 +3,16 @@
 // of two bf16 is exact in fp32, so these sums differ from those of widened operands only in the order of addition (and
 // subnormals count as 0).
 //
-// A pair takes the place of a float: rows, panels and strides are those of panel-inl.h with D / 2 for D.
+// A pair takes the place of a float: rows, tiles and strides are those of tile-inl.h with D / 2 for D.
 
-#if defined(SHALE_KERNELS_CPU_PAIR_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SHALE_KERNELS_CPU_PAIR_PANEL_INL_H_
-#undef SHALE_KERNELS_CPU_PAIR_PANEL_INL_H_
+#if defined(SHALE_KERNELS_CPU_PAIR_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_PAIR_TILE_INL_H_
+#undef SHALE_KERNELS_CPU_PAIR_TILE_INL_H_
 #else
-#define SHALE_KERNELS_CPU_PAIR_PANEL_INL_H_
+#define SHALE_KERNELS_CPU_PAIR_TILE_INL_H_
 #endif
 
-#include "kernels/cpu/panel-inl.h"
+#include "kernels/cpu/tile-inl.h"
 #include "kernels/integers.h"
 
 #if HWY_TARGET == HWY_AVX3
@@ -37,13 +37,14 @@ HWY_INLINE void AddPairProducts(Accumulators<kRows, kVectors>& sums, const float
   AddPairProducts(sums.below, a + stride, stride, b_left, b_right);
 }
 
-// MultiplyPanel for pairs: sums the products of both elements of the pairs a(r, i) and b[i][n] over k pairs.
-template <Operand kA, Result kC, int kColumns = kPanel>
-void MultiplyPairPanel(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
-                       float* c, int64_t c_stride) {
-  static_assert(kTileRows == kGroup && sizeof(Vector) == kSlice * sizeof(float), "one tile is all of it");
+// MultiplyTile for pairs: sums the products of both elements of the pairs a(r, i) and b[i][n] over k pairs.
+template <Operand kA, Result kC, int kColumns = kTile>
+void MultiplyPairTile(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
+                      float* c, int64_t c_stride) {
+  static_assert(kAccumulatorRows == kGroup && sizeof(Vector) == kSlice * sizeof(float),
+                "the accumulators hold the whole result");
   const int64_t a_row = kA == Operand::kRows ? a_stride : 1, a_next = kA == Operand::kRows ? 1 : a_stride;
-  Accumulators<kTileRows, kColumns / kSlice> sums;
+  Accumulators<kAccumulatorRows, kColumns / kSlice> sums;
   if constexpr (kC == Result::kAdd) {
     sums.Load(c, c_stride);
   } else {
@@ -79,8 +80,8 @@ HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_AVX3
-template <Operand kA, Result kC, int kColumns = kPanel>
-void MultiplyPairPanel(const float*, int64_t, const float*, int64_t, int64_t, float, float*, int64_t) {}
+template <Operand kA, Result kC, int kColumns = kTile>
+void MultiplyPairTile(const float*, int64_t, const float*, int64_t, int64_t, float, float*, int64_t) {}
 inline void UnpackRounded(const float*, int64_t, int64_t, int64_t, float, BFloat16*, int64_t) {}
 #endif
 
@@ -97,15 +98,15 @@ HWY_INLINE void PackPairs(const BFloat16* from, int64_t from_stride, int64_t row
   }
 }
 
-// Packs panels of kPanel rows, each transposed: pair i of row r goes to to[r / kPanel][i][r % kPanel]. Rows up to the
-// end of the last panel become zeros. `rows_of_panel` is temporary memory for kPanel x to_width pairs.
+// Packs tiles of kTile rows, each transposed: pair i of row r goes to to[r / kTile][i][r % kTile]. Rows up to the
+// end of the last tile become zeros. `rows_of_tile` is temporary memory for kTile x to_width pairs.
 HWY_INLINE void PackPairsTransposed(const BFloat16* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
-                                    int64_t to_width, float* rows_of_panel) {
-  for (int64_t begin = 0; begin < rows; begin += kPanel) {
-    const int64_t count = std::min(kPanel, rows - begin);
-    PackPairs(from + begin * from_stride, from_stride, count, width, rows_of_panel, to_width);
-    if (count < kPanel) std::fill(rows_of_panel + count * to_width, rows_of_panel + kPanel * to_width, 0.0f);
-    TransposePanel(rows_of_panel, to_width, to + begin * to_width);
+                                    int64_t to_width, float* rows_of_tile) {
+  for (int64_t begin = 0; begin < rows; begin += kTile) {
+    const int64_t count = std::min(kTile, rows - begin);
+    PackPairs(from + begin * from_stride, from_stride, count, width, rows_of_tile, to_width);
+    if (count < kTile) std::fill(rows_of_tile + count * to_width, rows_of_tile + kTile * to_width, 0.0f);
+    TransposeTile(rows_of_tile, to_width, to + begin * to_width);
   }
 }
 

@@ -1,9 +1,9 @@
 // Matmuls by cuBLASLt.
 //
-// Bits: results are sums in fp32, in an order that the algorithm decides. ProductKey alone decides the algorithm: the
-// one in the tuning table for this GPU and library version, else the first that the library's heuristic proposes. So a
-// matmul and its recomputation have the same bits. The matmul itself adds the bias, except for a bf16 bias of an f32 c,
-// which is written to c first; the matmul is then added to c.
+// Bits: results are sums in fp32, in an order that the algorithm decides. MatMulKey alone decides the algorithm: the
+// one in the tuning table for this GPU and library version, else the first proposal of the library's heuristic that can
+// be used. So a matmul and its recomputation have the same bits. The matmul itself adds the bias, except for a bf16
+// bias of an f32 c, which is written to c first; the matmul is then added to c.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace shale::cuda {
 
-struct CublasLtProductOptions {
+struct CublasLtMatMulOptions {
   // The workspace that every matmul may use, and the value of ScratchBytes. NVIDIA recommends 32 MiB for Hopper.
   int64_t workspace_bytes = int64_t{32} << 20;
   bool allow_tf32 = false;
@@ -30,7 +30,7 @@ struct CublasLtProductOptions {
 // Calls `load` (CublasLtFunctions::Load) when a matmul is first prepared or enqueued, and then opens the library on the
 // calling thread's current device. ScratchBytes needs neither library nor GPU. Uses BroadcastBias of kernels.h.
 // REQUIRES: `load` is set, workspace_bytes >= 0
-std::unique_ptr<ProductBackend> CreateCublasLtProducts(std::function<absl::StatusOr<CublasLtFunctions>()> load,
-                                                       CublasLtProductOptions options);
+std::unique_ptr<MatMulBackend> CreateCublasLtMatMuls(std::function<absl::StatusOr<CublasLtFunctions>()> load,
+                                                     CublasLtMatMulOptions options);
 
 }  // namespace shale::cuda

@@ -1,5 +1,5 @@
 // Tests what cuBLASLt is asked to do. The conformance suite (matmul_test) shows that the results are those of the op.
-#include "kernels/cuda/cublaslt/cublaslt_products.h"
+#include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
 
 #include <memory>
 #include <string>
@@ -13,9 +13,9 @@
 namespace shale::testing {
 namespace {
 
-using cuda::CublasLtProductOptions;
-using cuda::ProductBackend;
-using cuda::ProductKey;
+using cuda::CublasLtMatMulOptions;
+using cuda::MatMulBackend;
+using cuda::MatMulKey;
 using cuda::TuningTable;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -24,15 +24,15 @@ std::string MessageOf(const absl::Status& status) {
   return std::string(status.message().data(), status.message().size());
 }
 
-class CublasLtProductsTest : public ::testing::Test {
+class CublasLtMatMulsTest : public ::testing::Test {
  protected:
-  ~CublasLtProductsTest() override {
+  ~CublasLtMatMulsTest() override {
     backend_.reset();
     EXPECT_EQ(library_.alive, 0) << "descriptors are left";
   }
 
-  ProductBackend& Backend(CublasLtProductOptions options = {.workspace_bytes = 1024}) {
-    backend_ = cuda::CreateCublasLtProducts([this] { return library_.functions(); }, std::move(options));
+  MatMulBackend& Backend(CublasLtMatMulOptions options = {.workspace_bytes = 1024}) {
+    backend_ = cuda::CreateCublasLtMatMuls([this] { return library_.functions(); }, std::move(options));
     return *backend_;
   }
 
@@ -52,12 +52,12 @@ class CublasLtProductsTest : public ::testing::Test {
     return {.a = Ones(act, {m, k}), .b = Ones(act, {k, n}), .c_MN = Ones(c, {m, n})};
   }
 
-  absl::Status Run(ProductBackend& backend, const MatMul& op) {
+  absl::Status Run(MatMulBackend& backend, const MatMul& op) {
     EXPECT_TRUE(Validate(op).ok()) << Validate(op);
     return backend.Enqueue(op, {workspace_, backend.ScratchBytes(op)}, /*stream=*/nullptr);
   }
   // Runs the op and returns the one call that it becomes.
-  LtCall CallOf(ProductBackend& backend, const MatMul& op) {
+  LtCall CallOf(MatMulBackend& backend, const MatMul& op) {
     library_.calls.clear();
     const absl::Status status = Run(backend, op);
     EXPECT_TRUE(status.ok()) << status << " " << library_.misuse;
@@ -71,11 +71,11 @@ class CublasLtProductsTest : public ::testing::Test {
   alignas(256) std::byte memory_[1 << 16];
   alignas(256) std::byte workspace_[1 << 12];
   int64_t used_ = 0;
-  std::unique_ptr<ProductBackend> backend_;
+  std::unique_ptr<MatMulBackend> backend_;
 };
 
-TEST_F(CublasLtProductsTest, ScratchIsTheWorkspaceAndIsKnownWithoutTheLibrary) {
-  const auto backend = cuda::CreateCublasLtProducts([] { return absl::NotFoundError("no such library here"); }, {});
+TEST_F(CublasLtMatMulsTest, ScratchIsTheWorkspaceAndIsKnownWithoutTheLibrary) {
+  const auto backend = cuda::CreateCublasLtMatMuls([] { return absl::NotFoundError("no such library here"); }, {});
   const MatMul op = Op(4, 6, 8);
   EXPECT_EQ(backend->ScratchBytes(op), int64_t{32} << 20);
   const absl::Status status = backend->Prepare(op);
@@ -83,7 +83,7 @@ TEST_F(CublasLtProductsTest, ScratchIsTheWorkspaceAndIsKnownWithoutTheLibrary) {
   EXPECT_EQ(MessageOf(status), "no such library here");
 }
 
-TEST_F(CublasLtProductsTest, OurRowsAreItsColumnsAndOurSecondOperandIsItsFirst) {
+TEST_F(CublasLtMatMulsTest, OurRowsAreItsColumnsAndOurSecondOperandIsItsFirst) {
   const MatMul op = Op(4, 6, 8);
   const LtCall call = CallOf(Backend(), op);
   EXPECT_EQ(call.a_data, op.b.data);
@@ -93,13 +93,13 @@ TEST_F(CublasLtProductsTest, OurRowsAreItsColumnsAndOurSecondOperandIsItsFirst) 
   EXPECT_EQ(call.a, (LtLayout{CUDA_R_16BF, 6, 8, 6}));
   EXPECT_EQ(call.b, (LtLayout{CUDA_R_16BF, 8, 4, 8}));
   EXPECT_EQ(call.d, (LtLayout{CUDA_R_32F, 6, 4, 6}));
-  EXPECT_EQ(call.product, LtProduct{});
+  EXPECT_EQ(call.matmul, LtMatMul{});
   EXPECT_EQ(call.alpha, 1);
   EXPECT_EQ(call.beta, 0);
   EXPECT_EQ(call.workspace_bytes, 1024u);
 }
 
-TEST_F(CublasLtProductsTest, TransposesAndStridedRowsStayWhereTheyAre) {
+TEST_F(CublasLtMatMulsTest, TransposesAndStridedRowsStayWhereTheyAre) {
   MatMul op = Op(4, 6, 8, DType::kFloat32);
   op.transpose_a = op.transpose_b = true;
   op.a = Ones(DType::kFloat32, {8, 12}).Slice(1, 3, 4);
@@ -109,11 +109,11 @@ TEST_F(CublasLtProductsTest, TransposesAndStridedRowsStayWhereTheyAre) {
   EXPECT_EQ(call.a, (LtLayout{CUDA_R_32F, 8, 6, 20}));
   EXPECT_EQ(call.b, (LtLayout{CUDA_R_32F, 4, 8, 12}));
   EXPECT_EQ(call.d, (LtLayout{CUDA_R_32F, 6, 4, 10}));
-  EXPECT_EQ(call.product.transpose_a, CUBLAS_OP_T);
-  EXPECT_EQ(call.product.transpose_b, CUBLAS_OP_T);
+  EXPECT_EQ(call.matmul.transpose_a, CUBLAS_OP_T);
+  EXPECT_EQ(call.matmul.transpose_b, CUBLAS_OP_T);
 }
 
-TEST_F(CublasLtProductsTest, AccumulatingIsBetaOfOneInPlace) {
+TEST_F(CublasLtMatMulsTest, AccumulatingIsBetaOfOneInPlace) {
   MatMul op = Op(4, 6, 8);
   op.accumulate = true;
   const LtCall call = CallOf(Backend(), op);
@@ -122,7 +122,7 @@ TEST_F(CublasLtProductsTest, AccumulatingIsBetaOfOneInPlace) {
   EXPECT_EQ(op.c_MN.as<float>()[0], 9);
 }
 
-TEST_F(CublasLtProductsTest, TheHeuristicIsToldWhatIsTrue) {
+TEST_F(CublasLtMatMulsTest, TheHeuristicIsToldWhatIsTrue) {
   MatMul op = Op(4, 6, 8);
   op.a = Ones(DType::kBFloat16, {4, 64}).Slice(1, 4, 8);     // Starts at byte 8.
   op.b = Ones(DType::kBFloat16, {8, 64}).Slice(1, 48, 6);    // 96
@@ -137,46 +137,46 @@ TEST_F(CublasLtProductsTest, TheHeuristicIsToldWhatIsTrue) {
   EXPECT_EQ(query.preference.align_b, 8u);
   EXPECT_EQ(query.preference.align_c, 2u);
   EXPECT_EQ(query.preference.align_d, 2u);
-  EXPECT_EQ(query.product.bias, reinterpret_cast<const void*>(4));
+  EXPECT_EQ(query.matmul.bias, reinterpret_cast<const void*>(4));
 }
 
-TEST_F(CublasLtProductsTest, ABiasOfTheResultsTypeIsAddedByTheProduct) {
+TEST_F(CublasLtMatMulsTest, ABiasOfTheResultsTypeIsAddedByTheMatMul) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     MatMul op = Op(4, 6, 8, dtype, dtype);
     op.bias_N = Ones(dtype, {6});
-    ProductBackend& backend = Backend();
+    MatMulBackend& backend = Backend();
     const LtCall call = CallOf(backend, op);
-    EXPECT_EQ(call.product.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
-    EXPECT_EQ(call.product.bias, op.bias_N.data);
+    EXPECT_EQ(call.matmul.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
+    EXPECT_EQ(call.matmul.bias, op.bias_N.data);
     EXPECT_EQ(call.beta, 0);
     // Another bias at another address is another call of the same kind.
     op.bias_N = Ones(dtype, {6});
-    EXPECT_EQ(CallOf(backend, op).product.bias, op.bias_N.data);
+    EXPECT_EQ(CallOf(backend, op).matmul.bias, op.bias_N.data);
   }
   EXPECT_EQ(library_.queries.size(), 2u);
 }
 
-TEST_F(CublasLtProductsTest, ABiasOfAnotherTypeIsWhatTheProductIsAddedTo) {
+TEST_F(CublasLtMatMulsTest, ABiasOfAnotherTypeIsWhatTheMatMulIsAddedTo) {
   MatMul op = Op(4, 6, 8);
   op.bias_N = Ones(DType::kBFloat16, {6});
   op.c_MN.as<float>()[23] = 5;  // Old contents do not count.
   const LtCall call = CallOf(Backend(), op);
-  EXPECT_EQ(call.product.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
+  EXPECT_EQ(call.matmul.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
   EXPECT_EQ(call.beta, 1);
   EXPECT_EQ(op.c_MN.as<float>()[23], 9);
 }
 
-TEST_F(CublasLtProductsTest, OperandsOfF32AreRoundedOnlyWhenAllowed) {
+TEST_F(CublasLtMatMulsTest, OperandsOfF32AreRoundedOnlyWhenAllowed) {
   const MatMul f32 = Op(4, 6, 8, DType::kFloat32), bf16 = Op(4, 6, 8);
-  EXPECT_EQ(CallOf(Backend(), f32).product.compute, CUBLAS_COMPUTE_32F);
-  ProductBackend& allowed = Backend({.workspace_bytes = 1024, .allow_tf32 = true});
-  EXPECT_EQ(CallOf(allowed, f32).product.compute, CUBLAS_COMPUTE_32F_FAST_TF32);
-  EXPECT_EQ(CallOf(allowed, bf16).product.compute, CUBLAS_COMPUTE_32F);
+  EXPECT_EQ(CallOf(Backend(), f32).matmul.compute, CUBLAS_COMPUTE_32F);
+  MatMulBackend& allowed = Backend({.workspace_bytes = 1024, .allow_tf32 = true});
+  EXPECT_EQ(CallOf(allowed, f32).matmul.compute, CUBLAS_COMPUTE_32F_FAST_TF32);
+  EXPECT_EQ(CallOf(allowed, bf16).matmul.compute, CUBLAS_COMPUTE_32F);
 }
 
 // A recomputation writes to another address, and must use the algorithm of what it repeats.
-TEST_F(CublasLtProductsTest, ProductsOfOneKindHaveOneAlgorithm) {
-  ProductBackend& backend = Backend();
+TEST_F(CublasLtMatMulsTest, MatMulsOfOneKindHaveOneAlgorithm) {
+  MatMulBackend& backend = Backend();
   MatMul op = Op(4, 6, 8);
   ASSERT_TRUE(backend.Prepare(op).ok());
   EXPECT_EQ(library_.queries.size(), 1u);
@@ -190,14 +190,34 @@ TEST_F(CublasLtProductsTest, ProductsOfOneKindHaveOneAlgorithm) {
   EXPECT_EQ(library_.queries.size(), 3u);
 }
 
-TEST_F(CublasLtProductsTest, TheFirstAlgorithmThatCanRunIsUsed) {
+TEST_F(CublasLtMatMulsTest, TheFirstAlgorithmThatCanRunIsUsed) {
   library_.algorithms = 3;
   library_.unusable = 2;
   EXPECT_EQ(CallOf(Backend(), Op(4, 6, 8)).algorithm.data[1], 2u);
 }
 
-TEST_F(CublasLtProductsTest, WithoutAnAlgorithmTheErrorNamesTheProductAndTheWorkspace) {
-  const auto message = [&](CublasLtProductOptions options) {
+TEST_F(CublasLtMatMulsTest, AProposalThatIsRefusedIsPassedOver) {
+  library_.algorithms = 2;
+  library_.refused = 1;
+  EXPECT_EQ(CallOf(Backend(), Op(4, 6, 8)).algorithm.data[1], 1u);
+  library_.algorithms = 4;
+  library_.unusable = library_.oversized = 1;
+  EXPECT_EQ(CallOf(Backend(), Op(4, 6, 8)).algorithm.data[1], 3u);
+}
+
+TEST_F(CublasLtMatMulsTest, IfEveryProposalIsRefusedTheErrorNamesThemAll) {
+  library_.algorithms = 2;
+  library_.refused = library_.oversized = 1;
+  const absl::Status status = Backend().Prepare(Op(4, 6, 8));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(
+      MessageOf(status),
+      AllOf(HasSubstr("none of the 2 algorithms"), HasSubstr("1: cublasLtMatmulAlgoCheck: CUBLAS_STATUS_NOT_SUPPORTED"),
+            HasSubstr("2: the algorithm needs 1025 bytes of workspace"), HasSubstr("m=4 n=6 k=8")));
+}
+
+TEST_F(CublasLtMatMulsTest, WithoutAnAlgorithmTheErrorNamesTheMatMulAndTheWorkspace) {
+  const auto message = [&](CublasLtMatMulOptions options) {
     const absl::Status status = Run(Backend(std::move(options)), Op(4, 6, 8));
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
     return MessageOf(status);
@@ -210,11 +230,11 @@ TEST_F(CublasLtProductsTest, WithoutAnAlgorithmTheErrorNamesTheProductAndTheWork
   EXPECT_THAT(message({.workspace_bytes = 0}), HasSubstr("0 bytes of workspace"));
 }
 
-TEST_F(CublasLtProductsTest, ATunedAlgorithmIsUsedOnItsGpuAndVersion) {
+TEST_F(CublasLtMatMulsTest, ATunedAlgorithmIsUsedOnItsGpuAndVersion) {
   const MatMul op = Op(4, 6, 8);
   const auto used = [&](const TuningTable::Machine& measured) {
     auto table = std::make_shared<TuningTable>();
-    EXPECT_TRUE(table->Set(measured, ProductKey::Of(op, false), CublasLtStandIn::Algorithm(77)).ok());
+    EXPECT_TRUE(table->Set(measured, MatMulKey::Of(op, false), CublasLtStandIn::Algorithm(77)).ok());
     return CallOf(Backend({.workspace_bytes = 1024, .tuning = table, .gpu = "NVIDIA H200"}), op).algorithm.data[1];
   };
   EXPECT_EQ(used({"NVIDIA H200", CublasLtStandIn::kVersion}), 77u);
@@ -223,11 +243,11 @@ TEST_F(CublasLtProductsTest, ATunedAlgorithmIsUsedOnItsGpuAndVersion) {
   EXPECT_EQ(used({"NVIDIA H200", CublasLtStandIn::kVersion + 1}), 0u);
 }
 
-TEST_F(CublasLtProductsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotReplaced) {
+TEST_F(CublasLtMatMulsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotReplaced) {
   const MatMul op = Op(4, 6, 8);
-  const auto refusal = [&](const cuda::ProductAlgorithm& algorithm) {
+  const auto refusal = [&](const cuda::MatMulAlgorithm& algorithm) {
     auto table = std::make_shared<TuningTable>();
-    EXPECT_TRUE(table->Set({"GPU", CublasLtStandIn::kVersion}, ProductKey::Of(op, false), algorithm).ok());
+    EXPECT_TRUE(table->Set({"GPU", CublasLtStandIn::kVersion}, MatMulKey::Of(op, false), algorithm).ok());
     const absl::Status status = Backend({.workspace_bytes = 1024, .tuning = table, .gpu = "GPU"}).Prepare(op);
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("the tuning table names this algorithm"), HasSubstr("m=4 n=6 k=8"),
@@ -241,7 +261,7 @@ TEST_F(CublasLtProductsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotRepla
   }
 }
 
-TEST_F(CublasLtProductsTest, EveryFailedCallIsAnErrorThatNamesItAndTheProduct) {
+TEST_F(CublasLtMatMulsTest, EveryFailedCallIsAnErrorThatNamesItAndTheMatMul) {
   for (const char* function : {"MatrixLayoutCreate", "MatmulDescCreate", "MatmulDescSetAttribute",
                                "MatmulPreferenceCreate", "MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic",
                                "MatmulAlgoCheck", "MatmulAlgoConfigGetAttribute", "Matmul"}) {
@@ -254,10 +274,10 @@ TEST_F(CublasLtProductsTest, EveryFailedCallIsAnErrorThatNamesItAndTheProduct) {
   }
 }
 
-TEST_F(CublasLtProductsTest, ALibraryThatCannotStartIsAnErrorAndMayStartLater) {
+TEST_F(CublasLtMatMulsTest, ALibraryThatCannotStartIsAnErrorAndMayStartLater) {
   library_.failing = "Create";
   library_.failure = CUBLAS_STATUS_NOT_INITIALIZED;
-  ProductBackend& backend = Backend();
+  MatMulBackend& backend = Backend();
   const absl::Status status = backend.Prepare(Op(4, 6, 8));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(MessageOf(status),

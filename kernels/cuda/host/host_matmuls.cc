@@ -1,4 +1,4 @@
-#include "kernels/cuda/host/host_products.h"
+#include "kernels/cuda/host/host_matmuls.h"
 
 #include <utility>
 
@@ -9,9 +9,9 @@
 namespace shale::cuda_on_host {
 namespace {
 
-class HostProducts final : public cuda::ProductBackend {
+class HostMatMuls final : public cuda::MatMulBackend {
  public:
-  HostProducts(std::unique_ptr<Ops> owned, HostOps& ops) : owned_(std::move(owned)), ops_(ops) {}
+  HostMatMuls(std::unique_ptr<Ops> owned, HostOps& ops) : owned_(std::move(owned)), ops_(ops) {}
 
   int64_t ScratchBytes(const MatMul& op) const override { return ops_.ScratchBytes(op); }
   absl::Status Prepare(const MatMul& op) override { return ops_.Prepare(op); }
@@ -31,10 +31,10 @@ class HostProducts final : public cuda::ProductBackend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<cuda::ProductBackend>> CreateHostProducts(std::unique_ptr<Ops> ops) {
+absl::StatusOr<std::unique_ptr<cuda::MatMulBackend>> CreateHostMatMuls(std::unique_ptr<Ops> ops) {
   auto* host_ops = dynamic_cast<HostOps*>(ops.get());
   if (host_ops == nullptr) return absl::InvalidArgumentError("wanted ops that run on the host, found another device's");
-  return std::make_unique<HostProducts>(std::move(ops), *host_ops);
+  return std::make_unique<HostMatMuls>(std::move(ops), *host_ops);
 }
 
 }  // namespace shale::cuda_on_host

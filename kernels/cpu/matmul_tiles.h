@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/onednn_matmuls.h"
 
 namespace shale::cpu {
 
 // Rows [m, m + rows) and columns [n, n + columns) of c.
-struct ProductTile {
+struct MatMulTile {
   int64_t m = 0, n = 0, rows = 0, columns = 0;
 };
 
@@ -25,13 +25,13 @@ enum class TileOrder {
 // tiles of packed matmuls, and of bf16 matmuls whose operand a is transposed, are made for `threads` threads, but there
 // oneDNN's kernels sum over k in the same order whatever the tile. Elsewhere they may not, so the tiles depend on sizes
 // only.
-std::vector<ProductTile> TilesOf(const ProductShape& shape, TileOrder order, int threads);
+std::vector<MatMulTile> TilesOf(const MatMulShape& shape, TileOrder order, int threads);
 
 // Returns whether b, if it is packed, is too large to be packed all at once.
-bool IsPackedInPieces(const ProductShape& shape);
+bool IsPackedInPieces(const MatMulShape& shape);
 // Returns how many columns of b are packed at a time, from the first column on: all of them, or pieces small enough for
 // the caches, but never less than two blocks of columns.
-std::vector<int64_t> PieceColumns(const ProductShape& shape);
+std::vector<int64_t> PieceColumns(const MatMulShape& shape);
 
 // Bounds on the rows of the tiles of packed matmuls. The last tile may have fewer.
 inline constexpr int64_t kMostPackedRows = 512, kLeastPackedRows = 32;

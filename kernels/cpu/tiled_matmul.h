@@ -1,4 +1,4 @@
-// TiledProduct: a matmul of one shape, as tiles and the oneDNN primitives for them. Private to kernels/cpu.
+// TiledMatMul: a matmul of one shape, as tiles and the oneDNN primitives for them. Private to kernels/cpu.
 #pragma once
 
 #include <atomic>
@@ -7,23 +7,23 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/cpu/matmul_tiles.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_matmuls.h"
 #include "kernels/cpu/packed_operand.h"
-#include "kernels/cpu/product_tiles.h"
-#include "kernels/cpu/products.h"
 
 namespace shale::cpu {
 
 // Returns the description of one oneDNN primitive that computes a matmul of shape `s`, with operand b described by `b`.
 // May throw dnnl::error.
-dnnl::matmul::primitive_desc DescribeProduct(const ProductShape& s, const dnnl::memory::desc& b);
+dnnl::matmul::primitive_desc DescribeMatMul(const MatMulShape& s, const dnnl::memory::desc& b);
 
 // Thread-safe; calls run one after another. Whoever makes, prepares or runs it must first make OpenMP report one thread
-// to oneDNN, as products.cc does.
-class TiledProduct {
+// to oneDNN, as onednn_matmuls.cc does.
+class TiledMatMul {
  public:
   // Runs on at most `threads` OpenMP threads, including the calling thread. May throw dnnl::error.
-  TiledProduct(const ProductShape& shape, int threads);
+  TiledMatMul(const MatMulShape& shape, int threads);
 
   int64_t scratch_bytes(bool packed_elsewhere) const {
     return (packed_elsewhere ? 0 : all_packed_bytes()) + (onednn_bytes_ + gathered_bytes_) * team_;
@@ -34,7 +34,7 @@ class TiledProduct {
   // Makes the primitives, unless they exist. May throw dnnl::error.
   void Prepare();
   // Computes the matmul and returns oneDNN's status. Prepares first if needed, and may then throw dnnl::error.
-  dnnl_status_t Run(const ProductOperands& operands);
+  dnnl_status_t Run(const MatMulOperands& operands);
 
  private:
   // Tiles of one size, which share a primitive.
@@ -44,7 +44,7 @@ class TiledProduct {
     dnnl::matmul primitive;  // Empty until prepared.
   };
   struct Tile {
-    ProductTile place;  // In c.
+    MatMulTile place;  // In c.
     size_t kind;
   };
   // A range of columns of b and c, computed before the next range. Scratch holds two pieces of packed b, which are used
@@ -67,18 +67,18 @@ class TiledProduct {
   // Whether tiles of c are computed in scratch and copied: oneDNN's packed matmuls need a c without gaps.
   bool gathers() const { return pieces_.size() > 1; }
   int64_t all_packed_bytes() const { return packed_bytes_ * (gathers() ? 2 : 1); }
-  std::byte* PackedAt(const Piece& piece, const ProductOperands& operands) const {
+  std::byte* PackedAt(const Piece& piece, const MatMulOperands& operands) const {
     if (operands.packed_b.data != nullptr) return operands.packed_b.data;
     return operands.scratch.data + (piece.odd ? packed_bytes_ : 0);
   }
-  UnpackedOperand OperandOf(const Piece& piece, const ProductOperands& operands) const;
+  UnpackedOperand OperandOf(const Piece& piece, const MatMulOperands& operands) const;
   void AddTiles(Piece& piece, int threads);
-  size_t KindOf(const ProductTile& tile);
+  size_t KindOf(const MatMulTile& tile);
   void PrepareLocked();
-  void RunPieces(const ProductOperands& operands, std::atomic<dnnl_status_t>& failure);
-  dnnl_status_t RunTile(const Piece& piece, const Tile& tile, int thread_number, const ProductOperands& operands);
+  void RunPieces(const MatMulOperands& operands, std::atomic<dnnl_status_t>& failure);
+  dnnl_status_t RunTile(const Piece& piece, const Tile& tile, int thread_number, const MatMulOperands& operands);
 
-  const ProductShape shape_;
+  const MatMulShape shape_;
   std::vector<Piece> pieces_;
   std::vector<Tile> tiles_;
   int team_ = 1;  // The number of threads that have a tile to compute.

@@ -1,4 +1,4 @@
-#include "kernels/cuda/cublaslt/cublaslt_products.h"
+#include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
 
 #include <map>
 #include <optional>
@@ -7,22 +7,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "kernels/cuda/cublaslt/product.h"
-#include "kernels/cuda/cublaslt/product_key.h"
+#include "kernels/cuda/cublaslt/matmul_key.h"
+#include "kernels/cuda/cublaslt/matmul_plan.h"
 #include "kernels/cuda/kernels.h"
 
 namespace shale::cuda {
 namespace {
 
-// Algorithms to request from the heuristic. It may mark some as unable to run; the first of the others is used.
+// The number of algorithms to request from the heuristic. The first of them that can be used is used.
 constexpr int kCandidates = 8;
 
-class CublasLtProducts final : public ProductBackend {
+class CublasLtMatMuls final : public MatMulBackend {
  public:
-  CublasLtProducts(std::function<absl::StatusOr<CublasLtFunctions>()> load, CublasLtProductOptions options)
+  CublasLtMatMuls(std::function<absl::StatusOr<CublasLtFunctions>()> load, CublasLtMatMulOptions options)
       : load_(std::move(load)), options_(std::move(options)) {}
-  ~CublasLtProducts() override {
-    products_.clear();
+  ~CublasLtMatMuls() override {
+    plans_.clear();
     // A destructor cannot report an error.
     if (handle_ != nullptr) (void)functions_->Destroy(handle_);
   }
@@ -32,11 +32,11 @@ class CublasLtProducts final : public ProductBackend {
   absl::Status Prepare(const MatMul& op) override { return Find(op).status(); }
 
   absl::Status Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream) override {
-    if (op.bias_N.present() && !ProductKey::AddsBias(op)) {
+    if (op.bias_N.present() && !MatMulKey::AddsBias(op)) {
       SHALE_RETURN_IF_ERROR(BroadcastBias(op.bias_N, op.c_MN, stream));
     }
-    SHALE_ASSIGN_OR_RETURN(Product * product, Find(op));
-    return product->Enqueue(op, scratch, stream);
+    SHALE_ASSIGN_OR_RETURN(MatMulPlan * plan, Find(op));
+    return plan->Enqueue(op, scratch, stream);
   }
 
  private:
@@ -54,46 +54,46 @@ class CublasLtProducts final : public ProductBackend {
                                                    "version of CUDA, and free memory)"));
   }
 
-  absl::StatusOr<Product*> Find(const MatMul& op) {
-    const ProductKey key = ProductKey::Of(op, options_.allow_tf32);
-    if (const auto found = products_.find(key); found != products_.end()) return found->second.get();
+  absl::StatusOr<MatMulPlan*> Find(const MatMul& op) {
+    const MatMulKey key = MatMulKey::Of(op, options_.allow_tf32);
+    if (const auto found = plans_.find(key); found != plans_.end()) return found->second.get();
     SHALE_RETURN_IF_ERROR(Open());
-    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Product> product,
-                           Product::Create(*functions_, handle_, key, options_.workspace_bytes));
-    SHALE_RETURN_IF_ERROR(Choose(key, *product));
-    return products_.emplace(key, std::move(product)).first->second.get();
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<MatMulPlan> plan,
+                           MatMulPlan::Create(*functions_, handle_, key, options_.workspace_bytes));
+    SHALE_RETURN_IF_ERROR(Choose(key, *plan));
+    return plans_.emplace(key, std::move(plan)).first->second.get();
   }
 
-  absl::Status Choose(const ProductKey& key, Product& product) {
+  absl::Status Choose(const MatMulKey& key, MatMulPlan& plan) {
     if (options_.tuning != nullptr) {
       const int64_t version = static_cast<int64_t>(functions_->GetVersion());
-      const ProductAlgorithm* tuned = options_.tuning->Find({.gpu = options_.gpu, .library_version = version}, key);
+      const MatMulAlgorithm* tuned = options_.tuning->Find({.gpu = options_.gpu, .library_version = version}, key);
       if (tuned != nullptr) {
-        const absl::Status status = product.Use(*tuned);
+        const absl::Status status = plan.Use(*tuned);
         if (status.ok()) return status;
         return absl::Status(status.code(),
                             absl::StrCat(status.message(), "; the tuning table names this algorithm: tune ",
                                          "again on this machine, or run without the table"));
       }
     }
-    SHALE_ASSIGN_OR_RETURN(const std::vector<ProductAlgorithm> candidates, product.Candidates(kCandidates));
-    return product.Use(candidates.front());
+    SHALE_ASSIGN_OR_RETURN(const std::vector<MatMulAlgorithm> candidates, plan.Candidates(kCandidates));
+    return plan.UseFirstOf(candidates);
   }
 
   const std::function<absl::StatusOr<CublasLtFunctions>()> load_;
-  const CublasLtProductOptions options_;
+  const CublasLtMatMulOptions options_;
   std::optional<CublasLtFunctions> functions_;
   cublasLtHandle_t handle_ = nullptr;
-  std::map<ProductKey, std::unique_ptr<Product>> products_;
+  std::map<MatMulKey, std::unique_ptr<MatMulPlan>> plans_;
 };
 
 }  // namespace
 
-std::unique_ptr<ProductBackend> CreateCublasLtProducts(std::function<absl::StatusOr<CublasLtFunctions>()> load,
-                                                       CublasLtProductOptions options) {
+std::unique_ptr<MatMulBackend> CreateCublasLtMatMuls(std::function<absl::StatusOr<CublasLtFunctions>()> load,
+                                                     CublasLtMatMulOptions options) {
   SHALE_CHECK(load != nullptr);
   SHALE_CHECK(options.workspace_bytes >= 0) << options.workspace_bytes;
-  return std::make_unique<CublasLtProducts>(std::move(load), std::move(options));
+  return std::make_unique<CublasLtMatMuls>(std::move(load), std::move(options));
 }
 
 }  // namespace shale::cuda

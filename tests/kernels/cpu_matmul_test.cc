@@ -37,7 +37,7 @@ std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const
 // same rule, so that a few numbers of threads are enough.
 bool OnOlderProcessor() { return std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr; }
 
-TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
+TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
   struct Case {
     int64_t m, n, k;
     bool transpose_a, transpose_b = false, bias = false, accumulate = false;
@@ -72,7 +72,7 @@ TEST(CpuProductsTest, LargeProductsHaveTheSameBitsOnAnyNumberOfThreads) {
 }
 
 // The second matmul has only NaNs in b, so that it must use the b that the first one packed.
-TEST(CpuProductsTest, AProductFindsItsBWhereAnotherHasPackedIt) {
+TEST(CpuMatMulTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
   const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 3});
   int compared = 0;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
@@ -128,7 +128,7 @@ TEST(CpuProductsTest, AProductFindsItsBWhereAnotherHasPackedIt) {
   }
 }
 
-TEST(CpuProductsTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
+TEST(CpuMatMulTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
   const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 2});
   const auto bytes_of = [&](DType dtype, int64_t m, int64_t n, int64_t k) {
     return ops->PackedBytes(MatMul{.a = Tensor::Contiguous(dtype, {m, k}),
@@ -147,11 +147,11 @@ struct LargeCase {
   DType c_dtype = DType::kFloat32;
 };
 
-MatMul LargeProduct(const LargeCase& c, const Tensor& a, const Tensor& b, TestMemory& memory) {
+MatMul LargeMatMul(const LargeCase& c, const Tensor& a, const Tensor& b, TestMemory& memory) {
   return {.a = a, .b = b, .c_MN = memory.Output(c.c_dtype, {c.m, c.n}), .transpose_b = c.transpose_b};
 }
 
-TEST(CpuProductsTest, ProductsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
+TEST(CpuMatMulTest, MatMulsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
   for (const LargeCase& c : {LargeCase{512, 20011, 840, true, false, false, DType::kBFloat16},
                              LargeCase{520, 1027, 16411, false, false, false, DType::kBFloat16}}) {
     SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k);
@@ -159,14 +159,14 @@ TEST(CpuProductsTest, ProductsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
     const Tensor a = memory.Random(DType::kBFloat16, {c.m, c.k});
     const Tensor b =
         c.transpose_b ? memory.Random(DType::kBFloat16, {c.n, c.k}) : memory.Random(DType::kBFloat16, {c.k, c.n});
-    const MatMul op = LargeProduct(c, a, b, memory);
+    const MatMul op = LargeMatMul(c, a, b, memory);
     const std::vector<std::byte> one = RunOnThreads(1, memory, op);
     for (const int threads : {3, 64}) EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
   }
 }
 
 // With small integers sums are exact in any order, and rounded once.
-TEST(CpuProductsTest, LargeProductsOfWholeNumbersAreExact) {
+TEST(CpuMatMulTest, LargeMatMulsOfWholeNumbersAreExact) {
   std::mt19937 random(7);
   const auto draw = [&](int64_t count) {
     std::vector<double> values(count);
@@ -185,7 +185,7 @@ TEST(CpuProductsTest, LargeProductsOfWholeNumbersAreExact) {
     const Tensor a_tensor = memory.Values(DType::kBFloat16, {c.m, c.k}, a);
     const Tensor b_tensor =
         c.transpose_b ? memory.Values(DType::kBFloat16, {c.n, c.k}, b) : memory.Values(DType::kBFloat16, {c.k, c.n}, b);
-    MatMul op = LargeProduct(c, a_tensor, b_tensor, memory);
+    MatMul op = LargeMatMul(c, a_tensor, b_tensor, memory);
     if (c.bias) op.bias_N = memory.Values(DType::kBFloat16, {c.n}, bias);
     if (c.accumulate) {
       op.accumulate = true;
@@ -193,14 +193,14 @@ TEST(CpuProductsTest, LargeProductsOfWholeNumbersAreExact) {
     }
     std::vector<std::byte> image = RunOnThreads(2, memory, op);
 
-    const Tensor product = memory.Bind(op.c_MN, image.data());
+    const Tensor c_tensor = memory.Bind(op.c_MN, image.data());
     for (int sample = 0; sample < 2000; ++sample) {
       // The first 100 samples take the last element of a row.
       const int64_t m = random() % c.m, n = sample < 100 ? c.n - 1 : random() % c.n;
       double sum = c.accumulate ? before[m * c.n + n] : c.bias ? bias[n] : 0;
       for (int64_t k = 0; k < c.k; ++k) sum += a[m * c.k + k] * (c.transpose_b ? b[n * c.k + k] : b[k * c.n + n]);
       if (c.c_dtype == DType::kBFloat16) sum = ToFloat(RoundToBFloat16(static_cast<float>(sum)));
-      ASSERT_EQ(ElementOf(product, m * c.n + n), sum) << "row " << m << ", column " << n;
+      ASSERT_EQ(ElementOf(c_tensor, m * c.n + n), sum) << "row " << m << ", column " << n;
     }
   }
 }

@@ -1,11 +1,11 @@
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/onednn_matmuls.h"
 
 #include <omp.h>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/cpu/onednn.h"
-#include "kernels/cpu/tiled_product.h"
+#include "kernels/cpu/tiled_matmul.h"
 
 namespace shale::cpu {
 namespace {
@@ -22,86 +22,86 @@ class OneThread {
   const int before_;
 };
 
-absl::Status ErrorOf(const ProductShape& s, absl::string_view what, int status) {
+absl::Status ErrorOf(const MatMulShape& s, absl::string_view what, int status) {
   return absl::InternalError(absl::StrCat("oneDNN: ", what, " (status ", status, ") for a matmul of M=", s.m,
                                           " N=", s.n, " K=", s.k, ", ", ToString(s.dtype), " to ", ToString(s.c_dtype),
                                           ", with strides of a (", s.a_stride_m, ", ", s.a_stride_k, "), of b (",
                                           s.b_stride_k, ", ", s.b_stride_n, "), of c (", s.c_stride_m, ", 1)"));
 }
-absl::Status ErrorOf(const ProductShape& s, const dnnl::error& error) { return ErrorOf(s, error.what(), error.status); }
+absl::Status ErrorOf(const MatMulShape& s, const dnnl::error& error) { return ErrorOf(s, error.what(), error.status); }
 
 }  // namespace
 
-Products::Products(int threads) : threads_(threads) {
+OneDnnMatMuls::OneDnnMatMuls(int threads) : threads_(threads) {
   const OneThread one_thread;
   try {
-    const ProductShape shape{.m = 64,
-                             .n = 64,
-                             .k = 64,
-                             .a_stride_m = 64,
-                             .a_stride_k = 1,
-                             .b_stride_k = 64,
-                             .b_stride_n = 1,
-                             .c_stride_m = 64,
-                             .dtype = DType::kBFloat16};
-    DescribeProduct(shape, OperandB(shape));
+    const MatMulShape shape{.m = 64,
+                            .n = 64,
+                            .k = 64,
+                            .a_stride_m = 64,
+                            .a_stride_k = 1,
+                            .b_stride_k = 64,
+                            .b_stride_n = 1,
+                            .c_stride_m = 64,
+                            .dtype = DType::kBFloat16};
+    DescribeMatMul(shape, OperandB(shape));
     has_bfloat16_ = true;
   } catch (const dnnl::error&) {
     has_bfloat16_ = false;
   }
 }
 
-Products::~Products() = default;
+OneDnnMatMuls::~OneDnnMatMuls() = default;
 
-absl::StatusOr<TiledProduct*> Products::Find(const ProductShape& shape) {
+absl::StatusOr<TiledMatMul*> OneDnnMatMuls::Find(const MatMulShape& shape) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = products_.find(shape);
-  if (found != products_.end()) return found->second.get();
+  const auto found = matmuls_.find(shape);
+  if (found != matmuls_.end()) return found->second.get();
   const OneThread one_thread;
   try {
-    return (products_[shape] = std::make_unique<TiledProduct>(shape, threads_)).get();
+    return (matmuls_[shape] = std::make_unique<TiledMatMul>(shape, threads_)).get();
   } catch (const dnnl::error& error) {
     return ErrorOf(shape, error);
   }
 }
 
-absl::StatusOr<int64_t> Products::ScratchBytes(const ProductShape& shape, bool packed_elsewhere) {
-  SHALE_ASSIGN_OR_RETURN(const TiledProduct* product, Find(shape));
-  return product->scratch_bytes(packed_elsewhere);
+absl::StatusOr<int64_t> OneDnnMatMuls::ScratchBytes(const MatMulShape& shape, bool packed_elsewhere) {
+  SHALE_ASSIGN_OR_RETURN(const TiledMatMul* matmul, Find(shape));
+  return matmul->scratch_bytes(packed_elsewhere);
 }
 
-absl::StatusOr<int64_t> Products::PackedBytes(const ProductShape& shape) {
-  SHALE_ASSIGN_OR_RETURN(const TiledProduct* product, Find(shape));
-  return product->whole_packed_bytes();
+absl::StatusOr<int64_t> OneDnnMatMuls::PackedBytes(const MatMulShape& shape) {
+  SHALE_ASSIGN_OR_RETURN(const TiledMatMul* matmul, Find(shape));
+  return matmul->whole_packed_bytes();
 }
 
-absl::Status Products::Prepare(const ProductShape& shape) {
-  SHALE_ASSIGN_OR_RETURN(TiledProduct * product, Find(shape));
+absl::Status OneDnnMatMuls::Prepare(const MatMulShape& shape) {
+  SHALE_ASSIGN_OR_RETURN(TiledMatMul * matmul, Find(shape));
   const OneThread one_thread;
   try {
-    product->Prepare();
+    matmul->Prepare();
   } catch (const dnnl::error& error) {
     return ErrorOf(shape, error);
   }
   return absl::OkStatus();
 }
 
-absl::Status Products::Run(const ProductShape& shape, const ProductOperands& operands) {
+absl::Status OneDnnMatMuls::Run(const MatMulShape& shape, const MatMulOperands& operands) {
   SHALE_RETURN_IF_ERROR(Prepare(shape));
-  SHALE_ASSIGN_OR_RETURN(TiledProduct * product, Find(shape));
+  SHALE_ASSIGN_OR_RETURN(TiledMatMul * matmul, Find(shape));
   const bool packed_elsewhere = operands.packed_b.data != nullptr;
-  const int64_t packed_bytes = product->whole_packed_bytes();
+  const int64_t packed_bytes = matmul->whole_packed_bytes();
   if (packed_elsewhere && (packed_bytes == 0 || operands.packed_b.size_bytes < packed_bytes)) {
     return absl::InternalError(absl::StrCat("a matmul of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
                                             packed_bytes, " bytes for packed b; got ", operands.packed_b.size_bytes));
   }
-  const int64_t scratch_bytes = product->scratch_bytes(packed_elsewhere);
+  const int64_t scratch_bytes = matmul->scratch_bytes(packed_elsewhere);
   if (operands.scratch.size_bytes < scratch_bytes) {
     return absl::InternalError(absl::StrCat("a matmul of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
                                             scratch_bytes, " bytes of scratch; got ", operands.scratch.size_bytes));
   }
   const OneThread one_thread;
-  const dnnl_status_t status = product->Run(operands);
+  const dnnl_status_t status = matmul->Run(operands);
   if (status != dnnl_success) return ErrorOf(shape, "could not execute", status);
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-#include "kernels/cuda/cublaslt/product_key.h"
+#include "kernels/cuda/cublaslt/matmul_key.h"
 
 #include <algorithm>
 #include <vector>
@@ -10,14 +10,6 @@
 
 namespace shale::cuda {
 namespace {
-
-// Returns the largest power of two, up to kMaxAlignment, that is known to divide the address of `t`.
-int64_t AlignmentOf(const Tensor& t) {
-  const int64_t address = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
-                                            : t.where.offset_bytes | t.where.rank_stride_bytes;
-  const int64_t bits = address | ProductKey::kMaxAlignment;
-  return bits & -bits;
-}
 
 // Returns the row stride, or the row's length if there is one row: its stride is never used and may be anything.
 int64_t LeadingDimension(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.stride(0); }
@@ -67,11 +59,11 @@ bool Read(absl::string_view text, int64_t& value) {
 }
 
 bool IsAlignment(int64_t bytes, int64_t element_bytes) {
-  return bytes >= element_bytes && bytes <= ProductKey::kMaxAlignment && (bytes & (bytes - 1)) == 0;
+  return bytes >= element_bytes && bytes <= MatMulKey::kMaxAlignment && (bytes & (bytes - 1)) == 0;
 }
 
-// Returns whether ProductKey::Of could have made `key`.
-bool Plausible(const ProductKey& key) {
+// Returns whether MatMulKey::Of could have made `key`.
+bool Plausible(const MatMulKey& key) {
   const int64_t size = SizeOf(key.ab), c_size = SizeOf(key.c);
   return key.m > 0 && key.n > 0 && key.k > 0 &&                                                                      //
          key.lda >= (key.transpose_a ? key.m : key.k) &&                                                             //
@@ -88,7 +80,14 @@ bool Plausible(const ProductKey& key) {
 
 }  // namespace
 
-ProductKey ProductKey::Of(const MatMul& op, bool allow_tf32) {
+int64_t MatMulKey::AlignmentOf(const Tensor& t) {
+  const int64_t address = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
+                                            : t.where.offset_bytes | t.where.rank_stride_bytes;
+  const int64_t bits = address | kMaxAlignment;
+  return bits & -bits;
+}
+
+MatMulKey MatMulKey::Of(const MatMul& op, bool allow_tf32) {
   const bool bias = AddsBias(op);
   return {.ab = op.a.dtype,
           .c = op.c_MN.dtype,
@@ -109,7 +108,7 @@ ProductKey ProductKey::Of(const MatMul& op, bool allow_tf32) {
           .tf32 = allow_tf32 && op.a.dtype == DType::kFloat32};
 }
 
-std::string ProductKey::ToString() const {
+std::string MatMulKey::ToString() const {
   std::string text;
   VisitFields(*this, [&](absl::string_view name, const auto& field) {
     absl::StrAppend(&text, text.empty() ? "" : " ", name, "=", Print(field));
@@ -117,9 +116,9 @@ std::string ProductKey::ToString() const {
   return text;
 }
 
-absl::StatusOr<ProductKey> ProductKey::Parse(absl::string_view text) {
+absl::StatusOr<MatMulKey> MatMulKey::Parse(absl::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
-  ProductKey key;
+  MatMulKey key;
   size_t at = 0;
   std::string wrong;
   VisitFields(key, [&](absl::string_view name, auto& field) {

@@ -1,4 +1,4 @@
-// Product: the descriptors of cuBLASLt for one kind of matmul, and the algorithm that computes it.
+// MatMulPlan: the descriptors of cuBLASLt for one kind of matmul, and the algorithm that computes it.
 #pragma once
 
 #include <cublasLt.h>
@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cublaslt/functions.h"
-#include "kernels/cuda/cublaslt/product_key.h"
+#include "kernels/cuda/cublaslt/matmul_key.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 #include "kernels/device/cuda/handles.h"
 #include "kernels/op_backend.h"
@@ -21,22 +21,26 @@ namespace shale::cuda {
 //
 // Algorithms that split K must add its parts in fp32 (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE). Those that add in c's
 // type, in place or not, would round to bf16 between the parts.
-class Product {
+class MatMulPlan {
  public:
-  // Borrows `functions` and `handle`, which must outlive the Product.
-  static absl::StatusOr<std::unique_ptr<Product>> Create(const CublasLtFunctions& functions, cublasLtHandle_t handle,
-                                                         const ProductKey& key, int64_t workspace_bytes);
+  // Borrows `functions` and `handle`, which must outlive the MatMulPlan.
+  static absl::StatusOr<std::unique_ptr<MatMulPlan>> Create(const CublasLtFunctions& functions, cublasLtHandle_t handle,
+                                                            const MatMulKey& key, int64_t workspace_bytes);
 
   // Returns up to `most` algorithms that need at most workspace_bytes, the fastest by the library's estimate first.
   // Returns Unimplemented if there is none.
-  absl::StatusOr<std::vector<ProductAlgorithm>> Candidates(int most) const;
+  absl::StatusOr<std::vector<MatMulAlgorithm>> Candidates(int most) const;
 
   // Makes Enqueue use `algorithm`. Returns an error if it does not fit the matmul, this GPU, the workspace or the rule
   // above.
-  absl::Status Use(const ProductAlgorithm& algorithm);
+  absl::Status Use(const MatMulAlgorithm& algorithm);
 
-  // Enqueues a bound op that has this key. If the key says accumulate, adds to c. REQUIRES: Use returned OK, and
-  // `scratch` has workspace_bytes.
+  // Makes Enqueue use the first of `algorithms` that Use accepts. If Use accepts none, returns an error that names what
+  // is wrong with each, with the code of the first. REQUIRES: `algorithms` is not empty.
+  absl::Status UseFirstOf(const std::vector<MatMulAlgorithm>& algorithms);
+
+  // Enqueues a bound op that has this key. If the key says accumulate, adds to c. REQUIRES: Use or UseFirstOf returned
+  // OK, and `scratch` has workspace_bytes.
   absl::Status Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream);
 
  private:
@@ -44,19 +48,24 @@ class Product {
   template <class Opaque>
   using Owned = std::unique_ptr<Opaque, cublasStatus_t (*)(Opaque*)>;
 
-  Product(const CublasLtFunctions& functions, cublasLtHandle_t handle, const ProductKey& key, int64_t workspace_bytes);
+  MatMulPlan(const CublasLtFunctions& functions, cublasLtHandle_t handle, const MatMulKey& key,
+             int64_t workspace_bytes);
   absl::Status Describe();
   absl::Status CreateLayout(DType dtype, int64_t rows, int64_t columns, int64_t ld,
                             Owned<cublasLtMatrixLayoutOpaque_t>& layout) const;
   template <class Value>
   absl::Status Set(cublasLtMatmulDescAttributes_t attribute, Value value);
+  // Returns an error if `algorithm` cannot be used. Its message does not name the key.
+  absl::Status Check(const cublasLtMatmulAlgo_t& algorithm) const;
+  // Returns the error with the key in its message.
+  absl::Status WithKey(const absl::Status& error) const;
   absl::Status StatusOf(const char* call, cublasStatus_t status) const;
 
   const CublasLtFunctions& functions_;
   const cublasLtHandle_t handle_;
-  const ProductKey key_;
+  const MatMulKey key_;
   const int64_t workspace_bytes_;
-  Owned<cublasLtMatmulDescOpaque_t> product_;
+  Owned<cublasLtMatmulDescOpaque_t> matmul_;
   Owned<cublasLtMatrixLayoutOpaque_t> a_, b_, c_;  // Layouts of the op's a, b and c. The library's A is the op's b.
   cublasLtMatmulAlgo_t algorithm_ = {};
 };

@@ -1,6 +1,7 @@
-#include "kernels/cuda/cublaslt/product.h"
+#include "kernels/cuda/cublaslt/matmul_plan.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,16 +12,16 @@ namespace {
 
 constexpr uint32_t kReductionSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
-static_assert(sizeof(ProductAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
+static_assert(sizeof(MatMulAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
 
-cublasLtMatmulAlgo_t AsLibrarys(const ProductAlgorithm& algorithm) {
+cublasLtMatmulAlgo_t AsLibrarys(const MatMulAlgorithm& algorithm) {
   cublasLtMatmulAlgo_t librarys;
   std::copy(algorithm.begin(), algorithm.end(), librarys.data);
   return librarys;
 }
 
-ProductAlgorithm AsOurs(const cublasLtMatmulAlgo_t& librarys) {
-  ProductAlgorithm algorithm;
+MatMulAlgorithm AsOurs(const cublasLtMatmulAlgo_t& librarys) {
+  MatMulAlgorithm algorithm;
   std::copy_n(librarys.data, algorithm.size(), algorithm.begin());
   return algorithm;
 }
@@ -31,31 +32,33 @@ int32_t OperationOf(bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP
 
 }  // namespace
 
-Product::Product(const CublasLtFunctions& functions, cublasLtHandle_t handle, const ProductKey& key,
-                 int64_t workspace_bytes)
+MatMulPlan::MatMulPlan(const CublasLtFunctions& functions, cublasLtHandle_t handle, const MatMulKey& key,
+                       int64_t workspace_bytes)
     : functions_(functions),
       handle_(handle),
       key_(key),
       workspace_bytes_(workspace_bytes),
-      product_(nullptr, functions.MatmulDescDestroy),
+      matmul_(nullptr, functions.MatmulDescDestroy),
       a_(nullptr, functions.MatrixLayoutDestroy),
       b_(nullptr, functions.MatrixLayoutDestroy),
       c_(nullptr, functions.MatrixLayoutDestroy) {}
 
-absl::Status Product::StatusOf(const char* call, cublasStatus_t status) const {
-  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
-  const absl::Status error = functions_.StatusOf(call, status);
+absl::Status MatMulPlan::WithKey(const absl::Status& error) const {
   return absl::Status(error.code(), absl::StrCat("MatMul: ", error.message(), " for ", key_.ToString()));
 }
 
-template <class Value>
-absl::Status Product::Set(cublasLtMatmulDescAttributes_t attribute, Value value) {
-  return StatusOf("cublasLtMatmulDescSetAttribute",
-                  functions_.MatmulDescSetAttribute(product_.get(), attribute, &value, sizeof(value)));
+absl::Status MatMulPlan::StatusOf(const char* call, cublasStatus_t status) const {
+  return status == CUBLAS_STATUS_SUCCESS ? absl::OkStatus() : WithKey(functions_.StatusOf(call, status));
 }
 
-absl::Status Product::CreateLayout(DType dtype, int64_t rows, int64_t columns, int64_t ld,
-                                   Owned<cublasLtMatrixLayoutOpaque_t>& layout) const {
+template <class Value>
+absl::Status MatMulPlan::Set(cublasLtMatmulDescAttributes_t attribute, Value value) {
+  return StatusOf("cublasLtMatmulDescSetAttribute",
+                  functions_.MatmulDescSetAttribute(matmul_.get(), attribute, &value, sizeof(value)));
+}
+
+absl::Status MatMulPlan::CreateLayout(DType dtype, int64_t rows, int64_t columns, int64_t ld,
+                                      Owned<cublasLtMatrixLayoutOpaque_t>& layout) const {
   cublasLtMatrixLayout_t created = nullptr;
   SHALE_RETURN_IF_ERROR(StatusOf("cublasLtMatrixLayoutCreate",
                                  functions_.MatrixLayoutCreate(&created, TypeOf(dtype), rows, columns, ld)));
@@ -63,19 +66,20 @@ absl::Status Product::CreateLayout(DType dtype, int64_t rows, int64_t columns, i
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Product>> Product::Create(const CublasLtFunctions& functions, cublasLtHandle_t handle,
-                                                         const ProductKey& key, int64_t workspace_bytes) {
-  std::unique_ptr<Product> product(new Product(functions, handle, key, workspace_bytes));
-  SHALE_RETURN_IF_ERROR(product->Describe());
-  return product;
+absl::StatusOr<std::unique_ptr<MatMulPlan>> MatMulPlan::Create(const CublasLtFunctions& functions,
+                                                               cublasLtHandle_t handle, const MatMulKey& key,
+                                                               int64_t workspace_bytes) {
+  std::unique_ptr<MatMulPlan> plan(new MatMulPlan(functions, handle, key, workspace_bytes));
+  SHALE_RETURN_IF_ERROR(plan->Describe());
+  return plan;
 }
 
-absl::Status Product::Describe() {
+absl::Status MatMulPlan::Describe() {
   const cublasComputeType_t compute = key_.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   cublasLtMatmulDesc_t created = nullptr;
   SHALE_RETURN_IF_ERROR(
       StatusOf("cublasLtMatmulDescCreate", functions_.MatmulDescCreate(&created, compute, CUDA_R_32F)));
-  product_.reset(created);
+  matmul_.reset(created);
   SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, OperationOf(key_.transpose_b)));
   SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, OperationOf(key_.transpose_a)));
   if (key_.bias) {
@@ -84,13 +88,13 @@ absl::Status Product::Describe() {
     SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(key_.align_bias)));
   }
   // A row in Shale is a column in the library.
-  const ProductKey& k = key_;
+  const MatMulKey& k = key_;
   SHALE_RETURN_IF_ERROR(CreateLayout(k.ab, k.transpose_a ? k.m : k.k, k.transpose_a ? k.k : k.m, k.lda, a_));
   SHALE_RETURN_IF_ERROR(CreateLayout(k.ab, k.transpose_b ? k.k : k.n, k.transpose_b ? k.n : k.k, k.ldb, b_));
   return CreateLayout(k.c, k.n, k.m, k.ldc, c_);
 }
 
-absl::StatusOr<std::vector<ProductAlgorithm>> Product::Candidates(int most) const {
+absl::StatusOr<std::vector<MatMulAlgorithm>> MatMulPlan::Candidates(int most) const {
   cublasLtMatmulPreference_t created = nullptr;
   SHALE_RETURN_IF_ERROR(StatusOf("cublasLtMatmulPreferenceCreate", functions_.MatmulPreferenceCreate(&created)));
   const Owned<cublasLtMatmulPreferenceOpaque_t> preference(created, functions_.MatmulPreferenceDestroy);
@@ -109,9 +113,9 @@ absl::StatusOr<std::vector<ProductAlgorithm>> Product::Candidates(int most) cons
   std::vector<cublasLtMatmulHeuristicResult_t> results(most);
   int found = 0;
   const cublasStatus_t status = functions_.MatmulAlgoGetHeuristic(
-      handle_, product_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference.get(), most, results.data(), &found);
+      handle_, matmul_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference.get(), most, results.data(), &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) SHALE_RETURN_IF_ERROR(StatusOf("cublasLtMatmulAlgoGetHeuristic", status));
-  std::vector<ProductAlgorithm> candidates;
+  std::vector<MatMulAlgorithm> candidates;
   for (int i = 0; i < found; ++i) {
     if (results[i].state == CUBLAS_STATUS_SUCCESS) candidates.push_back(AsOurs(results[i].algo));
   }
@@ -121,39 +125,62 @@ absl::StatusOr<std::vector<ProductAlgorithm>> Product::Candidates(int most) cons
       workspace_bytes_, " bytes of workspace for ", key_.ToString(), "; a larger workspace may help"));
 }
 
-absl::Status Product::Use(const ProductAlgorithm& algorithm) {
-  const cublasLtMatmulAlgo_t librarys = AsLibrarys(algorithm);
+absl::Status MatMulPlan::Check(const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t needs = {};
-  SHALE_RETURN_IF_ERROR(StatusOf(
+  SHALE_RETURN_IF_ERROR(functions_.StatusOf(
       "cublasLtMatmulAlgoCheck",
-      functions_.MatmulAlgoCheck(handle_, product_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &librarys, &needs)));
+      functions_.MatmulAlgoCheck(handle_, matmul_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &algorithm, &needs)));
   if (needs.workspaceSize > static_cast<uint64_t>(workspace_bytes_)) {
-    return absl::ResourceExhaustedError(absl::StrCat("MatMul: the algorithm needs ", needs.workspaceSize,
+    return absl::ResourceExhaustedError(absl::StrCat("the algorithm needs ", needs.workspaceSize,
                                                      " bytes of workspace, but only ", workspace_bytes_,
-                                                     " are available, for ", key_.ToString()));
+                                                     " are available"));
   }
   uint32_t scheme = 0;
   size_t written = 0;
   SHALE_RETURN_IF_ERROR(
-      StatusOf("cublasLtMatmulAlgoConfigGetAttribute",
-               functions_.MatmulAlgoConfigGetAttribute(&librarys, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
-                                                       sizeof(scheme), &written)));
+      functions_.StatusOf("cublasLtMatmulAlgoConfigGetAttribute",
+                          functions_.MatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                                  &scheme, sizeof(scheme), &written)));
   if ((scheme & ~kReductionSchemes) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("MatMul: the algorithm adds the parts of a split K in c's dtype (reduction scheme ", scheme,
-                     "); wanted fp32, for ", key_.ToString()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the algorithm adds the parts of a split K in c's dtype (reduction scheme ", scheme, "); wanted fp32"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status MatMulPlan::Use(const MatMulAlgorithm& algorithm) {
+  const cublasLtMatmulAlgo_t librarys = AsLibrarys(algorithm);
+  const absl::Status refusal = Check(librarys);
+  if (!refusal.ok()) return WithKey(refusal);
   algorithm_ = librarys;
   return absl::OkStatus();
 }
 
-absl::Status Product::Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream) {
+absl::Status MatMulPlan::UseFirstOf(const std::vector<MatMulAlgorithm>& algorithms) {
+  SHALE_CHECK(!algorithms.empty()) << key_.ToString();
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string refusals;
+  for (size_t i = 0; i < algorithms.size(); ++i) {
+    const cublasLtMatmulAlgo_t librarys = AsLibrarys(algorithms[i]);
+    const absl::Status refusal = Check(librarys);
+    if (refusal.ok()) {
+      algorithm_ = librarys;
+      return absl::OkStatus();
+    }
+    if (i == 0) code = refusal.code();
+    absl::StrAppend(&refusals, i == 0 ? "" : "; ", i + 1, ": ", refusal.message());
+  }
+  return WithKey(absl::Status(code, absl::StrCat("none of the ", algorithms.size(), " algorithms that cuBLASLt ",
+                                                 "proposes can be used (", refusals, ")")));
+}
+
+absl::Status MatMulPlan::Enqueue(const MatMul& op, Scratch scratch, StreamHandle stream) {
   if (key_.bias) {
     SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias_N.data)));
   }
   const float alpha = 1, beta = key_.accumulate ? 1 : 0;
   return StatusOf("cublasLtMatmul",
-                  functions_.Matmul(handle_, product_.get(), &alpha, op.b.data, b_.get(), op.a.data, a_.get(), &beta,
+                  functions_.Matmul(handle_, matmul_.get(), &alpha, op.b.data, b_.get(), op.a.data, a_.get(), &beta,
                                     op.c_MN.data, c_.get(), op.c_MN.data, c_.get(), &algorithm_, scratch.data,
                                     static_cast<size_t>(scratch.size_bytes), static_cast<cudaStream_t>(stream)));
 }

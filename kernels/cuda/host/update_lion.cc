@@ -1,2 +1,0 @@
-// Compiles the CUDA source as plain C++.
-#include "kernels/cuda/update_lion.cu"
