@@ -27,22 +27,13 @@ struct Flags {
   bool dump_program = false;
 };
 
-TokenFormat FormatOf(const DataConfig& data) {
-  switch (data.format) {
-    case DataFormat::kText: return TokenFormat::kText;
-    case DataFormat::kLlmc: return TokenFormat::kLlmc;
-    case DataFormat::kByContent: break;
-  }
-  return TokenFormat::kByContent;
-}
-
 // Sets the vocabulary of a job that leaves it to its data: 256 for text, otherwise that of the data, which must be
 // readable.
 absl::Status DecideVocabulary(Job& job) {
   if (Vocabulary(job.model) > 0) return absl::OkStatus();
   int64_t vocabulary = 256;
   if (job.data.format != DataFormat::kText) {
-    const absl::StatusOr<TokenSource> data = TokenSource::Open(job.data.path, FormatOf(job.data));
+    const absl::StatusOr<TokenSource> data = TokenSource::Open(job.data.path, job.data.format);
     if (!data.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (", data.status().message(),

@@ -18,8 +18,7 @@ namespace {
 absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64_t global_batch, bool evaluation) {
   const int64_t samples = SampleCount(source.size(), job.batch.sequence_length);
   SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
-  const bool shuffled = !evaluation && job.data.order == DataOrder::kShuffled;
-  const SampleOrder order(shuffled ? SampleOrderKind::kShuffled : SampleOrderKind::kSequential, job.data.seed, samples);
+  const SampleOrder order(evaluation ? DataOrder::kSequential : job.data.order, job.data.seed, samples);
   return BatchLoader::Create(
       std::move(source), order,
       {.micro_batch = job.batch.micro_batch,
@@ -27,15 +26,6 @@ absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64
        .ranks = job.sharding.ranks,
        .global_batch = global_batch,
        .targets = std::holds_alternative<MlpConfig>(job.model) ? TargetPositions::kLast : TargetPositions::kEvery});
-}
-
-TokenFormat FormatOf(const Job& job) {
-  switch (job.data.format) {
-    case DataFormat::kText: return TokenFormat::kText;
-    case DataFormat::kLlmc: return TokenFormat::kLlmc;
-    case DataFormat::kByContent: break;
-  }
-  return TokenFormat::kByContent;
 }
 
 }  // namespace
@@ -64,7 +54,7 @@ absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job, const std::stri
 }
 
 absl::Status JobData::OpenFiles(Job& job) {
-  SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job.data.path, FormatOf(job)));
+  SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job.data.path, job.data.format));
   job.data.format = source.is_text() ? DataFormat::kText : DataFormat::kLlmc;
   saved_.tokenizer = source.tokenizer();
   std::visit(
@@ -75,7 +65,7 @@ absl::Status JobData::OpenFiles(Job& job) {
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
   std::unique_ptr<TokenSource> held_out;
   if (!job.data.evaluation_path.empty()) {
-    SHALE_ASSIGN_OR_RETURN(TokenSource opened, TokenSource::Open(job.data.evaluation_path, FormatOf(job)));
+    SHALE_ASSIGN_OR_RETURN(TokenSource opened, TokenSource::Open(job.data.evaluation_path, job.data.format));
     SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
     if (opened.tokenizer() != source.tokenizer()) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -33,35 +33,6 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// The job's enums for curves and scaling rules have the same values in the same order as those of LearningRateOptions.
-static_assert(static_cast<int>(CurveShape::kWarmupStableDecay) ==
-              static_cast<int>(LearningRateShape::kWarmupStableDecay));
-static_assert(static_cast<int>(ScalingRule::kSquareRoot) == static_cast<int>(LearningRateScaling::kSquareRoot));
-
-LearningRateOptions LearningRateFor(const Job& job, int64_t total_steps) {
-  const LearningRateConfig& c = job.lr_schedule;
-  LearningRateOptions options;
-  options.shape = static_cast<LearningRateShape>(c.shape);
-  options.peak = job.optimizer.learning_rate;
-  options.steps = total_steps;
-  if (c.warmup_steps > 0) {
-    options.warmup = c.warmup_steps;
-  } else if (c.warmup_samples > 0) {
-    options.warmup = c.warmup_samples;
-    options.warmup_unit = WarmupUnit::kSamples;
-  } else if (c.warmup_tokens > 0) {
-    options.warmup = c.warmup_tokens;
-    options.warmup_unit = WarmupUnit::kTokens;
-  }
-  options.final_fraction = c.final_fraction;
-  options.decay_fraction = c.decay_fraction;
-  options.scaling = static_cast<LearningRateScaling>(job.optimizer.scaling);
-  options.base_batch = job.optimizer.base_batch;
-  options.global_batch = job.batch.global_batch;
-  options.sequence_length = job.batch.sequence_length;
-  return options;
-}
-
 }  // namespace
 
 class Trainer::Impl {
@@ -270,7 +241,7 @@ class Trainer::Impl {
 
   absl::Status MakeLearningRate() {
     SHALE_ASSIGN_OR_RETURN(LearningRateSchedule accumulation,
-                           LearningRateSchedule::Create(LearningRateFor(job_, data_->total_steps())));
+                           LearningRateSchedule::Create(LearningRateOptionsFor(job_, data_->total_steps())));
     learning_rate_ = std::make_unique<LearningRateSchedule>(accumulation);
     return absl::OkStatus();
   }
