@@ -46,10 +46,9 @@ _MAY_INCLUDE = {
     "engine/planner": _ENGINE_BASE | {"engine/checkpoint", "engine/config", "engine/graph", "engine/hugging_face",
                                       "engine/memory", "engine/model", "engine/optimizer", "engine/program",
                                       "engine/step"},
-    "engine/train": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data",
-                                    "engine/graph", "engine/hugging_face", "engine/io", "engine/memory",
-                                    "engine/optimizer", "engine/planner", "engine/runtime", "engine/state",
-                                    "engine/step"},
+    "engine/train": _ENGINE_BASE | {"engine/checkpoint", "engine/config", "engine/data", "engine/graph",
+                                    "engine/hugging_face", "engine/io", "engine/memory", "engine/optimizer",
+                                    "engine/planner", "engine/runtime", "engine/state", "engine/step"},
     "engine/generate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/io",
                                        "engine/memory", "engine/planner", "engine/runtime", "engine/state"},
 }

@@ -13,9 +13,10 @@
 #include "absl/strings/str_format.h"
 #include "engine/backends/job_backend.h"
 #include "engine/backends/tuning_file.h"
+#include "engine/config/data_facts.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
-#include "engine/planner/job_plan.h"
+#include "engine/planner/resolve_job.h"
 #include "engine/program/issues.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/tuner.h"
@@ -42,11 +43,11 @@ struct Flags {
 };
 
 // Adds the matmuls of a job's training and evaluation programs to `products`, each kind once.
-absl::Status AddProducts(const Job& job, std::map<ProductKey, MatMul>& products) {
+absl::Status AddProducts(const Job& job, const DataFacts& data, std::map<ProductKey, MatMul>& products) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
-  SHALE_ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, {.create_ops = backend->machine().create_ops}));
+  SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, ResolveJob(job, data, backend->machine().WithoutBudget()));
   const auto add = [&](const MatMul& op) { products.emplace(ProductKey::Of(op, job.precision.allow_tf32), op); };
-  for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
+  for (const PlannedProgram* program : {&resolved.plan.train, &resolved.plan.evaluate}) {
     for (const Instruction& instruction : program->step.program.instructions) {
       VisitForms(instruction, [&](const Op& form) {
         if (const MatMul* product = std::get_if<MatMul>(&form)) add(*product);
@@ -81,17 +82,15 @@ absl::Status Tune(const Flags& flags) {
     if (job.runtime.device != DeviceType::kCuda) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": runtime.device is CPU; add --set runtime.device=CUDA"));
     }
-    if (Vocabulary(job.model) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": leaves its vocabulary to its data, which is not read here; add --set model.decoder.vocabulary=N"));
-    }
+    const absl::StatusOr<DataFacts> data = DataFactsForPlanning(job);
+    if (!data.ok()) return absl::Status(data.status().code(), absl::StrCat(path, ": ", data.status().message()));
     // Plans without the tuning table, which need not exist yet.
     job.runtime.tuning_table.clear();
     if (!products.empty() && tf32 != job.precision.allow_tf32) {
       return absl::InvalidArgumentError("jobs with and without precision.allow_tf32: tune them one after the other");
     }
     tf32 = job.precision.allow_tf32;
-    SHALE_RETURN_IF_ERROR(AddProducts(job, products));
+    SHALE_RETURN_IF_ERROR(AddProducts(job, *data, products));
   }
   SHALE_ASSIGN_OR_RETURN(TuningTable table, TableToAddTo(flags.out));
 

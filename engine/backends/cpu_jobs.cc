@@ -7,7 +7,7 @@ namespace shale {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job) {
   return CreateCpuBackend({.ops = job.runtime.ops, .threads = [runtime = job.runtime](int64_t ranks) {
-                             return ThreadsPerRank(runtime, ranks);
+                             return ThreadsPerRank(runtime, ranks, HardwareThreads());
                            }});
 }
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/data/data_enums.h"
@@ -177,12 +176,11 @@ struct RuntimeConfig {
   bool operator==(const RuntimeConfig&) const = default;
 };
 
-// Returns how many compute threads one rank uses when the process runs `ranks` ranks: threads_per_rank if it is set,
-// else this machine's cores divided by `ranks`, at least 1.
-inline int ThreadsPerRank(const RuntimeConfig& runtime, int64_t ranks) {
+// Returns how many compute threads one rank uses when the process runs `ranks` ranks on a machine with
+// `hardware_threads` (Machine::hardware_threads): threads_per_rank if it is set, else its share of them, at least 1.
+inline int ThreadsPerRank(const RuntimeConfig& runtime, int64_t ranks, int64_t hardware_threads) {
   if (runtime.threads_per_rank > 0) return static_cast<int>(runtime.threads_per_rank);
-  const int64_t cores = std::thread::hardware_concurrency();
-  return static_cast<int>(std::max<int64_t>(1, cores / std::max<int64_t>(1, ranks)));
+  return static_cast<int>(std::max<int64_t>(1, hardware_threads / std::max<int64_t>(1, ranks)));
 }
 
 struct Job {

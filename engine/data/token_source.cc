@@ -12,7 +12,7 @@ namespace {
 
 int64_t NamedVocabulary(TokenEncoding encoding) {
   switch (encoding) {
-    case TokenEncoding::kBytes: return 256;
+    case TokenEncoding::kBytes: return kTextVocabulary;
     case TokenEncoding::kLlmcGpt2: return 50257;
     case TokenEncoding::kLlmcLlama3: return 128256;
   }

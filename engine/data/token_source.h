@@ -15,6 +15,9 @@
 
 namespace shale {
 
+// The vocabulary size of text, whose tokens are bytes.
+inline constexpr int64_t kTextVocabulary = 256;
+
 // A handle that is cheap to copy; copies and slices share the open files. Holds no tokens of files in memory, so that
 // memory does not grow with the data. Safe for concurrent reads by multiple threads.
 class TokenSource {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +18,9 @@
 #include "sharding/comm/communicator.h"
 
 namespace shale {
+
+// Returns how many threads the CPUs of this machine run at once; 0 if the system does not tell.
+inline int64_t HardwareThreads() { return std::thread::hardware_concurrency(); }
 
 // A factory. The objects that it creates do not refer to it. Thread-safe.
 class Backend {
@@ -44,7 +48,8 @@ class Backend {
   // Returns the properties of this machine that planning needs. The result borrows the backend.
   Machine machine() const {
     return {.create_ops = [this](int64_t ranks) { return CreateOps(ranks, /*device=*/nullptr); },
-            .default_budget = [this](int64_t ranks) { return DefaultBudget(ranks); }};
+            .default_budget = [this](int64_t ranks) { return DefaultBudget(ranks); },
+            .hardware_threads = HardwareThreads()};
   }
 
   // Returns the peak FLOP/s of one device for matmuls of `dtype`, as its maker states it, or 0 if it must be measured.

@@ -30,7 +30,7 @@ absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job, const std::string& tokenizer_folder) {
+absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std::string& tokenizer_folder) {
   auto data = absl::WrapUnique(new JobData);
   SHALE_RETURN_IF_ERROR(data->OpenFiles(job));
   if (!tokenizer_folder.empty()) {
@@ -53,15 +53,11 @@ absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job, const std::stri
   return data;
 }
 
-absl::Status JobData::OpenFiles(Job& job) {
+absl::Status JobData::OpenFiles(Job job) {
   SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job.data.path, job.data.format));
-  job.data.format = source.is_text() ? DataFormat::kText : DataFormat::kLlmc;
+  facts_ = DataFactsOf(source);
+  ApplyDataFacts(facts_, job);
   saved_.tokenizer = source.tokenizer();
-  std::visit(
-      [&](auto& model) {
-        if (model.vocabulary == 0) model.vocabulary = source.vocabulary();
-      },
-      job.model);
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
   std::unique_ptr<TokenSource> held_out;
   if (!job.data.evaluation_path.empty()) {

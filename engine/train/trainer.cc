@@ -7,13 +7,14 @@
 #include <cmath>
 #include <fstream>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
 #include "engine/planner/explain.h"
+#include "engine/planner/resolve_job.h"
 #include "engine/runtime/trace.h"
 #include "engine/runtime/world.h"
 #include "engine/state/initial_values.h"
@@ -37,18 +38,20 @@ int64_t ResidentBytes() {
 
 class Trainer::Impl {
  public:
-  absl::Status Create(Job job, const TrainerOptions& options) {
-    job_ = std::move(job);
-    options_ = options;
-    SHALE_ASSIGN_OR_RETURN(data_, JobData::Open(job_, options_.tokenizer_folder));
-    SHALE_RETURN_IF_ERROR(ValidateJob(job_));
+  static absl::StatusOr<std::unique_ptr<Impl>> Create(const Job& job, const TrainerOptions& options) {
+    if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<JobData> data, JobData::Open(job, options.tokenizer_folder));
+    SHALE_RETURN_IF_ERROR(LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())).status());
+    SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), options.backend->machine()));
+    auto impl = absl::WrapUnique(new Impl(std::move(resolved), std::move(data), options));
+    SHALE_RETURN_IF_ERROR(impl->Allocate(options.backend));
+    SHALE_RETURN_IF_ERROR(impl->Begin());
+    return impl;
+  }
+
+  // Allocates the ranks and all that they need.
+  absl::Status Allocate(const Backend* backend) {
     SHALE_RETURN_IF_ERROR(MakeLearningRate());
-    job_.memory.loss_chunk_tokens = LossChunkTokens(job_);
-    if (!options_.create_backend) return absl::InvalidArgumentError("TrainerOptions.create_backend is missing");
-    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options_.create_backend(job_));
-    SHALE_ASSIGN_OR_RETURN(plan_, PlanJob(job_, backend->machine()));
-    job_.runtime.threads_per_rank = ThreadsPerRank(job_.runtime, job_.sharding.ranks);
-    job_.sharding.accumulation = plan_.options.accumulation;
     batch_ = std::make_unique<HostBatch>(data_->training(), plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();
     SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
@@ -71,7 +74,7 @@ class Trainer::Impl {
                                                                   .keep_every = job_.checkpoint.keep_every,
                                                                   .files = options_.files}));
     }
-    return Begin();
+    return absl::OkStatus();
   }
 
   absl::StatusOr<StepReport> Step() {
@@ -194,17 +197,23 @@ class Trainer::Impl {
            data_->SamplesAt(position_).count == 0;
   }
 
-  Job job_;
-  JobPlan plan_;
+  const ResolvedJob resolved_;
+  const Job& job_ = resolved_.job;
+  const JobPlan& plan_ = resolved_.plan;
+  const std::unique_ptr<JobData> data_;
   Resumed resumed_;
   StepTrace trace_;
   std::unique_ptr<ParameterStore> store_;
-  std::unique_ptr<JobData> data_;
   int64_t steps_ = 0;
   int64_t overhead_bytes_ = 0;
   std::atomic<bool> stop_ = false;
 
  private:
+  Impl(ResolvedJob resolved, std::unique_ptr<JobData> data, const TrainerOptions& options)
+      : resolved_(std::move(resolved)), data_(std::move(data)), options_(options) {
+    options_.backend = nullptr;  // Not borrowed beyond Create.
+  }
+
   // Sets the state that training begins with.
   absl::Status Begin() {
     std::vector<RankState> ranks = RankStates(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *world_);
@@ -339,8 +348,7 @@ class Trainer::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Job& job, const TrainerOptions& options) {
-  auto impl = std::make_unique<Impl>();
-  SHALE_RETURN_IF_ERROR(impl->Create(job, options));
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl, Impl::Create(job, options));
   return std::unique_ptr<Trainer>(new Trainer(std::move(impl)));
 }
 

@@ -1,8 +1,9 @@
 // Trainer: the embedding API. Trains the model of a job on the ranks of this process.
 //
 //   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob("job.textproto", {}));
+//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateBackend(job));  // engine/backends/job_backend.h
 //   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-//                          Trainer::Create(job, {.create_backend = CreateBackend,  // engine/backends/job_backend.h
+//                          Trainer::Create(job, {.backend = backend.get(),
 //                                                .checkpoint_folder = "checkpoints",
 //                                                .resume = {.from = ResumeFrom::kLatestOrStart}}));
 //   SHALE_RETURN_IF_ERROR(trainer->Run({.on_step = [](const StepReport& report) { ...; return absl::OkStatus(); }}));
@@ -25,10 +26,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/backends/job_backend.h"
 #include "engine/config/job.h"
 #include "engine/io/file_system.h"
 #include "engine/planner/job_plan.h"
+#include "engine/runtime/backend.h"
 #include "engine/train/checkpointer.h"
 #include "engine/train/resume.h"
 
@@ -63,8 +64,8 @@ struct TraceOptions {
 };
 
 struct TrainerOptions {
-  // Creates the backend that the job runs on. Required.
-  BackendFactory create_backend;
+  // The backend of the job. Required. Borrowed, and used by Create only.
+  const Backend* backend = nullptr;
   // Peak FLOP/s of one rank, for MFU; 0: MFU is not reported.
   double peak_flops = 0;
   // Folder for checkpoints; empty: nothing is saved. The trainer locks it for its lifetime. `resume` says what happens
