@@ -7,7 +7,6 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
@@ -93,28 +92,6 @@ void JobData::GoOnAfter(int64_t step, int64_t samples) {
 StepSamples JobData::SamplesAt(int64_t position) const {
   if (total_samples_ < 0) return {position, global_batch_};
   return {position, std::clamp<int64_t>(total_samples_ - position, 0, global_batch_)};
-}
-
-HostBatch::HostBatch(const BatchLoader& loader, int64_t micro_batches)
-    : loader_(loader),
-      micro_batches_(micro_batches),
-      tokens_(loader.shape().micro_batch * loader.shape().sequence_length),
-      inputs_(loader.shape().ranks, std::vector<int32_t>(tokens_ * micro_batches)),
-      targets_(inputs_) {}
-
-absl::StatusOr<std::vector<StepInputs>> HostBatch::Fill(const StepSamples& step) {
-  std::vector<StepInputs> all(inputs_.size());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    StepInputs& in = all[rank];
-    in.inputs = inputs_[rank];
-    in.targets = targets_[rank];
-    for (int64_t k = 0; k < micro_batches_; ++k) {
-      SHALE_RETURN_IF_ERROR(loader_.Fill(step, rank, k, absl::MakeSpan(inputs_[rank]).subspan(k * tokens_, tokens_),
-                                         absl::MakeSpan(targets_[rank]).subspan(k * tokens_, tokens_)));
-      in.valid_tokens += loader_.ValidTokens(step, rank, k);
-    }
-  }
-  return all;
 }
 
 }  // namespace shale

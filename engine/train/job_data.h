@@ -4,14 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/config/data_facts.h"
 #include "engine/config/job.h"
 #include "engine/data/batch_loader.h"
-#include "engine/runtime/executor.h"
 
 namespace shale {
 
@@ -48,22 +46,6 @@ class JobData {
   int64_t total_samples_ = -1;  // -1 if the length of the run is in steps.
   DataFacts facts_;
   SavedData saved_;
-};
-
-// Host memory for the tokens of one run of a program, for every rank. Borrows the loader.
-class HostBatch {
- public:
-  HostBatch(const BatchLoader& loader, int64_t micro_batches);
-
-  // Loads the tokens of `step` and returns the inputs of each rank's executor. They point into this object and are
-  // valid until the next call.
-  absl::StatusOr<std::vector<StepInputs>> Fill(const StepSamples& step);
-
- private:
-  const BatchLoader& loader_;
-  int64_t micro_batches_;
-  int64_t tokens_;
-  std::vector<std::vector<int32_t>> inputs_, targets_;  // By rank.
 };
 
 }  // namespace shale

@@ -14,6 +14,7 @@
 #include "engine/io/file.h"
 #include "engine/planner/summary.h"
 #include "engine/state/ranks.h"
+#include "engine/train/host_batch.h"
 #include "engine/train/initial_weights.h"
 #include "kernels/check.h"
 
@@ -49,11 +50,11 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
       peak_flops_(options.peak_flops),
       flops_per_token_(ModelFlopsPerToken(job_, plan_.train.graph)),
       data_(std::move(data)),
-      learning_rate_(learning_rate),
-      batch_(data_->training(), plan_.options.micro_batches) {}
+      learning_rate_(learning_rate) {}
 
 absl::Status Session::Allocate(const TrainerOptions& options) {
   const Backend* backend = options.backend;
+  SHALE_ASSIGN_OR_RETURN(batches_, BatchPrefetcher::Create(data_->training(), plan_.options.micro_batches));
   overhead_bytes_ = ResidentBytes();
   SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
                                                {.ranks = static_cast<int>(job_.sharding.ranks),
@@ -108,7 +109,8 @@ absl::StatusOr<StepReport> Session::Step() {
   if (failed_) return absl::FailedPreconditionError("an earlier step failed; this trainer cannot go on");
   const auto start = std::chrono::steady_clock::now();
   const double learning_rate = learning_rate_.At(steps_);
-  SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch_.Fill(data_->SamplesAt(position_)));
+  SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs,
+                         batches_->Take(data_->SamplesAt(position_), SamplesAfterNext()));
   for (StepInputs& in : inputs) {
     in.hyper[kHyperLearningRate] = static_cast<float>(learning_rate);
     in.hyper[kHyperMaxNorm] = static_cast<float>(job_.optimizer.max_gradient_norm);
@@ -179,6 +181,11 @@ absl::Status Session::StartSave() {
   absl::Status status = checkpointer_->Start(ManifestNow());
   if (!status.ok()) failed_ = damaged_ = true;
   return status;
+}
+
+StepSamples Session::SamplesAfterNext() const {
+  if (steps_ + 1 >= data_->total_steps()) return {};
+  return data_->SamplesAt(position_ + data_->SamplesAt(position_).count);
 }
 
 Manifest Session::ManifestNow() const {

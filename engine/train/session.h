@@ -13,6 +13,7 @@
 #include "engine/runtime/trace.h"
 #include "engine/runtime/world.h"
 #include "engine/state/parameter_store.h"
+#include "engine/train/batch_prefetcher.h"
 #include "engine/train/checkpoint_policy.h"
 #include "engine/train/checkpointer.h"
 #include "engine/train/job_data.h"
@@ -68,6 +69,8 @@ class Session : public CheckpointSaver {
   absl::Status Begin(const TrainerOptions& options);
   // Sets position and learning rate to those of the checkpoint that was restored.
   absl::Status GoOnAfterCheckpoint();
+  // Returns the samples of the step after the next one; none if the next step is the last.
+  StepSamples SamplesAfterNext() const;
   Manifest ManifestNow() const;
 
   const ResolvedJob resolved_;
@@ -78,7 +81,7 @@ class Session : public CheckpointSaver {
   const double flops_per_token_;
   const std::unique_ptr<JobData> data_;
   LearningRateSchedule learning_rate_;
-  HostBatch batch_;
+  std::unique_ptr<BatchPrefetcher> batches_;
   int64_t overhead_bytes_ = 0;
   std::unique_ptr<World> world_;
   std::unique_ptr<WorldProgram> train_, evaluate_;
