@@ -2,6 +2,7 @@
 
 #include "engine/config/job.h"
 #include "engine/runtime/cpu_backend.h"
+#include "engine/runtime/hardware_threads.h"
 
 namespace shale {
 

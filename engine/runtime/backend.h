@@ -5,22 +5,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/memory/budget.h"
 #include "engine/memory/machine.h"
+#include "engine/runtime/hardware_threads.h"
 #include "kernels/device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/op_backend.h"
 #include "sharding/comm/communicator.h"
 
 namespace shale {
-
-// Returns how many threads the CPUs of this machine run at once; 0 if the system does not tell.
-inline int64_t HardwareThreads() { return std::thread::hardware_concurrency(); }
 
 // A factory. The objects that it creates do not refer to it. Thread-safe.
 class Backend {

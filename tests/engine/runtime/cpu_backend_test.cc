@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "engine/config/job.h"
+#include "engine/runtime/hardware_threads.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

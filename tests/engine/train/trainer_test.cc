@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
+#include "engine/runtime/hardware_threads.h"
 #include "tests/engine/data/llmc_bytes.h"
 
 namespace shale {
