@@ -7,10 +7,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
+#include "engine/config/data_facts.h"
 #include "engine/config/parse.h"
-#include "engine/data/token_source.h"
 #include "engine/planner/explain.h"
-#include "engine/planner/job_plan.h"
+#include "engine/planner/resolve_job.h"
 #include "engine/program/program.h"
 #include "engine/runtime/backend.h"
 #include "kernels/op_backend.h"
@@ -27,34 +27,6 @@ struct Flags {
   bool dump_program = false;
 };
 
-TokenFormat FormatOf(const DataConfig& data) {
-  switch (data.format) {
-    case DataFormat::kText: return TokenFormat::kText;
-    case DataFormat::kLlmc: return TokenFormat::kLlmc;
-    case DataFormat::kByContent: break;
-  }
-  return TokenFormat::kByContent;
-}
-
-// Sets the vocabulary of a job that leaves it to its data: 256 for text, otherwise that of the data, which must be
-// readable.
-absl::Status DecideVocabulary(Job& job) {
-  if (Vocabulary(job.model) > 0) return absl::OkStatus();
-  int64_t vocabulary = 256;
-  if (job.data.format != DataFormat::kText) {
-    const absl::StatusOr<TokenSource> data = TokenSource::Open(job.data.path, FormatOf(job.data));
-    if (!data.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (", data.status().message(),
-                       "); add --set model.", std::holds_alternative<MlpConfig>(job.model) ? "mlp" : "decoder",
-                       ".vocabulary=N, or --set data.format=TEXT if it is text"));
-    }
-    vocabulary = data->vocabulary();
-  }
-  std::visit([&](auto& model) { model.vocabulary = vocabulary; }, job.model);
-  return ValidateJob(job);
-}
-
 int Fail(const absl::Status& status, int exit_code) {
   std::fflush(stdout);
   std::fprintf(stderr, "plan: %s\n", std::string(status.message()).c_str());
@@ -64,23 +36,24 @@ int Fail(const absl::Status& status, int exit_code) {
 int Run(const Flags& flags) {
   std::vector<std::string> overrides = flags.set;
   if (flags.ranks > 0) overrides.push_back(absl::StrCat("sharding.ranks=", flags.ranks));
-  absl::StatusOr<Job> job = LoadJob(flags.job, overrides);
+  const absl::StatusOr<Job> job = LoadJob(flags.job, overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
-  if (absl::Status status = DecideVocabulary(*job); !status.ok()) return Fail(status, kExitUsage);
+  const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
+  if (!data.ok()) return Fail(data.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
   std::string remark;
-  const absl::StatusOr<JobPlan> plan = PlanJobForAnywhere(*job, (*backend)->machine(), remark);
-  if (!plan.ok()) return Fail(plan.status(), kExitUsage);
-  std::fputs(PlanText(*job, *plan).c_str(), stdout);
+  const absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, (*backend)->machine(), remark);
+  if (!resolved.ok()) return Fail(resolved.status(), kExitUsage);
+  std::fputs(PlanText(resolved->job, resolved->plan).c_str(), stdout);
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.explain) {
     const std::unique_ptr<Ops> ops = (*backend)->CreateOps(job->sharding.ranks, /*device=*/nullptr);
-    const absl::StatusOr<std::string> text = ExplainText(*job, *plan, *ops);
+    const absl::StatusOr<std::string> text = ExplainText(resolved->job, resolved->plan, *ops);
     if (!text.ok()) return Fail(text.status(), kExitFailed);
     std::printf("\n%s", text->c_str());
   }
-  if (flags.dump_program) std::printf("\n%s", ProgramText(*job, *plan).c_str());
+  if (flags.dump_program) std::printf("\n%s", ProgramText(resolved->job, resolved->plan).c_str());
   return kExitOk;
 }
 

@@ -161,11 +161,11 @@ int Train(const Flags& flags) {
   options.tokenizer_folder = HfFolder(*job, **folder, resume);
   options.trace = flags.trace;
   options.peak_flops = job->telemetry.peak_flops;
-  options.create_backend = CreateBackend;
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
+  if (!backend.ok()) return Fail(backend.status(), kExitUsage);
+  options.backend = backend->get();
   if (options.peak_flops == 0) {
     const DType dtype = job->precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
-    const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
-    if (!backend.ok()) return Fail(backend.status(), kExitUsage);
     const absl::StatusOr<double> peak = PeakFlops(**backend, dtype, job->sharding.ranks);
     // FailedPrecondition means that the device is missing. Nothing was started then.
     if (!peak.ok()) return Fail(peak.status(), absl::IsFailedPrecondition(peak.status()) ? kExitUsage : kExitFailed);

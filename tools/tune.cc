@@ -13,9 +13,10 @@
 #include "absl/strings/str_format.h"
 #include "engine/backends/job_backend.h"
 #include "engine/backends/tuning_file.h"
+#include "engine/config/data_facts.h"
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
-#include "engine/planner/job_plan.h"
+#include "engine/planner/resolve_job.h"
 #include "engine/program/issues.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/tuner.h"
@@ -41,15 +42,15 @@ struct Flags {
   int64_t repetitions = 20;
 };
 
-// Adds the matmuls of a job's training and evaluation programs to `products`, each kind once.
-absl::Status AddProducts(const Job& job, std::map<MatMulKey, MatMul>& products) {
+// Adds the matmuls of a job's training and evaluation programs to `matmuls`, each kind once.
+absl::Status AddMatMuls(const Job& job, const DataFacts& data, std::map<MatMulKey, MatMul>& matmuls) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
-  SHALE_ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, {.create_ops = backend->machine().create_ops}));
-  const auto add = [&](const MatMul& op) { products.emplace(MatMulKey::Of(op, job.precision.allow_tf32), op); };
-  for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
+  SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, ResolveJob(job, data, backend->machine().WithoutBudget()));
+  const auto add = [&](const MatMul& op) { matmuls.emplace(MatMulKey::Of(op, job.precision.allow_tf32), op); };
+  for (const PlannedProgram* program : {&resolved.plan.train, &resolved.plan.evaluate}) {
     for (const Instruction& instruction : program->step.program.instructions) {
       VisitForms(instruction, [&](const Op& form) {
-        if (const MatMul* product = std::get_if<MatMul>(&form)) add(*product);
+        if (const MatMul* matmul = std::get_if<MatMul>(&form)) add(*matmul);
       });
     }
   }
@@ -74,24 +75,22 @@ void PrintRow(const TunedMatMul& tuned) {
 }
 
 absl::Status Tune(const Flags& flags) {
-  std::map<MatMulKey, MatMul> products;
+  std::map<MatMulKey, MatMul> matmuls;
   bool tf32 = false;
   for (const std::string& path : flags.jobs) {
     SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(path, flags.set));
     if (job.runtime.device != DeviceType::kCuda) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": runtime.device is CPU; add --set runtime.device=CUDA"));
     }
-    if (Vocabulary(job.model) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": leaves its vocabulary to its data, which is not read here; add --set model.decoder.vocabulary=N"));
-    }
+    const absl::StatusOr<DataFacts> data = DataFactsForPlanning(job);
+    if (!data.ok()) return absl::Status(data.status().code(), absl::StrCat(path, ": ", data.status().message()));
     // Plans without the tuning table, which need not exist yet.
     job.runtime.tuning_table.clear();
-    if (!products.empty() && tf32 != job.precision.allow_tf32) {
+    if (!matmuls.empty() && tf32 != job.precision.allow_tf32) {
       return absl::InvalidArgumentError("jobs with and without precision.allow_tf32: tune them one after the other");
     }
     tf32 = job.precision.allow_tf32;
-    SHALE_RETURN_IF_ERROR(AddProducts(job, products));
+    SHALE_RETURN_IF_ERROR(AddMatMuls(job, *data, matmuls));
   }
   SHALE_ASSIGN_OR_RETURN(TuningTable table, TableToAddTo(flags.out));
 
@@ -100,7 +99,7 @@ absl::Status Tune(const Flags& flags) {
                          CudaDevice::Create(*runtime, {.ordinal = static_cast<int>(flags.gpu)}));
   SHALE_ASSIGN_OR_RETURN(const CublasLtFunctions functions, CublasLtFunctions::Load(LibrarySearch::FromEnvironment()));
   int64_t operand_bytes = 0;
-  for (const auto& [key, op] : products) operand_bytes = std::max(operand_bytes, Tuner::OperandBytes(op));
+  for (const auto& [key, op] : matmuls) operand_bytes = std::max(operand_bytes, Tuner::OperandBytes(op));
   const TunerOptions options{.allow_tf32 = tf32,
                              .candidates = static_cast<int>(flags.candidates),
                              .repetitions = static_cast<int>(flags.repetitions)};
@@ -109,10 +108,10 @@ absl::Status Tune(const Flags& flags) {
 
   const TuningTable::Machine machine{.gpu = device->properties().name,
                                      .library_version = static_cast<int64_t>(functions.GetVersion())};
-  std::printf("%zu matmuls on %s, cuBLASLt %d\n", products.size(), machine.gpu.c_str(),
+  std::printf("%zu matmuls on %s, cuBLASLt %d\n", matmuls.size(), machine.gpu.c_str(),
               static_cast<int>(machine.library_version));
   double first_seconds = 0, seconds = 0;
-  for (const auto& [key, op] : products) {
+  for (const auto& [key, op] : matmuls) {
     SHALE_ASSIGN_OR_RETURN(const TunedMatMul tuned, tuner->Tune(op));
     PrintRow(tuned);
     first_seconds += tuned.first_seconds;

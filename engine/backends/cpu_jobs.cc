@@ -2,12 +2,13 @@
 
 #include "engine/config/job.h"
 #include "engine/runtime/cpu_backend.h"
+#include "engine/runtime/hardware_threads.h"
 
 namespace shale {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job) {
   return CreateCpuBackend({.ops = job.runtime.ops, .threads = [runtime = job.runtime](int64_t ranks) {
-                             return ThreadsPerRank(runtime, ranks);
+                             return ThreadsPerRank(runtime, ranks, HardwareThreads());
                            }});
 }
 

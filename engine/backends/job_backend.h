@@ -1,8 +1,8 @@
 // Creates the backend that a job runs on, as `runtime` of its spec says.
 //
 // A program decides which kinds of device it can use when it is linked: it depends on one of the targets :cpu, :gpu and
-// :all (see BUILD), each of which defines CreateBackend. The engine takes the function as an argument and links no
-// device itself.
+// :all (see BUILD), each of which defines CreateBackend. The engine takes a backend, or this function, as an argument
+// and links no device itself.
 #pragma once
 
 #include <functional>

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "engine/data/data_enums.h"
 #include "engine/model/config.h"
 #include "engine/optimizer/optimizer.h"
 #include "engine/runtime/ops_kind.h"
@@ -17,9 +17,6 @@
 #include "kernels/integers.h"
 
 namespace shale {
-
-enum class DataFormat { kByContent, kText, kLlmc };
-enum class DataOrder { kShuffled, kSequential };
 
 struct DataConfig {
   std::string path;  // A file or a folder; absolute if it came from a job file.
@@ -86,7 +83,8 @@ struct ActivationCheckpointingConfig {
 };
 
 enum class NonFinite { kStop, kSkip };
-enum class ScalingRule { kConstant, kLinear, kSquareRoot };
+// How the learning rate depends on the global batch (engine/train/learning_rate.h has the formulas).
+enum class LearningRateScaling { kConstant, kLinear, kSquareRoot };
 
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kAdamW;
@@ -101,7 +99,7 @@ struct OptimizerConfig {
   std::vector<std::string> no_decay;  // Name patterns of parameters without decay. Vectors never decay.
   double max_gradient_norm = 1;       // 0: no clipping.
   NonFinite non_finite = NonFinite::kStop;
-  ScalingRule scaling = ScalingRule::kConstant;
+  LearningRateScaling scaling = LearningRateScaling::kConstant;
   int64_t base_batch = 0;  // In sequences; 0 if scaling is kConstant.
 
   bool operator==(const OptimizerConfig&) const = default;
@@ -117,10 +115,10 @@ inline Optimizer MakeOptimizer(const OptimizerConfig& config) {
                                      .weight_decay = config.weight_decay});
 }
 
-enum class CurveShape { kConstant, kLinear, kCosine, kWarmupStableDecay };
+enum class LearningRateShape { kConstant, kLinear, kCosine, kWarmupStableDecay };
 
 struct LearningRateConfig {
-  CurveShape shape = CurveShape::kCosine;
+  LearningRateShape shape = LearningRateShape::kCosine;
   // Length of the run: one of the two is positive, the other 0.
   int64_t steps = 0;  // In optimizer steps.
   double epochs = 0;  // In epochs (times through the data).
@@ -178,12 +176,11 @@ struct RuntimeConfig {
   bool operator==(const RuntimeConfig&) const = default;
 };
 
-// Returns how many compute threads one rank uses when the process runs `ranks` ranks: threads_per_rank if it is set,
-// else this machine's cores divided by `ranks`, at least 1.
-inline int ThreadsPerRank(const RuntimeConfig& runtime, int64_t ranks) {
+// Returns how many compute threads one rank uses when the process runs `ranks` ranks on a machine with
+// `hardware_threads` (Machine::hardware_threads): threads_per_rank if it is set, else its share of them, at least 1.
+inline int ThreadsPerRank(const RuntimeConfig& runtime, int64_t ranks, int64_t hardware_threads) {
   if (runtime.threads_per_rank > 0) return static_cast<int>(runtime.threads_per_rank);
-  const int64_t cores = std::thread::hardware_concurrency();
-  return static_cast<int>(std::max<int64_t>(1, cores / std::max<int64_t>(1, ranks)));
+  return static_cast<int>(std::max<int64_t>(1, hardware_threads / std::max<int64_t>(1, ranks)));
 }
 
 struct Job {

@@ -11,13 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/config/errors.h"
+#include "engine/config/job_from_spec.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/names.h"
 #include "engine/config/old_words.h"
 #include "engine/config/overrides.h"
 #include "engine/config/print.h"
 #include "engine/config/ranges.h"
-#include "engine/config/resolve.h"
 #include "engine/config/rules.h"
 #include "engine/config/text_bytes.h"
 #include "engine/config/text_check.h"
@@ -128,7 +128,7 @@ absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_vi
   ReadShape(spec.mutable_model(), &errors);
 
   CheckFields(&spec, &errors);
-  Job job = ResolveJob(spec);
+  Job job = JobFromSpec(spec);
   CheckRules(spec, job, &errors);
   SHALE_RETURN_IF_ERROR(errors.ToStatus());
   return job;
@@ -193,7 +193,7 @@ absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t seque
   spec.mutable_batch()->set_sequence_length(sequence_length);
   SHALE_RETURN_IF_ERROR(ReadText(text, "model", spec.mutable_model(), &errors, filename));
   CheckFields(&spec, &errors);
-  const Job job = ResolveJob(spec);
+  const Job job = JobFromSpec(spec);
   CheckModelRules(spec.model(), job.model, job.batch.sequence_length, &errors);
   CheckSizes(job, &errors);
   SHALE_RETURN_IF_ERROR(errors.ToStatus());

@@ -79,8 +79,8 @@ void Print(const LearningRateConfig& config, proto::LearningRateSpec& spec) {
   if (config.warmup_steps != 0) spec.set_warmup_steps(config.warmup_steps);
   if (config.warmup_samples != 0) spec.set_warmup_samples(config.warmup_samples);
   if (config.warmup_tokens != 0) spec.set_warmup_tokens(config.warmup_tokens);
-  if (config.shape != CurveShape::kConstant) spec.set_final_fraction(config.final_fraction);
-  if (config.shape == CurveShape::kWarmupStableDecay) spec.set_decay_fraction(config.decay_fraction);
+  if (config.shape != LearningRateShape::kConstant) spec.set_final_fraction(config.final_fraction);
+  if (config.shape == LearningRateShape::kWarmupStableDecay) spec.set_decay_fraction(config.decay_fraction);
 }
 
 void Print(const CheckpointConfig& config, proto::CheckpointSpec& spec) {

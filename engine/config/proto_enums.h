@@ -41,10 +41,10 @@ static_assert(Same(CheckpointingPreset::kBlock, proto::ActivationCheckpointingSp
 static_assert(Same(OptimizerKind::kSgd, proto::OptimizerSpec::SGD));
 static_assert(Same(OptimizerKind::kAdamW8Bit, proto::OptimizerSpec::ADAMW_8BIT));
 static_assert(Same(NonFinite::kSkip, proto::OptimizerSpec::SKIP));
-static_assert(Same(ScalingRule::kLinear, proto::OptimizerSpec::LINEAR));
-static_assert(Same(ScalingRule::kSquareRoot, proto::OptimizerSpec::SQUARE_ROOT));
-static_assert(Same(CurveShape::kLinear, proto::LearningRateSpec::LINEAR));
-static_assert(Same(CurveShape::kWarmupStableDecay, proto::LearningRateSpec::WARMUP_STABLE_DECAY));
+static_assert(Same(LearningRateScaling::kLinear, proto::OptimizerSpec::LINEAR));
+static_assert(Same(LearningRateScaling::kSquareRoot, proto::OptimizerSpec::SQUARE_ROOT));
+static_assert(Same(LearningRateShape::kLinear, proto::LearningRateSpec::LINEAR));
+static_assert(Same(LearningRateShape::kWarmupStableDecay, proto::LearningRateSpec::WARMUP_STABLE_DECAY));
 static_assert(Same(SaveFailure::kContinue, proto::CheckpointSpec::CONTINUE));
 static_assert(Same(DeviceType::kCuda, proto::RuntimeSpec::CUDA));
 static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));

@@ -106,7 +106,7 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
         {"optimizer.nesterov", "optimizer.momentum"},
         "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or leave nesterov out");
   }
-  const bool scales = optimizer.scaling != ScalingRule::kConstant;
+  const bool scales = optimizer.scaling != LearningRateScaling::kConstant;
   if (scales && optimizer.base_batch == 0) {
     errors.AddRule({"optimizer.scaling", "optimizer.base_batch"},
                    "scales by global_batch / base_batch; give base_batch, the sequences per step that learning_rate "
@@ -144,7 +144,7 @@ void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, Spec
     if (spec.has_steps() && static_cast<unsigned __int128>(warmup) > run) {
       errors.AddRule({path, "lr_schedule.steps", "batch.global_batch", "batch.sequence_length"},
                      absl::StrCat(path, " is ", warmup, ", longer than the whole run of ", static_cast<uint64_t>(run)));
-    } else if (spec.has_steps() && lr_schedule.shape == CurveShape::kWarmupStableDecay &&
+    } else if (spec.has_steps() && lr_schedule.shape == LearningRateShape::kWarmupStableDecay &&
                warmup > (1 - lr_schedule.decay_fraction) * static_cast<double>(run) * (1 + 1e-9)) {
       errors.AddRule(
           {path, "lr_schedule.decay_fraction", "lr_schedule.steps", "batch.global_batch", "batch.sequence_length"},
@@ -152,11 +152,11 @@ void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, Spec
                        NumberText(lr_schedule.decay_fraction), " of the run; shorten one of them"));
     }
   }
-  if (spec.has_final_fraction() && lr_schedule.shape == CurveShape::kConstant) {
+  if (spec.has_final_fraction() && lr_schedule.shape == LearningRateShape::kConstant) {
     errors.AddRule({"lr_schedule.final_fraction", "lr_schedule.shape"},
                    "shape CONSTANT stays at the peak; leave it out");
   }
-  if (spec.has_decay_fraction() && lr_schedule.shape != CurveShape::kWarmupStableDecay) {
+  if (spec.has_decay_fraction() && lr_schedule.shape != LearningRateShape::kWarmupStableDecay) {
     errors.AddRule({"lr_schedule.decay_fraction", "lr_schedule.shape"},
                    "only shape WARMUP_STABLE_DECAY reads it; choose that, or leave it out");
   }

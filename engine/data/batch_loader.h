@@ -38,6 +38,8 @@ struct BatchShape {
 struct StepSamples {
   int64_t begin = 0;
   int64_t count = 0;  // At most G. Less than G in a short last batch; may be 0.
+
+  bool operator==(const StepSamples&) const = default;
 };
 
 // Maps (step, rank, micro-batch) to tokens. Keeps no state, so that any thread may ask for any part at any time.

@@ -33,8 +33,8 @@ std::array<uint64_t, kRounds> RoundKeys(uint64_t seed, uint64_t epoch) {
 
 }  // namespace
 
-SampleOrder::SampleOrder(SampleOrderKind kind, uint64_t seed, int64_t sample_count)
-    : kind_(kind), seed_(seed), sample_count_(sample_count) {
+SampleOrder::SampleOrder(DataOrder order, uint64_t seed, int64_t sample_count)
+    : order_(order), seed_(seed), sample_count_(sample_count) {
   SHALE_CHECK(sample_count >= 1) << "an order of " << sample_count << " samples";
   const int bits = std::bit_width(static_cast<uint64_t>(sample_count - 1));
   half_bits_ = std::max(kMinHalfBits, (bits + 1) / 2);
@@ -44,7 +44,7 @@ int64_t SampleOrder::At(int64_t position) const {
   SHALE_CHECK(position >= 0) << "position " << position;
   const uint64_t count = static_cast<uint64_t>(sample_count_);
   const uint64_t place = static_cast<uint64_t>(position) % count;
-  if (kind_ == SampleOrderKind::kSequential) return static_cast<int64_t>(place);
+  if (order_ == DataOrder::kSequential) return static_cast<int64_t>(place);
 
   const std::array<uint64_t, kRounds> keys = RoundKeys(seed_, static_cast<uint64_t>(position) / count);
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;

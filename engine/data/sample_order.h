@@ -7,17 +7,14 @@
 
 #include <cstdint>
 
+#include "engine/data/data_enums.h"
+
 namespace shale {
 
 // Returns how many samples of `sequence_length` tokens `tokens` tokens hold. 0 if not even one.
 constexpr int64_t SampleCount(int64_t tokens, int64_t sequence_length) {
   return tokens <= 1 ? 0 : (tokens - 1) / sequence_length;
 }
-
-enum class SampleOrderKind {
-  kShuffled,    // One permutation per (seed, epoch).
-  kSequential,  // Place i is sample i in every epoch.
-};
 
 // A copyable value of constant size. Safe for concurrent use by multiple threads.
 //
@@ -28,7 +25,7 @@ enum class SampleOrderKind {
 class SampleOrder {
  public:
   // REQUIRES: sample_count >= 1.
-  SampleOrder(SampleOrderKind kind, uint64_t seed, int64_t sample_count);
+  SampleOrder(DataOrder order, uint64_t seed, int64_t sample_count);
 
   int64_t sample_count() const { return sample_count_; }
 
@@ -36,7 +33,7 @@ class SampleOrder {
   int64_t At(int64_t position) const;
 
  private:
-  SampleOrderKind kind_;
+  DataOrder order_;
   uint64_t seed_;
   int64_t sample_count_;
   int half_bits_;  // The network works on two halves of this many bits.

@@ -148,13 +148,13 @@ absl::StatusOr<TokenFile> CheckFile(InputFile file, Kind kind) {
   return tokens;
 }
 
-absl::StatusOr<TokenFiles> OpenOneFile(const std::string& path, TokenFormat format) {
+absl::StatusOr<TokenFiles> OpenOneFile(const std::string& path, DataFormat format) {
   SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
   if (file.size() == 0) return absl::InvalidArgumentError(absl::StrCat(path, " is empty; it must hold text or tokens"));
   SHALE_ASSIGN_OR_RETURN(Kind kind, FindKind(file));
   // For a single file, the requested format decides. Zero bytes do not make it binary: text may contain them.
-  if (format == TokenFormat::kLlmc) kind = Kind::kLlmc;
-  if (format == TokenFormat::kText || kind == Kind::kBinary) kind = Kind::kText;
+  if (format == DataFormat::kLlmc) kind = Kind::kLlmc;
+  if (format == DataFormat::kText || kind == Kind::kBinary) kind = Kind::kText;
   SHALE_ASSIGN_OR_RETURN(TokenFile tokens, CheckFile(std::move(file), kind));
   if (tokens.count == 0) return absl::InvalidArgumentError(absl::StrCat(path, " holds no tokens: its count is 0"));
   TokenFiles result;
@@ -174,7 +174,7 @@ absl::StatusOr<std::vector<std::string>> SortedNames(const std::string& folder) 
   return names;
 }
 
-absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, TokenFormat format) {
+absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, DataFormat format) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, SortedNames(folder));
   TokenFiles result;
   std::map<std::pair<uint64_t, uint64_t>, std::string> taken;  // File names, keyed by device and inode.
@@ -203,11 +203,11 @@ absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, TokenFormat for
       continue;
     }
     SHALE_ASSIGN_OR_RETURN(const Kind kind, FindKind(file));
-    if (kind == Kind::kBinary || (kind == Kind::kLlmc && format == TokenFormat::kText)) {
+    if (kind == Kind::kBinary || (kind == Kind::kLlmc && format == DataFormat::kText)) {
       skip("binary");
       continue;
     }
-    if (kind == Kind::kText && format == TokenFormat::kLlmc) {
+    if (kind == Kind::kText && format == DataFormat::kLlmc) {
       skip("not an llm.c token file");
       continue;
     }
@@ -227,7 +227,7 @@ absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, TokenFormat for
   }
   if (result.files.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("folder ", folder, " holds no ", format == TokenFormat::kLlmc ? "llm.c token" : "text", " file (",
+        absl::StrCat("folder ", folder, " holds no ", format == DataFormat::kLlmc ? "llm.c token" : "text", " file (",
                      names.size(), " entries, all skipped; subfolders are not searched)"));
   }
   return result;
@@ -268,7 +268,7 @@ absl::Status TokenFile::Read(int64_t begin, int64_t n, int32_t* out) const {
   return absl::InternalError("unknown token encoding");
 }
 
-absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, TokenFormat format) {
+absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, DataFormat format) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) {

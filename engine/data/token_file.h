@@ -8,15 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/data/data_enums.h"
 #include "engine/io/file.h"
 
 namespace shale {
-
-enum class TokenFormat {
-  kByContent,  // kLlmc if there is an llm.c header, else kText. No text begins like that header, which is not UTF-8.
-  kText,       // UTF-8 text; every byte is a token.
-  kLlmc,       // Token files of llm.c: a header of 1,024 bytes, then 16-bit (GPT-2) or 32-bit (Llama-3) tokens.
-};
 
 // How a file encodes tokens.
 enum class TokenEncoding { kBytes, kLlmcGpt2, kLlmcLlama3 };
@@ -47,6 +42,6 @@ struct TokenFiles {
 };
 
 // Opens and checks the files at `path`. See TokenSource::Open for the rules and the errors.
-absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, TokenFormat format);
+absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, DataFormat format);
 
 }  // namespace shale

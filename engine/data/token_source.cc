@@ -12,7 +12,7 @@ namespace {
 
 int64_t NamedVocabulary(TokenEncoding encoding) {
   switch (encoding) {
-    case TokenEncoding::kBytes: return 256;
+    case TokenEncoding::kBytes: return kTextVocabulary;
     case TokenEncoding::kLlmcGpt2: return 50257;
     case TokenEncoding::kLlmcLlama3: return 128256;
   }
@@ -37,7 +37,7 @@ struct TokenSource::Data {
 
 TokenSource::TokenSource(std::shared_ptr<const Data> data) : data_(std::move(data)), end_(data_->size) {}
 
-absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, TokenFormat format) {
+absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, DataFormat format) {
   auto data = std::make_shared<Data>();
   data->name = path;
   SHALE_ASSIGN_OR_RETURN(data->files, OpenTokenFiles(path, format));

@@ -15,6 +15,9 @@
 
 namespace shale {
 
+// The vocabulary size of text, whose tokens are bytes.
+inline constexpr int64_t kTextVocabulary = 256;
+
 // A handle that is cheap to copy; copies and slices share the open files. Holds no tokens of files in memory, so that
 // memory does not grow with the data. Safe for concurrent reads by multiple threads.
 class TokenSource {
@@ -30,7 +33,7 @@ class TokenSource {
   //
   // Errors: NotFound, PermissionDenied and the like if a path cannot be read; InvalidArgument for data that is empty,
   // not UTF-8 or not a token file; DataLoss for a token file that was cut short or is damaged.
-  static absl::StatusOr<TokenSource> Open(const std::string& path, TokenFormat format = TokenFormat::kByContent);
+  static absl::StatusOr<TokenSource> Open(const std::string& path, DataFormat format = DataFormat::kByContent);
 
   // Makes a source of the given tokens. Returns InvalidArgument if there are none, or a negative one.
   static absl::StatusOr<TokenSource> FromTokens(std::vector<int32_t> tokens);

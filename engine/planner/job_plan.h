@@ -1,4 +1,5 @@
 // Plans a validated job: decides its programs, the addresses of their buffers, and their bytes before the job starts.
+// To run a job, or to show its plan, use ResolveJob (engine/planner/resolve_job.h), which decides the rest too.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct PlannedProgram {
   MemoryPlan memory;
 };
 
-// A accumulation that was compiled in the search for the best one, with its cost.
+// An accumulation that was compiled in the search for the best one, with its cost.
 struct AccumulationCandidate {
   Accumulation accumulation = Accumulation::kSharded;
   absl::Status status;             // Not OK: the strategy has no such accumulation, or it is too large to be planned.
@@ -66,8 +67,7 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 //                      compiled too, with the ops of its own number of ranks. It can be given to --set as it stands,
 //                      and does not change what is computed.
 //   InvalidArgument    The strategy has no such accumulation; the vocabulary is unknown; the program would be too long;
-//   a
-//                      name pattern matches nothing.
+//                      a name pattern matches nothing.
 //   Errors of the machine's default budget, unless the job sets memory.budget_bytes.
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine);
 

@@ -34,7 +34,7 @@ std::string Remark(absl::string_view why, absl::string_view limit, const std::ve
 
 absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark) {
   remark.clear();
-  absl::StatusOr<JobPlan> plan = PlanJob(job, {.create_ops = here.create_ops});
+  absl::StatusOr<JobPlan> plan = PlanJob(job, here.WithoutBudget());
   if (!plan.ok()) return plan;
   const absl::StatusOr<Budget> budget = BudgetOf(job, here.default_budget);
   if (!budget.ok()) {

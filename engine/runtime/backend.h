@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "engine/memory/budget.h"
 #include "engine/memory/machine.h"
+#include "engine/runtime/hardware_threads.h"
 #include "kernels/device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/op_backend.h"
@@ -44,7 +45,8 @@ class Backend {
   // Returns the properties of this machine that planning needs. The result borrows the backend.
   Machine machine() const {
     return {.create_ops = [this](int64_t ranks) { return CreateOps(ranks, /*device=*/nullptr); },
-            .default_budget = [this](int64_t ranks) { return DefaultBudget(ranks); }};
+            .default_budget = [this](int64_t ranks) { return DefaultBudget(ranks); },
+            .hardware_threads = HardwareThreads()};
   }
 
   // Returns the peak FLOP/s of one device for matmuls of `dtype`, as its maker states it, or 0 if it must be measured.

@@ -7,7 +7,6 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
@@ -18,8 +17,7 @@ namespace {
 absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64_t global_batch, bool evaluation) {
   const int64_t samples = SampleCount(source.size(), job.batch.sequence_length);
   SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
-  const bool shuffled = !evaluation && job.data.order == DataOrder::kShuffled;
-  const SampleOrder order(shuffled ? SampleOrderKind::kShuffled : SampleOrderKind::kSequential, job.data.seed, samples);
+  const SampleOrder order(evaluation ? DataOrder::kSequential : job.data.order, job.data.seed, samples);
   return BatchLoader::Create(
       std::move(source), order,
       {.micro_batch = job.batch.micro_batch,
@@ -29,18 +27,9 @@ absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64
        .targets = std::holds_alternative<MlpConfig>(job.model) ? TargetPositions::kLast : TargetPositions::kEvery});
 }
 
-TokenFormat FormatOf(const Job& job) {
-  switch (job.data.format) {
-    case DataFormat::kText: return TokenFormat::kText;
-    case DataFormat::kLlmc: return TokenFormat::kLlmc;
-    case DataFormat::kByContent: break;
-  }
-  return TokenFormat::kByContent;
-}
-
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job, const std::string& tokenizer_folder) {
+absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std::string& tokenizer_folder) {
   auto data = absl::WrapUnique(new JobData);
   SHALE_RETURN_IF_ERROR(data->OpenFiles(job));
   if (!tokenizer_folder.empty()) {
@@ -63,19 +52,15 @@ absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(Job& job, const std::stri
   return data;
 }
 
-absl::Status JobData::OpenFiles(Job& job) {
-  SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job.data.path, FormatOf(job)));
-  job.data.format = source.is_text() ? DataFormat::kText : DataFormat::kLlmc;
+absl::Status JobData::OpenFiles(Job job) {
+  SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job.data.path, job.data.format));
+  facts_ = DataFactsOf(source);
+  ApplyDataFacts(facts_, job);
   saved_.tokenizer = source.tokenizer();
-  std::visit(
-      [&](auto& model) {
-        if (model.vocabulary == 0) model.vocabulary = source.vocabulary();
-      },
-      job.model);
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
   std::unique_ptr<TokenSource> held_out;
   if (!job.data.evaluation_path.empty()) {
-    SHALE_ASSIGN_OR_RETURN(TokenSource opened, TokenSource::Open(job.data.evaluation_path, FormatOf(job)));
+    SHALE_ASSIGN_OR_RETURN(TokenSource opened, TokenSource::Open(job.data.evaluation_path, job.data.format));
     SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
     if (opened.tokenizer() != source.tokenizer()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -107,28 +92,6 @@ void JobData::GoOnAfter(int64_t step, int64_t samples) {
 StepSamples JobData::SamplesAt(int64_t position) const {
   if (total_samples_ < 0) return {position, global_batch_};
   return {position, std::clamp<int64_t>(total_samples_ - position, 0, global_batch_)};
-}
-
-HostBatch::HostBatch(const BatchLoader& loader, int64_t micro_batches)
-    : loader_(loader),
-      micro_batches_(micro_batches),
-      tokens_(loader.shape().micro_batch * loader.shape().sequence_length),
-      inputs_(loader.shape().ranks, std::vector<int32_t>(tokens_ * micro_batches)),
-      targets_(inputs_) {}
-
-absl::StatusOr<std::vector<StepInputs>> HostBatch::Fill(const StepSamples& step) {
-  std::vector<StepInputs> all(inputs_.size());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    StepInputs& in = all[rank];
-    in.inputs = inputs_[rank];
-    in.targets = targets_[rank];
-    for (int64_t k = 0; k < micro_batches_; ++k) {
-      SHALE_RETURN_IF_ERROR(loader_.Fill(step, rank, k, absl::MakeSpan(inputs_[rank]).subspan(k * tokens_, tokens_),
-                                         absl::MakeSpan(targets_[rank]).subspan(k * tokens_, tokens_)));
-      in.valid_tokens += loader_.ValidTokens(step, rank, k);
-    }
-  }
-  return all;
 }
 
 }  // namespace shale

@@ -4,23 +4,24 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/manifest.h"
+#include "engine/config/data_facts.h"
 #include "engine/config/job.h"
 #include "engine/data/batch_loader.h"
-#include "engine/runtime/executor.h"
 
 namespace shale {
 
 // Any thread may call the const functions. GoOnAfter must not run concurrently with them.
 class JobData {
  public:
-  // Opens and checks the files of the job. Sets in `job` what the job leaves to its data: the format and the
-  // vocabulary. `tokenizer_folder`, which may be empty, identifies the tokenizer (TokenizerDigest).
-  static absl::StatusOr<std::unique_ptr<JobData>> Open(Job& job, const std::string& tokenizer_folder);
+  // Opens and checks the files of the job. `tokenizer_folder`, which may be empty, identifies the tokenizer
+  // (TokenizerDigest).
+  static absl::StatusOr<std::unique_ptr<JobData>> Open(const Job& job, const std::string& tokenizer_folder);
 
+  // What the job leaves to its data.
+  const DataFacts& facts() const { return facts_; }
   const BatchLoader& training() const { return *training_; }
   const BatchLoader* evaluation() const { return evaluation_.get(); }  // Null if there is none.
   // Tells that the run goes on after `step` steps that took `samples` samples. Recomputes total_steps() of a run whose
@@ -36,30 +37,15 @@ class JobData {
 
  private:
   JobData() = default;
-  absl::Status OpenFiles(Job& job);
+  absl::Status OpenFiles(Job job);
   int64_t StepsFor(int64_t samples) const;
 
   std::unique_ptr<BatchLoader> training_, evaluation_;
   int64_t global_batch_ = 0;
   int64_t total_steps_ = 0;
   int64_t total_samples_ = -1;  // -1 if the length of the run is in steps.
+  DataFacts facts_;
   SavedData saved_;
-};
-
-// Host memory for the tokens of one run of a program, for every rank. Borrows the loader.
-class HostBatch {
- public:
-  HostBatch(const BatchLoader& loader, int64_t micro_batches);
-
-  // Loads the tokens of `step` and returns the inputs of each rank's executor. They point into this object and are
-  // valid until the next call.
-  absl::StatusOr<std::vector<StepInputs>> Fill(const StepSamples& step);
-
- private:
-  const BatchLoader& loader_;
-  int64_t micro_batches_;
-  int64_t tokens_;
-  std::vector<std::vector<int32_t>> inputs_, targets_;  // By rank.
 };
 
 }  // namespace shale

@@ -34,7 +34,7 @@ absl::Status CheckOptions(const LearningRateOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("decay_fraction must lie in (0, 1]; found ", options.decay_fraction));
   }
-  if (options.scaling != LearningRateScaling::kNone && options.base_batch < 1) {
+  if (options.scaling != LearningRateScaling::kConstant && options.base_batch < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "scaling the learning rate by the batch needs a base_batch of at least 1; found ", options.base_batch));
   }
@@ -42,7 +42,7 @@ absl::Status CheckOptions(const LearningRateOptions& options) {
 }
 
 double Scale(const LearningRateOptions& options) {
-  if (options.scaling == LearningRateScaling::kNone) return 1;
+  if (options.scaling == LearningRateScaling::kConstant) return 1;
   const double ratio = static_cast<double>(options.global_batch) / static_cast<double>(options.base_batch);
   return options.scaling == LearningRateScaling::kLinear ? ratio : std::sqrt(ratio);
 }
@@ -59,6 +59,30 @@ absl::StatusOr<int64_t> WarmupSteps(const LearningRateOptions& options) {
 }
 
 }  // namespace
+
+LearningRateOptions LearningRateOptionsFor(const Job& job, int64_t total_steps) {
+  const LearningRateConfig& config = job.lr_schedule;
+  LearningRateOptions options;
+  options.shape = config.shape;
+  options.peak = job.optimizer.learning_rate;
+  options.steps = total_steps;
+  if (config.warmup_steps > 0) {
+    options.warmup = config.warmup_steps;
+  } else if (config.warmup_samples > 0) {
+    options.warmup = config.warmup_samples;
+    options.warmup_unit = WarmupUnit::kSamples;
+  } else if (config.warmup_tokens > 0) {
+    options.warmup = config.warmup_tokens;
+    options.warmup_unit = WarmupUnit::kTokens;
+  }
+  options.final_fraction = config.final_fraction;
+  options.decay_fraction = config.decay_fraction;
+  options.scaling = job.optimizer.scaling;
+  options.base_batch = job.optimizer.base_batch;
+  options.global_batch = job.batch.global_batch;
+  options.sequence_length = job.batch.sequence_length;
+  return options;
+}
 
 absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const LearningRateOptions& options) {
   SHALE_RETURN_IF_ERROR(CheckOptions(options));

@@ -4,7 +4,8 @@
 //
 //   rate(s) = peak * scale(G) * curve(s)
 //
-//   scale   kNone 1, kLinear G / base_batch, kSquareRoot sqrt(G / base_batch). A function of the global batch alone,
+//   scale   kConstant 1, kLinear G / base_batch, kSquareRoot sqrt(G / base_batch). A function of the global batch
+//   alone,
 //           never of the number of ranks.
 //   warm-up Takes w steps, given in steps, samples (w = ceil(samples / G)) or tokens (w = ceil(tokens / (G S))):
 //           curve(s) = (s + 1) / w for s < w. Step 0 has a rate above 0, and step w - 1 is the first at the peak.
@@ -23,11 +24,10 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "engine/config/job.h"
 
 namespace shale {
 
-enum class LearningRateShape { kConstant, kLinear, kCosine, kWarmupStableDecay };
-enum class LearningRateScaling { kNone, kLinear, kSquareRoot };
 enum class WarmupUnit { kSteps, kSamples, kTokens };
 
 struct LearningRateOptions {
@@ -38,11 +38,14 @@ struct LearningRateOptions {
   WarmupUnit warmup_unit = WarmupUnit::kSteps;
   double final_fraction = 0.1;  // f, in [0, 1]. kConstant does not read it.
   double decay_fraction = 0.2;  // In (0, 1]. Only kWarmupStableDecay reads it.
-  LearningRateScaling scaling = LearningRateScaling::kNone;
-  int64_t base_batch = 0;       // In sequences. Not read if scaling is kNone.
+  LearningRateScaling scaling = LearningRateScaling::kConstant;
+  int64_t base_batch = 0;       // In sequences. Not read if scaling is kConstant.
   int64_t global_batch = 1;     // G
   int64_t sequence_length = 1;  // S
 };
+
+// Returns the options of a job's run of `total_steps` steps.
+LearningRateOptions LearningRateOptionsFor(const Job& job, int64_t total_steps);
 
 // A copyable value. Safe to read from any thread.
 class LearningRateSchedule {

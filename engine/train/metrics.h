@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/io/json_lines.h"
-#include "engine/train/trainer.h"
+#include "engine/train/reports.h"
 
 namespace shale {
 

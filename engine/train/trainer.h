@@ -1,8 +1,9 @@
 // Trainer: the embedding API. Trains the model of a job on the ranks of this process.
 //
 //   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob("job.textproto", {}));
+//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateBackend(job));  // engine/backends/job_backend.h
 //   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-//                          Trainer::Create(job, {.create_backend = CreateBackend,  // engine/backends/job_backend.h
+//                          Trainer::Create(job, {.backend = backend.get(),
 //                                                .checkpoint_folder = "checkpoints",
 //                                                .resume = {.from = ResumeFrom::kLatestOrStart}}));
 //   SHALE_RETURN_IF_ERROR(trainer->Run({.on_step = [](const StepReport& report) { ...; return absl::OkStatus(); }}));
@@ -25,57 +26,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/backends/job_backend.h"
 #include "engine/config/job.h"
-#include "engine/io/file_system.h"
 #include "engine/planner/job_plan.h"
 #include "engine/train/checkpointer.h"
+#include "engine/train/reports.h"
 #include "engine/train/resume.h"
+#include "engine/train/trainer_options.h"
 
 namespace shale {
-
-struct StepReport {
-  int64_t step = 0;    // Counted from 1.
-  int64_t tokens = 0;  // Valid target tokens so far, over all ranks and steps.
-  int64_t step_tokens = 0;
-  double loss = 0;           // Mean over the valid tokens of the global batch; 0 if there are none.
-  double gradient_norm = 0;  // Before clipping.
-  double learning_rate = 0;
-  bool updated = true;  // False if no token was valid, or if loss or gradient were not finite and the step was skipped.
-  double seconds = 0;
-  double tokens_per_second = 0;
-  double mfu = 0;                   // Fraction of peak_flops x ranks; 0 if no peak is known.
-  int64_t peak_bytes_planned = 0;   // Per rank.
-  int64_t peak_bytes_measured = 0;  // The largest of any rank so far.
-};
-
-struct EvaluationReport {
-  int64_t step = 0;  // Steps done.
-  double loss = 0;   // Mean over valid tokens.
-  int64_t tokens = 0;
-};
-
-// Which steps are traced, and where the trace is written (StepTrace::ChromeJson).
-struct TraceOptions {
-  std::string path;        // Empty: nothing is traced.
-  int64_t first_step = 3;  // Counted from this trainer's first step, 1. Earlier steps pay for page faults and caches.
-  int64_t steps = 2;       // Number of steps traced.
-};
-
-struct TrainerOptions {
-  // Creates the backend that the job runs on. Required.
-  BackendFactory create_backend;
-  // Peak FLOP/s of one rank, for MFU; 0: MFU is not reported.
-  double peak_flops = 0;
-  // Folder for checkpoints; empty: nothing is saved. The trainer locks it for its lifetime. `resume` says what happens
-  // to checkpoints that are already there.
-  std::string checkpoint_folder;
-  ResumeOptions resume;
-  // A folder whose tokenizer files identify the tokenizer that made the tokens, besides their encoding; empty: none.
-  std::string tokenizer_folder;
-  TraceOptions trace;
-  FileSystem* files = &PosixFileSystem();  // Checkpoints are written through it. Borrowed.
-};
 
 // Functions that Run calls on its thread, between steps. Each may be empty. If one returns an error, Run ends and
 // returns it.

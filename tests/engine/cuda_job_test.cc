@@ -28,6 +28,7 @@ using cuda_on_host::StandInRuntime;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+constexpr int kRanksPerDevice = 2;  // Of jobs with the overrides kCuda.
 constexpr StandInOptions kLarge = {.memory_bytes = int64_t{4} << 30};
 
 // An attention library that declines every op.
@@ -59,12 +60,6 @@ std::unique_ptr<Backend> OnStandIn(std::shared_ptr<StandInRuntime> runtime, int 
   return CreateCudaBackend(std::move(runtime), Options(ranks_per_device));
 }
 
-BackendFactory Gpus(std::shared_ptr<StandInRuntime> runtime) {
-  return [=](const Job& job) -> absl::StatusOr<std::unique_ptr<Backend>> {
-    return OnStandIn(runtime, static_cast<int>(job.runtime.ranks_per_device));
-  };
-}
-
 class CudaJobTest : public ::testing::Test {
  protected:
   CudaJobTest() : text_(absl::StrCat(::testing::TempDir(), "/cuda_job.", getpid(), ".txt")) {
@@ -90,8 +85,8 @@ data { path: ")",
 };
 
 TEST_F(CudaJobTest, TellsWhatItRunsOn) {
-  const auto trainer =
-      Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(std::make_shared<StandInRuntime>(kLarge))});
+  const auto backend = OnStandIn(std::make_shared<StandInRuntime>(kLarge), kRanksPerDevice);
+  const auto trainer = Trainer::Create(MakeJob(kCuda), {.backend = backend.get()});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_THAT((*trainer)->device_description(),
               AllOf(HasSubstr("GPU 0: "), HasSubstr(" in use outside the arenas"),
@@ -99,12 +94,10 @@ TEST_F(CudaJobTest, TellsWhatItRunsOn) {
 }
 
 TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
-  const BackendFactory without_library = [](const Job& job) -> absl::StatusOr<std::unique_ptr<Backend>> {
-    CudaBackendOptions options = Options(static_cast<int>(job.runtime.ranks_per_device));
-    options.create_attention = [](const CudaDeviceProperties*) { return std::make_unique<NoAttention>(); };
-    return CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
-  };
-  const auto trainer = Trainer::Create(MakeJob(kCuda), {.create_backend = without_library});
+  CudaBackendOptions options = Options(kRanksPerDevice);
+  options.create_attention = [](const CudaDeviceProperties*) { return std::make_unique<NoAttention>(); };
+  const auto backend = CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
+  const auto trainer = Trainer::Create(MakeJob(kCuda), {.backend = backend.get()});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_THAT(
       (*trainer)->device_description(),
@@ -116,16 +109,14 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
 // The second of the four steps captures graphs. The later steps launch them, without calling the library.
 TEST_F(CudaJobTest, AttentionOfALibraryIsCapturedInGraphs) {
   testing::AttentionStandIn library;
-  const BackendFactory with_library = [&](const Job&) -> absl::StatusOr<std::unique_ptr<Backend>> {
-    CudaBackendOptions options = Options(1);
-    options.create_attention = [&](const CudaDeviceProperties*) {
-      return cuda::CreateCudnnAttention([&] { return library.Graphs(); });
-    };
-    return CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
+  CudaBackendOptions options = Options(1);
+  options.create_attention = [&](const CudaDeviceProperties*) {
+    return cuda::CreateCudnnAttention([&] { return library.Graphs(); });
   };
+  const auto backend = CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
   const Job job = MakeJob({"runtime={device: CUDA graphs: true}", "sharding.ranks=1", "precision.compute=BF16",
                            "batch.sequence_length=12", "model.decoder.head_width=64"});
-  const auto trainer = Trainer::Create(job, {.create_backend = with_library});
+  const auto trainer = Trainer::Create(job, {.backend = backend.get()});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   std::vector<size_t> calls;
   const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport&) {
@@ -151,7 +142,8 @@ TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
   const int64_t host_bytes = OnStandIn(runtime, 3)->DefaultBudget(1)->host_bytes;
   EXPECT_GT(host_bytes, 0);
   EXPECT_EQ(OnStandIn(runtime, 3)->DefaultBudget(6)->host_bytes, host_bytes / 6);
-  const absl::Status status = Trainer::Create(MakeJob(kCuda), {.create_backend = Gpus(runtime)}).status();
+  const absl::Status status =
+      Trainer::Create(MakeJob(kCuda), {.backend = OnStandIn(runtime, kRanksPerDevice).get()}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("(the GPU's memory less 2 GiB for CUDA and its libraries, divided by 2 ranks;"));
@@ -161,7 +153,8 @@ TEST_F(CudaJobTest, AnArenaThatDoesNotFitIsRefusedBeforeTheFirstIsAllocated) {
   std::vector<std::string> overrides = kCuda;
   overrides.push_back("memory.budget_bytes=1000000000");
   const auto runtime = std::make_shared<StandInRuntime>(StandInOptions{.memory_bytes = 200'000});
-  const absl::Status status = Trainer::Create(MakeJob(overrides), {.create_backend = Gpus(runtime)}).status();
+  const absl::Status status =
+      Trainer::Create(MakeJob(overrides), {.backend = OnStandIn(runtime, kRanksPerDevice).get()}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("GPU 0 ("), HasSubstr("free of 195 KiB, and 2 ranks want an arena of "),
@@ -182,10 +175,10 @@ TEST_F(CudaJobTest, TooFewGpusAndTooOldOnesAreRefused) {
 }
 
 TEST_F(CudaJobTest, AProgramWithoutTheCudaBackendSaysSo) {
-  const absl::Status status = Trainer::Create(MakeJob(kCuda), {.create_backend = CreateBackend}).status();
+  const absl::Status status = CreateBackend(MakeJob(kCuda)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("runtime.device is CUDA, and this program runs on CPUs alone"));
-  EXPECT_EQ(Trainer::Create(MakeJob({}), {}).status().message(), "TrainerOptions.create_backend is missing");
+  EXPECT_EQ(Trainer::Create(MakeJob({}), {}).status().message(), "TrainerOptions.backend is missing");
 }
 
 }  // namespace

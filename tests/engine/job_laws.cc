@@ -62,11 +62,6 @@ data { path: ")",
     return losses;
   }
 
-  static absl::StatusOr<std::unique_ptr<Backend>> Tested(const Job& /*job*/) {
-    return TestedBackend(OpsKind::kFast, /*threads=*/1);
-  }
-  static absl::StatusOr<std::unique_ptr<Backend>> Reference(const Job& /*job*/) { return CreateReferenceBackend(); }
-
   const std::string path_;
 };
 
@@ -76,20 +71,21 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
   on_cpu.runtime = {};
   on_cpu.precision = {};
   on_cpu.memory.offload = {};
-  const std::vector<double> cpu = Losses(on_cpu, {.create_backend = Reference});
+  const std::vector<double> cpu = Losses(on_cpu, {.backend = CreateReferenceBackend().get()});
+  const auto tested = TestedBackend(OpsKind::kFast, /*threads=*/1);
   const std::vector<double> straight =
-      Losses(job, {.create_backend = Tested, .checkpoint_folder = path_ + ".checkpoints"});
+      Losses(job, {.backend = tested.get(), .checkpoint_folder = path_ + ".checkpoints"});
   ASSERT_EQ(cpu.size(), 4);
   ASSERT_EQ(straight.size(), 4);
   for (size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(straight[i], cpu[i], GetParam().tolerance) << i;
-  const std::vector<double> resumed =
-      Losses(job, {.create_backend = Tested,
-                   .resume = {.from = ResumeFrom::kPath, .path = path_ + ".checkpoints/step-0000000002"}});
+  const std::vector<double> resumed = Losses(
+      job,
+      {.backend = tested.get(), .resume = {.from = ResumeFrom::kPath, .path = path_ + ".checkpoints/step-0000000002"}});
   EXPECT_EQ(resumed, std::vector<double>(straight.begin() + 2, straight.end()));
   if (!job.runtime.graphs) return;
   Job one_by_one = job;
   one_by_one.runtime.graphs = false;
-  EXPECT_EQ(Losses(one_by_one, {.create_backend = Tested}), straight) << "graphs change bits";
+  EXPECT_EQ(Losses(one_by_one, {.backend = tested.get()}), straight) << "graphs change bits";
 }
 
 // Tolerances: fp32 sums of some hundred terms in another order; for bf16, 8 bits of precision through four steps.

@@ -51,8 +51,8 @@ bool HasLlmcMagic(absl::string_view bytes) {
 }
 
 // Returns the tokens that the file holds, or none if it must be refused.
-std::vector<int64_t> Expected(absl::string_view bytes, TokenFormat format) {
-  const bool llmc = format == TokenFormat::kLlmc || (format == TokenFormat::kByContent && HasLlmcMagic(bytes));
+std::vector<int64_t> Expected(absl::string_view bytes, DataFormat format) {
+  const bool llmc = format == DataFormat::kLlmc || (format == DataFormat::kByContent && HasLlmcMagic(bytes));
   if (!llmc) {
     if (!IsUtf8(bytes)) return {};
     std::vector<int64_t> tokens;
@@ -80,7 +80,7 @@ void CheckTokens(const TokenSource& source, const std::vector<int64_t>& expected
 
 void Check(absl::string_view bytes) {
   const MemoryFile file(bytes);
-  for (const TokenFormat format : {TokenFormat::kByContent, TokenFormat::kText, TokenFormat::kLlmc}) {
+  for (const DataFormat format : {DataFormat::kByContent, DataFormat::kText, DataFormat::kLlmc}) {
     const std::vector<int64_t> expected = Expected(bytes, format);
     const absl::StatusOr<TokenSource> source = TokenSource::Open(file.path(), format);
     SHALE_CHECK(source.ok() == !expected.empty()) << source.status();
@@ -94,7 +94,7 @@ void Check(absl::string_view bytes) {
     const MemoryFile written(source->tokenizer() == "GPT-2 (llm.c)"
                                  ? LlmcBytes(std::vector<uint16_t>(expected.begin(), expected.end()))
                                  : LlmcBytes(std::vector<uint32_t>(expected.begin(), expected.end())));
-    const absl::StatusOr<TokenSource> again = TokenSource::Open(written.path(), TokenFormat::kByContent);
+    const absl::StatusOr<TokenSource> again = TokenSource::Open(written.path(), DataFormat::kByContent);
     SHALE_CHECK(again.ok()) << again.status();
     CheckTokens(*again, expected);
   }

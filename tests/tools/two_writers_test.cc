@@ -30,7 +30,7 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
   ASSERT_TRUE(job.ok()) << job.status();
   const auto losses = [&](const std::string& folder, const auto& after_step) {
     Losses losses;
-    auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend, .checkpoint_folder = folder});
+    auto trainer = Trainer::Create(*job, {.backend = CreateBackend(*job)->get(), .checkpoint_folder = folder});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
       losses[report.step] = report.loss;
@@ -44,7 +44,7 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
   const Losses disturbed = losses(shared, [&] {
     for (const ResumeFrom from : {ResumeFrom::kNothing, ResumeFrom::kLatestOrStart}) {
       const auto second = Trainer::Create(
-          *job, {.create_backend = CreateBackend, .checkpoint_folder = shared, .resume = {.from = from}});
+          *job, {.backend = CreateBackend(*job)->get(), .checkpoint_folder = shared, .resume = {.from = from}});
       EXPECT_EQ(second.status(),
                 absl::FailedPreconditionError(absl::StrCat("another run saves its checkpoints in ", shared,
                                                            ": wait until it ends, or choose another folder")));
@@ -54,10 +54,10 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
   EXPECT_EQ(*WholeCheckpoints(shared), *WholeCheckpoints(alone));
   EXPECT_EQ(absl::StrJoin(Leftovers(shared), " "), "");
   // The first trainer is gone, so the folder is free.
-  EXPECT_TRUE(
-      Trainer::Create(
-          *job, {.create_backend = CreateBackend, .checkpoint_folder = shared, .resume = {.from = ResumeFrom::kLatest}})
-          .ok());
+  EXPECT_TRUE(Trainer::Create(*job, {.backend = CreateBackend(*job)->get(),
+                                     .checkpoint_folder = shared,
+                                     .resume = {.from = ResumeFrom::kLatest}})
+                  .ok());
 }
 
 TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {

@@ -131,12 +131,12 @@ void PrintRow(const char* what, const char* how, const std::vector<double>& ours
 absl::Status BenchFiles(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const Job job, MakeJob(flags, {"checkpoint.every_steps=0", "checkpoint.keep_last=1000000"}));
   const std::string folder = Path(flags, "checkpoints");
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                         Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = folder}));
+                         Trainer::Create(job, {.backend = backend.get(), .checkpoint_folder = folder}));
   SHALE_RETURN_IF_ERROR(trainer->Step().status());
   // Creates a separate world to restore into.
   const JobPlan& plan = trainer->plan();
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(
       const std::unique_ptr<World> world,
       World::Create(*backend, {.ranks = static_cast<int>(job.sharding.ranks), .host_memory = plan.host_memory},
@@ -200,9 +200,9 @@ absl::Status BenchSteps(const Flags& flags) {
   const int64_t every = 4;
   SHALE_ASSIGN_OR_RETURN(const Job job,
                          MakeJob(flags, {absl::StrCat("checkpoint.every_steps=", every), "checkpoint.keep_last=1"}));
-  SHALE_ASSIGN_OR_RETURN(
-      std::unique_ptr<Trainer> trainer,
-      Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Path(flags, "steps")}));
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                         Trainer::Create(job, {.backend = backend.get(), .checkpoint_folder = Path(flags, "steps")}));
   std::vector<double> quiet, saving, saves, stops;
   double last = 0;
   const int64_t warm_up = every + 2;  // The first save is slower: it touches its memory for the first time.

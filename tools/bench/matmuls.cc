@@ -26,10 +26,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/backends/job_backend.h"
+#include "engine/config/data_facts.h"
 #include "engine/config/job.h"
 #include "engine/config/parse.h"
 #include "engine/io/json_lines.h"
-#include "engine/planner/job_plan.h"
+#include "engine/planner/resolve_job.h"
 #include "engine/planner/summary.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
@@ -242,18 +243,15 @@ int Fail(const absl::Status& status, int exit_code) {
 int Run(const Flags& flags) {
   const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
-  if (Vocabulary(job->model) == 0) {
-    return Fail(
-        absl::InvalidArgumentError("the job leaves its vocabulary to its data, which is not read here; name it: "
-                                   "--set model.decoder.vocabulary=N"),
-        kExitUsage);
-  }
-  const int ranks = static_cast<int>(job->sharding.ranks), threads = ThreadsPerRank(job->runtime, ranks);
+  const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
+  if (!data.ok()) return Fail(data.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
-  const absl::StatusOr<JobPlan> plan = PlanJob(*job, {.create_ops = (*backend)->machine().create_ops});
-  if (!plan.ok()) return Fail(plan.status(), kExitUsage);
-  StepWork step = WorkOf(plan->train.step.program);
+  const absl::StatusOr<ResolvedJob> resolved = ResolveJob(*job, *data, (*backend)->machine().WithoutBudget());
+  if (!resolved.ok()) return Fail(resolved.status(), kExitUsage);
+  const int ranks = static_cast<int>(resolved->job.sharding.ranks);
+  const int threads = static_cast<int>(resolved->job.runtime.threads_per_rank);
+  StepWork step = WorkOf(resolved->plan.train.step.program);
 
   absl::StatusOr<std::vector<Measured>> of_ranks;
   bool widened = false;
@@ -294,7 +292,7 @@ int Run(const Flags& flags) {
                          .Add("onednn", absl::StrCat(version.major, ".", version.minor, ".", version.patch))
                          .Add("ranks", ranks)
                          .Add("threads", threads)
-                         .Add("parameters", CountParameters(plan->train.graph))
+                         .Add("parameters", CountParameters(resolved->plan.train.graph))
                          .Add("widened", widened)
                          .Add("matmuls", static_cast<int64_t>(step.order.size()))
                          .Add("gflop", flops * 1e-9)

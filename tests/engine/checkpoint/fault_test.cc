@@ -94,8 +94,8 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
   // Returns the metrics of a run without faults.
   Rows Reference() {
     if (reference_.empty()) {
-      auto trainer =
-          Trainer::Create(*ParseJobText(TinyJobText(text_), "job.textproto"), {.create_backend = CreateBackend});
+      const Job job = *ParseJobText(TinyJobText(text_), "job.textproto");
+      auto trainer = Trainer::Create(job, {.backend = CreateBackend(job)->get()});
       EXPECT_TRUE(trainer.ok()) << trainer.status();
       EXPECT_TRUE((*trainer)
                       ->Run({.on_step =
@@ -151,7 +151,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder,
                            RunFolder::Claim(Folder(), RunFolder::Existing::kContinue));
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                           Trainer::Create(job, {.create_backend = CreateBackend,
+                           Trainer::Create(job, {.backend = CreateBackend(job)->get(),
                                                  .checkpoint_folder = Checkpoints(),
                                                  .resume = {.from = ResumeFrom::kLatestOrStart},
                                                  .files = &files}));

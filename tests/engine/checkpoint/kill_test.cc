@@ -66,7 +66,7 @@ class KillTest : public ::testing::TestWithParam<bool> {
   Losses Train(const std::string& folder, ResumeFrom from, int64_t* began_after = nullptr, int64_t last_step = -1) {
     Losses losses;
     auto trainer = Trainer::Create(
-        MakeJob(), {.create_backend = CreateBackend, .checkpoint_folder = folder, .resume = {.from = from}});
+        MakeJob(), {.backend = CreateBackend(MakeJob())->get(), .checkpoint_folder = folder, .resume = {.from = from}});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     if (!trainer.ok()) return losses;
     if (began_after != nullptr) *began_after = (*trainer)->resumed().manifest.step;

@@ -41,8 +41,8 @@ absl::Status Run(int argc, char** argv) {
   const ResumeOptions from{.from = resume == "none" ? ResumeFrom::kNothing : ResumeFrom::kLatestOrStart};
   SHALE_ASSIGN_OR_RETURN(
       const std::unique_ptr<Trainer> trainer,
-      Trainer::Create(job,
-                      {.create_backend = CreateBackend, .checkpoint_folder = folder, .resume = from, .files = &files}));
+      Trainer::Create(
+          job, {.backend = CreateBackend(job)->get(), .checkpoint_folder = folder, .resume = from, .files = &files}));
   if (resume == "again") SHALE_RETURN_IF_ERROR(trainer->SaveCheckpoint().status());
   SHALE_RETURN_IF_ERROR(trainer->Run({.on_step = [&](const StepReport& report) {
     return tell(absl::StrFormat("%d %a\n", report.step, report.loss));

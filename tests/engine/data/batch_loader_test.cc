@@ -38,13 +38,13 @@ Batch Load(const BatchLoader& loader, const StepSamples& step, int64_t rank, int
   return batch;
 }
 
-BatchLoader Make(const TokenSource& source, SampleOrderKind kind, const BatchShape& shape) {
-  const SampleOrder order(kind, 9, SampleCount(source.size(), shape.sequence_length));
+BatchLoader Make(const TokenSource& source, DataOrder data_order, const BatchShape& shape) {
+  const SampleOrder order(data_order, 9, SampleCount(source.size(), shape.sequence_length));
   return BatchLoader::Create(source, order, shape).value();
 }
 
 TEST(BatchLoaderTest, TargetsAreOneLaterThanInputs) {
-  const BatchLoader loader = Make(Counting(7), SampleOrderKind::kSequential,
+  const BatchLoader loader = Make(Counting(7), DataOrder::kSequential,
                                   {.micro_batch = 2, .sequence_length = 3, .ranks = 1, .global_batch = 2});
   const Batch batch = Load(loader, {0, 2}, 0, 0);
   EXPECT_THAT(batch.inputs, ElementsAre(0, 1, 2, 3, 4, 5));
@@ -53,7 +53,7 @@ TEST(BatchLoaderTest, TargetsAreOneLaterThanInputs) {
 
 TEST(BatchLoaderTest, OnlyTheLastTokenMayHaveATarget) {
   const BatchLoader loader =
-      Make(Counting(7), SampleOrderKind::kSequential,
+      Make(Counting(7), DataOrder::kSequential,
            {.micro_batch = 2, .sequence_length = 3, .ranks = 1, .global_batch = 2, .targets = TargetPositions::kLast});
   const Batch batch = Load(loader, {0, 2}, 0, 0);
   EXPECT_THAT(batch.inputs, ElementsAre(0, 1, 2, 3, 4, 5));
@@ -61,14 +61,14 @@ TEST(BatchLoaderTest, OnlyTheLastTokenMayHaveATarget) {
 }
 
 TEST(BatchLoaderTest, SequencesOfOneTokenWork) {
-  const BatchLoader loader = Make(Counting(3), SampleOrderKind::kSequential, {.global_batch = 2});
+  const BatchLoader loader = Make(Counting(3), DataOrder::kSequential, {.global_batch = 2});
   EXPECT_EQ(loader.shape().AccumulationSteps(), 2);
   EXPECT_THAT(Load(loader, {0, 2}, 0, 1).inputs, ElementsAre(1));
   EXPECT_THAT(Load(loader, {0, 2}, 0, 1).targets, ElementsAre(2));
 }
 
 TEST(BatchLoaderTest, SlotsGoBySequenceThenRankThenMicroBatch) {
-  const BatchLoader loader = Make(Counting(100), SampleOrderKind::kSequential,
+  const BatchLoader loader = Make(Counting(100), DataOrder::kSequential,
                                   {.micro_batch = 2, .sequence_length = 1, .ranks = 3, .global_batch = 12});
   EXPECT_THAT(Load(loader, {0, 12}, 0, 0).inputs, ElementsAre(0, 1));
   EXPECT_THAT(Load(loader, {0, 12}, 1, 0).inputs, ElementsAre(2, 3));
@@ -78,7 +78,7 @@ TEST(BatchLoaderTest, SlotsGoBySequenceThenRankThenMicroBatch) {
 }
 
 TEST(BatchLoaderTest, MissingSamplesAreMasked) {
-  const BatchLoader loader = Make(Counting(100), SampleOrderKind::kSequential,
+  const BatchLoader loader = Make(Counting(100), DataOrder::kSequential,
                                   {.micro_batch = 2, .sequence_length = 2, .ranks = 2, .global_batch = 5});
   EXPECT_EQ(loader.shape().AccumulationSteps(), 2);
   const Batch half = Load(loader, {10, 5}, 0, 1);  // Sample 4 of the step, and no sample.
@@ -100,7 +100,7 @@ TEST(BatchLoaderTest, RanksAndMicroBatchesDoNotChangeTheSamples) {
       for (const int64_t ranks : {1, 2, 3, 4, 8, 16}) {
         for (const int64_t micro_batch : {1, 2, 3, 13}) {
           const BatchLoader loader =
-              Make(source, SampleOrderKind::kShuffled,
+              Make(source, DataOrder::kShuffled,
                    {.micro_batch = micro_batch, .sequence_length = length, .ranks = ranks, .global_batch = 13});
           std::vector<std::vector<int32_t>> found;
           for (int64_t k = 0; k < loader.shape().AccumulationSteps(); ++k) {
@@ -123,8 +123,8 @@ TEST(BatchLoaderTest, RanksAndMicroBatchesDoNotChangeTheSamples) {
 }
 
 TEST(BatchLoaderTest, AnEpochReadsEverySampleOnce) {
-  const BatchLoader loader = Make(Counting(34), SampleOrderKind::kShuffled,
-                                  {.micro_batch = 2, .sequence_length = 3, .ranks = 2, .global_batch = 4});
+  const BatchLoader loader =
+      Make(Counting(34), DataOrder::kShuffled, {.micro_batch = 2, .sequence_length = 3, .ranks = 2, .global_batch = 4});
   ASSERT_EQ(loader.samples_per_epoch(), 11);
   std::vector<int32_t> starts;
   for (int64_t position = 0; position < 11; position += 4) {
@@ -140,7 +140,7 @@ TEST(BatchLoaderTest, AnEpochReadsEverySampleOnce) {
 }
 
 TEST(BatchLoaderTest, RanksReadAtOnce) {
-  const BatchLoader loader = Make(Counting(5000), SampleOrderKind::kShuffled,
+  const BatchLoader loader = Make(Counting(5000), DataOrder::kShuffled,
                                   {.micro_batch = 2, .sequence_length = 7, .ranks = 4, .global_batch = 32});
   std::vector<std::thread> ranks;
   for (int64_t rank = 0; rank < 4; ++rank) {
@@ -158,7 +158,7 @@ TEST(BatchLoaderTest, RanksReadAtOnce) {
 
 TEST(BatchLoaderTest, RefusesWhatDoesNotFitTogether) {
   const auto refusal = [](const TokenSource& source, int64_t samples, const BatchShape& shape) {
-    const SampleOrder order(SampleOrderKind::kShuffled, 1, samples);
+    const SampleOrder order(DataOrder::kShuffled, 1, samples);
     return std::string(BatchLoader::Create(source, order, shape).status().message());
   };
   EXPECT_THAT(refusal(Counting(10), 1, {.sequence_length = 10}), HasSubstr("10 tokens found, but one sequence of 10"));

@@ -32,13 +32,13 @@ TEST(SampleCountTest, TheLastTargetNeedsATokenOfItsOwn) {
 }
 
 TEST(SampleOrderTest, SequentialIsTheIdentityInEveryEpoch) {
-  const SampleOrder order(SampleOrderKind::kSequential, 5, 3);
+  const SampleOrder order(DataOrder::kSequential, 5, 3);
   for (int64_t p = 0; p < 12; ++p) EXPECT_EQ(order.At(p), p % 3);
 }
 
 TEST(SampleOrderTest, EveryEpochHasEverySampleOnce) {
   for (const int64_t count : {1, 2, 3, 4, 5, 7, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 4099, 65537}) {
-    const SampleOrder order(SampleOrderKind::kShuffled, 42, count);
+    const SampleOrder order(DataOrder::kShuffled, 42, count);
     for (const int64_t epoch : {0, 1, 2, 1000000}) {
       std::vector<int64_t> samples = Epoch(order, epoch);
       std::sort(samples.begin(), samples.end());
@@ -50,7 +50,7 @@ TEST(SampleOrderTest, EveryEpochHasEverySampleOnce) {
 // A table of 10^17 entries would not fit in any memory.
 TEST(SampleOrderTest, OrdersMoreSamplesThanAnyMemoryHolds) {
   const int64_t count = 100'000'000'000'000'003;
-  const SampleOrder order(SampleOrderKind::kShuffled, 1, count);
+  const SampleOrder order(DataOrder::kShuffled, 1, count);
   std::vector<int64_t> samples;
   for (int64_t p = 0; p < 1000; ++p) samples.push_back(order.At(p));
   std::sort(samples.begin(), samples.end());
@@ -64,7 +64,7 @@ TEST(SampleOrderTest, OrdersMoreSamplesThanAnyMemoryHolds) {
 // A run is repeatable only if the order never changes, not even between releases.
 TEST(SampleOrderTest, NeverChanges) {
   const auto first = [](uint64_t seed, int64_t count, int64_t position) {
-    const SampleOrder order(SampleOrderKind::kShuffled, seed, count);
+    const SampleOrder order(DataOrder::kShuffled, seed, count);
     std::vector<int64_t> samples;
     for (int i = 0; i < 6; ++i) samples.push_back(order.At(position + i));
     return samples;
@@ -84,8 +84,8 @@ TEST(SampleOrderTest, SeedsAndEpochsDiffer) {
     for (size_t i = 0; i < a.size(); ++i) equal += a[i] == b[i];
     return equal;
   };
-  const SampleOrder one(SampleOrderKind::kShuffled, 1, count);
-  const SampleOrder two(SampleOrderKind::kShuffled, 2, count);
+  const SampleOrder one(DataOrder::kShuffled, 1, count);
+  const SampleOrder two(DataOrder::kShuffled, 2, count);
   // Two random permutations have one place in common on average, 10 with a probability below 1e-6.
   EXPECT_LT(places_equal(Epoch(one, 0), Epoch(one, 1)), 10);
   EXPECT_LT(places_equal(Epoch(one, 1), Epoch(one, 2)), 10);
@@ -95,7 +95,7 @@ TEST(SampleOrderTest, SeedsAndEpochsDiffer) {
 
 TEST(SampleOrderTest, AllOrdersOfAFewSamplesAreAboutEquallyLikely) {
   const int64_t epochs = 24000;
-  const SampleOrder order(SampleOrderKind::kShuffled, 7, 4);
+  const SampleOrder order(DataOrder::kShuffled, 7, 4);
   std::map<std::vector<int64_t>, int64_t> counts;
   for (int64_t epoch = 0; epoch < epochs; ++epoch) ++counts[Epoch(order, epoch)];
   EXPECT_EQ(counts.size(), 24);
@@ -106,7 +106,7 @@ TEST(SampleOrderTest, AllOrdersOfAFewSamplesAreAboutEquallyLikely) {
 TEST(SampleOrderTest, ASampleLandsAnywhere) {
   const int64_t count = 100;
   const int64_t epochs = 4000;
-  const SampleOrder order(SampleOrderKind::kShuffled, 3, count);
+  const SampleOrder order(DataOrder::kShuffled, 3, count);
   std::vector<std::vector<int64_t>> at(count, std::vector<int64_t>(count, 0));
   for (int64_t epoch = 0; epoch < epochs; ++epoch) {
     const std::vector<int64_t> samples = Epoch(order, epoch);
@@ -123,7 +123,7 @@ TEST(SampleOrderTest, ASampleLandsAnywhere) {
 
 TEST(SampleOrderTest, NeighboursDoNotStayTogether) {
   const int64_t count = 100000;
-  const std::vector<int64_t> samples = Epoch(SampleOrder(SampleOrderKind::kShuffled, 11, count), 0);
+  const std::vector<int64_t> samples = Epoch(SampleOrder(DataOrder::kShuffled, 11, count), 0);
   int64_t rises = 0;
   int64_t adjacent = 0;
   for (int64_t i = 1; i < count; ++i) {

@@ -23,7 +23,7 @@ class TokenSourceErrorsTest : public testing::Test {
  protected:
   // Opens `path` and expects an error with `code` and `message`.
   void ExpectRefused(const std::string& path, absl::StatusCode code, const std::string& message,
-                     TokenFormat format = TokenFormat::kByContent) {
+                     DataFormat format = DataFormat::kByContent) {
     const absl::Status status = TokenSource::Open(path, format).status();
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
@@ -82,7 +82,7 @@ TEST_F(TokenSourceErrorsTest, AFolderWithoutFiles) {
   folder_.Write("empty", "");
   std::filesystem::create_directory(folder_.Path("sub"));
   ExpectRefused(folder_.path(), kInvalid, "(3 entries, all skipped; subfolders are not searched)");
-  ExpectRefused(folder_.path(), kInvalid, "holds no llm.c token file", TokenFormat::kLlmc);
+  ExpectRefused(folder_.path(), kInvalid, "holds no llm.c token file", DataFormat::kLlmc);
 }
 
 TEST_F(TokenSourceErrorsTest, TextThatIsNotUtf8) {
@@ -173,7 +173,7 @@ TEST_F(TokenSourceErrorsTest, AnotherMagicNumber) {
   ExpectRefused(path, kInvalid,
                 "begins with the number 20240521; an llm.c token file begins with 20240520 (GPT-2) or "
                 "20240801 (Llama-3)",
-                TokenFormat::kLlmc);
+                DataFormat::kLlmc);
   ExpectRefused(path, kInvalid, "is not UTF-8");
 }
 

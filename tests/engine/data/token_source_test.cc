@@ -128,8 +128,8 @@ TEST(TokenSourceTest, TheFormatChoosesAmongTheFilesOfAFolder) {
   const TempFolder folder;
   folder.Write("a.bin", LlmcBytes<uint16_t>({1, 2}));
   folder.Write("readme", "R");
-  EXPECT_EQ(Text(TokenSource::Open(folder.path(), TokenFormat::kText).value()), "R");
-  EXPECT_THAT(ReadAll(TokenSource::Open(folder.path(), TokenFormat::kLlmc).value()), ElementsAre(1, 2));
+  EXPECT_EQ(Text(TokenSource::Open(folder.path(), DataFormat::kText).value()), "R");
+  EXPECT_THAT(ReadAll(TokenSource::Open(folder.path(), DataFormat::kLlmc).value()), ElementsAre(1, 2));
   EXPECT_THAT(std::string(TokenSource::Open(folder.path()).status().message()),
               HasSubstr("hold tokens of different kinds"));
 }

@@ -49,7 +49,7 @@ class GeneratorTest : public ::testing::Test {
                      more),
         JoinPath(run_, "job"));
     ASSERT_TRUE(job.ok()) << job.status();
-    auto trainer = Trainer::Create(*job, {.create_backend = CreateBackend,
+    auto trainer = Trainer::Create(*job, {.backend = CreateBackend(*job)->get(),
                                           .checkpoint_folder = RunCheckpointsPath(run_),
                                           .resume = {.from = ResumeFrom::kReplace}});
     ASSERT_TRUE(trainer.ok()) << trainer.status();

@@ -1,9 +1,9 @@
 #include "engine/runtime/cpu_backend.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "engine/config/job.h"
+#include "engine/runtime/hardware_threads.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -36,17 +36,19 @@ TEST(CpuBackendTest, AMachineHasTheBackendsBudgets) {
   ASSERT_TRUE(one.ok() && four.ok());
   EXPECT_EQ(one->bytes, backend->DefaultBudget(1)->bytes);
   EXPECT_EQ(four->bytes, one->bytes / 4);
+  EXPECT_EQ(backend->machine().hardware_threads, HardwareThreads());
+  EXPECT_FALSE(backend->machine().WithoutBudget().default_budget);
 }
 
-TEST(ThreadsPerRankTest, AreTheJobsOrAShareOfTheCoresAndAtLeastOne) {
+TEST(ThreadsPerRankTest, AreTheJobsOrAShareOfTheMachinesAndAtLeastOne) {
   RuntimeConfig runtime;
-  const int cores = ThreadsPerRank(runtime, 1);
-  EXPECT_GE(cores, 1);
-  EXPECT_EQ(ThreadsPerRank(runtime, 2), std::max(1, cores / 2));
-  EXPECT_EQ(ThreadsPerRank(runtime, int64_t{1} << 40), 1);
+  EXPECT_EQ(ThreadsPerRank(runtime, 1, 11), 11);
+  EXPECT_EQ(ThreadsPerRank(runtime, 2, 11), 5);
+  EXPECT_EQ(ThreadsPerRank(runtime, int64_t{1} << 40, 11), 1);
+  EXPECT_EQ(ThreadsPerRank(runtime, 1, 0), 1);  // The system does not tell.
   runtime.threads_per_rank = 7;
-  EXPECT_EQ(ThreadsPerRank(runtime, 1), 7);
-  EXPECT_EQ(ThreadsPerRank(runtime, 1000), 7);
+  EXPECT_EQ(ThreadsPerRank(runtime, 1, 11), 7);
+  EXPECT_EQ(ThreadsPerRank(runtime, 1000, 11), 7);
 }
 
 }  // namespace

@@ -88,10 +88,11 @@ data { path: ")",
   // The first run starts from scratch, the second one resumes where the first ended.
   for (int run = 0; run < 2; ++run) {
     Allocations allocations;
-    const absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(
-        *job, {.create_backend = [&](const Job&) { return std::make_unique<CountingBackend>(allocations); },
-               .checkpoint_folder = absl::StrCat(folder, "/checkpoints"),
-               .resume = {.from = run > 0 ? ResumeFrom::kLatest : ResumeFrom::kNothing}});
+    const CountingBackend backend(allocations);
+    const absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+        Trainer::Create(*job, {.backend = &backend,
+                               .checkpoint_folder = absl::StrCat(folder, "/checkpoints"),
+                               .resume = {.from = run > 0 ? ResumeFrom::kLatest : ResumeFrom::kNothing}});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     if (run == 0) {
       for (int64_t step = 1; step <= 2; ++step) {

@@ -125,8 +125,8 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
   int64_t parameters = 0;
   {
     const int64_t before = ResetPeak();
-    auto trainer =
-        Trainer::Create(*job, {.create_backend = CreateBackend, .checkpoint_folder = JoinPath(root, "checkpoints")});
+    auto trainer = Trainer::Create(
+        *job, {.backend = CreateBackend(*job)->get(), .checkpoint_folder = JoinPath(root, "checkpoints")});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     for (const Parameter& parameter : (*trainer)->parameters()) parameters += parameter.elements();
     // Only the weights have been touched so far, with 4 bytes per parameter in the shards of all ranks. Each rank reads

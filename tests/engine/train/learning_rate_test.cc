@@ -175,5 +175,25 @@ TEST(LearningRateTest, RefusesWhatIsOutOfRange) {
               HasSubstr("too many tokens"));
 }
 
+TEST(LearningRateTest, OptionsAreThoseOfTheJob) {
+  Job job;
+  job.lr_schedule = {.shape = Shape::kWarmupStableDecay, .warmup_tokens = 60, .final_fraction = 0.5};
+  job.lr_schedule.decay_fraction = 0.25;
+  job.optimizer.learning_rate = 0.2;
+  job.optimizer.scaling = LearningRateScaling::kLinear;
+  job.optimizer.base_batch = 4;
+  job.batch = {.global_batch = 8, .sequence_length = 3};
+  const auto schedule = Make(LearningRateOptionsFor(job, 20));
+  EXPECT_DOUBLE_EQ(schedule.peak(), 0.4);
+  EXPECT_EQ(schedule.warmup_steps(), 3);  // ceil(60 / (8 x 3))
+  EXPECT_EQ(schedule.decline_begin(), 14);
+  EXPECT_DOUBLE_EQ(schedule.At(19), 0.2);
+  job.lr_schedule.warmup_tokens = 0;
+  job.lr_schedule.warmup_samples = 9;
+  EXPECT_EQ(Make(LearningRateOptionsFor(job, 20)).warmup_steps(), 2);
+  job.lr_schedule.warmup_steps = 5;  // A valid job has only one of them.
+  EXPECT_EQ(Make(LearningRateOptionsFor(job, 20)).warmup_steps(), 5);
+}
+
 }  // namespace
 }  // namespace shale

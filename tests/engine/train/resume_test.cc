@@ -75,8 +75,8 @@ model { )",
   // Trains a job to its end or to `last_step`. Its checkpoints go to `folder`.
   Run Train(const Job& job, const std::string& folder, const ResumeOptions& resume = {}, int64_t last_step = -1) {
     Run run;
-    auto trainer =
-        Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Path(folder), .resume = resume});
+    auto trainer = Trainer::Create(
+        job, {.backend = CreateBackend(job)->get(), .checkpoint_folder = Path(folder), .resume = resume});
     if (!trainer.ok()) {
       run.status = trainer.status();
       return run;
@@ -266,7 +266,8 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
 
   // Restores the checkpoint and saves it again at once: every value and every moment is the same to the bit.
   auto trainer = Trainer::Create(
-      other, {.create_backend = CreateBackend, .checkpoint_folder = Path("again"), .resume = From("straight", 3)});
+      other,
+      {.backend = CreateBackend(other)->get(), .checkpoint_folder = Path("again"), .resume = From("straight", 3)});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ((*trainer)->steps_done(), 3);
   const absl::StatusOr<std::string> again = (*trainer)->SaveCheckpoint();
@@ -378,9 +379,10 @@ TEST_F(ResumeTest, AnEarlierCheckpointIsGoneOnFromInAnotherFolder) {
 TEST_F(ResumeTest, ARunThatGoesOnFromAnothersCheckpointHasItAtOnce) {
   const Job job = MakeJob({});
   ASSERT_TRUE(Train(job, "run").status.ok());
-  ASSERT_TRUE(Trainer::Create(
-                  job, {.create_backend = CreateBackend, .checkpoint_folder = Path("branch"), .resume = From("run", 3)})
-                  .ok());
+  ASSERT_TRUE(
+      Trainer::Create(
+          job, {.backend = CreateBackend(job)->get(), .checkpoint_folder = Path("branch"), .resume = From("run", 3)})
+          .ok());
   const Run resumed = Train(job, "branch", {.from = ResumeFrom::kLatestOrStart});
   ASSERT_TRUE(resumed.status.ok()) << resumed.status;
   EXPECT_EQ(resumed.resumed.path, Checkpoint("branch", 3));
@@ -391,7 +393,7 @@ TEST_F(ResumeTest, ARunThatWasStoppedBeforeItsFirstStepGoesOnFromThere) {
   const Job job = MakeJob({});
   ASSERT_TRUE(Train(job, "straight").status.ok());
   {
-    auto trainer = Trainer::Create(job, {.create_backend = CreateBackend, .checkpoint_folder = Path("run")});
+    auto trainer = Trainer::Create(job, {.backend = CreateBackend(job)->get(), .checkpoint_folder = Path("run")});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     (*trainer)->RequestStop();
     ASSERT_TRUE((*trainer)->Run({}).ok());
@@ -503,9 +505,9 @@ TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
   ASSERT_TRUE(straight.status.ok()) << straight.status;
   for (const int batch : {3, 16}) {
     const std::string folder = absl::StrCat("batch", batch);
+    const Job job = make(batch);
     auto trainer = Trainer::Create(
-        make(batch),
-        {.create_backend = CreateBackend, .checkpoint_folder = Path(folder), .resume = From("straight", 5)});
+        job, {.backend = CreateBackend(job)->get(), .checkpoint_folder = Path(folder), .resume = From("straight", 5)});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     int64_t tokens = 0, evaluated_after = 0;
     const absl::Status status = (*trainer)->Run({.on_step =
@@ -539,7 +541,7 @@ TEST_F(ResumeTest, EachByteIsReadOnceByTheRankThatNeedsIt) {
   ASSERT_TRUE(Train(job, "run", {}, 3).status.ok());
   const auto read_by = [&](const ResumeOptions& resume) {
     const int64_t before = BytesRead();
-    EXPECT_TRUE(Trainer::Create(job, {.create_backend = CreateBackend, .resume = resume}).ok());
+    EXPECT_TRUE(Trainer::Create(job, {.backend = CreateBackend(job)->get(), .resume = resume}).ok());
     return BytesRead() - before;
   };
   const CheckpointReader checkpoint = *CheckpointReader::Open(Checkpoint("run", 3));
@@ -553,7 +555,7 @@ TEST_F(ResumeTest, EachByteIsReadOnceByTheRankThatNeedsIt) {
 
 TEST_F(ResumeTest, TheSnapshotIsALineOfThePlan) {
   const auto arena = [&](const std::vector<std::string>& overrides, int64_t* snapshot) {
-    auto trainer = Trainer::Create(MakeJob(overrides), {.create_backend = CreateBackend});
+    auto trainer = Trainer::Create(MakeJob(overrides), {.backend = CreateBackend(MakeJob(overrides))->get()});
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     *snapshot = (*trainer)->plan().train.memory.bytes_at_peak[static_cast<int>(BufferCategory::kSnapshot)];
     return (*trainer)->plan().arena_bytes;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
+#include "engine/runtime/hardware_threads.h"
 #include "tests/engine/data/llmc_bytes.h"
 
 namespace shale {
@@ -45,7 +46,7 @@ data { path: ")",
 }
 
 std::unique_ptr<Trainer> MustCreate(const Job& job) {
-  absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {.create_backend = CreateBackend});
+  absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {.backend = CreateBackend(job)->get()});
   EXPECT_TRUE(trainer.ok()) << trainer.status();
   return trainer.ok() ? *std::move(trainer) : nullptr;
 }
@@ -61,19 +62,12 @@ std::vector<StepReport> RunAll(Trainer& trainer) {
   return reports;
 }
 
-// The suggested changes of a job that does not fit may have more or fewer ranks, and so another number of threads.
-TEST(Trainer, LeavesTheThreadsToTheNumberOfRanksUntilItIsPlanned) {
+TEST(Trainer, ItsJobHasTheThreadsOfARank) {
   Job job = SmallJob(WriteText("threads", 20));
   job.runtime.threads_per_rank = 0;
-  int64_t threads = -1;
-  const auto create = [&](const Job& resolved) {
-    threads = resolved.runtime.threads_per_rank;
-    return CreateBackend(resolved);
-  };
-  const absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {.create_backend = create});
-  ASSERT_TRUE(trainer.ok()) << trainer.status();
-  EXPECT_EQ(threads, 0);
-  EXPECT_EQ((*trainer)->job().runtime.threads_per_rank, ThreadsPerRank(job.runtime, 2));
+  auto trainer = MustCreate(job);
+  ASSERT_NE(trainer, nullptr);
+  EXPECT_EQ(trainer->job().runtime.threads_per_rank, ThreadsPerRank(job.runtime, 2, HardwareThreads()));
 }
 
 TEST(Trainer, LearnsATextAndEvaluatesIt) {
@@ -118,7 +112,7 @@ TEST(Trainer, RefusesEvaluationDataOfAnotherTokenizer) {
   std::ofstream(training, std::ios::binary) << LlmcBytes(std::vector<uint32_t>(400, 7));
   std::ofstream(evaluation, std::ios::binary) << LlmcBytes(std::vector<uint16_t>(400, 7));
   const Job job = SmallJob(training, {"data.evaluation_fraction=", "data.evaluation_path=" + evaluation});
-  const absl::Status status = Trainer::Create(job, {.create_backend = CreateBackend}).status();
+  const absl::Status status = Trainer::Create(job, {.backend = CreateBackend(job)->get()}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             absl::StrCat("data.evaluation_path: the tokens of ", evaluation, " are of \"GPT-2 (llm.c)\", those of ",
@@ -267,7 +261,7 @@ TEST(Trainer, ParametersReadBackAsWrittenForEveryKindOfMaster) {
 
 TEST(Trainer, RefusesWhatItCannotDoWithAWayOut) {
   const auto message = [](const Job& job) {
-    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {.create_backend = CreateBackend});
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {.backend = CreateBackend(job)->get()});
     return trainer.ok() ? std::string("created") : std::string(trainer.status().message());
   };
   const std::string text = WriteText("refuse", 60);

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "engine/config/job_from_spec.h"
 #include "engine/config/proto_enums.h"
-#include "engine/config/resolve.h"
 #include "kernels/integers.h"
 
 namespace shale {
@@ -68,7 +68,7 @@ int64_t DefaultHidden(int64_t width, Activation activation) {
   return RoundUp(hidden, kMultiple);
 }
 
-DecoderConfig ResolveDecoder(const proto::DecoderSpec& spec, int64_t sequence_length) {
+DecoderConfig DecoderFromSpec(const proto::DecoderSpec& spec, int64_t sequence_length) {
   const FamilyDefaults family = DefaultsOf(spec.family());
   DecoderConfig config;
   config.vocabulary = spec.vocabulary();
@@ -103,7 +103,7 @@ DecoderConfig ResolveDecoder(const proto::DecoderSpec& spec, int64_t sequence_le
   return config;
 }
 
-MlpConfig ResolveMlp(const proto::MlpSpec& spec) {
+MlpConfig MlpFromSpec(const proto::MlpSpec& spec) {
   MlpConfig config;
   config.vocabulary = spec.vocabulary();
   config.embedding = spec.embedding();
@@ -115,9 +115,9 @@ MlpConfig ResolveMlp(const proto::MlpSpec& spec) {
 
 }  // namespace
 
-ModelConfig ResolveModel(const proto::ModelSpec& spec, int64_t sequence_length) {
-  if (spec.has_mlp()) return ResolveMlp(spec.mlp());
-  if (spec.has_decoder()) return ResolveDecoder(spec.decoder(), sequence_length);
+ModelConfig ModelFromSpec(const proto::ModelSpec& spec, int64_t sequence_length) {
+  if (spec.has_mlp()) return MlpFromSpec(spec.mlp());
+  if (spec.has_decoder()) return DecoderFromSpec(spec.decoder(), sequence_length);
   return DecoderConfig();
 }
 

@@ -1,4 +1,4 @@
-#include "engine/config/resolve.h"
+#include "engine/config/job_from_spec.h"
 
 #include "absl/strings/str_cat.h"
 #include "engine/config/proto_enums.h"
@@ -6,7 +6,7 @@
 namespace shale {
 namespace {
 
-DataConfig ResolveData(const proto::DataSpec& spec) {
+DataConfig DataFromSpec(const proto::DataSpec& spec) {
   DataConfig config;
   config.path = spec.path();
   config.format = static_cast<DataFormat>(spec.format());
@@ -17,7 +17,7 @@ DataConfig ResolveData(const proto::DataSpec& spec) {
   return config;
 }
 
-BatchConfig ResolveBatch(const proto::BatchSpec& spec) {
+BatchConfig BatchFromSpec(const proto::BatchSpec& spec) {
   BatchConfig config;
   config.global_batch = spec.global_batch();
   if (spec.has_micro_batch()) config.micro_batch = spec.micro_batch();
@@ -25,7 +25,7 @@ BatchConfig ResolveBatch(const proto::BatchSpec& spec) {
   return config;
 }
 
-ShardingConfig ResolveSharding(const proto::ShardingSpec& spec) {
+ShardingConfig ShardingFromSpec(const proto::ShardingSpec& spec) {
   ShardingConfig config;
   config.strategy = FromSpec(spec.strategy(), config.strategy);
   config.accumulation = FromSpec(spec.accumulation(), config.accumulation);
@@ -35,7 +35,7 @@ ShardingConfig ResolveSharding(const proto::ShardingSpec& spec) {
   return config;
 }
 
-PrecisionConfig ResolvePrecision(const proto::PrecisionSpec& spec) {
+PrecisionConfig PrecisionFromSpec(const proto::PrecisionSpec& spec) {
   PrecisionConfig config;
   config.compute = FromSpec(spec.compute(), config.compute);
   config.master = FromSpec(spec.master(), config.master);
@@ -43,7 +43,7 @@ PrecisionConfig ResolvePrecision(const proto::PrecisionSpec& spec) {
   return config;
 }
 
-MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
+MemoryConfig MemoryFromSpec(const proto::MemorySpec& spec) {
   MemoryConfig config;
   config.offload.assign(spec.offload().begin(), spec.offload().end());
   config.host_budget_bytes = spec.host_budget_bytes();
@@ -52,7 +52,7 @@ MemoryConfig ResolveMemory(const proto::MemorySpec& spec) {
   return config;
 }
 
-ActivationCheckpointingConfig ResolveCheckpointing(const proto::ActivationCheckpointingSpec& spec) {
+ActivationCheckpointingConfig CheckpointingFromSpec(const proto::ActivationCheckpointingSpec& spec) {
   ActivationCheckpointingConfig config;
   config.preset = FromSpec(spec.preset(), config.preset);
   if (spec.has_every_nth()) config.every_nth = spec.every_nth();
@@ -62,7 +62,7 @@ ActivationCheckpointingConfig ResolveCheckpointing(const proto::ActivationCheckp
   return config;
 }
 
-OptimizerConfig ResolveOptimizer(const proto::OptimizerSpec& spec) {
+OptimizerConfig OptimizerFromSpec(const proto::OptimizerSpec& spec) {
   OptimizerConfig config;
   config.kind = FromSpec(spec.rule(), config.kind);
   const Hyperparameters& defaults = EntryOf(config.kind).defaults;
@@ -81,7 +81,7 @@ OptimizerConfig ResolveOptimizer(const proto::OptimizerSpec& spec) {
   return config;
 }
 
-LearningRateConfig ResolveLearningRate(const proto::LearningRateSpec& spec) {
+LearningRateConfig LearningRateFromSpec(const proto::LearningRateSpec& spec) {
   LearningRateConfig config;
   config.shape = FromSpec(spec.shape(), config.shape);
   config.steps = spec.steps();
@@ -94,7 +94,7 @@ LearningRateConfig ResolveLearningRate(const proto::LearningRateSpec& spec) {
   return config;
 }
 
-CheckpointConfig ResolveCheckpoint(const proto::CheckpointSpec& spec) {
+CheckpointConfig CheckpointFromSpec(const proto::CheckpointSpec& spec) {
   CheckpointConfig config;
   config.every_steps = spec.every_steps();
   if (spec.has_keep_last()) config.keep_last = spec.keep_last();
@@ -104,7 +104,7 @@ CheckpointConfig ResolveCheckpoint(const proto::CheckpointSpec& spec) {
   return config;
 }
 
-TelemetryConfig ResolveTelemetry(const proto::TelemetrySpec& spec, const std::string& name) {
+TelemetryConfig TelemetryFromSpec(const proto::TelemetrySpec& spec, const std::string& name) {
   TelemetryConfig config;
   config.run_folder = spec.run_folder().empty() ? absl::StrCat("runs/", name) : spec.run_folder();
   if (spec.has_print_every()) config.print_every = spec.print_every();
@@ -114,7 +114,7 @@ TelemetryConfig ResolveTelemetry(const proto::TelemetrySpec& spec, const std::st
   return config;
 }
 
-RuntimeConfig ResolveRuntime(const proto::RuntimeSpec& spec) {
+RuntimeConfig RuntimeFromSpec(const proto::RuntimeSpec& spec) {
   RuntimeConfig config;
   config.device = FromSpec(spec.device(), config.device);
   config.ops = FromSpec(spec.ops(), config.ops);
@@ -132,22 +132,22 @@ RuntimeConfig ResolveRuntime(const proto::RuntimeSpec& spec) {
 
 }  // namespace
 
-Job ResolveJob(const proto::Job& spec) {
+Job JobFromSpec(const proto::Job& spec) {
   Job job;
   if (!spec.name().empty()) job.name = spec.name();
-  job.model = ResolveModel(spec.model(), spec.batch().sequence_length());
+  job.model = ModelFromSpec(spec.model(), spec.batch().sequence_length());
   job.hf_folder = spec.model().hf_folder();
-  job.data = ResolveData(spec.data());
-  job.batch = ResolveBatch(spec.batch());
-  job.sharding = ResolveSharding(spec.sharding());
-  job.precision = ResolvePrecision(spec.precision());
-  job.memory = ResolveMemory(spec.memory());
-  job.activation_checkpointing = ResolveCheckpointing(spec.activation_checkpointing());
-  job.optimizer = ResolveOptimizer(spec.optimizer());
-  job.lr_schedule = ResolveLearningRate(spec.lr_schedule());
-  job.checkpoint = ResolveCheckpoint(spec.checkpoint());
-  job.telemetry = ResolveTelemetry(spec.telemetry(), job.name);
-  job.runtime = ResolveRuntime(spec.runtime());
+  job.data = DataFromSpec(spec.data());
+  job.batch = BatchFromSpec(spec.batch());
+  job.sharding = ShardingFromSpec(spec.sharding());
+  job.precision = PrecisionFromSpec(spec.precision());
+  job.memory = MemoryFromSpec(spec.memory());
+  job.activation_checkpointing = CheckpointingFromSpec(spec.activation_checkpointing());
+  job.optimizer = OptimizerFromSpec(spec.optimizer());
+  job.lr_schedule = LearningRateFromSpec(spec.lr_schedule());
+  job.checkpoint = CheckpointFromSpec(spec.checkpoint());
+  job.telemetry = TelemetryFromSpec(spec.telemetry(), job.name);
+  job.runtime = RuntimeFromSpec(spec.runtime());
   return job;
 }
 

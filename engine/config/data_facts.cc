@@ -1,0 +1,36 @@
+#include "engine/config/data_facts.h"
+
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace shale {
+
+DataFacts DataFactsOf(const TokenSource& source) {
+  return {.format = source.is_text() ? DataFormat::kText : DataFormat::kLlmc, .vocabulary = source.vocabulary()};
+}
+
+absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
+  if (Vocabulary(job.model) > 0) return DataFacts{};
+  if (job.data.format == DataFormat::kText) {
+    return DataFacts{.format = DataFormat::kText, .vocabulary = kTextVocabulary};
+  }
+  const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.format);
+  if (source.ok()) return DataFactsOf(*source);
+  return absl::InvalidArgumentError(absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (",
+                                                 source.status().message(), "); add --set model.",
+                                                 std::holds_alternative<MlpConfig>(job.model) ? "mlp" : "decoder",
+                                                 ".vocabulary=N, or --set data.format=TEXT if it is text"));
+}
+
+void ApplyDataFacts(const DataFacts& data, Job& job) {
+  if (data.format != DataFormat::kByContent) job.data.format = data.format;
+  std::visit(
+      [&](auto& model) {
+        if (model.vocabulary == 0) model.vocabulary = data.vocabulary;
+      },
+      job.model);
+}
+
+}  // namespace shale

@@ -1,0 +1,38 @@
+#include "engine/planner/resolve_job.h"
+
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "engine/config/parse.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+absl::StatusOr<ResolvedJob> Resolve(Job job, const DataFacts& data, const Machine& machine,
+                                    absl::FunctionRef<absl::StatusOr<JobPlan>(const Job&)> plan) {
+  ApplyDataFacts(data, job);
+  SHALE_RETURN_IF_ERROR(ValidateJob(job));
+  job.memory.loss_chunk_tokens = LossChunkTokens(job);
+  ResolvedJob resolved;
+  SHALE_ASSIGN_OR_RETURN(resolved.plan, plan(job));
+  job.sharding.accumulation = resolved.plan.options.accumulation;
+  // Decided after the plan: a job that does not fit is offered other numbers of ranks, which have other threads.
+  job.runtime.threads_per_rank = ThreadsPerRank(job.runtime, job.sharding.ranks, machine.hardware_threads);
+  resolved.job = std::move(job);
+  return resolved;
+}
+
+}  // namespace
+
+absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine) {
+  return Resolve(std::move(job), data, machine, [&](const Job& decided) { return PlanJob(decided, machine); });
+}
+
+absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
+                                                  std::string& remark) {
+  return Resolve(std::move(job), data, here,
+                 [&](const Job& decided) { return PlanJobForAnywhere(decided, here, remark); });
+}
+
+}  // namespace shale

@@ -1,0 +1,32 @@
+// Decides everything that a job leaves open, and plans it: the one way from a job as it was written to a job that runs.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/config/data_facts.h"
+#include "engine/config/job.h"
+#include "engine/memory/machine.h"
+#include "engine/planner/job_plan.h"
+
+namespace shale {
+
+// A job in which everything is decided, with its plan. Hold it const: the plan is that of the job.
+struct ResolvedJob {
+  Job job;
+  JobPlan plan;
+};
+
+// Decides, in this order: the format of the data and the vocabulary (`data`), the tokens of a chunk of the loss, the
+// accumulation and all else in the plan, and the threads of a rank (`machine`). What the job names itself stays as it
+// is. Allocates nothing on devices. The result does not refer to `machine`.
+//
+// Returns the errors of ValidateJob, and then those of PlanJob.
+absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine);
+
+// Does the same for a job that may run on another machine than `here`, with the plan of PlanJobForAnywhere, which
+// writes `remark`. The threads of a rank are those of `here`.
+absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
+                                                  std::string& remark);
+
+}  // namespace shale

@@ -1,0 +1,202 @@
+#include "engine/train/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "engine/config/print.h"
+#include "engine/io/file.h"
+#include "engine/planner/summary.h"
+#include "engine/state/ranks.h"
+#include "engine/train/host_batch.h"
+#include "engine/train/initial_weights.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// Returns the resident memory of this process; 0 if the system does not tell.
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const TrainerOptions& options) {
+  if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<JobData> data, JobData::Open(job, options.tokenizer_folder));
+  SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
+                         LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
+  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), options.backend->machine()));
+  auto session = absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
+  SHALE_RETURN_IF_ERROR(session->Allocate(options));
+  SHALE_RETURN_IF_ERROR(session->Begin(options));
+  return session;
+}
+
+Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRateSchedule learning_rate,
+                 const TrainerOptions& options)
+    : resolved_(std::move(resolved)),
+      trace_options_(options.trace),
+      peak_flops_(options.peak_flops),
+      flops_per_token_(ModelFlopsPerToken(job_, plan_.train.graph)),
+      data_(std::move(data)),
+      learning_rate_(learning_rate) {}
+
+absl::Status Session::Allocate(const TrainerOptions& options) {
+  const Backend* backend = options.backend;
+  SHALE_ASSIGN_OR_RETURN(batches_, BatchPrefetcher::Create(data_->training(), plan_.options.micro_batches));
+  overhead_bytes_ = ResidentBytes();
+  SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
+                                               {.ranks = static_cast<int>(job_.sharding.ranks),
+                                                .synchronous = job_.runtime.synchronous,
+                                                .programs = {&plan_.train.step.program, &plan_.evaluate.step.program},
+                                                .host_memory = plan_.host_memory},
+                                               plan_.arena_bytes));
+  const ExecutorOptions executor{.synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs};
+  SHALE_ASSIGN_OR_RETURN(train_, WorldProgram::Create(*world_, plan_.train.step.program, plan_.train.memory, executor));
+  SHALE_ASSIGN_OR_RETURN(evaluate_,
+                         WorldProgram::Create(*world_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
+  store_ =
+      std::make_unique<ParameterStore>(plan_.train.graph, plan_.train.step.state, plan_.train.memory, world_->ranks());
+  if (options.checkpoint_folder.empty()) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *world_, options.checkpoint_folder,
+                                                             {.keep_last = job_.checkpoint.keep_last,
+                                                              .keep_every = job_.checkpoint.keep_every,
+                                                              .files = options.files}));
+  return absl::OkStatus();
+}
+
+absl::Status Session::Begin(const TrainerOptions& options) {
+  std::vector<RankState> ranks = RankStates(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *world_);
+  SHALE_ASSIGN_OR_RETURN(resumed_, Resume(
+                                       options.resume, options.checkpoint_folder,
+                                       [&](const Manifest& manifest) {
+                                         return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph);
+                                       },
+                                       [&](const CheckpointReader& checkpoint) {
+                                         return RestoreRanks(checkpoint, /*values_only=*/false, *world_, ranks);
+                                       }));
+  if (resumed_.path.empty()) return SetInitialWeights(job_, *world_, ranks);
+  return GoOnAfterCheckpoint();
+}
+
+absl::Status Session::GoOnAfterCheckpoint() {
+  steps_ = resumed_.manifest.step;
+  tokens_ = resumed_.manifest.tokens;
+  position_ = resumed_.manifest.samples;
+  data_->GoOnAfter(steps_, position_);
+  SHALE_ASSIGN_OR_RETURN(learning_rate_,
+                         LearningRateSchedule::Create(LearningRateOptionsFor(job_, data_->total_steps())));
+  if (!saves()) return absl::OkStatus();
+  // Save at once if the checkpoint lies elsewhere: if the run is killed before its next save, it can go on from a
+  // checkpoint in its own folder.
+  if (resumed_.from_elsewhere) return Save().status;
+  checkpointer_->DisregardAfter(steps_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepReport> Session::Step() {
+  if (failed_) return absl::FailedPreconditionError("an earlier step failed; this trainer cannot go on");
+  const auto start = std::chrono::steady_clock::now();
+  const double learning_rate = learning_rate_.At(steps_);
+  SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs,
+                         batches_->Take(data_->SamplesAt(position_), SamplesAfterNext()));
+  for (StepInputs& in : inputs) {
+    in.hyper[kHyperLearningRate] = static_cast<float>(learning_rate);
+    in.hyper[kHyperMaxNorm] = static_cast<float>(job_.optimizer.max_gradient_norm);
+  }
+  const int64_t traced = ++steps_begun_ - trace_options_.first_step;
+  const bool tracing = !trace_options_.path.empty() && traced >= 0 && traced < trace_options_.steps;
+  train_->SetTracing(tracing);
+  if (absl::Status status = train_->Run(inputs); !status.ok()) {
+    failed_ = damaged_ = true;
+    return status;
+  }
+  for (int rank = 0; tracing && rank < world_->size(); ++rank) {
+    trace_.Add(plan_.train.step.program, steps_ + 1, rank, train_->times(rank));
+  }
+  const StepOutputs& out = train_->outputs(0);
+  if (!IsFinite(out) && job_.optimizer.non_finite == NonFinite::kStop) {
+    failed_ = true;
+    return absl::DataLossError(
+        absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ", out.totals[kTotalNonFinite],
+                     " of ", job_.sharding.ranks,
+                     " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
+                     "optimizer.non_finite=SKIP to skip such steps"));
+  }
+  position_ += data_->SamplesAt(position_).count;
+  ++steps_;
+  tokens_ += out.global_tokens;
+  return MakeStepReport(out,
+                        {.step = steps_,
+                         .tokens = tokens_,
+                         .learning_rate = learning_rate,
+                         .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+                         .ranks = job_.sharding.ranks,
+                         .flops_per_token = flops_per_token_,
+                         .peak_flops = peak_flops_,
+                         .peak_bytes_planned = plan_.arena_bytes,
+                         .peak_bytes_measured = world_->measured_peak_bytes()});
+}
+
+absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t batches) {
+  const BatchLoader* loader = data_->evaluation();
+  if (loader == nullptr) {
+    return absl::FailedPreconditionError(
+        "the job has no evaluation data: set data.evaluation_path or data.evaluation_fraction");
+  }
+  HostBatch batch(*loader, 1);
+  const int64_t per_run = job_.batch.micro_batch * job_.sharding.ranks;
+  EvaluationSum sum;
+  for (int64_t i = 0; i < batches; ++i) {
+    const int64_t begin = i * per_run;
+    const int64_t count = std::min(per_run, loader->samples_per_epoch() - begin);
+    if (count <= 0) break;
+    SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch.Fill({begin, count}));
+    if (absl::Status status = evaluate_->Run(inputs); !status.ok()) {
+      failed_ = damaged_ = true;
+      return status;
+    }
+    sum.Add(evaluate_->outputs(0));
+  }
+  return sum.Report(steps_);
+}
+
+absl::Status Session::WriteTrace() const {
+  if (trace_.empty()) return absl::FailedPreconditionError("no step was traced");
+  return WriteFileDurably(trace_options_.path, trace_.ChromeJson());
+}
+
+absl::Status Session::StartSave() {
+  absl::Status status = checkpointer_->Start(ManifestNow());
+  if (!status.ok()) failed_ = damaged_ = true;
+  return status;
+}
+
+StepSamples Session::SamplesAfterNext() const {
+  if (steps_ + 1 >= data_->total_steps()) return {};
+  return data_->SamplesAt(position_ + data_->SamplesAt(position_).count);
+}
+
+Manifest Session::ManifestNow() const {
+  Manifest manifest;
+  manifest.step = steps_;
+  manifest.tokens = tokens_;
+  manifest.samples = position_;
+  manifest.seed = job_.runtime.seed;
+  manifest.job = ResolvedJobText(job_);
+  manifest.data = data_->saved();
+  return manifest;
+}
+
+}  // namespace shale

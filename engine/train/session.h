@@ -1,0 +1,100 @@
+// A session: one job on its ranks, from their creation to their last step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/config/job.h"
+#include "engine/planner/resolve_job.h"
+#include "engine/runtime/trace.h"
+#include "engine/runtime/world.h"
+#include "engine/state/parameter_store.h"
+#include "engine/train/batch_prefetcher.h"
+#include "engine/train/checkpoint_policy.h"
+#include "engine/train/checkpointer.h"
+#include "engine/train/job_data.h"
+#include "engine/train/learning_rate.h"
+#include "engine/train/reports.h"
+#include "engine/train/resume.h"
+#include "engine/train/trainer_options.h"
+
+namespace shale {
+
+// Runs steps and evaluations, and saves the state. When to do what is up to the caller. Used by one thread at a time.
+//
+//   running --an update that was not finite, with non_finite STOP--> failed: no step may follow
+//   running --an error of a run or of a snapshot--> failed and damaged: the state is not that of the last step
+class Session : public CheckpointSaver {
+ public:
+  // See Trainer::Create.
+  static absl::StatusOr<std::unique_ptr<Session>> Create(const Job& job, const TrainerOptions& options);
+
+  const Job& job() const { return resolved_.job; }
+  const JobPlan& plan() const { return resolved_.plan; }
+  const JobData& data() const { return *data_; }
+  const Resumed& resumed() const { return resumed_; }
+  ParameterStore& store() { return *store_; }
+  const StepTrace& trace() const { return trace_; }
+  int64_t overhead_bytes() const { return overhead_bytes_; }
+  const std::string& device_description() const { return world_->description(); }
+
+  int64_t steps() const { return steps_; }  // Steps done.
+  bool finished() const { return steps_ >= data_->total_steps() || data_->SamplesAt(position_).count == 0; }
+  bool failed() const { return failed_; }
+  bool damaged() const { return damaged_; }
+
+  // Runs one step. FailedPrecondition if the session has failed. REQUIRES: !finished().
+  absl::StatusOr<StepReport> Step();
+  // See Trainer::Evaluate.
+  absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);
+  // See Trainer::WriteTrace.
+  absl::Status WriteTrace() const;
+
+  // Returns whether there is a folder for checkpoints. REQUIRES of the following: saves().
+  bool saves() const { return checkpointer_ != nullptr; }
+  CheckpointReport Save() override { return checkpointer_->Save(ManifestNow()); }
+  absl::Status StartSave() override;
+  std::optional<CheckpointReport> TakeSave(Checkpointer::Wait wait) override { return checkpointer_->Take(wait); }
+
+ private:
+  Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRateSchedule learning_rate,
+          const TrainerOptions& options);
+  // Allocates the ranks and all that they need.
+  absl::Status Allocate(const TrainerOptions& options);
+  // Sets the state that training begins with.
+  absl::Status Begin(const TrainerOptions& options);
+  // Sets position and learning rate to those of the checkpoint that was restored.
+  absl::Status GoOnAfterCheckpoint();
+  // Returns the samples of the step after the next one; none if the next step is the last.
+  StepSamples SamplesAfterNext() const;
+  Manifest ManifestNow() const;
+
+  const ResolvedJob resolved_;
+  const Job& job_ = resolved_.job;
+  const JobPlan& plan_ = resolved_.plan;
+  const TraceOptions trace_options_;
+  const double peak_flops_;
+  const double flops_per_token_;
+  const std::unique_ptr<JobData> data_;
+  LearningRateSchedule learning_rate_;
+  std::unique_ptr<BatchPrefetcher> batches_;
+  int64_t overhead_bytes_ = 0;
+  std::unique_ptr<World> world_;
+  std::unique_ptr<WorldProgram> train_, evaluate_;
+  std::unique_ptr<ParameterStore> store_;
+  std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.
+  Resumed resumed_;
+  StepTrace trace_;
+  int64_t steps_ = 0;
+  int64_t position_ = 0;  // Samples taken so far, over all epochs.
+  int64_t tokens_ = 0;
+  int64_t steps_begun_ = 0;  // Steps that this session has begun.
+  bool failed_ = false;
+  bool damaged_ = false;
+};
+
+}  // namespace shale
