@@ -13,7 +13,7 @@
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
-#include "engine/planner/explain.h"
+#include "engine/planner/summary.h"
 #include "engine/runtime/trace.h"
 #include "engine/runtime/world.h"
 #include "engine/state/initial_values.h"
