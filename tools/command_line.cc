@@ -14,34 +14,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "engine/config/names.h"
+#include "engine/text/layout.h"
+#include "engine/text/quote.h"
 
 namespace shale {
 namespace {
 
-constexpr size_t kHelpColumn = 30;
-constexpr size_t kHelpWidth = 100;
+constexpr size_t kHelpIndent = 30;
+constexpr size_t kHelpColumns = 100;
 
 std::string Canonical(absl::string_view name) { return absl::StrReplaceAll(name, {{"-", "_"}}); }
-
-// Wraps `text` into lines of at most kHelpWidth columns. Lines after the first are indented to `column`.
-std::string Wrapped(absl::string_view text, size_t column) {
-  std::string out;
-  size_t at = column;
-  for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
-    if (at > column && at + 1 + word.size() > kHelpWidth) {
-      absl::StrAppend(&out, "\n", std::string(column, ' '));
-      at = column;
-    }
-    if (at > column) {
-      absl::StrAppend(&out, " ");
-      ++at;
-    }
-    absl::StrAppend(&out, word);
-    at += word.size();
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -196,16 +178,16 @@ absl::Status CommandLine::Parse(const std::vector<std::string>& arguments) {
 }
 
 std::string CommandLine::HelpText() const {
-  std::string out = absl::StrCat(Wrapped(summary_, 0), "\n\nusage: ", program_);
+  std::string out = absl::StrCat(Wrap(summary_, kHelpColumns), "\n\nusage: ", program_);
   for (const Flag& flag : flags_) {
     if (flag.required) absl::StrAppend(&out, " --", flag.name, "=", flag.value_name);
   }
   absl::StrAppend(&out, " [flags]\n\n");
   const auto row = [&](const std::string& left, absl::string_view help) {
     absl::StrAppend(&out, "  ", left,
-                    left.size() + 4 > kHelpColumn ? "\n" + std::string(kHelpColumn, ' ')
-                                                  : std::string(kHelpColumn - 2 - left.size(), ' '));
-    absl::StrAppend(&out, Wrapped(help, kHelpColumn), "\n");
+                    left.size() + 4 > kHelpIndent ? "\n" + std::string(kHelpIndent, ' ')
+                                                  : std::string(kHelpIndent - 2 - left.size(), ' '));
+    absl::StrAppend(&out, Wrap(help, kHelpColumns, kHelpIndent), "\n");
   };
   for (const Flag& flag : flags_) {
     std::string help = flag.help;

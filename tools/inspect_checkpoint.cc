@@ -21,8 +21,8 @@
 #include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/verify.h"
-#include "engine/memory/report.h"
-#include "engine/planner/text.h"
+#include "engine/text/layout.h"
+#include "engine/text/numbers.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 

@@ -6,13 +6,13 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/checkpoint/framing.h"
 #include "engine/checkpoint/wire_walk.h"
 #include "engine/io/crc32c.h"
-#include "engine/io/utf8.h"
+#include "engine/text/quote.h"
+#include "engine/text/utf8.h"
 #include "kernels/check.h"
 #include "proto/checkpoint.pb.h"
 
@@ -40,9 +40,6 @@ absl::Status Refuse(const Args&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
 }
 
-// Quotes untrusted text for a message: escaped, and cut to 60 bytes.
-std::string Shown(absl::string_view text) { return absl::StrCat("\"", absl::CHexEscape(text.substr(0, 60)), "\""); }
-
 // Returns whether a name is fit for messages, tables and other formats.
 bool IsName(absl::string_view name) {
   constexpr size_t kMaxBytes = 1000;
@@ -53,7 +50,7 @@ bool IsName(absl::string_view name) {
 
 absl::Status CheckParameter(const SavedParameter& parameter) {
   if (!IsName(parameter.name)) {
-    return Refuse("a parameter is named ", Shown(parameter.name), "; a name has 1 to 1,000 printable bytes of UTF-8");
+    return Refuse("a parameter is named ", Quoted(parameter.name), "; a name has 1 to 1,000 printable bytes of UTF-8");
   }
   // The size of the widest part in bytes must fit int64_t too.
   int64_t room = std::numeric_limits<int64_t>::max() / 8;
@@ -69,19 +66,20 @@ absl::Status CheckParameter(const SavedParameter& parameter) {
 absl::StatusOr<SavedState> ParseState(const proto::StateRecord& record) {
   constexpr int64_t kMaxBlock = int64_t{1} << 30;
   if (!IsName(record.name()) || record.block() < 1 || record.block() > kMaxBlock) {
-    return Refuse("it has a state named ", Shown(record.name()), " with blocks of ", record.block(), " elements");
+    return Refuse("it has a state named ", Quoted(record.name()), " with blocks of ", record.block(), " elements");
   }
   SavedState state{.name = record.name(), .block = record.block()};
   for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
     state.dtype = dtype;
     if (record.dtype() == ToString(dtype)) return state;
   }
-  return Refuse("state ", Shown(record.name()), " is of type ", Shown(record.dtype()), "; known are f32, bf16 and u8");
+  return Refuse("state ", Quoted(record.name()), " is of type ", Quoted(record.dtype()),
+                "; known are f32, bf16 and u8");
 }
 
 absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
   if (const std::string expected = ShardFileName(rank, ranks); file.name != expected) {
-    return Refuse("file ", rank, " is named ", Shown(file.name), "; expected ", expected);
+    return Refuse("file ", rank, " is named ", Quoted(file.name), "; expected ", expected);
   }
   if (file.size_bytes < 1) return Refuse(file.name, " has a size of ", file.size_bytes);
   const int64_t chunks = (file.size_bytes - 1) / kCheckpointChunkBytes + 1;
@@ -119,7 +117,7 @@ absl::Status Check(const Manifest& m) {
   if (std::ssize(m.states) > kMaxSavedStates) return Refuse("it has ", m.states.size(), " states of an optimizer");
   absl::flat_hash_set<absl::string_view> states;
   for (const SavedState& state : m.states) {
-    if (!states.insert(state.name).second) return Refuse("state ", Shown(state.name), " is in it twice");
+    if (!states.insert(state.name).second) return Refuse("state ", Quoted(state.name), " is in it twice");
   }
   for (int64_t rank = 0; rank < m.ranks; ++rank) SHALE_RETURN_IF_ERROR(CheckFile(m.files[rank], rank, m.ranks));
   return absl::OkStatus();
@@ -250,7 +248,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   manifest.strategy = m.layout().strategy();
   manifest.accumulation = m.layout().accumulation();
   if (m.layout().values() != ToString(SavedValues::kFloat32) && m.layout().values() != ToString(SavedValues::kSplit)) {
-    return Refuse("its values are saved as ", Shown(m.layout().values()), "; known are FP32 and SPLIT");
+    return Refuse("its values are saved as ", Quoted(m.layout().values()), "; known are FP32 and SPLIT");
   }
   manifest.values = m.layout().values() == ToString(SavedValues::kSplit) ? SavedValues::kSplit : SavedValues::kFloat32;
   if (m.has_states()) {

@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/io/json_lines.h"
+#include "engine/text/quote.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 
@@ -18,12 +18,6 @@ namespace shale {
 namespace {
 
 constexpr absl::string_view kMetadataName = "__metadata__";
-
-// Quotes a name for a message, cut to 80 bytes: names are untrusted and may have a hundred megabytes.
-std::string Shown(absl::string_view name) {
-  constexpr size_t kMaxShown = 80;
-  return name.size() <= kMaxShown ? JsonQuote(name) : absl::StrCat(JsonQuote(name.substr(0, kMaxShown)), "...");
-}
 
 // Builds the header from the JSON parser's events. Builds nothing that the format does not have, so that hostile depth
 // or width costs nothing: the first unexpected event ends the parse.
@@ -61,7 +55,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     }
     if (place_ != Place::kTensor || member_ != "dtype") return Unexpected("a string");
     const std::optional<SafetensorsDType> dtype = FindSafetensorsDType(value);
-    if (!dtype.has_value()) return Fail(absl::StrCat("unknown dtype ", Shown(value)));
+    if (!dtype.has_value()) return Fail(absl::StrCat("unknown dtype ", ShortJsonQuote(value)));
     tensor().dtype = *dtype;
     return true;
   }
@@ -89,13 +83,15 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     member_ = std::move(name);
     const absl::string_view member = member_;
     if (place_ == Place::kTop) {
-      return names_.insert(member_).second || Fail(absl::StrCat(Shown(member), " occurs twice"));
+      return names_.insert(member_).second || Fail(absl::StrCat(ShortJsonQuote(member), " occurs twice"));
     }
     if (place_ == Place::kMetadata) {
-      return !header_.metadata.contains(member_) || Fail(absl::StrCat(Shown(member), " occurs twice in __metadata__"));
+      return !header_.metadata.contains(member_) ||
+             Fail(absl::StrCat(ShortJsonQuote(member), " occurs twice in __metadata__"));
     }
     if (member != "dtype" && member != "shape" && member != "data_offsets") {
-      return Fail(absl::StrCat("unknown member ", Shown(member), "; a tensor has dtype, shape and data_offsets"));
+      return Fail(
+          absl::StrCat("unknown member ", ShortJsonQuote(member), "; a tensor has dtype, shape and data_offsets"));
     }
     return members_.insert(member_).second || Fail(absl::StrCat(member, " occurs twice"));
   }
@@ -135,16 +131,17 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
   bool Fail(absl::string_view what) {
     const bool in_tensor = place_ == Place::kTensor || place_ == Place::kShape || place_ == Place::kOffsets;
-    error_ = in_tensor ? absl::StrCat("tensor ", Shown(tensor().name), ": ", what) : std::string(what);
+    error_ = in_tensor ? absl::StrCat("tensor ", ShortJsonQuote(tensor().name), ": ", what) : std::string(what);
     return false;
   }
 
   bool Unexpected(absl::string_view found) {
     switch (place_) {
       case Place::kStart: return Fail(absl::StrCat("the header is ", found, ", not an object"));
-      case Place::kTop: return Fail(absl::StrCat(Shown(member_), " is ", found, ", not an object"));
+      case Place::kTop: return Fail(absl::StrCat(ShortJsonQuote(member_), " is ", found, ", not an object"));
       case Place::kMetadata:
-        return Fail(absl::StrCat("__metadata__ of ", Shown(member_), " is ", found, "; it maps strings to strings"));
+        return Fail(
+            absl::StrCat("__metadata__ of ", ShortJsonQuote(member_), " is ", found, "; it maps strings to strings"));
       case Place::kTensor: return Fail(absl::StrCat(member_, " is ", found));
       case Place::kShape: return Fail(absl::StrCat("shape holds ", found));
       case Place::kOffsets: return Fail(absl::StrCat("data_offsets holds ", found));
@@ -166,7 +163,7 @@ absl::Status CheckPlaces(const std::vector<SafetensorsTensor>& tensors, int64_t 
   int64_t end = 0;
   for (const SafetensorsTensor& tensor : tensors) {
     const auto fail = [&](const auto&... what) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", Shown(tensor.name), ": ", what...));
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", ShortJsonQuote(tensor.name), ": ", what...));
     };
     if (tensor.end < tensor.begin) return fail("ends at byte ", tensor.end, ", before it begins at ", tensor.begin);
     if (tensor.begin != end) {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/safetensors_header.h"
-#include "engine/io/utf8.h"
+#include "engine/text/utf8.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/config/names.h"
 #include "engine/config/rules.h"
 
 namespace shale {

@@ -1,14 +1,12 @@
 #include "engine/config/names.h"
 
 #include <algorithm>
-#include <cstdint>
+#include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/config/old_words.h"
-#include "engine/io/utf8.h"
+#include "engine/text/quote.h"
 
 namespace shale {
 namespace {
@@ -17,25 +15,6 @@ using google::protobuf::Descriptor;
 using google::protobuf::EnumDescriptor;
 using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
-
-constexpr size_t kShownBytes = 60;
-constexpr size_t kLongestName = 64;
-
-// Levenshtein distance, one row at a time.
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replace = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replace, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
 
 std::string WithSuggestion(std::string message, const std::string& suggestion) {
   if (!suggestion.empty()) absl::StrAppend(&message, "; did you mean ", suggestion, "?");
@@ -56,30 +35,6 @@ std::string FindElsewhere(const Descriptor& type, const std::string& name) {
 }
 
 }  // namespace
-
-std::string Quoted(absl::string_view found) {
-  size_t size = std::min(found.size(), kShownBytes);
-  // Cuts between characters, not inside one.
-  while (size > 0 && size < found.size() && (static_cast<uint8_t>(found[size]) & 0xC0) == 0x80) --size;
-  const absl::string_view shown = found.substr(0, size);
-  const std::string escaped = IsUtf8(shown) ? absl::Utf8SafeCEscape(shown) : absl::CEscape(shown);
-  return absl::StrCat("\"", escaped, size < found.size() ? "...\"" : "\"");
-}
-
-std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates) {
-  if (name.size() > kLongestName) return "";
-  std::string best;
-  size_t best_distance = 0;
-  for (const std::string& candidate : candidates) {
-    const size_t distance = EditDistance(absl::AsciiStrToLower(name), absl::AsciiStrToLower(candidate));
-    const size_t bearable = std::max<size_t>(1, std::max(name.size(), candidate.size()) / 3);
-    if (distance <= bearable && (best.empty() || distance < best_distance)) {
-      best = candidate;
-      best_distance = distance;
-    }
-  }
-  return best;
-}
 
 std::string EnumMessage(const EnumDescriptor& type, absl::string_view found) {
   std::vector<std::string> allowed;

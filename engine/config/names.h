@@ -1,19 +1,12 @@
-// Formats values and the names of fields and enum values for error messages.
+// Formats the names of fields and enum values for error messages.
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "google/protobuf/descriptor.h"
 
 namespace shale {
-
-// Returns `found` in quotes, escaped, and cut to at most 60 bytes. The result is UTF-8 even if `found` is not.
-std::string Quoted(absl::string_view found);
-
-// Returns the candidate with the smallest edit distance from `name`, ignoring case. Empty if none is close.
-std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates);
 
 // Returns `found "FULL"; allowed: DDP, FULL_SHARD; did you mean FULL_SHARD?`
 std::string EnumMessage(const google::protobuf::EnumDescriptor& type, absl::string_view found);

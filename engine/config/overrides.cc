@@ -11,8 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/config/names.h"
-#include "engine/config/text_bytes.h"
 #include "engine/config/text_check.h"
+#include "engine/text/quote.h"
+#include "engine/text/utf8.h"
 #include "google/protobuf/text_format.h"
 
 namespace shale {

@@ -7,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/config/names.h"
-#include "engine/config/text_bytes.h"
+#include "engine/text/quote.h"
+#include "engine/text/utf8.h"
 #include "google/protobuf/unknown_field_set.h"
 #include "kernels/check.h"
 

@@ -1,11 +1,14 @@
 #include "engine/config/rules.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/config/names.h"
 #include "engine/config/ranges.h"
 #include "engine/step/combination.h"
+#include "engine/text/quote.h"
 
 namespace shale {
 namespace {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/config/names.h"
 #include "engine/config/ranges.h"
+#include "engine/text/quote.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "engine/io/utf8.h"
+#include "engine/text/utf8.h"
 #include "kernels/check.h"
 
 namespace shale {

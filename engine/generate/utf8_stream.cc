@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "engine/io/utf8.h"
+#include "engine/text/utf8.h"
 
 namespace shale {
 namespace {

@@ -3,7 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/hugging_face/strict_json.h"
-#include "engine/io/json_lines.h"
+#include "engine/text/quote.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -11,7 +11,7 @@ namespace shale {
 absl::Status CheckShardName(absl::string_view name) {
   constexpr size_t kMaxNameBytes = 255;  // The limit of common file systems.
   const auto refuse = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat("the file name ", JsonQuote(name.substr(0, kMaxNameBytes)), " ", why,
+    return absl::InvalidArgumentError(absl::StrCat("the file name ", ShortJsonQuote(name, kMaxNameBytes), " ", why,
                                                    "; a shard is a .safetensors file beside its index"));
   };
   if (name.size() > kMaxNameBytes) return refuse("is too long");

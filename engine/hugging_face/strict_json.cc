@@ -7,15 +7,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/io/json_lines.h"
+#include "engine/text/quote.h"
 
 namespace shale {
 namespace {
-
-std::string Shown(absl::string_view text) {
-  constexpr size_t kMaxShown = 80;
-  return text.size() <= kMaxShown ? std::string(text) : absl::StrCat(text.substr(0, kMaxShown), "...");
-}
 
 // Checks the text without building anything. Stops at the first error.
 class Checker : public nlohmann::json_sax<Json> {
@@ -34,7 +29,7 @@ class Checker : public nlohmann::json_sax<Json> {
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
   bool key(string_t& name) override {
-    return names_.back().insert(name).second || Fail(absl::StrCat(JsonQuote(Shown(name)), " occurs twice"));
+    return names_.back().insert(name).second || Fail(absl::StrCat(ShortJsonQuote(name), " occurs twice"));
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
     return Fail(absl::StrCat("it is not JSON at its byte ", position));
@@ -73,7 +68,9 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
 
 std::string ShownJson(const Json& value) {
   // By default dump throws on text that is not UTF-8; `replace` prevents that.
-  return Shown(value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace));
+  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  constexpr size_t kMaxShown = 80;
+  return text.size() <= kMaxShown ? text : absl::StrCat(text.substr(0, kMaxShown), "...");
 }
 
 }  // namespace shale

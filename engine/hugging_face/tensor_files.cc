@@ -8,7 +8,7 @@
 #include "engine/hugging_face/folder_path.h"
 #include "engine/hugging_face/index.h"
 #include "engine/io/file.h"
-#include "engine/io/json_lines.h"
+#include "engine/text/quote.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -37,7 +37,7 @@ std::string ShownTensorName(absl::string_view name) {
   constexpr size_t kMaxShown = 120;
   const bool plain = std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7F; });
   if (plain && name.size() <= kMaxShown) return std::string(name);
-  return absl::StrCat(JsonQuote(name.substr(0, kMaxShown)), name.size() > kMaxShown ? "..." : "");
+  return ShortJsonQuote(name, kMaxShown);
 }
 
 std::string HfProblems::ToString(absl::string_view what) const {

@@ -11,9 +11,8 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "engine/io/file.h"
-#include "engine/io/utf8.h"
+#include "engine/text/quote.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -34,29 +33,6 @@ absl::StatusOr<int64_t> EndOfLastLine(const std::string& path, int64_t size) {
 }
 
 }  // namespace
-
-std::string JsonQuote(absl::string_view text) {
-  std::string quoted = "\"";
-  while (!text.empty()) {
-    // The next character: its first byte gives its length, and IsUtf8 checks that it is well-formed.
-    const uint8_t byte = static_cast<uint8_t>(text[0]);
-    const absl::string_view character = text.substr(0, byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4);
-    if (!IsUtf8(character)) {
-      quoted += "\uFFFD";
-      text.remove_prefix(1);
-      continue;
-    }
-    if (byte == '"' || byte == '\\') {
-      absl::StrAppend(&quoted, "\\", character);
-    } else if (byte < 0x20 || byte == 0x7F) {
-      absl::StrAppendFormat(&quoted, "\\u%04x", byte);
-    } else {
-      absl::StrAppend(&quoted, character);
-    }
-    text.remove_prefix(character.size());
-  }
-  return quoted + "\"";
-}
 
 JsonObject& JsonObject::AddRaw(absl::string_view name, absl::string_view json) {
   absl::StrAppend(&members_, members_.empty() ? "" : ", ", JsonQuote(name), ": ", json);

@@ -11,9 +11,6 @@
 
 namespace shale {
 
-// Returns `text` as a JSON string, including the quotes. Bytes that are not UTF-8 become U+FFFD.
-std::string JsonQuote(absl::string_view text);
-
 // Builds one flat object. Members keep the order in which they were added; duplicate names are not detected.
 class JsonObject {
  public:

@@ -8,12 +8,12 @@
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/memory/check.h"
-#include "engine/memory/report.h"
 #include "engine/memory/waits.h"
 #include "engine/planner/patterns.h"
 #include "engine/planner/trial.h"
 #include "engine/planner/ways_out.h"
 #include "engine/step/combination.h"
+#include "engine/text/numbers.h"
 
 namespace shale {
 namespace {

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
 #include "engine/graph/builder.h"
-#include "engine/memory/budget.h"
 #include "engine/memory/host_plan.h"
 #include "engine/memory/machine.h"
 #include "engine/memory/plan.h"

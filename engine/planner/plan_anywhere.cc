@@ -3,9 +3,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/memory/report.h"
 #include "engine/planner/job_plan.h"
 #include "engine/planner/ways_out.h"
+#include "engine/text/numbers.h"
 
 namespace shale {
 namespace {

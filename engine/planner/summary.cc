@@ -7,12 +7,22 @@
 #include <vector>
 
 #include "engine/memory/plan.h"
-#include "engine/planner/saturate.h"
 #include "engine/program/issues.h"
 #include "engine/program/lifetimes.h"
 
 namespace shale {
 namespace {
+
+// Add and multiply numbers that are not negative. Stop at the largest int64 instead of wrapping around.
+int64_t SaturatedAdd(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+}
+
+int64_t SaturatedMultiply(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
 
 int64_t RingBytes(int64_t ranks, const CommunicationSummary& s) {
   __extension__ using Wide = unsigned __int128;

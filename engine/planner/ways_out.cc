@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/config/parse.h"
-#include "engine/memory/report.h"
 #include "engine/step/combination.h"
+#include "engine/text/numbers.h"
 
 namespace shale {
 namespace {

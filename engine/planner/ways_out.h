@@ -3,7 +3,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/memory/budget.h"
 #include "engine/memory/machine.h"
 #include "engine/planner/trial.h"
 

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/memory/budget.h"
 #include "engine/memory/machine.h"
 #include "engine/runtime/hardware_threads.h"
 #include "kernels/device/device.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/memory/report.h"
+#include "engine/text/numbers.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernels.h"

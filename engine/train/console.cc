@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/memory/report.h"
+#include "engine/text/numbers.h"
 
 namespace shale {
 namespace {
@@ -12,21 +12,6 @@ namespace {
 constexpr double kSmoothing = 0.1;  // Weight of the newest step in the smoothed time per step.
 
 }  // namespace
-
-std::string FormatCount(int64_t count) {
-  std::string digits = absl::StrCat(count);
-  const size_t first = count < 0 ? 1 : 0;
-  for (size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, 1, ',');
-  return digits;
-}
-
-std::string FormatDuration(double seconds) {
-  const auto s = static_cast<int64_t>(std::llround(std::fmax(0, seconds)));
-  if (s < 60) return absl::StrCat(s, "s");
-  if (s < 3600) return absl::StrFormat("%dm %02ds", s / 60, s % 60);
-  if (s < 86400) return absl::StrFormat("%dh %02dm", s / 3600, s / 60 % 60);
-  return absl::StrFormat("%dd %02dh", s / 86400, s / 3600 % 24);
-}
 
 double Console::SecondsLeft(int64_t step) const { return step_seconds_ * static_cast<double>(total_steps_ - step); }
 
@@ -44,7 +29,7 @@ std::optional<std::string> Console::Step(const StepReport& report) {
   std::string line = absl::StrFormat("step %*d/%s  loss %.4f  norm %#.3g  lr %.2e", static_cast<int>(total.size()),
                                      report.step, total, report.loss, report.gradient_norm, report.learning_rate);
   const double seconds = std::fmax(seconds_, 1e-9);
-  absl::StrAppend(&line, "  ", FormatCount(std::llround(static_cast<double>(tokens_) / seconds)), " tok/s");
+  absl::StrAppend(&line, "  ", WithCommas(std::llround(static_cast<double>(tokens_) / seconds)), " tok/s");
   if (mfu_seconds_ > 0) absl::StrAppendFormat(&line, "  mfu %.1f%%", 100 * mfu_seconds_ / seconds);
   absl::StrAppend(&line, "  memory ", FormatBytes(report.peak_bytes_measured), "  eta ",
                   FormatDuration(SecondsLeft(report.step)));
@@ -59,7 +44,7 @@ std::optional<std::string> Console::Step(const StepReport& report) {
 
 std::string Console::Evaluation(int64_t step, const EvaluationReport& report) {
   return absl::StrFormat("evaluation at step %d  loss %.4f  perplexity %.2f  over %s tokens", step, report.loss,
-                         std::exp(report.loss), FormatCount(report.tokens));
+                         std::exp(report.loss), WithCommas(report.tokens));
 }
 
 std::string Console::Checkpoint(const CheckpointReport& report) {

@@ -13,11 +13,6 @@
 
 namespace shale {
 
-// Returns "34,120".
-std::string FormatCount(int64_t count);
-// Returns a duration in its two largest units: "8s", "1m 32s", "2h 05m", "3d 04h".
-std::string FormatDuration(double seconds);
-
 // Turns reports into lines. Keeps sums for the time left and for the speed between two lines. Not thread-safe.
 class Console {
  public:

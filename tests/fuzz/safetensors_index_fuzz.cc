@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "engine/hugging_face/index.h"
-#include "engine/io/json_lines.h"
+#include "engine/text/quote.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

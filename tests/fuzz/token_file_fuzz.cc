@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/data/token_source.h"
-#include "engine/io/utf8.h"
+#include "engine/text/utf8.h"
 #include "kernels/check.h"
 #include "tests/engine/data/llmc_bytes.h"
 #include "tests/fuzz/memory_file.h"

@@ -6,8 +6,8 @@
 
 #include "absl/strings/string_view.h"
 #include "engine/generate/utf8_stream.h"
-#include "engine/io/json_lines.h"
-#include "engine/io/utf8.h"
+#include "engine/text/quote.h"
+#include "engine/text/utf8.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "engine/config/parse.h"
-#include "engine/config/text_bytes.h"
+#include "engine/text/utf8.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
@@ -103,14 +103,6 @@ TEST(Hostile, TheFormOfAFileIsFoundByItsNameOrBytes) {
   }
   EXPECT_NE(ErrorOf(LoadJob(folder + "/d.textproto").status()).find("wanted UTF-8 text"), std::string::npos);
   EXPECT_NE(ErrorOf(LoadJob(folder + "/e.job").status()).find("neither textproto nor a binary job"), std::string::npos);
-}
-
-TEST(Hostile, TextIsWellFormedUtf8) {
-  EXPECT_EQ(FindNonText("plain\ttext\r\n\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"), absl::string_view::npos);
-  for (const char* bad : {"ab\xff", "ab\xc0\xaf", "ab\xe0\x80\x80", "ab\xed\xa0\x80", "ab\xf4\x90\x80\x80", "ab\xc3",
-                          "ab\xe2\x82", "ab\x01", "ab\x7f", "ab\x80"}) {
-    EXPECT_EQ(FindNonText(bad), 2) << bad;
-  }
 }
 
 // Damages a spec at one to four places: changes, removes, inserts or swaps bytes.

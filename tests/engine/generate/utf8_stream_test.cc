@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/io/utf8.h"
+#include "engine/text/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

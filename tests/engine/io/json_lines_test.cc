@@ -41,23 +41,6 @@ TEST(JsonObjectTest, NonFiniteNumbersAreNull) {
             R"({"a": null, "b": null, "c": null})");
 }
 
-TEST(JsonQuoteTest, EscapesWhatMustBe) {
-  EXPECT_EQ(JsonQuote("a\"b\\c\n\x01/\x7F"), "\"a\\\"b\\\\c\\u000a\\u0001/\\u007f\"");
-  EXPECT_EQ(JsonQuote("über \U0001F600"), "\"über \U0001F600\"");
-  EXPECT_EQ(JsonQuote("a\xFF\xC3"), "\"a\uFFFD\uFFFD\"");
-  EXPECT_EQ(JsonQuote("\xE2\x82"
-                      "b"),
-            "\"\uFFFD\uFFFD"
-            "b\"");
-}
-
-TEST(JsonQuoteTest, EveryStringReadsBack) {
-  std::string text;
-  for (int c = 0; c < 128; ++c) text += static_cast<char>(c);
-  text += "äöü\u20AC\U0001F600";
-  EXPECT_EQ(nlohmann::json::parse(JsonQuote(text), nullptr, false).get<std::string>(), text);
-}
-
 TEST(JsonLinesWriterTest, ALineIsThereAsSoonAsItIsAppended) {
   const TempFolder folder;
   const std::string path = folder.Write("m.jsonl", "old\n");

@@ -10,8 +10,8 @@
 #include "absl/strings/str_split.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
-#include "engine/memory/report.h"
 #include "engine/planner/trial.h"
+#include "engine/text/numbers.h"
 #include "gtest/gtest.h"
 #include "tests/engine/planner/planner_jobs.h"
 

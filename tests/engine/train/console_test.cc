@@ -25,23 +25,6 @@ StepReport Report(int64_t step) {
   return report;
 }
 
-TEST(FormatTest, CountsAreGroupedByThousands) {
-  EXPECT_EQ(FormatCount(0), "0");
-  EXPECT_EQ(FormatCount(999), "999");
-  EXPECT_EQ(FormatCount(1000), "1,000");
-  EXPECT_EQ(FormatCount(-123456), "-123,456");
-  EXPECT_EQ(FormatCount(1234567), "1,234,567");
-}
-
-TEST(FormatTest, DurationsShowTheTwoLargestUnits) {
-  EXPECT_EQ(FormatDuration(0.2), "0s");
-  EXPECT_EQ(FormatDuration(59.4), "59s");
-  EXPECT_EQ(FormatDuration(59.6), "1m 00s");
-  EXPECT_EQ(FormatDuration(92), "1m 32s");
-  EXPECT_EQ(FormatDuration(7500), "2h 05m");
-  EXPECT_EQ(FormatDuration(3 * 86400 + 4 * 3600), "3d 04h");
-}
-
 TEST(ConsoleTest, AStepIsOneLine) {
   Console console(400, 1);
   EXPECT_EQ(console.Step(Report(12)),

@@ -1,20 +1,14 @@
-#include "engine/memory/report.h"
+#include "engine/report/memory_report.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/program/structure.h"
+#include "engine/text/numbers.h"
 
 namespace shale {
 namespace {
-
-std::string Percent(int64_t part, int64_t whole) {
-  return absl::StrFormat("%.1f %%", whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
-}
 
 // Describes an instruction, and notes if it runs in every micro-batch.
 std::string MomentText(const StepProgram& program, InstructionId id) {
@@ -25,28 +19,13 @@ std::string MomentText(const StepProgram& program, InstructionId id) {
 
 }  // namespace
 
-std::string FormatBytes(int64_t bytes) {
-  constexpr absl::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  const std::string sign = bytes < 0 ? "-" : "";
-  double value = std::abs(static_cast<double>(bytes));
-  size_t unit = 0;
-  // A value that would print as 1024 is printed as 1.0 of the next unit.
-  while (unit + 1 < std::size(kUnits) && value >= (unit == 0 ? 1024 : 1023.5)) {
-    value /= 1024;
-    ++unit;
-  }
-  if (unit == 0 || value >= 99.95) return absl::StrFormat("%s%.0f %s", sign, value, kUnits[unit]);
-  std::string digits = absl::StrFormat(value >= 9.995 ? "%.1f" : "%.2f", value);
-  if (digits.size() == 4 && digits[1] == '.' && digits.back() == '0') digits.pop_back();
-  return absl::StrCat(sign, digits, " ", kUnits[unit]);
-}
-
 std::string MemoryReport(const StepProgram& program, const MemoryPlan& plan) {
   std::string text = absl::StrCat("peak ", FormatBytes(plan.peak_bytes), " (lower bound ",
                                   FormatBytes(plan.lower_bound_bytes), ") per rank\n");
   const auto row = [&](absl::string_view name, int64_t bytes) {
     if (bytes <= 0) return;
-    absl::StrAppendFormat(&text, "  %-22s %9s %8s\n", name, FormatBytes(bytes), Percent(bytes, plan.peak_bytes));
+    absl::StrAppendFormat(&text, "  %-22s %9s %8s\n", name, FormatBytes(bytes),
+                          Percent(static_cast<double>(bytes), static_cast<double>(plan.peak_bytes)));
   };
   for (int c = 0; c < kBufferCategories; ++c) row(ToString(static_cast<BufferCategory>(c)), plan.bytes_at_peak[c]);
   row("between buffers", plan.peak_bytes - plan.lower_bound_bytes);

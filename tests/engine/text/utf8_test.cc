@@ -1,4 +1,4 @@
-#include "engine/io/utf8.h"
+#include "engine/text/utf8.h"
 
 #include <string>
 #include <vector>
@@ -62,6 +62,20 @@ TEST(Utf8Test, FindsTheErrorWhereverTheStreamIsCut) {
     EXPECT_TRUE(validator.Feed(absl::string_view(good).substr(cut)));
     EXPECT_TRUE(validator.Finish());
   }
+}
+
+TEST(FindNonTextTest, FindsTheFirstByteThatIsNotText) {
+  EXPECT_EQ(FindNonText("plain\ttext\r\n\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"), absl::string_view::npos);
+  for (const char* bad : {"ab\xff", "ab\xc0\xaf", "ab\xe0\x80\x80", "ab\xed\xa0\x80", "ab\xf4\x90\x80\x80", "ab\xc3",
+                          "ab\xe2\x82", "ab\x01", "ab\x7f", "ab\x80"}) {
+    EXPECT_EQ(FindNonText(bad), 2) << bad;
+  }
+  EXPECT_EQ(FindNonText("a\x01\xff"), 1);
+}
+
+TEST(IsLineOfTextTest, HasNoTabsAndLineEnds) {
+  EXPECT_TRUE(IsLineOfText("plain \xe2\x82\xac"));
+  for (const char* bad : {"a\tb", "a\n", "\r", "a\x7f", "\xff"}) EXPECT_FALSE(IsLineOfText(bad)) << bad;
 }
 
 }  // namespace

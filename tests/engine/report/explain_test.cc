@@ -1,4 +1,4 @@
-#include "engine/planner/explain.h"
+#include "engine/report/explain.h"
 
 #include <string>
 #include <vector>
@@ -6,34 +6,19 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "engine/memory/report.h"
-#include "engine/planner/text.h"
+#include "engine/planner/summary.h"
+#include "engine/text/numbers.h"
 #include "gtest/gtest.h"
-#include "kernels/integers.h"
 #include "tests/engine/planner/planner_jobs.h"
+#include "tests/engine/report/report_support.h"
 
 namespace shale {
 namespace {
-
-JobPlan Plan(const Job& job) {
-  absl::StatusOr<JobPlan> plan = PlanJob(job, MachineOf());
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *std::move(plan);
-}
 
 std::string Explain(const Job& job) {
   absl::StatusOr<std::string> text = ExplainText(job, Plan(job), ScratchOnlyOps());
   EXPECT_TRUE(text.ok()) << text.status();
   return *std::move(text);
-}
-
-// Returns the text with single spaces, so that line breaks do not matter.
-std::string Flat(const std::string& text) {
-  std::string flat;
-  for (absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
-    absl::StrAppend(&flat, flat.empty() ? "" : " ", word);
-  }
-  return flat;
 }
 
 // Returns the table row that starts with `name`, after `title`.
@@ -151,93 +136,6 @@ TEST(Explain, OneRankHasNobodyToSynchronizeWith) {
   Job job = SmallMlpJob();
   job.sharding.ranks = 1;
   EXPECT_TRUE(absl::StrContains(Explain(job), "Nothing: there is one rank."));
-}
-
-TEST(PlanText, NamesWhatWasDecided) {
-  const Job job = SmallDecoderJob(false);
-  const JobPlan plan = Plan(job);
-  const std::string text = Flat(PlanText(job, plan));
-  for (const std::string& part :
-       {std::string("Plan of small"),
-        absl::StrCat("accumulation ", ToString(plan.options.accumulation), ": ", plan.accumulation_reason),
-        std::string("40 sequences of 7 tokens a step: 5 ranks x 4 micro-batches x 2 sequences"),
-        absl::StrCat(WithCommas(plan.arena_bytes), " bytes"), std::string("memory")}) {
-    EXPECT_TRUE(absl::StrContains(text, part)) << part << " in\n" << text;
-  }
-}
-
-TEST(PlanText, SaysWhatARankHasBesideItsArena) {
-  const Job job = SmallDecoderJob(false);
-  const JobPlan plan = Plan(job);
-  const HostMemoryPlan& host = plan.host_memory;
-  const std::string wanted =
-      absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
-                   WithCommas(host.total_bytes()), " bytes): 12.0 MiB of staging for checkpoints");
-  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, plan)), wanted)) << PlanText(job, plan);
-}
-
-TEST(PlanText, SaysWhatIsOffloaded) {
-  Job job = SmallDecoderJob(false);
-  EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "offload"));
-  job.memory.offload = {"*.ffn.gate_up", "*.out"};
-  job.runtime.device = DeviceType::kCuda;
-  job.sharding.accumulation = Accumulation::kLayered;
-  JobPlan plan = Plan(job);
-  // Three blocks, each with its input, the output of attention and gate_up, for four micro-batches of 2 x 7 tokens, in
-  // fp32.
-  const int64_t bytes = 4 * 3 * (2 * 7 * (12 + 12 + 2 * 20) * 4);
-  EXPECT_GE(plan.host_memory.offload_bytes, bytes);
-  EXPECT_EQ(plan.host_memory.offload_bytes, RoundUp(plan.train.memory.host_bytes, 4096));
-  std::string text = Flat(PlanText(job, plan));
-  EXPECT_TRUE(absl::StrContains(
-      text, absl::StrCat("offload 9 tensors of a micro-batch (*.ffn.gate_up, *.out); a step moves ", FormatBytes(bytes),
-                         " of one rank to host memory and ", FormatBytes(bytes), " back")))
-      << text;
-  EXPECT_TRUE(absl::StrContains(
-      text, absl::StrCat(", ", FormatBytes(plan.host_memory.offload_bytes), " for what is offloaded")))
-      << text;
-  job.memory.offload = {"*.ffn.gate_up", "*logits"};
-  text = Flat(PlanText(job, Plan(job)));
-  EXPECT_TRUE(absl::StrContains(text, " back; nothing for *logits")) << text;
-  job.memory.offload = {"*logits"};
-  plan = Plan(job);
-  text = Flat(PlanText(job, plan));
-  EXPECT_TRUE(absl::StrContains(text, "offload nothing: no tensor named *logits is kept for backward")) << text;
-  EXPECT_FALSE(absl::StrContains(text, "for what is offloaded")) << text;
-}
-
-// Reading the folder takes a second staging buffer, which the plan once left out.
-TEST(PlanText, SaysWhatReadingAFolderTakes) {
-  Job job = SmallDecoderJob(false);
-  EXPECT_FALSE(absl::StrContains(Flat(PlanText(job, Plan(job))), "hf_folder"));
-  job.hf_folder = "/nowhere";
-  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "2.0 MiB more while it reads model.hf_folder"))
-      << PlanText(job, Plan(job));
-}
-
-TEST(PlanText, CountsMaskedSequences) {
-  Job job = SmallDecoderJob(false);
-  job.batch.global_batch = 33;
-  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "of which 7 are masked"));
-}
-
-TEST(Text, NumbersAsPeopleReadThem) {
-  EXPECT_EQ(WithCommas(0), "0");
-  EXPECT_EQ(WithCommas(999), "999");
-  EXPECT_EQ(WithCommas(1234567), "1,234,567");
-  EXPECT_EQ(WithCommas(-123456), "-123,456");
-  EXPECT_EQ(FormatFlops(0), "0 FLOP");
-  EXPECT_EQ(FormatFlops(999.4), "999 FLOP");
-  EXPECT_EQ(FormatFlops(1e3), "1.00 kFLOP");
-  EXPECT_EQ(FormatFlops(45.67e12), "45.7 TFLOP");
-  EXPECT_EQ(FormatFlops(999.7e12), "1.00 PFLOP");
-  EXPECT_EQ(Percent(1, 8), "12.5 %");
-  EXPECT_EQ(Percent(1, 0), "0 %");
-  EXPECT_EQ(Plural(1, "batch"), "1 batch");
-  EXPECT_EQ(Plural(2000, "batch"), "2,000 batches");
-  EXPECT_EQ(Plural(2, "rank"), "2 ranks");
-  EXPECT_EQ(Paragraph("one two  three", 7), "one two\nthree\n");
-  EXPECT_EQ(Table({{"a", "1", "x"}, {"bb", "22"}}), "  a    1  x\n  bb  22\n");
 }
 
 }  // namespace

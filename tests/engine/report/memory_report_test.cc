@@ -1,34 +1,11 @@
-#include "engine/memory/report.h"
+#include "engine/report/memory_report.h"
 
 #include <gtest/gtest.h>
-
-#include <limits>
 
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale::testing {
 namespace {
-
-TEST(FormatBytes, HasThreeSignificantDigits) {
-  constexpr int64_t kKi = 1024, kMi = kKi * 1024, kGi = kMi * 1024, kTi = kGi * 1024;
-  EXPECT_EQ(FormatBytes(0), "0 B");
-  EXPECT_EQ(FormatBytes(17), "17 B");
-  EXPECT_EQ(FormatBytes(1023), "1023 B");
-  EXPECT_EQ(FormatBytes(1024), "1.0 KiB");
-  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
-  EXPECT_EQ(FormatBytes(1260), "1.23 KiB");
-  EXPECT_EQ(FormatBytes(10 * kKi - 1), "10.0 KiB");
-  EXPECT_EQ(FormatBytes(100 * kKi - 1), "100 KiB");
-  EXPECT_EQ(FormatBytes(512 * kMi), "512 MiB");
-  EXPECT_EQ(FormatBytes(1023 * kMi), "1023 MiB");
-  EXPECT_EQ(FormatBytes(kGi - 1), "1.0 GiB");
-  EXPECT_EQ(FormatBytes(24 * kGi), "24.0 GiB");
-  EXPECT_EQ(FormatBytes(31 * kGi + kGi / 5), "31.2 GiB");
-  EXPECT_EQ(FormatBytes(2 * kTi), "2.0 TiB");
-  EXPECT_EQ(FormatBytes(std::numeric_limits<int64_t>::max()), "8.0 EiB");
-  EXPECT_EQ(FormatBytes(-1536), "-1.5 KiB");
-  EXPECT_EQ(FormatBytes(std::numeric_limits<int64_t>::min()), "-8.0 EiB");
-}
 
 TEST(MemoryReport, ShowsWhereEveryByteGoes) {
   ProgramBuilder b;

@@ -1,3 +1,5 @@
+#include "engine/report/plan_text.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -7,11 +9,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/hugging_face/weights.h"
-#include "engine/memory/report.h"
-#include "engine/planner/explain.h"
-#include "engine/planner/text.h"
+#include "engine/planner/summary.h"
 #include "engine/program/graphs.h"
+#include "engine/report/memory_report.h"
 #include "engine/step/pattern.h"
+#include "engine/text/layout.h"
+#include "engine/text/numbers.h"
 
 namespace shale {
 namespace {

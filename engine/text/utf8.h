@@ -1,6 +1,7 @@
 // Checks for well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF (Unicode, table 3-7).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
@@ -28,5 +29,12 @@ class Utf8Validator {
 };
 
 bool IsUtf8(absl::string_view bytes);
+
+// Returns the offset of the first byte that cannot be part of clean text, npos if there is none. Clean text is
+// well-formed UTF-8 without control characters other than tab and line ends.
+size_t FindNonText(absl::string_view bytes);
+
+// Returns whether `bytes` are clean text without tabs and line ends.
+bool IsLineOfText(absl::string_view bytes);
 
 }  // namespace shale

@@ -1,5 +1,6 @@
-#include "engine/io/utf8.h"
+#include "engine/text/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace shale {
@@ -16,6 +17,11 @@ size_t AsciiPrefix(absl::string_view bytes) {
   }
   while (at < bytes.size() && static_cast<uint8_t>(bytes[at]) < 0x80) ++at;
   return at;
+}
+
+bool IsControl(char c) {
+  const uint8_t byte = static_cast<uint8_t>(c);
+  return (byte < 0x20 && c != '\t' && c != '\n' && c != '\r') || byte == 0x7F;
 }
 
 }  // namespace
@@ -56,6 +62,19 @@ bool Utf8Validator::Finish() {
 bool IsUtf8(absl::string_view bytes) {
   Utf8Validator validator;
   return validator.Feed(bytes) && validator.Finish();
+}
+
+size_t FindNonText(absl::string_view bytes) {
+  Utf8Validator validator;
+  const bool valid = validator.Feed(bytes) && validator.Finish();
+  const absl::string_view prefix = valid ? bytes : bytes.substr(0, validator.error_offset());
+  const auto control = std::find_if(prefix.begin(), prefix.end(), IsControl);
+  if (control != prefix.end()) return control - prefix.begin();
+  return valid ? absl::string_view::npos : prefix.size();
+}
+
+bool IsLineOfText(absl::string_view bytes) {
+  return FindNonText(bytes) == absl::string_view::npos && bytes.find_first_of("\t\r\n") == absl::string_view::npos;
 }
 
 }  // namespace shale

@@ -7,9 +7,6 @@
 
 namespace shale {
 
-// Returns for example "31.2 GiB", "512 MiB", "1.5 KiB" or "17 B", with three significant digits.
-std::string FormatBytes(int64_t bytes);
-
 // Returns a report of the peak, its lower bound, the bytes by category at the peak, the instruction that reaches it
 // (with unit, phase and micro-batch), and the largest live buffers with their names.
 std::string MemoryReport(const StepProgram& program, const MemoryPlan& plan);

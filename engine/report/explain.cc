@@ -1,0 +1,19 @@
+#include "engine/report/explain.h"
+
+#include "absl/strings/str_cat.h"
+#include "engine/report/alternatives.h"
+#include "engine/report/explain_sections.h"
+#include "kernels/check.h"
+
+namespace shale {
+
+absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Ops& ops) {
+  SHALE_ASSIGN_OR_RETURN(const Alternatives alternatives, Alternatives::Create(job, plan, ops));
+  SHALE_ASSIGN_OR_RETURN(const std::string micro_batches, ExplainMicroBatches(alternatives));
+  SHALE_ASSIGN_OR_RETURN(const std::string checkpointing, ExplainCheckpointing(alternatives));
+  SHALE_ASSIGN_OR_RETURN(const std::string offload, ExplainOffload(alternatives));
+  return absl::StrCat(ExplainWhereBytesGo(alternatives), micro_batches, ExplainUpdate(alternatives), checkpointing,
+                      offload, ExplainNoSync(alternatives), ExplainStrategies(alternatives));
+}
+
+}  // namespace shale

@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/planner/trial.h"
+#include "engine/report/explain_sections.h"
+#include "engine/text/layout.h"
+#include "engine/text/numbers.h"
+
+namespace shale {
+namespace {
+
+// Returns which logits the head holds at once.
+std::string DescribeLoss(const Job& job, const JobPlan& plan) {
+  const int64_t of_sequence = plan.train.graph.last_target_only ? 1 : job.batch.sequence_length;
+  const int64_t rows = job.batch.micro_batch * of_sequence, chunk = LossChunkTokens(job);
+  if (chunk >= rows) return absl::StrCat("the head: logits of the ", rows, " tokens of a micro-batch");
+  return absl::StrCat("the head: logits of ", chunk, " tokens at a time, never of all");
+}
+
+// Returns the end of a sentence: for how many micro-batches tensors are kept, and whether some are offloaded.
+std::string PerMicroBatch(const Alternatives& alternatives) {
+  const StepOptions& o = alternatives.plan().options;
+  const bool offloads = alternatives.own().host_bytes > 0;
+  if (o.accumulation != Accumulation::kLayered) return offloads ? ", but for what is offloaded" : "";
+  return absl::StrCat(", for each of ", o.micro_batches, " micro-batches",
+                      offloads ? " but for what is offloaded" : "");
+}
+
+// Returns "AdamW's m (f32), v (f32)".
+std::string DescribeStates(const Optimizer& optimizer) {
+  const auto state = [](std::string* out, const UpdateState& s) {
+    absl::StrAppend(out, s.name, " (", ToString(s.dtype),
+                    s.block > 1 ? absl::StrCat(", one for ", Plural(s.block, "element")) : "", ")");
+  };
+  return absl::StrCat(EntryOf(optimizer.kind).description, "'s ", absl::StrJoin(optimizer.states(), ", ", state));
+}
+
+// Returns why a category has the bytes that it has.
+std::string Reason(const Alternatives& alternatives, BufferCategory category) {
+  const JobPlan& plan = alternatives.plan();
+  const StepOptions& o = plan.options;
+  const bool shared = alternatives.ranks() > 1;
+  const std::string mine = shared ? absl::StrCat("of this rank's 1/", alternatives.ranks()) : "of all parameters";
+  switch (category) {
+    case BufferCategory::kParameterShards:
+      return absl::StrCat("weights ", GathersParameters(o) ? mine : "of the whole model, on every rank");
+    case BufferCategory::kMasterWeights:
+      return absl::StrCat("the bits of a weight beyond bf16, ", o.strategy == Strategy::kDdp ? "of all" : mine);
+    case BufferCategory::kOptimizerState:
+      return absl::StrCat(DescribeStates(o.optimizer), ", ", o.strategy == Strategy::kDdp ? "of all" : mine);
+    case BufferCategory::kGradientShards: return absl::StrCat("fp32, where gradients accumulate, ", mine);
+    case BufferCategory::kUnshardedGradients:
+      return AccumulatesUnsharded(o) ? "fp32, of the whole model, until they are reduced once a step"
+                                     : "fp32, of the unit in backward and the one being reduced";
+    case BufferCategory::kGatheredParameters:
+      return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
+                                     : "all units, kept from forward to backward";
+    case BufferCategory::kActivations:
+      return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset),
+                          PerMicroBatch(alternatives));
+    case BufferCategory::kActivationBoundaries:
+      return absl::StrCat("inputs of units and their gradients", PerMicroBatch(alternatives));
+    case BufferCategory::kWorkspace: return "freed when the unit's forward or backward ends";
+    case BufferCategory::kLossWorkspace: return DescribeLoss(alternatives.job(), plan);
+    case BufferCategory::kLibraryWorkspace:
+      return absl::StrCat("scratch of the kernels", PacksOnce(plan.train.step.program)
+                                                        ? ", and a unit's weights, packed for all micro-batches"
+                                                        : "");
+    case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";
+    case BufferCategory::kSnapshot:
+      return "a copy of what a checkpoint saves, so that steps go on while it is written; "
+             "checkpoint.asynchronous=false avoids it";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string ExplainWhereBytesGo(const Alternatives& alternatives) {
+  const Cost& own = alternatives.own();
+  std::vector<std::vector<std::string>> rows;
+  std::vector<std::pair<int64_t, int>> sorted;
+  int64_t total = 0;
+  for (int c = 0; c < kBufferCategories; ++c) {
+    sorted.push_back({-own.at_peak[c], c});
+    total += own.at_peak[c];
+  }
+  std::sort(sorted.begin(), sorted.end());
+  for (const auto& [negative, c] : sorted) {
+    if (negative == 0) continue;
+    const auto category = static_cast<BufferCategory>(c);
+    rows.push_back({std::string(ToString(category)), FormatBytes(-negative),
+                    Percent(static_cast<double>(-negative), static_cast<double>(total)),
+                    Reason(alternatives, category)});
+  }
+  return absl::StrCat("Where every byte goes\n",
+                      Paragraph(absl::StrCat("At the peak of training one rank uses ", FormatBytes(total),
+                                             ". The arena, ", FormatBytes(alternatives.plan().arena_bytes),
+                                             ", holds every buffer of the step; those that are not alive at the "
+                                             "same time share bytes.")),
+                      Table(rows), "\n");
+}
+
+}  // namespace shale

@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/planner/summary.h"
+#include "engine/planner/trial.h"
+#include "engine/report/explain_sections.h"
+#include "engine/text/layout.h"
+#include "engine/text/numbers.h"
+#include "kernels/check.h"
+
+namespace shale {
+
+absl::StatusOr<std::string> ExplainMicroBatches(const Alternatives& alternatives) {
+  const JobPlan& plan = alternatives.plan();
+  const Cost& own = alternatives.own();
+  const int64_t k = plan.options.micro_batches;
+  StepOptions other = plan.options;
+  other.micro_batches = k > 1 ? 1 : 4;
+  SHALE_ASSIGN_OR_RETURN(const Cost cost, alternatives.CostOf(other));
+  const Cost& many = k > 1 ? own : cost;
+  const Cost& one = k > 1 ? cost : own;
+  std::string text = absl::StrCat("With K = ", many.options.micro_batches, " micro-batches a step one rank needs ",
+                                  FormatBytes(many.bytes), ", with one ", FormatBytes(one.bytes), ": ");
+  if (many.bytes == one.bytes) {
+    absl::StrAppend(&text,
+                    "accumulating adds nothing. One micro-batch after the other uses the same activations, and "
+                    "gradients add up in a buffer that a single micro-batch has too.");
+  } else if (many.bytes > one.bytes) {
+    absl::StrAppend(
+        &text, "accumulating adds ", FormatBytes(many.bytes - one.bytes),
+        ". LAYERED runs all micro-batches through a unit before the next unit, so the tensors that backward needs "
+        "are kept for each of them; in return, gathers and reductions happen once per step. A stronger preset of "
+        "activation checkpointing reduces the cost.");
+    if (PacksOnce(plan.train.step.program)) absl::StrAppend(&text, " A unit's weights, kept packed, are part of it.");
+  } else if (many.host_bytes > one.host_bytes) {
+    absl::StrAppend(&text, "accumulating adds nothing to the arena.");
+  } else {
+    absl::StrAppend(&text, "the buffers happen to pack more tightly, by ", FormatBytes(one.bytes - many.bytes), ".");
+  }
+  if (many.host_bytes > one.host_bytes) {
+    absl::StrAppend(&text, " In host memory it adds ", FormatBytes(many.host_bytes - one.host_bytes),
+                    ", where what is offloaded waits.");
+  }
+  return absl::StrCat("What K micro-batches add", k > 1 ? "" : " (this job has K = 1; K = 4 was compiled to compare)",
+                      "\n", Paragraph(text), "\n");
+}
+
+std::string ExplainUpdate(const Alternatives& alternatives) {
+  const JobPlan& plan = alternatives.plan();
+  const UpdateMemory memory = MeasureUpdate(plan.train.step.program);
+  const int64_t added = std::max<int64_t>(0, memory.update_bytes - memory.elsewhere_bytes);
+  std::string text =
+      absl::StrCat("While ", EntryOf(plan.options.optimizer.kind).description, " runs, ",
+                   FormatBytes(memory.update_bytes), " are in use; before it, at most ",
+                   FormatBytes(memory.elsewhere_bytes), ". It adds ", added == 0 ? "nothing" : FormatBytes(added),
+                   ". It updates weights, masters and states in place, in one pass over the shard, from "
+                   "gradients that are there already, and the clipping factor is a scalar: no copy of "
+                   "anything the size of the model is made, in the first step or later.");
+  return absl::StrCat("What the optimizer step adds\n", Paragraph(text), "\n");
+}
+
+}  // namespace shale

@@ -1,0 +1,64 @@
+#include "engine/text/numbers.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace shale {
+
+std::string WithCommas(int64_t number) {
+  std::string digits = absl::StrCat(number);
+  const size_t first = number < 0 ? 1 : 0;
+  for (size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, 1, ',');
+  return digits;
+}
+
+std::string Plural(int64_t count, absl::string_view noun) {
+  const bool sibilant = !noun.empty() && (noun.back() == 'h' || noun.back() == 's');
+  return absl::StrCat(WithCommas(count), " ", noun, count == 1 ? "" : (sibilant ? "es" : "s"));
+}
+
+std::string Percent(double part, double whole) {
+  if (whole == 0 || part == 0) return "0 %";
+  return absl::StrFormat("%.1f %%", 100 * part / whole);
+}
+
+std::string FormatBytes(int64_t bytes) {
+  constexpr absl::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  const std::string sign = bytes < 0 ? "-" : "";
+  double value = std::abs(static_cast<double>(bytes));
+  size_t unit = 0;
+  // A value that would print as 1024 is printed as 1.0 of the next unit.
+  while (unit + 1 < std::size(kUnits) && value >= (unit == 0 ? 1024 : 1023.5)) {
+    value /= 1024;
+    ++unit;
+  }
+  if (unit == 0 || value >= 99.95) return absl::StrFormat("%s%.0f %s", sign, value, kUnits[unit]);
+  std::string digits = absl::StrFormat(value >= 9.995 ? "%.1f" : "%.2f", value);
+  if (digits.size() == 4 && digits[1] == '.' && digits.back() == '0') digits.pop_back();
+  return absl::StrCat(sign, digits, " ", kUnits[unit]);
+}
+
+std::string FormatFlops(double flops) {
+  constexpr absl::string_view kUnits[] = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP"};
+  size_t unit = 0;
+  while (flops >= 999.5 && unit + 1 < std::size(kUnits)) {
+    flops /= 1000;
+    ++unit;
+  }
+  const int decimals = flops >= 99.95 || unit == 0 ? 0 : (flops >= 9.995 ? 1 : 2);
+  return absl::StrFormat("%.*f %s", decimals, flops, kUnits[unit]);
+}
+
+std::string FormatDuration(double seconds) {
+  const auto s = static_cast<int64_t>(std::llround(std::fmax(0, seconds)));
+  if (s < 60) return absl::StrCat(s, "s");
+  if (s < 3600) return absl::StrFormat("%dm %02ds", s / 60, s % 60);
+  if (s < 86400) return absl::StrFormat("%dh %02dm", s / 3600, s / 60 % 60);
+  return absl::StrFormat("%dd %02dh", s / 86400, s / 3600 % 24);
+}
+
+}  // namespace shale

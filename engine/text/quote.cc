@@ -1,0 +1,87 @@
+#include "engine/text/quote.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/text/utf8.h"
+
+namespace shale {
+namespace {
+
+constexpr size_t kShownBytes = 60;
+constexpr size_t kLongestName = 64;
+
+// Levenshtein distance, one row at a time.
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replace = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({replace, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string Quoted(absl::string_view text) {
+  size_t size = std::min(text.size(), kShownBytes);
+  // Cuts between characters, not inside one.
+  while (size > 0 && size < text.size() && (static_cast<uint8_t>(text[size]) & 0xC0) == 0x80) --size;
+  const absl::string_view shown = text.substr(0, size);
+  const std::string escaped = IsUtf8(shown) ? absl::Utf8SafeCEscape(shown) : absl::CEscape(shown);
+  return absl::StrCat("\"", escaped, size < text.size() ? "...\"" : "\"");
+}
+
+std::string JsonQuote(absl::string_view text) {
+  std::string quoted = "\"";
+  while (!text.empty()) {
+    // The next character: its first byte gives its length, and IsUtf8 checks that it is well-formed.
+    const uint8_t byte = static_cast<uint8_t>(text[0]);
+    const absl::string_view character = text.substr(0, byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4);
+    if (!IsUtf8(character)) {
+      quoted += "\uFFFD";
+      text.remove_prefix(1);
+      continue;
+    }
+    if (byte == '"' || byte == '\\') {
+      absl::StrAppend(&quoted, "\\", character);
+    } else if (byte < 0x20 || byte == 0x7F) {
+      absl::StrAppendFormat(&quoted, "\\u%04x", byte);
+    } else {
+      absl::StrAppend(&quoted, character);
+    }
+    text.remove_prefix(character.size());
+  }
+  return quoted + "\"";
+}
+
+std::string ShortJsonQuote(absl::string_view text, size_t bytes) {
+  return absl::StrCat(JsonQuote(text.substr(0, bytes)), text.size() > bytes ? "..." : "");
+}
+
+std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates) {
+  if (name.size() > kLongestName) return "";
+  std::string best;
+  size_t best_distance = 0;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = EditDistance(absl::AsciiStrToLower(name), absl::AsciiStrToLower(candidate));
+    const size_t bearable = std::max<size_t>(1, std::max(name.size(), candidate.size()) / 3);
+    if (distance <= bearable && (best.empty() || distance < best_distance)) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace shale

@@ -1,0 +1,85 @@
+#include "engine/report/plan_text.h"
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/text/numbers.h"
+#include "gtest/gtest.h"
+#include "kernels/integers.h"
+#include "tests/engine/planner/planner_jobs.h"
+#include "tests/engine/report/report_support.h"
+
+namespace shale {
+namespace {
+
+TEST(PlanText, NamesWhatWasDecided) {
+  const Job job = SmallDecoderJob(false);
+  const JobPlan plan = Plan(job);
+  const std::string text = Flat(PlanText(job, plan));
+  for (const std::string& part :
+       {std::string("Plan of small"),
+        absl::StrCat("accumulation ", ToString(plan.options.accumulation), ": ", plan.accumulation_reason),
+        std::string("40 sequences of 7 tokens a step: 5 ranks x 4 micro-batches x 2 sequences"),
+        absl::StrCat(WithCommas(plan.arena_bytes), " bytes"), std::string("memory")}) {
+    EXPECT_TRUE(absl::StrContains(text, part)) << part << " in\n" << text;
+  }
+}
+
+TEST(PlanText, SaysWhatARankHasBesideItsArena) {
+  const Job job = SmallDecoderJob(false);
+  const JobPlan plan = Plan(job);
+  const HostMemoryPlan& host = plan.host_memory;
+  const std::string wanted =
+      absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
+                   WithCommas(host.total_bytes()), " bytes): 12.0 MiB of staging for checkpoints");
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, plan)), wanted)) << PlanText(job, plan);
+}
+
+TEST(PlanText, SaysWhatIsOffloaded) {
+  Job job = SmallDecoderJob(false);
+  EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "offload"));
+  job.memory.offload = {"*.ffn.gate_up", "*.out"};
+  job.runtime.device = DeviceType::kCuda;
+  job.sharding.accumulation = Accumulation::kLayered;
+  JobPlan plan = Plan(job);
+  // Three blocks, each with its input, the output of attention and gate_up, for four micro-batches of 2 x 7 tokens, in
+  // fp32.
+  const int64_t bytes = 4 * 3 * (2 * 7 * (12 + 12 + 2 * 20) * 4);
+  EXPECT_GE(plan.host_memory.offload_bytes, bytes);
+  EXPECT_EQ(plan.host_memory.offload_bytes, RoundUp(plan.train.memory.host_bytes, 4096));
+  std::string text = Flat(PlanText(job, plan));
+  EXPECT_TRUE(absl::StrContains(
+      text, absl::StrCat("offload 9 tensors of a micro-batch (*.ffn.gate_up, *.out); a step moves ", FormatBytes(bytes),
+                         " of one rank to host memory and ", FormatBytes(bytes), " back")))
+      << text;
+  EXPECT_TRUE(absl::StrContains(
+      text, absl::StrCat(", ", FormatBytes(plan.host_memory.offload_bytes), " for what is offloaded")))
+      << text;
+  job.memory.offload = {"*.ffn.gate_up", "*logits"};
+  text = Flat(PlanText(job, Plan(job)));
+  EXPECT_TRUE(absl::StrContains(text, " back; nothing for *logits")) << text;
+  job.memory.offload = {"*logits"};
+  plan = Plan(job);
+  text = Flat(PlanText(job, plan));
+  EXPECT_TRUE(absl::StrContains(text, "offload nothing: no tensor named *logits is kept for backward")) << text;
+  EXPECT_FALSE(absl::StrContains(text, "for what is offloaded")) << text;
+}
+
+// Reading the folder takes a second staging buffer, which the plan once left out.
+TEST(PlanText, SaysWhatReadingAFolderTakes) {
+  Job job = SmallDecoderJob(false);
+  EXPECT_FALSE(absl::StrContains(Flat(PlanText(job, Plan(job))), "hf_folder"));
+  job.hf_folder = "/nowhere";
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "2.0 MiB more while it reads model.hf_folder"))
+      << PlanText(job, Plan(job));
+}
+
+TEST(PlanText, CountsMaskedSequences) {
+  Job job = SmallDecoderJob(false);
+  job.batch.global_batch = 33;
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "of which 7 are masked"));
+}
+
+}  // namespace
+}  // namespace shale
