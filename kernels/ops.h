@@ -535,7 +535,7 @@ struct Update {
   std::array<Tensor, kMaxUpdateStates> states;  // Those of StatesOf(rule), each [ceil(P / block)] of its dtype.
   std::shared_ptr<const std::vector<ElementRange>> decayed;
   int64_t shard_begin = 0;
-  int64_t shard_stride = 0;  // shard_begin is rank x this (SetRank); 0: every rank updates the full group.
+  int64_t shard_stride = 0;  // shard_begin is index x this (SetShard); 0: every rank updates the full group.
   absl::string_view name() const { return NameOf(rule); }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
@@ -591,12 +591,12 @@ inline const std::vector<ElementRange>* WrittenRanges(const Op& op) {
       op);
 }
 
-// Makes an op that works on a rank's shard of a flat group that of `rank`: its shard begins at element
-// rank x shard_stride. Leaves other ops alone.
-inline void SetRank(Op& op, int64_t rank) {
+// Makes an op that works on one shard of a flat group work on shard `index`, which begins at element
+// index x shard_stride. Leaves other ops alone.
+inline void SetShard(Op& op, int64_t index) {
   std::visit(
       [&](auto& o) {
-        if constexpr (requires { o.shard_stride; }) o.shard_begin = rank * o.shard_stride;
+        if constexpr (requires { o.shard_stride; }) o.shard_begin = index * o.shard_stride;
       },
       op);
 }

@@ -136,7 +136,7 @@ class Checker {
                            .slot_begin = t.where.offset_bytes,
                            .slot_end = t.where.offset_bytes + t.extent_bytes()};
       operand.end = operand.begin + buffer.size_bytes();
-      if (buffer.slots == 1 && t.where.rank_stride_bytes == 0) {
+      if (buffer.slots == 1 && t.where.shard_stride_bytes == 0) {
         operand.end = operand.begin + operand.slot_end;
         operand.begin += operand.slot_begin;
       }

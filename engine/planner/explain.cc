@@ -49,7 +49,7 @@ class Explainer {
   }
 
  private:
-  int64_t ranks() const { return plan_.options.ranks; }
+  int64_t ranks() const { return plan_.options.mesh.ranks(); }
 
   absl::StatusOr<Cost> CostOf(const StepOptions& options) const {
     SHALE_ASSIGN_OR_RETURN(Choice choice,
@@ -105,15 +105,17 @@ class Explainer {
     const std::string mine = shared ? absl::StrCat("of this rank's 1/", ranks()) : "of all parameters";
     switch (category) {
       case BufferCategory::kParameterShards:
-        return absl::StrCat("weights ", GathersParameters(o) ? mine : "of the whole model, on every rank");
+        return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : "of the whole model, on every rank");
       case BufferCategory::kMasterWeights:
-        return absl::StrCat("the bits of a weight beyond bf16, ", o.strategy == Strategy::kDdp ? "of all" : mine);
+        return absl::StrCat("the bits of a weight beyond bf16, ",
+                            o.placement().state == Part::kFull && shared ? "of all" : mine);
       case BufferCategory::kOptimizerState:
-        return absl::StrCat(DescribeStates(o.optimizer), ", ", o.strategy == Strategy::kDdp ? "of all" : mine);
+        return absl::StrCat(DescribeStates(o.optimizer), ", ",
+                            o.placement().state == Part::kFull && shared ? "of all" : mine);
       case BufferCategory::kGradientShards: return absl::StrCat("fp32, where gradients accumulate, ", mine);
       case BufferCategory::kUnshardedGradients:
-        return AccumulatesUnsharded(o) ? "fp32, of the whole model, until they are reduced once a step"
-                                       : "fp32, of the unit in backward and the one being reduced";
+        return o.placement().reduces_full_gradients() ? "fp32, of the whole model, until they are reduced once a step"
+                                                      : "fp32, of the unit in backward and the one being reduced";
       case BufferCategory::kGatheredParameters:
         return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                        : "all units, kept from forward to backward";

@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/ops.h"
 #include "sharding/comm/collective_kind.h"
+#include "sharding/mesh.h"
 
 namespace shale {
 
@@ -68,10 +69,11 @@ absl::string_view ToString(StreamId stream);
 enum class Phase : uint8_t { kBegin, kForward, kRecompute, kBackward, kReduce, kUpdate, kEnd };
 absl::string_view ToString(Phase phase);
 
-// kAllGather: reads `local`, this rank's shard, and writes `full`. kReduceScatterSum: reads `full` and writes `local`.
-// kAllReduceSum: updates `full` in place; `local` is absent.
+// A collective of the ranks of one group along `axis`. kAllGather: reads `local`, this rank's shard, and writes `full`.
+// kReduceScatterSum: reads `full` and writes `local`. kAllReduceSum: updates `full` in place; `local` is absent.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllGather;
+  MeshAxis axis = MeshAxis::kShard;
   Tensor local;
   Tensor full;
 };

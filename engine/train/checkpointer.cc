@@ -8,7 +8,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/staging.h"
-#include "engine/state/ranks.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -21,20 +20,19 @@ static_assert(kHostPartAlignment % kDirectAlignment == 0);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan& plan, World& world,
-                                                                   const std::string& folder,
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan& plan, LocalRanks& ranks,
+                                                                   const LocalState& state, const std::string& folder,
                                                                    const CheckpointStore::Options& options) {
-  auto checkpointer = absl::WrapUnique(new Checkpointer(plan, world));
-  SHALE_ASSIGN_OR_RETURN(checkpointer->staging_, StagingOf(world.rank(0), kWriteStagingBytes));
-  for (RankRuntime* rank : world.ranks()) {
+  auto checkpointer = absl::WrapUnique(new Checkpointer(plan, state));
+  SHALE_ASSIGN_OR_RETURN(checkpointer->staging_, StagingOf(ranks[0], kWriteStagingBytes));
+  for (RankRuntime* rank : ranks.runtimes()) {
     SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, rank->device().CreateStream("save"));
     checkpointer->streams_.push_back(std::move(stream));
   }
   SHALE_ASSIGN_OR_RETURN(checkpointer->store_, CheckpointStore::Open(folder, options));
-  checkpointer->ranks_ = RankStates(plan.train.graph, plan.train.step.state, plan.train.memory, world);
   if (plan.snapshot) {
     SHALE_ASSIGN_OR_RETURN(checkpointer->snapshot_,
-                           WorldProgram::Create(world, plan.snapshot->step.program, plan.snapshot->memory, {}));
+                           LocalProgram::Create(ranks, plan.snapshot->step.program, plan.snapshot->memory, {}));
   }
   return checkpointer;
 }
@@ -51,7 +49,7 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
   manifest.accumulation = std::string(ToString(plan_.options.accumulation));
   manifest.states = SavedStatesOf(plan_.train.step.state.states);
   manifest.values = plan_.train.step.state.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
-  SHALE_ASSIGN_OR_RETURN(manifest.update_count, ranks_[0].ReadUpdateCount());
+  SHALE_ASSIGN_OR_RETURN(manifest.update_count, state_[0].ReadUpdateCount());
   return absl::OkStatus();
 }
 
@@ -59,13 +57,13 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
   CheckpointReport report{.step = manifest.step};
   const auto write = [&](const std::string& temporary) -> absl::StatusOr<std::vector<SavedFile>> {
     std::vector<SavedFile> files;
-    for (const RankState& rank : ranks_) {
-      Stream& stream = *streams_[files.size()];
+    for (int rank = 0; rank < state_.size(); ++rank) {
+      Stream& stream = *streams_[rank];
       const auto copy = [&](void* to, const std::byte* from, int64_t bytes) {
         return stream.CopyAndWait(to, from, bytes);
       };
-      SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(store_->files(), temporary, std::ssize(files),
-                                                        std::ssize(ranks_), rank.Pieces(source), copy, staging_));
+      SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(store_->files(), temporary, rank, state_.size(),
+                                                        state_[rank].Pieces(source), copy, staging_));
       report.bytes += file.size_bytes;
       files.push_back(std::move(file));
     }
@@ -103,7 +101,7 @@ absl::Status Checkpointer::Start(Manifest manifest) {
   }
   const double started = Now();
   SHALE_RETURN_IF_ERROR(Complete(manifest));
-  SHALE_RETURN_IF_ERROR(snapshot_->Run(std::vector<StepInputs>(ranks_.size())));
+  SHALE_RETURN_IF_ERROR(snapshot_->Run(std::vector<StepInputs>(state_.size())));
   const double stop_seconds = Now() - started;
   try {
     pending_ = std::async(std::launch::async, [this, manifest, started, stop_seconds] {

@@ -13,8 +13,8 @@
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/store.h"
 #include "engine/planner/job_plan.h"
-#include "engine/runtime/world.h"
-#include "engine/state/rank_state.h"
+#include "engine/runtime/local_ranks.h"
+#include "engine/state/local_state.h"
 
 namespace shale {
 
@@ -28,12 +28,12 @@ struct CheckpointReport {
   double stop_seconds = 0;  // The part of `seconds` during which no step could run.
 };
 
-// Borrows plan and world. Not thread-safe. A pending save has a thread of its own; the destructor waits for it.
+// Borrows plan, ranks and state. Not thread-safe. A pending save has a thread of its own; the destructor waits for it.
 class Checkpointer {
  public:
-  // Opens `folder` for checkpoints of the ranks of `world`. FailedPrecondition if another writer has it open.
-  static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(const JobPlan& plan, World& world,
-                                                              const std::string& folder,
+  // Opens `folder` for checkpoints of `state`. FailedPrecondition if another writer has it open.
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(const JobPlan& plan, LocalRanks& ranks,
+                                                              const LocalState& state, const std::string& folder,
                                                               const CheckpointStore::Options& options);
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
@@ -57,14 +57,13 @@ class Checkpointer {
   std::optional<CheckpointReport> Take(Wait wait);
 
  private:
-  Checkpointer(const JobPlan& plan, World& world) : plan_(plan), world_(world) {}
+  Checkpointer(const JobPlan& plan, const LocalState& state) : plan_(plan), state_(state) {}
   absl::Status Complete(Manifest& manifest) const;
   CheckpointReport Write(const Manifest& manifest, RankState::Source source, double started);
 
   const JobPlan& plan_;
-  World& world_;
-  std::vector<RankState> ranks_;
-  std::unique_ptr<WorldProgram> snapshot_;  // Null if the plan has no snapshot.
+  const LocalState& state_;
+  std::unique_ptr<LocalProgram> snapshot_;  // Null if the plan has no snapshot.
   std::unique_ptr<CheckpointStore> store_;
   absl::Span<char> staging_;                      // Staging of rank 0; all ranks are saved through it.
   std::vector<std::unique_ptr<Stream>> streams_;  // By rank: saved bytes are copied to the host on them.

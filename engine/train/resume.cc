@@ -16,7 +16,7 @@
 #include "engine/config/print.h"
 #include "engine/io/file.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/state/ranks.h"
+#include "engine/state/local_state.h"
 #include "kernels/check.h"
 
 namespace shale {

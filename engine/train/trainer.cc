@@ -14,11 +14,10 @@
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
 #include "engine/planner/explain.h"
+#include "engine/runtime/local_ranks.h"
 #include "engine/runtime/trace.h"
-#include "engine/runtime/world.h"
 #include "engine/state/initial_values.h"
-#include "engine/state/parameter_store.h"
-#include "engine/state/ranks.h"
+#include "engine/state/local_state.h"
 #include "engine/train/job_data.h"
 #include "engine/train/learning_rate.h"
 
@@ -80,22 +79,22 @@ class Trainer::Impl {
     job_.sharding.accumulation = plan_.options.accumulation;
     batch_ = std::make_unique<HostBatch>(data_->training(), plan_.options.micro_batches);
     overhead_bytes_ = ResidentBytes();
-    SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
-                                                 {.ranks = static_cast<int>(job_.sharding.ranks),
-                                                  .synchronous = job_.runtime.synchronous,
-                                                  .programs = {&plan_.train.step.program, &plan_.evaluate.step.program},
-                                                  .host_memory = plan_.host_memory},
-                                                 plan_.arena_bytes));
+    SHALE_ASSIGN_OR_RETURN(ranks_,
+                           LocalRanks::Create(*backend,
+                                              {.mesh = plan_.options.mesh,
+                                               .synchronous = job_.runtime.synchronous,
+                                               .programs = {&plan_.train.step.program, &plan_.evaluate.step.program},
+                                               .host_memory = plan_.host_memory},
+                                              plan_.arena_bytes));
     const ExecutorOptions executor{.synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs};
     SHALE_ASSIGN_OR_RETURN(train_,
-                           WorldProgram::Create(*world_, plan_.train.step.program, plan_.train.memory, executor));
+                           LocalProgram::Create(*ranks_, plan_.train.step.program, plan_.train.memory, executor));
     SHALE_ASSIGN_OR_RETURN(evaluate_,
-                           WorldProgram::Create(*world_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
-    store_ = std::make_unique<ParameterStore>(plan_.train.graph, plan_.train.step.state, plan_.train.memory,
-                                              world_->ranks());
+                           LocalProgram::Create(*ranks_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
+    state_ = std::make_unique<LocalState>(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *ranks_);
     flops_per_token_ = ModelFlopsPerToken(job_, plan_.train.graph);
     if (!options_.checkpoint_folder.empty()) {
-      SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *world_, options_.checkpoint_folder,
+      SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *ranks_, *state_, options_.checkpoint_folder,
                                                                  {.keep_last = job_.checkpoint.keep_last,
                                                                   .keep_every = job_.checkpoint.keep_every,
                                                                   .files = options_.files}));
@@ -126,8 +125,8 @@ class Trainer::Impl {
       failed_ = damaged_ = true;
       return status;
     }
-    for (int rank = 0; tracing && rank < world_->size(); ++rank) {
-      trace_.Add(plan_.train.step.program, steps_ + 1, rank, train_->times(rank));
+    for (int local = 0; tracing && local < ranks_->size(); ++local) {
+      trace_.Add(plan_.train.step.program, steps_ + 1, (*ranks_)[local].rank(), train_->times(local));
     }
     const StepOutputs& out = train_->outputs(0);
     const bool finite = out.totals[kTotalNonFinite] == 0;
@@ -158,7 +157,7 @@ class Trainer::Impl {
                    (options_.peak_flops * static_cast<double>(job_.sharding.ranks));
     }
     report.peak_bytes_planned = plan_.arena_bytes;
-    report.peak_bytes_measured = world_->measured_peak_bytes();
+    report.peak_bytes_measured = ranks_->measured_peak_bytes();
     if (!finite) report.loss = report.gradient_norm = std::nan("");
     return report;
   }
@@ -216,7 +215,7 @@ class Trainer::Impl {
     return WriteFileDurably(options_.trace.path, trace_.ChromeJson());
   }
 
-  const std::string& device_description() const { return world_->description(); }
+  const std::string& device_description() const { return ranks_->description(); }
 
   bool done() const {
     return stop_.load(std::memory_order_relaxed) || steps_ >= data_->total_steps() ||
@@ -227,7 +226,7 @@ class Trainer::Impl {
   JobPlan plan_;
   Resumed resumed_;
   StepTrace trace_;
-  std::unique_ptr<ParameterStore> store_;
+  std::unique_ptr<LocalState> state_;
   std::unique_ptr<JobData> data_;
   int64_t steps_ = 0;
   int64_t overhead_bytes_ = 0;
@@ -236,15 +235,12 @@ class Trainer::Impl {
  private:
   // Sets the state that training begins with.
   absl::Status Begin() {
-    std::vector<RankState> ranks = RankStates(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *world_);
-    SHALE_ASSIGN_OR_RETURN(resumed_, Resume(
-                                         options_.resume, options_.checkpoint_folder,
-                                         [&](const Manifest& manifest) {
-                                           return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph);
-                                         },
-                                         [&](const CheckpointReader& checkpoint) {
-                                           return RestoreRanks(checkpoint, /*values_only=*/false, *world_, ranks);
-                                         }));
+    SHALE_ASSIGN_OR_RETURN(
+        resumed_,
+        Resume(
+            options_.resume, options_.checkpoint_folder,
+            [&](const Manifest& manifest) { return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph); },
+            [&](const CheckpointReader& checkpoint) { return state_->Restore(checkpoint, /*values_only=*/false); }));
     if (!resumed_.path.empty()) {
       steps_ = resumed_.manifest.step;
       tokens_ = resumed_.manifest.tokens;
@@ -260,12 +256,12 @@ class Trainer::Impl {
       // Save at once: if the run is killed before its next save, it can go on from a checkpoint in its own folder.
       return Save().status;
     }
-    if (!job_.hf_folder.empty()) return ReadHfWeights(ranks);
+    if (!job_.hf_folder.empty()) return ReadHfWeights();
     const auto initial = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
       FillInitialValues(parameter, job_.runtime.seed, begin, values, static_cast<int>(job_.runtime.threads_per_rank));
       return absl::OkStatus();
     };
-    return FillRanks(initial, *world_, ranks);
+    return state_->Fill(initial);
   }
 
   absl::Status MakeLearningRate() {
@@ -275,7 +271,7 @@ class Trainer::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status ReadHfWeights(std::vector<RankState>& ranks) {
+  absl::Status ReadHfWeights() {
     SHALE_ASSIGN_OR_RETURN(const DecoderConfig config, ReadHfConfig(job_.hf_folder));
     if (const std::string difference = FirstDifference(config, job_.model); !difference.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("model.hf_folder: ", job_.hf_folder,
@@ -286,7 +282,7 @@ class Trainer::Impl {
     const auto read = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
       return weights.Read(parameter.name, begin, values);
     };
-    return FillRanks(read, *world_, ranks);
+    return state_->Fill(read);
   }
 
   absl::Status RunSteps(const TrainCallbacks& callbacks) {
@@ -352,8 +348,8 @@ class Trainer::Impl {
   }
 
   TrainerOptions options_;
-  std::unique_ptr<World> world_;
-  std::unique_ptr<WorldProgram> train_, evaluate_;
+  std::unique_ptr<LocalRanks> ranks_;
+  std::unique_ptr<LocalProgram> train_, evaluate_;
   std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.
   std::unique_ptr<HostBatch> batch_;
   std::unique_ptr<LearningRateSchedule> learning_rate_;
@@ -392,21 +388,21 @@ void Trainer::RequestStop() { impl_->stop_.store(true, std::memory_order_relaxed
 absl::StatusOr<std::string> Trainer::SaveCheckpoint() { return impl_->SaveCheckpoint(); }
 absl::Status Trainer::WriteTrace() const { return impl_->WriteTrace(); }
 std::string Trainer::TraceTable() const { return impl_->trace_.Table(); }
-const std::vector<Parameter>& Trainer::parameters() const { return impl_->store_->parameters(); }
+const std::vector<Parameter>& Trainer::parameters() const { return impl_->state_->parameters(); }
 
 absl::Status Trainer::ReadParameter(absl::string_view name, absl::Span<float> values) const {
-  SHALE_ASSIGN_OR_RETURN(ParameterId id, impl_->store_->FindWhole(name, std::ssize(values)));
-  return impl_->store_->Read(id, 0, values);
+  SHALE_ASSIGN_OR_RETURN(ParameterId id, impl_->state_->Find(name, std::ssize(values)));
+  return impl_->state_->Read(id, 0, values);
 }
 
 absl::Status Trainer::WriteParameter(absl::string_view name, absl::Span<const float> values) {
-  SHALE_ASSIGN_OR_RETURN(ParameterId id, impl_->store_->FindWhole(name, std::ssize(values)));
-  return impl_->store_->Write(id, 0, values);
+  SHALE_ASSIGN_OR_RETURN(ParameterId id, impl_->state_->Find(name, std::ssize(values)));
+  return impl_->state_->Write(id, 0, values);
 }
 
 absl::Status Trainer::ReadGradient(absl::string_view name, absl::Span<float> values) const {
-  SHALE_ASSIGN_OR_RETURN(ParameterId id, impl_->store_->FindWhole(name, std::ssize(values)));
-  return impl_->store_->ReadGradient(id, 0, values);
+  SHALE_ASSIGN_OR_RETURN(ParameterId id, impl_->state_->Find(name, std::ssize(values)));
+  return impl_->state_->ReadGradient(id, 0, values);
 }
 
 }  // namespace shale

@@ -14,7 +14,7 @@ namespace {
 // Returns the largest power of two, up to kMaxAlignment, that is known to divide the address of `t`.
 int64_t AlignmentOf(const Tensor& t) {
   const int64_t address = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
-                                            : t.where.offset_bytes | t.where.rank_stride_bytes;
+                                            : t.where.offset_bytes | t.where.shard_stride_bytes;
   const int64_t bits = address | ProductKey::kMaxAlignment;
   return bits & -bits;
 }

@@ -1,5 +1,5 @@
-// If the machine refuses memory or threads to a world, that is an error that says so. The program must not end.
-#include "engine/runtime/world.h"
+// If the machine refuses memory or threads to ranks, that is an error that says so. The program must not end.
+#include "engine/runtime/local_ranks.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -55,15 +55,15 @@ TEST(RankThreadsTest, ThreadsThatTheSystemRefusesAreAnError) {
 #endif
 
 // Peers wait in a collective for a rank that has run out of memory.
-TEST(WorldTest, ARankWithoutMemoryIsAnErrorAndFreesItsPeers) {
-  const auto world = World::Create(*CreateCpuBackend(), {.ranks = 3}, 4096);
-  ASSERT_TRUE(world.ok()) << world.status();
-  const absl::Status status = (*world)->ForEachRank([&](int rank) -> absl::Status {
+TEST(LocalRanksTest, ARankWithoutMemoryIsAnErrorAndFreesItsPeers) {
+  const auto ranks = LocalRanks::Create(*CreateCpuBackend(), {.mesh = {.shard = 3}}, 4096);
+  ASSERT_TRUE(ranks.ok()) << ranks.status();
+  const absl::Status status = (*ranks)->ForEach([&](int rank) -> absl::Status {
     if (rank == 1) throw std::bad_alloc();
-    RankRuntime& runtime = (*world)->rank(rank);
+    RankRuntime& runtime = (**ranks)[rank];
     const Tensor data = Tensor::Contiguous(DType::kFloat32, {16}, runtime.arena().base());
     Stream& stream = runtime.stream(StreamId::kReduce);
-    const absl::Status enqueued = runtime.communicator(StreamId::kReduce)->AllReduceSum(data, stream);
+    const absl::Status enqueued = runtime.communicator(MeshAxis::kAll, StreamId::kReduce)->AllReduceSum(data, stream);
     return enqueued.ok() ? stream.Synchronize() : enqueued;
   });
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
