@@ -141,7 +141,8 @@ class Checker {
         operand.begin += operand.slot_begin;
       }
       if (const auto* op = std::get_if<Op>(&instruction.action); op != nullptr && access == Access::kReadWrite) {
-        operand.ranges = WrittenRanges(*op);
+        // ZeroRanges writes its ranges alone, and reads none.
+        if (const auto* zero = std::get_if<ZeroRanges>(op)) operand.ranges = zero->ranges.get();
         operand.element_bytes = SizeOf(t.dtype);
       }
       if (t.extent_bytes() > 0) operands.push_back(operand);

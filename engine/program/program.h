@@ -6,8 +6,9 @@
 // Instructions are stored in issue order: the order in which a rank's thread enqueues them. Each stream runs its own
 // instructions in that order. `waits` order instructions on different streams; engine/memory/waits.h derives them from
 // the planned addresses. A loop that repeats runs over the K micro-batches and stores one body for all of them, so that
-// the plan for K = 1000 is the plan for K = 1. An instruction says how it differs between the iterations of its loop
-// (`last_iteration_only`, `first_iteration_differs`); only issues.h interprets these two fields.
+// the plan for K = 1000 is the plan for K = 2, but for buffers with a slot per micro-batch. An instruction says how it
+// differs between the iterations of its loop
+// (`last_iteration_only`, `first_iteration_differs`); issues.h says what these two fields mean.
 #pragma once
 
 #include <cstdint>

@@ -45,6 +45,8 @@ class LocalRanks {
   const Mesh& mesh() const { return mesh_; }
   int size() const { return static_cast<int>(numbers_.size()); }
   RankRuntime& operator[](int local) { return *runtimes_[local]; }
+  // Returns the number in the mesh of a local rank.
+  int number(int local) const { return numbers_[local]; }
   std::vector<RankRuntime*> runtimes();
   // Returns the largest measured peak of the local ranks.
   int64_t measured_peak_bytes() const;

@@ -22,7 +22,11 @@ const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
     case SavedPart::kValue: return tensors.value;
     case SavedPart::kHigh: return tensors.high;
     case SavedPart::kLow: return tensors.low;
-    default: return tensors.states[StateOf(part)];
+    default: {
+      static const Tensor kAbsent;
+      const size_t state = StateOf(part);
+      return state < tensors.states.size() ? tensors.states[state] : kAbsent;
+    }
   }
 }
 
@@ -116,6 +120,7 @@ absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
 
 absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging) {
   SHALE_CHECK(checkpoint.manifest().parameters.size() == model_.parameters.size());
+  SHALE_CHECK(values_only || checkpoint.manifest().states == states_);
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
   MakeResident(/*states=*/!values_only);
   char* const work = staging.data() + kCheckpointChunkBytes;

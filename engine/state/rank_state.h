@@ -33,7 +33,8 @@ class RankState {
   // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, strategy and
   // kind of masters, but its parameters must be those of the model, in the same order. Reads each byte that it needs
   // once, through `staging` (pinned, at least kReadStagingBytes). Its states must be those of the optimizer; with
-  // `values_only` these stay as they are. After an error the state is undefined; a second Restore may repair it.
+  // `values_only` these stay as they are, and only the count of updates is set besides values. After an error the state
+  // is undefined; a second Restore may repair it.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
   // Stores elements [begin, begin + out.size()) of a parameter in `out`.

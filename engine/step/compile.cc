@@ -269,6 +269,7 @@ class StepCompiler {
                     .rule = options_.optimizer.rule,
                     .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
                     .shard_stride = g.placement.owned_stride()};
+      SHALE_CHECK(g.states.size() <= update.states.size());
       std::copy(g.states.begin(), g.states.end(), update.states.begin());
       writer_.Emit(context, Op(std::move(update)));
       if (!g.placement.placement().gathers_after_update()) continue;
