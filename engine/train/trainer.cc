@@ -238,7 +238,7 @@ class Trainer::Impl {
     SHALE_ASSIGN_OR_RETURN(
         resumed_,
         Resume(
-            options_.resume, options_.checkpoint_folder,
+            options_.resume, options_.checkpoint_folder, OneProcess(),
             [&](const Manifest& manifest) { return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph); },
             [&](const CheckpointReader& checkpoint) { return state_->Restore(checkpoint, /*values_only=*/false); }));
     if (!resumed_.path.empty()) {

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "engine/runtime/cpu_backend.h"
@@ -68,6 +69,40 @@ TEST(LocalRanksTest, ARankWithoutMemoryIsAnErrorAndFreesItsPeers) {
   });
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot allocate memory"));
+}
+
+// On a mesh of two rows and three columns, each axis sums over its own ranks. The process may hold some rows only.
+TEST(LocalRanksTest, CollectivesRunAlongTheAxesOfTheMesh) {
+  const Mesh mesh{.replicate = 2, .shard = 3};
+  const auto ranks = LocalRanks::Create(*CreateCpuBackend(), {.mesh = mesh}, 4096);
+  ASSERT_TRUE(ranks.ok()) << ranks.status();
+  ASSERT_EQ((*ranks)->size(), 6);
+  const absl::Status status = (*ranks)->ForEach([&](int local) -> absl::Status {
+    RankRuntime& runtime = (**ranks)[local];
+    auto* const value = reinterpret_cast<float*>(runtime.arena().base());
+    for (const auto& [axis, expected] : {std::pair(MeshAxis::kShard, local < 3 ? 6 : 15),
+                                         {MeshAxis::kReplicate, 2 * (local % 3) + 5},
+                                         {MeshAxis::kAll, 21}}) {
+      const float mine = static_cast<float>(local + 1);
+      SHALE_RETURN_IF_ERROR(runtime.Write(runtime.arena().base(), &mine, sizeof(mine)));
+      Stream& stream = runtime.stream(StreamId::kReduce);
+      const Tensor data = Tensor::Contiguous(DType::kFloat32, {1}, runtime.arena().base());
+      SHALE_RETURN_IF_ERROR(runtime.communicator(axis, StreamId::kReduce)->AllReduceSum(data, stream));
+      SHALE_RETURN_IF_ERROR(stream.Synchronize());
+      EXPECT_EQ(*value, expected) << ToString(axis) << ", rank " << local;
+    }
+    EXPECT_EQ(runtime.shard(), local % 3);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(LocalRanksTest, AGroupThatSpansProcessesIsRefusedByABackendOfOneProcess) {
+  const Mesh mesh{.replicate = 2, .shard = 2};
+  const auto ranks = LocalRanks::Create(*CreateCpuBackend(), {.mesh = mesh, .ranks = {2, 3}}, 4096);
+  EXPECT_EQ(ranks.status().code(), absl::StatusCode::kUnimplemented) << ranks.status();
+  EXPECT_THAT(std::string(ranks.status().message()),
+              HasSubstr("group replicate of rank 0, gather has 2 ranks, 1 of them in this process"));
 }
 
 }  // namespace
