@@ -83,7 +83,7 @@ Rows RowsOf(const Tensor& t, int64_t begin) {
 bool SameView(const Tensor& a, const Tensor& b) {
   if (a.dtype != b.dtype || a.rank != b.rank || a.data != b.data) return false;
   if (a.data == nullptr && (a.where.symbol != b.where.symbol || a.where.offset_bytes != b.where.offset_bytes ||
-                            a.where.rank_stride_bytes != b.where.rank_stride_bytes)) {
+                            a.where.shard_stride_bytes != b.where.shard_stride_bytes)) {
     return false;
   }
   for (int i = 0; i < a.rank; ++i) {
@@ -100,7 +100,7 @@ bool Overlap(const Tensor& a, const Tensor& b) {
   if (a.data != nullptr && b.data != nullptr) {
     from_a_to_b = static_cast<int64_t>(reinterpret_cast<uintptr_t>(b.data) - reinterpret_cast<uintptr_t>(a.data));
   } else if (a.where.symbol >= 0 && a.where.symbol == b.where.symbol &&
-             a.where.rank_stride_bytes == b.where.rank_stride_bytes) {
+             a.where.shard_stride_bytes == b.where.shard_stride_bytes) {
     from_a_to_b = b.where.offset_bytes - a.where.offset_bytes;
   } else {
     return false;

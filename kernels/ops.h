@@ -483,8 +483,8 @@ struct PrepareUpdate {
 // Applies an update rule (kernels/update_rules.h) to a rank's shard of a flat group, in fp32. The master p is `master`
 // (f32), or `weight` joined with `low` (SPLIT), or `weight` itself if it is f32 and neither is given. A bf16 weight
 // becomes RoundMaster(p). Does nothing if update[kUpdateSkip] is set. Element i of the shard is element `shard_begin +
-// i` of the group; both P and shard_begin are multiples of BlockOf(rule), P up to the end of the group. `decayed` lists
-// the ranges of the group that have weight decay; null: none has.
+// i` of the group; shard_begin is a multiple of BlockOf(rule), and so is P unless the shard is the group's last.
+// `decayed` lists the ranges of the group that have weight decay; null: none has.
 struct Update {
   Tensor update_5;    // f32
   Tensor gradient_P;  // f32
@@ -495,7 +495,7 @@ struct Update {
   std::array<Tensor, kMaxUpdateStates> states;  // Those of StatesOf(rule), each [ceil(P / block)] of its dtype.
   std::shared_ptr<const std::vector<ElementRange>> decayed;
   int64_t shard_begin = 0;
-  int64_t shard_stride = 0;  // shard_begin is rank x this (SetRank); 0: every rank updates the full group.
+  int64_t shard_stride = 0;  // shard_begin is index x this (SetShard); 0: every rank updates the full group.
   absl::string_view name() const { return NameOf(rule); }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
@@ -539,33 +539,28 @@ inline void MakeFirst(Op& op) {
   if (MatMul* matmul = std::get_if<MatMul>(&op)) matmul->b_is_packed = false;
 }
 
-// Returns the elements that an op writes of its kReadWrite operand if it writes those alone and reads none (an op with
-// a member `ranges`); null for all other ops.
+// Returns the elements that an op writes of its kReadWrite operand if it writes those alone and reads none; null for
+// all other ops.
 inline const std::vector<ElementRange>* WrittenRanges(const Op& op) {
-  return std::visit(
-      [](const auto& o) -> const std::vector<ElementRange>* {
-        if constexpr (requires { o.ranges; }) return o.ranges.get();
-        return nullptr;
-      },
-      op);
+  const auto* zero = std::get_if<ZeroRanges>(&op);
+  return zero == nullptr ? nullptr : zero->ranges.get();
 }
 
-// Makes an op that works on a rank's shard of a flat group that of `rank`: its shard begins at element
-// rank x shard_stride. Leaves other ops alone.
-inline void SetRank(Op& op, int64_t rank) {
+// Makes an op that works on one shard of a flat group work on shard `index`, which begins at element
+// index x shard_stride. Leaves other ops alone.
+inline void SetShard(Op& op, int64_t index) {
   std::visit(
       [&](auto& o) {
-        if constexpr (requires { o.shard_stride; }) o.shard_begin = rank * o.shard_stride;
+        if constexpr (requires { o.shard_stride; }) o.shard_begin = index * o.shard_stride;
       },
       op);
 }
 
-// The library that computes an op. A backend loads it, and chooses an algorithm, at the op's first launch.
-enum class OpLibrary : uint8_t { kNone, kMatMul, kAttention };
-inline OpLibrary LibraryOf(const Op& op) {
-  if (std::holds_alternative<MatMul>(op)) return OpLibrary::kMatMul;
-  const bool attention = std::holds_alternative<AttentionForward>(op) || std::holds_alternative<AttentionBackward>(op);
-  return attention ? OpLibrary::kAttention : OpLibrary::kNone;
+// Returns whether a library may compute an op. The backend then loads it, and chooses an algorithm, at the op's first
+// launch.
+inline bool UsesLibrary(const Op& op) {
+  return std::holds_alternative<MatMul>(op) || std::holds_alternative<AttentionForward>(op) ||
+         std::holds_alternative<AttentionBackward>(op);
 }
 
 inline absl::string_view NameOf(const Op& op) {

@@ -174,6 +174,8 @@ void Check(OpChecker& c, const Update& op) {
     c.Require(value % block == 0, name, " is ", value, "; wanted a multiple of ", block,
               ", the elements of a block of state");
   }
+  c.Require(op.shard_stride == 0 || op.shard_stride == P.size, "shard_stride is ", op.shard_stride, "; wanted 0, or ",
+            P.size, ", the elements of the shard");
 }
 
 }  // namespace shale::internal

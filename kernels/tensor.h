@@ -13,12 +13,12 @@
 namespace shale {
 
 // The location of a tensor that is not bound to memory yet. `symbol` is a value in a graph, and a buffer in a program.
-// A rank that binds its program adds rank * `rank_stride_bytes`: this selects its own shard of a buffer that holds all
-// shards.
+// A rank that binds its program adds `shard_stride_bytes` times the index of its shard: this selects its own shard of a
+// buffer that holds all shards.
 struct Location {
   int32_t symbol = -1;
   int64_t offset_bytes = 0;
-  int64_t rank_stride_bytes = 0;
+  int64_t shard_stride_bytes = 0;
   bool operator==(const Location&) const = default;
 };
 

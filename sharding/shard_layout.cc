@@ -39,14 +39,14 @@ absl::StatusOr<int64_t> ElementsOf(const ShardLayout::Entry& entry) {
 
 }  // namespace
 
-absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries, int world_size, int64_t block) {
-  if (world_size < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("world size is ", world_size, "; it must be at least 1"));
+absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries, int shards, int64_t block) {
+  if (shards < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("a layout for ", shards, " shards; there must be at least 1"));
   }
   SHALE_CHECK(block >= 1 && (block & (block - 1)) == 0) << "blocks of " << block << " elements";
   const int64_t alignment = std::max(kAlignment, block);
   ShardLayout layout;
-  layout.world_size_ = world_size;
+  layout.shards_ = shards;
   int64_t end = 0;
   for (const Entry& entry : entries) {
     if (entry.name.empty()) {
@@ -65,11 +65,11 @@ absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries,
   }
   // Shards consist of blocks of `alignment` elements.
   const int64_t blocks = CeilDivide(end, alignment);
-  const int64_t blocks_per_rank = CeilDivide(blocks, world_size);
-  if (blocks_per_rank > kMaxElements / alignment / world_size) {
-    return TooLarge(absl::StrCat("the group, padded for ", world_size, " ranks,"));
+  const int64_t blocks_per_shard = CeilDivide(blocks, shards);
+  if (blocks_per_shard > kMaxElements / alignment / shards) {
+    return TooLarge(absl::StrCat("the group, padded for ", shards, " shards,"));
   }
-  layout.shard_elements_ = blocks_per_rank * alignment;
+  layout.shard_elements_ = blocks_per_shard * alignment;
   return layout;
 }
 
@@ -78,22 +78,22 @@ const ShardLayout::Placement* ShardLayout::Find(absl::string_view name) const {
   return it == index_by_name_.end() ? nullptr : &parameters_[it->second];
 }
 
-ElementRange ShardLayout::ShardRange(int rank) const {
-  SHALE_CHECK(rank >= 0 && rank < world_size_) << "rank " << rank << " of " << world_size_;
-  return {rank * shard_elements_, (rank + 1) * shard_elements_};
+ElementRange ShardLayout::ShardRange(int shard) const {
+  SHALE_CHECK(shard >= 0 && shard < shards_) << "shard " << shard << " of " << shards_;
+  return {shard * shard_elements_, (shard + 1) * shard_elements_};
 }
 
-std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int rank) const {
-  const ElementRange slice = ShardRange(rank);
+std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int shard) const {
+  const ElementRange range = ShardRange(shard);
   std::vector<Piece> pieces;
   auto it = std::partition_point(parameters_.begin(), parameters_.end(),
-                                 [&](const Placement& p) { return p.range().end <= slice.begin; });
-  for (; it != parameters_.end() && it->offset_elements < slice.end; ++it) {
-    const int64_t begin = std::max(slice.begin, it->offset_elements);
-    const int64_t end = std::min(slice.end, it->range().end);
+                                 [&](const Placement& p) { return p.range().end <= range.begin; });
+  for (; it != parameters_.end() && it->offset_elements < range.end; ++it) {
+    const int64_t begin = std::max(range.begin, it->offset_elements);
+    const int64_t end = std::min(range.end, it->range().end);
     pieces.push_back({.parameter = static_cast<int>(it - parameters_.begin()),
                       .range = {begin - it->offset_elements, end - it->offset_elements},
-                      .slice_offset = begin - slice.begin});
+                      .shard_offset = begin - range.begin});
   }
   return pieces;
 }

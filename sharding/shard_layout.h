@@ -1,14 +1,14 @@
-// ShardLayout: where every parameter of a flat group lies, and which rank owns which elements. No other code knows
-// this.
+// ShardLayout: where every parameter of a flat group lies, and which elements each shard of the group has. No other
+// code knows this. GroupPlacement (placement.h) says which ranks hold which shards.
 //
-//   Parameters of 200 and 90 elements on three ranks, offsets in elements. x: elements of no parameter ("gaps").
+//   Parameters of 200 and 90 elements in three shards, offsets in elements. x: elements of no parameter ("gaps").
 //
 //   0           128    200  256     346 384
 //   |  embed    :      |xxxx|  norm |xxx|
-//   |  rank 0   |  rank 1   |  rank 2   |
+//   |  shard 0  |  shard 1  |  shard 2  |
 //
 // Every parameter starts at a multiple of kAlignment elements (more if optimizer states come in blocks), so that its
-// offset is the same for every world size. The tail is padded, so that the shards of all ranks have equal size and also
+// offset is the same for every number of shards. The tail is padded, so that all shards have equal size and also
 // start at such multiples. A shard may hold part of a parameter, several parameters, or none. Offsets count elements,
 // since a group is stored in several dtypes; in the narrowest dtype, of two bytes, kAlignment elements are 256 bytes.
 // Saved state names a parameter and a range of it, never an offset in the group.
@@ -45,35 +45,36 @@ class ShardLayout {
     ElementRange range() const { return {offset_elements, offset_elements + elements}; }
   };
 
-  // The part of one parameter that lies in one rank's shard.
+  // The part of one parameter that lies in one shard.
   struct Piece {
     int parameter = 0;         // Index into parameters().
     ElementRange range;        // Elements of the parameter, not of the group. Never empty.
-    int64_t slice_offset = 0;  // Where it starts in the rank's shard, in elements.
+    int64_t shard_offset = 0;  // Where it starts in the shard, in elements.
     bool operator==(const Piece&) const = default;
   };
 
-  // Lays out the parameters in the given order for `world_size` ranks. Parameters and shards start at multiples of
+  // Lays out the parameters in the given order for `shards` shards. Parameters and shards start at multiples of
   // `block` elements as well as of kAlignment; `block` is a power of two. Returns InvalidArgument for a name that is
-  // empty or used twice, a dimension or world size below one, and a group whose size in bytes might overflow 64 bits.
-  static absl::StatusOr<ShardLayout> Create(absl::Span<const Entry> entries, int world_size, int64_t block = 1);
+  // empty or used twice, a dimension or number of shards below one, and a group whose size in bytes might overflow 64
+  // bits.
+  static absl::StatusOr<ShardLayout> Create(absl::Span<const Entry> entries, int shards, int64_t block = 1);
 
-  int world_size() const { return world_size_; }
+  int shards() const { return shards_; }
   const std::vector<Placement>& parameters() const { return parameters_; }
   // Returns the parameter of this name, or null. Valid as long as the layout.
   const Placement* Find(absl::string_view name) const;
 
-  // The end of the last parameter, the same for every world size. 0 for a group without parameters.
+  // The end of the last parameter, the same for every number of shards. 0 for a group without parameters.
   int64_t total_elements() const { return parameters_.empty() ? 0 : parameters_.back().range().end; }
-  // The elements of a full vector of the group: world_size() x shard_elements().
-  int64_t padded_elements() const { return shard_elements_ * world_size_; }
-  // The elements that each rank owns, a multiple of kAlignment.
+  // The elements of a full vector of the group: shards() x shard_elements().
+  int64_t padded_elements() const { return shard_elements_ * shards_; }
+  // The elements of one shard, a multiple of kAlignment.
   int64_t shard_elements() const { return shard_elements_; }
 
-  // Returns the elements of the group that `rank` owns.
-  ElementRange ShardRange(int rank) const;
-  // Returns the parts of parameters in the shard of `rank`, in order of offset. Empty if the shard is all padding.
-  std::vector<Piece> ParameterPieces(int rank) const;
+  // Returns the elements of the group that a shard has.
+  ElementRange ShardRange(int shard) const;
+  // Returns the parts of parameters in a shard, in order of offset. Empty if the shard is all padding.
+  std::vector<Piece> ParameterPieces(int shard) const;
 
   // Returns the elements that belong to no parameter, including the padded tail, sorted.
   std::vector<ElementRange> gaps() const;
@@ -83,7 +84,7 @@ class ShardLayout {
  private:
   ShardLayout() = default;
 
-  int world_size_ = 1;
+  int shards_ = 1;
   int64_t shard_elements_ = 0;
   std::vector<Placement> parameters_;  // In order of offset.
   absl::flat_hash_map<std::string, int> index_by_name_;

@@ -123,7 +123,38 @@ absl::Status Check(const Manifest& m) {
   return absl::OkStatus();
 }
 
+void AddFiles(const std::vector<SavedFile>& files, proto::CheckpointManifest& m) {
+  for (const SavedFile& file : files) {
+    proto::FileRecord& record = *m.add_files();
+    record.set_name(file.name);
+    record.set_size(file.size_bytes);
+    record.mutable_chunk_crc32c()->Assign(file.chunk_crcs.begin(), file.chunk_crcs.end());
+  }
+}
+
+std::vector<SavedFile> FilesOf(const proto::CheckpointManifest& m) {
+  std::vector<SavedFile> files;
+  for (const proto::FileRecord& record : m.files()) {
+    files.push_back({record.name(), record.size(), {record.chunk_crc32c().begin(), record.chunk_crc32c().end()}});
+  }
+  return files;
+}
+
 }  // namespace
+
+std::string SerializeFiles(const std::vector<SavedFile>& files) {
+  proto::CheckpointManifest m;
+  AddFiles(files, m);
+  return m.SerializeAsString();
+}
+
+absl::StatusOr<std::vector<SavedFile>> ParseFiles(absl::string_view bytes) {
+  proto::CheckpointManifest m;
+  if (!m.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("records of saved files are malformed");
+  }
+  return FilesOf(m);
+}
 
 int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states) {
   switch (part) {
@@ -212,12 +243,7 @@ std::string SerializeManifest(const Manifest& manifest) {
     record.set_name(parameter.name);
     record.mutable_shape()->Assign(parameter.shape.begin(), parameter.shape.end());
   }
-  for (const SavedFile& file : manifest.files) {
-    proto::FileRecord& record = *m.add_files();
-    record.set_name(file.name);
-    record.set_size(file.size_bytes);
-    record.mutable_chunk_crc32c()->Assign(file.chunk_crcs.begin(), file.chunk_crcs.end());
-  }
+  AddFiles(manifest.files, m);
   return Frame(kMagic, kVersion, m.SerializeAsString());
 }
 
@@ -261,10 +287,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   for (const proto::ParameterRecord& record : m.parameters()) {
     manifest.parameters.push_back({record.name(), {record.shape().begin(), record.shape().end()}});
   }
-  for (const proto::FileRecord& record : m.files()) {
-    manifest.files.push_back(
-        {record.name(), record.size(), {record.chunk_crc32c().begin(), record.chunk_crc32c().end()}});
-  }
+  manifest.files = FilesOf(m);
   SHALE_RETURN_IF_ERROR(Check(manifest));
   return manifest;
 }

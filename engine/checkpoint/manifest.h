@@ -131,6 +131,11 @@ struct Manifest {
 // Returns a name such as "rank-00003-of-00008.shard".
 std::string ShardFileName(int64_t rank, int64_t ranks);
 
+// Returns the records of files as bytes, for other processes; and reads such bytes. ParseFiles returns InvalidArgument
+// for bytes that SerializeFiles did not write.
+std::string SerializeFiles(const std::vector<SavedFile>& files);
+absl::StatusOr<std::vector<SavedFile>> ParseFiles(absl::string_view bytes);
+
 // Returns the bytes of a MANIFEST: "SHALEMAN", u32 version, u32 CRC-32C of everything else, u64 length, message.
 std::string SerializeManifest(const Manifest& manifest);
 

@@ -12,8 +12,8 @@
 #include "engine/config/parse.h"
 #include "engine/memory/host_plan.h"
 #include "engine/planner/job_plan.h"
-#include "engine/runtime/world.h"
-#include "engine/state/ranks.h"
+#include "engine/runtime/local_ranks.h"
+#include "engine/state/local_state.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -53,15 +53,15 @@ class Generator::Impl {
     const std::unique_ptr<Ops> ops = backend->CreateOps(/*ranks=*/1, /*device=*/nullptr);
     SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits, *ops));
     SHALE_ASSIGN_OR_RETURN(
-        world_,
-        World::Create(*backend,
-                      {.programs = {&program_.step.program},
-                       .host_memory = PlanHostMemory({{program_.step.program, program_.memory}}, kReadStagingBytes)},
-                      program_.memory.peak_bytes));
-    SHALE_ASSIGN_OR_RETURN(run_, WorldProgram::Create(*world_, program_.step.program, program_.memory, {}));
+        ranks_, LocalRanks::Create(
+                    *backend,
+                    {.programs = {&program_.step.program},
+                     .host_memory = PlanHostMemory({{program_.step.program, program_.memory}}, kReadStagingBytes)},
+                    program_.memory.peak_bytes));
+    SHALE_ASSIGN_OR_RETURN(run_, LocalProgram::Create(*ranks_, program_.step.program, program_.memory, {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
-    std::vector<RankState> ranks = RankStates(program_.graph, program_.step.state, program_.memory, *world_);
-    const absl::Status restored = RestoreRanks(checkpoint, /*values_only=*/true, *world_, ranks);
+    const absl::Status restored = LocalState(program_.graph, program_.step.state, program_.memory, *ranks_)
+                                      .Restore(checkpoint, /*values_only=*/true);
     // DataLoss makes FromRun try an older checkpoint. Errors of the job or the machine would occur with every
     // checkpoint and are returned as they are.
     if (IsDamage(restored)) return absl::DataLossError(restored.message());
@@ -100,8 +100,8 @@ class Generator::Impl {
  private:
   Job job_;
   PlannedProgram program_;
-  std::unique_ptr<World> world_;
-  std::unique_ptr<WorldProgram> run_;
+  std::unique_ptr<LocalRanks> ranks_;
+  std::unique_ptr<LocalProgram> run_;
   std::vector<int32_t> window_;  // [S]
   std::vector<float> logits_;    // [V]
 };

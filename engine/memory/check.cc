@@ -136,12 +136,13 @@ class Checker {
                            .slot_begin = t.where.offset_bytes,
                            .slot_end = t.where.offset_bytes + t.extent_bytes()};
       operand.end = operand.begin + buffer.size_bytes();
-      if (buffer.slots == 1 && t.where.rank_stride_bytes == 0) {
+      if (buffer.slots == 1 && t.where.shard_stride_bytes == 0) {
         operand.end = operand.begin + operand.slot_end;
         operand.begin += operand.slot_begin;
       }
       if (const auto* op = std::get_if<Op>(&instruction.action); op != nullptr && access == Access::kReadWrite) {
-        operand.ranges = WrittenRanges(*op);
+        // ZeroRanges writes its ranges alone, and reads none.
+        if (const auto* zero = std::get_if<ZeroRanges>(op)) operand.ranges = zero->ranges.get();
         operand.element_bytes = SizeOf(t.dtype);
       }
       if (t.extent_bytes() > 0) operands.push_back(operand);

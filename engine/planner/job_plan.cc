@@ -56,7 +56,7 @@ std::string Reason(const Choice& choice, const Budget& budget) {
   }
   std::string reason =
       absl::StrCat("it needs ", FormatBytes(choice.trial.arena_bytes()), DescribeHost(choice.trial.host_bytes()));
-  if (choice.options.ranks == 1) {
+  if (choice.options.mesh.ranks() == 1) {
     absl::StrAppend(&reason, ", the smallest arena that fits, and one rank sends nothing");
   } else {
     absl::StrAppend(&reason, " and sends ", FormatBytes(choice.communication.sent_bytes), " a step");
@@ -89,7 +89,7 @@ StepOptions StepOptionsFor(const Job& job) {
   StepOptions options;
   options.strategy = job.sharding.strategy;
   options.accumulation = job.sharding.accumulation;
-  options.ranks = job.sharding.ranks;
+  options.mesh = {.shard = job.sharding.ranks};
   options.micro_batches = AccumulationSteps(job.batch, job.sharding.ranks);
   options.prefetch = job.sharding.prefetch;
   options.reshard_after_forward = job.sharding.reshard_after_forward;

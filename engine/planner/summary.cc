@@ -1,6 +1,7 @@
 #include "engine/planner/summary.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 #include <unordered_set>
@@ -24,9 +25,10 @@ int64_t SaturatedMultiply(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
 
-int64_t RingBytes(int64_t ranks, const CommunicationSummary& s) {
-  __extension__ using Wide = unsigned __int128;
-  const Wide moved = static_cast<Wide>(s.gathered_bytes) + s.reduced_bytes + 2 * static_cast<Wide>(s.all_reduced_bytes);
+__extension__ using Wide = unsigned __int128;
+
+// Returns what one of `ranks` ranks sends when vectors of together `moved` bytes go around a ring of them.
+int64_t RingBytes(int64_t ranks, Wide moved) {
   // Divides first if the product would overflow; the last few bytes do not matter then.
   const Wide limit = ~Wide{0} / static_cast<Wide>(ranks);
   const Wide sent = moved <= limit ? moved * (ranks - 1) / ranks : moved / ranks * (ranks - 1);
@@ -54,22 +56,27 @@ double MeanKeys(int64_t sequence_length, int64_t window) {
 
 }  // namespace
 
-CommunicationSummary SummarizeCommunication(const StepProgram& program, int64_t ranks) {
+CommunicationSummary SummarizeCommunication(const StepProgram& program, const Mesh& mesh) {
   CommunicationSummary s;
-  const auto add = [](int64_t& count, int64_t& bytes, const Collective& collective, int64_t times) {
-    count = SaturatedAdd(count, times);
-    bytes = SaturatedAdd(bytes, SaturatedMultiply(collective.full.extent_bytes(), times));
-  };
+  std::array<Wide, kMeshAxes> moved = {};  // Around the rings along each axis.
   VisitWithTimes(program, [&](const Instruction& instruction, int64_t times) {
     const auto* collective = std::get_if<Collective>(&instruction.action);
     if (collective == nullptr) return;
+    const auto add = [&](int64_t& count, int64_t& bytes, int rounds) {
+      const int64_t all = SaturatedMultiply(collective->full.extent_bytes(), times);
+      count = SaturatedAdd(count, times);
+      bytes = SaturatedAdd(bytes, all);
+      moved[static_cast<size_t>(mesh.Serving(collective->axis))] += Wide{rounds} * all;
+    };
     switch (collective->kind) {
-      case CollectiveKind::kAllGather: return add(s.gathers, s.gathered_bytes, *collective, times);
-      case CollectiveKind::kReduceScatterSum: return add(s.reductions, s.reduced_bytes, *collective, times);
-      case CollectiveKind::kAllReduceSum: return add(s.all_reduces, s.all_reduced_bytes, *collective, times);
+      case CollectiveKind::kAllGather: return add(s.gathers, s.gathered_bytes, 1);
+      case CollectiveKind::kReduceScatterSum: return add(s.reductions, s.reduced_bytes, 1);
+      case CollectiveKind::kAllReduceSum: return add(s.all_reduces, s.all_reduced_bytes, 2);
     }
   });
-  s.sent_bytes = RingBytes(ranks, s);
+  for (const MeshAxis axis : {MeshAxis::kShard, MeshAxis::kReplicate, MeshAxis::kAll}) {
+    s.sent_bytes = SaturatedAdd(s.sent_bytes, RingBytes(mesh.size(axis), moved[static_cast<size_t>(axis)]));
+  }
   return s;
 }
 

@@ -6,6 +6,7 @@
 #include "engine/config/job.h"
 #include "engine/graph/graph.h"
 #include "engine/program/program.h"
+#include "sharding/mesh.h"
 
 namespace shale {
 
@@ -14,11 +15,11 @@ namespace shale {
 struct CommunicationSummary {
   int64_t gathers = 0, reductions = 0, all_reduces = 0;  // Includes the two all-reduces of scalars.
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;
-  // Bytes that one rank sends in a ring: (W - 1) / W of the gathered and reduced bytes, twice that of all-reduced
-  // bytes.
+  // Bytes that one rank sends in rings: (N - 1) / N of the bytes gathered and reduced in a group of N ranks, twice that
+  // of all-reduced bytes.
   int64_t sent_bytes = 0;
 };
-CommunicationSummary SummarizeCommunication(const StepProgram& program, int64_t ranks);
+CommunicationSummary SummarizeCommunication(const StepProgram& program, const Mesh& mesh);
 
 // The bytes that one rank moves to host memory and back in one step. They stop at the largest int64.
 struct OffloadSummary {

@@ -84,7 +84,7 @@ absl::StatusOr<Choice> ChooseAccumulation(const ModelGraph& train, const ModelGr
     absl::StatusOr<Trial> trial = CompileWithin(budget, train, evaluate, tried, ops);
     candidates.push_back({.accumulation = accumulation, .status = trial.status()});
     if (!trial.ok()) continue;
-    const CommunicationSummary communication = SummarizeCommunication(trial->train.step.program, options.ranks);
+    const CommunicationSummary communication = SummarizeCommunication(trial->train.step.program, options.mesh);
     candidates.back().peak_bytes = trial->arena_bytes();
     candidates.back().host_bytes = trial->host_bytes();
     candidates.back().communicated_bytes = communication.sent_bytes;

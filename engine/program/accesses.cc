@@ -14,7 +14,7 @@ std::vector<OperandBytes> OperandsOf(const Instruction& instruction, bool first_
                         .bytes = {where.offset_bytes, where.offset_bytes + t.extent_bytes()},
                         .reads = access != Access::kWrite,
                         .writes = access != Access::kRead,
-                        .by_rank = where.rank_stride_bytes != 0,
+                        .by_rank = where.shard_stride_bytes != 0,
                         .ranges = access == Access::kReadWrite ? ranges : nullptr,
                         .element_bytes = SizeOf(t.dtype)});
   });

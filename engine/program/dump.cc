@@ -17,14 +17,14 @@ std::string UnitName(const StepProgram& program, int32_t unit) {
   return program.units[unit];
 }
 
-// Returns for example "#7 blocks.0.x+1024+rank*512 bf16[4, 64]".
+// Returns for example "#7 blocks.0.x+1024+shard*512 bf16[4, 64]".
 std::string OperandText(const StepProgram& program, const Tensor& t) {
   std::string text = absl::StrCat("#", t.where.symbol);
   if (t.where.symbol >= 0 && t.where.symbol < std::ssize(program.buffers)) {
     absl::StrAppend(&text, " ", program.buffers[t.where.symbol].name);
   }
   if (t.where.offset_bytes != 0) absl::StrAppend(&text, "+", t.where.offset_bytes);
-  if (t.where.rank_stride_bytes != 0) absl::StrAppend(&text, "+rank*", t.where.rank_stride_bytes);
+  if (t.where.shard_stride_bytes != 0) absl::StrAppend(&text, "+shard*", t.where.shard_stride_bytes);
   absl::StrAppend(&text, " ", t.ToString());
   if (!t.contiguous()) absl::StrAppend(&text, " strided");
   return text;
@@ -45,12 +45,19 @@ std::string OperandsText(const StepProgram& program, const Instruction& instruct
   return absl::StrJoin(parts, "; ");
 }
 
+// Returns for example "AllGather over shard".
+std::string ActionText(const Instruction& instruction) {
+  const auto* collective = std::get_if<Collective>(&instruction.action);
+  return collective == nullptr ? NameOf(instruction)
+                               : absl::StrCat(NameOf(instruction), " over ", ToString(collective->axis));
+}
+
 void AppendInstruction(const StepProgram& program, InstructionId id, int unit_width, std::string& text) {
   const Instruction& instruction = program.instructions[id];
   absl::StrAppendFormat(&text, "%6d  %-7s  %-9s  %-*s  %s  %s: %s", id, ToString(instruction.stream),
                         ToString(instruction.phase), unit_width, UnitName(program, instruction.unit),
                         instruction.micro_batch < 0 ? "- " : absl::StrCat("m", instruction.micro_batch),
-                        NameOf(instruction), OperandsText(program, instruction));
+                        ActionText(instruction), OperandsText(program, instruction));
   if (instruction.last_iteration_only) absl::StrAppend(&text, "; in the last iteration only");
   if (instruction.first_iteration_differs) {
     const auto* product = std::get_if<MatMul>(&std::get<Op>(instruction.action));

@@ -1,7 +1,8 @@
 // Issues: the work that one run of a program enqueues. Each issue is one instruction in one iteration of its loop.
 //
-// Only this file interprets `last_iteration_only` and `first_iteration_differs`. All code that goes through a program
-// in issue order uses IssuesOf or IssuesOfIteration.
+// Here is decided what `last_iteration_only` and `first_iteration_differs` mean. All code that goes through a program
+// in issue order uses IssuesOf or IssuesOfIteration, and all code that asks for the form of an op uses TakeForm,
+// VisitForms or VisitInstruction (operands.h).
 #pragma once
 
 #include <algorithm>
@@ -40,7 +41,7 @@ class IssueRange {
  public:
   class Iterator {
    public:
-    using iterator_category = std::forward_iterator_tag;
+    using iterator_category = std::input_iterator_tag;
     using value_type = Issue;
     using difference_type = std::ptrdiff_t;
     using pointer = const Issue*;
@@ -101,7 +102,8 @@ class IssueRange {
 };
 
 // Returns all issues of a run. Loops that repeat more than `most_iterations` times are unrolled for that many
-// iterations only; the last of these stands for the loop's last iteration.
+// iterations only; the last of these stands for the loop's last iteration. REQUIRES: most_iterations >= 2, so that the
+// first iteration is not also the last one of such a loop.
 inline IssueRange IssuesOf(const StepProgram& program, int64_t most_iterations = std::numeric_limits<int64_t>::max()) {
   return {program, most_iterations, 0, 0, program.loops.size(), 0};
 }

@@ -6,8 +6,9 @@
 // Instructions are stored in issue order: the order in which a rank's thread enqueues them. Each stream runs its own
 // instructions in that order. `waits` order instructions on different streams; engine/memory/waits.h derives them from
 // the planned addresses. A loop that repeats runs over the K micro-batches and stores one body for all of them, so that
-// the plan for K = 1000 is the plan for K = 1. An instruction says how it differs between the iterations of its loop
-// (`last_iteration_only`, `first_iteration_differs`); only issues.h interprets these two fields.
+// the plan for K = 1000 is the plan for K = 2, but for buffers with a slot per micro-batch. An instruction says how it
+// differs between the iterations of its loop
+// (`last_iteration_only`, `first_iteration_differs`); issues.h says what these two fields mean.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/ops.h"
 #include "sharding/comm/collective_kind.h"
+#include "sharding/mesh.h"
 
 namespace shale {
 
@@ -68,10 +70,11 @@ absl::string_view ToString(StreamId stream);
 enum class Phase : uint8_t { kBegin, kForward, kRecompute, kBackward, kReduce, kUpdate, kEnd };
 absl::string_view ToString(Phase phase);
 
-// kAllGather: reads `local`, this rank's shard, and writes `full`. kReduceScatterSum: reads `full` and writes `local`.
-// kAllReduceSum: updates `full` in place; `local` is absent.
+// A collective of the ranks of one group along `axis`. kAllGather: reads `local`, this rank's shard, and writes `full`.
+// kReduceScatterSum: reads `full` and writes `local`. kAllReduceSum: updates `full` in place; `local` is absent.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllGather;
+  MeshAxis axis = MeshAxis::kShard;
   Tensor local;
   Tensor full;
 };

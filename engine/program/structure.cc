@@ -71,7 +71,7 @@ absl::Status CheckOperand(const StepProgram& program, const Loop& loop, Instruct
                  "; wanted ", wanted == MemoryKind::kHost ? "host memory" : "the arena");
   }
   const int64_t extent = t.extent_bytes();
-  if (where.offset_bytes < 0 || where.rank_stride_bytes < 0 || extent > buffer.slot_bytes ||
+  if (where.offset_bytes < 0 || where.shard_stride_bytes < 0 || extent > buffer.slot_bytes ||
       where.offset_bytes > buffer.slot_bytes - extent) {
     return error("needs ", extent, " bytes at byte ", where.offset_bytes, " of buffer ", buffer.name, ", which has ",
                  buffer.slot_bytes);

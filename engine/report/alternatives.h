@@ -30,7 +30,7 @@ class Alternatives {
   const Job& job() const { return job_; }
   const JobPlan& plan() const { return plan_; }
   const Cost& own() const { return own_; }
-  int64_t ranks() const { return plan_.options.ranks; }
+  int64_t ranks() const { return plan_.options.mesh.ranks(); }
 
   // Compiles and plans the job with `options`. If their accumulation is AUTO, chooses it as PlanJob does.
   absl::StatusOr<Cost> CostOf(const StepOptions& options) const;

@@ -48,15 +48,17 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
   const std::string mine = shared ? absl::StrCat("of this rank's 1/", alternatives.ranks()) : "of all parameters";
   switch (category) {
     case BufferCategory::kParameterShards:
-      return absl::StrCat("weights ", GathersParameters(o) ? mine : "of the whole model, on every rank");
+      return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : "of the whole model, on every rank");
     case BufferCategory::kMasterWeights:
-      return absl::StrCat("the bits of a weight beyond bf16, ", o.strategy == Strategy::kDdp ? "of all" : mine);
+      return absl::StrCat("the bits of a weight beyond bf16, ",
+                          shared && o.placement().state == Part::kFull ? "of all" : mine);
     case BufferCategory::kOptimizerState:
-      return absl::StrCat(DescribeStates(o.optimizer), ", ", o.strategy == Strategy::kDdp ? "of all" : mine);
+      return absl::StrCat(DescribeStates(o.optimizer), ", ",
+                          shared && o.placement().state == Part::kFull ? "of all" : mine);
     case BufferCategory::kGradientShards: return absl::StrCat("fp32, where gradients accumulate, ", mine);
     case BufferCategory::kUnshardedGradients:
-      return AccumulatesUnsharded(o) ? "fp32, of the whole model, until they are reduced once a step"
-                                     : "fp32, of the unit in backward and the one being reduced";
+      return o.placement().reduces_full_gradients() ? "fp32, of the whole model, until they are reduced once a step"
+                                                    : "fp32, of the unit in backward and the one being reduced";
     case BufferCategory::kGatheredParameters:
       return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                      : "all units, kept from forward to backward";

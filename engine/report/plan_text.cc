@@ -53,7 +53,7 @@ std::string DescribeBatch(const Job& job) {
 std::string DescribeSharding(const JobPlan& plan) {
   const StepOptions& o = plan.options;
   std::string text(ToString(o.strategy));
-  if (o.strategy == Strategy::kFullShard && o.ranks > 1) {
+  if (o.placement().gathers_for_use()) {
     absl::StrAppend(&text, ", ", Plural(o.prefetch, "unit"), " gathered ahead, parameters ",
                     o.reshard_after_forward ? "freed" : "kept", " after forward");
   }
@@ -109,7 +109,7 @@ std::string DescribeBudget(const JobPlan& plan) {
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
   int64_t bytes = 0;  // Values take 4 bytes per element in every form; the optimizer's states come on top.
   for (const GroupState& g : plan.train.step.state.groups) {
-    bytes += 4 * g.layout.shard_elements() + StateBytes(plan.options.optimizer.states(), g.layout.shard_elements());
+    bytes += 4 * g.layout().shard_elements() + StateBytes(plan.options.optimizer.states(), g.layout().shard_elements());
   }
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
@@ -170,7 +170,8 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"host memory", DescribeHostMemory(job, plan)},
       {"budget", DescribeBudget(plan)},
       {"checkpoints", DescribeCheckpoints(job, plan)},
-      {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.ranks), plan.options.ranks)},
+      {"communication",
+       DescribeCommunication(SummarizeCommunication(program, plan.options.mesh), plan.options.mesh.ranks())},
       {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", recomputed ",
                                   FormatFlops(flops.recompute), ", backward ", FormatFlops(flops.backward),
                                   "; MFU counts ", FormatFlops(per_token), " a token")},

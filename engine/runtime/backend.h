@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "engine/memory/machine.h"
 #include "engine/runtime/hardware_threads.h"
 #include "kernels/device/device.h"
@@ -17,6 +18,28 @@
 #include "sharding/comm/communicator.h"
 
 namespace shale {
+
+// A group of ranks that communicate, as seen by a process that holds some of them.
+struct GroupMembers {
+  std::string name;         // Names the group and the stream that it is used on; equal in all processes.
+  int size = 0;             // Ranks in the group, of all processes.
+  std::vector<int> places;  // In the group, ascending: those of this process's ranks.
+  std::vector<std::shared_ptr<Device>> devices;  // Of this process's ranks.
+
+  // The group of one rank on each of these devices.
+  static GroupMembers OfOneProcess(const std::vector<std::shared_ptr<Device>>& devices) {
+    GroupMembers group{.name = "of one process", .size = static_cast<int>(devices.size()), .devices = devices};
+    for (int place = 0; place < group.size; ++place) group.places.push_back(place);
+    return group;
+  }
+  // Returns Unimplemented if the group has ranks of other processes.
+  absl::Status CheckOneProcess() const {
+    if (size == static_cast<int>(devices.size())) return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrCat("group ", name, " has ", size, " ranks, ", devices.size(),
+                     " of them in this process; this backend joins the ranks of one process only"));
+  }
+};
 
 // A factory. The objects that it creates do not refer to it. Thread-safe.
 class Backend {
@@ -32,10 +55,10 @@ class Backend {
   // the devices.
   virtual absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const = 0;
 
-  // Creates a communicator for each rank, in rank order, for ranks on these devices. Each group is used on one stream
-  // of each rank.
-  virtual absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
-      const std::vector<std::shared_ptr<Device>>& devices) const = 0;
+  // Creates a communicator for each rank of the group that this process holds, in the order of GroupMembers::places.
+  // Each group is used on one stream of each rank. Processes create their groups in the same order. Returns
+  // Unimplemented if the backend cannot join ranks of several processes, and the group has such.
+  virtual absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const = 0;
 
   // Returns the memory that one of `ranks` ranks may plan for if the job sets no budget: a share of this machine's
   // devices and of its host memory. Returns FailedPrecondition if the machine lacks the devices for that many ranks.
@@ -55,7 +78,7 @@ class Backend {
   virtual int64_t RanksSharing(int64_t ranks) const { return 1; }
 
   // Returns whether the backend's libraries take device memory when they are first used. They are then used once before
-  // the arenas are allocated (see World).
+  // the arenas are allocated (see LocalRanks).
   virtual bool warms_up() const { return false; }
 
   // Checks that an arena of `arena_bytes` per rank fits into the memory that the devices have free now. If not, returns

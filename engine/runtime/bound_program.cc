@@ -19,18 +19,12 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
   for (size_t id = 0; id < size(); ++id) {
     Instruction& instruction = instructions_[id];
     ChangeOperands(instruction, [&](Tensor& t) {
-      const Location& where = t.where;
-      const Buffer& buffer = program_->buffers[where.symbol];
-      const int64_t address = plan.addresses[where.symbol];
-      std::byte* const begin = buffer.memory == MemoryKind::kHost
-                                   ? runtime.offloaded().data() + (address - kHostMemoryBegin)
-                                   : runtime.arena().base() + address;
-      t.data = begin + where.offset_bytes + runtime.rank() * where.rank_stride_bytes;
-      if (buffer.slots > 1) moves_[id] = true;
+      t.data = runtime.Address(plan, t.where);
+      if (program_->buffers[t.where.symbol].slots > 1) moves_[id] = true;
     });
     Op* op = std::get_if<Op>(&instruction.action);
     if (op == nullptr) continue;
-    SetRank(*op, runtime.rank());
+    SetShard(*op, runtime.shard());
     SHALE_RETURN_IF_ERROR(Validate(*op));
     absl::Status prepared;
     VisitForms(instruction, [&](const Op& form) {

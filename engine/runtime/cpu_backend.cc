@@ -27,9 +27,9 @@ class CpuBackend : public Backend {
         ranks, CreateCpuDevice({.synchronous = synchronous, .threads = options_.threads(ranks)}));
   }
 
-  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
-      const std::vector<std::shared_ptr<Device>>& devices) const override {
-    return CreateInProcessGroup(static_cast<int>(devices.size()));
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
+    SHALE_RETURN_IF_ERROR(group.CheckOneProcess());
+    return CreateInProcessGroup(group.size);
   }
 
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override {

@@ -121,11 +121,11 @@ class CudaBackend : public Backend {
     return devices;
   }
 
-  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
-      const std::vector<std::shared_ptr<Device>>& devices) const override {
-    if (!options_.create_group) return CreateStreamOrderedGroup(devices, {.sum_ranks = SumOnStream});
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
+    SHALE_RETURN_IF_ERROR(group.CheckOneProcess());
+    if (!options_.create_group) return CreateStreamOrderedGroup(group.devices, {.sum_ranks = SumOnStream});
     std::vector<int> ordinals;
-    for (const auto& device : devices) ordinals.push_back(ToCuda(*device).ordinal());
+    for (const auto& device : group.devices) ordinals.push_back(ToCuda(*device).ordinal());
     return options_.create_group(ordinals);
   }
 

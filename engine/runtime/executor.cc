@@ -173,8 +173,9 @@ absl::Status Executor::Launch(const Instruction& bound, int64_t iteration) {
   Stream& stream = runtime_.stream(bound.stream);
   if (std::holds_alternative<Op>(bound.action)) return LaunchOp(bound, runtime_);
   if (const auto* collective = std::get_if<Collective>(&bound.action)) {
-    Communicator* communicator = runtime_.communicator(bound.stream);
-    SHALE_CHECK(communicator != nullptr) << "a collective on stream " << ToString(bound.stream) << " of a lone rank";
+    Communicator* communicator = runtime_.communicator(collective->axis, bound.stream);
+    SHALE_CHECK(communicator != nullptr) << "a collective over " << ToString(collective->axis) << " on stream "
+                                         << ToString(bound.stream) << " of a lone rank";
     switch (collective->kind) {
       case CollectiveKind::kAllGather: return communicator->AllGather(collective->local, collective->full, stream);
       case CollectiveKind::kReduceScatterSum:

@@ -7,10 +7,11 @@
 
 namespace shale {
 
-absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device, Ops& ops, Communicator* gather,
-                                                                 Communicator* reduce, int rank, int64_t arena_bytes,
+absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device, Ops& ops,
+                                                                 const RankCommunicators& communicators,
+                                                                 const Mesh& mesh, int rank, int64_t arena_bytes,
                                                                  const HostMemoryPlan& host_memory) {
-  std::unique_ptr<RankRuntime> runtime(new RankRuntime(device, ops, gather, reduce, rank, host_memory));
+  std::unique_ptr<RankRuntime> runtime(new RankRuntime(device, ops, communicators, mesh, rank, host_memory));
   SHALE_ASSIGN_OR_RETURN(runtime->arena_, device.Allocate(arena_bytes));
   SHALE_ASSIGN_OR_RETURN(runtime->pinned_, device.AllocatePinned(host_memory.total_bytes()));
   runtime->meter_ = std::make_unique<MemoryMeter>(runtime->arena_->base(), arena_bytes);
@@ -21,7 +22,20 @@ absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device,
   return runtime;
 }
 
+std::byte* RankRuntime::Address(const MemoryPlan& plan, const Location& where) {
+  const int64_t address = plan.addresses[where.symbol];
+  std::byte* const buffer =
+      address >= kHostMemoryBegin ? offloaded().data() + (address - kHostMemoryBegin) : arena_->base() + address;
+  return buffer + where.offset_bytes + shard() * where.shard_stride_bytes;
+}
+
+bool RankRuntime::IsPinned(const void* memory, int64_t bytes) const {
+  const auto begin = reinterpret_cast<uintptr_t>(memory), pinned = reinterpret_cast<uintptr_t>(pinned_->base());
+  return begin >= pinned && begin + bytes <= pinned + pinned_->size_bytes();
+}
+
 absl::Status RankRuntime::Read(const std::byte* from, void* to, int64_t bytes) {
+  if (IsPinned(to, bytes)) return stream(StreamId::kCopy).CopyAndWait(to, from, bytes);
   for (int64_t at = 0; at < bytes; at += host_memory_.transfer_bytes) {
     const int64_t count = std::min(host_memory_.transfer_bytes, bytes - at);
     SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).CopyAndWait(pinned_->base(), from + at, count));
@@ -31,22 +45,13 @@ absl::Status RankRuntime::Read(const std::byte* from, void* to, int64_t bytes) {
 }
 
 absl::Status RankRuntime::Write(std::byte* to, const void* from, int64_t bytes) {
+  if (IsPinned(from, bytes)) return stream(StreamId::kCopy).CopyAndWait(to, from, bytes);
   for (int64_t at = 0; at < bytes; at += host_memory_.transfer_bytes) {
     const int64_t count = std::min(host_memory_.transfer_bytes, bytes - at);
     std::memcpy(pinned_->base(), static_cast<const std::byte*>(from) + at, count);
     SHALE_RETURN_IF_ERROR(stream(StreamId::kCopy).CopyAndWait(to + at, pinned_->base(), count));
   }
   return absl::OkStatus();
-}
-
-Communicator* RankRuntime::communicator(StreamId id) {
-  if (id == StreamId::kGather) return gather_;
-  return id == StreamId::kReduce ? reduce_ : nullptr;
-}
-
-void RankRuntime::Abort(const absl::Status& reason) {
-  if (gather_ != nullptr) gather_->Abort(reason);
-  if (reduce_ != nullptr) reduce_->Abort(reason);
 }
 
 void RankRuntime::Stop(const absl::Status& reason) {

@@ -10,23 +10,49 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/memory/host_plan.h"
+#include "engine/memory/plan.h"
 #include "engine/program/program.h"
 #include "kernels/device/device.h"
 #include "kernels/op_backend.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh.h"
 
 namespace shale {
 
+// The communicators of one rank, borrowed. A group of one rank has none.
+class RankCommunicators {
+ public:
+  void Set(MeshAxis axis, StreamId stream, Communicator* communicator) { at(axis, stream) = communicator; }
+  Communicator* Get(MeshAxis axis, StreamId stream) const {
+    return const_cast<RankCommunicators*>(this)->at(axis, stream);
+  }
+  // Makes the collectives of all groups fail with `reason`.
+  void Abort(const absl::Status& reason) const {
+    for (Communicator* communicator : all_) {
+      if (communicator != nullptr) communicator->Abort(reason);
+    }
+  }
+
+ private:
+  Communicator*& at(MeshAxis axis, StreamId stream) {
+    return all_[static_cast<size_t>(axis) * kStreams + static_cast<size_t>(stream)];
+  }
+  std::array<Communicator*, kMeshAxes* kStreams> all_ = {};
+};
+
 // A rank's memory, streams, ops and communicators. The executors of a job's programs share it; only one of them runs at
-// a time. Borrows the device, the ops and the communicators, which may be null if there is only one rank.
+// a time. Borrows the device, the ops and the communicators.
 class RankRuntime {
  public:
-  static absl::StatusOr<std::unique_ptr<RankRuntime>> Create(Device& device, Ops& ops, Communicator* gather,
-                                                             Communicator* reduce, int rank, int64_t arena_bytes,
+  static absl::StatusOr<std::unique_ptr<RankRuntime>> Create(Device& device, Ops& ops,
+                                                             const RankCommunicators& communicators, const Mesh& mesh,
+                                                             int rank, int64_t arena_bytes,
                                                              const HostMemoryPlan& host_memory);
 
   Ops& ops() { return ops_; }
-  int rank() const { return rank_; }
+  int rank() const { return rank_; }  // In the mesh.
+  // The shard of each flat group that this rank owns.
+  int shard() const { return mesh_.index(rank_, MeshAxis::kShard); }
   Arena& arena() { return *arena_; }
   Device& device() { return device_; }
   // Parts of the pinned memory: host_items() is for the program that is running, staging() for the one task at a time
@@ -38,12 +64,17 @@ class RankRuntime {
   // For the tensors that the running program offloads.
   absl::Span<std::byte> offloaded() { return {host_items().end(), static_cast<size_t>(host_memory_.offload_bytes)}; }
   Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
-  // Copy between the arena and any host memory, a part at a time, and wait for the copies. Call them only while no
-  // program runs, on the rank's launching thread or on a thread that acts in its place.
+  // Returns where this rank has a tensor of a program with this plan.
+  std::byte* Address(const MemoryPlan& plan, const Location& where);
+  // Copy between the arena and any host memory, and wait for the copies. Memory that is not pinned is copied through
+  // pinned memory, a part at a time. Call them only while no program runs, on the rank's launching thread or on a
+  // thread that acts in its place.
   absl::Status Read(const std::byte* from, void* to, int64_t bytes);
   absl::Status Write(std::byte* to, const void* from, int64_t bytes);
-  // Returns the communicator for collectives on stream `id`, or null if there is none.
-  Communicator* communicator(StreamId id);
+  // Returns the communicator for collectives along `axis` on a stream, or null if there is none.
+  Communicator* communicator(MeshAxis axis, StreamId stream) const {
+    return communicators_.Get(mesh_.Serving(axis), stream);
+  }
   // Returns the next mark for Stream::Mark. Marks number all issues of all programs, and skip 0.
   uint32_t NextMark() { return ++marks_ == 0 ? ++marks_ : marks_; }
   uint32_t last_mark() const { return marks_; }
@@ -51,20 +82,27 @@ class RankRuntime {
   // plan.
   int64_t measured_peak_bytes() const { return meter_->peak_bytes(); }
   // Makes the collectives of this rank and its peers fail with `reason`, which unblocks them. Any thread may call.
-  void Abort(const absl::Status& reason);
+  void Abort(const absl::Status& reason) { communicators_.Abort(reason); }
   // Calls Abort, then waits until the streams have finished all their work, which may refer to memory that its owner is
   // about to free.
   void Stop(const absl::Status& reason);
 
  private:
-  RankRuntime(Device& device, Ops& ops, Communicator* gather, Communicator* reduce, int rank,
+  RankRuntime(Device& device, Ops& ops, const RankCommunicators& communicators, const Mesh& mesh, int rank,
               const HostMemoryPlan& host_memory)
-      : device_(device), ops_(ops), gather_(gather), reduce_(reduce), rank_(rank), host_memory_(host_memory) {}
+      : device_(device),
+        ops_(ops),
+        communicators_(communicators),
+        mesh_(mesh),
+        rank_(rank),
+        host_memory_(host_memory) {}
+  bool IsPinned(const void* memory, int64_t bytes) const;
+
   Device& device_;
   Ops& ops_;
-  Communicator* gather_;
-  Communicator* reduce_;
-  int rank_;
+  const RankCommunicators communicators_;
+  const Mesh mesh_;
+  const int rank_;
   const HostMemoryPlan host_memory_;
   uint32_t marks_ = 0;
   std::unique_ptr<Arena> arena_;

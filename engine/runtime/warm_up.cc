@@ -39,7 +39,7 @@ absl::Status RunOnce(const Op& op, const Tensor& scratch, Ops& ops, Stream& stre
 absl::Status WarmUpOps(const StepProgram& program, Ops& ops, Device& device) {
   std::vector<Instruction> instructions;
   for (const Instruction& instruction : program.instructions) {
-    if (const Op* op = std::get_if<Op>(&instruction.action); op != nullptr && LibraryOf(*op) != OpLibrary::kNone) {
+    if (const Op* op = std::get_if<Op>(&instruction.action); op != nullptr && UsesLibrary(*op)) {
       instructions.push_back(instruction);
     }
   }

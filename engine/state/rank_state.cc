@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/checkpoint/staging.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
@@ -21,7 +22,11 @@ const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
     case SavedPart::kValue: return tensors.value;
     case SavedPart::kHigh: return tensors.high;
     case SavedPart::kLow: return tensors.low;
-    default: return tensors.states[StateOf(part)];
+    default: {
+      static const Tensor kAbsent;
+      const size_t state = StateOf(part);
+      return state < tensors.states.size() ? tensors.states[state] : kAbsent;
+    }
   }
 }
 
@@ -43,21 +48,20 @@ RankState::RankState(const ModelGraph& model, const JobState& state, const Memor
     : model_(model), state_(state), plan_(plan), runtime_(runtime), states_(SavedStatesOf(state.states)) {}
 
 std::byte* RankState::Address(const Tensor& tensor, int64_t element) const {
-  return runtime_.arena().base() + plan_.addresses[tensor.where.symbol] + tensor.where.offset_bytes +
-         runtime_.rank() * tensor.where.rank_stride_bytes + element * SizeOf(tensor.dtype);
+  return runtime_.Address(plan_, tensor.where) + element * SizeOf(tensor.dtype);
 }
 
-absl::Status RankState::Write(const Tensor& tensor, int64_t element, const void* from, int64_t count) {
-  return runtime_.stream(StreamId::kCopy).CopyAndWait(Address(tensor, element), from, count * SizeOf(tensor.dtype));
+absl::Status RankState::Store(const Tensor& tensor, int64_t element, const void* from, int64_t count) {
+  return runtime_.Write(Address(tensor, element), from, count * SizeOf(tensor.dtype));
 }
 
-absl::Status RankState::Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const {
-  return runtime_.stream(StreamId::kCopy).CopyAndWait(to, Address(tensor, element), count * SizeOf(tensor.dtype));
+absl::Status RankState::Load(const Tensor& tensor, int64_t element, void* to, int64_t count) const {
+  return runtime_.Read(Address(tensor, element), to, count * SizeOf(tensor.dtype));
 }
 
 ElementRange RankState::OfParameter(ParameterId id, ElementRange of_group) const {
   const Parameter& parameter = model_.parameters[id];
-  const ElementRange here = state_.groups[parameter.group].layout.Find(parameter.name)->range();
+  const ElementRange here = state_.groups[parameter.group].layout().Find(parameter.name)->range();
   const ElementRange common = Intersect(of_group, here);
   return {common.begin - here.begin, common.end - here.begin};
 }
@@ -70,9 +74,9 @@ std::vector<PieceSource> RankState::Pieces(Source source) const {
       const GroupState& g = state_.groups[group];
       const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, spec.part);
       if (!tensor.present()) continue;
-      for (const ShardLayout::Piece& piece : g.layout.ParameterPieces(runtime_.rank())) {
+      for (const ShardLayout::Piece& piece : g.placement.Saved(runtime_.rank())) {
         pieces.push_back({model_.groups[group].parameters[piece.parameter], spec.part, Blocks(piece.range, spec.block),
-                          spec.element_bytes(), Address(tensor, piece.slice_offset / spec.block)});
+                          spec.element_bytes(), Address(tensor, piece.shard_offset / spec.block)});
       }
     }
   }
@@ -91,10 +95,10 @@ void RankState::MakeResident(bool states) {
     ranges.push_back({begin, begin + (range.end - range.begin) * SizeOf(tensor.dtype)});
   };
   for (const GroupState& g : state_.groups) {
-    add(g.weights(), g.Weights(runtime_.rank()));
-    for (const Tensor& tensor : {g.master, g.low}) add(tensor, g.Owned(runtime_.rank()));
+    add(g.weights(), Weights(g));
+    for (const Tensor& tensor : {g.master, g.low}) add(tensor, Owned(g));
     if (!states) continue;
-    for (size_t i = 0; i < g.states.size(); ++i) add(g.states[i], Blocks(g.Owned(runtime_.rank()), states_[i].block));
+    for (size_t i = 0; i < g.states.size(); ++i) add(g.states[i], Blocks(Owned(g), states_[i].block));
   }
   runtime_.arena().MakeResident(ranges);
 }
@@ -105,17 +109,18 @@ absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
     if (!tensor.present()) return absl::OkStatus();
     const int64_t count = range.end - range.begin;
     for (int64_t at = 0; at < count; at += kWorkFloats) {
-      SHALE_RETURN_IF_ERROR(Write(tensor, at, work, std::min(kWorkFloats, count - at)));
+      SHALE_RETURN_IF_ERROR(Store(tensor, at, work, std::min(kWorkFloats, count - at)));
     }
     return absl::OkStatus();
   };
-  SHALE_RETURN_IF_ERROR(zero(g.master, g.Owned(runtime_.rank())));
+  SHALE_RETURN_IF_ERROR(zero(g.master, Owned(g)));
   if (g.own_weight.dtype != DType::kFloat32) return absl::OkStatus();
-  return zero(g.weights(), g.Weights(runtime_.rank()));
+  return zero(g.weights(), Weights(g));
 }
 
 absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging) {
   SHALE_CHECK(checkpoint.manifest().parameters.size() == model_.parameters.size());
+  SHALE_CHECK(values_only || checkpoint.manifest().states == states_);
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
   MakeResident(/*states=*/!values_only);
   char* const work = staging.data() + kCheckpointChunkBytes;
@@ -129,32 +134,31 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
     switch (piece.part) {
       // bf16 weights are the upper half alone: only masters and fp32 weights need the lower half.
       case SavedPart::kLow:
-        return OfParameter(piece.parameter, g.own_weight.dtype == DType::kFloat32 ? g.Weights(runtime_.rank())
-                                                                                  : g.Owned(runtime_.rank()));
+        return OfParameter(piece.parameter, g.own_weight.dtype == DType::kFloat32 ? Weights(g) : Owned(g));
       case SavedPart::kValue:
-      case SavedPart::kHigh: return OfParameter(piece.parameter, g.Weights(runtime_.rank()));
+      case SavedPart::kHigh: return OfParameter(piece.parameter, Weights(g));
       default:
         if (values_only) return {};
-        return Blocks(OfParameter(piece.parameter, g.Owned(runtime_.rank())), states_[StateOf(piece.part)].block);
+        return Blocks(OfParameter(piece.parameter, Owned(g)), states_[StateOf(piece.part)].block);
     }
   };
   const auto sink = [&](const ShardPiece& piece, const char* bytes) { return Put(piece, bytes, work); };
   SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
   if (!values_only) SHALE_RETURN_IF_ERROR(ZeroCodesBetweenParameters(work));
   std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
-  return Write(state_.update_count, 0, work, 1);
+  return Store(state_.update_count, 0, work, 1);
 }
 
 absl::Status RankState::ZeroCodesBetweenParameters(char* work) {
   for (const GroupState& g : state_.groups) {
-    const ElementRange owned = g.Owned(runtime_.rank());
+    const ElementRange owned = Owned(g);
     for (size_t i = 0; i < g.states.size(); ++i) {
       if (g.states[i].dtype != DType::kUInt8) continue;
       std::memset(work, state_.states[i].zero_code, kWorkBytes);
-      for (const ElementRange& gap : g.layout.gaps()) {
+      for (const ElementRange& gap : g.layout().gaps()) {
         const ElementRange mine = Intersect(gap, owned);
         for (int64_t at = mine.begin; at < mine.end; at += kWorkBytes) {
-          SHALE_RETURN_IF_ERROR(Write(g.states[i], at - owned.begin, work, std::min(kWorkBytes, mine.end - at)));
+          SHALE_RETURN_IF_ERROR(Store(g.states[i], at - owned.begin, work, std::min(kWorkBytes, mine.end - at)));
         }
       }
     }
@@ -165,7 +169,7 @@ absl::Status RankState::ZeroCodesBetweenParameters(char* work) {
 absl::Status RankState::Put(const ShardPiece& piece, const char* bytes, char* work) {
   const Parameter& parameter = model_.parameters[piece.parameter];
   const GroupState& g = state_.groups[parameter.group];
-  const int64_t offset = g.layout.Find(parameter.name)->offset_elements, flat = offset + piece.range.begin;
+  const int64_t offset = g.layout().Find(parameter.name)->offset_elements, flat = offset + piece.range.begin;
   const int64_t count = piece.range.end - piece.range.begin;
   switch (piece.part) {
     case SavedPart::kValue: return PutValues(g, flat, reinterpret_cast<const float*>(bytes), count, work);
@@ -174,30 +178,28 @@ absl::Status RankState::Put(const ShardPiece& piece, const char* bytes, char* wo
     default: {
       // Parameters and shards begin at whole blocks.
       const int64_t state = StateOf(piece.part), block = states_[state].block;
-      return Write(g.states[state], (offset - g.Owned(runtime_.rank()).begin) / block + piece.range.begin, bytes,
-                   count);
+      return Store(g.states[state], (offset - Owned(g).begin) / block + piece.range.begin, bytes, count);
     }
   }
 }
 
 absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work) {
-  const ElementRange weights = g.Weights(runtime_.rank()),
-                     owned = Intersect(g.Owned(runtime_.rank()), {flat, flat + count});
+  const ElementRange weights = Weights(g), owned = Intersect(Owned(g), {flat, flat + count});
   const Tensor& weight = g.weights();
   if (weight.dtype == DType::kFloat32) {
-    SHALE_RETURN_IF_ERROR(Write(weight, flat - weights.begin, values, count));
+    SHALE_RETURN_IF_ERROR(Store(weight, flat - weights.begin, values, count));
   } else {
     std::transform(values, values + count, reinterpret_cast<BFloat16*>(work), RoundMaster);
-    SHALE_RETURN_IF_ERROR(Write(weight, flat - weights.begin, work, count));
+    SHALE_RETURN_IF_ERROR(Store(weight, flat - weights.begin, work, count));
   }
   if (owned.begin == owned.end) return absl::OkStatus();
   const float* mine = values + (owned.begin - flat);
-  const int64_t at = owned.begin - g.Owned(runtime_.rank()).begin, size = owned.end - owned.begin;
-  if (g.master.present()) SHALE_RETURN_IF_ERROR(Write(g.master, at, mine, size));
+  const int64_t at = owned.begin - Owned(g).begin, size = owned.end - owned.begin;
+  if (g.master.present()) SHALE_RETURN_IF_ERROR(Store(g.master, at, mine, size));
   if (!g.low.present()) return absl::OkStatus();
   std::transform(mine, mine + size, reinterpret_cast<int16_t*>(work),
                  [](float value) { return MasterLowBits(value, RoundMaster(value)); });
-  return Write(g.low, at, work, size);
+  return Store(g.low, at, work, size);
 }
 
 // The bits of a float are those of its weight, shifted up, plus the sign-extended low bits (JoinMaster). The halves are
@@ -206,32 +208,32 @@ absl::Status RankState::AddHalf(const Tensor& to, int64_t element, SavedPart hal
                                 char* work) {
   for (int64_t begin = 0; begin < count; begin += kWorkFloats) {
     const int64_t size = std::min(kWorkFloats, count - begin);
-    SHALE_RETURN_IF_ERROR(Read(to, element + begin, work, size));
+    SHALE_RETURN_IF_ERROR(Load(to, element + begin, work, size));
     auto* words = reinterpret_cast<uint32_t*>(work);
     for (int64_t i = 0; i < size; ++i) {
       const uint16_t b = bits[begin + i];
       words[i] += half == SavedPart::kHigh ? static_cast<uint32_t>(b) << 16
                                            : static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(b)));
     }
-    SHALE_RETURN_IF_ERROR(Write(to, element + begin, work, size));
+    SHALE_RETURN_IF_ERROR(Store(to, element + begin, work, size));
   }
   return absl::OkStatus();
 }
 
 absl::Status RankState::PutHalf(const GroupState& g, int64_t flat, SavedPart half, const uint16_t* bits, int64_t count,
                                 char* work) {
-  const ElementRange owned = Intersect(g.Owned(runtime_.rank()), {flat, flat + count});
+  const ElementRange owned = Intersect(Owned(g), {flat, flat + count});
   const Tensor& weight = g.weights();
   if (weight.dtype == DType::kFloat32) {
-    SHALE_RETURN_IF_ERROR(AddHalf(weight, flat - g.Weights(runtime_.rank()).begin, half, bits, count, work));
+    SHALE_RETURN_IF_ERROR(AddHalf(weight, flat - Weights(g).begin, half, bits, count, work));
   } else if (half == SavedPart::kHigh) {
-    SHALE_RETURN_IF_ERROR(Write(weight, flat - g.Weights(runtime_.rank()).begin, bits, count));
+    SHALE_RETURN_IF_ERROR(Store(weight, flat - Weights(g).begin, bits, count));
   }
   if (owned.begin == owned.end) return absl::OkStatus();
-  const int64_t at = owned.begin - g.Owned(runtime_.rank()).begin, size = owned.end - owned.begin;
+  const int64_t at = owned.begin - Owned(g).begin, size = owned.end - owned.begin;
   bits += owned.begin - flat;
   if (g.master.present()) SHALE_RETURN_IF_ERROR(AddHalf(g.master, at, half, bits, size, work));
-  if (g.low.present() && half == SavedPart::kLow) return Write(g.low, at, bits, size);
+  if (g.low.present() && half == SavedPart::kLow) return Store(g.low, at, bits, size);
   return absl::OkStatus();
 }
 
@@ -243,8 +245,8 @@ absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
   for (size_t id = 0; id < model_.parameters.size(); ++id) {
     const Parameter& parameter = model_.parameters[id];
     const GroupState& g = state_.groups[parameter.group];
-    const int64_t offset = g.layout.Find(parameter.name)->offset_elements;
-    const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), g.Weights(runtime_.rank()));
+    const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
+    const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), Weights(g));
     for (int64_t begin = wanted.begin; begin < wanted.end; begin += std::ssize(values)) {
       const auto part = values.subspan(0, wanted.end - begin);
       SHALE_RETURN_IF_ERROR(read(parameter, begin, part));
@@ -254,10 +256,55 @@ absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
   return absl::OkStatus();
 }
 
+absl::Status RankState::Write(ParameterId id, int64_t begin, absl::Span<const float> values) {
+  const Parameter& parameter = model_.parameters[id];
+  SHALE_CHECK(begin >= 0 && begin + std::ssize(values) <= parameter.elements()) << parameter.name;
+  const GroupState& g = state_.groups[parameter.group];
+  const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
+  const ElementRange mine = Intersect(OfParameter(id, Weights(g)), {begin, begin + std::ssize(values)});
+  std::vector<char> work(kWorkBytes);
+  for (int64_t at = mine.begin; at < mine.end; at += kWorkFloats) {
+    const int64_t count = std::min(kWorkFloats, mine.end - at);
+    SHALE_RETURN_IF_ERROR(PutValues(g, offset + at, values.data() + (at - begin), count, work.data()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const {
+  const Parameter& parameter = model_.parameters[id];
+  SHALE_CHECK(begin >= 0 && begin + std::ssize(values) <= parameter.elements()) << parameter.name;
+  const GroupState& g = state_.groups[parameter.group];
+  const ElementRange mine = Intersect(OfParameter(id, Owned(g)), {begin, begin + std::ssize(values)});
+  const int64_t count = mine.end - mine.begin;
+  if (count == 0) return 0;
+  const int64_t element = g.layout().Find(parameter.name)->offset_elements + mine.begin - Owned(g).begin;
+  float* const to = values.data() + (mine.begin - begin);
+  if (what == Values::kGradient || JoinsFloats(g)) {
+    const Tensor& from = what == Values::kGradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
+    SHALE_RETURN_IF_ERROR(Load(from, element, to, count));
+    return count;
+  }
+  std::vector<BFloat16> high(count);
+  std::vector<int16_t> low(count);
+  SHALE_RETURN_IF_ERROR(Load(g.own_weight, element, high.data(), count));
+  SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
+  for (int64_t i = 0; i < count; ++i) to[i] = JoinMaster(high[i], low[i]);
+  return count;
+}
+
 absl::StatusOr<int64_t> RankState::ReadUpdateCount() const {
   int64_t count = 0;
-  SHALE_RETURN_IF_ERROR(runtime_.Read(Address(state_.update_count, 0), &count, sizeof(count)));
+  SHALE_RETURN_IF_ERROR(Load(state_.update_count, 0, &count, 1));
   return count;
+}
+
+absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes) {
+  const absl::Span<std::byte> staging = rank.staging();
+  if (std::ssize(staging) < bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("reading or writing a rank's state needs ", bytes,
+                                                   " bytes of staging, the rank has ", staging.size()));
+  }
+  return absl::MakeSpan(reinterpret_cast<char*>(staging.data()), staging.size());
 }
 
 }  // namespace shale

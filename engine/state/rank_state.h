@@ -32,9 +32,9 @@ class RankState {
 
   // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, strategy and
   // kind of masters, but its parameters must be those of the model, in the same order. Reads each byte that it needs
-  // once, through `staging` (pinned, at least kReadStagingBytes). After an error the state is undefined; a second
-  // Restore may repair it. Its states must be those of the
-  // optimizer. With `values_only` these stay as they are.
+  // once, through `staging` (pinned, at least kReadStagingBytes). Its states must be those of the optimizer; with
+  // `values_only` these stay as they are, and only the count of updates is set besides values. After an error the state
+  // is undefined; a second Restore may repair it.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
   // Stores elements [begin, begin + out.size()) of a parameter in `out`.
@@ -42,19 +42,29 @@ class RankState {
   // Sets the weights and masters that this rank holds. Calls `read` for these elements only. `staging` is as above.
   absl::Status Fill(ReadValues read, absl::Span<char> staging);
 
+  // Sets the weights and masters of the elements [begin, begin + values.size()) of a parameter that this rank holds.
+  absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
+  // Reads those of the elements [begin, begin + values.size()) of a parameter that this rank updates: masters, or
+  // weights if there are no masters; or the reduced gradient. Leaves the other values alone. Returns how many it read.
+  enum class Values { kWeights, kGradient };
+  absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
+
   absl::StatusOr<int64_t> ReadUpdateCount() const;
 
  private:
   // Returns the elements of a parameter that lie in the range `of_group` of its group.
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
+  // The elements of a group whose weights this rank holds, and those that it updates.
+  ElementRange Weights(const GroupState& g) const { return g.placement.Weights(runtime_.rank()); }
+  ElementRange Owned(const GroupState& g) const { return g.placement.Owned(runtime_.rank()); }
   bool JoinsFloats(const GroupState& g) const;
   // Calls Arena::MakeResident for the bytes that are about to be set, with or without the optimizer's states.
   void MakeResident(bool states);
-  // Copy from pinned memory to the device, and back, on the copy stream.
-  absl::Status Write(const Tensor& tensor, int64_t element, const void* from, int64_t count);
-  absl::Status Read(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
-  // Set values. `work` is pinned memory of kWorkBytes for values on their way to the device.
+  // Copy `count` elements of a tensor from host memory, and back (RankRuntime::Write and Read).
+  absl::Status Store(const Tensor& tensor, int64_t element, const void* from, int64_t count);
+  absl::Status Load(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
+  // Set values. `work` is memory of kWorkBytes for values on their way to the device, better pinned.
   absl::Status ZeroValues(const GroupState& g, char* work);
   // Sets what no checkpoint holds, the codes of 8-bit states between parameters, to those that an update leaves there.
   absl::Status ZeroCodesBetweenParameters(char* work);
@@ -71,5 +81,8 @@ class RankState {
   RankRuntime& runtime_;
   const std::vector<SavedState> states_;  // Of the optimizer.
 };
+
+// Returns the pinned staging memory of a rank. InvalidArgument if it has less than `bytes`.
+absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes);
 
 }  // namespace shale

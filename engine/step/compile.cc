@@ -106,10 +106,7 @@ class StepCompiler {
     }
     data_.valid_tokens = data("valid_tokens", DType::kInt64, 1);
     writer_.Emit(copy, HostCopy{HostItem::kValidTokens, data_.valid_tokens});
-    if (options_.ranks > 1) {
-      writer_.Emit({.stream = StreamId::kReduce},
-                   Collective{.kind = CollectiveKind::kAllReduceSum, .full = data_.valid_tokens});
-    }
+    EmitAllReduce({.stream = StreamId::kReduce}, data_.valid_tokens);
     data_.loss_scale = data("loss_scale", DType::kFloat32, 1);
     writer_.Emit({}, Op(LossScale{.valid_tokens_1 = data_.valid_tokens, .scale_1 = data_.loss_scale}));
     if (!training()) return;
@@ -182,7 +179,7 @@ class StepCompiler {
       case ValueRole::kGradient: return output_gradients_[u - 1];
       case ValueRole::kParameter: {
         const Parameter& parameter = model_.parameters[value.parameter];
-        const ShardLayout::Placement* p = state_.groups[parameter.group].layout.Find(parameter.name);
+        const ShardLayout::Placement* p = state_.groups[parameter.group].layout().Find(parameter.name);
         return gatherer_->Full(use, parameter.group).Slice(0, p->offset_elements, p->elements);
       }
       case ValueRole::kParameterGradient: return reducer_->Gradient(u, value.parameter);
@@ -224,27 +221,29 @@ class StepCompiler {
     }
     if (training()) {
       EmitNorm();
-      if (options_.ranks > 1) EmitAllReduce(state_.totals);
+      EmitAllReduce({.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals);
       EmitUpdate();
-    } else if (options_.ranks > 1) {
-      EmitAllReduce(state_.totals.Slice(0, kTotalLoss, 1));
+    } else {
+      EmitAllReduce({.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals.Slice(0, kTotalLoss, 1));
     }
     writer_.Emit(copy, HostCopy{HostItem::kTotals, state_.totals});
     writer_.Emit(copy, HostCopy{HostItem::kGlobalTokens, data_.valid_tokens});
   }
 
-  void EmitAllReduce(const Tensor& data) {
-    writer_.Emit({.stream = StreamId::kReduce, .phase = Phase::kEnd},
-                 Collective{.kind = CollectiveKind::kAllReduceSum, .full = data});
+  // Sums scalars of the step over all ranks.
+  void EmitAllReduce(const EmitContext& context, const Tensor& data) {
+    if (options_.mesh.ranks() == 1) return;
+    writer_.Emit(context, Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kAll, .full = data});
   }
 
-  // Each rank squares the slice that it owns; replicated gradients are sliced for that.
+  // Each rank sums the squares of one shard, also of gradients that it holds in full.
   void EmitNorm() {
     const EmitContext context{.phase = Phase::kUpdate};
     bool first = true;
     for (const GroupState& g : state_.groups) {
-      const bool replicated = options_.strategy == Strategy::kDdp && options_.ranks > 1;
-      writer_.Emit(context, Op(SumSquares{.x_N = replicated ? OwnShard(g.own_gradient, g.layout) : g.own_gradient,
+      const Placement& placement = g.placement.placement();
+      const bool full = placement.state == Part::kFull && placement.reduces();
+      writer_.Emit(context, Op(SumSquares{.x_N = full ? g.placement.ShardOf(g.own_gradient) : g.own_gradient,
                                           .total_1 = state_.totals.Slice(0, kTotalSquaredNorm, 1),
                                           .accumulate = !first}));
       first = false;
@@ -261,8 +260,6 @@ class StepCompiler {
                                            .update_5 = data_.update,
                                            .beta1 = options_.optimizer.beta1,
                                            .beta2 = options_.optimizer.beta2}));
-    const bool regather =
-        options_.ranks > 1 && (options_.strategy == Strategy::kZero1 || options_.strategy == Strategy::kZero2);
     for (const GroupState& g : state_.groups) {
       Update update{.update_5 = data_.update,
                     .gradient_P = g.own_gradient,
@@ -271,10 +268,11 @@ class StepCompiler {
                     .low_P = g.low,
                     .rule = options_.optimizer.rule,
                     .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                    .shard_stride = options_.strategy == Strategy::kDdp ? 0 : g.own_gradient.elements()};
+                    .shard_stride = g.placement.owned_stride()};
+      SHALE_CHECK(g.states.size() <= update.states.size());
       std::copy(g.states.begin(), g.states.end(), update.states.begin());
       writer_.Emit(context, Op(std::move(update)));
-      if (!regather) continue;
+      if (!g.placement.placement().gathers_after_update()) continue;
       writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
                    Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
     }
@@ -296,7 +294,8 @@ class StepCompiler {
 }  // namespace
 
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
-  SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.ranks >= 1 && options.micro_batches >= 1);
+  SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
+  SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate == 1);
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
   return StepCompiler(model, options, ops).Compile();
 }

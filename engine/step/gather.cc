@@ -26,7 +26,7 @@ void Gatherer::Issue(int index) {
   for (GroupId group : use.groups) {
     const GroupState& g = state_.groups[group];
     Tensor& full = gathered_[index].emplace_back();
-    if (!GathersParameters(options_)) {
+    if (!g.placement.placement().gathers_for_use()) {
       full = g.full_weight;
       continue;
     }
@@ -35,7 +35,7 @@ void Gatherer::Issue(int index) {
       continue;
     }
     full = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".gathered"), BufferCategory::kGatheredParameters,
-                             Tensor::Contiguous(model_.compute_dtype, {g.layout.padded_elements()}));
+                             Tensor::Contiguous(model_.compute_dtype, {g.placement.elements(Part::kFull)}));
     writer_.Emit({.stream = StreamId::kGather, .phase = use.phase, .unit = use.unit},
                  Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = full});
     if (!options_.reshard_after_forward) kept_[group] = full;

@@ -11,7 +11,7 @@ namespace shale {
 namespace {
 
 bool IsWholeBuffer(const StepProgram& program, const Tensor& t) {
-  return t.contiguous() && t.where.offset_bytes == 0 && t.where.rank_stride_bytes == 0 &&
+  return t.contiguous() && t.where.offset_bytes == 0 && t.where.shard_stride_bytes == 0 &&
          t.extent_bytes() == program.buffers[t.where.symbol].slot_bytes;
 }
 

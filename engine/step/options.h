@@ -7,6 +7,8 @@
 
 #include "engine/optimizer/optimizer.h"
 #include "engine/step/options_enums.h"
+#include "sharding/mesh.h"
+#include "sharding/placement.h"
 
 namespace shale {
 
@@ -27,9 +29,9 @@ struct ActivationOptions {
 struct StepOptions {
   Strategy strategy = Strategy::kFullShard;
   Accumulation accumulation = Accumulation::kSharded;  // Not kAuto.
-  int64_t ranks = 1;
-  int64_t micro_batches = 1;  // K, accumulation steps.
-  int64_t prefetch = 1;       // Units gathered ahead of the one in use.
+  Mesh mesh;                                           // Its replicate axis has one rank.
+  int64_t micro_batches = 1;                           // K, accumulation steps.
+  int64_t prefetch = 1;                                // Units gathered ahead of the one in use.
   bool reshard_after_forward = true;
   // LAYERED: what products pack of a unit's weights they pack in the first micro-batch, and keep for the others; else
   // each packs for itself, in scratch.
@@ -41,6 +43,9 @@ struct StepOptions {
   std::vector<std::string> no_decay_patterns;
   // Room for a copy of what a checkpoint saves, which is written to disk while the next steps run (CompileSnapshot).
   bool snapshot = false;
+
+  // Returns how the strategy places the model's state on the mesh.
+  Placement placement() const { return Placement::Of(strategy, accumulation == Accumulation::kNoSync, mesh); }
 };
 
 }  // namespace shale

@@ -2,16 +2,9 @@
 #pragma once
 
 #include "absl/strings/string_view.h"
+#include "sharding/placement.h"
 
 namespace shale {
-
-// What is sharded over the ranks; each strategy shards what the ones before it shard.
-enum class Strategy {
-  kDdp,        // Nothing: distributed data parallel.
-  kZero1,      // Master weights and optimizer state (ZeRO-1).
-  kZero2,      // Gradients (ZeRO-2).
-  kFullShard,  // Parameters (FSDP, ZeRO-3).
-};
 
 // How gradients accumulate over the micro-batches of one step: when they are reduced.
 enum class Accumulation {
@@ -36,16 +29,6 @@ enum class MasterWeights {
   kFloat32,  // A second copy in fp32 (none when the compute dtype is fp32: the weight is its own master).
   kSplit,    // 16 low bits beside the bf16 weight.
 };
-
-inline absl::string_view ToString(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kDdp: return "DDP";
-    case Strategy::kZero1: return "ZERO1";
-    case Strategy::kZero2: return "ZERO2";
-    case Strategy::kFullShard: return "FULL_SHARD";
-  }
-  return "?";
-}
 
 inline absl::string_view ToString(Accumulation accumulation) {
   switch (accumulation) {

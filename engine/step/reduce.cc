@@ -63,8 +63,8 @@ void Reducer::BeginUnit(int unit, int micro_batch) {
     Tensor& gradient = progress_[group].unit_gradient;
     gradient = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".unit_gradient"),
                                  BufferCategory::kUnshardedGradients,
-                                 Tensor::Contiguous(DType::kFloat32, {g.layout.padded_elements()}));
-    auto ranges = std::make_shared<std::vector<ElementRange>>(Unwritten(model_, model_.units[unit], group, g.layout));
+                                 Tensor::Contiguous(DType::kFloat32, {g.placement.elements(Part::kFull)}));
+    auto ranges = std::make_shared<std::vector<ElementRange>>(Unwritten(model_, model_.units[unit], group, g.layout()));
     if (ranges->empty()) continue;
     writer_.Emit({.phase = Phase::kBackward, .unit = unit, .micro_batch = micro_batch},
                  Op(ZeroRanges{.x_N = gradient, .ranges = std::move(ranges)}));
@@ -76,7 +76,7 @@ Tensor Reducer::Gradient(int unit, ParameterId parameter) {
   const GroupState& g = state_.groups[group];
   const Tensor& flat = g.full_gradient.present() ? g.full_gradient : progress_[group].unit_gradient;
   SHALE_CHECK(flat.present()) << model_.units[unit].name << ": no gradient for " << model_.parameters[parameter].name;
-  const ShardLayout::Placement* placement = g.layout.Find(model_.parameters[parameter].name);
+  const ShardLayout::Placement* placement = g.layout().Find(model_.parameters[parameter].name);
   return flat.Slice(0, placement->offset_elements, placement->elements);
 }
 
@@ -101,7 +101,7 @@ void Reducer::EndUnit(int unit, int micro_batch) {
   in_flight_.clear();
   for (GroupId group : GroupsWritten(unit)) {
     ++progress_[group].units_done;
-    if (options_.ranks == 1) continue;
+    if (!state_.groups[group].placement.placement().reduces()) continue;
     if (state_.groups[group].full_gradient.present()) {
       ReduceStepGradient(unit, group, micro_batch);
     } else {
@@ -113,9 +113,11 @@ void Reducer::EndUnit(int unit, int micro_batch) {
 void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
   if (progress_[group].units_done < progress_[group].units) return;
   const GroupState& g = state_.groups[group];
-  Collective reduce{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = g.full_gradient};
-  if (options_.strategy == Strategy::kDdp) {
-    reduce = {.kind = CollectiveKind::kAllReduceSum, .full = g.full_gradient};
+  Collective reduce{.kind = g.placement.placement().reduction(), .full = g.full_gradient};
+  if (reduce.kind == CollectiveKind::kReduceScatterSum) {
+    reduce.local = g.own_gradient;
+  } else {
+    reduce.axis = MeshAxis::kAll;
   }
   Instruction& instruction = writer_.Emit(
       {.stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch}, reduce);
@@ -134,8 +136,8 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
     writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
     return;
   }
-  // In place: the rank's slice of the unit gradient becomes the sum.
-  const Tensor reduced = OwnShard(full, g.layout);
+  // In place: the rank's shard of the unit gradient becomes the sum.
+  const Tensor reduced = g.placement.ShardOf(full);
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
   writer_.Emit(context,

@@ -14,7 +14,6 @@ namespace shale {
 // step), or in a unit gradient that lives until it has been reduced into the rank's shard.
 class Reducer {
  public:
-  // `uses`: for every group, how many units write its gradients. `layered`: a unit gradient takes all micro-batches.
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
 
   // Before the backward of a unit: makes its unit gradients, where it needs them, and zeroes what nobody will write.

@@ -15,8 +15,10 @@ bool Decays(const Parameter& parameter, const StepOptions& options) {
 }
 
 SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) {
+  // Ranks that all hold the full state save a shard each.
+  const bool split = g.placement.placement().state == Part::kFull && g.placement.placement().mesh.shard > 1;
   const auto mine = [&](const Tensor& t, int64_t block = 1) {
-    return t.present() && t.elements() > g.layout.shard_elements() / block ? OwnShard(t, g.layout, block) : t;
+    return t.present() && split ? g.placement.ShardOf(t, block) : t;
   };
   SavedTensors saved;
   for (size_t i = 0; i < states.size(); ++i) saved.states.push_back(mine(g.states[i], states[i].block));
@@ -31,44 +33,27 @@ SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) 
 
 }  // namespace
 
-Tensor OwnShard(const Tensor& full, const ShardLayout& layout, int64_t block) {
-  const int64_t elements = layout.shard_elements() / block;
-  Tensor own = full.Slice(0, 0, elements);
-  own.where.rank_stride_bytes = elements * SizeOf(full.dtype);
-  return own;
-}
-
-bool AccumulatesUnsharded(const StepOptions& options) {
-  return options.ranks > 1 && (options.accumulation == Accumulation::kNoSync || options.strategy == Strategy::kDdp ||
-                               options.strategy == Strategy::kZero1);
-}
-
-bool GathersParameters(const StepOptions& options) {
-  return options.ranks > 1 && options.strategy == Strategy::kFullShard;
-}
-
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer) {
   JobState state{.states = options.optimizer.states()};
-  const bool replicated = options.strategy == Strategy::kDdp;
+  const Placement placement = options.placement();
   const DType compute = model.compute_dtype;
   const bool split = options.master == MasterWeights::kSplit;
   for (const ParameterGroup& group : model.groups) {
     std::vector<ShardLayout::Entry> entries;
     for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
-    SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.ranks),
+    SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard),
                                                                    BlockOf(options.optimizer.rule)));
-    const int64_t full = layout.padded_elements();
-    const int64_t own = replicated ? full : layout.shard_elements();
+    GroupState g{.placement = GroupPlacement(std::move(layout), placement)};
+    const int64_t full = g.placement.elements(Part::kFull), own = g.placement.elements(placement.state);
     const auto add = [&](absl::string_view what, BufferCategory category, DType dtype, int64_t elements) {
       return writer.AddTensor(absl::StrCat(group.name, ".", what), category, Tensor::Contiguous(dtype, {elements}), 1,
                               /*persistent=*/true);
     };
-    GroupState g{.layout = layout, .owns_all = replicated};
-    if (GathersParameters(options)) {
+    if (placement.gathers_for_use()) {
       g.own_weight = add("weights", BufferCategory::kParameterShards, compute, own);
     } else {
       g.full_weight = add("weights", BufferCategory::kParameterShards, compute, full);
-      g.own_weight = replicated ? g.full_weight : OwnShard(g.full_weight, layout);
+      g.own_weight = g.placement.OwnedOf(g.full_weight);
     }
     if (compute != DType::kFloat32) {
       if (split) {
@@ -80,17 +65,16 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     for (const UpdateState& s : options.optimizer.states()) {
       g.states.push_back(add(s.name, BufferCategory::kOptimizerState, s.dtype, own / s.block));
     }
-    if (AccumulatesUnsharded(options)) {
+    if (placement.reduces_full_gradients()) {
       g.full_gradient = add("gradient", BufferCategory::kUnshardedGradients, DType::kFloat32, full);
-      g.own_gradient = replicated ? g.full_gradient : OwnShard(g.full_gradient, layout);
+      g.own_gradient = g.placement.OwnedOf(g.full_gradient);
     } else {
       g.own_gradient = add("gradient", BufferCategory::kGradientShards, DType::kFloat32, own);
-      if (options.ranks == 1) g.full_gradient = g.own_gradient;
+      if (!placement.reduces()) g.full_gradient = g.own_gradient;
     }
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       if (!Decays(model.parameters[group.parameters[i]], options)) continue;
-      const ShardLayout::Placement& p = layout.parameters()[i];
-      g.decayed.push_back({p.offset_elements, p.offset_elements + p.elements});
+      g.decayed.push_back(g.layout().parameters()[i].range());
     }
     g.saved = SavedOf(g, options.optimizer.states());
     if (options.snapshot) {

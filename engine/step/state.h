@@ -7,12 +7,11 @@
 #include "engine/graph/graph.h"
 #include "engine/step/options.h"
 #include "engine/step/writer.h"
-#include "sharding/shard_layout.h"
+#include "sharding/placement.h"
 
 namespace shale {
 
-// The part of a group that one rank saves in a checkpoint: its shard, in all strategies, so that the ranks together
-// save every element once. Absent tensors are not saved.
+// The part of a group that one rank saves in a checkpoint (GroupPlacement::Saved). Absent tensors are not saved.
 struct SavedTensors {
   Tensor value;                // f32: masters, or the weights of fp32 compute.
   Tensor high, low;            // bf16 weights and their low bits (SPLIT).
@@ -20,12 +19,11 @@ struct SavedTensors {
 };
 
 // One flat group. Tensors are symbolic in the program's buffers; absent ones do not exist under these options. "Own" is
-// what this rank updates: its shard of the group, or the full group if nothing is sharded (DDP).
+// what this rank updates (GroupPlacement::Owned): its shard of the group, or the full group if nothing is sharded.
 struct GroupState {
-  ShardLayout layout;
-  bool owns_all = false;              // Every rank updates the full group.
-  Tensor own_weight;                  // Compute dtype. In a replicated group a view of full_weight.
-  Tensor full_weight;                 // Compute dtype; absent when it has to be gathered (FULL_SHARD on several ranks).
+  GroupPlacement placement;
+  Tensor own_weight;                  // Compute dtype. A view of full_weight, if there is one.
+  Tensor full_weight;                 // Compute dtype; absent if it has to be gathered for each use.
   Tensor master;                      // f32; bf16 compute with fp32 masters.
   Tensor low;                         // i16; SPLIT.
   std::vector<Tensor> states;         // Of the optimizer, in the order of its rule.
@@ -35,15 +33,8 @@ struct GroupState {
   SavedTensors saved;                 // Views of the above.
   SavedTensors snapshot;              // A copy of `saved`; absent without StepOptions::snapshot.
 
-  // Returns the elements of the group whose masters and optimizer states `rank` holds: those that it updates.
-  ElementRange Owned(int rank) const {
-    return owns_all ? ElementRange{0, layout.padded_elements()} : layout.ShardRange(rank);
-  }
-  // Returns the elements of the group whose weights `rank` holds between steps.
-  ElementRange Weights(int rank) const {
-    return full_weight.present() ? ElementRange{0, layout.padded_elements()} : Owned(rank);
-  }
-  // The weights that lie there.
+  const ShardLayout& layout() const { return placement.layout(); }
+  // The weights that this rank holds between steps (GroupPlacement::Weights).
   const Tensor& weights() const { return full_weight.present() ? full_weight : own_weight; }
 };
 
@@ -57,14 +48,5 @@ struct JobState {
 // Adds the persistent buffers, in an order that depends on the model and the options only, so that all programs of a
 // job agree on them. Must come before any other buffer.
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer);
-
-// Returns the shard that a rank owns of a full group's vector, of which one element stands for `block` elements of the
-// group.
-Tensor OwnShard(const Tensor& full, const ShardLayout& layout, int64_t block = 1);
-
-// Whether gradients accumulate unsharded over the step.
-bool AccumulatesUnsharded(const StepOptions& options);
-// Whether the parameters have to be gathered for use.
-bool GathersParameters(const StepOptions& options);
 
 }  // namespace shale

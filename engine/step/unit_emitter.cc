@@ -134,7 +134,7 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
     const Tensor storage = Bind(t.where.symbol, access);
     t.where.symbol = storage.where.symbol;
     t.where.offset_bytes += storage.where.offset_bytes;
-    t.where.rank_stride_bytes = storage.where.rank_stride_bytes;
+    t.where.shard_stride_bytes = storage.where.shard_stride_bytes;
   });
   context_.phase = phase;
   bool first_iteration_differs = !accumulated.empty() && accumulation_(op, accumulated);

@@ -37,8 +37,8 @@ class UnitEmitter {
   // values, before it is emitted. Returns Instruction::first_iteration_differs.
   using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
 
-  // `packs_once`: the micro-batches run through this iteration one after the other while parameters stay where they
-  // are. Then products pack these in the first one, and keep them for the others.
+  // `packs_once`: all micro-batches run through the unit one after the other while its parameters stay where they are.
+  // Matmuls then pack these in the first micro-batch, and keep them for the others.
   UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 

@@ -14,9 +14,10 @@ namespace shale {
 BatchPrefetcher::BatchPrefetcher(ReadBatch first, ReadBatch second) : buffers_{std::move(first), std::move(second)} {}
 
 absl::StatusOr<std::unique_ptr<BatchPrefetcher>> BatchPrefetcher::Create(const BatchLoader& loader,
-                                                                         int64_t micro_batches) {
+                                                                         int64_t micro_batches,
+                                                                         std::vector<int> ranks) {
   const auto reader = [&]() -> ReadBatch {
-    return [batch = std::make_shared<HostBatch>(loader, micro_batches)](const StepSamples& samples) {
+    return [batch = std::make_shared<HostBatch>(loader, micro_batches, ranks)](const StepSamples& samples) {
       return batch->Fill(samples);
     };
   };

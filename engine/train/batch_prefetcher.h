@@ -30,9 +30,10 @@ class BatchPrefetcher {
   // are valid until the next call. It may be called on any thread, but never twice at the same time.
   using ReadBatch = std::function<absl::StatusOr<std::vector<StepInputs>>(const StepSamples&)>;
 
-  // Reads from `loader`, which is borrowed, for steps of so many micro-batches. Returns ResourceExhausted if the system
-  // refuses to start a thread.
-  static absl::StatusOr<std::unique_ptr<BatchPrefetcher>> Create(const BatchLoader& loader, int64_t micro_batches);
+  // Reads from `loader`, which is borrowed, for steps of so many micro-batches, for some ranks (see HostBatch). Returns
+  // ResourceExhausted if the system refuses to start a thread.
+  static absl::StatusOr<std::unique_ptr<BatchPrefetcher>> Create(const BatchLoader& loader, int64_t micro_batches,
+                                                                 std::vector<int> ranks = {});
   // Reads with the given functions, one for each buffer. They may be called concurrently with each other.
   static absl::StatusOr<std::unique_ptr<BatchPrefetcher>> Create(ReadBatch first, ReadBatch second);
 

@@ -1,5 +1,6 @@
 #include "engine/train/checkpointer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 #include <system_error>
@@ -8,11 +9,18 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/staging.h"
-#include "engine/state/ranks.h"
 #include "kernels/check.h"
 
 namespace shale {
 namespace {
+
+constexpr ControlChannel kChannel = ControlChannel::kCheckpoints;
+
+int64_t TotalBytes(const std::vector<SavedFile>& files) {
+  int64_t bytes = 0;
+  for (const SavedFile& file : files) bytes += file.size_bytes;
+  return bytes;
+}
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -21,20 +29,26 @@ static_assert(kHostPartAlignment % kDirectAlignment == 0);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan& plan, World& world,
-                                                                   const std::string& folder,
-                                                                   const CheckpointStore::Options& options) {
-  auto checkpointer = absl::WrapUnique(new Checkpointer(plan, world));
-  SHALE_ASSIGN_OR_RETURN(checkpointer->staging_, StagingOf(world.rank(0), kWriteStagingBytes));
-  for (RankRuntime* rank : world.ranks()) {
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan& plan, LocalRanks& ranks,
+                                                                   const LocalState& state, const std::string& folder,
+                                                                   const CheckpointStore::Options& options,
+                                                                   ControlPlane& control) {
+  auto checkpointer = absl::WrapUnique(new Checkpointer(plan, ranks, state, *options.files, control));
+  SHALE_ASSIGN_OR_RETURN(checkpointer->staging_, StagingOf(ranks[0], kWriteStagingBytes));
+  for (RankRuntime* rank : ranks.runtimes()) {
     SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, rank->device().CreateStream("save"));
     checkpointer->streams_.push_back(std::move(stream));
   }
-  SHALE_ASSIGN_OR_RETURN(checkpointer->store_, CheckpointStore::Open(folder, options));
-  checkpointer->ranks_ = RankStates(plan.train.graph, plan.train.step.state, plan.train.memory, world);
+  absl::Status opened;
+  if (control.process() == 0) {
+    absl::StatusOr<std::unique_ptr<CheckpointStore>> store = CheckpointStore::Open(folder, options);
+    opened = store.status();
+    if (store.ok()) checkpointer->store_ = *std::move(store);
+  }
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control, ControlChannel::kCheckpoints, opened));
   if (plan.snapshot) {
     SHALE_ASSIGN_OR_RETURN(checkpointer->snapshot_,
-                           WorldProgram::Create(world, plan.snapshot->step.program, plan.snapshot->memory, {}));
+                           LocalProgram::Create(ranks, plan.snapshot->step.program, plan.snapshot->memory, {}));
   }
   return checkpointer;
 }
@@ -51,31 +65,79 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
   manifest.accumulation = std::string(ToString(plan_.options.accumulation));
   manifest.states = SavedStatesOf(plan_.train.step.state.states);
   manifest.values = plan_.train.step.state.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
-  SHALE_ASSIGN_OR_RETURN(manifest.update_count, ranks_[0].ReadUpdateCount());
+  const absl::StatusOr<int64_t> updates = state_[0].ReadUpdateCount();
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, updates.status()));
+  manifest.update_count = *updates;
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteShards(const std::string& folder, RankState::Source source) {
+  std::vector<SavedFile> files;
+  for (int local = 0; local < state_.size(); ++local) {
+    Stream& stream = *streams_[local];
+    const auto copy = [&](void* to, const std::byte* from, int64_t bytes) {
+      return stream.CopyAndWait(to, from, bytes);
+    };
+    SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(files_, folder, ranks_.number(local), ranks_.mesh().ranks(),
+                                                      state_[local].Pieces(source), copy, staging_));
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteAllShards(const std::string& folder,
+                                                                    RankState::Source source) {
+  const absl::StatusOr<std::vector<SavedFile>> mine = WriteShards(folder, source);
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, mine.status()));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control_.Gather(kChannel, SerializeFiles(*mine)));
+  std::vector<SavedFile> files;
+  for (const std::string& message : all) {
+    SHALE_ASSIGN_OR_RETURN(const std::vector<SavedFile> theirs, ParseFiles(message));
+    files.insert(files.end(), theirs.begin(), theirs.end());
+  }
+  // Names sort like ranks: the numbers in them have equally many digits.
+  std::sort(files.begin(), files.end(), [](const SavedFile& a, const SavedFile& b) { return a.name < b.name; });
+  return files;
+}
+
+absl::StatusOr<Checkpointer::Saved> Checkpointer::Lead(const Manifest& manifest, RankState::Source source) {
+  bool begun = false;
+  Saved saved;
+  const auto write = [&](const std::string& temporary) -> absl::StatusOr<std::vector<SavedFile>> {
+    begun = true;
+    SHALE_RETURN_IF_ERROR(control_.Broadcast(kChannel, temporary).status());
+    absl::StatusOr<std::vector<SavedFile>> files = WriteAllShards(temporary, source);
+    if (files.ok()) saved.bytes = TotalBytes(*files);
+    return files;
+  };
+  absl::StatusOr<std::string> path = store_->Save(manifest, write);
+  if (!begun) SHALE_RETURN_IF_ERROR(control_.Broadcast(kChannel, "").status());
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, path.status()));
+  SHALE_ASSIGN_OR_RETURN(saved.path, control_.Broadcast(kChannel, *path));
+  return saved;
+}
+
+absl::StatusOr<Checkpointer::Saved> Checkpointer::Follow(RankState::Source source) {
+  Saved saved;
+  SHALE_ASSIGN_OR_RETURN(const std::string temporary, control_.Broadcast(kChannel, ""));
+  // An error of any process reaches process 0, whose error is what all of them return.
+  if (!temporary.empty()) {
+    const absl::StatusOr<std::vector<SavedFile>> files = WriteAllShards(temporary, source);
+    if (files.ok()) saved.bytes = TotalBytes(*files);
+  }
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, absl::OkStatus()));
+  SHALE_ASSIGN_OR_RETURN(saved.path, control_.Broadcast(kChannel, ""));
+  return saved;
 }
 
 CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source source, double started) {
   CheckpointReport report{.step = manifest.step};
-  const auto write = [&](const std::string& temporary) -> absl::StatusOr<std::vector<SavedFile>> {
-    std::vector<SavedFile> files;
-    for (const RankState& rank : ranks_) {
-      Stream& stream = *streams_[files.size()];
-      const auto copy = [&](void* to, const std::byte* from, int64_t bytes) {
-        return stream.CopyAndWait(to, from, bytes);
-      };
-      SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(store_->files(), temporary, std::ssize(files),
-                                                        std::ssize(ranks_), rank.Pieces(source), copy, staging_));
-      report.bytes += file.size_bytes;
-      files.push_back(std::move(file));
-    }
-    return files;
-  };
-  absl::StatusOr<std::string> path = store_->Save(manifest, write);
-  report.status = path.status();
-  if (path.ok()) {
-    report.path = *std::move(path);
-    report.thinning = store_->thinning();
+  const absl::StatusOr<Saved> saved = store_ != nullptr ? Lead(manifest, source) : Follow(source);
+  report.status = saved.status();
+  if (saved.ok()) {
+    report.path = saved->path;
+    report.bytes = saved->bytes;
+    if (store_ != nullptr) report.thinning = store_->thinning();
   }
   report.seconds = Now() - started;
   return report;
@@ -84,7 +146,9 @@ CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source
 CheckpointReport Checkpointer::Save(Manifest manifest) {
   SHALE_CHECK(!pending_.valid()) << "a save is under way";
   const double started = Now();
-  if (absl::Status status = Complete(manifest); !status.ok()) return {.step = manifest.step, .status = status};
+  if (absl::Status status = Complete(manifest); !status.ok()) {
+    return {.step = manifest.step, .status = status, .seconds = Now() - started};
+  }
   CheckpointReport report = Write(manifest, RankState::Source::kState, started);
   report.stop_seconds = report.seconds;
   return report;
@@ -103,7 +167,7 @@ absl::Status Checkpointer::Start(Manifest manifest) {
   }
   const double started = Now();
   SHALE_RETURN_IF_ERROR(Complete(manifest));
-  SHALE_RETURN_IF_ERROR(snapshot_->Run(std::vector<StepInputs>(ranks_.size())));
+  SHALE_RETURN_IF_ERROR(snapshot_->Run(std::vector<StepInputs>(state_.size())));
   const double stop_seconds = Now() - started;
   try {
     pending_ = std::async(std::launch::async, [this, manifest, started, stop_seconds] {
@@ -129,9 +193,18 @@ absl::Status Checkpointer::Start(Manifest manifest) {
   return absl::OkStatus();
 }
 
+bool Checkpointer::EndedEverywhere() const {
+  const bool ended = pending_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (control_.processes() == 1) return ended;
+  // Not on the channel of the saves, which the thread that saves may be using.
+  const absl::StatusOr<std::vector<std::string>> all = control_.Gather(ControlChannel::kSteps, ended ? "ended" : "");
+  // After an error of the control plane there is no agreement: the next step fails.
+  return all.ok() && std::find(all->begin(), all->end(), "") == all->end();
+}
+
 std::optional<CheckpointReport> Checkpointer::Take(Wait wait) {
   if (!pending_.valid()) return std::nullopt;
-  if (wait == Wait::kNo && pending_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return std::nullopt;
+  if (wait == Wait::kNo && !EndedEverywhere()) return std::nullopt;
   return pending_.get();
 }
 

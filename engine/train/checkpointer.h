@@ -13,8 +13,9 @@
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/store.h"
 #include "engine/planner/job_plan.h"
-#include "engine/runtime/world.h"
-#include "engine/state/rank_state.h"
+#include "engine/runtime/local_ranks.h"
+#include "engine/state/local_state.h"
+#include "sharding/comm/control_plane.h"
 
 namespace shale {
 
@@ -28,20 +29,26 @@ struct CheckpointReport {
   double stop_seconds = 0;  // The part of `seconds` during which no step could run.
 };
 
-// Borrows plan and world. Not thread-safe. A pending save has a thread of its own; the destructor waits for it.
+// Saves what all processes of a job hold in one folder: each process writes the shards of its ranks, and process 0 the
+// manifest, once all shards are written. Every process makes the same calls and gets the same reports.
+//
+// Borrows plan, ranks, state and control plane. Not thread-safe. A pending save has a thread of its own; the destructor
+// waits for it.
 class Checkpointer {
  public:
-  // Opens `folder` for checkpoints of the ranks of `world`. FailedPrecondition if another writer has it open.
-  static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(const JobPlan& plan, World& world,
-                                                              const std::string& folder,
-                                                              const CheckpointStore::Options& options);
+  // Opens `folder`, which all processes can reach, for checkpoints of `state`. FailedPrecondition if another writer has
+  // it open.
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(const JobPlan& plan, LocalRanks& ranks,
+                                                              const LocalState& state, const std::string& folder,
+                                                              const CheckpointStore::Options& options,
+                                                              ControlPlane& control = OneProcess());
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
 
-  const std::string& folder() const { return store_->folder(); }
-
   // See CheckpointStore.
-  void DisregardAfter(int64_t step) { store_->DisregardAfter(step); }
+  void DisregardAfter(int64_t step) {
+    if (store_ != nullptr) store_->DisregardAfter(step);
+  }
 
   // The caller fills in `manifest` except parameters, layout, update count and files. REQUIRES of Save and Start: no
   // save is pending; Take has returned the report of the previous one.
@@ -57,17 +64,35 @@ class Checkpointer {
   std::optional<CheckpointReport> Take(Wait wait);
 
  private:
-  Checkpointer(const JobPlan& plan, World& world) : plan_(plan), world_(world) {}
+  Checkpointer(const JobPlan& plan, const LocalRanks& ranks, const LocalState& state, FileSystem& files,
+               ControlPlane& control)
+      : plan_(plan), ranks_(ranks), state_(state), files_(files), control_(control) {}
   absl::Status Complete(Manifest& manifest) const;
   CheckpointReport Write(const Manifest& manifest, RankState::Source source, double started);
+  struct Saved {
+    std::string path;
+    int64_t bytes = 0;  // Sum of all shard files.
+  };
+  // Saves through the store, in process 0.
+  absl::StatusOr<Saved> Lead(const Manifest& manifest, RankState::Source source);
+  // Takes part in the save of process 0.
+  absl::StatusOr<Saved> Follow(RankState::Source source);
+  // Returns whether the pending save has ended in all processes.
+  bool EndedEverywhere() const;
+  // Writes the shards of the local ranks into `folder`.
+  absl::StatusOr<std::vector<SavedFile>> WriteShards(const std::string& folder, RankState::Source source);
+  // Does the same, and gathers the files of all processes, in rank order.
+  absl::StatusOr<std::vector<SavedFile>> WriteAllShards(const std::string& folder, RankState::Source source);
 
   const JobPlan& plan_;
-  World& world_;
-  std::vector<RankState> ranks_;
-  std::unique_ptr<WorldProgram> snapshot_;  // Null if the plan has no snapshot.
-  std::unique_ptr<CheckpointStore> store_;
-  absl::Span<char> staging_;                      // Staging of rank 0; all ranks are saved through it.
-  std::vector<std::unique_ptr<Stream>> streams_;  // By rank: saved bytes are copied to the host on them.
+  const LocalRanks& ranks_;
+  const LocalState& state_;
+  FileSystem& files_;
+  ControlPlane& control_;
+  std::unique_ptr<LocalProgram> snapshot_;        // Null if the plan has no snapshot.
+  std::unique_ptr<CheckpointStore> store_;        // Null in all processes but 0.
+  absl::Span<char> staging_;                      // Of the first local rank; all local ranks are saved through it.
+  std::vector<std::unique_ptr<Stream>> streams_;  // By local rank: saved bytes are copied to the host on them.
   std::future<CheckpointReport> pending_;
 };
 

@@ -16,7 +16,7 @@
 #include "engine/config/print.h"
 #include "engine/io/file.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/state/ranks.h"
+#include "engine/state/local_state.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -66,6 +66,34 @@ bool SameFolder(const std::string& a, const std::string& b) {
   return stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
          first.st_ino == second.st_ino;
 }
+
+// Chooses the checkpoint, in process 0. Calls `use` with it, and sets what else `resumed` tells.
+absl::Status Find(const ResumeOptions& options, const std::string& folder,
+                  absl::FunctionRef<absl::Status(const CheckpointReader&)> use, Resumed& resumed) {
+  if (options.from == ResumeFrom::kReplace) return absl::OkStatus();
+  if (options.from == ResumeFrom::kNothing) {
+    return folder.empty() ? absl::OkStatus() : CheckNoneAfter(-1, folder, "start from scratch");
+  }
+  if (options.from == ResumeFrom::kPath) {
+    const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(options.path);
+    if (!checkpoint.ok()) return WithWayOut(checkpoint.status());
+    if (!folder.empty()) {
+      resumed.from_elsewhere = !SameFolder(JoinPath(options.path, ".."), folder);
+      SHALE_RETURN_IF_ERROR(CheckNoneAfter(resumed.from_elsewhere ? -1 : checkpoint->manifest().step, folder,
+                                           absl::StrCat("resume from ", options.path)));
+    }
+    return WithWayOut(use(*checkpoint));
+  }
+  SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
+  resumed.passed_over = std::move(newest.passed_over);
+  if (newest.path.empty() && options.from == ResumeFrom::kLatest) {
+    return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder, " to resume from"));
+  }
+  return absl::OkStatus();
+}
+
+constexpr ControlChannel kChannel = ControlChannel::kSteps;
+constexpr absl::string_view kElsewhere = "from elsewhere";
 
 }  // namespace
 
@@ -122,7 +150,7 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
   return absl::OkStatus();
 }
 
-absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder,
+absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder, ControlPlane& control,
                                absl::FunctionRef<absl::Status(const Manifest&)> check,
                                absl::FunctionRef<absl::Status(const CheckpointReader&)> restore) {
   Resumed resumed;
@@ -135,27 +163,28 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
     resumed.manifest = checkpoint.manifest();
     return absl::OkStatus();
   };
-  if (options.from == ResumeFrom::kReplace) return resumed;
-  if (options.from == ResumeFrom::kNothing) {
-    if (!folder.empty()) SHALE_RETURN_IF_ERROR(CheckNoneAfter(-1, folder, "start from scratch"));
+  if (control.process() == 0) {
+    const auto use_together = [&](const CheckpointReader& checkpoint) -> absl::Status {
+      SHALE_RETURN_IF_ERROR(control.Broadcast(kChannel, checkpoint.folder()).status());
+      return AgreeOnStatus(control, kChannel, use(checkpoint));
+    };
+    const absl::Status found = Find(options, folder, use_together, resumed);
+    if (!found.ok() || resumed.path.empty()) SHALE_RETURN_IF_ERROR(control.Broadcast(kChannel, "").status());
+    SHALE_RETURN_IF_ERROR(AgreeOnStatus(control, kChannel, found));
+    SHALE_RETURN_IF_ERROR(control.Broadcast(kChannel, resumed.from_elsewhere ? std::string(kElsewhere) : "").status());
     return resumed;
   }
-  if (options.from == ResumeFrom::kPath) {
-    const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(options.path);
-    if (!checkpoint.ok()) return WithWayOut(checkpoint.status());
-    if (!folder.empty()) {
-      resumed.from_elsewhere = !SameFolder(JoinPath(options.path, ".."), folder);
-      SHALE_RETURN_IF_ERROR(CheckNoneAfter(resumed.from_elsewhere ? -1 : checkpoint->manifest().step, folder,
-                                           absl::StrCat("resume from ", options.path)));
-    }
-    SHALE_RETURN_IF_ERROR(WithWayOut(use(*checkpoint)));
-    return resumed;
+  while (true) {
+    SHALE_ASSIGN_OR_RETURN(const std::string path, control.Broadcast(kChannel, ""));
+    if (path.empty()) break;
+    const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(path);
+    const absl::Status used = checkpoint.ok() ? use(*checkpoint) : checkpoint.status();
+    if (AgreeOnStatus(control, kChannel, used).ok()) break;
+    resumed = {};
   }
-  SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
-  resumed.passed_over = std::move(newest.passed_over);
-  if (newest.path.empty() && options.from == ResumeFrom::kLatest) {
-    return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder, " to resume from"));
-  }
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control, kChannel, absl::OkStatus()));
+  SHALE_ASSIGN_OR_RETURN(const std::string elsewhere, control.Broadcast(kChannel, ""));
+  resumed.from_elsewhere = elsewhere == kElsewhere;
   return resumed;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/checkpoint/reader.h"
 #include "engine/config/job.h"
 #include "engine/graph/graph.h"
+#include "sharding/comm/control_plane.h"
 
 namespace shale {
 
@@ -56,8 +57,11 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
 // one of them. For kNothing that is any checkpoint; for kPath any checkpoint later than the one at options.path, or any
 // at all if that one lies in another folder.
 //
+// Every process of a job calls it with the same options. Process 0 chooses the checkpoint in a folder that all of them
+// can reach; a checkpoint is restored only if every process can restore it, and all return the same result.
+//
 // Errors: NotFound if kLatest finds no checkpoint; FailedPrecondition with the reason of a refusal; DataLoss.
-absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder,
+absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder, ControlPlane& control,
                                absl::FunctionRef<absl::Status(const Manifest&)> check,
                                absl::FunctionRef<absl::Status(const CheckpointReader&)> restore);
 

@@ -13,7 +13,6 @@
 #include "engine/config/print.h"
 #include "engine/io/file.h"
 #include "engine/planner/summary.h"
-#include "engine/state/ranks.h"
 #include "engine/train/host_batch.h"
 #include "engine/train/initial_weights.h"
 #include "kernels/check.h"
@@ -32,61 +31,82 @@ int64_t ResidentBytes() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const TrainerOptions& options) {
+  absl::StatusOr<std::unique_ptr<Session>> session = Prepare(job, options);
+  const auto agree = [&](const absl::Status& status) {
+    return AgreeOnStatus(*options.control, ControlChannel::kSteps, status);
+  };
+  SHALE_RETURN_IF_ERROR(agree(session.status()));
+  SHALE_RETURN_IF_ERROR((*session)->CheckSame());
+  SHALE_RETURN_IF_ERROR(agree((*session)->Allocate(options)));
+  SHALE_RETURN_IF_ERROR((*session)->Begin(options));
+  return session;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(const Job& job, const TrainerOptions& options) {
   if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<JobData> data, JobData::Open(job, options.tokenizer_folder));
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
   SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), options.backend->machine()));
-  auto session = absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
-  SHALE_RETURN_IF_ERROR(session->Allocate(options));
-  SHALE_RETURN_IF_ERROR(session->Begin(options));
-  return session;
+  return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
+}
+
+absl::Status Session::CheckSame() const {
+  if (control_.processes() == 1) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(control_, ControlChannel::kSteps, "the job", ResolvedJobText(job_)));
+  const SavedData& data = data_->saved();
+  return CheckSameEverywhere(control_, ControlChannel::kSteps, "the data",
+                             absl::StrCat(data.samples_per_epoch, " samples of \"", data.tokenizer, "\""));
 }
 
 Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRateSchedule learning_rate,
                  const TrainerOptions& options)
     : resolved_(std::move(resolved)),
       trace_options_(options.trace),
+      control_(*options.control),
       peak_flops_(options.peak_flops),
       flops_per_token_(ModelFlopsPerToken(job_, plan_.train.graph)),
+      local_ranks_(options.ranks),
       data_(std::move(data)),
       learning_rate_(learning_rate) {}
 
 absl::Status Session::Allocate(const TrainerOptions& options) {
   const Backend* backend = options.backend;
-  SHALE_ASSIGN_OR_RETURN(batches_, BatchPrefetcher::Create(data_->training(), plan_.options.micro_batches));
+  SHALE_ASSIGN_OR_RETURN(batches_,
+                         BatchPrefetcher::Create(data_->training(), plan_.options.micro_batches, local_ranks_));
   overhead_bytes_ = ResidentBytes();
-  SHALE_ASSIGN_OR_RETURN(world_, World::Create(*backend,
-                                               {.ranks = static_cast<int>(job_.sharding.ranks),
-                                                .synchronous = job_.runtime.synchronous,
-                                                .programs = {&plan_.train.step.program, &plan_.evaluate.step.program},
-                                                .host_memory = plan_.host_memory},
-                                               plan_.arena_bytes));
+  SHALE_ASSIGN_OR_RETURN(ranks_,
+                         LocalRanks::Create(*backend,
+                                            {.mesh = plan_.options.mesh,
+                                             .ranks = local_ranks_,
+                                             .synchronous = job_.runtime.synchronous,
+                                             .programs = {&plan_.train.step.program, &plan_.evaluate.step.program},
+                                             .host_memory = plan_.host_memory},
+                                            plan_.arena_bytes));
   const ExecutorOptions executor{.synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs};
-  SHALE_ASSIGN_OR_RETURN(train_, WorldProgram::Create(*world_, plan_.train.step.program, plan_.train.memory, executor));
+  SHALE_ASSIGN_OR_RETURN(train_, LocalProgram::Create(*ranks_, plan_.train.step.program, plan_.train.memory, executor));
   SHALE_ASSIGN_OR_RETURN(evaluate_,
-                         WorldProgram::Create(*world_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
-  store_ =
-      std::make_unique<ParameterStore>(plan_.train.graph, plan_.train.step.state, plan_.train.memory, world_->ranks());
+                         LocalProgram::Create(*ranks_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
+  state_ = std::make_unique<LocalState>(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *ranks_);
   if (options.checkpoint_folder.empty()) return absl::OkStatus();
-  SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *world_, options.checkpoint_folder,
+  SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *ranks_, *state_, options.checkpoint_folder,
                                                              {.keep_last = job_.checkpoint.keep_last,
                                                               .keep_every = job_.checkpoint.keep_every,
-                                                              .files = options.files}));
+                                                              .files = options.files},
+                                                             control_));
   return absl::OkStatus();
 }
 
 absl::Status Session::Begin(const TrainerOptions& options) {
-  std::vector<RankState> ranks = RankStates(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *world_);
-  SHALE_ASSIGN_OR_RETURN(resumed_, Resume(
-                                       options.resume, options.checkpoint_folder,
-                                       [&](const Manifest& manifest) {
-                                         return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph);
-                                       },
-                                       [&](const CheckpointReader& checkpoint) {
-                                         return RestoreRanks(checkpoint, /*values_only=*/false, *world_, ranks);
-                                       }));
-  if (resumed_.path.empty()) return SetInitialWeights(job_, *world_, ranks);
+  SHALE_ASSIGN_OR_RETURN(
+      resumed_,
+      Resume(
+          options.resume, options.checkpoint_folder, control_,
+          [&](const Manifest& manifest) { return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph); },
+          [&](const CheckpointReader& checkpoint) { return state_->Restore(checkpoint, /*values_only=*/false); }));
+  if (resumed_.path.empty()) {
+    return AgreeOnStatus(control_, ControlChannel::kSteps, SetInitialWeights(job_, *state_));
+  }
   return GoOnAfterCheckpoint();
 }
 
@@ -122,8 +142,8 @@ absl::StatusOr<StepReport> Session::Step() {
     failed_ = damaged_ = true;
     return status;
   }
-  for (int rank = 0; tracing && rank < world_->size(); ++rank) {
-    trace_.Add(plan_.train.step.program, steps_ + 1, rank, train_->times(rank));
+  for (int local = 0; tracing && local < ranks_->size(); ++local) {
+    trace_.Add(plan_.train.step.program, steps_ + 1, ranks_->number(local), train_->times(local));
   }
   const StepOutputs& out = train_->outputs(0);
   if (!IsFinite(out) && job_.optimizer.non_finite == NonFinite::kStop) {
@@ -146,7 +166,7 @@ absl::StatusOr<StepReport> Session::Step() {
                          .flops_per_token = flops_per_token_,
                          .peak_flops = peak_flops_,
                          .peak_bytes_planned = plan_.arena_bytes,
-                         .peak_bytes_measured = world_->measured_peak_bytes()});
+                         .peak_bytes_measured = ranks_->measured_peak_bytes()});
 }
 
 absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t batches) {
@@ -155,7 +175,7 @@ absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t batches) {
     return absl::FailedPreconditionError(
         "the job has no evaluation data: set data.evaluation_path or data.evaluation_fraction");
   }
-  HostBatch batch(*loader, 1);
+  HostBatch batch(*loader, 1, local_ranks_);
   const int64_t per_run = job_.batch.micro_batch * job_.sharding.ranks;
   EvaluationSum sum;
   for (int64_t i = 0; i < batches; ++i) {

@@ -5,14 +5,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
 #include "engine/planner/resolve_job.h"
+#include "engine/runtime/local_ranks.h"
 #include "engine/runtime/trace.h"
-#include "engine/runtime/world.h"
-#include "engine/state/parameter_store.h"
+#include "engine/state/local_state.h"
 #include "engine/train/batch_prefetcher.h"
 #include "engine/train/checkpoint_policy.h"
 #include "engine/train/checkpointer.h"
@@ -36,11 +37,12 @@ class Session : public CheckpointSaver {
   const Job& job() const { return resolved_.job; }
   const JobPlan& plan() const { return resolved_.plan; }
   const JobData& data() const { return *data_; }
+  ControlPlane& control() const { return control_; }
   const Resumed& resumed() const { return resumed_; }
-  ParameterStore& store() { return *store_; }
+  LocalState& state() { return *state_; }
   const StepTrace& trace() const { return trace_; }
   int64_t overhead_bytes() const { return overhead_bytes_; }
-  const std::string& device_description() const { return world_->description(); }
+  const std::string& device_description() const { return ranks_->description(); }
 
   int64_t steps() const { return steps_; }  // Steps done.
   bool finished() const { return steps_ >= data_->total_steps() || data_->SamplesAt(position_).count == 0; }
@@ -63,6 +65,10 @@ class Session : public CheckpointSaver {
  private:
   Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRateSchedule learning_rate,
           const TrainerOptions& options);
+  // Opens the data and resolves the job.
+  static absl::StatusOr<std::unique_ptr<Session>> Prepare(const Job& job, const TrainerOptions& options);
+  // Checks that all processes have the same job and the same data.
+  absl::Status CheckSame() const;
   // Allocates the ranks and all that they need.
   absl::Status Allocate(const TrainerOptions& options);
   // Sets the state that training begins with.
@@ -77,15 +83,17 @@ class Session : public CheckpointSaver {
   const Job& job_ = resolved_.job;
   const JobPlan& plan_ = resolved_.plan;
   const TraceOptions trace_options_;
+  ControlPlane& control_;
   const double peak_flops_;
   const double flops_per_token_;
+  const std::vector<int> local_ranks_;  // As in TrainerOptions.
   const std::unique_ptr<JobData> data_;
   LearningRateSchedule learning_rate_;
   std::unique_ptr<BatchPrefetcher> batches_;
   int64_t overhead_bytes_ = 0;
-  std::unique_ptr<World> world_;
-  std::unique_ptr<WorldProgram> train_, evaluate_;
-  std::unique_ptr<ParameterStore> store_;
+  std::unique_ptr<LocalRanks> ranks_;
+  std::unique_ptr<LocalProgram> train_, evaluate_;
+  std::unique_ptr<LocalState> state_;
   std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.
   Resumed resumed_;
   StepTrace trace_;

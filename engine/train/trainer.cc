@@ -1,9 +1,15 @@
 #include "engine/train/trainer.h"
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "engine/train/checkpoint_policy.h"
 #include "engine/train/session.h"
 #include "kernels/check.h"
@@ -20,12 +26,12 @@ class Trainer::Impl {
 
   Session& session() const { return *session_; }
   void RequestStop() { stop_.store(true, std::memory_order_relaxed); }
-  bool done() const { return stop_.load(std::memory_order_relaxed) || session_->finished(); }
+  bool done() const { return stopped() || session_->finished(); }
 
   absl::StatusOr<StepReport> Step() {
     if (!session_->failed() && done())
       return absl::FailedPreconditionError("the run is over: no step is left, or a stop was requested");
-    return session_->Step();
+    return RunStep();
   }
 
   // Runs the steps and everything between them.
@@ -47,12 +53,35 @@ class Trainer::Impl {
   }
 
  private:
+  // Returns whether no further step begins. With several processes, a request takes effect once all know of it.
+  bool stopped() const {
+    return session_->control().processes() == 1 ? stop_.load(std::memory_order_relaxed) : stop_agreed_;
+  }
+
+  // Runs a step. The processes then tell one another whether to stop, and their measured peaks.
+  absl::StatusOr<StepReport> RunStep() {
+    SHALE_ASSIGN_OR_RETURN(StepReport report, session_->Step());
+    ControlPlane& control = session_->control();
+    if (control.processes() == 1) return report;
+    const int stop = stop_.load(std::memory_order_relaxed);
+    SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                           control.Gather(ControlChannel::kSteps, absl::StrCat(stop, " ", report.peak_bytes_measured)));
+    for (const std::string& message : all) {
+      const std::pair<absl::string_view, absl::string_view> note = absl::StrSplit(message, ' ');
+      int64_t peak = 0;
+      if (!absl::SimpleAtoi(note.second, &peak)) return absl::InternalError("a process sent no note after the step");
+      report.peak_bytes_measured = std::max(report.peak_bytes_measured, peak);
+      stop_agreed_ = stop_agreed_ || note.first == "1";
+    }
+    return report;
+  }
+
   absl::Status RunSteps(const TrainCallbacks& callbacks) {
     const TelemetryConfig& telemetry = session_->job().telemetry;
     const auto is_done = [this] { return done(); };
     while (!done()) {
       // Does not look at stop_ again: a stop that is requested from now on takes effect after this step.
-      SHALE_ASSIGN_OR_RETURN(const StepReport report, session_->Step());
+      SHALE_ASSIGN_OR_RETURN(const StepReport report, RunStep());
       if (callbacks.on_step) SHALE_RETURN_IF_ERROR(callbacks.on_step(report));
       if (checkpoints_) {
         SHALE_RETURN_IF_ERROR(checkpoints_->AfterStep(report.step, is_done, callbacks.on_checkpoint));
@@ -68,7 +97,8 @@ class Trainer::Impl {
 
   const std::unique_ptr<Session> session_;
   std::optional<CheckpointPolicy> checkpoints_;  // Empty if nothing is saved.
-  std::atomic<bool> stop_ = false;
+  std::atomic<bool> stop_ = false;               // This process was asked to stop.
+  bool stop_agreed_ = false;  // Some process was asked to stop, and all know. Used with several processes.
 };
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Job& job, const TrainerOptions& options) {
@@ -95,24 +125,24 @@ void Trainer::RequestStop() { impl_->RequestStop(); }
 absl::StatusOr<std::string> Trainer::SaveCheckpoint() { return impl_->SaveCheckpoint(); }
 absl::Status Trainer::WriteTrace() const { return impl_->session().WriteTrace(); }
 std::string Trainer::TraceTable() const { return impl_->session().trace().Table(); }
-const std::vector<Parameter>& Trainer::parameters() const { return impl_->session().store().parameters(); }
+const std::vector<Parameter>& Trainer::parameters() const { return impl_->session().state().parameters(); }
 
 absl::Status Trainer::ReadParameter(absl::string_view name, absl::Span<float> values) const {
-  const ParameterStore& store = impl_->session().store();
-  SHALE_ASSIGN_OR_RETURN(ParameterId id, store.FindWhole(name, std::ssize(values)));
-  return store.Read(id, 0, values);
+  const LocalState& state = impl_->session().state();
+  SHALE_ASSIGN_OR_RETURN(ParameterId id, state.Find(name, std::ssize(values)));
+  return state.Read(id, 0, values);
 }
 
 absl::Status Trainer::WriteParameter(absl::string_view name, absl::Span<const float> values) {
-  ParameterStore& store = impl_->session().store();
-  SHALE_ASSIGN_OR_RETURN(ParameterId id, store.FindWhole(name, std::ssize(values)));
-  return store.Write(id, 0, values);
+  LocalState& state = impl_->session().state();
+  SHALE_ASSIGN_OR_RETURN(ParameterId id, state.Find(name, std::ssize(values)));
+  return state.Write(id, 0, values);
 }
 
 absl::Status Trainer::ReadGradient(absl::string_view name, absl::Span<float> values) const {
-  const ParameterStore& store = impl_->session().store();
-  SHALE_ASSIGN_OR_RETURN(ParameterId id, store.FindWhole(name, std::ssize(values)));
-  return store.ReadGradient(id, 0, values);
+  const LocalState& state = impl_->session().state();
+  SHALE_ASSIGN_OR_RETURN(ParameterId id, state.Find(name, std::ssize(values)));
+  return state.ReadGradient(id, 0, values);
 }
 
 }  // namespace shale

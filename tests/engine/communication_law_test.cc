@@ -148,7 +148,7 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
       options.step.strategy = row.strategy;
       options.step.accumulation = row.accumulation;
       options.step.reshard_after_forward = row.reshard;
-      options.step.ranks = kRanks;
+      options.step.mesh = {.shard = kRanks};
       std::vector<CollectiveTrace> traces(kRanks);
       options.wrap = [&](std::unique_ptr<Communicator> inner, int rank, StreamId stream) {
         return std::make_unique<TracingCommunicator>(std::move(inner), &traces[rank], std::string(ToString(stream)));
@@ -160,9 +160,9 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
       std::map<int64_t, Counts> expected;
       const bool replicated = row.strategy == Strategy::kDdp;
       for (const GroupState& g : result->step.state.groups) {
-        const bool block = g.layout.parameters()[0].name.rfind("blocks.", 0) == 0;
+        const bool block = g.layout().parameters()[0].name.rfind("blocks.", 0) == 0;
         const Counts counts = block ? row.block(K) : row.end(K);
-        Counts& sum = expected[g.layout.padded_elements() * 4];
+        Counts& sum = expected[g.layout().padded_elements() * 4];
         sum.gathers += counts.gathers;
         sum.reductions += counts.reductions;
       }

@@ -26,7 +26,7 @@ absl::Status RunWithFailure(int nth, bool synchronous) {
   options.backend = backend.get();
   options.step.strategy = Strategy::kFullShard;
   options.step.accumulation = Accumulation::kSharded;
-  options.step.ranks = 2;
+  options.step.mesh = {.shard = 2};
   options.steps = 2;
   options.synchronous = synchronous;
   return RunJob(options, RandomTokens(4, 11, SmallDecoder().vocabulary, 1)).status();

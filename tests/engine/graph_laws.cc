@@ -130,12 +130,12 @@ TEST(GraphLaws, ASynchronousRunCapturesNothing) {
 
 TEST(GraphLaws, SeveralRanksAndDevicesWithoutGraphsAreRefused) {
   RunOptions options = OneRank(Accumulation::kSharded);
-  options.step.ranks = 2;
+  options.step.mesh = {.shard = 2};
   const absl::Status ranks = RunJob(options, TwoBatches(2)).status();
   EXPECT_EQ(ranks.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(ranks.message()), HasSubstr("runtime.graphs wants one rank, found All"));
   const std::unique_ptr<Backend> cpu = CreateReferenceBackend();
-  options.step.ranks = 1;
+  options.step.mesh = {};
   options.backend = cpu.get();
   const absl::Status device = RunJob(options, TwoBatches(2)).status();
   EXPECT_EQ(device.code(), absl::StatusCode::kFailedPrecondition);

@@ -9,8 +9,7 @@
 #include "engine/memory/host_plan.h"
 #include "engine/memory/waits.h"
 #include "engine/state/initial_values.h"
-#include "engine/state/parameter_store.h"
-#include "engine/state/ranks.h"
+#include "engine/state/local_state.h"
 #include "kernels/integers.h"
 #include "tests/engine/tested_backend.h"
 
@@ -51,7 +50,7 @@ struct HostTokens {
 
 HostTokens TokensOfRank(const Tokens& tokens, const RunOptions& options, int rank, bool last_only) {
   HostTokens host;
-  const int64_t B = options.micro_batch, S = tokens.length, W = options.step.ranks;
+  const int64_t B = options.micro_batch, S = tokens.length, W = options.step.mesh.ranks();
   for (int64_t k = 0; k < options.step.micro_batches; ++k) {
     for (int64_t b = 0; b < B; ++b) {
       const int64_t sequence = (k * W + rank) * B + b;
@@ -67,13 +66,13 @@ HostTokens TokensOfRank(const Tokens& tokens, const RunOptions& options, int ran
   return host;
 }
 
-absl::Status EditWeights(ParameterStore& store, const RunOptions& options) {
+absl::Status EditWeights(LocalState& state, const RunOptions& options) {
   if (!options.edit_weights) return absl::OkStatus();
-  for (size_t id = 0; id < store.parameters().size(); ++id) {
-    std::vector<float> values(store.parameters()[id].elements());
-    SHALE_RETURN_IF_ERROR(store.Read(static_cast<ParameterId>(id), 0, absl::MakeSpan(values)));
-    options.edit_weights(store.parameters()[id].name, values);
-    SHALE_RETURN_IF_ERROR(store.Write(static_cast<ParameterId>(id), 0, values));
+  for (size_t id = 0; id < state.parameters().size(); ++id) {
+    std::vector<float> values(state.parameters()[id].elements());
+    SHALE_RETURN_IF_ERROR(state.Read(static_cast<ParameterId>(id), 0, absl::MakeSpan(values)));
+    options.edit_weights(state.parameters()[id].name, values);
+    SHALE_RETURN_IF_ERROR(state.Write(static_cast<ParameterId>(id), 0, values));
   }
   return absl::OkStatus();
 }
@@ -82,7 +81,7 @@ absl::Status EditWeights(ParameterStore& store, const RunOptions& options) {
 
 absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& batches) {
   const Tokens& tokens = batches[0];
-  const int64_t W = options.step.ranks;
+  const int64_t W = options.step.mesh.ranks();
   options.step.micro_batches = CeilDivide(tokens.sequences, W * options.micro_batch);
   GraphOptions graph_options{.compute_dtype = options.dtype,
                              .micro_batch = options.micro_batch,
@@ -100,35 +99,32 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   SHALE_RETURN_IF_ERROR(CheckProgram(result.step.program, result.plan));
 
   SHALE_ASSIGN_OR_RETURN(
-      std::unique_ptr<World> world,
-      World::Create(*backend,
-                    {.ranks = static_cast<int>(W),
-                     .synchronous = options.synchronous,
-                     .programs = {&result.step.program},
-                     .host_memory = PlanHostMemory({{result.step.program, result.plan}}, kReadStagingBytes),
-                     .wrap = options.wrap},
-                    result.plan.peak_bytes));
-  ParameterStore store(graph, result.step.state, result.plan, world->ranks());
-  std::vector<RankState> states;
-  for (RankRuntime* rank : world->ranks()) states.emplace_back(graph, result.step.state, result.plan, *rank);
+      std::unique_ptr<LocalRanks> ranks,
+      LocalRanks::Create(*backend,
+                         {.mesh = options.step.mesh,
+                          .synchronous = options.synchronous,
+                          .programs = {&result.step.program},
+                          .host_memory = PlanHostMemory({{result.step.program, result.plan}}, kReadStagingBytes),
+                          .wrap = options.wrap},
+                         result.plan.peak_bytes));
+  LocalState state(graph, result.step.state, result.plan, *ranks);
   const auto initial = [](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
     FillInitialValues(parameter, 3, begin, values);
     return absl::OkStatus();
   };
-  SHALE_RETURN_IF_ERROR(FillRanks(initial, *world, states));
-  SHALE_RETURN_IF_ERROR(EditWeights(store, options));
+  SHALE_RETURN_IF_ERROR(state.Fill(initial));
+  SHALE_RETURN_IF_ERROR(EditWeights(state, options));
 
   std::vector<std::unique_ptr<ExecutionObserver>> observers;
   std::vector<std::unique_ptr<Executor>> executors;
   std::vector<std::vector<HostTokens>> host(batches.size());  // By batch, then by rank.
   std::vector<std::vector<StepInputs>> inputs(batches.size(), std::vector<StepInputs>(W));
   for (int rank = 0; rank < W; ++rank) {
-    observers.push_back(options.observe ? options.observe(result.step.program, result.plan, world->rank(rank))
-                                        : nullptr);
+    observers.push_back(options.observe ? options.observe(result.step.program, result.plan, (*ranks)[rank]) : nullptr);
     SHALE_ASSIGN_OR_RETURN(
         std::unique_ptr<Executor> executor,
         Executor::Create(
-            result.step.program, result.plan, world->rank(rank),
+            result.step.program, result.plan, (*ranks)[rank],
             {.synchronous = options.synchronous, .observer = observers.back().get(), .graphs = options.graphs}));
     executors.push_back(std::move(executor));
   }
@@ -148,14 +144,14 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
       const auto id = static_cast<ParameterId>(i);
       std::vector<float>& values = into[graph.parameters[i].name];
       values.resize(graph.parameters[i].elements());
-      SHALE_RETURN_IF_ERROR(gradients ? store.ReadGradient(id, 0, absl::MakeSpan(values))
-                                      : store.Read(id, 0, absl::MakeSpan(values)));
+      SHALE_RETURN_IF_ERROR(gradients ? state.ReadGradient(id, 0, absl::MakeSpan(values))
+                                      : state.Read(id, 0, absl::MakeSpan(values)));
     }
     return absl::OkStatus();
   };
   std::vector<StepOutputs> outputs(W);
   for (int step = 0; step < options.steps; ++step) {
-    SHALE_RETURN_IF_ERROR(world->ForEachRank([&](int rank) {
+    SHALE_RETURN_IF_ERROR(ranks->ForEach([&](int rank) {
       if (options.before_step) options.before_step(step, *executors[rank]);
       return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank]);
     }));
@@ -173,7 +169,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   }
   if (!options.gradients_of_first_step) SHALE_RETURN_IF_ERROR(read_all(true, result.gradients));
   SHALE_RETURN_IF_ERROR(read_all(false, result.weights));
-  result.measured_peak_bytes = world->measured_peak_bytes();
+  result.measured_peak_bytes = ranks->measured_peak_bytes();
   result.graphs = executors[0]->graphs();
   return result;
 }

@@ -14,8 +14,8 @@
 #include "engine/memory/plan.h"
 #include "engine/model/model.h"
 #include "engine/runtime/backend.h"
+#include "engine/runtime/local_ranks.h"
 #include "engine/runtime/ops_kind.h"
-#include "engine/runtime/world.h"
 #include "engine/step/compile.h"
 
 namespace shale::testing {

@@ -64,7 +64,7 @@ RunOptions With(const Combination& c, int64_t ranks, int64_t micro_batch) {
   RunOptions options;
   options.step.strategy = c.strategy;
   options.step.accumulation = c.accumulation;
-  options.step.ranks = ranks;
+  options.step.mesh = {.shard = ranks};
   options.micro_batch = micro_batch;
   return options;
 }

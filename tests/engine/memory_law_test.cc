@@ -24,7 +24,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
     step.strategy = static_cast<Strategy>(pick(4));
     step.accumulation = static_cast<Accumulation>(1 + pick(3));
   } while (!CheckCombination(step.strategy, step.accumulation).ok());
-  step.ranks = 1 + pick(4);
+  step.mesh = {.shard = 1 + pick(4)};
   step.prefetch = pick(4);
   step.reshard_after_forward = pick(4) != 0;
   step.activations.preset = static_cast<CheckpointingPreset>(pick(6));
@@ -64,7 +64,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
 std::string Describe(const RunOptions& o, int seed) {
   return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.accumulation), " ",
                       ToString(o.step.activations.preset), o.step.activations.offload.empty() ? "" : ", offloaded",
-                      " W=", o.step.ranks, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
+                      " W=", o.step.mesh.ranks(), " B=", o.micro_batch, " ", ToString(o.dtype), " ",
                       EntryOf(o.step.optimizer.kind).name);
 }
 
@@ -116,7 +116,7 @@ TEST(MemoryLaws, ThePeakOfShardedAndDeferredDoesNotDependOnK) {
       for (int64_t sequences : every ? std::vector<int64_t>{1, 2, 3, 9} : std::vector<int64_t>{1, 3}) {
         RunOptions options;
         options.step.accumulation = accumulation;
-        options.step.ranks = ranks;
+        options.step.mesh = {.shard = ranks};
         absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(sequences * ranks, 9, 19, 5));
         ASSERT_TRUE(result.ok()) << result.status();
         if (peak == 0) peak = result->plan.peak_bytes;

@@ -46,7 +46,7 @@ RunOptions With(const Named& named, Strategy strategy, int64_t ranks, DType dtyp
   RunOptions options;
   options.step.strategy = strategy;
   options.step.accumulation = strategy == Strategy::kZero2 ? Accumulation::kLayered : Accumulation::kNoSync;
-  options.step.ranks = ranks;
+  options.step.mesh = {.shard = ranks};
   options.step.master = master;
   options.step.optimizer = named.optimizer;
   options.dtype = dtype;
@@ -133,7 +133,7 @@ TEST(OptimizerLaws, ThePlanHasTheBytesOfTheDeclaredStates) {
     int64_t states = sizeof(int64_t);  // The update count.
     int64_t values = 0;
     for (const GroupState& g : result.step.state.groups) {
-      const int64_t shard = g.layout.shard_elements();
+      const int64_t shard = g.layout().shard_elements();
       EXPECT_EQ(shard % BlockOf(named.optimizer.rule), 0) << named.name;
       for (const UpdateState& state : named.optimizer.states()) states += shard / state.block * SizeOf(state.dtype);
       values += 4 * shard;

@@ -40,7 +40,7 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
       options.micro_batch = 4 / ranks;  // K = 3.
       options.loss_chunk_tokens = ranks == 1 ? 600 : 512;
       options.step.strategy = Strategy::kFullShard;
-      options.step.ranks = ranks;
+      options.step.mesh = {.shard = ranks};
       options.step.activations.preset = preset;
       options.threads = 2;
       options.steps = 2;

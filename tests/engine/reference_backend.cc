@@ -15,9 +15,8 @@ class ReferenceBackend : public Backend {
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
     return std::vector<std::shared_ptr<Device>>(ranks, CreateCpuDevice({.synchronous = synchronous}));
   }
-  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
-      const std::vector<std::shared_ptr<Device>>& devices) const override {
-    return CreateInProcessGroup(static_cast<int>(devices.size()));
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
+    return CreateInProcessGroup(group.size);
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t) const override { return Budget{}; }
 };

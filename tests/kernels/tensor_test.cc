@@ -75,11 +75,11 @@ TEST(Tensor, SplitsOfARowAndOfTokensCompose) {
 
 TEST(Tensor, ReshapeKeepsTheBuffer) {
   Tensor t = Tensor::Contiguous(DType::kInt32, {4, 6});
-  t.where = {.symbol = 7, .offset_bytes = 64, .rank_stride_bytes = 256};
+  t.where = {.symbol = 7, .offset_bytes = 64, .shard_stride_bytes = 256};
   const Tensor flat = t.Reshape({24});
   EXPECT_EQ(flat.where.symbol, 7);
   EXPECT_EQ(flat.where.offset_bytes, 64);
-  EXPECT_EQ(flat.where.rank_stride_bytes, 256);
+  EXPECT_EQ(flat.where.shard_stride_bytes, 256);
   EXPECT_EQ(Places(flat), Places(t));
 }
 

@@ -33,28 +33,28 @@ std::vector<ShardLayout::Entry> RandomEntries(std::mt19937& random) {
   return entries;
 }
 
-ShardLayout Make(const std::vector<ShardLayout::Entry>& entries, int world_size) {
-  absl::StatusOr<ShardLayout> layout = ShardLayout::Create(entries, world_size);
+ShardLayout Make(const std::vector<ShardLayout::Entry>& entries, int shards) {
+  absl::StatusOr<ShardLayout> layout = ShardLayout::Create(entries, shards);
   EXPECT_TRUE(layout.ok()) << layout.status();
   return *std::move(layout);
 }
 
-std::string ErrorOf(const std::vector<ShardLayout::Entry>& entries, int world_size = 1) {
-  absl::StatusOr<ShardLayout> layout = ShardLayout::Create(entries, world_size);
+std::string ErrorOf(const std::vector<ShardLayout::Entry>& entries, int shards = 1) {
+  absl::StatusOr<ShardLayout> layout = ShardLayout::Create(entries, shards);
   EXPECT_EQ(layout.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(layout.status().message());
 }
 
 // Checks every law that holds for any layout.
-void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int world_size) {
-  SCOPED_TRACE(absl::StrCat(entries.size(), " parameters, ", world_size, " ranks"));
-  const ShardLayout layout = Make(entries, world_size);
-  ASSERT_EQ(layout.world_size(), world_size);
+void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int shards) {
+  SCOPED_TRACE(absl::StrCat(entries.size(), " parameters, ", shards, " shards"));
+  const ShardLayout layout = Make(entries, shards);
+  ASSERT_EQ(layout.shards(), shards);
   ASSERT_EQ(layout.shard_elements() % ShardLayout::kAlignment, 0);
-  ASSERT_EQ(layout.padded_elements(), layout.shard_elements() * world_size);
+  ASSERT_EQ(layout.padded_elements(), layout.shard_elements() * shards);
   ASSERT_GE(layout.padded_elements(), layout.total_elements());
   // The shards could not be one block shorter.
-  ASSERT_TRUE(layout.total_elements() > (layout.shard_elements() - ShardLayout::kAlignment) * world_size);
+  ASSERT_TRUE(layout.total_elements() > (layout.shard_elements() - ShardLayout::kAlignment) * shards);
 
   // Counts the parameters and gaps that hold each element: there must be exactly one.
   std::vector<int> owner(layout.padded_elements(), 0);
@@ -72,7 +72,7 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int world_size) {
   std::vector<std::vector<int>> seen(entries.size());
   for (size_t p = 0; p < entries.size(); ++p) seen[p].resize(layout.parameters()[p].elements, 0);
   int64_t next_slice = 0;
-  for (int rank = 0; rank < world_size; ++rank) {
+  for (int rank = 0; rank < shards; ++rank) {
     const ElementRange slice = layout.ShardRange(rank);
     ASSERT_EQ(slice.begin, next_slice);
     ASSERT_EQ(slice.end - slice.begin, layout.shard_elements());
@@ -80,11 +80,11 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int world_size) {
     int64_t after = 0;
     for (const ShardLayout::Piece& piece : layout.ParameterPieces(rank)) {
       ASSERT_LT(piece.range.begin, piece.range.end);
-      ASSERT_GE(piece.slice_offset, after);
-      after = piece.slice_offset + piece.range.end - piece.range.begin;
+      ASSERT_GE(piece.shard_offset, after);
+      after = piece.shard_offset + piece.range.end - piece.range.begin;
       ASSERT_LE(after, layout.shard_elements());
       const ShardLayout::Placement& p = layout.parameters()[piece.parameter];
-      ASSERT_EQ(p.offset_elements + piece.range.begin, slice.begin + piece.slice_offset);
+      ASSERT_EQ(p.offset_elements + piece.range.begin, slice.begin + piece.shard_offset);
       for (int64_t i = piece.range.begin; i < piece.range.end; ++i) seen[piece.parameter][i] += 1;
     }
   }
@@ -95,7 +95,7 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int world_size) {
 }
 
 TEST(ShardLayoutTest, EveryElementHasOneOwnerForEveryWorldSize) {
-  for (int world_size = 1; world_size <= 8; ++world_size) CheckLaws(AwkwardEntries(), world_size);
+  for (int shards = 1; shards <= 8; ++shards) CheckLaws(AwkwardEntries(), shards);
   CheckLaws(AwkwardEntries(), 61);
 }
 
@@ -106,8 +106,8 @@ TEST(ShardLayoutTest, EveryElementHasOneOwnerInRandomGroups) {
 
 TEST(ShardLayoutTest, OffsetsDoNotDependOnTheWorldSize) {
   const ShardLayout one = Make(AwkwardEntries(), 1);
-  for (int world_size : {2, 3, 4, 5, 6, 7, 8, 1000, 16384}) {
-    const ShardLayout layout = Make(AwkwardEntries(), world_size);
+  for (int shards : {2, 3, 4, 5, 6, 7, 8, 1000, 16384}) {
+    const ShardLayout layout = Make(AwkwardEntries(), shards);
     EXPECT_EQ(layout.total_elements(), one.total_elements());
     for (size_t i = 0; i < AwkwardEntries().size(); ++i) {
       EXPECT_EQ(layout.parameters()[i].offset_elements, one.parameters()[i].offset_elements);
@@ -155,7 +155,7 @@ TEST(ShardLayoutTest, RangesMergeWhatTouchesAndNothingElse) {
 }
 
 TEST(ShardLayoutTest, RefusesWhatCannotBeLaidOut) {
-  EXPECT_THAT(ErrorOf({{"a", {4}}}, 0), HasSubstr("world size is 0"));
+  EXPECT_THAT(ErrorOf({{"a", {4}}}, 0), HasSubstr("a layout for 0 shards"));
   EXPECT_THAT(ErrorOf({{"a", {4}}}, -3), HasSubstr("-3"));
   EXPECT_THAT(ErrorOf({{"a", {4}}, {"", {4}}}), HasSubstr("parameter 1 of a group has no name"));
   EXPECT_THAT(ErrorOf({{"a", {4}}, {"b", {4}}, {"a", {4}}}), HasSubstr("parameter a occurs twice"));
@@ -176,12 +176,12 @@ TEST(ShardLayoutTest, RefusesSizesThatOverflow) {
 
 // Optimizer states that come in blocks need parameters and shards that begin at whole blocks.
 TEST(ShardLayoutTest, ParametersAndShardsBeginAtWholeBlocks) {
-  for (int world_size : {1, 2, 3, 5}) {
-    const ShardLayout layout = ShardLayout::Create(AwkwardEntries(), world_size, 256).value();
+  for (int shards : {1, 2, 3, 5}) {
+    const ShardLayout layout = ShardLayout::Create(AwkwardEntries(), shards, 256).value();
     EXPECT_EQ(layout.shard_elements() % 256, 0);
-    EXPECT_LT(layout.padded_elements() - layout.total_elements(), 256 * world_size);
+    EXPECT_LT(layout.padded_elements() - layout.total_elements(), 256 * shards);
     for (const ShardLayout::Placement& p : layout.parameters()) EXPECT_EQ(p.offset_elements % 256, 0) << p.name;
-    for (int rank = 0; rank < world_size; ++rank) {
+    for (int rank = 0; rank < shards; ++rank) {
       for (const ShardLayout::Piece& piece : layout.ParameterPieces(rank)) EXPECT_EQ(piece.range.begin % 256, 0);
     }
   }

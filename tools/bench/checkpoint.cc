@@ -21,7 +21,7 @@
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/io/file_system.h"
-#include "engine/state/ranks.h"
+#include "engine/state/local_state.h"
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
@@ -113,12 +113,12 @@ absl::StatusOr<double> ReadPlain(const Flags& flags, const std::vector<int64_t>&
 }
 
 // Restores the full checkpoint into all ranks. Returns the seconds, without the time to create a trainer.
-absl::StatusOr<double> Restore(const std::string& path, World& world, std::vector<RankState>& ranks) {
+absl::StatusOr<double> Restore(const std::string& path, LocalState& state) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
   for (const std::string& name : names) SHALE_RETURN_IF_ERROR(Evict(JoinPath(path, name)));
   const double start = Now();
   SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(path));
-  SHALE_RETURN_IF_ERROR(RestoreRanks(checkpoint, /*values_only=*/false, world, ranks));
+  SHALE_RETURN_IF_ERROR(state.Restore(checkpoint, /*values_only=*/false));
   return Now() - start;
 }
 
@@ -135,13 +135,12 @@ absl::Status BenchFiles(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                          Trainer::Create(job, {.backend = backend.get(), .checkpoint_folder = folder}));
   SHALE_RETURN_IF_ERROR(trainer->Step().status());
-  // Creates a separate world to restore into.
+  // Creates separate ranks to restore into.
   const JobPlan& plan = trainer->plan();
   SHALE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<World> world,
-      World::Create(*backend, {.ranks = static_cast<int>(job.sharding.ranks), .host_memory = plan.host_memory},
-                    plan.arena_bytes));
-  std::vector<RankState> ranks = RankStates(plan.train.graph, plan.train.step.state, plan.train.memory, *world);
+      const std::unique_ptr<LocalRanks> ranks,
+      LocalRanks::Create(*backend, {.mesh = plan.options.mesh, .host_memory = plan.host_memory}, plan.arena_bytes));
+  LocalState state(plan.train.graph, plan.train.step.state, plan.train.memory, *ranks);
 
   std::vector<double> save, load, write, write_direct, read;
   std::vector<int64_t> sizes;
@@ -172,11 +171,11 @@ absl::Status BenchFiles(const Flags& flags) {
     }
     if (!plain_first) {
       SHALE_RETURN_IF_ERROR(write_plain(&wrote_direct, &wrote));
-      SHALE_ASSIGN_OR_RETURN(loaded, Restore(path, *world, ranks));
+      SHALE_ASSIGN_OR_RETURN(loaded, Restore(path, state));
     }
     SHALE_ASSIGN_OR_RETURN(took, ReadPlain(flags, sizes, buffer.span()));
     if (plain_first) {
-      SHALE_ASSIGN_OR_RETURN(loaded, Restore(path, *world, ranks));
+      SHALE_ASSIGN_OR_RETURN(loaded, Restore(path, state));
     }
     SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(Path(flags, "plain")));
     SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(path));

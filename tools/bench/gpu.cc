@@ -63,7 +63,7 @@ absl::StatusOr<CommRanks> CreateRanks(const CreateGpuBackend& create, const GpuB
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create(options));
   CommRanks made;
   SHALE_ASSIGN_OR_RETURN(made.devices, backend->CreateDevices(options.ranks, false));
-  SHALE_ASSIGN_OR_RETURN(made.communicators, backend->CreateGroup(made.devices));
+  SHALE_ASSIGN_OR_RETURN(made.communicators, backend->CreateGroup(GroupMembers::OfOneProcess(made.devices)));
   made.about = OneLine(backend->Describe(made.devices));
   return made;
 }

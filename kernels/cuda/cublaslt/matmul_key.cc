@@ -82,7 +82,7 @@ bool Plausible(const MatMulKey& key) {
 
 int64_t MatMulKey::AlignmentOf(const Tensor& t) {
   const int64_t address = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
-                                            : t.where.offset_bytes | t.where.rank_stride_bytes;
+                                            : t.where.offset_bytes | t.where.shard_stride_bytes;
   const int64_t bits = address | kMaxAlignment;
   return bits & -bits;
 }

@@ -16,7 +16,7 @@ constexpr int64_t kOtherBytes = 256;  // Needed by every graph, whatever its sha
 // in the buffer decides for a tensor that is not bound to memory yet.
 bool Aligned(const Tensor& t) {
   int64_t bytes = t.data != nullptr ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data))
-                                    : t.where.offset_bytes | t.where.rank_stride_bytes;
+                                    : t.where.offset_bytes | t.where.shard_stride_bytes;
   for (int axis = 0; axis + 1 < t.rank; ++axis) {
     if (t.dim(axis) > 1) bytes |= t.stride(axis) * SizeOf(t.dtype);
   }

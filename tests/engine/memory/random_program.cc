@@ -215,7 +215,7 @@ class Generator {
   Tensor ByRank(BufferId id) {
     const int64_t half = buffer(id).slot_bytes / 4 * 2;
     Tensor t = builder_.Bytes(id, 0, half);
-    t.where.rank_stride_bytes = half;
+    t.where.shard_stride_bytes = half;
     return t;
   }
 

@@ -92,12 +92,12 @@ std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& 
           const Buffer& buffer = program.buffers[t.where.symbol];
           const int64_t address = AddressOf(program, plan, t.where.symbol);
           const int64_t slot = buffer.slots > 1 ? instruction.micro_batch + iteration : 0;
-          int64_t begin = slot * buffer.slot_bytes + t.where.offset_bytes + rank * t.where.rank_stride_bytes;
+          int64_t begin = slot * buffer.slot_bytes + t.where.offset_bytes + rank * t.where.shard_stride_bytes;
           UnrolledAccess a{.buffer = t.where.symbol,
                            .reads = access != Access::kWrite,
                            .writes = access != Access::kRead,
                            .touched = {address + begin, address + begin + t.extent_bytes()}};
-          if (buffer.slots > 1 || t.where.rank_stride_bytes != 0) a.touched = {address, address + buffer.size_bytes()};
+          if (buffer.slots > 1 || t.where.shard_stride_bytes != 0) a.touched = {address, address + buffer.size_bytes()};
           a.in_slot = {{begin, begin + t.extent_bytes()}};
           const Op* op = std::get_if<Op>(&instruction.action);
           const ZeroRanges* zero = op == nullptr ? nullptr : std::get_if<ZeroRanges>(op);

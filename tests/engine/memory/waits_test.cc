@@ -128,7 +128,7 @@ TEST_F(DerivedWaits, TakeNoOrderFromTheLastIterationInOthers) {
 TEST_F(DerivedWaits, CountPlacesByRankAndMicroBatchAsTheWholeBuffer) {
   const BufferId kept = b_.AddBuffer("kept", 10, /*slots=*/3);
   Tensor own = b_.Bytes(p_, 0, 50);
-  own.where.rank_stride_bytes = 50;
+  own.where.shard_stride_bytes = 50;
   b_.Touch(kReduce, {}, {own});                    // 0
   b_.Touch(kCompute, {b_.Bytes(p_, 60, 10)}, {});  // 1
   b_.Loop(3);

@@ -28,7 +28,7 @@ ModelGraph GraphOf(const Job& job) {
 CommunicationSummary Communicate(const ModelGraph& graph, const StepOptions& options) {
   const absl::StatusOr<CompiledStep> step = CompileStep(graph, options, ScratchOnlyOps());
   EXPECT_TRUE(step.ok()) << step.status();
-  return SummarizeCommunication(step->program, options.ranks);
+  return SummarizeCommunication(step->program, options.mesh);
 }
 
 constexpr int64_t kLayers = 3;
@@ -70,7 +70,7 @@ std::vector<Row> Table(int64_t k) {
 
 std::string Label(const Row& row, const StepOptions& o) {
   return absl::StrCat(ToString(row.strategy), " ", ToString(row.accumulation), row.reshard ? "" : ", not resharded",
-                      ", K = ", o.micro_batches, ", W = ", o.ranks, ", prefetch ", o.prefetch, ", ",
+                      ", K = ", o.micro_batches, ", W = ", o.mesh.ranks(), ", prefetch ", o.prefetch, ", ",
                       ToString(o.activations.preset));
 }
 
@@ -88,7 +88,7 @@ TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
             options.strategy = row.strategy;
             options.accumulation = row.accumulation;
             options.reshard_after_forward = row.reshard;
-            options.ranks = ranks;
+            options.mesh = {.shard = ranks};
             options.micro_batches = k;
             options.prefetch = prefetch;
             options.activations.preset = preset;

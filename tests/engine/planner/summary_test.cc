@@ -104,7 +104,7 @@ TEST(Summaries, StopAtTheLargestNumberInsteadOfWrappingAround) {
   program.instructions.resize(1);
   program.instructions[0].action = Collective{.kind = CollectiveKind::kAllGather, .local = full, .full = full};
   program.loops = {{0, 1, int64_t{1} << 40}};
-  const CommunicationSummary c = SummarizeCommunication(program, 1 << 20);
+  const CommunicationSummary c = SummarizeCommunication(program, {.shard = 1 << 20});
   EXPECT_EQ(c.gathers, int64_t{1} << 40);
   EXPECT_EQ(c.gathered_bytes, std::numeric_limits<int64_t>::max());
   EXPECT_GT(c.sent_bytes, std::numeric_limits<int64_t>::max() / 2);

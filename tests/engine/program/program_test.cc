@@ -98,7 +98,7 @@ TEST(DumpProgram, ListsBuffersAndInstructions) {
   };
   Tensor rows = Place(Tensor::Contiguous(DType::kBFloat16, {4, 12}), 1).Slice(1, 2, 8);
   Tensor own = Vector(2, 8);
-  own.where.rank_stride_bytes = 32;
+  own.where.shard_stride_bytes = 32;
   program.instructions = {
       {.action = Collective{.local = Vector(0, 16), .full = Vector(2, 32)},
        .stream = StreamId::kGather,
@@ -126,10 +126,10 @@ buffers
   #3 x: 96 bytes, activations kept, in host memory
 
 once
-     0  gather   begin      -          -   AllGather: reads local = #0 blocks.0.weights f32[16]; writes full = #2 gradient f32[32]
+     0  gather   begin      -          -   AllGather over shard: reads local = #0 blocks.0.weights f32[16]; writes full = #2 gradient f32[32]
 
 3 times
-     1  compute  backward   blocks.0   m0  Sum: reads x = #1 x+4 bf16[4, 8] strided; updates total = #2 gradient+rank*32 f32[8]; overwrites in the first iteration; waits 0, 2
+     1  compute  backward   blocks.0   m0  Sum: reads x = #1 x+4 bf16[4, 8] strided; updates total = #2 gradient+shard*32 f32[8]; overwrites in the first iteration; waits 0, 2
      2  reduce   forward    embedding  m0  Rope: writes scratch = #2 gradient i16[4]; updates x = #1 x+4 bf16[4, 8] strided; in the last iteration only
 )");
 }

@@ -102,7 +102,7 @@ TEST(Explain, NoSyncHoldsTheGradientsOfTheWholeModel) {
   EXPECT_EQ(Row(text, "What accumulating", "NO_SYNC"),
             absl::StrCat("NO_SYNC ", FormatBytes(deferred.arena_bytes), " adds ",
                          FormatBytes(deferred.arena_bytes - own.arena_bytes), " ",
-                         FormatBytes(SummarizeCommunication(deferred.train.step.program, 5).sent_bytes)));
+                         FormatBytes(SummarizeCommunication(deferred.train.step.program, {.shard = 5}).sent_bytes)));
 }
 
 TEST(Explain, NoSyncOfGradientsIsStrategyOptimizer) {

@@ -26,8 +26,8 @@ constexpr int64_t kLayers = 6, kMicroBatches = 3;
 Planned Compile(const ActivationOptions& activations, Accumulation accumulation = Accumulation::kSharded,
                 int64_t layers = kLayers, GraphMode mode = GraphMode::kTraining) {
   return PlanDecoder(
-      {.accumulation = accumulation, .ranks = 2, .micro_batches = kMicroBatches, .activations = activations}, layers,
-      mode);
+      {.accumulation = accumulation, .mesh = {.shard = 2}, .micro_batches = kMicroBatches, .activations = activations},
+      layers, mode);
 }
 
 // Returns the names of the host buffers that transfers in one direction access, in issue order.

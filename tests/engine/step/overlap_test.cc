@@ -30,7 +30,7 @@ std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
              {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kBlock}) {
           all.push_back({.strategy = strategy,
                          .accumulation = accumulation,
-                         .ranks = 2,
+                         .mesh = {.shard = 2},
                          .micro_batches = micro_batches,
                          .activations = {.preset = preset}});
         }

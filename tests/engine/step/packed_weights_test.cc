@@ -42,9 +42,11 @@ const Loop& LoopOf(const StepProgram& program, InstructionId id) {
 Planned Plan(Accumulation accumulation, int ranks, int64_t micro_batches, CheckpointingPreset preset) {
   const PackingOps ops;
   // PlanDecoder checks that accesses that overlap in memory are ordered.
-  return PlanDecoder(
-      {.accumulation = accumulation, .ranks = ranks, .micro_batches = micro_batches, .activations = {.preset = preset}},
-      kLayers, GraphMode::kTraining, Activation::kSwiGlu, &ops);
+  return PlanDecoder({.accumulation = accumulation,
+                      .mesh = {.shard = ranks},
+                      .micro_batches = micro_batches,
+                      .activations = {.preset = preset}},
+                     kLayers, GraphMode::kTraining, Activation::kSwiGlu, &ops);
 }
 
 TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {

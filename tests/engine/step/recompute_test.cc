@@ -43,7 +43,7 @@ int Count(const std::vector<std::string>& lines, const std::string& line) {
 
 constexpr int64_t kLayers = 3;
 
-StepOptions With(CheckpointingPreset preset) { return {.ranks = 1, .activations = {.preset = preset}}; }
+StepOptions With(CheckpointingPreset preset) { return {.activations = {.preset = preset}}; }
 
 TEST(Recompute, AnActivationComesFromItsBackwardWhereThatMayGoFirst) {
   for (const CheckpointingPreset preset : {CheckpointingPreset::kCheap, CheckpointingPreset::kBlock}) {

@@ -32,17 +32,18 @@ Reductions ReductionsOf(const StepOptions& options) {
 TEST(Reductions, OfTheOnlyMicroBatchGoStraightIntoTheShard) {
   const int64_t units = 3 + 2;  // Blocks, the embedding, the head.
   for (const Strategy strategy : {Strategy::kFullShard, Strategy::kZero2}) {
-    const Reductions one = ReductionsOf({.strategy = strategy, .accumulation = Accumulation::kSharded, .ranks = 2});
+    const Reductions one =
+        ReductionsOf({.strategy = strategy, .accumulation = Accumulation::kSharded, .mesh = {.shard = 2}});
     EXPECT_EQ(one.into_shards, units);
     EXPECT_EQ(one.in_place, 0);
     EXPECT_EQ(one.accumulated, 0);
-    const Reductions several =
-        ReductionsOf({.strategy = strategy, .accumulation = Accumulation::kSharded, .ranks = 2, .micro_batches = 3});
+    const Reductions several = ReductionsOf(
+        {.strategy = strategy, .accumulation = Accumulation::kSharded, .mesh = {.shard = 2}, .micro_batches = 3});
     EXPECT_EQ(several.into_shards, 0);
     EXPECT_EQ(several.in_place, several.accumulated);
     EXPECT_GE(several.accumulated, units);
-    const Reductions layered =
-        ReductionsOf({.strategy = strategy, .accumulation = Accumulation::kLayered, .ranks = 2, .micro_batches = 3});
+    const Reductions layered = ReductionsOf(
+        {.strategy = strategy, .accumulation = Accumulation::kLayered, .mesh = {.shard = 2}, .micro_batches = 3});
     EXPECT_EQ(layered.into_shards, units);
     EXPECT_EQ(layered.accumulated, 0);
   }

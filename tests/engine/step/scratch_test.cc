@@ -50,7 +50,7 @@ TEST_P(ScratchTest, IsTheMostOfAllIterations) {
       const PickyOps ops(writes, adds);
       StepOptions options;
       options.accumulation = GetParam();
-      options.ranks = ranks;
+      options.mesh = {.shard = ranks};
       options.micro_batches = 3;
       if (options.accumulation == Accumulation::kNoSync) options.strategy = Strategy::kZero1;
       const absl::StatusOr<CompiledStep> step = CompileStep(*graph, options, ops);

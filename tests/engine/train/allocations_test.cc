@@ -57,9 +57,8 @@ class CountingBackend : public Backend {
     for (auto& device : devices) device = std::make_shared<CountingDevice>(std::move(device), allocations_);
     return devices;
   }
-  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
-      const std::vector<std::shared_ptr<Device>>& devices) const override {
-    return reference_->CreateGroup(devices);
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
+    return reference_->CreateGroup(group);
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return reference_->DefaultBudget(ranks); }
   double NominalPeakFlops(DType) const override { return 1; }  // 0 would have it measured, in another arena.

@@ -28,9 +28,8 @@ class SharedBackend : public Backend {
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
     return cpu_->CreateDevices(ranks, synchronous);
   }
-  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(
-      const std::vector<std::shared_ptr<Device>>& devices) const override {
-    return cpu_->CreateGroup(devices);
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
+    return cpu_->CreateGroup(group);
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return cpu_->DefaultBudget(ranks); }
   double NominalPeakFlops(DType dtype) const override { return dtype == DType::kBFloat16 ? nominal_ : 0; }

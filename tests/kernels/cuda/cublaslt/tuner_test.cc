@@ -98,7 +98,7 @@ TEST_F(TunerTest, OperandsAreAlignedAsTheKeySays) {
   op.a.where.offset_bytes = 32;
   op.b.where.offset_bytes = 2;
   op.c_MN.where.offset_bytes = 512;
-  op.c_MN.where.rank_stride_bytes = 48;  // Some ranks have it at multiples of 16 only.
+  op.c_MN.where.shard_stride_bytes = 48;  // Some ranks have it at multiples of 16 only.
   op.accumulate = true;
   const auto tuned = Tune(op, library_.functions());  // The stand-in refuses operands that are less aligned.
   ASSERT_TRUE(tuned.ok()) << tuned.status();

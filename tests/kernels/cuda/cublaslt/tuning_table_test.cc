@@ -50,7 +50,7 @@ TEST(MatMulKeyTest, RowsAndColumnsOfTheOpBecomeSizesAndStrides) {
 TEST(MatMulKeyTest, AlignmentIsThatOfTheAddressOrOfThePlaceInItsBuffer) {
   MatMul op = Op(4, 6, 8);
   op.a.where = {.symbol = 1, .offset_bytes = 96};
-  op.b.where = {.symbol = 2, .offset_bytes = 512, .rank_stride_bytes = 48};
+  op.b.where = {.symbol = 2, .offset_bytes = 512, .shard_stride_bytes = 48};
   MatMulKey key = MatMulKey::Of(op, false);
   EXPECT_EQ(key.align_a, 32);
   EXPECT_EQ(key.align_b, 16);

@@ -1,0 +1,163 @@
+#include "engine/runtime/local_ranks.h"
+
+#include <algorithm>
+#include <new>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "engine/runtime/warm_up.h"
+#include "kernels/check.h"
+
+namespace shale {
+
+absl::StatusOr<std::unique_ptr<LocalRanks>> LocalRanks::Create(const Backend& backend, const LocalRanksOptions& options,
+                                                               int64_t arena_bytes) {
+  std::unique_ptr<LocalRanks> local(new LocalRanks());
+  local->mesh_ = options.mesh;
+  local->numbers_ = options.ranks;
+  if (local->numbers_.empty()) {
+    local->numbers_.resize(options.mesh.ranks());
+    std::iota(local->numbers_.begin(), local->numbers_.end(), 0);
+  }
+  const int size = local->size();
+  SHALE_ASSIGN_OR_RETURN(local->devices_, backend.CreateDevices(size, options.synchronous));
+  SHALE_RETURN_IF_ERROR(local->CreateGroups(backend, options));
+  SHALE_ASSIGN_OR_RETURN(local->threads_, RankThreads::Create(size));
+  for (const auto& device : local->devices_) local->ops_.push_back(backend.CreateOps(size, device.get()));
+  if (backend.warms_up()) SHALE_RETURN_IF_ERROR(local->WarmUp(options.programs));
+  local->description_ = backend.Describe(local->devices_);
+  SHALE_RETURN_IF_ERROR(backend.CheckMemory(local->devices_, arena_bytes));
+  for (int i = 0; i < size; ++i) {
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<RankRuntime> runtime,
+                           RankRuntime::Create(*local->devices_[i], *local->ops_[i], local->communicators_of_[i],
+                                               options.mesh, local->numbers_[i], arena_bytes, options.host_memory));
+    local->runtimes_.push_back(std::move(runtime));
+  }
+  SHALE_RETURN_IF_ERROR(local->ForEachCommunicator([&](Communicator& communicator, int i) {
+    Arena& arena = (*local)[i].arena();
+    const absl::Status status = communicator.RegisterMemory(arena.base(), arena.size_bytes());
+    // Unblocks peers that wait, in any group, for what this rank will not begin any more.
+    if (!status.ok()) (*local)[i].Abort(status);
+    return status;
+  }));
+  return local;
+}
+
+absl::Status LocalRanks::CreateGroups(const Backend& backend, const LocalRanksOptions& options) {
+  communicators_.resize(size());
+  communicators_of_.resize(size());
+  for (const MeshAxis axis : {MeshAxis::kShard, MeshAxis::kReplicate, MeshAxis::kAll}) {
+    if (mesh_.Serving(axis) != axis || mesh_.size(axis) == 1) continue;
+    std::set<std::vector<int>> groups;
+    for (int rank : numbers_) groups.insert(mesh_.Group(rank, axis));
+    for (const StreamId stream : {StreamId::kGather, StreamId::kReduce}) {
+      for (const std::vector<int>& group : groups) {
+        GroupMembers members{.name = absl::StrCat(ToString(axis), " of rank ", group[0], ", ", ToString(stream)),
+                             .size = static_cast<int>(group.size())};
+        std::vector<int> locals;
+        for (int i = 0; i < size(); ++i) {
+          const auto found = std::find(group.begin(), group.end(), numbers_[i]);
+          if (found == group.end()) continue;
+          locals.push_back(i);
+          members.places.push_back(static_cast<int>(found - group.begin()));
+          members.devices.push_back(devices_[i]);
+        }
+        SHALE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Communicator>> made, backend.CreateGroup(members));
+        for (size_t member = 0; member < locals.size(); ++member) {
+          const int i = locals[member];
+          if (options.wrap) made[member] = options.wrap(std::move(made[member]), numbers_[i], stream);
+          communicators_of_[i].Set(axis, stream, made[member].get());
+          communicators_[i].push_back(std::move(made[member]));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+LocalRanks::~LocalRanks() {
+  // Must happen before the arenas are freed. Errors of communicators were reported where they occurred.
+  if (threads_ != nullptr) {
+    ForEachCommunicator([](Communicator& communicator, int) {
+      communicator.DeregisterMemory().IgnoreError();
+      return absl::OkStatus();
+    }).IgnoreError();
+  }
+}
+
+absl::Status LocalRanks::ForEachCommunicator(const std::function<absl::Status(Communicator&, int local)>& visit) {
+  return ForEach([&](int local) -> absl::Status {
+    for (const auto& communicator : communicators_[local]) SHALE_RETURN_IF_ERROR(visit(*communicator, local));
+    return absl::OkStatus();
+  });
+}
+
+absl::Status LocalRanks::WarmUp(const std::vector<const StepProgram*>& programs) {
+  return ForEach([&](int local) -> absl::Status {
+    absl::Status status;
+    for (const StepProgram* program : programs) {
+      if (status.ok()) status = WarmUpOps(*program, *ops_[local], *devices_[local]);
+    }
+    for (const auto& communicator : communicators_[local]) {
+      if (status.ok()) status = WarmUpCollectives(*communicator, *devices_[local]);
+      if (!status.ok()) communicator->Abort(status);
+    }
+    return status;
+  });
+}
+
+absl::Status LocalRanks::ForEach(const std::function<absl::Status(int local)>& work) {
+  return threads_->Run([&](int local) {
+    try {
+      return work(local);
+    } catch (const std::bad_alloc&) {
+      absl::Status status =
+          absl::ResourceExhaustedError(absl::StrCat("rank ", numbers_[local],
+                                                    " cannot allocate memory; free some on this machine, or run fewer "
+                                                    "ranks on it"));
+      // During warm-up this rank has no RankRuntime yet that could be stopped.
+      local < std::ssize(runtimes_) ? runtimes_[local]->Stop(status) : AbortGroups(local, status);
+      return status;
+    }
+  });
+}
+
+void LocalRanks::AbortGroups(int local, const absl::Status& reason) {
+  for (const auto& communicator : communicators_[local]) communicator->Abort(reason);
+}
+
+std::vector<RankRuntime*> LocalRanks::runtimes() {
+  std::vector<RankRuntime*> runtimes;
+  for (const auto& runtime : runtimes_) runtimes.push_back(runtime.get());
+  return runtimes;
+}
+
+int64_t LocalRanks::measured_peak_bytes() const {
+  int64_t peak = 0;
+  for (const auto& runtime : runtimes_) peak = std::max(peak, runtime->measured_peak_bytes());
+  return peak;
+}
+
+absl::StatusOr<std::unique_ptr<LocalProgram>> LocalProgram::Create(LocalRanks& ranks, const StepProgram& program,
+                                                                   const MemoryPlan& plan,
+                                                                   const ExecutorOptions& options) {
+  std::unique_ptr<LocalProgram> result(new LocalProgram(ranks));
+  result->executors_.resize(ranks.size());
+  SHALE_RETURN_IF_ERROR(ranks.ForEach([&](int local) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(result->executors_[local], Executor::Create(program, plan, ranks[local], options));
+    return absl::OkStatus();
+  }));
+  return result;
+}
+
+void LocalProgram::SetTracing(bool on) {
+  for (const auto& executor : executors_) executor->SetTracing(on);
+}
+
+absl::Status LocalProgram::Run(const std::vector<StepInputs>& inputs) {
+  SHALE_CHECK(std::ssize(inputs) == ranks_.size());
+  return ranks_.ForEach([&](int local) { return executors_[local]->Run(inputs[local], outputs_[local]); });
+}
+
+}  // namespace shale

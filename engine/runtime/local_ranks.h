@@ -1,0 +1,103 @@
+// LocalRanks: the ranks of a job's mesh that this process holds, each with a device, ops, communicators and an arena.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/memory/host_plan.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/executor.h"
+#include "engine/runtime/rank_threads.h"
+#include "sharding/mesh.h"
+
+namespace shale {
+
+struct LocalRanksOptions {
+  Mesh mesh;
+  // The ranks of the mesh that this process holds, ascending. Empty: all of them.
+  std::vector<int> ranks;
+  bool synchronous = false;  // See Backend::CreateDevices.
+  // The programs that will run. If the backend warms up (Backend::warms_up), their libraries are used once before the
+  // arenas are allocated, so that the memory they take is known first. Borrowed for the call.
+  std::vector<const StepProgram*> programs;
+  // The plan for each rank. It must cover all programs that will run.
+  HostMemoryPlan host_memory;
+  // Wraps each communicator, for tracing. May be empty.
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId stream)> wrap;
+};
+
+// Owns its ranks and all their resources. Does not refer to the backend after Create. One caller at a time. Ranks are
+// numbered by their place among the local ranks; RankRuntime::rank is the number in the mesh.
+class LocalRanks {
+ public:
+  ~LocalRanks();
+  // Allocates one arena of `arena_bytes` and one piece of pinned host memory per rank. Returns ResourceExhausted if
+  // memory or threads are missing, and errors of Backend::CreateGroup. The free memory of devices is checked before the
+  // first arena is allocated.
+  static absl::StatusOr<std::unique_ptr<LocalRanks>> Create(const Backend& backend, const LocalRanksOptions& options,
+                                                            int64_t arena_bytes);
+
+  const Mesh& mesh() const { return mesh_; }
+  int size() const { return static_cast<int>(numbers_.size()); }
+  RankRuntime& operator[](int local) { return *runtimes_[local]; }
+  // Returns the number in the mesh of a local rank.
+  int number(int local) const { return numbers_[local]; }
+  std::vector<RankRuntime*> runtimes();
+  // Returns the largest measured peak of the local ranks.
+  int64_t measured_peak_bytes() const;
+  // Returns what Backend::Describe said in Create, before the arenas were allocated.
+  const std::string& description() const { return description_; }
+
+  // Runs work(local) on every local rank's launching thread and waits for all of them. Returns the first error in rank
+  // order that is not Aborted, and otherwise the first Aborted one: Aborted only repeats the error of a peer. If `work`
+  // throws std::bad_alloc, returns ResourceExhausted and unblocks the peers; then only destruction may follow. `work`
+  // may throw nothing else.
+  absl::Status ForEach(const std::function<absl::Status(int local)>& work);
+
+ private:
+  LocalRanks() = default;
+  absl::Status CreateGroups(const Backend& backend, const LocalRanksOptions& options);
+  absl::Status WarmUp(const std::vector<const StepProgram*>& programs);
+  void AbortGroups(int local, const absl::Status& reason);
+  // Calls `visit` for every communicator of every local rank, in the same order on all ranks, on its rank's launching
+  // thread.
+  absl::Status ForEachCommunicator(const std::function<absl::Status(Communicator&, int local)>& visit);
+
+  Mesh mesh_;
+  std::vector<int> numbers_;  // In the mesh, by local rank.
+  std::string description_;
+  std::vector<std::shared_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Ops>> ops_;
+  std::vector<std::vector<std::unique_ptr<Communicator>>> communicators_;  // By local rank, in the order of creation.
+  std::vector<RankCommunicators> communicators_of_;                        // By local rank.
+  std::vector<std::unique_ptr<RankRuntime>> runtimes_;
+  std::unique_ptr<RankThreads> threads_;
+};
+
+// One program of a job, ready to run on all local ranks. Borrows the ranks, the program and the plan; the program must
+// not move.
+class LocalProgram {
+ public:
+  static absl::StatusOr<std::unique_ptr<LocalProgram>> Create(LocalRanks& ranks, const StepProgram& program,
+                                                              const MemoryPlan& plan, const ExecutorOptions& options);
+
+  // Runs the program once on all local ranks. `inputs` are by local rank.
+  absl::Status Run(const std::vector<StepInputs>& inputs);
+  const StepOutputs& outputs(int local) const { return outputs_[local]; }
+  // See Executor::SetTracing and Executor::times.
+  void SetTracing(bool on);
+  absl::Span<const InstructionTime> times(int local) const { return executors_[local]->times(); }
+
+ private:
+  explicit LocalProgram(LocalRanks& ranks) : ranks_(ranks), outputs_(ranks.size()) {}
+  LocalRanks& ranks_;
+  std::vector<std::unique_ptr<Executor>> executors_;
+  std::vector<StepOutputs> outputs_;
+};
+
+}  // namespace shale

@@ -1,0 +1,63 @@
+// The persistent state of all ranks that this process holds: set at the start, and read and written by parameter.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/memory/plan.h"
+#include "engine/runtime/local_ranks.h"
+#include "engine/state/rank_state.h"
+#include "engine/step/compile.h"
+
+namespace shale {
+
+// Borrows everything it is given. One caller at a time. REQUIRES of all functions that read or write: no program runs
+// meanwhile.
+class LocalState {
+ public:
+  // The state in the persistent buffers of a program with this plan.
+  LocalState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, LocalRanks& ranks);
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  const RankState& operator[](int local) const { return ranks_[local]; }
+
+  // Sets the state from a checkpoint whose parameters are the model's (RankState::Restore), or the values alone from
+  // `read` (RankState::Fill), which several threads call at the same time. Each rank works on its own thread, through
+  // its own staging (kReadStagingBytes). REQUIRES: no save is pending, which uses a rank's staging.
+  absl::Status Restore(const CheckpointReader& checkpoint, bool values_only);
+  absl::Status Fill(RankState::ReadValues read);
+
+  const std::vector<Parameter>& parameters() const { return model_.parameters; }
+  // Returns the parameter of that name, or NotFound with the name.
+  absl::StatusOr<ParameterId> Find(absl::string_view name) const;
+  // Like Find, but returns InvalidArgument unless the parameter has `elements` elements.
+  absl::StatusOr<ParameterId> Find(absl::string_view name, int64_t elements) const;
+
+  // Write and read elements [begin, begin + values.size()) of a parameter as fp32, in row-major order, whatever form
+  // the ranks keep them in. A caller may go through a large parameter range by range and never hold all of it. Reading
+  // returns FailedPrecondition if ranks of other processes hold some of the elements.
+  //
+  // Write sets weights and masters, on every local rank that holds them. Read reads the masters, or the weights if
+  // there are no masters. ReadGradient reads the reduced gradient of the last step, before clipping.
+  absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
+  absl::Status Read(ParameterId id, int64_t begin, absl::Span<float> values) const;
+  absl::Status ReadGradient(ParameterId id, int64_t begin, absl::Span<float> values) const;
+
+ private:
+  absl::Status Read(RankState::Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
+
+  const ModelGraph& model_;
+  LocalRanks& local_;
+  std::vector<RankState> ranks_;  // By local rank.
+};
+
+// Checks that saved parameters are those of the model: names, shapes and order. FailedPrecondition names the first
+// difference.
+absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model);
+
+}  // namespace shale

@@ -1,0 +1,67 @@
+#include "sharding/comm/control_plane.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+class LoneProcess : public ControlPlane {
+ public:
+  int process() const override { return 0; }
+  int processes() const override { return 1; }
+  absl::StatusOr<std::vector<std::string>> Gather(ControlChannel, std::string message) override {
+    return std::vector<std::string>{std::move(message)};
+  }
+  absl::StatusOr<std::string> Broadcast(ControlChannel, std::string message) override { return message; }
+  absl::Status Barrier(ControlChannel) override { return absl::OkStatus(); }
+};
+
+// A status as a message: its code, a space, its text.
+std::string Encode(const absl::Status& status) {
+  return absl::StrCat(static_cast<int>(status.code()), " ", status.message());
+}
+
+absl::StatusOr<absl::Status> Decode(absl::string_view message) {
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(message, absl::MaxSplits(' ', 1));
+  int code = 0;
+  if (!absl::SimpleAtoi(parts.first, &code)) {
+    return absl::InternalError(absl::StrCat("wanted a status from a process, found \"", message.substr(0, 40), "\""));
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
+}
+
+}  // namespace
+
+ControlPlane& OneProcess() {
+  static LoneProcess lone;
+  return lone;
+}
+
+absl::Status AgreeOnStatus(ControlPlane& control, ControlChannel channel, const absl::Status& local) {
+  if (control.processes() == 1) return local;
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control.Gather(channel, Encode(local)));
+  for (size_t process = 0; process < all.size(); ++process) {
+    SHALE_ASSIGN_OR_RETURN(const absl::Status theirs, Decode(all[process]));
+    if (!theirs.ok()) return absl::Status(theirs.code(), absl::StrCat("process ", process, ": ", theirs.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameEverywhere(ControlPlane& control, ControlChannel channel, absl::string_view what,
+                                 absl::string_view value) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control.Gather(channel, std::string(value)));
+  for (size_t process = 1; process < all.size(); ++process) {
+    if (all[process] == all[0]) continue;
+    return absl::FailedPreconditionError(absl::StrCat("processes disagree about ", what, ": process 0 has \"", all[0],
+                                                      "\", process ", process, " has \"", all[process],
+                                                      "\"; start all of them with the same job, data and program"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shale

@@ -1,0 +1,97 @@
+// Placement: what of the model's state each rank holds between steps, and what a step has to communicate for that.
+//
+// ShardLayout says where parameters lie in a flat group. GroupPlacement adds which elements of the group a rank holds,
+// and is the only code that knows: it answers for the step compiler, for checkpoints and for access by parameter.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "kernels/element_range.h"
+#include "kernels/tensor.h"
+#include "sharding/comm/collective_kind.h"
+#include "sharding/mesh.h"
+#include "sharding/shard_layout.h"
+
+namespace shale {
+
+// What is sharded over the ranks; each strategy shards what the ones before it shard.
+enum class Strategy {
+  kDdp,        // Nothing: distributed data parallel.
+  kZero1,      // Master weights and optimizer state (ZeRO-1).
+  kZero2,      // Gradients (ZeRO-2).
+  kFullShard,  // Parameters (FSDP, ZeRO-3).
+};
+absl::string_view ToString(Strategy strategy);
+
+// The part of a flat group's vector that a rank holds.
+enum class Part : uint8_t { kFull, kShard };
+
+// How a strategy places the state of a model. On a mesh with one shard everything is full.
+struct Placement {
+  Part weights = Part::kFull;    // In the compute dtype, between steps.
+  Part state = Part::kFull;      // Masters and optimizer states: the elements that the rank updates.
+  Part gradients = Part::kFull;  // The fp32 vector into which micro-batches accumulate.
+  Mesh mesh;
+
+  // `once_a_step`: gradients accumulate without communication, and are reduced once a step (NO_SYNC).
+  static Placement Of(Strategy strategy, bool once_a_step, const Mesh& mesh);
+
+  // Whether weights are gathered for each use.
+  bool gathers_for_use() const { return weights == Part::kShard; }
+  // Whether weights are gathered once a step, after each rank has updated its shard of them.
+  bool gathers_after_update() const { return weights == Part::kFull && state == Part::kShard; }
+  // Whether gradients are summed over ranks at all.
+  bool reduces() const { return mesh.ranks() > 1; }
+  // Whether gradients accumulate in a full vector over the step, which is reduced at its end.
+  bool reduces_full_gradients() const { return reduces() && gradients == Part::kFull; }
+  // The collective that sums gradients.
+  CollectiveKind reduction() const {
+    return state == Part::kShard ? CollectiveKind::kReduceScatterSum : CollectiveKind::kAllReduceSum;
+  }
+
+  bool operator==(const Placement&) const = default;
+};
+
+// One flat group. Immutable and copyable. Any thread may read it.
+class GroupPlacement {
+ public:
+  GroupPlacement(ShardLayout layout, const Placement& placement) : layout_(std::move(layout)), placement_(placement) {}
+
+  const ShardLayout& layout() const { return layout_; }
+  const Placement& placement() const { return placement_; }
+
+  // Returns how many elements the part of a rank has.
+  int64_t elements(Part part) const {
+    return part == Part::kFull ? layout_.padded_elements() : layout_.shard_elements();
+  }
+  // Returns the elements of the group that the part of `rank` has.
+  ElementRange Range(Part part, int rank) const;
+  // Returns the elements whose weights `rank` holds between steps.
+  ElementRange Weights(int rank) const { return Range(placement_.weights, rank); }
+  // Returns the elements that `rank` updates, whose masters and optimizer states it holds.
+  ElementRange Owned(int rank) const { return Range(placement_.state, rank); }
+  // Returns the parts of parameters that `rank` saves in a checkpoint: those of its shard under every strategy, so that
+  // the ranks together save every element once.
+  std::vector<ShardLayout::Piece> Saved(int rank) const { return layout_.ParameterPieces(Shard(rank)); }
+
+  // Returns the shard that the rank which binds it owns of `full`, a vector with one element for every `block` elements
+  // of the group.
+  Tensor ShardOf(const Tensor& full, int64_t block = 1) const;
+  // Returns what the rank which binds it updates of such a vector.
+  Tensor OwnedOf(const Tensor& full, int64_t block = 1) const {
+    return placement_.state == Part::kFull ? full : ShardOf(full, block);
+  }
+  // Returns the distance in elements between the first elements that neighbouring shards own; 0 if all ranks update the
+  // full group.
+  int64_t owned_stride() const { return placement_.state == Part::kFull ? 0 : layout_.shard_elements(); }
+
+ private:
+  int Shard(int rank) const { return placement_.mesh.index(rank, MeshAxis::kShard); }
+
+  ShardLayout layout_;
+  Placement placement_;
+};
+
+}  // namespace shale
