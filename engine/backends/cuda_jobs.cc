@@ -34,7 +34,7 @@ std::string CublasLtVersion(size_t version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-std::string DescribeProducts(const TuningTable* tuning, const std::string& path) {
+std::string DescribeMatMuls(const TuningTable* tuning, const std::string& path) {
   const absl::StatusOr<CublasLtFunctions> cublaslt = CublasLtFunctions::Load(LibrarySearch::FromEnvironment());
   std::string text;
   if (cublaslt.ok()) absl::StrAppend(&text, "matmuls by cuBLASLt ", CublasLtVersion(cublaslt->GetVersion()));
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
   CudaBackendOptions options;
   options.ranks_per_device = static_cast<int>(job.runtime.ranks_per_device);
   options.allow_tf32 = job.precision.allow_tf32;
-  options.create_products = [tuning, tf32 = job.precision.allow_tf32](const CudaDeviceProperties* gpu) {
+  options.create_matmuls = [tuning, tf32 = job.precision.allow_tf32](const CudaDeviceProperties* gpu) {
     return cuda::CreateCublasLtMatMuls(
         [] { return CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
         {.allow_tf32 = tf32, .tuning = tuning, .gpu = gpu == nullptr ? std::string() : gpu->name});
@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
   const bool cudnn = job.runtime.cudnn_attention && cuda::BuiltWithCudnn().ok();
   if (cudnn) options.create_attention = CreateAttention;
   options.describe_libraries = [tuning, path = job.runtime.tuning_table, cudnn] {
-    return absl::StrCat(DescribeProducts(tuning.get(), path), "; ", DescribeAttention(cudnn));
+    return absl::StrCat(DescribeMatMuls(tuning.get(), path), "; ", DescribeAttention(cudnn));
   };
   const bool nccl = job.runtime.collectives == CollectivesKind::kNccl ||
                     (job.runtime.collectives == CollectivesKind::kAuto && job.runtime.ranks_per_device == 1);

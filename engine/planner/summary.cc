@@ -99,11 +99,11 @@ FlopsSummary SummarizeFlops(const StepProgram& program) {
     const Op* op = std::get_if<Op>(&instruction.action);
     if (op == nullptr) return;
     const double flops = FlopsOf(*op) * static_cast<double>(times);
-    const auto* product = std::get_if<MatMul>(op);
+    const auto* matmul = std::get_if<MatMul>(op);
     if (instruction.phase == Phase::kRecompute) {
       s.recompute += flops;
     } else if (instruction.phase == Phase::kForward &&
-               !(product != nullptr && logits_gradients.contains(product->a.where.symbol))) {
+               !(matmul != nullptr && logits_gradients.contains(matmul->a.where.symbol))) {
       s.forward += flops;
     } else {
       s.backward += flops;

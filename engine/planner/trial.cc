@@ -44,8 +44,8 @@ absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& ev
 bool PacksOnce(const StepProgram& program) {
   return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
     const Op* op = std::get_if<Op>(&instruction.action);
-    const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
-    return product != nullptr && product->packed_b.present();
+    const MatMul* matmul = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+    return matmul != nullptr && matmul->packed_b.present();
   });
 }
 

@@ -60,8 +60,8 @@ void AppendInstruction(const StepProgram& program, InstructionId id, int unit_wi
                         ActionText(instruction), OperandsText(program, instruction));
   if (instruction.last_iteration_only) absl::StrAppend(&text, "; in the last iteration only");
   if (instruction.first_iteration_differs) {
-    const auto* product = std::get_if<MatMul>(&std::get<Op>(instruction.action));
-    const bool packs = product != nullptr && product->b_is_packed;
+    const auto* matmul = std::get_if<MatMul>(&std::get<Op>(instruction.action));
+    const bool packs = matmul != nullptr && matmul->b_is_packed;
     absl::StrAppend(&text, packs ? "; packs b in the first iteration" : "; overwrites in the first iteration");
   }
   if (!instruction.waits.empty()) absl::StrAppend(&text, "; waits ", absl::StrJoin(instruction.waits, ", "));

@@ -78,7 +78,7 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Ops> CreateOps(int64_t /*ranks*/, const Device* device) const override {
     const CudaDeviceProperties* gpu = device == nullptr ? nullptr : &ToCuda(*device).properties();
-    CudaOpsOptions ops{.matmuls = options_.create_products(gpu),
+    CudaOpsOptions ops{.matmuls = options_.create_matmuls(gpu),
                        .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr};
     if (device != nullptr) {
       ops.on_declined = [declined = declined_](const AttentionForward& op) { declined->Add(op); };
@@ -218,7 +218,7 @@ class CudaBackend : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> CreateCudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options) {
-  SHALE_CHECK(options.create_products != nullptr && options.ranks_per_device >= 1);
+  SHALE_CHECK(options.create_matmuls != nullptr && options.ranks_per_device >= 1);
   return std::make_unique<CudaBackend>(std::move(runtime), std::move(options));
 }
 

@@ -22,9 +22,9 @@ struct CudaBackendOptions {
   int ranks_per_device = 1;
   // Create the backends that compute matmuls and attention for one rank on a GPU with these properties. A null `gpu`
   // means for planning. `create_attention` may be empty or return null: Shale's own kernels then compute attention.
-  std::function<std::unique_ptr<cuda::MatMulBackend>(const CudaDeviceProperties* gpu)> create_products;
+  std::function<std::unique_ptr<cuda::MatMulBackend>(const CudaDeviceProperties* gpu)> create_matmuls;
   std::function<std::unique_ptr<cuda::AttentionBackend>(const CudaDeviceProperties* gpu)> create_attention;
-  // Whether the matmuls of `create_products` round fp32 operands to TF32, which has another nominal peak.
+  // Whether the matmuls of `create_matmuls` round fp32 operands to TF32, which has another nominal peak.
   bool allow_tf32 = false;
   // Creates the communicators between ranks on these GPUs, in rank order. If empty, the backend uses stream-ordered
   // collectives (sharding/comm/stream_ordered.h). With several GPUs these require that each GPU can access the memory

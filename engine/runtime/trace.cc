@@ -17,8 +17,8 @@ int64_t BytesMoved(const Instruction& instruction, int64_t iteration) {
   Instruction issued = instruction;
   TakeForm(issued, iteration == 0);
   const Op* op = std::get_if<Op>(&issued.action);
-  const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
-  const bool reads_packed = product != nullptr && product->b_is_packed;
+  const MatMul* matmul = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+  const bool reads_packed = matmul != nullptr && matmul->b_is_packed;
   int64_t bytes = 0;
   VisitInstruction(instruction, iteration == 0, [&](absl::string_view name, const Tensor& t, Access access) {
     const bool untouched = name == "scratch" || (reads_packed && name == "b");

@@ -33,7 +33,7 @@ struct StepOptions {
   int64_t micro_batches = 1;                           // K, accumulation steps.
   int64_t prefetch = 1;                                // Units gathered ahead of the one in use.
   bool reshard_after_forward = true;
-  // LAYERED: what products pack of a unit's weights they pack in the first micro-batch, and keep for the others; else
+  // LAYERED: what matmuls pack of a unit's weights they pack in the first micro-batch, and keep for the others; else
   // each packs for itself, in scratch.
   bool packs_once = true;
   MasterWeights master = MasterWeights::kFloat32;

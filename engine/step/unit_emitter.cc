@@ -122,8 +122,8 @@ Tensor UnitEmitter::Bind(ValueId id, Access access) {
 
 void UnitEmitter::EmitNode(Op op, Phase phase) {
   std::vector<const Value*> accumulated;
-  MatMul* const product = packs_once_ ? std::get_if<MatMul>(&op) : nullptr;
-  const bool keeps_packed = product != nullptr && unit_.values[product->b.where.symbol].role == ValueRole::kParameter;
+  MatMul* const matmul = packs_once_ ? std::get_if<MatMul>(&op) : nullptr;
+  const bool keeps_packed = matmul != nullptr && unit_.values[matmul->b.where.symbol].role == ValueRole::kParameter;
   // Reads first, so that a value that is read before anything wrote it is found out.
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
     if (!t.present()) return;
@@ -138,26 +138,26 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
   });
   context_.phase = phase;
   bool first_iteration_differs = !accumulated.empty() && accumulation_(op, accumulated);
-  if (keeps_packed) first_iteration_differs |= KeepPacked(*product);
+  if (keeps_packed) first_iteration_differs |= KeepPacked(*matmul);
   writer_.Emit(context_, std::move(op), first_iteration_differs);
 }
 
-bool UnitEmitter::KeepPacked(MatMul& product) {
-  const int64_t bytes = writer_.ops().PackedBytes(product);
+bool UnitEmitter::KeepPacked(MatMul& matmul) {
+  const int64_t bytes = writer_.ops().PackedBytes(matmul);
   if (bytes == 0) return false;
-  SHALE_CHECK(!product.accumulate) << "the first micro-batch would overwrite what is to be added to";
+  SHALE_CHECK(!matmul.accumulate) << "the first micro-batch would overwrite what is to be added to";
   const Tensor packed = Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2});
-  product.b_is_packed = true;
+  matmul.b_is_packed = true;
   for (const MatMul& earlier : packing_) {
-    const bool same_b = earlier.b.where == product.b.where && earlier.b.dtype == product.b.dtype &&
-                        earlier.b.shape == product.b.shape && earlier.b.strides == product.b.strides;
-    if (same_b && earlier.transpose_b == product.transpose_b && earlier.packed_b.shape == packed.shape) {
-      product.packed_b = earlier.packed_b;
+    const bool same_b = earlier.b.where == matmul.b.where && earlier.b.dtype == matmul.b.dtype &&
+                        earlier.b.shape == matmul.b.shape && earlier.b.strides == matmul.b.strides;
+    if (same_b && earlier.transpose_b == matmul.transpose_b && earlier.packed_b.shape == packed.shape) {
+      matmul.packed_b = earlier.packed_b;
       return false;
     }
   }
-  product.packed_b = writer_.AddTensor("packed weights", BufferCategory::kLibraryWorkspace, packed);
-  packing_.push_back(product);
+  matmul.packed_b = writer_.AddTensor("packed weights", BufferCategory::kLibraryWorkspace, packed);
+  packing_.push_back(matmul);
   return true;
 }
 

@@ -48,9 +48,9 @@ class UnitEmitter {
  private:
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);
-  // Gives a product whose b is a parameter a place to keep it packed in, where the device has a use for one; returns
+  // Gives a matmul whose b is a parameter a place to keep it packed in, where the device has a use for one; returns
   // Instruction::first_iteration_differs.
-  bool KeepPacked(MatMul& product);
+  bool KeepPacked(MatMul& matmul);
   // Emits ahead of backward node `node` those later ones that compute what it reads.
   void BringForward(int node, std::vector<bool>& emitted);
   void Ensure(ValueId id);
@@ -67,7 +67,7 @@ class UnitEmitter {
   std::vector<Tensor> bound_;     // By value, in this iteration.
   std::vector<bool> available_;   // By value: holds its final bytes.
   std::vector<bool> rerun_done_;  // By forward node, in backward.
-  std::vector<MatMul> packing_;   // Products of this iteration that keep their b packed.
+  std::vector<MatMul> packing_;   // Matmuls of this iteration that keep their b packed.
 };
 
 // Groups whose parameters are read by the forward nodes, or by backward with its recomputation.

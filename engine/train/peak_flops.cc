@@ -15,7 +15,7 @@ namespace {
 
 // The size of each dimension. A CPU runs at its peak from the least size on, a GPU if a matmul takes milliseconds.
 constexpr int64_t kLeastSize = 1024, kLargestSize = 8192;
-constexpr double kLongProductSeconds = 2e-3;
+constexpr double kLongMatMulSeconds = 2e-3;
 constexpr double kSeconds = 0.3;
 
 double Seconds(std::chrono::steady_clock::time_point since) {
@@ -24,25 +24,25 @@ double Seconds(std::chrono::steady_clock::time_point since) {
 
 // Returns the seconds of the fastest of all matmuls of square matrices of `size` rows that run within kSeconds.
 absl::StatusOr<double> ProductSeconds(Device& device, Ops& ops, DType dtype, int64_t size) {
-  MatMul product{.a = Tensor::Contiguous(dtype, {size, size}),
-                 .b = Tensor::Contiguous(dtype, {size, size}),
-                 .c_MN = Tensor::Contiguous(dtype, {size, size}),
-                 .transpose_b = true};
-  const int64_t matrix_bytes = size * size * SizeOf(dtype), scratch_bytes = ops.ScratchBytes(product);
+  MatMul matmul{.a = Tensor::Contiguous(dtype, {size, size}),
+                .b = Tensor::Contiguous(dtype, {size, size}),
+                .c_MN = Tensor::Contiguous(dtype, {size, size}),
+                .transpose_b = true};
+  const int64_t matrix_bytes = size * size * SizeOf(dtype), scratch_bytes = ops.ScratchBytes(matmul);
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(3 * matrix_bytes + scratch_bytes));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("products"));
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("matmuls"));
   std::byte* at = arena->base();
   SHALE_RETURN_IF_ERROR(FillWithOrdinaryValues(device, *stream, at, 3 * matrix_bytes));
-  for (Tensor* t : {&product.a, &product.b, &product.c_MN}) {
+  for (Tensor* t : {&matmul.a, &matmul.b, &matmul.c_MN}) {
     t->data = at;
     at += matrix_bytes;
   }
-  SHALE_RETURN_IF_ERROR(ops.Prepare(product));
+  SHALE_RETURN_IF_ERROR(ops.Prepare(matmul));
   double best = std::numeric_limits<double>::infinity();
   const auto start = std::chrono::steady_clock::now();
   do {
     const auto begin = std::chrono::steady_clock::now();
-    SHALE_RETURN_IF_ERROR(ops.Launch(product, {at, scratch_bytes}, *stream));
+    SHALE_RETURN_IF_ERROR(ops.Launch(matmul, {at, scratch_bytes}, *stream));
     SHALE_RETURN_IF_ERROR(stream->Synchronize());
     best = std::min(best, Seconds(begin));
   } while (Seconds(start) < kSeconds);
@@ -60,7 +60,7 @@ absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ra
   for (int64_t size = kLeastSize;; size *= 2) {
     SHALE_ASSIGN_OR_RETURN(const double seconds, ProductSeconds(*devices[0], *ops, dtype, size));
     const auto rows = static_cast<double>(size);
-    if (seconds >= kLongProductSeconds || size == kLargestSize) return 2 * rows * rows * rows / seconds / sharing;
+    if (seconds >= kLongMatMulSeconds || size == kLargestSize) return 2 * rows * rows * rows / seconds / sharing;
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "sharding/comm/patience.h"
+#include "sharding/comm/deadline.h"
 
 namespace shale {
 namespace {
@@ -42,8 +42,8 @@ absl::Status Rendezvous::Meet(int rank, const Call& call) {
   const uint64_t round = round_;
   const auto over = [&] { return round_ != round || !aborted_.ok(); };
   if (timeout_seconds_ <= 0) round_ended_.wait(lock, over);
-  for (Patience patience(timeout_seconds_); !over() && !round_ended_.wait_for(lock, patience.Pause(), over);) {
-    if (!patience.Ended()) continue;
+  for (Deadline deadline(timeout_seconds_); !over() && !round_ended_.wait_for(lock, deadline.Pause(), over);) {
+    if (!deadline.Passed()) continue;
     aborted_ = absl::DeadlineExceededError(
         absl::StrCat("rank ", rank, " waited ", timeout_seconds_, " s for ", Missing(), " in collective ",
                      meetings_ + 1, ", ", Describe(call), "; look for the error of a rank that is missing"));

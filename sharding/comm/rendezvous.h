@@ -36,7 +36,7 @@ class Rendezvous {
     std::byte* output = nullptr;
   };
 
-  // A rank waits at most `timeout_seconds` for its peers in Meet (see Patience). 0: forever.
+  // A rank waits at most `timeout_seconds` for its peers in Meet (see Deadline). 0: forever.
   Rendezvous(int size, double timeout_seconds);
 
   int size() const { return static_cast<int>(calls_.size()); }

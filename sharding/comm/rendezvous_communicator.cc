@@ -71,8 +71,8 @@ absl::Status RendezvousCommunicator::AllGather(Stream& stream) {
 }
 
 absl::Status RendezvousCommunicator::ReduceScatter(Stream& stream) {
-  const int64_t slice = mine().elements / size();
-  return SumSlice(rank_ * slice, slice, mine().output, stream);
+  const int64_t part = mine().elements / size();
+  return SumPart(rank_ * part, part, mine().output, stream);
 }
 
 // Each rank sums its part of the vector, then copies the parts of all other ranks.
@@ -82,7 +82,7 @@ absl::Status RendezvousCommunicator::AllReduce(Stream& stream) {
   const int64_t part = CeilDivide(mine().elements, size() * line) * line;
   const auto begin = [&](int rank) { return std::min(mine().elements, rank * part); };
   absl::Status status =
-      SumSlice(begin(rank_), begin(rank_ + 1) - begin(rank_), mine().output + begin(rank_) * element_bytes, stream);
+      SumPart(begin(rank_), begin(rank_ + 1) - begin(rank_), mine().output + begin(rank_) * element_bytes, stream);
   status.Update(Barrier(stream));
   SHALE_RETURN_IF_ERROR(status);
   for (int i = 1; i < size(); ++i) {
@@ -94,7 +94,7 @@ absl::Status RendezvousCommunicator::AllReduce(Stream& stream) {
 }
 
 // out = sum over ranks, in rank order, of elements [begin, begin + count) of their inputs.
-absl::Status RendezvousCommunicator::SumSlice(int64_t begin, int64_t count, std::byte* out, Stream& stream) {
+absl::Status RendezvousCommunicator::SumPart(int64_t begin, int64_t count, std::byte* out, Stream& stream) {
   if (count == 0) return absl::OkStatus();
   for (int rank = 0; rank < size(); ++rank) inputs_[rank] = call(rank).input + begin * SizeOf(mine().dtype);
   return Sum(mine().dtype, inputs_, out, count, stream);

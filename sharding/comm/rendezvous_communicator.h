@@ -48,7 +48,7 @@ class RendezvousCommunicator : public Communicator {
   absl::Status AllGather(Stream& stream);
   absl::Status ReduceScatter(Stream& stream);
   absl::Status AllReduce(Stream& stream);
-  absl::Status SumSlice(int64_t begin, int64_t count, std::byte* out, Stream& stream);
+  absl::Status SumPart(int64_t begin, int64_t count, std::byte* out, Stream& stream);
   const Rendezvous::Call& call(int rank) const { return rendezvous_->call(rank); }
   const Rendezvous::Call& mine() const { return call(rank_); }
 

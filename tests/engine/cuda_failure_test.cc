@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 absl::Status RunWithFailure(int nth, bool synchronous) {
   auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
   const std::unique_ptr<Backend> backend =
-      CreateCudaBackend(runtime, {.ranks_per_device = 2, .create_products = [](const CudaDeviceProperties* /*gpu*/) {
+      CreateCudaBackend(runtime, {.ranks_per_device = 2, .create_matmuls = [](const CudaDeviceProperties* /*gpu*/) {
                                     return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps());
                                   }});
   runtime->FailKernel(nth);
@@ -61,7 +61,7 @@ TEST(CudaFailureTest, OneInstructionAtATimeTheErrorNamesTheInstruction) {
 TEST(CudaFailureTest, AFailedKernelOfAGraphIsAnErrorThatNamesTheLastGraphToFinish) {
   auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
   const std::unique_ptr<Backend> backend = CreateCudaBackend(
-      runtime, {.create_products = [](auto&&...) { return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()); }});
+      runtime, {.create_matmuls = [](auto&&...) { return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()); }});
   RunOptions options;
   options.model = SmallMlp();
   options.backend = backend.get();

@@ -51,9 +51,9 @@ class NoAttention : public cuda::AttentionBackend {
 CudaBackendOptions Options(int ranks_per_device) {
   return {
       .ranks_per_device = ranks_per_device,
-      .create_products =
+      .create_matmuls =
           [](const CudaDeviceProperties* /*gpu*/) { return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()); },
-      .describe_libraries = [] { return std::string("products by the reference"); }};
+      .describe_libraries = [] { return std::string("matmuls by the reference"); }};
 }
 
 std::unique_ptr<Backend> OnStandIn(std::shared_ptr<StandInRuntime> runtime, int ranks_per_device) {
@@ -90,7 +90,7 @@ TEST_F(CudaJobTest, TellsWhatItRunsOn) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_THAT((*trainer)->device_description(),
               AllOf(HasSubstr("GPU 0: "), HasSubstr(" in use outside the arenas"),
-                    HasSubstr("\nproducts by the reference"), Not(HasSubstr("slower kernels"))));
+                    HasSubstr("\nmatmuls by the reference"), Not(HasSubstr("slower kernels"))));
 }
 
 TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {

@@ -11,14 +11,14 @@
 namespace shale::testing {
 namespace {
 
-int PackedProducts(const StepProgram& program) {
-  int products = 0;
+int PackedMatMuls(const StepProgram& program) {
+  int matmuls = 0;
   for (const Instruction& instruction : program.instructions) {
     const Op* op = std::get_if<Op>(&instruction.action);
-    const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
-    products += product != nullptr && product->packed_b.present();
+    const MatMul* matmul = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+    matmuls += matmul != nullptr && matmul->packed_b.present();
   }
-  return products;
+  return matmuls;
 }
 
 // b is packed for matmuls of 512 rows or more. The head's last chunk on one rank has fewer.
@@ -56,11 +56,11 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
       EXPECT_TRUE(often->weights == once->weights) << what;
       EXPECT_FALSE(once->weights.empty());
       EXPECT_EQ(once->measured_peak_bytes, once->plan.peak_bytes) << what;
-      EXPECT_EQ(PackedProducts(often->step.program), 0) << what;
+      EXPECT_EQ(PackedMatMuls(often->step.program), 0) << what;
       const bool packs =
           dtype == DType::kFloat32 ? __builtin_cpu_supports("avx512f") : __builtin_cpu_supports("avx512bf16");
       if (packs && std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr) {
-        EXPECT_GT(PackedProducts(once->step.program), 20) << what;
+        EXPECT_GT(PackedMatMuls(once->step.program), 20) << what;
       }
     }
   }

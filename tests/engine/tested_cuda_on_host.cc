@@ -30,7 +30,7 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
   return CreateCudaBackend(
       std::shared_ptr<cuda_on_host::StandInRuntime>(new cuda_on_host::StandInRuntime(), CheckAndDelete),
       {.ranks_per_device = kRanksPerDevice,
-       .create_products =
+       .create_matmuls =
            [=](const CudaDeviceProperties* /*gpu*/) {
              return *cuda_on_host::CreateHostMatMuls(ops == OpsKind::kReference ? CreateReferenceOps()
                                                                                 : CreateCpuOps({.threads = threads}));

@@ -11,7 +11,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, AttentionOnDeviceTest,
                              .backend = {.name = "cudnn",
                                          .placement = Placement::kTogether,
                                          .runtime = []() -> CudaRuntime& { return *Gpu(); },
-                                         .create_matmuls = [] { return CreateGpuProducts(); }},
+                                         .create_matmuls = [] { return CreateGpuMatMuls(); }},
                              .load = LoadGpuCudnn}),
                          MachineName);
 

@@ -39,7 +39,7 @@ std::unique_ptr<CudaDevice> CreateGpuDevice(const CudaDeviceOptions& options) {
   return *std::move(device);
 }
 
-std::unique_ptr<cuda::MatMulBackend> CreateGpuProducts(int64_t workspace_bytes) {
+std::unique_ptr<cuda::MatMulBackend> CreateGpuMatMuls(int64_t workspace_bytes) {
   return cuda::CreateCublasLtMatMuls([] { return cuda::CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
                                      {.workspace_bytes = workspace_bytes});
 }

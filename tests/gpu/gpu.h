@@ -21,7 +21,7 @@ absl::Status FindGpu();
 std::unique_ptr<CudaDevice> CreateGpuDevice(const CudaDeviceOptions& options = {});
 
 // Creates the cuBLASLt matmul backend that training steps use.
-std::unique_ptr<cuda::MatMulBackend> CreateGpuProducts(int64_t workspace_bytes = int64_t{32} << 20);
+std::unique_ptr<cuda::MatMulBackend> CreateGpuMatMuls(int64_t workspace_bytes = int64_t{32} << 20);
 
 // Loads cuDNN for GPU 0. Fails if the library is not found.
 absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> LoadGpuCudnn();

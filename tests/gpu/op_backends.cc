@@ -11,7 +11,7 @@ bool Register(const char* name, Placement placement) {
   return RegisterTestBackend(CudaTestBackend({.name = name,
                                               .placement = placement,
                                               .runtime = []() -> CudaRuntime& { return *Gpu(); },
-                                              .create_matmuls = [] { return CreateGpuProducts(); },
+                                              .create_matmuls = [] { return CreateGpuMatMuls(); },
                                               .keeps_nans = false}));
 }
 

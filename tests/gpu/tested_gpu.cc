@@ -24,7 +24,7 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
   if (ops == OpsKind::kReference) return CreateReferenceBackend();
   CudaBackendOptions options;
   options.ranks_per_device = kRanksPerDevice;
-  options.create_products = [](const CudaDeviceProperties*) { return CreateGpuProducts(kWorkspaceBytes); };
+  options.create_matmuls = [](const CudaDeviceProperties*) { return CreateGpuMatMuls(kWorkspaceBytes); };
   if (cuda::BuiltWithCudnn().ok()) {
     options.create_attention = [](const CudaDeviceProperties*) { return cuda::CreateCudnnAttention(LoadGpuCudnn); };
   }

@@ -34,10 +34,10 @@ class BenchGpuTest : public ::testing::Test {
   CreateGpuBackend Create() {
     return [this](const GpuBackendOptions& options) -> absl::StatusOr<std::unique_ptr<Backend>> {
       asked_ = options;
-      const auto products = [](const CudaDeviceProperties*) {
+      const auto matmuls = [](const CudaDeviceProperties*) {
         return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps());
       };
-      return CreateCudaBackend(runtime_, {.ranks_per_device = options.ranks_per_device, .create_products = products});
+      return CreateCudaBackend(runtime_, {.ranks_per_device = options.ranks_per_device, .create_matmuls = matmuls});
     };
   }
 

@@ -32,7 +32,7 @@ Tensor In(BufferId buffer, Tensor t) {
   return t;
 }
 
-TEST(BenchStepWorkTest, CountsMatmulsAttentionAndBytes) {
+TEST(BenchStepWorkTest, CountsMatMulsAttentionAndBytes) {
   const auto bf16 = [](std::initializer_list<int64_t> shape) { return Tensor::Contiguous(DType::kBFloat16, shape); };
   const MatMul matmul{.a = bf16({10, 20}), .b = In(kWeight, bf16({20, 30})), .c_MN = bf16({10, 30})};
   MatMul of_activation = matmul;
@@ -60,8 +60,8 @@ TEST(BenchStepWorkTest, CountsMatmulsAttentionAndBytes) {
   ASSERT_EQ(work.shapes.size(), 2u);
   EXPECT_EQ(work.order, (std::vector<size_t>{0, 1, 0, 0, 1, 0, 0, 1, 0}));
   EXPECT_EQ(work.shapes[0],
-            (MatmulSize{.m = 10, .n = 30, .k = 20, .dtype = DType::kBFloat16, .c_dtype = DType::kBFloat16}));
-  EXPECT_EQ(work.shapes[1], (MatmulSize{.m = 20, .n = 30, .k = 10, .transposed_a = true, .dtype = DType::kBFloat16}));
+            (MatMulSize{.m = 10, .n = 30, .k = 20, .dtype = DType::kBFloat16, .c_dtype = DType::kBFloat16}));
+  EXPECT_EQ(work.shapes[1], (MatMulSize{.m = 20, .n = 30, .k = 10, .transposed_a = true, .dtype = DType::kBFloat16}));
 
   ASSERT_EQ(work.attention.size(), 1u);
   const auto& [size, count] = *work.attention.begin();

@@ -153,9 +153,9 @@ class ToolsTest(unittest.TestCase):
                        if e["pid"] == rank and e["args"]["step"] == step] for rank in (0, 1)]
             self.assertEqual(issued[0], issued[1])
             self.assertEqual(len(issued[0]), len(set(issued[0])))
-        products = [e["args"] for e in ran if e["name"] == "MatMul"]
-        self.assertTrue(products)
-        for args in products:
+        matmuls = [e["args"] for e in ran if e["name"] == "MatMul"]
+        self.assertTrue(matmuls)
+        for args in matmuls:
             self.assertGreater(args["flops"], 0)
             self.assertGreater(args["bytes"], 0)
         self.assertRegex(result.stdout.decode(), r"compute +backward +MatMul +\d+ .*(?s:.)*rank 0, mean of 3 steps")

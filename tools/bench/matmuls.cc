@@ -71,12 +71,12 @@ class Rank {
   // May throw dnnl::error. REQUIRES: `step` and `engine` outlive it.
   static absl::StatusOr<Rank> Create(const StepWork& step, int threads, const dnnl::engine& engine) {
     Rank rank(step, threads, engine);
-    for (const MatmulSize& shape : step.shapes) {
-      SHALE_ASSIGN_OR_RETURN(LinearMatmul matmul, LinearMatmul::Create(shape, engine));
+    for (const MatMulSize& shape : step.shapes) {
+      SHALE_ASSIGN_OR_RETURN(LinearMatMul matmul, LinearMatMul::Create(shape, engine));
       rank.matmuls_.push_back(std::move(matmul));
     }
     for (const auto& [size, count] : step.attention) {
-      SHALE_ASSIGN_OR_RETURN(AttentionMatmuls some, AttentionMatmuls::Create(size, threads, engine));
+      SHALE_ASSIGN_OR_RETURN(AttentionMatMuls some, AttentionMatMuls::Create(size, threads, engine));
       rank.attention_.emplace_back(std::move(some), count);
     }
     if (rank.from_ == nullptr || rank.to_ == nullptr) return absl::ResourceExhaustedError("no memory for copies");
@@ -87,7 +87,7 @@ class Rank {
   // Runs each matmul and a copy once, because the first execution fills caches and wakes threads. May throw
   // dnnl::error.
   void WarmUp() {
-    for (LinearMatmul& matmul : matmuls_) matmul.Run(stream_);
+    for (LinearMatMul& matmul : matmuls_) matmul.Run(stream_);
     Copy();
   }
   // Runs all work of the step once, then some copies. All ranks begin each part together. May throw dnnl::error.
@@ -130,8 +130,8 @@ class Rank {
   const StepWork* step_;
   int threads_;
   dnnl::stream stream_;
-  std::vector<LinearMatmul> matmuls_;
-  std::vector<std::pair<AttentionMatmuls, int64_t>> attention_;  // With the number of times that the step runs it.
+  std::vector<LinearMatMul> matmuls_;
+  std::vector<std::pair<AttentionMatMuls, int64_t>> attention_;  // With the number of times that the step runs it.
   OperandBytes from_ = RandomOperand(kCopyBytes, DType::kFloat32), to_ = RandomOperand(kCopyBytes, DType::kFloat32);
   Measured measured_;
 };
@@ -213,7 +213,7 @@ double BestCopyRate(const Measured& measured) {
   return 2 * static_cast<double>(kCopyBytes) / least_seconds;
 }
 
-std::string ShapeJson(const MatmulSize& shape, int64_t count, double seconds) {
+std::string ShapeJson(const MatMulSize& shape, int64_t count, double seconds) {
   const double flops = shape.flops() * static_cast<double>(count);
   return JsonObject()
       .Add("m", shape.m)
@@ -258,7 +258,7 @@ int Run(const Flags& flags) {
   try {
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     if (!MultipliesBFloat16(engine)) {
-      for (MatmulSize& shape : step.shapes) {
+      for (MatMulSize& shape : step.shapes) {
         widened |= shape.dtype == DType::kBFloat16;
         shape.dtype = shape.c_dtype = DType::kFloat32;
       }

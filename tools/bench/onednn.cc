@@ -25,7 +25,7 @@ memory::data_type TypeOf(DType dtype) {
 }
 
 // Lets the caller provide the scratchpad, because a primitive that owns one must not run on two threads at once.
-dnnl::matmul::primitive_desc Describe(const MatmulSize& size, const dnnl::engine& engine) {
+dnnl::matmul::primitive_desc Describe(const MatMulSize& size, const dnnl::engine& engine) {
   const memory::desc a({size.m, size.k}, TypeOf(size.dtype),
                        size.transposed_a ? memory::dims{1, size.m} : memory::dims{size.k, 1});
   const memory::desc b({size.k, size.n}, TypeOf(size.dtype), memory::format_tag::any);
@@ -75,9 +75,9 @@ bool MultipliesBFloat16(const dnnl::engine& engine) {
   }
 }
 
-absl::StatusOr<LinearMatmul> LinearMatmul::Create(const MatmulSize& size, const dnnl::engine& engine) {
+absl::StatusOr<LinearMatMul> LinearMatMul::Create(const MatMulSize& size, const dnnl::engine& engine) {
   const dnnl::matmul::primitive_desc description = Describe(size, engine);
-  LinearMatmul matmul;
+  LinearMatMul matmul;
   matmul.primitive_ = dnnl::matmul(description);
   const auto bind = [&](int argument, const memory::desc& desc, DType dtype) {
     OperandBytes bytes = RandomOperand(desc.get_size(), dtype);
@@ -97,16 +97,16 @@ absl::StatusOr<LinearMatmul> LinearMatmul::Create(const MatmulSize& size, const 
   return matmul;
 }
 
-double LinearMatmul::Run(dnnl::stream& stream) {
+double LinearMatMul::Run(dnnl::stream& stream) {
   const Clock::time_point begin = Clock::now();
   primitive_.execute(stream, arguments_);
   stream.wait();
   return SecondsSince(begin);
 }
 
-absl::StatusOr<AttentionMatmuls> AttentionMatmuls::Create(const AttentionSize& size, int threads,
+absl::StatusOr<AttentionMatMuls> AttentionMatMuls::Create(const AttentionSize& size, int threads,
                                                           const dnnl::engine& engine) {
-  AttentionMatmuls matmuls(size, threads);
+  AttentionMatMuls matmuls(size, threads);
   for (int thread = 0; thread < threads; ++thread) matmuls.streams_.emplace_back(engine);
   double least = 0;
   for (const int64_t length : {32, 64, 128}) {
@@ -124,11 +124,11 @@ absl::StatusOr<AttentionMatmuls> AttentionMatmuls::Create(const AttentionSize& s
   return matmuls;
 }
 
-AttentionMatmuls::Strips AttentionMatmuls::StripsOf(int64_t length, const dnnl::engine& engine) const {
+AttentionMatMuls::Strips AttentionMatMuls::StripsOf(int64_t length, const dnnl::engine& engine) const {
   const OpenMpThreads one(1);  // Each matmul runs on one thread.
   Strips strips;
   const auto add = [&](int64_t m, int64_t n, int64_t k, bool transposed_a) {
-    const MatmulSize matmul{
+    const MatMulSize matmul{
         .m = m, .n = n, .k = k, .transposed_a = transposed_a, .dtype = size_.dtype, .c_dtype = DType::kFloat32};
     const dnnl::matmul::primitive_desc description = Describe(matmul, engine);
     strips.push_back({description, dnnl::matmul(description), {}});
@@ -150,9 +150,9 @@ AttentionMatmuls::Strips AttentionMatmuls::StripsOf(int64_t length, const dnnl::
   return strips;
 }
 
-bool AttentionMatmuls::Bind(Strips& strips, const dnnl::engine& engine) {
+bool AttentionMatMuls::Bind(Strips& strips, const dnnl::engine& engine) {
   size_t most_bytes = 0;
-  for (const HeadMatmul& matmul : strips) {
+  for (const HeadMatMul& matmul : strips) {
     const auto& d = matmul.description;
     for (const memory::desc& desc : {d.src_desc(), d.weights_desc(), d.dst_desc(), d.scratchpad_desc()}) {
       most_bytes = std::max(most_bytes, desc.get_size());
@@ -165,7 +165,7 @@ bool AttentionMatmuls::Bind(Strips& strips, const dnnl::engine& engine) {
       bytes = bytes_.back().get();
       if (bytes == nullptr) return false;
     }
-    for (HeadMatmul& matmul : strips) {
+    for (HeadMatMul& matmul : strips) {
       const auto& d = matmul.description;
       matmul.of_thread.push_back({memory(d.src_desc(), engine, own[0]), memory(d.weights_desc(), engine, own[1]),
                                   memory(d.dst_desc(), engine, own[2]), memory(d.scratchpad_desc(), engine, own[3])});
@@ -174,13 +174,13 @@ bool AttentionMatmuls::Bind(Strips& strips, const dnnl::engine& engine) {
   return true;
 }
 
-double AttentionMatmuls::Run(const Strips& strips) {
+double AttentionMatMuls::Run(const Strips& strips) {
   std::atomic<dnnl_status_t> failure = dnnl_success;
   const Clock::time_point begin = Clock::now();
 #pragma omp parallel for num_threads(threads_) schedule(dynamic)
   for (int64_t head = 0; head < size_.heads; ++head) {
     const int thread = omp_get_thread_num();
-    for (const HeadMatmul& matmul : strips) {
+    for (const HeadMatMul& matmul : strips) {
       const Operands& operands = matmul.of_thread[thread];
       const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, operands.a.get()},
                                            {DNNL_ARG_WEIGHTS, operands.b.get()},

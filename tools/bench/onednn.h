@@ -30,10 +30,10 @@ OperandBytes RandomOperand(size_t size_bytes, DType dtype);
 bool MultipliesBFloat16(const dnnl::engine& engine);
 
 // A matmul of one size on all OpenMP threads. Owns its operands, so that two sizes share no cache lines.
-class LinearMatmul {
+class LinearMatMul {
  public:
   // May throw dnnl::error. REQUIRES: `engine` outlives it.
-  static absl::StatusOr<LinearMatmul> Create(const MatmulSize& size, const dnnl::engine& engine);
+  static absl::StatusOr<LinearMatMul> Create(const MatMulSize& size, const dnnl::engine& engine);
 
   // Runs once and returns the seconds. May throw dnnl::error.
   double Run(dnnl::stream& stream);
@@ -48,10 +48,10 @@ class LinearMatmul {
 // Forward they are q k^T and p v. Backward they are q k^T again, d_out v^T, and those of d_q, d_k and d_v.
 // Queries are divided into strips, and each strip is multiplied with only the keys that it sees. Create() tries several
 // strip lengths and keeps the fastest. Scores are f32. Operands stay in the caches, as an engine's may.
-class AttentionMatmuls {
+class AttentionMatMuls {
  public:
   // May throw dnnl::error.
-  static absl::StatusOr<AttentionMatmuls> Create(const AttentionSize& size, int threads, const dnnl::engine& engine);
+  static absl::StatusOr<AttentionMatMuls> Create(const AttentionSize& size, int threads, const dnnl::engine& engine);
 
   // Runs all heads once and returns the seconds. May throw dnnl::error.
   double Run() { return Run(fastest_); }
@@ -60,14 +60,14 @@ class AttentionMatmuls {
   struct Operands {
     dnnl::memory a, b, c, scratch;
   };
-  struct HeadMatmul {
+  struct HeadMatMul {
     dnnl::matmul::primitive_desc description;
     dnnl::matmul primitive;
     std::vector<Operands> of_thread;
   };
-  using Strips = std::vector<HeadMatmul>;  // The matmuls of one head.
+  using Strips = std::vector<HeadMatMul>;  // The matmuls of one head.
 
-  AttentionMatmuls(const AttentionSize& size, int threads) : size_(size), threads_(threads) {}
+  AttentionMatMuls(const AttentionSize& size, int threads) : size_(size), threads_(threads) {}
   Strips StripsOf(int64_t length, const dnnl::engine& engine) const;
   // Returns false if there is no memory.
   bool Bind(Strips& strips, const dnnl::engine& engine);

@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<OpCase>> ChosenCases(const Flags& flags, std::vector<
       computes |= c.flops > 0;
       chosen.push_back(std::move(c));
     }
-    squares.push_back(SquareMatmul(flags.sizes, dtype));
+    squares.push_back(SquareMatMul(flags.sizes, dtype));
   }
   if (chosen.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--only=", flags.only, " matches no op; --list shows their names"));

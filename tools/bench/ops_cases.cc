@@ -334,7 +334,7 @@ void AddLinear(Maker& m, const std::string& layer, int64_t t, int64_t n, int64_t
   }
 }
 
-void AddMatmuls(Maker& m, std::vector<OpCase>& cases) {
+void AddMatMuls(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const int64_t d = s.head_width;
   AddLinear(m, "qkv", s.tokens, (s.heads + 2 * s.kv_heads) * d, s.width, cases);
@@ -403,11 +403,11 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddFlat(maker, cases);
   AddUpdates(maker, cases);
   AddAttention(maker, cases);
-  AddMatmuls(maker, cases);
+  AddMatMuls(maker, cases);
   return cases;
 }
 
-OpCase SquareMatmul(const OpSizes& sizes, DType dtype) {
+OpCase SquareMatMul(const OpSizes& sizes, DType dtype) {
   Maker m(sizes, dtype);
   const int64_t n = sizes.square;
   const MatMul op{.a = m.Act({n, n}), .b = m.Act({n, n}), .c_MN = m.F32({n, n})};

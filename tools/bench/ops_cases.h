@@ -60,7 +60,7 @@ void FillOperands(const OpCase& test_case, const Op& bound);
 // Returns all cases whose weights and activations have this dtype, f32 or bf16. REQUIRES: CheckSizes(sizes) is OK.
 std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype);
 // Returns the square matmul that measures the peak.
-OpCase SquareMatmul(const OpSizes& sizes, DType dtype);
+OpCase SquareMatMul(const OpSizes& sizes, DType dtype);
 
 // Returns the names of ops that no case runs. They have only a few numbers each and are not worth timing.
 std::vector<std::string> OpsWithoutCase(const std::vector<OpCase>& cases);

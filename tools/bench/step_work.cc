@@ -56,7 +56,7 @@ class PackedOperands {
 
 StepWork WorkOf(const StepProgram& program) {
   StepWork work;
-  std::map<MatmulSize, size_t> known;
+  std::map<MatMulSize, size_t> known;
   PackedOperands packed;
   // A buffer with a slot for each micro-batch has different contents in each iteration.
   const auto slot = [&](const Tensor& t, int64_t iteration) {
@@ -68,7 +68,7 @@ StepWork WorkOf(const StepProgram& program) {
         [&](const auto& op) {
           // Matches every op that multiplies two matrices, whatever its name.
           if constexpr (requires { op.m(), op.n(), op.k(), op.a, op.b, op.c_MN; }) {
-            const MatmulSize shape{.m = op.m(),
+            const MatMulSize shape{.m = op.m(),
                                    .n = op.n(),
                                    .k = op.k(),
                                    .transposed_a = op.transpose_a,

@@ -13,12 +13,12 @@
 namespace shale {
 
 // The size of a matmul c [M, N] = a b. The contiguous dimension of a is K, or M if it is transposed.
-struct MatmulSize {
+struct MatMulSize {
   int64_t m = 0, n = 0, k = 0;
   bool transposed_a = false;
   DType dtype = DType::kFloat32;  // The dtype of a and b.
   DType c_dtype = DType::kFloat32;
-  auto operator<=>(const MatmulSize&) const = default;
+  auto operator<=>(const MatMulSize&) const = default;
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
@@ -34,7 +34,7 @@ struct AttentionSize {
 // The work of one rank in one step.
 struct StepWork {
   // The distinct sizes of its matmuls, and for each matmul, in the program's order, an index into `shapes`.
-  std::vector<MatmulSize> shapes;
+  std::vector<MatMulSize> shapes;
   std::vector<size_t> order;
   std::map<AttentionSize, int64_t> attention;  // With the number of times that each runs.
   double attention_flops = 0;

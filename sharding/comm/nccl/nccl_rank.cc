@@ -71,7 +71,7 @@ absl::StatusOr<bool> NcclRank::Poll(const std::string& during) {
 absl::Status NcclRank::BeginInit(const NcclUniqueId& id) {
   SHALE_RETURN_IF_ERROR(runtime_->SetDevice(options_.ordinal));
   std::lock_guard lock(mutex_);
-  init_patience_ = Patience(options_.timeout_seconds);
+  init_deadline_ = Deadline(options_.timeout_seconds);
   const NcclResult result = nccl_->CommInitRank(comm_, size(), id, rank());
   if (result == NcclResult::kSuccess || result == NcclResult::kInProgress) return absl::OkStatus();
   return NcclError("ncclCommInitRankConfig", result);
@@ -83,7 +83,7 @@ absl::StatusOr<bool> NcclRank::PollInit() {
     SHALE_ASSIGN_OR_RETURN(const bool done, Poll("ncclCommInitRankConfig"));
     if (done) return true;
   }
-  if (init_patience_.Ended()) return Waited("NCCL to connect the ranks");
+  if (init_deadline_.Passed()) return Waited("NCCL to connect the ranks");
   return false;
 }
 
@@ -100,12 +100,12 @@ absl::StatusOr<CudaEventHandle> NcclRank::TakeEvent() {
   return CudaEventHandle::Create(*runtime_, CudaEventKind::kOrder);
 }
 
-absl::Status NcclRank::AwaitLaunch(const std::string& during, Patience& patience) {
+absl::Status NcclRank::AwaitLaunch(const std::string& during, Deadline& deadline) {
   for (Backoff backoff;; backoff.Pause()) {
     std::lock_guard lock(mutex_);
     SHALE_ASSIGN_OR_RETURN(const bool done, Poll(during));
     if (done) return absl::OkStatus();
-    if (patience.Ended()) return Waited(absl::StrCat("NCCL to launch ", during));
+    if (deadline.Passed()) return Waited(absl::StrCat("NCCL to launch ", during));
   }
 }
 
@@ -115,7 +115,7 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
   SHALE_ASSIGN_OR_RETURN(pending.begin, TakeEvent());
   SHALE_ASSIGN_OR_RETURN(pending.end, TakeEvent());
   SHALE_RETURN_IF_ERROR(runtime_->RecordEvent(pending.begin.get(), stream));
-  Patience patience(options_.timeout_seconds);
+  Deadline deadline(options_.timeout_seconds);
   {
     std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return absl::AbortedError("aborted");
@@ -125,7 +125,7 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
       return NcclError(collective.ToString(), result);
     }
   }
-  SHALE_RETURN_IF_ERROR(AwaitLaunch(collective.ToString(), patience));
+  SHALE_RETURN_IF_ERROR(AwaitLaunch(collective.ToString(), deadline));
   SHALE_RETURN_IF_ERROR(runtime_->RecordEvent(pending.end.get(), stream));
   std::lock_guard lock(mutex_);
   launching_ = false;
@@ -135,7 +135,7 @@ absl::Status NcclRank::Launch(const NcclCollective& collective, cuda::StreamHand
 
 absl::Status NcclRank::CallAndWait(const std::string& during, absl::FunctionRef<NcclResult(NcclComm)> call) {
   SHALE_RETURN_IF_ERROR(runtime_->SetDevice(options_.ordinal));
-  Patience patience(options_.timeout_seconds);
+  Deadline deadline(options_.timeout_seconds);
   {
     std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return absl::AbortedError("aborted");
@@ -143,7 +143,7 @@ absl::Status NcclRank::CallAndWait(const std::string& during, absl::FunctionRef<
     const NcclResult result = call(comm_);
     if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) return NcclError(during, result);
   }
-  SHALE_RETURN_IF_ERROR(AwaitLaunch(during, patience));
+  SHALE_RETURN_IF_ERROR(AwaitLaunch(during, deadline));
   std::lock_guard lock(mutex_);
   launching_ = false;
   return absl::OkStatus();
@@ -196,10 +196,10 @@ absl::Status NcclRank::Check() {
   if (pending_.empty()) return absl::OkStatus();
   if (!front_began_) {
     SHALE_ASSIGN_OR_RETURN(front_began_, runtime_->EventReached(pending_.front().begin.get()));
-    front_patience_ = Patience(options_.timeout_seconds);
+    front_deadline_ = Deadline(options_.timeout_seconds);
     return absl::OkStatus();
   }
-  return front_patience_.Ended() ? Waited(during) : absl::OkStatus();
+  return front_deadline_.Passed() ? Waited(during) : absl::OkStatus();
 }
 
 bool NcclRank::Idle() {

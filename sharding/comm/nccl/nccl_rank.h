@@ -16,8 +16,8 @@
 #include "kernels/device/cuda/runtime.h"
 #include "kernels/dtype.h"
 #include "sharding/comm/collective_kind.h"
+#include "sharding/comm/deadline.h"
 #include "sharding/comm/nccl/nccl_api.h"
-#include "sharding/comm/patience.h"
 
 namespace shale {
 
@@ -91,21 +91,21 @@ class NcclRank {
   absl::StatusOr<bool> Poll(const std::string& during);                  // REQUIRES: mutex_ is held.
   absl::Status Reap();                                                   // REQUIRES: mutex_ is held.
   absl::StatusOr<CudaEventHandle> TakeEvent();
-  absl::Status AwaitLaunch(const std::string& during, Patience& patience);
+  absl::Status AwaitLaunch(const std::string& during, Deadline& deadline);
   // Makes a call of NCCL that enqueues nothing on a stream, and waits until it is done.
   absl::Status CallAndWait(const std::string& during, absl::FunctionRef<NcclResult(NcclComm)> call);
 
   const std::shared_ptr<NcclApi> nccl_;
   const std::shared_ptr<CudaRuntime> runtime_;
   const Options options_;
-  Patience init_patience_;
+  Deadline init_deadline_;
   std::mutex mutex_;
   NcclComm comm_ = nullptr;      // Null before BeginInit and after Destroy or Abort.
   NcclWindow window_ = nullptr;  // Null if none is registered.
   bool launching_ = false;       // A call may be in progress in NCCL; the calling thread watches its time-out.
   std::deque<Pending> pending_;  // In the order of launches.
   bool front_began_ = false;     // The GPU has begun the first of pending_.
-  Patience front_patience_;      // The deadline of the first of pending_.
+  Deadline front_deadline_;      // The deadline of the first of pending_.
   std::vector<CudaEventHandle> spare_;
 };
 

@@ -32,11 +32,11 @@ constexpr double kAttentionForward = 4 * kH * kD * (kS + 1) / 2;
 
 TEST(Flops, FollowFromTheShapes) {
   const FlopsSummary f = Flops(SmallDecoderJob(false), CheckpointingPreset::kNone);
-  const double products = 2 * kTokens * (kL * (kQkv + kProjection + kUp + kDown) + kV * kC);
-  EXPECT_DOUBLE_EQ(f.forward, products + kTokens * kL * kAttentionForward);
+  const double matmuls = 2 * kTokens * (kL * (kQkv + kProjection + kUp + kDown) + kV * kC);
+  EXPECT_DOUBLE_EQ(f.forward, matmuls + kTokens * kL * kAttentionForward);
   // Backward has two matmuls for each one of forward. In attention it computes the scores again and has four more,
   // which makes five for the two of forward.
-  EXPECT_DOUBLE_EQ(f.backward, 2 * products + kTokens * kL * 2.5 * kAttentionForward);
+  EXPECT_DOUBLE_EQ(f.backward, 2 * matmuls + kTokens * kL * 2.5 * kAttentionForward);
   EXPECT_EQ(f.recompute, 0);
 }
 

@@ -22,14 +22,14 @@ class PackingOps : public Ops {
 };
 
 // Returns the matmuls that have a place for packed b, by the buffer of that place, in issue order.
-std::map<BufferId, std::vector<InstructionId>> PackedProducts(const StepProgram& program) {
-  std::map<BufferId, std::vector<InstructionId>> products;
+std::map<BufferId, std::vector<InstructionId>> PackedMatMuls(const StepProgram& program) {
+  std::map<BufferId, std::vector<InstructionId>> matmuls;
   for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
     const Op* op = std::get_if<Op>(&program.instructions[id].action);
-    const MatMul* product = op == nullptr ? nullptr : std::get_if<MatMul>(op);
-    if (product != nullptr && product->packed_b.present()) products[product->packed_b.where.symbol].push_back(id);
+    const MatMul* matmul = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+    if (matmul != nullptr && matmul->packed_b.present()) matmuls[matmul->packed_b.where.symbol].push_back(id);
   }
-  return products;
+  return matmuls;
 }
 
 const Loop& LoopOf(const StepProgram& program, InstructionId id) {
@@ -54,33 +54,33 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
     for (const int64_t micro_batches : {2, 3, 7}) {
       for (const CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
         const Planned planned = Plan(Accumulation::kLayered, ranks, micro_batches, preset);
-        std::map<int, size_t> places, products;  // By unit.
-        for (const auto& [place, ids] : PackedProducts(planned.program)) {
+        std::map<int, size_t> places, matmuls;  // By unit.
+        for (const auto& [place, ids] : PackedMatMuls(planned.program)) {
           const Instruction& first = planned.program.instructions[ids.front()];
           const auto& packer = std::get<MatMul>(std::get<Op>(first.action));
           EXPECT_TRUE(first.first_iteration_differs);
           for (const InstructionId id : ids) {
             const Instruction& instruction = planned.program.instructions[id];
-            const auto& product = std::get<MatMul>(std::get<Op>(instruction.action));
-            EXPECT_TRUE(product.b_is_packed);
-            EXPECT_EQ(product.b.where, packer.b.where);
-            EXPECT_EQ(product.transpose_b, packer.transpose_b);
+            const auto& matmul = std::get<MatMul>(std::get<Op>(instruction.action));
+            EXPECT_TRUE(matmul.b_is_packed);
+            EXPECT_EQ(matmul.b.where, packer.b.where);
+            EXPECT_EQ(matmul.transpose_b, packer.transpose_b);
             EXPECT_EQ(instruction.first_iteration_differs, id == ids.front()) << "packed once";
             EXPECT_EQ(LoopOf(planned.program, id).begin, LoopOf(planned.program, ids.front()).begin);
           }
           EXPECT_EQ(LoopOf(planned.program, ids.front()).repeat, micro_batches);
           ++places[first.unit];
-          products[first.unit] += ids.size();
+          matmuls[first.unit] += ids.size();
         }
         // Every block packs the weights of its four matmuls for forward and for backward, and once more those of the
         // three matmuls that BLOCK computes again. The head, whose tokens come in eight chunks, packs the weight for
         // the logits and for their gradient.
         for (int unit = 1; unit <= kLayers; ++unit) {
           EXPECT_EQ(places[unit], preset == CheckpointingPreset::kBlock ? 11 : 8) << unit;
-          EXPECT_EQ(products[unit], places[unit]) << unit;
+          EXPECT_EQ(matmuls[unit], places[unit]) << unit;
         }
         EXPECT_EQ(places[kLayers + 1], 2);
-        EXPECT_EQ(products[kLayers + 1], 2 * 8);
+        EXPECT_EQ(matmuls[kLayers + 1], 2 * 8);
       }
     }
   }
@@ -88,9 +88,9 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
 
 TEST(PackedWeights, AreNotKeptWhereTheyServeOneMicroBatch) {
   for (const CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
-    EXPECT_TRUE(PackedProducts(Plan(Accumulation::kLayered, 2, 1, preset).program).empty());
-    EXPECT_TRUE(PackedProducts(Plan(Accumulation::kSharded, 2, 3, preset).program).empty());
-    EXPECT_TRUE(PackedProducts(Plan(Accumulation::kNoSync, 2, 3, preset).program).empty());
+    EXPECT_TRUE(PackedMatMuls(Plan(Accumulation::kLayered, 2, 1, preset).program).empty());
+    EXPECT_TRUE(PackedMatMuls(Plan(Accumulation::kSharded, 2, 3, preset).program).empty());
+    EXPECT_TRUE(PackedMatMuls(Plan(Accumulation::kNoSync, 2, 3, preset).program).empty());
   }
 }
 

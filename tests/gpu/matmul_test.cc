@@ -29,7 +29,7 @@ struct Case {
   bool bias = false;
 };
 
-class GpuProductsTest : public ::testing::Test {
+class GpuMatMulTest : public ::testing::Test {
  protected:
   // Launches c = a b, and with `accumulate` also c += a b. Then checks 200 elements of c, the last one among them.
   void Check(const Case& c, bool accumulate) {
@@ -41,17 +41,17 @@ class GpuProductsTest : public ::testing::Test {
     };
     const GpuTensor a = c.transpose_a ? filled(c.act, {c.k, c.m}, 1) : filled(c.act, {c.m, c.k}, 1);
     const GpuTensor b = c.transpose_b ? filled(c.act, {c.n, c.k}, 2) : filled(c.act, {c.k, c.n}, 2);
-    const GpuTensor bias = filled(c.out, {c.n}, 3), product(*device_, *stream_, c.out, {c.m, c.n});
+    const GpuTensor bias = filled(c.out, {c.n}, 3), matmul(*device_, *stream_, c.out, {c.m, c.n});
     MatMul op{.a = a.tensor(),
               .b = b.tensor(),
-              .c_MN = product.tensor(),
+              .c_MN = matmul.tensor(),
               .transpose_a = c.transpose_a,
               .transpose_b = c.transpose_b};
     if (c.bias) op.bias_N = bias.tensor();
     const int64_t scratch_bytes = ops_->ScratchBytes(op);
     const std::unique_ptr<Arena> scratch = *device_->Allocate(scratch_bytes);
-    const int products = accumulate ? 2 : 1;
-    for (int i = 0; i < products; ++i) {
+    const int matmuls = accumulate ? 2 : 1;
+    for (int i = 0; i < matmuls; ++i) {
       op.accumulate = i > 0;
       ASSERT_TRUE(Validate(op).ok()) << Validate(op);
       const absl::Status launched = ops_->Launch(op, {scratch->base(), scratch_bytes}, *stream_);
@@ -65,8 +65,8 @@ class GpuProductsTest : public ::testing::Test {
         sum += ValueOf(1, c.transpose_a ? i * c.m + row : row * c.k + i) *
                ValueOf(2, c.transpose_b ? column * c.k + i : i * c.n + column);
       }
-      const auto want = static_cast<float>(products * sum);
-      const float got = product.At(row * c.n + column);
+      const auto want = static_cast<float>(matmuls * sum);
+      const float got = matmul.At(row * c.n + column);
       ASSERT_EQ(got, c.out == DType::kBFloat16 ? ToFloat(RoundToBFloat16(want)) : want)
           << row << ", " << column << " of " << c.m << " x " << c.n;
     }
@@ -74,10 +74,10 @@ class GpuProductsTest : public ::testing::Test {
 
   const std::unique_ptr<CudaDevice> device_ = CreateGpuDevice();
   const std::unique_ptr<Stream> stream_ = *device_->CreateStream("compute");
-  const std::unique_ptr<Ops> ops_ = CreateCudaOps({.matmuls = CreateGpuProducts()});
+  const std::unique_ptr<Ops> ops_ = CreateCudaOps({.matmuls = CreateGpuMatMuls()});
 };
 
-TEST_F(GpuProductsTest, AreExactInEveryDirectionOfALinearLayer) {
+TEST_F(GpuMatMulTest, AreExactInEveryDirectionOfALinearLayer) {
   constexpr int64_t kTokens = 4096, kIn = 896, kOut = 9728;
   Check({.name = "forward", .m = kTokens, .n = kOut, .k = kIn, .transpose_b = true, .bias = true}, false);
   Check({.name = "gradient of the input", .m = kTokens, .n = kIn, .k = kOut}, false);
@@ -93,7 +93,7 @@ TEST_F(GpuProductsTest, AreExactInEveryDirectionOfALinearLayer) {
 }
 
 // Heads, widths and vocabularies may be odd. Then rows begin at odd addresses.
-TEST_F(GpuProductsTest, AreExactAtOddWidths) {
+TEST_F(GpuMatMulTest, AreExactAtOddWidths) {
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     Check({.name = "odd", .m = 1023, .n = 777, .k = 513, .act = act, .out = act, .bias = true}, false);
     Check({.name = "odd, transposed",
@@ -108,12 +108,12 @@ TEST_F(GpuProductsTest, AreExactAtOddWidths) {
 }
 
 // The logits have 4.6 GiB, and element indices exceed 2^31.
-TEST_F(GpuProductsTest, AreExactBeyondTwoToThe31Elements) {
+TEST_F(GpuMatMulTest, AreExactBeyondTwoToThe31Elements) {
   Check({.name = "logits", .m = 16384, .n = 151936, .k = 128, .transpose_b = true}, false);
 }
 
 // TF32 would round the operands to 11 bits.
-TEST_F(GpuProductsTest, OperandsOfF32AreNotRounded) {
+TEST_F(GpuMatMulTest, OperandsOfF32AreNotRounded) {
   GpuTensor a(*device_, *stream_, DType::kFloat32, {256, 256}), b(*device_, *stream_, DType::kFloat32, {256, 256}),
       c(*device_, *stream_, DType::kFloat32, {256, 256});
   constexpr float kFine = 1 + 0x1p-20f;

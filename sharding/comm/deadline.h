@@ -1,4 +1,4 @@
-// Patience: a deadline for waiting for peers.
+// Deadline: how long to wait for peers.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +9,13 @@ namespace shale {
 // A deadline for code that polls. Between two polls at most a quarter of the limit counts as waiting: if the process
 // was stopped for long (Ctrl-Z, a paused container), its peers were stopped too, and that time does not count. Used by
 // one thread.
-class Patience {
+class Deadline {
  public:
   // 0 means no limit.
-  explicit Patience(double limit_seconds = 0) : limit_seconds_(limit_seconds) {}
+  explicit Deadline(double limit_seconds = 0) : limit_seconds_(limit_seconds) {}
 
   // Returns whether the deadline has passed. Each call is a poll.
-  bool Ended() {
+  bool Passed() {
     const Clock::time_point now = Clock::now();
     spent_seconds_ += std::min(std::chrono::duration<double>(now - looked_).count(), kMostAtOnce * limit_seconds_);
     looked_ = now;

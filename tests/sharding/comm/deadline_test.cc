@@ -1,4 +1,4 @@
-#include "sharding/comm/patience.h"
+#include "sharding/comm/deadline.h"
 
 #include <thread>
 
@@ -11,29 +11,29 @@ constexpr double kLimit = 1.0 / 64;  // A quarter of it is an exact double.
 
 void SleepTwiceTheLimit() { std::this_thread::sleep_for(std::chrono::duration<double>(2 * kLimit)); }
 
-TEST(PatienceTest, AStopCountsOnlyAsFarAsAQuarter) {
-  Patience patience(kLimit);
+TEST(DeadlineTest, AStopCountsOnlyAsFarAsAQuarter) {
+  Deadline deadline(kLimit);
   for (int looks = 1; looks <= 3; ++looks) {
     SleepTwiceTheLimit();
-    EXPECT_FALSE(patience.Ended()) << looks;
+    EXPECT_FALSE(deadline.Passed()) << looks;
   }
   SleepTwiceTheLimit();
-  EXPECT_TRUE(patience.Ended());
+  EXPECT_TRUE(deadline.Passed());
 }
 
-TEST(PatienceTest, EndsForWhoLooksOftenEnough) {
-  Patience patience(kLimit);
+TEST(DeadlineTest, EndsForWhoLooksOftenEnough) {
+  Deadline deadline(kLimit);
   const auto begin = std::chrono::steady_clock::now();
   int looks = 0;
-  for (; !patience.Ended(); ++looks) std::this_thread::sleep_for(patience.Pause());
+  for (; !deadline.Passed(); ++looks) std::this_thread::sleep_for(deadline.Pause());
   EXPECT_GE(looks, 3);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::duration<double>(kLimit));
 }
 
-TEST(PatienceTest, WithoutALimitItDoesNotEnd) {
-  Patience patience(0);
+TEST(DeadlineTest, WithoutALimitItDoesNotEnd) {
+  Deadline deadline(0);
   SleepTwiceTheLimit();
-  EXPECT_FALSE(patience.Ended());
+  EXPECT_FALSE(deadline.Passed());
 }
 
 }  // namespace

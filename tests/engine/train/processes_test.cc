@@ -1,0 +1,290 @@
+// A job that runs in several processes is the same job: same losses, same checkpoints to the byte, and one decision
+// where the processes have to decide. The processes are threads of the test. They share nothing but their control
+// plane, the folder of checkpoints, and groups whose communicators they divide among themselves.
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/store.h"
+#include "engine/config/parse.h"
+#include "engine/io/file.h"
+#include "engine/runtime/cpu_backend.h"
+#include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/check.h"
+#include "sharding/comm/in_process.h"
+#include "tests/sharding/comm/thread_processes.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// ThreadSanitizer does not see the synchronization in OpenMP's library, which the fast ops use.
+#ifdef __SANITIZE_THREAD__
+constexpr OpsKind kOps = OpsKind::kReference;
+#else
+constexpr OpsKind kOps = OpsKind::kFast;
+#endif
+
+// The groups of a job, by name. The first process that asks for a group creates it, and each takes its own members.
+class Groups {
+ public:
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> Take(const GroupMembers& members) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::unique_ptr<Communicator>>& group = groups_[members.name];
+    if (group.empty()) {
+      SHALE_ASSIGN_OR_RETURN(group, CreateInProcessGroup(members.size, {.timeout_seconds = 60}));
+    }
+    std::vector<std::unique_ptr<Communicator>> mine;
+    for (int place : members.places) mine.push_back(std::move(group[place]));
+    return mine;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::vector<std::unique_ptr<Communicator>>> groups_;  // mutex_ guards it.
+};
+
+// The CPU backend of one process, whose groups may span processes.
+class SpanningBackend : public Backend {
+ public:
+  explicit SpanningBackend(Groups& groups) : groups_(groups), cpu_(CreateCpuBackend({.ops = kOps})) {}
+  std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const override {
+    return cpu_->CreateOps(ranks, device);
+  }
+  absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
+    return cpu_->CreateDevices(ranks, synchronous);
+  }
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
+    return groups_.Take(group);
+  }
+  absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return cpu_->DefaultBudget(ranks); }
+
+ private:
+  Groups& groups_;
+  const std::unique_ptr<Backend> cpu_;
+};
+
+class ProcessesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = JoinPath(::testing::TempDir(), "processes_XXXXXX");
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+    std::string text;
+    for (int i = 0; i < 40; ++i) absl::StrAppend(&text, "the ", i * i % 97, " quick brown foxes jump over the dog.\n");
+    ASSERT_TRUE(WriteFileDurably(Path("text"), text).ok());
+  }
+  std::string Path(absl::string_view name) const { return JoinPath(root_, name); }
+
+  // Five ranks, which no number of processes divides, and a global batch that nothing divides.
+  Job MakeJob(const std::vector<std::string>& overrides = {}) const {
+    const absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
+model { decoder { family: GPT2 width: 24 layers: 2 heads: 2 hidden: 40 } }
+batch { global_batch: 13 micro_batch: 1 sequence_length: 10 }
+sharding { ranks: 5 }
+optimizer { learning_rate: 1e-2 }
+lr_schedule { steps: 6 warmup_steps: 2 }
+checkpoint { every_steps: 3 keep_last: 9 }
+runtime { threads_per_rank: 1 }
+data { evaluation_fraction: 0.2 path: ")",
+                                                              Path("text"), "\" }\n"),
+                                                 "job.textproto", overrides);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? *job : Job();
+  }
+
+  struct Result {
+    absl::Status status;
+    std::vector<double> losses;      // Of steps and evaluations, in order.
+    std::vector<std::string> saved;  // Step and bytes of every checkpoint.
+    int64_t peak_bytes = 0;
+  };
+  struct RunOptions {
+    ResumeFrom resume = ResumeFrom::kNothing;
+    std::function<void(int process, int64_t step, Trainer& trainer)> on_step;
+    std::function<Job(int process)> job;  // Of a process, if they differ.
+  };
+
+  // Runs a job in so many processes. Returns the result of each.
+  std::vector<Result> Run(const Job& job, int processes, const std::string& folder, const RunOptions& options = {}) {
+    ThreadProcesses control(processes);
+    Groups groups;
+    std::vector<Result> results(processes);
+    std::vector<std::thread> threads;
+    for (int process = 0; process < processes; ++process) {
+      threads.emplace_back([&, process] {
+        const Job mine = options.job ? options.job(process) : job;
+        results[process] = RunProcess(mine, process, control, groups, folder, options);
+        if (!results[process].status.ok()) control.End();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+
+  void ExpectSameFiles(const std::string& a, const std::string& b) {
+    const absl::StatusOr<std::vector<std::string>> names = ListFolder(a), others = ListFolder(b);
+    ASSERT_TRUE(names.ok()) << names.status();
+    ASSERT_TRUE(others.ok()) << others.status();
+    ASSERT_EQ(*names, *others);
+    for (const std::string& name : *names) {
+      EXPECT_TRUE(*ReadFile(JoinPath(a, name), 1 << 30) == *ReadFile(JoinPath(b, name), 1 << 30)) << name;
+    }
+  }
+  void ExpectSameCheckpoint(const std::string& a, const std::string& b, int64_t step) {
+    ExpectSameFiles(JoinPath(Path(a), CheckpointFolderName(step)), JoinPath(Path(b), CheckpointFolderName(step)));
+  }
+
+ private:
+  Result RunProcess(const Job& job, int process, ThreadProcesses& control, Groups& groups, const std::string& folder,
+                    const RunOptions& options) {
+    const SpanningBackend backend(groups);
+    const int ranks = static_cast<int>(job.sharding.ranks), processes = control.size();
+    TrainerOptions trainer_options{.backend = &backend,
+                                   .checkpoint_folder = Path(folder),
+                                   .resume = {.from = options.resume},
+                                   .control = &control[process]};
+    for (int rank = ranks * process / processes; rank < ranks * (process + 1) / processes; ++rank) {
+      trainer_options.ranks.push_back(rank);
+    }
+    Result result;
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, trainer_options);
+    if (!trainer.ok()) {
+      result.status = trainer.status();
+      return result;
+    }
+    result.status = (*trainer)->Run({.on_step =
+                                         [&](const StepReport& report) {
+                                           result.losses.push_back(report.loss);
+                                           result.peak_bytes = report.peak_bytes_measured;
+                                           if (options.on_step) options.on_step(process, report.step, **trainer);
+                                           return absl::OkStatus();
+                                         },
+                                     .on_evaluation =
+                                         [&](const EvaluationReport& report) {
+                                           result.losses.push_back(report.loss);
+                                           return absl::OkStatus();
+                                         },
+                                     .on_checkpoint =
+                                         [&](const CheckpointReport& report) {
+                                           result.saved.push_back(absl::StrCat(report.step, " ", report.bytes));
+                                           return report.status;
+                                         }});
+    return result;
+  }
+
+  std::string root_;
+};
+
+TEST_F(ProcessesTest, SeveralProcessesComputeAndSaveWhatOneDoes) {
+  for (const char* sharding : {"sharding={ranks: 5 strategy: FULL_SHARD accumulation: SHARDED}",
+                               "sharding={ranks: 5 strategy: ZERO1 accumulation: NO_SYNC}",
+                               "sharding={ranks: 5 strategy: DDP accumulation: LAYERED}"}) {
+    SCOPED_TRACE(sharding);
+    const Job job = MakeJob({sharding});
+    const std::string one = absl::StrCat("one", sharding + 20), several = absl::StrCat("several", sharding + 20);
+    const Result expected = Run(job, 1, one)[0];
+    ASSERT_TRUE(expected.status.ok()) << expected.status;
+    ASSERT_EQ(expected.losses.size(), 7);
+    for (const Result& result : Run(job, 3, several)) {
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      EXPECT_EQ(result.losses, expected.losses);
+      EXPECT_EQ(result.saved, expected.saved);
+      EXPECT_EQ(result.peak_bytes, expected.peak_bytes);
+    }
+    ExpectSameCheckpoint(one, several, 3);
+    ExpectSameCheckpoint(one, several, 6);
+  }
+}
+
+// Also with saves that are not asynchronous, and when the number of processes changes.
+TEST_F(ProcessesTest, AStopOfOneProcessStopsAllAfterTheSameStepAndTheyResume) {
+  for (const char* asynchronous : {"checkpoint.asynchronous=true", "checkpoint.asynchronous=false"}) {
+    SCOPED_TRACE(asynchronous);
+    const Job job = MakeJob({asynchronous});
+    const std::string straight = absl::StrCat("straight", asynchronous),
+                      stopped = absl::StrCat("stopped", asynchronous);
+    ASSERT_TRUE(Run(job, 1, straight)[0].status.ok());
+    const auto stop = [](int process, int64_t step, Trainer& trainer) {
+      if (process == 1 && step == 4) trainer.RequestStop();
+    };
+    for (const Result& result : Run(job, 3, stopped, {.on_step = stop})) {
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      // The others learn of it at the end of the next step.
+      EXPECT_EQ(result.losses.size(), 5);
+      EXPECT_EQ(result.saved.size(), 2);
+    }
+    for (const Result& result : Run(job, 2, stopped, {.resume = ResumeFrom::kLatest})) {
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      EXPECT_EQ(result.losses.size(), 2);  // A step and the evaluation at the end.
+    }
+    ExpectSameCheckpoint(straight, stopped, 6);
+  }
+}
+
+TEST_F(ProcessesTest, ProcessesWithDifferentJobsAreRefused) {
+  const auto job = [&](int process) {
+    return MakeJob({absl::StrCat("optimizer.learning_rate=", process == 2 ? "2e-2" : "1e-2")});
+  };
+  for (const Result& result : Run(MakeJob(), 3, "different", {.job = job})) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition) << result.status;
+    EXPECT_THAT(std::string(result.status.message()), HasSubstr("processes disagree about the job: process 0 has"));
+    EXPECT_THAT(std::string(result.status.message()), HasSubstr("process 2 has"));
+  }
+}
+
+TEST_F(ProcessesTest, AnErrorOfOneProcessAtTheStartIsTheErrorOfAll) {
+  const auto job = [&](int process) {
+    return MakeJob({process == 1 ? absl::StrCat("data.path=", Path("missing")) : "name=job"});
+  };
+  for (const Result& result : Run(MakeJob(), 2, "missing", {.job = job})) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kNotFound) << result.status;
+    EXPECT_THAT(std::string(result.status.message()), HasSubstr("process 1: "));
+    EXPECT_THAT(std::string(result.status.message()), HasSubstr("missing"));
+  }
+}
+
+// Process 0 passes over a damaged checkpoint, and so do the others.
+TEST_F(ProcessesTest, ADamagedCheckpointIsPassedOverByAll) {
+  const Job job = MakeJob();
+  for (const Result& result : Run(job, 2, "run")) ASSERT_TRUE(result.status.ok()) << result.status;
+  const std::string newest = JoinPath(Path("run"), CheckpointFolderName(6));
+  const absl::StatusOr<std::vector<std::string>> names = ListFolder(newest);
+  ASSERT_TRUE(names.ok());
+  // The shard of the last rank, which process 1 reads.
+  const std::string shard = JoinPath(newest, *std::max_element(names->begin(), names->end()));
+  std::string bytes = *ReadFile(shard, 1 << 30);
+  bytes[bytes.size() / 2] ^= 1;
+  ASSERT_TRUE(WriteFileDurably(shard, bytes).ok());
+  for (const Result& result : Run(job, 2, "run", {.resume = ResumeFrom::kLatest})) {
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.losses.size(), 4);  // Steps 4 to 6 and the evaluation.
+  }
+}
+
+TEST_F(ProcessesTest, ParametersOfOtherProcessesCannotBeRead) {
+  const auto read = [](int process, int64_t step, Trainer& trainer) {
+    if (step > 1) return;
+    const Parameter& parameter = trainer.parameters()[0];
+    std::vector<float> values(parameter.elements());
+    const absl::Status status = trainer.ReadParameter(parameter.name, absl::MakeSpan(values));
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ranks of other processes hold"));
+  };
+  for (const Result& result : Run(MakeJob(), 2, "read", {.on_step = read})) EXPECT_TRUE(result.status.ok());
+}
+
+}  // namespace
+}  // namespace shale::testing
