@@ -19,6 +19,8 @@ struct DynamicMap {
   static constexpr int kDecades = 7;
   static constexpr int kLevels = kSigned ? 129 : 256;
   static constexpr int kZeroCode = kSigned ? 127 : 0;
+  // The lowest level to which a number above 0 is rounded.
+  static constexpr int kLowestOfPositive = kSigned ? 0 : 1;
 
   // Returns the number of levels in a decade, and the lowest of them.
   static constexpr int LevelsOf(int decade) { return (kSigned ? 1 : 2) << decade; }

@@ -36,15 +36,17 @@ HWY_INLINE void Widen(const uint8_t* codes, float scale, int64_t count, float* v
   std::fill(values + count, values + kQuantizedBlock, 0.0f);
 }
 
-// Returns the levels nearest to `x`, from [0, 1]; level 0 for a NaN.
+// Returns the levels to which `x`, from [0, 1], is rounded; level 0 for a NaN.
 template <class Map>
-HWY_INLINE hn::Vec<Ints> NearestLevels(Vector x) {
+HWY_INLINE hn::Vec<Ints> RoundedLevels(Vector x) {
   using Table = LevelTable<Map>;
   const Ints d;
   const auto bits = hn::BitCast(d, x);
   const auto key = hn::Min(hn::Max(hn::ShiftRight<16>(bits), hn::Set(d, Table::kFirstKey)), hn::Set(d, Table::kNaNKey));
   const auto entry = hn::GatherIndex(d, kLevelTable<Map>.entries, hn::Sub(key, hn::Set(d, Table::kFirstKey)));
-  return hn::ShiftRight<16>(hn::Add(entry, hn::And(bits, hn::Set(d, 0xffff))));
+  const auto nearest = hn::ShiftRight<16>(hn::Add(entry, hn::And(bits, hn::Set(d, 0xffff))));
+  const auto positive = hn::RebindMask(d, hn::Gt(x, Splat(0)));
+  return hn::Max(nearest, hn::IfThenElseZero(positive, hn::Set(d, Map::kLowestOfPositive)));
 }
 
 HWY_INLINE hn::Vec<Ints> CodesOf(SignedMap, hn::Vec<Ints> level, Vector value) {
@@ -71,7 +73,7 @@ HWY_INLINE float Quantize(const float* values, int64_t count, uint8_t* codes) {
   for (int64_t k = 0; k < kQuantizedBlock; k += step) {
     const Vector value = Load(values + k);
     // 0 / 0 gives level 0.
-    const auto level = NearestLevels<Map>(hn::Abs(hn::Div(value, divisor)));
+    const auto level = RoundedLevels<Map>(hn::Abs(hn::Div(value, divisor)));
     hn::StoreU(hn::DemoteTo(Bytes(), CodesOf(Map(), level, value)), Bytes(), block + k);
   }
   std::memcpy(codes, block, static_cast<size_t>(count));

@@ -93,7 +93,9 @@ SHALE_DEVICE float Quantize(const Shared<float>& levels, const Own& values, Pack
   const float scale = __uint_as_float(largest);
   for (int k = 0; k < kOwn; ++k) {
     // 0 / 0 gives level 0.
-    const int level = NearestLevel<Map>(levels, fabsf(values.at[k] / scale));
+    const float ratio = fabsf(values.at[k] / scale);
+    const int nearest = NearestLevel<Map>(levels, ratio);
+    const int level = ratio > 0 && nearest < Map::kLowestOfPositive ? Map::kLowestOfPositive : nearest;
     codes.at[k] = static_cast<uint8_t>(Map::CodeOf(level, values.at[k] < 0));
   }
   return scale;

@@ -17,15 +17,17 @@ void Widen(const uint8_t* codes, float scale, int64_t count, Block& values) {
   for (int64_t k = 0; k < count; ++k) values[k] = static_cast<double>(Map::ValueOf(codes[k])) * scale;
 }
 
-// Returns the level nearest to `x`, and 0 for a NaN. Of two levels that are equally near it returns the lower.
+// Returns the level to which `x` is rounded: the nearest one that it may take, and 0 for a NaN. Of two levels that are
+// equally near it returns the lower.
 template <class Map>
-int NearestLevel(double x) {
+int RoundedLevel(double x) {
   static const auto boundaries = [] {
     std::array<float, Map::kLevels - 1> made;
     for (int level = 0; level < Map::kLevels - 1; ++level) made[level] = Map::BoundaryAbove(level);
     return made;
   }();
-  return static_cast<int>(std::lower_bound(boundaries.begin(), boundaries.end(), x) - boundaries.begin());
+  const int level = static_cast<int>(std::lower_bound(boundaries.begin(), boundaries.end(), x) - boundaries.begin());
+  return x > 0 ? std::max(level, Map::kLowestOfPositive) : level;
 }
 
 // Stores `count` values as codes, and returns their scale.
@@ -39,7 +41,7 @@ float Quantize(const Block& values, int64_t count, uint8_t* codes) {
   const float scale = static_cast<float>(largest);
   for (int64_t k = 0; k < count; ++k) {
     // 0 / 0 gives level 0.
-    const int level = NearestLevel<Map>(std::abs(values[k]) / static_cast<double>(scale));
+    const int level = RoundedLevel<Map>(std::abs(values[k]) / static_cast<double>(scale));
     codes[k] = static_cast<uint8_t>(Map::CodeOf(level, values[k] < 0));
   }
   return scale;

@@ -32,12 +32,12 @@ TEST(DynamicMap, AscendsWithBoundariesBetween) {
   }
 }
 
-// Returns the level nearest to x by looking at all of them.
+// Returns the level to which x is rounded by looking at all of them.
 template <class Map>
 int LevelOf(double x) {
   int level = 0;
   while (level < Map::kLevels - 1 && x > Map::BoundaryAbove(level)) ++level;
-  return level;
+  return x > 0 ? std::max(level, Map::kLowestOfPositive) : level;
 }
 
 // Requires each code to be that of a ratio that differs from the exact one by rounding only: `error` bounds that of a
@@ -151,10 +151,10 @@ TEST(AdamW8Bit, RoundsMToTheNearestEntryOfItsSign) {
   }
 }
 
-// Squares from 1e-9 to 1, which meet every level. The reference squares in fp64, so it has the codes only nearly.
+// 0, and squares from 1e-12 to 1, which meet every level; only 0 meets that of 0. The reference squares in fp64, so it has the codes only nearly.
 TEST(AdamW8Bit, RoundsVToTheNearestEntry) {
-  std::vector<float> numbers;
-  for (float x = 3e-5f; x < 1; x *= 1.0007f) numbers.push_back(x);
+  std::vector<float> numbers = {0};
+  for (float x = 1e-6f; x < 1; x *= 1.0007f) numbers.push_back(x);
   const std::vector<double> values = WithScaleOne(numbers);
   const Exact exact(values);
   for (const TestBackend& backend : TestBackends()) {

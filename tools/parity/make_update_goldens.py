@@ -97,6 +97,8 @@ class Quantized:
             self.codes[part] = abs(ratios[:, None] - self.map[None, :]).argmin(axis=1)
             if self.signed:  # bitsandbytes keeps the sign of m.
                 self.codes[part][(ratios < 0) & (self.map[self.codes[part]] == 0)] -= 1
+            else:  # No v above 0 becomes 0, unlike in bitsandbytes.
+                self.codes[part][(ratios > 0) & (self.codes[part] == 0)] = 1
             middles = (self.map[1:] + self.map[:-1]) / 2
             nearest = min(nearest, abs(ratios[:, None] - middles[None, :]).min())
         return nearest
