@@ -18,13 +18,21 @@ with open("calls", "a") as calls: print(*sys.argv[1:], file=calls)
 for argument in sys.argv:
     if argument.startswith("--build_event_json_file="): open(argument.split("=", 1)[1], "w").close()
 """
+# Writes rows as the trainer does: one per step, and one for the evaluation after the last step. With TRIAL=fails, the
+# trial fails; with TRIAL=empty, it writes no rows.
 _TRAIN = r"""#!/usr/bin/env python3
 import json, os, sys
 sets = dict(b.split("=", 1) for a, b in zip(sys.argv, sys.argv[1:]) if a == "--set")
 with open("calls", "a") as calls: print("train", *sys.argv[1:], file=calls)
-os.makedirs(sets["telemetry.run_folder"])
-with open(sets["telemetry.run_folder"] + "/metrics.jsonl", "w") as metrics:
-    for step in range(20): print(json.dumps({"seconds": float(os.environ["SECONDS_PER_STEP"])}), file=metrics)
+folder, steps = sets["telemetry.run_folder"], int(sets["lr_schedule.steps"])
+trial = os.environ.get("TRIAL") if folder.startswith("/") else None
+if trial == "fails": sys.exit(1)
+os.makedirs(folder)
+with open(folder + "/metrics.jsonl", "w") as metrics:
+    if trial == "empty": sys.exit(0)
+    for step in range(1, steps + 1):
+        print(json.dumps({"step": step, "seconds": float(os.environ["SECONDS_PER_STEP"])}), file=metrics)
+    print(json.dumps({"step": steps, "evaluation_loss": 5.5, "evaluation_tokens": 7}), file=metrics)
 """
 
 
@@ -95,6 +103,13 @@ class ScriptsTest(unittest.TestCase):
             self.assertEqual(sets["lr_schedule.steps"], wanted)
             self.assertEqual(sets["lr_schedule.warmup_steps"], str(int(wanted) // 10))
         self.assertEqual(sets["telemetry.run_folder"], "runs/quickstart-2")
+
+    def test_quickstart_trains_even_if_the_trial_tells_nothing(self):
+        for trial in ("fails", "empty"):
+            code, said, calls = self.call("tools/quickstart", TRIAL=trial)
+            self.assertEqual(code, 0, said)
+            self.assertIn("training for 800 steps", said)
+            self.assertEqual(self.sets(calls[2])["lr_schedule.steps"], "800")
 
     def test_the_users_number_of_steps_counts(self):
         _, _, calls = self.call("tools/quickstart", "--set", "lr_schedule.steps=50", "--set",
