@@ -48,6 +48,10 @@ struct CheckpointDifference {
   bool Equal(double tolerance) const;
 };
 
+// Jobs that are longer, or nested deeper, than any real one are reported as different without a comparison by field.
+inline constexpr size_t kMaxComparedJobBytes = size_t{1} << 20;
+inline constexpr size_t kMaxComparedJobDepth = 64;
+
 // Compares the manifests and reads every parameter that both have, through one CheckpointValues per checkpoint. Returns
 // the errors of CheckpointValues::Read.
 absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b);

@@ -64,6 +64,15 @@ class CompareTest : public ::testing::Test {
     return *std::move(difference);
   }
 
+  // Compares a checkpoint with itself under another manifest.
+  CheckpointDifference WithManifest(const std::function<void(Manifest&)>& change) {
+    state_.WriteCheckpoint(temp_.Path("a"), {});
+    Manifest m = state_.WriteCheckpoint(temp_.Path("b"), {});
+    change(m);
+    temp_.Write("b/MANIFEST", SerializeManifest(m));
+    return Compared();
+  }
+
   TempFolder temp_;
   SampleState state_ = SmallSample();
 };
@@ -142,14 +151,7 @@ TEST_F(CompareTest, DifferencesAreMeasuredByThePart) {
 }
 
 TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
-  const auto rewrite = [&](const std::function<void(Manifest&)>& change) {
-    state_.WriteCheckpoint(temp_.Path("a"), {});
-    Manifest m = state_.WriteCheckpoint(temp_.Path("b"), {});
-    change(m);
-    temp_.Write("b/MANIFEST", SerializeManifest(m));
-    return Compared();
-  };
-  const CheckpointDifference all = rewrite([](Manifest& m) {
+  const CheckpointDifference all = WithManifest([](Manifest& m) {
     m.step = 5, m.update_count = 4, m.tokens = 6, m.samples = 7, m.seed = 8;
     m.data = {.samples_per_epoch = 9, .sequence_length = 10, .shuffled = false, .seed = 11, .tokenizer = "other"};
   });
@@ -159,7 +161,7 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
   EXPECT_FALSE(all.Equal(1e30));
   EXPECT_THAT(all.writing, IsEmpty());
   // How a checkpoint was written is reported and does not count as a difference.
-  const CheckpointDifference written = rewrite([](Manifest& m) {
+  const CheckpointDifference written = WithManifest([](Manifest& m) {
     m.strategy = "DDP", m.accumulation = "NO_SYNC";
     m.job = "model {\n  decoder {\n    width: 33\n  }\n}\nset: 1\nset: \"a: {\"\n";
   });
@@ -167,6 +169,32 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
                                                   "job: model.decoder.width: 32 | 33", "job: set:  | 1, \"a: {\"",
                                                   "job: sharding.ranks: 2 | "));
   EXPECT_TRUE(written.Equal(0));
+}
+
+TEST_F(CompareTest, HostileJobsAreNotComparedByField) {
+  // Each field line copied the names of all messages around it: time and memory grew with the square of the job.
+  const auto repeat = [](const std::string& text, int count) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += text;
+    return all;
+  };
+  const auto compare = [&](const std::string& job) {
+    return Lines(WithManifest([&](Manifest& m) { m.job = job; }).writing);
+  };
+  const std::string sample = absl::StrCat("a job of ", state_.ManifestOf({}).job.size(), " bytes");
+  EXPECT_THAT(compare(std::string((1 << 20) + 1, '\n')),
+              ElementsAre(absl::StrCat("job: not compared: ", sample,
+                                       " | a job of 1048577 bytes; at most 1048576 are compared")));
+  EXPECT_THAT(compare(repeat("a {\nb: 1\n", 65)),
+              ElementsAre(absl::StrCat("job: not compared: ", sample, " | a job with messages nested deeper than 64")));
+  EXPECT_THAT(
+      compare(std::string(1000, 'a') + " {\n" + repeat("b: 1\n", 1000)),
+      ElementsAre(absl::StrCat("job: not compared: ", sample,
+                               " | a job with messages whose names have 1001 bytes; at most 256 are compared")));
+  // 64 are fine, and so are ends of messages that did not begin.
+  EXPECT_THAT(compare(repeat("}\n", 1000) + repeat("a {\n", 64) + "b: 1\n"),
+              ElementsAre(absl::StrCat("job: ", repeat("a.", 64), "b:  | 1"), "job: model.decoder.width: 32 | ",
+                          "job: sharding.ranks: 2 | "));
 }
 
 TEST_F(CompareTest, ParametersThatOnlyOneHasAreNamed) {
