@@ -1,6 +1,7 @@
 // Compares two checkpoints as states of training, whoever wrote them and in whatever form.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>

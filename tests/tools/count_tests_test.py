@@ -83,6 +83,14 @@ class CountTestsTest(unittest.TestCase):
         self.assertEqual(lines[-1], "0 passed, 2 failed")
         self.assertEqual(returned, 1)
 
+    def test_events_may_hold_bytes_that_are_no_text(self):
+        self.add_result("//x:a", "PASSED", _XML % "")
+        with open(self.path("events"), "wb") as out:
+            out.write(b'{"id": {"progress": {}}, "progress": {"stderr": "\xff\xfe"}}\n')
+            out.write("".join(json.dumps(e) + "\n" for e in self.events).encode())
+        counts = count_tests.count("run", count_tests._read_events(self.path("events")), 0)
+        self.assertEqual((counts.passed, counts.failed), (2, 0))
+
     def test_what_did_not_build_or_run_fails(self):
         self.add_result("//x:a", "PASSED", _XML % "")
         self.events.append({"id": {"targetCompleted": {"label": "//x:b"}}, "completed": {}})

@@ -83,6 +83,15 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(len(calls), 1)
         self.assertTrue(calls[0].endswith(" --config=asan //tests/engine/..."), calls)
 
+    def test_a_run_whose_cases_cannot_be_counted_fails(self):
+        # The exit code of count_tests.py was discarded, and the cases of the other runs made the sum a success.
+        for dies in ('sys.exit(1)', 'sys.exit(print("tsan: 9", end=""))'):
+            self.write("tools/build_defs/count_tests.py",
+                       f'import sys\nif sys.argv[1].startswith("tsan="): {dies}\nprint("1 passed, 0 failed")\n')
+            code, said, _ = self.call("tools/test", "--all")
+            self.assertEqual((code, said.splitlines()[-1]), (1, "2 passed, 1 failed"))
+            self.assertIn("\nFAILED (tsan): the test cases could not be counted\n", said)
+
     def test_help_and_wrong_arguments_run_nothing(self):
         code, said, calls = self.call("tools/test", "--help")
         self.assertEqual((code, calls), (0, []))

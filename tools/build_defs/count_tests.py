@@ -27,7 +27,7 @@ class Counts:
 def _read_events(path):
     events = []
     try:
-        with open(path, encoding="utf-8") as lines:
+        with open(path, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:
                     events.append(json.loads(line))
