@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests tools/test and tools/quickstart with stand-ins for Bazel and the tools: what they call with which arguments."""
+"""Tests tools/test, tools/quickstart and install.sh with stand-ins for what they call: with which arguments they do."""
 
 import os
 import subprocess
@@ -91,6 +91,26 @@ class ScriptsTest(unittest.TestCase):
             code, said, _ = self.call("tools/test", "--all")
             self.assertEqual((code, said.splitlines()[-1]), (1, "2 passed, 1 failed"))
             self.assertIn("\nFAILED (tsan): the test cases could not be counted\n", said)
+
+    def test_without_a_cache_nothing_is_fetched(self):
+        # The wheel was unpacked into the root of the repository if the user's cache was not for writing.
+        for name in ("install.sh", "cudnn_frontend.txt"):
+            with open("tools/build_defs/" + name, encoding="utf-8") as file:
+                self.write("tools/build_defs/" + name, file.read())
+        self.write("cuda/include/cudnn.h", "")
+        self.write("cuda/bin/nvcc", "")
+        self.write("bin/python3", '#!/bin/sh\necho python3 "$@" >> calls\n')
+        self.write("a_file", "")
+        before = sorted(os.listdir(self.root) + ["calls"])
+        code, said, calls = self.call(
+            "bash", "-c", "set -euo pipefail; source tools/build_defs/install.sh; install_cudnn_frontend; echo goes on",
+            CUDA_HOME=os.path.join(self.root, "cuda"), XDG_CACHE_HOME=os.path.join(self.root, "a_file"),
+            CUDNN_FRONTEND="")
+        self.assertEqual(code, 0, said)
+        self.assertIn("Could not write to " + os.path.join(self.root, "a_file/shale"), said)
+        self.assertIn("\ngoes on\n", said)
+        self.assertEqual(calls, ["python3 -m pip --version"])
+        self.assertEqual(sorted(os.listdir(self.root)), before)
 
     def test_help_and_wrong_arguments_run_nothing(self):
         code, said, calls = self.call("tools/test", "--help")
