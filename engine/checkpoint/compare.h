@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/reader.h"
 
@@ -53,9 +55,14 @@ struct CheckpointDifference {
 inline constexpr size_t kMaxComparedJobBytes = size_t{1} << 20;
 inline constexpr size_t kMaxComparedJobDepth = 64;
 
-// Compares the manifests and reads every parameter that both have, through one CheckpointValues per checkpoint. Returns
-// the errors of CheckpointValues::Read.
-absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b);
+// Returns how a text of a manifest reads in today's words. `field` is "job", "strategy" or "accumulation".
+using ManifestTranslation = absl::FunctionRef<std::string(absl::string_view field, absl::string_view text)>;
+
+// Compares the manifests and reads every parameter that both have, through one CheckpointValues per checkpoint.
+// Compares texts as `translate` returns them, because an earlier version may have written one of the manifests; calls
+// it only for jobs of at most kMaxComparedJobBytes. Returns the errors of CheckpointValues::Read.
+absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b,
+                                                        ManifestTranslation translate);
 
 // Statistics of one part of a parameter. All but `non_finite` are over its finite elements.
 struct PartStatistics {
