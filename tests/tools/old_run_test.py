@@ -82,8 +82,9 @@ class OldRunTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("  step: 4 | 6\n", result.stdout)
         compared = result.stdout.split("compared with ")[1]
-        for renamed in ("strategy", "accumulation", "job: schedule.", "job: lr_schedule.shape", "job: lr_schedule.steps",
-                        "job: sharding.strategy", "job: sharding.schedule", "job: sharding.accumulation",
+        for renamed in ("strategy", "accumulation", "job: schedule.", "job: lr_schedule.shape",
+                        "job: lr_schedule.steps", "job: sharding.strategy", "job: sharding.schedule",
+                        "job: sharding.accumulation",
                         "job: memory.retention", "job: activation_checkpointing.preset"):
             self.assertNotIn("\n  " + renamed, compared)
 
