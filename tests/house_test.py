@@ -150,7 +150,8 @@ class HouseTest(unittest.TestCase):
         self.assertFalse(unknown, f"name sources {', '.join(_SOURCES)}: other files are not checked for their includes")
 
     def test_lines_are_at_most_120_columns_wide(self):
-        kinds = _SOURCES + (".py", ".bzl", ".proto", ".textproto", "BUILD", ".sh", "tools/test", "tools/quickstart")
+        kinds = _SOURCES + (".py", ".bzl", ".proto", ".textproto", "BUILD", ".sh", "tools/test", "tools/quickstart",
+                            "tools/fuzz")
         wide = []
         for path in self.files:
             if not path.endswith(kinds) or "/corpus/" in path or "/golden/" in path or "testdata/" in path:

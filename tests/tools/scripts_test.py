@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests tools/test, tools/quickstart and install.sh with stand-ins for what they call: with which arguments they do."""
+"""Tests tools/test, quickstart, fuzz and install.sh with stand-ins for what they call: with which arguments they do."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ class ScriptsTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
         self.addCleanup(folder.cleanup)
         self.root = folder.name
-        for name in ("tools/test", "tools/quickstart", "tools/build_defs/count_tests.py"):
+        for name in ("tools/test", "tools/quickstart", "tools/fuzz", "tools/build_defs/count_tests.py"):
             with open(name, encoding="utf-8") as script:
                 self.write(name, script.read())
         self.write("tools/build_defs/install.sh", _INSTALL)
@@ -116,8 +116,15 @@ class ScriptsTest(unittest.TestCase):
         code, said, calls = self.call("tools/test", "--help")
         self.assertEqual((code, calls), (0, []))
         self.assertIn("--all", said)
+        code, said, calls = self.call("tools/fuzz", "--help")
+        self.assertEqual((code, calls), (0, []))
+        self.assertTrue(said.startswith("tools/fuzz [--minutes=N] [target...] "), said)
+        self.assertNotIn("#", said)
         code, _, calls = self.call("tools/test", "--all", "//tests/engine/...")
         self.assertEqual((code, calls), (2, []))
+        for wrong in ("--minute=3", "--minutes=0", "nothing"):
+            code, _, calls = self.call("tools/fuzz", wrong)
+            self.assertEqual((code, calls), (2, []))
 
     def sets(self, call):
         words = call.split(" ")
