@@ -83,9 +83,9 @@ struct LionRule {
 //   scale = the largest absolute value of the block, NaN if a value is NaN;
 //   code  = that of the map's entry nearest to value / scale, or that of 0 if the ratio is NaN or the scale is 0.
 // Between two entries the fp32 number nearest to their middle is the boundary; a ratio on it takes the entry nearer to
-// 0. As in bitsandbytes a negative m keeps its sign: where 0 is nearest it takes the negative entry nearest to 0. Unlike
-// there, a ratio of v above 0 takes at least the entry next to 0: a v of 0 beside an m that is not 0 would make the next
-// step with a small gradient m / epsilon, hundreds of times too long.
+// 0. As in bitsandbytes a negative m keeps its sign: where 0 is nearest it takes the negative entry nearest to 0.
+// Unlike there, a ratio of v above 0 takes at least the entry next to 0: a v of 0 beside an m that is not 0 would make
+// the next step with a small gradient m / epsilon, hundreds of times too long.
 struct AdamW8BitRule {
   static constexpr absl::string_view kName = "AdamW8Bit";
   static constexpr UpdateState kStates[] = {{"m", DType::kUInt8, 1, SignedMap::kZeroCode},

@@ -21,6 +21,7 @@
 #include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/verify.h"
+#include "engine/config/old_words.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"
@@ -166,9 +167,14 @@ void ShowFields(absl::string_view title, const std::vector<FieldDifference>& fie
   }
 }
 
+// An earlier version may have written a checkpoint in other words. They are no difference.
+std::string Translated(absl::string_view field, absl::string_view text) {
+  return field == "job" ? InTodaysWords(text) : RecordedValueInTodaysWords(field, text);
+}
+
 // Prints the differences. Returns whether there are none beyond `tolerance`.
 absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& b, double tolerance) {
-  SHALE_ASSIGN_OR_RETURN(const CheckpointDifference difference, CompareCheckpoints(a, b));
+  SHALE_ASSIGN_OR_RETURN(const CheckpointDifference difference, CompareCheckpoints(a, b, Translated));
   Show(absl::StrCat("compared with ", b.folder(), "\n"));
   ShowFields("another state", difference.state);
   ShowFields("written differently, which does not affect the state", difference.writing);

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -22,36 +23,64 @@ namespace {
 constexpr int64_t kBatchElements = 1 << 16;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// The longest real path of a field has fewer than 60 bytes.
+constexpr size_t kMaxPathBytes = 256;
+
 // Parses a textproto job into values by field path: "sharding.ranks" -> "2". Values of a repeated field are joined by
-// ", ".
-std::map<std::string, std::string> JobFields(absl::string_view text) {
+// ", ". Translates it first. A damaged or hostile manifest may hold any text: returns InvalidArgument if it exceeds a
+// limit, so that time and memory stay proportional to its size.
+absl::StatusOr<std::map<std::string, std::string>> JobFields(absl::string_view text, ManifestTranslation translate) {
+  if (text.size() > kMaxComparedJobBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a job of ", text.size(), " bytes; at most ", kMaxComparedJobBytes, " are compared"));
+  }
+  const std::string job = translate("job", text);
   std::map<std::string, std::string> fields;
-  std::vector<std::string> path;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+  std::string path;                // Of the message that is open, with a dot at its end.
+  std::vector<size_t> path_sizes;  // Of the messages around it.
+  for (absl::string_view line : absl::StrSplit(job, '\n')) {
     line = absl::StripAsciiWhitespace(line);
     if (absl::ConsumeSuffix(&line, "{")) {
-      path.emplace_back(absl::StripAsciiWhitespace(line));
+      path_sizes.push_back(path.size());
+      absl::StrAppend(&path, absl::StripAsciiWhitespace(line), ".");
+      if (path_sizes.size() > kMaxComparedJobDepth) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a job with messages nested deeper than ", kMaxComparedJobDepth));
+      }
     } else if (line == "}") {
-      if (!path.empty()) path.pop_back();
+      if (path_sizes.empty()) continue;
+      path.resize(path_sizes.back());
+      path_sizes.pop_back();
     } else if (!line.empty()) {
       const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(line, absl::MaxSplits(": ", 1));
-      std::vector<std::string> name = path;
-      name.emplace_back(field.first);
-      std::string& value = fields[absl::StrJoin(name, ".")];
+      std::string& value = fields[absl::StrCat(path, field.first)];
       absl::StrAppend(&value, value.empty() ? "" : ", ", field.second);
+    }
+    if (path.size() > kMaxPathBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("a job with messages whose names have ", path.size(),
+                                                     " bytes; at most ", kMaxPathBytes, " are compared"));
     }
   }
   return fields;
 }
 
-void CompareJobs(const Manifest& a, const Manifest& b, std::vector<FieldDifference>& differences) {
-  std::map<std::string, std::string> first = JobFields(a.job), second = JobFields(b.job);
-  std::map<std::string, std::string> all = first;
-  all.insert(second.begin(), second.end());
-  for (const auto& [field, value] : all) {
-    if (first[field] != second[field]) {
-      differences.push_back({absl::StrCat("job: ", field), first[field], second[field]});
-    }
+void CompareJobs(const Manifest& a, const Manifest& b, ManifestTranslation translate,
+                 std::vector<FieldDifference>& differences) {
+  if (a.job == b.job) return;
+  absl::StatusOr<std::map<std::string, std::string>> first = JobFields(a.job, translate);
+  absl::StatusOr<std::map<std::string, std::string>> second = JobFields(b.job, translate);
+  if (!first.ok() || !second.ok()) {
+    const auto side = [](const absl::Status& status, const std::string& job) {
+      return status.ok() ? absl::StrCat("a job of ", job.size(), " bytes") : std::string(status.message());
+    };
+    differences.push_back({"job: not compared", side(first.status(), a.job), side(second.status(), b.job)});
+    return;
+  }
+  for (const auto& [field, value] : *first) second->try_emplace(field);
+  for (const auto& [field, value] : *second) {
+    const auto other = first->find(field);
+    const std::string before = other == first->end() ? "" : other->second;
+    if (before != value) differences.push_back({absl::StrCat("job: ", field), before, value});
   }
 }
 
@@ -62,7 +91,8 @@ std::string Text(const T& value) {
 std::string Text(bool value) { return value ? "yes" : "no"; }
 std::string Text(SavedValues value) { return std::string(ToString(value)); }
 
-void CompareManifests(const Manifest& a, const Manifest& b, CheckpointDifference& difference) {
+void CompareManifests(const Manifest& a, const Manifest& b, ManifestTranslation translate,
+                      CheckpointDifference& difference) {
   const auto compare = [](std::vector<FieldDifference>& to, const char* field, const auto& x, const auto& y) {
     if (x != y) to.push_back({field, Text(x), Text(y)});
   };
@@ -80,10 +110,11 @@ void CompareManifests(const Manifest& a, const Manifest& b, CheckpointDifference
   compare(state, "tokenizer", a.data.tokenizer, b.data.tokenizer);
   std::vector<FieldDifference>& writing = difference.writing;
   compare(writing, "ranks", a.ranks, b.ranks);
-  compare(writing, "strategy", a.strategy, b.strategy);
-  compare(writing, "accumulation", a.accumulation, b.accumulation);
+  compare(writing, "strategy", translate("strategy", a.strategy), translate("strategy", b.strategy));
+  compare(writing, "accumulation", translate("accumulation", a.accumulation),
+          translate("accumulation", b.accumulation));
   compare(writing, "values", a.values, b.values);
-  CompareJobs(a, b, writing);
+  CompareJobs(a, b, translate, writing);
 }
 
 std::string ShapeOf(const SavedParameter& parameter) {
@@ -175,9 +206,10 @@ bool CheckpointDifference::Equal(double tolerance) const {
          });
 }
 
-absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b) {
+absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b,
+                                                        ManifestTranslation translate) {
   CheckpointDifference difference;
-  CompareManifests(a.manifest(), b.manifest(), difference);
+  CompareManifests(a.manifest(), b.manifest(), translate, difference);
   const std::vector<CommonPart> parts = MatchParts(a.manifest(), b.manifest(), difference);
   MatchParameters(a, b, difference);
   CheckpointValues first(a), second(b);

@@ -1,11 +1,14 @@
 // Compares two checkpoints as states of training, whoever wrote them and in whatever form.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/reader.h"
 
@@ -48,9 +51,18 @@ struct CheckpointDifference {
   bool Equal(double tolerance) const;
 };
 
-// Compares the manifests and reads every parameter that both have, through one CheckpointValues per checkpoint. Returns
-// the errors of CheckpointValues::Read.
-absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b);
+// Jobs that are longer, or nested deeper, than any real one are reported as different without a comparison by field.
+inline constexpr size_t kMaxComparedJobBytes = size_t{1} << 20;
+inline constexpr size_t kMaxComparedJobDepth = 64;
+
+// Returns how a text of a manifest reads in today's words. `field` is "job", "strategy" or "accumulation".
+using ManifestTranslation = absl::FunctionRef<std::string(absl::string_view field, absl::string_view text)>;
+
+// Compares the manifests and reads every parameter that both have, through one CheckpointValues per checkpoint.
+// Compares texts as `translate` returns them, because an earlier version may have written one of the manifests; calls
+// it only for jobs of at most kMaxComparedJobBytes. Returns the errors of CheckpointValues::Read.
+absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b,
+                                                        ManifestTranslation translate);
 
 // Statistics of one part of a parameter. All but `non_finite` are over its finite elements.
 struct PartStatistics {

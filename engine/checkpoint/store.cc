@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -24,15 +25,21 @@ constexpr char kTemporary[] = ".tmp";
 constexpr char kTrash[] = ".trash";
 constexpr char kReplaced[] = ".replaced";
 
-bool Exists(const std::string& path) {
+enum class Kind { kAbsent, kFolder, kOther };
+
+// Returns what is at `path`. A link to a folder is kOther: removing files through it would remove files of others. An
+// error is not absence: a broken disk must not make a checkpoint look as if it did not exist.
+absl::StatusOr<Kind> KindOf(const std::string& path) {
   struct stat info;
-  return lstat(path.c_str(), &info) == 0;
+  if (lstat(path.c_str(), &info) == 0) return S_ISDIR(info.st_mode) ? Kind::kFolder : Kind::kOther;
+  if (errno == ENOENT || errno == ENOTDIR) return Kind::kAbsent;
+  return FileError(errno, "examine", path);
 }
 
-// Returns whether `path` is a folder and not a link to one: removing files through a link would remove files of others.
-bool IsFolder(const std::string& path) {
-  struct stat info;
-  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+// Removes the folder at `path` and its files. Does nothing if it does not exist.
+absl::Status RemoveIfPresent(const std::string& path, FileSystem& files) {
+  SHALE_ASSIGN_OR_RETURN(const Kind kind, KindOf(path));
+  return kind == Kind::kAbsent ? absl::OkStatus() : RemoveFolderAndFiles(path, files);
 }
 
 // Returns the step of a folder that is named like a checkpoint, or -1 if it is not.
@@ -54,8 +61,10 @@ absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& f
   std::vector<CheckpointPath> checkpoints;
   for (const std::string& name : *names) {
     const int64_t step = StepOfName(name);
+    if (step < 0) continue;
     const std::string path = JoinPath(folder, name);
-    if (step >= 0 && IsFolder(path)) checkpoints.push_back({step, path});
+    SHALE_ASSIGN_OR_RETURN(const Kind kind, KindOf(path));
+    if (kind == Kind::kFolder) checkpoints.push_back({step, path});
   }
   std::sort(checkpoints.begin(), checkpoints.end(),
             [](const CheckpointPath& a, const CheckpointPath& b) { return a.step > b.step; });
@@ -88,11 +97,14 @@ absl::Status CheckpointStore::RemoveLeftovers() {
     if (!absl::ConsumePrefix(&name, ".")) continue;
     const bool replaced = absl::ConsumeSuffix(&name, kReplaced);
     if (!replaced && !absl::ConsumeSuffix(&name, kTemporary) && !absl::ConsumeSuffix(&name, kTrash)) continue;
-    const std::string path = JoinPath(folder_, hidden);
-    if (StepOfName(name) < 0 || !IsFolder(path)) continue;
-    if (replaced && !Exists(JoinPath(folder_, name))) {
+    const std::string path = JoinPath(folder_, hidden), target = JoinPath(folder_, name);
+    if (StepOfName(name) < 0) continue;
+    SHALE_ASSIGN_OR_RETURN(const Kind kind, KindOf(path));
+    if (kind != Kind::kFolder) continue;
+    SHALE_ASSIGN_OR_RETURN(const Kind target_kind, KindOf(target));
+    if (replaced && target_kind == Kind::kAbsent) {
       // The save that was to replace it did not complete.
-      SHALE_RETURN_IF_ERROR(files().Rename(path, JoinPath(folder_, name)));
+      SHALE_RETURN_IF_ERROR(files().Rename(path, target));
     } else {
       // A leftover that cannot be removed does no harm: nobody reads it.
       RemoveFolderAndFiles(path, files()).IgnoreError();
@@ -115,7 +127,7 @@ absl::StatusOr<std::string> CheckpointStore::Save(
   if (status.ok()) status = Commit(temporary, manifest.step);
   if (!status.ok()) {
     // If this fails, the next Open removes the folder.
-    if (Exists(temporary)) RemoveFolderAndFiles(temporary, files()).IgnoreError();
+    RemoveIfPresent(temporary, files()).IgnoreError();
     return absl::Status(status.code(),
                         absl::StrCat("cannot save the checkpoint of step ", manifest.step, ": ", status.message()));
   }
@@ -129,7 +141,7 @@ absl::Status CheckpointStore::WriteTemporary(
     const std::string& temporary, Manifest& manifest,
     absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string&)> write) {
   // An earlier save may have failed to remove this folder.
-  if (Exists(temporary)) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(temporary, files()));
+  SHALE_RETURN_IF_ERROR(RemoveIfPresent(temporary, files()));
   SHALE_RETURN_IF_ERROR(files().MakeFolder(temporary));
   SHALE_ASSIGN_OR_RETURN(manifest.files, write(temporary));
   manifest.ranks = std::ssize(manifest.files);
@@ -150,20 +162,22 @@ absl::Status CheckpointStore::Commit(const std::string& temporary, int64_t step)
   const std::string replaced = Hidden(name, kReplaced);
   const absl::Status status = Swap(temporary, path, replaced);
   if (status.ok()) {
-    if (Exists(replaced)) RemoveFolderAndFiles(replaced, files()).IgnoreError();
+    RemoveIfPresent(replaced, files()).IgnoreError();
     return status;
   }
   // Restores according to the folders that exist, not the error: over a network a rename may succeed and yet report
-  // failure.
-  if (!Exists(temporary)) files().Rename(path, temporary).IgnoreError();
-  if (Exists(replaced) && !Exists(path)) files().Rename(replaced, path).IgnoreError();
+  // failure. Leaves alone what cannot be examined.
+  const auto is_absent = [](const std::string& at) { return KindOf(at).value_or(Kind::kOther) == Kind::kAbsent; };
+  if (is_absent(temporary)) files().Rename(path, temporary).IgnoreError();
+  if (is_absent(path) && !is_absent(replaced)) files().Rename(replaced, path).IgnoreError();
   return status;
 }
 
 absl::Status CheckpointStore::Swap(const std::string& temporary, const std::string& path, const std::string& replaced) {
-  if (Exists(path)) {
+  SHALE_ASSIGN_OR_RETURN(const Kind kind, KindOf(path));
+  if (kind != Kind::kAbsent) {
     // An earlier save may have failed to remove this folder.
-    if (Exists(replaced)) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(replaced, files()));
+    SHALE_RETURN_IF_ERROR(RemoveIfPresent(replaced, files()));
     SHALE_RETURN_IF_ERROR(files().Rename(path, replaced));
   }
   SHALE_RETURN_IF_ERROR(files().Rename(temporary, path));
@@ -187,7 +201,7 @@ absl::Status CheckpointStore::RemoveUnwanted(int64_t saved_step) {
 
 absl::Status CheckpointStore::Discard(const std::string& name) {
   const std::string trash = Hidden(name, kTrash);
-  if (Exists(trash)) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(trash, files()));
+  SHALE_RETURN_IF_ERROR(RemoveIfPresent(trash, files()));
   SHALE_RETURN_IF_ERROR(files().Rename(JoinPath(folder_, name), trash));
   return RemoveFolderAndFiles(trash, files());
 }

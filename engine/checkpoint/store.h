@@ -34,7 +34,8 @@ struct CheckpointPath {
   std::string path;
 };
 // Returns the folders (not links) in `folder` that are named like checkpoints, newest first, or nothing if `folder`
-// does not exist. Only reading a checkpoint shows whether it is intact (CheckpointReader::Open).
+// does not exist. Returns an error if the system cannot say what one of them is. Only reading a checkpoint shows
+// whether it is intact (CheckpointReader::Open).
 absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& folder);
 
 // Returns whether a name in the folder of checkpoints belongs to a checkpoint that was still being written when its run

@@ -41,7 +41,7 @@ std::string EnumMessage(const EnumDescriptor& type, absl::string_view found) {
   for (int i = 0; i < type.value_count(); ++i) {
     if (type.value(i)->number() != 0) allowed.push_back(type.value(i)->name());
   }
-  const std::string today = TodaysWordFor(found);
+  const std::string today = TodaysValue(found);
   const bool known = std::find(allowed.begin(), allowed.end(), today) != allowed.end();
   return WithSuggestion(absl::StrCat("found ", Quoted(found), "; allowed: ", absl::StrJoin(allowed, ", ")),
                         known ? today : Nearest(found, allowed));
@@ -50,7 +50,7 @@ std::string EnumMessage(const EnumDescriptor& type, absl::string_view found) {
 std::string UnknownFieldMessage(const Descriptor& root, const Descriptor& type, absl::string_view name) {
   std::vector<std::string> allowed;
   for (int i = 0; i < type.field_count(); ++i) allowed.push_back(type.field(i)->name());
-  std::string suggestion = TodaysWordFor(name);
+  std::string suggestion = TodaysField(name);
   if (suggestion.empty()) suggestion = Nearest(name, allowed);
   if (suggestion.empty()) suggestion = FindElsewhere(root, std::string(name));
   return WithSuggestion(absl::StrCat("no such field; allowed: ", absl::StrJoin(allowed, ", ")), suggestion);

@@ -1,5 +1,6 @@
 #include "engine/config/old_words.h"
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace shale {
@@ -17,15 +19,9 @@ struct Word {
   absl::string_view old, today;
 };
 
-// Former names, then those of PyTorch, Hugging Face transformers and accelerate, DeepSpeed, Megatron and torchtitan.
-constexpr Word kWords[] = {
+// Former fields, then those of PyTorch, Hugging Face transformers and accelerate, DeepSpeed, Megatron and torchtitan.
+constexpr Word kFields[] = {
     {"retention", "activation_checkpointing.preset"},
-    {"KEEP_ALL", "NONE"},
-    {"NONE", "DDP"},
-    {"DEFERRED", "NO_SYNC"},
-    {"OPTIMIZER", "ZERO1"},
-    {"GRADIENTS", "ZERO2"},
-    {"FULL", "FULL_SHARD"},
     {"schedule", "lr_schedule, or sharding.accumulation"},
     {"gradient_checkpointing", "activation_checkpointing.preset=BLOCK"},
     {"activation_checkpoint", "activation_checkpointing"},
@@ -48,10 +44,6 @@ constexpr Word kWords[] = {
     {"stage", "sharding.strategy (ZERO1, ZERO2, or FULL_SHARD for stage 3)"},
     {"fsdp", "sharding.strategy=FULL_SHARD"},
     {"ddp", "sharding.strategy=DDP"},
-    {"ZERO3", "FULL_SHARD"},
-    {"FSDP", "FULL_SHARD"},
-    {"SHARD_GRAD_OP", "ZERO2"},
-    {"NO_SHARD", "DDP"},
     {"no_sync", "sharding.accumulation=NO_SYNC"},
     {"reshard_after_forward_policy", "sharding.reshard_after_forward"},
     {"world_size", "sharding.ranks"},
@@ -86,34 +78,71 @@ constexpr Word kWords[] = {
     {"torch_compile", "nothing: every step is compiled"},
 };
 
+// Values of enum fields in upper case without "_" and "-": former ones, then those of DeepSpeed, PyTorch and Megatron.
+constexpr Word kValues[] = {
+    {"KEEPALL", "NONE"},
+    {"DEFERRED", "NO_SYNC"},
+    {"NONE", "DDP"},
+    {"OPTIMIZER", "ZERO1"},
+    {"GRADIENTS", "ZERO2"},
+    {"FULL", "FULL_SHARD"},
+    {"ZERO0", "DDP"},
+    {"ZERO3", "FULL_SHARD"},
+    {"STAGE0", "DDP"},
+    {"STAGE1", "ZERO1"},
+    {"STAGE2", "ZERO2"},
+    {"STAGE3", "FULL_SHARD"},
+    {"ZEROSTAGE0", "DDP"},
+    {"ZEROSTAGE1", "ZERO1"},
+    {"ZEROSTAGE2", "ZERO2"},
+    {"ZEROSTAGE3", "FULL_SHARD"},
+    {"FSDP", "FULL_SHARD"},
+    {"FSDP2", "FULL_SHARD"},
+    {"SHARDGRADOP", "ZERO2"},
+    {"NOSHARD", "DDP"},
+    {"OPTIM", "ZERO1"},
+    {"OPTIMGRADS", "ZERO2"},
+    {"OPTIMGRADSPARAMS", "FULL_SHARD"},
+};
+
+template <size_t n>
+std::string TodaysWord(const Word (&words)[n], absl::string_view old) {
+  for (const Word& word : words) {
+    if (word.old == old) return std::string(word.today);
+  }
+  return "";
+}
+
 // Fields of the former message `memory` that are in activation_checkpointing now.
 bool IsCheckpointing(absl::string_view field) {
   return field == "retention" || field == "every_nth" || field == "first_layers" || field == "last_layers" ||
          field == "recompute";
 }
 
-// The values of an enum field that had another name, "field: OLD" -> "field: TODAY".
-std::string WithTodaysValue(absl::string_view field, absl::string_view value) {
-  constexpr std::pair<absl::string_view, Word> kValues[] = {
-      {"strategy", {"NONE", "DDP"}},        {"strategy", {"OPTIMIZER", "ZERO1"}},  {"strategy", {"GRADIENTS", "ZERO2"}},
-      {"strategy", {"FULL", "FULL_SHARD"}}, {"schedule", {"DEFERRED", "NO_SYNC"}}, {"retention", {"KEEP_ALL", "NONE"}}};
-  for (const auto& [of, word] : kValues) {
-    if (of == field && word.old == value) return std::string(word.today);
+}  // namespace
+
+std::string TodaysField(absl::string_view name) { return TodaysWord(kFields, absl::AsciiStrToLower(name)); }
+
+std::string TodaysValue(absl::string_view name) {
+  return TodaysWord(kValues, absl::StrReplaceAll(absl::AsciiStrToUpper(name), {{"_", ""}, {"-", ""}}));
+}
+
+std::string RecordedValueInTodaysWords(absl::string_view field, absl::string_view value) {
+  struct Renamed {
+    absl::string_view field;
+    Word value;
+  };
+  constexpr Renamed kRenamed[] = {{"strategy", {"NONE", "DDP"}},         {"strategy", {"OPTIMIZER", "ZERO1"}},
+                                  {"strategy", {"GRADIENTS", "ZERO2"}},  {"strategy", {"FULL", "FULL_SHARD"}},
+                                  {"schedule", {"DEFERRED", "NO_SYNC"}}, {"accumulation", {"DEFERRED", "NO_SYNC"}},
+                                  {"retention", {"KEEP_ALL", "NONE"}}};
+  for (const Renamed& renamed : kRenamed) {
+    if (renamed.field == field && renamed.value.old == value) return std::string(renamed.value.today);
   }
   return std::string(value);
 }
 
-}  // namespace
-
-std::string TodaysWordFor(absl::string_view name) {
-  for (const Word& word : kWords) {
-    if (word.old == name) return std::string(word.today);
-  }
-  return "";
-}
-
 std::string InTodaysWords(absl::string_view resolved_job) {
-  // Only a job in the former words has one of these lines.
   const std::vector<absl::string_view> lines = absl::StrSplit(resolved_job, '\n');
   std::vector<std::string> out, checkpointing;
   std::string message;  // The outermost message that is open.
@@ -132,13 +161,15 @@ std::string InTodaysWords(absl::string_view resolved_job) {
       --depth;
     } else if (depth == 1 && (message == "sharding" || message == "memory")) {
       const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(text, absl::MaxSplits(": ", 1));
-      const std::string value = WithTodaysValue(field.first, field.second);
+      const std::string value = RecordedValueInTodaysWords(field.first, field.second);
       if (message == "memory" && IsCheckpointing(field.first)) {
         checkpointing.push_back(absl::StrCat("  ", field.first == "retention" ? "preset" : field.first, ": ", value));
         continue;
       }
-      out.push_back(absl::StrCat("  ", field.first == "schedule" ? "accumulation" : field.first, ": ", value));
-      continue;
+      if (field.first == "schedule" || value != field.second) {
+        out.push_back(absl::StrCat("  ", field.first == "schedule" ? "accumulation" : field.first, ": ", value));
+        continue;
+      }
     }
     out.emplace_back(line);
   }

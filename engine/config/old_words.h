@@ -7,13 +7,23 @@
 
 namespace shale {
 
-// Returns what a field or a value that this spec does not have is called here, as advice: "activation_checkpointing.
-// preset", "accumulation: NO_SYNC". Empty if nothing is known of it. `name` is one field name ("zero_stage") or one
-// name of an enum value ("KEEP_ALL").
-std::string TodaysWordFor(absl::string_view name);
+// Returns advice on a field that the spec does not have, by its name: for "retention"
+// "activation_checkpointing.preset", for "fsdp" "sharding.strategy=FULL_SHARD". Empty if the name is not known.
+std::string TodaysField(absl::string_view name);
 
-// Rewrites a resolved job that an earlier version printed (ResolvedJobText: a field a line, nothing else) in the words
-// of this one. Returns any other text unchanged. Serves jobs that are recorded in checkpoints and run folders.
+// Returns the enum value that is called `name` elsewhere: for "KEEP_ALL" "NONE", for "FULL" and "zero-3" "FULL_SHARD".
+// Ignores case, "_" and "-". Empty if the name is not known. Does not know the enum, which may lack the value.
+std::string TodaysValue(absl::string_view name);
+
+// Returns the value of an enum field that an earlier version recorded as this one names it: for "strategy" and "FULL"
+// "FULL_SHARD". Returns any other value of any field unchanged.
+std::string RecordedValueInTodaysWords(absl::string_view field, absl::string_view value);
+
+// Translates a job that a checkpoint recorded (ResolvedJobText of an earlier version: one field or brace per line).
+// Moves former fields to the messages that have them now, and renames fields, messages and values. Other lines stay as
+// they are, but text that no version printed may turn into nonsense: parse the result. Takes many times the memory of
+// the text: limit its size. The job file of a run folder is not translated, because a person who starts a run from it
+// should learn today's words.
 std::string InTodaysWords(absl::string_view resolved_job);
 
 }  // namespace shale

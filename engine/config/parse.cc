@@ -173,6 +173,7 @@ absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filen
 }
 
 absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view filename) {
+  SHALE_RETURN_IF_ERROR(CheckSize(text, filename));  // Translating takes many times the memory of the text.
   return ParseJobText(InTodaysWords(text), filename);
 }
 

@@ -92,7 +92,11 @@ absl::Status StagedFolder::Commit() {
   SHALE_RETURN_IF_ERROR(CheckAbsentOrEmpty(target_));
   SHALE_RETURN_IF_ERROR(PosixFileSystem().Rename(path_, target_));
   path_.clear();
-  return PosixFileSystem().SyncFolder(parent_);
+  const absl::Status flushed = PosixFileSystem().SyncFolder(parent_);
+  if (flushed.ok()) return flushed;
+  return absl::Status(
+      flushed.code(),
+      absl::StrCat(target_, " is complete, but a crash of the machine may remove it: ", flushed.message()));
 }
 
 }  // namespace shale

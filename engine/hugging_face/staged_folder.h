@@ -24,8 +24,8 @@ class StagedFolder {
 
   // The folder to write to, until Commit. May contain only files; whoever writes one flushes it (DurableFile).
   const std::string& path() const { return path_; }
-  // Flushes the folder and renames it to the target. Returns FailedPrecondition if the target is no longer absent or
-  // empty.
+  // Flushes the folder, renames it to the target and flushes the parent. Returns FailedPrecondition if the target is no
+  // longer absent or empty. If only the last flush fails, the error says that the target is complete.
   absl::Status Commit();
 
  private:

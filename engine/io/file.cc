@@ -209,7 +209,11 @@ absl::Status DurableFile::Commit() {
   SHALE_RETURN_IF_ERROR(Renamed(file_->Close(), temporary_path_, path_));
   SHALE_RETURN_IF_ERROR(files_->Rename(temporary_path_, path_));
   temporary_path_.clear();
-  return files_->SyncFolder(SplitPath(path_).first);
+  const absl::Status flushed = files_->SyncFolder(SplitPath(path_).first);
+  if (flushed.ok()) return flushed;
+  return absl::Status(
+      flushed.code(),
+      absl::StrCat(path_, " has its new contents, but a crash of the machine may undo that: ", flushed.message()));
 }
 
 }  // namespace shale

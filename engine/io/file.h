@@ -91,7 +91,8 @@ class DurableFile {
   const std::string& path() const { return path_; }
 
   absl::Status WriteAt(int64_t offset, absl::string_view bytes);
-  // Flushes the file, renames it to path() and flushes the folder. Afterwards the object may only be destroyed.
+  // Flushes the file, renames it to path() and flushes the folder. Afterwards the object may only be destroyed. If only
+  // the last of these fails, the error says that path() has its new contents.
   absl::Status Commit();
 
  private:

@@ -1,14 +1,19 @@
-// Fuzzes the parser of a shard file's header; inputs are headers without padding. As in manifest_fuzz.cc, each input is
-// tried twice: as it is, and with the bytes after the frame's head framed anew and padded. In the second case the
-// parser is given the file size that the header's pieces need.
+// Fuzzes the parser of a shard file's header. The first byte of an input chooses the optimizer's states, the others are
+// a header without padding. As in manifest_fuzz.cc, each header is tried twice: as it is, and with the bytes after the
+// frame's head framed anew and padded. In the second case the parser is given the file size that the header's pieces
+// need.
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "engine/checkpoint/framing.h"
+#include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/shard_header.h"
 #include "kernels/check.h"
+#include "kernels/dtype.h"
 #include "kernels/integers.h"
 #include "proto/checkpoint.pb.h"
 #include "tests/fuzz/properties.h"
@@ -18,6 +23,20 @@ namespace {
 
 constexpr char kMagic[] = "SHALESHD";
 constexpr uint32_t kVersion = 1;
+
+// Returns the states of an optimizer: "0" none, "1" SGD's, "2" AdamW's, "3" those of AdamW in 8 bits.
+std::vector<SavedState> ChosenStates(char choice) {
+  switch (static_cast<uint8_t>(choice) % 4) {
+    case 0: return {};
+    case 1: return {{"momentum"}};
+    case 2: return AdamWStates();
+    default:
+      return {{"m", DType::kUInt8},
+              {"v", DType::kUInt8},
+              {"m_scale", DType::kFloat32, 256},
+              {"v_scale", DType::kFloat32, 256}};
+  }
+}
 
 // Checks that the pieces follow each other without gaps from the end of the header to the end of the file.
 void CheckPieces(const ShardHeader& header, int64_t head_bytes, int64_t file_bytes) {
@@ -31,8 +50,8 @@ void CheckPieces(const ShardHeader& header, int64_t head_bytes, int64_t file_byt
   SHALE_CHECK(end == file_bytes && header.size_bytes == file_bytes) << end;
 }
 
-void CheckHead(absl::string_view head, int64_t file_bytes) {
-  const absl::StatusOr<ShardHeader> header = ParseShardHeader(head, file_bytes, AdamWStates());
+void CheckHead(absl::string_view head, int64_t file_bytes, absl::Span<const SavedState> states) {
+  const absl::StatusOr<ShardHeader> header = ParseShardHeader(head, file_bytes, states);
   if (!header.ok()) return CheckRefusal(header.status());
   const absl::StatusOr<int64_t> head_bytes = ShardHeadBytes(head.substr(0, kFrameHeadBytes));
   SHALE_CHECK(head_bytes.ok() && *head_bytes % kShardAlignment == 0) << head_bytes.status();
@@ -41,7 +60,7 @@ void CheckHead(absl::string_view head, int64_t file_bytes) {
   // than necessary.
   ShardHeader written = *header;
   const std::string text = SerializeShardHeader(written);
-  const absl::StatusOr<ShardHeader> again = ParseShardHeader(text, written.size_bytes, AdamWStates());
+  const absl::StatusOr<ShardHeader> again = ParseShardHeader(text, written.size_bytes, states);
   SHALE_CHECK(again.ok()) << again.status();
   SHALE_CHECK(*again == written);
   const int64_t shrunk = file_bytes - written.size_bytes;
@@ -53,12 +72,14 @@ void CheckHead(absl::string_view head, int64_t file_bytes) {
 
 // Returns the file offset at which the last piece of the message ends, computed from the format's description. Returns
 // head_bytes if the message does not parse or the sum overflows.
-int64_t FileBytes(const std::string& message, int64_t head_bytes) {
+int64_t FileBytes(const std::string& message, int64_t head_bytes, absl::Span<const SavedState> states) {
   proto::ShardHeader parsed;
   if (!parsed.ParseFromString(message)) return head_bytes;
   int64_t end = head_bytes;
   for (const proto::PieceRecord& piece : parsed.pieces()) {
-    const int64_t width = piece.part() == 2 || piece.part() == 3 ? 2 : 4;
+    const int64_t state = int64_t{piece.part()} - 4;
+    int64_t width = piece.part() == 2 || piece.part() == 3 ? 2 : 4;
+    if (state >= 0 && state < std::ssize(states)) width = SizeOf(states[state].dtype);
     int64_t elements, bytes;
     if (__builtin_sub_overflow(piece.end(), piece.begin(), &elements) ||
         __builtin_mul_overflow(elements, width, &bytes) || __builtin_add_overflow(end, bytes, &end)) {
@@ -68,16 +89,19 @@ int64_t FileBytes(const std::string& message, int64_t head_bytes) {
   return end;
 }
 
-void Check(absl::string_view bytes) {
-  CheckHead(bytes, static_cast<int64_t>(bytes.size()));
+void Check(absl::string_view input) {
+  const std::vector<SavedState> states = ChosenStates(input.empty() ? '2' : input[0]);
+  const absl::string_view bytes = input.substr(input.empty() ? 0 : 1);
+  CheckHead(bytes, static_cast<int64_t>(bytes.size()), states);
   const std::string message(bytes.substr(bytes.size() < kFrameHeadBytes ? 0 : kFrameHeadBytes));
   std::string head = Frame(kMagic, kVersion, message);
   head.resize(RoundUp(std::ssize(head), kShardAlignment), '\0');
-  const int64_t file_bytes = FileBytes(message, static_cast<int64_t>(head.size()));
-  CheckHead(head, file_bytes);
-  if (ParseShardHeader(head, file_bytes, AdamWStates()).ok()) {
-    for (const int64_t wrong : {file_bytes - 1, file_bytes + 2})
-      SHALE_CHECK(!ParseShardHeader(head, wrong, AdamWStates()).ok());
+  const int64_t file_bytes = FileBytes(message, static_cast<int64_t>(head.size()), states);
+  CheckHead(head, file_bytes, states);
+  if (ParseShardHeader(head, file_bytes, states).ok()) {
+    for (const int64_t wrong : {file_bytes - 1, file_bytes + 2}) {
+      SHALE_CHECK(!ParseShardHeader(head, wrong, states).ok());
+    }
   }
 }
 

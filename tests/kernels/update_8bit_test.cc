@@ -151,7 +151,8 @@ TEST(AdamW8Bit, RoundsMToTheNearestEntryOfItsSign) {
   }
 }
 
-// 0, and squares from 1e-12 to 1, which meet every level; only 0 meets that of 0. The reference squares in fp64, so it has the codes only nearly.
+// 0, and squares from 1e-12 to 1, which meet every level; only 0 meets that of 0. The reference squares in fp64, so it
+// has the codes only nearly.
 TEST(AdamW8Bit, RoundsVToTheNearestEntry) {
   std::vector<float> numbers = {0};
   for (float x = 1e-6f; x < 1; x *= 1.0007f) numbers.push_back(x);

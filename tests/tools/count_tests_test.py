@@ -74,6 +74,14 @@ class CountTestsTest(unittest.TestCase):
         self.add_result("//x:script", "PASSED")
         self.assertEqual(self.run_main(0)[1][-1], "1 passed, 0 failed")
 
+    def test_a_report_without_cases_adds_none(self):
+        # A shard that no test falls into, and a binary whose only test is disabled.
+        self.add_result("//x:shard", "PASSED", '<testsuites tests="0"></testsuites>')
+        self.add_result("//x:disabled", "PASSED", '<testsuites><testcase name="d" status="notrun"/></testsuites>')
+        returned, lines = self.run_main(0)
+        self.assertEqual(lines[-1], "0 passed, 0 failed")
+        self.assertEqual(returned, 1)
+
     def test_a_report_that_was_cut_short_fails(self):
         self.add_result("//cut:test", "PASSED", "<testsuites><testsuite>")
         self.add_result("//empty:test", "PASSED", "")
@@ -82,6 +90,14 @@ class CountTestsTest(unittest.TestCase):
             self.assertIn(f"UNREADABLE REPORT (run): {label}; if the result is cached, delete the cache", lines)
         self.assertEqual(lines[-1], "0 passed, 2 failed")
         self.assertEqual(returned, 1)
+
+    def test_events_may_hold_bytes_that_are_no_text(self):
+        self.add_result("//x:a", "PASSED", _XML % "")
+        with open(self.path("events"), "wb") as out:
+            out.write(b'{"id": {"progress": {}}, "progress": {"stderr": "\xff\xfe"}}\n')
+            out.write("".join(json.dumps(e) + "\n" for e in self.events).encode())
+        counts = count_tests.count("run", count_tests._read_events(self.path("events")), 0)
+        self.assertEqual((counts.passed, counts.failed), (2, 0))
 
     def test_what_did_not_build_or_run_fails(self):
         self.add_result("//x:a", "PASSED", _XML % "")
@@ -95,9 +111,12 @@ class CountTestsTest(unittest.TestCase):
 
     def test_a_bazel_that_failed_silently_fails(self):
         self.add_result("//x:a", "PASSED", _XML % "")
-        returned, lines = self.run_main(37, cut='{"id": {"testRes')
-        self.assertEqual(lines[-1], "2 passed, 1 failed")
-        self.assertEqual(returned, 1)
+        # With 3, the result of the test that failed is missing from the events.
+        for exit_code in (1, 3, 37):
+            returned, lines = self.run_main(exit_code, cut='{"id": {"testRes')
+            self.assertEqual(lines[0], f"FAILED (run): bazel exited with {exit_code}")
+            self.assertEqual(lines[-1], "2 passed, 1 failed")
+            self.assertEqual(returned, 1)
 
     def test_no_tests_at_all_is_no_success(self):
         returned, lines = self.run_main(4)

@@ -75,6 +75,19 @@ class OldRunTest(unittest.TestCase):
         result = self.call("generate", "--run=" + self.run_folder, "--prompt=The ", "--tokens=8")
         self.assertEqual(result.returncode, 0, result.stderr)
 
+    def test_former_words_are_no_difference_from_its_continuation(self):
+        result = self.call("train", "--job=job.textproto", "--resume=" + self.checkpoint)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        result = self.call("inspect_checkpoint", "--checkpoint=" + self.run_folder, "--compare=runs/before")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("  step: 4 | 6\n", result.stdout)
+        compared = result.stdout.split("compared with ")[1]
+        for renamed in ("strategy", "accumulation", "job: schedule.", "job: lr_schedule.shape",
+                        "job: lr_schedule.steps", "job: sharding.strategy", "job: sharding.schedule",
+                        "job: sharding.accumulation",
+                        "job: memory.retention", "job: activation_checkpointing.preset"):
+            self.assertNotIn("\n  " + renamed, compared)
+
     def test_its_job_is_answered_with_todays_words(self):
         result = self.call("train", "--job=" + os.path.join(self.run_folder, "job.textproto"))
         self.assertEqual(result.returncode, 2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests tools/test and tools/quickstart with stand-ins for Bazel and the tools: what they call with which arguments."""
+"""Tests tools/test, quickstart, fuzz and install.sh with stand-ins for what they call: with which arguments they do."""
 
 import os
 import subprocess
@@ -18,13 +18,21 @@ with open("calls", "a") as calls: print(*sys.argv[1:], file=calls)
 for argument in sys.argv:
     if argument.startswith("--build_event_json_file="): open(argument.split("=", 1)[1], "w").close()
 """
+# Writes rows as the trainer does: one per step, and one for the evaluation after the last step. With TRIAL=fails, the
+# trial fails; with TRIAL=empty, it writes no rows.
 _TRAIN = r"""#!/usr/bin/env python3
 import json, os, sys
 sets = dict(b.split("=", 1) for a, b in zip(sys.argv, sys.argv[1:]) if a == "--set")
 with open("calls", "a") as calls: print("train", *sys.argv[1:], file=calls)
-os.makedirs(sets["telemetry.run_folder"])
-with open(sets["telemetry.run_folder"] + "/metrics.jsonl", "w") as metrics:
-    for step in range(20): print(json.dumps({"seconds": float(os.environ["SECONDS_PER_STEP"])}), file=metrics)
+folder, steps = sets["telemetry.run_folder"], int(sets["lr_schedule.steps"])
+trial = os.environ.get("TRIAL") if folder.startswith("/") else None
+if trial == "fails": sys.exit(1)
+os.makedirs(folder)
+with open(folder + "/metrics.jsonl", "w") as metrics:
+    if trial == "empty": sys.exit(0)
+    for step in range(1, steps + 1):
+        print(json.dumps({"step": step, "seconds": float(os.environ["SECONDS_PER_STEP"])}), file=metrics)
+    print(json.dumps({"step": steps, "evaluation_loss": 5.5, "evaluation_tokens": 7}), file=metrics)
 """
 
 
@@ -33,7 +41,7 @@ class ScriptsTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
         self.addCleanup(folder.cleanup)
         self.root = folder.name
-        for name in ("tools/test", "tools/quickstart", "tools/build_defs/count_tests.py"):
+        for name in ("tools/test", "tools/quickstart", "tools/fuzz", "tools/build_defs/count_tests.py"):
             with open(name, encoding="utf-8") as script:
                 self.write(name, script.read())
         self.write("tools/build_defs/install.sh", _INSTALL)
@@ -75,12 +83,48 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(len(calls), 1)
         self.assertTrue(calls[0].endswith(" --config=asan //tests/engine/..."), calls)
 
+    def test_a_run_whose_cases_cannot_be_counted_fails(self):
+        # The exit code of count_tests.py was discarded, and the cases of the other runs made the sum a success.
+        for dies in ('sys.exit(1)', 'sys.exit(print("tsan: 9", end=""))'):
+            self.write("tools/build_defs/count_tests.py",
+                       f'import sys\nif sys.argv[1].startswith("tsan="): {dies}\nprint("1 passed, 0 failed")\n')
+            code, said, _ = self.call("tools/test", "--all")
+            self.assertEqual((code, said.splitlines()[-1]), (1, "2 passed, 1 failed"))
+            self.assertIn("\nFAILED (tsan): the test cases could not be counted\n", said)
+
+    def test_without_a_cache_nothing_is_fetched(self):
+        # The wheel was unpacked into the root of the repository if the user's cache was not for writing.
+        for name in ("install.sh", "cudnn_frontend.txt"):
+            with open("tools/build_defs/" + name, encoding="utf-8") as file:
+                self.write("tools/build_defs/" + name, file.read())
+        self.write("cuda/include/cudnn.h", "")
+        self.write("cuda/bin/nvcc", "")
+        self.write("bin/python3", '#!/bin/sh\necho python3 "$@" >> calls\n')
+        self.write("a_file", "")
+        before = sorted(os.listdir(self.root) + ["calls"])
+        code, said, calls = self.call(
+            "bash", "-c", "set -euo pipefail; source tools/build_defs/install.sh; install_cudnn_frontend; echo goes on",
+            CUDA_HOME=os.path.join(self.root, "cuda"), XDG_CACHE_HOME=os.path.join(self.root, "a_file"),
+            CUDNN_FRONTEND="")
+        self.assertEqual(code, 0, said)
+        self.assertIn("Could not write to " + os.path.join(self.root, "a_file/shale"), said)
+        self.assertIn("\ngoes on\n", said)
+        self.assertEqual(calls, ["python3 -m pip --version"])
+        self.assertEqual(sorted(os.listdir(self.root)), before)
+
     def test_help_and_wrong_arguments_run_nothing(self):
         code, said, calls = self.call("tools/test", "--help")
         self.assertEqual((code, calls), (0, []))
         self.assertIn("--all", said)
+        code, said, calls = self.call("tools/fuzz", "--help")
+        self.assertEqual((code, calls), (0, []))
+        self.assertTrue(said.startswith("tools/fuzz [--minutes=N] [target...] "), said)
+        self.assertNotIn("#", said)
         code, _, calls = self.call("tools/test", "--all", "//tests/engine/...")
         self.assertEqual((code, calls), (2, []))
+        for wrong in ("--minute=3", "--minutes=0", "nothing"):
+            code, _, calls = self.call("tools/fuzz", wrong)
+            self.assertEqual((code, calls), (2, []))
 
     def sets(self, call):
         words = call.split(" ")
@@ -95,6 +139,13 @@ class ScriptsTest(unittest.TestCase):
             self.assertEqual(sets["lr_schedule.steps"], wanted)
             self.assertEqual(sets["lr_schedule.warmup_steps"], str(int(wanted) // 10))
         self.assertEqual(sets["telemetry.run_folder"], "runs/quickstart-2")
+
+    def test_quickstart_trains_even_if_the_trial_tells_nothing(self):
+        for trial in ("fails", "empty"):
+            code, said, calls = self.call("tools/quickstart", TRIAL=trial)
+            self.assertEqual(code, 0, said)
+            self.assertIn("training for 800 steps", said)
+            self.assertEqual(self.sets(calls[2])["lr_schedule.steps"], "800")
 
     def test_the_users_number_of_steps_counts(self):
         _, _, calls = self.call("tools/quickstart", "--set", "lr_schedule.steps=50", "--set",

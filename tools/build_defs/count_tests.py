@@ -12,8 +12,8 @@ import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
-# Bazel's exit codes for success, for failed tests, and for no tests found.
-_EXPECTED_EXIT_CODES = (0, 3, 4)
+# Bazel's exit codes for success and for no tests found. With 3, for failed tests, at least one failure must be found.
+_GOOD_EXIT_CODES = (0, 4)
 
 
 class Counts:
@@ -27,7 +27,7 @@ class Counts:
 def _read_events(path):
     events = []
     try:
-        with open(path, encoding="utf-8") as lines:
+        with open(path, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:
                     events.append(json.loads(line))
@@ -39,9 +39,10 @@ def _read_events(path):
 
 
 def _count_cases(outputs):
-    """Returns (passed, failed, skipped) from the test's own report: zeros if there is no report, None if it is not
-    valid XML."""
+    """Returns (passed, failed, skipped, whether there is a report) from the test's own report, None if it is not valid
+    XML."""
     passed = failed = skipped = 0
+    found = False
     for output in outputs:
         if output.get("name") != "test.xml":
             continue
@@ -52,6 +53,7 @@ def _count_cases(outputs):
             continue
         except ElementTree.ParseError:
             return None
+        found = True
         for case in cases:
             if case.find("failure") is not None or case.find("error") is not None:
                 failed += 1
@@ -59,7 +61,7 @@ def _count_cases(outputs):
                 skipped += 1
             elif case.get("status") != "notrun":
                 passed += 1
-    return passed, failed, skipped
+    return passed, failed, skipped, found
 
 
 def count(name, events, exit_code):
@@ -78,7 +80,7 @@ def count(name, events, exit_code):
         label = ident["testResult"]["label"]
         seen.add(label)
         cases = _count_cases(result.get("testActionOutput", []))
-        passed, failed, skipped = cases or (0, 0, 0)
+        passed, failed, skipped, found = cases or (0, 0, 0, False)
         if cases is None and result["status"] in ("PASSED", "FLAKY"):
             failed = 1  # How many cases ran is unknown. A full disk leads to this.
             counts.complaints.append(f"UNREADABLE REPORT ({name}): {label}; if the result is cached, delete the cache")
@@ -87,15 +89,15 @@ def count(name, events, exit_code):
             counts.complaints.append(f"{result['status']} ({name}): {label}")
         elif failed:
             counts.complaints.append(f"FAILED ({name}): {label}, {failed} cases")
-        elif passed + skipped == 0:
-            passed = 1  # A test that reports no cases.
+        elif not found:
+            passed = 1  # A script, which reports no cases.
         counts.passed += passed
         counts.failed += failed
         counts.skipped += skipped
     for label in sorted(missing - seen):
         counts.failed += 1
         counts.complaints.append(f"DID NOT BUILD ({name}): {label}")
-    if exit_code not in _EXPECTED_EXIT_CODES and counts.failed == 0:
+    if exit_code not in _GOOD_EXIT_CODES and counts.failed == 0:
         counts.failed = 1
         counts.complaints.append(f"FAILED ({name}): bazel exited with {exit_code}")
     return counts

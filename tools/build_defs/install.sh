@@ -51,8 +51,10 @@ install_cudnn_frontend() {
   [[ ! -e $folder ]] || return 0
   python3 -m pip --version >/dev/null 2>&1 || install_packages python3-pip || return 0
   echo "Fetching the headers of cuDNN's frontend $version"
-  mkdir -p "$(dirname "$folder")"
-  work=$(mktemp -d "$folder.XXXX")
+  mkdir -p "$(dirname "$folder")" && work=$(mktemp -d "$folder.XXXX") || {
+    echo "Could not write to $(dirname "$folder"): our own kernels will compute attention on CUDA" >&2
+    return 0
+  }
   # The rename makes the folder appear complete or not at all, even if two processes do this at once. Bazel is shut down
   # because a running one would not look for the headers again.
   if python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \

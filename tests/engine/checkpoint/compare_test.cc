@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "engine/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,6 +27,8 @@ using ::testing::IsEmpty;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::string AsRecorded(absl::string_view field, absl::string_view text) { return std::string(text); }
 
 std::vector<std::string> Lines(const std::vector<FieldDifference>& fields) {
   std::vector<std::string> lines;
@@ -53,15 +56,25 @@ class CompareTest : public ::testing::Test {
     b.WriteCheckpoint(temp_.Path("b"), form_b);
     return Compared();
   }
-  CheckpointDifference Compared() {
+  CheckpointDifference Compared(ManifestTranslation translate = AsRecorded) {
     const absl::StatusOr<CheckpointReader> first = CheckpointReader::Open(temp_.Path("a"));
     const absl::StatusOr<CheckpointReader> second = CheckpointReader::Open(temp_.Path("b"));
     EXPECT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
-    absl::StatusOr<CheckpointDifference> difference = CompareCheckpoints(*first, *second);
+    absl::StatusOr<CheckpointDifference> difference = CompareCheckpoints(*first, *second, translate);
     EXPECT_TRUE(difference.ok()) << difference.status();
     std::filesystem::remove_all(temp_.Path("a"));
     std::filesystem::remove_all(temp_.Path("b"));
     return *std::move(difference);
+  }
+
+  // Compares a checkpoint with itself under another manifest.
+  CheckpointDifference WithManifest(const std::function<void(Manifest&)>& change,
+                                    ManifestTranslation translate = AsRecorded) {
+    state_.WriteCheckpoint(temp_.Path("a"), {});
+    Manifest m = state_.WriteCheckpoint(temp_.Path("b"), {});
+    change(m);
+    temp_.Write("b/MANIFEST", SerializeManifest(m));
+    return Compared(translate);
   }
 
   TempFolder temp_;
@@ -142,14 +155,7 @@ TEST_F(CompareTest, DifferencesAreMeasuredByThePart) {
 }
 
 TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
-  const auto rewrite = [&](const std::function<void(Manifest&)>& change) {
-    state_.WriteCheckpoint(temp_.Path("a"), {});
-    Manifest m = state_.WriteCheckpoint(temp_.Path("b"), {});
-    change(m);
-    temp_.Write("b/MANIFEST", SerializeManifest(m));
-    return Compared();
-  };
-  const CheckpointDifference all = rewrite([](Manifest& m) {
+  const CheckpointDifference all = WithManifest([](Manifest& m) {
     m.step = 5, m.update_count = 4, m.tokens = 6, m.samples = 7, m.seed = 8;
     m.data = {.samples_per_epoch = 9, .sequence_length = 10, .shuffled = false, .seed = 11, .tokenizer = "other"};
   });
@@ -159,7 +165,7 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
   EXPECT_FALSE(all.Equal(1e30));
   EXPECT_THAT(all.writing, IsEmpty());
   // How a checkpoint was written is reported and does not count as a difference.
-  const CheckpointDifference written = rewrite([](Manifest& m) {
+  const CheckpointDifference written = WithManifest([](Manifest& m) {
     m.strategy = "DDP", m.accumulation = "NO_SYNC";
     m.job = "model {\n  decoder {\n    width: 33\n  }\n}\nset: 1\nset: \"a: {\"\n";
   });
@@ -167,6 +173,48 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
                                                   "job: model.decoder.width: 32 | 33", "job: set:  | 1, \"a: {\"",
                                                   "job: sharding.ranks: 2 | "));
   EXPECT_TRUE(written.Equal(0));
+}
+
+TEST_F(CompareTest, TextsAreComparedInTodaysWords) {
+  // A run of an earlier version and its continuation were reported as different in every field that was renamed.
+  const auto translate = [](absl::string_view field, absl::string_view text) {
+    return absl::StrReplaceAll(text, {{absl::StrCat("old ", field), absl::StrCat("new ", field)}});
+  };
+  const CheckpointDifference difference = WithManifest(
+      [&](Manifest& m) {
+        Manifest a = m;
+        a.strategy = "old strategy", a.accumulation = "old accumulation", a.job = "old job: 1\nsame: 2\nother: 3\n";
+        temp_.Write("a/MANIFEST", SerializeManifest(a));
+        m.strategy = "new strategy", m.accumulation = "new accumulation", m.job = "new job: 1\nsame: 2\nother: 4\n";
+      },
+      translate);
+  EXPECT_THAT(Lines(difference.writing), ElementsAre("job: other: 3 | 4"));
+}
+
+TEST_F(CompareTest, HostileJobsAreNotComparedByField) {
+  // Each field line copied the names of all messages around it: time and memory grew with the square of the job.
+  const auto repeat = [](const std::string& text, int count) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += text;
+    return all;
+  };
+  const auto compare = [&](const std::string& job) {
+    return Lines(WithManifest([&](Manifest& m) { m.job = job; }).writing);
+  };
+  const std::string sample = absl::StrCat("a job of ", state_.ManifestOf({}).job.size(), " bytes");
+  EXPECT_THAT(compare(std::string((1 << 20) + 1, '\n')),
+              ElementsAre(absl::StrCat("job: not compared: ", sample,
+                                       " | a job of 1048577 bytes; at most 1048576 are compared")));
+  EXPECT_THAT(compare(repeat("a {\nb: 1\n", 65)),
+              ElementsAre(absl::StrCat("job: not compared: ", sample, " | a job with messages nested deeper than 64")));
+  EXPECT_THAT(
+      compare(std::string(1000, 'a') + " {\n" + repeat("b: 1\n", 1000)),
+      ElementsAre(absl::StrCat("job: not compared: ", sample,
+                               " | a job with messages whose names have 1001 bytes; at most 256 are compared")));
+  // 64 are fine, and so are ends of messages that did not begin.
+  EXPECT_THAT(compare(repeat("}\n", 1000) + repeat("a {\n", 64) + "b: 1\n"),
+              ElementsAre(absl::StrCat("job: ", repeat("a.", 64), "b:  | 1"), "job: model.decoder.width: 32 | ",
+                          "job: sharding.ranks: 2 | "));
 }
 
 TEST_F(CompareTest, ParametersThatOnlyOneHasAreNamed) {
@@ -218,7 +266,7 @@ TEST_F(CompareTest, DamageIsNoDifference) {
   FlipBit(ShardPath(temp_.Path("b"), 0, 1), 8 * 5000);
   const CheckpointReader first = CheckpointReader::Open(temp_.Path("a")).value();
   const CheckpointReader second = CheckpointReader::Open(temp_.Path("b")).value();
-  EXPECT_EQ(CompareCheckpoints(first, second).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(CompareCheckpoints(first, second, AsRecorded).status().code(), absl::StatusCode::kDataLoss);
   CheckpointValues values(second);
   EXPECT_EQ(StatisticsOf(values, SavedPart::kValue, state_.parameters()[0]).status().code(),
             absl::StatusCode::kDataLoss);

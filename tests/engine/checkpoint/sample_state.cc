@@ -72,14 +72,13 @@ float SampleState::AsRead(float value, SavedValues values) {
 
 const std::byte* SampleState::Data(SavedPart part, int parameter, int64_t element) const {
   const Parts& parts = parts_[parameter];
-  switch (part) {
-    case SavedPart::kValue: return reinterpret_cast<const std::byte*>(parts.value.data() + element);
-    case SavedPart::kHigh: return reinterpret_cast<const std::byte*>(parts.high.data() + element);
-    case SavedPart::kLow: return reinterpret_cast<const std::byte*>(parts.low.data() + element);
-    case StatePart(0): return reinterpret_cast<const std::byte*>(parts.m.data() + element);
-    case StatePart(1): return reinterpret_cast<const std::byte*>(parts.v.data() + element);
-    default: return nullptr;
-  }
+  const auto at = [element](const auto& values) { return reinterpret_cast<const std::byte*>(values.data() + element); };
+  if (part == SavedPart::kValue) return at(parts.value);
+  if (part == SavedPart::kHigh) return at(parts.high);
+  if (part == SavedPart::kLow) return at(parts.low);
+  if (part == StatePart(0)) return at(parts.m);
+  if (part == StatePart(1)) return at(parts.v);
+  return nullptr;
 }
 
 Manifest SampleState::ManifestOf(const SampleForm& form) const {

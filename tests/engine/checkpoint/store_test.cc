@@ -1,5 +1,7 @@
 #include "engine/checkpoint/store.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <map>
 #include <string>
@@ -10,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/sample_state.h"
+#include "tests/engine/io/obey_permissions.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace shale {
@@ -64,6 +67,22 @@ TEST_F(StoreTest, WhatIsSavedIsRead) {
   expected.files = reader->manifest().files;
   EXPECT_EQ(reader->manifest(), expected);
   EXPECT_EQ(store->folder(), folder());
+}
+
+TEST_F(StoreTest, WhatCannotBeExaminedIsNotAbsent) {
+  // Every error of lstat counted as absence: the list was empty, and a run would have started from scratch.
+  const auto store = Open();
+  Save(*store, 4);
+  // The names in the folder can be read, and nothing in it can be examined.
+  ASSERT_EQ(chmod(folder().c_str(), 0400), 0);
+  {
+    const ObeyPermissions obey;
+    const absl::Status status = ListCheckpoints(folder()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cannot examine " + Path(4)));
+  }
+  ASSERT_EQ(chmod(folder().c_str(), 0700), 0);
+  EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
 TEST_F(StoreTest, TheListIsNewestFirstAndOfCheckpointsOnly) {

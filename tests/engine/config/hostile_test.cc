@@ -46,6 +46,15 @@ TEST(Hostile, MegabytesAreRefused) {
   EXPECT_EQ(ParseError(kDecoderJob + comment.substr(0, (1 << 20) - sizeof(kDecoderJob) + 1)), "");
 }
 
+TEST(Hostile, MegabytesOfARecordedJobAreRefusedBeforeTheyAreTranslated) {
+  // A manifest may hold 255 MiB. Translating took 12 GB for as many line ends, and only then the size was checked.
+  constexpr char kTooLong[] = "the job: more than 1 MiB; a job spec is a few hundred bytes, is this the right file?";
+  EXPECT_EQ(ErrorOf(ParseRecordedJob(std::string(2 << 20, '\n'), "the job").status()), kTooLong);
+  // The translation drops the spaces before a field. What counts is the size before it.
+  const std::string shrinks = "sharding {\n" + std::string(2 << 20, ' ') + "schedule: LAYERED\n}\n";
+  EXPECT_EQ(ErrorOf(ParseRecordedJob(shrinks, "the job").status()), kTooLong);
+}
+
 TEST(Hostile, ManyErrorsStayAShortMessage) {
   EXPECT_LT(ParseError(Repeat("batch { micro_batch: 0 } ", 40000)).size(), 10000);
   EXPECT_LT(ParseError("name: " + std::string(1000000, 'x')).size(), 1000);

@@ -1,6 +1,7 @@
 // Tests that specs in former words, or in the words of other trainers, are answered with the words of this one.
 #include "engine/config/old_words.h"
 
+#include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "gmock/gmock.h"
@@ -40,6 +41,30 @@ TEST(OldWords, ThoseOfOtherTrainersAreAnsweredToo) {
   expect("max_grad_norm=1", "did you mean optimizer.max_gradient_norm?");
   expect("lr_schedule.warmup_ratio=0.1", "did you mean lr_schedule.warmup_steps; a ratio times lr_schedule.steps?");
   expect("optimizer.lr=1", "did you mean optimizer.learning_rate?");
+}
+
+TEST(OldWords, ValuesAreKnownInAnySpelling) {
+  // "zero3" and "ZERO_3" were answered with the nearest name, ZERO1, and "fsdp" and "full" with none.
+  const auto expect = [](const std::string& set, const std::string& answer) {
+    EXPECT_THAT(SetError({set}), HasSubstr("did you mean " + answer + "?")) << set;
+  };
+  for (const char* name : {"zero3", "ZERO_3", "Zero3", "stage3", "STAGE_3", "zero_stage_3", "fsdp", "full", "Full"}) {
+    expect(absl::StrCat("sharding.strategy=", name), "FULL_SHARD");
+  }
+  for (const char* name : {"none", "no_shard", "ddp", "stage_0"})
+    expect(absl::StrCat("sharding.strategy=", name), "DDP");
+  for (const char* name : {"zero_1", "ZERO_1", "stage1", "optimizer"}) {
+    expect(absl::StrCat("sharding.strategy=", name), "ZERO1");
+  }
+  for (const char* name : {"zero_2", "ZERO_2", "stage2", "shard_grad_op", "gradients"}) {
+    expect(absl::StrCat("sharding.strategy=", name), "ZERO2");
+  }
+  expect("sharding.accumulation=deferred", "NO_SYNC");
+  expect("activation_checkpointing.preset=keep_all", "NONE");
+  expect("activation_checkpointing.preset=none", "NONE");
+  expect("FSDP=1", "sharding.strategy=FULL_SHARD");
+  EXPECT_EQ(TodaysValue("zero-3"), "FULL_SHARD");
+  EXPECT_EQ(TodaysValue("nothing"), "");
 }
 
 TEST(OldWords, ARecordedJobIsReadInTodaysWords) {
@@ -95,6 +120,18 @@ TEST(OldWords, AJobInTodaysWordsStaysAsItIs) {
   const std::string text = ResolvedJobText(*job);
   EXPECT_EQ(InTodaysWords(text), text);
   EXPECT_EQ(InTodaysWords(""), "");
+}
+
+TEST(OldWords, LinesWithoutFormerWordsStayAsTheyAre) {
+  constexpr char kText[] = "sharding {\n\tranks: 2\n  strategy:DDP # NONE\n  odd\n  }\nmemory {\n    offload: \"*\"\n}";
+  EXPECT_EQ(InTodaysWords(kText), kText);
+}
+
+TEST(OldWords, ARecordedValueIsThatOfItsField) {
+  EXPECT_EQ(RecordedValueInTodaysWords("strategy", "NONE"), "DDP");
+  EXPECT_EQ(RecordedValueInTodaysWords("accumulation", "DEFERRED"), "NO_SYNC");
+  EXPECT_EQ(RecordedValueInTodaysWords("accumulation", "NONE"), "NONE");
+  EXPECT_EQ(RecordedValueInTodaysWords("strategy", "FULL_SHARD"), "FULL_SHARD");
 }
 
 }  // namespace

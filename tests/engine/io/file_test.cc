@@ -98,6 +98,22 @@ TEST(WriteFileDurablyTest, SaysThatAFolderIsNotForWriting) {
   EXPECT_THAT(Message(MakeFolders(folder.Path("run"))), HasSubstr("/run: Permission denied"));
 }
 
+TEST(WriteFileDurablyTest, SaysThatTheFileIsNewIfOnlyTheFlushFailed) {
+  // The error read as if the old contents were still there.
+  const TempFolder folder;
+  const std::string path = folder.Write("x", "old");
+  // The folder can be changed and not be opened, which a flush needs.
+  ASSERT_EQ(chmod(folder.path().c_str(), 0300), 0);
+  {
+    const ObeyPermissions obey;
+    const absl::Status status = WriteFileDurably(path, "new");
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_THAT(Message(status), HasSubstr("/x has its new contents, but a crash of the machine may undo that: "));
+  }
+  ASSERT_EQ(chmod(folder.path().c_str(), 0700), 0);
+  EXPECT_EQ(ReadFile(path, 100).value(), "new");
+}
+
 TEST(WriteFileDurablyTest, LeavesNothingBehindWhenItFails) {
   const TempFolder folder;
   ASSERT_EQ(mkdir(folder.Path("x").c_str(), 0700), 0);
