@@ -178,7 +178,7 @@ TEST_P(HfParity, EightStepsOfAdamWGoAsInTransformers) {
 TEST_P(HfParity, ShardedOverThreeRanksTheLossesAreTheSame) {
   RunOptions options = Options();
   options.micro_batch = 1;
-  options.step.ranks = 3;
+  options.step.mesh = {.shard = 3};
   const absl::StatusOr<RunResult> result = RunJob(options, tokens_);
   ASSERT_TRUE(result.ok()) << result.status();
   const std::vector<double> losses = Raw<double>(*golden_, "losses");

@@ -121,7 +121,7 @@ TEST_P(Parity, ShardedOverThreeRanksTheCurveIsTheSame) {
   Golden golden = Load(GetParam());
   golden.options.steps = 20;
   golden.options.micro_batch = 1;
-  golden.options.step.ranks = 3;
+  golden.options.step.mesh = {.shard = 3};
   absl::StatusOr<RunResult> result = RunJob(golden.options, golden.curve);
   ASSERT_TRUE(result.ok()) << result.status();
   const std::vector<double> curve = Raw<double>(*golden.file, "curve");
