@@ -66,7 +66,7 @@ CommunicationSummary SummarizeCommunication(const StepProgram& program, const Me
       const int64_t all = SaturatedMultiply(collective->full.extent_bytes(), times);
       count = SaturatedAdd(count, times);
       bytes = SaturatedAdd(bytes, all);
-      moved[static_cast<size_t>(mesh.Serving(collective->axis))] += Wide{rounds} * all;
+      moved[static_cast<size_t>(mesh.Serving(collective->axis))] += static_cast<Wide>(rounds) * static_cast<Wide>(all);
     };
     switch (collective->kind) {
       case CollectiveKind::kAllGather: return add(s.gathers, s.gathered_bytes, 1);

@@ -76,6 +76,18 @@ class SpanningBackend : public Backend {
   const std::unique_ptr<Backend> cpu_;
 };
 
+struct Result {
+  absl::Status status;
+  std::vector<double> losses;      // Of steps and evaluations, in order.
+  std::vector<std::string> saved;  // Step and bytes of every checkpoint.
+  int64_t peak_bytes = 0;
+};
+struct RunOptions {
+  ResumeFrom resume = ResumeFrom::kNothing;
+  std::function<void(int process, int64_t step, Trainer& trainer)> on_step;
+  std::function<Job(int process)> job;  // Of a process, if they differ.
+};
+
 class ProcessesTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -104,18 +116,6 @@ data { evaluation_fraction: 0.2 path: ")",
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : Job();
   }
-
-  struct Result {
-    absl::Status status;
-    std::vector<double> losses;      // Of steps and evaluations, in order.
-    std::vector<std::string> saved;  // Step and bytes of every checkpoint.
-    int64_t peak_bytes = 0;
-  };
-  struct RunOptions {
-    ResumeFrom resume = ResumeFrom::kNothing;
-    std::function<void(int process, int64_t step, Trainer& trainer)> on_step;
-    std::function<Job(int process)> job;  // Of a process, if they differ.
-  };
 
   // Runs a job in so many processes. Returns the result of each.
   std::vector<Result> Run(const Job& job, int processes, const std::string& folder, const RunOptions& options = {}) {
@@ -153,9 +153,9 @@ data { evaluation_fraction: 0.2 path: ")",
     const SpanningBackend backend(groups);
     const int ranks = static_cast<int>(job.sharding.ranks), processes = control.size();
     TrainerOptions trainer_options{.backend = &backend,
+                                   .control = &control[process],
                                    .checkpoint_folder = Path(folder),
-                                   .resume = {.from = options.resume},
-                                   .control = &control[process]};
+                                   .resume = {.from = options.resume}};
     for (int rank = ranks * process / processes; rank < ranks * (process + 1) / processes; ++rank) {
       trainer_options.ranks.push_back(rank);
     }
