@@ -1,0 +1,38 @@
+// What the step compiler refuses: pairs of strategy and accumulation that do not exist, and meshes that it cannot use.
+#include "engine/step/combination.h"
+
+#include <string>
+
+#include "engine/model/model.h"
+#include "engine/step/compile.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace shale {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status Compile(const StepOptions& options) {
+  const absl::StatusOr<ModelGraph> graph =
+      BuildMlp({.vocabulary = 7, .embedding = 4, .hidden = 8, .layers = 1}, {.micro_batch = 1, .sequence_length = 3});
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return CompileStep(*graph, options, *CreateReferenceOps()).status();
+}
+
+TEST(Combinations, APairThatIsAnotherOneIsRefusedWithItsName) {
+  const absl::Status status = Compile({.strategy = Strategy::kZero1, .mesh = {.shard = 2}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ZERO2"));
+  EXPECT_TRUE(Compile({.strategy = Strategy::kZero2, .mesh = {.shard = 2}}).ok());
+}
+
+TEST(Combinations, CopiesOfTheStateAreNotCompiledYet) {
+  const absl::Status status = Compile({.mesh = {.replicate = 2, .shard = 3}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a mesh of 2 x 3 ranks"));
+}
+
+}  // namespace
+}  // namespace shale
