@@ -218,7 +218,7 @@ class WaysOut {
          choice->trial.host_bytes()});
   }
 
-  // Returns the strategies that shard more than the job's, each with a accumulation that it has.
+  // Returns the strategies that shard more than the job's, each with an accumulation that it has.
   std::vector<Change> Strategies() const {
     std::vector<Change> changes;
     for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {

@@ -1,8 +1,6 @@
 // A job that runs in several processes is the same job: same losses, same checkpoints to the byte, and one decision
 // where the processes have to decide. The processes are threads of the test. They share nothing but their control
 // plane, the folder of checkpoints, and groups whose communicators they divide among themselves.
-#include <unistd.h>
-
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -23,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "kernels/check.h"
 #include "sharding/comm/in_process.h"
+#include "tests/engine/io/temp_folder.h"
 #include "tests/sharding/comm/thread_processes.h"
 
 namespace shale::testing {
@@ -91,14 +90,11 @@ struct RunOptions {
 class ProcessesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = JoinPath(::testing::TempDir(), "processes_XXXXXX");
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
     std::string text;
     for (int i = 0; i < 40; ++i) absl::StrAppend(&text, "the ", i * i % 97, " quick brown foxes jump over the dog.\n");
-    ASSERT_TRUE(WriteFileDurably(Path("text"), text).ok());
+    temp_.Write("text", text);
   }
-  std::string Path(absl::string_view name) const { return JoinPath(root_, name); }
+  std::string Path(absl::string_view name) const { return temp_.Path(name); }
 
   // Five ranks, which no number of processes divides, and a global batch that nothing divides.
   Job MakeJob(const std::vector<std::string>& overrides = {}) const {
@@ -185,7 +181,7 @@ data { evaluation_fraction: 0.2 path: ")",
     return result;
   }
 
-  std::string root_;
+  const TempFolder temp_;
 };
 
 TEST_F(ProcessesTest, SeveralProcessesComputeAndSaveWhatOneDoes) {
