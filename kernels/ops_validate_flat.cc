@@ -59,35 +59,21 @@ void CheckStates(OpChecker& c, const Update& op, int64_t P) {
   }
 }
 
-// A rate at which an average forgets.
-void CheckDecayRate(OpChecker& c, absl::string_view name, float rate) {
-  c.Require(rate >= 0 && rate < 1, name, " is ", rate, "; wanted 0 or more, and less than 1");
-}
+// What rules require of their hyper-parameters (kernels/update_rules.h).
+class RuleChecker {
+ public:
+  explicit RuleChecker(OpChecker& c) : c_(c) {}
+  void Require(bool condition, absl::string_view message) { c_.Require(condition, message); }
+  void DecayRate(absl::string_view name, float rate) {
+    c_.Require(rate >= 0 && rate < 1, name, " is ", rate, "; wanted 0 or more, and less than 1");
+  }
+  void NotNegative(absl::string_view name, float value) {
+    c_.Require(value >= 0, name, " is ", value, "; wanted 0 or more");
+  }
 
-void CheckNotNegative(OpChecker& c, absl::string_view name, float value) {
-  c.Require(value >= 0, name, " is ", value, "; wanted 0 or more");
-}
-
-void CheckRule(OpChecker& c, const LionRule& rule) {
-  CheckDecayRate(c, "beta1", rule.beta1);
-  CheckDecayRate(c, "beta2", rule.beta2);
-  CheckNotNegative(c, "weight_decay", rule.weight_decay);
-}
-
-void CheckRule(OpChecker& c, const SgdRule& rule) {
-  CheckDecayRate(c, "momentum", rule.momentum);
-  CheckNotNegative(c, "weight_decay", rule.weight_decay);
-  c.Require(!rule.nesterov || rule.momentum != 0, "nesterov is set and momentum is 0; wanted momentum, or no nesterov");
-}
-
-// AdamW in any precision.
-template <class Rule>
-void CheckRule(OpChecker& c, const Rule& rule) {
-  CheckDecayRate(c, "beta1", rule.beta1);
-  CheckDecayRate(c, "beta2", rule.beta2);
-  CheckNotNegative(c, "epsilon", rule.epsilon);
-  CheckNotNegative(c, "weight_decay", rule.weight_decay);
-}
+ private:
+  OpChecker& c_;
+};
 
 }  // namespace
 
@@ -165,7 +151,8 @@ void Check(OpChecker& c, const Update& op) {
   if (op.master_P.present()) c.Typed("master", op.master_P, DType::kFloat32, {&P});
   if (op.low_P.present()) c.Typed("low", op.low_P, DType::kInt16, {&P});
   CheckStates(c, op, P.size);
-  std::visit([&](const auto& rule) { CheckRule(c, rule); }, op.rule);
+  RuleChecker checker(c);
+  std::visit([&](const auto& rule) { rule.Check(checker); }, op.rule);
   if (op.decayed != nullptr) CheckRanges(c, "decayed", *op.decayed);
   c.Require(op.shard_begin >= 0, "shard_begin is ", op.shard_begin, "; wanted 0 or more");
   const int64_t block = BlockOf(op.rule);

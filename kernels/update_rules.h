@@ -2,15 +2,23 @@
 //
 // A rule is a struct of its hyper-parameters that declares its states. One op, Update (kernels/ops.h), applies any rule
 // to a rank's shard of a flat group, and everything above (engine/optimizer, memory plan, checkpoints, reports) loops
-// over the declared states. A new rule is a struct here, a file of kernels in reference/, cpu/ and cuda/, and an entry
-// of UpdateRule.
+// over the declared states. A new rule is a struct here, with its place in UpdateRule and SHALE_EACH_UPDATE_RULE, a
+// file update_<rule> of kernels in reference/, cpu/ and cuda/, and a file of tests/kernels. A rule has
+//   kName                its name in messages
+//   states()             the states that it keeps
+//   Check(checker)       requires each hyper-parameter to be in its range: checker.DecayRate(name, value) requires [0,
+//   1),
+//                        checker.NotNegative(name, value) 0 or more, and checker.Require(condition, message) anything
 //
 // Room for what is still to come. Rules with factored states (Adafactor) declare a state whose `block` is a row of the
 // parameter, and a second pass over the group. Rules on whole matrices (Muon) declare `whole_matrices`, so that the
 // layout keeps each matrix on one rank and the update becomes several ops between which matmuls run.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/string_view.h"
@@ -48,6 +56,14 @@ struct AdamWRule {
   static constexpr absl::string_view kName = "AdamW";
   static constexpr UpdateState kStates[] = {{"m"}, {"v"}};
   absl::Span<const UpdateState> states() const { return kStates; }
+  template <class Checker>
+  void Check(Checker& c) const {
+    c.DecayRate("beta1", beta1);
+    c.DecayRate("beta2", beta2);
+    c.NotNegative("epsilon", epsilon);
+    c.NotNegative("weight_decay", weight_decay);
+  }
+
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
   bool operator==(const AdamWRule&) const = default;
 };
@@ -61,6 +77,13 @@ struct SgdRule {
   absl::Span<const UpdateState> states() const {
     return momentum == 0 ? absl::Span<const UpdateState>() : absl::Span<const UpdateState>(kStates);
   }
+  template <class Checker>
+  void Check(Checker& c) const {
+    c.DecayRate("momentum", momentum);
+    c.NotNegative("weight_decay", weight_decay);
+    c.Require(!nesterov || momentum != 0, "nesterov is set and momentum is 0; wanted momentum, or no nesterov");
+  }
+
   float momentum = 0.9f, weight_decay = 0.0f;
   bool nesterov = false;  // Only with momentum.
   bool operator==(const SgdRule&) const = default;
@@ -72,6 +95,13 @@ struct LionRule {
   static constexpr absl::string_view kName = "Lion";
   static constexpr UpdateState kStates[] = {{"m"}};
   absl::Span<const UpdateState> states() const { return kStates; }
+  template <class Checker>
+  void Check(Checker& c) const {
+    c.DecayRate("beta1", beta1);
+    c.DecayRate("beta2", beta2);
+    c.NotNegative("weight_decay", weight_decay);
+  }
+
   float beta1 = 0.9f, beta2 = 0.99f, weight_decay = 0.1f;
   bool operator==(const LionRule&) const = default;
 };
@@ -93,11 +123,35 @@ struct AdamW8BitRule {
                                             {"m_scale", DType::kFloat32, kQuantizedBlock},
                                             {"v_scale", DType::kFloat32, kQuantizedBlock}};
   absl::Span<const UpdateState> states() const { return kStates; }
+  template <class Checker>
+  void Check(Checker& c) const {
+    c.DecayRate("beta1", beta1);
+    c.DecayRate("beta2", beta2);
+    c.NotNegative("epsilon", epsilon);
+    c.NotNegative("weight_decay", weight_decay);
+  }
+
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
   bool operator==(const AdamW8BitRule&) const = default;
 };
 
 using UpdateRule = std::variant<AdamWRule, SgdRule, LionRule, AdamW8BitRule>;
+
+// Writes X(Rule) for each rule: whoever implements all rules declares a function for each with it. The compiler or the
+// linker refuses a rule that is missing here or has no such function.
+#define SHALE_EACH_UPDATE_RULE(X) \
+  X(AdamWRule)                    \
+  X(SgdRule)                      \
+  X(LionRule)                     \
+  X(AdamW8BitRule)
+
+// Returns each rule with its default hyper-parameters, in the order of UpdateRule.
+inline auto DefaultRules() {
+  return []<size_t... kIndices>(std::index_sequence<kIndices...>) {
+    return std::array{UpdateRule(std::in_place_index<kIndices>)...};
+  }
+  (std::make_index_sequence<std::variant_size_v<UpdateRule>>());
+}
 
 // Returns the states of a rule, in the order in which Update has them. The span is valid forever.
 inline absl::Span<const UpdateState> StatesOf(const UpdateRule& rule) {

@@ -2,7 +2,7 @@
 
 namespace shale {
 
-OptimizerEntry AdamWEntry() {
+OptimizerEntry MakeEntry(const AdamWRule&) {
   static constexpr absl::string_view kFields[] = {"beta1", "beta2", "epsilon"};
   return {.kind = OptimizerKind::kAdamW,
           .name = "ADAMW",

@@ -2,7 +2,7 @@
 
 namespace shale {
 
-OptimizerEntry AdamW8BitEntry() {
+OptimizerEntry MakeEntry(const AdamW8BitRule&) {
   static constexpr absl::string_view kFields[] = {"beta1", "beta2", "epsilon"};
   return {.kind = OptimizerKind::kAdamW8Bit,
           .name = "ADAMW_8BIT",

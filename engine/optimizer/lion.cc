@@ -2,7 +2,7 @@
 
 namespace shale {
 
-OptimizerEntry LionEntry() {
+OptimizerEntry MakeEntry(const LionRule&) {
   static constexpr absl::string_view kFields[] = {"beta1", "beta2"};
   return {.kind = OptimizerKind::kLion,
           .name = "LION",

@@ -1,6 +1,8 @@
 #include "engine/optimizer/optimizer.h"
 
 #include <algorithm>
+#include <array>
+#include <variant>
 
 #include "kernels/check.h"
 #include "kernels/integers.h"
@@ -12,13 +14,20 @@ bool OptimizerEntry::Reads(absl::string_view field) const {
 }
 
 absl::Span<const OptimizerEntry> Optimizers() {
-  static const OptimizerEntry entries[] = {AdamWEntry(), SgdEntry(), LionEntry(), AdamW8BitEntry()};
+  static const auto entries = [] {
+    const auto rules = DefaultRules();
+    std::array<OptimizerEntry, std::tuple_size_v<decltype(rules)>> all;
+    for (size_t i = 0; i < rules.size(); ++i) {
+      all[i] = std::visit([](const auto& rule) { return MakeEntry(rule); }, rules[i]);
+    }
+    return all;
+  }();
   return entries;
 }
 
 const OptimizerEntry& EntryOf(OptimizerKind kind) {
   const OptimizerEntry& entry = Optimizers()[static_cast<int>(kind)];
-  SHALE_CHECK(entry.kind == kind) << "Optimizers() does not follow the order of OptimizerKind";
+  SHALE_CHECK(entry.kind == kind) << "OptimizerKind does not follow the order of UpdateRule";
   return entry;
 }
 

@@ -2,7 +2,7 @@
 //
 // The rule (kernels/update_rules.h) declares the states and computes the update. Everything that concerns optimizer
 // state, from the memory plan to checkpoints, loops over the states that the rule declares. So a new optimizer is its
-// rule with its kernels, one file here with an OptimizerEntry, and a line in Optimizers().
+// rule with its kernels, its value in OptimizerKind, and one file here that defines its MakeEntry.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace shale {
 
-// The optimizers that a job may name. The order is that of OptimizerSpec.Rule in proto/job.proto.
+// The optimizers that a job may name. The order is that of UpdateRule and of OptimizerSpec.Rule in proto/job.proto.
 enum class OptimizerKind { kAdamW, kSgd, kLion, kAdamW8Bit };
 
 // The numbers that optimizers read. Each optimizer reads weight_decay, and those of the others that its entry lists.
@@ -57,10 +57,10 @@ Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparamete
 // Returns how many bytes of state an optimizer keeps for `elements` elements of a flat group.
 int64_t StateBytes(absl::Span<const UpdateState> states, int64_t elements);
 
-// The entries, each in a file of its own.
-OptimizerEntry AdamWEntry();
-OptimizerEntry SgdEntry();
-OptimizerEntry LionEntry();
-OptimizerEntry AdamW8BitEntry();
+// Return the entry of the optimizer that applies a rule, each in a file of its own. Only the type of the argument
+// counts.
+#define SHALE_DECLARE(Rule) OptimizerEntry MakeEntry(const Rule&);
+SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
+#undef SHALE_DECLARE
 
 }  // namespace shale

@@ -2,7 +2,7 @@
 
 namespace shale {
 
-OptimizerEntry SgdEntry() {
+OptimizerEntry MakeEntry(const SgdRule&) {
   static constexpr absl::string_view kFields[] = {"momentum", "nesterov"};
   return {.kind = OptimizerKind::kSgd,
           .name = "SGD",

@@ -20,9 +20,8 @@ DecayRun DecayRunAt(const Update& op, int64_t begin, int64_t end);
 // Apply a rule to elements [begin, end) of the shard, on the calling thread. `begin` is a multiple of
 // kElementsPerBlock. Full vectors of bf16 weights may bypass the caches: the caller orders these stores
 // (hwy::FlushStream).
-void UpdateElements(const AdamWRule& rule, const Update& op, int64_t begin, int64_t end);
-void UpdateElements(const SgdRule& rule, const Update& op, int64_t begin, int64_t end);
-void UpdateElements(const LionRule& rule, const Update& op, int64_t begin, int64_t end);
-void UpdateElements(const AdamW8BitRule& rule, const Update& op, int64_t begin, int64_t end);
+#define SHALE_DECLARE(Rule) void UpdateElements(const Rule& rule, const Update& op, int64_t begin, int64_t end);
+SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
+#undef SHALE_DECLARE
 
 }  // namespace shale::cpu

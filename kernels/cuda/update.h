@@ -177,9 +177,8 @@ absl::Status StartElementwise(const char* name, const Update& op, const Rule& ru
 }
 
 // Apply a rule to the shard. REQUIRES: `rule` is op.rule
-absl::Status StartUpdate(const AdamWRule& rule, const Update& op, StreamHandle stream);
-absl::Status StartUpdate(const SgdRule& rule, const Update& op, StreamHandle stream);
-absl::Status StartUpdate(const LionRule& rule, const Update& op, StreamHandle stream);
-absl::Status StartUpdate(const AdamW8BitRule& rule, const Update& op, StreamHandle stream);
+#define SHALE_DECLARE(Rule) absl::Status StartUpdate(const Rule& rule, const Update& op, StreamHandle stream);
+SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
+#undef SHALE_DECLARE
 
 }  // namespace shale::cuda

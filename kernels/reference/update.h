@@ -1,4 +1,5 @@
-// What the reference's update rules share. Private to kernels/reference.
+// What the reference's update rules share. Private to kernels/reference. A rule needs an overload of Apply, in a file
+// of its own.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +27,8 @@ double DecayedMaster(const Update& op, int64_t i, const UpdateStep& step, float 
 double AdamWStep(const UpdateStep& step, float epsilon, double m, double v);
 
 // Apply a rule to the whole shard.
-void Apply(const AdamWRule& rule, const Update& op, const UpdateStep& step);
-void Apply(const SgdRule& rule, const Update& op, const UpdateStep& step);
-void Apply(const LionRule& rule, const Update& op, const UpdateStep& step);
-void Apply(const AdamW8BitRule& rule, const Update& op, const UpdateStep& step);
+#define SHALE_DECLARE(Rule) void Apply(const Rule& rule, const Update& op, const UpdateStep& step);
+SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
+#undef SHALE_DECLARE
 
 }  // namespace shale::reference

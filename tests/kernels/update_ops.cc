@@ -31,12 +31,14 @@ std::string Name(Masters masters) {
 }
 
 std::vector<UpdateRule> AllRules() {
-  return {AdamWRule{.weight_decay = 0.5f},
-          SgdRule{.weight_decay = 0.5f},
-          SgdRule{.weight_decay = 0.5f, .nesterov = true},
-          SgdRule{.momentum = 0, .weight_decay = 0.5f},
-          LionRule{.weight_decay = 0.5f},
-          AdamW8BitRule{.weight_decay = 0.5f}};
+  std::vector<UpdateRule> rules;
+  for (UpdateRule rule : DefaultRules()) {
+    std::visit([](auto& r) { r.weight_decay = 0.5f; }, rule);
+    rules.push_back(rule);
+  }
+  rules.push_back(SgdRule{.weight_decay = 0.5f, .nesterov = true});
+  rules.push_back(SgdRule{.momentum = 0, .weight_decay = 0.5f});
+  return rules;
 }
 
 std::string Name(const UpdateRule& rule) {

@@ -1,4 +1,5 @@
-// Update, by every rule and on every form of masters.
+// What all rules have in common. The file of each rule compares it with the reference, with values by hand, and with
+// other implementations of it.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -10,78 +11,6 @@
 
 namespace shale::testing {
 namespace {
-
-// Tolerances of states, all of them below 1.4, and of masters, which lie in (-1.1, 1.1). They include the rounding of
-// what the reference stores. A unit is kUnit32.
-struct Tolerances {
-  Tolerance state, master;
-};
-
-// m and v are three roundings of values below 1. The step is rate / 0.19 m / (sqrt(v) / 0.31) with |m| < 0.2 and
-// sqrt(v) > 0.09, below 4 rate, with some ten roundings; p itself is rounded twice.
-Tolerances TolerancesOf(const AdamWRule&) {
-  return {.state = {.absolute = 4 * kUnit32}, .master = {.absolute = 4 * kRate * 16 * kUnit32 + 2 * kUnit32}};
-}
-
-// The same, but m and v are rounded once more when they are widened. Update8Bit compares codes.
-Tolerances TolerancesOf(const AdamW8BitRule&) {
-  return {.state = {.absolute = 5 * kUnit32}, .master = {.absolute = 4 * kRate * 18 * kUnit32 + 2 * kUnit32}};
-}
-
-// d = 0.75 + 0.5 p < 1.3 has three roundings, of 0.75, 0.55 and 1.3: 2.6 units. The momentum, below 1.4, adds those of
-// 0.1 and 1.4, and is off by less than 4.1 units. The direction with Nesterov's step is below 2.6; it adds 0.9 of those
-// units, and roundings of 1.3 and 2.6: less than 12 units. Its product with the rate is rounded once, and p once.
-Tolerances TolerancesOf(const SgdRule&) {
-  return {.state = {.absolute = (4.1 + 1.4) * kUnit32},
-          .master = {.absolute = kRate * (12 + 2.6) * kUnit32 + 2 * 1.1 * kUnit32}};
-}
-
-// m has roundings of 0.75 / 100, 0.1, and twice their sum. p is rounded twice, and the decay, below 0.01, twice; a step
-// by the rate is exact. With the seed of the tests no sign hangs on rounding.
-Tolerances TolerancesOf(const LionRule&) {
-  return {.state = {.absolute = 0.4 * kUnit32}, .master = {.absolute = 3 * 1.1 * kUnit32 + 0.02 * kUnit32}};
-}
-
-OpCase UpdateCase(const UpdateRule& rule, Masters form, int64_t n, std::vector<ElementRange> decayed,
-                  int64_t shard_begin) {
-  OpCase c{.name = Name(rule) + "_" + Name(form) + "_" + std::to_string(n) + "_at_" + std::to_string(shard_begin) +
-                   "_to" + std::to_string(decayed.empty() ? 0 : decayed.back().end)};
-  Update op = MakeUpdate(c.memory, rule, form, RandomMasters(n));
-  if (!decayed.empty()) op.decayed = Ranges(std::move(decayed));
-  op.shard_begin = shard_begin;
-  c.op = op;
-  const Tolerances tolerances = std::visit([](const auto& r) { return TolerancesOf(r); }, rule);
-  c.tolerances = {{"weight", tolerances.master}, {"master", tolerances.master}, {"low", {.ignored = true}}};
-  for (const UpdateState& state : StatesOf(rule)) {
-    const Tolerance ignored = {.ignored = true};
-    c.tolerances[std::string(state.name.data(), state.name.size())] =
-        state.dtype == DType::kUInt8 ? ignored : tolerances.state;
-  }
-  return c;
-}
-
-std::vector<OpCase> UpdateCases() {
-  std::vector<OpCase> cases;
-  for (const UpdateRule& rule : AllRules()) {
-    // Shards begin anywhere, or at blocks of state.
-    const int64_t block = BlockOf(rule), at = block == 1 ? 110 : 3 * block;
-    for (const Masters form : kAllMasters) {
-      cases.push_back(UpdateCase(rule, form, 0, {}, 0));
-      cases.push_back(UpdateCase(rule, form, 1, {{0, 1}}, 0));
-      cases.push_back(UpdateCase(rule, form, 37, {}, 0));
-      // Ranges that begin before the shard, end within it, are empty, lie within, and begin behind it.
-      cases.push_back(UpdateCase(
-          rule, form, 100, {{0, 5}, {at - 80, at + 7}, {at + 8, at + 8}, {at + 20, at + 21}, {at + 30, at + 90}}, at));
-      cases.push_back(UpdateCase(rule, form, 255, {{0, at + 1000}}, at));
-      cases.push_back(UpdateCase(rule, form, 256, {{0, at + 128}}, at));
-      cases.push_back(UpdateCase(rule, form, 257, {{at + 255, at + 256}}, at));
-      cases.push_back(UpdateCase(rule, form, 40011, {{at + 100, at + 20000}, {at + 39000, at + 40010}}, at));
-    }
-  }
-  return cases;
-}
-
-INSTANTIATE_TEST_SUITE_P(Update, OpConformance, ::testing::ValuesIn(UpdateCases()), CaseName);
 
 TEST(Update, SkippedUpdateChangesNothing) {
   for (const UpdateRule& rule : AllRules()) {

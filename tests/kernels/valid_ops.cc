@@ -70,7 +70,7 @@ Update UpdateBy(const UpdateRule& rule) {
 }
 
 std::vector<Op> FlatOps() {
-  return {
+  std::vector<Op> ops = {
       Sum{Float({kN}), New(kF64, {1})},
       SumSquares{Float({kN}), New(kF64, {1})},
       Copy{Act({kT, kN}), Float({kT, kN})},
@@ -80,11 +80,9 @@ std::vector<Op> FlatOps() {
       LossScale{New(kI64, {1}), Float({1})},
       FlagNonFinite{New(kF64, {kTotalSize})},
       PrepareUpdate{Float({kHyperSize}), New(kI64, {1}), New(kF64, {kTotalSize}), New(kI64, {1}), Float({kUpdateSize})},
-      UpdateBy(AdamWRule()),
-      UpdateBy(SgdRule()),
-      UpdateBy(LionRule()),
-      UpdateBy(AdamW8BitRule()),
   };
+  for (const UpdateRule& rule : DefaultRules()) ops.push_back(UpdateBy(rule));
+  return ops;
 }
 
 }  // namespace

@@ -98,9 +98,9 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(moved["AdamW f32 masters", "bf16"], 32 * 101 + 20)
         self.assertEqual(moved["AdamW split masters", "bf16"], 28 * 101 + 20)
         # The same of the states that the other rules have: one, none, or two of a byte with two scales for the block.
-        self.assertEqual(moved["SGD momentum", "f32"], 20 * 101 + 20)
-        self.assertEqual(moved["SGD momentum, f32 masters", "bf16"], 24 * 101 + 20)
-        self.assertEqual(moved["SGD", "f32"], 12 * 101 + 20)
+        self.assertEqual(moved["SGD", "f32"], 20 * 101 + 20)
+        self.assertEqual(moved["SGD f32 masters", "bf16"], 24 * 101 + 20)
+        self.assertEqual(moved["SGD without momentum", "f32"], 12 * 101 + 20)
         self.assertEqual(moved["Lion split masters", "bf16"], 20 * 101 + 20)
         self.assertEqual(moved["AdamW8Bit", "f32"], 16 * 101 + 2 * 2 * 4 + 20)
         self.assertEqual(moved["Accumulate accumulate", "f32"], 12 * 101)

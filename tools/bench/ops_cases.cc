@@ -298,11 +298,9 @@ void AddUpdates(Maker& m, std::vector<OpCase>& cases) {
     }
     return op;
   };
-  const std::pair<UpdateRule, std::string> rules[] = {{AdamWRule(), ""},
-                                                      {SgdRule(), "momentum"},
-                                                      {SgdRule{.momentum = 0}, ""},
-                                                      {LionRule(), ""},
-                                                      {AdamW8BitRule(), ""}};
+  std::vector<std::pair<UpdateRule, std::string>> rules;
+  for (const UpdateRule& rule : DefaultRules()) rules.push_back({rule, ""});
+  rules.push_back({SgdRule{.momentum = 0}, "without momentum"});
   for (const auto& [rule, variant] : rules) {
     Update op = make(rule);
     if (m.act == DType::kFloat32) {

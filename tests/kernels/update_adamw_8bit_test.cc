@@ -1,4 +1,4 @@
-// AdamW8Bit: what it stores of m and v. update_test.cc compares weights and scales with the reference.
+// AdamW8Bit. The conformance cases compare weights and scales with the reference, the other tests codes.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,11 +8,19 @@
 #include "kernels/dynamic_map.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
+#include "tests/kernels/update_cases.h"
 #include "tests/kernels/update_goldens.h"
 #include "tests/kernels/update_ops.h"
 
 namespace shale::testing {
 namespace {
+
+// As for AdamW, but m and v are rounded once more when they are widened.
+constexpr UpdateTolerances kTolerances = {.state = {.absolute = 5 * kUnit32},
+                                          .master = {.absolute = 4 * kRate * 18 * kUnit32 + 2 * kUnit32}};
+
+INSTANTIATE_TEST_SUITE_P(AdamW8Bit, OpConformance,
+                         ::testing::ValuesIn(UpdateCases(AdamW8BitRule{.weight_decay = 0.5f}, kTolerances)), CaseName);
 
 TEST(DynamicMap, HasTheBitsOfBitsandbytes) {
   for (int code = 0; code < 256; ++code) {
@@ -238,6 +246,23 @@ TEST(AdamW8Bit, WeightsAreThoseOfAdamWUntilTheNextStep) {
     std::vector<std::byte> want = RunOnBackend(backend.name, memory, wide);
     EXPECT_EQ(MastersOf(quantized, memory, got), MastersOf(wide, memory, want));
   }
+}
+
+// No ratio of the goldens lies so near a boundary that rounding could decide its code. Scales below 1 have five
+// roundings a step; the step of a weight, below 4 rate (|m| < 1 and sqrt(v) > 0.05 before their corrections), some
+// eighteen, and the weight three.
+TEST(AdamW8Bit, StepsAsBitsandbytesStoresItsStates) {
+  constexpr double kWeight = (4 * 4 * kRate * 18 + 4 * 3 * 1.2) * kUnit32, kScale = 4 * 5 * kUnit32;
+  const AdamW8BitRule rule;
+  TakeGoldenSteps(rule, {rule.beta1, rule.beta2}, kAdamW8BitSeries, [&](const Update& op, auto& memory, auto& image) {
+    ExpectWords(memory.Bind(op.weight_P, image.data()), kAdamW8BitWeights, kWeight);
+    ExpectWords(StateOf(op, "m_scale", memory, image), kAdamW8BitMScales, kScale);
+    ExpectWords(StateOf(op, "v_scale", memory, image), kAdamW8BitVScales, kScale);
+    for (int64_t i = 0; i < kGoldenSize; ++i) {
+      ASSERT_EQ(ElementOf(StateOf(op, "m", memory, image), i), kAdamW8BitM[i]) << i;
+      ASSERT_EQ(ElementOf(StateOf(op, "v", memory, image), i), kAdamW8BitV[i]) << i;
+    }
+  });
 }
 
 }  // namespace
