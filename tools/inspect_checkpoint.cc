@@ -80,6 +80,12 @@ std::string ModelText(absl::string_view job) {
   return text.empty() ? "  its job names no model\n" : text;
 }
 
+// Returns how a text of a manifest reads in today's words. An earlier version may have written it in other ones, which
+// are no difference. `field` is "job", "strategy" or "accumulation".
+std::string Translated(absl::string_view field, absl::string_view text) {
+  return field == "job" ? InTodaysWords(text) : RecordedValueInTodaysWords(field, text);
+}
+
 void Describe(const CheckpointReader& checkpoint) {
   const Manifest& m = checkpoint.manifest();
   const SavedData& data = m.data;
@@ -98,8 +104,9 @@ void Describe(const CheckpointReader& checkpoint) {
                            data.shuffled ? absl::StrCat(", shuffled with seed ", data.seed) : ", in their order"));
   row("tokenizer", Printable(data.tokenizer));
   row("seed", absl::StrCat(m.seed));
-  row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(m.strategy), ", accumulation ",
-                                 Printable(m.accumulation), ", values in ", ToString(m.values)));
+  row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(Translated("strategy", m.strategy)),
+                                 ", accumulation ", Printable(Translated("accumulation", m.accumulation)),
+                                 ", values in ", ToString(m.values)));
   row("parameters", absl::StrCat(WithCommas(std::ssize(m.parameters)), " of ", Plural(elements, "element")));
   row("bytes", absl::StrCat(WithCommas(checkpoint.size_bytes()), " (", FormatBytes(checkpoint.size_bytes()), ") in ",
                             Plural(m.ranks, "file")));
@@ -165,11 +172,6 @@ void ShowFields(absl::string_view title, const std::vector<FieldDifference>& fie
     const auto side = [](const std::string& text) { return text.empty() ? "none" : Printable(text); };
     Show(absl::StrCat("  ", Printable(field.field), ": ", side(field.a), " | ", side(field.b), "\n"));
   }
-}
-
-// An earlier version may have written a checkpoint in other words. They are no difference.
-std::string Translated(absl::string_view field, absl::string_view text) {
-  return field == "job" ? InTodaysWords(text) : RecordedValueInTodaysWords(field, text);
 }
 
 // Prints the differences. Returns whether there are none beyond `tolerance`.

@@ -57,6 +57,19 @@ absl::string_view ToString(GraphStep::Kind kind) {
   return "?";
 }
 
+// Returns a line for each step.
+std::string DumpSteps(const StepProgram& program, const std::vector<GraphStep>& steps) {
+  std::string text;
+  for (const GraphStep& step : steps) {
+    absl::StrAppend(&text, "  ", ToString(step.stream), "  ", ToString(step.kind));
+    if (step.instruction >= 0) {
+      absl::StrAppend(&text, " ", step.instruction, " (", NameOf(program.instructions[step.instruction]), ")");
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 LoopGraphs::LoopGraphs(const StepProgram& program, size_t index) {
@@ -106,13 +119,12 @@ std::string DumpGraphs(const StepProgram& program, const std::vector<LoopGraphs>
     absl::StrAppend(&text, "\nloop of instructions ", of.begin, " to ", of.end - 1, ": ", graphs[loop].graphs(),
                     graphs[loop].graphs() == 1 ? " graph, launched " : " graphs, launched ", of.repeat,
                     of.repeat == 1 ? " time\n" : " times\n");
-    for (const GraphStep& step : graphs[loop].StepsOf(of.repeat - 1)) {
-      absl::StrAppend(&text, "  ", ToString(step.stream), "  ", ToString(step.kind));
-      if (step.instruction >= 0) {
-        absl::StrAppend(&text, " ", step.instruction, " (", NameOf(program.instructions[step.instruction]), ")");
-      }
-      text += "\n";
+    const int64_t last = of.repeat - 1;
+    if (graphs[loop].last_differs()) {
+      absl::StrAppend(&text, last == 1 ? "iteration 0" : absl::StrCat("iterations 0 to ", last - 1), ":\n",
+                      DumpSteps(program, graphs[loop].StepsOf(0)), "iteration ", last, ":\n");
     }
+    text += DumpSteps(program, graphs[loop].StepsOf(last));
   }
   return text;
 }

@@ -41,6 +41,8 @@ class LoopGraphs {
   int64_t VariantOf(int64_t iteration) const;
   // Returns how many graphs the loop has.
   int64_t graphs() const;
+  // Returns whether the last iteration has other steps than the others, which all have the same.
+  bool last_differs() const { return last_differs_; }
 
  private:
   // Returns whether the iteration is the last one and differs from the others.
@@ -56,7 +58,8 @@ class LoopGraphs {
 // of one process cannot capture them separately.
 absl::StatusOr<std::vector<LoopGraphs>> CompileGraphs(const StepProgram& program);
 
-// Returns a readable listing: for each loop, how many graphs it has and the steps of its last iteration.
+// Returns a readable listing: for each loop, how many graphs it has and the steps of its iterations. All iterations
+// have the same steps, unless the last one differs: then its steps follow those of the others.
 std::string DumpGraphs(const StepProgram& program, const std::vector<LoopGraphs>& graphs);
 
 }  // namespace shale

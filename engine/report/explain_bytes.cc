@@ -31,7 +31,7 @@ std::string PerMicroBatch(const Alternatives& alternatives) {
                       offloads ? " but for what is offloaded" : "");
 }
 
-// Returns "AdamW's m (f32), v (f32)".
+// Returns "AdamW's m (f32), v (f32)". The optimizer has states.
 std::string DescribeStates(const Optimizer& optimizer) {
   const auto state = [](std::string* out, const UpdateState& s) {
     absl::StrAppend(out, s.name, " (", ToString(s.dtype),
@@ -53,6 +53,9 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
       return absl::StrCat("the bits of a weight beyond bf16, ",
                           shared && o.placement().state == Part::kFull ? "of all" : mine);
     case BufferCategory::kOptimizerState:
+      if (o.optimizer.states().empty()) {
+        return absl::StrCat("the count of updates: ", EntryOf(o.optimizer.kind).description, " keeps nothing else");
+      }
       return absl::StrCat(DescribeStates(o.optimizer), ", ",
                           shared && o.placement().state == Part::kFull ? "of all" : mine);
     case BufferCategory::kGradientShards: return absl::StrCat("fp32, where gradients accumulate, ", mine);

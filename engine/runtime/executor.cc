@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/issues.h"
+#include "engine/runtime/marks.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -113,11 +114,12 @@ std::string Executor::DescribeLaunch(uint32_t number) const {
 
 std::string Executor::Progress(uint32_t mark) const {
   std::string text;
+  const uint32_t marks = MarksBetween(mark, runtime_.last_mark());
   for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy}) {
     const std::optional<uint32_t> reached = runtime_.stream(id).reached_mark();
-    // Skips streams that have reached no mark of this run yet.
-    if (!reached || *reached - mark - 1 >= runtime_.last_mark() - mark) continue;
-    const uint32_t number = *reached - mark - 1;
+    if (!reached || *reached == 0) continue;
+    const uint32_t number = MarksBetween(mark, *reached) - 1;
+    if (number >= marks) continue;  // The stream has reached no mark of this run yet.
     if (as_graphs_) return absl::StrCat("; the last to finish was ", DescribeLaunch(number));
     absl::StrAppend(&text, text.empty() ? "; the last to finish were on stream " : ", on ", ToString(id), " ",
                     DescribeIssue(number));

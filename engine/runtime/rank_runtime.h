@@ -12,6 +12,7 @@
 #include "engine/memory/host_plan.h"
 #include "engine/memory/plan.h"
 #include "engine/program/program.h"
+#include "engine/runtime/marks.h"
 #include "kernels/device/device.h"
 #include "kernels/op_backend.h"
 #include "sharding/comm/communicator.h"
@@ -75,9 +76,9 @@ class RankRuntime {
   Communicator* communicator(MeshAxis axis, StreamId stream) const {
     return communicators_.Get(mesh_.Serving(axis), stream);
   }
-  // Returns the next mark for Stream::Mark. Marks number all issues of all programs, and skip 0.
-  uint32_t NextMark() { return ++marks_ == 0 ? ++marks_ : marks_; }
-  uint32_t last_mark() const { return marks_; }
+  // Returns the next mark for Stream::Mark (see marks.h).
+  uint32_t NextMark() { return last_mark_ = MarkAfter(last_mark_); }
+  uint32_t last_mark() const { return last_mark_; }
   // Returns one past the highest byte of the arena that any launch or copy has accessed. Measured independently of the
   // plan.
   int64_t measured_peak_bytes() const { return meter_->peak_bytes(); }
@@ -104,7 +105,7 @@ class RankRuntime {
   const Mesh mesh_;
   const int rank_;
   const HostMemoryPlan host_memory_;
-  uint32_t marks_ = 0;
+  uint32_t last_mark_ = 0;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Arena> pinned_;  // Laid out as in host_memory_.
   std::unique_ptr<MemoryMeter> meter_;

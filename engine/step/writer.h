@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/program/issues.h"
 #include "engine/program/program.h"
 #include "kernels/op_backend.h"
 
@@ -43,14 +44,12 @@ class ProgramWriter {
   // `first_iteration_differs`: of the instruction; then `action` is the op of the later iterations.
   Instruction& Emit(const EmitContext& context, Action action, bool first_iteration_differs = false) {
     Instruction instruction;
-    if (const Op* op = std::get_if<Op>(&action)) {
-      if (const int64_t bytes = ScratchBytes(*op, first_iteration_differs); bytes > 0) {
-        instruction.scratch = AddTensor("scratch", BufferCategory::kLibraryWorkspace,
-                                        Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}));
-      }
-    }
     instruction.action = std::move(action);
     instruction.first_iteration_differs = first_iteration_differs;
+    if (const int64_t bytes = ScratchBytes(instruction); bytes > 0) {
+      instruction.scratch =
+          AddTensor("scratch", BufferCategory::kLibraryWorkspace, Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}));
+    }
     instruction.stream = context.stream;
     instruction.phase = context.phase;
     instruction.unit = context.unit;
@@ -73,13 +72,11 @@ class ProgramWriter {
   }
 
  private:
-  // For all iterations.
-  int64_t ScratchBytes(const Op& op, bool first_iteration_differs) const {
-    const int64_t bytes = ops_.ScratchBytes(op);
-    if (!first_iteration_differs) return bytes;
-    Op first = op;
-    MakeFirst(first);
-    return std::max(bytes, ops_.ScratchBytes(first));
+  // Returns the scratch that the instruction's op needs in any iteration; 0 if its action is no op.
+  int64_t ScratchBytes(const Instruction& instruction) const {
+    int64_t bytes = 0;
+    VisitForms(instruction, [&](const Op& form) { bytes = std::max(bytes, ops_.ScratchBytes(form)); });
+    return bytes;
   }
   void CloseLoop() {
     const InstructionId begin = program_.loops.empty() ? 0 : program_.loops.back().end;

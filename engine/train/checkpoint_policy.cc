@@ -27,6 +27,7 @@ absl::StatusOr<std::string> CheckpointPolicy::SaveNow() {
   SHALE_RETURN_IF_ERROR(Take(Checkpointer::Wait::kYes, {}));
   const CheckpointReport report = saver_.Save();
   if (!report.status.ok()) return report.status;
+  SetSaved(report.step);
   return report.path;
 }
 

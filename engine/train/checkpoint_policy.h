@@ -55,7 +55,8 @@ class CheckpointPolicy {
   // last step and is not saved. Returns the error of the last save.
   absl::Status AtEnd(int64_t step, bool intact, const OnCheckpoint& on_checkpoint);
 
-  // Saves the state now and returns the checkpoint's path, once it is committed. Reports to nobody.
+  // Saves the state now and returns the checkpoint's path, once it is committed. Reports to nobody. AtEnd does not save
+  // that step again.
   absl::StatusOr<std::string> SaveNow();
 
  private:

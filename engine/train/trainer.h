@@ -73,7 +73,8 @@ class Trainer {
   bool has_evaluation_data() const;
   // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last one. After
   // RequestStop it does not evaluate again. With a checkpoint folder it saves as job.checkpoint says and, whatever ends
-  // the run, also the last good state. Returns the first error; an error of that last save only if there is no other.
+  // the run, also the last good state, unless a checkpoint of its step was saved already (so that what WriteParameter
+  // changed since then is not saved). Returns the first error; an error of that last save only if there is no other.
   absl::Status Run(const TrainCallbacks& callbacks);
 
   // Saves the state after the last step. Returns the path of the checkpoint once it is committed. FailedPrecondition

@@ -10,6 +10,8 @@ import unittest
 
 _TRAIN = os.path.abspath("tools/train")
 _INSPECT = os.path.abspath("tools/inspect_checkpoint")
+# A run folder of a version with former words (old_run_test.py).
+_OLD = os.path.abspath("tests/tools/testdata/before_words")
 
 _JOB = """
 name: "test"
@@ -86,6 +88,13 @@ class InspectCheckpointTest(unittest.TestCase):
             size = os.path.getsize(self.path(os.path.join(_STEP_2, name)))
             self.assertRegex(output, r"\n  %s +%s  bytes, 1 checksum\n" % (name, format(size, ",")))
         self.assertIn("values in SPLIT", self.inspect(0, "runs/split")[0])
+
+    # Regression: it printed strategy FULL, which no job may name today.
+    def test_it_shows_an_old_checkpoint_in_todays_words(self):
+        shutil.copytree(_OLD, self.path("old"))  # The runfiles are links, which no checkpoint may have.
+        output, error = self.inspect(0, "old")
+        self.assertEqual(error, "")
+        self.assertIn("\n  written by  2 ranks, strategy FULL_SHARD, accumulation SHARDED, values in SPLIT\n", output)
 
     def test_parameters_have_shapes_and_statistics(self):
         output, _ = self.inspect(0, "runs/test", "--parameters")

@@ -129,6 +129,9 @@ TEST(OldWords, LinesWithoutFormerWordsStayAsTheyAre) {
 
 TEST(OldWords, ARecordedValueIsThatOfItsField) {
   EXPECT_EQ(RecordedValueInTodaysWords("strategy", "NONE"), "DDP");
+  EXPECT_EQ(RecordedValueInTodaysWords("strategy", "OPTIMIZER"), "ZERO1");
+  EXPECT_EQ(RecordedValueInTodaysWords("strategy", "GRADIENTS"), "ZERO2");
+  EXPECT_EQ(RecordedValueInTodaysWords("strategy", "FULL"), "FULL_SHARD");
   EXPECT_EQ(RecordedValueInTodaysWords("accumulation", "DEFERRED"), "NO_SYNC");
   EXPECT_EQ(RecordedValueInTodaysWords("accumulation", "NONE"), "NONE");
   EXPECT_EQ(RecordedValueInTodaysWords("strategy", "FULL_SHARD"), "FULL_SHARD");

@@ -132,6 +132,18 @@ TEST(Explain, CategoriesAddUpToThePeak) {
   }
 }
 
+// Regression: of SGD without momentum it said "SGD's , of all parameters".
+TEST(Explain, AnOptimizerWithoutStatesKeepsOnlyItsCount) {
+  Job job = Named(Accumulation::kSharded);
+  job.optimizer.kind = OptimizerKind::kSgd;
+  job.optimizer.momentum = 0.9;
+  const std::string with = Row(Explain(job), "Where every byte goes", "optimizer state");
+  EXPECT_TRUE(absl::EndsWith(with, " SGD's momentum (f32), of this rank's 1/5")) << with;
+  job.optimizer.momentum = 0;
+  const std::string without = Row(Explain(job), "Where every byte goes", "optimizer state");
+  EXPECT_TRUE(absl::EndsWith(without, " the count of updates: SGD keeps nothing else")) << without;
+}
+
 TEST(Explain, OneRankHasNobodyToSynchronizeWith) {
   Job job = SmallMlpJob();
   job.sharding.ranks = 1;

@@ -202,5 +202,28 @@ TEST(CheckpointPolicy, SaveNowWaitsForThePendingSaveAndReturnsThePath) {
   EXPECT_EQ(policy.SaveNow().status().message(), "the disk is full");
 }
 
+// Regression: the end of a run saved the step again that Trainer::SaveCheckpoint had just saved.
+TEST(CheckpointPolicy, TheEndDoesNotSaveAgainWhatSaveNowSaved) {
+  FakeRun run;
+  CheckpointPolicy policy({.every_steps = 0}, run);
+  run.step = 2;
+  EXPECT_EQ(policy.SaveNow().value(), "step-2");
+  EXPECT_TRUE(policy.AtEnd(run.step, /*intact=*/true, run.on_checkpoint).ok());
+  EXPECT_THAT(run.log, ElementsAre("save 2"));
+  EXPECT_TRUE(run.Run(policy, 3).ok());
+  EXPECT_THAT(run.log, ElementsAre("save 2", "save 3", "saved 3"));
+}
+
+// A save that failed has saved nothing.
+TEST(CheckpointPolicy, TheEndSavesWhatSaveNowCouldNotSave) {
+  FakeRun run;
+  run.step = run.failing_step = 2;
+  CheckpointPolicy policy({.every_steps = 0}, run);
+  EXPECT_FALSE(policy.SaveNow().ok());
+  run.failing_step = -1;
+  EXPECT_TRUE(policy.AtEnd(run.step, /*intact=*/true, run.on_checkpoint).ok());
+  EXPECT_THAT(run.log, ElementsAre("save 2", "save 2", "saved 2"));
+}
+
 }  // namespace
 }  // namespace shale

@@ -1,5 +1,7 @@
 // Runs the benches of ops and of collectives on a simulated GPU whose memory the host cannot access. Checks that what
 // they enqueue is correct, not what they measure.
+#include "tools/bench/gpu.h"
+
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -15,7 +17,6 @@
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tools/bench/comm.h"
-#include "tools/bench/gpu.h"
 #include "tools/bench/ops.h"
 
 namespace shale {

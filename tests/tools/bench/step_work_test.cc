@@ -1,4 +1,6 @@
 // Tests WorkOf: what a step computes and moves, as the matmuls bench counts it.
+#include "tools/bench/step_work.h"
+
 #include <initializer_list>
 #include <utility>
 #include <vector>
@@ -6,7 +8,6 @@
 #include "gtest/gtest.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
-#include "tools/bench/step_work.h"
 
 namespace shale {
 namespace {

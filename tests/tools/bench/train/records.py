@@ -1,0 +1,15 @@
+"""Records of measurements, made up for tests."""
+
+from bench.train.results import Results
+
+
+def record(contestant, seconds, precision="fp32", workload="llama34m", number=1, **more):
+    return {"workload": workload, "precision": precision, "contestant": contestant, "round": number, "seconds": seconds,
+            "parameters": 1000, "tokens_per_step": 100, "first_loss": 9.0, "other_cores": 0.0, **more}
+
+
+def results_of(*records):
+    results = Results()
+    for one in records:
+        results.add(one)
+    return results
