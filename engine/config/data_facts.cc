@@ -4,11 +4,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/data/data_format.h"
 
 namespace shale {
 
 DataFacts DataFactsOf(const TokenSource& source) {
-  return {.format = source.is_text() ? DataFormat::kText : DataFormat::kLlmc, .vocabulary = source.vocabulary()};
+  return {.format = source.format(), .vocabulary = source.vocabulary()};
 }
 
 absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {

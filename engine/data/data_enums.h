@@ -3,11 +3,13 @@
 
 namespace shale {
 
+// The order is that of DataSpec.Format in proto/job.proto.
 enum class DataFormat {
-  kByContent,  // kLlmc if there is an llm.c header, else kText. No text begins like that header, which is not UTF-8.
+  kByContent,  // The format that recognizes the content of the file, else kText.
   kText,       // UTF-8 text; every byte is a token.
   kLlmc,       // Token files of llm.c: a header of 1,024 bytes, then 16-bit (GPT-2) or 32-bit (Llama-3) tokens.
 };
+inline constexpr DataFormat kLastDataFormat = DataFormat::kLlmc;
 
 enum class DataOrder {
   kShuffled,    // One permutation of the samples per seed and epoch.

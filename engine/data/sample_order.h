@@ -12,6 +12,7 @@
 namespace shale {
 
 // Returns how many samples of `sequence_length` tokens `tokens` tokens hold. 0 if not even one.
+// REQUIRES: sequence_length >= 1.
 constexpr int64_t SampleCount(int64_t tokens, int64_t sequence_length) {
   return tokens <= 1 ? 0 : (tokens - 1) / sequence_length;
 }

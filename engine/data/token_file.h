@@ -1,4 +1,4 @@
-// The files of a TokenSource: which files of a folder are taken, what they contain, and that they are intact.
+// The files of a TokenSource: which files of a folder are taken, and reads of their tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/data/data_enums.h"
+#include "engine/data/data_format.h"
 #include "engine/io/file.h"
 
 namespace shale {
 
-// How a file encodes tokens.
-enum class TokenEncoding { kBytes, kLlmcGpt2, kLlmcLlama3 };
-
-constexpr int BytesPerToken(TokenEncoding encoding) {
-  return encoding == TokenEncoding::kBytes ? 1 : encoding == TokenEncoding::kLlmcGpt2 ? 2 : 4;
-}
-
 // A file that was checked from its first byte to its last. Safe for concurrent reads by multiple threads.
 struct TokenFile {
   std::string path;
-  TokenEncoding encoding = TokenEncoding::kBytes;
-  int64_t header_bytes = 0;      // Bytes before the first token.
-  int64_t count = 0;             // Number of tokens.
-  int64_t largest = 0;           // The largest token in the file.
-  int64_t largest_position = 0;  // Index in the file of the first token equal to `largest`.
+  TokenContents tokens;
   InputFile::Identity identity;
   std::optional<InputFile> file;  // If absent, each read opens the file: a process may hold only a limited number open.
 
@@ -41,7 +31,7 @@ struct TokenFiles {
   std::vector<std::string> skipped;  // Skipped files of a folder, with reasons: "art.dat (binary)".
 };
 
-// Opens and checks the files at `path`. See TokenSource::Open for the rules and the errors.
+// Opens and checks the files at `path`; returns at least one. See TokenSource::Open for the rules and the errors.
 absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, DataFormat format);
 
 }  // namespace shale

@@ -10,15 +10,6 @@
 namespace shale {
 namespace {
 
-int64_t NamedVocabulary(TokenEncoding encoding) {
-  switch (encoding) {
-    case TokenEncoding::kBytes: return kTextVocabulary;
-    case TokenEncoding::kLlmcGpt2: return 50257;
-    case TokenEncoding::kLlmcLlama3: return 128256;
-  }
-  return 0;
-}
-
 constexpr size_t kSkippedNamed = 5;  // Describe names this many and counts the rest.
 
 }  // namespace
@@ -27,6 +18,7 @@ constexpr size_t kSkippedNamed = 5;  // Describe names this many and counts the 
 struct TokenSource::Data {
   std::string name;
   TokenFiles files;
+  TokenEncoding encoding;      // That of the files.
   std::vector<int64_t> first;  // Position of each file's first token.
   std::vector<int32_t> tokens;
   int64_t size = 0;
@@ -41,16 +33,18 @@ absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, DataForma
   auto data = std::make_shared<Data>();
   data->name = path;
   SHALE_ASSIGN_OR_RETURN(data->files, OpenTokenFiles(path, format));
+  data->encoding = data->files.files[0].tokens.encoding;
   data->largest = -1;
   for (const TokenFile& file : data->files.files) {
-    if (!data->first.empty() && file.encoding == TokenEncoding::kBytes) ++data->size;  // For the newline between files.
+    // A newline stands between two text files.
+    if (!data->first.empty() && data->encoding.format == DataFormat::kText) ++data->size;
     data->first.push_back(data->size);
-    if (file.largest > data->largest) {
-      data->largest = file.largest;
-      data->largest_position = data->size + file.largest_position;
+    if (file.tokens.largest > data->largest) {
+      data->largest = file.tokens.largest;
+      data->largest_position = data->size + file.tokens.largest_position;
       data->largest_path = file.path;
     }
-    data->size += file.count;
+    data->size += file.tokens.count;
   }
   return TokenSource(std::move(data));
 }
@@ -73,33 +67,18 @@ absl::StatusOr<TokenSource> TokenSource::FromTokens(std::vector<int32_t> tokens)
   return TokenSource(std::move(data));
 }
 
-int64_t TokenSource::vocabulary() const {
-  const std::vector<TokenFile>& files = data_->files.files;
-  return std::max(files.empty() ? 0 : NamedVocabulary(files[0].encoding), data_->largest + 1);
-}
+DataFormat TokenSource::format() const { return data_->encoding.format; }
 
-bool TokenSource::is_text() const {
-  const std::vector<TokenFile>& files = data_->files.files;
-  return !files.empty() && files[0].encoding == TokenEncoding::kBytes;
-}
+int64_t TokenSource::vocabulary() const { return std::max(data_->encoding.vocabulary, data_->largest + 1); }
 
-std::string TokenSource::tokenizer() const {
-  const std::vector<TokenFile>& files = data_->files.files;
-  if (files.empty()) return "";
-  switch (files[0].encoding) {
-    case TokenEncoding::kBytes: return "bytes";
-    case TokenEncoding::kLlmcGpt2: return "GPT-2 (llm.c)";
-    case TokenEncoding::kLlmcLlama3: return "Llama 3 (llm.c)";
-  }
-  return "";
-}
+std::string TokenSource::tokenizer() const { return std::string(data_->encoding.tokenizer); }
 
 const std::vector<std::string>& TokenSource::skipped() const { return data_->files.skipped; }
 
 std::string TokenSource::Describe() const {
   const size_t files = data_->files.files.size();
   std::string text = absl::StrCat(data_->name, ": ");
-  if (files > 0) absl::StrAppend(&text, files, is_text() ? " text" : " llm.c", files == 1 ? " file, " : " files, ");
+  if (files > 0) absl::StrAppend(&text, files, " ", EntryOf(format()).name, files == 1 ? " file, " : " files, ");
   if (size() != data_->size) absl::StrAppend(&text, size(), " of ");
   absl::StrAppend(&text, data_->size, " tokens");
   const std::vector<std::string>& skipped = data_->files.skipped;
@@ -124,8 +103,8 @@ absl::Status TokenSource::Read(int64_t begin, int64_t count, int32_t* out) const
   while (at < end) {
     const TokenFile& file = data_->files.files[index];
     const int64_t offset = at - first[index];
-    if (offset < file.count) {
-      const int64_t n = std::min(end - at, file.count - offset);
+    if (offset < file.tokens.count) {
+      const int64_t n = std::min(end - at, file.tokens.count - offset);
       SHALE_RETURN_IF_ERROR(file.Read(offset, n, out));
       at += n;
       out += n;

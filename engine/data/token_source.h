@@ -11,25 +11,23 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/data/data_enums.h"
 #include "engine/data/token_file.h"
 
 namespace shale {
-
-// The vocabulary size of text, whose tokens are bytes.
-inline constexpr int64_t kTextVocabulary = 256;
 
 // A handle that is cheap to copy; copies and slices share the open files. Holds no tokens of files in memory, so that
 // memory does not grow with the data. Safe for concurrent reads by multiple threads.
 class TokenSource {
  public:
-  // Opens a file or a folder, and reads it once from end to end to check it: text must be UTF-8, an llm.c file must be
-  // as long as its header says.
+  // Opens a file or a folder, and reads it once from end to end to check it: text must be UTF-8, a file with a header
+  // must be as long as its header says.
   //
   // In a folder, the regular files (or links to them) directly in it are read in byte order of their names. Skipped
   // are: subfolders; hidden files (".name"); empty files; a file already met under another name; and files of another
-  // kind than `format` asks for. A file with a zero byte among its first 8,000 is neither text nor tokens unless it has
-  // an llm.c header. With kByContent a folder that holds both kinds is refused. skipped() names what was skipped. One
-  // newline separates two text files; llm.c files follow each other directly.
+  // format than `format` asks for. A file with a zero byte among its first 8,000 is not text, and is skipped if no
+  // other format recognizes it. skipped() names what was skipped. A folder whose files differ in their encoding is
+  // refused. One newline separates two text files; files of other formats follow each other directly.
   //
   // Errors: NotFound, PermissionDenied and the like if a path cannot be read; InvalidArgument for data that is empty,
   // not UTF-8 or not a token file; DataLoss for a token file that was cut short or is damaged.
@@ -41,15 +39,16 @@ class TokenSource {
   // Returns T, the number of tokens.
   int64_t size() const { return end_ - begin_; }
 
-  // Returns the vocabulary size that the encoding implies: 256 for text, 50,257 for llm.c's GPT-2 files, 128,256 for
-  // its Llama-3 files. Returns the largest token + 1 if that is more, or if there is no encoding.
+  // Returns the format of the files; kByContent for FromTokens.
+  DataFormat format() const;
+  // Returns whether the tokens are the bytes of UTF-8 text.
+  bool is_text() const { return format() == DataFormat::kText; }
+
+  // Returns the vocabulary size that the encoding implies, for example 256 for text. Returns the largest token + 1 if
+  // that is more, or if there is no encoding.
   int64_t vocabulary() const;
 
-  // Returns whether the tokens are the bytes of UTF-8 text.
-  bool is_text() const;
-
-  // Returns the name of the tokenizer, as far as the encoding tells: "bytes", "GPT-2 (llm.c)", "Llama 3 (llm.c)"; ""
-  // for FromTokens.
+  // Returns the name of the tokenizer, as far as the encoding tells: "bytes", "GPT-2 (llm.c)"; "" for FromTokens.
   std::string tokenizer() const;
 
   // Returns a description for people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".

@@ -23,7 +23,7 @@ class Gatherer {
 
   // Call before the instructions of use `index`, in order of index. Uses are numbered as in the list.
   void Prepare(int index);
-  // The whole group in the compute dtype, as use `index` reads it.
+  // The full group in the compute dtype, as use `index` reads it.
   const Tensor& Full(int index, GroupId group) const;
 
  private:

@@ -7,6 +7,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "engine/config/parse.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
@@ -30,6 +31,7 @@ absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std::string& tokenizer_folder) {
+  SHALE_RETURN_IF_ERROR(ValidateJob(job));  // Sizes of a job that was not parsed may be 0 or below, and divide here.
   auto data = absl::WrapUnique(new JobData);
   SHALE_RETURN_IF_ERROR(data->OpenFiles(job));
   if (!tokenizer_folder.empty()) {

@@ -17,7 +17,7 @@ namespace shale {
 class JobData {
  public:
   // Opens and checks the files of the job. `tokenizer_folder`, which may be empty, identifies the tokenizer
-  // (TokenizerDigest).
+  // (TokenizerDigest). Returns the errors of ValidateJob first, before it reads anything.
   static absl::StatusOr<std::unique_ptr<JobData>> Open(const Job& job, const std::string& tokenizer_folder);
 
   // What the job leaves to its data.

@@ -14,11 +14,11 @@ namespace {
 // The parts of an all-reduce begin at multiples of this, so that two ranks never write the same cache line.
 constexpr int64_t kLineBytes = 128;
 
-// `whole` is the full vector.
-Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& whole, const Tensor& input, const Tensor& output) {
+// `full` is the entire vector: `data` of an all-reduce.
+Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output) {
   return {.kind = kind,
-          .dtype = whole.dtype,
-          .elements = whole.elements(),
+          .dtype = full.dtype,
+          .elements = full.elements(),
           .input = input.as<std::byte>(),
           .output = output.as<std::byte>()};
 }
@@ -60,12 +60,12 @@ absl::Status RendezvousCommunicator::Work(Stream& stream) {
 
 // Each rank begins with its own shard, so that the ranks do not all read the same shard at once.
 absl::Status RendezvousCommunicator::AllGather(Stream& stream) {
-  const int64_t slice_bytes = mine().elements / size() * SizeOf(mine().dtype);
-  for (int i = 0; i < size() && slice_bytes > 0; ++i) {
+  const int64_t shard_bytes = mine().elements / size() * SizeOf(mine().dtype);
+  for (int i = 0; i < size() && shard_bytes > 0; ++i) {
     const int peer = (rank_ + i) % size();
     const std::byte* from = call(peer).input;
-    std::byte* to = mine().output + peer * slice_bytes;
-    if (from != to) SHALE_RETURN_IF_ERROR(Copy(to, from, slice_bytes, stream));
+    std::byte* to = mine().output + peer * shard_bytes;
+    if (from != to) SHALE_RETURN_IF_ERROR(Copy(to, from, shard_bytes, stream));
   }
   return absl::OkStatus();
 }

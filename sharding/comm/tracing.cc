@@ -42,8 +42,8 @@ absl::Status TracingCommunicator::EnqueueAllReduceSum(const Tensor& data, Stream
   return Note(wrapped_->AllReduceSum(data, stream), CollectiveKind::kAllReduceSum, data);
 }
 
-absl::Status TracingCommunicator::Note(absl::Status enqueued, CollectiveKind kind, const Tensor& whole) {
-  if (enqueued.ok()) trace_->Add({.kind = kind, .dtype = whole.dtype, .elements = whole.elements(), .label = label_});
+absl::Status TracingCommunicator::Note(absl::Status enqueued, CollectiveKind kind, const Tensor& full) {
+  if (enqueued.ok()) trace_->Add({.kind = kind, .dtype = full.dtype, .elements = full.elements(), .label = label_});
   return enqueued;
 }
 

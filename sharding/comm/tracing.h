@@ -58,7 +58,7 @@ class TracingCommunicator : public Communicator {
   absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override;
 
  private:
-  absl::Status Note(absl::Status enqueued, CollectiveKind kind, const Tensor& whole);
+  absl::Status Note(absl::Status enqueued, CollectiveKind kind, const Tensor& full);
 
   const std::unique_ptr<Communicator> wrapped_;
   CollectiveTrace* const trace_;

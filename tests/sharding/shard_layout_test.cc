@@ -71,12 +71,12 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int shards) {
   // Shards tile the vector. Pieces tile every parameter, with each element once, at the place that its shard says.
   std::vector<std::vector<int>> seen(entries.size());
   for (size_t p = 0; p < entries.size(); ++p) seen[p].resize(layout.parameters()[p].elements, 0);
-  int64_t next_slice = 0;
+  int64_t next_begin = 0;
   for (int rank = 0; rank < shards; ++rank) {
-    const ElementRange slice = layout.ShardRange(rank);
-    ASSERT_EQ(slice.begin, next_slice);
-    ASSERT_EQ(slice.end - slice.begin, layout.shard_elements());
-    next_slice = slice.end;
+    const ElementRange shard = layout.ShardRange(rank);
+    ASSERT_EQ(shard.begin, next_begin);
+    ASSERT_EQ(shard.end - shard.begin, layout.shard_elements());
+    next_begin = shard.end;
     int64_t after = 0;
     for (const ShardLayout::Piece& piece : layout.ParameterPieces(rank)) {
       ASSERT_LT(piece.range.begin, piece.range.end);
@@ -84,11 +84,11 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int shards) {
       after = piece.shard_offset + piece.range.end - piece.range.begin;
       ASSERT_LE(after, layout.shard_elements());
       const ShardLayout::Placement& p = layout.parameters()[piece.parameter];
-      ASSERT_EQ(p.offset_elements + piece.range.begin, slice.begin + piece.shard_offset);
+      ASSERT_EQ(p.offset_elements + piece.range.begin, shard.begin + piece.shard_offset);
       for (int64_t i = piece.range.begin; i < piece.range.end; ++i) seen[piece.parameter][i] += 1;
     }
   }
-  ASSERT_EQ(next_slice, layout.padded_elements());
+  ASSERT_EQ(next_begin, layout.padded_elements());
   for (const std::vector<int>& parameter : seen) {
     for (int times : parameter) ASSERT_EQ(times, 1);
   }
@@ -131,7 +131,7 @@ TEST(ShardLayoutTest, PlacesParametersInOrderAtMultiplesOf256BytesOfBFloat16) {
   EXPECT_THAT(layout.ParameterPieces(2), ElementsAre(ShardLayout::Piece{1, {0, 90}, 0}));
 }
 
-TEST(ShardLayoutTest, ASliceMayHoldNoParameter) {
+TEST(ShardLayoutTest, AShardMayHoldNoParameter) {
   const ShardLayout layout = Make({{"small", {10}}}, 8);
   EXPECT_EQ(layout.shard_elements(), 128);
   EXPECT_EQ(layout.ParameterPieces(0).size(), 1);

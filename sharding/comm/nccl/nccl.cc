@@ -65,12 +65,13 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
-  // `whole` is the full vector. Does nothing if it has no elements, which is so on all ranks or on none.
-  absl::Status Enqueue(CollectiveKind kind, const Tensor& whole, Stream& stream,
+  // `full` is the entire vector: `data` of an all-reduce. Does nothing if it has no elements, which is so on all ranks
+  // or on none.
+  absl::Status Enqueue(CollectiveKind kind, const Tensor& full, Stream& stream,
                        absl::FunctionRef<NcclResult(NcclComm, cuda::StreamHandle)> enqueue) {
     SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(stream));
-    if (whole.elements() == 0) return absl::OkStatus();
-    return group_->Launch(index_, {.kind = kind, .dtype = whole.dtype, .elements = whole.elements()}, *cuda_stream,
+    if (full.elements() == 0) return absl::OkStatus();
+    return group_->Launch(index_, {.kind = kind, .dtype = full.dtype, .elements = full.elements()}, *cuda_stream,
                           enqueue);
   }
 

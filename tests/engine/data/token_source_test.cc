@@ -18,6 +18,7 @@
 namespace shale {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::ElementsAreArray;
 using testing::HasSubstr;
@@ -38,6 +39,8 @@ TEST(TokenSourceTest, TokensOfTextAreItsBytes) {
   const TokenSource source = TokenSource::Open(folder.Write("a.txt", "aé\n")).value();
   EXPECT_THAT(ReadAll(source), ElementsAre('a', 0xC3, 0xA9, '\n'));
   EXPECT_EQ(source.vocabulary(), 256);
+  EXPECT_EQ(source.tokenizer(), "bytes");
+  EXPECT_EQ(source.format(), DataFormat::kText);
   EXPECT_TRUE(source.is_text());
 }
 
@@ -74,17 +77,30 @@ TEST(TokenSourceTest, ReadsBothKindsOfLlmcFiles) {
   const TokenSource gpt2 = TokenSource::Open(folder.Write("a.bin", LlmcBytes<uint16_t>({50256, 0, 513}))).value();
   EXPECT_THAT(ReadAll(gpt2), ElementsAre(50256, 0, 513));
   EXPECT_EQ(gpt2.vocabulary(), 50257);
+  EXPECT_EQ(gpt2.tokenizer(), "GPT-2 (llm.c)");
+  EXPECT_EQ(gpt2.format(), DataFormat::kLlmc);
   EXPECT_FALSE(gpt2.is_text());
+  EXPECT_EQ(gpt2.Describe(), absl::StrCat(folder.Path("a.bin"), ": 1 llm.c file, 3 tokens"));
   const TokenSource llama3 = TokenSource::Open(folder.Write("b.bin", LlmcBytes<uint32_t>({128000, 70000, 1}))).value();
   EXPECT_THAT(ReadAll(llama3), ElementsAre(128000, 70000, 1));
   EXPECT_EQ(llama3.vocabulary(), 128256);
+  EXPECT_EQ(llama3.tokenizer(), "Llama 3 (llm.c)");
+  EXPECT_EQ(llama3.format(), DataFormat::kLlmc);
+}
+
+TEST(TokenSourceTest, TokensInMemoryHaveNoEncoding) {
+  const TokenSource source = TokenSource::FromTokens({3, 9, 4}).value();
+  EXPECT_EQ(source.vocabulary(), 10);
+  EXPECT_EQ(source.tokenizer(), "");
+  EXPECT_EQ(source.format(), DataFormat::kByContent);
+  EXPECT_FALSE(source.is_text());
+  EXPECT_EQ(source.Describe(), "tokens in memory: 3 tokens");
 }
 
 TEST(TokenSourceTest, VocabularyHoldsEveryToken) {
   const TempFolder folder;
   const std::string path = folder.Write("a.bin", LlmcBytes<uint16_t>({1, 50999, 2}));
   EXPECT_EQ(TokenSource::Open(path).value().vocabulary(), 51000);
-  EXPECT_EQ(TokenSource::FromTokens({3, 9, 4}).value().vocabulary(), 10);
 }
 
 TEST(TokenSourceTest, AFolderIsItsFilesInNameOrderWithANewlineBetween) {
@@ -128,10 +144,15 @@ TEST(TokenSourceTest, TheFormatChoosesAmongTheFilesOfAFolder) {
   const TempFolder folder;
   folder.Write("a.bin", LlmcBytes<uint16_t>({1, 2}));
   folder.Write("readme", "R");
-  EXPECT_EQ(Text(TokenSource::Open(folder.path(), DataFormat::kText).value()), "R");
-  EXPECT_THAT(ReadAll(TokenSource::Open(folder.path(), DataFormat::kLlmc).value()), ElementsAre(1, 2));
+  const TokenSource text = TokenSource::Open(folder.path(), DataFormat::kText).value();
+  EXPECT_EQ(Text(text), "R");
+  EXPECT_THAT(text.skipped(), ElementsAre("a.bin (binary)"));
+  const TokenSource llmc = TokenSource::Open(folder.path(), DataFormat::kLlmc).value();
+  EXPECT_THAT(ReadAll(llmc), ElementsAre(1, 2));
+  EXPECT_THAT(llmc.skipped(), ElementsAre("readme (not an llm.c token file)"));
   EXPECT_THAT(std::string(TokenSource::Open(folder.path()).status().message()),
-              HasSubstr("hold tokens of different kinds"));
+              AllOf(HasSubstr("hold tokens of different kinds (text, llm.c for GPT-2, llm.c for Llama-3"),
+                    HasSubstr("keep one kind in a folder, or ask for text or llm.c")));
 }
 
 TEST(TokenSourceTest, ASliceIsASourceOfItsOwn) {

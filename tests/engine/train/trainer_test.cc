@@ -106,6 +106,20 @@ TEST(Trainer, AddsUpSmallGradientsOfManyTokens) {
   EXPECT_NEAR(norms[1] / norms[0], 1, 1e-3);
 }
 
+// A job that a program had filled in itself, without a sequence length, divided by zero once its data was open.
+TEST(Trainer, RefusesAJobWithoutASequenceLength) {
+  Job job = SmallJob(WriteText("length", 20));
+  const auto backend = CreateBackend(job);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  for (const int64_t length : {0, -1}) {
+    job.batch.sequence_length = length;
+    const absl::Status status = Trainer::Create(job, {.backend = backend->get()}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    const std::string wanted = absl::StrCat("batch.sequence_length: found ", length, "; allowed: 1 to 16777216");
+    EXPECT_NE(status.message().find(wanted), absl::string_view::npos) << status;
+  }
+}
+
 TEST(Trainer, RefusesEvaluationDataOfAnotherTokenizer) {
   const std::string training = absl::StrCat(::testing::TempDir(), "/llama3.", getpid(), ".bin");
   const std::string evaluation = absl::StrCat(::testing::TempDir(), "/gpt2.", getpid(), ".bin");

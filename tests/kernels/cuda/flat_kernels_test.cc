@@ -110,7 +110,7 @@ Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, DType weight, int6
   return op;
 }
 
-// Ranges by the hundred: empty, of one element, touching, before and behind the slice.
+// Ranges by the hundred: empty, of one element, touching, before and behind the shard.
 TEST(CudaUpdate, TakesAnyNumberOfDecayedRanges) {
   constexpr int64_t kSize = 6000, kBegin = 500;
   for (const int64_t stride : {3, 5, 11, 60}) {

@@ -56,7 +56,7 @@ TEST_P(CommunicatorConformance, AllGatherJoinsTheShardsInRankOrder) {
   }
 }
 
-TEST_P(CommunicatorConformance, ReduceScatterSumGivesEachRankTheSumOfItsSlice) {
+TEST_P(CommunicatorConformance, ReduceScatterSumGivesEachRankTheSumOfItsShard) {
   for (int size : {1, 2, 3, 4, 8}) {
     Group group = CreateGroup(size);
     ForEachRank(size, [&](int rank) {
@@ -147,7 +147,7 @@ TEST_P(CommunicatorConformance, AFinishedCollectiveNeedsItsInputsNoMore) {
 // with the same sequence computed on all ranks' data at once.
 TEST_P(CommunicatorConformance, RandomSequencesOnTwoGroupsMatchWhatTheySay) {
   constexpr int kSteps = 150;
-  constexpr int64_t kMaxSlice = 700;
+  constexpr int64_t kMaxShard = 700;
   for (int size : {2, 3, 8}) {
     Group groups[2] = {CreateGroup(size), CreateGroup(size)};
     ForEachRank(size, [&](int rank) {
@@ -158,7 +158,7 @@ TEST_P(CommunicatorConformance, RandomSequencesOnTwoGroupsMatchWhatTheySay) {
       std::vector<DeviceVector<float>> own;
       std::mt19937 random(size);  // The same on every rank.
       for (int g = 0; g < 2; ++g) {
-        all[g].assign(size, std::vector<float>(kMaxSlice * size));
+        all[g].assign(size, std::vector<float>(kMaxShard * size));
         for (auto& vector : all[g]) {
           for (float& x : vector) x = static_cast<float>(random() % 16);
         }
@@ -166,7 +166,7 @@ TEST_P(CommunicatorConformance, RandomSequencesOnTwoGroupsMatchWhatTheySay) {
       }
       for (int step = 0; step < kSteps; ++step) {
         const int g = random() % 2, kind = random() % 3;
-        const int64_t n = random() % kMaxSlice;
+        const int64_t n = random() % kMaxShard;
         Communicator& communicator = *groups[g][rank];
         std::vector<std::vector<float>> before = all[g];
         if (kind == 0) {

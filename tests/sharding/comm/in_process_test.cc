@@ -78,11 +78,11 @@ TEST(InProcessGroupTest, SumsAreFormedInRankOrderInFloat32) {
 // Large shards are copied in another way, and here their ends lie within cache lines.
 TEST(InProcessGroupTest, GathersAndSumsLargeVectors) {
   constexpr int kRanks = 3;
-  constexpr int64_t kSlice = kLargeCopyBytes / sizeof(int64_t) + 3, kAll = kRanks * kSlice;
+  constexpr int64_t kShard = kLargeCopyBytes / sizeof(int64_t) + 3, kAll = kRanks * kShard;
   Group group = Create(kRanks);
   std::vector<std::vector<int64_t>> own(kRanks), gathered(kRanks), summed(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
-    for (int64_t i = 0; i < kSlice; ++i) own[rank].push_back(i * 7 + rank);
+    for (int64_t i = 0; i < kShard; ++i) own[rank].push_back(i * 7 + rank);
     for (int64_t i = 0; i < kAll; ++i) summed[rank].push_back(i * 3 + rank);
     gathered[rank].resize(kAll);
   }
@@ -97,7 +97,7 @@ TEST(InProcessGroupTest, GathersAndSumsLargeVectors) {
   }
   for (int rank = 0; rank < kRanks; ++rank) {
     for (int64_t i = 0; i < kAll; ++i) {
-      ASSERT_EQ(gathered[rank][i], i % kSlice * 7 + i / kSlice) << rank << " " << i;
+      ASSERT_EQ(gathered[rank][i], i % kShard * 7 + i / kShard) << rank << " " << i;
       ASSERT_EQ(summed[rank][i], i * 3 * kRanks + 3) << rank << " " << i;
     }
   }

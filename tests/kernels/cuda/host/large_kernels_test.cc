@@ -229,12 +229,12 @@ TEST(LargeOperands, Attention) {
 
 TEST(LargeOperands, Updates) {
   ReservedMemory memory;
-  constexpr int64_t kSize = kMany * kWide, kPieces = 70, kSliceBegin = 3 * kSize;
+  constexpr int64_t kSize = kMany * kWide, kPieces = 70, kShardBegin = 3 * kSize;
   const auto floats = [&] { return memory.Zeros(DType::kFloat32, {kSize}); };
   // More edges than one launch takes: the second begins past 2^32.
   auto decayed = std::make_shared<std::vector<ElementRange>>();
   for (int64_t i = 1; i <= kPieces; ++i) {
-    const int64_t end = kSliceBegin + kSize / kPieces * i;
+    const int64_t end = kShardBegin + kSize / kPieces * i;
     decayed->push_back({end - 1, end});
   }
   Update op = {.update_5 = EndingInOnes(memory.Zeros(DType::kFloat32, {kUpdateSize}), kUpdateSize),
@@ -244,7 +244,7 @@ TEST(LargeOperands, Updates) {
                .rule = AdamWRule{.beta1 = 0.75f, .beta2 = 0.75f, .epsilon = 0, .weight_decay = 0.25f},
                .states = {floats(), floats()},
                .decayed = decayed,
-               .shard_begin = kSliceBegin};
+               .shard_begin = kShardBegin};
   SetElement(op.update_5, kUpdateSkip, 0);
   SetElement(op.update_5, kUpdateLearningRate, 0.5);
   RunLastBlocks(memory, op);

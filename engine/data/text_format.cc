@@ -1,0 +1,58 @@
+// UTF-8 text. Every byte is a token.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "engine/data/data_format.h"
+#include "engine/text/utf8.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// Returns the error for a file with an ill-formed sequence at `offset`. Only then are the lines before it counted.
+absl::Status NotUtf8(const InputFile& file, int64_t offset) {
+  constexpr int64_t kPieceBytes = int64_t{1} << 18;
+  int64_t line = 1;
+  std::string buffer;
+  for (int64_t at = 0; at < offset; at += buffer.size()) {
+    buffer.resize(std::min(offset - at, kPieceBytes));
+    SHALE_RETURN_IF_ERROR(file.ReadAt(at, buffer.data(), buffer.size()));
+    line += std::count(buffer.begin(), buffer.end(), '\n');
+  }
+  uint8_t byte = 0;
+  SHALE_RETURN_IF_ERROR(file.ReadAt(offset, &byte, 1));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is not UTF-8: byte 0x%02X at offset %d (line %d) does not begin a complete character; if it "
+                      "is text in another encoding, convert it, for instance with iconv -f WINDOWS-1252 -t UTF-8",
+                      file.path(), byte, offset, line));
+}
+
+bool Recognizes(absl::string_view head) { return head.find('\0') == absl::string_view::npos; }
+
+absl::StatusOr<TokenContents> Check(const InputFile& file) {
+  TokenContents contents{.encoding = {.format = DataFormat::kText,
+                                      .tokenizer = "bytes",
+                                      .vocabulary = kTextVocabulary,
+                                      .bytes_per_token = 1},
+                         .count = file.size()};
+  Utf8Validator validator;
+  SHALE_RETURN_IF_ERROR(ScanTokens(file, &contents, [&](absl::string_view bytes) {
+    return validator.Feed(bytes) ? absl::OkStatus() : NotUtf8(file, validator.error_offset());
+  }));
+  if (!validator.Finish()) return NotUtf8(file, validator.error_offset());
+  return contents;
+}
+
+}  // namespace
+
+const DataFormatEntry kTextFormat = {.format = DataFormat::kText,
+                                     .name = "text",
+                                     .article = "a",
+                                     .file = "text file",
+                                     .encodings = "text",
+                                     .recognizes = Recognizes,
+                                     .check = Check};
+
+}  // namespace shale
