@@ -20,8 +20,7 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
   const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.format);
   if (source.ok()) return DataFactsOf(*source);
   return absl::InvalidArgumentError(absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (",
-                                                 source.status().message(), "); add --set model.",
-                                                 std::holds_alternative<MlpConfig>(job.model) ? "mlp" : "decoder",
+                                                 source.status().message(), "); add --set model.", KindName(job.model),
                                                  ".vocabulary=N, or --set data.format=TEXT if it is text"));
 }
 

@@ -1,6 +1,7 @@
 #include "engine/config/job_from_spec.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/config/model_spec.h"
 #include "engine/config/proto_enums.h"
 
 namespace shale {

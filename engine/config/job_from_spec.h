@@ -1,8 +1,6 @@
 // Turns a spec whose fields are each in range into plain structs.
 #pragma once
 
-#include <cstdint>
-
 #include "engine/config/job.h"
 #include "proto/job.pb.h"
 
@@ -13,8 +11,5 @@ namespace shale {
 // values that CheckRules (engine/config/rules.h) reports. REQUIRES: CheckFields (engine/config/ranges.h) went over
 // `spec`.
 Job JobFromSpec(const proto::Job& spec);
-
-// Returns the model that `spec` describes. `sequence_length` is the default of max_positions. REQUIRES as above.
-ModelConfig ModelFromSpec(const proto::ModelSpec& spec, int64_t sequence_length);
 
 }  // namespace shale

@@ -108,7 +108,7 @@ void ReadShape(proto::ModelSpec* model, SpecErrors* errors) {
   if (model->hf_folder().empty() || model->kind_case() != proto::ModelSpec::KIND_NOT_SET) return;
   if (!IsLineOfText(model->hf_folder())) return;  // Not a path: CheckFields reports it.
   const absl::StatusOr<DecoderConfig> config = ReadHfConfig(model->hf_folder());
-  if (config.ok()) return WriteSpec(*config, *model->mutable_decoder());
+  if (config.ok()) return WriteSpec(*config, *model);
   errors->Add("model.hf_folder", std::string(config.status().message()));
 }
 

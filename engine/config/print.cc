@@ -1,5 +1,7 @@
 #include "engine/config/print.h"
 
+#include <variant>
+
 #include "engine/config/model_spec.h"
 #include "engine/config/proto_enums.h"
 #include "google/protobuf/text_format.h"
@@ -119,11 +121,7 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
 std::string ResolvedJobText(const Job& job) {
   proto::Job spec;
   spec.set_name(job.name);
-  if (const auto* decoder = std::get_if<DecoderConfig>(&job.model)) {
-    WriteSpec(*decoder, *spec.mutable_model()->mutable_decoder());
-  } else {
-    WriteSpec(std::get<MlpConfig>(job.model), *spec.mutable_model()->mutable_mlp());
-  }
+  std::visit([&](const auto& model) { WriteSpec(model, *spec.mutable_model()); }, job.model);
   if (!job.hf_folder.empty()) spec.mutable_model()->set_hf_folder(job.hf_folder);
   Print(job.data, *spec.mutable_data());
   Print(job.batch, *spec.mutable_batch());

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "engine/config/model_spec.h"
 #include "engine/config/names.h"
 #include "engine/text/quote.h"
 #include "engine/text/utf8.h"
@@ -20,31 +23,11 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// The upper limits keep products of up to four sizes below 2^127; engine/config/sizes.cc checks the products.
-constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxHidden = int64_t{1} << 26;
-constexpr int64_t kMaxLayers = int64_t{1} << 16;
-constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxSequences = int64_t{1} << 40;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
-constexpr bool kRequired = true;
 
+// The ranges of all fields but those of models, which RangesOf (engine/config/model_spec.h) returns.
 constexpr IntRange kIntRanges[] = {
-    {"model.decoder.vocabulary", 1, kInt32Max},
-    {"model.decoder.width", 1, kMaxWidth, kRequired},
-    {"model.decoder.layers", 1, kMaxLayers, kRequired},
-    {"model.decoder.heads", 1, 1 << 20, kRequired},
-    {"model.decoder.kv_heads", 1, 1 << 20},
-    {"model.decoder.head_width", 2, kMaxWidth},
-    {"model.decoder.hidden", 1, kMaxHidden},
-    {"model.decoder.max_positions", 1, kMaxTokens},
-    {"model.decoder.rope_scaling.original_context", 1, kMaxTokens},
-    {"model.decoder.attention_window", 0, kMaxTokens},
-    {"model.mlp.vocabulary", 1, kInt32Max},
-    {"model.mlp.embedding", 1, kMaxWidth, kRequired},
-    {"model.mlp.hidden", 1, kMaxHidden, kRequired},
-    {"model.mlp.layers", 1, kMaxLayers},
     {"batch.global_batch", 1, kMaxSequences, kRequired},
     {"batch.micro_batch", 1, 1 << 20},
     {"batch.sequence_length", 1, kMaxTokens, kRequired},
@@ -71,36 +54,27 @@ constexpr IntRange kIntRanges[] = {
     {"runtime.ranks_per_device", 1, 1024},
 };
 
-// Steps compute with these values in fp32: kTiny is in the normal range of fp32, and kBelowOne stays below 1 in fp32.
-constexpr double kTiny = 1e-30;
+// Steps compute with this value in fp32, where it is still below 1.
 constexpr double kBelowOne = 0.999999;
 
 constexpr RealRange kRealRanges[] = {
-    {"model.decoder.rope_theta", 1, 1e12},
-    {"model.decoder.rope_scaling.factor", 1, 1e6},
-    {"model.decoder.rope_scaling.low_freq_factor", 1e-6, 1e6},
-    {"model.decoder.rope_scaling.high_freq_factor", 1e-6, 1e6},
-    {"model.decoder.norm_epsilon", kTiny, 1},
-    {"model.decoder.init_std", 0, 100},
-    {"model.mlp.init_std", 0, 100},
-    {"data.evaluation_fraction", 0, 0.5},
-    {"optimizer.learning_rate", kTiny, 1000},
-    {"optimizer.beta1", 0, kBelowOne},
-    {"optimizer.beta2", 0, kBelowOne},
-    {"optimizer.epsilon", kTiny, 1},
-    {"optimizer.momentum", 0, kBelowOne},
-    {"optimizer.weight_decay", 0, 1000},
-    {"optimizer.max_gradient_norm", 0, 1e30},
-    {"lr_schedule.epochs", 1e-9, 1e9},
-    {"lr_schedule.final_fraction", 0, 1},
-    {"lr_schedule.decay_fraction", 1e-6, 1},
-    {"telemetry.peak_flops", 1, 1e21},
+    {"data.evaluation_fraction", 0, 0.5},    {"optimizer.learning_rate", kTiny, 1000},
+    {"optimizer.beta1", 0, kBelowOne},       {"optimizer.beta2", 0, kBelowOne},
+    {"optimizer.epsilon", kTiny, 1},         {"optimizer.momentum", 0, kBelowOne},
+    {"optimizer.weight_decay", 0, 1000},     {"optimizer.max_gradient_norm", 0, 1e30},
+    {"lr_schedule.epochs", 1e-9, 1e9},       {"lr_schedule.final_fraction", 0, 1},
+    {"lr_schedule.decay_fraction", 1e-6, 1}, {"telemetry.peak_flops", 1, 1e21},
 };
 
-template <typename Range, size_t n>
-const Range* Find(const Range (&ranges)[n], absl::string_view path) {
-  for (const Range& range : ranges) {
-    if (range.path == path) return &range;
+// Returns the range of the field at `path` among the integers or among the reals of FieldRanges; null if there is none.
+template <typename Range>
+const Range* Find(absl::Span<const Range> FieldRanges::*numbers, absl::string_view path) {
+  std::vector<FieldRanges> all = {FieldRanges{kIntRanges, kRealRanges}};
+  ForEachModelKind([&](const auto& kind) { all.push_back(RangesOf(kind)); });
+  for (const FieldRanges& ranges : all) {
+    for (const Range& range : ranges.*numbers) {
+      if (range.path == path) return &range;
+    }
   }
   return nullptr;
 }
@@ -194,9 +168,9 @@ class FieldChecker {
 
 }  // namespace
 
-const IntRange* FindIntRange(absl::string_view path) { return Find(kIntRanges, path); }
+const IntRange* FindIntRange(absl::string_view path) { return Find(&FieldRanges::integers, path); }
 
-const RealRange* FindRealRange(absl::string_view path) { return Find(kRealRanges, path); }
+const RealRange* FindRealRange(absl::string_view path) { return Find(&FieldRanges::reals, path); }
 
 std::string NumberText(double value) {
   for (int digits = 1; digits < 17; ++digits) {

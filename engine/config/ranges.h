@@ -1,29 +1,14 @@
 // The range of every number in a job spec, and the checks that concern one field at a time.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "engine/config/errors.h"
+#include "engine/config/field_range.h"
 #include "proto/job.pb.h"
 
 namespace shale {
-
-// The allowed values of an integer field, both ends included.
-struct IntRange {
-  absl::string_view path;
-  int64_t min;
-  int64_t max;
-  bool required = false;
-};
-
-// The allowed values of a floating-point field, both ends included.
-struct RealRange {
-  absl::string_view path;
-  double min;
-  double max;
-};
 
 // Return the range of the field at `path` ("batch.micro_batch"), or null if the path names no field of that type.
 const IntRange* FindIntRange(absl::string_view path);

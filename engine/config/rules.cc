@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/config/model_spec.h"
 #include "engine/config/ranges.h"
 #include "engine/step/combination.h"
 #include "engine/text/quote.h"
@@ -75,12 +76,12 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
                    "preset NONE recomputes nothing, so a choice of blocks has no effect; use another preset, or "
                    "leave every_nth, first_layers and last_layers out");
   }
-  const int64_t layers = std::visit([](const auto& model) { return model.layers; }, job.model);
+  const int64_t layers = Layers(job.model);
   if (config.first_layers + config.last_layers > layers) {
-    errors.AddRule({"activation_checkpointing.first_layers", "activation_checkpointing.last_layers",
-                    "model.decoder.layers", "model.mlp.layers"},
-                   absl::StrCat("first_layers ", config.first_layers, " and last_layers ", config.last_layers,
-                                " are more than the model's ", layers, " layers"));
+    std::vector<std::string> paths = {"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"};
+    ForEachModelKind([&](const auto& kind) { paths.push_back(absl::StrCat("model.", kind.kName, ".layers")); });
+    errors.AddRule(paths, absl::StrCat("first_layers ", config.first_layers, " and last_layers ", config.last_layers,
+                                       " are more than the model's ", layers, " layers"));
   }
 }
 

@@ -11,14 +11,7 @@ namespace shale {
 // given and which are defaults. Skips rules on a field that `errors` already lists as faulty.
 void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors);
 
-// Checks the rules about the model. CheckRules calls it.
-void CheckModelRules(const proto::ModelSpec& spec, const ModelConfig& model, int64_t sequence_length,
-                     SpecErrors* errors);
-
 // Checks that no product of sizes that the engine forms exceeds 2^62. CheckRules calls it.
 void CheckSizes(const Job& job, SpecErrors* errors);
-
-// Returns the number of parameters of `model`, whose vocabulary must be set. It may not fit 64 bits.
-unsigned __int128 ParameterCount(const ModelConfig& model, int64_t sequence_length);
 
 }  // namespace shale

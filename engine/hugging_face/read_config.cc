@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-// Upper limits. The same fields have them in a job (engine/config/ranges.cc).
+// Upper limits. The same fields have them in a job (engine/config/decoder_spec.cc).
 constexpr int64_t kMaxVocabulary = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 constexpr int64_t kMaxHidden = int64_t{1} << 26;

@@ -1,12 +1,18 @@
-// The shapes of the models that the engine can build, as plain values with every default decided.
+// The shapes of the models that the engine can build, as plain values with every default decided, and the facts that
+// follow from a shape alone. engine/model/model.h builds the graphs.
 //
 // engine/config makes them from a job file (proto/job.proto documents each field at length). A program that embeds the
 // engine may fill them in itself; ValidateJob (engine/config/parse.h) checks them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
 #include <variant>
+
+#include "absl/strings/string_view.h"
 
 namespace shale {
 
@@ -58,6 +64,14 @@ struct DecoderConfig {
   // Standard deviation of the initial weights; projections into the residual stream use init_std / sqrt(2 x layers).
   double init_std = 0.02;
 
+  // The facts of this kind of model. The functions below that take a ModelConfig say what they are.
+  static constexpr absl::string_view kName = "decoder";
+  static constexpr bool kLastTargetOnly = false;
+  unsigned __int128 ParameterCount(int64_t sequence_length) const;
+  double WidestRow() const;
+  double AttentionFlopsPerToken(int64_t sequence_length) const;
+  std::string Description() const;
+
   bool operator==(const DecoderConfig&) const = default;
 };
 
@@ -69,14 +83,69 @@ struct MlpConfig {
   int64_t layers = 2;      // Hidden layers.
   double init_std = 0.02;
 
+  // As in DecoderConfig.
+  static constexpr absl::string_view kName = "mlp";
+  static constexpr bool kLastTargetOnly = true;
+  unsigned __int128 ParameterCount(int64_t sequence_length) const;
+  double WidestRow() const;
+  double AttentionFlopsPerToken(int64_t sequence_length) const;
+  std::string Description() const;
+
   bool operator==(const MlpConfig&) const = default;
 };
 
+// A model of any kind. Every kind has the fields vocabulary, layers and init_std, and the facts that the functions
+// below ask for, which a file of its own defines (decoder_facts.cc, mlp_facts.cc).
 using ModelConfig = std::variant<DecoderConfig, MlpConfig>;
 
-// Returns the vocabulary of either kind of model, in tokens.
+// Returns the name of the kind, which is its field in the job spec (message ModelSpec).
+inline absl::string_view KindName(const ModelConfig& model) {
+  return std::visit([](const auto& config) { return config.kName; }, model);
+}
+
+// Returns the size of the vocabulary in tokens.
 inline int64_t Vocabulary(const ModelConfig& model) {
   return std::visit([](const auto& config) { return config.vocabulary; }, model);
+}
+
+// Returns the number of layers: blocks of a decoder, hidden layers of an MLP.
+inline int64_t Layers(const ModelConfig& model) {
+  return std::visit([](const auto& config) { return config.layers; }, model);
+}
+
+// Returns whether only the last position of a sequence has a target.
+inline bool LastTargetOnly(const ModelConfig& model) {
+  return std::visit([](const auto& config) { return config.kLastTargetOnly; }, model);
+}
+
+// Returns the number of parameters of a model whose vocabulary is set. It may not fit 64 bits.
+inline unsigned __int128 ParameterCount(const ModelConfig& model, int64_t sequence_length) {
+  return std::visit([&](const auto& config) { return config.ParameterCount(sequence_length); }, model);
+}
+
+// Returns the columns of the widest tensor that has a row for every token. Rows for every sequence count as well.
+inline double WidestRow(const ModelConfig& model) {
+  return std::visit([](const auto& config) { return config.WidestRow(); }, model);
+}
+
+// Returns the floating point operations of attention's products without parameters (queries by keys, weights by values)
+// for one token, forward and backward, as the mean over a sequence. 0 for a model without attention.
+inline double AttentionFlopsPerToken(const ModelConfig& model, int64_t sequence_length) {
+  return std::visit([&](const auto& config) { return config.AttentionFlopsPerToken(sequence_length); }, model);
+}
+
+// Returns the kind and the shape in words: "decoder, 12 blocks of width 768, ...".
+inline std::string Description(const ModelConfig& model) {
+  return std::visit([](const auto& config) { return config.Description(); }, model);
+}
+
+// Calls `use` with a default config of each kind of model, in the order of ModelConfig.
+template <typename Use>
+void ForEachModelKind(const Use& use) {
+  const auto all = [&]<size_t... kIndices>(std::index_sequence<kIndices...>) {
+    (use(std::variant_alternative_t<kIndices, ModelConfig>()), ...);
+  };
+  all(std::make_index_sequence<std::variant_size_v<ModelConfig>>());
 }
 
 }  // namespace shale

@@ -7,7 +7,7 @@ namespace shale {
 absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& c, GraphOptions options) {
   using Kind = Initializer::Kind;
   options.vocabulary = c.vocabulary;
-  options.last_target_only = true;
+  options.last_target_only = c.kLastTargetOnly;
   GraphBuilder b(options);
   const Initializer normal = {Kind::kNormal, c.init_std};
   const int64_t B = options.micro_batch, S = options.sequence_length;
@@ -38,11 +38,6 @@ absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& c, GraphOptions options) {
   LinearCrossEntropy(b, b.UnitInput(), weight, bias);
   b.EndLastUnit();
   return b.Finish();
-}
-
-absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options) {
-  if (const auto* decoder = std::get_if<DecoderConfig>(&config)) return BuildDecoder(*decoder, options);
-  return BuildMlp(std::get<MlpConfig>(config), options);
 }
 
 }  // namespace shale

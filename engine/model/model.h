@@ -2,8 +2,10 @@
 // (engine/graph/builder.h).
 //
 // To add a model, write one more function like these: declare groups and parameters, build the units in order, end with
-// LinearCrossEntropy. Every ModelGraph can be trained.
+// LinearCrossEntropy. Every ModelGraph can be trained. Jobs reach it through BuildModel.
 #pragma once
+
+#include <variant>
 
 #include "absl/status/statusor.h"
 #include "engine/graph/builder.h"
@@ -22,7 +24,14 @@ absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& config, GraphOption
 // Parameters: embedding.weight, hidden.{i}.weight/.bias, head.weight/.bias.
 absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& config, GraphOptions options);
 
-// Builds either kind of model. The vocabulary in `config` overrides the one in `options`, here and above.
-absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options);
+// Builds a model of any kind. The vocabulary in `config` overrides the one in `options`, here and above.
+inline absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options) {
+  struct Builder {
+    absl::StatusOr<ModelGraph> operator()(const DecoderConfig& c) const { return BuildDecoder(c, options); }
+    absl::StatusOr<ModelGraph> operator()(const MlpConfig& c) const { return BuildMlp(c, options); }
+    const GraphOptions& options;
+  };
+  return std::visit(Builder{options}, config);
+}
 
 }  // namespace shale

@@ -81,7 +81,7 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   options.sequence_length = job.batch.sequence_length;
   options.vocabulary = Vocabulary(job.model);
   options.loss_chunk_tokens = LossChunkTokens(job);
-  options.last_target_only = std::holds_alternative<MlpConfig>(job.model);
+  options.last_target_only = LastTargetOnly(job.model);
   return options;
 }
 

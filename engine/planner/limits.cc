@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace shale {
 namespace {
@@ -13,34 +16,20 @@ namespace {
 // and gradients.
 constexpr double kBytesPerParameter = 64;
 
-// Returns the columns of the widest tensor that has a row for every token. Rows for every sequence count as well.
-double WidestRow(const Job& job) {
-  if (const auto* decoder = std::get_if<DecoderConfig>(&job.model)) {
-    const double heads = static_cast<double>(decoder->heads + 2 * decoder->kv_heads) * decoder->head_width;
-    return std::max({static_cast<double>(decoder->width), 2.0 * decoder->hidden, heads});
-  }
-  const auto& mlp = std::get<MlpConfig>(job.model);
-  return std::max<double>(mlp.embedding, mlp.hidden);
-}
-
-int64_t Layers(const Job& job) {
-  if (const auto* decoder = std::get_if<DecoderConfig>(&job.model)) return decoder->layers;
-  return std::get<MlpConfig>(job.model).layers;
-}
-
 }  // namespace
 
 absl::Status CheckGraphSize(const Job& job) {
   const double vocabulary = static_cast<double>(Vocabulary(job.model));
   if (vocabulary < 1) {
-    return absl::InvalidArgumentError(
-        "the vocabulary is unknown: set model.decoder.vocabulary or model.mlp.vocabulary, or give data.path, which "
-        "determines it");
+    std::vector<std::string> fields;
+    ForEachModelKind([&](const auto& kind) { fields.push_back(absl::StrCat("model.", kind.kName, ".vocabulary")); });
+    return absl::InvalidArgumentError(absl::StrCat("the vocabulary is unknown: set ", absl::StrJoin(fields, " or "),
+                                                   ", or give data.path, which determines it"));
   }
   const double tokens = static_cast<double>(job.batch.micro_batch) * static_cast<double>(job.batch.sequence_length);
-  const double rows = std::holds_alternative<MlpConfig>(job.model) ? job.batch.micro_batch : tokens;
+  const double rows = LastTargetOnly(job.model) ? job.batch.micro_batch : tokens;
   const double chunk = static_cast<double>(LossChunkTokens(job));
-  const double bytes = 8 * std::max(tokens * WidestRow(job), std::min(rows, chunk) * vocabulary);
+  const double bytes = 8 * std::max(tokens * WidestRow(job.model), std::min(rows, chunk) * vocabulary);
   if (bytes > kLargestPlanBytes) {
     return absl::InvalidArgumentError(
         absl::StrFormat("one tensor of one micro-batch would have %.2g bytes; make batch.micro_batch (%d), "
@@ -48,12 +37,12 @@ absl::Status CheckGraphSize(const Job& job) {
                         bytes, job.batch.micro_batch, job.batch.sequence_length));
   }
   constexpr double kPerLayer = 64, kPerChunk = 5;
-  const double instructions = kPerLayer * static_cast<double>(Layers(job)) + kPerChunk * std::ceil(rows / chunk);
+  const double instructions = kPerLayer * static_cast<double>(Layers(job.model)) + kPerChunk * std::ceil(rows / chunk);
   if (instructions > kLargestPlanInstructions) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the step would have about %.0f instructions, at most %.0f are planned; make "
                         "memory.loss_chunk_tokens (%d) larger for %.0f rows of logits, or layers (%d) fewer",
-                        instructions, kLargestPlanInstructions, LossChunkTokens(job), rows, Layers(job)));
+                        instructions, kLargestPlanInstructions, LossChunkTokens(job), rows, Layers(job.model)));
   }
   return absl::OkStatus();
 }

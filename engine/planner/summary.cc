@@ -46,14 +46,6 @@ std::unordered_set<BufferId> LogitsGradients(const StepProgram& program) {
   return buffers;
 }
 
-// Returns how many keys a query sees on average over a sequence: S / 2 without a window.
-double MeanKeys(int64_t sequence_length, int64_t window) {
-  const double s = static_cast<double>(sequence_length);
-  if (window <= 0 || window >= sequence_length) return s / 2;
-  const double w = static_cast<double>(window);
-  return w - w * w / (2 * s);
-}
-
 }  // namespace
 
 CommunicationSummary SummarizeCommunication(const StepProgram& program, const Mesh& mesh) {
@@ -151,13 +143,7 @@ double ModelFlopsPerToken(const Job& job, const ModelGraph& graph) {
   }
   double parameters = 0;
   for (ParameterId id : computed) parameters += static_cast<double>(graph.parameters[id].elements());
-  double flops = 6 * parameters;
-  if (const auto* decoder = std::get_if<DecoderConfig>(&job.model)) {
-    const double width = static_cast<double>(decoder->heads) * static_cast<double>(decoder->head_width);
-    flops += 12 * static_cast<double>(decoder->layers) * width *
-             MeanKeys(job.batch.sequence_length, decoder->attention_window);
-  }
-  return flops;
+  return 6 * parameters + AttentionFlopsPerToken(job.model, job.batch.sequence_length);
 }
 
 }  // namespace shale

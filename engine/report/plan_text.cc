@@ -19,18 +19,6 @@
 namespace shale {
 namespace {
 
-std::string DescribeModel(const Job& job) {
-  if (const auto* d = std::get_if<DecoderConfig>(&job.model)) {
-    return absl::StrCat("decoder, ", Plural(d->layers, "block"), " of width ", d->width, ", ", Plural(d->heads, "head"),
-                        " of ", d->head_width,
-                        d->kv_heads != d->heads ? absl::StrCat(" (", d->kv_heads, " for keys and values)") : "",
-                        ", inner width ", d->hidden, ", vocabulary ", d->vocabulary, d->tied_head ? ", tied head" : "");
-  }
-  const auto& m = std::get<MlpConfig>(job.model);
-  return absl::StrCat("MLP, ", Plural(m.layers, "hidden layer"), " of width ", m.hidden, ", embedding ", m.embedding,
-                      ", vocabulary ", m.vocabulary);
-}
-
 std::string DescribePrecision(const Job& job) {
   if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
   return absl::StrCat("bf16, ", job.precision.master == MasterWeights::kSplit
@@ -156,7 +144,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
   const FlopsSummary flops = SummarizeFlops(program);
   const double per_token = ModelFlopsPerToken(job, plan.train.graph);
   std::vector<std::pair<std::string, std::string>> facts = {
-      {"model", DescribeModel(job)},
+      {"model", Description(job.model)},
       {"parameters", absl::StrCat(WithCommas(CountParameters(plan.train.graph)), " in ",
                                   Plural(static_cast<int64_t>(plan.train.graph.units.size()), "unit"))},
       {"precision", DescribePrecision(job)},

@@ -19,13 +19,12 @@ absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64
   const int64_t samples = SampleCount(source.size(), job.batch.sequence_length);
   SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
   const SampleOrder order(evaluation ? DataOrder::kSequential : job.data.order, job.data.seed, samples);
-  return BatchLoader::Create(
-      std::move(source), order,
-      {.micro_batch = job.batch.micro_batch,
-       .sequence_length = job.batch.sequence_length,
-       .ranks = job.sharding.ranks,
-       .global_batch = global_batch,
-       .targets = std::holds_alternative<MlpConfig>(job.model) ? TargetPositions::kLast : TargetPositions::kEvery});
+  return BatchLoader::Create(std::move(source), order,
+                             {.micro_batch = job.batch.micro_batch,
+                              .sequence_length = job.batch.sequence_length,
+                              .ranks = job.sharding.ranks,
+                              .global_batch = global_batch,
+                              .targets = LastTargetOnly(job.model) ? TargetPositions::kLast : TargetPositions::kEvery});
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
-#include "engine/config/rules.h"
+#include "engine/model/config.h"
 #include "gtest/gtest.h"
 
 namespace shale {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "engine/config/rules.h"
 #include "engine/graph/layers.h"
 #include "engine/model/model.h"
 
