@@ -179,8 +179,7 @@ class HouseTest(unittest.TestCase):
 
     def test_sources_are_as_clang_format_has_them(self):
         tool = shutil.which("clang-format-14") or shutil.which("clang-format")
-        self.assertIsNotNone(tool, "clang-format is missing; wanted the Debian package clang-format-14, which tools/test "
-                                   "installs")
+        self.assertIsNotNone(tool, "clang-format is missing; tools/test installs the Debian package clang-format-14")
         sources = [path for path in self.files if path.endswith(_SOURCES) and "testdata/" not in path]
         result = subprocess.run([tool, "--dry-run", "--Werror", *sources], cwd=_ROOT, capture_output=True, text=True,
                                 check=False)
