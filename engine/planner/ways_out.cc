@@ -83,13 +83,13 @@ class WaysOut {
 
   // Settings that save memory and cost little. Switches() returns those that `job` does not have yet.
   struct Switch {
-    std::string setting;
+    absl::string_view setting;
     void (*set)(Job&);
   };
   static std::vector<Switch> Switches(const Job& job) {
     std::vector<Switch> switches;
-    const auto add = [&](bool applies, std::string setting, void (*set)(Job&)) {
-      if (applies) switches.push_back({std::move(setting), set});
+    const auto add = [&](bool applies, absl::string_view setting, void (*set)(Job&)) {
+      if (applies) switches.push_back({setting, set});
     };
     const bool gathers = job.sharding.strategy == Strategy::kFullShard && job.sharding.ranks > 1;
     add(gathers && !job.sharding.reshard_after_forward, "sharding.reshard_after_forward=true",
@@ -238,7 +238,7 @@ class WaysOut {
   std::vector<Change> Simple() const {
     std::vector<Change> changes;
     for (const Switch& one : Switches(job_)) {
-      changes.push_back({one.setting, job_});
+      changes.push_back({std::string(one.setting), job_});
       one.set(changes.back().job);
     }
     return changes;
