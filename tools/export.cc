@@ -42,8 +42,9 @@ absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& f
                          ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
   const auto* config = std::get_if<DecoderConfig>(&job.model);
   if (config == nullptr) {
-    return absl::FailedPreconditionError(
-        "the model is an MLP, which no Hugging Face family matches; only decoders can be exported");
+    return absl::FailedPreconditionError(absl::StrCat("the model is of kind ", KindName(job.model),
+                                                      ", which no Hugging Face family matches; only decoders can be "
+                                                      "exported"));
   }
   const std::string copies = RunHfPath(flags.run);
   if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) options.base_folder = copies;

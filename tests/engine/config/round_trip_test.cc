@@ -35,6 +35,23 @@ TEST(RoundTrip, EveryOptimizerParsesByItsName) {
   }
 }
 
+// Every hyper-parameter that an optimizer reads is parsed, printed, and reaches its rule or the bias correction.
+TEST(RoundTrip, EveryHyperparameterReachesTheRule) {
+  for (const OptimizerEntry& entry : Optimizers()) {
+    const std::string rule = "optimizer.rule=" + std::string(entry.name.data(), entry.name.size());
+    const Job usual = Parse(kDecoderJob, {rule});
+    std::vector<std::string> settings = {"weight_decay=0.015625"};
+    for (const absl::string_view field : entry.fields) {
+      settings.push_back(std::string(field.data(), field.size()) + (field == "nesterov" ? "=true" : "=0.015625"));
+    }
+    for (const std::string& setting : settings) {
+      const Job job = Parse(kDecoderJob, {rule, "optimizer." + setting});
+      ExpectRoundTrip(job);
+      EXPECT_FALSE(MakeOptimizer(job.optimizer).rule == MakeOptimizer(usual.optimizer).rule) << rule << " " << setting;
+    }
+  }
+}
+
 TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
   for (const char* override : {"model.decoder.family=GPT2",
                                "model.decoder.family=QWEN2",
