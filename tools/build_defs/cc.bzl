@@ -1,8 +1,9 @@
 """cc_library and cc_binary of the engine: as Bazel's, but compiled faster.
 
-gcc takes most of its time for a source to parse Abseil and the standard library. So sources begin with a precompiled
-header (//tools/build_defs:prefix) that has what most of them include. They still include what they use, because other
-compilers get an empty header. -Winvalid-pch in .bazelrc makes gcc warn if it cannot use the precompiled form.
+For most sources, gcc spends most of its time on parsing Abseil and the standard library. So sources begin with a
+precompiled header (//tools/build_defs:prefix) that has what most of them include. They still include what they use,
+because other compilers get an empty header. -Winvalid-pch in .bazelrc makes gcc warn if it cannot use the precompiled
+form.
 """
 
 PREFIX_COPTS = ["-include", "tools/build_defs/prefix.h"]
