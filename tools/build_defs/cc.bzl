@@ -3,10 +3,15 @@
 gcc takes most of its time for a source to parse Abseil and the standard library. So sources begin with a precompiled
 header (//tools/build_defs:prefix) that has what most of them include. They still include what they use, because other
 compilers get an empty header. -Winvalid-pch in .bazelrc makes gcc warn if it cannot use the precompiled form.
+
+A precompiled header holds for one level of optimization: gcc takes it at another one, and may crash. So there is one
+for sources that are always compiled with -O2, and sources with another level get none.
 """
 
 PREFIX_COPTS = ["-include", "tools/build_defs/prefix.h"]
 PREFIX = "//tools/build_defs:prefix"
+_PREFIX_O2_COPTS = ["-include", "tools/build_defs/prefix_o2.h"]
+_PREFIX_O2 = "//tools/build_defs:prefix_o2"
 
 # What most sources include, in the engine and in tests.
 PREFIX_INCLUDES = [
@@ -46,9 +51,13 @@ PREFIX_INCLUDES = [
 
 def _begin_with_prefix(rule, srcs, deps, copts, **kwargs):
     # Flags such as -fopenmp predefine other macros, for which the precompiled form does not hold.
-    if srcs and not [c for c in copts if c.startswith("-f")]:
+    flags = [c for c in copts if c.startswith("-f") or c.startswith("-O")]
+    if srcs and not flags:
         copts = PREFIX_COPTS + copts
         deps = deps + [PREFIX]
+    elif srcs and flags == ["-O2"]:
+        copts = _PREFIX_O2_COPTS + copts
+        deps = deps + [_PREFIX_O2]
     rule(srcs = srcs, deps = deps, copts = copts, **kwargs)
 
 def cc_library(srcs = [], deps = [], copts = [], **kwargs):
