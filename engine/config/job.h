@@ -66,6 +66,7 @@ struct MemoryConfig {
   std::vector<std::string> offload;  // Name patterns of tensors that wait for their backward in host memory.
   int64_t host_budget_bytes = 0;     // Bytes that one rank may offload; 0: by the machine's memory.
   int64_t budget_bytes = 0;          // Bytes that one rank may plan; 0: by the machine's memory.
+  bool keep_gradients = false;       // Whether a step's reduced gradients can be read until the next step.
   int64_t loss_chunk_tokens = 0;     // Tokens whose logits exist at once; 0: by the vocabulary (LossChunkTokens).
 
   bool operator==(const MemoryConfig&) const = default;

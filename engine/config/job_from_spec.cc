@@ -48,6 +48,7 @@ MemoryConfig MemoryFromSpec(const proto::MemorySpec& spec) {
   MemoryConfig config;
   config.offload.assign(spec.offload().begin(), spec.offload().end());
   config.host_budget_bytes = spec.host_budget_bytes();
+  config.keep_gradients = spec.keep_gradients();
   config.budget_bytes = spec.budget_bytes();
   config.loss_chunk_tokens = spec.loss_chunk_tokens();
   return config;

@@ -102,6 +102,7 @@ StepOptions StepOptionsFor(const Job& job) {
                          .offload = job.memory.offload};
   options.optimizer = MakeOptimizer(job.optimizer);
   options.no_decay_patterns = job.optimizer.no_decay;
+  options.keep_gradients = job.memory.keep_gradients;
   options.snapshot = job.checkpoint.every_steps > 0 && job.checkpoint.asynchronous;
   return options;
 }

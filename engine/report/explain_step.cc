@@ -27,6 +27,11 @@ absl::StatusOr<std::string> ExplainMicroBatches(const Alternatives& alternatives
     absl::StrAppend(&text,
                     "accumulating adds nothing. One micro-batch after the other uses the same activations, and "
                     "gradients add up in a buffer that a single micro-batch has too.");
+  } else if (many.bytes > one.bytes && many.options.accumulation != Accumulation::kLayered) {
+    absl::StrAppend(&text, "the first accumulation adds ", FormatBytes(many.bytes - one.bytes),
+                    ", and further micro-batches add nothing. With one micro-batch a gradient exists from its unit's "
+                    "backward to the update, and shares bytes with the activations of forward. With several, the "
+                    "gradients of a micro-batch must outlive the forward of the next one, to which they add up.");
   } else if (many.bytes > one.bytes) {
     absl::StrAppend(
         &text, "accumulating adds ", FormatBytes(many.bytes - one.bytes),

@@ -45,7 +45,8 @@ class RankState {
   // Sets the weights and masters of the elements [begin, begin + values.size()) of a parameter that this rank holds.
   absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
   // Reads those of the elements [begin, begin + values.size()) of a parameter that this rank updates: masters, or
-  // weights if there are no masters; or the reduced gradient. Leaves the other values alone. Returns how many it read.
+  // weights if there are no masters; or the reduced gradient. Leaves the other values alone. Returns how many it read,
+  // or FailedPrecondition if gradients are not kept (StepOptions::keep_gradients).
   enum class Values { kWeights, kGradient };
   absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
 

@@ -43,6 +43,9 @@ struct StepOptions {
   std::vector<std::string> no_decay_patterns;
   // Room for a copy of what a checkpoint saves, which is written to disk while the next steps run (CompileSnapshot).
   bool snapshot = false;
+  // Whether the reduced gradients of a step stay in memory until the next step, so that they can be read. If not, their
+  // buffers exist only from the first write to the update, and share bytes with what the rest of the step needs.
+  bool keep_gradients = false;
 
   // Returns how the strategy places the model's state on the mesh.
   Placement placement() const { return Placement::Of(strategy, accumulation == Accumulation::kNoSync, mesh); }

@@ -8,12 +8,12 @@
 namespace shale {
 namespace {
 
-// The elements of a flat group that a unit's backward does not write: gaps, and parameters (or rows of them) that only
-// another unit uses.
-std::vector<ElementRange> Unwritten(const ModelGraph& model, const UnitGraph& unit, GroupId group,
+// Returns the elements of a flat group that the backward of none of `units` writes: gaps, and parameters (or rows of
+// them) that only other units use.
+std::vector<ElementRange> Unwritten(const ModelGraph& model, const std::vector<int>& units, GroupId group,
                                     const ShardLayout& layout) {
   std::vector<ElementRange> written;
-  const auto note = [&](const Op& op) {
+  const auto note = [&](const UnitGraph& unit, const Op& op) {
     VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
       if (!t.present()) return;
       const Value& value = unit.values[t.where.symbol];
@@ -23,8 +23,10 @@ std::vector<ElementRange> Unwritten(const ModelGraph& model, const UnitGraph& un
       written.push_back({begin, begin + t.extent()});
     });
   };
-  for (const Node& node : unit.forward) note(node.op);
-  for (const Node& node : unit.backward) note(node.op);
+  for (int u : units) {
+    for (const Node& node : model.units[u].forward) note(model.units[u], node.op);
+    for (const Node& node : model.units[u].backward) note(model.units[u], node.op);
+  }
   std::sort(written.begin(), written.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
   std::vector<ElementRange> unwritten;
   int64_t at = 0;
@@ -52,19 +54,25 @@ Reducer::Reducer(const ModelGraph& model, const StepOptions& options, const JobS
       if (value.role == ValueRole::kParameterGradient) groups.insert(model.parameters[value.parameter].group);
     }
     groups_written_[u].assign(groups.begin(), groups.end());
-    for (GroupId group : groups) ++progress_[group].units;
+    for (GroupId group : groups) progress_[group].units.push_back(static_cast<int>(u));
   }
 }
 
 void Reducer::BeginUnit(int unit, int micro_batch) {
   for (GroupId group : GroupsWritten(unit)) {
     const GroupState& g = state_.groups[group];
-    if (g.full_gradient.present()) continue;
-    Tensor& gradient = progress_[group].unit_gradient;
-    gradient = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".unit_gradient"),
-                                 BufferCategory::kUnshardedGradients,
-                                 Tensor::Contiguous(DType::kFloat32, {g.placement.elements(Part::kFull)}));
-    auto ranges = std::make_shared<std::vector<ElementRange>>(Unwritten(model_, model_.units[unit], group, g.layout()));
+    GroupProgress& progress = progress_[group];
+    Tensor gradient = g.full_gradient;
+    std::vector<int> writers = progress.units;
+    if (!gradient.present()) {
+      gradient = progress.unit_gradient = writer_.AddTensor(
+          absl::StrCat(model_.groups[group].name, ".unit_gradient"), BufferCategory::kUnshardedGradients,
+          Tensor::Contiguous(DType::kFloat32, {g.placement.elements(Part::kFull)}));
+      writers = {unit};
+    } else if (progress.units_done > 0) {
+      continue;  // The first of the units has zeroed what none of them writes.
+    }
+    auto ranges = std::make_shared<std::vector<ElementRange>>(Unwritten(model_, writers, group, g.layout()));
     if (ranges->empty()) continue;
     writer_.Emit({.phase = Phase::kBackward, .unit = unit, .micro_batch = micro_batch},
                  Op(ZeroRanges{.x_N = gradient, .ranges = std::move(ranges)}));
@@ -111,7 +119,7 @@ void Reducer::EndUnit(int unit, int micro_batch) {
 }
 
 void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
-  if (progress_[group].units_done < progress_[group].units) return;
+  if (progress_[group].units_done < std::ssize(progress_[group].units)) return;
   const GroupState& g = state_.groups[group];
   Collective reduce{.kind = g.placement.placement().reduction(), .full = g.full_gradient};
   if (reduce.kind == CollectiveKind::kReduceScatterSum) {
@@ -132,7 +140,7 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   in_flight_.push_back(full.where.symbol);
   // Reduced once a step: straight into the shard.
   const bool one_iteration = layered_ || options_.micro_batches == 1;
-  if (one_iteration && progress_[group].units == 1) {
+  if (one_iteration && progress_[group].units.size() == 1) {
     writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
     return;
   }

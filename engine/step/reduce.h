@@ -28,9 +28,9 @@ class Reducer {
 
  private:
   struct GroupProgress {
-    int units = 0;         // That write gradients of the group.
-    int units_done = 0;    // Of those, in issue order.
-    Tensor unit_gradient;  // Of the unit in progress.
+    std::vector<int> units;  // The units that write gradients of the group.
+    int units_done = 0;      // How many of them have ended, in issue order.
+    Tensor unit_gradient;    // Of the unit in progress.
   };
   // Groups whose gradients the unit writes.
   const std::vector<GroupId>& GroupsWritten(int unit) const { return groups_written_[unit]; }

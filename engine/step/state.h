@@ -1,4 +1,4 @@
-// The persistent state of a job: where each parameter group's weights, masters, optimizer states and gradients lie.
+// The state of a job: where each parameter group's weights, masters, optimizer states and gradients lie.
 #pragma once
 
 #include <vector>
@@ -27,7 +27,7 @@ struct GroupState {
   Tensor master;                      // f32; bf16 compute with fp32 masters.
   Tensor low;                         // i16; SPLIT.
   std::vector<Tensor> states;         // Of the optimizer, in the order of its rule.
-  Tensor own_gradient;                // f32, read by the update.
+  Tensor own_gradient;                // f32, read by the update. Persistent with StepOptions::keep_gradients only.
   Tensor full_gradient;               // f32; accumulates unsharded over the whole step. Absent: reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
   SavedTensors saved;                 // Views of the above.
@@ -43,10 +43,11 @@ struct JobState {
   absl::Span<const UpdateState> states;  // Of the optimizer: what GroupState::states are.
   Tensor update_count;                   // i64[1], updates applied so far.
   Tensor totals;                         // f64[kTotalSize].
+  bool keeps_gradients = false;          // Whether gradients can be read after a step.
 };
 
 // Adds the persistent buffers, in an order that depends on the model and the options only, so that all programs of a
-// job agree on them. Must come before any other buffer.
+// job agree on them, and after them the buffers of gradients. Must come before any other buffer.
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer);
 
 }  // namespace shale

@@ -93,7 +93,8 @@ class Trainer {
   // elements of the parameter.
   absl::Status ReadParameter(absl::string_view name, absl::Span<float> values) const;
   absl::Status WriteParameter(absl::string_view name, absl::Span<const float> values);
-  // Reads the reduced gradient of the last step, before clipping.
+  // Reads the reduced gradient of the last step, before clipping. FailedPrecondition unless the job keeps gradients
+  // (memory.keep_gradients).
   absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
   const std::vector<Parameter>& parameters() const;
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/program/lifetimes.h"
 #include "engine/step/combination.h"
 #include "tests/engine/arena_checker.h"
 #include "tests/engine/job_harness.h"
@@ -15,7 +16,7 @@ namespace shale::testing {
 namespace {
 
 // Returns a random valid job, with any strategy, accumulation, activation checkpointing, optimizer, model, dtype, W and
-// K.
+// K, whose gradients are kept or not.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -39,6 +40,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
     const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
     step.optimizer = MakeOptimizer(entry.kind, entry.defaults);
   }
+  options.reads_gradients = pick(2);
   options.micro_batch = 1 + pick(3);
   options.loss_chunk_tokens = 1 + pick(30);
   if (pick(6) == 0) {
@@ -105,24 +107,56 @@ TEST(MemoryLaws, InstructionsWriteOnlyWhatTheySay) {
     ASSERT_TRUE(plain.ok()) << plain.status();
     EXPECT_EQ(checked->losses, plain->losses) << Describe(options, seed);
     EXPECT_EQ(checked->gradients, plain->gradients) << Describe(options, seed);
+    EXPECT_EQ(checked->weights, plain->weights) << Describe(options, seed);
   }
 }
 
-TEST(MemoryLaws, ThePeakOfShardedAndDeferredDoesNotDependOnK) {
+// Gradients live from their first write to the update. With K > 1 they live through the loop over micro-batches; with
+// K = 1 they share bytes with the activations of forward.
+TEST(MemoryLaws, ThePeakOfShardedAndNoSyncIsTheSameForEveryKAboveOneAndLowerForOne) {
   const bool every = TestsEveryCombination();
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync}) {
     for (int64_t ranks : every ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{2}) {
-      int64_t peak = 0;
-      for (int64_t sequences : every ? std::vector<int64_t>{1, 2, 3, 9} : std::vector<int64_t>{1, 3}) {
+      const auto run = [&](int64_t micro_batches) {
         RunOptions options;
+        options.reads_gradients = false;
         options.step.accumulation = accumulation;
         options.step.mesh = {.shard = ranks};
-        absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(sequences * ranks, 9, 19, 5));
-        ASSERT_TRUE(result.ok()) << result.status();
-        if (peak == 0) peak = result->plan.peak_bytes;
-        EXPECT_EQ(result->plan.peak_bytes, peak) << ToString(accumulation) << " W=" << ranks << " K=" << sequences;
-        EXPECT_EQ(result->measured_peak_bytes, peak) << ToString(accumulation) << " W=" << ranks << " K=" << sequences;
+        DecoderConfig model = SmallDecoder();
+        model.max_positions = 60;  // Long sequences: the peak is where activations are.
+        options.model = model;
+        absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(micro_batches * ranks, 60, 19, 5));
+        EXPECT_TRUE(result.ok()) << result.status();
+        if (!result.ok()) return int64_t{0};
+        EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes) << micro_batches;
+        return result->plan.peak_bytes;
+      };
+      const int64_t two = run(2);
+      EXPECT_LT(run(1), two) << ToString(accumulation) << " W=" << ranks;
+      for (int64_t micro_batches : every ? std::vector<int64_t>{3, 9} : std::vector<int64_t>{3}) {
+        EXPECT_EQ(run(micro_batches), two) << ToString(accumulation) << " W=" << ranks << " K=" << micro_batches;
       }
+    }
+  }
+}
+
+// LAYERED accumulates in gradients of one unit, and reduces each unit once: what it holds of gradients does not grow
+// with K, and lives as in a step of one micro-batch.
+TEST(MemoryLaws, LayeredHoldsGradientsOnlyFromTheirReductionToTheUpdate) {
+  for (int64_t ranks : {1, 2}) {
+    RunOptions options;
+    options.reads_gradients = false;
+    options.step.accumulation = Accumulation::kLayered;
+    options.step.mesh = {.shard = ranks};
+    absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(3 * ranks, 9, 19, 5));
+    ASSERT_TRUE(result.ok()) << result.status();
+    const StepProgram& program = result->step.program;
+    const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
+    for (const GroupState& g : result->step.state.groups) {
+      const Lifetime& lifetime = lifetimes[g.own_gradient.where.symbol];
+      const Instruction& born = program.instructions[lifetime.first];
+      EXPECT_TRUE(born.phase == Phase::kBackward || born.phase == Phase::kReduce) << ToString(born.phase);
+      EXPECT_EQ(NameOf(program.instructions[lifetime.last]), "AdamW");
     }
   }
 }

@@ -44,6 +44,7 @@ sharding { strategy: FULL_SHARD accumulation: LAYERED ranks: 5 prefetch: 0 resha
 precision { compute: BF16 master: SPLIT allow_tf32: true }
 memory {
   offload: "blocks.*.attention.*" host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
+  keep_gradients: true
 }
 activation_checkpointing {
   preset: BLOCK

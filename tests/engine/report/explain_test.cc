@@ -37,10 +37,24 @@ Job Named(Accumulation accumulation) {
   return job;
 }
 
-TEST(Explain, MicroBatchesAddNothingUnlessLayered) {
+TEST(Explain, TheFirstAccumulationAddsWhatGradientsSharedWithForwardAndFurtherOnesNothing) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync}) {
-    EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(accumulation))), "accumulating adds nothing"));
+    Job job = Named(accumulation);
+    const int64_t four = Plan(job).arena_bytes;
+    const std::string text = Flat(Explain(job));
+    job.batch.global_batch = 20;
+    EXPECT_EQ(Plan(job).arena_bytes, four) << "K = 2";
+    job.batch.global_batch = 10;
+    const int64_t one = Plan(job).arena_bytes;
+    EXPECT_LT(one, four);
+    EXPECT_TRUE(absl::StrContains(
+        text, absl::StrCat("With K = 4 micro-batches a step one rank needs ", FormatBytes(four), ", with one ",
+                           FormatBytes(one), ": the first accumulation adds ", FormatBytes(four - one))))
+        << text;
   }
+}
+
+TEST(Explain, LayeredKeepsTensorsForEachMicroBatch) {
   Job job = Named(Accumulation::kLayered);
   const int64_t four = Plan(job).arena_bytes;
   const std::string text = Flat(Explain(job));
