@@ -458,9 +458,22 @@ struct FlagNonFinite {
   }
 };
 
+// Totals of a step whose groups of parameters have totals of their own, each summed over ranks: if no group is flagged,
+// the loss of group 0 and the sum of the squared norms in the order of the groups; else 0, 0 and the largest flag.
+struct CombineTotals {
+  static constexpr absl::string_view kName = "CombineTotals";
+  Tensor groups_G3;  // f64, a row of kTotal* for each group; at least one
+  Tensor totals_3;   // f64, kTotal*
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("groups", op.groups_G3, Access::kRead);
+    v("totals", op.totals_3, Access::kWrite);
+  }
+};
+
 // Decides whether this step updates the weights. Skips the update if no token is valid or a total is not finite.
-// Otherwise counts the update (update_count += 1) and computes the values that an Update needs; the factor on the
-// gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
+// Otherwise computes the values that an Update needs for update number n = update_count + 1, and then sets update_count
+// to n if `counts` is set; the factor on the gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
 struct PrepareUpdate {
   static constexpr absl::string_view kName = "PrepareUpdate";
   Tensor hyper_2;         // f32, kHyper*
@@ -470,12 +483,13 @@ struct PrepareUpdate {
   Tensor update_5;        // f32, kUpdate*
   double beta1 = 0.9;
   double beta2 = 0.95;
+  bool counts = true;  // Not set for all but the last of several groups that are updated in one step.
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("hyper", op.hyper_2, Access::kRead);
     v("valid_tokens", op.valid_tokens_1, Access::kRead);
     v("totals", op.totals_3, Access::kRead);
-    v("update_count", op.update_count_1, Access::kReadWrite);
+    v("update_count", op.update_count_1, op.counts ? Access::kReadWrite : Access::kRead);
     v("update", op.update_5, Access::kWrite);
   }
 };
@@ -512,7 +526,7 @@ struct Update {
 using Op = std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
                         LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
                         SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
-                        ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate, Update>;
+                        ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update>;
 
 template <class Visitor>
 void VisitOperands(Op& op, Visitor&& visitor) {

@@ -99,6 +99,8 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   std::vector<std::string> no_decay;  // Name patterns of parameters without decay. Vectors never decay.
   double max_gradient_norm = 1;       // 0: no clipping.
+  Clipping clipping = Clipping::kGlobal;
+  UpdateTime update = UpdateTime::kAfterBackward;
   NonFinite non_finite = NonFinite::kStop;
   LearningRateScaling scaling = LearningRateScaling::kConstant;
   int64_t base_batch = 0;  // In sequences; 0 if scaling is kConstant.

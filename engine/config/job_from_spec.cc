@@ -77,6 +77,8 @@ OptimizerConfig OptimizerFromSpec(const proto::OptimizerSpec& spec) {
   config.weight_decay = spec.has_weight_decay() ? spec.weight_decay() : defaults.weight_decay;
   config.no_decay.assign(spec.no_decay().begin(), spec.no_decay().end());
   if (spec.has_max_gradient_norm()) config.max_gradient_norm = spec.max_gradient_norm();
+  config.clipping = FromSpec(spec.clipping(), config.clipping);
+  config.update = FromSpec(spec.update(), config.update);
   config.non_finite = FromSpec(spec.non_finite(), config.non_finite);
   config.scaling = FromSpec(spec.scaling(), config.scaling);
   config.base_batch = spec.base_batch();

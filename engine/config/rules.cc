@@ -110,6 +110,22 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
         {"optimizer.nesterov", "optimizer.momentum"},
         "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or leave nesterov out");
   }
+  if (optimizer.update == UpdateTime::kInBackward) {
+    if (optimizer.max_gradient_norm > 0 && optimizer.clipping == Clipping::kGlobal) {
+      errors.AddRule({"optimizer.update", "optimizer.clipping", "optimizer.max_gradient_norm"},
+                     "IN_BACKWARD updates a unit before the norm of all gradients is known; use clipping PER_UNIT, or "
+                     "max_gradient_norm 0 for no clipping");
+    }
+    if (optimizer.non_finite == NonFinite::kStop) {
+      errors.AddRule({"optimizer.update", "optimizer.non_finite"},
+                     "IN_BACKWARD updates a unit before it is known whether all gradients are finite, so a run cannot "
+                     "stop with the parameters of the step before; use non_finite SKIP");
+    }
+  }
+  if (optimizer.clipping == Clipping::kPerUnit && optimizer.max_gradient_norm == 0) {
+    errors.AddRule({"optimizer.clipping", "optimizer.max_gradient_norm"},
+                   "max_gradient_norm 0 clips nothing; give a norm, or leave clipping out");
+  }
   const bool scales = optimizer.scaling != LearningRateScaling::kConstant;
   if (scales && optimizer.base_batch == 0) {
     errors.AddRule({"optimizer.scaling", "optimizer.base_batch"},

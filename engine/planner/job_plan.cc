@@ -101,6 +101,8 @@ StepOptions StepOptionsFor(const Job& job) {
                          .patterns = job.activation_checkpointing.recompute,
                          .offload = job.memory.offload};
   options.optimizer = MakeOptimizer(job.optimizer);
+  options.update = job.optimizer.update;
+  options.clipping = job.optimizer.clipping;
   options.no_decay_patterns = job.optimizer.no_decay;
   options.keep_gradients = job.memory.keep_gradients;
   options.snapshot = job.checkpoint.every_steps > 0 && job.checkpoint.asynchronous;

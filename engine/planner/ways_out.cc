@@ -99,6 +99,11 @@ class WaysOut {
         [](Job& job) { job.memory.loss_chunk_tokens = 128; });
     add(job.precision.compute == ComputePrecision::kBFloat16 && job.precision.master == MasterWeights::kFloat32,
         "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
+    const bool updates_units_alone =
+        job.optimizer.non_finite == NonFinite::kSkip &&
+        (job.optimizer.max_gradient_norm == 0 || job.optimizer.clipping == Clipping::kPerUnit);
+    add(updates_units_alone && job.optimizer.update == UpdateTime::kAfterBackward, "optimizer.update=IN_BACKWARD",
+        [](Job& job) { job.optimizer.update = UpdateTime::kInBackward; });
     add(StepOptionsFor(job).snapshot, "checkpoint.asynchronous=false",
         [](Job& job) { job.checkpoint.asynchronous = false; });
     return switches;

@@ -63,6 +63,17 @@ std::string ExplainUpdate(const Alternatives& alternatives) {
                    ". It updates weights, masters and states in place, in one pass over the shard, from "
                    "gradients that are there already, and the clipping factor is a scalar: no copy of "
                    "anything the size of the model is made, in the first step or later.");
+  StepOptions other = plan.options;
+  const bool in_backward = other.update == UpdateTime::kInBackward;
+  other.update = in_backward ? UpdateTime::kAfterBackward : UpdateTime::kInBackward;
+  if (const absl::StatusOr<Cost> cost = alternatives.CostOf(other); cost.ok()) {
+    absl::StrAppend(
+        &text, in_backward ? " This job updates" : " If it updated",
+        " each unit in backward, as soon as its gradients are complete (optimizer.update=IN_BACKWARD, which "
+        "needs clipping PER_UNIT or none, and non_finite SKIP)",
+        in_backward ? "; after backward" : "", ", one rank would need ", FormatBytes(cost->bytes), " (",
+        Difference(cost->bytes, alternatives.own().bytes), ").");
+  }
   return absl::StrCat("What the optimizer step adds\n", Paragraph(text), "\n");
 }
 

@@ -13,13 +13,14 @@
 #include "engine/step/offload.h"
 #include "engine/step/reduce.h"
 #include "engine/step/unit_emitter.h"
+#include "engine/step/update.h"
 
 namespace shale {
 namespace {
 
 // The buffers of a step that belong to no unit.
 struct StepData {
-  Tensor hyper, valid_tokens, loss_scale, update, logits;
+  Tensor hyper, valid_tokens, loss_scale, logits;
 };
 
 class StepCompiler {
@@ -106,13 +107,13 @@ class StepCompiler {
     }
     data_.valid_tokens = data("valid_tokens", DType::kInt64, 1);
     writer_.Emit(copy, HostCopy{HostItem::kValidTokens, data_.valid_tokens});
-    EmitAllReduce({.stream = StreamId::kReduce}, data_.valid_tokens);
+    EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce}, data_.valid_tokens, writer_);
     data_.loss_scale = data("loss_scale", DType::kFloat32, 1);
     writer_.Emit({}, Op(LossScale{.valid_tokens_1 = data_.valid_tokens, .scale_1 = data_.loss_scale}));
     if (!training()) return;
     data_.hyper = data("hyper", DType::kFloat32, kHyperSize);
-    data_.update = data("update", DType::kFloat32, kUpdateSize);
     writer_.Emit(copy, HostCopy{HostItem::kHyper, data_.hyper});
+    updater_.emplace(options_, state_, data_.hyper, data_.valid_tokens, writer_);
   }
 
   // SHARDED, NO_SYNC, and programs without gradients: a micro-batch runs through all units.
@@ -123,14 +124,14 @@ class StepCompiler {
       gatherer_->Prepare(use);
       if (training() && u == last()) reducer_->BeginUnit(u, 0);
       EmitForward(u, use++);
-      if (training() && u == last()) reducer_->EndUnit(u, 0);
+      if (training() && u == last()) EndBackward(u, 0);
     }
     if (!training()) return;
     for (int u = last() - 1; u >= 0; --u) {
       gatherer_->Prepare(use);
       reducer_->BeginUnit(u, 0);
       EmitBackward(u, use++);
-      reducer_->EndUnit(u, 0);
+      EndBackward(u, 0);
     }
   }
 
@@ -149,7 +150,7 @@ class StepCompiler {
         EmitForward(u, use++);
       }
       writer_.BeginLoop(1);
-      if (gradients) reducer_->EndUnit(u, -1);
+      if (gradients) EndBackward(u, -1);
     };
     for (int u = 0; u < units(); ++u) loop(u, false);
     for (int u = last() - 1; u >= 0; --u) loop(u, true);
@@ -162,6 +163,13 @@ class StepCompiler {
   }
 
   void EmitBackward(int u, int use) { MakeEmitter(u, use).EmitBackward(); }
+
+  // Emits the reductions of a unit's gradients, and the updates that need not wait for the other units. `micro_batch`
+  // is -1 outside of a loop over micro-batches.
+  void EndBackward(int u, int micro_batch) {
+    updater_->BeginReductions();
+    updater_->EndReductions(reducer_->EndUnit(u, micro_batch), /*in_loop=*/micro_batch >= 0);
+  }
 
   UnitEmitter MakeEmitter(int u, int use) {
     return UnitEmitter(
@@ -220,62 +228,13 @@ class StepCompiler {
       return;
     }
     if (training()) {
-      EmitNorm();
-      EmitAllReduce({.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals);
-      EmitUpdate();
+      updater_->Finish();
     } else {
-      EmitAllReduce({.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals.Slice(0, kTotalLoss, 1));
+      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd},
+                    state_.totals.Slice(0, kTotalLoss, 1), writer_);
     }
     writer_.Emit(copy, HostCopy{HostItem::kTotals, state_.totals});
     writer_.Emit(copy, HostCopy{HostItem::kGlobalTokens, data_.valid_tokens});
-  }
-
-  // Sums scalars of the step over all ranks.
-  void EmitAllReduce(const EmitContext& context, const Tensor& data) {
-    if (options_.mesh.ranks() == 1) return;
-    writer_.Emit(context, Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kAll, .full = data});
-  }
-
-  // Each rank sums the squares of one shard, also of gradients that it holds in full.
-  void EmitNorm() {
-    const EmitContext context{.phase = Phase::kUpdate};
-    bool first = true;
-    for (const GroupState& g : state_.groups) {
-      const Placement& placement = g.placement.placement();
-      const bool full = placement.state == Part::kFull && placement.reduces();
-      writer_.Emit(context, Op(SumSquares{.x_N = full ? g.placement.ShardOf(g.own_gradient) : g.own_gradient,
-                                          .total_1 = state_.totals.Slice(0, kTotalSquaredNorm, 1),
-                                          .accumulate = !first}));
-      first = false;
-    }
-    writer_.Emit(context, Op(FlagNonFinite{.totals_3 = state_.totals}));
-  }
-
-  void EmitUpdate() {
-    const EmitContext context{.phase = Phase::kUpdate};
-    writer_.Emit(context, Op(PrepareUpdate{.hyper_2 = data_.hyper,
-                                           .valid_tokens_1 = data_.valid_tokens,
-                                           .totals_3 = state_.totals,
-                                           .update_count_1 = state_.update_count,
-                                           .update_5 = data_.update,
-                                           .beta1 = options_.optimizer.beta1,
-                                           .beta2 = options_.optimizer.beta2}));
-    for (const GroupState& g : state_.groups) {
-      Update update{.update_5 = data_.update,
-                    .gradient_P = g.own_gradient,
-                    .weight_P = g.own_weight,
-                    .master_P = g.master,
-                    .low_P = g.low,
-                    .rule = options_.optimizer.rule,
-                    .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                    .shard_stride = g.placement.owned_stride()};
-      SHALE_CHECK(g.states.size() <= update.states.size());
-      std::copy(g.states.begin(), g.states.end(), update.states.begin());
-      writer_.Emit(context, Op(std::move(update)));
-      if (!g.placement.placement().gathers_after_update()) continue;
-      writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
-                   Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
-    }
   }
 
   const ModelGraph& model_;
@@ -289,6 +248,7 @@ class StepCompiler {
   std::vector<Tensor> outputs_, output_gradients_;  // By unit.
   std::optional<Gatherer> gatherer_;
   std::optional<Reducer> reducer_;
+  std::optional<Updater> updater_;  // Only in training.
 };
 
 }  // namespace

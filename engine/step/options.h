@@ -39,6 +39,8 @@ struct StepOptions {
   MasterWeights master = MasterWeights::kFloat32;
   ActivationOptions activations;
   Optimizer optimizer;
+  UpdateTime update = UpdateTime::kAfterBackward;
+  Clipping clipping = Clipping::kGlobal;
   // Parameters by name that do not decay; vectors never do.
   std::vector<std::string> no_decay_patterns;
   // Room for a copy of what a checkpoint saves, which is written to disk while the next steps run (CompileSnapshot).

@@ -30,6 +30,18 @@ enum class MasterWeights {
   kSplit,    // 16 low bits beside the bf16 weight.
 };
 
+// When parameters are updated.
+enum class UpdateTime {
+  kAfterBackward,  // After the backward of all units.
+  kInBackward,     // Each unit's as soon as its gradients are complete. They need no memory from then on.
+};
+
+// Which gradients share a norm that clipping limits.
+enum class Clipping {
+  kGlobal,   // All gradients.
+  kPerUnit,  // The gradients of one flat group, which are those of a unit or of units that share parameters.
+};
+
 inline absl::string_view ToString(Accumulation accumulation) {
   switch (accumulation) {
     case Accumulation::kAuto: return "AUTO";
@@ -48,6 +60,22 @@ inline absl::string_view ToString(CheckpointingPreset preset) {
     case CheckpointingPreset::kFeedForward: return "FFN";
     case CheckpointingPreset::kSublayers: return "SUBLAYERS";
     case CheckpointingPreset::kBlock: return "BLOCK";
+  }
+  return "?";
+}
+
+inline absl::string_view ToString(UpdateTime update) {
+  switch (update) {
+    case UpdateTime::kAfterBackward: return "AFTER_BACKWARD";
+    case UpdateTime::kInBackward: return "IN_BACKWARD";
+  }
+  return "?";
+}
+
+inline absl::string_view ToString(Clipping clipping) {
+  switch (clipping) {
+    case Clipping::kGlobal: return "GLOBAL";
+    case Clipping::kPerUnit: return "PER_UNIT";
   }
   return "?";
 }

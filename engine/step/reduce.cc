@@ -103,12 +103,13 @@ bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& 
   return first_writes > 0 && every_micro_batch;
 }
 
-void Reducer::EndUnit(int unit, int micro_batch) {
+std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
   // The unit gradients that were being reduced while this unit ran may go now.
   for (BufferId buffer : in_flight_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
   in_flight_.clear();
+  std::vector<GroupId> complete;
   for (GroupId group : GroupsWritten(unit)) {
-    ++progress_[group].units_done;
+    if (++progress_[group].units_done == std::ssize(progress_[group].units)) complete.push_back(group);
     if (!state_.groups[group].placement.placement().reduces()) continue;
     if (state_.groups[group].full_gradient.present()) {
       ReduceStepGradient(unit, group, micro_batch);
@@ -116,6 +117,7 @@ void Reducer::EndUnit(int unit, int micro_batch) {
       ReduceUnitGradient(unit, group, micro_batch);
     }
   }
+  return complete;
 }
 
 void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {

@@ -24,7 +24,8 @@ class Reducer {
   // Instruction::first_iteration_differs.
   bool SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters);
   // After the backward of a unit: issues its reductions.
-  void EndUnit(int unit, int micro_batch);
+  // Returns the groups whose gradients are complete then: in a loop over micro-batches, after its last iteration.
+  std::vector<GroupId> EndUnit(int unit, int micro_batch);
 
  private:
   struct GroupProgress {

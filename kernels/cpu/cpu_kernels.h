@@ -78,6 +78,7 @@ absl::Status Run(const Update& op, Scratch scratch, const Context& context);
 // Ops on a few scalars, which the reference runs alike.
 inline absl::Status Run(const LossScale& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const FlagNonFinite& op, Scratch, const Context&) { return RunOnHost(op); }
+inline absl::Status Run(const CombineTotals& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const PrepareUpdate& op, Scratch, const Context&) { return RunOnHost(op); }
 
 }  // namespace shale::cpu

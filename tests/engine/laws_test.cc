@@ -207,31 +207,6 @@ TEST(StepLaws, OffloadChangesNoBits) {
   }
 }
 
-TEST(StepLaws, KeepingGradientsChangesNoBits) {
-  DecoderConfig tied = SmallDecoder();
-  tied.tied_head = true;
-  tied.position = PositionKind::kLearned;  // Its table has rows that no sequence reaches.
-  for (const DecoderConfig& model : {SmallDecoder(), tied}) {
-    for (const Combination& c : Combinations()) {
-      for (int64_t ranks : TestsEveryCombination() ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{2}) {
-        for (int64_t micro_batches : {1, 3}) {
-          if (!TestsEveryCombination() && model.tied_head == (micro_batches == 1)) continue;
-          const Tokens tokens = RandomTokens(ranks * micro_batches, 11, model.vocabulary, 14);
-          RunOptions options = With(c, ranks, 1);
-          options.model = model;
-          options.steps = 3;
-          const RunResult kept = MustRun(options, tokens);
-          options.reads_gradients = false;
-          const RunResult gone = MustRun(options, tokens);
-          ExpectEqualBits(gone, kept, absl::StrCat(Name(c, ranks, 1), " K=", micro_batches));
-          EXPECT_TRUE(gone.gradients.empty());
-          EXPECT_EQ(gone.measured_peak_bytes, gone.plan.peak_bytes) << Name(c, ranks, 1);
-        }
-      }
-    }
-  }
-}
-
 TEST(StepLaws, PrefetchAndReshardChangeNoBits) {
   const Tokens tokens = RandomTokens(5, 11, SmallDecoder().vocabulary, 5);
   RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 3, 1);

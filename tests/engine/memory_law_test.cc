@@ -16,7 +16,7 @@ namespace shale::testing {
 namespace {
 
 // Returns a random valid job, with any strategy, accumulation, activation checkpointing, optimizer, model, dtype, W and
-// K, whose gradients are kept or not.
+// K, clipping and time of the update, whose gradients are kept or not.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -41,6 +41,8 @@ RunOptions RandomJob(std::mt19937_64& random) {
     step.optimizer = MakeOptimizer(entry.kind, entry.defaults);
   }
   options.reads_gradients = pick(2);
+  if (pick(3) == 0) step.update = UpdateTime::kInBackward;
+  if (pick(3) == 0) step.clipping = Clipping::kPerUnit;
   options.micro_batch = 1 + pick(3);
   options.loss_chunk_tokens = 1 + pick(30);
   if (pick(6) == 0) {
@@ -67,7 +69,7 @@ std::string Describe(const RunOptions& o, int seed) {
   return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.accumulation), " ",
                       ToString(o.step.activations.preset), o.step.activations.offload.empty() ? "" : ", offloaded",
                       " W=", o.step.mesh.ranks(), " B=", o.micro_batch, " ", ToString(o.dtype), " ",
-                      EntryOf(o.step.optimizer.kind).name);
+                      EntryOf(o.step.optimizer.kind).name, " ", ToString(o.step.update));
 }
 
 TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {

@@ -55,7 +55,7 @@ activation_checkpointing {
 }
 optimizer {
   learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"
-  max_gradient_norm: 0 non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
+  max_gradient_norm: 0.5 clipping: PER_UNIT update: IN_BACKWARD non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
 }
 lr_schedule {
   shape: WARMUP_STABLE_DECAY steps: 1000 warmup_samples: 5000 final_fraction: 0 decay_fraction: 0.30000000000000004
