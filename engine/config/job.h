@@ -125,7 +125,7 @@ struct LearningRateConfig {
   // Length of the run: one of the two is positive, the other 0.
   int64_t steps = 0;  // In optimizer steps.
   double epochs = 0;  // In epochs (times through the data).
-  // Length of the linear warm-up from 0: at most one is positive.
+  // Length of the linear warm-up: at most one is positive.
   int64_t warmup_steps = 0;
   int64_t warmup_samples = 0;
   int64_t warmup_tokens = 0;
@@ -150,10 +150,10 @@ struct CheckpointConfig {
 
 struct TelemetryConfig {
   std::string run_folder;
-  int64_t print_every = 1;         // In steps.
-  int64_t evaluate_every = 0;      // In steps; 0: only at the end.
-  int64_t evaluation_batches = 8;  // Micro-batches per rank.
-  double peak_flops = 0;           // FLOP/s of one rank; 0: PeakFlops (engine/train/peak_flops.h) finds it.
+  int64_t print_every = 1;            // In steps.
+  int64_t evaluate_every = 0;         // In steps; 0: only at the end.
+  int64_t evaluation_sequences = 64;  // Sequences of one evaluation, over all ranks.
+  double peak_flops = 0;              // FLOP/s of one rank; 0: PeakFlops (engine/train/peak_flops.h) finds it.
 
   bool operator==(const TelemetryConfig&) const = default;
 };

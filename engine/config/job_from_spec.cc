@@ -113,7 +113,7 @@ TelemetryConfig TelemetryFromSpec(const proto::TelemetrySpec& spec, const std::s
   config.run_folder = spec.run_folder().empty() ? absl::StrCat("runs/", name) : spec.run_folder();
   if (spec.has_print_every()) config.print_every = spec.print_every();
   config.evaluate_every = spec.evaluate_every();
-  if (spec.has_evaluation_batches()) config.evaluation_batches = spec.evaluation_batches();
+  if (spec.has_evaluation_sequences()) config.evaluation_sequences = spec.evaluation_sequences();
   config.peak_flops = spec.peak_flops();
   return config;
 }

@@ -23,6 +23,7 @@ struct Word {
 constexpr Word kFields[] = {
     {"retention", "activation_checkpointing.preset"},
     {"schedule", "lr_schedule, or sharding.accumulation"},
+    {"evaluation_batches", "telemetry.evaluation_sequences, counted over all ranks"},
     {"gradient_checkpointing", "activation_checkpointing.preset=BLOCK"},
     {"activation_checkpoint", "activation_checkpointing"},
     {"recompute_granularity", "activation_checkpointing.preset"},
@@ -159,6 +160,8 @@ std::string InTodaysWords(absl::string_view resolved_job) {
       }
     } else if (text == "}") {
       --depth;
+    } else if (depth == 1 && message == "telemetry" && absl::StartsWith(text, "evaluation_batches: ")) {
+      continue;  // What it counted depended on micro_batch and ranks. No result of the former run follows from it.
     } else if (depth == 1 && (message == "sharding" || message == "memory")) {
       const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(text, absl::MaxSplits(": ", 1));
       const std::string value = RecordedValueInTodaysWords(field.first, field.second);

@@ -100,7 +100,7 @@ void Print(const TelemetryConfig& config, proto::TelemetrySpec& spec) {
   if (!config.run_folder.empty()) spec.set_run_folder(config.run_folder);
   spec.set_print_every(config.print_every);
   spec.set_evaluate_every(config.evaluate_every);
-  spec.set_evaluation_batches(config.evaluation_batches);
+  spec.set_evaluation_sequences(config.evaluation_sequences);
   if (config.peak_flops != 0) spec.set_peak_flops(config.peak_flops);
 }
 

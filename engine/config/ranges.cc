@@ -49,7 +49,7 @@ constexpr IntRange kIntRanges[] = {
     {"checkpoint.keep_every", 0, kMaxSteps},
     {"telemetry.print_every", 1, kMaxSteps},
     {"telemetry.evaluate_every", 0, kMaxSteps},
-    {"telemetry.evaluation_batches", 1, kInt32Max},
+    {"telemetry.evaluation_sequences", 1, int64_t{1} << 40},
     {"runtime.threads_per_rank", 1, 4096},
     {"runtime.ranks_per_device", 1, 1024},
 };

@@ -61,8 +61,11 @@ std::string ExplainUpdate(const Alternatives& alternatives) {
                    FormatBytes(memory.update_bytes), " are in use; before it, at most ",
                    FormatBytes(memory.elsewhere_bytes), ". It adds ", added == 0 ? "nothing" : FormatBytes(added),
                    ". It updates weights, masters and states in place, in one pass over the shard, from "
-                   "gradients that are there already, and the clipping factor is a scalar: no copy of "
-                   "anything the size of the model is made, in the first step or later.");
+                   "gradients that are there already, and the clipping factor is a scalar: the update makes no copy of "
+                   "anything the size of the model, in the first step or later.",
+                   plan.options.snapshot ? " (The copy for checkpoints is made after a step that is saved. Its bytes "
+                                           "are part of both numbers.)"
+                                         : "");
   StepOptions other = plan.options;
   const bool in_backward = other.update == UpdateTime::kInBackward;
   other.update = in_backward ? UpdateTime::kAfterBackward : UpdateTime::kInBackward;

@@ -67,9 +67,9 @@ class Trainer {
 
   // Runs one optimizer step on the next global batch. FailedPrecondition if done(), or if an earlier step failed.
   absl::StatusOr<StepReport> Step();
-  // Returns the loss on evaluation data, at most `batches` micro-batches per rank. FailedPrecondition if there is no
-  // evaluation data.
-  absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);
+  // Returns the loss on the first `sequences` sequences of the evaluation data, or on all if there are fewer.
+  // FailedPrecondition if there is no evaluation data.
+  absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   bool has_evaluation_data() const;
   // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last one. After
   // RequestStop it does not evaluate again. With a checkpoint folder it saves as job.checkpoint says and, whatever ends

@@ -19,6 +19,7 @@ TEST(OldWords, AreAnsweredWithTodays) {
   EXPECT_THAT(SetError({"sharding.schedule=LAYERED"}),
               HasSubstr("did you mean lr_schedule, or sharding.accumulation?"));
   EXPECT_THAT(SetError({"schedule.steps=5"}), HasSubstr("did you mean lr_schedule, or sharding.accumulation?"));
+  EXPECT_THAT(SetError({"telemetry.evaluation_batches=5"}), HasSubstr("did you mean telemetry.evaluation_sequences"));
   EXPECT_THAT(SetError({"sharding.strategy=FULL"}), HasSubstr("did you mean FULL_SHARD?"));
   EXPECT_THAT(SetError({"sharding.strategy=NONE"}), HasSubstr("did you mean DDP?"));
   EXPECT_THAT(SetError({"sharding.strategy=OPTIMIZER"}), HasSubstr("did you mean ZERO1?"));
