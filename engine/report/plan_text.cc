@@ -59,6 +59,19 @@ std::string DescribeCheckpointing(const ActivationOptions& r) {
   return text;
 }
 
+std::string DescribeOptimizer(const Job& job, const JobPlan& plan) {
+  const double norm = job.optimizer.max_gradient_norm;
+  const bool in_backward = plan.options.update == UpdateTime::kInBackward;
+  return absl::StrCat(EntryOf(job.optimizer.kind).description, "; ",
+                      norm == 0 ? "gradients are not clipped"
+                                : absl::StrCat(plan.options.clipping == Clipping::kPerUnit
+                                                   ? "the gradients of each unit are clipped to a norm of "
+                                                   : "gradients are clipped to a global norm of ",
+                                               norm),
+                      "; ", in_backward ? "each unit is updated in backward" : "all units are updated after backward",
+                      plan.options.keep_gradients ? "; gradients are kept until the next step" : "");
+}
+
 std::string DescribeOffload(const Job& job, const StepProgram& program) {
   const std::string names = absl::StrJoin(job.memory.offload, ", ");
   const OffloadSummary offload = SummarizeOffload(program);
@@ -152,6 +165,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"strategy", DescribeSharding(plan)},
       {"accumulation", absl::StrCat(ToString(plan.options.accumulation), ": ", plan.accumulation_reason)},
       {"activations", DescribeCheckpointing(plan.options.activations)},
+      {"optimizer", DescribeOptimizer(job, plan)},
       {"memory", absl::StrCat("one arena a rank of ", FormatBytes(plan.arena_bytes), " (", WithCommas(plan.arena_bytes),
                               " bytes): training uses ", FormatBytes(plan.train.memory.peak_bytes),
                               " of it, evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes))},

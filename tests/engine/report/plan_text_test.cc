@@ -36,6 +36,20 @@ TEST(PlanText, SaysWhatARankHasBesideItsArena) {
   EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, plan)), wanted)) << PlanText(job, plan);
 }
 
+TEST(PlanText, SaysWhenUnitsAreUpdatedAndHowTheyAreClipped) {
+  Job job = SmallDecoderJob(false);
+  EXPECT_TRUE(absl::StrContains(
+      Flat(PlanText(job, Plan(job))),
+      "optimizer AdamW; gradients are clipped to a global norm of 1; all units are updated after backward"));
+  job.optimizer.clipping = Clipping::kPerUnit;
+  job.optimizer.update = UpdateTime::kInBackward;
+  job.optimizer.non_finite = NonFinite::kSkip;
+  job.memory.keep_gradients = true;
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))),
+                                "optimizer AdamW; the gradients of each unit are clipped to a norm of 1; each unit is "
+                                "updated in backward; gradients are kept until the next step"));
+}
+
 TEST(PlanText, SaysWhatIsOffloaded) {
   Job job = SmallDecoderJob(false);
   EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "offload"));
