@@ -1,5 +1,5 @@
-// Checks, and macros that propagate an absl::Status. A check is for programming errors only. What the outside world can
-// cause (a missing file, no memory, a lost peer, a bad config) is an absl::Status.
+// SHALE_CHECK, and macros that propagate an absl::Status. A check is for programming errors only. An error that the
+// outside world can cause (a missing file, no memory, a lost peer, a bad config) is an absl::Status.
 #pragma once
 
 #include <cstdio>
@@ -42,8 +42,9 @@ class CheckFailure {
 #define SHALE_CONCAT_INNER(a, b) a##b
 #define SHALE_CONCAT(a, b) SHALE_CONCAT_INNER(a, b)
 
-// Assigns the value of `expression`, an absl::StatusOr, to `declaration`. If it is an error, returns it from the
-// calling function. Expands to several statements. Example: SHALE_ASSIGN_OR_RETURN(auto plan, PlanMemory(program));
+// Assigns the value of `expression`, an absl::StatusOr, to `declaration`. If the StatusOr is an error, returns the
+// error from the calling function. Expands to several statements.
+// Example: SHALE_ASSIGN_OR_RETURN(auto plan, PlanMemory(program));
 #define SHALE_ASSIGN_OR_RETURN(declaration, expression) \
   SHALE_ASSIGN_OR_RETURN_IMPL(SHALE_CONCAT(shale_statusor_, __LINE__), declaration, expression)
 #define SHALE_ASSIGN_OR_RETURN_IMPL(statusor, declaration, expression) \

@@ -39,7 +39,7 @@ constexpr absl::string_view ToString(DType dtype) {
   return "?";
 }
 
-// bfloat16: the upper half of an fp32. A storage type only; arithmetic is done in fp32.
+// A bfloat16 is the upper half of an fp32. It is a storage type only: arithmetic is done in fp32.
 struct BFloat16 {
   uint16_t bits = 0;
 };

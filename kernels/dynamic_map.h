@@ -1,19 +1,19 @@
 // The dynamic maps of 8-bit optimizer states: 256 values in [-1, 1] or in [0, 1], dense near 0.
 //
-// They are those of create_dynamic_map in bitsandbytes (bitsandbytes/functional.py of
-// github.com/bitsandbytes-foundation/bitsandbytes; Dettmers et al., 2022), to the bit on a processor on which PyTorch
-// computes linspace with fused multiply-adds. Decade d = 0 ... 6 cuts [0.1, 1] into equal parts, 2^d of them in the
-// signed map and 2^(d+1) in the unsigned map, and holds the centers of the parts times 10^(d-6). Besides, both maps
-// hold 0 and 1, and the signed map holds the negatives of its decades. A code is the index of a value in ascending
-// order.
+// The values are those of create_dynamic_map in bitsandbytes (bitsandbytes/functional.py of
+// github.com/bitsandbytes-foundation/bitsandbytes; Dettmers et al., 2022). Their bits agree if PyTorch computes
+// linspace with fused multiply-adds, which depends on the processor. Decade d = 0 ... 6 cuts [0.1, 1] into equal parts,
+// 2^d of them in the signed map and 2^(d+1) in the unsigned map, and holds the centers of the parts times 10^(d-6). In
+// addition, both maps hold 0 and 1, and the signed map holds the negatives of its decades. A code is the index of a
+// value in ascending order.
 #pragma once
 
 #include <cstdint>
 
 namespace shale {
 
-// The levels of a map are its values from 0 up: level 0 is 0 and the last level is 1. All functions are constant
-// expressions, for the host and for kernels.
+// The levels of a map are its values from 0 up: level 0 is 0 and the last level is 1. All functions are constexpr, so
+// that both host code and kernels can call them.
 template <bool kSigned>
 struct DynamicMap {
   static constexpr int kDecades = 7;
@@ -22,7 +22,7 @@ struct DynamicMap {
   // The lowest level to which a number above 0 is rounded.
   static constexpr int kLowestOfPositive = kSigned ? 0 : 1;
 
-  // Returns the number of levels in a decade, and the lowest of them.
+  // LevelsOf returns the number of levels in a decade. FirstOf returns the lowest of them.
   static constexpr int LevelsOf(int decade) { return (kSigned ? 1 : 2) << decade; }
   static constexpr int FirstOf(int decade) { return LevelsOf(decade) - (kSigned ? 0 : 1); }
 
@@ -40,7 +40,8 @@ struct DynamicMap {
   // Returns the largest number whose nearest level is `level`. REQUIRES: level < kLevels - 1
   static constexpr float BoundaryAbove(int level) { return (At(level) + At(level + 1)) * 0.5f; }
 
-  // Returns the code of a level, or of its negative. No negative number has the value 0 or -1.
+  // Returns the code of a level, or of its negative if `negative` is set. The map has no code for -0 and -1: they
+  // become the negative values nearest to them.
   static constexpr int CodeOf(int level, bool negative) {
     if (!negative) return kZeroCode + level;
     return kZeroCode - (level < 1 ? 1 : level > kZeroCode ? kZeroCode : level);

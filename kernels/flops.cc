@@ -12,7 +12,7 @@ double CausalPairs(int64_t s, int64_t window) {
   return w * (w + 1) / 2 + (static_cast<double>(s) - w) * w;
 }
 
-// FLOPs of one attention matmul over the visited pairs of all heads: 2 D per pair.
+// Returns the FLOPs of one attention matmul over the visited pairs of all heads: 2 D per pair.
 double AttentionMatMul(const Tensor& q_BSHD, int64_t window) {
   return 2.0 * static_cast<double>(q_BSHD.dim(3)) * CausalPairs(q_BSHD.dim(1), window) *
          static_cast<double>(q_BSHD.dim(0)) * static_cast<double>(q_BSHD.dim(2));
@@ -21,9 +21,9 @@ double AttentionMatMul(const Tensor& q_BSHD, int64_t window) {
 double Flops(const MatMul& op) {
   return 2.0 * static_cast<double>(op.m()) * static_cast<double>(op.n()) * static_cast<double>(op.k());
 }
-// q k^T and p v.
+// Two matmuls: q k^T and p v.
 double Flops(const AttentionForward& op) { return 2 * AttentionMatMul(op.q_BSHD, op.window); }
-// q k^T again, d_out v^T, and one matmul each for d_q, d_k and d_v.
+// Five matmuls: q k^T again, d_out v^T, and one each for d_q, d_k and d_v.
 double Flops(const AttentionBackward& op) { return 5 * AttentionMatMul(op.q_BSHD, op.window); }
 
 template <class OpType>

@@ -1,4 +1,4 @@
-// Division and rounding of sizes. For host code, including the host code of .cu files.
+// Functions that divide and round sizes, for host code, including the host code of .cu files.
 #pragma once
 
 #include <cstdint>

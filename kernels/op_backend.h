@@ -15,8 +15,8 @@ struct Scratch {
   int64_t size_bytes = 0;
 };
 
-// Runs ops on one kind of device. Each rank has its own: the rank's launching thread calls it, and the rank's stream
-// threads use it through the work that was enqueued.
+// Runs ops on one kind of device. Each rank has its own Ops. Only the rank's launching thread may call it; enqueued
+// work uses it on the threads of the rank's streams.
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -29,7 +29,7 @@ class Ops {
   // that use it and have the same b, transpose_b and dtype return the same size, whatever their M.
   virtual int64_t PackedBytes(const MatMul& op) const { return 0; }
 
-  // Does in advance the slow work of the first launch of such an op: creates a primitive, chooses an algorithm.
+  // Does the slow work of the first launch of such an op in advance: creates a primitive or chooses an algorithm.
   virtual absl::Status Prepare(const Op& op) { return absl::OkStatus(); }
 
   // Enqueues a bound and valid op (see Validate). Nothing else may use `scratch` until the op has finished.
@@ -42,7 +42,7 @@ class Ops {
   }
 
  protected:
-  // What Launch does on this device, apart from metering.
+  // Does all that Launch does, apart from metering.
   virtual absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) = 0;
 };
 

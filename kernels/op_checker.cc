@@ -46,8 +46,8 @@ std::string Strides(const Tensor& t) {
   return absl::StrCat("[", absl::StrJoin(t.strides.begin(), t.strides.begin() + t.rank, ", "), "]");
 }
 
-// A view as `rows` rows of `width` bytes, `period` bytes apart. If it has no such form, `regular` is false and the
-// extent counts as one row.
+// Describes a view as `rows` rows of `width` bytes, `period` bytes apart. If it has no such form, `regular` is false
+// and the extent counts as one row.
 struct Rows {
   int64_t begin = 0, width = 0, rows = 1, period = 0;
   bool regular = false;
@@ -112,7 +112,7 @@ bool Overlap(const Tensor& a, const Tensor& b) {
   const int64_t period = std::max(x.period, y.period);
   const bool comparable = x.regular && y.regular && (x.period == y.period || x.rows == 1 || y.rows == 1);
   if (!comparable || period == 0) return true;
-  // Both repeat with the same period, so it is enough to compare their offsets within a period.
+  // The rows of both views repeat with the same period, so it is enough to compare their offsets within a period.
   const int64_t shift = ((y.begin % period) + period) % period;
   return shift < x.width || shift + y.width > period;
 }

@@ -1,4 +1,5 @@
-// OpChecker: how Validate states what an op requires of its operands. Private to the checks in kernels/.
+// OpChecker: checks what an op requires of its operands and keeps the first error. Private to the implementation of
+// Validate.
 #pragma once
 
 #include <initializer_list>
@@ -27,7 +28,7 @@ enum class Layout : uint8_t {
   kStrided,    // Every dimension may be strided.
 };
 
-// Keeps the first error and ignores every later check. Lives within one Validate.
+// Keeps the first error and ignores every later check. Lives as long as one call of Validate.
 class OpChecker {
  public:
   explicit OpChecker(absl::string_view op) : op_(op) {}
@@ -86,9 +87,9 @@ class OpChecker {
   std::vector<std::pair<absl::string_view, absl::string_view>> allowed_;
 };
 
-// Returns whether an element of `a` and an element of `b` may lie on the same bytes. Exact for views whose rows are the
-// same distance apart (the columns of a fused matrix). For other views, returns whether their extents from first to
-// last element overlap.
+// Returns whether an element of `a` and an element of `b` may lie on the same bytes. The answer is exact for views
+// whose rows are the same distance apart (the columns of a fused matrix). For other views, returns whether their
+// extents from first to last element overlap.
 bool Overlap(const Tensor& a, const Tensor& b);
 
 // Check(c, op) checks the operands of one op against the shapes, dtypes and aliasing that its comment in ops.h states.

@@ -107,8 +107,8 @@ struct BiasBackward {
 };
 
 // sum = x + residual, or x itself without a residual. y = sum / rms(sum) * weight and rstd = 1 / rms(sum), per row,
-// where rms(s) = sqrt(mean(s^2) + epsilon) (Zhang and Sennrich, 2019). x and y are [T, C], or [T, H, D] with strided
-// outer dimensions, where row t*H + h is (t, h). y may be x itself.
+// where rms(s) = sqrt(mean(s^2) + epsilon) (Zhang and Sennrich, 2019). x and y are [T, C] or [T, H, D], and their outer
+// dimensions may be strided; row t*H + h of [T, H, D] is (t, h). y may be x itself.
 struct RmsNormForward {
   static constexpr absl::string_view kName = "RmsNormForward";
   Tensor x;         // act
@@ -130,10 +130,11 @@ struct RmsNormForward {
 };
 
 // d_x = d_residual + the gradient of y = norm(x) with respect to x; d_weight (+)= sum over rows of d_y x rstd. x is the
-// tensor that the forward op normalized: its `sum`, or its x without a residual. d_x may be d_y or d_residual itself.
+// tensor that the forward op normalized: its `sum`, or its x without a residual. d_y, x, d_residual and d_x have the
+// shape of that tensor, and their outer dimensions may be strided. d_x may be d_y or d_residual itself.
 struct RmsNormBackward {
   static constexpr absl::string_view kName = "RmsNormBackward";
-  Tensor d_y;         // act, same rules for shape and strides as x
+  Tensor d_y;         // act
   Tensor x;           // act
   Tensor weight_C;    // act
   Tensor rstd_R;      // f32
@@ -153,8 +154,8 @@ struct RmsNormBackward {
   }
 };
 
-// Like RmsNormForward, with y = (sum - mean) * rstd * weight + bias and rstd = 1 / sqrt(variance + epsilon), where
-// variance is the biased one (Ba et al., 2016).
+// Like RmsNormForward, with y = (sum - mean) * rstd * weight + bias and rstd = 1 / sqrt(variance + epsilon), where the
+// variance is biased: the sum of squares is divided by C (Ba et al., 2016).
 struct LayerNormForward {
   static constexpr absl::string_view kName = "LayerNormForward";
   Tensor x, residual, weight_C, bias_C, sum, y;  // act
@@ -281,7 +282,7 @@ struct SwiGluForward {
   }
 };
 
-// The gradient of SwiGluForward with respect to gate_up.
+// Computes d_gate_up, the gradient of SwiGluForward with respect to gate_up.
 struct SwiGluBackward {
   static constexpr absl::string_view kName = "SwiGluBackward";
   Tensor gate_up_T2F;    // act
@@ -509,7 +510,7 @@ struct Update {
   std::array<Tensor, kMaxUpdateStates> states;  // Those of StatesOf(rule), each [ceil(P / block)] of its dtype.
   std::shared_ptr<const std::vector<ElementRange>> decayed;
   int64_t shard_begin = 0;
-  int64_t shard_stride = 0;  // shard_begin is index x this (SetShard); 0: every rank updates the full group.
+  int64_t shard_stride = 0;  // SetShard sets shard_begin to index x shard_stride. 0: every rank updates the full group.
   absl::string_view name() const { return NameOf(rule); }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
@@ -553,15 +554,15 @@ inline void MakeFirst(Op& op) {
   if (MatMul* matmul = std::get_if<MatMul>(&op)) matmul->b_is_packed = false;
 }
 
-// Returns the elements that an op writes of its kReadWrite operand if it writes those alone and reads none; null for
-// all other ops.
+// Returns the ranges that an op writes if it writes only these elements of its kReadWrite operand and reads none of it.
+// Returns null for all other ops.
 inline const std::vector<ElementRange>* WrittenRanges(const Op& op) {
   const auto* zero = std::get_if<ZeroRanges>(&op);
   return zero == nullptr ? nullptr : zero->ranges.get();
 }
 
-// Makes an op that works on one shard of a flat group work on shard `index`, which begins at element
-// index x shard_stride. Leaves other ops alone.
+// Makes an op on one shard of a flat group work on shard `index`, which begins at element index x shard_stride. Leaves
+// other ops alone.
 inline void SetShard(Op& op, int64_t index) {
   std::visit(
       [&](auto& o) {
@@ -570,8 +571,8 @@ inline void SetShard(Op& op, int64_t index) {
       op);
 }
 
-// Returns whether a library may compute an op. The backend then loads it, and chooses an algorithm, at the op's first
-// launch.
+// Returns whether a library may compute an op. If one does, the backend loads the library and chooses an algorithm at
+// the op's first launch.
 inline bool UsesLibrary(const Op& op) {
   return std::holds_alternative<MatMul>(op) || std::holds_alternative<AttentionForward>(op) ||
          std::holds_alternative<AttentionBackward>(op);

@@ -1,5 +1,5 @@
-// Checks of the ops on flat vectors and scalars. A flat vector may be empty, because a rank may own no elements of a
-// group.
+// Checks the operands of the ops on flat vectors and scalars. A flat vector may be empty, because a rank may own no
+// elements of a group.
 #include <variant>
 
 #include "kernels/integers.h"
@@ -59,7 +59,7 @@ void CheckStates(OpChecker& c, const Update& op, int64_t P) {
   }
 }
 
-// What rules require of their hyper-parameters (kernels/update_rules.h).
+// The checker that an update rule's Check calls (kernels/update_rules.h).
 class RuleChecker {
  public:
   explicit RuleChecker(OpChecker& c) : c_(c) {}

@@ -1,4 +1,4 @@
-// Checks of the matmul and bias, embedding, rotary embedding, attention, activations and loss.
+// Checks the operands of the matmul, bias, embedding, rotary embedding, attention, activation and loss ops.
 #include "kernels/op_checker.h"
 
 namespace shale::internal {

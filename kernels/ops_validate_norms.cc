@@ -1,10 +1,10 @@
-// Checks of the norms.
+// Checks the operands of the norms.
 #include "kernels/op_checker.h"
 
 namespace shale::internal {
 namespace {
 
-// The dimensions of x, [T, C] or [T, H, D], and a check for the operands that share them.
+// The dimensions of x, which is [T, C] or [T, H, D]. CheckRows checks an operand that shares them.
 struct RowDims {
   Dim T{"T"}, H{"H"}, C{"C"};
   bool heads = false;
@@ -52,7 +52,7 @@ RowDims CheckNormBackward(OpChecker& c, const OpType& op) {
   c.Act("weight", op.weight_C, {&d.C});
   Dim R = d.R();
   c.Typed("rstd", op.rstd_R, DType::kFloat32, {&R});
-  // d_residual may be d_x itself, and the rows of d_x may be strided.
+  // The rows of d_residual may be strided, because it may be d_x itself.
   if (op.d_residual.present()) d.CheckRows(c, "d_residual", op.d_residual, Layout::kDenseRows);
   d.CheckRows(c, "d_x", op.d_x, Layout::kDenseRows);
   c.Typed("d_weight", op.d_weight_C, DType::kFloat32, {&d.C});

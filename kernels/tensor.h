@@ -12,9 +12,9 @@
 
 namespace shale {
 
-// The location of a tensor that is not bound to memory yet. `symbol` is a value in a graph, and a buffer in a program.
-// A rank that binds its program adds `shard_stride_bytes` times the index of its shard: this selects its own shard of a
-// buffer that holds all shards.
+// The location of a tensor that is not bound to memory yet. `symbol` is the number of a value in a graph, or of a
+// buffer in a program. A rank that binds its program adds `shard_stride_bytes` times the index of its shard, which
+// selects its own shard of a buffer that holds all shards.
 struct Location {
   int32_t symbol = -1;
   int64_t offset_bytes = 0;
@@ -62,7 +62,7 @@ struct Tensor {
     for (int i = 0; i < rank; ++i) n *= shape[i];
     return rank == 0 ? 0 : n;
   }
-  // The number of elements from the first to one past the last, including gaps between rows.
+  // Returns the number of elements from the first to the last, including gaps between rows.
   int64_t extent() const {
     if (elements() == 0) return 0;
     int64_t last = 0;
@@ -130,7 +130,7 @@ struct Tensor {
     return t;
   }
 
-  // Moves the start of the view by `elements`, in memory if bound, and within its buffer.
+  // Moves the start of the view by `elements`: the offset in its buffer, and the address if the tensor is bound.
   void Advance(int64_t elements) {
     const int64_t bytes = elements * SizeOf(dtype);
     if (data != nullptr) data = static_cast<std::byte*>(data) + bytes;

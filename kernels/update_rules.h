@@ -1,4 +1,4 @@
-// Update rules: how an optimizer turns gradients into new weights, and what it remembers for each element.
+// Update rules. A rule says how an optimizer turns gradients into new weights, and which states it keeps for them.
 //
 // A rule is a struct of its hyper-parameters that declares its states. One op, Update (kernels/ops.h), applies any rule
 // to a rank's shard of a flat group, and everything above (engine/optimizer, memory plan, checkpoints, reports) loops
@@ -6,13 +6,13 @@
 // file update_<rule> of kernels in reference/, cpu/ and cuda/, and a file of tests/kernels. A rule has
 //   kName                its name in messages
 //   states()             the states that it keeps
-//   Check(checker)       requires each hyper-parameter to be in its range: checker.DecayRate(name, value) requires [0,
-//   1),
-//                        checker.NotNegative(name, value) 0 or more, and checker.Require(condition, message) anything
+//   Check(checker)       checks that each hyper-parameter is in its range. checker.DecayRate(name, value) requires a
+//                        value in [0, 1), checker.NotNegative(name, value) a value of 0 or more, and
+//                        checker.Require(condition, message) any condition
 //
-// Room for what is still to come. Rules with factored states (Adafactor) declare a state whose `block` is a row of the
-// parameter, and a second pass over the group. Rules on whole matrices (Muon) declare `whole_matrices`, so that the
-// layout keeps each matrix on one rank and the update becomes several ops between which matmuls run.
+// Two kinds of rules are not supported yet. Factored states (Adafactor) need a state whose `block` is a row of the
+// parameter, and a second pass over the group. Updates of whole matrices (Muon) need a layout that keeps each matrix on
+// one rank, and an update of several ops between which matmuls run.
 #pragma once
 
 #include <array>
@@ -35,8 +35,8 @@ struct UpdateState {
   // Elements of the group for each element of the state: 1, or the size of a block. Element i of the state belongs to
   // elements [i * block, (i + 1) * block) of the group.
   int64_t block = 1;
-  // u8 only: the code of an element whose value is 0 under any scale. After an update the elements between parameters,
-  // whose gradients are 0, have it; whoever sets the states of parameters sets it there too.
+  // For u8 only: the code of the value 0, whatever the scale. After an update the elements between parameters have this
+  // code, because their gradients are 0. Code that sets the states of parameters must set it there too.
   uint8_t zero_code = 0;
   bool operator==(const UpdateState&) const = default;
 };
@@ -113,9 +113,9 @@ struct LionRule {
 //   scale = the largest absolute value of the block, NaN if a value is NaN;
 //   code  = that of the map's entry nearest to value / scale, or that of 0 if the ratio is NaN or the scale is 0.
 // Between two entries the fp32 number nearest to their middle is the boundary; a ratio on it takes the entry nearer to
-// 0. As in bitsandbytes a negative m keeps its sign: where 0 is nearest it takes the negative entry nearest to 0.
-// Unlike there, a ratio of v above 0 takes at least the entry next to 0: a v of 0 beside an m that is not 0 would make
-// the next step with a small gradient m / epsilon, hundreds of times too long.
+// 0. As in bitsandbytes, a negative m keeps its sign: if 0 is nearest, it takes the negative entry nearest to 0. Unlike
+// in bitsandbytes, a ratio of v above 0 takes at least the entry next to 0: with a v of 0 and an m that is not 0, the
+// next step with a small gradient would be m / epsilon, which is hundreds of times too long.
 struct AdamW8BitRule {
   static constexpr absl::string_view kName = "AdamW8Bit";
   static constexpr UpdateState kStates[] = {{"m", DType::kUInt8, 1, SignedMap::kZeroCode},
@@ -137,8 +137,8 @@ struct AdamW8BitRule {
 
 using UpdateRule = std::variant<AdamWRule, SgdRule, LionRule, AdamW8BitRule>;
 
-// Writes X(Rule) for each rule: whoever implements all rules declares a function for each with it. The compiler or the
-// linker refuses a rule that is missing here or has no such function.
+// Expands to X(Rule) for each rule. Code that implements all rules uses it to declare one function per rule. The
+// compiler or the linker refuses a rule that is missing here or has no such function.
 #define SHALE_EACH_UPDATE_RULE(X) \
   X(AdamWRule)                    \
   X(SgdRule)                      \
@@ -162,8 +162,8 @@ inline absl::string_view NameOf(const UpdateRule& rule) {
   return std::visit([](const auto& r) { return r.kName; }, rule);
 }
 
-// Returns the number of elements at whose multiples shards and parameters must begin, so that no block of state is
-// divided: the largest block of any state.
+// Returns the largest block of any state of the rule. Shards and parameters must begin at multiples of it, so that no
+// block is divided.
 inline int64_t BlockOf(const UpdateRule& rule) {
   int64_t block = 1;
   for (const UpdateState& state : StatesOf(rule)) block = block > state.block ? block : state.block;

@@ -1,4 +1,4 @@
-// Mesh: the ranks of a job as a grid, and the groups of ranks in which collectives run.
+// Mesh: arranges the ranks of a job in a grid, and defines the groups of ranks in which collectives run.
 //
 //   The mesh {replicate = 2, shard = 3}:
 //
@@ -7,7 +7,7 @@
 //     replicate 1         3   4  5      The ranks of a column own copies of the same shard.
 //
 // A collective names an axis, never a list of ranks. Each rank takes part in one group along each axis: its row, its
-// column, or all ranks. {1, W} shards over all ranks (FSDP, ZeRO); {R, S} is hybrid sharding (HSDP).
+// column, or all ranks. {1, W} shards over all W ranks (FSDP, ZeRO); {R, S} is hybrid sharding (HSDP).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ inline absl::string_view ToString(MeshAxis axis) {
   return "?";
 }
 
-// A plain value. REQUIRES of all functions: both sizes are at least 1, and `rank` is in [0, ranks()).
+// The grid, as a plain value. All functions REQUIRE that both sizes are at least 1 and that `rank` is in [0, ranks()).
 struct Mesh {
   int64_t replicate = 1;
   int64_t shard = 1;
@@ -45,7 +45,7 @@ struct Mesh {
     if (axis == MeshAxis::kAll) return ranks();
     return axis == MeshAxis::kShard ? shard : replicate;
   }
-  // Returns the place of a rank in its group along `axis`.
+  // Returns the place of `rank` in its group along `axis`, from 0.
   int index(int rank, MeshAxis axis) const {
     SHALE_CHECK(rank >= 0 && rank < ranks()) << "rank " << rank << " of " << ranks();
     if (axis == MeshAxis::kAll) return rank;
@@ -58,8 +58,8 @@ struct Mesh {
     for (int i = 0; i < size(axis); ++i) group.push_back(first + i * stride(axis));
     return group;
   }
-  // Returns the axis whose communicators serve `axis`: kAll has the groups of another axis if there is only one row or
-  // only one column.
+  // Returns the axis whose communicators serve `axis`. If there is only one row or only one column, kAll has the same
+  // groups as another axis, and that axis serves it.
   MeshAxis Serving(MeshAxis axis) const {
     if (axis != MeshAxis::kAll) return axis;
     if (replicate == 1) return MeshAxis::kShard;
@@ -69,7 +69,7 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 
  private:
-  // The distance between two neighbours of a group.
+  // Returns the difference between the ranks of two neighbors in a group along `axis`.
   int stride(MeshAxis axis) const { return axis == MeshAxis::kReplicate ? static_cast<int>(shard) : 1; }
 };
 

@@ -1,7 +1,8 @@
-// Placement: what of the model's state each rank holds between steps, and what a step has to communicate for that.
+// Placement: says which part of the model's state each rank holds between steps, and what a step has to communicate for
+// that.
 //
-// ShardLayout says where parameters lie in a flat group. GroupPlacement adds which elements of the group a rank holds,
-// and is the only code that knows: it answers for the step compiler, for checkpoints and for access by parameter.
+// ShardLayout says where parameters lie in a flat group. GroupPlacement adds which elements of the group a rank holds.
+// The step compiler, checkpoints and access by parameter all ask it, because no other code knows this.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@
 
 namespace shale {
 
-// What is sharded over the ranks; each strategy shards what the ones before it shard.
+// What is sharded over the ranks. Each strategy also shards what the ones before it shard.
 enum class Strategy {
-  kDdp,        // Nothing: distributed data parallel.
+  kDdp,        // Nothing (distributed data parallel).
   kZero1,      // Master weights and optimizer state (ZeRO-1).
   kZero2,      // Gradients (ZeRO-2).
   kFullShard,  // Parameters (FSDP, ZeRO-3).
@@ -28,25 +29,26 @@ absl::string_view ToString(Strategy strategy);
 // The part of a flat group's vector that a rank holds.
 enum class Part : uint8_t { kFull, kShard };
 
-// How a strategy places the state of a model. On a mesh with one shard everything is full.
+// How a strategy places the state of a model. On a mesh with one shard, every part is full.
 struct Placement {
-  Part weights = Part::kFull;    // In the compute dtype, between steps.
-  Part state = Part::kFull;      // Masters and optimizer states: the elements that the rank updates.
-  Part gradients = Part::kFull;  // The fp32 vector into which micro-batches accumulate.
+  Part weights = Part::kFull;    // Weights in the compute dtype, between steps.
+  Part state = Part::kFull;      // Masters and optimizer states. The rank updates the elements of this part.
+  Part gradients = Part::kFull;  // The fp32 vector in which gradients accumulate over micro-batches.
   Mesh mesh;
 
-  // `once_a_step`: gradients accumulate without communication, and are reduced once a step (NO_SYNC).
+  // Returns the placement of `strategy` on `mesh`. If `once_a_step` is true, gradients accumulate without communication
+  // and are reduced once a step (NO_SYNC).
   static Placement Of(Strategy strategy, bool once_a_step, const Mesh& mesh);
 
-  // Whether weights are gathered for each use.
+  // Returns whether weights are gathered for each use.
   bool gathers_for_use() const { return weights == Part::kShard; }
-  // Whether weights are gathered once a step, after each rank has updated its shard of them.
+  // Returns whether weights are gathered once a step, after each rank has updated its shard of them.
   bool gathers_after_update() const { return weights == Part::kFull && state == Part::kShard; }
-  // Whether gradients are summed over ranks at all.
+  // Returns whether gradients are summed over ranks at all.
   bool reduces() const { return mesh.ranks() > 1; }
-  // Whether gradients accumulate in a full vector over the step, which is reduced at its end.
+  // Returns whether gradients accumulate over the step in a full vector, which is reduced once.
   bool reduces_full_gradients() const { return reduces() && gradients == Part::kFull; }
-  // The collective that sums gradients.
+  // Returns the collective that sums gradients.
   CollectiveKind reduction() const {
     return state == Part::kShard ? CollectiveKind::kReduceScatterSum : CollectiveKind::kAllReduceSum;
   }
@@ -54,7 +56,7 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-// One flat group. Immutable and copyable. Any thread may read it.
+// The layout and the placement of one flat group. Immutable and copyable. Any thread may read it.
 class GroupPlacement {
  public:
   GroupPlacement(ShardLayout layout, const Placement& placement) : layout_(std::move(layout)), placement_(placement) {}
@@ -62,29 +64,29 @@ class GroupPlacement {
   const ShardLayout& layout() const { return layout_; }
   const Placement& placement() const { return placement_; }
 
-  // Returns how many elements the part of a rank has.
+  // Returns how many elements `part` has, which is the same on every rank.
   int64_t elements(Part part) const {
     return part == Part::kFull ? layout_.padded_elements() : layout_.shard_elements();
   }
-  // Returns the elements of the group that the part of `rank` has.
+  // Returns the elements of the group that lie in `part` of `rank`.
   ElementRange Range(Part part, int rank) const;
   // Returns the elements whose weights `rank` holds between steps.
   ElementRange Weights(int rank) const { return Range(placement_.weights, rank); }
   // Returns the elements that `rank` updates, whose masters and optimizer states it holds.
   ElementRange Owned(int rank) const { return Range(placement_.state, rank); }
-  // Returns the parts of parameters that `rank` saves in a checkpoint: those of its shard under every strategy, so that
-  // the ranks together save every element once.
+  // Returns the parts of parameters that `rank` saves in a checkpoint. Under every strategy these are the parts in its
+  // shard, so that the ranks of a row together save every element once.
   std::vector<ShardLayout::Piece> Saved(int rank) const { return layout_.ParameterPieces(Shard(rank)); }
 
-  // Returns the shard that the rank which binds it owns of `full`, a vector with one element for every `block` elements
-  // of the group.
+  // Returns a tensor that stands for a shard of `full`: each rank that binds it gets its own shard (Location in
+  // kernels/tensor.h). `full` is a vector with one element for every `block` elements of the group.
   Tensor ShardOf(const Tensor& full, int64_t block = 1) const;
-  // Returns what the rank which binds it updates of such a vector.
+  // Returns a tensor that stands for the part of `full` that the rank which binds it updates.
   Tensor OwnedOf(const Tensor& full, int64_t block = 1) const {
     return placement_.state == Part::kFull ? full : ShardOf(full, block);
   }
-  // Returns the distance in elements between the first elements that neighbouring shards own; 0 if all ranks update the
-  // full group.
+  // Returns the distance in elements between the starts of the parts that neighboring shards update, or 0 if all ranks
+  // update the full group.
   int64_t owned_stride() const { return placement_.state == Part::kFull ? 0 : layout_.shard_elements(); }
 
  private:

@@ -13,7 +13,7 @@
 namespace shale {
 namespace {
 
-// Keeps offsets in bytes, at eight bytes per element at most, within 63 bits.
+// Keeps offsets in bytes within 63 bits. An element has at most eight bytes.
 constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 8;
 
 absl::Status TooLarge(absl::string_view what) {

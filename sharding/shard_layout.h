@@ -1,5 +1,5 @@
-// ShardLayout: where every parameter of a flat group lies, and which elements each shard of the group has. No other
-// code knows this. GroupPlacement (placement.h) says which ranks hold which shards.
+// ShardLayout: says where every parameter of a flat group lies, and which elements each shard of the group has. No
+// other code knows this. GroupPlacement (placement.h) says which ranks hold which shards.
 //
 //   Parameters of 200 and 90 elements in three shards, offsets in elements. x: elements of no parameter ("gaps").
 //
@@ -7,10 +7,10 @@
 //   |  embed    :      |xxxx|  norm |xxx|
 //   |  shard 0  |  shard 1  |  shard 2  |
 //
-// Every parameter starts at a multiple of kAlignment elements (more if optimizer states come in blocks), so that its
-// offset is the same for every number of shards. The tail is padded, so that all shards have equal size and also
-// start at such multiples. A shard may hold part of a parameter, several parameters, or none. Offsets count elements,
-// since a group is stored in several dtypes; in the narrowest dtype, of two bytes, kAlignment elements are 256 bytes.
+// Every parameter starts at a multiple of kAlignment elements, or of the block of optimizer states if that is more. Its
+// offset is therefore the same for every number of shards. The tail is padded, so that all shards have equal size and
+// also start at such multiples. A shard may hold part of a parameter, several parameters, or none. Offsets count
+// elements, because a group is stored in several dtypes; kAlignment elements of a dtype of two bytes are 256 bytes.
 // Saved state names a parameter and a range of it, never an offset in the group.
 #pragma once
 
@@ -40,7 +40,7 @@ class ShardLayout {
   struct Placement {
     std::string name;
     std::vector<int64_t> shape;
-    int64_t offset_elements = 0;  // In the group.
+    int64_t offset_elements = 0;  // Offset in the group.
     int64_t elements = 0;
     ElementRange range() const { return {offset_elements, offset_elements + elements}; }
   };
@@ -49,31 +49,31 @@ class ShardLayout {
   struct Piece {
     int parameter = 0;         // Index into parameters().
     ElementRange range;        // Elements of the parameter, not of the group. Never empty.
-    int64_t shard_offset = 0;  // Where it starts in the shard, in elements.
+    int64_t shard_offset = 0;  // Offset of the piece in the shard, in elements.
     bool operator==(const Piece&) const = default;
   };
 
-  // Lays out the parameters in the given order for `shards` shards. Parameters and shards start at multiples of
-  // `block` elements as well as of kAlignment; `block` is a power of two. Returns InvalidArgument for a name that is
-  // empty or used twice, a dimension or number of shards below one, and a group whose size in bytes might overflow 64
-  // bits.
+  // Lays out the parameters in the given order for `shards` shards. Parameters and shards start at multiples both of
+  // `block` elements and of kAlignment. Returns InvalidArgument for a name that is empty or used twice, for a dimension
+  // or number of shards below one, and for a group whose size in bytes might overflow 64 bits. REQUIRES: `block` is a
+  // power of two.
   static absl::StatusOr<ShardLayout> Create(absl::Span<const Entry> entries, int shards, int64_t block = 1);
 
   int shards() const { return shards_; }
   const std::vector<Placement>& parameters() const { return parameters_; }
-  // Returns the parameter of this name, or null. Valid as long as the layout.
+  // Returns the parameter of this name, or null if there is none. The pointer is valid as long as the layout.
   const Placement* Find(absl::string_view name) const;
 
-  // The end of the last parameter, the same for every number of shards. 0 for a group without parameters.
+  // Returns the end of the last parameter, which is the same for every number of shards; 0 without parameters.
   int64_t total_elements() const { return parameters_.empty() ? 0 : parameters_.back().range().end; }
-  // The elements of a full vector of the group: shards() x shard_elements().
+  // Returns the number of elements of a full vector of the group: shards() x shard_elements().
   int64_t padded_elements() const { return shard_elements_ * shards_; }
-  // The elements of one shard, a multiple of kAlignment.
+  // Returns the number of elements of one shard, a multiple of kAlignment.
   int64_t shard_elements() const { return shard_elements_; }
 
   // Returns the elements of the group that a shard has.
   ElementRange ShardRange(int shard) const;
-  // Returns the parts of parameters in a shard, in order of offset. Empty if the shard is all padding.
+  // Returns the parts of parameters in a shard, in order of offset. Returns none if the shard is all padding.
   std::vector<Piece> ParameterPieces(int shard) const;
 
   // Returns the elements that belong to no parameter, including the padded tail, sorted.

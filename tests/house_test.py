@@ -64,7 +64,7 @@ _OLD_WORDS = re.compile(
     r"last_pass_only|first_pass_differs|PassGraphs|memory\.retention|sharding\.schedule|ScheduleCandidate|"
     r"ProductKey|ProductBackend|create_products|kPanel|PackPanel|Patience|WorldProgram|ParameterStore|slice_offset|"
     r"rank_stride_bytes|TokenFormat|SampleOrderKind|CurveShape)\b")
-# They may stand where they are translated, and in records of former runs.
+# Old words may stand where they are translated, and in records of former runs.
 _MAY_HAVE_OLD_WORDS = ("engine/README.md", "engine/config/old_words", "tests/house_test.py",
                        "tests/tools/old_run_test.py",
                        "tests/tools/testdata/", "tests/fuzz/corpus/", "tests/fuzz/dictionaries/recorded_job.dict",
@@ -160,7 +160,7 @@ class HouseTest(unittest.TestCase):
         for path in self.files:
             if not path.endswith(kinds) or "/corpus/" in path or "/golden/" in path or "testdata/" in path:
                 continue
-            # What a raw string holds is data.
+            # The contents of a raw string are data.
             text = re.sub(r'R"\((.*?)\)"', lambda raw: "\n" * raw.group(0).count("\n"), self.read(path), flags=re.S)
             for number, line in enumerate(text.split("\n"), 1):
                 if len(line) > _COLUMNS:

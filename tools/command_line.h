@@ -16,9 +16,10 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;  // The command line or the job is wrong; nothing was started.
 
-// Add all flags first, then call Parse() or Done(). Each flag writes to a variable, which holds the default before and
-// must outlive the parser. Users write `--name=value` or `--name value`, and `--name` or `--no-name` for a switch. '-'
-// and '_' in names are the same.
+// Parses one command line. Add all flags first, then call Parse() or Done(). Each flag sets a variable of the caller,
+// which holds the default before and must outlive the parser. Users write `--name=value` or `--name value`, and
+// `--name` or `--no-name` for a switch. '-' and '_' in names are the same.
+//
 //
 //   CommandLine line("train", "Trains the model of a job.");
 //   line.Text("job", "FILE", "The job spec.", &job).Required();
@@ -39,15 +40,16 @@ class CommandLine {
   // Sets a text to print at the end of --help.
   CommandLine& Footer(std::string footer);
 
-  // Parses the arguments and sets the flags' variables. Returns InvalidArgument with one line for each error: unknown
-  // flags with the nearest name, values of the wrong type or out of range, missing required flags, words that belong to
-  // no flag.
+  // Parses the arguments and sets the flags' variables. Returns InvalidArgument with one line for each error: an
+  // unknown flag (with the nearest name), a value of the wrong type or out of range, a missing required flag, a word
+  // that belongs to no flag. With --help or -h it returns OK in spite of errors.
   absl::Status Parse(const std::vector<std::string>& arguments);
   bool help_wanted() const { return help_wanted_; }
   std::string HelpText() const;
 
-  // Call this first in main(). Changes to the folder that the tool was called from (under `bazel run` that is not the
-  // working directory), parses, and prints help or errors. Returns whether the tool should exit now with `*exit_code`.
+  // Call this first in main(). Changes to the folder that the tool was called from, which is not the working directory
+  // under `bazel run`. Then parses, and prints help or errors. Returns whether the tool should exit now with
+  // `*exit_code`.
   bool Done(int argc, char** argv, int* exit_code);
 
  private:

@@ -80,8 +80,8 @@ std::string ModelText(absl::string_view job) {
   return text.empty() ? "  its job names no model\n" : text;
 }
 
-// Returns how a text of a manifest reads in today's words. An earlier version may have written it in other ones, which
-// are no difference. `field` is "job", "strategy" or "accumulation".
+// Returns a text of a manifest in today's words. An earlier version may have written other words for the same thing,
+// which must not count as a difference. `field` is "job", "strategy" or "accumulation".
 std::string Translated(absl::string_view field, absl::string_view text) {
   return field == "job" ? InTodaysWords(text) : RecordedValueInTodaysWords(field, text);
 }

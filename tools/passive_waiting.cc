@@ -15,7 +15,7 @@ void WaitPassively(char** argv) {
   program[size] = '\0';
   setenv("OMP_WAIT_POLICY", "passive", 1);
   setenv("GOMP_SPINCOUNT", "2000", 1);
-  // Returns only if it fails. Then threads spin, which is slower but correct.
+  // execv returns only if it fails. Then threads spin, which is slower but correct.
   execv(program, argv);
 }
 

@@ -44,13 +44,14 @@ constexpr char kFooter[] =
     "Exit codes: 0 trained to the end; 1 the run failed; 2 wrong command line, job or data, nothing was started;\n"
     "130 or 143 ended by SIGINT or SIGTERM.";
 
-// The signal handler's state. A handler must not touch anything else.
+// The state of the signal handler. The handler touches only these atomics and the trainer's stop flag, which is atomic
+// too.
 std::atomic<Trainer*> g_trainer = nullptr;
 std::atomic<int> g_signal = 0;
 std::atomic<int64_t> g_signal_ns = 0;  // Time of the first signal.
 
-// Programs that start others, such as timeout, send a signal to the process and to its group. It arrives twice, but
-// counts once if both come within this time.
+// Two signals within this time count as one: programs that start others, such as timeout, send a signal both to the
+// process and to its group, so the process gets it twice.
 constexpr int64_t kSameSignalNs = 250'000'000;
 
 extern "C" void OnSignal(int signal) {
@@ -63,7 +64,7 @@ extern "C" void OnSignal(int signal) {
     _exit(128 + signal);
   }
   g_signal = signal;
-  // Before the trainer exists there is nothing to save.
+  // Before the trainer exists, there is nothing to save.
   Trainer* trainer = g_trainer.load();
   if (trainer == nullptr) _exit(128 + signal);
   trainer->RequestStop();

@@ -1,4 +1,4 @@
-// CreateBackend of a program that runs on CPUs alone.
+// Defines CreateBackend for programs that run on CPUs alone.
 #include "engine/backends/cpu_jobs.h"
 #include "engine/backends/job_backend.h"
 

@@ -1,4 +1,4 @@
-// CreateBackend of a program that runs on CPUs or GPUs.
+// Defines CreateBackend for programs that run on CPUs or GPUs.
 #include "engine/backends/cpu_jobs.h"
 #include "engine/backends/cuda_jobs.h"
 #include "engine/backends/job_backend.h"

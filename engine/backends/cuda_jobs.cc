@@ -21,7 +21,7 @@ namespace {
 using cuda::CublasLtFunctions;
 using cuda::TuningTable;
 
-// Returns the job's tuning table; null if the job names none.
+// Returns the job's tuning table, or null if the job names none.
 absl::StatusOr<std::shared_ptr<const TuningTable>> TableOf(const Job& job) {
   if (job.runtime.tuning_table.empty()) return nullptr;
   absl::StatusOr<TuningTable> table = ReadTuningTable(job.runtime.tuning_table);
@@ -72,7 +72,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
         [] { return CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
         {.allow_tf32 = tf32, .tuning = tuning, .gpu = gpu == nullptr ? std::string() : gpu->name});
   };
-  // Depends on the build and the job only, not on what this machine has, so that the plan is the same on every machine.
+  // Whether cuDNN is used depends on the build and the job only, not on what this machine has, so that the plan is the
+  // same on every machine.
   const bool cudnn = job.runtime.cudnn_attention && cuda::BuiltWithCudnn().ok();
   if (cudnn) options.create_attention = CreateAttention;
   options.describe_libraries = [tuning, path = job.runtime.tuning_table, cudnn] {
@@ -87,7 +88,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
         "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
   }
   if (nccl && job.sharding.ranks > 1) {
-    // Loads NCCL now, because that sets the environment. A library that is missing is an error only in create_group.
+    // Loads NCCL now, because that sets environment variables. A missing library is an error only in create_group.
     absl::StatusOr<std::shared_ptr<NcclApi>> api = LoadNccl();
     const bool windows = job.runtime.nccl_windows;
     if (windows && api.ok()) options.memory = CreateNcclMemory(*api);

@@ -1,4 +1,4 @@
-// CreateBackend of a program that runs on GPUs alone.
+// Defines CreateBackend for programs that run on GPUs alone.
 #include "engine/backends/cuda_jobs.h"
 #include "engine/backends/job_backend.h"
 

@@ -8,8 +8,8 @@
 
 namespace shale {
 
-// Reads the table at `path`. NotFound if there is no file, InvalidArgument if it is not a table, else the errors of
-// ReadFile. Errors name the path.
+// Reads the table at `path`. Returns NotFound if there is no file, InvalidArgument if it is not a table, and otherwise
+// the errors of ReadFile. Errors name the path.
 absl::StatusOr<cuda::TuningTable> ReadTuningTable(const std::string& path);
 
 }  // namespace shale

@@ -41,7 +41,7 @@ absl::Status ChunkWriter::Append(const std::byte* bytes, int64_t size,
                                  absl::FunctionRef<absl::Status(void*, const std::byte*, int64_t)> copy) {
   while (size > 0) {
     const int64_t count = std::min<int64_t>(size, kCheckpointChunkBytes - used_);
-    // Only this thread changes filled_.
+    // No lock is needed to read filled_, because only this thread changes it.
     SHALE_RETURN_IF_ERROR(copy(Slot(filled_) + used_, bytes, count));
     used_ += count;
     bytes += count;
@@ -81,7 +81,7 @@ void ChunkWriter::Loop() {
     if (ended_) return;
     const int64_t chunk = written_;
     const int64_t begin = chunk * kCheckpointChunkBytes;
-    // Only the last chunk may be shorter: nothing is appended after it.
+    // Only the last chunk may be shorter, because nothing is appended after it.
     const int64_t size = std::min(kCheckpointChunkBytes, saved_.size_bytes - begin);
     lock.unlock();
     absl::Status status = file_.WriteAt(begin, absl::string_view(Slot(chunk), size));

@@ -1,4 +1,4 @@
-// Writes a stream of bytes as the chunks of a shard file.
+// ChunkWriter writes a stream of bytes as the chunks of a shard file.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,7 @@
 
 namespace shale {
 
-// Gathers appended bytes into chunks of kCheckpointChunkBytes and computes a checksum of each. A thread of its own
+// Gathers appended bytes into chunks of kCheckpointChunkBytes and computes a checksum of each. A background thread
 // writes the chunks, so that the disk works while the next chunk is filled. Used by one thread at a time.
 class ChunkWriter {
  public:
@@ -29,11 +29,11 @@ class ChunkWriter {
                                                              SavedFile& saved);
   ~ChunkWriter();
 
-  // Copies the bytes into the staging memory with `copy(to, from, size)`. Returns the error of `copy`, or that of the
-  // first write that failed.
+  // Copies the bytes into the staging memory with `copy(to, from, size)`. Returns the error of `copy`, or the error of
+  // the first write that failed.
   absl::Status Append(const std::byte* bytes, int64_t size,
                       absl::FunctionRef<absl::Status(void*, const std::byte*, int64_t)> copy);
-  // Returns when all bytes have been written to the file, which is not flushed. Nothing may be appended afterwards.
+  // Returns when all bytes have been written to the file. Does not flush the file. Nothing may be appended afterwards.
   absl::Status Finish();
 
  private:

@@ -26,9 +26,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // The longest real path of a field has fewer than 60 bytes.
 constexpr size_t kMaxPathBytes = 256;
 
-// Parses a textproto job into values by field path: "sharding.ranks" -> "2". Values of a repeated field are joined by
-// ", ". Translates it first. A damaged or hostile manifest may hold any text: returns InvalidArgument if it exceeds a
-// limit, so that time and memory stay proportional to its size.
+// Translates a textproto job and parses it into values by field path: "sharding.ranks" -> "2". Values of a repeated
+// field are joined by ", ". A damaged or hostile manifest may hold any text. Returns InvalidArgument for a job that
+// exceeds a limit, so that time and memory stay proportional to its size.
 absl::StatusOr<std::map<std::string, std::string>> JobFields(absl::string_view text, ManifestTranslation translate) {
   if (text.size() > kMaxComparedJobBytes) {
     return absl::InvalidArgumentError(
@@ -36,8 +36,8 @@ absl::StatusOr<std::map<std::string, std::string>> JobFields(absl::string_view t
   }
   const std::string job = translate("job", text);
   std::map<std::string, std::string> fields;
-  std::string path;                // Of the message that is open, with a dot at its end.
-  std::vector<size_t> path_sizes;  // Of the messages around it.
+  std::string path;                // The path of the message that is open, with a dot at its end.
+  std::vector<size_t> path_sizes;  // The sizes of the paths of the messages around it.
   for (absl::string_view line : absl::StrSplit(job, '\n')) {
     line = absl::StripAsciiWhitespace(line);
     if (absl::ConsumeSuffix(&line, "{")) {
@@ -154,8 +154,8 @@ std::string NamesOf(const std::vector<SavedState>& states) {
   });
 }
 
-// Returns the parts that both have, and names them in `difference.parts`. Adds a difference of the optimizers' states
-// to `difference.state`.
+// Returns the parts that both have, and sets `difference.parts` to their names. If the optimizers' states differ, adds
+// this to `difference.state`.
 std::vector<CommonPart> MatchParts(const Manifest& a, const Manifest& b, CheckpointDifference& difference) {
   std::vector<CommonPart> parts = {{}};
   difference.parts = {"value"};
@@ -214,7 +214,7 @@ absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& 
   MatchParameters(a, b, difference);
   CheckpointValues first(a), second(b);
   std::vector<float> batch(2 * kBatchElements);
-  // Part by part, because the files are laid out so: each chunk is then read about once.
+  // Go part by part, because the files are laid out this way, so that each chunk is read about once.
   for (size_t part = 0; part < parts.size(); ++part) {
     for (ParameterDifference& parameter : difference.parameters) {
       const int64_t elements = a.ElementsOf(parts[part].in_a, parameter.parameter);

@@ -1,4 +1,4 @@
-// Compares two checkpoints as states of training, whoever wrote them and in whatever form.
+// Compares the training state in two checkpoints, independent of ranks, strategy and the form of the saved values.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@
 
 namespace shale {
 
-// How one part of a parameter, as fp32, differs between two checkpoints a and b.
+// Says how one part of a parameter, read as fp32, differs between two checkpoints a and b.
 struct PartDifference {
-  int64_t elements = 0;   // All that were compared.
+  int64_t elements = 0;   // Elements compared.
   int64_t different = 0;  // Elements whose bits differ.
-  double largest = 0;     // Largest |a - b|. Infinite if a or b is not finite and they differ; 0 for two NaN.
+  double largest = 0;     // Largest |a - b|. Infinite if a or b is not finite and they differ; 0 for two NaNs.
   double magnitude = 0;   // Largest finite |a| or |b| of all elements.
 
-  // Returns largest / magnitude. Dividing by the magnitude of the whole part says more than dividing each element's
-  // difference by the element: the relative differences of elements near zero are mostly rounding noise.
+  // Returns largest / magnitude. Divides by the magnitude of the whole part instead of dividing each difference by its
+  // element, because the relative differences of elements near zero are mostly rounding noise.
   double relative() const;
 };
 
@@ -43,32 +43,34 @@ struct CheckpointDifference {
   // Differences in how the checkpoints were written: ranks, strategy, accumulation, form of the values, and the fields
   // of the job.
   std::vector<FieldDifference> writing;
-  std::vector<std::string> parts;               // What is compared: "value", and the states that both have.
+  std::vector<std::string> parts;               // The parts compared: "value", and the states that both have.
   std::vector<ParameterDifference> parameters;  // The parameters that both have with the same shape, in the order of a.
 
-  // Returns whether the state is the same. With `tolerance` 0 it must be equal to the bit; otherwise no relative() may
+  // Returns whether the state is the same. With `tolerance` 0 all bits must be equal; otherwise no relative() may
   // exceed `tolerance`.
   bool Equal(double tolerance) const;
 };
 
-// Jobs that are longer, or nested deeper, than any real one are reported as different without a comparison by field.
+// Limits of the jobs that are compared field by field; real jobs stay far below them. If one of two jobs exceeds a
+// limit and their texts differ, they are reported as different without a list of fields.
 inline constexpr size_t kMaxComparedJobBytes = size_t{1} << 20;
 inline constexpr size_t kMaxComparedJobDepth = 64;
 
-// Returns how a text of a manifest reads in today's words. `field` is "job", "strategy" or "accumulation".
+// Returns a text of a manifest, translated to today's words. `field` is "job", "strategy" or "accumulation".
 using ManifestTranslation = absl::FunctionRef<std::string(absl::string_view field, absl::string_view text)>;
 
-// Compares the manifests and reads every parameter that both have, through one CheckpointValues per checkpoint.
-// Compares texts as `translate` returns them, because an earlier version may have written one of the manifests; calls
-// it only for jobs of at most kMaxComparedJobBytes. Returns the errors of CheckpointValues::Read.
+// Compares the manifests and every parameter that both checkpoints have with the same shape. Compares texts as
+// `translate` returns them, because an earlier version may have written one of the manifests; calls `translate` only
+// for jobs of at most kMaxComparedJobBytes. Returns the errors of CheckpointValues::Read.
 absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b,
                                                         ManifestTranslation translate);
 
-// Statistics of one part of a parameter. All but `non_finite` are over its finite elements.
+// Statistics of one part of a parameter. All but `non_finite` describe its finite elements.
 struct PartStatistics {
   double minimum = 0, maximum = 0, mean = 0, rms = 0;  // 0 if no element is finite.
   int64_t non_finite = 0;
 };
+// Reads a part of a parameter and returns its statistics, or the errors of CheckpointValues::Read.
 absl::StatusOr<PartStatistics> StatisticsOf(CheckpointValues& values, SavedPart part, const SavedParameter& parameter);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// Frames a message in a file so that damage is detected: magic, version, checksum, length, message.
+// Frames a message in a file, so that a reader detects damage: magic, version, checksum, length, message.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ absl::StatusOr<int64_t> FramedBytes(absl::string_view magic, absl::string_view h
 
 // Returns the framed message at the start of `bytes`, as a view into them. Returns InvalidArgument for everything that
 // FramedBytes refuses, for fewer bytes than the header claims, and for a wrong checksum; Unimplemented for another
-// version. The checksum covers magic, version and length too and is checked first, so that a version number made up by
-// a damaged disk counts as damage.
+// version. The checksum also covers magic, version and length, and is checked before the version, so that a version
+// number that a damaged disk made up counts as damage.
 absl::StatusOr<absl::string_view> Unframe(absl::string_view magic, uint32_t version, absl::string_view bytes,
                                           int64_t max_bytes);
 

@@ -22,14 +22,14 @@ namespace {
 constexpr char kMagic[] = "SHALEMAN";
 constexpr uint32_t kVersion = 1;
 constexpr int kMaxDimensions = 64;
-// The largest count of steps, tokens or samples that is accepted. No run reaches it, and a run that resumes from it can
-// add to it without overflow.
+// The largest accepted count of steps, tokens or samples. No run reaches it, and a run that resumes from it can add to
+// it without overflow.
 constexpr int64_t kMaxCount = int64_t{1} << 60;
 
-// A parsed parameter or file takes up to about 250 bytes besides its name, however few it takes in the file, and a
-// dimension takes 16: less than 0.7 GB in all, however small the file. Checksums and texts take a few times their size
-// in the file. A job has at most 2^20 ranks. For comparison, 405B parameters on 16,384 ranks are 1,137 parameters and
-// 16,384 files, and 405e9 x 12 bytes in 1.2 million chunks: a manifest of 6 MB.
+// However little a parameter or file takes in the MANIFEST, once parsed it takes up to about 250 bytes besides its
+// name, and a dimension takes 16. These limits keep that below 0.7 GB. Checksums and texts take a few times their size
+// in the file. A job has at most 2^20 ranks. For comparison, a model of 405B weights on 16,384 ranks has 1,137
+// parameters, 16,384 files, and 405e9 x 12 bytes in 1.2 million chunks: a manifest of 6 MB.
 constexpr WireLimit kLimits[] = {{"parameters", kMaxSavedParameters, "parameters"},
                                  {"shape", kMaxDimensions, "dimensions in one parameter"},
                                  {"files", kMaxSavedFiles, "files"},
@@ -52,7 +52,7 @@ absl::Status CheckParameter(const SavedParameter& parameter) {
   if (!IsName(parameter.name)) {
     return Refuse("a parameter is named ", Quoted(parameter.name), "; a name has 1 to 1,000 printable bytes of UTF-8");
   }
-  // The size of the widest part in bytes must fit int64_t too.
+  // The size in bytes of the widest part must fit int64_t too.
   int64_t room = std::numeric_limits<int64_t>::max() / 8;
   for (int64_t dimension : parameter.shape) {
     if (dimension < 1 || dimension > room) {
@@ -228,7 +228,8 @@ std::string SerializeManifest(const Manifest& manifest) {
   layout.set_strategy(manifest.strategy);
   layout.set_accumulation(manifest.accumulation);
   layout.set_values(std::string(ToString(manifest.values)));
-  // States other than AdamW's are named: readers of before there were others read AdamW's.
+  // Name the states only if they are not AdamW's: readers from before there were other optimizers expect AdamW's, and
+  // refuse this field.
   if (manifest.states != AdamWStates()) {
     proto::StatesRecord& states = *m.mutable_states();
     for (const SavedState& state : manifest.states) {

@@ -23,7 +23,7 @@
 namespace shale {
 
 inline constexpr char kManifestName[] = "MANIFEST";
-// The bytes of a shard file that one checksum covers. A shard file is read and written in chunks of this size.
+// How many bytes of a shard file one checksum covers. A shard file is read and written in chunks of this size.
 inline constexpr int64_t kCheckpointChunkBytes = int64_t{4} << 20;
 
 // The parts of a parameter, each saved element by element. The numbers are part of the file format.
@@ -36,7 +36,7 @@ enum class SavedPart : uint8_t {
 constexpr SavedPart StatePart(int64_t state) {
   return static_cast<SavedPart>(static_cast<int64_t>(SavedPart::kFirstState) + state);
 }
-// Returns which of the optimizer's states a part is, or -1 if it is none.
+// Returns the index of the optimizer's state that a part is, or -1 if it is none.
 constexpr int64_t StateOf(SavedPart part) {
   return part < SavedPart::kFirstState ? -1 : static_cast<int64_t>(part) - static_cast<int64_t>(SavedPart::kFirstState);
 }
@@ -49,24 +49,24 @@ struct SavedState {
 
   bool operator==(const SavedState&) const = default;
 };
-// Returns the bytes of one element of a part, or 0 if there is no such part. `states` are Manifest::states.
+// Returns the bytes per element of a part, or 0 if there is no such part. `states` are Manifest::states.
 int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states);
 // Returns "value", "high bits", "low bits", or the name of the state.
 std::string NameOf(SavedPart part, absl::Span<const SavedState> states);
 
-// The states of AdamW: those of a manifest that names none.
+// Returns the states of AdamW. A manifest that names no states has these.
 std::vector<SavedState> AdamWStates();
 
 inline constexpr int kMaxSavedStates = 16;
 
-// The form in which values are saved. The same for all parameters of a checkpoint.
+// The form in which the values of all parameters of a checkpoint are saved.
 enum class SavedValues : uint8_t {
   kFloat32,  // kValue.
   kSplit,    // kHigh and kLow.
 };
 absl::string_view ToString(SavedValues values);
 
-// What one part is, in one checkpoint.
+// Describes one part of the parameters in a checkpoint.
 struct PartSpec {
   SavedPart part = SavedPart::kValue;
   std::string name;  // "value", "high bits", "low bits", or the state's name.
@@ -74,11 +74,11 @@ struct PartSpec {
   int64_t block = 1;  // Elements of the parameter for each element of the part.
 
   int64_t element_bytes() const { return SizeOf(dtype); }
-  // Returns how many elements the part of a parameter with so many elements has.
+  // Returns how many elements the part has for a parameter of `parameter_elements` elements.
   int64_t ElementsOf(int64_t parameter_elements) const { return CeilDivide(parameter_elements, block); }
 };
-// Returns the parts that a checkpoint of this form has, in the order in which they are saved: wide elements first, then
-// every element lies at a multiple of its size.
+// Returns the parts that a checkpoint of this form has, in the order in which they are saved: wide elements first, so
+// that every element lies at a multiple of its size.
 std::vector<PartSpec> PartsOf(SavedValues values, absl::Span<const SavedState> states);
 
 struct SavedParameter {
@@ -101,7 +101,7 @@ struct SavedData {
 };
 
 struct SavedFile {
-  std::string name;  // Within the checkpoint's folder.
+  std::string name;  // Name in the checkpoint's folder.
   int64_t size_bytes = 0;
   std::vector<uint32_t> chunk_crcs;  // CRC-32C of each kCheckpointChunkBytes; the last chunk may be shorter.
 
@@ -131,8 +131,8 @@ struct Manifest {
 // Returns a name such as "rank-00003-of-00008.shard".
 std::string ShardFileName(int64_t rank, int64_t ranks);
 
-// Returns the records of files as bytes, for other processes; and reads such bytes. ParseFiles returns InvalidArgument
-// for bytes that SerializeFiles did not write.
+// SerializeFiles returns the records of files as bytes, for sending them to another process. ParseFiles returns the
+// records in such bytes, or InvalidArgument if the bytes are malformed.
 std::string SerializeFiles(const std::vector<SavedFile>& files);
 absl::StatusOr<std::vector<SavedFile>> ParseFiles(absl::string_view bytes);
 
@@ -140,14 +140,14 @@ absl::StatusOr<std::vector<SavedFile>> ParseFiles(absl::string_view bytes);
 std::string SerializeManifest(const Manifest& manifest);
 
 // Accepts any bytes. Returns InvalidArgument, without a path, for bytes that are not a manifest, are damaged, or
-// contradict themselves: negative counts or counts above 2^60, more parameters or files than the limits below, a shape
-// whose elements cannot be counted, a name used twice, more than kMaxSavedStates states or one that is unknown, a file
-// with another name than ShardFileName gives or with another number of checksums than its size requires. Returns
-// Unimplemented for another version.
+// contradict themselves: negative counts or counts above 2^60, more parameters or files than the limits below, a
+// dimension below 1, a shape whose elements cannot be counted, a name used twice, more than kMaxSavedStates states, a
+// state of an unknown type, a file with another name than ShardFileName gives or with another number of checksums than
+// its size requires. Returns Unimplemented for another version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);
 
-// Limits of a MANIFEST that is read: its size, and its number of parameters and of files. All are checked before
-// anything is built.
+// The largest size of a MANIFEST that is read, and the most parameters and files that it may have. The reader checks
+// these limits before it builds anything.
 inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 inline constexpr int64_t kMaxSavedParameters = int64_t{1} << 18;
 inline constexpr int64_t kMaxSavedFiles = int64_t{1} << 20;

@@ -17,8 +17,9 @@ struct NewestCheckpoint {
 };
 
 // Calls `use` with the checkpoints in `folder`, newest first, until a call succeeds. Skips a checkpoint if opening it
-// or `use` fails with an error that means damage (DataLoss, InvalidArgument, NotFound); returns any other error.
-// Returns DataLoss with all reasons if there are checkpoints and every one is damaged.
+// or `use` fails with an error that means damage (DataLoss, InvalidArgument, NotFound), or if it holds another step
+// than its folder's name says. Returns any other error. Returns DataLoss with all reasons if there are checkpoints and
+// every one is damaged.
 absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
                                                      absl::FunctionRef<absl::Status(const CheckpointReader&)> use);
 

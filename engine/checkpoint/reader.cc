@@ -151,7 +151,7 @@ absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const Shard
                                       absl::FunctionRef<absl::Status(const ShardPiece&, const char*)> sink,
                                       absl::Span<char> staging) const {
   for (const ShardHeader& shard : shards_) {
-    std::vector<ShardPiece> parts;  // The requested parts of this file's pieces, in file order.
+    std::vector<ShardPiece> parts;  // The requested ranges of this file's pieces, in file order.
     for (const ShardPiece& piece : shard.pieces) {
       ShardPiece part = piece;
       part.range = Intersect(wanted(piece), piece.range);

@@ -19,7 +19,7 @@
 namespace shale {
 
 // Reads the manifest of the checkpoint in `folder`. Errors name the file: NotFound if the folder or its MANIFEST is
-// missing, otherwise those of ParseManifest.
+// missing, InvalidArgument if the MANIFEST is not a regular file, otherwise those of ParseManifest.
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
 
 // A checkpoint whose manifest and shard headers have been verified. Tensor data is read and verified on demand.
@@ -39,14 +39,15 @@ class CheckpointReader {
   int64_t size_bytes() const;
   // Returns the index into manifest().parameters, or -1 if there is no such parameter.
   int FindParameter(absl::string_view name) const;
-  // Returns how many elements a part of a parameter has: fewer than the parameter if it keeps one for each block.
+  // Returns how many elements a part of a parameter has. A state that keeps one element per block has fewer than the
+  // parameter.
   int64_t ElementsOf(SavedPart part, const SavedParameter& parameter) const;
 
-  // Reads the requested elements and hands them to `sink`. `wanted(piece)` returns the range of the part's
-  // elements to read from that piece (empty: none). `sink` receives them with their bytes, as parts of pieces that each
-  // lie within one chunk. Chunks without requested elements are not read; every other chunk is read once, and verified
-  // before any of its bytes are handed out. `staging`, of at least kCheckpointChunkBytes, is the only buffer. Returns
-  // DataLoss, with file and byte range, if a chunk is damaged.
+  // Reads the requested elements and passes them to `sink`. `wanted(piece)` returns the range of the part's elements to
+  // read from that piece (empty: none). `sink` gets them with their bytes, as subranges of pieces that each lie within
+  // one chunk. Chunks without requested elements are not read; every other chunk is read once, and verified before
+  // `sink` gets any of its bytes. `staging`, of at least kCheckpointChunkBytes, is the only buffer. Returns DataLoss,
+  // with file and byte range, if a chunk is damaged, or the first error of `sink`.
   absl::Status Stream(absl::FunctionRef<ElementRange(const ShardPiece&)> wanted,
                       absl::FunctionRef<absl::Status(const ShardPiece&, const char*)> sink,
                       absl::Span<char> staging) const;
@@ -54,7 +55,7 @@ class CheckpointReader {
   // Reads a chunk of a shard file into `out` and verifies it. Returns the chunk's bytes, at the start of `out`.
   absl::StatusOr<absl::string_view> ReadChunk(int64_t rank, int64_t chunk, absl::Span<char> out) const;
 
-  // Verifies every byte. Returns DataLoss that names each damaged chunk (the first 20, and how many more there are).
+  // Verifies every byte. Returns DataLoss that names the first 20 problems, and says how many more there are.
   // VerifyCheckpoint in engine/checkpoint/verify.h also examines checkpoints that Open refuses.
   absl::Status Verify(absl::Span<char> staging) const;
 
@@ -62,7 +63,8 @@ class CheckpointReader {
   CheckpointReader() = default;
   absl::Status OpenFiles();
   absl::Status CheckCoverage() const;
-  // Opens the file anew for each use: a checkpoint may have more files than a process may hold open.
+  // Opens the shard file of a rank. Files are opened anew for each use, because a checkpoint may have more files than a
+  // process may hold open.
   absl::StatusOr<InputFile> OpenShard(int64_t rank) const;
 
   std::string folder_;
@@ -71,18 +73,18 @@ class CheckpointReader {
   absl::flat_hash_map<std::string, int> parameter_index_;
 };
 
-// Reads the state of parameters in any order, as fp32 whatever form it was saved in. Serves export to other formats and
-// inspection. Caches a few chunks (16 MiB), so that a sequence of small reads costs one read of the file. Borrows the
-// reader. Used by one thread.
+// Reads the state of parameters in any order, converted to fp32 from the form in which it was saved. Meant for export
+// to other formats and for inspection. Caches a few chunks (16 MiB), so that a sequence of small reads costs one read
+// of the file. Borrows the reader. Used by one thread at a time.
 class CheckpointValues {
  public:
   explicit CheckpointValues(const CheckpointReader& reader);
   const CheckpointReader& reader() const { return reader_; }
 
-  // Fills `out` with elements [begin, begin + out.size()) of a part of a parameter. `part` is kValue or a state of the
-  // optimizer; kValue means the master weights if there are any (joined from kHigh and kLow if they were saved so),
-  // else the weights. 8-bit states are read as their codes, 0 to 255. Returns NotFound for an unknown name, OutOfRange
-  // for elements that the parameter does not have, DataLoss for a damaged chunk.
+  // Fills `out` with elements [begin, begin + out.size()) of a part of a parameter. `part` must be kValue or a state of
+  // the optimizer. kValue means the master weights if there are any (joined from kHigh and kLow if they were saved in
+  // that form), and otherwise the weights. 8-bit states are read as their codes, 0 to 255. Returns NotFound for an
+  // unknown name, OutOfRange for elements that the part does not have, DataLoss for a damaged chunk.
   absl::Status Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out);
   absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return Read(SavedPart::kValue, parameter, begin, out);
@@ -102,13 +104,16 @@ class CheckpointValues {
   };
   // Returns where the elements of a part of a parameter lie, sorted by range.
   std::vector<Place>& Places(SavedPart part, int64_t parameter);
+  // Passes elements [begin, begin + elements) of a part of a parameter to `sink`, as they lie in the file. `at` counts
+  // from `begin`.
   absl::Status ReadPart(SavedPart part, int64_t parameter, int64_t begin, int64_t elements,
                         absl::FunctionRef<void(int64_t at, const char* bytes, int64_t count)> sink);
+  // Returns the bytes of a chunk, which are valid until the next call. Reads the chunk if it is not cached.
   absl::StatusOr<const char*> Fetch(int64_t rank, int64_t index);
 
   const CheckpointReader& reader_;
-  const int64_t parts_;  // Parts that a checkpoint may have.
-  std::vector<std::vector<Place>> places_;
+  const int64_t parts_;                     // Number of parts that a checkpoint with these states may have.
+  std::vector<std::vector<Place>> places_;  // By parameter, then by part.
   std::vector<Chunk> cache_;
   int64_t clock_ = 0;
 };

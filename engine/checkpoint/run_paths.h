@@ -1,4 +1,4 @@
-// Where the parts of a run folder lie.
+// The names and paths of the parts of a run folder.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace shale {
 // Names within a run folder.
 inline constexpr char kRunJob[] = "job.textproto";
 inline constexpr char kRunCheckpoints[] = "checkpoints";
-inline constexpr char kRunHf[] = "hf";  // Copies of the files of model.hf_folder. Only runs that have one have it.
+inline constexpr char kRunHf[] = "hf";  // Copies of files of model.hf_folder. Exists only if that was set.
 
-// Return the paths of these in `run_folder`.
+// Return the path of that part of `run_folder`.
 std::string RunJobPath(absl::string_view run_folder);
 std::string RunCheckpointsPath(absl::string_view run_folder);
 std::string RunHfPath(absl::string_view run_folder);
-// Returns the run folder that contains a checkpoint. Does not check that it is one.
+// Returns the path of the run folder that contains a checkpoint. Does not check that it is a run folder.
 std::string RunOfCheckpoint(absl::string_view checkpoint);
 
 }  // namespace shale

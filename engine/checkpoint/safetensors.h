@@ -1,4 +1,4 @@
-// safetensors: a file of named tensors, the format in which Hugging Face and most others store weights.
+// Reads and writes safetensors files. They hold named tensors; Hugging Face and most others store weights in them.
 //
 //   u64 N | N bytes of JSON, padded with spaces | the data of all tensors, in order and without gaps
 //
@@ -21,7 +21,7 @@
 
 namespace shale {
 
-// The element types of the format. Their names in files are those after the k ("F8_E4M3").
+// The element types of the format. The name in files is what follows the k ("F8_E4M3").
 enum class SafetensorsDType : uint8_t {
   kF4,
   kF6_E2M3,
@@ -56,7 +56,7 @@ struct SafetensorsTensor {
   std::string name;
   SafetensorsDType dtype = SafetensorsDType::kF32;
   std::vector<int64_t> shape;  // Empty: one element. With a dimension of 0: no elements.
-  int64_t begin = 0;           // In bytes from the start of the data.
+  int64_t begin = 0;           // Bytes from the start of the data, as is `end`.
   int64_t end = 0;
 
   int64_t size_bytes() const { return end - begin; }
@@ -65,27 +65,28 @@ struct SafetensorsTensor {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-// Reads a file that need not be trusted. Open reads and checks only the header; tensors are read on demand, so that
+// Reads a file, which need not be trusted. Open reads and checks only the header; tensors are read on demand, so that
 // memory does not grow with the file. Safe for concurrent reads by any number of threads.
 class SafetensorsReader {
  public:
   // Returns InvalidArgument, with the path and the reason, for everything that the format does not allow: a header that
   // is longer than the file or than 100,000,000 bytes, is not UTF-8, not JSON or not an object with the expected
   // members, or uses a name twice; tensors that overlap, leave gaps, differ in size from what shape and dtype require,
-  // or do not fill the file exactly; more than 64 dimensions.
+  // or do not fill the file exactly. Also returns it for a file that exceeds the limits in safetensors_header.h.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
 
-  // In the order in which they lie in the data.
+  // Returns the tensors in the order in which they lie in the data.
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
   const SafetensorsMetadata& metadata() const { return metadata_; }
-  // Returns the tensor, which lives as long as the reader, or null if there is none of that name.
+  // Returns the tensor of that name, which lives as long as the reader, or null if there is none.
   const SafetensorsTensor* Find(absl::string_view name) const;
 
-  // Fills `out` with the tensor's bytes from `begin` on. Returns OutOfRange if it does not have that many.
+  // Fills `out` with bytes [begin, begin + out.size()) of a tensor. Returns OutOfRange if the tensor does not have that
+  // many bytes.
   absl::Status Read(const SafetensorsTensor& tensor, int64_t begin, absl::Span<char> out) const;
 
-  // Fills `out` with elements [begin, begin + out.size()) of an F32, F16 or BF16 tensor as floats, which represent them
-  // exactly. Returns InvalidArgument for another dtype, OutOfRange if the tensor does not have that many elements.
+  // Fills `out` with elements [begin, begin + out.size()) of an F32, F16 or BF16 tensor. The conversion to float is
+  // exact. Returns InvalidArgument for another dtype, OutOfRange if the tensor does not have that many elements.
   absl::Status ReadFloat32(const SafetensorsTensor& tensor, int64_t begin, absl::Span<float> out) const;
 
  private:
@@ -109,9 +110,9 @@ class SafetensorsWriter {
     std::vector<int64_t> shape;
   };
 
-  // Lays the data out with the widest dtypes first, then by name, so that every tensor is aligned. Returns
-  // InvalidArgument for a name that is not UTF-8 or occurs twice, a negative dimension, or more bytes than can be
-  // counted.
+  // Lays the data out with the widest dtypes first, so that every tensor is aligned, and tensors of equal width by
+  // name. Returns InvalidArgument for metadata or a name that is not UTF-8, a name that occurs twice or is not allowed,
+  // a negative dimension, more than 64 dimensions, more bytes than can be counted, or a header that is too long.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(const std::string& path,
                                                                    absl::Span<const Entry> entries,
                                                                    const SafetensorsMetadata& metadata);

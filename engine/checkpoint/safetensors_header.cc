@@ -19,8 +19,8 @@ namespace {
 
 constexpr absl::string_view kMetadataName = "__metadata__";
 
-// Builds the header from the JSON parser's events. Builds nothing that the format does not have, so that hostile depth
-// or width costs nothing: the first unexpected event ends the parse.
+// Builds the header from the JSON parser's events. The first event that the format does not allow ends the parse, so
+// that a hostile file with deep nesting or many members costs nothing.
 class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderHandler(SafetensorsHeader* header) : header_(*header) {}
@@ -98,7 +98,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
   bool end_object() override {
     if (place_ == Place::kTensor && members_.size() != 3) return Fail("dtype, shape or data_offsets is missing");
-    place_ = Place::kTop;  // After the top object's own end, nothing follows.
+    place_ = Place::kTop;  // This also runs at the end of the top object, after which no event follows.
     return true;
   }
 

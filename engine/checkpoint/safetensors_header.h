@@ -14,12 +14,12 @@
 
 namespace shale {
 
-// The largest header, N, that implementations agree to accept.
+// The largest header size, N, that implementations agree to accept.
 constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 constexpr int kMaxSafetensorsDimensions = 64;
-// Limits of the entries of __metadata__, of which real files have a few, and of the tensors. In memory, they take up to
-// ten times as much as in the file. A mixture of experts of 670B parameters with one tensor per expert has 90,000
-// tensors.
+// Limits of the entries of __metadata__, of which real files have a few, and of the tensors. They bound memory, because
+// an entry or a tensor takes up to ten times as much in memory as in the file. A mixture of experts of 670B parameters
+// with one tensor per expert has 90,000 tensors.
 constexpr int kMaxSafetensorsMetadata = 1 << 16;
 constexpr int kMaxSafetensorsTensors = 1 << 18;
 
@@ -28,18 +28,18 @@ struct SafetensorsHeader {
   SafetensorsMetadata metadata;
 };
 
-// Parses and checks a header for `data_bytes` of data. Accepts any bytes. Returns InvalidArgument, without the path,
-// for everything that the format does not allow (see SafetensorsReader::Open).
+// Parses and checks a header that `data_bytes` bytes of data follow. Accepts any bytes. Returns InvalidArgument,
+// without the path, for every header that SafetensorsReader::Open refuses.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes);
 
-// Returns the dtype of that name, or nothing if the format does not have it.
+// Returns the dtype of that name, or nothing if the format has none of that name.
 std::optional<SafetensorsDType> FindSafetensorsDType(absl::string_view name);
 
 // Returns the size of a tensor in bytes. Returns InvalidArgument if it is not a whole number of bytes, or too large to
 // count.
 absl::StatusOr<int64_t> SafetensorsBytes(SafetensorsDType dtype, absl::Span<const int64_t> shape);
 
-// Returns the header's JSON, padded so that the data after it is aligned to 8 bytes.
+// Returns the header as JSON, padded with spaces so that the data after it is aligned to 8 bytes.
 std::string SafetensorsHeaderText(const SafetensorsHeader& header);
 
 }  // namespace shale

@@ -19,9 +19,9 @@ float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t exponent = half >> 10 & 0x1F;
   const uint32_t fraction = half & 0x3FF;
-  if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000 | fraction << 13);  // Infinity, NaN.
+  if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000 | fraction << 13);  // Infinity or NaN.
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // Zero, subnormal.
+  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // Zero or subnormal.
   return sign != 0 ? -magnitude : magnitude;
 }
 

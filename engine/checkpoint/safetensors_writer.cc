@@ -25,10 +25,9 @@ uint16_t RoundToHalf(float x) {
   const float magnitude = std::fabs(x);
   if (std::isnan(x)) return sign | 0x7E00 | (bits >> 13 & 0x3FF);
   if (magnitude >= kHalfOverflow) return sign | 0x7C00;
-  // Subnormal halves are 2^-24 apart. Floats from 1/2 to 1 are 2^-24 apart too, so adding 1/2 rounds to such a
-  // multiple.
+  // Subnormal halves are 2^-24 apart. So are floats from 1/2 to 1, so adding 1/2 rounds to a multiple of 2^-24.
   if (magnitude < 0x1p-14f) return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(magnitude + 0.5f) - 0x3F000000);
-  const uint32_t normal = std::bit_cast<uint32_t>(magnitude) - (uint32_t{112} << 23);  // Exponent bias 127 to 15.
+  const uint32_t normal = std::bit_cast<uint32_t>(magnitude) - (uint32_t{112} << 23);  // Changes bias 127 to 15.
   return sign | static_cast<uint16_t>((normal + 0xFFF + (normal >> 13 & 1)) >> 13);
 }
 

@@ -13,12 +13,12 @@
 
 namespace shale {
 
-// Returns whether an error means that a checkpoint is damaged, rather than that the system refused to read it or that a
-// newer program wrote it.
+// Returns whether an error means that a checkpoint is damaged. A read that the system refuses, or another format
+// version, does not count as damage.
 bool IsDamage(const absl::Status& status);
 
-// Opens a file of a checkpoint. Returns InvalidArgument for anything that is not a regular file, links included: a
-// checkpoint consists only of files in its folder.
+// Opens a file of a checkpoint. Returns InvalidArgument for anything that is not a regular file. Links are refused too,
+// because a checkpoint consists only of files in its folder.
 absl::StatusOr<InputFile> OpenSavedFile(const std::string& path);
 
 // Returns InvalidArgument, with the path, if the file's size differs from the manifest's.

@@ -1,10 +1,10 @@
-// The header of a shard file, without access to any file.
+// Parses and writes the header of a shard file, without access to any file.
 //
 //   frame ("SHALESHD", engine/checkpoint/framing.h) | zeros up to a multiple of 4,096 | the pieces, without gaps
 //
-// A piece is a range of elements of one part of one parameter, little-endian. An element of a part is one of the
-// parameter, or of a state that keeps one for each block, one of those. The header has a checksum of its own, so
-// that it can be trusted before the file's chunks are read; the manifest's checksums cover the entire file.
+// A piece is a range of elements of one part of one parameter, little-endian. A part has one element for each element
+// of the parameter, or one for each block of them (SavedState::block). The header has its own checksum, so that it can
+// be trusted before the file's chunks are read; the manifest's checksums cover the entire file.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ namespace shale {
 
 inline constexpr int64_t kShardAlignment = 4096;
 inline constexpr int64_t kMaxShardHeaderBytes = int64_t{64} << 20;
-// A rank owns one range of each parameter, saved in at most six parts (two of the value and the states of the
-// optimizer). This many pieces take at most 42 MB in the file. Parsed, each takes about 200 bytes: the limit bounds the
-// memory that a hostile file can take.
+// A rank owns one range of each parameter, saved in at most six parts: two of the value, and up to four states of the
+// optimizer (kMaxUpdateStates). This many pieces take at most 42 MB in the file. Parsed, each takes about 200 bytes, so
+// the limit bounds the memory that a hostile file can take.
 inline constexpr int64_t kMaxShardPieces = 6 * kMaxSavedParameters;
 
 struct ShardPiece {
   int32_t parameter = 0;  // Index into Manifest::parameters.
   SavedPart part = SavedPart::kValue;
   ElementRange range;         // Elements of the part; never empty.
-  int64_t element_bytes = 4;  // Of the part.
+  int64_t element_bytes = 4;  // Bytes per element of the part.
   int64_t offset_bytes = 0;   // Offset in the file.
 
   int64_t size_bytes() const { return (range.end - range.begin) * element_bytes; }
@@ -45,18 +45,19 @@ struct ShardHeader {
   bool operator==(const ShardHeader&) const = default;
 };
 
-// Lays out header.pieces without gaps: sets their offsets and the size of the file. Returns the bytes of the header,
-// with padding. REQUIRES: parts with wider elements come first.
+// Lays out header.pieces without gaps: sets their offsets and the size of the file. Returns the bytes of the header
+// with its padding. REQUIRES: parts with wider elements come first.
 std::string SerializeShardHeader(ShardHeader& header);
 
-// Returns the size of the header, with padding: the bytes that ParseShardHeader needs. `bytes` is the beginning of the
-// file, at least kFrameHeadBytes of it. Returns the errors of FramedBytes.
+// Returns the size of the header with its padding, which is how many bytes ParseShardHeader needs. `bytes` are the
+// first bytes of the file, at least kFrameHeadBytes. Returns the errors of FramedBytes.
 absl::StatusOr<int64_t> ShardHeadBytes(absl::string_view bytes);
 
-// Accepts any bytes; more bytes may follow the header in `head`. `states` are those of the manifest. Returns
-// InvalidArgument, without a path, for bytes that are not a shard header, are damaged, have more than kMaxShardPieces,
-// or do not fit a file of `file_bytes`: a range that is empty or cannot be counted, an element that does not lie at a
-// multiple of its size, pieces that do not end at the end of the file. Returns Unimplemented for another version.
+// Parses a header. Accepts any bytes; more bytes may follow the header in `head`. `states` are those of the manifest.
+// Returns InvalidArgument, without a path, for bytes that are not a shard header, are damaged, have more than
+// kMaxShardPieces, or do not fit a file of `file_bytes`: an unknown part, a range that is empty or negative, an element
+// that does not lie at a multiple of its size, pieces that do not end at the end of the file. Returns Unimplemented for
+// another version.
 absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t file_bytes,
                                              absl::Span<const SavedState> states);
 

@@ -15,7 +15,7 @@
 
 namespace shale {
 
-// Elements of one part of one parameter, in any memory that `copy` can read. Borrows them.
+// Elements of one part of one parameter, in any memory that the CopyToHost of WriteShard can read. Borrows them.
 struct PieceSource {
   int32_t parameter = 0;  // Index into Manifest::parameters.
   SavedPart part = SavedPart::kValue;
@@ -26,12 +26,12 @@ struct PieceSource {
 
 // Copies data to host memory. The copy is complete when the call returns.
 using CopyToHost = absl::FunctionRef<absl::Status(void* to, const std::byte* from, int64_t bytes)>;
-// A CopyToHost for data in host memory.
+// Copies data that is already in host memory, as a CopyToHost.
 absl::Status CopyHostMemory(void* to, const std::byte* from, int64_t bytes);
 
 // Writes the pieces, in the given order, to ShardFileName(rank, ranks) in `folder`, and flushes the file. Returns the
-// file's entry for the manifest. `staging`, of at least kWriteStagingBytes (engine/checkpoint/staging.h), is all the
-// memory that it uses besides the header. REQUIRES: parts with wider elements come first.
+// file's entry for the manifest. Uses no memory besides the header and `staging`, which must have at least
+// kWriteStagingBytes (engine/checkpoint/staging.h). REQUIRES: parts with wider elements come first.
 absl::StatusOr<SavedFile> WriteShard(FileSystem& files, const std::string& folder, int64_t rank, int64_t ranks,
                                      absl::Span<const PieceSource> pieces, CopyToHost copy, absl::Span<char> staging);
 

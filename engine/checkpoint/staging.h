@@ -1,4 +1,4 @@
-// Memory through which checkpoints are written and read.
+// Staging memory, through which checkpoints are written and read.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace shale {
 
-// Uninitialized bytes, aligned for direct writes. The system provides the pages on first use.
+// Owns uninitialized bytes, aligned for direct I/O. The system provides the pages on first use.
 class StagingBuffer {
  public:
   // Returns ResourceExhausted if the memory cannot be allocated.
@@ -43,9 +43,9 @@ class StagingBuffer {
 
 // One chunk is filled and one waits while a third is written, so that the disk never waits.
 inline constexpr int64_t kWriteStagingBytes = 3 * kCheckpointChunkBytes;
-// A rank reads through one chunk, plus one chunk of converted elements on their way to the device.
+// A rank reads into one chunk, and converts the elements into another on their way to the device.
 inline constexpr int64_t kReadStagingBytes = 2 * kCheckpointChunkBytes;
-// Enough for a rank that writes and reads, one at a time.
+// Enough for a rank that both writes and reads, but not at the same time.
 inline constexpr int64_t kStagingBytes = std::max(kWriteStagingBytes, kReadStagingBytes);
 
 }  // namespace shale

@@ -19,16 +19,16 @@ namespace shale {
 namespace {
 
 constexpr char kPrefix[] = "step-";
-// Suffixes of hidden names: a checkpoint that is being written, one that is being removed, and the former checkpoint of
-// a step that is being replaced.
+// Suffixes of hidden names: of a checkpoint that is being written, of one that is being removed, and of one that
+// another checkpoint of the same step is replacing.
 constexpr char kTemporary[] = ".tmp";
 constexpr char kTrash[] = ".trash";
 constexpr char kReplaced[] = ".replaced";
 
 enum class Kind { kAbsent, kFolder, kOther };
 
-// Returns what is at `path`. A link to a folder is kOther: removing files through it would remove files of others. An
-// error is not absence: a broken disk must not make a checkpoint look as if it did not exist.
+// Returns what is at `path`. Returns kOther for a link to a folder, because removing files through it would remove
+// files outside this folder. Returns an error, and not kAbsent, if a broken disk hides what is there.
 absl::StatusOr<Kind> KindOf(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) == 0) return S_ISDIR(info.st_mode) ? Kind::kFolder : Kind::kOther;
@@ -36,13 +36,13 @@ absl::StatusOr<Kind> KindOf(const std::string& path) {
   return FileError(errno, "examine", path);
 }
 
-// Removes the folder at `path` and its files. Does nothing if it does not exist.
+// Removes the folder at `path` and its files. Does nothing if there is nothing at `path`.
 absl::Status RemoveIfPresent(const std::string& path, FileSystem& files) {
   SHALE_ASSIGN_OR_RETURN(const Kind kind, KindOf(path));
   return kind == Kind::kAbsent ? absl::OkStatus() : RemoveFolderAndFiles(path, files);
 }
 
-// Returns the step of a folder that is named like a checkpoint, or -1 if it is not.
+// Returns the step in the name of a checkpoint's folder, or -1 if `name` is not such a name.
 int64_t StepOfName(absl::string_view name) {
   absl::string_view digits = name;
   int64_t step = 0;
@@ -103,10 +103,10 @@ absl::Status CheckpointStore::RemoveLeftovers() {
     if (kind != Kind::kFolder) continue;
     SHALE_ASSIGN_OR_RETURN(const Kind target_kind, KindOf(target));
     if (replaced && target_kind == Kind::kAbsent) {
-      // The save that was to replace it did not complete.
+      // The save that was replacing this checkpoint did not complete, so put the checkpoint back.
       SHALE_RETURN_IF_ERROR(files().Rename(path, target));
     } else {
-      // A leftover that cannot be removed does no harm: nobody reads it.
+      // A leftover that cannot be removed does no harm, because nobody reads it.
       RemoveFolderAndFiles(path, files()).IgnoreError();
     }
   }
@@ -132,7 +132,7 @@ absl::StatusOr<std::string> CheckpointStore::Save(
                         absl::StrCat("cannot save the checkpoint of step ", manifest.step, ": ", status.message()));
   }
   disregarded_.erase(manifest.step);
-  // The checkpoint stands even if pruning fails: Save still succeeds.
+  // The checkpoint stands even if pruning fails, so Save succeeds.
   thinning_ = RemoveUnwanted(manifest.step);
   return JoinPath(folder_, name);
 }
@@ -147,7 +147,7 @@ absl::Status CheckpointStore::WriteTemporary(
   manifest.ranks = std::ssize(manifest.files);
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files().Create(JoinPath(temporary, kManifestName)));
   const std::string bytes = SerializeManifest(manifest);
-  // Verify that the manifest can be read back: a checkpoint that cannot be read is useless.
+  // Check that the manifest can be read back, because a checkpoint that cannot be read is useless.
   if (const absl::Status readable = ParseManifest(bytes).status(); !readable.ok()) {
     return absl::InternalError(absl::StrCat("the manifest could not be read back: ", readable.message()));
   }
@@ -165,8 +165,8 @@ absl::Status CheckpointStore::Commit(const std::string& temporary, int64_t step)
     RemoveIfPresent(replaced, files()).IgnoreError();
     return status;
   }
-  // Restores according to the folders that exist, not the error: over a network a rename may succeed and yet report
-  // failure. Leaves alone what cannot be examined.
+  // Restore by looking at which folders exist and not at the error, because on a network file system a rename may
+  // succeed and yet report failure. Leave alone what cannot be examined.
   const auto is_absent = [](const std::string& at) { return KindOf(at).value_or(Kind::kOther) == Kind::kAbsent; };
   if (is_absent(temporary)) files().Rename(path, temporary).IgnoreError();
   if (is_absent(path) && !is_absent(replaced)) files().Rename(replaced, path).IgnoreError();
@@ -189,7 +189,7 @@ absl::Status CheckpointStore::RemoveUnwanted(int64_t saved_step) {
   int64_t kept = 0;
   for (const CheckpointPath& checkpoint : checkpoints) {
     if (checkpoint.step > saved_step || disregarded_.contains(checkpoint.step)) continue;
-    // A damaged checkpoint is not counted, and stays for inspection.
+    // Do not count a damaged checkpoint, and keep it for inspection.
     if (!CheckpointReader::Open(checkpoint.path).ok()) continue;
     const bool periodic = options_.keep_every > 0 && checkpoint.step % options_.keep_every == 0;
     if (++kept > options_.keep_last && !periodic) {

@@ -1,11 +1,12 @@
-// The checkpoints of a run, in one folder. Each appears complete or not at all, and old ones are pruned.
+// CheckpointStore keeps the checkpoints of a run in one folder. Each appears complete or not at all, and old ones are
+// pruned.
 //
 //   checkpoints/step-0000000200/    a checkpoint (engine/checkpoint/manifest.h)
 //   checkpoints/step-0000000400/
 //   checkpoints/.step-0000000600.tmp/   being written
 //
 // A save writes and flushes all files in a temporary folder, the manifest last, then renames the folder and flushes its
-// parent. A crash at any moment leaves complete checkpoints and hidden leftovers, which the next Open removes if it
+// parent. A crash at any moment leaves only complete checkpoints, and hidden leftovers that the next Open removes if it
 // can.
 #pragma once
 
@@ -34,8 +35,8 @@ struct CheckpointPath {
   std::string path;
 };
 // Returns the folders (not links) in `folder` that are named like checkpoints, newest first, or nothing if `folder`
-// does not exist. Returns an error if the system cannot say what one of them is. Only reading a checkpoint shows
-// whether it is intact (CheckpointReader::Open).
+// does not exist. Returns an error if the system cannot say whether one of them is a folder. Does not check that the
+// checkpoints are intact; CheckpointReader::Open does.
 absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& folder);
 
 // Returns whether a name in the folder of checkpoints belongs to a checkpoint that was still being written when its run
@@ -52,25 +53,25 @@ class CheckpointStore {
     FileSystem* files = &PosixFileSystem();  // Borrowed.
   };
 
-  // Makes the folder if it is missing, and removes the leftovers of saves that crashed. Returns FailedPrecondition if
-  // another writer has the folder open.
+  // Creates the folder if it is missing. Removes the leftovers of saves that crashed, and puts a checkpoint back that
+  // such a save was about to replace. Returns FailedPrecondition if another writer has the folder open.
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(const std::string& folder, const Options& options);
   CheckpointStore(const CheckpointStore&) = delete;
 
-  // Marks the checkpoints after `step` that are in the folder now as damaged: pruning neither counts nor removes them.
-  // Saving a checkpoint of the same step clears its mark.
+  // Excludes from pruning the checkpoints after `step` that are in the folder now: like damaged ones, they are neither
+  // counted nor removed. Saving a checkpoint of the same step ends this for that step.
   void DisregardAfter(int64_t step);
 
   const std::string& folder() const { return folder_; }
   FileSystem& files() const { return *options_.files; }
 
-  // Writes a checkpoint and returns its path, then prunes the checkpoints that are no longer wanted. `write` writes the
-  // shard files into the temporary folder that it is given, and returns their entries for the manifest. A checkpoint of
-  // the same step is replaced. After an error there is no new checkpoint, and the earlier ones are unchanged. If only
-  // the pruning failed (see thinning()), the checkpoint stands, and the next save prunes again.
+  // Writes a checkpoint, prunes the checkpoints that are no longer wanted, and returns the path of the new one. `write`
+  // must write the shard files into the temporary folder that it is given, and return their entries for the manifest.
+  // Replaces a checkpoint of the same step. After an error there is no new checkpoint, and the earlier ones are
+  // unchanged. If only the pruning failed (see thinning()), the checkpoint stands, and the next save prunes again.
   absl::StatusOr<std::string> Save(
       Manifest manifest, absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string& temporary)> write);
-  // Returns OK if the last save could prune every checkpoint that is no longer wanted, else the error.
+  // Returns OK if the last save pruned every checkpoint that is no longer wanted, otherwise the error of pruning.
   const absl::Status& thinning() const { return thinning_; }
 
  private:
@@ -82,11 +83,13 @@ class CheckpointStore {
                               absl::FunctionRef<absl::StatusOr<std::vector<SavedFile>>(const std::string&)> write);
   // Renames the temporary folder to its final name. On failure restores the former state, as far as the disk allows.
   absl::Status Commit(const std::string& temporary, int64_t step);
+  // Renames `path`, if it exists, to `replaced`, and `temporary` to `path`. Flushes the folder.
   absl::Status Swap(const std::string& temporary, const std::string& path, const std::string& replaced);
   // Prunes checkpoints up to `saved_step`. Later ones are neither counted nor removed.
   absl::Status RemoveUnwanted(int64_t saved_step);
-  // Renames the folder, then removes it: a partly removed folder must not be taken for a checkpoint.
+  // Removes a checkpoint. Renames its folder first, so that a partly removed one is never taken for a checkpoint.
   absl::Status Discard(const std::string& name);
+  // Returns the path of the hidden folder for a checkpoint's name and a suffix.
   std::string Hidden(absl::string_view name, absl::string_view what) const;
 
   const std::string folder_;

@@ -108,7 +108,7 @@ absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter,
   return ReadPart(SavedPart::kLow, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
     const auto* low = reinterpret_cast<const int16_t*>(bytes);
     for (int64_t i = 0; i < count; ++i) {
-      // After the high part was read, the upper half holds the bf16 weight's bits.
+      // The first ReadPart stored the bits of the bf16 weight in the upper half.
       const auto weight = static_cast<uint16_t>(std::bit_cast<uint32_t>(out[at + i]) >> 16);
       out[at + i] = JoinMaster(BFloat16{weight}, low[i]);
     }

@@ -14,8 +14,8 @@ namespace {
 
 using Damaged = absl::FunctionRef<void(const absl::Status&)>;
 
-// Verifies the chunks that lie fully within the file, whose size may differ from the recorded one. Returns the bytes
-// read.
+// Verifies the chunks that lie fully within the file, whose size may differ from the recorded one. Returns the number
+// of bytes read.
 absl::StatusOr<int64_t> VerifyChunks(const InputFile& file, const SavedFile& saved, absl::Span<char> staging,
                                      Damaged damaged) {
   int64_t bytes = 0;

@@ -18,9 +18,10 @@ struct Verified {
 
 // Calls `damaged` with one line for each problem: each damaged chunk with its file and byte range, and each file that
 // is missing, of another size than recorded, not a regular file, or unreadable because its disk is damaged. If there
-// are none, also reports what CheckpointReader::Open refuses. Unlike Open it does not stop at the first problem and
-// needs only an intact manifest. Returns an error if the manifest cannot be read (see ReadManifest) or if the system
-// refuses a read. `staging`, of at least kCheckpointChunkBytes, is all the memory that it uses besides the headers.
+// are none, calls it with the error of CheckpointReader::Open, if any. Unlike Open it does not stop at the first
+// problem and needs only an intact manifest. Returns an error if the manifest cannot be read (see ReadManifest) or if
+// the system refuses a read. Uses no memory besides the headers and `staging`, which must have at least
+// kCheckpointChunkBytes.
 absl::StatusOr<Verified> VerifyCheckpoint(const std::string& folder, absl::Span<char> staging,
                                           absl::FunctionRef<void(const std::string& damage)> damaged);
 

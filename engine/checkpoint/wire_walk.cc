@@ -19,7 +19,8 @@ using google::protobuf::internal::WireFormatLite;
 
 absl::Status Malformed() { return absl::InvalidArgumentError("is malformed"); }
 
-// Removes a varint of at most ten bytes from the front. Returns false if there is none or its value is above `max`.
+// Removes a varint of at most ten bytes from the front of `bytes` and sets `*value`. Returns false if there is none or
+// its value is above `max`.
 bool TakeVarint(absl::string_view& bytes, uint64_t max, uint64_t* value) {
   *value = 0;
   for (size_t i = 0; i < std::min<size_t>(bytes.size(), 10); ++i) {
@@ -32,8 +33,8 @@ bool TakeVarint(absl::string_view& bytes, uint64_t max, uint64_t* value) {
   return false;
 }
 
-// Removes a field's value of this wire type from the front. Sets `*value` to its bytes, without the length prefix;
-// leaves it alone for a varint. Returns false if there is no such value.
+// Removes a field's value of this wire type from the front of `bytes`. Sets `*value` to its bytes without the length
+// prefix, or leaves `*value` alone for a varint. Returns false if there is no such value.
 bool TakeValue(WireFormatLite::WireType type, absl::string_view& bytes, absl::string_view* value) {
   uint64_t size = 0;
   switch (type) {
@@ -43,7 +44,7 @@ bool TakeValue(WireFormatLite::WireType type, absl::string_view& bytes, absl::st
     case WireFormatLite::WIRETYPE_LENGTH_DELIMITED:
       if (!TakeVarint(bytes, std::numeric_limits<int32_t>::max(), &size)) return false;
       break;
-    default: return false;  // Groups: no message here uses them.
+    default: return false;  // Groups, which no message here uses.
   }
   if (size > bytes.size()) return false;
   *value = bytes.substr(0, size);
@@ -51,7 +52,7 @@ bool TakeValue(WireFormatLite::WireType type, absl::string_view& bytes, absl::st
   return true;
 }
 
-// Returns the number of elements in a packed field. Every varint ends with its only byte below 0x80.
+// Returns the number of elements in a packed field. Counts varints by their last bytes, the only ones below 0x80.
 int64_t CountPacked(WireFormatLite::WireType element, absl::string_view bytes) {
   if (element == WireFormatLite::WIRETYPE_FIXED32) return static_cast<int64_t>(bytes.size()) / 4;
   if (element == WireFormatLite::WIRETYPE_FIXED64) return static_cast<int64_t>(bytes.size()) / 8;

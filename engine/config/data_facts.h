@@ -1,4 +1,4 @@
-// What a job leaves to its data.
+// Finds the settings that a job may leave to its data: the format and the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 namespace shale {
 
 struct DataFacts {
-  DataFormat format = DataFormat::kByContent;  // kByContent: the data was not read.
+  DataFormat format = DataFormat::kByContent;  // kByContent: not known, because the data was not read.
   int64_t vocabulary = 0;                      // The size that the tokens' encoding implies; 0: not known.
 };
 
 // Returns the facts of opened data.
 DataFacts DataFactsOf(const TokenSource& source);
 
-// Returns the facts that a job can be planned with. Reads the data only if the job tells neither its vocabulary nor
-// that it is text: then returns InvalidArgument, with a way out, if the data cannot be read.
+// Returns the facts that are needed to plan a job. Reads the data only if the job sets neither the vocabulary nor the
+// format TEXT. Returns InvalidArgument, with settings that avoid the read, if that data cannot be read.
 absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job);
 
-// Sets in `job` what it leaves to its data, as far as `data` tells: the format of the data and the vocabulary.
+// Sets the format of the data in `job`, if `data` has it, and the vocabulary, if `job` does not set it.
 void ApplyDataFacts(const DataFacts& data, Job& job);
 
 }  // namespace shale

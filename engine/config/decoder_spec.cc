@@ -1,4 +1,4 @@
-// What a job spec says about a decoder.
+// Reads, writes and checks the decoder in a job spec.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -34,7 +34,8 @@ constexpr RealRange kRealRanges[] = {
     {"model.decoder.init_std", 0, 100},
 };
 
-// Defaults of the DecoderConfig fields of the same names that depend on the family.
+// The defaults that depend on the family. Each field is named like the one in DecoderConfig that it is for, except
+// one_kv_head, which makes kv_heads 1.
 struct FamilyDefaults {
   NormKind norm;
   PositionKind position;
@@ -86,8 +87,8 @@ FamilyDefaults DefaultsOf(proto::DecoderSpec::Family family) {
   }
 }
 
-// Returns 4 x width, and 8/3 x width for SwiGLU: SwiGLU has three matrices where the others have two, so that both have
-// the same number of parameters.
+// Returns the default of DecoderConfig::hidden: 4 x width, or for SwiGLU 8/3 x width, rounded up to a multiple of 64.
+// SwiGLU has three matrices where the others have two, so this gives both about the same number of parameters.
 int64_t DefaultHidden(int64_t width, Activation activation) {
   if (activation != Activation::kSwiGlu) return 4 * width;
   constexpr int64_t kMultiple = 64;
@@ -95,8 +96,8 @@ int64_t DefaultHidden(int64_t width, Activation activation) {
   return RoundUp(hidden, kMultiple);
 }
 
-// Returns "992 or 1008": the nearest numbers below and above `value`, from 1 to `limit`, for which `good` holds. Empty
-// if there is none.
+// Returns the nearest numbers below and above `value`, from 1 to `limit`, for which `good` holds, as "992 or 1008".
+// Returns "" if there are none.
 template <typename Predicate>
 std::string NearestGood(int64_t value, int64_t limit, Predicate good) {
   std::vector<int64_t> found;
@@ -127,7 +128,7 @@ void CheckHeads(const proto::DecoderSpec& spec, const DecoderConfig& config, Spe
                                                               config.head_width - 1, " or ", config.head_width + 1));
     return;
   }
-  // Without head_width, the width must divide into heads of an even width.
+  // Without head_width, width / heads must be a whole and even number.
   const int64_t heads = config.heads;
   if (config.width % heads == 0 && config.width / heads % 2 == 0) return;
   const std::string wrong = config.width % heads != 0

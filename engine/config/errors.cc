@@ -6,7 +6,7 @@
 namespace shale {
 
 constexpr size_t kMaxMessages = 20;
-constexpr size_t kLongestPath = 200;  // The longest path of a field has 45 characters.
+constexpr size_t kLongestPath = 200;  // Bounds the paths of unknown fields. A field's path has at most 43 characters.
 
 void SpecErrors::Add(const std::string& path, absl::string_view message) { AddAt(Find(path), path, message); }
 

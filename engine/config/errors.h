@@ -1,4 +1,4 @@
-// Collects the errors of a spec, and where each of its fields was given.
+// Collects the errors of a spec, and the place where each of its fields was given.
 #pragma once
 
 #include <map>
@@ -11,15 +11,15 @@
 
 namespace shale {
 
-// A place in a source ("job.textproto", or "--set" for overrides); line 0 if the source has no lines.
+// A place in a source ("job.textproto", or "--set" for overrides). The line is 0 if the source has no lines.
 struct SpecLocation {
   std::string source;
   int line = 0;    // From 1.
   int column = 0;  // From 1.
 };
 
-// Collects the errors of one spec. A field is named by its path ("sharding.strategy"), element i of a list by its path
-// and an index ("activation_checkpointing.recompute[i]"). Not thread-safe.
+// Collects the errors of one spec. Names a field by its path ("sharding.strategy"), and element i of a list by the path
+// of the list and an index ("activation_checkpointing.recompute[i]"). Not thread-safe.
 class SpecErrors {
  public:
   // `source` (a file name) is the location of errors that belong to no field.
@@ -28,23 +28,25 @@ class SpecErrors {
   // Records where `path` was given. A later call for the same path replaces the location.
   void Locate(const std::string& path, SpecLocation location) { locations_[path] = std::move(location); }
 
-  // Reports `message` at the location of `path`, or else of the nearest enclosing message, and marks `path` as faulty.
+  // Reports `message` and marks `path` as faulty. The location is that of `path`, else that of the nearest enclosing
+  // message that was given, else `source`.
   void Add(const std::string& path, absl::string_view message);
-  // Does the same at a given location. `path` may be empty: the error then belongs to no field.
+  // Does the same at a given location. If `path` is empty, the error belongs to no field.
   void AddAt(const SpecLocation& location, const std::string& path, absl::string_view message);
-  // Reports a rule that several fields break together: at the first one that an override gives, as the likely cause,
-  // else at the first one that the spec gives, else at the first one. Does nothing if one of them is already faulty,
-  // because its intended value is unknown.
+  // Reports a rule that the fields `paths` break together. The error appears at the first of them that an override
+  // gives, because the override is the likely cause; else at the first that the spec gives; else at the first. Does
+  // nothing if one of the fields is already faulty, because its intended value is unknown.
   void AddRule(const std::vector<std::string>& paths, absl::string_view message);
 
   bool empty() const { return messages_.empty(); }
   size_t size() const { return messages_.size(); }
-  // Returns OK, or InvalidArgument with one error per line: at most 20, then a line that counts the rest.
+  // Returns OK if there are no errors. Otherwise returns InvalidArgument with one error per line: at most 20, then a
+  // line that counts the rest.
   absl::Status ToStatus() const;
 
  private:
   SpecLocation Find(std::string path) const;
-  // Returns whether `path` was given; if `overridden`, whether an override gave it.
+  // Returns whether `path` was given. If `overridden` is true, returns whether an override gave it.
   bool Given(const std::string& path, bool overridden) const;
 
   std::string source_;

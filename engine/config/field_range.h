@@ -1,4 +1,4 @@
-// The allowed values of the numbers in a job spec. engine/config/ranges.h finds that of a field.
+// Types for the allowed values of the numbers in a job spec. engine/config/ranges.h returns the range of a field.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ struct FieldRanges {
   absl::Span<const RealRange> reals;
 };
 
-// Ends that several ranges share. The upper ends keep products of up to four sizes below 2^127; engine/config/sizes.cc
-// checks the products.
+// Ends that several ranges share. The upper ends keep every product of up to four sizes below 2^127, so that
+// engine/config/sizes.cc can check products in 128 bits.
 inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 inline constexpr int64_t kMaxWidth = int64_t{1} << 24;
 inline constexpr int64_t kMaxHidden = int64_t{1} << 26;
 inline constexpr int64_t kMaxLayers = int64_t{1} << 16;
 inline constexpr int64_t kMaxTokens = int64_t{1} << 24;
-// Steps compute with these values in fp32, and this is in the normal range of fp32.
+// The smallest value of fields with which a step computes in fp32. It is a normal number of fp32.
 inline constexpr double kTiny = 1e-30;
 
 inline constexpr bool kRequired = true;  // For IntRange::required.

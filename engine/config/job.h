@@ -1,7 +1,7 @@
-// A training run as plain copyable values: what a job file says, with every default resolved. proto/job.proto documents
-// the fields at length. engine/config/parse.h makes a Job from a file.
+// A training run as plain copyable values: the settings of a job file, with every default that follows from the file
+// filled in. proto/job.proto documents the fields at length. engine/config/parse.h makes a Job from a file.
 //
-// A program that embeds the engine may fill in a Job itself and have ValidateJob (engine/config/parse.h) check it.
+// A program that embeds the engine may fill in a Job itself and call ValidateJob (engine/config/parse.h) to check it.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ struct ShardingConfig {
   Strategy strategy = Strategy::kFullShard;
   Accumulation accumulation = Accumulation::kAuto;
   int64_t ranks = 1;
-  int64_t prefetch = 1;               // Units gathered ahead. Only kFullShard reads it.
+  int64_t prefetch = 1;               // Units gathered ahead of use. Only kFullShard reads it.
   bool reshard_after_forward = true;  // Only kFullShard reads it.
 
   bool operator==(const ShardingConfig&) const = default;
@@ -64,17 +64,17 @@ struct PrecisionConfig {
 
 struct MemoryConfig {
   std::vector<std::string> offload;  // Name patterns of tensors that wait for their backward in host memory.
-  int64_t host_budget_bytes = 0;     // Bytes that one rank may offload; 0: by the machine's memory.
-  int64_t budget_bytes = 0;          // Bytes that one rank may plan; 0: by the machine's memory.
+  int64_t host_budget_bytes = 0;     // Bytes that one rank may offload; 0: derived from the machine's memory.
+  int64_t budget_bytes = 0;          // Bytes that one rank may plan; 0: derived from the machine's memory.
   bool keep_gradients = false;       // Whether a step's reduced gradients can be read until the next step.
-  int64_t loss_chunk_tokens = 0;     // Tokens whose logits exist at once; 0: by the vocabulary (LossChunkTokens).
+  int64_t loss_chunk_tokens = 0;     // Tokens whose logits exist at once; 0: see LossChunkTokens.
 
   bool operator==(const MemoryConfig&) const = default;
 };
 
 struct ActivationCheckpointingConfig {
   CheckpointingPreset preset = CheckpointingPreset::kNone;
-  // The blocks that the preset applies to: if a + b > 0 the first a and the last b, else blocks 0, n, 2n, ...
+  // The blocks that the preset applies to. If a + b > 0, these are the first a and the last b; else 0, n, 2n, ...
   int64_t every_nth = 1;               // n
   int64_t first_layers = 0;            // a
   int64_t last_layers = 0;             // b
@@ -90,7 +90,7 @@ enum class LearningRateScaling { kConstant, kLinear, kSquareRoot };
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 3e-4;  // Peak, before the scaling rule.
-  // An optimizer that does not read a field leaves it at its default.
+  // A field that the optimizer does not read has its default value.
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
@@ -122,10 +122,10 @@ enum class LearningRateShape { kConstant, kLinear, kCosine, kWarmupStableDecay }
 
 struct LearningRateConfig {
   LearningRateShape shape = LearningRateShape::kCosine;
-  // Length of the run: one of the two is positive, the other 0.
+  // Length of the run. One of the two is positive, and the other is 0.
   int64_t steps = 0;  // In optimizer steps.
   double epochs = 0;  // In epochs (times through the data).
-  // Length of the linear warm-up: at most one is positive.
+  // Length of the linear warm-up. At most one of the three is positive.
   int64_t warmup_steps = 0;
   int64_t warmup_samples = 0;
   int64_t warmup_tokens = 0;
@@ -135,14 +135,14 @@ struct LearningRateConfig {
   bool operator==(const LearningRateConfig&) const = default;
 };
 
-// What the run does when a checkpoint cannot be written: stop with an error, or go on.
+// What the run does when a checkpoint cannot be written: it stops with an error, or it goes on.
 enum class SaveFailure { kStop, kContinue };
 
 struct CheckpointConfig {
   int64_t every_steps = 0;  // Steps between checkpoints; 0: only at the end.
   int64_t keep_last = 2;
   int64_t keep_every = 0;    // A checkpoint is kept forever if its step is a multiple of this; 0: none.
-  bool asynchronous = true;  // Only read if every_steps > 0: no training follows the save at the end.
+  bool asynchronous = true;  // Read only if every_steps > 0, because no training follows the save at the end.
   SaveFailure on_failure = SaveFailure::kStop;
 
   bool operator==(const CheckpointConfig&) const = default;
@@ -180,7 +180,8 @@ struct RuntimeConfig {
 };
 
 // Returns how many compute threads one rank uses when the process runs `ranks` ranks on a machine with
-// `hardware_threads` (Machine::hardware_threads): threads_per_rank if it is set, else its share of them, at least 1.
+// `hardware_threads` threads (Machine::hardware_threads). This is threads_per_rank if it is set, else an equal share of
+// the machine's threads, at least 1.
 inline int ThreadsPerRank(const RuntimeConfig& runtime, int64_t ranks, int64_t hardware_threads) {
   if (runtime.threads_per_rank > 0) return static_cast<int>(runtime.threads_per_rank);
   return static_cast<int>(std::max<int64_t>(1, hardware_threads / std::max<int64_t>(1, ranks)));
@@ -210,7 +211,7 @@ struct Job {
 inline int64_t LossChunkTokens(const Job& job) {
   if (job.memory.loss_chunk_tokens > 0) return job.memory.loss_chunk_tokens;
   constexpr int64_t kLogits = int64_t{1} << 23, kLeastTokens = 512;
-  // A multiple of 64: the matmul of the head's weight gradient sums over the tokens of a chunk.
+  // Rounds to a multiple of 64, because the matmul of the head's weight gradient sums over the tokens of a chunk.
   const int64_t tokens = RoundDown(kLogits / std::max<int64_t>(1, Vocabulary(job.model)), 64);
   return std::max(kLeastTokens, tokens);
 }

@@ -1,4 +1,4 @@
-// Turns a spec whose fields are each in range into plain structs.
+// Turns a spec into plain structs, once each of its fields is in range.
 #pragma once
 
 #include "engine/config/job.h"
@@ -6,9 +6,9 @@
 
 namespace shale {
 
-// Returns the job that `spec` describes, with all defaults that follow from the spec filled in. What a job leaves to
-// its data or to the machine stays open (engine/planner/resolve_job.h). Settings that contradict each other become
-// values that CheckRules (engine/config/rules.h) reports. REQUIRES: CheckFields (engine/config/ranges.h) went over
+// Returns the job that `spec` describes, with all defaults that follow from the spec filled in. Settings that depend on
+// the data or on the machine stay open (engine/planner/resolve_job.h decides them). Settings that contradict each other
+// are kept: CheckRules (engine/config/rules.h) reports them. REQUIRES: CheckFields (engine/config/ranges.h) has checked
 // `spec`.
 Job JobFromSpec(const proto::Job& spec);
 

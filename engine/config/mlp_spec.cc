@@ -1,4 +1,4 @@
-// What a job spec says about an MLP.
+// Reads, writes and checks the MLP in a job spec.
 #include <vector>
 
 #include "engine/config/model_spec.h"
@@ -41,7 +41,7 @@ void WriteSpec(const MlpConfig& config, proto::ModelSpec& model) {
   spec.set_init_std(config.init_std);
 }
 
-void CheckKindRules(const proto::ModelSpec&, const MlpConfig&, int64_t, SpecErrors&) {}  // The ranges say it all.
+void CheckKindRules(const proto::ModelSpec&, const MlpConfig&, int64_t, SpecErrors&) {}  // The ranges suffice.
 
 std::vector<SizeProduct> ActivationSizes(const MlpConfig& config, const StepSizes& step) {
   const auto& [micro, length, steps] = step;

@@ -1,4 +1,4 @@
-// The model in a job spec (message ModelSpec).
+// Reads, writes and checks the model in a job spec (message ModelSpec).
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,13 @@
 
 namespace shale {
 
-// Returns the model that `spec` describes, with all defaults that follow from the spec; a default model if it describes
-// none. `sequence_length` is the default of max_positions. REQUIRES: CheckFields (engine/config/ranges.h) went over
-// `spec`.
+// Returns the model that `spec` describes, with all defaults that follow from the spec filled in. Returns a default
+// model if `spec` describes none. `sequence_length` is the default of max_positions. REQUIRES: CheckFields
+// (engine/config/ranges.h) has checked `spec`.
 ModelConfig ModelFromSpec(const proto::ModelSpec& spec, int64_t sequence_length);
 
-// Checks the rules about the model. `model` is what `spec` describes. CheckRules (engine/config/rules.h) calls it.
+// Checks the rules about the model and reports broken ones in `errors`. `model` is the model that `spec` describes.
+// CheckRules (engine/config/rules.h) calls it.
 void CheckModelRules(const proto::ModelSpec& spec, const ModelConfig& model, int64_t sequence_length,
                      SpecErrors* errors);
 
@@ -34,34 +35,36 @@ struct SizeProduct {
   std::vector<SizeFactor> factors;
 };
 
-// The sizes of a step that those of its model are multiplied with.
+// The sizes of a step by which the sizes of a model are multiplied.
 struct StepSizes {
   SizeFactor micro_batch, sequence_length, accumulation_steps;
 };
 
-// What only one kind of model knows. Every kind has each of the functions below, in a file of its own (decoder_spec.cc,
-// mlp_spec.cc). Other code calls them through std::visit or ForEachModelKind, which do not compile if one is missing.
+// The functions below are specific to one kind of model. Every kind defines each of them in a file of its own
+// (decoder_spec.cc, mlp_spec.cc). Other code calls them through std::visit or ForEachModelKind, which do not compile if
+// one is missing.
 
 // Return the range of every number in the spec of this kind. The argument only chooses the kind.
 FieldRanges RangesOf(const DecoderConfig&);
 FieldRanges RangesOf(const MlpConfig&);
 
-// If `spec` describes a model of this kind, sets `config` to it as ModelFromSpec does and returns true. `config` has
-// its default value before.
+// Return whether `spec` describes a model of this kind. If so, set `config` to that model, as ModelFromSpec does.
+// REQUIRES: `config` has its default value.
 bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, DecoderConfig& config);
 bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, MlpConfig& config);
 
-// Write `config` into `spec`, with every default written out. Values that are still undecided (a vocabulary of 0) are
-// left out.
+// Write `config` into `spec`, with every default written out. Leave out values that are still undecided (a vocabulary
+// of 0).
 void WriteSpec(const DecoderConfig& config, proto::ModelSpec& spec);
 void WriteSpec(const MlpConfig& config, proto::ModelSpec& spec);
 
-// Check the rules that only this kind has. `config` is what `spec` describes.
+// Check the rules that only this kind has, and report broken ones in `errors`. `config` is the model that `spec`
+// describes.
 void CheckKindRules(const proto::ModelSpec& spec, const DecoderConfig& config, int64_t sequence_length,
                     SpecErrors& errors);
 void CheckKindRules(const proto::ModelSpec& spec, const MlpConfig& config, int64_t sequence_length, SpecErrors& errors);
 
-// Return the products of sizes that count activations. CheckSizes (engine/config/rules.h) refuses one above 2^62.
+// Return the products of sizes that count activations. CheckSizes (engine/config/rules.h) refuses a product above 2^62.
 std::vector<SizeProduct> ActivationSizes(const DecoderConfig& config, const StepSizes& step);
 std::vector<SizeProduct> ActivationSizes(const MlpConfig& config, const StepSizes& step);
 

@@ -21,7 +21,7 @@ std::string WithSuggestion(std::string message, const std::string& suggestion) {
   return message;
 }
 
-// Returns the path under `type` of a field called `name`; empty if there is none. The recursion ends because no message
+// Returns the path under `type` of a field called `name`, or "" if there is none. The recursion ends because no message
 // of a job spec contains itself.
 std::string FindElsewhere(const Descriptor& type, const std::string& name) {
   for (int i = 0; i < type.field_count(); ++i) {

@@ -16,8 +16,8 @@ std::string EnumMessage(const google::protobuf::EnumDescriptor& type, absl::stri
 std::string UnknownFieldMessage(const google::protobuf::Descriptor& root, const google::protobuf::Descriptor& type,
                                 absl::string_view name);
 
-// Returns the enum value of that name, or null if there is none. Also null for value 0: it means "left out", and a spec
-// may not name it.
+// Returns the enum value of that name, or null if there is none. Also returns null for value 0, because it means "left
+// out" and a spec may not name it.
 const google::protobuf::EnumValueDescriptor* FindEnumValue(const google::protobuf::EnumDescriptor& type,
                                                            const std::string& name);
 

@@ -19,7 +19,7 @@ struct Word {
   absl::string_view old, today;
 };
 
-// Former fields, then those of PyTorch, Hugging Face transformers and accelerate, DeepSpeed, Megatron and torchtitan.
+// Former fields, and fields of PyTorch, Hugging Face transformers and accelerate, DeepSpeed, Megatron and torchtitan.
 constexpr Word kFields[] = {
     {"retention", "activation_checkpointing.preset"},
     {"schedule", "lr_schedule, or sharding.accumulation"},
@@ -79,7 +79,7 @@ constexpr Word kFields[] = {
     {"torch_compile", "nothing: every step is compiled"},
 };
 
-// Values of enum fields in upper case without "_" and "-": former ones, then those of DeepSpeed, PyTorch and Megatron.
+// Values of enum fields, in upper case without "_" and "-": former ones, and those of DeepSpeed, PyTorch and Megatron.
 constexpr Word kValues[] = {
     {"KEEPALL", "NONE"},
     {"DEFERRED", "NO_SYNC"},
@@ -114,7 +114,7 @@ std::string TodaysWord(const Word (&words)[n], absl::string_view old) {
   return "";
 }
 
-// Fields of the former message `memory` that are in activation_checkpointing now.
+// Returns whether a field of the former message `memory` is in activation_checkpointing now.
 bool IsCheckpointing(absl::string_view field) {
   return field == "retention" || field == "every_nth" || field == "first_layers" || field == "last_layers" ||
          field == "recompute";
@@ -177,7 +177,7 @@ std::string InTodaysWords(absl::string_view resolved_job) {
     out.emplace_back(line);
   }
   if (!checkpointing.empty()) {
-    // The text ends in a newline, hence in an empty line.
+    // Since the text ends in a newline, its last line is empty.
     if (!out.empty() && out.back().empty()) out.pop_back();
     out.push_back(absl::StrCat("activation_checkpointing {\n", absl::StrJoin(checkpointing, "\n"), "\n}\n"));
   }

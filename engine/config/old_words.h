@@ -1,4 +1,4 @@
-// Words that job specs used before, or that other trainers use, and what they are called here.
+// Translates words that job specs used formerly, or that other trainers use, into the words of this version.
 #pragma once
 
 #include <string>
@@ -7,23 +7,25 @@
 
 namespace shale {
 
-// Returns advice on a field that the spec does not have, by its name: for "retention"
-// "activation_checkpointing.preset", for "fsdp" "sharding.strategy=FULL_SHARD". Empty if the name is not known.
+// Returns the field or the advice to show for a field `name` that the spec does not have:
+// "activation_checkpointing.preset" for "retention", "sharding.strategy=FULL_SHARD" for "fsdp". Returns "" if the name
+// is not known.
 std::string TodaysField(absl::string_view name);
 
-// Returns the enum value that is called `name` elsewhere: for "KEEP_ALL" "NONE", for "FULL" and "zero-3" "FULL_SHARD".
-// Ignores case, "_" and "-". Empty if the name is not known. Does not know the enum, which may lack the value.
+// Returns the enum value that is called `name` elsewhere: "NONE" for "KEEP_ALL", "FULL_SHARD" for "FULL" and for
+// "zero-3". Ignores case, "_" and "-". Returns "" if the name is not known. Does not look at any enum, so the caller
+// must check that its enum has the value.
 std::string TodaysValue(absl::string_view name);
 
-// Returns the value of an enum field that an earlier version recorded as this one names it: for "strategy" and "FULL"
-// "FULL_SHARD". Returns any other value of any field unchanged.
+// Returns today's name of an enum value that an earlier version recorded for `field`: "FULL_SHARD" for "strategy" and
+// "FULL". Returns every other value unchanged.
 std::string RecordedValueInTodaysWords(absl::string_view field, absl::string_view value);
 
-// Translates a job that a checkpoint recorded (ResolvedJobText of an earlier version: one field or brace per line).
-// Moves former fields to the messages that have them now, and renames fields, messages and values. Other lines stay as
-// they are, but text that no version printed may turn into nonsense: parse the result. Takes many times the memory of
-// the text: limit its size. The job file of a run folder is not translated, because a person who starts a run from it
-// should learn today's words.
+// Translates a job that a checkpoint recorded (ResolvedJobText of an earlier version, which has one field or brace per
+// line). Moves former fields to the messages that have them now, and renames fields, messages and values. Leaves other
+// lines as they are. Text that no version printed may turn into nonsense, so the caller must parse the result. Uses
+// many times the memory of the text, so the caller must limit its size. Do not call it for the job file of a run
+// folder: a person who starts a run from that file should learn today's words.
 std::string InTodaysWords(absl::string_view resolved_job);
 
 }  // namespace shale

@@ -25,7 +25,8 @@ using google::protobuf::Message;
 
 SpecLocation Set() { return {"--set"}; }
 
-// Returns the fields that lead to `path`, from the root. If there is no such field, reports that and returns none.
+// Returns the fields that lead from the root to `path`, the field at `path` last. If there is no such field, reports an
+// error and returns an empty list.
 std::vector<const FieldDescriptor*> FindFields(const std::string& path, const Descriptor& root, SpecErrors* errors) {
   const Descriptor* type = &root;
   const std::vector<std::string> names = absl::StrSplit(path, '.');
@@ -47,7 +48,8 @@ std::vector<const FieldDescriptor*> FindFields(const std::string& path, const De
   return fields;
 }
 
-// Clears the last of `fields`. Creates no message on the way to it, because that could choose another kind of model.
+// Clears the last of `fields`. Does not create missing messages on the way, because that could choose another kind of
+// model.
 void Clear(const std::vector<const FieldDescriptor*>& fields, Message* message) {
   for (const FieldDescriptor* field : fields) {
     const google::protobuf::Reflection& reflection = *message->GetReflection();
@@ -57,13 +59,13 @@ void Clear(const std::vector<const FieldDescriptor*>& fields, Message* message) 
   }
 }
 
-// Returns the text of a string field with quotes, which may be missing in `text`.
+// Returns the text of a string field with quotes. Adds them if `text` has none.
 std::string WithQuotes(absl::string_view text) {
   const bool quoted = absl::StartsWith(text, "\"") || absl::StartsWith(text, "'");
   return quoted ? std::string(text) : absl::StrCat("\"", absl::CHexEscape(text), "\"");
 }
 
-// Returns the value in textproto syntax.
+// Returns the value in textproto syntax. If `is_list` is true, `value` is a list in brackets.
 std::string ValueText(const FieldDescriptor& field, absl::string_view value, bool is_list) {
   if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) return std::string(value);
   if (!is_list) return WithQuotes(value);

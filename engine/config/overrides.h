@@ -1,4 +1,4 @@
-// Overrides of single fields: path=value. engine/config/parse.h describes them.
+// Applies overrides of single fields (path=value), which engine/config/parse.h describes.
 #pragma once
 
 #include <string>

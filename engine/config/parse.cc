@@ -31,7 +31,7 @@ namespace shale {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
-// Both protobuf parsers recurse; without a limit a hostile spec would overflow the stack.
+// Limits the recursion of both protobuf parsers, which a hostile spec could make overflow the stack.
 constexpr int kMaxDepth = 64;
 
 enum class Form { kText, kBinary };
@@ -65,7 +65,8 @@ absl::Status CheckText(absl::string_view text, absl::string_view filename) {
                                                  "; wanted UTF-8 text without control characters"));
 }
 
-// Reads the text of the message at path `prefix` of the job. Returns all syntax errors and bad names as one error.
+// Reads `text` into `message`, which lies at path `prefix` of the job. Returns all syntax errors and bad names as one
+// error.
 absl::Status ReadText(absl::string_view text, const std::string& prefix, google::protobuf::Message* message,
                       SpecErrors* errors, absl::string_view filename) {
   SHALE_RETURN_IF_ERROR(CheckSize(text, filename));
@@ -102,11 +103,11 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
   if (spec->has_runtime()) MakeAbsolute(folder, spec->mutable_runtime()->mutable_tuning_table());
 }
 
-// Fills in the decoder from the config.json of model.hf_folder, if the spec gives no model itself. A spec with a model
-// can be parsed without the folder: the two shapes are compared when the weights are read.
+// Fills in the decoder from the config.json of model.hf_folder, if the spec itself gives no model. Does not open the
+// folder of a spec that gives a model: the two shapes are compared when the weights are read.
 void ReadShape(proto::ModelSpec* model, SpecErrors* errors) {
   if (model->hf_folder().empty() || model->kind_case() != proto::ModelSpec::KIND_NOT_SET) return;
-  if (!IsLineOfText(model->hf_folder())) return;  // Not a path: CheckFields reports it.
+  if (!IsLineOfText(model->hf_folder())) return;  // This is no path. CheckFields reports it.
   const absl::StatusOr<DecoderConfig> config = ReadHfConfig(model->hf_folder());
   if (config.ok()) return WriteSpec(*config, *model);
   errors->Add("model.hf_folder", std::string(config.status().message()));
@@ -118,8 +119,8 @@ absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_vi
   proto::Job spec;
   SHALE_RETURN_IF_ERROR(form == Form::kText ? ReadText(bytes, "", &spec, &errors, filename)
                                             : ReadBinary(bytes, &spec, filename));
-  // Relative paths in the file start at the file's folder, those of overrides at the working directory.
-  std::error_code unknown_directory;  // If it is set, paths stay relative.
+  // Relative paths in the file start at the file's folder, and those of overrides at the working directory.
+  std::error_code unknown_directory;  // If there is no working directory, paths stay relative.
   const std::filesystem::path here = std::filesystem::current_path(unknown_directory);
   MakePathsAbsolute(here / std::filesystem::path(std::string(filename)).parent_path(), &spec);
   ApplyOverrides(overrides, &spec, &errors);
@@ -143,7 +144,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   if (!file) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open the job file"));
   }
-  std::string bytes(kMaxBytes + 1, '\0');  // One byte more than allowed, to detect a file that is too long.
+  std::string bytes(kMaxBytes + 1, '\0');  // Has one byte more than allowed, to detect a file that is too long.
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   if (file.bad()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot read the job file"));
   bytes.resize(static_cast<size_t>(file.gcount()));
@@ -188,7 +189,7 @@ absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t seque
                                            absl::string_view filename) {
   SpecErrors errors{std::string(filename)};
   proto::Job spec;
-  // The fields outside the model that the checks require.
+  // The checks require these fields outside the model.
   spec.mutable_batch()->set_global_batch(1);
   spec.mutable_batch()->set_sequence_length(sequence_length);
   SHALE_RETURN_IF_ERROR(ReadText(text, "model", spec.mutable_model(), &errors, filename));

@@ -9,10 +9,10 @@
 //
 // A line gives the file, the line and column of the field (both from 1), the field's path, what was found, and what is
 // allowed. For a value that an override gave, "--set" replaces file, line and column. If the text has unknown names,
-// wrong types or bad syntax, only those are reported: ranges and contradictions are checked after them.
+// wrong types or bad syntax, only those errors are reported, because ranges and contradictions are checked later.
 //
-// All errors are InvalidArgument, except for a file that cannot be read (NotFound, or the system's error). Safe to call
-// from any thread.
+// All errors are InvalidArgument, except for a file that cannot be read (NotFound, or the system's error). Any thread
+// may call these functions.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@
 
 namespace shale {
 
-// Reads the job at `path`, applies the overrides in order, and checks the result. A file named *.binpb or *.pb is
-// binary, one named *.textproto, *.txtpb or *.prototxt is text; any other file is binary if it has bytes that cannot
-// occur in text.
+// Reads the job at `path`, applies the overrides in order, checks the result and returns it. A file named *.binpb or
+// *.pb is binary, and one named *.textproto, *.txtpb or *.prototxt is text. Any other file is binary if it has bytes
+// that cannot occur in text.
 //
 // An override is path=value: "optimizer.learning_rate=1e-3", "sharding.strategy=FULL_SHARD", "name=night_run" (quotes
-// are optional), "activation_checkpointing.recompute=blocks.*.ffn.up". For a list field the value is appended;
-// "activation_checkpointing.recompute=[a, b]" replaces the list. A message takes "{...}". "path=" sets the field back
-// to its default.
+// are optional), "activation_checkpointing.recompute=blocks.*.ffn.up". For a list field, the value is appended to the
+// list, and "activation_checkpointing.recompute=[a, b]" replaces the list. A message takes "{...}". "path=" sets the
+// field back to its default.
 absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides = {});
 
 // Does the same for text in memory. `filename` names it in messages, and relative paths in it start at the folder of
@@ -41,15 +41,16 @@ absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
                                  absl::Span<const std::string> overrides = {});
 
-// Does the same for a job that a run recorded (ResolvedJobText), by this version or by an earlier one with other words.
+// Does the same for the text of a job that a run recorded (ResolvedJobText). This version or an earlier one, which used
+// other words, may have written it.
 absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view filename);
 
-// Does the same for a job in binary.
+// Does the same for a job in binary form.
 absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,
                                    absl::Span<const std::string> overrides = {});
 
-// Checks a job that was not parsed, or one that was changed since (a vocabulary found in the data, another number of
-// ranks).
+// Checks a job that was not parsed, or that was changed after it was parsed (a vocabulary found in the data, another
+// number of ranks).
 absl::Status ValidateJob(const Job& job);
 
 // Parses and checks a bare model (message ModelSpec) for sequences of `sequence_length` tokens.

@@ -7,9 +7,9 @@
 
 namespace shale {
 
-// Returns the job as textproto with every default written out and numbers exact to the last bit.
-// ParseJobText(ResolvedJobText(job)) is an equal job if the job is valid. Leaves out values that are still undecided: a
-// vocabulary that depends on the data, a budget that depends on the machine.
+// Returns the job as textproto, with every default written out and numbers exact to the last bit.
+// ParseJobText(ResolvedJobText(job)) returns an equal job if the job is valid. Leaves out values that are still
+// undecided: a vocabulary that depends on the data, a budget that depends on the machine.
 std::string ResolvedJobText(const Job& job);
 
 }  // namespace shale

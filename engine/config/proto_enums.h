@@ -1,5 +1,5 @@
-// Converts between the enums of the job spec and those of the plain structs. Both list the same values in the same
-// order; the spec's enums have "left out" as value 0 before them.
+// Converts between the enums of the job spec and those of the plain structs. Both have the same values in the same
+// order. The spec's enums also have value 0, "left out", before the others.
 #pragma once
 
 #include "engine/config/job.h"
@@ -48,7 +48,8 @@ static_assert(Same(LearningRateShape::kWarmupStableDecay, proto::LearningRateSpe
 static_assert(Same(SaveFailure::kContinue, proto::CheckpointSpec::CONTINUE));
 static_assert(Same(DeviceType::kCuda, proto::RuntimeSpec::CUDA));
 static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
-// In these enums "left out" has a meaning of its own, and the plain enum has a value for it.
+// These enums do not use FromSpec and ToSpec. "Left out" has a meaning of its own in them, and the plain enum has a
+// value for it.
 static_assert(static_cast<int>(DataFormat::kByContent) == proto::DataSpec::FORMAT_UNSPECIFIED);
 static_assert(static_cast<int>(kLastDataFormat) == proto::DataSpec::Format_MAX);
 static_assert(static_cast<int>(CollectivesKind::kAuto) == proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED);

@@ -26,7 +26,7 @@ using google::protobuf::Reflection;
 constexpr int64_t kMaxSequences = int64_t{1} << 40;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
 
-// The ranges of all fields but those of models, which RangesOf (engine/config/model_spec.h) returns.
+// The ranges of all integer fields except those of models, which RangesOf (engine/config/model_spec.h) returns.
 constexpr IntRange kIntRanges[] = {
     {"batch.global_batch", 1, kMaxSequences, kRequired},
     {"batch.micro_batch", 1, 1 << 20},
@@ -57,6 +57,7 @@ constexpr IntRange kIntRanges[] = {
 // Steps compute with this value in fp32, where it is still below 1.
 constexpr double kBelowOne = 0.999999;
 
+// The same for floating-point fields.
 constexpr RealRange kRealRanges[] = {
     {"data.evaluation_fraction", 0, 0.5},    {"optimizer.learning_rate", kTiny, 1000},
     {"optimizer.beta1", 0, kBelowOne},       {"optimizer.beta2", 0, kBelowOne},
@@ -66,7 +67,8 @@ constexpr RealRange kRealRanges[] = {
     {"lr_schedule.decay_fraction", 1e-6, 1}, {"telemetry.peak_flops", 1, 1e21},
 };
 
-// Returns the range of the field at `path` among the integers or among the reals of FieldRanges; null if there is none.
+// Returns the range of the field at `path`, or null if there is none. `numbers` chooses the integers or the reals of
+// FieldRanges.
 template <typename Range>
 const Range* Find(absl::Span<const Range> FieldRanges::*numbers, absl::string_view path) {
   std::vector<FieldRanges> all = {FieldRanges{kIntRanges, kRealRanges}};
@@ -101,15 +103,15 @@ class FieldChecker {
         case FieldDescriptor::CPPTYPE_ENUM: CheckEnum(message, field, field_path); break;
         case FieldDescriptor::CPPTYPE_STRING: CheckStrings(message, field, field_path); break;
         case FieldDescriptor::CPPTYPE_BOOL: break;
-        case FieldDescriptor::CPPTYPE_UINT64: break;  // Seeds: every value is allowed.
+        case FieldDescriptor::CPPTYPE_UINT64: break;  // A seed may have every value.
         default: SHALE_CHECK(false) << field_path << " has a type that no check covers";
       }
     }
   }
 
  private:
-  // Checks a section (a message at the top level of Job) even if it is left out: it may have required fields. Checks a
-  // deeper message, which is a kind of model or a feature, only if it is given.
+  // Checks a section (a message at the top level of Job) even if it is left out, because it may have required fields.
+  // Checks a deeper message, which is a kind of model or a feature, only if it is given.
   void CheckMessage(Message* message, const FieldDescriptor& field, const std::string& path) {
     const Reflection& reflection = *message->GetReflection();
     const bool is_section = path.find('.') == std::string::npos;
@@ -137,7 +139,7 @@ class FieldChecker {
     const Reflection& reflection = *message->GetReflection();
     if (!reflection.HasField(*message, &field)) return;
     const double value = reflection.GetDouble(*message, &field);
-    if (range->min <= value && value <= range->max) return;  // False for NaN.
+    if (range->min <= value && value <= range->max) return;  // The condition is false for NaN.
     errors_.Add(path, absl::StrCat("found ", NumberText(value), "; allowed: ", RangeText(path)));
     reflection.SetDouble(message, &field, range->max);
   }

@@ -149,7 +149,7 @@ void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, Spec
     errors.AddRule({"lr_schedule.warmup_steps", "lr_schedule.warmup_samples", "lr_schedule.warmup_tokens"},
                    "more than one of warmup_steps, warmup_samples and warmup_tokens is given; keep one");
   }
-  // 128 bits: each factor is in its range, but their product may not fit 64 bits.
+  // Uses 128 bits, because each factor is in its range but their product may not fit 64 bits.
   const unsigned __int128 samples = static_cast<unsigned __int128>(lr_schedule.steps) * job.batch.global_batch;
   const struct {
     const char* path;

@@ -1,4 +1,5 @@
-// Rules between fields: contradictions, settings without effect, products of sizes that are too large.
+// Checks the rules between fields. They forbid contradictions, settings without effect, and products of sizes that are
+// too large.
 #pragma once
 
 #include "engine/config/errors.h"
@@ -7,11 +8,11 @@
 
 namespace shale {
 
-// Reports in `errors` every rule that the job breaks. `job` is what `spec` resolves to; `spec` tells which values were
-// given and which are defaults. Skips rules on a field that `errors` already lists as faulty.
+// Reports in `errors` every rule that `job` breaks. `job` is JobFromSpec(spec), and `spec` shows which values were
+// given and which are defaults. Skips rules about a field that `errors` already lists as faulty.
 void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors);
 
-// Checks that no product of sizes that the engine forms exceeds 2^62. CheckRules calls it.
+// Reports in `errors` every product of sizes above 2^62, among those that the engine forms. CheckRules calls it.
 void CheckSizes(const Job& job, SpecErrors* errors);
 
 }  // namespace shale

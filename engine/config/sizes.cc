@@ -1,5 +1,5 @@
 // Checks products of sizes, in 128 bits. The ranges of single fields keep each product of up to four factors below
-// 2^127. CheckProduct stops multiplying a longer one as soon as it exceeds the limit.
+// 2^127. CheckProduct stops multiplying as soon as the product exceeds the limit, so that longer products fit too.
 #include <algorithm>
 #include <string>
 #include <variant>
@@ -18,7 +18,7 @@ using Wide = unsigned __int128;
 
 constexpr Wide kLimit = Wide{1} << 62;
 
-// Reports the product of `factors` if it is above the limit (SpecErrors::AddRule decides at which field).
+// Reports the product of `factors` if it is above the limit. SpecErrors::AddRule decides at which field.
 void CheckProduct(absl::string_view what, const std::vector<SizeFactor>& factors, SpecErrors& errors) {
   Wide product = 1;
   double shown = 1;
@@ -48,11 +48,11 @@ void CheckActivations(const Job& job, SpecErrors& errors) {
 }  // namespace
 
 void CheckSizes(const Job& job, SpecErrors* errors) {
-  // Weight, gradient, master and two moments take at most 20 bytes per parameter.
+  // The weight, gradient, master and two moments of a parameter take at most 20 bytes.
   constexpr int kBytesPerParameter = 20;
   const Wide parameters = ParameterCount(job.model, job.batch.sequence_length);
   if (parameters > kLimit / kBytesPerParameter) {
-    std::vector<std::string> paths;  // The names of all kinds: a field that this kind lacks was never given.
+    std::vector<std::string> paths;  // Fields of all kinds of models. Those that this kind lacks were never given.
     for (const char* size : {"width", "embedding", "hidden", "heads", "head_width", "layers", "vocabulary"}) {
       paths.push_back(absl::StrCat("model.", KindName(job.model), ".", size));
     }

@@ -21,7 +21,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::OneofDescriptor;
 using google::protobuf::io::Tokenizer;
 
-// Walks the tokens once. Keeps the open messages on a stack of its own, so that no text makes it recurse.
+// Walks the tokens of the text once. Keeps the open messages on a stack of its own, so that no text makes it recurse.
 class TextChecker : google::protobuf::io::ErrorCollector {
  public:
   TextChecker(absl::string_view text, const Descriptor& root, const TextSource& source, SpecErrors* errors)
@@ -30,7 +30,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
         errors_(*errors),
         input_(text.data(), static_cast<int>(text.size())),
         tokenizer_(&input_, this) {
-    // The same settings as the tokenizer of the protobuf text parser.
+    // These are the settings that the protobuf text parser gives its tokenizer.
     tokenizer_.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
     tokenizer_.set_allow_f_after_float(true);
     tokenizer_.Next();
@@ -62,7 +62,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     std::set<const OneofDescriptor*> oneofs;
   };
 
-  // Receives the tokenizer's errors: a string without an end, a character that belongs to no token.
+  // Receives the errors of the tokenizer, such as a string without an end or a character that belongs to no token.
   void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
     if (!stopped_) errors_.AddAt(Location(line, column), open_.empty() ? "" : open_.back().path, message);
     stopped_ = true;
@@ -146,7 +146,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     if (!Skip(",")) Skip(";");
   }
 
-  // Checks the values of a list up to its "]". The spec has no lists of messages.
+  // Checks the values of a list up to its "]". The spec has no lists of messages, so these are single tokens.
   void List(const FieldDescriptor& field, const std::string& path, const SpecLocation& place) {
     if (Skip("]")) return;
     do {
@@ -173,7 +173,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     if (!wrong.empty()) errors_.AddAt(place, path, wrong);
   }
 
-  // Returns what is wrong with a value; empty if nothing is.
+  // Returns what is wrong with a value, or "" if nothing is.
   std::string ValueError(const FieldDescriptor& field, const Tokenizer::Token& token, bool negative,
                          const std::string& found, const std::string& path) {
     const bool is_integer = token.type == Tokenizer::TYPE_INTEGER;
@@ -205,24 +205,24 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     }
   }
 
-  // Excludes hexadecimal and octal numbers: 010 would mean 8.
+  // Returns false for hexadecimal and octal numbers, because 010 would mean 8.
   static bool IsDecimal(const std::string& text) { return text.size() == 1 || text[0] != '0'; }
 
-  // nan and inf pass here: the check of ranges, which a binary spec needs too, refuses them.
+  // Returns whether a token is nan or inf. These pass here, because CheckFields refuses them, also in a binary spec.
   static bool IsNonFinite(const Tokenizer::Token& token) {
     return token.type == Tokenizer::TYPE_IDENTIFIER &&
            (absl::EqualsIgnoreCase(token.text, "nan") || absl::EqualsIgnoreCase(token.text, "inf") ||
             absl::EqualsIgnoreCase(token.text, "infinity"));
   }
 
-  // Skips the value of a field that does not exist: anything in balanced brackets, or one value.
+  // Skips the value of a field that does not exist: everything in a pair of brackets, or one value.
   void SkipUnknown() {
     if (!Skip(":") && !At("{") && !At("<")) return;
     int depth = 0;
     while (!AtEnd() && !stopped_) {
       if (At("{") || At("<") || At("[")) ++depth;
       if (At("}") || At(">") || At("]")) --depth;
-      if (depth < 0) return;  // There is no value: the bracket closes the enclosing message.
+      if (depth < 0) return;  // There is no value, because the bracket closes the enclosing message.
       const bool minus = At("-");
       const bool text = AtType(Tokenizer::TYPE_STRING);
       tokenizer_.Next();

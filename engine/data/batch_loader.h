@@ -1,4 +1,4 @@
-// The tokens that each rank reads in each micro-batch.
+// BatchLoader provides the tokens that each rank reads in each micro-batch.
 //
 // B sequences in a micro-batch, S tokens in a sequence, W ranks, G sequences in a global batch, K = ceil(G / (B W))
 // micro-batches on each rank in a step.
@@ -17,10 +17,10 @@ namespace shale {
 
 enum class TargetPositions {
   kEvery,  // Every token of a sequence has a target.
-  kLast,   // Only the last one: the token that follows the sequence.
+  kLast,   // Only the last token of a sequence has one: the token that follows the sequence.
 };
 
-// The target of a token that does not count in the loss.
+// The target of a position that does not count in the loss.
 constexpr int32_t kMaskedTarget = -1;
 
 struct BatchShape {
@@ -42,15 +42,15 @@ struct StepSamples {
   bool operator==(const StepSamples&) const = default;
 };
 
-// Maps (step, rank, micro-batch) to tokens. Keeps no state, so that any thread may ask for any part at any time.
+// Maps (step, rank, micro-batch) to tokens. Has no mutable state, so any thread may ask for any part at any time.
 //
 // Slot b of micro-batch k on rank r holds the step's sample number (k W + r) B + b. Numbers from `count` on are missing
 // (a short batch, or G not a multiple of B W): their inputs are 0, their targets kMaskedTarget. Therefore the samples
-// of a step depend on neither W, K nor B, and missing samples leave the last micro-batches empty first.
+// of a step do not depend on W, K or B, and if samples are missing, the last micro-batches become empty first.
 class BatchLoader {
  public:
-  // Makes a loader. `order` must count the samples of S tokens in `source`. Returns InvalidArgument if it does not, if
-  // a size is below 1, or if the source has no complete sequence.
+  // Makes a loader. `order` must have as many samples as `source` has samples of S tokens. Returns InvalidArgument if
+  // it does not, if a size is below 1 or above the largest int32_t, or if the source has no complete sample.
   static absl::StatusOr<BatchLoader> Create(TokenSource source, SampleOrder order, const BatchShape& shape);
 
   const BatchShape& shape() const { return shape_; }
@@ -61,7 +61,7 @@ class BatchLoader {
   int64_t ValidTokens(const StepSamples& step, int64_t rank, int64_t micro_batch) const;
 
   // Fills inputs and targets, each [B, S]. On success, allocates no more than TokenSource::Read does.
-  // REQUIRES: 0 <= rank < W, 0 <= micro_batch < K, 0 <= step.count <= G.
+  // REQUIRES: 0 <= rank < W, 0 <= micro_batch < K, 0 <= step.count <= G, step.begin >= 0.
   absl::Status Fill(const StepSamples& step, int64_t rank, int64_t micro_batch, absl::Span<int32_t> inputs_BS,
                     absl::Span<int32_t> targets_BS) const;
 

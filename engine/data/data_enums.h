@@ -5,7 +5,7 @@ namespace shale {
 
 // The order is that of DataSpec.Format in proto/job.proto.
 enum class DataFormat {
-  kByContent,  // The format that recognizes the content of the file, else kText.
+  kByContent,  // The format that recognizes the content of the file, or kText if none does.
   kText,       // UTF-8 text; every byte is a token.
   kLlmc,       // Token files of llm.c: a header of 1,024 bytes, then 16-bit (GPT-2) or 32-bit (Llama-3) tokens.
 };
@@ -13,7 +13,7 @@ inline constexpr DataFormat kLastDataFormat = DataFormat::kLlmc;
 
 enum class DataOrder {
   kShuffled,    // One permutation of the samples per seed and epoch.
-  kSequential,  // The same in every epoch: sample i is at place i.
+  kSequential,  // The same order in every epoch: sample i is at place i.
 };
 
 }  // namespace shale

@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 constexpr int64_t kScanBytes = int64_t{1} << 18;
 
-// Returns the largest of n > 0 tokens. Blocks of fixed length compile to vector code.
+// Returns the largest of n > 0 tokens. Works in blocks of fixed length, which compile to vector code.
 template <typename T>
 T Largest(const T* tokens, int64_t n) {
   constexpr int64_t kBlock = 64;

@@ -1,5 +1,6 @@
-// The formats of token files. Everything that distinguishes one from another is in its DataFormatEntry, in a file of
-// its own. A new format is that file, a value of DataFormat, and its name in the two lists at the end of this header.
+// The formats of token files. Everything that distinguishes a format from the others is in its DataFormatEntry, in a
+// separate file. To add a format, write that file and add a value to DataFormat and its name to the two lists at the
+// end of this header.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +19,10 @@ namespace shale {
 // The vocabulary size of text, whose tokens are bytes.
 inline constexpr int64_t kTextVocabulary = 256;
 
-// How a file encodes tokens: as unsigned little-endian integers, one after another.
+// Says how a file encodes tokens, which are unsigned little-endian integers, one after another.
 struct TokenEncoding {
   DataFormat format = DataFormat::kByContent;  // kByContent: the tokens are not from a file.
-  // Distinguishes one tokenizer from another. Checkpoints record it, so that it must never change. Valid forever.
+  // Distinguishes one tokenizer from another, in static memory. Must never change, because checkpoints record it.
   absl::string_view tokenizer;
   int64_t vocabulary = 0;   // The size of the tokenizer's vocabulary; 0: not known.
   int bytes_per_token = 1;  // 1, 2 or 4.
@@ -29,7 +30,7 @@ struct TokenEncoding {
   bool operator==(const TokenEncoding&) const = default;
 };
 
-// What a file holds.
+// Describes the tokens in a file.
 struct TokenContents {
   TokenEncoding encoding;
   int64_t header_bytes = 0;      // Bytes before the first token.
@@ -38,12 +39,12 @@ struct TokenContents {
   int64_t largest_position = 0;  // Index in the file of the first token equal to `largest`.
 };
 
-// As many bytes as git searches for a zero byte.
+// How many bytes at the start of a file DataFormatEntry::recognizes sees. Git searches as many for a zero byte.
 inline constexpr int64_t kHeadBytes = 8000;
 
 struct DataFormatEntry {
   DataFormat format = DataFormat::kByContent;
-  // Words for messages. Valid forever.
+  // Words for messages, in static memory.
   absl::string_view name;           // "llm.c"
   absl::string_view article, file;  // "an", "llm.c token file"
   absl::string_view encodings;      // "llm.c for GPT-2, llm.c for Llama-3"
@@ -54,17 +55,17 @@ struct DataFormatEntry {
   absl::StatusOr<TokenContents> (*check)(const InputFile& file) = nullptr;
 };
 
-// Reads all tokens once, as the `check` of every format must, and sets the largest one in `contents`, whose other
-// fields must be set. Passes the bytes of the tokens on to `visit`, if there is one, in order and in large pieces, and
-// returns its first error. Returns DataLoss for a token that does not fit int32_t.
+// Reads all tokens once and sets `largest` and `largest_position` of `contents`, whose other fields must be set. The
+// `check` of every format must call it. Passes the bytes of the tokens to `visit`, if there is one, in order and in
+// large pieces, and returns the first error of `visit`. Returns DataLoss for a token that does not fit int32_t.
 absl::Status ScanTokens(const InputFile& file, TokenContents* contents,
                         const std::function<absl::Status(absl::string_view bytes)>& visit = nullptr);
 
 // Returns the entry of a format. REQUIRES: `format` is not kByContent.
 const DataFormatEntry& EntryOf(DataFormat format);
 
-// The entries, each in a file of its own, and the list of all. Files are shown to the entries from last to first: text,
-// which recognizes any bytes without a zero, must stand first.
+// The entries, each defined in a separate file, and the list of all. Entries try to recognize a file from last to
+// first, so text, which recognizes any bytes without a zero, must stand first.
 extern const DataFormatEntry kTextFormat, kLlmcFormat;
 inline constexpr const DataFormatEntry* kDataFormats[] = {&kTextFormat, &kLlmcFormat};
 static_assert(std::size(kDataFormats) == static_cast<size_t>(kLastDataFormat));

@@ -1,5 +1,5 @@
-// Token files of llm.c: a header of 256 32-bit integers, the first of which are magic number, version and number of
-// tokens, and then the tokens.
+// The format of llm.c's token files: a header of 256 32-bit integers, of which the first three are magic number,
+// version and number of tokens, and then the tokens.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -29,12 +29,12 @@ constexpr Variant kLlama3 = {
     .encoding = {
         .format = DataFormat::kLlmc, .tokenizer = "Llama 3 (llm.c)", .vocabulary = 128256, .bytes_per_token = 4}};
 
-// Returns null if there is no such variant.
+// Returns the variant with this magic number, or null if there is none.
 const Variant* FindVariant(int32_t magic) {
   return magic == kGpt2.magic ? &kGpt2 : magic == kLlama3.magic ? &kLlama3 : nullptr;
 }
 
-// No text begins like this, because the magic numbers are not UTF-8.
+// Recognizes the magic numbers. No text begins with one of them, because their bytes are not UTF-8.
 bool Recognizes(absl::string_view head) {
   int32_t magic = 0;
   if (head.size() >= sizeof(magic)) std::memcpy(&magic, head.data(), sizeof(magic));

@@ -10,9 +10,9 @@
 namespace shale {
 namespace {
 
-// With fewer rounds, small domains are visibly regular. Eight rounds cost about ten nanoseconds.
+// With fewer rounds, the permutations of small domains are visibly regular. Eight rounds cost about ten nanoseconds.
 constexpr int kRounds = 8;
-// With fewer bits in each half, networks reach only a small part of all permutations.
+// With fewer bits in each half, the networks reach only a small part of all permutations.
 constexpr int kMinHalfBits = 4;
 
 // A bijection of 64-bit words in which every input bit affects every output bit (the finalizer of SplitMix64).
@@ -22,7 +22,7 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;  // 2^64 / golden ratio: the odd step of SplitMix64.
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;  // 2^64 / golden ratio, the odd increment of SplitMix64.
 
 std::array<uint64_t, kRounds> RoundKeys(uint64_t seed, uint64_t epoch) {
   uint64_t state = Mix(seed + kGolden) ^ Mix(epoch * kGolden + 1);

@@ -11,7 +11,7 @@
 
 namespace shale {
 
-// Returns how many samples of `sequence_length` tokens `tokens` tokens hold. 0 if not even one.
+// Returns how many samples of `sequence_length` tokens there are in `tokens` tokens; may be 0.
 // REQUIRES: sequence_length >= 1.
 constexpr int64_t SampleCount(int64_t tokens, int64_t sequence_length) {
   return tokens <= 1 ? 0 : (tokens - 1) / sequence_length;
@@ -20,9 +20,10 @@ constexpr int64_t SampleCount(int64_t tokens, int64_t sequence_length) {
 // A copyable value of constant size. Safe for concurrent use by multiple threads.
 //
 // The permutation is a Feistel network keyed by (seed, epoch) over the smallest even number of bits, at least 8, that
-// can represent 0 to N - 1. A network permutes its full domain; to permute [0, N), it is applied again to a result >= N
-// until the result is below N ("cycle walking"), at most 4 times on average for N > 64. So no table is needed, and any
-// place of any epoch is found directly. A repeatable run depends on this order: it must never change (a test pins it).
+// can represent 0 to N - 1. The network permutes its full domain. To permute [0, N), it is applied repeatedly until the
+// result is below N ("cycle walking"), at most 4 times on average for N > 64. So no table is needed, and the sample at
+// any place of any epoch is computed directly. The order must never change, because repeatable runs depend on it (a
+// test pins it).
 class SampleOrder {
  public:
   // REQUIRES: sample_count >= 1.

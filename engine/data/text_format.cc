@@ -1,4 +1,4 @@
-// UTF-8 text. Every byte is a token.
+// The text format: UTF-8, and every byte is a token.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -11,7 +11,8 @@
 namespace shale {
 namespace {
 
-// Returns the error for a file with an ill-formed sequence at `offset`. Only then are the lines before it counted.
+// Returns the error for a file with an ill-formed sequence at `offset`. Reads the file again to count the lines before
+// it, so that the check of a valid file need not count them.
 absl::Status NotUtf8(const InputFile& file, int64_t offset) {
   constexpr int64_t kPieceBytes = int64_t{1} << 18;
   int64_t line = 1;

@@ -15,9 +15,9 @@
 namespace shale {
 namespace {
 
-constexpr size_t kMaxOpenFiles = 128;  // Limit for one source; by default a process may have 1,024 open.
+constexpr size_t kMaxOpenFiles = 128;  // Limit of one source. By default a process may have 1,024 files open.
 
-// Returns the format that a file's content shows; null if the file is binary.
+// Returns the format that recognizes a file's content, or null if none does: the file is binary.
 absl::StatusOr<const DataFormatEntry*> RecognizeFormat(const InputFile& file) {
   char bytes[kHeadBytes];
   const int64_t size = std::min(file.size(), kHeadBytes);
@@ -49,7 +49,8 @@ absl::StatusOr<TokenFiles> OpenOneFile(const std::string& path, DataFormat forma
   SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
   if (file.size() == 0) return absl::InvalidArgumentError(absl::StrCat(path, " is empty; it must hold text or tokens"));
   SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));
-  // For a single file, the requested format decides. Zero bytes do not make it binary: text may contain them.
+  // For a single file, the requested format decides. A file that no format recognizes is text: zero bytes are valid
+  // UTF-8.
   if (format != DataFormat::kByContent) found = &EntryOf(format);
   if (found == nullptr) found = &kTextFormat;
   SHALE_ASSIGN_OR_RETURN(TokenFile opened, CheckFile(std::move(file), *found));
@@ -133,7 +134,7 @@ absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, DataFormat form
 template <typename T>
 absl::Status ReadAs(const InputFile& file, int64_t offset, int64_t n, int32_t* out) {
   if constexpr (sizeof(T) == 4) {
-    return file.ReadAt(offset, out, n * sizeof(T));  // ScanTokens verified that they fit int32_t.
+    return file.ReadAt(offset, out, n * sizeof(T));  // ScanTokens verified that the tokens fit int32_t.
   } else {
     constexpr int64_t kChunk = 8192 / sizeof(T);
     T buffer[kChunk];

@@ -1,4 +1,4 @@
-// The files of a TokenSource: which files of a folder are taken, and reads of their tokens.
+// Finds and checks the files of a TokenSource, and reads their tokens.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace shale {
 
-// A file that was checked from its first byte to its last. Safe for concurrent reads by multiple threads.
+// A token file that was checked from its first byte to its last. Safe for concurrent reads by multiple threads.
 struct TokenFile {
   std::string path;
   TokenContents tokens;
   InputFile::Identity identity;
-  std::optional<InputFile> file;  // If absent, each read opens the file: a process may hold only a limited number open.
+  std::optional<InputFile> file;  // If absent, each read opens the file, because a process may hold only so many open.
 
   // Sets out[0, n) to tokens [begin, begin + n). Returns DataLoss if the file was replaced, changed or cut short.
   absl::Status Read(int64_t begin, int64_t n, int32_t* out) const;
@@ -27,11 +27,12 @@ struct TokenFile {
 
 // The token files at a path.
 struct TokenFiles {
-  std::vector<TokenFile> files;      // All have the same encoding. None is empty. In reading order.
-  std::vector<std::string> skipped;  // Skipped files of a folder, with reasons: "art.dat (binary)".
+  std::vector<TokenFile> files;      // In reading order. All have the same encoding, and none is empty.
+  std::vector<std::string> skipped;  // Skipped entries of a folder, with reasons: "art.dat (binary)".
 };
 
-// Opens and checks the files at `path`; returns at least one. See TokenSource::Open for the rules and the errors.
+// Opens and checks the file or the folder at `path`. On success returns at least one file. See TokenSource::Open for
+// the rules and the errors.
 absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, DataFormat format);
 
 }  // namespace shale

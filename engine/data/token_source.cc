@@ -14,11 +14,11 @@ constexpr size_t kSkippedNamed = 5;  // Describe names this many and counts the 
 
 }  // namespace
 
-// The tokens lie in `files`, or in `tokens` if there are no files.
+// What all copies and slices share. The tokens are in `files`, or in `tokens` if there are no files.
 struct TokenSource::Data {
   std::string name;
   TokenFiles files;
-  TokenEncoding encoding;      // That of the files.
+  TokenEncoding encoding;      // The encoding of all files.
   std::vector<int64_t> first;  // Position of each file's first token.
   std::vector<int32_t> tokens;
   int64_t size = 0;
@@ -36,7 +36,7 @@ absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, DataForma
   data->encoding = data->files.files[0].tokens.encoding;
   data->largest = -1;
   for (const TokenFile& file : data->files.files) {
-    // A newline stands between two text files.
+    // Count the newline between two text files.
     if (!data->first.empty() && data->encoding.format == DataFormat::kText) ++data->size;
     data->first.push_back(data->size);
     if (file.tokens.largest > data->largest) {
@@ -109,7 +109,7 @@ absl::Status TokenSource::Read(int64_t begin, int64_t count, int32_t* out) const
       at += n;
       out += n;
     }
-    // Tokens are still missing, so another file follows. A position between the two files is the newline.
+    // If tokens are still missing, another file follows. A position between the two files is the newline.
     if (at < end && at < first[++index]) {
       *out++ = '\n';
       ++at;

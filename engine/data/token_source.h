@@ -1,4 +1,4 @@
-// An immutable sequence of tokens, from text or token files.
+// TokenSource is an immutable sequence of tokens from text files, token files or memory.
 //
 // T tokens in all, S tokens in a training sequence.
 #pragma once
@@ -16,21 +16,21 @@
 
 namespace shale {
 
-// A handle that is cheap to copy; copies and slices share the open files. Holds no tokens of files in memory, so that
+// A handle that is cheap to copy: copies and slices share the open files. Keeps no tokens of files in memory, so that
 // memory does not grow with the data. Safe for concurrent reads by multiple threads.
 class TokenSource {
  public:
-  // Opens a file or a folder, and reads it once from end to end to check it: text must be UTF-8, a file with a header
-  // must be as long as its header says.
+  // Opens a file or a folder, and reads it once from end to end to check it: text must be UTF-8, and a file with a
+  // header must be as long as its header says.
   //
-  // In a folder, the regular files (or links to them) directly in it are read in byte order of their names. Skipped
-  // are: subfolders; hidden files (".name"); empty files; a file already met under another name; and files of another
+  // Reads the regular files of a folder (or links to such files), not those of its subfolders, in byte order of their
+  // names. Skips hidden files (".name"), empty files, a file already met under another name, and files of another
   // format than `format` asks for. A file with a zero byte among its first 8,000 is not text, and is skipped if no
-  // other format recognizes it. skipped() names what was skipped. A folder whose files differ in their encoding is
-  // refused. One newline separates two text files; files of other formats follow each other directly.
+  // other format recognizes it. skipped() names what was skipped. Refuses a folder whose files differ in their
+  // encoding. Puts one newline between two text files; files of other formats follow each other directly.
   //
-  // Errors: NotFound, PermissionDenied and the like if a path cannot be read; InvalidArgument for data that is empty,
-  // not UTF-8 or not a token file; DataLoss for a token file that was cut short or is damaged.
+  // Returns NotFound, PermissionDenied and the like if a path cannot be read, InvalidArgument for data that is empty,
+  // not UTF-8 or not a token file, and DataLoss for a token file that was cut short or is damaged.
   static absl::StatusOr<TokenSource> Open(const std::string& path, DataFormat format = DataFormat::kByContent);
 
   // Makes a source of the given tokens. Returns InvalidArgument if there are none, or a negative one.
@@ -45,10 +45,10 @@ class TokenSource {
   bool is_text() const { return format() == DataFormat::kText; }
 
   // Returns the vocabulary size that the encoding implies, for example 256 for text. Returns the largest token + 1 if
-  // that is more, or if there is no encoding.
+  // that is more, or if the encoding implies none.
   int64_t vocabulary() const;
 
-  // Returns the name of the tokenizer, as far as the encoding tells: "bytes", "GPT-2 (llm.c)"; "" for FromTokens.
+  // Returns the name of the tokenizer that the encoding implies: "bytes", "GPT-2 (llm.c)"; "" for FromTokens.
   std::string tokenizer() const;
 
   // Returns a description for people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
@@ -61,15 +61,15 @@ class TokenSource {
   // folder do not stay open). REQUIRES: the range lies in [0, size()).
   absl::Status Read(int64_t begin, int64_t count, int32_t* out) const;
 
-  // Returns OK if every token of the data, including tokens outside a slice, is below `vocabulary`; else
-  // InvalidArgument with the largest token and its position.
+  // Returns OK if every token of the data, including tokens outside this slice, is below `vocabulary`. Otherwise
+  // returns InvalidArgument with the largest token and its position.
   absl::Status CheckVocabulary(int64_t vocabulary) const;
 
-  // Returns OK if there is at least one sequence: S + 1 tokens, because targets are one later than inputs. Else returns
-  // InvalidArgument.
+  // Returns OK if there is at least one sequence: S + 1 tokens, because targets are one token later than inputs.
+  // Otherwise returns InvalidArgument.
   absl::Status CheckLength(int64_t sequence_length) const;
 
-  // Returns tokens [begin, end) as a source of their own. REQUIRES: 0 <= begin <= end <= size().
+  // Returns tokens [begin, end) as another source. REQUIRES: 0 <= begin <= end <= size().
   TokenSource Slice(int64_t begin, int64_t end) const;
 
  private:
@@ -87,8 +87,8 @@ struct TokenSplit {
   TokenSource evaluation;
 };
 
-// Holds out the last `fraction` of the tokens, rounded down, for evaluation. Returns InvalidArgument if either part is
-// shorter than one sequence, or if the fraction is not in (0, 1).
+// Splits a source into training data and evaluation data, which is the last `fraction` of the tokens, rounded down.
+// Returns InvalidArgument if either part is shorter than one sequence, or if the fraction is not in (0, 1).
 absl::StatusOr<TokenSplit> HoldOutEnd(const TokenSource& source, double fraction, int64_t sequence_length);
 
 }  // namespace shale

@@ -80,8 +80,8 @@ class Generator::Impl {
             absl::StrCat("token ", token, " is outside the model's vocabulary of ", vocabulary(), " tokens"));
       }
     }
-    // A model that reads every position of the window (the MLP) needs the tokens at the end. Attention is causal: the
-    // tokens come first, at the positions of training, and whatever follows them has no effect.
+    // A model that reads every position of the window (the MLP) needs the tokens at the end of the window. Attention is
+    // causal: there the tokens come first, at the positions of training, and whatever follows them has no effect.
     const int64_t begin = program_.graph.last_target_only ? window - count : 0;
     std::fill(window_.begin(), window_.end(), is_text() ? '\n' : 0);
     std::copy(context.end() - count, context.end(), window_.begin() + begin);

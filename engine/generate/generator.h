@@ -22,17 +22,17 @@
 
 namespace shale {
 
-// Runs the logits program of a job's model, which the compiler of training steps makes, on one rank with all cores of
-// the machine. Every token costs one forward pass over a window of sequence_length tokens. Used by one thread at a
-// time.
+// Runs the logits program of a job's model on one rank with all cores of the machine. The compiler of training steps
+// compiles this program too. Every token costs one forward pass over a window of sequence_length tokens. Used by one
+// thread at a time.
 class Generator {
  public:
-  // Takes the job and the weights from a checkpoint, which is not needed afterwards. `create_backend` makes a backend
-  // for the kind of device that the job ran on.
+  // Takes the job and the weights from a checkpoint, which is not needed afterwards. `create_backend` must create a
+  // backend for the kind of device that the job ran on.
   static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint,
                                                            const BackendFactory& create_backend);
-  // Uses the newest intact checkpoint of a run folder (engine/train/run_folder.h). Returns NotFound if there is no
-  // checkpoint, DataLoss if all are damaged.
+  // Does the same with the newest intact checkpoint of a run folder (engine/train/run_folder.h). Returns NotFound if
+  // there is no checkpoint, and DataLoss if all are damaged.
   static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder,
                                                             const BackendFactory& create_backend);
   ~Generator();

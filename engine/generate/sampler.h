@@ -11,12 +11,12 @@
 namespace shale {
 
 struct SamplingOptions {
-  double temperature = 0.8;  // Divides the logits. 0: always take the most likely token.
-  int64_t top_k = 40;        // Draw only among the k most likely tokens; 0: among all.
+  double temperature = 0.8;  // Divides the logits. 0: always takes the most likely token.
+  int64_t top_k = 40;        // Draws only among the k most likely tokens. 0: among all.
   uint64_t seed = 1;
 };
 
-// Draws depend only on the options, the logits and the number of earlier draws. Used by one thread.
+// A draw depends only on the options, the logits and the number of earlier draws. Used by one thread.
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options), random_(options.seed) {}

@@ -6,12 +6,12 @@
 
 namespace shale {
 
-// The bytes that a model produces need not be UTF-8, but a terminal needs UTF-8. Characters come out when they are
-// complete. Bytes that cannot become one come out as U+FFFD, once for each maximal prefix of a character. Used by one
-// thread.
+// Returns every character as soon as it is complete. A terminal needs UTF-8, but a model may produce other bytes:
+// U+FFFD takes the place of bytes that cannot become a character, once for each maximal prefix of a character. Used by
+// one thread.
 class Utf8Stream {
  public:
-  // Adds `byte`, and returns what can be shown now; often empty.
+  // Adds `byte`, and returns what can be shown now, which is often empty.
   std::string Push(uint8_t byte);
   // Ends the stream. Returns U+FFFD if a character is incomplete, else nothing.
   std::string Finish();

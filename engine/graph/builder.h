@@ -8,8 +8,9 @@
 //   b.EndUnit(y);
 //   StatusOr<ModelGraph> graph = b.Finish();
 //
-// Layers (layers.h) emit forward ops and register, with OnBackward, the rule that emits their gradients. EndUnit runs
-// the rules in reverse order. Finish returns the first error (a shape that does not fit). Not thread-safe.
+// Layers (layers.h) emit forward ops and register, with OnBackward, the rule that emits their gradients. EndUnit and
+// EndLastUnit run the rules in reverse order. Finish returns the first error, for example a shape that does not fit.
+// Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -51,8 +52,8 @@ class GraphBuilder {
 
   // Begin and end units, in the order in which they run. `layer` is the index of the block, -1 if the unit is not one.
   void BeginUnit(std::string name, int layer = -1);
-  Tensor UnitInput();                  // The output of the previous unit, with the same shape.
-  void EndUnit(const Tensor& output);  // `output` must be a full activation, not a view of a part.
+  Tensor UnitInput();                  // Returns the output of the previous unit, with the same shape.
+  void EndUnit(const Tensor& output);  // `output` must be a full activation, not a view of a part of it.
   void EndLastUnit();                  // Ends a unit without output: the one with the loss.
 
   // Returns the finished graph, or the first error. The builder must not be used afterwards.
@@ -62,10 +63,10 @@ class GraphBuilder {
   Tensor NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool cheap = false);
   Tensor UseParameter(ParameterId id);
   Tensor UseData(ValueRole role);  // kInputs, kTargets, kRows, kLossScale, kLossTotal or kLogits.
-  void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // `from_sum`: see Node.
+  void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // See Node for `from_sum`.
   // Registers a gradient rule. Does nothing unless the mode is kTraining.
   void OnBackward(std::function<void(GradientBuilder&)> rule);
-  // Sets the part of the block that values made from now on belong to.
+  // Sets the sublayer of the activations that are created from now on.
   void SetSublayer(Sublayer sublayer) { sublayer_ = sublayer; }
   void MarkSublayerInput(const Tensor& tensor);
   // Returns the gradient of a parameter. Ops write it with `accumulate` unset; the step compiler sets it as needed.
@@ -104,20 +105,20 @@ class GradientBuilder {
   bool HasGradient(const Tensor& value) const;
   // Returns the gradient of `value`, seen through the same view. REQUIRES: HasGradient(value).
   Tensor Gradient(const Tensor& value) const;
-  // Returns the gradient of `value`, if it has one, and removes it. For a rule that adds the gradient so far to the one
-  // that it contributes.
+  // Returns the gradient of `value`, if it has one, and removes it. Rules call it to add the gradient so far to the one
+  // that they contribute.
   std::optional<Tensor> TakeGradient(const Tensor& value);
-  // Adds a finished gradient of a full value. The tensor may also be the gradient of another value (an addition passes
-  // its gradient on), so no op may update it in place.
+  // Adds a finished gradient of a full value. Does nothing if the value needs none. The tensor may also be the gradient
+  // of another value (an addition passes its gradient on), so no op may update it in place.
   void Contribute(const Tensor& value, const Tensor& gradient);
   // Returns the gradient storage of a value that is read through views (packed Q, K, V), seen through the view `value`.
   // The rules that call this write or update disjoint views, which together cover the storage.
   Tensor GradientStorage(const Tensor& value);
   Tensor NewGradient(const Tensor& value) { return builder_.NewGradient(value); }
-  // Returns whether the value is one that needs a gradient (tokens do not).
+  // Returns whether the value needs a gradient: activations and the unit's input do, tokens do not.
   bool NeedsGradient(const Tensor& value) const;
   Tensor ParameterGradient(const Tensor& parameter) { return builder_.ParameterGradient(parameter); }
-  // Appends a backward node. `recomputing`: see Node.
+  // Appends a backward node. See Node for `recomputing`.
   void Emit(Op op, std::optional<Op> recomputing = std::nullopt);
 
  private:

@@ -18,7 +18,7 @@ using ValueId = int;
 using ParameterId = int;
 using GroupId = int;
 
-// How the initial value of a parameter is made.
+// How a parameter is initialized.
 struct Initializer {
   enum class Kind { kNormal, kOnes, kZeros };
   Kind kind = Kind::kNormal;
@@ -47,13 +47,13 @@ struct ParameterGroup {
 enum class ValueRole {
   kActivation,         // Written by forward nodes.
   kUnitInput,          // The previous unit's output.
-  kGradient,           // Gradient of an activation, written by backward nodes.
+  kGradient,           // Gradient of an activation or of the input, written by backward nodes or by the loss.
   kOutputGradient,     // Gradient of the unit's output: the next unit's input gradient.
   kParameter,          // A gathered parameter (Value::parameter), in the compute dtype.
   kParameterGradient,  // The gradient of a parameter, f32.
   kInputs,             // Input tokens of the micro-batch, [B, S] i32.
   kTargets,            // Target tokens of the micro-batch, [B, S] i32. A negative target is not counted.
-  kRows,               // For each sequence the row of x whose logits are wanted, [B] i32 (kLogits graphs).
+  kRows,               // For each sequence, the row of x whose logits are wanted, [B] i32 (kLogits graphs).
   kLossScale,          // 1 / valid tokens of the global batch, f32.
   kLossTotal,          // Sum of the losses of the micro-batches so far, f64.
   kLogits,             // The result of a kLogits graph, [B, V].
@@ -70,7 +70,7 @@ struct Value {
   Sublayer sublayer = Sublayer::kNone;
   bool cheap = false;           // The result of a norm or an activation function: cheap to recompute.
   bool sublayer_input = false;  // The residual stream between a block's sublayers.
-  std::vector<int> producers;   // Forward nodes that write the value, in order. The later ones update it in place.
+  std::vector<int> producers;   // Forward nodes that write it, in order. Later ones update it or write other parts.
 };
 
 struct Node {
@@ -96,8 +96,8 @@ struct UnitGraph {
   ValueId input_gradient = -1;   // A kGradient. -1 in the first unit, or without gradients.
 };
 
-// What a graph computes. kTraining: forward, loss and gradients. kEvaluation: forward and loss. kLogits: forward, and
-// the logits of one row per sequence.
+// What a graph computes. kTraining: the loss and all gradients. kEvaluation: the loss. kLogits: the logits of one row
+// per sequence.
 enum class GraphMode { kTraining, kEvaluation, kLogits };
 
 struct ModelGraph {

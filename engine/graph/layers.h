@@ -2,7 +2,7 @@
 // is a new activation of the current unit.
 //
 // T tokens (B sequences of S), C width, K inputs, N outputs, H query heads, G key/value heads, D head width, F inner
-// width, V vocabulary, P positions.
+// width, V vocabulary, P positions, R rows.
 // To add a layer, declare it here, define it in a file beside this one, and add its ops to kernels/ops.h.
 #pragma once
 

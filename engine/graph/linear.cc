@@ -13,8 +13,8 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
     const Tensor d_out = g.Gradient(out);
     g.Emit(EmbeddingBackward{.tokens_BS = tokens, .d_out_TC = d_out, .d_weight_VC = g.ParameterGradient(weight)});
     if (!positions.present()) return;
-    // The position table is added to every sequence like a bias to every row. Rows past S are not used: this op leaves
-    // their gradient alone, and it stays zero.
+    // The position table is added to every sequence like a bias to every row. Rows past S are not used. This op does
+    // not write their gradient, which stays zero.
     const int64_t B = tokens.dim(0), S = tokens.dim(1), C = out.dim(1);
     g.Emit(BiasBackward{.d_out_TN = d_out.Reshape({B, S * C}),
                         .d_bias_N = g.ParameterGradient(positions).Slice(0, 0, S).Reshape({S * C})});

@@ -35,8 +35,9 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC,
   const Tensor bias = bias_V ? b.UseParameter(*bias_V) : Tensor();
   if (b.options().mode == GraphMode::kLogits) return EmitLogits(b, x, weight, bias);
 
-  // Backward of a chunk follows its forward at once, while its logits are still in the cache; CrossEntropy turns the
-  // logits into their gradient in place. The gradient of x is complete after the loop, so the rule only contributes it.
+  // The backward of a chunk follows its forward at once, while its logits are still in the cache. CrossEntropy turns
+  // the logits into their gradient in place. The gradient of x is complete after the loop, so the rule only contributes
+  // it.
   const bool training = b.options().mode == GraphMode::kTraining;
   const int64_t rows = x.dim(0), chunk = std::min(rows, b.options().loss_chunk_tokens), V = weight.dim(0);
   const Tensor targets = TargetsFor(b, rows);

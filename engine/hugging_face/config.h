@@ -1,9 +1,9 @@
 // Converts between the config.json of a Hugging Face folder and the engine's DecoderConfig.
 //
 // Families: llama, mistral, qwen2, qwen3, gpt2, falcon. A config.json means what transformers computes from it,
-// including its defaults for absent keys; only the sizes must be present. Dropout settings are ignored: the engine
-// trains without dropout, and inference has none. Keys that do not affect the model's arithmetic (token ids,
-// architectures, names) are ignored too.
+// including the defaults of transformers for absent keys; only the sizes must be present. Dropout settings are ignored,
+// because the engine trains without dropout and inference has none. Keys that do not affect the model's arithmetic
+// (token ids, architectures, names) are ignored too.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +23,24 @@ constexpr int64_t kMaxHfConfigBytes = int64_t{16} << 20;
 // Returns the decoder that `folder`/config.json describes. Returns InvalidArgument, with one line `file: key: found
 // ...; allowed: ...` per problem, for everything that the engine cannot compute exactly: another model_type, alibi,
 // scalings of rotary frequencies other than llama3, other activations, biases or attention windows in only some layers,
-// partial rotary embeddings, quantized weights; and for sizes and numbers that are missing, out of range or of another
-// type. A link that leads out of the folder is refused as ResolveInFolder says.
+// partial rotary embeddings, quantized weights. Also returns it for sizes and numbers that are missing, out of range or
+// of another type, and for a link that leads out of the folder (ResolveInFolder).
 absl::StatusOr<DecoderConfig> ReadHfConfig(const std::string& folder);
 
-// Does the same for the text of the file. Messages name `path`. Accepts any bytes.
+// Does the same for the text of a config.json. Messages name `path`. Accepts any bytes.
 absl::StatusOr<DecoderConfig> ParseHfConfig(absl::string_view text, const std::string& path);
 
 struct HfConfigOptions {
   SafetensorsDType dtype = SafetensorsDType::kF32;  // The dtype of the written weights: F32, F16 or BF16.
-  // Text of the config.json that the model came from. Its model_type is kept, and so are the keys that the engine does
-  // not decide (token ids, architectures, dropout). Without it, ChooseHfModelType chooses the type, and token ids are
-  // null.
+  // Text of the config.json that the model came from. The new text keeps its model_type and the keys that the engine
+  // does not decide (token ids, architectures, dropout). Without a base, ChooseHfModelType chooses the type, and token
+  // ids are null.
   std::optional<std::string> base;
 };
 
-// Returns the config.json with which transformers computes what the engine does; ParseHfConfig returns `config` for it.
-// Returns InvalidArgument, with the first reason, if no family, or not the family of `base`, can express the config.
+// Returns the text of a config.json with which transformers computes what the engine does. ParseHfConfig of that text
+// returns `config`. Returns InvalidArgument, with the first reason, if no family can express the config, or if the
+// family of `base` cannot.
 absl::StatusOr<std::string> HfConfigText(const DecoderConfig& config, const HfConfigOptions& options);
 
 }  // namespace shale

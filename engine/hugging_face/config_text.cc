@@ -19,15 +19,15 @@ absl::StatusOr<absl::string_view> DTypeName(SafetensorsDType dtype) {
   }
 }
 
-// Writes the keys of a config over those of a base. Erases keys that mean nothing to the family, so that they mislead
-// no reader.
+// Writes the keys of a config over those of a base. Erases keys that would contradict the written ones or mislead a
+// reader.
 class Writer {
  public:
   Writer(const DecoderConfig& config, HfModelType type, Json base)
       : c_(config), type_(type), based_(!base.empty()), json_(std::move(base)) {}
 
   Json Write(absl::string_view dtype) {
-    // auto_map refers to model code in the repository. That code is not copied.
+    // auto_map refers to model code in the model's repository, which is not copied.
     Erase("auto_map");
     if (!based_) {
       Set("architectures", Json::array({std::string(ArchitectureOf(type_))}));
@@ -44,7 +44,7 @@ class Writer {
       WriteLlamaLike();
     }
     Set("tie_word_embeddings", c_.tied_head);
-    // torch_dtype is the older name of dtype: every release of transformers reads it.
+    // Writes torch_dtype, the older name of dtype, because every release of transformers reads it.
     Erase("dtype");
     Set("torch_dtype", std::string(dtype));
     return std::move(json_);
@@ -120,8 +120,8 @@ class Writer {
     Set(key, std::string(type_ == HfModelType::kFalcon ? "gelu_pytorch_tanh" : tanh_name));
   }
 
-  // Writes the older keys, whichever the base has: every release of transformers reads them, and those before 5 read
-  // only them.
+  // Writes the older keys, whichever keys the base has, because every release of transformers reads them, and releases
+  // before 5 read only them.
   void WriteRope() {
     for (const absl::string_view key : {"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"}) {
       Erase(key);

@@ -15,8 +15,8 @@
 namespace shale {
 namespace {
 
-// Returns whether `path`, after links, is a regular file. Also returns true if that cannot be determined: whoever opens
-// the file then gets the error.
+// Returns whether `path`, with links resolved, is a regular file. Also returns true if that cannot be determined, so
+// that whoever opens the file gets the error.
 bool MayBeAFile(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);

@@ -1,4 +1,4 @@
-// The files of a Hugging Face folder that are copied along with its model.
+// Finds the files of a Hugging Face folder that are copied along with its model.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ struct HfFile {
   std::string path;  // The real path, with links resolved.
 };
 
-// Returns the files of `folder` that make up a tokenizer, and generation_config.json, sorted by name. Omits an entry of
-// such a name that is not a regular file (a folder of old tokenizers). Returns InvalidArgument for a link to a file
-// elsewhere (see ResolveInFolder), NotFound if a link's target or the folder does not exist.
+// Returns the files of `folder` that make up a tokenizer, and generation_config.json, sorted by name. Omits entries of
+// such names that are not regular files (such as a folder of old tokenizers). Returns InvalidArgument for a link to a
+// file elsewhere (see ResolveInFolder), and NotFound if a link's target or the folder does not exist.
 absl::StatusOr<std::vector<HfFile>> ListCopiedHfFiles(const std::string& folder);
 
 }  // namespace shale

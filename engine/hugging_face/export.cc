@@ -28,7 +28,7 @@ int64_t Elements(const HfTensor& tensor) {
   return elements;
 }
 
-// Writes one tensor after another, with values from the engine's parameters.
+// Writes tensors one after another, with values from the engine's parameters.
 class TensorStream {
  public:
   TensorStream(const HfLayout& layout, const HfParameterReader& reader) : layout_(layout), reader_(reader) {}
@@ -59,8 +59,8 @@ class TensorStream {
     return absl::OkStatus();
   }
 
-  // Writes a tensor that stores a parameter's [rows, columns] as [columns, rows]. Each tile has all rows of as many
-  // columns as fit. A column that does not fit is cut into ranges of rows.
+  // Writes a tensor that stores a parameter's [rows, columns] as [columns, rows]. A tile consists of all rows of as
+  // many columns as fit into it. If not even one column fits, a tile is a range of rows of one column.
   absl::Status WriteTransposed(const HfTensor& tensor, SafetensorsWriter& writer) {
     const std::string name = layout_.FullName(tensor);
     const int64_t columns = tensor.shape[0], rows = tensor.shape[1];
@@ -92,7 +92,7 @@ class TensorStream {
   std::vector<float> tile_, run_;
 };
 
-// Distributes the tensors over files, in order. Starts a new file when the next tensor does not fit any more.
+// Distributes the tensors over files, in order. Starts a new file whenever the next tensor does not fit any more.
 std::vector<std::vector<const HfTensor*>> CutIntoFiles(const HfLayout& layout, int element_bytes, int64_t max_bytes) {
   std::vector<std::vector<const HfTensor*>> files(1);
   int64_t bytes = 0;

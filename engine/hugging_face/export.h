@@ -24,15 +24,15 @@ struct HfExportOptions {
 };
 
 // Fills `values` with elements [begin, begin + values.size()) of a parameter of the decoder, row-major. `parameter` is
-// the engine's name. Called on the caller's thread, once for every element, in ranges of at most 2 MiB.
+// the engine's name. ExportHf calls it on the thread of its caller, once for every element, in ranges of at most 2 MiB.
 using HfParameterReader =
     std::function<absl::Status(absl::string_view parameter, int64_t begin, absl::Span<float> values)>;
 
-// Writes the model into `folder`, which must be absent or empty (else FailedPrecondition). The weights are streamed
-// into model.safetensors, or model-0000i-of-0000n.safetensors with an index. A tied head is not written again. All
-// files are made in a hidden folder beside `folder`, flushed, and moved into place by one rename: after an error or a
-// crash `folder` is unchanged. Uses at most 5 MiB of memory of its own. Returns InvalidArgument for a decoder that no
-// Hugging Face family, or not the family of the base folder, expresses.
+// Writes the model into `folder`. Returns FailedPrecondition if `folder` is neither absent nor empty. Streams the
+// weights into model.safetensors, or into files model-0000i-of-0000n.safetensors with an index. Does not write a tied
+// head again. Makes all files in a hidden folder beside `folder`, flushes them, and moves them into place by one
+// rename, so that after an error or a crash `folder` is unchanged. Uses at most 5 MiB of memory of its own. Returns
+// InvalidArgument if no Hugging Face family can express the decoder, or if the family of the base folder cannot.
 absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& options, const HfParameterReader& reader,
                       const std::string& folder);
 

@@ -10,9 +10,9 @@ namespace shale {
 namespace {
 
 constexpr size_t kMaxErrors = 20;
-constexpr size_t kLongestKey = 64;  // Longer than any key with a meaning; a file may contain longer ones.
+constexpr size_t kLongestKey = 64;  // Keys with a meaning are shorter. A file may contain longer ones.
 
-// Returns a key for a message: bare if it is a word, else quoted.
+// Returns a key in a form for messages: bare if it is a word, else quoted.
 std::string ShownKey(absl::string_view key) {
   const bool word = key.size() <= kLongestKey &&
                     std::all_of(key.begin(), key.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
@@ -45,7 +45,7 @@ void HfFields::Refuse(absl::string_view key, absl::string_view allowed) const {
 
 int64_t HfFields::Int(absl::string_view key, int64_t min, int64_t max) const {
   const Json* value = Find(key);
-  // An unsigned number above the range of int64_t would wrap on its way through get().
+  // get<int64_t>() would wrap an unsigned number above the range of int64_t.
   if (value != nullptr && value->is_number_integer() &&
       (!value->is_number_unsigned() || value->get<uint64_t>() <= static_cast<uint64_t>(max))) {
     const int64_t number = value->get<int64_t>();

@@ -17,9 +17,10 @@ struct SafetensorsIndex {
   std::map<std::string, std::string> files;  // File names, keyed by tensor name.
 };
 
-// Accepts any bytes. Returns InvalidArgument, without a path, for text that ParseStrictJson refuses or that has more
-// than kMaxSafetensorsIndexBytes, for a weight_map that does not map names to strings, and for a file name that
-// CheckShardName refuses. Ignores `metadata`, which says nothing that the files do not say themselves.
+// Parses the text of an index. Accepts any bytes. Returns InvalidArgument, without a path, for text that
+// ParseStrictJson refuses or that has more than kMaxSafetensorsIndexBytes, for a weight_map that does not map names to
+// strings, and for a file name that CheckShardName refuses. Ignores `metadata`, which says nothing that the files do
+// not say themselves.
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view text);
 
 // Returns InvalidArgument unless `name` is the name of a safetensors file beside the index: not a path, not hidden, no

@@ -12,7 +12,7 @@
 namespace shale {
 namespace {
 
-// H query heads, G key/value heads, D head width, C model width, F inner width.
+// Builds the layout of a decoder: H query heads, G key/value heads, D head width, C model width, F inner width.
 class Builder {
  public:
   explicit Builder(const DecoderConfig& config) : c_(config) {}
@@ -58,7 +58,7 @@ class Builder {
       tensor.shape.insert(transposed ? tensor.shape.begin() : tensor.shape.end(), layout_.parameters.back().shape[1]);
     }
   }
-  // Adds the next rows of the newest parameter, stored at `tensor_row` of the newest tensor.
+  // Adds the piece that stores the next `rows` rows of the newest parameter at `tensor_row` of the newest tensor.
   void AddPiece(int64_t tensor_row, int64_t rows) {
     HfPiece piece;
     piece.parameter = static_cast<int>(layout_.parameters.size()) - 1;
@@ -145,8 +145,8 @@ class Builder {
     AddNorm("final_norm", "ln_f");
   }
 
-  // The engine stores all query heads, all key heads, all value heads. Falcon stores, for each of the G groups, its H /
-  // G query heads, its key head and its value head.
+  // Adds the QKV projection. The engine stores all query heads, then all key heads, then all value heads. Falcon
+  // stores, for each of the G groups, its H / G query heads, its key head and its value head.
   void AddFalconQkv(const std::string& name, std::vector<int64_t> shape, const std::string& tensor) {
     const int64_t G = c_.kv_heads, D = c_.head_width, queries = c_.heads / G * D, group = queries + 2 * D;
     AddParameter(name, std::move(shape));

@@ -39,7 +39,7 @@ struct HfTensor {
   std::string name;      // Without the family's prefix.
   bool prefixed = true;  // Whether files put the family's prefix before the name; false for the head.
   bool transposed = false;
-  std::vector<int64_t> shape;   // The shape in the file.
+  std::vector<int64_t> shape;   // Shape in the file.
   std::vector<HfPiece> pieces;  // Ordered by `tensor_row`; together they cover the tensor.
 };
 
@@ -48,18 +48,19 @@ struct HfLayout {
   std::vector<HfParameter> parameters;
   std::vector<HfTensor> tensors;  // In the order of transformers.
   absl::flat_hash_map<std::string, int> parameter_index;
-  std::string embedding_name;  // Name of the tensor that a tied head repeats.
+  std::string embedding_name;  // Name, without prefix, of the tensor that a tied head repeats.
   static constexpr char kHeadName[] = "lm_head.weight";
 
   std::string FullName(const HfTensor& tensor) const { return tensor.prefixed ? prefix + tensor.name : tensor.name; }
 };
 
-// Returns the layout of a decoder. Returns InvalidArgument, with the reason, if no family expresses the decoder
-// (ChooseHfModelType). Types with the same shapes share a layout, so that the layout depends only on the config.
+// Returns the layout of a decoder. Returns InvalidArgument, with the reason, if no family can express the decoder
+// (ChooseHfModelType). The layout depends only on the config, because types that can express the same decoder share a
+// layout.
 absl::StatusOr<HfLayout> MakeHfLayout(const DecoderConfig& config);
 
-// Returns true for the buffers that older folders store beside the weights, by name without prefix: rotary frequencies,
-// masks.
+// Returns whether `name`, without the prefix, is that of a buffer that older folders store beside the weights: rotary
+// frequencies or masks.
 bool IsKnownHfBuffer(absl::string_view name);
 
 }  // namespace shale

@@ -107,7 +107,7 @@ absl::Status CheckExpressible(HfModelType type, const DecoderConfig& c) {
 }
 
 absl::StatusOr<HfModelType> ChooseHfModelType(const DecoderConfig& c) {
-  // The closest type comes first, because its reason is the helpful one.
+  // The closest type comes first, because the error gives its reason.
   std::vector<HfModelType> candidates;
   if (c.norm == NormKind::kLayerNorm) {
     candidates = {c.position == PositionKind::kLearned ? HfModelType::kGpt2 : HfModelType::kFalcon};

@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-// Upper limits. The same fields have them in a job (engine/config/decoder_spec.cc).
+// Upper limits, which are those of the same fields in a job (engine/config/decoder_spec.cc).
 constexpr int64_t kMaxVocabulary = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 constexpr int64_t kMaxHidden = int64_t{1} << 26;
@@ -92,7 +92,7 @@ class Reader {
       absent_kv_heads = 32;
       absent_positions = 32768;
     }
-    // In every family, null stands for as many key/value heads as heads.
+    // In every family, null means as many key/value heads as heads.
     if (json_.contains("num_key_value_heads")) absent_kv_heads = c_.heads;
     c_.kv_heads = top_.IntOr("num_key_value_heads", absent_kv_heads, 1, kMaxHeads);
     if (top_.Has("head_dim")) {
@@ -121,7 +121,7 @@ class Reader {
     c_.norm = NormKind::kLayerNorm;
     c_.position = PositionKind::kLearned;
     c_.qkv_bias = c_.linear_bias = true;
-    // transformers also accepts the general names of these four sizes.
+    // transformers also accepts the names of these four sizes that other families use.
     c_.width = Aliased("n_embd", "hidden_size", kMaxWidth);
     c_.layers = Aliased("n_layer", "num_hidden_layers", kMaxLayers);
     c_.heads = c_.kv_heads = Aliased("n_head", "num_attention_heads", kMaxHeads);
@@ -193,7 +193,7 @@ class Reader {
   }
 
   void ReadWindow() {
-    // null means no window; an absent key means the default of transformers.
+    // null means no window, and an absent key means the default of transformers.
     int64_t window = json_.contains("sliding_window") ? 0 : kDefaultWindow;
     bool every_layer = false, no_layer = true;
     if (type_ == HfModelType::kMistral) {

@@ -7,9 +7,9 @@
 
 namespace shale {
 
-// Sets rope_theta and rope_scaling of `config`. Adds errors for scalings other than llama3, partial rotation, settings
-// that differ between layers, and two spellings that contradict each other.
-// REQUIRES: config->max_positions is set.
+// Sets rope_theta and rope_scaling of `config` from the top-level object `top` of a config.json. Adds errors for
+// scalings other than llama3, partial rotation, settings that differ between layers, and two spellings that contradict
+// each other. REQUIRES: config->max_positions is set.
 void ReadHfRope(const HfFields& top, HfErrors& errors, DecoderConfig* config);
 
 }  // namespace shale

@@ -35,7 +35,7 @@ absl::Status CheckAbsentOrEmpty(const std::string& target) {
       absl::StrCat(target, " is not empty; give a folder that is empty or does not exist"));
 }
 
-// Removes the folders in `parent` whose names begin with `prefix` and that nobody has locked.
+// Removes the folders in `parent` whose names begin with `prefix` and that no process has locked.
 absl::Status RemoveAbandoned(const std::string& parent, const std::string& prefix) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(parent));
   for (const std::string& name : names) {
@@ -43,7 +43,7 @@ absl::Status RemoveAbandoned(const std::string& parent, const std::string& prefi
     std::error_code error;
     if (!absl::StartsWith(name, prefix) || fs::symlink_status(path, error).type() != fs::file_type::directory) continue;
     const absl::StatusOr<FolderLock> lock = FolderLock::Take(path, "in use");
-    // A folder that cannot be removed does no harm.
+    // Ignores an error, because a folder that stays does no harm.
     if (lock.ok()) RemoveFolderAndFiles(path).IgnoreError();
   }
   return absl::OkStatus();
@@ -65,7 +65,7 @@ absl::StatusOr<StagedFolder> StagedFolder::Create(const std::string& target) {
   const std::string prefix = absl::StrCat(".", whole.filename().string(), ".tmp-");
   SHALE_RETURN_IF_ERROR(RemoveAbandoned(folder.parent_, prefix));
   absl::Status made;
-  do {  // A crashed process with the same process id may have left a folder of that name.
+  do {  // Tries again because a crashed process with the same process id may have left a folder of that name.
     const std::string path = JoinPath(folder.parent_, absl::StrCat(prefix, getpid(), "-", counter.fetch_add(1)));
     made = PosixFileSystem().MakeFolder(path);
     if (made.ok()) folder.path_ = path;
@@ -83,7 +83,7 @@ StagedFolder::StagedFolder(StagedFolder&& other) noexcept
       lock_(std::move(other.lock_)) {}
 
 StagedFolder::~StagedFolder() {
-  // An error that led here is already being returned. A failure to remove the folder would add nothing.
+  // Ignores a failure to remove the folder: if an error led here, the caller already returns that error.
   if (!path_.empty()) RemoveFolderAndFiles(path_).IgnoreError();
 }
 

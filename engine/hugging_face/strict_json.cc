@@ -53,7 +53,7 @@ class Checker : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  std::vector<absl::flat_hash_set<std::string>> names_;  // Per open object or array, outermost first.
+  std::vector<absl::flat_hash_set<std::string>> names_;  // By open object or array, outermost first.
   int values_ = 0;
   std::string error_;
 };
@@ -67,7 +67,7 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
 }
 
 std::string ShownJson(const Json& value) {
-  // By default dump throws on text that is not UTF-8; `replace` prevents that.
+  // By default dump throws on text that is not UTF-8. `replace` prevents that.
   const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
   constexpr size_t kMaxShown = 80;
   return text.size() <= kMaxShown ? text : absl::StrCat(text.substr(0, kMaxShown), "...");

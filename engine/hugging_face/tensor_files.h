@@ -13,23 +13,23 @@
 
 namespace shale {
 
-// Collects problems. The list is not limited, but at most 20 entries are shown.
+// Collects problems. The number of problems is not limited, but at most 20 are shown.
 class HfProblems {
  public:
   void Add(std::string problem) { problems_.push_back(std::move(problem)); }
   bool empty() const { return problems_.empty(); }
-  // Returns "`what`:" and a line for each problem.
+  // Returns "`what`:" and a line for each problem that is shown.
   std::string ToString(absl::string_view what) const;
 
  private:
   std::vector<std::string> problems_;
 };
 
-// Returns a tensor's name for a message: names are untrusted, and may be very long or contain control characters for a
-// terminal.
+// Returns a tensor's name in a form for messages. Names are untrusted, and may be very long or contain control
+// characters for a terminal.
 std::string ShownTensorName(absl::string_view name);
 
-// A tensor and its file. Borrows both.
+// A tensor and its file, both borrowed.
 struct StoredTensor {
   const SafetensorsReader* file = nullptr;
   const SafetensorsTensor* tensor = nullptr;
@@ -42,9 +42,10 @@ struct TensorFiles {
   std::map<std::string, StoredTensor> tensors;  // Keyed by the name in the file.
 };
 
-// Opens model.safetensors, or the files that model.safetensors.index.json names. Adds to `problems` where index and
-// files disagree; the result then holds the tensors on which they agree. Returns NotFound if there are no such files,
-// and errors for a file or index that is invalid and for links that lead out of the folder (ResolveInFolder).
+// Opens model.safetensors if it exists, else the files that model.safetensors.index.json names. If the index and the
+// files disagree about a tensor, adds that to `problems` and leaves the tensor out of the result. Returns NotFound if
+// there are no such files, and errors for an invalid file or index and for a link that leads out of the folder
+// (ResolveInFolder).
 absl::StatusOr<TensorFiles> OpenTensorFiles(const std::string& folder, HfProblems* problems);
 
 }  // namespace shale

@@ -20,7 +20,7 @@ constexpr int64_t kStagingFloats = kHfReadStagingBytes / sizeof(float);
 
 std::string ShapeText(absl::Span<const int64_t> shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
-// Returns true if two tensors of equal shape hold the same values, to the bit, after conversion to floats.
+// Returns whether two tensors of equal shape hold the same values, to the bit, after conversion to fp32.
 absl::StatusOr<bool> HaveEqualValues(const StoredTensor& a, const StoredTensor& b) {
   const int64_t elements = a.tensor->elements();
   std::vector<float> left(std::min(elements, kStagingFloats)), right(left.size());
@@ -46,7 +46,7 @@ class Matcher {
     }
   }
 
-  // Returns the tensors in the layout's order. Must not be used if problems were found.
+  // Returns the tensors in the layout's order. The caller must not use the result if there are problems.
   absl::StatusOr<std::vector<StoredTensor>> Match(bool tied) {
     std::optional<Stored> repeat;
     if (tied) repeat = Take(HfLayout::kHeadName);
@@ -115,13 +115,13 @@ class Matcher {
 };
 
 // Reads elements [begin, begin + values.size()) of a parameter that is stored transposed, as [columns, all rows]. Reads
-// one tile at a time, and within it one column after another.
+// one tile at a time, and one column after another within a tile.
 absl::Status ReadTransposed(const StoredTensor& stored, int64_t columns, int64_t begin, absl::Span<float> values) {
   if (values.empty()) return absl::OkStatus();
   const int64_t all_rows = stored.tensor->shape[1], end = begin + static_cast<int64_t>(values.size());
   const int64_t first_row = begin / columns, last_row = (end - 1) / columns;
   std::vector<float> staging(std::min(kStagingFloats, static_cast<int64_t>(values.size()) + 2 * columns));
-  // Enough adjacent columns that writes fill whole cache lines.
+  // A tile has at least this many columns if that is possible, so that writes to `values` fill whole cache lines.
   constexpr int64_t kColumns = 16;
   const int64_t max_rows = static_cast<int64_t>(staging.size()) / kColumns;
   const int64_t tile_rows = std::max<int64_t>(1, max_rows);

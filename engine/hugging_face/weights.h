@@ -25,26 +25,26 @@ struct HfParameterShape {
   bool operator==(const HfParameterShape&) const = default;
 };
 
-// Returns the parameters of the decoder in the order in which BuildDecoder declares them. Returns InvalidArgument for a
-// decoder that no Hugging Face family expresses.
+// Returns the parameters of the decoder in the order in which BuildDecoder declares them. Returns InvalidArgument if no
+// Hugging Face family can express the decoder.
 absl::StatusOr<std::vector<HfParameterShape>> HfParameterShapes(const DecoderConfig& config);
 
-// The most memory of its own that a read uses while it runs.
+// The most memory of its own that HfWeights::Read uses while it runs.
 inline constexpr int64_t kHfReadStagingBytes = int64_t{2} << 20;
 
-// The open files of one folder. Weights are read on demand, so that memory does not grow with the model. Cheap to move.
-// One object serves all ranks of a process: Read is safe for concurrent use by multiple threads.
+// Owns the open files of one folder. Reads weights on demand, so that memory does not grow with the model. Cheap to
+// move. One object serves all ranks of a process, because Read is safe for concurrent use by multiple threads.
 class HfWeights {
  public:
-  // Opens model.safetensors if it exists, else the files that model.safetensors.index.json names (the order in which
-  // transformers looks), and reads their headers. Tensor names may have or lack the family's prefix ("model.",
-  // "transformer."). The rotary frequencies and masks of older folders are ignored. If a tied head is stored too, it
-  // must either equal the embedding, which is checked (with two buffers of kHfReadStagingBytes), or be stored instead
-  // of it.
+  // Opens model.safetensors if it exists, else the files that model.safetensors.index.json names (transformers looks in
+  // the same order), and reads their headers. Tensor names may have or lack the family's prefix ("model.",
+  // "transformer."). Ignores the rotary frequencies and masks of older folders. A tied head may be stored in place of
+  // the embedding, or in addition to it. In the second case Open reads both tensors, with two buffers of
+  // kHfReadStagingBytes, and checks that they are equal.
   //
   // Returns InvalidArgument with all problems at once (at most 20 are shown): tensors that are missing, unknown to the
-  // model, of another shape, of another dtype than F32, F16 or BF16, placed by the index in a file that does not have
-  // them, or in a file without an entry in the index. Returns NotFound if there are no weights.
+  // model, of another shape, of another dtype than F32, F16 or BF16, absent from the file in which the index places
+  // them, or absent from the index. Returns NotFound if there are no weights.
   static absl::StatusOr<HfWeights> Open(const std::string& folder, const DecoderConfig& config);
   HfWeights(HfWeights&&) noexcept;
   HfWeights& operator=(HfWeights&&) noexcept;
@@ -53,8 +53,8 @@ class HfWeights {
   const std::vector<HfParameterShape>& parameters() const;
 
   // Fills `values` with elements [begin, begin + values.size()) of a parameter, row-major. Reads only these elements
-  // from the files, and uses at most kHfReadStagingBytes of memory of its own. A parameter that is stored transposed is
-  // gathered from its columns, so that long ranges cost less per element. Returns NotFound for an unknown name,
+  // from the files, and uses at most kHfReadStagingBytes of memory of its own. Gathers a parameter that is stored
+  // transposed from its columns, so that long ranges cost less per element. Returns NotFound for an unknown name, and
   // OutOfRange if there are not that many elements.
   absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> values) const;
 

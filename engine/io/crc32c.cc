@@ -11,7 +11,7 @@ uint32_t Crc32c(absl::string_view bytes, uint32_t before) {
   uint32_t crc = ~before;
   while (!bytes.empty()) {
     const absl::string_view part = bytes.substr(0, kMaxBytes);
-    // ISA-L takes a non-const pointer, but does not write through it.
+    // ISA-L takes a pointer to non-const bytes, but does not write them.
     crc = crc32_iscsi(reinterpret_cast<unsigned char*>(const_cast<char*>(part.data())), static_cast<int>(part.size()),
                       crc);
     bytes.remove_prefix(part.size());

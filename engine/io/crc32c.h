@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli; RFC 3720, appendix B.4), computed by ISA-L with the widest instructions that the machine has.
+// Computes CRC-32C (Castagnoli; RFC 3720, appendix B.4), by ISA-L with the widest instructions that the machine has.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace shale {
 
-// Returns the checksum of `bytes`. With the checksum of preceding bytes as `before`, returns that of both together.
+// Returns the checksum of `bytes`. If `before` is the checksum of the preceding bytes, returns that of both together.
 // Crc32c("123456789") is 0xE3069283.
 uint32_t Crc32c(absl::string_view bytes, uint32_t before = 0);
 

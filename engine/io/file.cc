@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kMaxTransferBytes = int64_t{1} << 30;  // Linux moves at most 2^31 - 4096 bytes at once.
 
-// Returns the folder that holds `path`, and the name within it.
+// Returns the folder that holds `path`, and the name of `path` within it.
 std::pair<std::string, std::string> SplitPath(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return {".", path};
@@ -36,7 +36,7 @@ InputFile::Identity IdentityOf(const struct stat& info) {
           .modified_nanoseconds = info.st_mtim.tv_sec * int64_t{1000000000} + info.st_mtim.tv_nsec};
 }
 
-// Makes an error about a temporary file name the target file instead.
+// Returns `status` with the path of the temporary file in its message replaced by that of the target.
 absl::Status Renamed(const absl::Status& status, absl::string_view temporary, absl::string_view path) {
   return status.ok() ? status : absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{temporary, path}}));
 }
@@ -58,9 +58,9 @@ absl::Status MakeFolders(const std::string& path) {
     if (end < path.size() && path[end] != '/') continue;
     const std::string folder = path.substr(0, end);
     if (mkdir(folder.c_str(), 0777) == 0) {
-      // Files that are durable in the new folder would be lost if the folder itself were.
+      // Flushes the parent: if the new folder were lost in a crash, durable files in it would be lost too.
       const absl::Status status = PosixFileSystem().SyncFolder(SplitPath(folder).first);
-      // A process that may write to a folder may still not be allowed to read it.
+      // Ignores PermissionDenied, because a process may be allowed to write to the parent and not to open it.
       if (!status.ok() && !absl::IsPermissionDenied(status)) return status;
       continue;
     }
@@ -108,7 +108,7 @@ absl::Status WriteFileDurably(const std::string& path, absl::string_view content
 }
 
 absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
-  // O_NONBLOCK: without it, opening a pipe without a writer would block. It has no effect on a regular file.
+  // Without O_NONBLOCK, opening a pipe without a writer would block. The flag has no effect on a regular file.
   const int fd = TEMP_FAILURE_RETRY(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (fd < 0) return FileError(errno, "open", path);
   InputFile file;
@@ -176,7 +176,7 @@ absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path, FileSys
   DurableFile file;
   file.files_ = &files;
   file.path_ = path;
-  // A crashed process with the same process id may have left a file of that name.
+  // Tries again if the name is taken: a crashed process with the same process id may have left a file of that name.
   while (true) {
     std::string temporary = JoinPath(folder, absl::StrCat(".", name, ".tmp-", getpid(), "-", counter.fetch_add(1)));
     absl::StatusOr<std::unique_ptr<WritableFile>> created = files.Create(temporary);
@@ -196,7 +196,7 @@ DurableFile::DurableFile(DurableFile&& other) noexcept
 
 DurableFile::~DurableFile() {
   file_ = nullptr;
-  // A temporary file that cannot be removed only costs disk space.
+  // Ignores an error, because a temporary file that stays only costs disk space.
   if (!temporary_path_.empty()) files_->RemoveFile(temporary_path_).IgnoreError();
 }
 

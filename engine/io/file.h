@@ -1,7 +1,7 @@
-// Files: reads of an entire file up to a size limit, reads at an offset, and writes that survive a crash.
+// Reads entire files up to a size limit, reads files at an offset, and writes files that survive a crash.
 //
 // Errors name the path, the attempted action and the system's message: "cannot open data/a.txt: Permission denied".
-// Paths are passed on as given; relative ones are relative to the working directory.
+// Paths are passed on as given. A relative path starts at the working directory.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,29 @@
 
 namespace shale {
 
-// Returns the error `cannot <action> <path>: <what errno says>` with the status code that fits. For EIO, with which a
-// broken disk answers, the code is DataLoss.
+// Returns the error `cannot <action> <path>: <message of the error number>` with the status code that fits. For EIO,
+// which a broken disk causes, the code is DataLoss.
 absl::Status FileError(int error_number, absl::string_view action, absl::string_view path);
 
-// Joins "runs/a" and "plan.txt" to "runs/a/plan.txt". With an empty folder or an absolute `name`, returns `name`.
+// Joins "runs/a" and "plan.txt" to "runs/a/plan.txt". Returns `name` if `folder` is empty or `name` is absolute.
 std::string JoinPath(absl::string_view folder, absl::string_view name);
 
-// Makes the folder and its missing parents. Returns OK if it exists.
+// Makes the folder and its missing parents, and makes their names durable. Returns OK if the folder exists already.
 absl::Status MakeFolders(const std::string& path);
 
 // Returns the names in a folder, including hidden ones, sorted.
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path);
 
-// Returns the contents of a file. Returns ResourceExhausted, before it reads, if the file is larger than `max_bytes`.
+// Returns the contents of a file. Returns ResourceExhausted, without reading it, if it is larger than `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 // Replaces the file at `path` so that after a crash it holds either the old bytes or the new ones. See DurableFile.
 absl::Status WriteFileDurably(const std::string& path, absl::string_view contents,
                               FileSystem& files = PosixFileSystem());
 
-// A regular file that is open for reading. Reads take an offset; any number of threads may read. Uses reads instead of
-// a memory mapping: mapped pages count as memory of the process, and when a mapped file is cut short, an access kills
-// the process instead of failing.
+// A regular file that is open for reading. Reads take an offset, and any number of threads may read. Does not map the
+// file into memory, because mapped pages count as memory of the process, and an access to a mapped file that was cut
+// short kills the process instead of failing.
 class InputFile {
  public:
   // Returns InvalidArgument if `path` is not a regular file.
@@ -48,8 +48,8 @@ class InputFile {
   ~InputFile();
 
   const std::string& path() const { return path_; }
-  int64_t size() const { return size_; }  // When it was opened.
-  // Distinguishes this file from another one at the same path, and from a later state of itself.
+  int64_t size() const { return size_; }  // In bytes, when the file was opened.
+  // Distinguishes this file from another file at the same path, and from a later state of this file.
   struct Identity {
     uint64_t device = 0;
     uint64_t inode = 0;
@@ -57,16 +57,16 @@ class InputFile {
     int64_t modified_nanoseconds = 0;
     bool operator==(const Identity&) const = default;
   };
-  const Identity& identity() const { return identity_; }  // When it was opened.
-  // Returns DataLoss if this is another file than `then` describes, or another state of it.
+  const Identity& identity() const { return identity_; }  // When the file was opened.
+  // Returns DataLoss if `then` describes another file, or another state of this file than the present one.
   absl::Status CheckUnchangedSince(const Identity& then) const;
 
-  // Fills out[0, size) from `offset` on. Returns DataLoss if the file now ends before that.
+  // Reads bytes [offset, offset + size) into `out`. Returns DataLoss if the file ends before that.
   absl::Status ReadAt(int64_t offset, void* out, int64_t size) const;
   // Hints that this file will be read from beginning to end, possibly with gaps. The system may read further ahead.
   void ReadsInOrder() const;
   // Hints that these bytes will not be read again soon. The system may reuse their cache memory for the next reads.
-  // That preserves what others have in the cache, and is faster than finding free memory.
+  // That leaves the cached data of other programs alone, and is faster than finding free memory.
   void Forget(int64_t offset, int64_t size) const;
 
  private:
@@ -78,8 +78,8 @@ class InputFile {
   Identity identity_;
 };
 
-// A file that appears complete or not at all. Bytes go to a hidden temporary file beside the target; Commit makes them
-// durable and renames the file. Destruction without Commit removes the temporary file. Used by one thread at a time.
+// A file that appears complete or not at all. WriteAt writes to a hidden temporary file beside the target, and Commit
+// makes that file durable and renames it. Destruction without Commit removes it. Used by one thread at a time.
 class DurableFile {
  public:
   // Creates the temporary file. Borrows `files`.
@@ -91,8 +91,8 @@ class DurableFile {
   const std::string& path() const { return path_; }
 
   absl::Status WriteAt(int64_t offset, absl::string_view bytes);
-  // Flushes the file, renames it to path() and flushes the folder. Afterwards the object may only be destroyed. If only
-  // the last of these fails, the error says that path() has its new contents.
+  // Flushes the file, renames it to path() and flushes the folder. If only the last of these steps fails, the error
+  // says that path() has its new contents. Afterwards the object may only be destroyed.
   absl::Status Commit();
 
  private:

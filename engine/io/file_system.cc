@@ -32,7 +32,7 @@ class PosixWritableFile : public WritableFile {
       if (direct_ && !Aligned(offset, bytes)) direct_ = !SetDirect(false);
       const ssize_t written = TEMP_FAILURE_RETRY(pwrite(fd_, bytes.data(), wanted, offset));
       if (written < 0 && errno == EINVAL && direct_) {
-        // The file system accepts O_DIRECT, but not the write.
+        // The file system accepts O_DIRECT, but refuses this write with it.
         direct_ = !SetDirect(false);
         continue;
       }
@@ -89,7 +89,7 @@ class Posix : public FileSystem {
   absl::Status SyncFolder(const std::string& path) override {
     const int fd = TEMP_FAILURE_RETRY(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0) return FileError(errno, "open folder", path);
-    // EINVAL: the file system has nothing to flush for folders.
+    // EINVAL means that the file system has nothing to flush for folders.
     const bool failed = TEMP_FAILURE_RETRY(fsync(fd)) != 0 && errno != EINVAL;
     const int error_number = errno;
     close(fd);

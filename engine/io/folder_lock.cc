@@ -23,7 +23,7 @@ absl::StatusOr<FolderLock> FolderLock::Take(const std::string& path, const std::
       if (errno == ENOENT) continue;
       return FileError(errno, "open folder", path);
     }
-    // Until the lock is taken, destruction must not remove the folder: made_ stays false.
+    // made_ stays false until the lock is taken, so that destruction does not remove the folder before.
     FolderLock lock(path, fd, /*made=*/false);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) return absl::FailedPreconditionError(held_message);
@@ -44,7 +44,7 @@ FolderLock::FolderLock(FolderLock&& other) noexcept
 
 FolderLock::~FolderLock() {
   if (fd_ < 0) return;
-  // rmdir does not remove a folder that is not empty.
+  // rmdir fails, as it should, if the folder is not empty.
   if (made_) rmdir(path_.c_str());
   close(fd_);
 }

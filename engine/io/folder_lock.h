@@ -7,11 +7,11 @@
 
 namespace shale {
 
-// Holds an advisory lock on a folder (flock). The lock ends with the object or with the process, however it ends.
+// Holds an advisory lock on a folder (flock). The lock ends with the object, or with the process, even if that crashes.
 class FolderLock {
  public:
-  // Makes the folder if it is missing, and locks it. Returns FailedPrecondition with `held_message` if somebody else
-  // holds the lock.
+  // Makes the folder and its parents if they are missing, and locks the folder. Returns FailedPrecondition with
+  // `held_message` if the folder is locked already.
   static absl::StatusOr<FolderLock> Take(const std::string& path, const std::string& held_message);
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&&) = delete;

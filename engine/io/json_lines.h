@@ -1,4 +1,4 @@
-// JSON with one object per line, in which a run reports its progress (metrics.jsonl).
+// Writes files of JSON with one object per line. A run reports its progress in one (metrics.jsonl).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace shale {
 
-// Builds one flat object. Members keep the order in which they were added; duplicate names are not detected.
+// Builds one flat object. Keeps the members in the order in which they were added. Does not detect duplicate names.
 class JsonObject {
  public:
   JsonObject& Add(absl::string_view name, absl::string_view value);
@@ -19,7 +19,7 @@ class JsonObject {
   JsonObject& Add(absl::string_view name, int64_t value);
   JsonObject& Add(absl::string_view name, int value) { return Add(name, int64_t{value}); }
   JsonObject& Add(absl::string_view name, bool value);
-  // Writes the fewest digits that read back as the same double. NaN and infinity, which JSON does not have, become
+  // Writes the fewest digits that read back as the same double. Writes NaN and infinity, which JSON does not have, as
   // null.
   JsonObject& Add(absl::string_view name, double value);
 
@@ -31,13 +31,13 @@ class JsonObject {
   std::string members_;
 };
 
-// Appends lines to a file. Each line is handed to the system at once, so that a reader sees only complete lines, also
-// after the process crashes. A crash of the machine may lose the last lines. Used by one thread at a time.
+// Appends lines to a file. Passes each line to the system at once, so that a reader sees only complete lines, also
+// after the process has crashed. A crash of the machine may lose the last lines. Used by one thread at a time.
 class JsonLinesWriter {
  public:
   enum class Mode {
-    kReplace,   // Start with an empty file.
-    kContinue,  // Keep the existing lines; remove an incomplete last line, which a crash left.
+    kReplace,   // Starts with an empty file.
+    kContinue,  // Keeps the existing lines. Removes an incomplete last line, which a crash may leave.
   };
   // Opens the file at `path`. Creates it if it is missing.
   static absl::StatusOr<std::unique_ptr<JsonLinesWriter>> Open(const std::string& path, Mode mode);
@@ -45,8 +45,8 @@ class JsonLinesWriter {
   JsonLinesWriter& operator=(const JsonLinesWriter&) = delete;
   ~JsonLinesWriter();
 
-  // Appends one line. A line that cannot be written, for instance on a full disk, leaves no part of itself in the file;
-  // the next call may succeed.
+  // Appends one line. If the line cannot be written, for instance because the disk is full, removes the part that was
+  // written and returns an error; the next call may succeed.
   absl::Status Append(const JsonObject& object);
 
  private:

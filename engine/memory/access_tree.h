@@ -1,4 +1,4 @@
-// The latest accesses to ranges of the arena, for the check after planning.
+// The latest accesses to ranges of the arena and of host memory, for the check after planning.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace shale {
 
-// By stream: the latest issue that read, and the latest issue that wrote. -1: none.
+// The latest issue that read and the latest issue that wrote, by stream. -1 means none.
 struct LatestAccesses {
   std::array<int32_t, kStreams> read = {-1, -1, -1, -1};
   std::array<int32_t, kStreams> write = {-1, -1, -1, -1};
@@ -23,9 +23,9 @@ struct LatestAccesses {
   }
 };
 
-// A binary tree over cells of the arena, numbered in order of address. No operand begins or ends inside a cell. A node
-// stores the latest accesses to any of its cells, and separately the latest accesses that covered all of them. Record
-// and Latest take logarithmic time.
+// A binary tree over cells of the arena and of host memory, numbered in order of address. No operand begins or ends
+// inside a cell. A node stores the latest accesses to any of its cells, and separately the latest accesses that covered
+// all of them. Record and Latest take logarithmic time.
 class AccessTree {
  public:
   explicit AccessTree(int32_t cells) {

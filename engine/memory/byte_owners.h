@@ -1,4 +1,4 @@
-// The owner of each byte of the arena, for the check after planning.
+// The owner of each byte of the arena and of host memory, for the check after planning.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace shale {
 
-// The buffer that wrote each byte last. Adjacent bytes with the same owner form one piece, so there are about as many
-// pieces as live buffers.
+// Maps each byte to its owner, which is the buffer that wrote it last. Adjacent bytes with the same owner form one
+// piece, so there are about as many pieces as live buffers.
 class ByteOwners {
  public:
   ByteOwners() { pieces_[std::numeric_limits<int64_t>::min()] = -1; }
@@ -37,7 +37,7 @@ class ByteOwners {
   }
 
  private:
-  using Pieces = std::map<int64_t, BufferId>;  // By first byte. Each extends to the next one. -1: no owner.
+  using Pieces = std::map<int64_t, BufferId>;  // By first byte. Each piece extends to the next one. -1 means no owner.
   int64_t EndOf(Pieces::const_iterator it) const {
     const auto next = std::next(it);
     return next == pieces_.end() ? std::numeric_limits<int64_t>::max() : next->first;

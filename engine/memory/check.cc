@@ -28,7 +28,7 @@ struct ArenaOperand {
   int64_t begin = 0, end = 0;            // Bytes that it may access, on any rank and in any iteration.
   int64_t slot_begin = 0, slot_end = 0;  // Bytes within its slot, on rank 0.
   int32_t cell_begin = 0, cell_end = 0;  // [begin, end), in cells of the tree.
-  // Set if the op writes only these elements of the slot and reads none. Each has `element_bytes` bytes.
+  // Set if the op writes only these elements of the operand and reads none. Each has `element_bytes` bytes.
   const std::vector<ElementRange>* ranges = nullptr;
   int64_t element_bytes = 0;
 };
@@ -99,7 +99,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Collects all operands, and divides the arena into cells where operands begin or end.
+  // Collects all operands, and divides the arena and host memory into cells at the bytes where operands begin or end.
   void CollectOperands() {
     std::vector<int64_t> cuts;
     for (const Instruction& instruction : program_.instructions) {
@@ -141,7 +141,7 @@ class Checker {
         operand.begin += operand.slot_begin;
       }
       if (const auto* op = std::get_if<Op>(&instruction.action); op != nullptr && access == Access::kReadWrite) {
-        // ZeroRanges writes its ranges alone, and reads none.
+        // Although this access is kReadWrite, ZeroRanges writes only its ranges and reads nothing.
         if (const auto* zero = std::get_if<ZeroRanges>(op)) operand.ranges = zero->ranges.get();
         operand.element_bytes = SizeOf(t.dtype);
       }
@@ -196,8 +196,8 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Checks that bytes which an instruction writes do not overlap another buffer among its operands. It may work in
-  // place within one buffer.
+  // Checks that the bytes that an instruction writes do not overlap its operands in other buffers. Within one buffer an
+  // instruction may work in place.
   absl::Status CheckOverlap(const CheckedIssue& issue) const {
     const std::vector<ArenaOperand>& operands = Operands(issue);
     for (const ArenaOperand& written : operands) {
@@ -217,7 +217,7 @@ class Checker {
     const LatestAccesses latest = tree_.Latest(operand.cell_begin, operand.cell_end);
     const int own = static_cast<int>(program_.instructions[issue.instruction].stream);
     for (int s = 0; s < kStreams; ++s) {
-      if (s == own) continue;  // FIFO order suffices.
+      if (s == own) continue;  // FIFO order already orders the two.
       if (latest.write[s] > issue.finished[s]) return Unordered(issue, operand, latest.write[s], /*by_write=*/true);
       if (operand.writes && latest.read[s] > issue.finished[s]) {
         return Unordered(issue, operand, latest.read[s], /*by_write=*/false);
@@ -278,7 +278,8 @@ class Checker {
     return absl::InternalError("an access without an operand");
   }
 
-  // Returns the error for a read of bytes of another buffer, and names the instruction that wrote them last.
+  // Returns the error for a read of bytes that belong to another buffer or were never written. The message names the
+  // instruction that wrote them last.
   absl::Status Foreign(const CheckedIssue& issue, const ArenaOperand& operand, int64_t at) const {
     const std::string text = absl::StrCat(DescribeIssue(issue), " reads ", BytesOf(operand, at, at + 1), " (",
                                           AddressText(at, at + 1), "), ");
@@ -296,13 +297,13 @@ class Checker {
 
   const StepProgram& program_;
   const MemoryPlan& plan_;
-  // By instruction. Later iterations are stored only where they differ.
+  // By instruction. `later_iterations_` has operands only where they differ from those of the first iteration.
   std::vector<std::vector<ArenaOperand>> first_iteration_, later_iterations_;
   AccessTree tree_ = AccessTree(1);
   ByteOwners owners_;
   std::vector<CheckedIssue> issues_;                       // In issue order.
-  std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1};  // By stream.
-  std::vector<int32_t> latest_;                            // By instruction.
+  std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1};  // Latest issue on each stream.
+  std::vector<int32_t> latest_;                            // Latest issue of each instruction.
 };
 
 }  // namespace

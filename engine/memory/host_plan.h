@@ -38,9 +38,9 @@ struct HostMemoryPlan {
   int64_t transfer_bytes = int64_t{256} << 10;
   // Buffer through which state is filled in, restored and saved.
   int64_t staging_bytes = 0;
-  // For the items of the program that has the most. Programs share it, because only one runs at a time.
+  // For the items of the program that needs the most. All programs share these bytes, because only one runs at a time.
   int64_t items_bytes = 0;
-  // For the offloaded tensors of the program that has the most, shared in the same way.
+  // For the offloaded tensors of the program that needs the most. All programs share these bytes too.
   int64_t offload_bytes = 0;
   int64_t total_bytes() const { return transfer_bytes + staging_bytes + items_bytes + offload_bytes; }
 };
@@ -48,7 +48,7 @@ struct HostMemoryUser {
   const StepProgram& program;
   const MemoryPlan& memory;
 };
-// Returns the sizes that suffice for each of `users`. Rounds `staging_bytes` up to kHostPartAlignment.
+// Returns sizes that suffice for each of `users`. Rounds `staging_bytes` up to a multiple of kHostPartAlignment.
 HostMemoryPlan PlanHostMemory(absl::Span<const HostMemoryUser> users, int64_t staging_bytes);
 
 }  // namespace shale

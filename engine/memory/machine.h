@@ -18,7 +18,7 @@ inline constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
 
 struct Budget {
   int64_t bytes = kNoBudget;       // For the arena of one rank.
-  std::string origin;              // Its source if the job does not set it: "80 % of this machine's memory".
+  std::string origin;              // Source of `bytes` if the job does not set it: "80 % of this machine's memory".
   int64_t host_bytes = kNoBudget;  // For the tensors that one rank offloads to host memory.
   std::string host_origin;
 

@@ -8,10 +8,10 @@
 
 namespace shale {
 
-// A binary tree over time. Its leaves are blocks of a few moments. Every node stores the bytes that are taken at any of
-// its moments, and separately the bytes of intervals that cover all of its moments. A long interval is stored in only a
-// few nodes, and ranges that are adjacent in memory join into one. Both Take and TakenDuring therefore cost about the
-// logarithm of the number of intervals.
+// A binary tree over time, which is divided into moments. Its leaves are blocks of a few moments. Every node stores the
+// bytes that are taken at any of its moments, and separately the bytes of intervals that cover all of its moments. A
+// long interval is stored in only a few nodes, and ranges that are adjacent in memory join into one. Both Take and
+// TakenDuring therefore take time about logarithmic in the number of intervals.
 class Occupancy {
  public:
   // Moments are numbered [0, moments).

@@ -52,7 +52,7 @@ Moments ToMoments(absl::Span<const PackInterval> intervals) {
   return moments;
 }
 
-// Returns the lowest offset for `bytes` between the ranges that are taken. Sorts them.
+// Returns the lowest offset at which `bytes` bytes are free. Sorts the ranges that are taken.
 int64_t LowestOffset(std::vector<ByteRange>& taken, int64_t bytes) {
   std::sort(taken.begin(), taken.end(), [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
   int64_t top = 0;
@@ -134,7 +134,7 @@ Packing PackIntervals(absl::Span<const PackInterval> intervals) {
   const int64_t good_enough = lower_bound + lower_bound / kToleratedFraction;
   const auto bytes = [](const PackInterval& i) { return static_cast<double>(i.bytes); };
   const auto duration = [](const PackInterval& i) { return static_cast<double>(i.last - i.first); };
-  // Orders by power of two of the size, and by time among equals: layers that repeat then tend to repeat their
+  // Orders by the size's power of two, and among equals by time, because repeated layers then tend to repeat their
   // addresses.
   const auto magnitude = [](const PackInterval& i) {
     return static_cast<double>(std::bit_width(static_cast<uint64_t>(i.bytes))) * 0x1p32 - i.first;

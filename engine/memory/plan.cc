@@ -64,7 +64,8 @@ void PlaceTransients(const StepProgram& program, const std::vector<Lifetime>& li
   for (size_t i = 0; i < transients.size(); ++i) plan.addresses[transients[i]] = begin + packing.offsets[i];
 }
 
-// Fills in the lower bound, where it is reached, and the buffers that are live there, without alignment and red zones.
+// Fills in the lower bound, the instruction that reaches it, and the buffers that are live there. Sizes count without
+// alignment and red zones.
 void FindPeak(const StepProgram& program, const std::vector<Lifetime>& lifetimes, MemoryPlan& plan) {
   const auto alive_at = [&](size_t b, InstructionId id) {
     if (program.buffers[b].memory == MemoryKind::kHost) return false;

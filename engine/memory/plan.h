@@ -18,8 +18,8 @@ namespace shale {
 
 struct MemoryPlanOptions {
   int64_t alignment_bytes = 256;  // Alignment of addresses.
-  // Number of unused bytes after every buffer, in which the checking executor looks for stray writes. The ones after
-  // the highest buffer are not counted in peak_bytes, so that the measured peak still equals the planned one.
+  // Number of unused bytes after every buffer, in which tests look for stray writes (tests/engine/arena_checker.h).
+  // Those after the highest buffer do not count in peak_bytes, so that the measured peak still equals the planned one.
   int64_t red_zone_bytes = 0;
 };
 
@@ -43,8 +43,9 @@ struct MemoryPlan {
 
 // Plans the memory of one program. Deterministic. The plan is the same for every K above 1 that leaves the buffers'
 // sizes unchanged. All programs of a job have the same persistent buffers, in the same order and of the same sizes.
-// These get the same addresses in every program, whether it uses them or not. Returns Internal if the program is
-// malformed (see structure.h), and ResourceExhausted if its bytes do not fit int64.
+// These get the same addresses in every program, whether it uses them or not. Returns InvalidArgument if an option is
+// out of range, Internal if the program is malformed (see structure.h), and ResourceExhausted if its bytes do not fit
+// int64.
 absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options);
 
 }  // namespace shale

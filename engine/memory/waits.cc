@@ -16,7 +16,7 @@ constexpr int64_t kUnrolled = 3;  // See [Note: three iterations are enough].
 
 // Number of an issue, counted in issue order. The issues of one stream finish in that order. -1: none.
 using IssueId = int32_t;
-// By stream: the issue that has finished. All earlier issues of that stream have finished too.
+// By stream: the last issue that has finished. All earlier issues of that stream have finished too.
 using Clock = std::array<IssueId, kStreams>;
 constexpr Clock kNothing = {-1, -1, -1, -1};
 static_assert(kStreams == 4);
@@ -28,7 +28,7 @@ void Join(Clock& clock, const Clock& other) {
 struct NumberedIssue {
   InstructionId instruction = -1;
   int stream = 0;
-  Clock finished = kNothing;  // What has finished when this issue has finished, itself included.
+  Clock finished = kNothing;  // Everything that has finished when this issue has finished, itself included.
 };
 
 // For every byte of the arena and of host memory: the issue that wrote it last, and the issues that have read it since.
@@ -36,7 +36,8 @@ class AccessMap {
  public:
   AccessMap() { pieces_[std::numeric_limits<int64_t>::min()] = {}; }
 
-  // Raises `needed` to the write that must finish before a read of `bytes`.
+  // Read and Write record an access to `bytes` by `issue`, and raise `needed` to the accesses that must finish before
+  // it: for a read the last write, for a write the last write and all reads since then.
   void Read(ByteRange bytes, IssueId issue, int stream, const std::vector<NumberedIssue>& issues, Clock& needed) {
     const auto end = Split(bytes.end);
     for (auto it = Split(bytes.begin); it != end; ++it) {
@@ -81,7 +82,7 @@ struct ArenaAccess {
   bool writes = false;
 };
 
-// Returns reads first: the writes of an instruction do not order its own reads.
+// Returns the accesses of an instruction, reads first, so that its own writes do not order its reads.
 std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan, const Instruction& instruction,
                                     bool first_iteration) {
   std::vector<ArenaAccess> accesses;
@@ -167,7 +168,7 @@ class WaitDeriver {
   std::vector<NumberedIssue> issues_;
   // By stream: what has finished when its last issue has finished.
   std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing};
-  std::vector<IssueId> latest_;  // By instruction.
+  std::vector<IssueId> latest_;  // Latest issue of each instruction.
 };
 
 }  // namespace

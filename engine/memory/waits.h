@@ -1,4 +1,4 @@
-// Waits: order the instructions of different streams in a planned program.
+// Waits order the instructions of different streams in a planned program.
 #pragma once
 
 #include "engine/memory/plan.h"
@@ -11,9 +11,9 @@ namespace shale {
 // out, and so are those that earlier waits and FIFO order already imply. This orders both the flow of data and the
 // reuse of addresses.
 //
-// An instruction that waits for another one waits for its most recent issue, if there was any. In a loop, that may be
-// the issue of the preceding iteration; the instruction that is waited for then has the larger number. Every issue that
-// is waited for comes earlier in issue order, so waits cannot form a cycle. Waits are sorted in ascending order.
+// A wait names an instruction and refers to that instruction's most recent issue, if there was any. In a loop, that may
+// be the issue of the preceding iteration; the instruction that is waited for then has the larger number. Every issue
+// that is waited for comes earlier in issue order, so waits cannot form a cycle. Waits are sorted in ascending order.
 //
 // [Note: three iterations are enough] Loops are simulated for min(K, 3) iterations, and an instruction gets the waits
 // that any of these iterations needs. The first iteration may depend on instructions before the loop. The last one may

@@ -16,7 +16,7 @@
 
 namespace shale {
 
-// kLayerNorm has a weight and a bias, kRmsNorm a weight alone.
+// kLayerNorm has a weight and a bias, kRmsNorm has only a weight.
 enum class NormKind { kRmsNorm, kLayerNorm };
 
 // kLearned adds a row of a [max_positions, width] table to the embedding; kRotary rotates queries and keys (RoPE).
@@ -94,8 +94,8 @@ struct MlpConfig {
   bool operator==(const MlpConfig&) const = default;
 };
 
-// A model of any kind. Every kind has the fields vocabulary, layers and init_std, and the facts that the functions
-// below ask for, which a file of its own defines (decoder_facts.cc, mlp_facts.cc).
+// A model of any kind. Every kind has the fields vocabulary, layers and init_std. It also has the facts that the
+// functions below ask for; a file of its own defines them (decoder_facts.cc, mlp_facts.cc).
 using ModelConfig = std::variant<DecoderConfig, MlpConfig>;
 
 // Returns the name of the kind, which is its field in the job spec (message ModelSpec).
@@ -123,13 +123,15 @@ inline unsigned __int128 ParameterCount(const ModelConfig& model, int64_t sequen
   return std::visit([&](const auto& config) { return config.ParameterCount(sequence_length); }, model);
 }
 
-// Returns the columns of the widest tensor that has a row for every token. Rows for every sequence count as well.
+// Returns an upper bound on the columns of the activations that have a row for every token or every sequence. Logits
+// do not count.
 inline double WidestRow(const ModelConfig& model) {
   return std::visit([](const auto& config) { return config.WidestRow(); }, model);
 }
 
-// Returns the floating point operations of attention's products without parameters (queries by keys, weights by values)
-// for one token, forward and backward, as the mean over a sequence. 0 for a model without attention.
+// Returns the floating-point operations per token of the matmuls of attention that involve no parameters (queries by
+// keys, weights by values). Counts forward and backward, as the mean over a sequence. Returns 0 for a model without
+// attention.
 inline double AttentionFlopsPerToken(const ModelConfig& model, int64_t sequence_length) {
   return std::visit([&](const auto& config) { return config.AttentionFlopsPerToken(sequence_length); }, model);
 }

@@ -8,7 +8,7 @@
 namespace shale {
 namespace {
 
-// Returns how many keys a query sees on average over a sequence: S / 2 without a window.
+// Returns how many keys a query sees on average over a sequence, about S / 2 without a window.
 double MeanKeys(int64_t sequence_length, int64_t window) {
   const double s = static_cast<double>(sequence_length);
   if (window <= 0 || window >= sequence_length) return s / 2;

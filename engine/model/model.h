@@ -14,7 +14,7 @@
 namespace shale {
 
 // Builds a decoder with the shape of GPT-2, Llama 2/3, Qwen 2/3, Mistral or Falcon. Units: embedding, blocks.0 ...,
-// head. The vocabulary must be decided. Parameter names: embedding.weight [V, C], embedding.positions; per block
+// head. config.vocabulary must be set. Parameter names: embedding.weight [V, C], embedding.positions; per block
 // attention_norm, attention.qkv (rows: query heads, key heads, value heads), attention.q_norm, attention.k_norm,
 // attention.output, ffn_norm, ffn.gate_up (gate rows first) or ffn.up, ffn.down; then final_norm, head. All but the
 // first two end in .weight or, where there is a bias, .bias.
@@ -24,7 +24,8 @@ absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& config, GraphOption
 // Parameters: embedding.weight, hidden.{i}.weight/.bias, head.weight/.bias.
 absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& config, GraphOptions options);
 
-// Builds a model of any kind. The vocabulary in `config` overrides the one in `options`, here and above.
+// Builds a model of any kind. In this function and the two above, the vocabulary in `config` overrides the one in
+// `options`.
 inline absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options) {
   struct Builder {
     absl::StatusOr<ModelGraph> operator()(const DecoderConfig& c) const { return BuildDecoder(c, options); }

@@ -1,8 +1,8 @@
-// Optimizers: the names that a job gives them, the hyper-parameters that they read, and the update rules that they are.
+// Optimizers: their names in a job, the hyper-parameters that they read, and the update rules that they apply.
 //
 // The rule (kernels/update_rules.h) declares the states and computes the update. Everything that concerns optimizer
-// state, from the memory plan to checkpoints, loops over the states that the rule declares. So a new optimizer is its
-// rule with its kernels, its value in OptimizerKind, and one file here that defines its MakeEntry.
+// state, from the memory plan to checkpoints, loops over the states that the rule declares. So a new optimizer needs a
+// rule with its kernels, a value in OptimizerKind, and one file here that defines its MakeEntry.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,16 @@ namespace shale {
 // The optimizers that a job may name. The order is that of UpdateRule and of OptimizerSpec.Rule in proto/job.proto.
 enum class OptimizerKind { kAdamW, kSgd, kLion, kAdamW8Bit };
 
-// The numbers that optimizers read. Each optimizer reads weight_decay, and those of the others that its entry lists.
+// The hyper-parameters of all optimizers. Each optimizer reads weight_decay and the fields that its entry lists.
 struct Hyperparameters {
-  double learning_rate = 0;  // The default peak; only jobs read it.
+  double learning_rate = 0;  // The default of the peak learning rate. Only jobs read it.
   double beta1 = 0, beta2 = 0, epsilon = 0;
   double momentum = 0;
   bool nesterov = false;
   double weight_decay = 0;
 };
 
+// What the engine knows about one kind of optimizer.
 struct OptimizerEntry {
   OptimizerKind kind = OptimizerKind::kAdamW;
   absl::string_view name;         // In job specs and messages: "ADAMW".
@@ -33,10 +34,12 @@ struct OptimizerEntry {
   // Fields of OptimizerSpec that this optimizer reads and that not all optimizers read: "beta1". A job that sets
   // another one is refused.
   absl::Span<const absl::string_view> fields;
-  // The update corrects the bias of moments with decay rates beta1 and beta2 (PrepareUpdate).
+  // Whether the update corrects the bias of moments with decay rates beta1 and beta2 (PrepareUpdate).
   bool corrects_bias = false;
+  // Returns the update rule with these hyper-parameters.
   UpdateRule (*rule)(const Hyperparameters& hyperparameters) = nullptr;
 
+  // Returns whether `field` is one of `fields`.
   bool Reads(absl::string_view field) const;
 };
 
@@ -48,7 +51,7 @@ const OptimizerEntry& EntryOf(OptimizerKind kind);
 struct Optimizer {
   OptimizerKind kind = OptimizerKind::kAdamW;
   UpdateRule rule = AdamWRule{};
-  double beta1 = 0.9, beta2 = 0.95;  // Decay rates of the bias correction; 0: it corrects nothing.
+  double beta1 = 0.9, beta2 = 0.95;  // Decay rates of the bias correction. 0: no correction.
 
   absl::Span<const UpdateState> states() const { return StatesOf(rule); }
 };
@@ -57,8 +60,8 @@ Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparamete
 // Returns how many bytes of state an optimizer keeps for `elements` elements of a flat group.
 int64_t StateBytes(absl::Span<const UpdateState> states, int64_t elements);
 
-// Return the entry of the optimizer that applies a rule, each in a file of its own. Only the type of the argument
-// counts.
+// Return the entry of the optimizer that applies a rule. Each is defined in a file of its own. Only the type of the
+// argument matters.
 #define SHALE_DECLARE(Rule) OptimizerEntry MakeEntry(const Rule&);
 SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
 #undef SHALE_DECLARE

@@ -1,5 +1,6 @@
-// Plans a validated job: decides its programs, the addresses of their buffers, and their bytes before the job starts.
-// To run a job, or to show its plan, use ResolveJob (engine/planner/resolve_job.h), which decides the rest too.
+// Plans a validated job before it starts: decides its programs, the addresses of their buffers, and the bytes that they
+// need. To run a job or to show its plan, use ResolveJob (engine/planner/resolve_job.h), which decides everything else
+// too.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@
 
 namespace shale {
 
-// A program of a job with its graph, its addresses and its waits. Holds no references and may be moved, but not while
-// an executor uses it: the executor borrows program and plan.
+// A program of a job with its graph, its addresses and its waits. Holds no references. May be moved, but not while an
+// executor uses it, because the executor borrows program and plan.
 struct PlannedProgram {
   ModelGraph graph;
   CompiledStep step;
@@ -53,11 +54,12 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);
 StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSteps (engine/config/job.h).
 
 // Compiles and plans the job's programs, derives the waits between their streams, and proves the result with
-// CheckProgram. One rank may plan memory.budget_bytes and may offload memory.host_budget_bytes to host memory; if the
-// job does not set them, the machine's default applies (Machine::default_budget; empty: no limit).
+// CheckProgram. One rank may plan memory.budget_bytes and may offload memory.host_budget_bytes to host memory. Where
+// the job does not set them, the machine's default applies (Machine::default_budget; if that is empty, there is no
+// limit).
 //
-// For accumulation AUTO it takes, of the accumulations that exist for the strategy and fit the budget, the one that
-// communicates least; among equals the one with the least memory, then the first.
+// For accumulation AUTO, chooses among the accumulations that exist for the strategy and fit the budget: the one that
+// communicates least, among equals the one that needs the least memory, and among equals again the first.
 //
 // Errors:
 //   ResourceExhausted  Nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
@@ -71,8 +73,8 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine);
 
 // Does the same for a job that may run on another machine. If the default budget of `here` is too small for the job, or
-// is an error, plans it within the budgets that the job itself sets and writes lines for people about that into
-// `remark`. Else `remark` is empty.
+// is an error, plans the job within the budgets that it sets itself, and sets `remark` to a few lines that tell people
+// about it. Otherwise makes `remark` empty.
 absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark);
 
 // Compiles and plans one more program of a job. With the StepOptions of the job's plan (micro_batches may differ) it

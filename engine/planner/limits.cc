@@ -55,7 +55,7 @@ absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& option
       bytes += elements * static_cast<double>(SizeOf(value.tensor.dtype));
     }
   }
-  // Factor 2: forward and backward. LAYERED keeps them once for every micro-batch.
+  // The factor 2 counts the values of forward and those of backward. LAYERED keeps them for every micro-batch.
   const bool layered = graph.mode == GraphMode::kTraining && options.accumulation == Accumulation::kLayered;
   bytes *= 2 * (layered ? static_cast<double>(options.micro_batches) : 1.0);
   for (const Parameter& parameter : graph.parameters) {

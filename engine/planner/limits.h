@@ -12,16 +12,16 @@ namespace shale {
 
 // 1 EiB: more memory than a rank of any machine has.
 inline constexpr double kLargestPlanBytes = 0x1p60;
-// The most instructions of a program, approximately. A thousand blocks have 40,000. Planning a program of this length
-// takes seconds and a gigabyte.
+// The largest estimated number of instructions of a program. A thousand blocks have 40,000. Planning a program of this
+// length takes seconds and a gigabyte of memory.
 inline constexpr double kLargestPlanInstructions = 0x1p18;
 
-// Checks the sizes of the graph's tensors and the number of its nodes. Call it before the graph is built.
-// InvalidArgument names the fields to change.
+// Checks the sizes of the graph's tensors and the number of its nodes. Call it before the graph is built. Returns
+// InvalidArgument, which names the fields to change.
 absl::Status CheckGraphSize(const Job& job);
 
 // Checks an upper bound of the bytes that the program could hold at once. Call it before the program is compiled.
-// ResourceExhausted names the fields to change.
+// Returns ResourceExhausted, which names the fields to change.
 absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& options);
 
 }  // namespace shale

@@ -43,7 +43,7 @@ absl::Status CheckPatterns(const Job& job, const ModelGraph& model) {
   std::vector<std::string> parameters;
   for (const Parameter& parameter : model.parameters) parameters.push_back(parameter.name);
   absl::Status status = Check("optimizer.no_decay", job.optimizer.no_decay, "parameter", parameters);
-  // Without the last unit: its backward follows its forward at once, so nothing of it is recomputed.
+  // Leaves out the last unit, whose backward follows its forward at once, so that nothing of it is recomputed.
   status.Update(Check("activation_checkpointing.recompute", job.activation_checkpointing.recompute,
                       "activation that could be recomputed", ActivationsOf(model, model.units.size() - 1)));
   status.Update(Check("memory.offload", job.memory.offload, "activation", ActivationsOf(model, model.units.size())));

@@ -7,8 +7,9 @@
 
 namespace shale {
 
-// Returns InvalidArgument, with the field, if a pattern of optimizer.no_decay matches no parameter, one of
-// activation_checkpointing.recompute no activation that could be recomputed, or one of memory.offload no activation.
+// Returns InvalidArgument, which names the field, if a pattern of optimizer.no_decay matches no parameter, if one of
+// activation_checkpointing.recompute matches no activation that could be recomputed, or if one of memory.offload
+// matches no activation.
 absl::Status CheckPatterns(const Job& job, const ModelGraph& model);
 
 }  // namespace shale

@@ -17,7 +17,8 @@ absl::StatusOr<ResolvedJob> Resolve(Job job, const DataFacts& data, const Machin
   ResolvedJob resolved;
   SHALE_ASSIGN_OR_RETURN(resolved.plan, plan(job));
   job.sharding.accumulation = resolved.plan.options.accumulation;
-  // Decided after the plan: a job that does not fit is offered other numbers of ranks, which have other threads.
+  // The threads are decided after the plan, because a job that does not fit is planned with other numbers of ranks too,
+  // for which the number of threads differs.
   job.runtime.threads_per_rank = ThreadsPerRank(job.runtime, job.sharding.ranks, machine.hardware_threads);
   resolved.job = std::move(job);
   return resolved;

@@ -1,4 +1,5 @@
-// Decides everything that a job leaves open, and plans it: the one way from a job as it was written to a job that runs.
+// Decides everything that a job leaves open, and plans it. This is the only way from a job as it was written to a job
+// that runs.
 #pragma once
 
 #include <string>
@@ -11,15 +12,16 @@
 
 namespace shale {
 
-// A job in which everything is decided, with its plan. Hold it const: the plan is that of the job.
+// A job in which everything is decided, with its plan. Keep it const, because the plan would not follow a change of the
+// job.
 struct ResolvedJob {
   Job job;
   JobPlan plan;
 };
 
-// Decides, in this order: the format of the data and the vocabulary (`data`), the tokens of a chunk of the loss, the
-// accumulation and all else in the plan, and the threads of a rank (`machine`). What the job names itself stays as it
-// is. Allocates nothing on devices. The result does not refer to `machine`.
+// Decides, in this order: the format of the data and the vocabulary (from `data`), the number of tokens in a chunk of
+// the loss, the accumulation and everything else in the plan, and the threads of a rank (from `machine`). What the job
+// itself sets stays as it is. Allocates nothing on devices. The result does not refer to `machine`.
 //
 // Returns the errors of ValidateJob, and then those of PlanJob.
 absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine);

@@ -27,7 +27,7 @@ int64_t SaturatedMultiply(int64_t a, int64_t b) {
 
 __extension__ using Wide = unsigned __int128;
 
-// Returns what one of `ranks` ranks sends when vectors of together `moved` bytes go around a ring of them.
+// Returns the bytes that one of `ranks` ranks sends when vectors of `moved` bytes in total go around their ring.
 int64_t RingBytes(int64_t ranks, Wide moved) {
   // Divides first if the product would overflow; the last few bytes do not matter then.
   const Wide limit = ~Wide{0} / static_cast<Wide>(ranks);
@@ -50,7 +50,7 @@ std::unordered_set<BufferId> LogitsGradients(const StepProgram& program) {
 
 CommunicationSummary SummarizeCommunication(const StepProgram& program, const Mesh& mesh) {
   CommunicationSummary s;
-  std::array<Wide, kMeshAxes> moved = {};  // Around the rings along each axis.
+  std::array<Wide, kMeshAxes> moved = {};  // Bytes that go around the rings along each axis.
   VisitWithTimes(program, [&](const Instruction& instruction, int64_t times) {
     const auto* collective = std::get_if<Collective>(&instruction.action);
     if (collective == nullptr) return;

@@ -10,13 +10,13 @@
 
 namespace shale {
 
-// The collectives that one rank takes part in during one step. Bytes are those of the full vectors; a rank's shard has
-// 1 / W of them. Counts and bytes stop at the largest int64.
+// The collectives that one rank takes part in during one step. Bytes are those of the full vectors; in a group of N
+// ranks, a shard has 1 / N of them. Counts and bytes stop at the largest int64.
 struct CommunicationSummary {
-  int64_t gathers = 0, reductions = 0, all_reduces = 0;  // Includes the two all-reduces of scalars.
+  int64_t gathers = 0, reductions = 0, all_reduces = 0;  // all_reduces includes the two of scalars.
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;
-  // Bytes that one rank sends in rings: (N - 1) / N of the bytes gathered and reduced in a group of N ranks, twice that
-  // of all-reduced bytes.
+  // Bytes that one rank sends if collectives go around rings: in a group of N ranks, (N - 1) / N of the bytes gathered
+  // and reduced, and twice that share of the bytes all-reduced.
   int64_t sent_bytes = 0;
 };
 CommunicationSummary SummarizeCommunication(const StepProgram& program, const Mesh& mesh);

@@ -72,8 +72,9 @@ absl::StatusOr<Choice> ChooseAccumulation(const ModelGraph& train, const ModelGr
   Choice best;
   bool any = false;
   std::vector<AccumulationCandidate> candidates;
-  // The smallest rank is best: fits, sends least, exceeds the budget least, needs the least memory. If a trial does not
-  // fit, what it sends does not count.
+  // Returns the key by which trials are compared; the smallest is best. A trial that fits comes before one that does
+  // not. Then the one that sends least is best, then the one that exceeds the budget least, then the one that needs the
+  // least memory. What a trial sends does not count if it does not fit.
   const auto rank = [&](bool fits, int64_t sent, const Trial& trial) {
     const double missing = budget.Missing(trial.arena_bytes(), trial.host_bytes());
     return std::make_tuple(!fits, fits ? sent : 0, missing, trial.arena_bytes());

@@ -1,5 +1,5 @@
-// Trials: a job's programs, compiled and planned to find their cost. A trial has no waits between streams yet and is
-// not proved (CheckProgram).
+// A trial is a job's programs, compiled and planned to find their cost. A trial has no waits between streams yet, and
+// CheckProgram has not proved it.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct JobGraphs {
   ModelGraph train;
   ModelGraph evaluate;
 };
-// Build one graph of a job, or both. InvalidArgument if the job is too large to be planned (CheckGraphSize).
+// Build one graph of a job, or both. Return InvalidArgument if the job is too large to be planned (CheckGraphSize).
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode);
 absl::StatusOr<JobGraphs> BuildGraphs(const Job& job);
 
@@ -41,8 +41,8 @@ absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& ev
 // Returns the accumulations to choose from: the one that the options name, or all of them for kAuto.
 std::vector<Accumulation> AccumulationsOf(const StepOptions& options);
 
-// Returns whether the program keeps weights packed for several micro-batches (StepOptions::packs_once; false if no
-// matmul uses packed weights).
+// Returns whether the program keeps weights packed for several micro-batches (StepOptions::packs_once). This is never
+// so if no matmul uses packed weights.
 bool PacksOnce(const StepProgram& program);
 
 // The cheapest way to run a job. Of the candidate accumulations that fit the budget, it has the one that communicates

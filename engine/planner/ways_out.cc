@@ -40,7 +40,8 @@ class WaysOut {
  public:
   WaysOut(const Job& job, const Machine& machine, const Ops& ops) : job_(job), machine_(machine), ops_(ops) {}
 
-  // Returns descriptions of all single changes with which the job fits. Call once.
+  // Returns, for each field, a description of the cheapest single change with which the job fits, if there is one. Call
+  // it once.
   std::vector<std::string> Single() {
     AddCheckpointing();
     AddFirst(Offload());
@@ -52,8 +53,9 @@ class WaysOut {
     return std::move(found_);
   }
 
-  // Returns all changes that save memory, applied together, and what the job then needs; nothing if the job has all of
-  // them already. Leaves offload out if the job fits without it: the host may not have the memory. Sets `fits`.
+  // Returns all changes that save memory, applied together, and what the job then needs, or nothing if the job has all
+  // of them already or cannot be compiled with them. Leaves offload out if the job fits without it, because the host
+  // may not have the memory. Sets `fits` to whether the job fits with the changes.
   std::optional<WayOut> Everything(bool& fits) {
     fits = false;
     const Change here = EverythingWith(/*offload=*/false), away = EverythingWith(/*offload=*/true);
@@ -68,11 +70,11 @@ class WaysOut {
   }
 
  private:
-  // Sets `preset` for all blocks: resets the fields that choose some of them.
+  // Sets `preset` for all blocks, by resetting the fields that choose only some of them.
   static void Recompute(CheckpointingPreset preset, Job& job) {
     job.activation_checkpointing = {.preset = preset, .recompute = job.activation_checkpointing.recompute};
   }
-  // Returns the settings that do so.
+  // Returns the settings that do what Recompute does.
   static std::string CheckpointingSettings(CheckpointingPreset preset, const ActivationCheckpointingConfig& now) {
     const bool ends = now.first_layers + now.last_layers > 0;
     return absl::StrCat(
@@ -81,7 +83,7 @@ class WaysOut {
         ends ? " with activation_checkpointing.first_layers= and activation_checkpointing.last_layers=" : "");
   }
 
-  // Settings that save memory and cost little. Switches() returns those that `job` does not have yet.
+  // A setting that saves memory and costs little. Switches() returns those that `job` does not have yet.
   struct Switch {
     absl::string_view setting;
     void (*set)(Job&);
@@ -116,7 +118,7 @@ class WaysOut {
     return *ops;
   }
 
-  // Returns the cheapest way to run a job; nothing if it cannot be compiled or these ranks cannot run here.
+  // Returns the cheapest way to run a job, or nothing if it cannot be compiled or this number of ranks cannot run here.
   std::optional<Choice> Choose(const Job& job) {
     if (!ValidateJob(job).ok()) return std::nullopt;  // The changed field contradicts another one.
     absl::StatusOr<JobGraphs> graphs = BuildGraphs(job);
@@ -149,12 +151,13 @@ class WaysOut {
     apply(job_.sharding.accumulation != Accumulation::kAuto && job_.sharding.accumulation != Accumulation::kSharded,
           "sharding.accumulation=SHARDED", [](Job& job) { job.sharding.accumulation = Accumulation::kSharded; });
     apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
-    // Switches of `all.job`, not of job_: some are for strategy FULL_SHARD, which was just set.
+    // Uses the switches of `all.job`, not of job_: some apply only to strategy FULL_SHARD, which was just set.
     for (const Switch& one : Switches(all.job)) apply(true, one.setting, one.set);
     return all;
   }
 
-  // Compiles the job with the change. Returns nothing if that fails, and sets `fits`.
+  // Compiles the job with the change, and sets `fits` to whether it fits the budget. Returns nothing if it cannot be
+  // compiled.
   std::optional<WayOut> Try(const Change& change, bool& fits) {
     const std::optional<Choice> choice = Choose(change.job);
     fits = choice && choice->fits;
@@ -165,7 +168,8 @@ class WaysOut {
 
   void Add(const WayOut& way) { found_.push_back(Describe(way)); }
 
-  // Adds, for each field, the first change that fits. `changes` begin with the ones that cost least.
+  // Adds, for each field, the first change that fits. The changes of one field are adjacent in `changes`, and those
+  // that cost least come first.
   void AddFirst(const std::vector<Change>& changes) {
     std::string kind;
     for (const Change& change : changes) {
@@ -198,7 +202,7 @@ class WaysOut {
     if (best) Add(*best);
   }
 
-  // Returns the changes of memory.offload: offload everything, or, in case the host lacks the memory, nothing.
+  // Returns the changes of memory.offload: to everything, and to nothing, in case the host lacks the memory.
   std::vector<Change> Offload() const {
     std::vector<Change> changes;
     const std::vector<std::string>& names = job_.memory.offload;
@@ -214,7 +218,7 @@ class WaysOut {
   }
 
   void AddAccumulation() {
-    if (job_.sharding.accumulation == Accumulation::kAuto) return;  // All accumulations were tried.
+    if (job_.sharding.accumulation == Accumulation::kAuto) return;  // All accumulations were tried already.
     Job any = job_;
     any.sharding.accumulation = Accumulation::kAuto;
     const std::optional<Choice> choice = Choose(any);
@@ -249,7 +253,8 @@ class WaysOut {
     return changes;
   }
 
-  // Returns the micro-batch halved again and again, largest first; nothing if even one sequence at a time does not fit.
+  // Returns the changes that halve the micro-batch again and again, largest first, or nothing if even one sequence at a
+  // time does not fit.
   std::vector<Change> MicroBatches() {
     std::vector<Change> changes;
     for (int64_t micro = job_.batch.micro_batch / 2; micro >= 1; micro /= 2) {
@@ -262,9 +267,9 @@ class WaysOut {
     return changes;
   }
 
-  // Returns other numbers of ranks. With fewer ranks each has a larger share of the machine's memory, unless the job
-  // sets both budgets. With more ranks each may have a smaller share, but also needs less, as long as each rank has a
-  // sequence.
+  // Returns the changes to other numbers of ranks. With fewer ranks, each rank has a larger share of the machine's
+  // memory, unless the job sets both budgets. With more ranks, each rank may have a smaller share, but also needs less.
+  // There are never more ranks than sequences.
   std::vector<Change> Ranks() const {
     std::vector<Change> changes;
     const auto add = [&](int64_t ranks) {
@@ -284,7 +289,7 @@ class WaysOut {
   const Job& job_;
   const Machine& machine_;
   const Ops& ops_;                                         // For the job's number of ranks.
-  std::map<int64_t, std::unique_ptr<Ops>> ops_of_others_;  // By other numbers of ranks.
+  std::map<int64_t, std::unique_ptr<Ops>> ops_of_others_;  // For other numbers of ranks.
   std::vector<std::string> found_;
 };
 

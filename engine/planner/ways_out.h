@@ -8,14 +8,14 @@
 
 namespace shale {
 
-// Returns the budget of one rank: the arena's and the host memory's bytes that the job sets, else those of
-// `default_budget`; without either there is no limit. Returns an error of `default_budget` only if the job does not set
-// memory.budget_bytes.
+// Returns the budget of one rank. For the arena and for host memory, this is the number of bytes that the job sets,
+// otherwise that of `default_budget`; without either there is no limit. Returns an error of `default_budget` only if
+// the job does not set memory.budget_bytes.
 absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget);
 
-// Returns ResourceExhausted with what the job needs at least (`choice`), its budget, and the settings with which it
-// would fit. Compiles and plans each setting that it names; none of them changes what is computed. `ops` are the
-// machine's ops for the job's number of ranks.
+// Returns ResourceExhausted. The message says what the job needs at least (`choice`), what its budget is, and with
+// which settings it would fit. Compiles and plans each setting that it names; none of them changes what is computed.
+// `ops` are the machine's ops for the job's number of ranks.
 absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const Machine& machine,
                         const Ops& ops);
 

@@ -18,7 +18,8 @@ struct OperandBytes {
   bool reads = false;
   bool writes = false;
   bool by_rank = false;  // Each rank accesses different bytes.
-  // Set if the op writes only these elements and reads none (see WrittenRanges). Each has `element_bytes` bytes.
+  // Set if the op writes only these elements and reads none (see WrittenRanges), although `reads` is set. Each element
+  // has `element_bytes` bytes.
   const std::vector<ElementRange>* ranges = nullptr;
   int64_t element_bytes = 0;
 };

@@ -31,7 +31,7 @@ std::vector<GraphStep> StepsOfIteration(const StepProgram& program, size_t loop,
       steps.push_back({GraphStep::Kind::kFork, instruction.stream});
       here = true;
     }
-    // Its other waits name instructions of earlier graphs, which have finished.
+    // All other waits of the instruction name instructions of earlier graphs, which have finished.
     for (InstructionId wait : instruction.waits) {
       if (in_graph(wait)) steps.push_back({GraphStep::Kind::kWait, instruction.stream, wait});
     }

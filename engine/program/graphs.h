@@ -17,6 +17,7 @@ namespace shale {
 // The stream on which graphs are launched, and from which the other streams fork.
 inline constexpr StreamId kGraphOrigin = StreamId::kCompute;
 
+// One step of the capture of a graph.
 struct GraphStep {
   enum class Kind : uint8_t {
     kFork,    // `stream` waits for the beginning of the graph.
@@ -41,7 +42,7 @@ class LoopGraphs {
   int64_t VariantOf(int64_t iteration) const;
   // Returns how many graphs the loop has.
   int64_t graphs() const;
-  // Returns whether the last iteration has other steps than the others, which all have the same.
+  // Returns whether the steps of the last iteration differ. All other iterations have the same steps.
   bool last_differs() const { return last_differs_; }
 
  private:
@@ -54,8 +55,8 @@ class LoopGraphs {
   std::vector<GraphStep> last_steps_;  // For the last iteration, if it differs.
 };
 
-// Returns the graphs of every loop. Returns FailedPrecondition if the program has collectives: ranks that are threads
-// of one process cannot capture them separately.
+// Returns the graphs of every loop, in the order of the loops. Returns FailedPrecondition if the program has
+// collectives: ranks that are threads of one process cannot capture them separately.
 absl::StatusOr<std::vector<LoopGraphs>> CompileGraphs(const StepProgram& program);
 
 // Returns a readable listing: for each loop, how many graphs it has and the steps of its iterations. All iterations

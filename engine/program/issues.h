@@ -1,6 +1,6 @@
 // Issues: the work that one run of a program enqueues. Each issue is one instruction in one iteration of its loop.
 //
-// Here is decided what `last_iteration_only` and `first_iteration_differs` mean. All code that goes through a program
+// This file defines what `last_iteration_only` and `first_iteration_differs` mean. All code that goes through a program
 // in issue order uses IssuesOf or IssuesOfIteration, and all code that asks for the form of an op uses TakeForm,
 // VisitForms or VisitInstruction (operands.h).
 #pragma once

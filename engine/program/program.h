@@ -1,14 +1,14 @@
 // A step program: the complete list of instructions that one rank runs in one optimizer step, as data.
 //
-// Every rank of a role runs the same program. engine/step compiles it before anything is allocated, engine/memory plans
-// its memory, and engine/runtime executes it without making any decisions.
+// All ranks run the same program. engine/step compiles it before anything is allocated, engine/memory plans its memory,
+// and engine/runtime executes it without making any decisions.
 //
 // Instructions are stored in issue order: the order in which a rank's thread enqueues them. Each stream runs its own
 // instructions in that order. `waits` order instructions on different streams; engine/memory/waits.h derives them from
 // the planned addresses. A loop that repeats runs over the K micro-batches and stores one body for all of them, so that
-// the plan for K = 1000 is the plan for K = 2, but for buffers with a slot per micro-batch. An instruction says how it
-// differs between the iterations of its loop
-// (`last_iteration_only`, `first_iteration_differs`); issues.h says what these two fields mean.
+// the plan for K = 1000 is the plan for K = 2, except for buffers with a slot per micro-batch. Two fields of an
+// instruction (`last_iteration_only`, `first_iteration_differs`) say how it differs between the iterations of its loop;
+// issues.h defines them.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace shale {
 using BufferId = int32_t;
 using InstructionId = int32_t;
 
-// Lines of the memory report.
+// What a buffer is for. The memory report has a line for each category.
 enum class BufferCategory : uint8_t {
   kParameterShards,
   kMasterWeights,
@@ -54,7 +54,7 @@ struct Buffer {
   std::string name;
   BufferCategory category = BufferCategory::kWorkspace;
   int64_t slot_bytes = 0;
-  int64_t slots = 1;  // If > 1: one slot per micro-batch, and an instruction uses its own.
+  int64_t slots = 1;  // If > 1: one slot per micro-batch. An instruction uses that of its micro-batch.
   bool persistent = false;
   MemoryKind memory = MemoryKind::kDevice;  // Persistent buffers are always on the device.
   // The buffer keeps its bytes until this instruction, although its last access may be earlier, so that the next unit
@@ -122,7 +122,7 @@ struct Instruction {
   // `action` is the form that all other iterations issue.
   bool first_iteration_differs = false;
   Tensor scratch;                    // Memory for the op's library, as an i16 vector. Absent if it needs none.
-  std::vector<InstructionId> waits;  // Instructions on other streams, whose latest issue must have finished.
+  std::vector<InstructionId> waits;  // Instructions on other streams. Their latest issue must have finished.
 };
 
 // Instructions [begin, end), which run `repeat` times. Each iteration works on the next micro-batch.
@@ -140,7 +140,7 @@ struct StepProgram {
   int64_t micro_batches = 1;       // K.
 };
 
-// Returns "MatMul", "AllGather", "ToDevice inputs", "Offload" or "Fetch".
+// Returns for example "MatMul", "AllGather", "ToDevice inputs", "Offload" or "Fetch".
 std::string NameOf(const Instruction& instruction);
 
 // Returns a readable listing: loops, and instructions with stream, phase, unit, micro-batch, operands and waits.

@@ -8,9 +8,10 @@
 
 namespace shale {
 
-// Checks that the loops cover the instructions in order, that sizes are plausible and the bytes of each buffer fit
-// int64, that operands name existing buffers and lie inside them, and that slots exist for every micro-batch that uses
-// one. The error names the instruction and the operand.
+// Checks that the loops cover the instructions in order, that sizes are not negative and the bytes of each buffer fit
+// int64, that operands name existing buffers in the right kind of memory and lie inside them, that transfers move
+// contiguous tensors of equal size, and that slots exist for every micro-batch that uses one. The error names the
+// buffer, or the instruction and the operand.
 absl::Status CheckStructure(const StepProgram& program);
 
 // Checks that every wait names an instruction of another stream that is issued earlier: before it in the program, or in

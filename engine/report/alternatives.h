@@ -35,7 +35,7 @@ class Alternatives {
   // Compiles and plans the job with `options`. If their accumulation is AUTO, chooses it as PlanJob does.
   absl::StatusOr<Cost> CostOf(const StepOptions& options) const;
 
-  // Returns "does not fit", or nothing if the budget of the plan holds `cost`.
+  // Returns "does not fit", or an empty string if the budget of the plan holds `cost`.
   std::string Fits(const Cost& cost) const;
 
  private:

@@ -31,7 +31,7 @@ std::string PerMicroBatch(const Alternatives& alternatives) {
                       offloads ? " but for what is offloaded" : "");
 }
 
-// Returns "AdamW's m (f32), v (f32)". The optimizer has states.
+// Returns "AdamW's m (f32), v (f32)". REQUIRES: the optimizer has states.
 std::string DescribeStates(const Optimizer& optimizer) {
   const auto state = [](std::string* out, const UpdateState& s) {
     absl::StrAppend(out, s.name, " (", ToString(s.dtype),

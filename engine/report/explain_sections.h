@@ -1,5 +1,5 @@
-// The sections of ExplainText, in their order. Each is a title, what it says, and an empty line; or nothing if it does
-// not concern the job.
+// The sections of ExplainText, in their order. Each function returns a title, a text and an empty line, or an empty
+// string if the section does not concern the job.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ std::string ExplainUpdate(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainOffload(const Alternatives& alternatives);
 
-// Describes no_sync of other trainers, which is accumulation NO_SYNC here. ZERO2 has no NO_SYNC: strategy ZERO1
-// takes its place.
+// Describes what other trainers call no_sync, which is accumulation NO_SYNC here. ZERO2 has no NO_SYNC, so the section
+// then shows NO_SYNC with strategy ZERO1.
 std::string ExplainNoSync(const Alternatives& alternatives);
 std::string ExplainStrategies(const Alternatives& alternatives);
 

@@ -21,12 +21,12 @@ namespace shale {
 
 // A group of ranks that communicate, as seen by a process that holds some of them.
 struct GroupMembers {
-  std::string name;         // Names the group and the stream that it is used on; equal in all processes.
-  int size = 0;             // Ranks in the group, of all processes.
-  std::vector<int> places;  // In the group, ascending: those of this process's ranks.
+  std::string name;         // Names the group and the stream that it is used on. Equal in all processes.
+  int size = 0;             // The number of ranks in the group, over all processes.
+  std::vector<int> places;  // The places in the group of this process's ranks, ascending.
   std::vector<std::shared_ptr<Device>> devices;  // Of this process's ranks.
 
-  // The group of one rank on each of these devices.
+  // Returns the group of one rank on each of these devices, all in this process.
   static GroupMembers OfOneProcess(const std::vector<std::shared_ptr<Device>>& devices) {
     GroupMembers group{.name = "of one process", .size = static_cast<int>(devices.size()), .devices = devices};
     for (int place = 0; place < group.size; ++place) group.places.push_back(place);
@@ -57,7 +57,7 @@ class Backend {
 
   // Creates a communicator for each rank of the group that this process holds, in the order of GroupMembers::places.
   // Each group is used on one stream of each rank. Processes create their groups in the same order. Returns
-  // Unimplemented if the backend cannot join ranks of several processes, and the group has such.
+  // Unimplemented if the group has ranks of several processes and the backend cannot join them.
   virtual absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const = 0;
 
   // Returns the memory that one of `ranks` ranks may plan for if the job sets no budget: a share of this machine's

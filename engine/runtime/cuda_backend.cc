@@ -20,10 +20,10 @@
 namespace shale {
 namespace {
 
-constexpr int kOldestMajor = 8;  // Compute capability. The kernels are compiled for it, and bf16 matmuls need it.
+constexpr int kOldestMajor = 8;  // Major compute capability. The kernels are compiled for it, and bf16 matmuls need it.
 constexpr int64_t kLibraryBytes = int64_t{2} << 30;
 
-// The attention ops that the library for attention declined to compute. Thread-safe.
+// Collects the attention ops that the library for attention declined to compute. Thread-safe.
 class DeclinedAttention {
  public:
   void Add(const AttentionForward& op) {
@@ -196,7 +196,7 @@ class CudaBackend : public Backend {
   }
 
  private:
-  // Returns how many GPUs `ranks` ranks use, or FailedPrecondition if there are fewer.
+  // Returns how many GPUs `ranks` ranks use, or FailedPrecondition if the machine has fewer.
   absl::StatusOr<int> Gpus(int64_t ranks) const {
     SHALE_ASSIGN_OR_RETURN(const int found, runtime_->DeviceCount());
     const int64_t wanted = CeilDivide(ranks, options_.ranks_per_device);

@@ -20,8 +20,9 @@ namespace shale {
 
 struct CudaBackendOptions {
   int ranks_per_device = 1;
-  // Create the backends that compute matmuls and attention for one rank on a GPU with these properties. A null `gpu`
-  // means for planning. `create_attention` may be empty or return null: Shale's own kernels then compute attention.
+  // Create the backends that compute matmuls and attention for one rank on a GPU with these properties. If `gpu` is
+  // null, the backends are for planning. `create_attention` may be empty or return null: Shale's own kernels then
+  // compute attention.
   std::function<std::unique_ptr<cuda::MatMulBackend>(const CudaDeviceProperties* gpu)> create_matmuls;
   std::function<std::unique_ptr<cuda::AttentionBackend>(const CudaDeviceProperties* gpu)> create_attention;
   // Whether the matmuls of `create_matmuls` round fp32 operands to TF32, which has another nominal peak.

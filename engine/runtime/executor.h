@@ -1,5 +1,5 @@
-// The executor: runs a step program on one rank's streams. It makes no decisions. While it runs it allocates nothing,
-// except on first use of tracing and of each graph.
+// The executor runs a step program on one rank's streams. It makes no decisions. While it runs it allocates nothing,
+// except the first time that it traces, launches a graph or returns logits.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ class Executor {
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const StepProgram& program, const MemoryPlan& plan,
                                                           RankRuntime& runtime, const ExecutorOptions& options);
 
-  // Runs the program once, on the rank's launching thread. After an error the peers are unblocked, and the runtime
-  // cannot be used again.
+  // Runs the program once and waits until it has finished. Call it on the rank's launching thread. After an error the
+  // peers are unblocked, and the runtime cannot be used again.
   absl::Status Run(const StepInputs& inputs, StepOutputs& outputs);
   // If `on`, each later Run records when its instructions ran. Allocates memory on first use.
   void SetTracing(bool on);
@@ -76,10 +76,10 @@ class Executor {
   absl::Status Launch(const Instruction& bound, int64_t iteration);
   absl::Status Synchronize();
   std::string Describe(InstructionId id, int64_t iteration) const;
-  std::string DescribeIssue(uint32_t number) const;   // Describes issue `number` of a run, from 0.
-  std::string DescribeLaunch(uint32_t number) const;  // The same for the graph launches of a run.
-  // Returns a text about how far each stream came in the run that began after `mark`. Empty on devices that keep no
-  // marks.
+  std::string DescribeIssue(uint32_t number) const;   // Describes issue `number` of a run, counted from 0.
+  std::string DescribeLaunch(uint32_t number) const;  // Does the same for the graph launches of a run.
+  // Returns a text about how far each stream came in the run that began after `mark`. The text is empty on devices that
+  // keep no marks.
   std::string Progress(uint32_t mark) const;
 
   const StepProgram& program_;

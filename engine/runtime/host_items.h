@@ -14,8 +14,8 @@
 
 namespace shale {
 
-// The data that one step reads from and writes to the host, for one rank. The program's HostCopy instructions determine
-// the sizes. K micro-batches lie one after another.
+// The data that one run of a program takes from the host, for one rank. The program's HostCopy instructions determine
+// the sizes. The K micro-batches lie one after another.
 struct StepInputs {
   absl::Span<const int32_t> inputs;   // [K, B, S]
   absl::Span<const int32_t> targets;  // [K, B, S]
@@ -24,6 +24,7 @@ struct StepInputs {
   int64_t valid_tokens = 0;  // On this rank.
 };
 
+// The data that one run of a program gives to the host, for one rank.
 struct StepOutputs {
   std::array<double, kTotalSize> totals = {};  // Summed over all ranks.
   int64_t global_tokens = 0;
@@ -39,7 +40,7 @@ class HostItems {
   // Stores the inputs that the program copies to the device. Returns InvalidArgument, naming the item, if one has too
   // few elements.
   absl::Status Take(const StepInputs& inputs);
-  // Sets `outputs` to the items that came from the device. None of the program's copies may be running.
+  // Sets `outputs` to the items that came from the device. REQUIRES: none of the program's copies is still running.
   void Give(StepOutputs& outputs) const;
   // Source and destination of a host copy in one iteration of its loop. The same in every run.
   struct Ends {

@@ -55,7 +55,7 @@ class IterationGraphs {
   const BoundProgram& bound_;
   const HostItems& host_items_;
   RankRuntime& runtime_;
-  std::map<std::pair<size_t, int64_t>, Captured> graphs_;  // By loop, and VariantOf the iteration.
+  std::map<std::pair<size_t, int64_t>, Captured> graphs_;  // By loop and LoopGraphs::VariantOf.
 };
 
 }  // namespace shale

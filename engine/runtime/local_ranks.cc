@@ -77,7 +77,7 @@ absl::Status LocalRanks::CreateGroups(const Backend& backend, const LocalRanksOp
 }
 
 LocalRanks::~LocalRanks() {
-  // Must happen before the arenas are freed. Errors of communicators were reported where they occurred.
+  // Communicators must deregister the arenas before these are freed. Their errors were reported where they occurred.
   if (threads_ != nullptr) {
     ForEachCommunicator([](Communicator& communicator, int) {
       communicator.DeregisterMemory().IgnoreError();

@@ -22,8 +22,9 @@ struct LocalRanksOptions {
   // The ranks of the mesh that this process holds, ascending. Empty: all of them.
   std::vector<int> ranks;
   bool synchronous = false;  // See Backend::CreateDevices.
-  // The programs that will run. If the backend warms up (Backend::warms_up), their libraries are used once before the
-  // arenas are allocated, so that the memory they take is known first. Borrowed for the call.
+  // The programs that will run. If the backend warms up (Backend::warms_up), Create runs those of their ops that use
+  // libraries once before it allocates the arenas, so that the memory that the libraries take is known by then.
+  // Borrowed during Create.
   std::vector<const StepProgram*> programs;
   // The plan for each rank. It must cover all programs that will run.
   HostMemoryPlan host_memory;
@@ -31,14 +32,14 @@ struct LocalRanksOptions {
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId stream)> wrap;
 };
 
-// Owns its ranks and all their resources. Does not refer to the backend after Create. One caller at a time. Ranks are
-// numbered by their place among the local ranks; RankRuntime::rank is the number in the mesh.
+// Owns its ranks and all their resources. Does not refer to the backend after Create. Used by one caller at a time.
+// Ranks are numbered by their place among the local ranks; RankRuntime::rank is the number in the mesh.
 class LocalRanks {
  public:
   ~LocalRanks();
   // Allocates one arena of `arena_bytes` and one piece of pinned host memory per rank. Returns ResourceExhausted if
-  // memory or threads are missing, and errors of Backend::CreateGroup. The free memory of devices is checked before the
-  // first arena is allocated.
+  // memory or threads are missing, and otherwise the errors of the backend and of what it creates. The free memory of
+  // devices is checked before the first arena is allocated.
   static absl::StatusOr<std::unique_ptr<LocalRanks>> Create(const Backend& backend, const LocalRanksOptions& options,
                                                             int64_t arena_bytes);
 
@@ -69,7 +70,7 @@ class LocalRanks {
   absl::Status ForEachCommunicator(const std::function<absl::Status(Communicator&, int local)>& visit);
 
   Mesh mesh_;
-  std::vector<int> numbers_;  // In the mesh, by local rank.
+  std::vector<int> numbers_;  // Number in the mesh, by local rank.
   std::string description_;
   std::vector<std::shared_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Ops>> ops_;

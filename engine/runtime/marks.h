@@ -1,5 +1,6 @@
-// Marks: a rank numbers all issues of all its programs, so that its streams can tell how far they came (Stream::Mark).
-// Mark 0 stands for none, so 1 follows the highest number.
+// Marks number everything that a rank enqueues, over all its programs: each instruction that it issues, or each graph
+// that it launches. With them a stream can tell how far it came (Stream::Mark). Mark 0 stands for none, so 1 follows
+// the highest number.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@ namespace shale {
 
 inline uint32_t MarkAfter(uint32_t mark) { return mark == UINT32_MAX ? 1 : mark + 1; }
 
-// Returns how many marks lead from `from` to `to`, once around if `to` is an older one: 1 if `to` follows `from`.
+// Returns how often MarkAfter has to be applied to `from` to reach `to`: 1 if `to` follows `from`. If `to` is the
+// smaller number, the way leads around, past the highest number.
 inline uint32_t MarksBetween(uint32_t from, uint32_t to) { return to - from - (to < from ? 1 : 0); }
 
 }  // namespace shale

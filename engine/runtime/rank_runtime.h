@@ -52,20 +52,20 @@ class RankRuntime {
 
   Ops& ops() { return ops_; }
   int rank() const { return rank_; }  // In the mesh.
-  // The shard of each flat group that this rank owns.
+  // Returns the index of the shard that this rank owns of each flat group.
   int shard() const { return mesh_.index(rank_, MeshAxis::kShard); }
   Arena& arena() { return *arena_; }
   Device& device() { return device_; }
-  // Parts of the pinned memory: host_items() is for the program that is running, staging() for the one task at a time
-  // that fills in, restores or saves the state.
+  // Return parts of the pinned memory. host_items() is for the program that is running. staging() is for filling in,
+  // restoring or saving the state, one of these at a time.
   absl::Span<std::byte> host_items() { return {staging().end(), static_cast<size_t>(host_memory_.items_bytes)}; }
   absl::Span<std::byte> staging() {
     return {pinned_->base() + host_memory_.transfer_bytes, static_cast<size_t>(host_memory_.staging_bytes)};
   }
-  // For the tensors that the running program offloads.
+  // Returns the part of the pinned memory for the tensors that the running program offloads.
   absl::Span<std::byte> offloaded() { return {host_items().end(), static_cast<size_t>(host_memory_.offload_bytes)}; }
   Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
-  // Returns where this rank has a tensor of a program with this plan.
+  // Returns the address at which this rank has a tensor of a program with this plan.
   std::byte* Address(const MemoryPlan& plan, const Location& where);
   // Copy between the arena and any host memory, and wait for the copies. Memory that is not pinned is copied through
   // pinned memory, a part at a time. Call them only while no program runs, on the rank's launching thread or on a

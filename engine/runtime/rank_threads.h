@@ -32,7 +32,8 @@ class RankThreads {
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
-  const std::function<absl::Status(int)>* work_ = nullptr;  // mutex_ guards this and all members below.
+  // mutex_ guards the members below, except threads_.
+  const std::function<absl::Status(int)>* work_ = nullptr;
   int64_t round_ = 0;
   int running_ = 0;
   bool stop_ = false;

@@ -1,4 +1,4 @@
-// Traces: the time that every instruction of a step took.
+// Traces of steps: when every instruction ran, and what it moved and computed.
 #pragma once
 
 #include <cstdint>

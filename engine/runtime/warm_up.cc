@@ -16,9 +16,10 @@ namespace shale {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-constexpr int64_t kElements = 1024;  // In one rank's part of a collective.
+constexpr int64_t kElements = 1024;  // Elements in one rank's part of a collective.
 
-// Places each operand of the instruction and its scratch, from `base` on. Returns the bytes that they take.
+// Places the operands of the instruction and its scratch one after another, from `base` on. Returns the bytes that they
+// take. If `base` is null, only counts these.
 int64_t Place(Instruction& instruction, std::byte* base) {
   int64_t bytes = 0;
   const auto place = [&](Tensor& t) {

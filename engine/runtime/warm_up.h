@@ -10,12 +10,12 @@
 
 namespace shale {
 
-// Runs each matmul and attention op of `program`, in the form of a first and of a later iteration. Allocates device
-// memory for the operands of the largest of them, and frees it at the end. Called on the rank's launching thread. An
-// error names the op.
+// Runs each matmul and attention op of `program`, in the form of the first iteration and in that of the later ones.
+// Allocates device memory for the operands of the largest of these ops, and frees it at the end. Call it on the rank's
+// launching thread. An error names the op.
 absl::Status WarmUpOps(const StepProgram& program, Ops& ops, Device& device);
 
-// Runs one collective of each kind on a few kilobytes. Called on the launching threads of all ranks at the same time.
+// Runs one collective of each kind on a few kilobytes. Call it on the launching threads of all ranks at the same time.
 absl::Status WarmUpCollectives(Communicator& communicator, Device& device);
 
 }  // namespace shale

@@ -68,7 +68,7 @@ absl::Status LocalState::ReadGradient(ParameterId id, int64_t begin, absl::Span<
 absl::Status LocalState::Read(RankState::Values what, ParameterId id, int64_t begin, absl::Span<float> values) const {
   int64_t missing = std::ssize(values);
   for (const RankState& rank : ranks_) {
-    if (missing <= 0) break;  // Ranks that hold the full group all have the same.
+    if (missing <= 0) break;  // Ranks that hold the full group all have the same values.
     SHALE_ASSIGN_OR_RETURN(const int64_t read, rank.Read(what, id, begin, values));
     missing -= read;
   }

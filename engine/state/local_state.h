@@ -1,4 +1,5 @@
-// The persistent state of all ranks that this process holds: set at the start, and read and written by parameter.
+// The persistent state of all ranks that this process holds. LocalState sets it at the start of a run, and reads and
+// writes it by parameter.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +17,20 @@
 
 namespace shale {
 
-// Borrows everything it is given. One caller at a time. REQUIRES of all functions that read or write: no program runs
-// meanwhile.
+// Borrows everything it is given. Used by one caller at a time. REQUIRES, for all functions that read or write: no
+// program runs meanwhile.
 class LocalState {
  public:
-  // The state in the persistent buffers of a program with this plan.
+  // Gives access to the state in the persistent buffers of a program with this plan.
   LocalState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, LocalRanks& ranks);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   const RankState& operator[](int local) const { return ranks_[local]; }
 
-  // Sets the state from a checkpoint whose parameters are the model's (RankState::Restore), or the values alone from
-  // `read` (RankState::Fill), which several threads call at the same time. Each rank works on its own thread, through
-  // its own staging (kReadStagingBytes). REQUIRES: no save is pending, which uses a rank's staging.
+  // Restore sets the state from a checkpoint whose parameters are the model's (see RankState::Restore). Fill sets only
+  // the values, from `read` (see RankState::Fill); several threads call `read` at the same time. Each rank works on its
+  // own thread and through its own staging memory, of which it needs kReadStagingBytes. REQUIRES: no save is pending,
+  // because a save uses the same staging memory.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only);
   absl::Status Fill(RankState::ReadValues read);
 
@@ -57,8 +59,8 @@ class LocalState {
   std::vector<RankState> ranks_;  // By local rank.
 };
 
-// Checks that saved parameters are those of the model: names, shapes and order. FailedPrecondition names the first
-// difference.
+// Checks that saved parameters have the names, the shapes and the order of the model's parameters. If not, returns
+// FailedPrecondition, which names the first difference.
 absl::Status CheckSameParameters(const std::vector<SavedParameter>& saved, const ModelGraph& model);
 
 }  // namespace shale

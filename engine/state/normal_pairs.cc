@@ -1,6 +1,6 @@
-// Polynomials compute all values to well within 2^-44 of the C library's. That determines the rounded float except for
-// one value in a hundred thousand; those are computed again with the C library. The loops below have no calls and no
-// branches, so that the compiler vectorizes them.
+// Polynomials compute all values to well within a relative error of 2^-44 from the C library's. That determines the
+// rounded float, except for about one value in a million; a block with such a value is computed again with the C
+// library. The loops below have no calls and no branches, so that the compiler vectorizes them.
 #include "engine/state/normal_pairs.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void PairsByLibrary(double deviation, const double* u, const double* v, int64_t 
 
 #ifdef __x86_64__
 
-// Always inlined, so that the compiler makes code for each instruction set.
+// Always inlined, so that the compiler generates code for each instruction set.
 #define SHALE_INLINE [[gnu::always_inline]] inline
 
 // Returns 1 + x (c[0] + x (c[1] + ...)).
@@ -45,7 +45,7 @@ SHALE_INLINE double Log(double u) {
   constexpr uint64_t kRootOfHalf = 0x3fe6a09e667f3bcd, kOne = 0x3ff0000000000000;
   const uint64_t biased = (std::bit_cast<uint64_t>(u) - kRootOfHalf + kOne) >> 52;  // e + 1023.
   const double m = std::bit_cast<double>(std::bit_cast<uint64_t>(u) - (biased << 52) + kOne);
-  // Converts `biased` to double: it is the last bits of 2^52 + biased.
+  // Converts `biased` to double: the last bits of the double 2^52 + biased are `biased`.
   const double e = std::bit_cast<double>(biased | 0x4330000000000000) - (0x1p52 + 1023);
   const double s = (m - 1) / (m + 1);
   return e * std::numbers::ln2 + 2 * s * OnePlus(s * s, kAtanh);
@@ -82,7 +82,8 @@ SHALE_INLINE bool BlockOfPairs(double deviation, const double* u, const double* 
     const uint64_t q = std::bit_cast<uint64_t>(shifted);
     const double r = (angle - quarter * 0x1.921fb544p0) - quarter * 0x1.0b4611a626331p-34;
     const double sine = SmallSine(r), cosine = SmallCosine(r);
-    // Quarters 0 to 3 of the circle: cos, -sin, -cos, sin and sin, cos, -sin, -cos.
+    // In quarters 0 to 3 of the circle, the cosine of the angle is cos r, -sin r, -cos r and sin r, and its sine is
+    // sin r, cos r, -sin r and -cos r.
     const double c = (q & 1) != 0 ? sine : cosine, s = (q & 1) != 0 ? cosine : sine;
     const auto negated = [](double x, uint64_t if_two) {
       return std::bit_cast<double>(std::bit_cast<uint64_t>(x) ^ (if_two & 2) << 62);
@@ -90,7 +91,7 @@ SHALE_INLINE bool BlockOfPairs(double deviation, const double* u, const double* 
     const double x = scale * negated(c, q + 1), y = scale * negated(s, q);
     cosines[i] = static_cast<float>(x);
     sines[i] = static_cast<float>(y);
-    // Next to a multiple of pi / 2, r is so small that two parts of pi / 2 are not exact enough.
+    // Next to a multiple of pi / 2, r is so small that the two parts of pi / 2 are not exact enough.
     doubts |= static_cast<int>(InDoubt(x)) | static_cast<int>(InDoubt(y)) | static_cast<int>(std::abs(r) < 0x1p-30);
   }
   return doubts == 0;
@@ -107,7 +108,7 @@ SHALE_INLINE bool BlockOfPairs(double deviation, const double* u, const double* 
 }
 
 using Block = bool (*)(double, const double*, const double*, float*, float*);
-// Returns the function for the processor; null if it has none and the C library is used alone.
+// Returns the function for this processor, or null if there is none. Then only the C library is used.
 Block BlockWith(int most_lanes) {
   const bool has8 =
       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

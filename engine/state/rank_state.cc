@@ -12,7 +12,7 @@
 namespace shale {
 namespace {
 
-// Staging for values on their way to the device.
+// Bytes of a rank's staging memory that are for elements on their way to the device.
 constexpr int64_t kWorkBytes = kReadStagingBytes - kCheckpointChunkBytes;
 constexpr int64_t kWorkFloats = kWorkBytes / sizeof(float);
 
@@ -30,7 +30,7 @@ const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
   }
 }
 
-// Returns the blocks that a range of elements touches. REQUIRES: it begins at a whole block.
+// Returns the blocks that a range of elements touches. REQUIRES: the range begins at a whole block.
 ElementRange Blocks(ElementRange elements, int64_t block) {
   if (elements.begin >= elements.end) return {};
   return {elements.begin / block, CeilDivide(elements.end, block)};
@@ -132,7 +132,7 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   const auto wanted = [&](const ShardPiece& piece) -> ElementRange {
     const GroupState& g = state_.groups[model_.parameters[piece.parameter].group];
     switch (piece.part) {
-      // bf16 weights are the upper half alone: only masters and fp32 weights need the lower half.
+      // A bf16 weight is the upper half alone: only masters and fp32 weights need the lower half.
       case SavedPart::kLow:
         return OfParameter(piece.parameter, g.own_weight.dtype == DType::kFloat32 ? Weights(g) : Owned(g));
       case SavedPart::kValue:
@@ -202,8 +202,8 @@ absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float
   return Store(g.low, at, work, size);
 }
 
-// The bits of a float are those of its weight, shifted up, plus the sign-extended low bits (JoinMaster). The halves are
-// added, so they may come in any order.
+// The bits of a float are those of its bf16 weight, shifted up, plus the sign-extended low bits (JoinMaster). The
+// halves are added, so they may come in any order.
 absl::Status RankState::AddHalf(const Tensor& to, int64_t element, SavedPart half, const uint16_t* bits, int64_t count,
                                 char* work) {
   for (int64_t begin = 0; begin < count; begin += kWorkFloats) {

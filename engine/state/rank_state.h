@@ -19,22 +19,22 @@ namespace shale {
 // Returns the states of an optimizer as a manifest records them.
 std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
 
-// Borrows everything it is given. REQUIRES: no program that touches the same bytes runs meanwhile. Each rank's state
-// may be used by a thread of its own.
+// Saves, restores, reads and writes the persistent state of one rank. Borrows everything it is given. REQUIRES: no
+// program that touches the same bytes runs meanwhile. Each rank's state may be used by a thread of its own.
 class RankState {
  public:
   RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime);
 
-  // Returns the pieces that this rank saves: of the state itself, or of its snapshot (StepOptions::snapshot). Parts
-  // with wide elements come first. Parameters are numbered by ParameterId. The pieces point to device memory.
+  // Returns the pieces that this rank saves, either of the state itself or of its snapshot (StepOptions::snapshot).
+  // Parts with wide elements come first. Parameters are numbered by ParameterId. The pieces point to device memory.
   enum class Source { kState, kSnapshot };
   std::vector<PieceSource> Pieces(Source source) const;
 
-  // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, strategy and
-  // kind of masters, but its parameters must be those of the model, in the same order. Reads each byte that it needs
-  // once, through `staging` (pinned, at least kReadStagingBytes). Its states must be those of the optimizer; with
-  // `values_only` these stay as they are, and only the count of updates is set besides values. After an error the state
-  // is undefined; a second Restore may repair it.
+  // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, any strategy
+  // and any kind of masters, but its parameters must be those of the model, in the same order. With `values_only`, sets
+  // the values and the count of updates, and leaves the optimizer's states as they are; otherwise the checkpoint's
+  // states must be those of the optimizer. Reads each byte that it needs once, through `staging` (pinned, at least
+  // kReadStagingBytes). After an error the state is undefined; a second Restore may repair it.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
   // Stores elements [begin, begin + out.size()) of a parameter in `out`.
@@ -44,30 +44,35 @@ class RankState {
 
   // Sets the weights and masters of the elements [begin, begin + values.size()) of a parameter that this rank holds.
   absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
-  // Reads those of the elements [begin, begin + values.size()) of a parameter that this rank updates: masters, or
-  // weights if there are no masters; or the reduced gradient. Leaves the other values alone. Returns how many it read,
-  // or FailedPrecondition if gradients are not kept (StepOptions::keep_gradients).
+  // Of the elements [begin, begin + values.size()) of a parameter, reads those that this rank updates. For kWeights it
+  // reads the masters, or the weights if there are no masters; for kGradient the reduced gradient. Leaves the other
+  // values alone. Returns how many elements it read, or FailedPrecondition if gradients are not kept
+  // (StepOptions::keep_gradients).
   enum class Values { kWeights, kGradient };
   absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
   absl::StatusOr<int64_t> ReadUpdateCount() const;
 
  private:
-  // Returns the elements of a parameter that lie in the range `of_group` of its group.
+  // Returns the elements of a parameter that lie in the range `of_group` of its group, numbered within the parameter.
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
-  // The elements of a group whose weights this rank holds, and those that it updates.
+  // Return the elements of a group whose weights this rank holds, and those that it updates.
   ElementRange Weights(const GroupState& g) const { return g.placement.Weights(runtime_.rank()); }
   ElementRange Owned(const GroupState& g) const { return g.placement.Owned(runtime_.rank()); }
+  // Returns whether this rank holds values of the group as fp32, in masters or in weights. The halves of a SPLIT
+  // checkpoint are then joined.
   bool JoinsFloats(const GroupState& g) const;
   // Calls Arena::MakeResident for the bytes that are about to be set, with or without the optimizer's states.
   void MakeResident(bool states);
   // Copy `count` elements of a tensor from host memory, and back (RankRuntime::Write and Read).
   absl::Status Store(const Tensor& tensor, int64_t element, const void* from, int64_t count);
   absl::Status Load(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
-  // Set values. `work` is memory of kWorkBytes for values on their way to the device, better pinned.
+  // The functions below set state on the device. `work` points to kWorkBytes bytes, preferably pinned, for elements on
+  // their way there.
   absl::Status ZeroValues(const GroupState& g, char* work);
-  // Sets what no checkpoint holds, the codes of 8-bit states between parameters, to those that an update leaves there.
+  // Sets the codes of 8-bit states in the gaps between parameters to those that an update leaves there. No checkpoint
+  // holds these codes.
   absl::Status ZeroCodesBetweenParameters(char* work);
   absl::Status Put(const ShardPiece& piece, const char* bytes, char* work);
   absl::Status PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work);
@@ -80,10 +85,10 @@ class RankState {
   const JobState& state_;
   const MemoryPlan& plan_;
   RankRuntime& runtime_;
-  const std::vector<SavedState> states_;  // Of the optimizer.
+  const std::vector<SavedState> states_;  // Those of the optimizer.
 };
 
-// Returns the pinned staging memory of a rank. InvalidArgument if it has less than `bytes`.
+// Returns the pinned staging memory of a rank, or InvalidArgument if it has fewer than `bytes` bytes.
 absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes);
 
 }  // namespace shale

@@ -50,8 +50,9 @@ std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const Activa
   for (size_t id = 0; id < may_keep.size(); ++id) {
     may_keep[id] = MayKeep(unit, unit.values[id], last_unit, options, layers);
   }
-  // Rerunning one producer of a value that later ops update in place would undo their work: such a value is computed
-  // again together with whatever else its producers make.
+  // If a value has several producers, the later ones write other parts of it or update it in place. Rerunning one of
+  // them for another of its outputs could undo such updates. So if an output of any producer may not be kept, the value
+  // is not kept either, and all its producers run again.
   for (size_t id = 0; id < may_keep.size(); ++id) {
     if (unit.values[id].producers.size() < 2) continue;
     for (int node : unit.values[id].producers) {

@@ -1,4 +1,4 @@
-// Decides, for one unit, which values stay from forward to backward.
+// Decides which activations of a unit stay from forward to backward.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,14 @@
 
 namespace shale {
 
-// The value from which a node can compute its other outputs again (Node::from_sum); -1: it has none.
+// Returns the output `sum` of a node, from which Node::from_sum computes the other outputs again. Returns -1 if the
+// node has no from_sum.
 ValueId SumOf(const Node& node);
 
-// By ValueId: true for the activations that the unit's backward reads, directly or to recompute others, and that are
-// kept. Everything else that backward reads is computed again, from what is kept and the unit's input.
-// `layers`: number of blocks in the model. The last unit keeps all: its backward follows its forward.
+// Returns, by ValueId, whether the value is an activation that is kept from forward to backward. These are the
+// activations that the unit's backward reads, directly or to recompute others, and that `options` allows to keep.
+// Backward recomputes the other activations that it reads from the kept ones and the unit's input. The last unit
+// recomputes nothing, because its backward follows its forward at once. `layers` is the number of blocks in the model.
 std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const ActivationOptions& options, int64_t layers);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// Which accumulations a strategy has.
+// Says which accumulations go with which strategies.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,10 +6,11 @@
 
 namespace shale {
 
-// Returns InvalidArgument for an accumulation that does not exist for the strategy, with the name of the one that does
-// the same:
-//   DDP, ZERO1 with SHARDED -> ZERO2 with SHARDED;  ZERO2 with NO_SYNC -> ZERO1 with NO_SYNC.
-// AUTO goes with each.
+// Returns InvalidArgument if the accumulation does not exist for the strategy. The message names the strategy that has
+// it:
+//   DDP or ZERO1 with SHARDED: use ZERO2.
+//   ZERO2 with NO_SYNC: use ZERO1.
+// AUTO goes with every strategy.
 absl::Status CheckCombination(Strategy strategy, Accumulation accumulation);
 
 }  // namespace shale

@@ -56,7 +56,8 @@ class StepCompiler {
   int last() const { return units() - 1; }
   bool training() const { return model_.mode == GraphMode::kTraining; }
 
-  // Decides what is kept, and makes the buffers between units: in LAYERED a slot for every micro-batch.
+  // Decides what each unit keeps, and adds the buffers between units. In LAYERED, these buffers and those of kept
+  // activations have a slot for every micro-batch.
   void PlanUnits() {
     layered_ = training() && options_.accumulation == Accumulation::kLayered;
     const int64_t slots = layered_ ? options_.micro_batches : 1;
@@ -80,7 +81,8 @@ class StepCompiler {
     }
   }
 
-  // Forward of every unit, the last one with its backward; then backward of the others.
+  // Returns the uses of gathered parameters in order: the forward of every unit, which for the last unit includes its
+  // backward, and then the backward of the other units.
   std::vector<GatherUse> GatherUses() const {
     std::vector<GatherUse> uses;
     for (int u = 0; u < units(); ++u) {
@@ -116,7 +118,8 @@ class StepCompiler {
     updater_.emplace(options_, state_, data_.hyper, data_.valid_tokens, writer_);
   }
 
-  // SHARDED, NO_SYNC, and programs without gradients: a micro-batch runs through all units.
+  // Emits the loop of SHARDED, NO_SYNC and programs without gradients: each iteration runs a micro-batch through all
+  // units.
   void EmitBody() {
     writer_.BeginLoop(options_.micro_batches);
     int use = 0;
@@ -135,7 +138,7 @@ class StepCompiler {
     }
   }
 
-  // LAYERED: all micro-batches run through a unit.
+  // Emits the loops of LAYERED: each loop runs all micro-batches through one unit.
   void EmitLayered() {
     int use = 0;
     const auto loop = [&](int u, bool backward) {
@@ -202,7 +205,8 @@ class StepCompiler {
     return {};
   }
 
-  // Brings data of the micro-batch to the device, for one iteration of one unit: nothing grows with K.
+  // Copies data of the micro-batch to the device, into a buffer that serves one iteration of one unit. Its size does
+  // not depend on K.
   Tensor Load(int u, HostItem item, const Value& value) {
     const Tensor device = writer_.AddTensor(value.name, BufferCategory::kData, value.tensor);
     writer_.Emit({.stream = StreamId::kCopy, .phase = Phase::kForward, .unit = u, .micro_batch = 0},
@@ -210,7 +214,7 @@ class StepCompiler {
     return device;
   }
 
-  // Sets how an op adds up; returns Instruction::first_iteration_differs.
+  // Sets whether an op accumulates into what it writes. Returns the value of Instruction::first_iteration_differs.
   bool Accumulates(int u, Op& op, const std::vector<const Value*>& written) {
     if (written.front()->role == ValueRole::kLossTotal) {
       SetAccumulate(op, true);

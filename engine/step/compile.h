@@ -9,21 +9,25 @@
 
 namespace shale {
 
-// A program without waits (see memory/waits.h), and where the persistent state lies in its buffers.
+// A compiled program, and where the persistent state lies in its buffers. The program has no waits yet: DeriveWaits
+// (engine/memory/waits.h) adds them after planning.
 struct CompiledStep {
   StepProgram program;
   JobState state;
 };
 
-// By the graph's mode: kTraining, the whole optimizer step; kEvaluation, the loss of `micro_batches` micro-batches;
-// kLogits, the logits of one micro-batch. All programs of a job must be compiled with the same options, micro_batches
-// apart: then their persistent buffers are the same. `ops` is asked for sizes only.
-// InvalidArgument for a pair of strategy and accumulation that does not exist; Unimplemented for a mesh with several
-// copies of the state.
+// Compiles the program for the graph's mode. kTraining: the entire optimizer step. kEvaluation: the loss of
+// `micro_batches` micro-batches. kLogits: the logits of one micro-batch. All programs of a job must be compiled with
+// the same options, except for micro_batches, so that they have the same persistent buffers. `ops` is only asked for
+// sizes.
+//
+// Returns InvalidArgument if the accumulation does not exist for the strategy, and Unimplemented if the mesh has
+// several copies of the state. REQUIRES: options.accumulation is not kAuto, and options.micro_batches and both sizes of
+// the mesh are at least 1.
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops);
 
-// The program that copies what a checkpoint saves (GroupState::saved) to where it stays while the next steps run
-// (GroupState::snapshot). REQUIRES: options.snapshot.
+// Compiles the program that copies the tensors that a checkpoint saves (GroupState::saved) to the buffers in which they
+// stay unchanged while the next steps run (GroupState::snapshot). REQUIRES: options.snapshot.
 absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const StepOptions& options, const Ops& ops);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// Gathers parameter groups ahead of their use.
+// Gatherer: emits the all-gathers of parameter groups ahead of their use.
 #pragma once
 
 #include <vector>
@@ -7,23 +7,27 @@
 
 namespace shale {
 
-// One use of gathered parameters: a unit's forward or backward.
+// One use of gathered parameters: the forward or the backward of a unit.
 struct GatherUse {
   int unit = -1;
   Phase phase = Phase::kForward;
   std::vector<GroupId> groups;
 };
 
-// Walks a fixed list of uses. Before use i it issues what uses i .. i + prefetch still lack, so that the gather stream
-// works ahead by as many units; the buffers' lifetimes, hence the memory, follow from the order of issue.
+// Emits the all-gathers for a fixed list of uses. Before use i it emits those of all uses up to i + prefetch, so that
+// the gather stream works up to `prefetch` uses ahead of the compute stream. A gathered buffer lives from its
+// all-gather to its last use, so `prefetch` also decides how many gathered units exist at once. Borrows the references
+// that the constructor takes.
 class Gatherer {
  public:
   Gatherer(const ModelGraph& model, const StepOptions& options, const JobState& state, std::vector<GatherUse> uses,
            ProgramWriter& writer);
 
-  // Call before the instructions of use `index`, in order of index. Uses are numbered as in the list.
+  // Emits the all-gathers that are due before use `index` of the list. Call it for each use in order, before the
+  // instructions of that use are emitted.
   void Prepare(int index);
-  // The full group in the compute dtype, as use `index` reads it.
+  // Returns the full group in the compute dtype, as use `index` reads it. REQUIRES: the use's all-gathers were emitted,
+  // and its `groups` contain the group.
   const Tensor& Full(int index, GroupId group) const;
 
  private:
@@ -34,9 +38,10 @@ class Gatherer {
   const JobState& state_;
   ProgramWriter& writer_;
   std::vector<GatherUse> uses_;
-  std::vector<std::vector<Tensor>> gathered_;  // By use, as its `groups`.
-  std::vector<Tensor> kept_;  // By group: gathered in forward and not freed (reshard_after_forward off).
-  int issued_ = 0;
+  std::vector<std::vector<Tensor>> gathered_;  // By use, in the order of its `groups`.
+  // By group: the tensor that was gathered first, if reshard_after_forward is off. All later uses read it too.
+  std::vector<Tensor> kept_;
+  int issued_ = 0;  // Uses whose all-gathers were emitted.
 };
 
 }  // namespace shale

@@ -15,7 +15,7 @@ bool IsWholeBuffer(const StepProgram& program, const Tensor& t) {
          t.extent_bytes() == program.buffers[t.where.symbol].slot_bytes;
 }
 
-// Whether the bytes of a transient buffer mean something only within one iteration of a loop.
+// Returns whether a transient buffer lives inside `loop` and keeps no contents from one iteration to the next.
 bool IsLocal(const Buffer& buffer, const Lifetime& lifetime, const Loop& loop) {
   if (buffer.persistent || buffer.slots > 1 || buffer.held_until >= 0) return false;
   const bool whole_loop = lifetime.first == loop.begin && lifetime.last == loop.end - 1;
@@ -32,7 +32,7 @@ Op WithOutputAt(Op op, BufferId output, BufferId input) {
 }  // namespace
 
 void WorkInPlace(StepProgram& program) {
-  if (!CheckStructure(program).ok()) return;  // Planning refuses it, and says why.
+  if (!CheckStructure(program).ok()) return;  // Planning rejects the program and says why.
   std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
   for (const Loop& loop : program.loops) {
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
@@ -52,13 +52,14 @@ void WorkInPlace(StepProgram& program) {
           if (!Validate(WithOutputAt(std::get<Op>(program.instructions[id].action), output, input)).ok()) continue;
           lifetimes[input].last = lifetimes[output].last;
           Buffer& shared = program.buffers[input];
-          if (shared.category == BufferCategory::kWorkspace) {  // What outlives the unit names it.
+          // The merged buffer takes the name and category of the output, which may outlive the unit.
+          if (shared.category == BufferCategory::kWorkspace) {
             shared.name = program.buffers[output].name;
             shared.category = program.buffers[output].category;
           }
           for (InstructionId i = id; i <= lifetimes[output].last; ++i)
             RenameBuffer(program.instructions[i], output, input);
-          input = -1;  // Taken.
+          input = -1;  // Taken: no other output may use it.
           break;
         }
       }

@@ -11,8 +11,9 @@
 namespace shale {
 namespace {
 
-// Visits from the last use in forward to the first one in backward, at least: one for each copy and one to be gone, or
-// between loops of their own just that.
+// The least number of visits from the last use in forward to the first use in backward. Between these two lie a visit
+// for each of the two copies, and one in which the tensor takes no room. If the two uses are in different loops, the
+// copies need no visits.
 constexpr int kLeastVisits = 4, kLeastVisitsOfLoops = 2;
 
 struct Use {
@@ -41,7 +42,7 @@ class Offloader {
   }
 
   void Run(const std::vector<std::string>& patterns) {
-    // In order of the first use in backward, in which they are fetched.
+    // Sorted by the first use in backward, so that tensors that are used first are fetched first.
     std::vector<std::pair<InstructionId, BufferId>> chosen;
     for (size_t b = 0; b < uses_.size(); ++b) {
       if (!IsActivation(program_.buffers[b], patterns)) continue;
@@ -55,7 +56,7 @@ class Offloader {
  private:
   struct Visit {
     int unit = -1;
-    InstructionId begin = 0, end = 0;  // Of compute instructions the first, and the last.
+    InstructionId begin = 0, end = 0;  // The first and the last compute instruction.
   };
 
   void AddToVisit(InstructionId id) {
@@ -76,7 +77,8 @@ class Offloader {
                        [&](const std::string& pattern) { return MatchesPattern(pattern, buffer.name); });
   }
 
-  // The use after the long break; none: there is no such break, or something is written after it.
+  // Returns the index of the first use after the long break between forward and backward. Returns nullopt if there is
+  // no such break, or if a use after it writes the buffer.
   std::optional<size_t> FirstInBackward(const std::vector<Use>& uses) const {
     for (size_t i = 1; i < uses.size(); ++i) {
       const int visits = visit_of_[uses[i].id] - visit_of_[uses[i - 1].id];
@@ -94,7 +96,8 @@ class Offloader {
     return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
 
-  // Copies all of a buffer to or from the host, for what instruction `user` does.
+  // Returns an instruction that copies all of a buffer to or from the host. Its phase, unit and micro-batch are those
+  // of instruction `user`.
   Instruction Copy(BufferId device, BufferId host, DType dtype, InstructionId user, bool to_host) const {
     const Instruction& of = program_.instructions[user];
     Tensor on_device = Tensor::Contiguous(dtype, {program_.buffers[device].slot_bytes / SizeOf(dtype)});
@@ -139,7 +142,7 @@ class Offloader {
     }
   }
 
-  // Puts the copies where they belong.
+  // Inserts the copies into the program, and renumbers the instructions that loops and held_until name.
   void Rebuild() {
     std::vector<Instruction> instructions;
     std::vector<InstructionId> moved_to;
@@ -166,9 +169,9 @@ class Offloader {
   StepProgram& program_;
   std::vector<const Loop*> loops_;                        // By instruction.
   std::vector<Visit> visits_;                             // In issue order.
-  std::vector<int> visit_of_;                             // By instruction: the latest visit begun.
+  std::vector<int> visit_of_;                             // By instruction: index of the latest visit that has begun.
   std::vector<std::vector<Use>> uses_;                    // By buffer.
-  std::vector<std::vector<Instruction>> before_, after_;  // What to insert, by instruction.
+  std::vector<std::vector<Instruction>> before_, after_;  // By instruction: what to insert around it.
 };
 
 }  // namespace

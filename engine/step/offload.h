@@ -1,4 +1,4 @@
-// Lets activations wait for their backward in the host's memory.
+// OffloadActivations: keeps activations in host memory between forward and backward.
 #pragma once
 
 #include <string>
@@ -8,17 +8,19 @@
 
 namespace shale {
 
-// Takes the activations of units and between units whose names match one of `patterns` (engine/step/pattern.h). After
-// its last use in forward such a tensor is copied to a host buffer, and before its backward into a new buffer of the
-// arena, both on the copy stream; in between it takes no room in the arena.
+// Offloads kept activations and the activations between units, if their names match one of `patterns`
+// (engine/step/pattern.h). After its last use in forward, such a tensor is copied to a host buffer. Before its first
+// use in backward, it is copied into a new buffer of the arena. Both copies run on the copy stream. Between them the
+// tensor takes no room in the arena.
 //
-// A visit is what the compute stream does for a unit without a break: forward, backward, or for the last unit both. The
-// first buffer is held for one visit more, so that the copy need not be waited for, and the second is filled one visit
-// ahead; in LAYERED, where a visit is a loop of its own, neither is. What is used again within four visits (LAYERED:
-// two) would save nothing, and stays where it is; so does what backward writes to.
+// A visit is what the compute stream runs for one unit without interruption: its forward, its backward, or for the last
+// unit both. The first buffer is held for one more visit, so that no instruction has to wait for the copy, and the
+// second is filled one visit ahead. Neither is done in LAYERED, where each visit is a loop of its own. A tensor that is
+// used again fewer than four visits later (LAYERED: two) stays in the arena, because offloading it would save nothing.
+// So does a tensor that backward writes.
 //
-// Bits do not change. Call it before WorkInPlace, and before waits are derived. The program's structure must be right
-// (engine/program/structure.h).
+// Results do not change. Call it before WorkInPlace and before waits are derived. REQUIRES: CheckStructure accepts the
+// program (engine/program/structure.h).
 void OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns);
 
 }  // namespace shale

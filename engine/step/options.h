@@ -1,4 +1,4 @@
-// What the step compiler is told besides the model.
+// The options of the step compiler.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace shale {
 
-// Which tensors that backward needs are computed again instead of kept.
+// Says which of the tensors that backward needs are recomputed, and which are offloaded.
 struct ActivationOptions {
   CheckpointingPreset preset = CheckpointingPreset::kNone;
-  // The blocks that the preset applies to, the others keep all: the first a and the last b when a + b > 0, else blocks
-  // 0, n, 2n, ...
+  // The blocks that the preset applies to: the first `first_layers` and the last `last_layers` blocks if either number
+  // is above 0, else blocks 0, n, 2n and so on with n = every_nth. In other blocks the preset recomputes nothing.
   int64_t every_nth = 1;
   int64_t first_layers = 0;
   int64_t last_layers = 0;
-  // Values to recompute besides, in any unit but the last: `*` matches any run of characters.
+  // Name patterns (engine/step/pattern.h) of further values to recompute, in any unit but the last.
   std::vector<std::string> patterns;
-  // Values that wait for their backward in host memory, likewise (engine/step/offload.h).
+  // Name patterns of values that are kept in host memory until their backward (engine/step/offload.h).
   std::vector<std::string> offload;
 };
 
@@ -33,17 +33,18 @@ struct StepOptions {
   int64_t micro_batches = 1;                           // K, accumulation steps.
   int64_t prefetch = 1;                                // Units gathered ahead of the one in use.
   bool reshard_after_forward = true;
-  // LAYERED: what matmuls pack of a unit's weights they pack in the first micro-batch, and keep for the others; else
-  // each packs for itself, in scratch.
+  // LAYERED: matmuls pack the weights of a unit in the first micro-batch and keep them packed for the others. If false,
+  // each matmul packs its weights again, in scratch.
   bool packs_once = true;
   MasterWeights master = MasterWeights::kFloat32;
   ActivationOptions activations;
   Optimizer optimizer;
   UpdateTime update = UpdateTime::kAfterBackward;
   Clipping clipping = Clipping::kGlobal;
-  // Parameters by name that do not decay; vectors never do.
+  // Name patterns of parameters without weight decay. Vectors and scalars never decay.
   std::vector<std::string> no_decay_patterns;
-  // Room for a copy of what a checkpoint saves, which is written to disk while the next steps run (CompileSnapshot).
+  // Adds buffers for a copy of what a checkpoint saves, from which it is written while the next steps run
+  // (CompileSnapshot).
   bool snapshot = false;
   // Whether the reduced gradients of a step stay in memory until the next step, so that they can be read. If not, their
   // buffers exist only from the first write to the update, and share bytes with what the rest of the step needs.

@@ -6,28 +6,28 @@
 
 namespace shale {
 
-// How gradients accumulate over the micro-batches of one step: when they are reduced.
+// Says when gradients, which accumulate over the micro-batches of a step, are reduced over the ranks.
 enum class Accumulation {
-  kAuto,     // The compiler chooses among the others.
+  kAuto,     // The planner chooses one of the others.
   kSharded,  // Every micro-batch, into a sharded accumulation buffer.
-  kNoSync,   // On the last micro-batch, from gradients of the full model.
-  kLayered,  // On the last micro-batch, unit by unit: all micro-batches run through a unit before the next unit.
+  kNoSync,   // On the last micro-batch, from unsharded gradients of the full model.
+  kLayered,  // Once a step, unit by unit: all micro-batches run through a unit before the next unit.
 };
 
 // Activation checkpointing: which of the tensors that backward needs are recomputed instead of kept.
 enum class CheckpointingPreset {
-  kNone,         // None.
+  kNone,         // No tensors.
   kCheap,        // Norms and activation functions.
   kAttention,    // The attention sublayer, from its input.
   kFeedForward,  // The feed-forward sublayer, from its input.
-  kSublayers,    // Both, each from its input.
+  kSublayers,    // Both sublayers, each from its input.
   kBlock,        // The whole block, from its input.
 };
 
-// How the optimizer remembers more bits of a weight than the compute dtype has.
+// Where the optimizer keeps the bits of a weight that the compute dtype has no room for.
 enum class MasterWeights {
-  kFloat32,  // A second copy in fp32 (none when the compute dtype is fp32: the weight is its own master).
-  kSplit,    // 16 low bits beside the bf16 weight.
+  kFloat32,  // In a second copy in fp32 (none if the compute dtype is fp32: the weight is its own master).
+  kSplit,    // In 16 low bits beside the bf16 weight.
 };
 
 // When parameters are updated.

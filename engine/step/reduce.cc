@@ -8,8 +8,8 @@
 namespace shale {
 namespace {
 
-// Returns the elements of a flat group that the backward of none of `units` writes: gaps, and parameters (or rows of
-// them) that only other units use.
+// Returns the elements of a flat group whose gradients no op of `units` writes: gaps between parameters, parameters
+// that only other units use, and rows that none of the units uses (positions past the sequence length).
 std::vector<ElementRange> Unwritten(const ModelGraph& model, const std::vector<int>& units, GroupId group,
                                     const ShardLayout& layout) {
   std::vector<ElementRange> written;
@@ -89,7 +89,7 @@ Tensor Reducer::Gradient(int unit, ParameterId parameter) {
 }
 
 bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters) {
-  // A unit gradient of SHARDED is new in every micro-batch; every other buffer takes all of them.
+  // In SHARDED, a unit gradient holds one micro-batch. All other gradient buffers accumulate every micro-batch.
   int first_writes = 0;
   bool every_micro_batch = false;
   for (ParameterId parameter : parameters) {
@@ -104,7 +104,7 @@ bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& 
 }
 
 std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
-  // The unit gradients that were being reduced while this unit ran may go now.
+  // Hold the unit gradients of the previous unit up to here, so that their reduction may overlap this unit.
   for (BufferId buffer : in_flight_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
   in_flight_.clear();
   std::vector<GroupId> complete;
@@ -140,13 +140,13 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
       .stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch};
   const Tensor full = progress_[group].unit_gradient;
   in_flight_.push_back(full.where.symbol);
-  // Reduced once a step: straight into the shard.
+  // If the gradient is reduced once a step, the collective writes straight into the shard.
   const bool one_iteration = layered_ || options_.micro_batches == 1;
   if (one_iteration && progress_[group].units.size() == 1) {
     writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
     return;
   }
-  // In place: the rank's shard of the unit gradient becomes the sum.
+  // Otherwise the sum overwrites the rank's shard of the unit gradient and is then added to the accumulated shard.
   const Tensor reduced = g.placement.ShardOf(full);
   writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;

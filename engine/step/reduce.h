@@ -1,4 +1,4 @@
-// Where gradients accumulate, and when they are reduced.
+// Reducer: decides where a unit's backward writes its gradients, and emits the collectives that reduce them.
 #pragma once
 
 #include <map>
@@ -10,30 +10,33 @@
 
 namespace shale {
 
-// One per program. A group's gradients either accumulate in its persistent buffer (one rank, or unsharded over the
-// step), or in a unit gradient that lives until it has been reduced into the rank's shard.
+// A program has one Reducer. If a group has a full gradient (one rank, or unsharded accumulation), backward accumulates
+// there. Otherwise the backward of a unit writes to a unit gradient, which lives until it has been reduced
+// into the rank's shard. Borrows the references that the constructor takes.
 class Reducer {
  public:
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
 
-  // Before the backward of a unit: makes its unit gradients, where it needs them, and zeroes what nobody will write.
+  // Call before the backward of a unit, and for the last unit before its forward. Creates the unit gradients of groups
+  // without a full gradient, and zeroes the elements of gradients that no op writes. `micro_batch` is that of the
+  // instructions, -1 outside the loop over micro-batches.
   void BeginUnit(int unit, int micro_batch);
-  // Where the unit's backward writes the gradient of a parameter.
+  // Returns the tensor to which the unit's backward writes the gradient of a parameter.
   Tensor Gradient(int unit, ParameterId parameter);
-  // Sets how an op that writes the gradients of `parameters` in `unit` adds up. Returns
-  // Instruction::first_iteration_differs.
+  // Sets whether an op of `unit` that writes the gradients of `parameters` overwrites them or adds to them. Call it in
+  // the order in which the ops are emitted. Returns the value of Instruction::first_iteration_differs.
   bool SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters);
-  // After the backward of a unit: issues its reductions.
-  // Returns the groups whose gradients are complete then: in a loop over micro-batches, after its last iteration.
+  // Call after the backward of a unit. Emits its reductions, and returns the groups whose gradients are complete after
+  // them; in a loop over micro-batches, after its last iteration.
   std::vector<GroupId> EndUnit(int unit, int micro_batch);
 
  private:
   struct GroupProgress {
-    std::vector<int> units;  // The units that write gradients of the group.
-    int units_done = 0;      // How many of them have ended, in issue order.
-    Tensor unit_gradient;    // Of the unit in progress.
+    std::vector<int> units;  // Units that write gradients of the group.
+    int units_done = 0;      // How many of them have had their backward emitted.
+    Tensor unit_gradient;    // That of the unit in progress.
   };
-  // Groups whose gradients the unit writes.
+  // Returns the groups whose gradients the unit writes.
   const std::vector<GroupId>& GroupsWritten(int unit) const { return groups_written_[unit]; }
   void ReduceUnitGradient(int unit, GroupId group, int micro_batch);
   void ReduceStepGradient(int unit, GroupId group, int micro_batch);
@@ -43,10 +46,10 @@ class Reducer {
   const JobState& state_;
   ProgramWriter& writer_;
   const bool layered_;
-  std::vector<std::vector<GroupId>> groups_written_;  // By unit.
-  std::vector<GroupProgress> progress_;               // By group.
-  std::set<std::pair<BufferId, ParameterId>> written_;
-  std::vector<BufferId> in_flight_;  // Unit gradients of the unit before, being reduced.
+  std::vector<std::vector<GroupId>> groups_written_;    // By unit.
+  std::vector<GroupProgress> progress_;                 // By group.
+  std::set<std::pair<BufferId, ParameterId>> written_;  // Gradients that an op has written already.
+  std::vector<BufferId> in_flight_;  // Unit gradients of the previous unit, whose reduction may still be running.
 };
 
 }  // namespace shale

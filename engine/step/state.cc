@@ -15,7 +15,7 @@ bool Decays(const Parameter& parameter, const StepOptions& options) {
 }
 
 SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) {
-  // Ranks that all hold the full state save a shard each.
+  // If every rank holds the full state, each rank saves only its shard.
   const bool split = g.placement.placement().state == Part::kFull && g.placement.placement().mesh.shard > 1;
   const auto mine = [&](const Tensor& t, int64_t block = 1) {
     return t.present() && split ? g.placement.ShardOf(t, block) : t;

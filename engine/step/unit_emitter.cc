@@ -9,8 +9,8 @@
 namespace shale {
 namespace {
 
-// Makes a value available in backward: calls rerun(node), in order, for each of its producers that has not run again
-// yet.
+// Makes a value available in backward. Unless it is available already, calls rerun(node), in order, for each of its
+// producers that has not run again yet.
 template <class Rerun>
 void EnsureAvailable(const UnitGraph& unit, std::vector<bool>& available, std::vector<bool>& rerun_done, ValueId id,
                      Rerun&& rerun) {
@@ -23,13 +23,14 @@ void EnsureAvailable(const UnitGraph& unit, std::vector<bool>& available, std::v
   available[id] = true;
 }
 
-// The op that recomputes `node`: from its kept sum, where it has one.
+// Returns the op that recomputes the outputs of `node`. It starts from the node's output `sum` if that is available.
 const Op& RerunOp(const UnitGraph& unit, const std::vector<bool>& available, int node) {
   const Node& n = unit.forward[node];
   const ValueId sum = SumOf(n);
   return sum >= 0 && available[sum] ? *n.from_sum : n.op;
 }
 
+// Returns whether the op accesses value `id`, or with `writes_only` whether it writes it.
 bool Touches(const Op& op, ValueId id, bool writes_only) {
   bool touches = false;
   VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
@@ -38,7 +39,8 @@ bool Touches(const Op& op, ValueId id, bool writes_only) {
   return touches;
 }
 
-// Whether `id` is all that its one producer writes: then who computes it again stands for that producer.
+// Returns whether `id` has one producer, which writes nothing else. An op that recomputes `id` then replaces a rerun of
+// that producer.
 bool IsWholeResult(const UnitGraph& unit, ValueId id) {
   const std::vector<int>& producers = unit.values[id].producers;
   bool whole = producers.size() == 1;
@@ -50,8 +52,9 @@ bool IsWholeResult(const UnitGraph& unit, ValueId id) {
   return whole;
 }
 
-// The node after `before` in backward that can compute activation `id` again, and may change places with `before` and
-// all between: those write nothing that it reads or writes, and read nothing else that it writes. -1: there is none.
+// Returns the first backward node after `before` that can recompute activation `id` and may move ahead of `before`. For
+// that, `before` and the nodes between the two must not write what it reads or writes, and must not read what it
+// writes, except for `id`. Returns -1 if there is no such node.
 int RecomputingNode(const UnitGraph& unit, int before, ValueId id) {
   if (!IsWholeResult(unit, id)) return -1;
   for (int later = before + 1; later < std::ssize(unit.backward); ++later) {
@@ -124,7 +127,7 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
   std::vector<const Value*> accumulated;
   MatMul* const matmul = packs_once_ ? std::get_if<MatMul>(&op) : nullptr;
   const bool keeps_packed = matmul != nullptr && unit_.values[matmul->b.where.symbol].role == ValueRole::kParameter;
-  // Reads first, so that a value that is read before anything wrote it is found out.
+  // An op lists the operands that it reads first, so Bind detects a value that is read before any op has written it.
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
     if (!t.present()) return;
     const Value& value = unit_.values[t.where.symbol];
@@ -203,7 +206,7 @@ void UnitEmitter::Ensure(ValueId id) {
 }
 
 void UnitEmitter::EnsureReads(const Op& op) {
-  // An op that updates a value in place finds it as its earlier producers, rerun just before, have left it.
+  // A value that the op updates in place needs nothing: EnsureAvailable has just rerun its earlier producers.
   VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
     if (t.present() && access == Access::kRead) Ensure(t.where.symbol);
   });

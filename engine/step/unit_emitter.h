@@ -1,4 +1,4 @@
-// Turns a unit's nodes into instructions: binds values to buffers, and recomputes what was not kept.
+// UnitEmitter: turns a unit's nodes into instructions. Binds values to buffers, and recomputes what was not kept.
 #pragma once
 
 #include <functional>
@@ -9,14 +9,14 @@
 
 namespace shale {
 
-// Where the values of a unit that are not local to one iteration lie.
+// The buffers of a unit's kept activations. The emitters of the unit's forward and of its backward share them.
 class UnitBuffers {
  public:
-  // Activations of unit `index` that stay from forward to backward. `slots`: K when all micro-batches run through a
-  // unit before the next one, else 1.
+  // `kept`: by ValueId, as DecideKept returns it. `slots`: K if all micro-batches run through a unit before the next
+  // unit, else 1. Borrows `unit` and `writer`.
   UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer);
 
-  // The buffer of a kept activation, made at first use.
+  // Returns the buffer of a kept activation. The first call adds it to the program.
   Tensor Kept(ValueId id);
   bool IsKept(ValueId id) const { return kept_[id]; }
 
@@ -28,17 +28,19 @@ class UnitBuffers {
   std::vector<Tensor> buffers_;
 };
 
-// One iteration of one unit: forward, backward, or both.
+// Emits one iteration of one unit: its forward, its backward, or both. Borrows the references that the constructor
+// takes.
 class UnitEmitter {
  public:
-  // Finds the buffer of a value that is no activation: input, gradients at the border, parameters, data.
+  // Returns the tensor of a value that others use too: the unit's input and output, the gradients of these two,
+  // parameters and their gradients, and data.
   using Resolver = std::function<Tensor(const Value&)>;
-  // Sets how an op that writes parameter gradients or the loss total adds up: called with the op and the written
-  // values, before it is emitted. Returns Instruction::first_iteration_differs.
+  // Sets whether an op that writes parameter gradients or the loss total accumulates into them. It is called with the
+  // op and these values, before the op is emitted. Returns the value of Instruction::first_iteration_differs.
   using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
 
-  // `packs_once`: all micro-batches run through the unit one after the other while its parameters stay where they are.
-  // Matmuls then pack these in the first micro-batch, and keep them for the others.
+  // `packs_once`: matmuls pack the unit's parameters in the first micro-batch and keep them packed for the others.
+  // Requires that all micro-batches run through the unit in one loop, in which its parameters stay at the same place.
   UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 
@@ -48,13 +50,18 @@ class UnitEmitter {
  private:
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);
-  // Gives a matmul whose b is a parameter a place to keep it packed in, where the device has a use for one; returns
+  // Gives a matmul whose b is a parameter a buffer that keeps b packed, if the device uses one for it. Matmuls of this
+  // iteration with the same b share the buffer, and the first one packs. Returns the value of
   // Instruction::first_iteration_differs.
   bool KeepPacked(MatMul& matmul);
-  // Emits ahead of backward node `node` those later ones that compute what it reads.
+  // Moves later backward nodes ahead of backward node `node` if they can recompute an activation that it reads
+  // (Node::recomputing). Emits them and sets them in `emitted`.
   void BringForward(int node, std::vector<bool>& emitted);
+  // Makes a value available in backward: reruns its producers unless it was kept or has been recomputed already.
   void Ensure(ValueId id);
+  // Calls Ensure for every value that the op reads.
   void EnsureReads(const Op& op);
+  // Emits forward node `node` again, and before that what it reads.
   void Rerun(int node);
 
   const UnitGraph& unit_;
@@ -64,13 +71,13 @@ class UnitEmitter {
   Resolver resolver_;
   AccumulationRule accumulation_;
   ProgramWriter& writer_;
-  std::vector<Tensor> bound_;     // By value, in this iteration.
-  std::vector<bool> available_;   // By value: holds its final bytes.
-  std::vector<bool> rerun_done_;  // By forward node, in backward.
+  std::vector<Tensor> bound_;     // By value: its tensor in this iteration, once it is bound.
+  std::vector<bool> available_;   // By value: whether its contents are complete.
+  std::vector<bool> rerun_done_;  // By forward node: whether backward needs no further rerun of it.
   std::vector<MatMul> packing_;   // Matmuls of this iteration that keep their b packed.
 };
 
-// Groups whose parameters are read by the forward nodes, or by backward with its recomputation.
+// Returns the groups whose parameters the unit reads in forward, in backward (recomputation included), or in both.
 std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
                                 bool forward, bool backward);
 

@@ -12,7 +12,7 @@
 
 namespace shale {
 
-// What all instructions emitted for one purpose have in common.
+// The fields that all instructions emitted for one purpose have in common.
 struct EmitContext {
   StreamId stream = StreamId::kCompute;
   Phase phase = Phase::kBegin;
@@ -22,10 +22,11 @@ struct EmitContext {
 
 class ProgramWriter {
  public:
-  // `ops` is asked for sizes; borrowed.
+  // Borrows `ops`, which must outlive the writer. Asks it for sizes only.
   explicit ProgramWriter(const Ops& ops) : ops_(ops) {}
   const Ops& ops() const { return ops_; }
 
+  // Adds a buffer and returns its number.
   BufferId AddBuffer(std::string name, BufferCategory category, int64_t slot_bytes, int64_t slots = 1,
                      bool persistent = false) {
     program_.buffers.push_back({.name = std::move(name),
@@ -35,13 +36,14 @@ class ProgramWriter {
                                 .persistent = persistent});
     return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
-  // A new buffer of the size of `like`, and `like` placed at its start.
+  // Adds a buffer whose slots have the size of `like`, and returns `like` placed at its start.
   Tensor AddTensor(std::string name, BufferCategory category, Tensor like, int64_t slots = 1, bool persistent = false) {
     like.where = {.symbol = AddBuffer(std::move(name), category, like.extent_bytes(), slots, persistent)};
     return like;
   }
 
-  // `first_iteration_differs`: of the instruction; then `action` is the op of the later iterations.
+  // Appends an instruction, with a buffer for the scratch that its op needs. `first_iteration_differs` is the field of
+  // the instruction; if it is set, `action` is the op of the later iterations. The result is valid until the next Emit.
   Instruction& Emit(const EmitContext& context, Action action, bool first_iteration_differs = false) {
     Instruction instruction;
     instruction.action = std::move(action);
@@ -58,21 +60,23 @@ class ProgramWriter {
     return program_.instructions.back();
   }
 
-  // Ends the loop that is open, if it has instructions, and opens one that repeats.
+  // Ends the open loop and begins one that runs `repeat` times. Loops without instructions are left out.
   void BeginLoop(int64_t repeat) {
     CloseLoop();
     repeat_ = repeat;
   }
 
+  // Returns the number that the next instruction will have.
   InstructionId next() const { return static_cast<InstructionId>(program_.instructions.size()); }
   StepProgram& program() { return program_; }
+  // Ends the open loop and returns the program. The writer must not be used afterwards.
   StepProgram Finish() {
     CloseLoop();
     return std::move(program_);
   }
 
  private:
-  // Returns the scratch that the instruction's op needs in any iteration; 0 if its action is no op.
+  // Returns how many bytes of scratch the instruction's op needs in any iteration; 0 if its action is not an op.
   int64_t ScratchBytes(const Instruction& instruction) const {
     int64_t bytes = 0;
     VisitForms(instruction, [&](const Op& form) { bytes = std::max(bytes, ops_.ScratchBytes(form)); });

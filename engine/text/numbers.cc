@@ -31,7 +31,7 @@ std::string FormatBytes(int64_t bytes) {
   const std::string sign = bytes < 0 ? "-" : "";
   double value = std::abs(static_cast<double>(bytes));
   size_t unit = 0;
-  // A value that would print as 1024 is printed as 1.0 of the next unit.
+  // A value that would print as 1024 is printed as 1.0 of the next unit instead.
   while (unit + 1 < std::size(kUnits) && value >= (unit == 0 ? 1024 : 1023.5)) {
     value /= 1024;
     ++unit;

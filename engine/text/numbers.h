@@ -12,11 +12,11 @@ namespace shale {
 std::string WithCommas(int64_t number);
 // Returns "1 rank", "2 ranks", "2,000 batches".
 std::string Plural(int64_t count, absl::string_view noun);
-// Returns `part` as a percentage of `whole`: "12.3 %"; "0 %" if either is 0.
+// Returns `part` as a percentage of `whole`: "12.3 %". Returns "0 %" if either is 0.
 std::string Percent(double part, double whole);
-// Returns for example "31.2 GiB", "512 MiB", "1.5 KiB" or "17 B": three significant digits, powers of 1024.
+// Returns "31.2 GiB", "512 MiB", "1.5 KiB" or "17 B": at most three significant digits, in powers of 1024.
 std::string FormatBytes(int64_t bytes);
-// Returns "1.23 PFLOP", "45.6 MFLOP": three significant digits, powers of 1000.
+// Returns "1.23 PFLOP" or "45.6 MFLOP": three significant digits, in powers of 1000.
 std::string FormatFlops(double flops);
 // Returns a duration in its two largest units: "8s", "1m 32s", "2h 05m", "3d 04h".
 std::string FormatDuration(double seconds);

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kShownBytes = 60;
 constexpr size_t kLongestName = 64;
 
-// Levenshtein distance, one row at a time.
+// Returns the Levenshtein distance. Keeps only one row of the table in memory.
 size_t EditDistance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -35,7 +35,7 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 
 std::string Quoted(absl::string_view text) {
   size_t size = std::min(text.size(), kShownBytes);
-  // Cuts between characters, not inside one.
+  // Does not cut inside a character.
   while (size > 0 && size < text.size() && (static_cast<uint8_t>(text[size]) & 0xC0) == 0x80) --size;
   const absl::string_view shown = text.substr(0, size);
   const std::string escaped = IsUtf8(shown) ? absl::Utf8SafeCEscape(shown) : absl::CEscape(shown);

@@ -9,18 +9,18 @@
 
 namespace shale {
 
-// Returns `text` in quotes, escaped as in C and textproto, and cut to at most 60 bytes: "abc...". The result is UTF-8
-// even if `text` is not.
+// Returns `text` in quotes, escaped as in C and textproto. Shows at most the first 60 bytes of `text`: "abc...". The
+// result is UTF-8 even if `text` is not.
 std::string Quoted(absl::string_view text);
 
-// Returns `text` as a JSON string, including the quotes. Bytes that are not UTF-8 become U+FFFD.
+// Returns `text` as a JSON string, with quotes. Replaces each byte that is not UTF-8 by U+FFFD.
 std::string JsonQuote(absl::string_view text);
 
-// Does the same for names in messages about JSON, which may have megabytes: shows at most `bytes` bytes of `text`, and
-// "..." after the closing quote if there are more.
+// Does the same for messages, because a name in a JSON file may have megabytes. Shows at most the first `bytes` bytes
+// of `text`, and "..." after the closing quote if there are more.
 std::string ShortJsonQuote(absl::string_view text, size_t bytes = 80);
 
-// Returns the candidate with the smallest edit distance from `name`, ignoring case. Empty if none is close.
+// Returns the candidate with the smallest edit distance from `name`, ignoring case. Returns "" if none is close.
 std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace shale

@@ -6,8 +6,8 @@
 namespace shale {
 namespace {
 
-// Returns the length of the ASCII prefix. Looks at eight bytes at a time: most text is ASCII, and data sets have many
-// gigabytes of it.
+// Returns the length of the ASCII prefix. Looks at eight bytes at a time, because most text is ASCII and data sets have
+// many gigabytes of it.
 size_t AsciiPrefix(absl::string_view bytes) {
   size_t at = 0;
   for (; at + 8 <= bytes.size(); at += 8) {

@@ -1,10 +1,10 @@
-// Reads the batch of the next step while the current step runs.
+// BatchPrefetcher reads the batch of the next step while the current step runs.
 //
 //   idle  --Take(samples, next)-->  reading `next`  --the thread is done-->  read  --Take(next, ...)-->  reading ...
 //
-// What it costs: one thread, and a second HostBatch, which is 8 bytes per token of the global batch. Neither is part of
-// the memory plan: they are in Trainer::overhead_bytes, like the first HostBatch. On a CPU backend the thread competes
-// with the kernels for as long as it copies tokens.
+// It costs one thread and a second HostBatch: 8 bytes for each token that the ranks of this process read in a step.
+// Both are outside the memory plan and count in Trainer::overhead_bytes, like the first HostBatch. On a CPU backend the
+// thread competes with the kernels while it copies tokens.
 #pragma once
 
 #include <array>
@@ -22,31 +22,33 @@
 
 namespace shale {
 
-// Owns a thread and two buffers: a step runs from one while the thread fills the other. Used by one thread at a time.
-// The destructor waits for a read that is under way.
+// Owns a thread and two buffers: a step runs from one buffer while the thread fills the other. Used by one thread at a
+// time. The destructor waits for a read that is under way.
 class BatchPrefetcher {
  public:
-  // Reads the samples into a buffer of its own and returns the inputs of each rank, which point into that buffer and
-  // are valid until the next call. It may be called on any thread, but never twice at the same time.
+  // Reads the samples into a buffer that the function owns, and returns the inputs of each rank. They point into the
+  // buffer and are valid until the next call of the same function. It is called on different threads, but never twice
+  // at the same time.
   using ReadBatch = std::function<absl::StatusOr<std::vector<StepInputs>>(const StepSamples&)>;
 
-  // Reads from `loader`, which is borrowed, for steps of so many micro-batches, for some ranks (see HostBatch). Returns
-  // ResourceExhausted if the system refuses to start a thread.
+  // Creates a prefetcher that reads from `loader`, which is borrowed, for steps of `micro_batches` micro-batches and
+  // for `ranks` (as in HostBatch). Returns ResourceExhausted if the system refuses to start a thread.
   static absl::StatusOr<std::unique_ptr<BatchPrefetcher>> Create(const BatchLoader& loader, int64_t micro_batches,
                                                                  std::vector<int> ranks = {});
-  // Reads with the given functions, one for each buffer. They may be called concurrently with each other.
+  // Creates a prefetcher that reads with the given functions, one for each buffer. At most one of them runs at a time.
   static absl::StatusOr<std::unique_ptr<BatchPrefetcher>> Create(ReadBatch first, ReadBatch second);
 
   ~BatchPrefetcher();
   BatchPrefetcher(const BatchPrefetcher&) = delete;
 
-  // Returns the inputs of a step with `samples`, and begins to read those of the step that is expected to follow,
-  // `next`; with a count of 0 it reads nothing. Waits if the samples are still being read. Reads them itself if others
-  // were expected, or none.
+  // Returns the inputs of a step with `samples`, and begins to read `next`, the samples that the following step is
+  // expected to take. Reads nothing ahead if next.count is 0. Waits if `samples` are still being read. Reads them on
+  // the calling thread if the previous call did not name them as `next`.
   //
-  // The inputs are valid and unchanged until the next call: REQUIRES that the step before has ended. Returns an error
-  // of reading `samples`, whenever it happened; a later call reads them anew. Errors of reading `next` are left to the
-  // call that asks for them. ResourceExhausted if memory is missing.
+  // The inputs are valid and unchanged until the next call. REQUIRES: the step that the previous call's inputs belong
+  // to has ended, because the thread may now overwrite them. If `samples` could not be read, returns the error, even if
+  // it occurred ahead of this call; a later call tries again. An error in reading `next` is returned by the call that
+  // asks for these samples. Returns ResourceExhausted if memory cannot be allocated.
   absl::StatusOr<std::vector<StepInputs>> Take(const StepSamples& samples, const StepSamples& next);
 
  private:
@@ -59,11 +61,11 @@ class BatchPrefetcher {
   const std::array<ReadBatch, 2> buffers_;
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
-  State state_ = State::kIdle;  // mutex_ guards this and all members below.
+  State state_ = State::kIdle;  // mutex_ guards this and all members below, except thread_.
   bool stop_ = false;
-  int back_ = 0;         // The buffer that no step runs from. The thread uses it in state kReading, else Take does.
-  StepSamples samples_;  // What is being read, or was.
-  absl::StatusOr<std::vector<StepInputs>> result_;  // Of the read, in state kRead.
+  int back_ = 0;  // The buffer that no step runs from. The thread uses it in state kReading, Take in the other states.
+  StepSamples samples_;                             // The samples of the thread's current or last read.
+  absl::StatusOr<std::vector<StepInputs>> result_;  // The result of that read, in state kRead.
   std::thread thread_;
 };
 

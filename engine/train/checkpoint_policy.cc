@@ -9,10 +9,10 @@ absl::Status CheckpointPolicy::AfterStep(int64_t step, absl::FunctionRef<bool()>
   SHALE_RETURN_IF_ERROR(Take(Checkpointer::Wait::kNo, on_checkpoint));
   const int64_t every = config_.every_steps;
   if (every == 0 || step % every != 0 || done()) return absl::OkStatus();
-  // One save at a time: if the disk is slower than the interval, steps wait for it.
+  // Only one save may be pending: if saving takes longer than the interval between checkpoints, the steps wait.
   SHALE_RETURN_IF_ERROR(Take(Checkpointer::Wait::kYes, on_checkpoint));
   SHALE_RETURN_IF_ERROR(saver_.StartSave());
-  // A save that is not asynchronous has ended: if it failed and on_failure is kStop, no step may follow.
+  // A synchronous save has ended by now. If it failed and on_failure is kStop, no step may follow.
   return Take(Checkpointer::Wait::kNo, on_checkpoint);
 }
 

@@ -24,7 +24,7 @@ int64_t TotalBytes(const std::vector<SavedFile>& files) {
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Files are read and written with direct I/O (past the page cache) from and to staging.
+// Files are read and written through staging with direct I/O, which bypasses the page cache and needs aligned memory.
 static_assert(kHostPartAlignment % kDirectAlignment == 0);
 
 }  // namespace
@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteAllShards(const std::s
     SHALE_ASSIGN_OR_RETURN(const std::vector<SavedFile> theirs, ParseFiles(message));
     files.insert(files.end(), theirs.begin(), theirs.end());
   }
-  // Names sort like ranks: the numbers in them have equally many digits.
+  // Up to 100,000 ranks, names sort like ranks, because the numbers in them have five digits.
   std::sort(files.begin(), files.end(), [](const SavedFile& a, const SavedFile& b) { return a.name < b.name; });
   return files;
 }
@@ -120,7 +120,7 @@ absl::StatusOr<Checkpointer::Saved> Checkpointer::Lead(const Manifest& manifest,
 absl::StatusOr<Checkpointer::Saved> Checkpointer::Follow(RankState::Source source) {
   Saved saved;
   SHALE_ASSIGN_OR_RETURN(const std::string temporary, control_.Broadcast(kChannel, ""));
-  // An error of any process reaches process 0, whose error is what all of them return.
+  // An error here needs no handling: it reaches process 0 too, and every process returns the error of process 0.
   if (!temporary.empty()) {
     const absl::StatusOr<std::vector<SavedFile>> files = WriteAllShards(temporary, source);
     if (files.ok()) saved.bytes = TotalBytes(*files);
@@ -196,9 +196,9 @@ absl::Status Checkpointer::Start(Manifest manifest) {
 bool Checkpointer::EndedEverywhere() const {
   const bool ended = pending_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   if (control_.processes() == 1) return ended;
-  // Not on the channel of the saves, which the thread that saves may be using.
+  // Uses the channel of the steps, because the saving thread may be using that of the checkpoints.
   const absl::StatusOr<std::vector<std::string>> all = control_.Gather(ControlChannel::kSteps, ended ? "ended" : "");
-  // After an error of the control plane there is no agreement: the next step fails.
+  // If the control plane returns an error, the save counts as pending; the next step then fails with that error.
   return all.ok() && std::find(all->begin(), all->end(), "") == all->end();
 }
 

@@ -1,4 +1,4 @@
-// Saves and restores the state of a job's ranks.
+// Checkpointer saves the state of a job's ranks. (LocalState::Restore reads it back.)
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,24 @@ namespace shale {
 
 struct CheckpointReport {
   int64_t step = 0;
-  absl::Status status;    // Not OK: this checkpoint was not saved; earlier ones are unchanged.
-  absl::Status thinning;  // Not OK: this checkpoint is saved, but an old one that is not kept could not be removed.
-  std::string path;
-  int64_t bytes = 0;        // Sum of its shard files.
+  absl::Status status;      // Not OK: this checkpoint was not saved; earlier ones are unchanged.
+  absl::Status thinning;    // Not OK: the checkpoint is saved, but an old one could not be pruned. Process 0 only.
+  std::string path;         // Empty if status is not OK.
+  int64_t bytes = 0;        // Size of all shard files together.
   double seconds = 0;       // From the request until the checkpoint was committed.
   double stop_seconds = 0;  // The part of `seconds` during which no step could run.
 };
 
-// Saves what all processes of a job hold in one folder: each process writes the shards of its ranks, and process 0 the
-// manifest, once all shards are written. Every process makes the same calls and gets the same reports.
+// Saves the state of all processes of a job in one folder. Each process writes the shards of its ranks; once all shards
+// are written, process 0 writes the manifest. Every process must make the same calls. A save succeeds in all of them or
+// in none.
 //
 // Borrows plan, ranks, state and control plane. Not thread-safe. A pending save has a thread of its own; the destructor
 // waits for it.
 class Checkpointer {
  public:
-  // Opens `folder`, which all processes can reach, for checkpoints of `state`. FailedPrecondition if another writer has
-  // it open.
+  // Opens `folder`, which all processes must be able to reach, for checkpoints of `state`. Returns FailedPrecondition
+  // if another writer has it open.
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(const JobPlan& plan, LocalRanks& ranks,
                                                               const LocalState& state, const std::string& folder,
                                                               const CheckpointStore::Options& options,
@@ -45,18 +46,18 @@ class Checkpointer {
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
 
-  // See CheckpointStore.
+  // Calls CheckpointStore::DisregardAfter in process 0, and does nothing in the others.
   void DisregardAfter(int64_t step) {
     if (store_ != nullptr) store_->DisregardAfter(step);
   }
 
-  // The caller fills in `manifest` except parameters, layout, update count and files. REQUIRES of Save and Start: no
-  // save is pending; Take has returned the report of the previous one.
+  // Save and Start take a manifest in which the caller has set step, tokens, samples, seed, job and data; they set the
+  // other fields. REQUIRES: no save is pending, that is, Take has returned the report of the previous Start.
   //
-  // Save returns when the checkpoint is committed or has failed.
+  // Returns when the checkpoint is committed or has failed.
   CheckpointReport Save(Manifest manifest);
-  // Copies the state and returns; a thread writes the copy. Without a snapshot in the plan, Start calls Save, and Take
-  // returns its report. An error means that the ranks failed and cannot go on.
+  // Copies the state and returns; a thread writes the copy. If the plan has no snapshot, calls Save instead, whose
+  // report Take returns. Returns an error if the ranks failed and cannot go on.
   absl::Status Start(Manifest manifest);
   // Returns the report of the save that Start began. Returns nothing if there is none, or if it has not ended and
   // `wait` is kNo.
@@ -67,21 +68,23 @@ class Checkpointer {
   Checkpointer(const JobPlan& plan, const LocalRanks& ranks, const LocalState& state, FileSystem& files,
                ControlPlane& control)
       : plan_(plan), ranks_(ranks), state_(state), files_(files), control_(control) {}
+  // Sets the fields of the manifest that the caller leaves to this class, except ranks and files.
   absl::Status Complete(Manifest& manifest) const;
+  // Writes the checkpoint, in every process. `started` is the time at which the save was requested.
   CheckpointReport Write(const Manifest& manifest, RankState::Source source, double started);
   struct Saved {
     std::string path;
-    int64_t bytes = 0;  // Sum of all shard files.
+    int64_t bytes = 0;  // Size of all shard files together.
   };
-  // Saves through the store, in process 0.
+  // Runs the save in process 0, through the store.
   absl::StatusOr<Saved> Lead(const Manifest& manifest, RankState::Source source);
-  // Takes part in the save of process 0.
+  // Takes part in the save in every other process.
   absl::StatusOr<Saved> Follow(RankState::Source source);
   // Returns whether the pending save has ended in all processes.
   bool EndedEverywhere() const;
   // Writes the shards of the local ranks into `folder`.
   absl::StatusOr<std::vector<SavedFile>> WriteShards(const std::string& folder, RankState::Source source);
-  // Does the same, and gathers the files of all processes, in rank order.
+  // Writes the shards of the local ranks and returns the files of all processes, in rank order.
   absl::StatusOr<std::vector<SavedFile>> WriteAllShards(const std::string& folder, RankState::Source source);
 
   const JobPlan& plan_;
@@ -91,8 +94,8 @@ class Checkpointer {
   ControlPlane& control_;
   std::unique_ptr<LocalProgram> snapshot_;        // Null if the plan has no snapshot.
   std::unique_ptr<CheckpointStore> store_;        // Null in all processes but 0.
-  absl::Span<char> staging_;                      // Of the first local rank; all local ranks are saved through it.
-  std::vector<std::unique_ptr<Stream>> streams_;  // By local rank: saved bytes are copied to the host on them.
+  absl::Span<char> staging_;                      // That of the first local rank. Shards of all local ranks use it.
+  std::vector<std::unique_ptr<Stream>> streams_;  // By local rank. They copy the saved bytes to the host.
   std::future<CheckpointReport> pending_;
 };
 

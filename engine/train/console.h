@@ -18,9 +18,9 @@ class Console {
  public:
   Console(int64_t total_steps, int64_t print_every) : total_steps_(total_steps), print_every_(print_every) {}
 
-  // Returns the line of a step, or none if no line is due. Lines are due for every print_every-th step, the first, the
-  // last, and steps that did not update the weights. Speed and MFU are averages since the last line; memory is the
-  // largest measured peak of any rank.
+  // Returns the line of a step, or nothing if no line is due. A line is due for every print_every-th step, for the
+  // first step that this console sees, for the last step, and for a step that did not update the weights. Speed and MFU
+  // are averages since the last line; memory is the largest measured peak of any rank.
   std::optional<std::string> Step(const StepReport& report);
   static std::string Evaluation(int64_t step, const EvaluationReport& report);
   static std::string Checkpoint(const CheckpointReport& report);
@@ -34,7 +34,7 @@ class Console {
   int64_t tokens_ = 0;
   double seconds_ = 0;
   double mfu_seconds_ = 0;  // Sum of mfu x seconds.
-  // Smoothed seconds per step. Excludes the first step, which pays for page faults, once there is another.
+  // Smoothed seconds per step. Excludes the first step, which pays for page faults, as soon as there is a second one.
   double step_seconds_ = 0;
   int64_t steps_seen_ = 0;
 };

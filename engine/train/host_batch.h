@@ -1,4 +1,4 @@
-// The tokens of one run of a program, in host memory.
+// HostBatch holds the tokens of one run of a program in host memory.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace shale {
 
-// Host memory for the tokens of one run of a program, for every rank of this process: 8 bytes per token, for an int32
-// input and an int32 target. Borrows the loader.
+// Owns host memory for the tokens of one run of a program, for some ranks: 8 bytes per token, for an int32 input and an
+// int32 target. Borrows the loader.
 class HostBatch {
  public:
-  // For the given ranks of the loader's; empty: for all of them.
+  // Allocates memory for `ranks`, numbers of ranks of the loader, or for all its ranks if `ranks` is empty.
   HostBatch(const BatchLoader& loader, int64_t micro_batches, std::vector<int> ranks = {});
 
-  // Loads the tokens of `step` and returns the inputs of each rank's executor, in the order of the ranks. They point
-  // into this object and are valid until the next call.
+  // Loads the tokens of `step` and returns the inputs of each rank's executor, in the order of `ranks`. They point into
+  // this object and are valid until the next call.
   absl::StatusOr<std::vector<StepInputs>> Fill(const StepSamples& step);
 
  private:

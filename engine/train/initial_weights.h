@@ -1,4 +1,4 @@
-// The weights that a run begins with if it goes on from no checkpoint.
+// Sets the weights of a run that does not resume from a checkpoint.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,8 +7,8 @@
 
 namespace shale {
 
-// Sets the weights of all local ranks: those of job.hf_folder if there is one, else random ones (FillInitialValues).
-// InvalidArgument if the folder holds another model; else the errors of reading it.
+// Sets the weights of all local ranks to those of job.hf_folder, or to random ones (FillInitialValues) if it is empty.
+// Returns InvalidArgument if the folder holds another model, or the error of reading the folder.
 absl::Status SetInitialWeights(const Job& job, LocalState& state);
 
 }  // namespace shale

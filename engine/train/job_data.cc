@@ -30,7 +30,7 @@ absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std::string& tokenizer_folder) {
-  SHALE_RETURN_IF_ERROR(ValidateJob(job));  // Sizes of a job that was not parsed may be 0 or below, and divide here.
+  SHALE_RETURN_IF_ERROR(ValidateJob(job));  // A job that was not parsed may have sizes of 0, which are divisors here.
   auto data = absl::WrapUnique(new JobData);
   SHALE_RETURN_IF_ERROR(data->OpenFiles(job));
   if (!tokenizer_folder.empty()) {

@@ -1,4 +1,4 @@
-// The data of a job: the samples of each step, and the evaluation data.
+// JobData is the data of a job: the samples of each step, and the evaluation data.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@ namespace shale {
 // Any thread may call the const functions. GoOnAfter must not run concurrently with them.
 class JobData {
  public:
-  // Opens and checks the files of the job. `tokenizer_folder`, which may be empty, identifies the tokenizer
-  // (TokenizerDigest). Returns the errors of ValidateJob first, before it reads anything.
+  // Opens and checks the data files of the job. The files in `tokenizer_folder`, unless it is empty, identify the
+  // tokenizer (TokenizerDigest). Returns the errors of ValidateJob before it reads anything.
   static absl::StatusOr<std::unique_ptr<JobData>> Open(const Job& job, const std::string& tokenizer_folder);
 
-  // What the job leaves to its data.
+  // Returns the settings that the job leaves to its data: format and vocabulary.
   const DataFacts& facts() const { return facts_; }
   const BatchLoader& training() const { return *training_; }
   const BatchLoader* evaluation() const { return evaluation_.get(); }  // Null if there is none.
-  // Tells that the run goes on after `step` steps that took `samples` samples. Recomputes total_steps() of a run whose
-  // length is in epochs, because the steps done may have had another batch size.
+  // Call if the run resumes after `step` steps that took `samples` samples. If the length of the run is in epochs,
+  // recomputes total_steps(), because the steps done may have had another batch size.
   void GoOnAfter(int64_t step, int64_t samples);
   // Returns the number of optimizer steps of the run from its start. The last step of a run in epochs may be short.
   int64_t total_steps() const { return total_steps_; }
-  // Returns the samples of the step that begins at `position`. At the end of a run in epochs these are the samples that
-  // are left, and after that none. A run in steps always takes full batches, across epochs.
+  // Returns the samples of the step that begins at `position`. The last step of a run in epochs takes the samples that
+  // are left; beyond the end there are none. A run in steps always takes full batches, across epochs.
   StepSamples SamplesAt(int64_t position) const;
-  // What a checkpoint records about the data.
+  // Returns what a checkpoint records about the data.
   const SavedData& saved() const { return saved_; }
 
  private:

@@ -114,7 +114,7 @@ absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const Learning
 
 double LearningRateSchedule::At(int64_t step) const {
   SHALE_CHECK(step >= 0) << "step " << step;
-  // Divides before it multiplies: w / w is exactly 1.
+  // Divide before multiplying: w / w is exactly 1, so that the warm-up ends exactly at the peak.
   if (step < warmup_steps_) return peak_ * (static_cast<double>(step + 1) / static_cast<double>(warmup_steps_));
   if (shape_ == LearningRateShape::kConstant || step <= decline_begin_ || decline_begin_ >= last_step_) return peak_;
   if (step >= last_step_) return peak_ * final_fraction_;

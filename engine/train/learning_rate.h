@@ -1,24 +1,24 @@
-// The learning rate of every step.
+// LearningRateSchedule computes the learning rate of every step.
 //
 // The run has N steps, s = 0 .. N - 1. A step has G sequences of S tokens.
 //
 //   rate(s) = peak * scale(G) * curve(s)
 //
-//   scale   kConstant 1, kLinear G / base_batch, kSquareRoot sqrt(G / base_batch). A function of the global batch
-//   alone,
-//           never of the number of ranks.
+//   scale   kConstant 1, kLinear G / base_batch, kSquareRoot sqrt(G / base_batch). Depends on the global batch alone,
+//           never on the number of ranks.
 //   warm-up Takes w steps, given in steps, samples (w = ceil(samples / G)) or tokens (w = ceil(tokens / (G S))):
-//           curve(s) = (s + 1) / w for s < w. Step 0 has a rate above 0, and step w - 1 is the first at the peak.
+//           curve(s) = (s + 1) / w for s < w. The rate of step 0 is above 0, and step w - 1 is the first at the peak.
 //   shape   For s >= w, with f = final_fraction, the first step at the peak a = max(w - 1, 0), and x(s) growing from 0
 //           at step a to 1 at step N - 1:
 //             kConstant          1
 //             kLinear            1 - (1 - f) x,                       x = (s - a) / (N - 1 - a)
 //             kCosine            f + (1 - f) (1 + cos(pi x)) / 2,     x = (s - a) / (N - 1 - a)
 //             kWarmupStableDecay 1 - (1 - f) x,                       x = (s - (N - 1 - D)) / D, and 0 before that
-//           D = max(1, round(decay_fraction N)) is the number of steps below the peak, at the end.
+//           D = max(1, round(decay_fraction N)) is the number of steps below the peak at the end of the run.
 //
 // A shape that decays reaches f at step N - 1 and stays there for all later steps (of a run that is prolonged without a
-// new schedule). If w >= N the run ends during the warm-up, and the rate never decays.
+// new schedule). Exception: kLinear and kCosine never decay if a >= N - 1, because the run ends with the warm-up or has
+// a single step.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,8 @@ class LearningRateSchedule {
 
   double peak() const { return peak_; }                   // peak * scale(G)
   int64_t warmup_steps() const { return warmup_steps_; }  // w
-  // The last step at the peak before the decay (a, or N - 1 - D). N - 1 or later if the rate never decays.
+  // Returns the last step at the peak before the decay: a, or N - 1 - D. Returns N - 1 or more if the rate never
+  // decays.
   int64_t decline_begin() const { return decline_begin_; }
 
  private:

@@ -13,7 +13,7 @@
 namespace shale {
 namespace {
 
-// The size of each dimension. A CPU runs at its peak from the least size on, a GPU if a matmul takes milliseconds.
+// The sizes of each dimension. A CPU reaches its peak at the least size, a GPU when a matmul takes milliseconds.
 constexpr int64_t kLeastSize = 1024, kLargestSize = 8192;
 constexpr double kLongMatMulSeconds = 2e-3;
 constexpr double kSeconds = 0.3;
@@ -22,7 +22,7 @@ double Seconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
 
-// Returns the seconds of the fastest of all matmuls of square matrices of `size` rows that run within kSeconds.
+// Multiplies square matrices of `size` rows for kSeconds and returns the seconds that the fastest matmul took.
 absl::StatusOr<double> ProductSeconds(Device& device, Ops& ops, DType dtype, int64_t size) {
   MatMul matmul{.a = Tensor::Contiguous(dtype, {size, size}),
                 .b = Tensor::Contiguous(dtype, {size, size}),
@@ -54,7 +54,7 @@ absl::StatusOr<double> ProductSeconds(Device& device, Ops& ops, DType dtype, int
 absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ranks) {
   const auto sharing = static_cast<double>(backend.RanksSharing(ranks));
   if (const double nominal = backend.NominalPeakFlops(dtype); nominal > 0) return nominal / sharing;
-  // Measures on a device of its own, with the ops of one of `ranks` ranks.
+  // Measure on a separate device, with the ops of one of `ranks` ranks.
   SHALE_ASSIGN_OR_RETURN(const auto devices, backend.CreateDevices(/*ranks=*/1, /*synchronous=*/false));
   const std::unique_ptr<Ops> ops = backend.CreateOps(ranks, devices[0].get());
   for (int64_t size = kLeastSize;; size *= 2) {

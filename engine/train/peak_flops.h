@@ -1,4 +1,4 @@
-// The FLOP/s that a device's matmuls reach. MFU is measured against it if the job does not set telemetry.peak_flops.
+// Finds the peak FLOP/s of a device. MFU is a fraction of it if the job does not set telemetry.peak_flops.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,9 +7,10 @@
 
 namespace shale {
 
-// Returns the FLOP/s that one of `ranks` ranks reaches in matmuls of `dtype` (f32 or bf16); if ranks share a device,
-// its share of the device's. Returns Backend::NominalPeakFlops where it is known, else measures: the best of repeated
-// matmuls of square matrices that take milliseconds, within about a third of a second for each size that it tries.
+// Returns the peak FLOP/s of one rank in matmuls of `dtype` (f32 or bf16), when the job has `ranks` ranks. Ranks that
+// share a device divide its FLOP/s equally. Takes Backend::NominalPeakFlops if it is known. Otherwise multiplies square
+// matrices of growing size until a matmul takes milliseconds, and returns the FLOP/s of the fastest one. Measuring
+// takes about a third of a second for each size.
 absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ranks);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// What a run tells about its steps and evaluations, and how that is computed.
+// The reports of a run's steps and evaluations, computed from the outputs of its programs.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct EvaluationReport {
   int64_t tokens = 0;
 };
 
-// Returns whether loss and gradient of a step were finite on all ranks.
+// Returns whether the loss and the gradient of a step were finite on all ranks.
 bool IsFinite(const StepOutputs& outputs);
 
 // What is known about a step besides its outputs.
@@ -49,7 +49,7 @@ StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts);
 class EvaluationSum {
  public:
   void Add(const StepOutputs& outputs);
-  // Returns the report of all runs that were added, after `step` steps.
+  // Returns the report on all runs that were added. `step` is the number of steps done.
   EvaluationReport Report(int64_t step) const;
 
  private:

@@ -29,9 +29,9 @@ absl::Status Differs(const Args&... what) {
 
 // Returns the model as text, with a line for each field.
 std::vector<std::string> ModelLines(ModelConfig model) {
-  // Restored weights are not initialized: init_std does not matter.
+  // init_std does not matter, because restored weights are not initialized.
   std::visit([](auto& config) { config.init_std = 0; }, model);
-  // Rotary positions have no table: the longest sequence is not part of the model.
+  // With rotary positions there is no table, so the longest sequence is not part of the model.
   if (auto* decoder = std::get_if<DecoderConfig>(&model); decoder && decoder->position == PositionKind::kRotary) {
     decoder->max_positions = 0;
   }
@@ -40,7 +40,7 @@ std::vector<std::string> ModelLines(ModelConfig model) {
   return absl::StrSplit(ResolvedJobText(job), '\n');
 }
 
-// Returns OK if `folder` has no intact checkpoint of a step after `step`.
+// Returns OK if `folder` has no intact checkpoint of a step after `step`. `what` names the refused action.
 absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::string_view what) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder));
   for (const CheckpointPath& checkpoint : checkpoints) {
@@ -54,7 +54,7 @@ absl::Status CheckNoneAfter(int64_t step, const std::string& folder, absl::strin
   return absl::OkStatus();
 }
 
-// Adds advice to the error if it says that the checkpoint at options.path is damaged.
+// Adds advice to the error if it says that the checkpoint is damaged.
 absl::Status WithWayOut(const absl::Status& status) {
   if (!IsDamage(status)) return status;
   constexpr absl::string_view kWayOut = "; --resume=latest takes the newest intact checkpoint of the run folder";
@@ -67,7 +67,7 @@ bool SameFolder(const std::string& a, const std::string& b) {
          first.st_ino == second.st_ino;
 }
 
-// Chooses the checkpoint, in process 0. Calls `use` with it, and sets what else `resumed` tells.
+// Chooses the checkpoint, in process 0, and calls `use` with it. Sets from_elsewhere and passed_over of `resumed`.
 absl::Status Find(const ResumeOptions& options, const std::string& folder,
                   absl::FunctionRef<absl::Status(const CheckpointReader&)> use, Resumed& resumed) {
   if (options.from == ResumeFrom::kReplace) return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Decides which checkpoint a run goes on from, and restores it.
+// Chooses the checkpoint that a run resumes from, and restores it.
 #pragma once
 
 #include <optional>
@@ -17,11 +17,11 @@
 namespace shale {
 
 enum class ResumeFrom {
-  kNothing,        // Begin anew. Refused if the folder holds a checkpoint.
-  kReplace,        // Begin anew. The caller must remove the checkpoints in the folder before the first step.
-  kLatest,         // Go on from the newest checkpoint that is not damaged. There must be one.
-  kLatestOrStart,  // Like kLatest, but begin anew if no checkpoint was ever committed.
-  kPath,           // Go on from the checkpoint at ResumeOptions::path.
+  kNothing,        // Start from scratch. Refused if the folder holds an intact checkpoint.
+  kReplace,        // Start from scratch. The caller must remove the folder's checkpoints before the first step.
+  kLatest,         // Resume from the newest checkpoint that is not damaged. There must be one.
+  kLatestOrStart,  // Like kLatest, but start from scratch if the folder holds no checkpoint at all.
+  kPath,           // Resume from the checkpoint at ResumeOptions::path.
 };
 
 struct ResumeOptions {
@@ -31,36 +31,37 @@ struct ResumeOptions {
 
 // The result of Resume.
 struct Resumed {
-  std::string path;             // The checkpoint's folder. Empty: the run begins anew.
+  std::string path;             // The checkpoint's folder. Empty: the run starts from scratch.
   bool from_elsewhere = false;  // The checkpoint does not lie in the run's own folder.
   Manifest manifest;
-  std::vector<std::string> passed_over;  // Newer checkpoints that are damaged, each with the reason.
+  std::vector<std::string> passed_over;  // Newer checkpoints that are damaged, each with the reason. Process 0 only.
 };
 
-// Returns, in words, the first field in which a model differs from the job's; empty if both compute the same. Ignores
-// how weights are initialized, and the longest sequence if positions are rotary.
+// Returns a description of the first field in which `model` differs from the job's model, or an empty string if there
+// is none. Ignores how weights are initialized, and the longest sequence if positions are rotary.
 std::string FirstDifference(const ModelConfig& model, const ModelConfig& of_job);
 
-// Returns OK if a run of `job` can go on from a checkpoint: model, tokenizer, sequence length and order of the data
-// and the optimizer's rule must be the same. Else returns FailedPrecondition with the first difference. Ranks,
-// strategy, accumulation, activation checkpointing, precision, batch, and the numbers of the optimizer and the learning
-// rate may all differ.
+// Returns OK if a run of `job` can resume from a checkpoint: the model, the tokenizer, the number, length and order of
+// the samples, the optimizer's rule and the states that it keeps must be the same. Otherwise returns FailedPrecondition
+// with the first difference. Ranks, strategy, accumulation, activation checkpointing, precision, batch size,
+// hyper-parameters of the optimizer and the learning rate may all differ.
 absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model);
 
 // Finds the checkpoint that `options` ask for, in `folder` or at options.path. Calls `check`, which refuses a
 // checkpoint of another run, and then `restore`, which reads it.
 //
-// kLatest and kLatestOrStart skip a damaged checkpoint, which opening or restoring it detects. They return DataLoss if
-// every checkpoint is damaged: training never restarts from scratch over an existing run.
+// kLatest and kLatestOrStart skip damaged checkpoints, which fail to open or to restore. They return DataLoss if every
+// checkpoint is damaged: training never restarts from scratch over an existing run.
 //
 // Refuses a `folder` with intact checkpoints that do not belong to this run's past, because a later kLatest could take
-// one of them. For kNothing that is any checkpoint; for kPath any checkpoint later than the one at options.path, or any
-// at all if that one lies in another folder.
+// one of them. With kNothing that is any checkpoint. With kPath it is any checkpoint later than the one at
+// options.path, or any at all if that one lies in another folder. An empty `folder` means that the run saves nothing.
 //
-// Every process of a job calls it with the same options. Process 0 chooses the checkpoint in a folder that all of them
-// can reach; a checkpoint is restored only if every process can restore it, and all return the same result.
+// Every process of a job must call it with the same options. Process 0 chooses the checkpoint, in a folder that all of
+// them can reach. A checkpoint that some process cannot restore counts as failed in all of them, and all return the
+// same result, except for passed_over.
 //
-// Errors: NotFound if kLatest finds no checkpoint; FailedPrecondition with the reason of a refusal; DataLoss.
+// Returns NotFound if kLatest finds no checkpoint, FailedPrecondition with the reason of a refusal, or DataLoss.
 absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& folder, ControlPlane& control,
                                absl::FunctionRef<absl::Status(const Manifest&)> check,
                                absl::FunctionRef<absl::Status(const CheckpointReader&)> restore);

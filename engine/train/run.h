@@ -10,12 +10,12 @@
 
 namespace shale {
 
-// Takes one line, without a line end.
+// Prints one line, which it is given without a newline.
 using PrintLine = std::function<void(absl::string_view)>;
 
 // Calls Trainer::Run, appends every step and evaluation to the folder's metrics, and prints lines about steps,
 // evaluations and checkpoints with `print`. If checkpoint.on_failure is kContinue, metrics that cannot be written do
-// not end the run. REQUIRES: RunFolder::Begin was called.
+// not end the run. REQUIRES: RunFolder::Begin succeeded.
 absl::Status TrainToEnd(Trainer& trainer, RunFolder& folder, const PrintLine& print);
 
 }  // namespace shale

@@ -33,7 +33,7 @@ absl::Status Remove(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Returns whether `name` is a file that was being written when a run was killed.
+// Returns whether `name` is that of a file which was being written when a run was killed.
 bool IsTemporary(absl::string_view name) {
   for (const char* file : {kRunJob, kPlan, kMetrics}) {
     if (absl::StartsWith(name, absl::StrCat(".", file, ".tmp-"))) return true;
@@ -46,8 +46,8 @@ bool HasCheckpoints(const std::string& path) {
   return checkpoints.ok() && !checkpoints->empty();
 }
 
-// Returns whether `name` was left by a run that was killed before Begin, or while it saved the checkpoint that it goes
-// on from. Such a file holds no results.
+// Returns whether a file or folder holds no results, because a run left it that was killed before Begin, or while it
+// saved a copy of the checkpoint that it resumed from.
 bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
   if (name != kRunCheckpoints) return IsTemporary(name) || name == kStagedHf;
   const absl::StatusOr<std::vector<std::string>> checkpoints = ListFolder(JoinPath(path, name));
@@ -58,7 +58,7 @@ bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
 absl::Status CheckContents(const std::string& path, std::vector<std::string> names, RunFolder::Existing existing) {
   const auto is_trace = [&](const std::string& name) { return IsTraceOfAClaim(path, name); };
   if (std::all_of(names.begin(), names.end(), is_trace)) return absl::OkStatus();
-  // A run that goes on from a checkpoint of another folder saves its own first, before job.textproto exists.
+  // A run that resumes from another folder's checkpoint saves its own copy before it writes job.textproto.
   const bool is_run = std::find(names.begin(), names.end(), kRunJob) != names.end() ||
                       (existing == RunFolder::Existing::kContinue && HasCheckpoints(path));
   if (is_run && existing != RunFolder::Existing::kRefuse) return absl::OkStatus();
@@ -82,8 +82,8 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
   auto folder = absl::WrapUnique(new RunFolder(path, std::move(lock)));
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));
   SHALE_RETURN_IF_ERROR(CheckContents(path, std::move(names), existing));
-  // Creates a temporary file, which is removed at once: finds out now, not after the first steps, if nothing can be
-  // written.
+  // Create a temporary file, which is removed at once, to find out now and not after the first steps whether files can
+  // be written.
   SHALE_RETURN_IF_ERROR(DurableFile::Create(JoinPath(path, kMetrics)).status());
   return folder;
 }
@@ -98,7 +98,7 @@ absl::Status RunFolder::RemoveLeftovers() {
 }
 
 absl::Status RunFolder::RemoveFormerRun() {
-  // Checkpoints are removed first: they must never lie beside a job that they do not belong to.
+  // Remove the checkpoints first: they must never lie beside a job that they do not belong to.
   SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(checkpoints_path()));
   for (const CheckpointPath& checkpoint : checkpoints) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(checkpoint.path));
   return RemoveFormerRecords();
@@ -145,7 +145,7 @@ absl::Status RunFolder::Begin(const Start& start) {
   } else {
     SHALE_RETURN_IF_ERROR(CutMetrics(JoinPath(path_, kMetrics), *start.goes_on_after));
   }
-  // The job is written before all other files that stay: it marks the folder as that of a run.
+  // Write the job before all other files that stay, because it marks the folder as that of a run.
   SHALE_RETURN_IF_ERROR(WriteFileDurably(RunJobPath(path_), start.job_text));
   if (takes_hf) SHALE_RETURN_IF_ERROR(TakeHfFiles());
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), start.plan_text));

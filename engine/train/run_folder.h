@@ -1,11 +1,11 @@
-// The folder that one run writes to.
+// RunFolder is the folder that one run writes to.
 //
 //   job.textproto  the job with every default written out
 //   plan.txt       the plan of programs and memory
 //   metrics.jsonl  one line per step and per evaluation (engine/train/metrics.h)
 //   checkpoints/   the trained state (engine/checkpoint/store.h)
-//   hf/            if the run began with a Hugging Face folder: its config.json and tokenizer files, so that the
-//                  model can be exported with them when that folder is gone
+//   hf/            the config.json and tokenizer files of the Hugging Face folder that the run began with, if any, so
+//                  that the model can be exported with them when that folder is gone
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,20 @@
 
 namespace shale {
 
-// Two states: claimed -> begun. Claim changes no file of a former run, so that a job which turns out to be wrong
-// destroys no results. The folder is locked until destruction, so that two runs never share it. Not thread-safe.
+// Has two states: claimed -> begun. Claim changes no file of a former run, so that a job which turns out to be wrong
+// destroys no results. The folder is locked until this object is destroyed, so that two runs never share it. Not
+// thread-safe.
 class RunFolder {
  public:
   // What to do with a folder that is not empty.
   enum class Existing {
     kRefuse,    // Refuse it.
     kReplace,   // Replace a former run's files when the new run begins; keep other files.
-    kContinue,  // Go on with the former run.
+    kContinue,  // Continue the former run.
   };
 
-  // Makes the folder if it is missing, locks it, and checks that files can be written there. Errors: AlreadyExists if
-  // the folder is not empty (for kReplace and kContinue: if its content is not a run), FailedPrecondition if another
+  // Creates the folder if it is missing, locks it, and checks that files can be written there. Returns AlreadyExists if
+  // the folder is not empty (with kReplace and kContinue: if its content is not a run), FailedPrecondition if another
   // run holds it, or the system's error.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Claim(const std::string& path, Existing existing);
   RunFolder(const RunFolder&) = delete;
@@ -43,13 +44,13 @@ class RunFolder {
   struct Start {
     absl::string_view job_text;
     absl::string_view plan_text;
-    std::optional<int64_t> goes_on_after;  // The step that the run goes on after; none: it begins anew.
-    bool from_elsewhere = false;  // That step is of a checkpoint in another folder; files here are of another run.
-    std::string hf_folder;        // Source of config.json and the tokenizer's files; empty: none.
+    std::optional<int64_t> goes_on_after;  // The step after which the run resumes; none: it starts from scratch.
+    bool from_elsewhere = false;           // The run resumes from another folder; files in this one are of another run.
+    std::string hf_folder;                 // Source of config.json and the tokenizer's files; empty: none.
   };
-  // Writes job and plan, and opens the metrics. Call once. A run that begins anew removes the files of a former run,
-  // its checkpoints included, after it has copied the files of `hf_folder`. A run that goes on keeps all checkpoints;
-  // unless it is from elsewhere, it also keeps the metrics up to its step, and hf/ if there is one.
+  // Writes job and plan, and opens the metrics. Call once. For a run that starts from scratch, first copies the files
+  // of `hf_folder`, then removes the files of a former run, its checkpoints included. For a run that resumes, keeps all
+  // checkpoints; unless it resumes from elsewhere, also keeps the metrics up to its step, and hf/ if there is one.
   absl::Status Begin(const Start& start);
   // Appends a row to metrics.jsonl. REQUIRES: Begin succeeded.
   absl::Status AppendMetrics(const JsonObject& row);
@@ -60,7 +61,9 @@ class RunFolder {
  private:
   RunFolder(std::string path, FolderLock lock) : path_(std::move(path)), lock_(std::move(lock)) {}
 
+  // Removes the temporary files that a killed run left.
   absl::Status RemoveLeftovers();
+  // Removes the checkpoints of a former run, then its records.
   absl::Status RemoveFormerRun();
   // Removes everything of a former run except its checkpoints and its job, which Begin overwrites.
   absl::Status RemoveFormerRecords();
@@ -70,7 +73,7 @@ class RunFolder {
   absl::Status TakeHfFiles();
 
   const std::string path_;
-  const FolderLock lock_;                     // Removes the folder if Claim made it and nothing has been written since.
+  const FolderLock lock_;                     // On destruction, removes the folder if Claim made it and it is empty.
   std::unique_ptr<JsonLinesWriter> metrics_;  // Null until Begin.
 };
 

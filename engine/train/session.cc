@@ -20,7 +20,7 @@
 namespace shale {
 namespace {
 
-// Returns the resident memory of this process; 0 if the system does not tell.
+// Returns the resident memory of this process in bytes, or 0 if the system does not report it.
 int64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   int64_t pages = 0, resident = 0;
@@ -118,7 +118,7 @@ absl::Status Session::GoOnAfterCheckpoint() {
   SHALE_ASSIGN_OR_RETURN(learning_rate_,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job_, data_->total_steps())));
   if (!saves()) return absl::OkStatus();
-  // Save at once if the checkpoint lies elsewhere: if the run is killed before its next save, it can go on from a
+  // If the checkpoint lies elsewhere, save at once: a run that is killed before its next save can then resume from a
   // checkpoint in its own folder.
   if (resumed_.from_elsewhere) return Save().status;
   checkpointer_->DisregardAfter(steps_);

@@ -1,4 +1,4 @@
-// A session: one job on its ranks, from their creation to their last step.
+// Session runs one job on its ranks, from the creation of the ranks to their last step.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@
 
 namespace shale {
 
-// Runs steps and evaluations, and saves the state. When to do what is up to the caller. Used by one thread at a time.
+// Runs steps and evaluations, and saves the state. The caller decides when. Used by one thread at a time.
 //
-//   running --an update that was not finite, with non_finite STOP--> failed: no step may follow
-//   running --an error of a run or of a snapshot--> failed and damaged: the state is not that of the last step
+//   running --a loss or gradient is not finite, with non_finite STOP--> failed: no step may follow
+//   running --a program or StartSave returns an error--> failed and damaged: the state is not that of the last step
 class Session : public CheckpointSaver {
  public:
   // See Trainer::Create.
@@ -44,7 +44,7 @@ class Session : public CheckpointSaver {
   int64_t overhead_bytes() const { return overhead_bytes_; }
   const std::string& device_description() const { return ranks_->description(); }
 
-  int64_t steps() const { return steps_; }  // Steps done.
+  int64_t steps() const { return steps_; }  // Steps done, including those before the checkpoint.
   bool finished() const { return steps_ >= data_->total_steps() || data_->SamplesAt(position_).count == 0; }
   bool failed() const { return failed_; }
   bool damaged() const { return damaged_; }
@@ -56,7 +56,7 @@ class Session : public CheckpointSaver {
   // See Trainer::WriteTrace.
   absl::Status WriteTrace() const;
 
-  // Returns whether there is a folder for checkpoints. REQUIRES of the following: saves().
+  // Returns whether there is a folder for checkpoints. REQUIRES of the following three: saves().
   bool saves() const { return checkpointer_ != nullptr; }
   CheckpointReport Save() override { return checkpointer_->Save(ManifestNow()); }
   absl::Status StartSave() override;
@@ -71,12 +71,14 @@ class Session : public CheckpointSaver {
   absl::Status CheckSame() const;
   // Allocates the ranks and all that they need.
   absl::Status Allocate(const TrainerOptions& options);
-  // Sets the state that training begins with.
+  // Sets the state that training begins with: restores a checkpoint, or sets initial weights.
   absl::Status Begin(const TrainerOptions& options);
-  // Sets position and learning rate to those of the checkpoint that was restored.
+  // Sets step, tokens and position to those of the checkpoint that was restored, and computes total steps and learning
+  // rates anew. Saves at once if the checkpoint lies in another folder.
   absl::Status GoOnAfterCheckpoint();
-  // Returns the samples of the step after the next one; none if the next step is the last.
+  // Returns the samples of the step after the next one, or none if the next step is the last.
   StepSamples SamplesAfterNext() const;
+  // Returns the manifest of the current state, as far as the session knows it (see Checkpointer::Save).
   Manifest ManifestNow() const;
 
   const ResolvedJob resolved_;
@@ -86,7 +88,7 @@ class Session : public CheckpointSaver {
   ControlPlane& control_;
   const double peak_flops_;
   const double flops_per_token_;
-  const std::vector<int> local_ranks_;  // As in TrainerOptions.
+  const std::vector<int> local_ranks_;  // TrainerOptions::ranks.
   const std::unique_ptr<JobData> data_;
   LearningRateSchedule learning_rate_;
   std::unique_ptr<BatchPrefetcher> batches_;
@@ -100,7 +102,7 @@ class Session : public CheckpointSaver {
   int64_t steps_ = 0;
   int64_t position_ = 0;  // Samples taken so far, over all epochs.
   int64_t tokens_ = 0;
-  int64_t steps_begun_ = 0;  // Steps that this session has begun.
+  int64_t steps_begun_ = 0;  // Steps that this session has begun, for TraceOptions::first_step.
   bool failed_ = false;
   bool damaged_ = false;
 };

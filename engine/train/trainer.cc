@@ -34,7 +34,7 @@ class Trainer::Impl {
     return RunStep();
   }
 
-  // Runs the steps and everything between them.
+  // Runs the steps and everything between them, writes the trace, and saves the last state.
   absl::Status Run(const TrainCallbacks& callbacks) {
     absl::Status status = RunSteps(callbacks);
     if (!session_->trace().empty()) status.Update(session_->WriteTrace());
@@ -58,7 +58,7 @@ class Trainer::Impl {
     return session_->control().processes() == 1 ? stop_.load(std::memory_order_relaxed) : stop_agreed_;
   }
 
-  // Runs a step. The processes then tell one another whether to stop, and their measured peaks.
+  // Runs a step. The processes then exchange their stop requests and measured peaks.
   absl::StatusOr<StepReport> RunStep() {
     SHALE_ASSIGN_OR_RETURN(StepReport report, session_->Step());
     ControlPlane& control = session_->control();
@@ -80,7 +80,7 @@ class Trainer::Impl {
     const TelemetryConfig& telemetry = session_->job().telemetry;
     const auto is_done = [this] { return done(); };
     while (!done()) {
-      // Does not look at stop_ again: a stop that is requested from now on takes effect after this step.
+      // RunStep does not check for a stop: one that is requested from now on takes effect after this step.
       SHALE_ASSIGN_OR_RETURN(const StepReport report, RunStep());
       if (callbacks.on_step) SHALE_RETURN_IF_ERROR(callbacks.on_step(report));
       if (checkpoints_) {
@@ -98,7 +98,7 @@ class Trainer::Impl {
   const std::unique_ptr<Session> session_;
   std::optional<CheckpointPolicy> checkpoints_;  // Empty if nothing is saved.
   std::atomic<bool> stop_ = false;               // This process was asked to stop.
-  bool stop_agreed_ = false;  // Some process was asked to stop, and all know. Used with several processes.
+  bool stop_agreed_ = false;  // Some process was asked to stop, and all know it. Used only with several processes.
 };
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Job& job, const TrainerOptions& options) {

@@ -10,7 +10,7 @@
 //
 // Instead of Run, a caller may use Step, Evaluate and SaveCheckpoint.
 //
-// A trainer has no globals, installs no signal handlers and does not call exit(): any number of trainers may live in
+// A trainer has no globals, installs no signal handlers and does not call exit(), so any number of trainers may live in
 // one process. One thread at a time may use a trainer; RequestStop may be called from any thread. After an error from
 // Step or Evaluate, other than FailedPrecondition, a caller may only read, call SaveCheckpoint (which refuses a damaged
 // state), and destroy the trainer.
@@ -35,8 +35,8 @@
 
 namespace shale {
 
-// Functions that Run calls on its thread, between steps. Each may be empty. If one returns an error, Run ends and
-// returns it.
+// Functions that Run calls on the caller's thread, between steps. Each may be empty. If one returns an error, Run ends
+// and returns that error.
 struct TrainCallbacks {
   std::function<absl::Status(const StepReport&)> on_step;
   std::function<absl::Status(const EvaluationReport&)> on_evaluation;
@@ -50,51 +50,56 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Job& job, const TrainerOptions& options);
   ~Trainer();
 
-  // The job with everything decided: vocabulary, accumulation, threads.
+  // Returns the resolved job: vocabulary, accumulation, threads and every other default are decided.
   const Job& job() const;
   const JobPlan& plan() const;
-  // The checkpoint that the run goes on from, if any.
+  // Returns the checkpoint that the run resumed from, if any.
   const Resumed& resumed() const;
-  // Resident memory of the process outside the arenas (code, libraries, data buffers), measured just before the arenas
-  // were allocated. 0 if the system does not tell.
+  // Returns the resident memory of the process outside the arenas (code, libraries, data buffers), measured just before
+  // the arenas were allocated. 0 if the system does not report it.
   int64_t overhead_bytes() const;
-  // A description of the devices and libraries that the job runs on (Backend::Describe); may be empty.
+  // Returns a description of the devices and libraries that the job runs on (Backend::Describe); may be empty.
   const std::string& device_description() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
   // Returns whether all steps are done or a stop was requested.
   bool done() const;
 
-  // Runs one optimizer step on the next global batch. FailedPrecondition if done(), or if an earlier step failed.
+  // Runs one optimizer step on the next global batch. Returns FailedPrecondition if done(), or if an earlier step
+  // failed.
   absl::StatusOr<StepReport> Step();
-  // Returns the loss on the first `sequences` sequences of the evaluation data, or on all if there are fewer.
+  // Returns the loss on the first `sequences` sequences of the evaluation data, or on all if there are fewer. Returns
   // FailedPrecondition if there is no evaluation data.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   bool has_evaluation_data() const;
-  // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last one. After
-  // RequestStop it does not evaluate again. With a checkpoint folder it saves as job.checkpoint says and, whatever ends
-  // the run, also the last good state, unless a checkpoint of its step was saved already (so that what WriteParameter
-  // changed since then is not saved). Returns the first error; an error of that last save only if there is no other.
+  // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last step of the job.
+  // After RequestStop it evaluates only if that last step has run. With a checkpoint folder it saves as job.checkpoint
+  // says. Whatever ends the run, it also saves the last good state, unless a checkpoint of that step exists already;
+  // changes that WriteParameter made since that checkpoint are then not saved. Returns the first error; the error of
+  // the last save only if there is no other.
   absl::Status Run(const TrainCallbacks& callbacks);
 
-  // Saves the state after the last step. Returns the path of the checkpoint once it is committed. FailedPrecondition
-  // without a checkpoint folder, or if a failure left the state unusable.
+  // Saves the state after the last step. Returns the path of the checkpoint once it is committed. Returns
+  // FailedPrecondition if there is no checkpoint folder, or if a failure left the state unusable.
   absl::StatusOr<std::string> SaveCheckpoint();
 
-  // Writes the trace so far to TraceOptions::path. Run does so at its end. FailedPrecondition if nothing was traced.
+  // Writes the trace so far to TraceOptions::path. Run calls it at its end. Returns FailedPrecondition if nothing was
+  // traced.
   absl::Status WriteTrace() const;
   // Returns the trace so far as a table (StepTrace::Table); empty if nothing was traced.
   std::string TraceTable() const;
 
-  // Lets no further step begin. Safe to call from any thread and from a signal handler.
+  // Makes done() true, so that Run ends and Step refuses. A step that has begun completes. With several processes, a
+  // request in any of them takes effect in all of them after their next step. Safe to call from any thread and from a
+  // signal handler.
   void RequestStop();
 
-  // Read and write the trained weights of one parameter as fp32 (the masters, if there are any). `values` has all
-  // elements of the parameter.
+  // Read and write the trained weights of one parameter as fp32 (the masters, if there are any). `values` must have as
+  // many elements as the parameter. Reading returns FailedPrecondition if ranks of other processes hold some of them.
   absl::Status ReadParameter(absl::string_view name, absl::Span<float> values) const;
   absl::Status WriteParameter(absl::string_view name, absl::Span<const float> values);
-  // Reads the reduced gradient of the last step, before clipping. FailedPrecondition unless the job keeps gradients
-  // (memory.keep_gradients).
+  // Reads the reduced gradient of the last step, before clipping. Returns FailedPrecondition unless the job keeps
+  // gradients (memory.keep_gradients).
   absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
   const std::vector<Parameter>& parameters() const;
 

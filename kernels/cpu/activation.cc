@@ -1,4 +1,4 @@
-// SwiGLU and GELU.
+// SwiGLU and GELU, forward and backward.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cc"
 #include <algorithm>
@@ -14,8 +14,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// s = sigmoid(x) and complement = 1 - s, without cancellation in either. With e = exp(-|x|), which cannot overflow,
-// they are 1 / (1 + e) and e / (1 + e), or the other way round for negative x.
+// s = sigmoid(x) and complement = 1 - s, both without cancellation. With e = exp(-|x|), which cannot overflow, they are
+// 1 / (1 + e) and e / (1 + e), or the other way round for negative x.
 struct Sigmoid {
   Vector s, complement;
 };
@@ -87,7 +87,7 @@ void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
   }
 }
 
-// GELU and its derivative.
+// The value of GELU and its derivative.
 struct ValueAndSlope {
   Vector value, slope;
 };

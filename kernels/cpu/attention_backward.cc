@@ -1,7 +1,7 @@
-// Attention, backward. Takes 32 queries at a time: recomputes their probabilities from scores and log-sum-exp, then
-// computes the gradient of the scores, and from it the gradient of the queries. The gradients of keys and values are
-// summed over all queries, and over the query heads of the group, in fp32 in scratch. Bound by arithmetic, as long as
-// rows are prefetched. attention_sizes.h describes how the work is divided.
+// Attention, backward. A thread takes 32 queries at a time: it recomputes their probabilities from scores and
+// log-sum-exp, then computes the gradient of the scores, and from it the gradient of the queries. It sums the gradients
+// of keys and values over all queries, and over the query heads of the group, in fp32 in scratch. The kernel is bound
+// by arithmetic, as long as rows are prefetched. attention_sizes.h describes how the work is divided.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
 #include <algorithm>
@@ -90,7 +90,7 @@ class Backward {
       : sizes_(op.q_BSHD, op.window), scale_(op.scale), own_(sizes_, carver) {}
 
   // Writes d_q of `head` and adds to d_k and d_v of its group. The first head of a group packs keys and values; the
-  // last head writes d_k and d_v. `next` is the head that runs next, whose rows are prefetched; null after the last
+  // last head writes d_k and d_v. `next` is the head that runs next, whose rows are prefetched; it is null for the last
   // head.
   void Run(const BackwardHead<T>& head, const BackwardHead<T>* next) {
     if (head.first_of_group) {

@@ -1,6 +1,6 @@
-// Attention, forward. Takes 32 queries at a time: computes their scores with all their keys, softmax in place, and the
-// matmul with the values. Bound by arithmetic, as long as rows are prefetched. attention_sizes.h describes how the work
-// is divided.
+// Attention, forward. A thread takes 32 queries at a time: it computes their scores with all their keys, the softmax in
+// place, and the matmul with the values. The kernel is bound by arithmetic, as long as rows are prefetched.
+// attention_sizes.h describes how the work is divided.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cc"
 #include <algorithm>
@@ -74,8 +74,8 @@ class Forward {
   Forward(const AttentionForward& op, Carver& carver)
       : sizes_(op.q_BSHD, op.window), scale_(op.scale), own_(sizes_, carver) {}
 
-  // Computes `out` and lse of `head`. `packed` means that the previous head has packed the same keys and values. `next`
-  // is the head that runs next, whose rows are prefetched; null after the last head.
+  // Computes `out` and lse of `head`. `packed` says that the previous head has packed the same keys and values. `next`
+  // is the head that runs next, whose rows are prefetched; it is null for the last head.
   void Run(const ForwardHead<T>& head, bool packed, const ForwardHead<T>* next) {
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
@@ -112,7 +112,7 @@ class Forward {
   using Form = Operands<T, kPairs>;
   static constexpr int64_t kUnit = Form::kUnit;
 
-  // Adds to `ahead` the rows that the strip from query i0 on reads; those of keys and values only if `keys`.
+  // Adds to `ahead` the rows that the strip from query i0 on reads. Adds rows of keys and values only if `keys` is set.
   void AddStrip(const ForwardHead<T>& head, int64_t i0, bool keys, RowPrefetch& ahead) const {
     const int64_t queries = std::min(kQueries, sizes_.s - i0);
     for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, keys ? queries : 0, d_);

@@ -1,5 +1,6 @@
-// The operands of attention's matmuls in one of two forms: fp32, or pairs of bf16 (pair_tile-inl.h). Along the
-// dimension that a matmul sums over, an operand is divided into places: a place is a float, or a pair of adjacent bf16.
+// Operands: the operands of attention's matmuls, in one of two forms: fp32, or pairs of bf16 (pair_tile-inl.h). Along
+// the dimension that a matmul sums over, an operand is divided into places: a place is a float, or a pair of adjacent
+// bf16.
 
 #if defined(SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_
@@ -59,7 +60,8 @@ struct Operands {
   }
 
   // Sets c[r], for the rows r of a strip from query i0 on, to the sum of a[r][j - Origin(i0)] b[j] over the keys j that
-  // the group of row r sees. `a` has places along its rows, `b` across its rows. Rows of b and c are `width` wide.
+  // the group of row r sees. `a` has places along its rows, and `b` has them across its rows. Rows of b and c are
+  // `width` wide.
   static HWY_INLINE void SumOverKeys(const AttentionSizes& sizes, int64_t i0, int64_t queries, const float* a,
                                      int64_t a_stride, const float* b, int64_t width, float* c, RowPrefetch& ahead) {
     for (int64_t n = 0; n < width; n += kTile) {
@@ -84,7 +86,8 @@ struct Operands {
     }
   }
 
-  // Packs the same rows transposed, in tiles. i0 is a multiple of kTile. `room` is temporary memory for kTile rows.
+  // Packs rows [i0, i0 + count) of a head transposed, in tiles. i0 is a multiple of kTile. `room` is temporary memory
+  // for kTile rows.
   static void PackTiles(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to, int64_t to_width,
                         float* room) {
     if constexpr (kPairs) {
@@ -94,8 +97,8 @@ struct Operands {
     }
   }
 
-  // Packs the same rows with places across rows, for matmuls that sum over the rows. `to` is the place of row i0, which
-  // is even.
+  // Packs rows [i0, i0 + count) of a head with places across rows, for matmuls that sum over the rows. `to` is the
+  // place of row i0, which is even.
   static void PackAcross(const HeadRows<T>& rows, int64_t i0, int64_t count, int64_t width, float* to,
                          int64_t to_stride) {
     if constexpr (kPairs) {
@@ -105,7 +108,7 @@ struct Operands {
     }
   }
 
-  // Writes rows of a result, times `factor`, rounded to T.
+  // Multiplies rows of a result by `factor`, rounds them to T, and writes them to `to`.
   static void Unpack(const float* from, int64_t from_stride, int64_t count, int64_t width, float factor, T* to,
                      int64_t to_stride) {
     if constexpr (kPairs) {

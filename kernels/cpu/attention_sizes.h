@@ -1,10 +1,10 @@
-// How attention is divided, and where its scratch lies. Shared by the forward and the backward kernel.
+// Divides attention into strips, groups and tiles, and lays out its scratch, for the forward and the backward kernel.
 //
-// A thread computes an item at a time: forward, a head of a sequence; backward, the heads of a sequence that share a
-// key head. It takes the item's queries 32 at a time. Their scores with all keys form a strip of 32 rows, so memory is
-// linear in S. Keys and values are copied into scratch, in the order in which the matmuls read them, just before the
-// first queries that see them are computed. Matmuls skip what the mask hides, in groups of 8 queries and slices of 16
-// keys.
+// A thread computes one item at a time. In the forward kernel an item is one head of a sequence; in the backward kernel
+// it is all heads of a sequence that share a key head. The thread takes the item's queries 32 at a time. Their scores
+// with all keys form a strip of 32 rows, so memory is linear in S. Keys and values are copied into scratch, in the
+// order in which the matmuls read them, just before the first queries that see them are computed. Matmuls skip what the
+// mask hides, in groups of 8 queries and slices of 16 keys.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,8 @@ struct AttentionSizes {
 
   int64_t padded_s() const { return RoundUp(s, kTile); }
   int64_t padded_d() const { return RoundUp(d, kTile); }
-  // Distance from one row of a strip to the next. Never a power of two, which would put all rows into the same cache
-  // sets.
+  // Distance from one row of a strip to the next, in floats. It is never a power of two, which would put all rows into
+  // the same cache sets.
   int64_t strip_stride() const { return padded_s() + 16; }
   // The first key that query i sees. The last one is key i.
   int64_t FirstKey(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
@@ -39,7 +39,7 @@ struct AttentionSizes {
   int64_t Origin(int64_t i) const { return RoundDown(FirstKey(i), kTile); }
 };
 
-// The slices that cover the keys seen by any query of the group that begins with query i.
+// The range of slices that covers the keys that any query of the group sees. The group begins with query i.
 struct SliceRange {
   SliceRange(const AttentionSizes& sizes, int64_t i)
       : begin(RoundDown(sizes.FirstKey(i), kSlice)), end(RoundUp(std::min(i + kGroup, sizes.s), kSlice)) {}

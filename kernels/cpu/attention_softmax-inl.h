@@ -68,7 +68,7 @@ HWY_INLINE void SoftmaxBackwardRow(float* p, float* ds, int64_t begin, int64_t e
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-// The same functions with results in bf16, for matmuls of pairs.
+// Variants of these functions whose results are bf16, for matmuls of pairs.
 #if HWY_TARGET == HWY_AVX3
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace shale::cpu::HWY_NAMESPACE {

@@ -1,4 +1,5 @@
-// Whether kernels use the AVX512-BF16 instructions. Highway 1.0.3 does not check whether the processor has them.
+// Decides whether kernels use the AVX512-BF16 instructions. Highway 1.0.3 does not check whether the processor has
+// them.
 #pragma once
 
 namespace shale::cpu {
@@ -6,8 +7,8 @@ namespace shale::cpu {
 // Returns true if the processor has the instructions and they are not forbidden. Thread-safe.
 bool MayUseBFloat16Instructions();
 
-// Forbids the instructions, or allows them again, in the whole process. For tests of processors without them. REQUIRES:
-// no op is running.
+// Forbids the instructions, or allows them again, in the whole process. Tests use it to act as a processor without
+// them. REQUIRES: no op is running.
 void ForbidBFloat16Instructions(bool forbidden);
 
 }  // namespace shale::cpu

@@ -1,7 +1,7 @@
-// Column sums: the gradient of a parameter that every row of a matrix shares.
+// Column sums. They are the gradient of a parameter that every row of a matrix shares.
 //
-// Rows are divided into blocks, at most 64 whatever the number of threads. Each block adds up its rows, in order,
-// in a row of partial sums in scratch. The partial sums are then added up in the order of the blocks.
+// Rows are divided into blocks, at most 64 whatever the number of threads. Each block adds up its rows in order, into a
+// row of partial sums in scratch. The partial sums are then added up in the order of the blocks.
 #pragma once
 
 #include "kernels/cpu/cpu_kernels.h"
@@ -16,7 +16,7 @@ inline int64_t ColumnScratchBytes(int64_t rows, int64_t columns) {
   return RowPartition(rows).blocks() * columns * static_cast<int64_t>(sizeof(float));
 }
 
-// out[c] (+)= sum over b of partials[b * stride + c], for `columns` columns.
+// Computes out[c] (+)= sum over b of partials[b * stride + c], for `columns` columns.
 void AddPartials(const float* partials, int64_t blocks, int64_t stride, int64_t columns, float* out, bool accumulate,
                  int threads);
 

@@ -1,7 +1,8 @@
-// One Run function per op, on bound tensors, and the scratch that each needs. Private to kernels/cpu.
+// Declares one Run function per op, which computes the op on bound tensors, and the scratch that it needs. Private to
+// kernels/cpu.
 //
-// Kernels allocate nothing on the heap, except inside oneDNN (see onednn_matmuls.h): partial sums live in `scratch`,
-// whose size ScratchBytesOf returns. How a sum is split never depends on the number of threads.
+// Kernels allocate nothing on the heap, except inside oneDNN (see onednn_matmuls.h). Partial sums live in `scratch`,
+// whose size ScratchBytesOf returns. The division of a sum into parts never depends on the number of threads.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@ namespace shale::cpu {
 
 class OneDnnMatMuls;  // Matmuls by oneDNN; see onednn_matmuls.h.
 
-// Shared by the kernels of one CpuOps. Kernels on several streams read it at the same time.
+// Settings and caches that the kernels of one CpuOps share. Kernels on several streams read it at the same time.
 struct Context {
   int threads = 1;
   std::shared_ptr<OneDnnMatMuls> matmuls;
@@ -75,7 +76,7 @@ absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context);
 absl::Status Run(const ZeroRanges& op, Scratch scratch, const Context& context);
 // update.cc, which calls a file for each rule
 absl::Status Run(const Update& op, Scratch scratch, const Context& context);
-// Ops on a few scalars, which the reference runs alike.
+// Ops on a few scalars, whose code the reference shares.
 inline absl::Status Run(const LossScale& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const FlagNonFinite& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const CombineTotals& op, Scratch, const Context&) { return RunOnHost(op); }

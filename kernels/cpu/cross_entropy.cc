@@ -1,6 +1,6 @@
-// Cross-entropy. Reads a row three times (largest logit, sum, gradient), all but the first time from cache. The second
-// time it keeps the exponentials as fp32: those of f32 logits in their place, those of bf16 logits in a row of scratch
-// per thread.
+// Cross-entropy. The kernel makes three passes over a row (largest logit, sum, gradient), the second and the third in
+// cache. The second pass keeps the exponentials as fp32: in place of f32 logits, and for bf16 logits in a row of
+// scratch per thread.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
 #include <omp.h>
@@ -40,8 +40,8 @@ float Largest(const T* x, int64_t count) {
   return MaxOfLanes(largest);
 }
 
-// Returns the sum of e^(x - shift), where shift is the largest x. Sums parts of 1,024 in fp32 and adds the parts in
-// fp64, because vocabularies are long.
+// Returns the sum of e^(x - shift), where shift is the largest x. Sums parts of 1,024 elements in fp32 and adds the
+// parts in fp64, because vocabularies are long.
 template <class T>
 double SumOfExp(const T* x, int64_t count, float shift) {
   constexpr int64_t kPart = 1024;

@@ -22,7 +22,7 @@ double SumElements(const float* x, int64_t count, bool squares) {
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN double sums[kSums] = {};
   const int64_t whole = RoundDown(count, kSums);
-  // Narrow vectors need several passes over x. The caller passes blocks that are small enough to stay in cache.
+  // Narrow vectors need several passes over x, so the caller passes blocks that are small enough to stay in cache.
   for (int64_t lane = 0; lane < kSums; lane += 2 * step) {
     auto a = hn::Zero(d), b = hn::Zero(d);
     for (int64_t i = lane; i < whole; i += kSums) {

@@ -1,5 +1,5 @@
-// The exponential function for softmax. Highway's own returns 0 for NaN. Here NaN stays NaN, because a NaN among the
-// scores is how a failed step is noticed.
+// The exponential function for softmax and activations. Highway's own returns 0 for NaN. Here NaN stays NaN, because a
+// failed step is noticed by its NaNs.
 
 #if defined(SHALE_KERNELS_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_EXP_INL_H_
@@ -18,9 +18,9 @@ HWY_INLINE Vector LessMultipleOfLn2(Vector x, Vector n) {
   return hn::NegMulAdd(n, Splat(-2.12194440e-4f), hn::NegMulAdd(n, Splat(0.693359375f), x));
 }
 
-// Returns e^x for x up to 88, to within 1.5 units in the last place; 0 for -infinity; NaN for NaN. May return 0 where
-// the result would be subnormal. +infinity is not supported. Uses e^x = 2^n e^r with n = x / ln 2, rounded, and r = x -
-// n ln 2.
+// Returns e^x for x up to 88, to within 1.5 units in the last place; 0 for -infinity; NaN for NaN. Exp may return 0
+// where the result would be subnormal. +infinity is not supported. Exp uses e^x = 2^n e^r, where n is x / ln 2,
+// rounded, and r = x - n ln 2.
 #if HWY_TARGET == HWY_AVX3
 // n is rounded to a multiple of 1/16, so |r| < 0.022 and three terms of the series are enough. scalef multiplies by 2
 // to the power of the integer below n; the rest of 2^n comes from the table.

@@ -19,9 +19,9 @@ template <class Map>
 inline constexpr CodeValues<Map> kCodeValues;
 
 // The upper 16 bits of an fp32 number are its key. Numbers of one key lie so near to one another that at most one
-// boundary between two levels is among them, at some lower 16 bits. An entry is 2^16 times the level below that
-// boundary, plus 2^16 - 1 minus the boundary's lower bits, or plus 0 without a boundary: so
-// (entry + lower bits of x) / 2^16 is the level of x, which is the next one exactly if x lies above the boundary.
+// boundary between two levels is among them. The entry of a key is 2^16 times the level below that boundary, plus
+// 0xffff, minus the lower 16 bits of the boundary. Without a boundary it is 2^16 times the level. So (entry + lower 16
+// bits of x) / 2^16 is the level of x: the sum carries into the next level exactly if x lies above the boundary.
 template <class Map>
 struct LevelTable {
   static constexpr int32_t kFirstKey = (127 - 23) << 7;  // 2^-23: smaller numbers are nearest to 0.

@@ -1,4 +1,4 @@
-// Matmuls, computed by oneDNN. On a processor for which it has no bf16 kernels, operands are widened to f32 in scratch.
+// Matmuls, computed by oneDNN. If oneDNN has no bf16 kernels for the processor, operands are widened to f32 in scratch.
 #include <algorithm>
 
 #include "kernels/check.h"
@@ -10,8 +10,8 @@
 namespace shale::cpu {
 namespace {
 
-// Returns the distance from one row of a matrix to the next. A single row has no next one; its stride counts as the
-// length of the row.
+// Returns the distance from one row of a matrix to the next. If there is only one row, returns the length of the row,
+// because its stride may be anything.
 int64_t RowStride(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.stride(0); }
 
 MatMulShape ShapeOf(const MatMul& op) {

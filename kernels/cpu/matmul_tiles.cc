@@ -9,7 +9,7 @@ namespace shale::cpu {
 namespace {
 
 constexpr int64_t kRowUnit = 16, kColumnUnit = kPackedColumns;
-// The narrowest piece of b. Its rows, of 256 bytes or more, still stream from memory.
+// The least bound on the columns of a piece of b. Rows of such a piece, of 256 bytes or more, still stream from memory.
 constexpr int64_t kLeastPieceColumns = 2 * kColumnUnit;
 
 // `size` divided into `count` parts of about equal length, in multiples of `unit`.
@@ -28,8 +28,9 @@ struct Grid {
   int64_t tiles() const { return m.count * n.count; }
 };
 
-// Tiles of up to 256 x 512 are as fast as an undivided matmul. Fewer than eight would leave threads idle, so tiles are
-// halved until there are eight, but not below 64, nor to less than some 30 microseconds of work.
+// Returns the grid of a plain matmul. Tiles of up to 256 x 512 are as fast as an undivided matmul. Fewer than eight
+// would leave threads idle, so tiles are halved until there are eight, but not below 64, nor to less than some 30
+// microseconds of work.
 Grid PlainGrid(const MatMulShape& s) {
   int64_t m = 256, n = 512;
   const auto cut = [&] { return Grid{CutOf(s.m, m, kRowUnit), CutOf(s.n, n, kColumnUnit)}; };
@@ -45,8 +46,8 @@ Grid PlainGrid(const MatMulShape& s) {
 // copy less in all.
 constexpr int64_t kLeastTransposed = 64, kMostTransposed = 1408;
 
-// A grid for any number of threads: tiles that take some milliseconds each, whose number is a multiple of four, or so
-// large that the remainder matters little.
+// Returns a grid for any number of threads. Its tiles take some milliseconds each, and their number is a multiple of
+// four, or so large that the remainder matters little.
 Grid TransposedGrid(const MatMulShape& s) {
   constexpr int64_t kMost = 768, kWork = int64_t{1} << 29, kShare = 4;
   const int64_t wanted = std::max(kShare, s.m * s.n * s.k / kWork);
@@ -62,9 +63,9 @@ Grid TransposedGrid(const MatMulShape& s) {
   return grid;
 }
 
-// The grid that takes `threads` threads the least time, if the time of a tile is that of its elements and of what it
-// copies. Has at least two tiles if c is large enough: for an undivided matmul oneDNN may choose another kernel, which
-// sums in another order.
+// Returns the grid that takes `threads` threads the least time. The time of a tile is estimated from its elements and
+// from what it copies. The grid has at least two tiles if c is large enough: for an undivided matmul oneDNN may choose
+// another kernel, which sums in another order.
 Grid TransposedGridFor(const MatMulShape& s, int threads) {
   // Copying one element of an operand takes as long as multiplying it for this many elements of c.
   constexpr int64_t kCopy = 16;
@@ -89,15 +90,16 @@ Grid TransposedGridFor(const MatMulShape& s, int threads) {
   return best;
 }
 
-// Tiles of full rows, because c must have no gaps. Each thread gets the same number of tiles, as far as there are rows.
+// Returns a grid whose tiles are full rows, because c must have no gaps. Each thread gets the same number of tiles, as
+// far as there are rows.
 Grid PackedGrid(const MatMulShape& s, int threads) {
   const int64_t rounds = CeilDivide(s.m, threads * kMostPackedRows);
   const int64_t count = std::min(rounds * threads, std::max<int64_t>(1, s.m / kLeastPackedRows));
   return {{s.m, count, kRowUnit}, {s.n, 1, kColumnUnit}};
 }
 
-// The grid of one piece. A tile of bf16 takes half of an L2 cache. oneDNN has no fast kernel for less than one unit of
-// columns; if there are two units for each tile, even the last tile has more than one.
+// Returns the grid of one piece. A tile of bf16 takes half of an L2 cache. oneDNN has no fast kernel for less than one
+// unit of columns; if there are two units for each tile, even the last tile has more than one.
 Grid GatheredGrid(const MatMulShape& s, int threads) {
   constexpr int64_t kMostRows = 256, kMostColumns = 1024;
   const int64_t rounds = CeilDivide(s.m, threads * kMostRows);

@@ -1,4 +1,4 @@
-// How a matmul is divided into tiles, each of which one thread computes. Private to kernels/cpu.
+// Divides a matmul into tiles, each of which one thread computes. Private to kernels/cpu.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@ struct MatMulTile {
   int64_t m = 0, n = 0, rows = 0, columns = 0;
 };
 
-// Which operands of a matmul are brought into another order. This decides how it is best divided.
+// Tells which operands of a matmul are copied into another order, which decides how the matmul is best divided.
 enum class TileOrder {
   kPlain,       // Every tile copies its part of b.
-  kPackedB,     // b has been packed before: tiles are full rows.
-  kGathered,    // b has been packed before, and every tile of c is computed in scratch and copied.
+  kPackedB,     // b has been packed before. Tiles are full rows.
+  kGathered,    // b has been packed before. Every tile of c is computed in scratch and then copied.
   kTransposedA  // Every tile copies its parts of a and b.
 };
 
-// Returns tiles that cover c, without gaps or overlaps, row by row. No result depends on the number of threads: the
-// tiles of packed matmuls, and of bf16 matmuls whose operand a is transposed, are made for `threads` threads, but there
-// oneDNN's kernels sum over k in the same order whatever the tile. Elsewhere they may not, so the tiles depend on sizes
-// only.
+// Returns tiles that cover c without gaps or overlaps, row by row. No result depends on the number of threads. The
+// tiles of packed matmuls, and of bf16 matmuls whose operand a is transposed, are made for `threads` threads; there
+// oneDNN's kernels sum over k in the same order whatever the tile. For other matmuls oneDNN may choose another order
+// for another tile, so their tiles depend on sizes only.
 std::vector<MatMulTile> TilesOf(const MatMulShape& shape, TileOrder order, int threads);
 
-// Returns whether b, if it is packed, is too large to be packed all at once.
+// Returns whether b is too large to be packed all at once.
 bool IsPackedInPieces(const MatMulShape& shape);
-// Returns how many columns of b are packed at a time, from the first column on: all of them, or pieces small enough for
-// the caches, but never less than two blocks of columns.
+// Returns the number of columns in each piece of b that is packed at a time, from the first column on. There is one
+// piece, or pieces are small enough for the caches, but about two blocks of columns wide at least.
 std::vector<int64_t> PieceColumns(const MatMulShape& shape);
 
 // Bounds on the rows of the tiles of packed matmuls. The last tile may have fewer.

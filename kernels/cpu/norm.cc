@@ -1,4 +1,5 @@
-// RMSNorm and LayerNorm. Reads each row twice, the second time from L1. Bound by memory.
+// RMSNorm and LayerNorm. The kernels make two to four passes over a row, all but the first in cache. They are bound by
+// memory.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/norm.cc"
 #include <cmath>
@@ -216,7 +217,7 @@ absl::Status Run(const RmsNormBackward& op, Scratch scratch, const Context& cont
   return absl::OkStatus();
 }
 
-// A block has partial sums of d_weight, followed by those of d_bias.
+// The scratch of a block holds partial sums of d_weight, followed by those of d_bias.
 int64_t ScratchBytesOf(const LayerNormBackward& op, const Context& context) {
   return ColumnScratchBytes(RowCount(op.x), 2 * op.x.dim(-1));
 }

@@ -1,4 +1,4 @@
-// Shared by the files that call oneDNN. Private to kernels/cpu.
+// Helpers of the files that call oneDNN. Private to kernels/cpu.
 #pragma once
 
 #include "kernels/cpu/onednn_matmuls.h"

@@ -1,4 +1,5 @@
-// Matmuls by oneDNN. Only onednn_matmuls.cc, tiled_matmul and onednn.h use its API. Private to kernels/cpu.
+// OneDnnMatMuls: matmuls by oneDNN. Only onednn_matmuls.cc, tiled_matmul.h and .cc, and onednn.h use oneDNN's API.
+// Private to kernels/cpu.
 //
 // oneDNN splits small matmuls with a long K over its threads and adds the parts, so its bits would depend on the number
 // of threads. Here a matmul is divided into tiles (matmul_tiles.h), and each tile is a primitive for one thread.
@@ -36,31 +37,31 @@ struct MatMulOperands {
   const void* b = nullptr;
   const void* bias = nullptr;  // If the shape has one.
   void* c = nullptr;
-  Scratch packed_b;          // PackedBytes of memory for packed b; null: b is packed in scratch.
+  Scratch packed_b;          // Memory for packed b, of PackedBytes; null: b is packed in scratch.
   bool b_is_packed = false;  // packed_b holds b already.
   Scratch scratch;           // At least ScratchBytes.
 };
 
 class TiledMatMul;
 
-// Makes the oneDNN primitives of each shape once and keeps them as long as it lives: making one takes about 0.1 ms.
-// Their memory lies outside every arena, some 100 KB per shape. Where oneDNN falls back on its gemm (a large transposed
-// operand a, or a c with gaps), a run also takes some MB of heap per thread. Thread-safe; matmuls of one shape run one
-// after another.
+// Makes the oneDNN primitives of each shape once, which takes about 0.1 ms each, and keeps them as long as it lives.
+// Their memory, some 100 KB per shape, lies outside every arena. Where oneDNN falls back on its gemm (a large
+// transposed operand a, or a c with gaps), a run also takes some MB of heap per thread. Thread-safe; matmuls of one
+// shape run one after another.
 class OneDnnMatMuls {
  public:
   // Matmuls run on `threads` OpenMP threads, including the calling thread.
   explicit OneDnnMatMuls(int threads);
   ~OneDnnMatMuls();
 
-  // Returns whether oneDNN multiplies bf16 on this processor (it does with AVX-512). If not, shapes must be f32.
+  // Returns whether oneDNN multiplies bf16 on this processor, which needs AVX-512. If not, shapes must be f32.
   bool has_bfloat16() const { return has_bfloat16_; }
 
   // Returns the bytes of scratch that Run needs; `packed_elsewhere` means that packed_b is given. This and the
   // functions below return an error if oneDNN refuses the matmul.
   absl::StatusOr<int64_t> ScratchBytes(const MatMulShape& shape, bool packed_elsewhere);
-  // Returns the size of b in bytes, packed all at once as these tiles read it, which is the same for every M. 0: b is
-  // not packed, or only in pieces.
+  // Returns the size in bytes of b, packed all at once as the tiles read it, or 0 if b is not packed, or only in
+  // pieces. A size above 0 is the same for every M.
   absl::StatusOr<int64_t> PackedBytes(const MatMulShape& shape);
   // Makes the primitives of this shape, unless they exist.
   absl::Status Prepare(const MatMulShape& shape);

@@ -15,8 +15,8 @@
 #define SHALE_KERNELS_CPU_PACKED_OPERAND_ONCE_
 namespace shale::cpu {
 
-// How many bytes of a row are read ahead at a time. This much of 32 or 64 rows fits into the cache. A multiple of a
-// block of columns.
+// The bytes of a row that are read ahead at a time. This much of 32 or 64 rows fits into the cache. It is a multiple of
+// the bytes of a block of columns.
 constexpr int64_t kStretchBytes = 4096;
 
 }  // namespace shale::cpu
@@ -64,7 +64,7 @@ void PackEdge(const Source<T>& b, int64_t row, int64_t column, int64_t rows, int
   }
 }
 
-// Packs a row of units of a block, which is one row of f32 or two rows of bf16.
+// Packs one row of units of a block. It is one row of f32 or two rows of bf16.
 HWY_INLINE void PackUnitRow(const uint32_t* row, const uint32_t*, uint32_t* packed) {
   std::memcpy(packed, row, kPackedColumns * sizeof(uint32_t));
 }
@@ -174,7 +174,7 @@ void PackT(const UnpackedOperand& operand, int64_t chunk, std::byte* packed) {
 
 void Pack(const UnpackedOperand& b, int64_t chunk, std::byte* packed) {
   b.dtype == DType::kFloat32 ? PackT<uint32_t>(b, chunk, packed) : PackT<uint16_t>(b, chunk, packed);
-  hwy::FlushStream();  // Before another thread may read the chunk.
+  hwy::FlushStream();  // Another thread may read the chunk after this.
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

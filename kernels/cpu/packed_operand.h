@@ -1,6 +1,6 @@
-// Operand b of a matmul in the order in which oneDNN's kernels read it. Private to kernels/cpu.
+// Packs operand b of a matmul: copies it into the order in which oneDNN's kernels read it. Private to kernels/cpu.
 //
-// Otherwise each primitive that computes a part of a matmul would bring its part of b into that order. Packed once, b
+// Otherwise each primitive that computes a part of a matmul would copy its part of b itself. If b is packed once, it
 // serves all rows of operand a. This makes forward matmuls, and those for the gradient of operand a, 5 to 15 % faster.
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace shale::cpu {
 
-// The format: blocks of 64 columns, padded with zeros. Each block consists of rows of 64 units of four bytes; the
-// number of rows is padded with zeros to a multiple of 16. A unit is one element of f32, or two of bf16 that are
-// adjacent along k: [N / 64][K][64] or [N / 64][K / 2][64][2], oneDNN's formats BA16a64b and BA16a64b2a.
+// The format consists of blocks of 64 columns, padded with zeros. Each block consists of rows of 64 units of four
+// bytes; the number of rows is padded with zeros to a multiple of 16. A unit is one element of f32, or two of bf16 that
+// are adjacent along k: [N / 64][K][64] or [N / 64][K / 2][64][2], oneDNN's formats BA16a64b and BA16a64b2a.
 inline constexpr int64_t kPackedColumns = 64, kPackedUnits = 16;
 
 // Returns the size in bytes of a packed operand b [K, N].

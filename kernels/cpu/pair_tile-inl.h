@@ -1,7 +1,7 @@
-// Small matmuls of bf16 operands without widening them, on processors with AVX512-BF16. vdpbf16ps multiplies 16 pairs
-// of bf16 and adds both products of a pair to an fp32 sum, which is twice the work of an fp32 multiply-add. A product
-// of two bf16 is exact in fp32, so these sums differ from those of widened operands only in the order of addition (and
-// subnormals count as 0).
+// Small matmuls of bf16 operands that are not widened first, on processors with AVX512-BF16. vdpbf16ps multiplies 16
+// pairs of bf16 and adds both products of a pair to an fp32 sum, which is twice the work of an fp32 multiply-add. A
+// product of two bf16 is exact in fp32, so these sums differ from those of widened operands only in the order of
+// addition (and subnormals count as 0).
 //
 // A pair takes the place of a float: rows, tiles and strides are those of tile-inl.h with D / 2 for D.
 
@@ -37,7 +37,7 @@ HWY_INLINE void AddPairProducts(Accumulators<kRows, kVectors>& sums, const float
   AddPairProducts(sums.below, a + stride, stride, b_left, b_right);
 }
 
-// MultiplyTile for pairs: sums the products of both elements of the pairs a(r, i) and b[i][n] over k pairs.
+// Like MultiplyTile, for pairs: sums the products of both elements of the pairs a(r, i) and b[i][n] over k pairs.
 template <Operand kA, Result kC, int kColumns = kTile>
 void MultiplyPairTile(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
                       float* c, int64_t c_stride) {
@@ -57,7 +57,7 @@ void MultiplyPairTile(const float* a, int64_t a_stride, const float* b, int64_t 
   sums.Store(c, c_stride);
 }
 
-// UnpackRows to bf16. Reads rows of `from` up to the end of the last slice.
+// Like UnpackRows, to bf16. Reads rows of `from` up to the end of the last slice.
 inline void UnpackRounded(const float* from, int64_t from_stride, int64_t rows, int64_t width, float factor,
                           BFloat16* to, int64_t to_stride) {
   const int64_t whole = RoundDown(width, kSlice);

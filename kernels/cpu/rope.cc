@@ -1,7 +1,8 @@
-// Rotary embedding. All rows of a position (B sequences, H heads) use the same cosines and sines. These are rotated
-// from those of the position before in fp64, and computed from the angle again every kPositions positions. The error is
-// at most 32 x 2^-53, and only one position in kPositions needs calls of sin and cos. A block of kPositions keeps the
-// values of all its positions, so that it goes through memory sequence by sequence. Nothing is kept between launches.
+// Rotary embedding. All rows of a position (B sequences, H heads) use the same cosines and sines. They are computed in
+// fp64, by a rotation of those of the previous position, and once every kPositions positions from the angle itself. The
+// error is at most 32 x 2^-53, and only one position in kPositions needs calls of sin and cos. A block of kPositions
+// keeps the values of all its positions, so that it goes through memory sequence by sequence. Nothing is kept between
+// launches.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
 #include <omp.h>
@@ -99,7 +100,7 @@ HWY_EXPORT(Turn);
 
 constexpr int64_t kPositions = 32;
 
-// Arrays of D/2 in scratch: those that a launch computes once, and those of one thread.
+// Arrays of D/2 elements in scratch: those that a launch computes once, and those of one thread.
 struct RopeScratch {
   RopeScratch(const Rope& op, std::byte* data, int thread) : half(op.x_BSHD.dim(3) / 2) {
     double* doubles = reinterpret_cast<double*>(data);

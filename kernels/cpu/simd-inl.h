@@ -1,4 +1,4 @@
-// Shared by the Highway kernels: loads and stores of f32 and bf16 as fp32 vectors, and loops with a remainder.
+// Loads and stores of f32 and bf16 as fp32 vectors, and loops with a remainder, for all Highway kernels.
 //
 // A kernel file includes itself, and with it this header, once per instruction set (hwy/foreach_target.h). Loops never
 // read or write past the end of a row: the last, partial vector goes through a buffer on the stack.
@@ -54,12 +54,12 @@ HWY_INLINE void Store(Vector v, BFloat16* to) {
 #if HWY_TARGET == HWY_AVX3
 inline bool HasBFloat16Instructions() { return MayUseBFloat16Instructions(); }
 
-// A bf16 that the processor rounds, in one instruction for two vectors instead of seven for each. For use only if
-// HasBFloat16Instructions(). Rounds as RoundToBFloat16 does, except that subnormals become zeros of the same sign.
+// A bf16 that the processor rounds, in one instruction for two vectors instead of seven for each. It may be used only
+// if HasBFloat16Instructions(). Rounds as RoundToBFloat16 does, except that subnormals become zeros of the same sign.
 struct HardwareBFloat16 : BFloat16 {};
 
-// StoreRounded and PairsOf round alike. They are assembly because intrinsics need a target attribute, and a function
-// that has one is not inlined into kernels that lack it.
+// StoreRounded and PairsOf round like that. They are assembly because intrinsics need a target attribute, and a
+// function that has one is not inlined into kernels that lack it.
 HWY_INLINE void StoreRounded(Vector v, BFloat16* to) {
   __m256i halves;
   asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(v.raw));
@@ -90,8 +90,9 @@ HWY_INLINE void ForActivations(DType dtype, const Kernel& kernel) {
   kernel(BFloat16());
 }
 
-// How a loop body accesses memory: a full vector (Full), or only the first `n` lanes of one (Partial); the other lanes
-// are read as 0. Keep(v) clears the other lanes of v; Else(v, other) replaces them by those of `other`.
+// Full and Partial say how a loop body accesses memory. Full accesses a full vector. Partial accesses only the first
+// `n` lanes of one, and reads the other lanes as 0. Keep(v) clears the other lanes of v; Else(v, other) replaces them
+// by those of `other`.
 struct Full {
   HWY_INLINE Vector Keep(Vector v) const { return v; }
   HWY_INLINE Vector Else(Vector v, Vector) const { return v; }
@@ -105,7 +106,7 @@ struct Full {
   }
   HWY_INLINE hn::Vec<HalfBits> LoadHalves(const uint16_t* from) const { return hn::LoadU(HalfBits(), from); }
   HWY_INLINE void StoreHalves(hn::Vec<HalfBits> v, uint16_t* to) const { hn::StoreU(v, HalfBits(), to); }
-  // Bypasses the caches. `to` is aligned to the size of that vector.
+  // Stores past the caches. REQUIRES: `to` is aligned to the size of the vector of halves
   HWY_INLINE void StreamHalves(hn::Vec<HalfBits> v, uint16_t* to) const {
     static_assert(HWY_TARGET > HWY_SSSE3 || hn::MaxLanes(HalfBits()) >= 8, "x86 streams no less than 16 bytes");
     hn::Stream(v, HalfBits(), to);
@@ -151,8 +152,8 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
 }
 
 // Two vectors of adjacent elements. For f32, `a` is the first half and `b` the second. For bf16, `a` has the elements
-// with even indices and `b` those with odd indices, so that loads and stores take half as many instructions. What is
-// computed must not depend on the order of lanes.
+// with even indices and `b` those with odd indices, so that loads and stores take half as many instructions.
+// Computations on a Pair must not depend on the order of lanes.
 struct Pair {
   Vector a, b;
 };
@@ -190,7 +191,7 @@ HWY_INLINE void StorePair(Pair v, BFloat16* to) {
 HWY_INLINE void StorePair(Pair v, HardwareBFloat16* to) { Store(PairsOf(v.a, v.b), reinterpret_cast<float*>(to)); }
 #endif
 
-// out[i] = f(in[i]...) for i in [0, count). `out` may be one of `in`.
+// Sets out[i] = f(in[i]...) for i in [0, count). `out` may be one of `in`.
 template <class F, class T, class... In>
 HWY_INLINE void Map(int64_t count, const F& f, T* out, const In*... in) {
   const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(Floats()));

@@ -66,9 +66,9 @@ static_assert(HWY_MAX_BYTES <= 64, "a slice is at least a vector wide");
 enum class Operand { kRows, kColumns };
 enum class Result { kWrite, kScale, kAdd };
 
-// Multiplies kGroup rows r of `a` by kColumns columns n of `b`, a tile or a slice. With s = the sum over i < k of
-// a(r, i) b[i][n], sets c[r][n] = s (kWrite), c[r][n] = factor * s (kScale) or c[r][n] += s (kAdd), where a(r, i) is
-// a[r][i] (kRows) or a[i][r] (kColumns). Strides are in floats, from one row in memory to the next.
+// Multiplies kGroup rows r of `a` by kColumns columns n of `b`, which are a tile or a slice. Let s be the sum over i in
+// [0, k) of a(r, i) b[i][n]. Sets c[r][n] = s (kWrite), c[r][n] = factor * s (kScale) or c[r][n] += s (kAdd), where
+// a(r, i) is a[r][i] (kRows) or a[i][r] (kColumns). Strides are in floats, from one row in memory to the next.
 template <Operand kA, Result kC, int kColumns = kTile>
 void MultiplyTile(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor, float* c,
                   int64_t c_stride) {

@@ -1,4 +1,5 @@
-// TiledMatMul: a matmul of one shape, as tiles and the oneDNN primitives for them. Private to kernels/cpu.
+// TiledMatMul: a matmul of one shape, divided into tiles, and the oneDNN primitives that compute them. Private to
+// kernels/cpu.
 #pragma once
 
 #include <atomic>
@@ -18,8 +19,8 @@ namespace shale::cpu {
 // May throw dnnl::error.
 dnnl::matmul::primitive_desc DescribeMatMul(const MatMulShape& s, const dnnl::memory::desc& b);
 
-// Thread-safe; calls run one after another. Whoever makes, prepares or runs it must first make OpenMP report one thread
-// to oneDNN, as onednn_matmuls.cc does.
+// Thread-safe; calls run one after another. Code that makes, prepares or runs it must first make OpenMP report one
+// thread to oneDNN, as onednn_matmuls.cc does.
 class TiledMatMul {
  public:
   // Runs on at most `threads` OpenMP threads, including the calling thread. May throw dnnl::error.
@@ -64,7 +65,8 @@ class TiledMatMul {
   };
 
   bool packs() const { return packed_bytes_ > 0; }
-  // Whether tiles of c are computed in scratch and copied: oneDNN's packed matmuls need a c without gaps.
+  // Returns whether tiles of c are computed in scratch and copied, because oneDNN's packed matmuls need a c without
+  // gaps.
   bool gathers() const { return pieces_.size() > 1; }
   int64_t all_packed_bytes() const { return packed_bytes_ * (gathers() ? 2 : 1); }
   std::byte* PackedAt(const Piece& piece, const MatMulOperands& operands) const {

@@ -1,4 +1,5 @@
-// Shared by the Highway kernels of update rules: the ways to store master weights, and the loop over a part of a shard.
+// Structs for the ways to store master weights, and the loop over a part of a shard, for the Highway kernels of update
+// rules.
 
 #if defined(SHALE_KERNELS_CPU_UPDATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_UPDATE_INL_H_
@@ -54,8 +55,8 @@ HWY_INLINE hn::Vec<Bits> RoundedMasterBits(Vector p) {
   return hn::And(hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(p)), quiet, rounded), hn::Set(d, 0xffff0000u));
 }
 
-// fp32 master, bf16 weight. If kStreams, full vectors of weights bypass the caches and must be aligned: nothing reads
-// the weights before all those of their group are written, and the caches would not hold that many.
+// fp32 master, bf16 weight. If kStreams, full vectors of weights bypass the caches and must be aligned. The caches
+// would not help: nothing reads a weight before the whole group is written, and they do not hold a group.
 template <bool kStreams>
 struct FloatMaster {
   float* master;

@@ -1,4 +1,4 @@
-// Divides an update among threads. Every rule makes one pass over memory.
+// Runs an Update: divides the shard among threads. Every rule makes one pass over memory.
 #include "kernels/cpu/update.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What the kernels of update rules share. Private to kernels/cpu. A rule needs an overload of UpdateElements, in a file
-// of its own.
+// Declarations for the kernels of update rules. Private to kernels/cpu. A rule needs an overload of UpdateElements, in
+// a file of its own.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct DecayRun {
 // Returns the longest such run that begins at element `begin` of the shard and ends at `end` or before.
 DecayRun DecayRunAt(const Update& op, int64_t begin, int64_t end);
 
-// Apply a rule to elements [begin, end) of the shard, on the calling thread. `begin` is a multiple of
-// kElementsPerBlock. Full vectors of bf16 weights may bypass the caches: the caller orders these stores
-// (hwy::FlushStream).
+// Each UpdateElements applies a rule to elements [begin, end) of the shard, on the calling thread. `begin` is a
+// multiple of kElementsPerBlock. Full vectors of bf16 weights may bypass the caches, so the caller must order these
+// stores (hwy::FlushStream).
 #define SHALE_DECLARE(Rule) void UpdateElements(const Rule& rule, const Update& op, int64_t begin, int64_t end);
 SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
 #undef SHALE_DECLARE

@@ -1,4 +1,4 @@
-// AdamW in one pass over memory, which bounds it: it moves 28 bytes per parameter (fp32).
+// AdamW. The kernel makes one pass over memory, which bounds it: it moves 28 bytes per parameter (fp32).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/update_adamw.cc"
 #include "hwy/foreach_target.h"

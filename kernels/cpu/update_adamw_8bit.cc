@@ -1,7 +1,7 @@
-// AdamW with 8-bit states in one pass over memory: it moves 16 bytes per parameter (fp32). A thread widens a block of
-// m and v on its stack, updates the block as AdamW does, and stores it as codes again. Bound by arithmetic, of which
-// half is four lookups in tables: it takes about five times as long as AdamW (measured on a Zen 4), and saves memory,
-// not time.
+// AdamW with 8-bit states. The kernel makes one pass over memory and moves 16 bytes per parameter (fp32). A thread
+// widens a block of m and v on its stack, updates the block as AdamW does, and stores it as codes again. The kernel is
+// bound by arithmetic, of which half is four lookups in tables. It takes about five times as long as AdamW (measured on
+// a Zen 4), so it saves memory, not time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/update_adamw_8bit.cc"
 #include <algorithm>
@@ -20,10 +20,10 @@ namespace shale::cpu::HWY_NAMESPACE {
 using Ints = hn::RebindToSigned<Floats>;
 using Bytes = hn::Rebind<uint8_t, Floats>;
 
-// Loops below go over whole blocks, also where the last block of a shard is short: its other elements are zeros.
+// The loops below go over whole blocks, even if the last block of a shard is short: its other elements are zeros.
 static_assert(kQuantizedBlock % (HWY_MAX_BYTES / sizeof(float)) == 0);
 
-// values = Map[codes] * scale.
+// Sets values = Map[codes] * scale.
 template <class Map>
 HWY_INLINE void Widen(const uint8_t* codes, float scale, int64_t count, float* values) {
   uint8_t block[kQuantizedBlock] = {};
@@ -62,7 +62,7 @@ template <class Map>
 HWY_INLINE float Quantize(const float* values, int64_t count, uint8_t* codes) {
   const Ints d;
   const int64_t step = static_cast<int64_t>(hn::Lanes(Floats()));
-  // As integers, so that a NaN is larger than any number.
+  // The values are compared as integers, so that a NaN is larger than any number.
   auto largest = hn::Zero(d);
   for (int64_t k = 0; k < kQuantizedBlock; k += step) {
     largest = hn::Max(largest, hn::BitCast(d, hn::Abs(Load(values + k))));
@@ -72,7 +72,7 @@ HWY_INLINE float Quantize(const float* values, int64_t count, uint8_t* codes) {
   const Vector divisor = Splat(scale);
   for (int64_t k = 0; k < kQuantizedBlock; k += step) {
     const Vector value = Load(values + k);
-    // 0 / 0 gives level 0.
+    // If the scale is 0, the ratio is NaN, which gives level 0.
     const auto level = RoundedLevels<Map>(hn::Abs(hn::Div(value, divisor)));
     hn::StoreU(hn::DemoteTo(Bytes(), CodesOf(Map(), level, value)), Bytes(), block + k);
   }

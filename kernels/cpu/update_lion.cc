@@ -1,4 +1,4 @@
-// Lion in one pass over memory, which bounds it: it moves 20 bytes per parameter (fp32).
+// Lion. The kernel makes one pass over memory, which bounds it: it moves 20 bytes per parameter (fp32).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/update_lion.cc"
 #include "hwy/foreach_target.h"

@@ -1,4 +1,5 @@
-// SGD in one pass over memory, which bounds it: with momentum it moves 20 bytes per parameter (fp32), without 12.
+// SGD. The kernel makes one pass over memory, which bounds it: it moves 20 bytes per parameter (fp32) with momentum,
+// and 12 without.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/update_sgd.cc"
 #include "hwy/foreach_target.h"

@@ -1,7 +1,8 @@
-// SwiGLU.
+// SwiGLU, forward and backward.
 //
-// One pass, bound by memory. A thread owns a pack of columns of one row and reads all of it before it writes, so that
-// d_gate_up may be gate_up, and y may be d_y. blockIdx.x is the row, because a grid is wide in x only.
+// The kernels make one pass and are bound by memory. A thread owns a pack of columns of one row and reads all of it
+// before it writes, so that d_gate_up may be gate_up, and y may be d_y. blockIdx.x is the row, because only x of a grid
+// can be large enough.
 #include <type_traits>
 
 #include "kernels/cuda/kernels.h"

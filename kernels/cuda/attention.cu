@@ -1,10 +1,10 @@
-// Attention forward: the plain kernel, for ops that cuDNN does not take (see attention_tiles.h for its parts).
+// Attention, forward: the kernel for ops that cuDNN does not take (see attention_tiles.h for its parts).
 //
 // A block owns kRows queries of a head and loops over the keys that they see, kColumns at a time. It computes scores,
 // the softmax online (Milakov and Gimelshein, 2018; Dao, 2023), and the weighted sum of values in registers. It
 // computes in fp32 on ordinary cores, and arithmetic bounds it. Blocks of late queries, which see the most keys, come
-// first. A value of v that is not finite also reaches queries of its tile that do not see it, because 0 times it is
-// NaN. The step is not finite in any case.
+// first. A value of v that is not finite also reaches queries of the tile that do not see it, because its product with
+// 0 is NaN. That does no harm: the step is not finite in any case.
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
@@ -14,7 +14,7 @@
 namespace shale::cuda {
 namespace {
 
-// Sized for 99 KiB of shared memory, the least that a supported GPU offers a block.
+// The tiles are sized for 99 KiB of shared memory, the least that a supported GPU offers a block.
 template <int kWidth>
 struct ForwardTiles : Tiles<kWidth, kWidth <= 128 ? 4 : 2, kWidth <= 128 ? 4 : 1> {
   using Base = Tiles<kWidth, kWidth <= 128 ? 4 : 2, kWidth <= 128 ? 4 : 1>;
@@ -34,7 +34,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   const int end_of_rows = first_query + TilesT::kRows, end_of_keys = end_of_rows < k.length ? end_of_rows : k.length;
 
   typename TilesT::Result result = {};
-  float largest[kR], sum[kR];  // Of the scores so far; `sum` has this thread's columns only.
+  float largest[kR], sum[kR];  // Of the scores so far. `sum` counts this thread's columns only.
   SHALE_UNROLL for (int i = 0; i < kR; ++i) {
     largest[i] = -kInfinity;
     sum[i] = 0;

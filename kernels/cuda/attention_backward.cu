@@ -1,11 +1,11 @@
-// Attention backward: the plain kernels, for ops that cuDNN does not take (see attention_tiles.h for their parts).
+// Attention, backward: the kernels for ops that cuDNN does not take (see attention_tiles.h for their parts).
 //
 // There are three kernels (Dao, 2023, without its atomics). Each output has one owner, so runs agree to the bit:
 //   delta = rowsum(d_out * out)   a warp per row; the result goes to scratch
 //   d_q                           a block owns kRows queries of a head and loops over their keys
 //   d_k, d_v                      a block owns kRows keys of a group, loops over the heads of the group in order, and
 //                                 for each head over the queries that see these keys
-// The last two each compute the scores once. They compute in fp32 on ordinary cores, and arithmetic bounds them.
+// Each of the last two computes the scores once. They compute in fp32 on ordinary cores, and arithmetic bounds them.
 #include "kernels/check.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
@@ -38,7 +38,8 @@ struct Inputs {
   float scale;
 };
 
-// Return p and ds / scale of one query and key, given the dot products q k and d_out v.
+// Given the dot products q k and d_out v of one query and key, Probability returns p, and ScoreGradient returns ds /
+// scale.
 SHALE_DEVICE float Probability(float q_k, float scale, float lse) { return expf(q_k * scale - lse); }
 SHALE_DEVICE float ScoreGradient(float p, float d_out_v, float delta) { return p * (d_out_v - delta); }
 
@@ -54,7 +55,7 @@ SHALE_DEVICE Floats<kPackOf<T>> LoadPiece(const Heads<T>& from, int64_t row, int
   return floats;
 }
 
-// Rows are numbered as delta is laid out: b, h, s.
+// Computes delta. Rows are numbered in the order of delta: b, h, s.
 template <class T>
 SHALE_KERNEL AttentionDeltaKernel(Heads<T> d_out, Heads<T> out, Global<float> delta_BHS, int64_t rows, int heads) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kDeltaRowsPerBlock + threadIdx.y;

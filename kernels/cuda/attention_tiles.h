@@ -1,5 +1,5 @@
-// Parts of the attention kernels, forward and backward: tiles of rows in shared memory as fp32, and matmuls of tiles
-// whose results threads hold in registers.
+// Parts of the attention kernels, forward and backward: tiles of rows, which lie in shared memory as fp32, and matmuls
+// of tiles, whose results threads hold in registers.
 //
 // A block owns a tile of `rows` and loops over tiles of `columns`. Thread (x, y) of a block owns the scores of rows
 // y + 16 i and columns x + kThreadsX j. In the same rows of the result it owns packs x + kThreadsX c of four elements.
@@ -60,12 +60,12 @@ struct Heads {
   }
 };
 
-// Which keys a query sees.
+// Says which keys a query sees.
 struct Mask {
   int window;  // 0: a query sees every key up to its own position.
   Mask(int64_t window, int64_t length) : window(static_cast<int>(std::min(window, length))) {}
   SHALE_DEVICE bool Sees(int query, int key) const { return key <= query && (window == 0 || key > query - window); }
-  // Return the first key that `query` sees, and the end of the queries that see `key`.
+  // FirstKey returns the first key that `query` sees. EndOfQueries returns the end of the queries that see `key`.
   SHALE_DEVICE int FirstKey(int query) const { return window > 0 && query >= window ? query - window + 1 : 0; }
   SHALE_DEVICE int EndOfQueries(int key, int length) const {
     return window > 0 && key < length - window ? key + window : length;

@@ -1,5 +1,5 @@
-// Interfaces to the libraries of the CUDA backend. They compute matmuls, and attention where they are faster than
-// Shale's own kernels.
+// Interfaces to the libraries of the CUDA backend. The libraries compute matmuls, and attention where they are faster
+// than Shale's own kernels.
 //
 // Only the rank's launching thread may call them. Enqueue starts a bound and valid op on `stream` and owns nothing;
 // `scratch` is device memory of ScratchBytes(op) bytes with arbitrary contents.
@@ -17,7 +17,7 @@ namespace shale::cuda {
 class MatMulBackend {
  public:
   virtual ~MatMulBackend() = default;
-  // Depends on shapes and dtypes only.
+  // Returns the bytes of scratch that `op` needs. `op` may be symbolic.
   virtual int64_t ScratchBytes(const MatMul& op) const = 0;
   // Chooses an algorithm, once per kind of matmul.
   virtual absl::Status Prepare(const MatMul& op) = 0;
@@ -27,8 +27,9 @@ class MatMulBackend {
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
-  // Returns whether the library computes such an op. Depends on shapes and dtypes only. Shale's own kernels compute an
-  // op that it does not take. The library may take one direction only, because lse is the same in both implementations.
+  // Returns whether the library computes such an op. The answer depends on shapes, strides, dtypes and the alignment of
+  // operands only, and is the same for a symbolic op. Shale's own kernels compute an op that the library does not take.
+  // The library may take one direction only, because lse is the same in both implementations.
   virtual bool Takes(const AttentionForward& op) const = 0;
   virtual bool Takes(const AttentionBackward& op) const = 0;
   virtual int64_t ScratchBytes(const AttentionForward& op) const = 0;

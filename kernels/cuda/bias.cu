@@ -1,4 +1,5 @@
-// The gradient of a bias: column sums (see column_sums.h) in one pass over d_out, bound by memory.
+// The gradient of a bias, which is a vector of column sums (see column_sums.h). The kernel makes one pass over d_out
+// and is bound by memory.
 #include "kernels/check.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/kernels.h"

@@ -1,12 +1,12 @@
-// Sums over the threads of a block.
+// SumOverBlock: sums over the threads of a block.
 #pragma once
 
 #include "kernels/cuda/portable.h"
 
 namespace shale::cuda {
 
-// Returns the sum over the threads of the block, with the same bits in every thread. All threads must call it, as it
-// waits at a barrier. A kernel may call it once: a second call would use the same shared memory. REQUIRES: a
+// Returns the sum over the threads of the block, with the same bits in every thread. All threads must call it, because
+// it waits at a barrier. A kernel may call it once: a second call would use the same shared memory. REQUIRES: a
 // one-dimensional block of kBlockThreads threads.
 template <int kBlockThreads>
 SHALE_DEVICE double SumOverBlock(double sum) {

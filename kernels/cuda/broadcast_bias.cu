@@ -1,7 +1,7 @@
-// c[m, n] = bias[n]. If the library that computes a matmul does not take its bias, the matmul is added to this c.
+// Sets c[m, n] = bias[n]. If the library that computes a matmul does not take its bias, the matmul is added to this c.
 //
-// One pass over c, bound by memory. A block owns kColumns columns of a row, and writes kPack elements at a time if rows
-// begin at multiples of 16 bytes. The bias stays in the cache.
+// The kernel makes one pass over c and is bound by memory. A block owns kColumns columns of a row, and writes kPack
+// elements at a time if rows begin at multiples of 16 bytes. The bias stays in the cache.
 #include "kernels/check.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"

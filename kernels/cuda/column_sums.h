@@ -77,7 +77,7 @@ struct ColumnShape {
   }
 };
 
-// What the calling thread of such a kernel owns: the pack of columns at `c`, and rows begin, begin + kRowSlots, ...
+// The work of the calling thread of such a kernel: the pack of columns at `c`, in rows begin, begin + kRowSlots, ...
 // below `end`.
 struct ColumnWork {
   int64_t c, begin, end;
@@ -90,7 +90,8 @@ struct ColumnWork {
   }
 };
 
-// The first step. A Source defines what is summed: kSums sums for each column, at kBlocksPerSm blocks per SM.
+// Does the first step. A Source defines what is summed: kSums sums for each column. The kernel keeps registers few
+// enough for kBlocksPerSm blocks per SM.
 //   Loaded Load(row, c, C)  loads the operands of one row
 //   Add(loaded, sums)       adds these operands to `sums`
 template <class Source>
@@ -126,7 +127,8 @@ SHALE_KERNEL SHALE_BOUNDS(kColumnThreads, Source::kBlocksPerSm)
   }
 }
 
-// The second step: column c of `first` (+)= the sum of its partial rows; likewise `second` if there is a second sum.
+// SumChunksKernel does the second step: column c of `first` (+)= the sum of its partial rows, and likewise `second` if
+// there is a second sum.
 inline constexpr int kChunkLanes = 8;  // Each owns 16 bytes of columns.
 inline constexpr int kChunkSlots = 32;
 

@@ -3,9 +3,9 @@
 // A block owns a row and reads it twice: once for its largest logit and the sum of exponentials (online, after Milakov
 // and Gimelshein, 2018), and once more, mostly from the L2 cache, for the gradient, which overwrites the logits. Packs
 // of 16 bytes are counted from the start of the matrix, so that they are aligned whatever V is; a thread requests four
-// of them before it waits. Where a row shares a pack with the row before or after it, its elements go one by one. (So
-// do all elements of a matrix that does not begin at a 16-byte address, in the same order.) Each thread sums in fp32;
-// these sums are added in fp64.
+// of them before it waits. If a row shares a pack with the row before or after it, the row's elements of that pack go
+// one by one. (All elements of a matrix that does not begin at a 16-byte address go one by one, in the same order.)
+// Each thread sums in fp32; these sums are added in fp64.
 //
 // A target at or past V is never used as an address: the loss of its row, and the row's gradient if requested, are NaN.
 #include <limits>
@@ -104,7 +104,7 @@ struct Total {
   double sum;
 };
 
-// Combines the values of all lanes of a warp. Every lane gets the same bits.
+// Combines the largest logits and the sums of all lanes of a warp. Every lane gets the same bits.
 SHALE_DEVICE Total OverWarp(float largest, double sum) {
   Total total = {.largest = largest};
   for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) {
@@ -192,7 +192,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
     SHALE_UNROLL for (int k = 0; k < N; ++k) x.at[k] = gradient_of(x.at[k], i + k);
     StorePack<kAligned, N>(logits_TV, i, x);
   };
-  // From the last pack to the first, because the cache most likely holds what was read last.
+  // Goes from the last pack to the first, because the cache most likely holds what was read last.
   row.ForEachPiece(
       [&](int64_t i) {
         const int64_t at = row.Mirrored(i);

@@ -18,10 +18,10 @@ namespace shale {
 struct CudaOpsOptions {
   std::unique_ptr<cuda::MatMulBackend> matmuls;
   std::unique_ptr<cuda::AttentionBackend> attention;  // Null: Shale's own kernels compute all attention.
-  // Called when an AttentionForward is prepared that `attention` does not take: Shale's own slower kernels compute it.
-  // May be empty.
+  // Called when an AttentionForward that `attention` does not take is prepared. Shale's own slower kernels then compute
+  // it. May be empty.
   std::function<void(const AttentionForward&)> on_declined;
-  // Called before each Prepare: makes the rank's GPU the current device of the calling thread. May be empty.
+  // Called before each Prepare. It must make the rank's GPU the current device of the calling thread. May be empty.
   std::function<absl::Status()> use_device;
 };
 

@@ -17,7 +17,7 @@
 #define SHALE_DEVICE __device__ __forceinline__
 #define SHALE_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define SHALE_UNROLL _Pragma("unroll")
-// Aligned for packs, because an array is otherwise aligned to its elements only.
+// The array is aligned for packs. By default it would be aligned to its elements only.
 #define SHALE_SHARED_ARRAY(T, name, size)        \
   alignas(16) __shared__ T name##_storage[size]; \
   const ::shale::cuda::Shared<T> name(name##_storage)

@@ -1,12 +1,13 @@
-// Embedding.
+// Embedding, forward and backward.
 //
-// Forward: one pass, bound by memory. A block owns a row of the output, and each thread owns packs of 16 bytes of it. A
-// token out of range gives a row of NaNs.
+// The forward kernel makes one pass and is bound by memory. A block owns a part of a row of the output, and each thread
+// owns packs of 16 bytes of it. A token out of range gives a row of NaNs.
 //
-// Backward, without atomics: positions are sorted by (token, position). The place of each is the number of positions
-// that sort before it (T^2 comparisons: 0.3 G at 16,384 tokens). Then a block owns the run of one token and sums its
-// rows in the order of t, with eight rows in flight. Unless the op accumulates, d_weight is zeroed first, for the rows
-// of tokens that do not occur. Bound by writing d_weight. A token out of range adds to no row of d_weight.
+// The backward kernels use no atomics. The first kernel sorts positions by (token, position): the place of a position
+// is the number of positions that sort before it (T^2 comparisons, 0.3 G at 16,384 tokens). Then a block owns the run
+// of one token, in some of the columns, and sums its rows in the order of t, with eight rows in flight. Unless the op
+// accumulates, d_weight is zeroed before, for the rows of tokens that do not occur. Writing d_weight bounds the time. A
+// token out of range adds to no row of d_weight.
 #include "kernels/check.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
@@ -86,7 +87,7 @@ SHALE_KERNEL ZeroKernel(Global<float> x, int64_t n) {
 }
 
 // Returns the sum of rows row_of(0), row_of(1), ... of x at the pack of columns c, in that order. The first negative
-// row_of(k) ends it.
+// row_of(k) ends the sum.
 template <bool kAligned, class T, class RowOf>
 SHALE_DEVICE Floats<kPackOf<T>> SumRows(const Global<T>& x, int64_t c, int64_t C, const RowOf& row_of) {
   constexpr int kPack = kPackOf<T>;
@@ -130,7 +131,7 @@ SHALE_DEVICE void StoreGradient(const Global<float>& to, int64_t row, int64_t c,
   }
 }
 
-// Each block has one place in the sorted positions, and sums the run that begins there, if one does.
+// A block owns one place in the sorted positions, and sums the run that begins there, if there is one.
 template <class T, bool kAligned>
 SHALE_KERNEL EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, Global<T> d_out, Global<float> d_weight,
                                  int64_t tokens, int64_t V, int64_t C, bool accumulate) {
@@ -144,7 +145,7 @@ SHALE_KERNEL EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, 
   StoreGradient<kAligned>(d_weight, token, c, C, sum, accumulate);
 }
 
-// A block owns a row of d_positions. The sum of rows past the sequence is zero.
+// A block owns a row of d_positions, in some of the columns. A row past the end of the sequences has a sum of zero.
 template <class T, bool kAligned>
 SHALE_KERNEL EmbeddingPositionsKernel(Global<T> d_out, Global<float> d_positions, int64_t tokens, int64_t S, int64_t C,
                                       bool accumulate) {

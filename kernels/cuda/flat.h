@@ -1,4 +1,4 @@
-// Kernels over flat vectors: which thread owns which elements, and loads and stores of elements as fp32.
+// Helpers for kernels over flat vectors. They assign elements to threads, and load and store elements as fp32.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ struct Floats {
   float at[N];
 };
 
-// Load and store N elements of any storage type as fp32, in accesses of up to 16 bytes.
+// LoadFloats and StoreFloats load and store N elements of any storage type as fp32, in accesses of up to 16 bytes.
 template <int N, class T>
 SHALE_DEVICE Floats<N> LoadFloats(const Global<T>& from, int64_t i) {
   constexpr int kPack = N < kPackOf<T> ? N : kPackOf<T>;

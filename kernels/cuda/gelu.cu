@@ -1,7 +1,7 @@
-// GELU, by the tanh formula and by erf.
+// GELU by the tanh formula and by erf, forward and backward.
 //
-// One pass over flat vectors (see flat.h), bound by memory. Each pack is read from all inputs before it is written, so
-// that d_x may be d_y, and y may be x.
+// The kernels make one pass over flat vectors (see flat.h) and are bound by memory. Each pack is read from all inputs
+// before it is written, so that d_x may be d_y, and y may be x.
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
@@ -12,7 +12,7 @@ namespace shale::cuda {
 namespace {
 
 // x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh z) / 2. Beyond |x| = 50 the sigmoid is 0 or
-// 1 to the last bit. There z is frozen, so that no overflow is multiplied by zero.
+// 1 to the last bit. There z is computed for |x| = 50, so that no overflow is multiplied by zero.
 struct TanhGelu {
   static constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
   static constexpr float kCubic = 0.044715f;

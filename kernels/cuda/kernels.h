@@ -3,9 +3,9 @@
 //
 // Run enqueues a bound and valid op on `stream` and owns nothing. `scratch` is device memory of ScratchBytesOf(op)
 // bytes with arbitrary contents. Run returns the error of the launch; on the host (kernels/cuda/host) it also returns
-// errors of the kernel itself. Bits depend on shapes alone, because nothing is summed by atomics. A token or target out
-// of range, which the CPU backend refuses, is never used as an address. Such a token gives an embedding row of NaNs and
-// adds to no row of d_weight; such a target gives a loss and a gradient of NaN.
+// errors of the kernel itself. Every sum has an order that depends on shapes alone, because no kernel uses atomics. A
+// token or target out of range, which the CPU backend refuses, is never used as an address. Such a token gives an
+// embedding row of NaNs and adds to no row of d_weight; such a target gives a loss and a gradient of NaN.
 #pragma once
 
 #include <cstddef>
@@ -73,13 +73,13 @@ absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const CombineTotals& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
 
-// broadcast_bias.cu: c[m, n] = bias[n]. bias and c have the shapes and dtypes of a valid MatMul; rows of c may be
+// broadcast_bias.cu: sets c[m, n] = bias[n]. bias and c have the shapes and dtypes of a valid MatMul; rows of c may be
 // strided.
 absl::Status BroadcastBias(const Tensor& bias_N, const Tensor& c_MN, StreamHandle stream);
 
-// sum_ranks.cu: out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64
+// sum_ranks.cu: sets out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64
 // (which wraps). `out` may be one of the inputs; otherwise it must overlap none. Returns InvalidArgument for other
-// dtypes, and unless there are 1 to kMostSummedRanks inputs: a launch takes their addresses as its parameters.
+// dtypes, and unless there are 1 to kMostSummedRanks inputs, whose addresses are the parameters of one launch.
 inline constexpr int kMostSummedRanks = 64;
 absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                       StreamHandle stream);

@@ -1,4 +1,5 @@
-// The ways to store master weights, for kernels of update rules. Load and Store access N masters from element i on.
+// Structs for the ways to store master weights, for kernels of update rules. Load and Store access N masters from
+// element i on.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace shale::cuda {
 
-// The same three conversions as in kernels/dtype.h.
+// RoundedMaster, LowBits and Joined convert as RoundMaster, MasterLowBits and JoinMaster of kernels/dtype.h do.
 SHALE_DEVICE BFloat16 RoundedMaster(float p) {
   const unsigned bits = __float_as_uint(p);
   return {static_cast<uint16_t>(p != p ? bits >> 16 | 0x40 : (bits + 0x8000u) >> 16)};

@@ -1,8 +1,8 @@
 // RMSNorm and LayerNorm, forward.
 //
-// A team of threads owns a row (see row_tile.h). x (and residual) are read once from memory, and sum and y are written
-// once; bound by memory. A row too wide for the largest team is processed tile by tile and read again by each loop over
-// it. A thread reads the elements that it owns before it writes there, so that y may be x.
+// A team of threads owns a row (see row_tile.h). It reads x (and residual) once from memory and writes sum and y once,
+// so the kernel is bound by memory. A row too wide for the largest team is processed tile by tile, and each loop over
+// the row reads it again. A thread reads the elements that it owns before it writes there, so that y may be x.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
@@ -12,7 +12,7 @@
 namespace shale::cuda {
 namespace {
 
-// If kCentered, LayerNorm, which has `mean` and `bias`; else RMSNorm.
+// Computes LayerNorm, which has `mean` and `bias`, if kCentered is set, else RMSNorm.
 template <class Tile, bool kCentered, class T = typename Tile::Element>
 SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1024 / Tile::kThreads)
     NormForwardKernel(Rows<T> x, Rows<T> residual, Rows<T> sum, Global<T> weight, Global<T> bias, Rows<T> y,

@@ -1,10 +1,10 @@
 // RMSNorm and LayerNorm, backward.
 //
-// A block owns a chunk of rows, and each of its teams owns one row at a time (see row_tile.h). d_y, x (and d_residual)
-// are read once from memory and d_x is written once; bound by memory. The gradients of weight and bias are column sums
-// (column_sums.h), which the same loop accumulates in registers. A thread reads the elements that it owns before it
-// writes there, so that d_x may be d_y or d_residual. Rows too wide for the largest team are processed tile by tile,
-// after a separate kernel has computed the column sums.
+// A block owns a chunk of rows, and each of its teams owns one row at a time (see row_tile.h). It reads d_y, x (and
+// d_residual) once from memory and writes d_x once, so the kernel is bound by memory. The gradients of weight and bias
+// are column sums (column_sums.h), which the same loop accumulates in registers. A thread reads the elements that it
+// owns before it writes there, so that d_x may be d_y or d_residual. Rows too wide for the largest team are processed
+// tile by tile, after a separate kernel has computed the column sums.
 #include "kernels/check.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/kernels.h"
@@ -15,14 +15,14 @@
 namespace shale::cuda {
 namespace {
 
-// Blocks per SM, few enough that sums and operands stay in registers.
+// The number of blocks per SM. It is low enough that sums and operands stay in registers.
 template <class Tile, bool kCentered>
 constexpr int kBlocksPerSm = std::max(1, (Tile::kPacksPerThread == 1 ? 768
                                           : kCentered                ? 512
                                                                      : 640) /
                                              Tile::kThreads);
 
-// If kCentered, LayerNorm, which has `mean`; else RMSNorm.
+// The operands of LayerNorm, which has `mean`, if kCentered is set, else those of RMSNorm.
 template <class T, bool kCentered>
 struct Operands {
   Rows<T> d_y, x;
@@ -160,7 +160,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1) WideRowsKernel(Operands<T, kCentere
   });
 }
 
-// A Source for ColumnSumsKernel: the column sums of rows wider than a tile.
+// A Source for ColumnSumsKernel, for the column sums of rows wider than a tile.
 template <class T, bool kCentered, bool kAligned>
 struct NormColumns {
   static constexpr int kSums = kCentered ? 2 : 1, kPack = kPackOf<T>, kBlocksPerSm = 2;

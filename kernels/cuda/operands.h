@@ -75,7 +75,7 @@ SHALE_DEVICE Pack<T, kPackOf<T>> LoadPack(const Global<T>& from, int64_t row, in
   return pack;
 }
 
-// Stores the pack likewise, except for its elements from column `end` on.
+// Stores a pack at the same place, except for its elements from column `end` on.
 template <bool kAligned, class T>
 SHALE_DEVICE void StorePack(const Global<T>& to, int64_t row, int64_t c, int64_t end, const Pack<T, kPackOf<T>>& pack) {
   if constexpr (kAligned) {

@@ -5,7 +5,8 @@
 
 namespace shale::cuda {
 
-// N elements that are read and written at once. Aligned to its size, so that one instruction accesses 16 bytes.
+// N elements that are read and written at once. A pack has up to 16 bytes and is aligned to its size, so that one
+// instruction can access all of it.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   static_assert(sizeof(T) * N <= 16 && (N & (N - 1)) == 0);

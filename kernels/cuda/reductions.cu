@@ -1,8 +1,9 @@
-// Sums of flat vectors in fp64.
+// Sums, and sums of squares, of flat vectors in fp64.
 //
-// Two steps, bound by memory: each block sums kChunk elements into a partial sum in scratch, then one block adds the
-// partial sums. The order of additions depends on the number of elements alone. It does not depend on the machine, nor
-// on the alignment of x, which only decides whether four elements are loaded at once.
+// There are two steps, which are bound by memory. Each block of the first step sums kChunk elements into a partial sum
+// in scratch. The single block of the second step adds the partial sums. The order of additions depends on the number
+// of elements alone. It does not depend on the machine, nor on the alignment of x, which only decides whether four
+// elements are loaded at once.
 #include "kernels/check.h"
 #include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/flat.h"
@@ -33,7 +34,7 @@ SHALE_DEVICE Pack<float, kPack> LoadFour(const Global<float>& x, int64_t i, int6
   return pack;
 }
 
-// Sums in fp64, where the square of an fp32 number is exact.
+// Does the first step. Sums in fp64, in which the square of an fp32 number is exact.
 template <bool kSquares, bool kAligned>
 SHALE_KERNEL PartialSumsKernel(Global<float> x, Global<double> partials, int64_t n) {
   const int64_t begin = blockIdx.x * kChunk + threadIdx.x * kPack;

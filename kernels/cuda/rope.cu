@@ -1,9 +1,9 @@
 // Rotary position embedding.
 //
-// The first kernel computes a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64. These 4 S D
-// bytes are read once for every kHeadsPerThread heads. The second kernel makes one pass over x in place, bound by
-// memory. A thread owns a pack of pairs (one pack from each half of a head) at one position, keeps its cosines and
-// sines in registers, and rotates kHeadsPerThread heads by them, two at a time.
+// The first kernel computes a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64. The second
+// kernel makes one pass over x in place and is bound by memory. It reads the 4 S D bytes of the table once for every
+// kHeadsPerThread heads of each sequence. A thread owns a pack of pairs (one pack from each half of a head) at one
+// position, keeps its cosines and sines in registers, and rotates kHeadsPerThread heads by them, two at a time.
 #include <algorithm>
 #include <numbers>
 
@@ -40,7 +40,7 @@ SHALE_KERNEL RopeTableKernel(Frequencies frequencies, int64_t first_pair, int pa
   sines.Store(s * half + first_pair + pair, static_cast<float>(sine));
 }
 
-// x [B, S, H, D]; its strides are in elements.
+// The tensor x [B, S, H, D]. Its strides are in elements.
 template <class T>
 struct Heads {
   Global<T> at;

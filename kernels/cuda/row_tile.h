@@ -18,7 +18,8 @@
 
 namespace shale::cuda {
 
-// One thread's elements of a row, or of kWidth columns of a row that is too wide for the team to hold at once.
+// The elements that one thread owns of a row, or of kWidth columns of a row that is too wide for the team to hold at
+// once.
 template <class T, int kTeam, int kPacks, bool kAligned>
 struct Tile {
   using Element = T;

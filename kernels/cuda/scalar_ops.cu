@@ -1,4 +1,5 @@
-// Ops on the scalars that control a step. One thread each, in fp64 as in kernels/reference/scalar_ops.cc.
+// Ops on the scalars that control a step. Each runs in one thread and computes in fp64, as in
+// kernels/reference/scalar_ops.cc.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"

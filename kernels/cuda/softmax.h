@@ -1,4 +1,4 @@
-// Shared by kernels that sum exponentials online (Milakov and Gimelshein, 2018).
+// Helpers for kernels that sum exponentials online (Milakov and Gimelshein, 2018).
 #pragma once
 
 #include <limits>

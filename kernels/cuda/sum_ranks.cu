@@ -1,8 +1,8 @@
 // Sums over ranks.
 //
-// One pass, bound by memory (or by the links, if the ranks' memory is on other GPUs). A thread owns 16 elements of
-// every input, in packs of 16 bytes for fp32. It reads a pack from all inputs before it writes the sum, so that `out`
-// may be an input.
+// The kernel makes one pass and is bound by memory (or by the links, if the ranks' memory is on other GPUs). A thread
+// owns 16 elements of every input, in packs of 16 bytes for fp32. It reads a pack from all inputs before it writes the
+// sum, so that `out` may be an input.
 #include <algorithm>
 #include <type_traits>
 #include <utility>
@@ -21,7 +21,7 @@ struct RankInputs {
   Global<T> at[kMostSummedRanks];
 };
 
-// Loads N elements. One element is not loaded as a pack, because packs are for types of 2 and 4 bytes only.
+// Loads N elements. One element is not loaded as a pack, because packs are for types of up to 4 bytes.
 template <int N, class T>
 SHALE_DEVICE Pack<T, N> LoadPack(const Global<T>& from, int64_t i) {
   if constexpr (N == 1) {

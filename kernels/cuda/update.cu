@@ -1,4 +1,4 @@
-// Starts the kernels of an update rule; what they share is in update.h.
+// Runs an Update with the kernels of its rule. Their shared code is in update.h.
 #include <variant>
 
 #include "kernels/cuda/update.h"

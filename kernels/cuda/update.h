@@ -1,15 +1,16 @@
-// What the kernels of update rules share. A rule needs an overload of StartUpdate, in a file of its own.
+// Code that the kernels of update rules share. A rule needs an overload of StartUpdate, in a file of its own.
 //
 // [Note: elementwise rules] A rule whose states are fp32 and have one element for each weight is a struct of its rates.
-// UpdateKernel does the rest. One pass, bound by memory: a thread owns eight adjacent elements, in packs of 16 bytes,
-// and reads them from all tensors before it writes. Operands that do not begin at 16-byte addresses go element by
-// element. The struct has
+// UpdateKernel does the rest. It makes one pass and is bound by memory. A thread owns eight adjacent elements, in packs
+// of 16 bytes, and reads them from all tensors before it writes. Operands that do not begin at 16-byte addresses go
+// element by element. The struct has
 //   kStates                                 the number of states
 //   struct Step; StepOf(update)             what all elements of a launch have in common
 //   Apply(step, gradient, decays, s, p)     updates one element: its states s[0] ... s[kStates - 1] and its master p
 //
-// The edges where weight decay begins and ends are parameters of the launch; a thread counts those up to its first
-// element. A shard with more edges than a launch takes needs several launches, which touch separate elements.
+// The edges at which weight decay begins and ends are parameters of the launch. A thread finds out how many of them lie
+// at or before its first element. A shard with more edges than a launch takes needs several launches, which touch
+// separate elements.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +29,7 @@
 
 namespace shale::cuda {
 
-// Where decay begins or ends, as element numbers of a launch, strictly increasing.
+// The elements at which decay begins or ends, numbered from the first element of a launch, strictly increasing.
 template <int kMost>
 struct DecayEdges {
   static constexpr int kMaxEdges = kMost;
@@ -74,8 +75,8 @@ std::vector<int64_t> EdgesOf(const Update& op);
 // Returns `op` restricted to elements [begin, end) of its shard. REQUIRES: begin is a multiple of BlockOf(op.rule)
 Update PartOf(Update op, int64_t begin, int64_t end);
 
-// Calls start(part, edges) for parts of the shard that together are all of it. Parts begin at multiples of `unit`, and
-// each has at most Edges::kMaxEdges edges inside.
+// Calls start(part, edges) for parts of the shard that together cover it. Parts begin at multiples of kUnit, and each
+// has at most Edges::kMaxEdges edges inside.
 template <class Edges, int64_t kUnit, class Start>
 absl::Status ForParts(const Update& op, const Start& start) {
   // Makes every part hold at least one element, even after its end is rounded down.
@@ -176,7 +177,7 @@ absl::Status StartElementwise(const char* name, const Update& op, const Rule& ru
   });
 }
 
-// Apply a rule to the shard. REQUIRES: `rule` is op.rule
+// Each StartUpdate applies a rule to the shard. REQUIRES: `rule` is op.rule
 #define SHALE_DECLARE(Rule) absl::Status StartUpdate(const Rule& rule, const Update& op, StreamHandle stream);
 SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
 #undef SHALE_DECLARE

@@ -1,5 +1,5 @@
-// AdamW. Moves 28 bytes per parameter with split masters or an fp32 weight alone, 30 with an fp32 master and a bf16
-// weight, and 32 with an fp32 master and an fp32 weight. See [Note: elementwise rules] in update.h.
+// AdamW. The kernel moves 28 bytes per parameter with split masters or an fp32 weight alone, 30 with an fp32 master and
+// a bf16 weight, and 32 with an fp32 master and an fp32 weight. See [Note: elementwise rules] in update.h.
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/update.h"
 

@@ -1,14 +1,14 @@
 // AdamW with 8-bit states.
 //
-// One pass, bound by memory: it moves 16 bytes per parameter with split masters or an fp32 weight alone, 18 with an
-// fp32 master and a bf16 weight, and 20 with an fp32 master and an fp32 weight. A warp owns a block of 256 elements of
-// the states, and each lane eight adjacent ones, in packs of up to 16 bytes. Operands that do not begin at 16-byte
-// addresses, and the last elements of the shard, go element by element. The warp widens m and v, updates the weights,
-// finds the new scales by shuffles, and stores m and v as codes.
+// The kernel makes one pass and is bound by memory. It moves 16 bytes per parameter with split masters or an fp32
+// weight alone, 18 with an fp32 master and a bf16 weight, and 20 with an fp32 master and an fp32 weight. A warp owns a
+// block of 256 elements of the states, and each lane eight adjacent ones, in packs of up to 16 bytes. Operands that do
+// not begin at 16-byte addresses, and the last elements of the shard, go element by element. The warp widens m and v,
+// updates the weights, finds the new scales by shuffles, and stores m and v as codes.
 //
-// The levels of the dynamic maps lie in shared memory. Within a decade they are equally spaced, so the nearest level is
-// computed, one too low at worst, and one comparison corrects it. A search would take eight steps through shared
-// memory and would bound the kernel.
+// The levels of the dynamic maps lie in shared memory. Within a decade they are equally spaced, so a lane computes the
+// nearest level, or the one below it, and one comparison corrects the result. A search would take eight steps through
+// shared memory, and would bound the kernel.
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/update.h"
 #include "kernels/dynamic_map.h"
@@ -55,7 +55,7 @@ SHALE_DEVICE int NearestLevel(const Shared<float>& levels, float x) {
       inverse = Map::LevelsOf(decade) * (power / 0.9f);
     }
   }
-  // The levels and this sum are rounded, by far less than the 1/64 that is taken off: k is never too high.
+  // The levels and this sum are rounded, by far less than the 1/64 that is subtracted, so k is never too high.
   int k = static_cast<int>(x * inverse - parts * (1.0f / 9) - 1.0f / 64);
   k = k < 0 ? 0 : k >= count ? count - 1 : k;
   const int level = Map::FirstOf(0) - Map::LevelsOf(0) + count + k;
@@ -79,7 +79,7 @@ SHALE_DEVICE Own Widened(const Shared<float>& levels, const Pack<uint8_t, kOwn>&
 // zeros. All lanes of the warp must call it.
 template <class Map>
 SHALE_DEVICE float Quantize(const Shared<float>& levels, const Own& values, Pack<uint8_t, kOwn>& codes) {
-  // As integers, so that a NaN is larger than any number.
+  // The values are compared as integers, so that a NaN is larger than any number.
   unsigned largest = 0;
   for (int k = 0; k < kOwn; ++k) {
     const unsigned bits = __float_as_uint(fabsf(values.at[k]));
@@ -92,7 +92,7 @@ SHALE_DEVICE float Quantize(const Shared<float>& levels, const Own& values, Pack
   }
   const float scale = __uint_as_float(largest);
   for (int k = 0; k < kOwn; ++k) {
-    // 0 / 0 gives level 0.
+    // If the scale is 0, the ratio is NaN, which gives level 0.
     const float ratio = fabsf(values.at[k] / scale);
     const int nearest = NearestLevel<Map>(levels, ratio);
     const int level = ratio > 0 && nearest < Map::kLowestOfPositive ? Map::kLowestOfPositive : nearest;
@@ -101,7 +101,7 @@ SHALE_DEVICE float Quantize(const Shared<float>& levels, const Own& values, Pack
   return scale;
 }
 
-// Elements [i, i + count) of a lane. Loads give zeros, or codes 0, for the others, and stores leave them alone.
+// Elements [i, i + count) of a lane. For its other elements loads return zeros, or codes 0, and stores do nothing.
 template <class Master>
 struct Piece {
   const Master& master;
@@ -164,7 +164,7 @@ SHALE_KERNEL AdamW8BitKernel(Master master, Global<float> update, Global<float> 
   const Floats<kOwn> gradients = piece.LoadGradients(gradient);
   Floats<kOwn> p = piece.LoadMasters();
   Pack<uint8_t, kOwn> m_codes = piece.LoadCodes(m_P.codes), v_codes = piece.LoadCodes(v_P.codes);
-  // One lane loads and stores the scales, so that no other lane's load must come before the store.
+  // One lane loads and stores the scales, so that no load of another lane has to be ordered before the store.
   const float m_scale = lane == 0 ? m_P.scales.Load(block) : 0, v_scale = lane == 0 ? v_P.scales.Load(block) : 0;
   if (update.Load(kUpdateSkip) != 0) return;
   Own m = Widened<SignedMap>(m_levels, m_codes, m_scale), v = Widened<UnsignedMap>(v_levels, v_codes, v_scale);

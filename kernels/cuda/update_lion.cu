@@ -1,5 +1,5 @@
-// Lion. Moves 20 bytes per parameter with split masters or an fp32 weight alone, 22 with an fp32 master and a bf16
-// weight, and 24 with an fp32 master and an fp32 weight. See [Note: elementwise rules] in update.h.
+// Lion. The kernel moves 20 bytes per parameter with split masters or an fp32 weight alone, 22 with an fp32 master and
+// a bf16 weight, and 24 with an fp32 master and an fp32 weight. See [Note: elementwise rules] in update.h.
 #include "kernels/cuda/update.h"
 
 namespace shale::cuda {

@@ -1,5 +1,5 @@
-// SGD. Moves 20 bytes per parameter with momentum, and 12 without; with an fp32 master besides, 2 or 4 more. See
-// [Note: elementwise rules] in update.h.
+// SGD. The kernel moves 20 bytes per parameter with momentum and 12 without. With an fp32 master it moves 2 more if the
+// weight is bf16, and 4 more if the weight is fp32. See [Note: elementwise rules] in update.h.
 #include "kernels/cuda/update.h"
 
 namespace shale::cuda {

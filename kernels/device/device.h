@@ -1,4 +1,4 @@
-// Device: what an executor needs of a device, which is arenas of memory, streams, events and graphs.
+// Device: the interface between an executor and a device. It provides arenas of memory, streams, events and graphs.
 //
 // One host thread per rank enqueues work on the rank's streams. Each stream runs its work in FIFO order; different
 // streams run concurrently. Errors of enqueued work are sticky: the stream skips the work that follows, and Synchronize
@@ -18,7 +18,7 @@
 
 namespace shale {
 
-// A contiguous piece of memory, aligned to at least 4096 bytes and zeroed at first. Freed with the object.
+// A contiguous piece of memory, aligned to at least 4096 bytes and zeroed at first. The destructor frees the memory.
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -28,9 +28,9 @@ class Arena {
   struct Range {
     int64_t begin_bytes = 0, end_bytes = 0;
   };
-  // Makes the pages of these ranges resident, with several threads. Otherwise a device may take pages from the machine
-  // one by one, when they are first touched. The ranges must not overlap. Keeps the contents. This is only advice and
-  // never fails.
+  // Makes the pages of these ranges resident, with several threads. Without this call, a device may take pages from the
+  // system one by one, when they are first touched. The ranges must not overlap. Keeps the contents. This is only
+  // advice and never fails.
   virtual void MakeResident(absl::Span<const Range> ranges) {}
 
  protected:
@@ -54,20 +54,20 @@ struct CapturedCopy {
 };
 
 // The work that was captured on streams (see Stream::BeginCapture), as one unit that can be launched any number of
-// times. It does not run on the streams of its capture but keeps the order that they gave its work. Each launch starts
-// after the previous one has finished. The memory that the work uses must outlive the graph. A destroyed graph still
-// finishes its launches.
+// times. A graph does not run on the streams of its capture but keeps the order that they gave its work. Each launch
+// starts after the previous one has finished. The memory that the work uses must outlive the graph. A destroyed graph
+// still finishes its launches.
 class Graph {
  public:
   virtual ~Graph() = default;
-  // Enqueues one launch on `stream`. Called by the rank's launching thread.
+  // Enqueues one launch on `stream`. Only the rank's launching thread may call it.
   virtual absl::Status Launch(Stream& stream) = 0;
-  // Changes source and destination of a captured copy for all later launches. They must be in the same kinds of memory
-  // as before.
+  // Changes the source and the destination of a captured copy for all later launches. Each must be in the same kind of
+  // memory as before.
   virtual absl::Status SetCopy(const CapturedCopy& copy, void* to, const void* from) = 0;
 };
 
-// A FIFO of work on a device. Called by the rank's launching thread.
+// A FIFO of work on a device. Only the rank's launching thread may call it.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -86,8 +86,8 @@ class Stream {
   // Sets *nanoseconds to the time, on the host's steady clock, at which the stream gets here. Valid after Synchronize.
   virtual absl::Status RecordTime(int64_t* nanoseconds) = 0;
 
-  // Notes `mark` when all earlier work has finished. On devices where work fails late and everything after it fails
-  // too, reached_mark then tells how far the stream came.
+  // Notes `mark` when all earlier work has finished. Some devices report the failure of work late, and fail all later
+  // work too. After a failure there, reached_mark tells how far the stream came.
   virtual absl::Status Mark(uint32_t mark) { return absl::OkStatus(); }
   // Returns the last mark that was reached, also after a failure, or 0 if none was. Returns nullopt if the stream keeps
   // no marks.
@@ -108,7 +108,7 @@ class Stream {
   // wait for an event recorded elsewhere, be synchronized or record a time, and the thread may not allocate or free
   // memory. Before EndCapture this stream must have waited for the others. See Device::CanCapture.
   virtual absl::Status BeginCapture() { return CannotCapture(); }
-  // Ends the capture and returns its graph. Also ends a capture that has failed, and returns its error. The errors of
+  // Ends the capture and returns its graph. If the capture has failed, ends it too and returns its error. The errors of
   // the streams stay.
   virtual absl::StatusOr<std::unique_ptr<Graph>> EndCapture() { return CannotCapture(); }
   // Like Copy, on a stream that is being captured. The result is valid as long as the graph.

@@ -1,4 +1,5 @@
-// Realistic values for benchmarks: a matmul of zeros draws less power than one of a training step, and runs faster.
+// FillWithOrdinaryValues: realistic operands for benchmarks. A matmul of zeros draws less power than a matmul of a
+// training step, and runs faster.
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,8 @@ namespace {
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// GELU and its derivative. The normal distribution is computed with erfc, whose tail does not cancel.
+// Gelu returns GELU, and GeluDerivative its derivative. They compute the normal distribution with erfc, because 1 + erf
+// would cancel in the tail.
 double Gelu(double x, GeluKind kind) {
   if (kind == GeluKind::kErf) return x * 0.5 * std::erfc(-x / std::numbers::sqrt2);
   const double z = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);

@@ -1,4 +1,4 @@
-// Reads and writes elements of any floating-point tensor as fp64, as the whole reference does.
+// Functions that read and write elements of floating-point tensors as fp64. All kernels of the reference use them.
 #pragma once
 
 #include <cstdint>

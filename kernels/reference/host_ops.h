@@ -1,5 +1,5 @@
-// HostOps: ops whose kernels run on the thread of a CPU stream. Base class of the reference and of the fast CPU
-// backend.
+// HostOps: the base class of backends whose kernels run on the thread of a CPU stream. These are the reference and the
+// fast CPU backend.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,9 +9,9 @@ namespace shale {
 
 class HostOps : public Ops {
  public:
-  // Runs a bound and valid op to completion on the calling thread (and on helper threads, if the backend has any).
-  // Called from the threads of several streams at the same time. Returns OutOfRange for a token or target out of range,
-  // which is never used as an address.
+  // Runs a bound and valid op to completion on the calling thread (and on helper threads, if the backend has any). The
+  // threads of several streams may call it at the same time. Returns OutOfRange for a token or target that is out of
+  // range, and never uses it as an address.
   virtual absl::Status Run(const Op& op, Scratch scratch) const = 0;
 
  protected:

@@ -1,5 +1,5 @@
-// Checks of tokens and targets. They are data, so one that is out of range is an error that names it, found before it
-// is used as an address.
+// Checks of tokens and targets. They are data from outside, so a value that is out of range is an error, which names
+// the value. Kernels check before they use a value as an address.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ absl::Status Reference(const MatMul& op) {
   const int64_t M = op.m(), N = op.n(), K = op.k();
   const int64_t a_row = op.transpose_a ? 1 : op.a.stride(0), a_column = op.transpose_a ? op.a.stride(0) : 1;
   const int64_t b_row = op.transpose_b ? 1 : op.b.stride(0), b_column = op.transpose_b ? op.b.stride(0) : 1;
-  // Widened once: tests spend most of their time here.
+  // b is widened only once, because tests spend most of their time here.
   std::vector<double> b_KN(K * N);
   for (int64_t k = 0; k < K; ++k) {
     for (int64_t n = 0; n < N; ++n) b_KN[k * N + n] = Get(op.b, k * b_row + n * b_column);

@@ -38,7 +38,7 @@ absl::Status Reference(const RmsNormForward& op) {
 absl::Status Reference(const RmsNormBackward& op) {
   const int64_t c = op.x.dim(-1);
   const int64_t rows = RowCount(op.x);
-  // Computed before d_x, which may overwrite d_y.
+  // The gradients of the parameters come first, because d_x may overwrite d_y.
   for (int64_t i = 0; i < c; ++i) {
     double total = 0;
     for (int64_t r = 0; r < rows; ++r) {
@@ -83,7 +83,7 @@ absl::Status Reference(const LayerNormForward& op) {
 absl::Status Reference(const LayerNormBackward& op) {
   const int64_t c = op.x.dim(-1);
   const int64_t rows = RowCount(op.x);
-  // Computed before d_x, which may overwrite d_y.
+  // The gradients of the parameters come first, because d_x may overwrite d_y.
   for (int64_t i = 0; i < c; ++i) {
     double weight_total = 0, bias_total = 0;
     for (int64_t r = 0; r < rows; ++r) {

@@ -1,4 +1,4 @@
-// One function per op, on bound tensors. Private to kernels/reference.
+// Declares one function per op, which computes the op on bound tensors. Private to kernels/reference.
 #pragma once
 
 #include "absl/status/status.h"
@@ -39,7 +39,7 @@ absl::Status Reference(const Accumulate& op);
 absl::Status Reference(const ZeroRanges& op);
 // update.cc, which calls a file for each rule
 absl::Status Reference(const Update& op);
-// Like the fast backend.
+// The reference and the fast CPU backend share these functions.
 inline absl::Status Reference(const LossScale& op) { return RunOnHost(op); }
 inline absl::Status Reference(const FlagNonFinite& op) { return RunOnHost(op); }
 inline absl::Status Reference(const CombineTotals& op) { return RunOnHost(op); }

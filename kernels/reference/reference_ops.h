@@ -1,5 +1,5 @@
-// The reference backend, which is the specification of every op: plain loops, fp64 arithmetic, no scratch. Slow on
-// purpose.
+// The reference backend, which is the specification of every op. It has plain loops, computes in fp64, uses no scratch,
+// and is slow on purpose.
 #pragma once
 
 #include <memory>

@@ -8,7 +8,7 @@ namespace shale {
 double RopeFrequency(double theta, const RopeScaling& scaling, int64_t i, int64_t width) {
   const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(width));
   if (scaling.factor == 1) return frequency;
-  // How often the pair turns within the context that the model was trained on.
+  // The number of turns of the pair within the context that the model was trained on.
   const double turns = static_cast<double>(scaling.original_context) * frequency / (2 * std::numbers::pi);
   if (turns > scaling.high_freq_factor) return frequency;
   if (turns < scaling.low_freq_factor) return frequency / scaling.factor;

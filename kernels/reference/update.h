@@ -1,5 +1,5 @@
-// What the reference's update rules share. Private to kernels/reference. A rule needs an overload of Apply, in a file
-// of its own.
+// Functions that the reference's update rules share. Private to kernels/reference. A rule needs an overload of Apply,
+// in a file of its own.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ double DecayedMaster(const Update& op, int64_t i, const UpdateStep& step, float 
 // Returns AdamW's step, which is subtracted from an element whose new moments are m and v.
 double AdamWStep(const UpdateStep& step, float epsilon, double m, double v);
 
-// Apply a rule to the whole shard.
+// Each Apply applies a rule to the whole shard.
 #define SHALE_DECLARE(Rule) void Apply(const Rule& rule, const Update& op, const UpdateStep& step);
 SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
 #undef SHALE_DECLARE

@@ -9,7 +9,7 @@
 namespace shale::reference {
 namespace {
 
-// One block of a state.
+// The values of one block of a state.
 using Block = std::array<double, kQuantizedBlock>;
 
 template <class Map>
@@ -40,7 +40,7 @@ float Quantize(const Block& values, int64_t count, uint8_t* codes) {
   }
   const float scale = static_cast<float>(largest);
   for (int64_t k = 0; k < count; ++k) {
-    // 0 / 0 gives level 0.
+    // If the scale is 0, the ratio is NaN, which gives level 0.
     const int level = RoundedLevel<Map>(std::abs(values[k]) / static_cast<double>(scale));
     codes[k] = static_cast<uint8_t>(Map::CodeOf(level, values[k] < 0));
   }

@@ -21,7 +21,7 @@ class LoneProcess : public ControlPlane {
   absl::Status Barrier(ControlChannel) override { return absl::OkStatus(); }
 };
 
-// A status as a message: its code, a space, its text.
+// Returns a status as a message: its code, a space, its text.
 std::string Encode(const absl::Status& status) {
   return absl::StrCat(static_cast<int>(status.code()), " ", status.message());
 }

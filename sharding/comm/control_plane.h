@@ -1,8 +1,8 @@
-// ControlPlane: small messages between the processes of a job, by which they decide together.
+// ControlPlane: carries small messages between the processes of a job, by which they decide together.
 //
 // Ranks exchange tensors through communicators. Processes exchange decisions through the control plane: whether to
-// stop, which checkpoint to resume from, whether a save succeeded everywhere. Whoever decides gathers what each process
-// knows and computes the same answer from it everywhere.
+// stop, which checkpoint to resume from, whether a save succeeded everywhere. To decide, every process gathers what all
+// processes know and computes the same answer from it.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace shale {
 
-// Calls on one channel are matched in order; calls on different channels are independent. One thread at a time uses a
-// channel, so a save that runs beside the steps has one of its own.
+// Calls on one channel are matched in order, and calls on different channels are independent. A channel is used by one
+// thread at a time, so a save that runs beside the steps has a channel of its own.
 enum class ControlChannel : uint8_t { kSteps, kCheckpoints };
 inline constexpr int kControlChannels = 2;
 
-// Every process makes the same calls on a channel, in the same order. Each call waits for all processes. An error
-// (Aborted or DeadlineExceeded: a process has ended or does not come) is final for the channel. Messages have at most
-// kMostMessageBytes.
+// Every process makes the same calls on a channel, in the same order. Each call waits for all processes. It returns
+// Aborted if a process has ended, and DeadlineExceeded if a process does not come. After an error the channel cannot be
+// used any more. A message has at most kMostMessageBytes.
 class ControlPlane {
  public:
   static constexpr int64_t kMostMessageBytes = int64_t{64} << 20;
@@ -35,21 +35,21 @@ class ControlPlane {
 
   // Returns the messages of all processes, by process.
   virtual absl::StatusOr<std::vector<std::string>> Gather(ControlChannel channel, std::string message) = 0;
-  // Returns the message of process 0; those of the others do not count.
+  // Returns the message of process 0. Ignores the messages of the others.
   virtual absl::StatusOr<std::string> Broadcast(ControlChannel channel, std::string message) = 0;
-  // Returns when all processes have called it.
+  // Waits until all processes have called it.
   virtual absl::Status Barrier(ControlChannel channel) = 0;
 };
 
-// Returns the control plane of a job that runs in one process. Nothing waits, and nothing fails.
+// Returns the control plane of a job that runs in one process. Its calls never wait and never fail.
 ControlPlane& OneProcess();
 
-// Returns OK if `local` is OK in every process, and otherwise the same error in all of them: the first one by process,
-// with the number of its process if there are several.
+// Returns OK if `local` is OK in every process. Otherwise returns in all processes the error of the first process that
+// has one, with the number of that process if there are several processes.
 absl::Status AgreeOnStatus(ControlPlane& control, ControlChannel channel, const absl::Status& local);
 
-// Returns FailedPrecondition if `value` differs between processes; the message names `what` and the first process that
-// differs from process 0.
+// Returns FailedPrecondition if `value` differs between processes. The message names `what` and the first process whose
+// value differs from that of process 0.
 absl::Status CheckSameEverywhere(ControlPlane& control, ControlChannel channel, absl::string_view what,
                                  absl::string_view value);
 

@@ -1,4 +1,4 @@
-// Deadline: how long to wait for peers.
+// Deadline: limits how long to wait for peers.
 #pragma once
 
 #include <algorithm>
@@ -6,9 +6,9 @@
 
 namespace shale {
 
-// A deadline for code that polls. Between two polls at most a quarter of the limit counts as waiting: if the process
-// was stopped for long (Ctrl-Z, a paused container), its peers were stopped too, and that time does not count. Used by
-// one thread.
+// A deadline for code that polls. Of the time between two polls, at most a quarter of the limit counts as waiting. If
+// the process was stopped for long (Ctrl-Z, a paused container), its peers were probably stopped too, so most of that
+// time does not count. Used by one thread.
 class Deadline {
  public:
   // 0 means no limit.

@@ -49,7 +49,8 @@ absl::Status Rendezvous::Meet(int rank, const Call& call) {
                      meetings_ + 1, ", ", Describe(call), "; look for the error of a rank that is missing"));
     round_ended_.notify_all();
   }
-  // A meeting that took place stands, even if the group was aborted since, because the peers have begun to work.
+  // If all ranks have met, their agreement holds even if the group has been aborted since, because the peers have begun
+  // to work.
   return round_ != round ? agreement_ : aborted_;
 }
 
@@ -78,7 +79,7 @@ void Rendezvous::Abort(absl::Status reason) {
 }
 
 absl::Status Rendezvous::Agreement() const {
-  // The ranks by what they want; parties in order of their first rank.
+  // Each party is the ranks that want the same collective. Parties are in the order of their first ranks.
   std::vector<std::vector<int>> parties;
   for (int rank = 0; rank < size(); ++rank) {
     auto party = std::find_if(parties.begin(), parties.end(),

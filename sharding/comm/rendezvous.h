@@ -2,13 +2,13 @@
 //
 // A collective of W ranks, each in its own thread:
 //
-//     Meet        waits for all ranks, compares what they want  blocks; the only place that fails
-//     work        reads peers' buffers, writes its own          always ends, whatever happens to the group
-//     Sync        waits until all ranks have done that          blocks for the peers' work only
-//     [work, Sync]
+//     Meet          waits for all ranks, compares what they want  may block for long; the only step that fails
+//     work          reads peers' buffers, writes its own          always ends, whatever happens to the group
+//     Sync          waits until all ranks have done their work    blocks for the peers' work only
+//     [work, Sync]  again, for a collective of two phases
 //
-// Abort and time-outs end Meet and nothing else: once all ranks have met, every rank's buffers are in use by its peers,
-// so a rank must not return (and free them) before all are done.
+// Abort and time-outs end Meet and nothing else. Once all ranks have met, the peers of a rank use its buffers, so the
+// rank must not return (and free them) before all are done.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,7 @@
 
 namespace shale {
 
-// Thread-safe. Waiting blocks and never spins, since there are more ranks than cores.
+// Thread-safe. A waiting rank sleeps and never spins, because there may be more ranks than cores.
 class Rendezvous {
  public:
   // The collective that one rank wants, with its buffers.
@@ -41,15 +41,15 @@ class Rendezvous {
 
   int size() const { return static_cast<int>(calls_.size()); }
 
-  // Waits for all ranks. Returns an error if they want different things, if a rank does not come in time, or if the
-  // group is aborted. All ranks get the same error, from then on in every Meet.
+  // Waits for all ranks. Returns an error if they want different collectives, if a rank does not come in time, or if
+  // the group is aborted. All ranks get the same error, in this and in every later Meet.
   absl::Status Meet(int rank, const Call& call);
   // Returns the call of `rank`. Valid from Meet until the last Sync of the collective.
   const Call& call(int rank) const { return calls_[rank]; }
-  // Waits until all ranks have called Sync.
+  // Waits until all ranks have called Sync. Never fails.
   void Sync();
 
-  // Makes every Meet, waiting or later, return `reason`. The first reason stays.
+  // Makes every Meet, waiting or later, return `reason`. Does nothing if the group has failed already.
   void Abort(absl::Status reason);
 
  private:
@@ -60,9 +60,10 @@ class Rendezvous {
   const double timeout_seconds_;
   std::mutex mutex_;
   std::condition_variable round_ended_;
-  // Guarded by mutex_. calls_ is read without it between Meet and Sync, when nobody writes it.
+  // The fields below are guarded by mutex_. calls_ is also read without it between Meet and the last Sync, when nobody
+  // writes it.
   std::vector<Call> calls_;
-  std::vector<bool> present_;  // By rank: whether it waits in Meet.
+  std::vector<bool> present_;  // Whether a rank waits in Meet, by rank.
   int arrived_ = 0;            // Ranks that have come to the current Meet or Sync.
   uint64_t round_ = 0;
   uint64_t meetings_ = 0;

@@ -11,10 +11,10 @@
 namespace shale {
 namespace {
 
-// The parts of an all-reduce begin at multiples of this, so that two ranks never write the same cache line.
+// The parts of an all-reduce begin at multiples of this size, so that two ranks never write the same cache line.
 constexpr int64_t kLineBytes = 128;
 
-// `full` is the entire vector: `data` of an all-reduce.
+// Returns the call of a collective. `full` is the entire vector, which is `data` for an all-reduce.
 Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output) {
   return {.kind = kind,
           .dtype = full.dtype,
@@ -58,7 +58,8 @@ absl::Status RendezvousCommunicator::Work(Stream& stream) {
   return absl::OkStatus();
 }
 
-// Each rank begins with its own shard, so that the ranks do not all read the same shard at once.
+// Each rank copies its own shard first and then those of its successors, so that the ranks do not all read the same
+// shard at once.
 absl::Status RendezvousCommunicator::AllGather(Stream& stream) {
   const int64_t shard_bytes = mine().elements / size() * SizeOf(mine().dtype);
   for (int i = 0; i < size() && shard_bytes > 0; ++i) {
@@ -93,7 +94,7 @@ absl::Status RendezvousCommunicator::AllReduce(Stream& stream) {
   return absl::OkStatus();
 }
 
-// out = sum over ranks, in rank order, of elements [begin, begin + count) of their inputs.
+// Computes out = sum over ranks, in rank order, of elements [begin, begin + count) of their inputs.
 absl::Status RendezvousCommunicator::SumPart(int64_t begin, int64_t count, std::byte* out, Stream& stream) {
   if (count == 0) return absl::OkStatus();
   for (int rank = 0; rank < size(); ++rank) inputs_[rank] = call(rank).input + begin * SizeOf(mine().dtype);

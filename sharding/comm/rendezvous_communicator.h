@@ -1,4 +1,4 @@
-// RendezvousCommunicator: the collectives of ranks that can access one another's memory.
+// RendezvousCommunicator: implements the collectives of ranks that can access one another's memory.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace shale {
 
-// The common part of such communicators. A subclass decides in which threads the ranks meet, and how to copy and sum.
+// The common base of such communicators. A subclass decides in which threads the ranks meet, and how to copy and sum.
 // One rank computes each element of a sum, in rank order.
 class RendezvousCommunicator : public Communicator {
  public:
@@ -30,16 +30,18 @@ class RendezvousCommunicator : public Communicator {
   absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) final;
   absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) final;
 
-  // Makes the stream do `call`: Meet, Work, Sync. The operands have been checked.
+  // Enqueues `call` on the stream: Meet, Work, Sync. The operands have been checked.
   virtual absl::Status Enqueue(const Rendezvous::Call& call, Stream& stream) = 0;
   // Does this rank's part of the collective, between Meet and the last Sync. Calls every Barrier, even after an error.
   absl::Status Work(Stream& stream);
 
-  // Called by Work, with sizes above 0. `inputs` itself is valid only during the call.
+  // Copy `from` to `to`, and sum `inputs` into `out`, on the stream. Work calls them with sizes above 0. `inputs`
+  // itself is valid only during the call.
   virtual absl::Status Copy(std::byte* to, const std::byte* from, int64_t size_bytes, Stream& stream) = 0;
   virtual absl::Status Sum(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                            Stream& stream) = 0;
-  // Orders everything after it behind everything that all ranks did before it. Every rank must call it: its peers wait.
+  // Makes the work that follows on every rank start after all ranks have done the work before their Barrier. Every rank
+  // must call it, because its peers wait for it.
   virtual absl::Status Barrier(Stream& stream) = 0;
 
   Rendezvous& rendezvous() { return *rendezvous_; }
@@ -54,7 +56,7 @@ class RendezvousCommunicator : public Communicator {
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int rank_;
-  std::vector<const std::byte*> inputs_;  // By rank. Used in Work; a member, so that a collective allocates nothing.
+  std::vector<const std::byte*> inputs_;  // Inputs of a sum, by rank. A member, so that a collective allocates nothing.
 };
 
 }  // namespace shale

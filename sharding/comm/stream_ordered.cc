@@ -13,9 +13,9 @@ namespace {
 // The events of one rank that its peers wait for.
 struct RankEvents {
   std::shared_ptr<Device> device;  // Must outlive the events.
-  std::unique_ptr<Event> ready;    // The rank's inputs may be read.
-  std::unique_ptr<Event> summed;   // The rank's part of an all-reduce may be read.
-  std::unique_ptr<Event> done;     // The rank has read its peers' buffers.
+  std::unique_ptr<Event> ready;    // Peers may read the rank's inputs.
+  std::unique_ptr<Event> summed;   // Peers may read the rank's part of an all-reduce.
+  std::unique_ptr<Event> done;     // The rank has read its peers' buffers, so peers may overwrite them.
 };
 
 struct SharedGroup {
@@ -35,7 +35,7 @@ class StreamOrderedCommunicator : public RendezvousCommunicator {
     SHALE_RETURN_IF_ERROR(stream.Record(*group_->events[rank()].ready));
     SHALE_RETURN_IF_ERROR(rendezvous().Meet(rank(), call));
     absl::Status status = WaitForPeers(&RankEvents::ready, stream);
-    // Continues after an error, because the peers wait for this rank in every Sync.
+    // Goes on after an error, because the peers wait for this rank in every Sync.
     status.Update(Work(stream));
     status.Update(Pass(&RankEvents::done, stream));
     return status;
@@ -57,7 +57,7 @@ class StreamOrderedCommunicator : public RendezvousCommunicator {
     return absl::OkStatus();
   }
 
-  // Makes this stream wait here until the streams of all ranks have come this far.
+  // Makes this stream wait until the streams of all ranks have reached this point.
   absl::Status Pass(std::unique_ptr<Event> RankEvents::*event, Stream& stream) {
     absl::Status status = stream.Record(*(group_->events[rank()].*event));
     rendezvous().Sync();

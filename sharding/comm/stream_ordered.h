@@ -1,9 +1,10 @@
 // Communicators between ranks of one process whose streams run on one device, or on several devices that can access one
 // another's memory.
 //
-// A collective consists of copies and sums on the rank's own stream. Events order them among the ranks. The ranks meet
-// on the host, in the threads that enqueue, for two reasons: to learn one another's addresses, and because a wait for
-// an event that its owner has not recorded yet does not wait at all. The host never waits for a stream.
+// A collective consists of copies and sums on the rank's own stream. Events order the work of the ranks. The ranks meet
+// on the host, in the threads that enqueue, for two reasons: they learn one another's addresses, and no rank enqueues a
+// wait for an event before its owner has recorded it (such a wait would have no effect). The host never waits for a
+// stream.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,8 @@
 
 namespace shale {
 
-// Enqueues out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64 (which
-// wraps). `out` may be one of the inputs; otherwise it overlaps none. `elements` > 0. `inputs` itself is valid only
+// Enqueues the sum out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64
+// (which wraps). `out` is one of the inputs or overlaps none. `elements` is above 0. `inputs` itself is valid only
 // during the call.
 using EnqueueSumRanks = std::function<absl::Status(DType dtype, absl::Span<const std::byte* const> inputs,
                                                    std::byte* out, int64_t elements, Stream& stream)>;
@@ -31,13 +32,13 @@ struct StreamOrderedGroupOptions {
   double timeout_seconds = 600;
 };
 
-// Creates one communicator per rank, in rank order, for streams of `devices[rank]`. Sums are computed in rank order,
-// each element by one rank, so that results are equal on all ranks and from run to run.
+// Creates one communicator per rank, in rank order, for streams of `devices[rank]`. Sums are computed in rank order.
+// One rank computes each element, so that results are equal on all ranks and from run to run.
 //
 // The call that enqueues a collective returns the errors of the group. All ranks get InvalidArgument if they want
-// different collectives (it says which rank wanted what), DeadlineExceeded if a rank does not come in time, and Aborted
-// with the culprit and its reason if a rank aborts or its communicator is destroyed. After any of these the group is
-// dead.
+// different collectives (the message says which rank wanted what), DeadlineExceeded if a rank does not come in time,
+// and Aborted if a rank aborts or its communicator is destroyed (the message names the rank and its reason). After any
+// of these errors, every collective of the group fails.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateStreamOrderedGroup(
     const std::vector<std::shared_ptr<Device>>& devices, const StreamOrderedGroupOptions& options);
 

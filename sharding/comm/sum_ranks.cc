@@ -8,8 +8,8 @@
 namespace shale {
 namespace {
 
-// Sums block by block in a buffer that stays in the first-level cache and aliases nothing, so that the compiler
-// vectorizes the inner loops and memory is read and written once. 16-byte vectors suffice: memory bounds the loop, not
+// Sums block by block in a buffer that stays in the first-level cache and aliases nothing. So the compiler vectorizes
+// the inner loop, and memory is read and written once. 16-byte vectors suffice, because memory bounds the loop and not
 // the additions.
 template <class T>
 void Sum(absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements) {
@@ -32,7 +32,7 @@ void SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte*
   switch (dtype) {
     case DType::kFloat32: return Sum<float>(inputs, out, elements);
     case DType::kFloat64: return Sum<double>(inputs, out, elements);
-    case DType::kInt64: return Sum<uint64_t>(inputs, out, elements);  // Unsigned: signed overflow is undefined.
+    case DType::kInt64: return Sum<uint64_t>(inputs, out, elements);  // Signed overflow would be undefined.
     default: SHALE_CHECK(false) << "sum of " << ToString(dtype);
   }
 }

@@ -26,7 +26,7 @@ struct CollectiveRecord {
 // Returns for example "gather AllGather 4096 bf16", for messages of tests.
 std::string ToString(const CollectiveRecord& record);
 
-// The collectives of one rank in the order in which they were enqueued, over all of its communicators. Thread-safe.
+// The collectives of one rank, over all of its communicators, in the order in which they were enqueued. Thread-safe.
 class CollectiveTrace {
  public:
   void Add(CollectiveRecord record);

@@ -13,7 +13,7 @@ namespace shale::testing {
 
 class ArenaChecker : public ExecutionObserver {
  public:
-  // `report` is called for each violation, on the rank's thread. Borrows all other arguments.
+  // Calls `report` for each violation, on the rank's thread. Borrows all other arguments.
   ArenaChecker(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime,
                std::function<void(std::string)> report);
 

@@ -19,7 +19,7 @@ struct Row {
   Accumulation accumulation;
   bool reshard;
   bool tied;
-  // block: of a block. end: of an untied embedding or head, or of a tied embedding with its head.
+  // `block` counts those of a block; `end` those of an untied embedding or head, or of a tied embedding with its head.
   Counts (*block)(int64_t K);
   Counts (*end)(int64_t K);
 };

@@ -1,4 +1,4 @@
-// The errors that a job returns when a GPU fails under it.
+// Tests the errors that a job returns when a GPU fails under it.
 #include "engine/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-// The messages and refusals of jobs on the CUDA backend, tested without a GPU.
+// Tests the messages and refusals of jobs on the CUDA backend, without a GPU.
 #include <unistd.h>
 
 #include <fstream>

@@ -67,7 +67,7 @@ struct RunOptions {
 struct RunResult {
   CompiledStep step;
   MemoryPlan plan;
-  std::vector<double> losses;  // Mean per step. An error if ranks disagree.
+  std::vector<double> losses;  // Mean over the tokens of each step. It is an error if ranks disagree.
   std::vector<double> norms;
   int64_t global_tokens = 0;                            // Of the last step.
   bool non_finite = false;                              // In the last step.

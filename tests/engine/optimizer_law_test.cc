@@ -89,9 +89,10 @@ TEST(OptimizerLaws, SplitAndFloatMastersTrainAlike) {
   }
 }
 
-// Sums of gradients in another order differ by rounding. SGD's update is linear in the gradient, so that its weights
-// differ by no more than that; the others are compared by their losses. A sign of Lion, an almost vanishing gradient of
-// AdamW or an 8-bit code may turn: each moves a weight by a learning rate of 1e-2 at most, one of hundreds in a sum.
+// Summing gradients in another order changes them by rounding. SGD's update is linear in the gradient, so its weights
+// differ by no more than that. The other optimizers are compared by their losses, because rounding may turn a sign of
+// Lion, an almost vanishing gradient of AdamW, or an 8-bit code. Each moves a weight, one of hundreds in a sum, by a
+// learning rate of 1e-2 at most.
 TEST(OptimizerLaws, RanksAgreeWithOne) {
   const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 23);
   for (const Named& named : AllOptimizers()) {

@@ -33,8 +33,8 @@ std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const
   return image;
 }
 
-// Whether oneDNN is held to another instruction set. Tiles have other sizes there, but threads share them out by the
-// same rule, so that a few numbers of threads are enough.
+// Returns whether oneDNN is limited to an older instruction set. Tiles have other sizes there, but threads share them
+// out by the same rule, so that a few numbers of threads are enough.
 bool OnOlderProcessor() { return std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr; }
 
 TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {

@@ -14,7 +14,7 @@
 namespace shale::testing {
 namespace {
 
-// Whether `got` is as near to `want` as asked.
+// Returns whether `got` is as near to `want` as `tolerance` demands.
 bool Near(double got, double want, DType dtype, const Tolerance& tolerance) {
   if (std::isnan(want)) return std::isnan(got);
   if (got == want) return true;
@@ -23,7 +23,7 @@ bool Near(double got, double want, DType dtype, const Tolerance& tolerance) {
   return std::abs(got - want) <= allowed;
 }
 
-// Compares the written operands of two images.
+// Expects that the written operands of the two images agree.
 void ExpectOutputsNear(const OpCase& c, std::vector<std::byte>& got, std::vector<std::byte>& want) {
   VisitOperands(c.op, [&](absl::string_view name_view, const Tensor& t, Access access) {
     if (access == Access::kRead || !t.present()) return;
@@ -44,7 +44,7 @@ void ExpectOutputsNear(const OpCase& c, std::vector<std::byte>& got, std::vector
   });
 }
 
-// The image with the bytes of every written element set to zero: what must be as before.
+// Returns the image with the bytes of every written element set to zero. The remaining bytes must not change.
 std::vector<std::byte> WithoutOutputs(const OpCase& c, std::vector<std::byte> image) {
   VisitOperands(c.op, [&](absl::string_view, const Tensor& t, Access access) {
     if (access == Access::kRead || !t.present()) return;
@@ -57,7 +57,7 @@ std::vector<std::byte> WithoutOutputs(const OpCase& c, std::vector<std::byte> im
   return image;
 }
 
-// `op` with an output at the place of an input, if there is room for it.
+// Returns `op` with an output in the place of an input, or nothing if there is no room for it.
 std::optional<Op> InPlace(Op op, const std::string& output, const std::string& input) {
   Tensor at;
   VisitOperands(std::as_const(op), [&](absl::string_view name, const Tensor& t, Access) {
@@ -72,9 +72,9 @@ std::optional<Op> InPlace(Op op, const std::string& output, const std::string& i
   return fits ? std::optional<Op>(std::move(op)) : std::nullopt;
 }
 
-// The elements of all outputs.
+// Returns the bits of the elements of all outputs. As bits, a NaN equals itself.
 std::vector<uint64_t> OutputsOf(const Op& op, const TestMemory& memory, std::vector<std::byte>& image) {
-  std::vector<uint64_t> elements;  // Bits: a NaN equals itself.
+  std::vector<uint64_t> elements;
   VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
     if (access == Access::kRead || !t.present()) return;
     const Tensor bound = memory.Bind(t, image.data());
@@ -112,7 +112,7 @@ TEST_P(OpConformance, RepeatsItselfToTheBitOnAnyNumberOfThreads) {
   }
 }
 
-// Every output that may lie where an input lies gets the same bits there.
+// An output that may lie in the place of an input gets the same bits there.
 TEST_P(OpConformance, GivesTheSameBitsInPlace) {
   const OpCase& c = GetParam();
   std::vector<std::string> outputs, inputs;

@@ -1,4 +1,4 @@
-// The scalars that a step decides with.
+// Tests the ops on scalars with which a step decides: LossScale, FlagNonFinite and PrepareUpdate.
 #include <limits>
 
 #include "gtest/gtest.h"
@@ -19,7 +19,7 @@ OpCase PrepareUpdateCase(const std::string& name, double max_norm, double valid,
                        .totals_3 = c.memory.Values(DType::kFloat64, {kTotalSize}, totals),
                        .update_count_1 = c.memory.Values(DType::kInt64, {1}, {count}),
                        .update_5 = c.memory.Output(DType::kFloat32, {kUpdateSize})};
-  // A backend may take powers and roots in its own way.
+  // A backend may compute powers and roots in its own way.
   c.tolerances["update"] = {.relative = 4 * kUnit32};
   return c;
 }

@@ -1,4 +1,4 @@
-// AdamW8Bit. The conformance cases compare weights and scales with the reference, the other tests codes.
+// Tests AdamW8Bit. The conformance cases compare weights and scales with the reference; the other tests compare codes.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,7 +15,7 @@
 namespace shale::testing {
 namespace {
 
-// As for AdamW, but m and v are rounded once more when they are widened.
+// As for AdamW, but m and v are rounded once more, when they are widened.
 constexpr UpdateTolerances kTolerances = {.state = {.absolute = 5 * kUnit32},
                                           .master = {.absolute = 4 * kRate * 18 * kUnit32 + 2 * kUnit32}};
 
@@ -40,7 +40,7 @@ TEST(DynamicMap, AscendsWithBoundariesBetween) {
   }
 }
 
-// Returns the level to which x is rounded by looking at all of them.
+// Returns the level to which x is rounded, found by comparing x with every boundary.
 template <class Map>
 int LevelOf(double x) {
   int level = 0;
@@ -48,8 +48,8 @@ int LevelOf(double x) {
   return x > 0 ? std::max(level, Map::kLowestOfPositive) : level;
 }
 
-// Requires each code to be that of a ratio that differs from the exact one by rounding only: `error` bounds that of a
-// value. So a code is exact, or next to the exact one where the ratio lies within rounding of their boundary.
+// Expects each code to be that of a ratio that differs from the exact one by rounding only. `error` bounds the rounding
+// of a value. So a code is exact, or next to the exact one if the ratio lies within rounding of their boundary.
 template <class Map>
 void ExpectCodes(const Tensor& codes, const std::vector<double>& values, double error) {
   for (int64_t begin = 0; begin < codes.dim(0); begin += kQuantizedBlock) {
@@ -92,7 +92,8 @@ TEST(AdamW8Bit, StoresTheNearestCodes) {
       for (const TestBackend& backend : TestBackends()) {
         SCOPED_TRACE(backend.name + " " + Name(form) + " " + std::to_string(n));
         std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
-        // m: roundings of 0.1 (widened), 0.75 and 0.85 a tenth each, and 0.2. v: of 0.2 twice, 0.04 twice, and 0.25.
+        // m has roundings of 0.1 (widened), a tenth of 0.75 and of 0.85, and 0.2. v has those of 0.2 twice, 0.04 twice,
+        // and 0.25.
         ExpectCodes<SignedMap>(StateOf(op, "m", memory, image), ms, 0.5 * kUnit32);
         ExpectCodes<UnsignedMap>(StateOf(op, "v", memory, image), vs, 0.8 * kUnit32);
       }
@@ -100,7 +101,7 @@ TEST(AdamW8Bit, StoresTheNearestCodes) {
   }
 }
 
-// An update that makes m the gradient, and v its square, to the bit: from zero states, without betas.
+// An update that sets m to the gradient and v to its square, to the bit: it has zero states, and betas of 0.
 struct Exact {
   TestMemory memory;
   Update op;
@@ -117,7 +118,7 @@ struct Exact {
   }
 };
 
-// Blocks of 255 numbers and a 1, which makes the scale 1, so that numbers are their own ratios.
+// Returns blocks of a 1 and 255 numbers. The 1 makes the scale 1, so that numbers are their own ratios.
 std::vector<double> WithScaleOne(const std::vector<float>& numbers) {
   std::vector<double> values;
   for (const float x : numbers) {
@@ -127,8 +128,8 @@ std::vector<double> WithScaleOne(const std::vector<float>& numbers) {
   return values;
 }
 
-// Entries of the map are kept, numbers on a boundary go to the entry nearer to 0, and the next fp32 number does not. A
-// negative m stays negative, though 0 may be nearer.
+// Entries of the map are kept, numbers on a boundary go to the entry nearer to 0, and the next larger fp32 number goes
+// to the other entry. A negative m stays negative, even where 0 is nearer.
 TEST(AdamW8Bit, RoundsMToTheNearestEntryOfItsSign) {
   std::vector<float> numbers;
   for (int level = 0; level < SignedMap::kLevels; ++level) {
@@ -159,8 +160,8 @@ TEST(AdamW8Bit, RoundsMToTheNearestEntryOfItsSign) {
   }
 }
 
-// 0, and squares from 1e-12 to 1, which meet every level; only 0 meets that of 0. The reference squares in fp64, so it
-// has the codes only nearly.
+// Tries 0, and squares from 1e-12 to 1, which reach every level. Only 0 reaches the level of 0. The reference squares
+// in fp64, so its codes may differ by one.
 TEST(AdamW8Bit, RoundsVToTheNearestEntry) {
   std::vector<float> numbers = {0};
   for (float x = 1e-6f; x < 1; x *= 1.0007f) numbers.push_back(x);
@@ -185,7 +186,7 @@ TEST(AdamW8Bit, RoundsVToTheNearestEntry) {
   }
 }
 
-// A block without gradients stays zero, and tells so by scale 0 and the codes of 0.
+// A block without gradients stays zero: its scale is 0, and its codes are those of 0.
 TEST(AdamW8Bit, ZerosHaveScaleZero) {
   const Exact exact(std::vector<double>(300));
   for (const TestBackend& backend : TestBackends()) {
@@ -203,7 +204,7 @@ TEST(AdamW8Bit, ZerosHaveScaleZero) {
   }
 }
 
-// The scale of a block that holds a NaN is a NaN, so that all its values are; other blocks do not notice.
+// The scale of a block that holds a NaN is a NaN, and so are all its values. Other blocks are not affected.
 TEST(AdamW8Bit, ANaNTakesItsBlockWithIt) {
   std::vector<double> gradients(600, 0.5);
   gradients[300] = std::numeric_limits<double>::quiet_NaN();
@@ -221,7 +222,7 @@ TEST(AdamW8Bit, ANaNTakesItsBlockWithIt) {
   }
 }
 
-// The new weight follows from m and v before they are stored: large errors of storage show in the next step only.
+// The new weight is computed from m and v before they are stored, so errors of storage show only in the next step.
 TEST(AdamW8Bit, WeightsAreThoseOfAdamWUntilTheNextStep) {
   constexpr int64_t kSize = 1000;
   TestMemory memory;
@@ -240,7 +241,7 @@ TEST(AdamW8Bit, WeightsAreThoseOfAdamWUntilTheNextStep) {
   }
   wide.states = {memory.Values(DType::kFloat32, {kSize}, ms), memory.Values(DType::kFloat32, {kSize}, vs)};
   for (const TestBackend& backend : TestBackends()) {
-    if (backend.family == "reference") continue;  // It widens in fp64.
+    if (backend.family == "reference") continue;  // The reference widens in fp64.
     SCOPED_TRACE(backend.name);
     std::vector<std::byte> got = RunOnBackend(backend.name, memory, quantized);
     std::vector<std::byte> want = RunOnBackend(backend.name, memory, wide);
@@ -248,9 +249,9 @@ TEST(AdamW8Bit, WeightsAreThoseOfAdamWUntilTheNextStep) {
   }
 }
 
-// No ratio of the goldens lies so near a boundary that rounding could decide its code. Scales below 1 have five
-// roundings a step; the step of a weight, below 4 rate (|m| < 1 and sqrt(v) > 0.05 before their corrections), some
-// eighteen, and the weight three.
+// No ratio of the goldens lies so near a boundary that rounding could decide its code. In a step, a scale (below 1) has
+// five roundings. The change of a weight has some eighteen, and is below 4 rate, because |m| < 1 and sqrt(v) > 0.05
+// before their corrections. The weight itself has three.
 TEST(AdamW8Bit, StepsAsBitsandbytesStoresItsStates) {
   constexpr double kWeight = (4 * 4 * kRate * 18 + 4 * 3 * 1.2) * kUnit32, kScale = 4 * 5 * kUnit32;
   const AdamW8BitRule rule;

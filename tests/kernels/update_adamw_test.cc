@@ -1,4 +1,4 @@
-// AdamW.
+// Tests AdamW.
 #include <cmath>
 
 #include "gtest/gtest.h"
@@ -9,15 +9,15 @@
 namespace shale::testing {
 namespace {
 
-// m and v are three roundings of values below 1. The step is rate / 0.19 m / (sqrt(v) / 0.31) with |m| < 0.2 and
-// sqrt(v) > 0.09, below 4 rate, with some ten roundings; p itself is rounded twice.
+// m and v have three roundings of values below 1. The step is rate / 0.19 m / (sqrt(v) / 0.31) with |m| < 0.2 and
+// sqrt(v) > 0.09. So it is below 4 rate, with some ten roundings. p itself is rounded twice.
 constexpr UpdateTolerances kTolerances = {.state = {.absolute = 4 * kUnit32},
                                           .master = {.absolute = 4 * kRate * 16 * kUnit32 + 2 * kUnit32}};
 
 INSTANTIATE_TEST_SUITE_P(AdamW, OpConformance,
                          ::testing::ValuesIn(UpdateCases(AdamWRule{.weight_decay = 0.5f}, kTolerances)), CaseName);
 
-// The second step of torch.optim.AdamW's algorithm for lr 0.1, betas (0.9, 0.99), decay 0.1, eps 1e-8.
+// Computes the second step of torch.optim.AdamW's algorithm for lr 0.1, betas (0.9, 0.99), decay 0.1, eps 1e-8.
 TEST(AdamW, FollowsTheTextbook) {
   const double ms[] = {0.02, 0.1}, vs[] = {0.0004, 0.01};
   ByHand hand(AdamWRule{.beta2 = 0.99f}, {{ms[0], ms[1]}, {vs[0], vs[1]}});

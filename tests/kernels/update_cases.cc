@@ -28,7 +28,7 @@ OpCase UpdateCase(const UpdateRule& rule, const UpdateTolerances& tolerances, Ma
   return c;
 }
 
-// uniform() of make_update_goldens.py.
+// Returns the same number as uniform() of make_update_goldens.py.
 double Uniform(int64_t i, int series) {
   uint32_t x = static_cast<uint32_t>(i + 1000 * series) * 2654435761u;
   x ^= x >> 15;
@@ -46,7 +46,7 @@ double Gradient(int64_t i, int series) {
 
 std::vector<OpCase> UpdateCases(const UpdateRule& rule, const UpdateTolerances& tolerances) {
   std::vector<OpCase> cases;
-  // Shards begin anywhere, or at blocks of state.
+  // Shards begin anywhere; those with blocks of state begin at a block.
   const int64_t block = BlockOf(rule), at = block == 1 ? 110 : 3 * block;
   for (const Masters form : kAllMasters) {
     const auto add = [&](int64_t n, std::vector<ElementRange> decayed, int64_t shard_begin) {
@@ -55,7 +55,7 @@ std::vector<OpCase> UpdateCases(const UpdateRule& rule, const UpdateTolerances& 
     add(0, {}, 0);
     add(1, {{0, 1}}, 0);
     add(37, {}, 0);
-    // Ranges that begin before the shard, end within it, are empty, lie within, and begin behind it.
+    // These ranges begin before the shard, end within it, are empty, lie within it, and begin behind it.
     add(100, {{0, 5}, {at - 80, at + 7}, {at + 8, at + 8}, {at + 20, at + 21}, {at + 30, at + 90}}, at);
     add(255, {{0, at + 1000}}, at);
     add(256, {{0, at + 128}}, at);

@@ -1,4 +1,4 @@
-// What the tests of single update rules share: conformance cases, updates to compare with values by hand, and steps to
+// Shared by the tests of single update rules: conformance cases, updates to compare with values by hand, and steps to
 // compare with other implementations (update_goldens.h).
 #pragma once
 
@@ -19,8 +19,8 @@ struct UpdateTolerances {
   Tolerance state, master;
 };
 
-// Returns updates by `rule` on masters of every form and shards of awkward sizes and places. States of codes are not
-// compared.
+// Returns updates by `rule` on masters of every form and shards of awkward sizes and places. The cases do not compare
+// states that are codes.
 std::vector<OpCase> UpdateCases(const UpdateRule& rule, const UpdateTolerances& tolerances);
 
 // An update of two fp64 elements on the reference, of which the second has weight decay. The bias corrections are those
@@ -42,12 +42,12 @@ class ByHand {
   std::vector<std::byte> image_;
 };
 
-// Decay rates of the bias correction; 0: it corrects nothing.
+// Decay rates of the bias correction. With 0 there is no correction.
 struct Betas {
   double beta1 = 0, beta2 = 0;
 };
 
-// Take kGoldenSteps steps of kGoldenSize elements from zero states, with the weights and gradients of
+// Takes kGoldenSteps steps of kGoldenSize elements from zero states, with the weights and gradients of
 // tools/parity/make_update_goldens.py. `series` is that of the first gradients. Calls check(op, memory, image) after
 // the last step, on every backend.
 inline constexpr int64_t kGoldenSize = 300;

@@ -1,4 +1,4 @@
-// Lion.
+// Tests Lion.
 #include "gtest/gtest.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
@@ -9,8 +9,8 @@
 namespace shale::testing {
 namespace {
 
-// m has roundings of 0.75 / 100, 0.1, and twice their sum. p is rounded twice, and the decay, below 0.01, twice; a step
-// by the rate is exact. With the seed of the tests no sign hangs on rounding.
+// m has roundings of 0.75 / 100, 0.1, and twice their sum. p is rounded twice, and the decay, below 0.01, twice. A step
+// by the rate is exact. With the seed of the tests no sign depends on rounding.
 constexpr UpdateTolerances kTolerances = {.state = {.absolute = 0.4 * kUnit32},
                                           .master = {.absolute = 3 * 1.1 * kUnit32 + 0.02 * kUnit32}};
 
@@ -26,7 +26,7 @@ TEST(Lion, FollowsTheTextbook) {
   EXPECT_NEAR(hand.State(0, 1), 0.99 * 0.1 - 0.01 * 1.5, 1e-7);
 }
 
-// Without gradient and momentum Lion has no direction.
+// Without a gradient and a momentum, Lion has no direction.
 TEST(Lion, StandsStillWhereItKnowsNothing) {
   for (const TestBackend& backend : TestBackends()) {
     SCOPED_TRACE(backend.name);
@@ -42,7 +42,7 @@ TEST(Lion, StandsStillWhereItKnowsNothing) {
   }
 }
 
-// m, below 0.04, has three roundings in a step. The weight, below 1.2, has two, and those of its decay, below 0.002.
+// In a step m, below 0.04, has three roundings. The weight, below 1.2, has two, and its decay, below 0.002, has more.
 TEST(Lion, StepsAsItsPaperSays) {
   constexpr double kWeight = (4 * (2 * 1.2 + 0.01) + 1.2) * kUnit32, kMomentum = (4 * 3 + 1) * 0.04 * kUnit32;
   TakeGoldenSteps(LionRule{.weight_decay = 0.1f}, {}, 1, [&](const Update& op, auto& memory, auto& image) {

@@ -11,7 +11,7 @@ namespace {
 
 Tensor RandomState(TestMemory& memory, const UpdateState& state, int64_t n) {
   const int64_t size = CeilDivide(n, state.block);
-  // The upper half of the unsigned map is its last decade, from 0.1 to 1: v is at least 0.01.
+  // The upper half of the unsigned map has the entries from 0.1 to 1, so that v is at least 0.01.
   if (state.dtype == DType::kUInt8) return memory.RandomIntegers(state.dtype, {size}, state.name == "v" ? 128 : 0, 256);
   if (state.name == "v") return memory.Random(state.dtype, {size}, 0.01, 0.1);
   if (state.name == "v_scale") return memory.Random(state.dtype, {size}, 0.1, 0.2);

@@ -1,4 +1,4 @@
-// SGD, without and with momentum, and with Nesterov's step.
+// Tests SGD without momentum, with momentum, and with Nesterov's step.
 #include "gtest/gtest.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/update_cases.h"
@@ -40,9 +40,9 @@ TEST(Sgd, FollowsTheTextbook) {
   EXPECT_NEAR(nesterov.Weight(1), 2 - 0.1 * (-1.3 + 0.9 * 0.5), 1e-7);
 }
 
-// In a step d, below 1.2, the momentum, below 4, and Nesterov's direction, below 4.6, have roundings of 1.2, 0.1, 3.6,
-// 4, 3.6 and 4.6 units: 18. Errors of a momentum persist: 4 steps give 72. The weight takes a hundredth of each step's,
-// and two roundings of its own, below 1.2. The goldens are rounded once more.
+// In a step, d (below 1.2), the momentum (below 4) and Nesterov's direction (below 4.6) have roundings of 1.2, 0.1,
+// 3.6, 4, 3.6 and 4.6 units, 18 in all. Errors of a momentum persist, so 4 steps give 72. The weight takes a hundredth
+// of each step's error, and two roundings of its own, below 1.2. The goldens are rounded once more.
 TEST(Sgd, StepsAsPyTorchDoes) {
   constexpr double kWeight = (kRate * 4 * 72 + 4 * 2 * 1.2 + 1.2) * kUnit32, kMomentum = (72 + 4) * kUnit32;
   for (const bool nesterov : {false, true}) {

@@ -1,5 +1,5 @@
-// What all rules have in common. The file of each rule compares it with the reference, with values by hand, and with
-// other implementations of it.
+// Tests what all update rules have in common. The file of each rule compares it with the reference, with values by
+// hand, and with other implementations of it.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -26,7 +26,7 @@ TEST(Update, SkippedUpdateChangesNothing) {
   }
 }
 
-// The split form holds the fp32 master exactly, and rounds weights alike: both train to the same bits.
+// The split form holds the fp32 master exactly, and rounds weights in the same way. So both train to the same bits.
 TEST(Update, SplitAndFloatMastersHoldTheSameBits) {
   constexpr int64_t kSize = 3000;
   for (const UpdateRule& rule : AllRules()) {
@@ -58,7 +58,7 @@ TEST(Update, SplitAndFloatMastersHoldTheSameBits) {
   }
 }
 
-// With no gradient and no states p stays, so that every finite fp32 shows how it is split and rounded.
+// With no gradient and zero states p does not change, which shows how numbers of all magnitudes are split and rounded.
 TEST(Update, EveryMasterSurvivesTheSplit) {
   std::vector<double> masters;
   for (uint32_t upper = 0; upper < 0x10000; upper += 3) {
@@ -87,8 +87,8 @@ TEST(Update, EveryMasterSurvivesTheSplit) {
   }
 }
 
-// A NaN must not turn into a finite weight: the trainer would not see it. It comes from the weight or from the
-// gradient.
+// A NaN must not turn into a finite weight, because the trainer would not see it. Here it comes from the weight or from
+// the gradient.
 TEST(Update, NaNsStayNaNs) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   constexpr int64_t kSize = 20;
@@ -111,7 +111,7 @@ TEST(Update, NaNsStayNaNs) {
   }
 }
 
-// Threads may divide an update, and a shard may lie anywhere in its group: an element does not notice.
+// Threads may divide an update, and a shard may lie anywhere in its group. Neither changes an element.
 TEST(Update, PartsOfAShardAgreeWithTheWhole) {
   constexpr int64_t kSize = 2000, kCut = 768;
   for (const UpdateRule& rule : AllRules()) {

@@ -1,4 +1,4 @@
-// Validate: an update's states and hyper-parameters are those of its rule.
+// Tests that Validate demands the states and hyper-parameters of an update's rule.
 #include <limits>
 
 #include "gtest/gtest.h"
@@ -9,7 +9,7 @@ namespace shale::testing {
 namespace {
 
 TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
-  std::vector<Update> updates;  // By AdamW, SGD, Lion and AdamW8Bit.
+  std::vector<Update> updates;  // In the order AdamW, SGD, Lion, AdamW8Bit.
   for (const Op& op : ValidOps()) {
     if (const auto* update = std::get_if<Update>(&op)) updates.push_back(*update);
   }
@@ -29,7 +29,7 @@ TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
       },
       {"decayed", "[8, 10)"});
 
-  // States: one too few, one too many, of the wrong type or size.
+  // Wrong states: one too few, one too many, of the wrong type or size.
   expect_refused(adamw, [](Update& op) { op.states[1] = Tensor(); }, {"v is missing", "wanted f32[P=13]"});
   expect_refused(lion, [&](Update& op) { op.states[1] = adamw.states[1]; },
                  {"Lion: states[1] is f32[13]", "wanted none", "Lion has 1 state"});
@@ -38,7 +38,7 @@ TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
   expect_refused(quantized, [](Update& op) { op.states[3] = Tensor::Contiguous(DType::kFloat32, {2}); },
                  {"v_scale is f32[2]", "wanted f32[P/block=1]"});
 
-  // Blocks of state are not divided.
+  // Shards do not divide blocks of state.
   expect_refused(quantized, [](Update& op) { op.shard_begin = 300; }, {"shard_begin is 300", "a multiple of 256"});
   expect_refused(quantized, [](Update& op) { op.shard_stride = 13; }, {"shard_stride is 13", "a multiple of 256"});
   expect_refused(adamw, [](Update& op) { op.shard_begin = -1; }, {"shard_begin is -1"});
@@ -49,7 +49,7 @@ TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
   apart.shard_begin = 7;
   EXPECT_TRUE(Validate(apart).ok()) << Validate(apart);
 
-  // Hyper-parameters.
+  // Wrong hyper-parameters.
   const float nan = std::numeric_limits<float>::quiet_NaN();
   expect_refused(adamw, [](Update& op) { op.rule = AdamWRule{.beta1 = 1}; }, {"beta1 is 1", "less than 1"});
   expect_refused(adamw, [&](Update& op) { op.rule = AdamWRule{.beta2 = nan}; }, {"beta2 is nan"});

@@ -42,8 +42,8 @@ TEST(PlacementTest, OneRankHoldsEverythingAndCommunicatesNothing) {
   }
 }
 
-// Under every strategy, on a mesh with copies of every shard: the ranks of a row save every parameter once, what a rank
-// updates is among the weights that it holds or the same elements, and tensors of a shard lie where the ranges say.
+// Holds under every strategy, on a mesh with copies of every shard. The ranks of a row save every parameter once. A
+// rank updates only weights that it holds. Tensors of a shard lie where the ranges say.
 TEST(GroupPlacementTest, RangesTensorsAndSavedPiecesAgree) {
   const Mesh mesh{.replicate = 2, .shard = 3};
   const std::vector<ShardLayout::Entry> entries = {{"a", {200}}, {"b", {9, 10}}, {"c", {7}}};

@@ -111,7 +111,7 @@ class CountTestsTest(unittest.TestCase):
 
     def test_a_bazel_that_failed_silently_fails(self):
         self.add_result("//x:a", "PASSED", _XML % "")
-        # With 3, the result of the test that failed is missing from the events.
+        # With exit code 3, the result of the test that failed is missing from the events.
         for exit_code in (1, 3, 37):
             returned, lines = self.run_main(exit_code, cut='{"id": {"testRes')
             self.assertEqual(lines[0], f"FAILED (run): bazel exited with {exit_code}")

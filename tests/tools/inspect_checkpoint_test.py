@@ -89,7 +89,7 @@ class InspectCheckpointTest(unittest.TestCase):
             self.assertRegex(output, r"\n  %s +%s  bytes, 1 checksum\n" % (name, format(size, ",")))
         self.assertIn("values in SPLIT", self.inspect(0, "runs/split")[0])
 
-    # Regression: it printed strategy FULL, which no job may name today.
+    # Regression: the tool printed strategy FULL, which no job may name today.
     def test_it_shows_an_old_checkpoint_in_todays_words(self):
         shutil.copytree(_OLD, self.path("old"))  # The runfiles are links, which no checkpoint may have.
         output, error = self.inspect(0, "old")

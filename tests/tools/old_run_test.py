@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests that runs of before the words of the job spec changed stay usable: resumed, verified, generated from.
+"""Tests that runs from before the words of the job spec changed stay usable: resumed, verified, generated from.
 
 testdata/before_words is a run folder that the last version with the former words wrote: two ranks, bf16 with SPLIT
 masters, six steps, the checkpoint of step 4, and the losses of all steps. Its text is made by _TEXT.
@@ -59,8 +59,8 @@ class OldRunTest(unittest.TestCase):
         self.assertEqual(sorted(after), [5, 6])
         for step in after:
             self.assertEqual(after[step]["tokens"], before[step]["tokens"])
-            # On another processor sums of products are ordered in another way, which turns single roundings to bf16:
-            # 2^-9 of one of hundreds of terms.
+            # Another processor may sum products in another order, which turns single roundings to bf16: 2^-9 of one of
+            # hundreds of terms.
             self.assertAlmostEqual(after[step]["loss"], before[step]["loss"], delta=2e-3 * before[step]["loss"])
 
     def test_another_sharding_resumes_it_too(self):

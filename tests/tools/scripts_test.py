@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests tools/test, quickstart, fuzz and install.sh with stand-ins for what they call: with which arguments they do."""
+"""Tests tools/test, quickstart, fuzz and install.sh with stand-ins for the programs that they call: which calls they
+make, with which arguments."""
 
 import os
 import subprocess
@@ -84,7 +85,8 @@ class ScriptsTest(unittest.TestCase):
         self.assertTrue(calls[0].endswith(" --config=asan //tests/engine/..."), calls)
 
     def test_a_run_whose_cases_cannot_be_counted_fails(self):
-        # The exit code of count_tests.py was discarded, and the cases of the other runs made the sum a success.
+        # Regression: the exit code of count_tests.py was discarded, and the cases of the other runs made the sum a
+        # success.
         for dies in ('sys.exit(1)', 'sys.exit(print("tsan: 9", end=""))'):
             self.write("tools/build_defs/count_tests.py",
                        f'import sys\nif sys.argv[1].startswith("tsan="): {dies}\nprint("1 passed, 0 failed")\n')
@@ -93,7 +95,7 @@ class ScriptsTest(unittest.TestCase):
             self.assertIn("\nFAILED (tsan): the test cases could not be counted\n", said)
 
     def test_without_a_cache_nothing_is_fetched(self):
-        # The wheel was unpacked into the root of the repository if the user's cache was not for writing.
+        # Regression: the wheel was unpacked into the root of the repository if the user's cache could not be written.
         for name in ("install.sh", "cudnn_frontend.txt"):
             with open("tools/build_defs/" + name, encoding="utf-8") as file:
                 self.write("tools/build_defs/" + name, file.read())

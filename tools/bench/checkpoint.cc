@@ -77,8 +77,8 @@ absl::Status Evict(const std::string& path) {
   return error != 0 ? FileError(error, "evict", path) : absl::OkStatus();
 }
 
-// Returns how many seconds it takes to write files of these sizes as dd bs=4M conv=fsync does: one buffer again and
-// again, then a flush. `direct` adds oflag=direct.
+// Writes files of these sizes as `dd bs=4M conv=fsync` does: writes one buffer again and again, then flushes. `direct`
+// adds oflag=direct. Returns the seconds that it took.
 absl::StatusOr<double> WritePlain(const Flags& flags, const std::vector<int64_t>& sizes, bool direct,
                                   absl::Span<const char> buffer) {
   const std::string folder = Path(flags, "plain");
@@ -112,7 +112,8 @@ absl::StatusOr<double> ReadPlain(const Flags& flags, const std::vector<int64_t>&
   return Now() - start;
 }
 
-// Restores the full checkpoint into all ranks. Returns the seconds, without the time to create a trainer.
+// Restores the full checkpoint into all ranks, after evicting its files from the page cache. Returns the seconds that
+// the restore took.
 absl::StatusOr<double> Restore(const std::string& path, LocalState& state) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
   for (const std::string& name : names) SHALE_RETURN_IF_ERROR(Evict(JoinPath(path, name)));

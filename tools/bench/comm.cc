@@ -39,8 +39,8 @@ constexpr CommCase kCases[] = {{CollectiveKind::kAllGather, DType::kFloat32},
                                {CollectiveKind::kReduceScatterSum, DType::kFloat32},
                                {CollectiveKind::kAllReduceSum, DType::kFloat32}};
 
-// Bytes per byte of `size`: through each rank's link (BusFactor, as nccl-tests defines it), and read and written in
-// memory by all ranks together (MemoryFactor).
+// Return bytes per byte of `size`: BusFactor those through each rank's link, as nccl-tests defines it; MemoryFactor
+// those that all ranks together read and write in memory.
 double BusFactor(CollectiveKind kind, double n) {
   return (kind == CollectiveKind::kAllReduceSum ? 2 : 1) * (n - 1) / n;
 }

@@ -4,13 +4,14 @@
 // The bandwidths are those of nccl-tests, for n ranks and a full vector (all ranks' shards together) of `size` bytes:
 //   algbw = size / time
 //   busbw = algbw (n - 1) / n for AllGather and ReduceScatterSum, algbw 2 (n - 1) / n for AllReduceSum.
-// Threads and ranks that share a GPU use no bus. There the bound is what all ranks together read and write in memory,
+// Ranks that are threads of the CPU, or that share a GPU, use no bus. Their bound is what all ranks together read and
+// write in memory,
 //   AllGather         n size read, n size written
 //   ReduceScatterSum  n size read,   size written
 //   AllReduceSum      n size read,   size written, then (n - 1) size read and written
-// which is compared with n streams that copy a vector of the same size each, all at the same time.
+// The bench compares this with n streams that each copy a vector of the same size at the same time.
 //
-// Sums are fp32, in rank order. Gradients are reduced in no other type, so only AllGather has a bf16 line.
+// Sums are fp32. Gradients are reduced in no other type, so only AllGather has a bf16 line.
 #pragma once
 
 #include <functional>

@@ -87,7 +87,7 @@ absl::Status CommGroup::OnThreads(const Work& work) {
   for (int rank = 0; rank < size(); ++rank) {
     threads.emplace_back([&, rank] {
       statuses[rank] = work(rank);
-      // Otherwise the other ranks would wait for this one.
+      // Aborts, because otherwise the other ranks would wait for this one.
       if (!statuses[rank].ok()) ranks_.communicators[rank]->Abort(statuses[rank]);
     });
   }

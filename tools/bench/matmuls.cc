@@ -1,9 +1,9 @@
 // The matmuls bench: measures how long the matmuls of a job's step take when nothing else runs.
 //
 // Compiles the job as `train` does, and runs every matmul of a rank's step (forward, recomputed, backward, the head's
-// chunks, each as often as in the step) with oneDNN in the program's order (onednn.h). The time of a step is
-// compared with this. To bound the time of a step, it also reports the time of attention's matmuls, the bytes that
-// packing operands, all other ops and the collectives move, and the rate of memory copies.
+// chunks, each as often as in the step) with oneDNN in the program's order (onednn.h). bench_train compares the time of
+// a step with the result. To bound the time of a step, the bench also reports the time of attention's matmuls, the
+// bytes that packing operands, all other ops and the collectives move, and the rate of memory copies.
 
 #include <omp.h>
 
@@ -131,7 +131,7 @@ class Rank {
   int threads_;
   dnnl::stream stream_;
   std::vector<LinearMatMul> matmuls_;
-  std::vector<std::pair<AttentionMatMuls, int64_t>> attention_;  // With the number of times that the step runs it.
+  std::vector<std::pair<AttentionMatMuls, int64_t>> attention_;  // With how often the step runs it.
   OperandBytes from_ = RandomOperand(kCopyBytes, DType::kFloat32), to_ = RandomOperand(kCopyBytes, DType::kFloat32);
   Measured measured_;
 };
@@ -203,8 +203,8 @@ Measured MeanOf(const std::vector<Measured>& ranks) {
   return mean;
 }
 
-// Returns the best rate, in bytes that one rank reads and writes per second. Ops that find operands in caches are
-// faster.
+// Returns the best rate of the copies, in bytes that one rank reads and writes per second. Ops that find operands in
+// caches are faster.
 double BestCopyRate(const Measured& measured) {
   double least_seconds = std::numeric_limits<double>::infinity();
   for (const Measured::Copy& copy : measured.copies) {

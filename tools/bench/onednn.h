@@ -25,8 +25,8 @@ using OperandBytes = std::unique_ptr<std::byte, FreeBytes>;
 // if there is no memory.
 OperandBytes RandomOperand(size_t size_bytes, DType dtype);
 
-// Returns whether oneDNN multiplies bf16 on this processor. Below AVX-512 it does not; there the engine does not
-// either, but widens operands to fp32.
+// Returns whether oneDNN multiplies bf16 on this processor. Without AVX-512 it does not. There the engine does not
+// either: it widens the operands to fp32.
 bool MultipliesBFloat16(const dnnl::engine& engine);
 
 // A matmul of one size on all OpenMP threads. Owns its operands, so that two sizes share no cache lines.
@@ -45,9 +45,9 @@ class LinearMatMul {
 };
 
 // The matmuls of attention of one size. Each thread runs one head at a time.
-// Forward they are q k^T and p v. Backward they are q k^T again, d_out v^T, and those of d_q, d_k and d_v.
+// Those of forward are q k^T and p v. Those of backward are q k^T again, d_out v^T, and one each for d_q, d_k and d_v.
 // Queries are divided into strips, and each strip is multiplied with only the keys that it sees. Create() tries several
-// strip lengths and keeps the fastest. Scores are f32. Operands stay in the caches, as an engine's may.
+// strip lengths and keeps the fastest. Scores are f32. Operands may stay in the caches, as they may in an engine.
 class AttentionMatMuls {
  public:
   // May throw dnnl::error.

@@ -1,5 +1,5 @@
-// The ops bench: compares every op with what the machine can do: ops that move memory with a copy of memory, matmuls
-// and attention with the best rate of any matmul. The program passes the kinds of machines (ops_main.cc).
+// The ops bench. Compares ops that move memory with a copy of memory, and matmuls and attention with the best rate of
+// any matmul. The program passes the kinds of machines (ops_main.cc).
 #pragma once
 
 #include <vector>

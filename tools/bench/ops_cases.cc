@@ -263,7 +263,8 @@ void AddRows(Maker& m, std::vector<OpCase>& cases) {
   cases.push_back(m.Finish(zero, "", Shape(zero.x_N)));
 }
 
-// Adds the ops on the flat vectors of a unit. Vectors are f32, except that AdamW's weights have dtype act.
+// Adds the ops on the flat vectors of a unit, except updates. They do not depend on the dtype of activations, so only
+// f32 has these cases.
 void AddFlat(Maker& m, std::vector<OpCase>& cases) {
   const int64_t p = m.s.parameters;
   if (m.act == DType::kFloat32) {
@@ -282,7 +283,7 @@ void AddFlat(Maker& m, std::vector<OpCase>& cases) {
   }
 }
 
-// Every update rule on the flat vectors of a unit, and every form of masters.
+// Adds every update rule on the flat vectors of a unit, in bf16 with every form of masters.
 void AddUpdates(Maker& m, std::vector<OpCase>& cases) {
   const int64_t p = m.s.parameters;
   const auto all = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, p});
@@ -342,7 +343,7 @@ void AddMatMuls(Maker& m, std::vector<OpCase>& cases) {
   AddLinear(m, "head", s.head_tokens, s.vocabulary, s.width, cases);
 }
 
-// Returns the names of a default value of every alternative of `Variant`.
+// Returns the name of every alternative of `Variant`, taken from a default value.
 template <class Variant, size_t... kIndices>
 std::vector<std::string> NamesOf(std::index_sequence<kIndices...>) {
   return {Text(NameOf(Variant(std::in_place_index<kIndices>)))...};

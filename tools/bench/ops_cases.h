@@ -2,9 +2,9 @@
 //
 // The bytes that an op moves are the bytes of each operand, once for each access (read 1, write 1, read-write 2),
 //   bytes = sum over operands of elements x size x (reads + writes),
-// however often a kernel touches them in cache. Of a table whose rows are selected by tokens, only the selected rows
-// count, min(T, V) rows of an embedding's weight. The same holds for the weight's gradient if it accumulates; otherwise
-// all its rows are written. ZeroRanges counts the elements that it writes.
+// however often a kernel touches them in cache. An embedding's weight counts with only min(T, V) rows, as if no two
+// tokens selected the same row. So does the weight's gradient if it accumulates; otherwise all its rows are written.
+// ZeroRanges counts only the elements that it writes.
 #pragma once
 
 #include <cstddef>

@@ -17,9 +17,9 @@ namespace shale {
 
 // The names of a kind of copy that ops are compared with.
 struct CopyWords {
-  std::string about;   // "plain", in the sentence about the speed of copies.
-  std::string column;  // "of copy", over an op's ratio.
-  std::string json;    // "of_copy", the key in JSON.
+  std::string about;   // For the sentence about the speed of copies, such as "plain".
+  std::string column;  // The title of the column with an op's ratio, such as "of copy".
+  std::string json;    // The key in JSON, such as "of_copy".
 };
 
 // A device with ops and two kinds of memory copies. Must be used by one thread.
@@ -36,14 +36,14 @@ class OpsMachine {
   virtual double target() const = 0;
 
   virtual std::array<CopyWords, 2> copies() const = 0;
-  // Returns the size of the copies of that kind that an op moving `op_bytes` is compared with. At most `buffer_bytes`,
-  // and a multiple of 64.
+  // Returns the size of the copies of that kind that an op moving `op_bytes` is compared with. The result is at most
+  // `buffer_bytes`, and a multiple of 64.
   virtual int64_t CopyBytes(int kind, int64_t buffer_bytes, double op_bytes) const = 0;
   virtual absl::Status EnqueueCopy(int kind, std::byte* to, const std::byte* from, int64_t size_bytes,
                                    Stream& stream) = 0;
 
-  // Returns how many calls of this length to time as one sample. More than one where recording the time takes time;
-  // then each sample follows a copy of a full buffer, during which the host enqueues the sample's calls.
+  // Returns how many calls of this length to time as one sample. The result is more than one if recording the time is
+  // slow. Then each sample follows a copy of a full buffer, during which the host enqueues the sample's calls.
   virtual int64_t CallsTogether(double seconds) const { return 1; }
 };
 

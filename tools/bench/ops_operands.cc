@@ -1,4 +1,4 @@
-// The values of the operands of a case.
+// Fills the operands of a case with values.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,10 +10,10 @@
 namespace shale {
 namespace {
 
-// Numbers in (-1, 1), the same ones again and again.
+// Returns numbers between -1 and 1, the same in every call.
 const std::vector<float>& Numbers() {
   static const std::vector<float>& numbers = *new std::vector<float>([] {
-    std::vector<float> made(65536 - 37);  // Not a power of two: no two rows are alike.
+    std::vector<float> made(65536 - 37);  // Not a power of two, so that no two rows are alike.
     uint32_t state = 1;
     for (float& x : made) x = static_cast<float>(static_cast<int32_t>(state = state * 1664525 + 1013904223)) * 0x1p-31f;
     return made;
@@ -52,7 +52,7 @@ void FillOperand(absl::string_view name, const Tensor& t, int64_t vocabulary) {
   } else if (name == "scale") {
     *t.as<float>() = 1;
   } else if (name == "v" || name == "m_scale" || name == "v_scale" || name == "rstd" || name == "lse") {
-    // Positive; as large as the log-sum-exp of a row of scores.
+    // These are positive. lse is about as large as the log-sum-exp of a row of scores.
     const float offset = name == "lse" ? 4.0f : 0.5f;
     Fill<float>(t, [&](float x) { return std::abs(x) + offset; });
   } else {

@@ -39,7 +39,7 @@ int64_t BytesOf(const Collective& collective) {
 // Tracks which operands b are packed already.
 class PackedOperands {
  public:
-  // Marks `b` of a matmul in that iteration as packed. Returns whether it was not.
+  // Marks `b` of a matmul in that iteration as packed. Returns false if it was packed already.
   bool Add(const Tensor& b, bool transposed, int64_t iteration) {
     return packed_.emplace(b.where.symbol, b.where.offset_bytes, b.elements(), transposed, iteration).second;
   }

@@ -33,10 +33,10 @@ struct AttentionSize {
 
 // The work of one rank in one step.
 struct StepWork {
-  // The distinct sizes of its matmuls, and for each matmul, in the program's order, an index into `shapes`.
+  // The distinct sizes of its matmuls. `order` has an index into `shapes` for each matmul, in the program's order.
   std::vector<MatMulSize> shapes;
   std::vector<size_t> order;
-  std::map<AttentionSize, int64_t> attention;  // With the number of times that each runs.
+  std::map<AttentionSize, int64_t> attention;  // How often each size runs.
   double attention_flops = 0;
   // Bytes that packing reads and writes. An operand b is packed into the layout of the fastest matmul when it is first
   // used, and again after its buffer was written.

@@ -1,8 +1,9 @@
 """cc_library and cc_binary of the engine: as Bazel's, but compiled faster.
 
-gcc takes most of its time for a source to parse Abseil and the standard library. So sources begin with a precompiled
-header (//tools/build_defs:prefix) that has what most of them include. They still include what they use, because other
-compilers get an empty header. -Winvalid-pch in .bazelrc makes gcc warn if it cannot use the precompiled form.
+For most sources, gcc spends most of its time on parsing Abseil and the standard library. So sources begin with a
+precompiled header (//tools/build_defs:prefix) that has what most of them include. They still include what they use,
+because other compilers get an empty header. -Winvalid-pch in .bazelrc makes gcc warn if it cannot use the precompiled
+form.
 
 A precompiled header holds for one level of optimization: gcc takes it at another one, and may crash. So there is one
 for sources that are always compiled with -O2, and sources with another level get none.

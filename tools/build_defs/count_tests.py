@@ -12,7 +12,8 @@ import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
-# Bazel's exit codes for success and for no tests found. With 3, for failed tests, at least one failure must be found.
+# Exit codes with which Bazel reports no failure: success, and no tests found. With any other, such as 3 for failed
+# tests, at least one failure must be found.
 _GOOD_EXIT_CODES = (0, 4)
 
 
@@ -39,8 +40,8 @@ def _read_events(path):
 
 
 def _count_cases(outputs):
-    """Returns (passed, failed, skipped, whether there is a report) from the test's own report, None if it is not valid
-    XML."""
+    """Returns (passed, failed, skipped, whether there is a report) from the test's own report, or None if the report is
+    not valid XML."""
     passed = failed = skipped = 0
     found = False
     for output in outputs:

@@ -4,13 +4,13 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("@local_config_cuda//:defs.bzl", "CUDA_VERSION", "NVCC")
 load(":settings.bzl", "BuildSettingInfo")
 
-# As target_compatible_with, leaves the target out of //... if there is no CUDA toolkit.
+# A value for target_compatible_with that leaves the target out of //... if there is no CUDA toolkit.
 NEEDS_CUDA = select({
     "//tools/build_defs:with_cuda": [],
     "//conditions:default": ["//tools/build_defs:without_cuda"],
 })
 
-# As NEEDS_CUDA, but also leaves the target out if cuDNN's headers are missing.
+# Like NEEDS_CUDA, but also leaves the target out if cuDNN's headers are missing.
 NEEDS_CUDNN = select({
     "//tools/build_defs:with_cudnn": [],
     "//conditions:default": ["//tools/build_defs:without_cuda"],
@@ -41,7 +41,8 @@ def _cuda_library_impl(ctx):
 
     flags = ctx.actions.args()
     flags.add("-ccbin", cc_common.get_tool_for_action(feature_configuration = features, action_name = "c++-compile"))
-    # -fmad=false: otherwise the compiler chooses for each kernel which a * b + c it fuses. Kernels that fuse say so.
+    # -fmad=false, because otherwise the compiler decides for each kernel which a * b + c it fuses. Kernels that
+    # fuse do so explicitly.
     flags.add_all(["-std=c++20", "-O2", "-fmad=false", "--expt-relaxed-constexpr", "-lineinfo"])
     flags.add_all(_architecture_flags(ctx.attr._arch[BuildSettingInfo].value))
     if ctx.attr._compress[BuildSettingInfo].value:
@@ -63,8 +64,8 @@ def _cuda_library_impl(ctx):
         source_and_object = ctx.actions.args()
         source_and_object.add("-c", source)
         source_and_object.add("-o", object)
-        # nvcc names its intermediate files by its process number, which may be the same in two parallel sandboxes. In a
-        # shared /tmp one nvcc would use the other's files.
+        # nvcc names its intermediate files after its process number, which may be the same in two parallel sandboxes.
+        # In a shared /tmp one nvcc would use the files of the other.
         source_and_object.add("--objdir-as-tempdir")
         ctx.actions.run(
             executable = NVCC,

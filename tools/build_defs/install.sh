@@ -1,4 +1,5 @@
-# Sourced by the scripts in tools/: install_packages NAME... installs the Debian packages that are missing.
+# Functions for the scripts in tools/, which source this file. install_packages NAME... installs the Debian packages
+# that are missing.
 
 # Prints the packages that packages.txt lists.
 build_packages() {

@@ -1,4 +1,4 @@
-"""precompiled_header: headers that gcc parses once, for many sources. See tests.bzl."""
+"""precompiled_header: headers that gcc parses once, for many sources. See cc.bzl and tests.bzl."""
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
@@ -15,7 +15,8 @@ def _precompiled_header_impl(ctx):
     outputs = [header]
     compiler = cc_common.get_tool_for_action(feature_configuration = features, action_name = CPP_COMPILE_ACTION_NAME)
     if "clang" in compiler or "clang" in toolchain.compiler:
-        # Empty: sources then parse what they include themselves, which also shows where one lacks an #include.
+        # An empty header makes sources parse what they include themselves, which also shows where an #include is
+        # missing.
         ctx.actions.write(header, "")
     else:
         ctx.actions.write(header, "".join(["#include %s\n" % name for name in ctx.attr.includes]))

@@ -1,16 +1,15 @@
 """cc_test and cc_library of //tests: compiled fast.
 
-Compilers take most of their time for a test to parse GoogleTest, Abseil and the standard library, and to optimize code
-that runs once. So sources begin with a precompiled header, and are compiled without optimization, unless the target
-says `optimized = True`. That is for tests that compute a lot, and for those with kernels, which run on fibers with
-small stacks.
+For a test, compilers spend most of their time on parsing GoogleTest, Abseil and the standard library, and on optimizing
+code that runs once. So sources begin with a precompiled header and are compiled without optimization, unless the target
+says `optimized = True`. Tests that compute a lot say so, and those with kernels, which run on fibers with small stacks.
 """
 
 load(":cc.bzl", "PREFIX", "PREFIX_COPTS")
 
 UNOPTIMIZED_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]
 
-# For sources that begin with //tests:prefix or with //tests:prefix_optimized, which is a dependency then.
+# Flags of sources that begin with //tests:prefix or with //tests:prefix_optimized, and depend on it.
 _PREFIX_UNOPTIMIZED_COPTS = UNOPTIMIZED_COPTS + ["-include", "tests/prefix.h"]
 PREFIX_OPTIMIZED_COPTS = ["-include", "tests/prefix_optimized.h"]
 

@@ -71,9 +71,9 @@ class Kit:
 
 @dataclass
 class Item:
-    """`work(kit, item, seconds)` returns {"status", "about", "result", ..}, where status is one of store.py's or "timed
-    out". Work does not begin with less than `least` seconds of the budget left, and may take at most `limit`
-    seconds."""
+    """One thing that a kit runs. `work(kit, item, seconds)` returns {"status", "about", "result", ..}, where status is
+    one of store.py's or "timed out". Work does not begin with less than `least` seconds of the budget left, and may
+    take at most `limit` seconds."""
     name: str
     work: Callable
     least: float = 20
@@ -92,8 +92,8 @@ def needs(program, work):
 
 
 def suites(kit):
-    """Returns the full names of gpu_tests' test cases by suite; empty if there is no such program or it lists
-    nothing."""
+    """Returns the full names of gpu_tests' test cases by suite, or an empty dict if there is no such program or it
+    lists nothing."""
     if not kit.has("gpu_tests"):
         return {}
     log = kit.log("list of tests")

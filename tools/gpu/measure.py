@@ -9,7 +9,7 @@ import statistics
 from bench.train import textproto, workloads
 from gpu import child, store
 
-# The ops on flat fp32 vectors, which runs of the ops bench in bf16 leave out.
+# Selects the ops on flat vectors, for runs of the ops bench in f32. Runs in bf16 do not have their f32 forms.
 FLAT = "^(sum|sumsquares|accumulate|copy|adamw)( |$)"
 
 _SANITIZER_ERROR = 97
@@ -43,7 +43,7 @@ def _text(path):
 
 
 def tests(names, sanitizer=None):
-    """Runs these test cases of gpu_tests, under a tool of compute-sanitizer if one is given."""
+    """Returns work that runs these test cases of gpu_tests, under a tool of compute-sanitizer if one is given."""
     def work(kit, item, seconds):
         if sanitizer and not kit.sanitizer:
             return {"status": store.SKIPPED, "about": "there is no compute-sanitizer in CUDA_HOME or on the PATH"}
@@ -76,7 +76,7 @@ def tests(names, sanitizer=None):
 
 
 def plan(preset):
-    """Plans the preset's training: how much GPU memory it needs. Uses no GPU."""
+    """Returns work that plans the preset's training, to find how much GPU memory it needs. It uses no GPU."""
     def work(kit, item, seconds):
         command = [kit.program("plan"), f"--job={kit.job(preset)}"]
         ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
@@ -95,7 +95,8 @@ def planned_bytes(text):
 
 
 def tune(preset):
-    """Tunes the preset's matmuls. Adds the algorithms to the table that training and benches use afterwards."""
+    """Returns work that tunes the preset's matmuls and adds the algorithms to the table that training and benches
+    use."""
     def work(kit, item, seconds):
         command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning.txt')}"]
         return _outcome(child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out))
@@ -163,7 +164,8 @@ def _rows(path):
 
 
 def train(preset, settings=()):
-    """Measures the engine's steps. Kills `train` after enough of them, because the final checkpoint is not measured."""
+    """Returns work that measures the engine's steps. It kills `train` after enough of them, because the final
+    checkpoint is not measured."""
     def work(kit, item, seconds):
         folder = kit.path("runs", item.name.replace("/", "-"))
         shutil.rmtree(folder, ignore_errors=True)
@@ -220,8 +222,8 @@ def trials_path(kit, preset):
 
 
 def torch(preset):
-    """Measures PyTorch's FSDP2 at its best. Keeps its trials, so that a search that was cut resumes where it
-    stopped."""
+    """Returns work that measures PyTorch's FSDP2 at its best. It keeps the trials, so that a search that was cut
+    resumes where it stopped."""
     def work(kit, item, seconds):
         if not kit.python.torch:
             return {"status": store.SKIPPED, "about": f"{kit.python.path} has no PyTorch; name another with --python"}

@@ -4,7 +4,7 @@ import json
 import os
 
 PASSED, FAILED, SKIPPED, CUT = "passed", "failed", "skipped", "cut"
-# An item that was begun this many times without an end is taken for the cause, and fails.
+# An item that began this many times without an end is taken for the cause, and fails.
 MOST_BEGUN = 2
 
 
@@ -33,7 +33,7 @@ def remove(path):
 
 class Store:
     """The report.json of a folder: {"machine": {..}, "items": {name: {"commit", "status", "about", "seconds", "result",
-    "begun"}}}. Results of another commit do not count; they stay until the item begins again."""
+    "begun"}}}. Results of another commit do not count. They stay until the item begins again."""
 
     def __init__(self, folder, commit):
         self.commit = commit
@@ -48,13 +48,12 @@ class Store:
                 raise ValueError(f"{self.path} is not a report ({error}); remove it to start over") from None
 
     def item(self, name):
-        """Returns what is stored of the item for this commit; empty if nothing is."""
+        """Returns what is stored of the item for this commit, or an empty dict."""
         found = self.data["items"].get(name, {})
         return found if found.get("commit") == self.commit else {}
 
     def other(self, name):
-        """Returns what is stored of the item for another commit; empty if nothing is, or if this commit has
-        something."""
+        """Returns what is stored of the item if it is of another commit, or an empty dict."""
         found = self.data["items"].get(name, {})
         return found if found.get("commit") != self.commit else {}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/kernels/update_goldens.h: what other implementations of the update rules compute.
+"""Writes tests/kernels/update_goldens.h: the results of other implementations of the update rules.
 
     pip install numpy torch bitsandbytes
     tools/parity/make_update_goldens.py | clang-format --assume-filename=x.h > tests/kernels/update_goldens.h
@@ -13,7 +13,7 @@ import bitsandbytes
 import numpy
 import torch
 
-_SIZE = 300  # One block of 8-bit states, and a short one.
+_SIZE = 300  # One full block of 8-bit states, and a short one.
 _STEPS = 4
 _BLOCK = 256
 _RATE = 0.01
@@ -21,12 +21,12 @@ _DECAYED = slice(10, 280)
 
 
 def single(x):
-    """x rounded to fp32, as a Python number."""
+    """Returns x rounded to fp32, as a Python number."""
     return float(numpy.float32(x))
 
 
 def uniform(series):
-    """Numbers in [-1, 1) that fp32 holds exactly: Uniform() of update_formula_test.cc."""
+    """Returns numbers in [-1, 1) that fp32 holds exactly, as Uniform() of tests/kernels/update_cases.cc does."""
     i = numpy.arange(_SIZE, dtype=numpy.uint64) + numpy.uint64(1000 * series)
     x = i * numpy.uint64(2654435761) % numpy.uint64(2**32)
     x ^= x >> numpy.uint64(15)
@@ -36,7 +36,7 @@ def uniform(series):
 
 
 def gradients(first):
-    """Those of each step. None is near 0, where 8-bit states lose v before m."""
+    """Returns the gradients of each step. None is near 0, where 8-bit states lose v before m."""
     return [numpy.sign(u) * (0.25 + 0.75 * abs(u)) for u in (uniform(first + t) for t in range(_STEPS))]
 
 
@@ -75,7 +75,7 @@ def lion():
 
 
 class Quantized:
-    """A state between steps."""
+    """An 8-bit state between two steps: a code for each element, and a scale for each block."""
 
     def __init__(self, signed):
         self.map = bitsandbytes.functional.create_dynamic_map(signed).numpy().astype(numpy.float64)
@@ -87,7 +87,8 @@ class Quantized:
         return self.map[self.codes] * numpy.repeat(self.scales, _BLOCK)[:_SIZE]
 
     def store(self, values):
-        """Returns the smallest distance of a ratio from the middle between two entries."""
+        """Rounds the values to codes. Returns the smallest distance between a value's ratio to its scale and the middle
+        of two entries of the map."""
         nearest = 1.0
         for b in range(len(self.scales)):
             part = slice(b * _BLOCK, (b + 1) * _BLOCK)
@@ -97,7 +98,7 @@ class Quantized:
             self.codes[part] = abs(ratios[:, None] - self.map[None, :]).argmin(axis=1)
             if self.signed:  # bitsandbytes keeps the sign of m.
                 self.codes[part][(ratios < 0) & (self.map[self.codes[part]] == 0)] -= 1
-            else:  # No v above 0 becomes 0, unlike in bitsandbytes.
+            else:  # Unlike in bitsandbytes, no v above 0 becomes 0.
                 self.codes[part][(ratios > 0) & (self.codes[part] == 0)] = 1
             middles = (self.map[1:] + self.map[:-1]) / 2
             nearest = min(nearest, abs(ratios[:, None] - middles[None, :]).min())
@@ -105,7 +106,7 @@ class Quantized:
 
 
 def adamw_8bit(first):
-    """Returns None where rounding to fp32 could decide a code."""
+    """Returns weights, m and v after the last step, or None if rounding to fp32 could decide a code."""
     beta1, beta2, epsilon, rate = single(0.9), single(0.95), single(1e-8), single(_RATE)
     p, m, v = uniform(0), Quantized(True), Quantized(False)
     for t, g in enumerate(gradients(first), start=1):

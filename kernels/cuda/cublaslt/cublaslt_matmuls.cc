@@ -14,7 +14,7 @@
 namespace shale::cuda {
 namespace {
 
-// The number of algorithms to request from the heuristic. The first of them that can be used is used.
+// The number of algorithms to request from the heuristic. The matmul uses the first of them that can be used.
 constexpr int kCandidates = 8;
 
 class CublasLtMatMuls final : public MatMulBackend {

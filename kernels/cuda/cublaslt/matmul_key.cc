@@ -11,7 +11,8 @@
 namespace shale::cuda {
 namespace {
 
-// Returns the row stride, or the row's length if there is one row: its stride is never used and may be anything.
+// Returns the row stride. If there is only one row, returns its length, because the stride is never used and may be
+// anything.
 int64_t LeadingDimension(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.stride(0); }
 
 // Calls visit(name, field) for every field, in the order of ToString.

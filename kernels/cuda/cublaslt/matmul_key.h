@@ -1,8 +1,8 @@
 // MatMulKey: everything that decides which algorithm of cuBLASLt computes a matmul, and so its bits.
 //
-// cuBLASLt stores matrices by columns and Shale stores them by rows, so each sees the other's transposed. The library
-// therefore computes c^T [N, M] = op(b)^T op(a)^T: its A is the op's b, its B is the op's a, and its rows are the op's
-// columns.
+// cuBLASLt stores matrices by columns and Shale stores them by rows, so each sees the other's matrices transposed. The
+// library therefore computes c^T [N, M] = op(b)^T op(a)^T: its A is the op's b, its B is the op's a, and its rows are
+// the op's columns.
 #pragma once
 
 #include <compare>
@@ -29,9 +29,9 @@ struct MatMulKey {
 
   static constexpr int64_t kMaxAlignment = 256;
 
-  // Returns the key of `op`, bound or symbolic, as buffers begin at multiples of 256 bytes. The library does not take a
-  // bias whose dtype is not c's. Such a bias is written to c before the matmul is added, so the key then has accumulate
-  // instead of bias.
+  // Returns the key of `op`, which may be symbolic. Its key is then the same as when bound, because buffers begin at
+  // multiples of 256 bytes. The library does not take a bias whose dtype is not c's. Such a bias is written to c before
+  // the matmul is added, so the key then has accumulate instead of bias.
   static MatMulKey Of(const MatMul& op, bool allow_tf32);
   // Returns the largest power of two, up to kMaxAlignment, that is known to divide the address of `t`, bound or
   // symbolic, on every rank.

@@ -17,7 +17,7 @@
 
 namespace shale::cuda {
 
-// For use by one thread at a time. Errors name the call, the library's status and the key.
+// Only one thread at a time may use a plan. Errors name the call, the library's status and the key.
 //
 // Algorithms that split K must add its parts in fp32 (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE). Those that add in c's
 // type, in place or not, would round to bf16 between the parts.

@@ -1,7 +1,7 @@
 // Tuner: times the algorithms that cuBLASLt has for a matmul on this GPU, to fill the tuning table.
 //
-// It times matmuls as a step runs them: one after another on a stream, with operands of ordinary values that are no
-// longer in the L2 cache, and with a fixed workspace. The time of an algorithm is the median of its repetitions, each
+// It times matmuls as a step runs them: one after another on a stream, with operands that have ordinary values and are
+// not in the L2 cache, and with a fixed workspace. The time of an algorithm is the median of its repetitions, each
 // measured between two events of the stream.
 #pragma once
 
@@ -39,7 +39,7 @@ struct TunedMatMul {
   int timed = 0;                   // Number of algorithms that were timed.
 };
 
-// For use on the launching thread of `device`. Borrows the runtime and the device, which must outlive it.
+// Only the launching thread of `device` may use a Tuner. Borrows the runtime and the device, which must outlive it.
 class Tuner {
  public:
   // Allocates device memory for operands of up to `operand_bytes` in all, for the workspace and for flushing the cache.

@@ -1,6 +1,6 @@
 // TuningTable: the fastest measured algorithm of cuBLASLt for each matmul, by GPU and library version.
 //
-// Its text form, which people can read and tools can merge:
+// Its text form, which people can read and tools can merge, looks like this:
 //
 //   shale cublaslt algorithms 1
 //   on NVIDIA H200, cublaslt 130100
@@ -40,10 +40,10 @@ class TuningTable {
   // does not protect against tampering.
   std::string Digest() const;
 
-  // Sets the algorithm for a matmul and replaces an earlier one. Returns InvalidArgument for a machine that Print could
-  // not represent.
+  // Sets the algorithm for a matmul, and replaces an earlier one if there is any. Returns InvalidArgument for a machine
+  // that Print could not represent.
   absl::Status Set(const Machine& machine, const MatMulKey& key, const MatMulAlgorithm& algorithm);
-  // Returns null if there is none. The result is valid until the next Set.
+  // Returns the algorithm for a matmul, or null if there is none. The result is valid until the next Set.
   const MatMulAlgorithm* Find(const Machine& machine, const MatMulKey& key) const;
   // Returns the number of entries of all machines.
   int64_t size() const;

@@ -52,7 +52,7 @@ struct AttentionKey {
 AttentionAddresses AddressesOf(const AttentionForward& op);
 AttentionAddresses AddressesOf(const AttentionBackward& op);
 
-// Made by AttentionGraphs::Build.
+// A graph that AttentionGraphs::Build has built.
 class AttentionGraph {
  public:
   virtual ~AttentionGraph() = default;
@@ -62,7 +62,7 @@ class AttentionGraph {
   virtual absl::Status Enqueue(const AttentionAddresses& operands, std::byte* workspace, StreamHandle stream) = 0;
 };
 
-// Builds graphs, which it must outlive. It and its graphs are used by one thread at a time.
+// Builds graphs, which it must outlive. Only one thread at a time may use it and its graphs.
 class AttentionGraphs {
  public:
   virtual ~AttentionGraphs() = default;

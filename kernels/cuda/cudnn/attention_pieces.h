@@ -1,6 +1,6 @@
-// Decides which attention ops cuDNN computes, in which pieces, and in how much workspace. Shapes, strides and dtypes
-// alone decide this, so that a plan made without a GPU is the plan of the run, and the bits of a result do not depend
-// on the machine.
+// Decides which attention ops cuDNN computes, in which pieces, and in how much workspace. Only shapes, strides, dtypes
+// and the alignment of operands decide this, so that a plan made without a GPU is the plan of the run, and the bits of
+// a result do not depend on the machine.
 //
 // B sequences of S positions, H query heads, G key/value heads, D head width.
 #pragma once
@@ -13,13 +13,15 @@
 
 namespace shale::cuda {
 
-// The most workspace that one piece may need. A key/value head with its query heads cannot be split further: if that
-// alone needs more, our kernels compute the op. 32,768 positions with one query head fit, and 16,384 with seven.
+// The most workspace that one piece may need. A key/value head with its query heads cannot be split further: if it
+// alone needs more, our kernels compute the op. 32,768 positions with one query head fit, and 16,384 positions with
+// seven query heads.
 inline constexpr int64_t kLargestWorkspaceBytes = int64_t{4} << 30;
 
-// Returns whether cuDNN computes an op: bf16, D of 64, 96 or 128, at least two positions (cuDNN refuses one), at most
-// kLargestWorkspaceBytes for one key/value head, and rows that begin at multiples of 16 bytes, which cuDNN's kernels
-// take for granted. A piece may begin at any row, so the rows of lse must be aligned too: S is a multiple of four.
+// Returns whether cuDNN computes an op. It does if the op is in bf16, D is 64, 96 or 128, there are at least two
+// positions (cuDNN refuses one), one key/value head needs at most kLargestWorkspaceBytes, and rows begin at multiples
+// of 16 bytes, which cuDNN's kernels take for granted. A piece may begin at any row, so the rows of lse must be aligned
+// too: S must be a multiple of four.
 bool TakenByCudnn(const AttentionForward& op);
 bool TakenByCudnn(const AttentionBackward& op);
 
@@ -39,7 +41,7 @@ bool TakenByCudnn(const AttentionBackward& op);
 //   10.x        no ds. If G < H, d_k and d_v in fp32: 4 B H S D more, and 128. Otherwise only 4 B H S. Nothing forward
 int64_t WorkspaceBytes(const AttentionKey& key);
 
-// A part of a backward op that is computed on its own: some sequences with all heads, or some heads of one sequence.
+// A part of a backward op that is computed by itself: some sequences with all heads, or some heads of one sequence.
 struct AttentionPiece {
   int64_t first_sequence = 0, sequences = 0, first_group = 0, groups = 0;
 };

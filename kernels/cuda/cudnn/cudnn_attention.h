@@ -6,7 +6,7 @@
 //
 // The backward pass holds ds, which is S x S for every head (see WorkspaceBytes). It therefore runs in pieces, one
 // after the other on the stream, in one workspace. A piece is a number of full sequences, or a few heads of one
-// sequence. The split depends on shapes alone.
+// sequence. The split depends on shapes and on CudnnAttentionOptions alone.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ namespace shale::cuda {
 
 struct CudnnAttentionOptions {
   // The workspace of one piece. A piece of a single key/value head may need more, up to kLargestWorkspaceBytes. 256 MiB
-  // hold eight heads of 4,096 positions, which keep an H200 busy.
+  // hold seven heads of 4,096 positions, which keep an H200 busy.
   int64_t workspace_bytes = int64_t{256} << 20;
 };
 
-// Creates the backend. It calls `load` (usually LoadCudnn) when an attention is first prepared or enqueued, with that
-// thread's current device: Takes and ScratchBytes need neither the library nor a GPU. Attention graphs live as long as
-// the backend, which must outlive CUDA graphs that were captured from it.
+// Creates the backend. It calls `load` (usually LoadCudnn) when an attention is first prepared or enqueued, with the
+// calling thread's current device. Takes and ScratchBytes need neither the library nor a GPU. Attention graphs live as
+// long as the backend, which must outlive CUDA graphs that were captured from it.
 std::unique_ptr<AttentionBackend> CreateCudnnAttention(
     std::function<absl::StatusOr<std::unique_ptr<AttentionGraphs>>()> load, CudnnAttentionOptions options = {});
 

@@ -1,5 +1,5 @@
-// The only file that includes the frontend, which is slow to compile and throws exceptions. No exception leaves this
-// file.
+// This is the only file that includes the frontend, which is slow to compile and throws exceptions. No exception leaves
+// this file.
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
 
 #include <dlfcn.h>
@@ -90,7 +90,7 @@ void SetOutput(fe::graph::Tensor_attributes& output, const AttentionKey& key, in
   output.set_output(true);
 }
 
-// Query i attends to keys j <= i and, with a window, j > i - window.
+// Returns the attributes of both directions. Query i attends to keys j <= i and, with a window, j > i - window.
 template <class Attributes>
 Attributes AttributesOf(const AttentionKey& key) {
   Attributes attributes;
@@ -107,7 +107,7 @@ std::shared_ptr<fe::graph::Graph> Describe(const AttentionKey& key, int sm_versi
   graph->set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT)
-      // Set before there are operations. Otherwise the frontend would load the CUDA runtime to ask for it.
+      // This must be set before there are operations. Otherwise the frontend would load the CUDA runtime to ask for it.
       .set_sm_version(sm_version)
       // We keep graphs as long as the CUDA graphs captured from them. With any other setting the frontend would ask the
       // CUDA runtime about captures at each launch.
@@ -222,7 +222,8 @@ class Graphs final : public CudnnGraphs {
 };
 
 absl::Status OpenLibraries(const LibrarySearch& search) {
-  // NVRTC is opened first: cuDNN asks the loader for it by name, and then gets this copy, wherever it was found.
+  // NVRTC is opened first, because cuDNN asks the loader for it by name. The loader then gives cuDNN this copy,
+  // wherever it was found.
   const LibraryName nvrtc = {
       .title = "NVRTC (compiles cuDNN's attention)",
       .file = absl::StrCat("libnvrtc.so.", CUDA_VERSION / 1000),

@@ -1,5 +1,5 @@
-// Builds attention graphs with cuDNN, through NVIDIA's header-only frontend. cuDNN, and NVRTC, with which cuDNN
-// compiles kernels, are loaded at run time and never linked.
+// CudnnGraphs: builds attention graphs with cuDNN, through NVIDIA's header-only frontend. cuDNN, and NVRTC, with which
+// cuDNN compiles kernels, are loaded at run time and never linked.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct CudnnOptions {
   LibrarySearch search;
   // The compute capability of the GPU, as in CudaDeviceProperties.
   int compute_major = 0, compute_minor = 0;
-  // If not empty: a GPU as cuDNN describes it, in JSON. Graphs are then built for that GPU without one at hand, and
-  // cannot run.
+  // If not empty, cuDNN's description of a GPU, in JSON. Graphs are then built for that GPU, which need not be present,
+  // and cannot run.
   std::string device_json;
 };
 
@@ -33,8 +33,8 @@ class CudnnGraphs : public AttentionGraphs {
   virtual std::string version() const = 0;  // "9.19.0"
 };
 
-// Loads cuDNN for the calling thread's current device. The first library that is found serves the whole process.
-// Requires cuDNN 9.16 or newer and compute capability 8.0 or newer. Thread-safe.
+// Loads cuDNN for the calling thread's current device. The first library that is found serves the whole process,
+// whatever later calls search for. Requires cuDNN 9.16 or newer and compute capability 8.0 or newer. Thread-safe.
 absl::StatusOr<std::unique_ptr<CudnnGraphs>> LoadCudnn(const CudnnOptions& options);
 
 }  // namespace shale::cuda

@@ -119,11 +119,11 @@ class Execution {
   std::string NameOf(const Moment& other) const;
   std::string Doing(int thread) const;
 
-  // Ends the launch. Called by a thread of the kernel, whose stack is never unwound: objects on it must own nothing,
-  // and `report`, which words the error, is called outside it.
+  // Ends the launch. Called by a thread of the kernel, whose stack is never unwound: objects on it must own nothing.
+  // `report`, which words the error, is called outside that stack.
   void Stop(std::function<std::string()> report);
   void Suspend(State state);
-  // Notes a barrier in the stream. Returns whether the stream wants it passed without waiting.
+  // Notes a barrier in the stream. Returns whether threads must pass it without waiting (Stream::without_barrier).
   bool Skip(Site site);
   // Fills bytes [begin, end) of shared memory with NaNs and marks them as unwritten.
   void PoisonShared(size_t begin, size_t end);

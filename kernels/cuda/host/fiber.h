@@ -1,4 +1,5 @@
-// Fiber: a function on a stack of its own, which runs until it suspends itself. Tells the sanitizers of every switch.
+// Fiber: a function on a stack of its own, which runs until it suspends itself. It tells the sanitizers of every
+// switch.
 #pragma once
 
 #include <cstddef>

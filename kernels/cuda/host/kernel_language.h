@@ -1,5 +1,5 @@
-// portable.h for g++: the parts of CUDA's language that our kernels use. They are declared in the kernels' namespace,
-// so that they do not clash with names of the CUDA toolkit, which this header does not need.
+// The implementation of portable.h for g++: the parts of CUDA's language that our kernels use. They are declared in the
+// kernels' namespace, so that they do not clash with names of the CUDA toolkit, which this header does not need.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,8 @@
 #define SHALE_DEVICE inline
 #define SHALE_BOUNDS(threads, blocks)
 #define SHALE_UNROLL
-// The address of `name##_key` identifies the array: one per declaration and instantiation, as on the device.
+// The address of `name##_key` identifies the array. There is one array per declaration and instantiation, as on the
+// device.
 #define SHALE_SHARED_ARRAY(T, name, size)                                                                          \
   static const char name##_key = 0;                                                                                \
   const ::shale::cuda::Shared<T> name(                                                                             \
@@ -125,7 +126,8 @@ class Array {
   Array(T* data, int64_t size, const char* name, bool shared)
       : data_(data), size_(size), name_(name), shared_(shared) {}
 
-  // Not inlined: a kernel has hundreds of accesses, and a sanitizer's build would take minutes to compile them inline.
+  // The loads and stores are not inlined: a kernel has hundreds of them, and a build with a sanitizer would take
+  // minutes to compile them inline.
   [[gnu::noinline]] Value Load(int64_t i) const {
     Check(i, 1, false);
     return data_[i];
@@ -199,7 +201,7 @@ T Narrow(float x) {
 
 using LaunchShape = cuda_on_host::Shape;
 
-// Launches a kernel: runs it to its end on the calling thread, or gives it to the stream if that has `submit`. The
+// Launches a kernel: gives it to the stream if that has `submit`, else runs it to its end on the calling thread. The
 // stream's seed determines the order of blocks and threads. Arguments are copied, as for a GPU.
 template <class... Params, class... Args>
 absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, StreamHandle stream,

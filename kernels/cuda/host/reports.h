@@ -1,4 +1,4 @@
-// The wording of what Execution finds.
+// Functions that word the errors that Execution finds.
 #pragma once
 
 #include <string>

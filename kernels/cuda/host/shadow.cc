@@ -39,7 +39,8 @@ inline Conflict WriteOne(Cell& cell, const Accessor& by) {
   return {};
 }
 
-// Applies `access` to adjacent cells. Most have one history, so an equal neighbor's result is copied.
+// Applies `access` to adjacent cells. Adjacent cells mostly have equal histories, and an equal neighbor's result is
+// copied.
 template <class AccessOne>
 inline Conflict ForEach(Cell* cells, int64_t count, AccessOne access) {
   Cell before, after;

@@ -1,13 +1,14 @@
-// Shadow memory: which threads accessed which bytes, and whether a new access is ordered after the earlier ones.
+// Shadow memory: records which threads accessed which bytes, and tells whether a new access is ordered after the
+// earlier ones.
 //
 // [Note: what orders accesses] Two threads access one word, and one of the accesses is a write. If the threads are
 //   in different blocks            nothing orders the accesses within a launch
 //   in one block                   a __syncthreads() between them does (each begins an epoch, as does each block)
 //   in one warp                    so does a __syncwarp() that both threads took part in. A mask may name some lanes
 //                                  only, so vector clocks over the lanes track it. Shuffles and votes order no memory.
-// A cell keeps two of the readers since the last write, those that are most likely to conflict with a later write
-// (other block, then other warp, then other lane). That is exact except for warps whose barriers have partial masks,
-// where a race may show only in another order of threads.
+// A cell keeps two of the readers since the last write: those that are most likely to conflict with a later write
+// (other block, then other warp, then other lane). This finds every race, except in warps whose barriers have partial
+// masks, where a race may show only in another order of threads.
 #pragma once
 
 #include <array>
@@ -21,8 +22,8 @@ namespace shale::cuda_on_host {
 
 inline constexpr int kWarp = 32;
 
-// A thread at one moment of its execution, in eight bytes, because every two bytes that a kernel accesses keep three of
-// them. A default Moment stands for no thread.
+// A thread at one moment of its execution. It takes only eight bytes, because shadow memory keeps three Moments for
+// every two bytes that a kernel accesses. A default Moment stands for no thread.
 class Moment {
  public:
   // A thread's clock counts its warp barriers in a block.
@@ -30,8 +31,8 @@ class Moment {
   static constexpr uint32_t kMaxClock = (1u << kClockBits) - 1;
 
   Moment() = default;
-  // `epoch` is 1 in the first block of a launch, and one more after each __syncthreads() and at the start of each
-  // block, for blocks run one after the other.
+  // `epoch` is 1 in the first block of a launch. It grows by one at each __syncthreads() and at the start of each
+  // further block, as blocks run one after the other.
   Moment(uint32_t epoch, uint32_t clock, int thread)
       : bits_(uint64_t{epoch} << 32 | uint64_t{clock} << kThreadBits | static_cast<uint64_t>(thread)) {}
 
@@ -66,7 +67,7 @@ struct Cell {
   bool operator==(const Cell&) const = default;
 };
 
-// What is wrong with an access.
+// Says what is wrong with an access, and which earlier access it conflicts with.
 struct Conflict {
   enum Kind { kNone, kUnwritten, kAfterRead, kAfterWrite } kind = kNone;
   Moment with;
@@ -75,17 +76,17 @@ struct Conflict {
 // Cells are two bytes, so that threads may write neighboring bf16.
 inline constexpr int kCellBytes = 2;
 
-// Add an access to the history of `count` adjacent cells, up to one that it conflicts with. `written` asks that each
-// has been written before.
+// Read and Write add an access to the history of `count` adjacent cells, up to the first cell with a conflict, which
+// they return. If `written` is set, a cell that was never written is a conflict too.
 Conflict Read(Cell* cells, int64_t count, const Accessor& by, bool written);
 Conflict Write(Cell* cells, int64_t count, const Accessor& by);
 
-// Cells for arbitrary addresses, each without history at first.
+// Cells for arbitrary addresses. A cell has no history at first.
 class ShadowMemory {
  public:
   static constexpr uintptr_t kPageBytes = 4096;
 
-  // Returns the cell of `address`. Those of the rest of the page follow it.
+  // Returns the cell of `address`. The cells of the rest of the page follow it in memory.
   Cell* At(uintptr_t address);
   void Clear();
 

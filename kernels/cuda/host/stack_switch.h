@@ -1,5 +1,5 @@
-// Switches between stacks. swapcontext() does the same but makes a system call for the signal mask, which costs ten
-// times as much.
+// StackPointer: switches between stacks. swapcontext() does the same but makes a system call for the signal mask, which
+// makes it ten times as slow.
 #pragma once
 
 #include <cstddef>

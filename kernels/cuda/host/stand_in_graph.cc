@@ -64,7 +64,7 @@ StandInCapture* StandInRuntime::CaptureOf(uint64_t number) {
 }
 
 absl::Status StandInRuntime::CheckNoCapture(const char* call) {
-  // Checked without the mutex, which would order threads that nothing else orders.
+  // capturing_ is read without the mutex, because the mutex would order threads that nothing else orders.
   if (capturing_.load(std::memory_order_relaxed) == 0) return absl::OkStatus();
   StandInCapture* own = nullptr;
   {

@@ -1,4 +1,4 @@
-// Memory of the stand-in runtime.
+// The memory of the stand-in runtime.
 //
 // Device memory is mapped twice. The mapping at its device address is inaccessible, so that host code that dereferences
 // a device pointer crashes as it would with a GPU. Copies and kernels use the other mapping (HostViewOf). Freed

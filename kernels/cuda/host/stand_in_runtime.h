@@ -4,15 +4,17 @@
 //
 // The following are misuse. The call returns InvalidArgument, and misuse() keeps the message for callers that drop the
 // Status:
-// - a copy, memset or written word that does not lie entirely in one allocation; host memory that is not pinned, unless
-//   allowed;
+// - a copy, memset or written word that does not lie entirely in one allocation; a copy whose source and destination
+//   overlap; host memory that is not pinned, unless allowed;
 // - memory freed twice, by an address inside it, or while enqueued work still uses it (CUDA would wait for the device);
 // - use of a destroyed stream or event, or of the default stream; a kernel for a device that is not the current one;
 // - elapsed time asked of an event that records no time or has not been reached;
 // - a capture that is not ended by the thread and on the stream that began it, that has a stream which was not joined,
 //   or that waits for an event recorded outside it;
-// - a call that a thread must not make while it captures; a wait outside the capture for a captured event;
-// - use of a destroyed graph; freeing memory that a graph uses.
+// - a call that a thread must not make while it captures; a wait for a captured event on the host, or after its capture
+//   has ended;
+// - use of a destroyed graph; freeing memory that a graph uses; a copy of a graph that is redirected to another kind of
+//   memory.
 //
 // A missing wait between streams, or in a graph, is a data race for ThreadSanitizer, because streams are built on
 // CpuStream.
@@ -70,7 +72,7 @@ class StandInRuntime final : public CudaRuntime {
   // Returns OK if everything has been freed and destroyed. Otherwise the error counts what is left.
   absl::Status CheckAllReleased() const;
   CudaStreamPriority PriorityOf(cuda::StreamHandle stream) const;
-  // Launches of graphs so far.
+  // Returns the number of graph launches so far.
   int64_t graph_launches() const { return graph_launches_; }
 
   absl::StatusOr<int> DeviceCount() override;
@@ -113,7 +115,7 @@ class StandInRuntime final : public CudaRuntime {
     absl::Status error;           // Written once, before `dead`. Guarded by mutex_.
     int64_t allocated_bytes = 0;  // Guarded by mutex_.
   };
-  // Bytes that a copy may access.
+  // The bytes that a copy, memset or written word accesses.
   struct Bytes {
     std::byte* view = nullptr;
     Allocation* allocation = nullptr;  // Null for pageable host memory.
@@ -127,10 +129,11 @@ class StandInRuntime final : public CudaRuntime {
   absl::StatusOr<Bytes> BytesAt(const char* call, const void* address, int64_t size_bytes);
   absl::StatusOr<void*> Allocate(const char* call, MemoryKind kind, int64_t size_bytes);
   absl::Status Deallocate(const char* call, MemoryKind kind, void* memory);
-  // Returns misuse, and breaks the capture, if this thread is capturing. For calls that a thread must not make then.
+  // If this thread is capturing, breaks its capture and returns misuse. Called by functions that a capturing thread
+  // must not call.
   absl::Status CheckNoCapture(const char* call);
-  // Like CheckNoCapture, but also returns misuse if the event was recorded in a capture. For calls that query an event
-  // on the host or wait for it there.
+  // Like CheckNoCapture, but also returns misuse if the event was recorded in a capture. Called by functions that query
+  // an event on the host or wait for it there.
   absl::Status CheckOutside(const char* call, cuda::EventHandle event);
   absl::Status OpenStream(StandInStream& stream, int ordinal, const std::string& name);
   // Appends work to a stream, or to the stream's capture. If the work fails when it runs, the device fails.

@@ -32,8 +32,8 @@ struct Stream {
   std::function<absl::Status(std::function<absl::Status()> kernel)> submit;
 };
 
-// The stream whose thread this is, or null. A kernel that runs on this thread uses its settings, also one that a graph
-// captured on another stream.
+// The stream whose thread this is, or null. A kernel that runs on this thread uses the settings of this stream, even if
+// a graph captured it on another one.
 inline thread_local Stream* stream_of_this_thread = nullptr;
 
 }  // namespace shale::cuda_on_host

@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<CpuArena>> CpuArena::Create(int64_t size_bytes, i
   const int64_t page = sysconf(_SC_PAGESIZE);
   const int64_t mapped = std::max(page, RoundUp(size_bytes, page));
   const bool huge = mapped >= kHugePageBytes;
-  const int64_t slack = huge ? kHugePageBytes - page : 0;  // To begin at a multiple of 2 MiB. Unmapped below.
+  const int64_t slack = huge ? kHugePageBytes - page : 0;  // To begin at a multiple of 2 MiB; unmapped below.
   void* address = mmap(nullptr, mapped + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     return absl::ResourceExhaustedError(
@@ -80,7 +80,7 @@ void CpuArena::MakeResident(absl::Span<const Range> ranges) {
   const auto populate = [&] {
     for (size_t i; (i = taken++) < pages.size();) {
       const int64_t begin = RoundDown(pages[i].begin_bytes, small);
-      // If the system does not support it, pages become resident when they are touched.
+      // If the system does not support this advice, pages become resident when they are touched.
       if (madvise(base_ + begin, pages[i].end_bytes - begin, MADV_POPULATE_WRITE) != 0) return;
     }
   };

@@ -17,19 +17,19 @@
 namespace shale {
 
 struct CpuDeviceOptions {
-  // If true, streams have no threads: work runs at once in the thread that enqueues it. For checks between two
-  // instructions, and for tests of single ops.
+  // If true, streams have no threads: work runs at once in the thread that enqueues it. This serves checks between two
+  // instructions and tests of single ops.
   bool synchronous = false;
   int64_t queue_depth = 1024;      // Items that a stream holds before enqueueing blocks.
   int64_t memory_limit_bytes = 0;  // For all live arenas together. 0: the machine's memory.
   int threads = 1;                 // Threads of Arena::MakeResident.
   std::string thread_name_prefix;  // For the streams' threads.
   // Called with the stream's name in every stream's thread before its work; if synchronous, in the thread that calls
-  // CreateStream. For settings that belong to a thread, such as how many threads OpenMP may use. May be empty.
+  // CreateStream. It may change settings of the thread, such as how many threads OpenMP may use. May be empty.
   std::function<void(absl::string_view stream)> initialize;
 };
 
-// The ranks of a process may share one: a stream of one rank may wait for an event of another.
+// The ranks of a process may share one CpuDevice: a stream of one rank may wait for an event of another.
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(CpuDeviceOptions options = {});

@@ -36,7 +36,7 @@ class CpuEvent : public Event {
   uint64_t items_ = 0;                        // Reached when that stream has finished this many items.
 };
 
-// Used by one thread at a time, the rank's launching thread.
+// Only one thread at a time may use a stream: the rank's launching thread.
 class CpuStream : public Stream {
  public:
   struct Options {

@@ -1,4 +1,4 @@
-// See [Note: happens-before of streams].
+// IgnoreSyncForThreadSanitizer: hides synchronization from ThreadSanitizer. See [Note: happens-before of streams].
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)
@@ -17,10 +17,10 @@ extern "C" void AnnotateIgnoreSyncEnd(const char* file, int line);
 namespace shale {
 
 // [Note: happens-before of streams]
-// A missing wait between streams must be a data race for ThreadSanitizer even when the threads happen to run in the
-// right order. ThreadSanitizer takes every mutex, condition variable and acquire/release pair for intended order, so a
-// queue with a lock would order the streams by accident: stream A unlocks after its work, the launching thread locks to
-// enqueue there, then enqueues on stream B, and A's work seems to be ordered before B's. Hence
+// A missing wait between streams must be a data race for ThreadSanitizer even if the threads happen to run in the right
+// order. To ThreadSanitizer every mutex, condition variable and acquire/release pair is intended order, so a queue with
+// a lock would order the streams by accident: stream A unlocks after its work, the launching thread locks to enqueue
+// there, then enqueues on stream B, and A's work seems to be ordered before B's. Hence
 // - order passes only through the value of a Counter (release when it advances, acquire in the thread that waits): from
 //   enqueueing to running, from an event's record to the streams that wait for it, from a stream's end to Synchronize;
 //   and, once per turn of a stream's ring of slots, from running to enqueueing again;

@@ -4,8 +4,8 @@
 
 namespace shale {
 
-// Returns the bytes of memory that this process can use at most: the machine's memory, or the limit of its control
-// group if that is smaller. Swap does not count.
+// Returns how many bytes of memory this process can use at most: the machine's memory, or the limit of the process's
+// control group if that is smaller. Swap does not count.
 int64_t PhysicalMemoryBytes();
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// StreamProgress: how many items a stream has finished, for threads and streams that wait for it.
+// StreamProgress: counts the items that a stream has finished, for threads and other streams that wait for them.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace shale {
 
-// Counts the finished items of one stream and keeps its first error. The device owns it, so that it outlives events and
+// The number of finished items of one stream, and its first error. The device owns it, so that it outlives events and
 // waiting streams in whatever order they are destroyed.
 class StreamProgress {
  public:

@@ -12,10 +12,10 @@
 
 namespace shale {
 
-// CUDA only tells the time between two events. So the clock records a reference event on an empty stream of its own,
-// reads the host's clock before and after, and measures other events from there. All streams of a device share these
-// references, so that their times can be compared. A reference is used for one second only, because the clocks drift
-// apart and CUDA returns the time between events as a float. Thread-safe.
+// CUDA tells only the time between two events. Therefore the clock records a reference event on an empty stream of its
+// own, reads the host's clock before and after, and measures other events from there. All streams of a device share
+// these references, so that their times can be compared. A reference is used for one second only, because the clocks
+// drift apart and CUDA returns the time between events as a float. Thread-safe.
 class CudaClock {
  public:
   struct Reference {

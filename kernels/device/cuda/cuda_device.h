@@ -15,8 +15,8 @@
 
 namespace shale {
 
-// Allocates memory of the current device in place of cudaMalloc, at multiples of 4096. `free` is called with the result
-// of `allocate` when all work of the device has ended. Thread-safe.
+// Allocates memory of the current device in place of cudaMalloc. Addresses are multiples of 4096. `free` is called with
+// the result of `allocate` when all work of the device has ended. Both functions must be thread-safe.
 struct CudaMemorySource {
   std::function<absl::StatusOr<void*>(int64_t size_bytes)> allocate;
   std::function<absl::Status(void* memory)> free;
@@ -29,8 +29,8 @@ struct CudaDeviceOptions {
   CudaMemorySource memory;   // For arenas; empty: cudaMalloc.
 };
 
-// The ranks of a process may share one: a stream of one rank may wait for an event of another, once the other rank's
-// thread has recorded it.
+// The ranks of a process may share one CudaDevice: a stream of one rank may wait for an event of another, once the
+// other rank's thread has recorded it.
 class CudaDevice : public Device {
  public:
   // Borrows `runtime`, which must outlive the device. Returns an error that says what is missing if there is no such
@@ -47,7 +47,7 @@ class CudaDevice : public Device {
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   bool CanCapture() const override { return !options_.synchronous; }
 
-  // As they were at Create.
+  // Returns the properties of the GPU as they were at Create.
   const CudaDeviceProperties& properties() const { return properties_; }
   int ordinal() const { return options_.ordinal; }
 

@@ -1,4 +1,4 @@
-// CudaEventHandle, which owns an event of CUDA, and CudaEvent, the Event made of it.
+// CudaEventHandle, which owns an event of CUDA, and CudaEvent, the Event that uses it.
 #pragma once
 
 #include <utility>

@@ -33,8 +33,8 @@ class StreamGuard {
   virtual absl::Status status() const = 0;
 };
 
-// Used by one thread at a time, the rank's launching thread. Calls make the stream's device the thread's current
-// device.
+// Only one thread at a time may use a stream: the rank's launching thread. Calls make the stream's device the thread's
+// current device.
 class CudaStream : public Stream {
  public:
   struct Options {
@@ -76,7 +76,7 @@ class CudaStream : public Stream {
   absl::StatusOr<std::unique_ptr<Graph>> EndCapture() override;
   absl::StatusOr<CapturedCopy> CaptureCopy(void* to, const void* from, int64_t size_bytes) override;
 
-  // For libraries that keep the handle. They must use it only as `launch` of Enqueue may.
+  // Returns the handle, for libraries that keep it. They may use it only in the ways that `launch` of Enqueue may.
   cuda::StreamHandle handle() const { return stream_; }
 
  protected:

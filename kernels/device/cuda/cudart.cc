@@ -17,7 +17,7 @@ namespace {
 cudaStream_t AsStream(cuda::StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t AsEvent(cuda::EventHandle event) { return static_cast<cudaEvent_t>(event); }
 
-// Keeps the graph besides its executable: SetGraphCopy names nodes of the graph.
+// A captured graph and its executable form. The graph is kept because SetGraphCopy names its nodes.
 struct CapturedGraph {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t launchable = nullptr;
@@ -171,7 +171,7 @@ class Cudart final : public CudaRuntime {
     return StatusOf("cudaMemsetAsync", cudaMemsetAsync(to, value, size_bytes, AsStream(stream)));
   }
 
-  // The runtime has no such call. The driver's is looked up by name, so that the program does not link the driver.
+  // The runtime has no such call. The driver's call is looked up by name, so that the program does not link the driver.
   absl::Status WriteWordAsync(uint32_t* to, uint32_t value, cuda::StreamHandle stream) override {
     using Write = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
     Write write = nullptr;

@@ -1,4 +1,5 @@
-// The CUDA runtime, linked statically, so that a program that uses it also starts on a machine without a driver.
+// CreateCudart: the CUDA runtime. It is linked statically, so that a program that uses it also starts on a machine
+// without a driver.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,7 @@
 namespace shale {
 
 // Creates a CudaRuntime that calls CUDA. Makes no call itself: the first call shows whether there is a driver and a
-// GPU. Sets two environment variables unless they are set, so call it before there are threads:
+// GPU. Sets two environment variables unless they are set already, so call it before there are threads:
 // - CUDA_MODULE_LOADING=EAGER loads all kernels at the first call. Loading a kernel later waits for the device, which
 //   may wait for a collective whose peers wait for this rank.
 // - CUDA_DEVICE_MAX_CONNECTIONS=32 asks for as many queues as a GPU has, so that streams do not share one.

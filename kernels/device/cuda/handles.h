@@ -3,7 +3,7 @@
 
 namespace shale::cuda {
 
-// A cudaStream_t. For kernels on the host, a cuda_on_host::Stream* or null.
+// A cudaStream_t. If kernels run on the host, a cuda_on_host::Stream* or null.
 using StreamHandle = void*;
 // A cudaEvent_t.
 using EventHandle = void*;

@@ -2,9 +2,9 @@
 // (kernels/cuda/host/stand_in_runtime.h).
 //
 // Each function does what the CUDA function of the same name does. An error names the call and has CUDA's text. Out of
-// memory is ResourceExhausted, a wrong argument InvalidArgument, a missing driver or GPU FailedPrecondition with what
-// to do about it, and any other error Internal. An error of work on the device is reported by some later call and by
-// every call after it. Only a new process recovers from that.
+// memory is ResourceExhausted, a wrong argument is InvalidArgument, a missing driver or GPU is FailedPrecondition with
+// advice on what to do, and any other error is Internal. An error of work on the device is reported by some later call
+// and by every call after it. Only a new process recovers from that.
 //
 // Thread-safe. Each thread has its own current device. Streams and events belong to the device that was current when
 // they were created, and so does the work that is launched on them.

@@ -11,8 +11,8 @@
 
 namespace shale {
 
-// Where to search for a library, in this order: `folders`, CUDA_HOME/lib64, the loader's own path (LD_LIBRARY_PATH,
-// ldconfig).
+// The places in which to search for a library, in this order: `folders`, CUDA_HOME/lib64, the loader's own path
+// (LD_LIBRARY_PATH, ldconfig).
 struct LibrarySearch {
   // Folders of libraries. In a Python environment's site-packages, Open also searches nvidia/*/lib, where the nvidia-*
   // packages of PyPI put their libraries.
@@ -38,8 +38,8 @@ class SharedLibrary {
   // be loaded.
   static absl::StatusOr<SharedLibrary> Open(const LibraryName& name, const LibrarySearch& search);
 
-  // Sets `function` to the library's function of this name. Returns NotFound if there is none, because the library is
-  // too old.
+  // Sets `function` to the library's function of this name. Returns NotFound if there is none: then the library has the
+  // wrong version.
   template <class Function>
   absl::Status Bind(const char* symbol, Function*& function) const {
     void* address = nullptr;

@@ -1,30 +1,31 @@
 // Communicators that use NCCL, for CudaStreams.
 //
-// A collective is a kernel of NCCL on the rank's own stream. The host waits until NCCL has put it there (some ten
-// microseconds; the first collectives also make connections), but never for its end. NCCL does not specify in which
-// order it adds, and with more than two ranks it is not the order of ranks. Every rank gets the same bits. Sums take
+// A collective is a kernel of NCCL on the rank's own stream. The host waits until NCCL has put it there (about ten
+// microseconds; the first collectives also make connections), but never for its end. NCCL does not specify the order in
+// which it adds, and with more than two ranks it is not the order of ranks. Every rank gets the same bits. Sums take
 // f32, f64 and i64 only: NCCL would round a sum of bf16 at each of its hops.
 //
 // Two communicators of a rank, one for gathering and one for reducing, are two groups. One thread per rank enqueues on
 // both, in the same order on all ranks. NCCL_LAUNCH_ORDER_IMPLICIT=1, which LoadNccl sets, then keeps the two groups
 // from waiting for each other.
 //
-// Errors. NCCL reports the errors that it notices at once or later. It does not notice a rank that never comes, nor
-// ranks that want different things (see check_agreement). So a watchdog thread per group watches the collectives that
-// its ranks have launched. The group fails if a collective has begun on the GPU and not ended within the time-out, if
-// NCCL has noted an error, or if a GPU has failed. DeadlineExceeded names the rank that waited, the collective and its
-// number, from 1. All ranks of the process are then aborted, also those on other GPUs. Ranks of other processes notice
-// by NCCL's own means or by their time-outs. Work that an abort ends looks finished to CUDA. So, from then on, every
-// stream that the group was used on has the group's error, and the results of its collectives are garbage.
+// Errors. NCCL reports the errors that it notices, at once or later. It does not notice a rank that never comes, nor
+// ranks that want different collectives (see check_agreement). So a watchdog thread per group watches the collectives
+// that its ranks have launched. The group fails if a collective has begun on the GPU and not ended within the time-out,
+// if NCCL has noticed an error, or if a GPU has failed. DeadlineExceeded names the rank that waited, the collective and
+// its number, from 1. All ranks of the group in this process are then aborted, also those on other GPUs. Ranks of other
+// processes notice by NCCL's own means or by their time-outs. Work that an abort ends looks finished to CUDA. So, from
+// then on, every stream that the group was used on has the group's error, and the results of its collectives are
+// garbage.
 //
 // A stream that is being captured must not take these collectives, because the events that the watchdog looks at would
 // become part of the graph.
 //
-// Shutdown. First synchronize or destroy a group's streams, and destroy graphs that hold its collectives: NCCL waits
-// for them without limit. Destroying a communicator aborts the group if its collectives still run, or if other ranks
-// have launched more collectives than it has. The last communicator of a process frees what NCCL holds for all of them.
-// After an abort, peers may still access memory that was given to the group, until their streams have been synchronized
-// as well.
+// Shutdown. First synchronize or destroy a group's streams, and destroy graphs that hold its collectives, because NCCL
+// waits for them without limit. Destroying a communicator aborts the group if its collectives still run, or if other
+// ranks have launched more collectives than it has. After an abort, peers may still access memory that was given to the
+// group, until their streams have been synchronized as well. The last communicator of a process frees what NCCL holds
+// for all of them.
 #pragma once
 
 #include <memory>
@@ -43,8 +44,8 @@ struct NcclOptions {
   // How long to wait for the group to connect, for NCCL to launch a collective, and for a collective that has begun to
   // end. 0: forever.
   double timeout_seconds = 600;
-  // For debugging; requires that all ranks are threads of this process. Before each collective the ranks meet on the
-  // host and compare what they want. If they differ, InvalidArgument says which rank wanted what.
+  // For debugging. Requires that all ranks are threads of this process. Before each collective the ranks then meet on
+  // the host and compare what they want. If they differ, InvalidArgument says which rank wanted what.
   bool check_agreement = false;
   // If true, RegisterMemory makes its memory a symmetric window; the memory must then be a full allocation of
   // CreateNcclMemory. If false, RegisterMemory does nothing.
@@ -55,18 +56,19 @@ struct NcclOptions {
 // group is aborted may stay allocated until the process ends.
 CudaMemorySource CreateNcclMemory(std::shared_ptr<NcclApi> nccl);
 
-// Creates the id of one group. The caller passes it to all ranks of the group, in whatever process.
+// Creates the id of one group. The caller passes it to all ranks of the group, also in other processes.
 absl::StatusOr<NcclUniqueId> CreateNcclUniqueId(NcclApi& nccl);
 
-// Creates the communicator of rank `rank` of `size`, on the GPU `ordinal` of this process. Waits for all other ranks of
-// the id, in other threads or processes. Refuses check_agreement. Shares ownership of `nccl` and `runtime`.
+// Creates the communicator of rank `rank` of `size`, on the GPU `ordinal` of this process. Waits for all other ranks
+// with the same id, in other threads or processes. Returns InvalidArgument if check_agreement is set. Shares ownership
+// of `nccl` and `runtime`.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(std::shared_ptr<NcclApi> nccl,
                                                                      std::shared_ptr<CudaRuntime> runtime,
                                                                      const NcclUniqueId& id, int rank, int size,
                                                                      int ordinal, const NcclOptions& options = {});
 
-// Creates communicators between threads of this process, with rank r on the GPU ordinals[r]. Most versions of NCCL
-// refuse two ranks on one GPU.
+// Creates one communicator per rank, in rank order, between threads of this process. Rank r is on the GPU ordinals[r].
+// Most versions of NCCL refuse two ranks on one GPU. Shares ownership of `nccl` and `runtime`.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(std::shared_ptr<NcclApi> nccl,
                                                                            std::shared_ptr<CudaRuntime> runtime,
                                                                            absl::Span<const int> ordinals,

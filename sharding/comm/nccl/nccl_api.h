@@ -1,10 +1,10 @@
-// NcclApi: an interface of the NCCL calls that we make, so that everything above it also runs without NCCL and a GPU.
+// NcclApi: the interface of the NCCL calls that we make, so that everything above it also runs without NCCL and a GPU.
 // NCCL itself (nccl_library.h) implements it, and so does a stand-in for tests.
 //
 // Each function does what the NCCL function of the same name does. Communicators do not block: a call may return
-// kInProgress and continue in a thread of NCCL. Until CommGetAsyncError says that it is done, the caller must make no
-// other call for the communicator except CommAbort, and must enqueue nothing on the collective's stream. A communicator
-// is used by one thread at a time.
+// kInProgress and continue in a thread of NCCL. Until CommGetAsyncError says that the call is done, the caller must
+// make no other call for the communicator except CommAbort, and must enqueue nothing on the collective's stream. A
+// communicator is used by one thread at a time.
 #pragma once
 
 #include <array>
@@ -70,10 +70,10 @@ class NcclApi {
   virtual NcclResult MemFree(void* memory) = 0;
   // Returns whether this NCCL has CommWindowRegister and CommWindowDeregister.
   virtual bool has_windows() const = 0;
-  // Makes a full allocation of MemAlloc a symmetric window, on which collectives need fewer copies. All ranks call it,
-  // with one size, and wait for each other. Sets `window` when the call is done, so the variable must not move until
-  // then. CommWindowDeregister waits for no other rank. Call it after all ranks' collectives, before MemFree and
-  // CommDestroy.
+  // CommWindowRegister makes a full allocation of MemAlloc a symmetric window, on which collectives need fewer copies.
+  // All ranks call it, with the same size, and wait for each other. It sets `window` when the call is done, so the
+  // variable must not move until then. CommWindowDeregister waits for no other rank. Call it after the collectives of
+  // all ranks, before MemFree and CommDestroy.
   virtual NcclResult CommWindowRegister(NcclComm comm, void* memory, int64_t size_bytes, NcclWindow& window) = 0;
   virtual NcclResult CommWindowDeregister(NcclComm comm, NcclWindow window) = 0;
 

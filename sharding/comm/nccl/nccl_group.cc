@@ -47,7 +47,7 @@ absl::StatusOr<std::shared_ptr<NcclGroup>> NcclGroup::Create(std::vector<std::un
   return group;
 }
 
-// Polls all ranks in turn, because the failure of one rank would leave the others waiting.
+// Polls all ranks in turn instead of waiting for one after another: if one rank fails, the others would wait for it.
 absl::Status NcclGroup::Connect() {
   for (size_t connected = 0; connected < ranks_.size();) {
     connected = 0;
@@ -89,7 +89,8 @@ void NcclGroup::Fail(absl::Status reason) {
   for (const auto& rank : ranks_) rank->Abort();
 }
 
-// Returns an error if rank `index` has launched a collective that a rank which left did not. REQUIRES: mutex_ is held.
+// Returns an error if the rank at `index` has launched a collective that a rank which left has not launched. REQUIRES:
+// mutex_ is held.
 absl::Status NcclGroup::WithoutThem(int index) const {
   if (left_ < 0 || launched_[index] <= launched_[left_]) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("rank ", ranks_[left_]->rank(), " left after ", launched_[left_],
@@ -133,7 +134,8 @@ void NcclGroup::Leave(int index) {
     for (size_t other = 0; other < ranks_.size() && reason.ok(); ++other) reason = WithoutThem(static_cast<int>(other));
   }
   if (!reason.ok()) Fail(std::move(reason));
-  // A Fail in another thread may not have aborted this rank yet, and its collectives would then run forever.
+  // If a Fail in another thread has not aborted this rank yet, abort it here, because its collectives might run
+  // forever.
   if (status_->status().ok()) {
     rank.Destroy();
   } else {

@@ -1,4 +1,4 @@
-// NcclGroup: the ranks of a group that live in this process.
+// NcclGroup: owns and watches the ranks of a group that live in this process.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace shale {
 
-// The first error of a group. Guards the streams that ran its collectives, and so may outlive the group.
+// Holds the first error of a group. Guards the streams that ran its collectives, and so may outlive the group.
 class NcclGroupStatus : public StreamGuard {
  public:
   absl::Status status() const override;
@@ -31,10 +31,11 @@ class NcclGroupStatus : public StreamGuard {
 
 struct NcclGroupChecks {
   double timeout_seconds = 0;  // 0 means none.
-  bool agreement = false;      // Before each collective the ranks, all in this process, compare what they want.
+  bool agreement = false;      // The ranks, all in this process, compare what they want before each collective.
 };
 
-// Owns the ranks. Their communicators share ownership of the group. A watchdog thread checks all ranks. Thread-safe.
+// Owns the ranks. Their communicators share ownership of the group. A watchdog thread checks all ranks. An `index` is
+// the index of a rank among those of this process. Thread-safe.
 class NcclGroup {
  public:
   // Waits until NCCL has connected the ranks with all other ranks. If that fails for one rank, aborts all. REQUIRES:
@@ -43,7 +44,6 @@ class NcclGroup {
                                                            const NcclGroupChecks& checks);
   ~NcclGroup();
 
-  // `index` is the index of the rank among those of this process, here and below.
   NcclRank& rank(int index) { return *ranks_[index]; }
 
   // Numbers `collective`, makes the group guard `stream`, and launches the collective with `enqueue`
@@ -54,9 +54,9 @@ class NcclGroup {
   // Aborts every collective of these ranks and makes all later ones fail. Does nothing if the group has failed already.
   void Fail(absl::Status reason);
 
-  // Called when the rank makes no further calls. Fails the group if the rank's collectives have not finished, or as
-  // soon as another rank has launched a collective that this rank did not. Collectives that all ranks have launched
-  // continue.
+  // Call when the rank makes no further calls. Frees its NCCL communicator. Fails the group if the rank's collectives
+  // have not finished, or as soon as another rank has launched a collective that this rank did not. Collectives that
+  // all ranks have launched continue.
   void Leave(int index);
 
  private:
@@ -72,7 +72,7 @@ class NcclGroup {
   std::unique_ptr<Rendezvous> rendezvous_;  // Null if agreement is not checked.
 
   std::mutex mutex_;
-  std::vector<uint64_t> launched_;  // Collectives so far, by index. Guarded by mutex_, like left_ and done_.
+  std::vector<uint64_t> launched_;  // Collectives launched so far, by index. Guarded by mutex_, like left_ and done_.
   int left_ = -1;                   // Index of the rank that left after the fewest collectives. -1: none has left.
   bool done_ = false;               // Tells the watchdog to end.
   std::condition_variable wake_;

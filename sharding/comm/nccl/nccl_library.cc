@@ -42,7 +42,7 @@ struct Functions {
   decltype(&ncclGetLastError) last_error;
 };
 
-// Does not check the value: results of future versions of NCCL fit too.
+// Does not check the value, because a result of a future version of NCCL may be passed on too.
 NcclResult From(ncclResult_t result) { return static_cast<NcclResult>(result); }
 ncclDataType_t To(NcclType type) { return static_cast<ncclDataType_t>(type); }
 ncclComm_t To(NcclComm comm) { return static_cast<ncclComm_t>(comm); }
@@ -64,7 +64,7 @@ class LoadedNccl final : public NcclApi {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.splitShare = 0;
-    // A thread of NCCL writes to *place once more when it is done, so the place must outlive this call and an abort.
+    // A thread of NCCL writes to *place again when it is done, so the place must outlive this call and an abort.
     ncclComm_t* place = nullptr;
     {
       std::lock_guard lock(mutex_);
@@ -120,7 +120,7 @@ class LoadedNccl final : public NcclApi {
  private:
   const Functions nccl_;
   std::mutex mutex_;
-  std::deque<ncclComm_t> places_;  // For every communicator ever made. Guarded by mutex_.
+  std::deque<ncclComm_t> places_;  // One for every communicator ever made. Guarded by mutex_.
 };
 
 std::string Version(int code) {

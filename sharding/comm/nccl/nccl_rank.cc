@@ -9,11 +9,11 @@
 namespace shale {
 namespace {
 
-// With more pending collectives than this, the launching thread itself reaps finished ones. Usually the watchdog does.
+// If more collectives than this are pending, the launching thread reaps finished ones. Usually the watchdog does it.
 constexpr size_t kManyPending = 256;
 
-// Pauses between polls of a launch, longer and longer: NCCL usually puts a collective on its stream within some ten
-// microseconds, unless it has to make connections.
+// Pauses between polls of a launch. The pauses become longer, because NCCL usually puts a collective on its stream
+// within about ten microseconds, unless it has to make connections.
 class Backoff {
  public:
   void Pause() {
@@ -184,7 +184,7 @@ absl::Status NcclRank::Reap() {
 absl::Status NcclRank::Check() {
   std::lock_guard lock(mutex_);
   if (comm_ == nullptr || launching_) return absl::OkStatus();
-  // Without SetDevice this thread would query GPU 0 and create a context there that nothing needs.
+  // Without SetDevice, this thread would query GPU 0 and create a context there that nothing needs.
   absl::Status gpu = runtime_->SetDevice(options_.ordinal);
   if (gpu.ok()) gpu = Reap();
   if (!gpu.ok()) {
@@ -211,7 +211,7 @@ void NcclRank::Destroy() {
   std::lock_guard lock(mutex_);
   if (comm_ == nullptr) return;
   runtime_->SetDevice(options_.ordinal).IgnoreError();
-  // Ignores an error: the memory is NCCL's, and nothing can be done about it.
+  // Ignores an error, because the memory belongs to NCCL and nothing can be done about it.
   (void)nccl_->CommDestroy(std::exchange(comm_, nullptr));
 }
 

@@ -1,4 +1,4 @@
-// NcclRank: the NCCL communicator of one rank, and the progress of its collectives.
+// NcclRank: owns the NCCL communicator of one rank, and follows the progress of its collectives.
 #pragma once
 
 #include <cstdint>
@@ -49,19 +49,19 @@ class NcclRank {
   NcclRank(const NcclRank&) = delete;
   NcclRank& operator=(const NcclRank&) = delete;
 
-  // BeginInit begins to connect with the ranks that have the same id. Then call PollInit until it returns true. Neither
-  // waits for the other ranks.
+  // BeginInit begins to connect with the ranks that have the same id. Afterwards call PollInit until it returns true.
+  // Neither waits for the other ranks.
   absl::Status BeginInit(const NcclUniqueId& id);
   absl::StatusOr<bool> PollInit();
 
-  // Calls `enqueue`, which passes a collective for `stream` to NCCL, and waits until NCCL has put it there. The first
-  // collectives make connections and so wait for the peers. REQUIRES: the current device is the rank's.
+  // Calls `enqueue`, which passes a collective for `stream` to NCCL, and waits until NCCL has put it on the stream. The
+  // first collectives make connections and so wait for the peers. REQUIRES: the current device is the rank's.
   absl::Status Launch(const NcclCollective& collective, cuda::StreamHandle stream,
                       absl::FunctionRef<NcclResult(NcclComm)> enqueue);
 
   // RegisterWindow makes an allocation of NCCL a symmetric window and waits for the same call of all ranks.
-  // DeregisterWindow does not wait for other ranks: no rank's collective may still be running. It does nothing for an
-  // aborted rank. Make no other call to this rank meanwhile, except Check and Abort.
+  // DeregisterWindow does not wait for other ranks, so no collective of any rank may still be running. It does nothing
+  // for an aborted rank. Make no other call to this rank during either, except Check and Abort.
   absl::Status RegisterWindow(void* memory, int64_t size_bytes);
   absl::Status DeregisterWindow();
 
@@ -80,7 +80,7 @@ class NcclRank {
   int size() const { return options_.size; }
 
  private:
-  // A launched collective, between two events of its stream.
+  // A launched collective, which lies between two events of its stream.
   struct Pending {
     NcclCollective collective;
     CudaEventHandle begin, end;
@@ -102,7 +102,7 @@ class NcclRank {
   std::mutex mutex_;
   NcclComm comm_ = nullptr;      // Null before BeginInit and after Destroy or Abort.
   NcclWindow window_ = nullptr;  // Null if none is registered.
-  bool launching_ = false;       // A call may be in progress in NCCL; the calling thread watches its time-out.
+  bool launching_ = false;       // A call may be in progress in NCCL. The calling thread watches its time-out.
   std::deque<Pending> pending_;  // In the order of launches.
   bool front_began_ = false;     // The GPU has begun the first of pending_.
   Deadline front_deadline_;      // The deadline of the first of pending_.

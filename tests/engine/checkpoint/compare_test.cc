@@ -176,7 +176,8 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
 }
 
 TEST_F(CompareTest, TextsAreComparedInTodaysWords) {
-  // A run of an earlier version and its continuation were reported as different in every field that was renamed.
+  // Regression: a run of an earlier version and its continuation were reported as different in every field that was
+  // renamed.
   const auto translate = [](absl::string_view field, absl::string_view text) {
     return absl::StrReplaceAll(text, {{absl::StrCat("old ", field), absl::StrCat("new ", field)}});
   };
@@ -192,7 +193,8 @@ TEST_F(CompareTest, TextsAreComparedInTodaysWords) {
 }
 
 TEST_F(CompareTest, HostileJobsAreNotComparedByField) {
-  // Each field line copied the names of all messages around it: time and memory grew with the square of the job.
+  // Regression: each field line copied the names of all messages around it, so that time and memory grew with the
+  // square of the job.
   const auto repeat = [](const std::string& text, int count) {
     std::string all;
     for (int i = 0; i < count; ++i) all += text;
@@ -211,7 +213,7 @@ TEST_F(CompareTest, HostileJobsAreNotComparedByField) {
       compare(std::string(1000, 'a') + " {\n" + repeat("b: 1\n", 1000)),
       ElementsAre(absl::StrCat("job: not compared: ", sample,
                                " | a job with messages whose names have 1001 bytes; at most 256 are compared")));
-  // 64 are fine, and so are ends of messages that did not begin.
+  // 64 messages inside one another are fine, and so are ends of messages that did not begin.
   EXPECT_THAT(compare(repeat("}\n", 1000) + repeat("a {\n", 64) + "b: 1\n"),
               ElementsAre(absl::StrCat("job: ", repeat("a.", 64), "b:  | 1"), "job: model.decoder.width: 32 | ",
                           "job: sharding.ranks: 2 | "));

@@ -1,4 +1,4 @@
-// Checkpoints that were written are read back. Checkpoints whose files contradict each other are refused.
+// Tests that written checkpoints are read back, and that checkpoints whose files contradict each other are refused.
 #include "engine/checkpoint/reader.h"
 
 #include <unistd.h>
@@ -226,7 +226,7 @@ TEST_P(ReaderTest, HeadsThatClaimOtherElementsAreRefused) {
               HasSubstr("which the manifest does not have"));
   EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(0)->set_parameter(0x7fffffff); }),
               HasSubstr("which the manifest does not have"));
-  // The same number of elements at another place: some are missing, others are there twice.
+  // The pieces have the same number of elements at another place, so that some are missing and others are there twice.
   EXPECT_THAT(refusal_of([](M& m) {
                 m.mutable_pieces(0)->set_begin(m.pieces(0).begin() - 1);
                 m.mutable_pieces(0)->set_end(m.pieces(0).end() - 1);
@@ -237,7 +237,7 @@ TEST_P(ReaderTest, HeadsThatClaimOtherElementsAreRefused) {
                 m.mutable_pieces(0)->set_end(m.pieces(0).end() + (int64_t{1} << 60));
               }),
               HasSubstr("which the manifest does not have"));
-  // A moment that claims to be the other moment.
+  // A moment claims to be the other moment.
   EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(0)->set_part(static_cast<int>(StatePart(1))); }),
               HasSubstr(" of embedding "));
   EXPECT_THAT(refusal_of([](M& m) { m.mutable_pieces(m.pieces_size() - 1)->set_part(static_cast<int>(StatePart(0))); }),

@@ -1,4 +1,5 @@
-// Files that were written read back, have the bytes that the format demands, and files of other programs are readable.
+// Tests that written files read back and have the bytes that the format demands, and that files of other programs are
+// readable.
 #include "engine/checkpoint/safetensors.h"
 
 #include <bit>

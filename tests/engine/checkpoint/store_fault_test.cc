@@ -150,7 +150,7 @@ TEST_P(StoreFaultTest, OneFailureAtAnyOperationIsSaidAndChangesNothing) {
           break;
         }
         if (status.ok()) {
-          // The new checkpoint stands. At most, one too many is there.
+          // Besides the new checkpoint, at most one too many is there.
           for (const auto& [step, version] : c.after)
             EXPECT_EQ(now.count(step) > 0 ? now.at(step) : 0, version) << step;
         } else {

@@ -70,7 +70,8 @@ TEST_F(StoreTest, WhatIsSavedIsRead) {
 }
 
 TEST_F(StoreTest, WhatCannotBeExaminedIsNotAbsent) {
-  // Every error of lstat counted as absence: the list was empty, and a run would have started from scratch.
+  // Regression: every error of lstat counted as absence, so the list was empty and a run would have started from
+  // scratch.
   const auto store = Open();
   Save(*store, 4);
   // The names in the folder can be read, and nothing in it can be examined.
@@ -132,7 +133,7 @@ TEST_F(StoreTest, DamagedOnesNeitherCountNorGo) {
   EXPECT_THAT(Steps(), ElementsAre(5, 4, 3, 2));
 }
 
-// This happens when only reading shows that the newest checkpoint is damaged, and the run continues from the one
+// There are later checkpoints if only reading shows that the newest one is damaged, and the run continues from the one
 // before.
 TEST_F(StoreTest, LaterOnesNeitherCountNorGo) {
   const auto store = Open(/*keep_last=*/1);

@@ -28,7 +28,7 @@ std::string TinyText();
 using Losses = std::map<int64_t, double>;  // By step.
 
 // Returns the steps of the checkpoints in a folder, newest first. Returns an error unless every one is whole to the
-// last byte: an older checkpoint must never be half there either.
+// last byte. Older checkpoints must be whole too.
 absl::StatusOr<std::vector<int64_t>> WholeCheckpoints(const std::string& folder);
 
 // Returns the hidden names in the folder, which are traces of unfinished saves. Empty if there is no folder.

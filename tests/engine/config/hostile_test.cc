@@ -47,7 +47,8 @@ TEST(Hostile, MegabytesAreRefused) {
 }
 
 TEST(Hostile, MegabytesOfARecordedJobAreRefusedBeforeTheyAreTranslated) {
-  // A manifest may hold 255 MiB. Translating took 12 GB for as many line ends, and only then the size was checked.
+  // Regression: the size was checked only after the translation. A manifest may hold 255 MiB, and translating as many
+  // line ends took 12 GB.
   constexpr char kTooLong[] = "the job: more than 1 MiB; a job spec is a few hundred bytes, is this the right file?";
   EXPECT_EQ(ErrorOf(ParseRecordedJob(std::string(2 << 20, '\n'), "the job").status()), kTooLong);
   // The translation drops the spaces before a field. What counts is the size before it.
@@ -69,8 +70,9 @@ TEST(Hostile, StringsAreOneLineOfText) {
 }
 
 TEST(Hostile, MessagesAreTextWhateverTheSpecHolds) {
-  // Fuzzing found each of these: a value cut inside a character, bytes of an override and of a list's element, and a
-  // path with control characters that was looked up before it was refused.
+  // Regression: fuzzing found messages that were not text. They came from a value cut inside a character, from bytes of
+  // an override and of a list's element, and from a path with control characters that was looked up before it was
+  // refused.
   std::string euros;
   for (int i = 0; i < 40; ++i) euros += "\u20AC";
   const std::string binary_path = std::string("\x12\x06\x1a\x04/a\x1b[", 8);

@@ -45,7 +45,7 @@ TEST(OldWords, ThoseOfOtherTrainersAreAnsweredToo) {
 }
 
 TEST(OldWords, ValuesAreKnownInAnySpelling) {
-  // "zero3" and "ZERO_3" were answered with the nearest name, ZERO1, and "fsdp" and "full" with none.
+  // Regression: "zero3" and "ZERO_3" were answered with the nearest name, ZERO1, and "fsdp" and "full" with none.
   const auto expect = [](const std::string& set, const std::string& answer) {
     EXPECT_THAT(SetError({set}), HasSubstr("did you mean " + answer + "?")) << set;
   };

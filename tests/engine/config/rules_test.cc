@@ -1,4 +1,4 @@
-// Tests fields that are each in range and contradict each other.
+// Tests that fields are refused that are each in range but contradict each other.
 #include "engine/config/parse.h"
 #include "gtest/gtest.h"
 #include "tests/engine/config/specs.h"

@@ -190,7 +190,7 @@ TEST_F(GeneratorTest, ADamagedCheckpointIsPassedOverByName) {
   EXPECT_THAT(generator->passed_over(), ::testing::ElementsAre(HasSubstr(newer + "/MANIFEST")));
 }
 
-// Such an error never makes the generator fall back to an older checkpoint.
+// An error of the machine is not damage of a checkpoint, so the generator does not fall back to an older one.
 TEST_F(GeneratorTest, WhatTheMachineLacksIsNoDamage) {
   Train(kLlama);
   const auto refuse = [](const Job&) -> absl::StatusOr<std::unique_ptr<Backend>> {

@@ -26,11 +26,11 @@ TEST(StagedFolderTest, AppearsWhenItIsCommitted) {
 }
 
 TEST(StagedFolderTest, SaysThatTheTargetIsThereIfOnlyTheFlushFailed) {
-  // The error read as if nothing had been exported.
+  // Regression: the error read as if nothing had been exported.
   const TempFolder temp;
   absl::StatusOr<StagedFolder> folder = StagedFolder::Create(temp.Path("target"));
   ASSERT_TRUE(folder.ok()) << folder.status();
-  // The parent can be changed and not be opened, which a flush needs.
+  // The parent can be changed but not opened, and a flush opens it.
   ASSERT_EQ(chmod(temp.path().c_str(), 0300), 0);
   {
     const ObeyPermissions obey;

@@ -8,7 +8,7 @@
 namespace shale {
 namespace {
 
-// The specification, computed bit by bit.
+// Computes the CRC bit by bit, as the specification defines it.
 uint32_t Plain(absl::string_view bytes) {
   uint32_t crc = 0xffffffff;
   for (unsigned char byte : bytes) {

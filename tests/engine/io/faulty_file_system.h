@@ -43,7 +43,7 @@ class FaultyFileSystem : public FileSystem {
   absl::Status RemoveFolder(const std::string& path) override;
   absl::Status SyncFolder(const std::string& path) override;
 
-  int64_t operations() const;  // How many there were so far.
+  int64_t operations() const;  // Returns how many there were so far.
   // Returns a line for each operation, such as "write checkpoints/.step-0000000002.tmp/MANIFEST".
   std::vector<std::string> log() const;
 

@@ -99,10 +99,10 @@ TEST(WriteFileDurablyTest, SaysThatAFolderIsNotForWriting) {
 }
 
 TEST(WriteFileDurablyTest, SaysThatTheFileIsNewIfOnlyTheFlushFailed) {
-  // The error read as if the old contents were still there.
+  // Regression: the error read as if the old contents were still there.
   const TempFolder folder;
   const std::string path = folder.Write("x", "old");
-  // The folder can be changed and not be opened, which a flush needs.
+  // The folder can be changed but not opened, and a flush opens it.
   ASSERT_EQ(chmod(folder.path().c_str(), 0300), 0);
   {
     const ObeyPermissions obey;

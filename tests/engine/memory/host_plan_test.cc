@@ -41,7 +41,7 @@ TEST(HostItemLayout, EveryIterationOfEveryItemHasAPlaceOfItsOwn) {
   EXPECT_LE(ends[1].second, layout.size_bytes());
 }
 
-// Programs can share, because only one runs at a time.
+// Programs can share memory, because only one runs at a time.
 TEST(HostMemoryPlan, ProgramsShareThePlaceOfTheLargest) {
   StepProgram small = Example();
   small.loops[0].repeat = 1;

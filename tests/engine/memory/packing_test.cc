@@ -77,7 +77,7 @@ TEST(Packing, OfBricksIsTwoHigh) {
 }
 
 TEST(Packing, OfANestWithWorkspaceMeetsTheLowerBound) {
-  // Long intervals, kept from forward to backward, and short intervals of many sizes throughout.
+  // Long intervals are kept from forward to backward. Short intervals of many sizes lie throughout.
   std::vector<PackInterval> intervals;
   for (int i = 0; i < 50; ++i) {
     intervals.push_back({7, 3 * i, 300 - 3 * i});

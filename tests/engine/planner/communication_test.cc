@@ -54,11 +54,12 @@ std::vector<Row> Table(int64_t k) {
       {kFullShard, kSharded, true, 2 * k, k, k + k, k + k, 2 * k, 2 * k},
       {kFullShard, kNoSync, true, 2 * k, 1, k + k, 1 + 1, 2 * k, 1},
       {kFullShard, kLayered, true, 2, 1, 1 + 1, 1 + 1, 2, 2},
-      // Kept gathered after forward. A tied pair is gathered once, and reduced by each of its two units.
+      // These keep parameters gathered after forward. A tied pair is gathered once for both units. Its gradient is
+      // reduced for each of the two units, except in NO_SYNC.
       {kFullShard, kSharded, false, k, k, k + k, k + k, k, 2 * k},
       {kFullShard, kNoSync, false, k, 1, k + k, 1 + 1, k, 1},
       {kFullShard, kLayered, false, 1, 1, 1 + 1, 1 + 1, 1, 2},
-      // The gather follows AdamW.
+      // Here the gather follows the update.
       {kZero2, kSharded, true, 1, k, 1 + 1, k + k, 1, 2 * k},
       {kZero2, kLayered, true, 1, 1, 1 + 1, 1 + 1, 1, 2},
       {kZero1, kNoSync, true, 1, 1, 1 + 1, 1 + 1, 1, 1},

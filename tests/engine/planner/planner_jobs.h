@@ -1,4 +1,4 @@
-// Small jobs, and ops that are asked for sizes only.
+// Small jobs, and ops that are only asked for sizes.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class ScratchOnlyOps : public Ops {
   const int64_t scratch_bytes_;
 };
 
-// The same, and every matmul packs its b.
+// ScratchOnlyOps whose matmuls all pack their b.
 class PackingOps : public ScratchOnlyOps {
  public:
   int64_t PackedBytes(const MatMul& op) const override { return op.b.extent_bytes() + 64; }

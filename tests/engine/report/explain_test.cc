@@ -146,7 +146,7 @@ TEST(Explain, CategoriesAddUpToThePeak) {
   }
 }
 
-// Regression: of SGD without momentum it said "SGD's , of all parameters".
+// Regression: for SGD without momentum the text said "SGD's , of all parameters".
 TEST(Explain, AnOptimizerWithoutStatesKeepsOnlyItsCount) {
   Job job = Named(Accumulation::kSharded);
   job.optimizer.kind = OptimizerKind::kSgd;

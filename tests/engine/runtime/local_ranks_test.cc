@@ -1,4 +1,5 @@
-// If the machine refuses memory or threads to ranks, that is an error that says so. The program must not end.
+// Tests that the machine may refuse memory or threads to ranks. The result is an error that says so, and the program
+// does not end.
 #include "engine/runtime/local_ranks.h"
 
 #include <sys/resource.h>
@@ -37,7 +38,7 @@ TEST(RankThreadsTest, EveryRankWorksInEveryRoundAndCausesComeBeforeEchoes) {
 
 // Sanitizers may map memory at any time, which the limit on address space below would prevent.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Earlier, the program ended when std::thread threw while other threads were running.
+// Regression: the program ended when std::thread threw while other threads were running.
 TEST(RankThreadsTest, ThreadsThatTheSystemRefusesAreAnError) {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;

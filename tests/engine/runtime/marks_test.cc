@@ -8,7 +8,7 @@ namespace shale {
 namespace {
 
 // Regression: once the marks had wrapped around, a failed run named the issue after the last one that had finished,
-// because the mark 0 that is skipped was counted.
+// because it counted the mark 0, which is skipped.
 TEST(Marks, AreCountedAcrossTheHighest) {
   for (uint32_t from : {uint32_t{0}, uint32_t{1}, uint32_t{41}, UINT32_MAX - 3, UINT32_MAX - 1, UINT32_MAX}) {
     uint32_t to = from;

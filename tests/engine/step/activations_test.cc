@@ -1,4 +1,4 @@
-// Which tensors of a block each preset keeps, by name.
+// Tests which tensors of a block each preset keeps, by name.
 #include "engine/step/activations.h"
 
 #include <gmock/gmock.h>

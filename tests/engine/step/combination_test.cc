@@ -1,4 +1,5 @@
-// What the step compiler refuses: pairs of strategy and accumulation that do not exist, and meshes that it cannot use.
+// Tests what the step compiler refuses: pairs of strategy and accumulation that do not exist, and meshes that it cannot
+// use.
 #include "engine/step/combination.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// Which tensors are offloaded, when they are copied, and how much memory that saves.
+// Tests which tensors are offloaded, when they are copied, and how much memory that saves.
 #include "engine/step/offload.h"
 
 #include <gmock/gmock.h>

@@ -20,7 +20,8 @@ struct Planned {
   MemoryPlan plan;
 };
 
-// `sizes` is asked for the sizes of scratch and packed weights. If null, the reference ops are.
+// Compiles, plans and checks a step of a small decoder. `sizes` tells the sizes of scratch and packed weights; if it is
+// null, the reference ops do.
 inline Planned PlanDecoder(const StepOptions& options, int64_t layers, GraphMode mode = GraphMode::kTraining,
                            Activation activation = Activation::kSwiGlu, const Ops* sizes = nullptr) {
   DecoderConfig c;

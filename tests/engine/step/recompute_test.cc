@@ -1,4 +1,4 @@
-// Which ops backward computes again, and when.
+// Tests which ops backward computes again, and when.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Which gradients pass through a unit gradient on their way into the shard.
+// Tests which gradients pass through a unit gradient on their way into the shard.
 #include <gtest/gtest.h>
 
 #include "engine/step/compile.h"

@@ -61,7 +61,7 @@ class CountingBackend : public Backend {
     return reference_->CreateGroup(group);
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return reference_->DefaultBudget(ranks); }
-  double NominalPeakFlops(DType) const override { return 1; }  // 0 would have it measured, in another arena.
+  double NominalPeakFlops(DType) const override { return 1; }  // With 0 it would be measured, in another arena.
 
  private:
   const std::unique_ptr<Backend> reference_ = CreateReferenceBackend();

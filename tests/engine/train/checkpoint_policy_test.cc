@@ -128,7 +128,7 @@ TEST(CheckpointPolicy, AfterAFailedSaveTheRunGoesOnIfItMay) {
   EXPECT_THAT(run.log, ElementsAre("start 2", "failed 2", "start 4", "saved 4", "save 5", "saved 5"));
 }
 
-// The last state would be lost.
+// The run must fail, because its last state is lost.
 TEST(CheckpointPolicy, AFailedSaveAtTheEndIsAlwaysAnError) {
   for (const SaveFailure on_failure : {SaveFailure::kStop, SaveFailure::kContinue}) {
     FakeRun run;
@@ -165,7 +165,7 @@ TEST(CheckpointPolicy, AnErrorOfTheCallbackEndsTheRunWhateverTheJobSays) {
   EXPECT_EQ(run.step, 2);
 }
 
-// `done` is asked after the report of an earlier save, which may have led to a stop.
+// `done` is asked after the report of an earlier save, because that report may have led to a stop.
 TEST(CheckpointPolicy, AStopThatAReportLedToLeavesTheSaveToTheEnd) {
   FakeRun run;
   run.save_steps = 2;

@@ -205,7 +205,7 @@ TEST_F(ProcessesTest, SeveralProcessesComputeAndSaveWhatOneDoes) {
   }
 }
 
-// Also with saves that are not asynchronous, and when the number of processes changes.
+// Holds for asynchronous and for synchronous saves, and when the number of processes changes.
 TEST_F(ProcessesTest, AStopOfOneProcessStopsAllAfterTheSameStepAndTheyResume) {
   for (const char* asynchronous : {"checkpoint.asynchronous=true", "checkpoint.asynchronous=false"}) {
     SCOPED_TRACE(asynchronous);

@@ -1,5 +1,6 @@
-// Laws of saving and resuming: N steps, a checkpoint and N more steps equal 2N steps. They are equal to the bit if the
-// job is unchanged, and in what they mean if it is sharded, scheduled or stored otherwise.
+// Laws of saving and resuming: N steps, a checkpoint and N more steps equal 2N steps. The bits are equal if the job is
+// unchanged. If it is sharded, accumulated or stored in another way, the restored state has the same bits, and later
+// losses differ by rounding only.
 #include "engine/train/resume.h"
 
 #include <gtest/gtest.h>
@@ -284,7 +285,7 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
   EXPECT_EQ(first.update_count, second.update_count);
   trainer->reset();
 
-  // The next step sees the same samples. Another order of summation moves its loss by rounding only, other samples
+  // The next step sees the same samples. Another order of summation moves its loss by rounding only; other samples
   // would move it by percents. In fp32 the sum of n terms errs by at most n 2^-24 relative to their magnitude. A loss
   // sums at most 40 products in a row and 70 tokens, and losses are of the size of their terms: 110 x 2^-24 < 1e-5.
   // bf16 activations round at 2^-9 each. Equal masters give equal weights, so that only the order of summation differs,
@@ -374,8 +375,8 @@ TEST_F(ResumeTest, AnEarlierCheckpointIsGoneOnFromInAnotherFolder) {
   EXPECT_TRUE(Train(job, "run", From("run", 3)).status.ok());
 }
 
-// Otherwise a run that is killed before its first save would start from scratch, or continue from what lay in the
-// folder.
+// Without a copy of that checkpoint, a run that is killed before its first save would start from scratch, or continue
+// from what lay in the folder.
 TEST_F(ResumeTest, ARunThatGoesOnFromAnothersCheckpointHasItAtOnce) {
   const Job job = MakeJob({});
   ASSERT_TRUE(Train(job, "run").status.ok());

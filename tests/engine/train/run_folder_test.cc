@@ -172,7 +172,7 @@ TEST_F(RunFolderTest, AClaimWithoutARunLeavesNoFolderBehind) {
   EXPECT_TRUE(Exists(Path("mine")));
 }
 
-// A run was killed, or stopped by Ctrl-C, between Claim and Begin. From then on its folder was taken for somebody
+// Regression: if a run was killed, or stopped by Ctrl-C, between Claim and Begin, its folder was taken for somebody
 // else's, and a job that is started again whenever it ends never reached its first step.
 TEST_F(RunFolderTest, WhatARunLeavesThatDiedBeforeItBeganIsInNobodysWay) {
   for (const Existing existing : {Existing::kRefuse, Existing::kReplace, Existing::kContinue}) {

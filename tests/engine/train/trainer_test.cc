@@ -89,8 +89,7 @@ TEST(Trainer, LearnsATextAndEvaluatesIt) {
   EXPECT_FALSE(trainer->Step().ok());
 }
 
-// The second micro-batch adds to gradients of few elements over many tokens. oneDNN needs scratch memory for that
-// alone.
+// The second micro-batch adds to gradients of few elements over many tokens. oneDNN needs scratch memory only for that.
 TEST(Trainer, AddsUpSmallGradientsOfManyTokens) {
   const std::string path = WriteText("small", 200);
   std::vector<double> norms;
@@ -106,7 +105,8 @@ TEST(Trainer, AddsUpSmallGradientsOfManyTokens) {
   EXPECT_NEAR(norms[1] / norms[0], 1, 1e-3);
 }
 
-// A job that a program had filled in itself, without a sequence length, divided by zero once its data was open.
+// Regression: a job that a program had filled in itself, without a sequence length, divided by zero once its data was
+// open.
 TEST(Trainer, RefusesAJobWithoutASequenceLength) {
   Job job = SmallJob(WriteText("length", 20));
   const auto backend = CreateBackend(job);

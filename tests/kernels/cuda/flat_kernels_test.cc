@@ -1,4 +1,4 @@
-// Kernels over flat vectors: any alignment, and lists of ranges that no launch takes at once.
+// Tests kernels over flat vectors: with any alignment, and with lists of ranges that are too long for one launch.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -11,7 +11,7 @@
 namespace shale::testing {
 namespace {
 
-// Elements [first, first + n) of a tensor of n + 8.
+// Returns elements [first, first + n) of a tensor of n + 8.
 using Make = std::function<Tensor(std::initializer_list<int64_t>)>;
 Tensor From(int64_t first, int64_t n, const Make& make) { return make({n + 8}).Slice(0, first, n); }
 
@@ -19,7 +19,7 @@ std::shared_ptr<const std::vector<ElementRange>> Shared(std::vector<ElementRange
   return std::make_shared<const std::vector<ElementRange>>(std::move(ranges));
 }
 
-// Whole blocks, packs and what remains; beginning at 16 bytes and beside them.
+// Tries sizes of whole blocks, of packs, and with a remainder. They begin at multiples of 16 bytes and elsewhere.
 TEST(CudaFlat, CopiesAndAddsAtAnyAddress) {
   for (const int64_t n : {1, 7, 4096, 8200, 8204}) {
     for (const int64_t first : {0, 1, 4}) {
@@ -48,7 +48,7 @@ TEST(CudaFlat, CopiesAndAddsAtAnyAddress) {
   }
 }
 
-// The order of a sum is a matter of its size alone.
+// The order of a sum depends only on its size.
 TEST(CudaSums, HaveTheSameBitsAtAnyAddress) {
   for (const int64_t n : {5, 1030, 16384, 40001}) {
     const std::vector<double> values = [n] {
@@ -84,7 +84,7 @@ TEST(CudaZeroRanges, TakesAnyNumberOfAnyLength) {
   }
 }
 
-// An update of elements [first, first + n) of larger tensors, but for scales.
+// Returns an update of elements [first, first + n) of larger tensors. Scales are not cut out of larger tensors.
 Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, DType weight, int64_t n, int64_t first) {
   const auto random = [&](double low, double high) {
     return From(first, n, [&, low, high](auto shape) { return memory.Random(DType::kFloat32, shape, low, high); });
@@ -98,7 +98,7 @@ Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, DType weight, int6
     if (states[i].block > 1) {
       op.states[i] = memory.Random(DType::kFloat32, {(n + states[i].block - 1) / states[i].block}, 0.1, 0.2);
     } else if (states[i].dtype == DType::kUInt8) {
-      // The upper half of the unsigned map is its last decade, from 0.1 to 1: v is at least 0.01.
+      // The upper half of the unsigned map has the entries from 0.1 to 1, so that v is at least 0.01.
       op.states[i] = From(
           first, n, [&](auto shape) { return memory.RandomIntegers(DType::kUInt8, shape, positive ? 128 : 0, 256); });
     } else {
@@ -110,7 +110,7 @@ Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, DType weight, int6
   return op;
 }
 
-// Ranges by the hundred: empty, of one element, touching, before and behind the shard.
+// Tries hundreds of ranges: empty, of one element, touching, before and behind the shard.
 TEST(CudaUpdate, TakesAnyNumberOfDecayedRanges) {
   constexpr int64_t kSize = 6000, kBegin = 500;
   for (const int64_t stride : {3, 5, 11, 60}) {
@@ -123,19 +123,19 @@ TEST(CudaUpdate, TakesAnyNumberOfDecayedRanges) {
       for (const int64_t first : {0, 3}) {
         SCOPED_TRACE(NameOf(weight) + " every " + std::to_string(stride) + " from " + std::to_string(first));
         TestMemory memory;
-        // What decays, shows.
+        // With this weight decay, an element that decays differs visibly.
         Update op = MakeUpdate(memory, AdamWRule{.weight_decay = 10}, weight, kSize, first);
         op.shard_begin = kBegin;
         op.decayed = Shared(ranges);
-        // As in the conformance suite: the step is below 4 lr, with some ten roundings; p is rounded twice.
+        // As in the conformance suite, the step is below 4 lr, with some ten roundings, and p is rounded twice.
         ExpectMatchesReference(memory, op, {.absolute = 4 * 1e-2 * 16 * kUnit32 + 4 * kUnit32}, 1);
       }
     }
   }
 }
 
-// Blocks of 8-bit states that decay begins or ends in at every element, and more of these edges than a launch takes.
-// Codes may differ by one where rounding decides; update_8bit_test.cc compares them.
+// Decay begins and ends within blocks of 8-bit states, and has more edges than one launch takes. Codes may differ by
+// one where rounding decides; update_adamw_8bit_test.cc compares them.
 TEST(CudaUpdate, TakesDecayWithinBlocksOfState) {
   constexpr int64_t kSize = 2600, kBegin = 512;
   for (const int64_t stride : {2, 3, 90}) {
@@ -151,7 +151,7 @@ TEST(CudaUpdate, TakesDecayWithinBlocksOfState) {
         std::vector<std::byte> want = RunOnReference(memory, op), got;
         const absl::Status status = RunOnCuda(memory, op, got);
         ASSERT_TRUE(status.ok()) << status;
-        // As above, with two roundings more of m and v.
+        // As above, with two more roundings of m and v.
         const Tolerance tolerance = {.absolute = 4 * 1e-2 * 18 * kUnit32 + 4 * kUnit32};
         ExpectNear(memory, op.weight_P, got, want, tolerance);
         for (const int state : {2, 3}) ExpectNear(memory, op.states[state], got, want, {.absolute = 5 * kUnit32});

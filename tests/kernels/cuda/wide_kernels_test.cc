@@ -22,7 +22,7 @@ CrossEntropy LossOf(TestMemory& memory, const Tensor& logits, const std::vector<
           .loss_T = memory.Output(DType::kFloat32, {rows})};
 }
 
-// Each thread takes several packs at once, and some remain. Each part has a target.
+// Each thread takes several packs at once, and some packs remain. The targets lie in each of these parts.
 TEST(CudaCrossEntropy, MatchesTheReferenceAtLongVocabularies) {
   for (const DType act : kActs) {
     constexpr int64_t kVocabulary = 40000;

@@ -97,7 +97,7 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(moved["AdamW", "f32"], 28 * 101 + 20)
         self.assertEqual(moved["AdamW f32 masters", "bf16"], 32 * 101 + 20)
         self.assertEqual(moved["AdamW split masters", "bf16"], 28 * 101 + 20)
-        # The same of the states that the other rules have: one, none, or two of a byte with two scales for the block.
+        # The other rules have other states: one, none, or two of one byte with two scales for the block.
         self.assertEqual(moved["SGD", "f32"], 20 * 101 + 20)
         self.assertEqual(moved["SGD f32 masters", "bf16"], 24 * 101 + 20)
         self.assertEqual(moved["SGD without momentum", "f32"], 12 * 101 + 20)

@@ -16,7 +16,7 @@ class Claim:
     label: str
     targets: dict  # From precision to number.
     at_least: bool  # Whether the value must be at least the target. Otherwise it must be at most the target.
-    measure: Callable  # (lookup) -> number, from medians lookup(contestant, key). TypeError if one is None.
+    measure: Callable  # (lookup) -> number, from medians lookup(contestant, key). Raises TypeError if one is None.
     unit: str = "x"
     bound: Callable = lambda lookup: None  # (lookup) -> the best value that the floor of a step allows, or None.
     # For a ratio close to 1: the two contestants whose ratio, turn by turn, has the same relative scatter as the value.
@@ -109,7 +109,7 @@ def _memory(less_bytes_per_parameter=0):
 
 
 def _accumulation(lookup):
-    # Eight steps of one micro-batch run the optimizer eight times, one step of eight micro-batches runs it once.
+    # Eight steps of one micro-batch run the optimizer eight times; one step of eight micro-batches runs it once.
     return lookup("shale-k8") / (8 * lookup("shale-8-steps") - 7 * lookup("shale-k8", "update_seconds"))
 
 

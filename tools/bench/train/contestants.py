@@ -19,8 +19,9 @@ _ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", 
 
 
 class Contestant:
-    """`about` is its line in --list. `first_only` contestants compare variants of the engine and run only on the first
-    workload. `extra` contestants belong to no target and run only when --only names them."""
+    """One of the programs that are compared, with its settings. `about` is its line in --list. `first_only` contestants
+    compare variants of the engine and run only on the first workload. `extra` contestants belong to no target and run
+    only when --only names them."""
     about = ""
     first_only = False
     extra = False
@@ -35,7 +36,7 @@ class Shale(Contestant):
     """Runs tools/train as a user does."""
 
     def __init__(self, about, ranks=1, micro_batches=None, more=(), each=1, traced=False, first_only=False):
-        """`each` steps are timed together; the result has their mean."""
+        """`each` steps are timed together, and the result has their mean."""
         self.about, self.first_only = about, first_only
         self.ranks, self.micro_batches, self.more, self.each, self.traced = ranks, micro_batches, more, each, traced
 
@@ -148,7 +149,7 @@ class Torch(Contestant):
         except process.Killed:
             if turn or not self.tuned:
                 raise
-            # An allocator that never returns memory needs more of it.
+            # The tuned allocator never returns memory, so it needs more. Measures with the installed one instead.
             kept = False
             group = train({})
         said = [last_json(outcome.lines) for outcome in group.outcomes]
@@ -178,7 +179,7 @@ class Matmuls(Contestant):
         said = last_json(group.outcomes[0].lines)
         return {"seconds": said["passes"], "other_cores": group.other_cores,
                 **{key: said[key] for key in ("parameters", "onednn", "widened", "attention_seconds")},
-                # Totals over all ranks.
+                # Totals over all ranks, because the program reports one rank.
                 **{key: said["ranks"] * said[key]
                    for key in ("gflop", "attention_gflop", "packed_bytes", "other_bytes", "copy_bytes_per_second")}}
 

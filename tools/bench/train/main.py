@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/bench_train: see --help, and options.py for how it measures."""
+"""The main program of tools/bench_train. options.py says how it measures."""
 
 import concurrent.futures
 import contextlib

@@ -19,7 +19,7 @@ class Killed(Failed):
 @dataclasses.dataclass
 class Outcome:
     """The outcome of one process."""
-    lines: list  # Of (seconds since the start, text), from standard output.
+    lines: list  # (seconds since the start, text) of each line of standard output.
     seconds: float
     peak_rss_bytes: int
     cpu_seconds: float

@@ -1,9 +1,9 @@
-"""What was measured: one record per process group, and medians over them."""
+"""Keeps what was measured: one record per process group, and medians over the records."""
 
 import json
 import statistics
 
-# Contestants of files that former versions wrote, and their names now.
+# Maps the names of contestants in files of former versions to today's names.
 _RENAMED = {"products": "matmuls", "products-2ranks": "matmuls-2ranks", "shale-deferred": "shale-no-sync"}
 
 
@@ -12,7 +12,8 @@ class Disagreement(Exception):
 
 
 class Results:
-    """Records are dicts: workload, precision, contestant, round, and a result (see contestants.py) or `failed`."""
+    """The records of measurements. A record is a dict with workload, precision, contestant and round, and with a result
+    (see contestants.py) or `failed`."""
 
     def __init__(self):
         self.info = {}
@@ -20,7 +21,8 @@ class Results:
         self.records = []
 
     def add(self, record):
-        """Disagreement if its model has another number of parameters than that of the others of its workload."""
+        """Adds a record. Raises Disagreement if its model has another number of parameters than those of the other
+        contestants on its workload."""
         for other in self.records:
             if "parameters" in record and other["workload"] == record["workload"] and \
                     other.get("parameters", record["parameters"]) != record["parameters"]:
@@ -30,14 +32,14 @@ class Results:
         self.records.append(record)
 
     def replace(self, record):
-        """Adds it in place of those of the same contestant and round."""
+        """Adds a record in place of the one of the same workload, precision, contestant and round, if there is one."""
         same = {key: record[key] for key in ("workload", "precision", "contestant", "round")}
         self.records = [r for r in self.records if not same.items() <= r.items()]
         self.add(record)
 
     def read(self, path):
-        """Adds a file that `write_line` wrote, of which a later record stands for an earlier one of the same contestant
-        and round. ValueError names what is wrong with it."""
+        """Adds the records of a file that `write_line` wrote. In a file, a later record replaces an earlier one of the
+        same contestant and round. Raises ValueError, which says what is wrong with the file."""
         own = Results()
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
@@ -60,18 +62,18 @@ class Results:
             self.add(record)
 
     def of(self, workload, precision, contestant, number=None):
-        """Records of measurements that succeeded; `number`: in that round."""
+        """Returns the records of measurements that succeeded; with `number`, only those of that round."""
         wanted = {"workload": workload, "precision": precision, "contestant": contestant,
                   **({} if number is None else {"round": number})}
         return [r for r in self.records if "seconds" in r and wanted.items() <= r.items()]
 
     def values(self, workload, precision, contestant, key, number=None):
-        """One value per round; of a list its median."""
+        """Returns one value of `key` per record. Replaces a list by its median."""
         found = [r[key] for r in self.of(workload, precision, contestant, number) if key in r]
         return [statistics.median(v) if isinstance(v, list) else v for v in found]
 
     def median(self, workload, precision, contestant, key="seconds", number=None):
-        """Over the rounds, or in one; None: not measured."""
+        """Returns the median of the values, or None if nothing was measured."""
         values = self.values(workload, precision, contestant, key, number)
         return statistics.median(values) if values else None
 
@@ -84,6 +86,6 @@ class Results:
 
 
 def write_line(file, row):
-    """What was measured is kept at once: a run of hours may be ended."""
+    """Writes one row and flushes it at once, because a run of hours may be ended at any time."""
     file.write(json.dumps(row) + "\n")
     file.flush()

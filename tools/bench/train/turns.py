@@ -1,5 +1,6 @@
-"""Lets contestants take turns of one or a few steps: one computes while the others are stopped. So other load on the
-machine disturbs all of them alike. A quiet and a busy minute differ by more than the differences to be measured."""
+"""Lets contestants take turns of one or a few steps: one computes while the others are stopped. That way other load on
+the machine disturbs all of them alike. Without turns, a quiet and a busy minute differ by more than the contestants
+do."""
 
 import contextlib
 import os
@@ -93,7 +94,7 @@ class Turn:
         """Registers the processes (subprocess.Popen) right after their start."""
         with self._lock:
             self._processes = processes
-            if self.stopped.is_set():  # By a line that came before this call.
+            if self.stopped.is_set():  # A line that came before this call set it.
                 self._signal(signal.SIGSTOP)
 
     def line(self, text):

@@ -19,7 +19,7 @@ int cuDriverGetVersion(int* version) {
   *version = 13000;
   return 0;
 }
-// No table: CUDA_ERROR_NOT_FOUND.
+// Returns CUDA_ERROR_NOT_FOUND: there is no table.
 int cuGetExportTable(const void** table, const void*) {
   *table = nullptr;
   return 500;

@@ -33,7 +33,7 @@ SHALE_KERNEL ReturnEarly(unsigned count) {
   __syncthreads();
 }
 
-// The hardware lets them go, but CUDA's contract is that all threads of the block come.
+// The hardware lets the other threads go on, but CUDA demands that all threads of the block come.
 TEST(BlockBarrier, IsNotReachedByThreadsThatReturned) {
   ExpectWrong(
       [](StreamHandle s) {

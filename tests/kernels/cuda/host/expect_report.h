@@ -1,4 +1,4 @@
-// What tests of the host runner expect from a launch.
+// Expectations of a launch, for tests of the host runner.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Every barrier of our kernels is needed, and the host runner would report a missing one: each is removed in turn.
+// Tests that every barrier of our kernels is needed, and that the host runner would report a missing one: each is
+// removed in turn.
 #include <vector>
 
 #include "tests/kernels/cuda/host/run_kernel.h"
@@ -28,7 +29,8 @@ TEST(CudaCrossEntropy, NeedsEachOfItsBarriers) {
   }
 }
 
-// Widths at which a block has several teams, at which it has one team, and at which rows are too wide for any team.
+// Tries widths at which a block has several teams, at which it has one team, and at which rows are too wide for any
+// team.
 TEST(CudaNorms, NeedEachOfTheirBarriersForwardAndBackward) {
   constexpr DType kAct = DType::kBFloat16;
   constexpr int64_t kRows = 3;
@@ -84,7 +86,7 @@ TEST(CudaBias, NeedsEachOfItsBarriers) {
   }
 }
 
-// Enough positions for two tiles of the sort.
+// There are enough positions for two tiles of the sort.
 TEST(CudaEmbedding, NeedsEachOfItsBarriers) {
   TestMemory memory;
   const EmbeddingBackward op = {.tokens_BS = memory.RandomIntegers(DType::kInt32, {1, 300}, 0, 9),
@@ -93,7 +95,7 @@ TEST(CudaEmbedding, NeedsEachOfItsBarriers) {
   ExpectNeedsEachOfItsBarriers(memory, op, 2);
 }
 
-// Enough positions for a block to go through two tiles.
+// There are enough positions for a block to go through two tiles.
 TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
   constexpr DType kAct = DType::kBFloat16;
   constexpr int64_t kLength = 40, kHeads = 2, kWidth = 8;

@@ -1,5 +1,6 @@
-// No index overflows 32 bits: the last blocks of kernels whose operands have more than 2^32 elements, more than those
-// of a model of 8 B parameters. The memory is reserved, and there only where it is touched.
+// Tests that no index overflows 32 bits. Runs the last blocks of kernels whose operands have more than 2^32 elements,
+// more than those of a model of 8 B parameters. The memory is only reserved; pages become resident where they are
+// touched.
 #include <sys/mman.h>
 
 #include <cmath>
@@ -18,7 +19,7 @@ namespace shale::testing {
 namespace {
 
 constexpr DType kAct = DType::kBFloat16;
-// kMany x kWide is 4.6 G.
+// kMany x kWide is 4.6 G elements.
 constexpr int64_t kMany = 70000, kWide = 65536;
 
 class ReservedMemory {
@@ -30,7 +31,7 @@ class ReservedMemory {
   ReservedMemory(const ReservedMemory&) = delete;
   ReservedMemory& operator=(const ReservedMemory&) = delete;
 
-  // Zeros.
+  // Returns memory that reads as zeros.
   void* Bytes(int64_t bytes) {
     if (bytes == 0) return nullptr;
     void* data =
@@ -44,7 +45,7 @@ class ReservedMemory {
     t.data = Bytes(t.extent_bytes());
     return t;
   }
-  // Rows so far apart that the last begins past element 2^33.
+  // Returns rows so far apart that the last begins past element 2^33.
   Tensor Rows(int64_t rows, int64_t width) {
     Tensor t = Tensor::Contiguous(kAct, {rows, width});
     t.strides[0] = int64_t{1} << 24;
@@ -56,7 +57,7 @@ class ReservedMemory {
   std::vector<std::pair<void*, int64_t>> maps_;
 };
 
-// The last `count` elements become ones.
+// Returns `t` after setting its last `count` elements to ones.
 Tensor EndingInOnes(Tensor t, int64_t count) {
   for (int64_t i = t.elements() - count; i < t.elements(); ++i) SetElement(t, i, 1);
   return t;
@@ -88,7 +89,7 @@ TEST(LargeOperands, RmsNorm) {
   RunLastBlocks(memory, forward);
   EXPECT_EQ(LastOf(forward.rstd_R), 1);
   EXPECT_EQ(LastOf(forward.y), 1);
-  // Of ones: g and n are ones, and so is the mean of their product.
+  // The last row has ones only, so g and n are ones, and so is the mean of their product.
   const RmsNormBackward backward = {.d_y = EndingInOnes(memory.Rows(kRows, kWidth), kWidth),
                                     .x = forward.x,
                                     .weight_C = weight,
@@ -194,8 +195,9 @@ TEST(LargeOperands, CrossEntropyAndAdditions) {
   EXPECT_EQ(LastOf(copy.to), 1);
 }
 
-// So many heads that positions lie more than 2^27 elements apart, and lse has more than 2^32. The last blocks are all
-// tiles of the last head, whose last query and key are ones: they meet with a score of 1, all other scores are 0.
+// There are so many heads that positions lie more than 2^27 elements apart, and lse has more than 2^32 elements. The
+// last blocks are all tiles of the last head. Its last query and key are ones: they meet with a score of 1, and all
+// other scores are 0.
 TEST(LargeOperands, Attention) {
   ReservedMemory memory;
   constexpr int64_t kPositions = 128, kHeads = 36'000'000, kWidth = 4;
@@ -231,7 +233,7 @@ TEST(LargeOperands, Updates) {
   ReservedMemory memory;
   constexpr int64_t kSize = kMany * kWide, kPieces = 70, kShardBegin = 3 * kSize;
   const auto floats = [&] { return memory.Zeros(DType::kFloat32, {kSize}); };
-  // More edges than one launch takes: the second begins past 2^32.
+  // There are more edges than one launch takes, so the second launch begins past 2^32.
   auto decayed = std::make_shared<std::vector<ElementRange>>();
   for (int64_t i = 1; i <= kPieces; ++i) {
     const int64_t end = kShardBegin + kSize / kPieces * i;
@@ -250,11 +252,11 @@ TEST(LargeOperands, Updates) {
   RunLastBlocks(memory, op);
   EXPECT_EQ(LastOf(op.states[0]), 0.25);
   EXPECT_EQ(LastOf(op.states[1]), 0.25);
-  // 1 - 0.5 m / sqrt(v), and of the last element an eighth less before that.
+  // Each weight becomes 1 - 0.5 m / sqrt(v). The last element decays by an eighth before that.
   EXPECT_EQ(ElementOf(op.weight_P, kSize - 2), 0.75);
   EXPECT_EQ(LastOf(op.weight_P), 0.625);
 
-  // The same by 8-bit states. The scale of the last block is that of its last two elements, whose codes are those of 1.
+  // The same with 8-bit states. The last block takes its scale from its last two elements, whose codes are those of 1.
   const auto codes = [&] { return memory.Zeros(DType::kUInt8, {kSize}); };
   const auto scales = [&] { return memory.Zeros(DType::kFloat32, {CeilDivide(kSize, kQuantizedBlock)}); };
   op.weight_P = EndingInOnes(memory.Zeros(kAct, {kSize}), 2);

@@ -1,4 +1,4 @@
-// Tests that accesses to one word that no barrier orders are reported, and so are reads of words that were never
+// Tests that the host runner reports accesses to one word that no barrier orders, and reads of words that were never
 // written.
 #include <numeric>
 #include <vector>

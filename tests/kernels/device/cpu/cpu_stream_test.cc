@@ -220,7 +220,7 @@ TEST(CpuStreamThreadsTest, AFullQueueBlocksTheLaunchingThread) {
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 
-// The sanitizers keep freed memory, and clocks of their own.
+// Does not run with sanitizers: they keep freed memory, and ThreadSanitizer keeps clocks of its own.
 TEST(CpuStreamThreadsTest, MemoryDoesNotGrowWithTheNumberOfItems) {
   const auto resident_bytes = [] {
     std::ifstream statm("/proc/self/statm");

@@ -30,7 +30,7 @@ class PlanTest(unittest.TestCase):
                          [("llama34m", ["shale", "torch-best"]), ("llama34m", ["shale-block"]),
                           ("gpt2_124m", ["shale", "torch-best"]),
                           ("qwen2_5_0_5b", ["shale"]), ("qwen2_5_0_5b", ["torch-best"])])
-        # Contestants that no ratio compares are the first to be measured separately.
+        # Memory does not hold all seven contestants of the first set, so it is split by the number of ranks.
         plan = main.plan_of(options.parse(["--only=gpt2_124m,bf16"]))
         self.assertEqual([names for _, names in plan], [["shale", "torch-best", "matmuls", "torch-installed"],
                                                         ["shale-2ranks", "matmuls-2ranks", "fsdp2-best"]])
@@ -81,7 +81,7 @@ class MeasureTest(unittest.TestCase):
                 contextlib.redirect_stderr(io.StringIO()):
             main._go_on(results, {"commit": "b", "date": "e", "machine": "m"}, log)
             main.measure(chosen, types.SimpleNamespace(tokens=lambda workload: None), results, log)
-        # Measured are the pair of which one had failed, and the second round.
+        # These are measured: the pair of which one had failed, and the second round.
         self.assertEqual(asked, [["shale-keep-all", "shale-block"], ["shale", "matmuls"],
                                  ["shale-keep-all", "shale-block"]])
         self.assertEqual(results.values("llama34m", "fp32", "shale", "seconds"), [1, 3])

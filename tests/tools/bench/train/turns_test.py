@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests the turns of contestants: their order, and that who waits is stopped."""
+"""Tests the turns of contestants: their order, and that those who wait are stopped."""
 
 import os
 import sys
