@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "kernels/element_range.h"
 #include "kernels/tensor.h"
@@ -529,66 +530,31 @@ using Op = std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackwar
                         SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
                         ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update>;
 
-template <class Visitor>
-void VisitOperands(Op& op, Visitor&& visitor) {
-  std::visit([&](auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
-}
-template <class Visitor>
-void VisitOperands(const Op& op, Visitor&& visitor) {
-  std::visit([&](const auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
-}
+// Call visitor(name, tensor, access) for every operand of an op, absent ones included.
+void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor);
+void VisitOperands(Op& op, absl::FunctionRef<void(absl::string_view, Tensor&, Access)> visitor);
 
 // Sets `accumulate` of ops that have it, and leaves other ops alone.
-inline void SetAccumulate(Op& op, bool accumulate) {
-  std::visit(
-      [&](auto& o) {
-        if constexpr (requires { o.accumulate; }) o.accumulate = accumulate;
-      },
-      op);
-}
+void SetAccumulate(Op& op, bool accumulate);
 
 // Turns an op that continues a series into the first op of the series: it overwrites its output instead of adding to
 // it, and packs b instead of finding it packed.
-inline void MakeFirst(Op& op) {
-  SetAccumulate(op, false);
-  if (MatMul* matmul = std::get_if<MatMul>(&op)) matmul->b_is_packed = false;
-}
+void MakeFirst(Op& op);
 
 // Returns the ranges that an op writes if it writes only these elements of its kReadWrite operand and reads none of it.
 // Returns null for all other ops.
-inline const std::vector<ElementRange>* WrittenRanges(const Op& op) {
-  const auto* zero = std::get_if<ZeroRanges>(&op);
-  return zero == nullptr ? nullptr : zero->ranges.get();
-}
+const std::vector<ElementRange>* WrittenRanges(const Op& op);
 
 // Makes an op on one shard of a flat group work on shard `index`, which begins at element index x shard_stride. Leaves
 // other ops alone.
-inline void SetShard(Op& op, int64_t index) {
-  std::visit(
-      [&](auto& o) {
-        if constexpr (requires { o.shard_stride; }) o.shard_begin = index * o.shard_stride;
-      },
-      op);
-}
+void SetShard(Op& op, int64_t index);
 
 // Returns whether a library may compute an op. If one does, the backend loads the library and chooses an algorithm at
 // the op's first launch.
-inline bool UsesLibrary(const Op& op) {
-  return std::holds_alternative<MatMul>(op) || std::holds_alternative<AttentionForward>(op) ||
-         std::holds_alternative<AttentionBackward>(op);
-}
+bool UsesLibrary(const Op& op);
 
-inline absl::string_view NameOf(const Op& op) {
-  return std::visit(
-      [](const auto& o) -> absl::string_view {
-        if constexpr (requires { o.name(); }) {
-          return o.name();
-        } else {
-          return std::decay_t<decltype(o)>::kName;
-        }
-      },
-      op);
-}
+// Returns the name of an op: "MatMul".
+absl::string_view NameOf(const Op& op);
 
 // Returns the number of floating-point operations; a multiply-add counts as two. Counts matmuls and attention only:
 // everything else is bound by memory, not arithmetic.

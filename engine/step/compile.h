@@ -6,6 +6,7 @@
 #include "engine/program/program.h"
 #include "engine/step/options.h"
 #include "engine/step/state.h"
+#include "kernels/op_backend.h"
 
 namespace shale {
 

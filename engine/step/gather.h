@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "engine/program/program.h"
 #include "engine/step/state.h"
 
 namespace shale {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "engine/step/writer.h"
 
 namespace shale {
 namespace {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/program/program.h"
 #include "engine/step/state.h"
 
 namespace shale {

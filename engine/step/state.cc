@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/step/pattern.h"
+#include "engine/step/writer.h"
 
 namespace shale {
 namespace {

@@ -6,10 +6,11 @@
 #include "absl/status/statusor.h"
 #include "engine/graph/graph.h"
 #include "engine/step/options.h"
-#include "engine/step/writer.h"
 #include "sharding/placement.h"
 
 namespace shale {
+
+class ProgramWriter;
 
 // The part of a group that one rank saves in a checkpoint (GroupPlacement::Saved). Absent tensors are not saved.
 struct SavedTensors {
