@@ -110,7 +110,8 @@ class ToolsTest(unittest.TestCase):
     def test_help_is_complete_and_unknown_flags_are_refused(self):
         for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program",
                                       "--resume=latest|auto|FOLDER",
-                                     "--trace=FILE", "--trace_first_step=N", "--trace_steps=N"]),
+                                     "--trace=FILE", "--trace_first_step=N", "--trace_steps=N",
+                                      "--memory_snapshot=FILE"]),
                             (_GENERATE, ["--run=FOLDER", "--prompt=TEXT", "--tokens=N", "--temperature=X", "--top_k=N",
                                          "--seed=N"])):
             result = self.call(tool, "--help")
