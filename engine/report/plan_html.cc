@@ -38,6 +38,12 @@ std::string Swatch(BufferCategory category) {
   return absl::StrCat("<span class=\"swatch\" style=\"background: var(--c", static_cast<int>(category), ")\"></span>");
 }
 
+// Returns a heading, and the beginning of a table up to the cells of its head. Keys can scroll a wide table.
+std::string BeginTable(absl::string_view title) {
+  return absl::StrCat("<h2>", title, "</h2>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", title,
+                      "\"><table><thead><tr>");
+}
+
 class Page {
  public:
   Page(const Job& job, const JobPlan& plan)
@@ -193,21 +199,19 @@ class Page {
 
   std::string MomentsTable() const {
     const std::vector<BufferCategory> categories = CategoriesOf(moments_);
-    std::string html =
-        "<h2>Moments of a step</h2>\n<div class=\"scroll\"><table><thead><tr><th>moment</th>"
-        "<th class=\"n\">total</th>";
+    std::string html = absl::StrCat(BeginTable("Moments of a step"),
+                                    "<th>moment</th><th class=\"n\">total</th><th>reached at instruction</th>");
     for (BufferCategory category : categories) absl::StrAppend(&html, "<th class=\"n\">", ToString(category), "</th>");
-    absl::StrAppend(&html, "<th>reached at</th></tr></thead><tbody>\n");
+    absl::StrAppend(&html, "</tr></thead><tbody>\n");
     for (const Moment& moment : moments_) {
       const bool peak = moment.instruction >= 0 && moment.instruction == plan_.train.memory.peak_instruction;
       absl::StrAppend(&html, peak ? "<tr class=\"peak\">" : "<tr>", "<td>", moment.name, "</td><td class=\"n\">",
-                      FormatBytes(moment.live.total), "</td>");
+                      FormatBytes(moment.live.total), "</td><td>", Escaped(ReachedAt(program_, moment)), "</td>");
       for (BufferCategory category : categories) {
         const int64_t bytes = moment.live.by_category[static_cast<int>(category)];
         absl::StrAppend(&html, "<td class=\"n\">", bytes == 0 ? "" : FormatBytes(bytes), "</td>");
       }
-      absl::StrAppend(&html, "<td>", moment.instruction < 0 ? "" : Escaped(Describe(program_, moment.instruction)),
-                      "</td></tr>\n");
+      absl::StrAppend(&html, "</tr>\n");
     }
     return absl::StrCat(html, "</tbody></table></div>\n");
   }
@@ -223,10 +227,11 @@ class Page {
     std::stable_sort(live.begin(), live.end(), [&](BufferId a, BufferId b) {
       return program_.buffers[a].size_bytes() > program_.buffers[b].size_bytes();
     });
-    std::string html = absl::StrCat(
-        "<h2>Buffers that are live at the peak</h2>\n<div class=\"scroll\"><table><thead><tr><th>buffer</th>"
-        "<th class=\"n\">size</th><th class=\"n\">slots</th><th>category</th><th class=\"n\">address</th>"
-        "<th class=\"n\">first</th><th class=\"n\">last instruction</th></tr></thead><tbody>\n");
+    std::string html =
+        absl::StrCat(BeginTable("Buffers that are live at the peak"),
+                     "<th>buffer</th><th class=\"n\">size</th><th class=\"n\">slots</th><th>category</th>"
+                     "<th class=\"n\">address</th><th class=\"n\">first</th><th class=\"n\">last instruction</th>"
+                     "</tr></thead><tbody>\n");
     int64_t rest_bytes = 0;
     for (size_t i = 0; i < live.size(); ++i) {
       const Buffer& buffer = program_.buffers[live[i]];

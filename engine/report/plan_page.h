@@ -14,7 +14,8 @@ inline constexpr char kPlanStyle[] = R"(
     --c0: #3f83d0; --c1: #6ba6e0; --c2: #a3cbf0; --c3: #d9583f; --c4: #f0a592; --c5: #a27dd2; --c6: #3f9c60;
     --c7: #8fce9e; --c8: #e0b02e; --c9: #c77b35; --c10: #f2da90; --c11: #818b97; --c12: #b0b8c2; } }
 @media print { :root { --page: #ffffff; --ink: #000000; --quiet: #444444; --line: #bbbbbb; --mark: #b3123c; }
-  .screen { display: none; } body { max-width: none; padding: 0; } tr, figure { break-inside: avoid; }
+  .screen { display: none; } .scroll { overflow: visible; } table { font-size: 8px; }
+  body { max-width: none; padding: 0; } tr, figure { break-inside: avoid; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 * { box-sizing: border-box; }
 body { background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 76rem;
@@ -49,7 +50,8 @@ function bytes(n) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
   let u = 0;
   while (n >= 1000 && u + 1 < units.length) { n /= 1024; ++u; }
-  return (u === 0 ? n : n >= 99.95 ? n.toFixed(0) : n >= 9.995 ? n.toFixed(1) : n.toFixed(2)) + ' ' + units[u];
+  const text = u === 0 || n >= 99.95 ? n.toFixed(0) : n >= 9.995 ? n.toFixed(1) : n.toFixed(2).replace(/0$/, '');
+  return text + ' ' + units[u];
 }
 function line(tag, text, parent) {
   const element = document.createElement(tag);

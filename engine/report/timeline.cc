@@ -31,14 +31,6 @@ Part PartOf(Phase phase, const LiveBytes& live) {
 
 std::string Bytes(int64_t bytes) { return bytes == 0 ? "-" : FormatBytes(bytes); }
 
-// Returns where a peak is reached: "57 blocks.3 MatMul".
-std::string Where(const StepProgram& program, InstructionId id) {
-  if (id < 0) return "";
-  const Instruction& instruction = program.instructions[id];
-  return absl::StrCat(id, " ", instruction.unit < 0 ? "" : absl::StrCat(program.units[instruction.unit], " "),
-                      NameOf(instruction));
-}
-
 }  // namespace
 
 std::vector<Moment> TimelineOf(const StepProgram& program) {
@@ -70,6 +62,14 @@ std::vector<BufferCategory> CategoriesOf(const std::vector<Moment>& moments) {
   return categories;
 }
 
+std::string ReachedAt(const StepProgram& program, const Moment& moment) {
+  if (moment.instruction < 0) return "";
+  const Instruction& instruction = program.instructions[moment.instruction];
+  return absl::StrCat(moment.instruction, " ",
+                      instruction.unit < 0 ? "" : absl::StrCat(program.units[instruction.unit], " "),
+                      NameOf(instruction));
+}
+
 std::string TimelineText(const StepProgram& program, const std::vector<Moment>& moments) {
   const std::vector<BufferCategory> categories = CategoriesOf(moments);
   // Headings are broken into lines, so that columns stay narrow.
@@ -91,7 +91,7 @@ std::string TimelineText(const StepProgram& program, const std::vector<Moment>& 
     for (BufferCategory category : categories) {
       row.push_back(Bytes(moment.live.by_category[static_cast<int>(category)]));
     }
-    row.push_back(Where(program, moment.instruction));
+    row.push_back(ReachedAt(program, moment));
     rows.push_back(std::move(row));
   }
   return absl::StrCat("Memory of one rank over a step\n", Table(rows));

@@ -34,6 +34,10 @@ std::vector<Moment> TimelineOf(const StepProgram& program);
 // Returns the categories that have bytes at one of the moments, in the order of the enum.
 std::vector<BufferCategory> CategoriesOf(const std::vector<Moment>& moments);
 
+// Returns where a moment is reached, "57 blocks.3 MatMul": instruction, unit and op. Empty for what is held between
+// steps.
+std::string ReachedAt(const StepProgram& program, const Moment& moment);
+
 // Returns the moments as a table for people, with a column for each of CategoriesOf.
 std::string TimelineText(const StepProgram& program, const std::vector<Moment>& moments);
 
