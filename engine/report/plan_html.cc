@@ -177,6 +177,7 @@ class Page {
 
   std::string Figure() const {
     if (columns_.empty()) return "";
+    const std::string loops = Loops();
     std::string legend;
     ForEachCategory([&](BufferCategory category) {
       absl::StrAppend(&legend, "<li>", Swatch(category), ToString(category), "</li>");
@@ -185,13 +186,13 @@ class Page {
         "<figure>\n<svg id=\"chart\" viewBox=\"0 0 ", kWidth, " ", kHeight,
         "\" role=\"slider\" tabindex=\"0\" aria-label=\"Live bytes by category over the instructions of a step\" "
         "aria-valuemin=\"0\" aria-valuemax=\"",
-        columns_.size() - 1, "\" aria-valuenow=\"", peak_, "\">\n", Grid(), Areas(), Loops(), Marks(),
+        columns_.size() - 1, "\" aria-valuenow=\"", peak_, "\">\n", Grid(), Areas(), loops, Marks(),
         "<line id=\"cursor\" y1=\"", Number(kTop), "\" y2=\"", Number(kBottom), "\"/>\n<text text-anchor=\"end\" x=\"",
         Number(kRight), "\" y=\"", Number(kBottom + 44), "\">",
         WithCommas(static_cast<int64_t>(program_.instructions.size())),
-        " instructions of a step, in the order of issue; a bar: they repeat for every "
-        "micro-batch</text>\n</svg>\n<figcaption><ul class=\"legend\">",
-        legend,
+        " instructions of a step, in the order of issue",
+        loops.empty() ? "" : "; a bar: they repeat for every micro-batch",
+        "</text>\n</svg>\n<figcaption><ul class=\"legend\">", legend,
         "</ul></figcaption>\n</figure>\n<p class=\"quiet screen\">Point at an instruction, or select the chart and use "
         "the arrow keys, Page Up and Page Down, Home and End; P goes to the peak.</p>\n"
         "<div id=\"moment\" class=\"screen\" aria-live=\"polite\"></div>\n");

@@ -13,10 +13,6 @@ inline constexpr char kPlanStyle[] = R"(
   :root { --page: #14171b; --ink: #e6e9ed; --quiet: #9aa4b0; --line: #343b44; --mark: #ff7d9a;
     --c0: #3f83d0; --c1: #6ba6e0; --c2: #a3cbf0; --c3: #d9583f; --c4: #f0a592; --c5: #a27dd2; --c6: #3f9c60;
     --c7: #8fce9e; --c8: #e0b02e; --c9: #c77b35; --c10: #f2da90; --c11: #818b97; --c12: #b0b8c2; } }
-@media print { :root { --page: #ffffff; --ink: #000000; --quiet: #444444; --line: #bbbbbb; --mark: #b3123c; }
-  .screen { display: none; } .scroll { overflow: visible; } table { font-size: 8px; }
-  body { max-width: none; padding: 0; } tr, figure { break-inside: avoid; }
-  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 * { box-sizing: border-box; }
 body { background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 76rem;
   margin: 0 auto; padding: 1.5rem 1rem 4rem; }
@@ -36,6 +32,11 @@ svg text { fill: var(--quiet); font: 12px system-ui, sans-serif; } svg .peak { f
 th, td { padding: .2rem .75rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: bottom; }
 td { white-space: nowrap; } th { font-weight: 600; } .n { text-align: right; }
 tr.peak td { color: var(--mark); font-weight: 600; }
+@media print {
+  :root { --page: #ffffff; --ink: #000000; --quiet: #444444; --line: #bbbbbb; --mark: #b3123c; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  .screen, #cursor { display: none; } .scroll { overflow: visible; } body { max-width: none; padding: 0; }
+  table { font-size: 7px; } th, td { padding-right: .4rem; } tr, figure { break-inside: avoid; } }
 )";
 
 // Expects `plan`: {columns: [[largest, begin, end, total, [category bytes], [buffer]]], categories: [name],
