@@ -101,8 +101,8 @@ class PlanFilesTest(unittest.TestCase):
         self.assertEqual(persistent, {b["address"]: b["requested_size"] for b in segment["blocks"]
                                       if b["state"] == "active_allocated"})
 
-        adamw = [event for event in events if len(event["frames"]) > 1 and "backward" in event["frames"][1]["name"]]
-        frame = adamw[0]["frames"][1]
+        backward = [event for event in events if len(event["frames"]) > 1 and "backward" in event["frames"][1]["name"]]
+        frame = backward[0]["frames"][1]
         self.assertIn(frame["filename"], plan["model"]["units"])
         self.assertRegex(frame["name"], r"^\w+, backward, \w+ stream$")
         self.assertGreater(frame["line"], 0)
