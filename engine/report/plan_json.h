@@ -1,0 +1,42 @@
+// A plan as JSON, for programs: `plan --json`.
+#pragma once
+
+#include <string>
+
+#include "engine/planner/job_plan.h"
+
+namespace shale {
+
+// Returns one JSON object. Its keys are stable: later versions may add some, and `version` changes if one changes its
+// meaning. Bytes and counts are integers of one rank and one step; null stands for "none" or "no limit".
+//
+//   version          1
+//   name             of the job
+//   model            {description, parameters, units: [name]}
+//   batch            {global_batch, micro_batch, sequence_length, micro_batches, loss_chunk_tokens}; micro_batches is K
+//   options          as decided: {ranks, strategy, accumulation, accumulation_reason, prefetch, reshard_after_forward,
+//                    packs_once, compute, master, optimizer, asynchronous_checkpoints,
+//                    activation_checkpointing: {preset, every_nth, first_layers, last_layers, recompute: [pattern]},
+//                    offload: [pattern]}
+//   memory           {arena_bytes, persistent_bytes, peak_bytes, lower_bound_bytes, evaluate_peak_bytes,
+//                    at_peak: {instruction, categories}}; peak and lower bound are those of the training program
+//   host_memory      {total_bytes, staging_bytes, items_bytes, transfer_bytes, offload_bytes}
+//   budget           {bytes, origin, host_bytes, host_origin}; an origin is null if the job sets the budget
+//   timeline         [{moment, bytes, instruction, categories}] (engine/report/timeline.h)
+//   communication    {gathers, gathered_bytes, reductions, reduced_bytes, all_reduces, all_reduced_bytes, sent_bytes}
+//   offload          {tensors, offloaded_bytes, fetched_bytes}
+//   flops            {forward, recompute, backward, model_per_token}; model_per_token is what MFU counts
+//   candidates       [{accumulation, chosen, error, fits, arena_bytes, host_bytes, sent_bytes}]: the accumulations that
+//                    were compiled; with an error the others are null
+//   buffers          [{name, category, memory, bytes, slots, address, persistent, first, last}] by BufferId. memory is
+//                    "arena" or "host"; an address counts from its start. first and last instruction of the lifetime;
+//                    they and the address are null if the program does not use the buffer
+//   loops            [{begin, end, repeat}]: instructions [begin, end) run `repeat` times
+//   instructions     only with `instructions`: [{name, stream, phase, unit, micro_batch, last_iteration_only, operands:
+//                    [{name, buffer, access}], waits: [instruction]}]; access is "read", "write" or "update"
+//
+// `categories` is an object with the bytes of each category that has some: "optimizer_state", "activations_kept".
+// Ends in a newline.
+std::string PlanJson(const Job& job, const JobPlan& plan, bool instructions);
+
+}  // namespace shale
