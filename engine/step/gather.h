@@ -7,7 +7,7 @@
 
 namespace shale {
 
-// One use of gathered parameters: a unit's forward or backward.
+// One use of gathered parameters: a visit of a unit (engine/step/visits.h).
 struct GatherUse {
   int unit = -1;
   Phase phase = Phase::kForward;

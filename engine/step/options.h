@@ -7,6 +7,7 @@
 
 #include "engine/optimizer/optimizer.h"
 #include "engine/step/options_enums.h"
+#include "engine/step/segments.h"
 #include "sharding/mesh.h"
 #include "sharding/placement.h"
 
@@ -20,10 +21,15 @@ struct ActivationOptions {
   int64_t every_nth = 1;
   int64_t first_layers = 0;
   int64_t last_layers = 0;
+  // Consecutive chosen blocks that keep one boundary together (engine/step/segments.h). 1: each keeps its own.
+  int64_t segment_blocks = 1;
   // Values to recompute besides, in any unit but the last: `*` matches any run of characters.
   std::vector<std::string> patterns;
   // Values that wait for their backward in host memory, likewise (engine/step/offload.h).
   std::vector<std::string> offload;
+
+  // Returns the chosen blocks of a model with so many.
+  ChosenBlocks Chosen(int64_t layers) const { return {layers, every_nth, first_layers, last_layers}; }
 };
 
 struct StepOptions {

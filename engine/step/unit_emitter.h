@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/step/visits.h"
 #include "engine/step/writer.h"
 
 namespace shale {
@@ -12,13 +13,13 @@ namespace shale {
 // Where the values of a unit that are not local to one iteration lie.
 class UnitBuffers {
  public:
-  // Activations of unit `index` that stay from forward to backward. `slots`: K when all micro-batches run through a
-  // unit before the next one, else 1.
+  // `kept`: the activations that stay from forward, or from when it runs again, to backward. `slots`: K when all
+  // micro-batches run through a unit before the next one, else 1.
   UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer);
 
   // The buffer of a kept activation, made at first use.
   Tensor Kept(ValueId id);
-  bool IsKept(ValueId id) const { return kept_[id]; }
+  const std::vector<bool>& kept() const { return kept_; }
 
  private:
   const UnitGraph& unit_;
@@ -28,7 +29,7 @@ class UnitBuffers {
   std::vector<Tensor> buffers_;
 };
 
-// One iteration of one unit: forward, backward, or both.
+// One iteration of one visit of a unit (engine/step/visits.h).
 class UnitEmitter {
  public:
   // Finds the buffer of a value that is no activation: input, gradients at the border, parameters, data.
@@ -42,10 +43,12 @@ class UnitEmitter {
   UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 
-  void EmitForward();
-  void EmitBackward();
+  void Emit(Work work);
 
  private:
+  void EmitForward();
+  void EmitForwardAgain();
+  void EmitBackward();
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);
   // Gives a matmul whose b is a parameter a place to keep it packed in, where the device has a use for one; returns
@@ -70,8 +73,8 @@ class UnitEmitter {
   std::vector<MatMul> packing_;   // Matmuls of this iteration that keep their b packed.
 };
 
-// Groups whose parameters are read by the forward nodes, or by backward with its recomputation.
+// Returns the groups whose parameters the unit reads in a visit. `kept`: what its backward finds.
 std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
-                                bool forward, bool backward);
+                                Work work);
 
 }  // namespace shale
