@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/config/parse.h"
 #include "engine/step/combination.h"
+#include "engine/step/segments.h"
 #include "engine/text/numbers.h"
 
 namespace shale {

@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/report/explain_sections.h"
+#include "engine/step/segments.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"
 
 namespace shale {
-
 namespace {
 
 // A preset, and how many blocks a segment has.
