@@ -70,7 +70,7 @@ class WaysOut {
 
  private:
   // Returns activation checkpointing of all blocks, with the job's name patterns.
-  ActivationCheckpointingConfig Everywhere(CheckpointingPreset preset, Segments segments) const {
+  ActivationCheckpointingConfig Everywhere(CheckpointingPreset preset, Segments segments = Segments::kGiven) const {
     return {.preset = preset, .segments = segments, .recompute = job_.activation_checkpointing.recompute};
   }
 
@@ -84,7 +84,8 @@ class WaysOut {
     set(now.every_nth != 1, "every_nth=");
     set(now.first_layers + now.last_layers > 0, "first_layers=");
     set(now.first_layers + now.last_layers > 0, "last_layers=");
-    set(now.segment_blocks != 1, "segment_blocks=");
+    const std::string blocks = wanted.segment_blocks == 1 ? "" : absl::StrCat(wanted.segment_blocks);
+    set(now.segment_blocks != wanted.segment_blocks, absl::StrCat("segment_blocks=", blocks));
     set(now.segments != wanted.segments, wanted.segments == Segments::kSqrt ? "segments=SQRT" : "segments=");
     return absl::StrCat("activation_checkpointing.preset=", ToString(wanted.preset), others.empty() ? "" : " with ",
                         absl::StrJoin(others, " and "));
@@ -93,7 +94,7 @@ class WaysOut {
   // Returns the activation checkpointing that needs the least memory: the job's own if that is it.
   ActivationCheckpointingConfig LeastCheckpointing(bool offloads) const {
     const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
-    const ActivationCheckpointingConfig block = Everywhere(CheckpointingPreset::kBlock, Segments::kGiven);
+    const ActivationCheckpointingConfig block = Everywhere(CheckpointingPreset::kBlock);
     // What is offloaded takes no room in the arena, but boundaries inside of a segment do.
     if (offloads || Layers(job_.model) < 2) return block;
     const ActivationCheckpointingConfig segments = Everywhere(CheckpointingPreset::kBlock, Segments::kSqrt);
@@ -197,25 +198,37 @@ class WaysOut {
     }
   }
 
-  // Adds the preset that fits with the least recomputation; if none does, the one that fits in segments.
+  // Adds the preset that fits with the least recomputation. If none does, adds the one that fits in segments: short
+  // ones recompute least where the activations of a block are several times its input, SQRT saves most.
   void AddCheckpointing() {
-    std::optional<WayOut> best;
-    for (const Segments segments : {Segments::kGiven, Segments::kSqrt}) {
-      if (best || (segments == Segments::kSqrt && Layers(job_.model) < 2)) break;
-      for (CheckpointingPreset preset :
-           {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kAttention,
-            CheckpointingPreset::kFeedForward, CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
-        if (preset == CheckpointingPreset::kNone && segments == Segments::kGiven) continue;
-        const ActivationCheckpointingConfig wanted = Everywhere(preset, segments);
-        if (wanted == job_.activation_checkpointing) continue;
-        Change change{CheckpointingSettings(wanted), job_};
-        change.job.activation_checkpointing = wanted;
-        bool fits = false;
-        std::optional<WayOut> way = Try(change, fits);
-        if (fits && (!best || way->recompute < best->recompute)) best = std::move(way);
+    using enum CheckpointingPreset;
+    std::vector<ActivationCheckpointingConfig> alone, in_segments;
+    for (CheckpointingPreset preset : {kCheap, kAttention, kFeedForward, kSublayers, kBlock}) {
+      alone.push_back(Everywhere(preset));
+    }
+    for (CheckpointingPreset preset : {kNone, kCheap, kSublayers, kBlock}) {
+      for (int64_t blocks = 2; blocks <= std::min<int64_t>(3, Layers(job_.model)); ++blocks) {
+        in_segments.push_back(Everywhere(preset));
+        in_segments.back().segment_blocks = blocks;
       }
+      if (Layers(job_.model) >= 2) in_segments.push_back(Everywhere(preset, Segments::kSqrt));
+    }
+    if (!AddCheapest(alone)) AddCheapest(in_segments);
+  }
+
+  // Adds the one of these that fits with the least recomputation, if any does. Returns whether one does.
+  bool AddCheapest(const std::vector<ActivationCheckpointingConfig>& kinds) {
+    std::optional<WayOut> best;
+    for (const ActivationCheckpointingConfig& wanted : kinds) {
+      if (wanted == job_.activation_checkpointing) continue;
+      Change change{CheckpointingSettings(wanted), job_};
+      change.job.activation_checkpointing = wanted;
+      bool fits = false;
+      std::optional<WayOut> way = Try(change, fits);
+      if (fits && (!best || way->recompute < best->recompute)) best = std::move(way);
     }
     if (best) Add(*best);
+    return best.has_value();
   }
 
   // Returns the changes of memory.offload: offload everything, or, in case the host lacks the memory, nothing.

@@ -20,8 +20,8 @@ struct Kind {
   bool operator==(const Kind&) const = default;
 };
 
-// Returns the kinds to compare, NONE first: all presets; then NONE, BLOCK and the job's preset in segments, if its
-// blocks can form some, of as many blocks as SQRT chooses and as the job says.
+// Returns the kinds to compare, NONE first: all presets; then, if the job's blocks can form segments, NONE in short
+// ones, and NONE, BLOCK and the job's preset in segments of as many blocks as SQRT chooses and as the job says.
 std::vector<Kind> KindsOf(const ActivationOptions& activations, int64_t layers) {
   std::vector<Kind> kinds;
   const auto add = [&](const Kind& kind) {
@@ -34,6 +34,7 @@ std::vector<Kind> KindsOf(const ActivationOptions& activations, int64_t layers) 
   }
   const ChosenBlocks chosen = activations.Chosen(layers);
   if (chosen.LongestRun() < 2) return kinds;
+  add({CheckpointingPreset::kNone, 2});
   for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
     add({preset, SqrtSegmentBlocks(chosen)});
     add({preset, activations.segment_blocks});
@@ -68,7 +69,7 @@ absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternative
       "What each preset of activation checkpointing saves and costs\n",
       Paragraph(absl::StrCat(
           "Tensors that are not kept are recomputed in backward, from tensors that are kept and with the "
-          "same bits. The last number is what one rank recomputes in a step, relative to forward and backward (",
+          "same bits. Recomputed is what one rank computes again in a step, relative to forward and backward (",
           FormatFlops(own.flops.forward + own.flops.backward),
           "). Matmuls and attention count; norms and activation functions only move bytes. In segments "
           "(segment_blocks, or segments: SQRT) only the input of a segment's first block waits for backward; before "
