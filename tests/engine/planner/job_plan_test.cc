@@ -292,7 +292,6 @@ TEST_P(WaysOut, EverythingTogetherHasTheFewestBoundaries) {
     job.runtime.device = GetParam();
     job.sharding.ranks = 1;
     job.memory.budget_bytes = 1;
-    job.memory.host_budget_bytes = 1;  // Nothing can be offloaded.
     job.activation_checkpointing = config;
     return Refusal(job);
   };

@@ -119,6 +119,35 @@ TEST(Segments, TheProgramRunsTheirBlocksForwardAgain) {
   }
 }
 
+TEST(Segments, AVisitWaitsForNoGatherOfALaterOne) {
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
+    const StepProgram program = PlanDecoder(With({.segment_blocks = 3}, accumulation), kLayers).program;
+    // The g-th gather is for the g-th visit. Only the last visit, the embedding's backward, reads no weights.
+    std::vector<int> units, gathered, visit_of(program.instructions.size(), -1);
+    for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
+      const Instruction& instruction = program.instructions[id];
+      if (instruction.unit < 0) continue;
+      if (instruction.stream == StreamId::kGather) {
+        visit_of[id] = static_cast<int>(gathered.size());
+        gathered.push_back(instruction.unit);
+      } else if (instruction.stream == StreamId::kCompute) {
+        if (units.empty() || units.back() != instruction.unit) units.push_back(instruction.unit);
+        visit_of[id] = static_cast<int>(units.size()) - 1;
+      }
+    }
+    ASSERT_EQ(units.back(), 0);
+    units.pop_back();
+    ASSERT_EQ(gathered, units) << ToString(accumulation);
+    for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
+      if (program.instructions[id].stream != StreamId::kCompute) continue;
+      for (InstructionId waited : program.instructions[id].waits) {
+        if (waited > id || program.instructions[waited].stream != StreamId::kGather) continue;
+        EXPECT_LE(visit_of[waited], visit_of[id]) << ToString(accumulation) << " " << id;
+      }
+    }
+  }
+}
+
 // Returns the largest number of buffers with this category and a name that ends in `suffix` that live at once.
 int64_t MostAtOnce(const StepProgram& program, BufferCategory category, absl::string_view suffix) {
   const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
