@@ -14,6 +14,7 @@
 #include "engine/optimizer/optimizer.h"
 #include "engine/runtime/ops_kind.h"
 #include "engine/step/options_enums.h"
+#include "engine/step/segments.h"
 #include "kernels/integers.h"
 
 namespace shale {
@@ -75,10 +76,15 @@ struct MemoryConfig {
 struct ActivationCheckpointingConfig {
   CheckpointingPreset preset = CheckpointingPreset::kNone;
   // The blocks that the preset applies to. If a + b > 0, these are the first a and the last b; else 0, n, 2n, ...
-  int64_t every_nth = 1;               // n
-  int64_t first_layers = 0;            // a
-  int64_t last_layers = 0;             // b
+  int64_t every_nth = 1;       // n
+  int64_t first_layers = 0;    // a
+  int64_t last_layers = 0;     // b
+  int64_t segment_blocks = 1;  // Consecutive chosen blocks that keep one boundary. Ignored with kSqrt.
+  Segments segments = Segments::kGiven;
   std::vector<std::string> recompute;  // Name patterns of further tensors to recompute; '*' matches any characters.
+
+  // Returns the blocks of a model with so many that the preset applies to.
+  ChosenBlocks Chosen(int64_t layers) const { return {layers, every_nth, first_layers, last_layers}; }
 
   bool operator==(const ActivationCheckpointingConfig&) const = default;
 };
@@ -214,6 +220,13 @@ inline int64_t LossChunkTokens(const Job& job) {
   // Rounds to a multiple of 64, because the matmul of the head's weight gradient sums over the tokens of a chunk.
   const int64_t tokens = RoundDown(kLogits / std::max<int64_t>(1, Vocabulary(job.model)), 64);
   return std::max(kLeastTokens, tokens);
+}
+
+// Returns how many consecutive blocks keep one boundary together (engine/step/segments.h); 1: each keeps its own.
+inline int64_t SegmentBlocks(const Job& job) {
+  const ActivationCheckpointingConfig& config = job.activation_checkpointing;
+  if (config.segments == Segments::kGiven) return config.segment_blocks;
+  return SqrtSegmentBlocks(config.Chosen(Layers(job.model)));
 }
 
 }  // namespace shale

@@ -60,6 +60,8 @@ ActivationCheckpointingConfig CheckpointingFromSpec(const proto::ActivationCheck
   if (spec.has_every_nth()) config.every_nth = spec.every_nth();
   config.first_layers = spec.first_layers();
   config.last_layers = spec.last_layers();
+  if (spec.has_segment_blocks()) config.segment_blocks = spec.segment_blocks();
+  config.segments = static_cast<Segments>(spec.segments());
   config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
   return config;
 }

@@ -55,6 +55,11 @@ void Print(const ActivationCheckpointingConfig& config, proto::ActivationCheckpo
     spec.set_first_layers(config.first_layers);
     spec.set_last_layers(config.last_layers);
   }
+  if (config.segments == Segments::kSqrt) {
+    spec.set_segments(proto::ActivationCheckpointingSpec::SQRT);
+  } else if (config.segment_blocks != 1) {
+    spec.set_segment_blocks(config.segment_blocks);
+  }
   for (const std::string& pattern : config.recompute) spec.add_recompute(pattern);
 }
 

@@ -52,6 +52,8 @@ static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
 // value for it.
 static_assert(static_cast<int>(DataFormat::kByContent) == proto::DataSpec::FORMAT_UNSPECIFIED);
 static_assert(static_cast<int>(kLastDataFormat) == proto::DataSpec::Format_MAX);
+static_assert(static_cast<int>(Segments::kGiven) == proto::ActivationCheckpointingSpec::SEGMENTS_UNSPECIFIED);
+static_assert(static_cast<int>(Segments::kSqrt) == proto::ActivationCheckpointingSpec::SQRT);
 static_assert(static_cast<int>(CollectivesKind::kAuto) == proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED);
 static_assert(static_cast<int>(CollectivesKind::kInProcess) == proto::RuntimeSpec::IN_PROCESS);
 

@@ -36,6 +36,7 @@ constexpr IntRange kIntRanges[] = {
     {"activation_checkpointing.every_nth", 1, kMaxLayers},
     {"activation_checkpointing.first_layers", 0, kMaxLayers},
     {"activation_checkpointing.last_layers", 0, kMaxLayers},
+    {"activation_checkpointing.segment_blocks", 1, kMaxLayers},
     {"memory.budget_bytes", 0, int64_t{1} << 60},
     {"memory.host_budget_bytes", 0, int64_t{1} << 60},
     {"memory.loss_chunk_tokens", 0, kMaxTokens},

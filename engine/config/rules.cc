@@ -58,6 +58,40 @@ void CheckPrecision(const PrecisionConfig& precision, SpecErrors& errors) {
   }
 }
 
+// Returns `field`, if there is one, and the fields that say which blocks activation checkpointing applies to.
+std::vector<std::string> ChoiceOfBlocks(const std::string& field) {
+  std::vector<std::string> paths = {"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"};
+  if (!field.empty()) paths.insert(paths.begin(), field);
+  ForEachModelKind([&](const auto& kind) { paths.push_back(absl::StrCat("model.", kind.kName, ".layers")); });
+  return paths;
+}
+
+void CheckSegments(const proto::ActivationCheckpointingSpec& spec, const ActivationCheckpointingConfig& config,
+                   int64_t layers, SpecErrors& errors) {
+  const bool sqrt = config.segments == Segments::kSqrt;
+  const std::string name = sqrt ? "segments" : "segment_blocks",
+                    field = absl::StrCat("activation_checkpointing.", name);
+  if (sqrt && spec.has_segment_blocks()) {
+    errors.AddRule({"activation_checkpointing.segment_blocks", field},
+                   "segment_blocks and segments are both given; keep one");
+  }
+  if (config.every_nth > 1) {
+    errors.AddRule({field, "activation_checkpointing.every_nth"},
+                   absl::StrCat("a segment is a run of consecutive blocks, and every_nth ", config.every_nth,
+                                " chooses no two of them; leave out every_nth, or ", name));
+  }
+  const int64_t longest = config.Chosen(layers).LongestRun();
+  if (sqrt && longest < 2) {
+    errors.AddRule(ChoiceOfBlocks(field),
+                   "a segment needs two consecutive blocks, and no two are chosen; leave segments out");
+  }
+  if (!sqrt && config.segment_blocks > longest) {
+    errors.AddRule(ChoiceOfBlocks(field),
+                   absl::StrCat("a segment of ", config.segment_blocks, " blocks is longer than the ", longest,
+                                " consecutive blocks that are chosen; give at most ", longest));
+  }
+}
+
 void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Job& job, SpecErrors& errors) {
   const ActivationCheckpointingConfig& config = job.activation_checkpointing;
   const bool has_ends = spec.has_first_layers() || spec.has_last_layers();
@@ -70,7 +104,8 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
     errors.AddRule({"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"},
                    "first_layers and last_layers choose no block; give a number, or leave both out for all blocks");
   }
-  if ((spec.has_every_nth() || has_ends) && config.preset == CheckpointingPreset::kNone) {
+  const bool has_segments = config.segments == Segments::kSqrt || config.segment_blocks > 1;
+  if ((spec.has_every_nth() || has_ends) && config.preset == CheckpointingPreset::kNone && !has_segments) {
     errors.AddRule({"activation_checkpointing.every_nth", "activation_checkpointing.first_layers",
                     "activation_checkpointing.last_layers", "activation_checkpointing.preset"},
                    "preset NONE recomputes nothing, so a choice of blocks has no effect; use another preset, or "
@@ -78,11 +113,11 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
   }
   const int64_t layers = Layers(job.model);
   if (config.first_layers + config.last_layers > layers) {
-    std::vector<std::string> paths = {"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"};
-    ForEachModelKind([&](const auto& kind) { paths.push_back(absl::StrCat("model.", kind.kName, ".layers")); });
-    errors.AddRule(paths, absl::StrCat("first_layers ", config.first_layers, " and last_layers ", config.last_layers,
-                                       " are more than the model's ", layers, " layers"));
+    errors.AddRule(ChoiceOfBlocks(""),
+                   absl::StrCat("first_layers ", config.first_layers, " and last_layers ", config.last_layers,
+                                " are more than the model's ", layers, " layers"));
   }
+  if (has_segments) CheckSegments(spec, config, layers, errors);
 }
 
 void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {

@@ -98,6 +98,7 @@ StepOptions StepOptionsFor(const Job& job) {
                          .every_nth = job.activation_checkpointing.every_nth,
                          .first_layers = job.activation_checkpointing.first_layers,
                          .last_layers = job.activation_checkpointing.last_layers,
+                         .segment_blocks = SegmentBlocks(job),
                          .patterns = job.activation_checkpointing.recompute,
                          .offload = job.memory.offload};
   options.optimizer = MakeOptimizer(job.optimizer);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/config/parse.h"
 #include "engine/step/combination.h"
+#include "engine/step/segments.h"
 #include "engine/text/numbers.h"
 
 namespace shale {
@@ -70,17 +71,41 @@ class WaysOut {
   }
 
  private:
-  // Sets `preset` for all blocks, by resetting the fields that choose only some of them.
-  static void Recompute(CheckpointingPreset preset, Job& job) {
-    job.activation_checkpointing = {.preset = preset, .recompute = job.activation_checkpointing.recompute};
+  // Returns activation checkpointing of all blocks, with the job's name patterns.
+  ActivationCheckpointingConfig Everywhere(CheckpointingPreset preset, Segments segments = Segments::kGiven) const {
+    return {.preset = preset, .segments = segments, .recompute = job_.activation_checkpointing.recompute};
   }
-  // Returns the settings that do what Recompute does.
-  static std::string CheckpointingSettings(CheckpointingPreset preset, const ActivationCheckpointingConfig& now) {
-    const bool ends = now.first_layers + now.last_layers > 0;
-    return absl::StrCat(
-        "activation_checkpointing.preset=", ToString(preset),
-        now.every_nth != 1 ? " with activation_checkpointing.every_nth=" : "",
-        ends ? " with activation_checkpointing.first_layers= and activation_checkpointing.last_layers=" : "");
+
+  // Returns the settings that make `wanted`, which is of all blocks, out of the job's activation checkpointing.
+  std::string CheckpointingSettings(const ActivationCheckpointingConfig& wanted) const {
+    const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
+    std::vector<std::string> others;
+    const auto set = [&](bool applies, absl::string_view setting) {
+      if (applies) others.push_back(absl::StrCat("activation_checkpointing.", setting));
+    };
+    set(now.every_nth != 1, "every_nth=");
+    set(now.first_layers + now.last_layers > 0, "first_layers=");
+    set(now.first_layers + now.last_layers > 0, "last_layers=");
+    const std::string blocks = wanted.segment_blocks == 1 ? "" : absl::StrCat(wanted.segment_blocks);
+    set(now.segment_blocks != wanted.segment_blocks, absl::StrCat("segment_blocks=", blocks));
+    set(now.segments != wanted.segments, wanted.segments == Segments::kSqrt ? "segments=SQRT" : "segments=");
+    return absl::StrCat("activation_checkpointing.preset=", ToString(wanted.preset), others.empty() ? "" : " with ",
+                        absl::StrJoin(others, " and "));
+  }
+
+  // Returns the activation checkpointing that needs the least memory: the job's own if that is it.
+  ActivationCheckpointingConfig LeastCheckpointing(bool offloads) const {
+    const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
+    const ActivationCheckpointingConfig block = Everywhere(CheckpointingPreset::kBlock);
+    // What is offloaded takes no room in the arena, but boundaries inside of a segment do.
+    if (offloads || Layers(job_.model) < 2) return block;
+    const ActivationCheckpointingConfig segments = Everywhere(CheckpointingPreset::kBlock, Segments::kSqrt);
+    const ChosenBlocks all = {Layers(job_.model)};
+    const int64_t least = BoundariesHeld(all, SqrtSegmentBlocks(all));
+    ActivationCheckpointingConfig own = block;
+    own.segment_blocks = now.segment_blocks;
+    if (now == own && BoundariesHeld(all, own.segment_blocks) <= least) return now;
+    return least < all.layers ? segments : block;
   }
 
   // A setting that saves memory and costs little. Switches() returns those that `job` does not have yet.
@@ -138,10 +163,9 @@ class WaysOut {
       absl::StrAppend(&all.settings, all.settings.empty() ? "" : ", ", setting);
       set(all.job);
     };
-    const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
-    apply(now.preset != CheckpointingPreset::kBlock || now.every_nth != 1 || now.first_layers + now.last_layers > 0,
-          CheckpointingSettings(CheckpointingPreset::kBlock, now),
-          [](Job& job) { Recompute(CheckpointingPreset::kBlock, job); });
+    const ActivationCheckpointingConfig least = LeastCheckpointing(offload && job_.runtime.device != DeviceType::kCpu);
+    apply(job_.activation_checkpointing != least, CheckpointingSettings(least),
+          [&](Job& job) { job.activation_checkpointing = least; });
     for (const Change& change : Offload()) {
       apply(change.job.memory.offload.empty() != offload, change.settings,
             [&](Job& job) { job.memory.offload = change.job.memory.offload; });
@@ -183,23 +207,37 @@ class WaysOut {
     }
   }
 
-  // Adds the preset that fits with the least recomputation.
+  // Adds the preset that fits with the least recomputation. If none does, adds the one that fits in segments: short
+  // ones recompute least where the activations of a block are several times its input, SQRT saves most.
   void AddCheckpointing() {
-    const bool everywhere = job_.activation_checkpointing.every_nth == 1 &&
-                            job_.activation_checkpointing.first_layers == 0 &&
-                            job_.activation_checkpointing.last_layers == 0;
+    using enum CheckpointingPreset;
+    std::vector<ActivationCheckpointingConfig> alone, in_segments;
+    for (CheckpointingPreset preset : {kCheap, kAttention, kFeedForward, kSublayers, kBlock}) {
+      alone.push_back(Everywhere(preset));
+    }
+    for (CheckpointingPreset preset : {kNone, kCheap, kSublayers, kBlock}) {
+      for (int64_t blocks = 2; blocks <= std::min<int64_t>(3, Layers(job_.model)); ++blocks) {
+        in_segments.push_back(Everywhere(preset));
+        in_segments.back().segment_blocks = blocks;
+      }
+      if (Layers(job_.model) >= 2) in_segments.push_back(Everywhere(preset, Segments::kSqrt));
+    }
+    if (!AddCheapest(alone)) AddCheapest(in_segments);
+  }
+
+  // Adds the one of these that fits with the least recomputation, if any does. Returns whether one does.
+  bool AddCheapest(const std::vector<ActivationCheckpointingConfig>& kinds) {
     std::optional<WayOut> best;
-    for (CheckpointingPreset preset :
-         {CheckpointingPreset::kCheap, CheckpointingPreset::kAttention, CheckpointingPreset::kFeedForward,
-          CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
-      if (preset == job_.activation_checkpointing.preset && everywhere) continue;
-      Change change{CheckpointingSettings(preset, job_.activation_checkpointing), job_};
-      Recompute(preset, change.job);
+    for (const ActivationCheckpointingConfig& wanted : kinds) {
+      if (wanted == job_.activation_checkpointing) continue;
+      Change change{CheckpointingSettings(wanted), job_};
+      change.job.activation_checkpointing = wanted;
       bool fits = false;
       std::optional<WayOut> way = Try(change, fits);
       if (fits && (!best || way->recompute < best->recompute)) best = std::move(way);
     }
     if (best) Add(*best);
+    return best.has_value();
   }
 
   // Returns the changes of memory.offload: to everything, and to nothing, in case the host lacks the memory.

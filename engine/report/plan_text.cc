@@ -55,6 +55,7 @@ std::string DescribeCheckpointing(const ActivationOptions& r) {
   } else if (r.every_nth > 1) {
     absl::StrAppend(&text, " for every block whose index is a multiple of ", r.every_nth);
   }
+  if (r.segment_blocks > 1) absl::StrAppend(&text, ", in segments of ", r.segment_blocks, " blocks");
   if (!r.patterns.empty()) absl::StrAppend(&text, "; also recomputed: ", absl::StrJoin(r.patterns, ", "));
   return text;
 }

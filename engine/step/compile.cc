@@ -14,6 +14,7 @@
 #include "engine/step/reduce.h"
 #include "engine/step/unit_emitter.h"
 #include "engine/step/update.h"
+#include "engine/step/visits.h"
 
 namespace shale {
 namespace {
@@ -21,6 +22,15 @@ namespace {
 // The buffers of a step that belong to no unit.
 struct StepData {
   Tensor hyper, valid_tokens, loss_scale, logits;
+};
+
+// What is kept of a unit, and where that and its boundaries lie.
+struct UnitPlan {
+  std::vector<bool> kept;                      // What backward finds (DecideKept).
+  std::unique_ptr<UnitBuffers> buffers;        // Of `kept`.
+  std::unique_ptr<UnitBuffers> first_buffers;  // Of the first forward, which keeps nothing, if there is a second one.
+  Tensor output, output_gradient;
+  Tensor output_again;  // The output from the second forward on; without one, `output`.
 };
 
 class StepCompiler {
@@ -36,11 +46,7 @@ class StepCompiler {
     gatherer_.emplace(model_, options_, state_, GatherUses(), writer_);
     reducer_.emplace(model_, options_, state_, writer_);
     EmitBegin();
-    if (layered_) {
-      EmitLayered();
-    } else {
-      EmitBody();
-    }
+    EmitVisits();
     writer_.BeginLoop(1);
     EmitEnd();
     CompiledStep compiled;
@@ -52,46 +58,46 @@ class StepCompiler {
   }
 
  private:
-  int units() const { return static_cast<int>(model_.units.size()); }
-  int last() const { return units() - 1; }
+  int last() const { return static_cast<int>(model_.units.size()) - 1; }
   bool training() const { return model_.mode == GraphMode::kTraining; }
 
-  // Decides what each unit keeps, and adds the buffers between units. In LAYERED, these buffers and those of kept
-  // activations have a slot for every micro-batch.
+  // Decides the order of visits and what each unit keeps, and adds the buffers between units. In LAYERED, these buffers
+  // and those of kept activations have a slot for every micro-batch.
   void PlanUnits() {
     layered_ = training() && options_.accumulation == Accumulation::kLayered;
     const int64_t slots = layered_ ? options_.micro_batches : 1;
     int64_t layers = 0;
     for (const UnitGraph& unit : model_.units) layers += unit.layer >= 0;
-    for (int u = 0; u < units(); ++u) {
+    const ActivationOptions& activations = options_.activations;
+    std::vector<Segment> segments;
+    if (training()) segments = SegmentsOf(activations.Chosen(layers), activations.segment_blocks);
+    const std::vector<Place> places = PlacesOf(model_, segments);
+    visits_ = PlanVisits(places, training());
+    for (int u = 0; u <= last(); ++u) {
       const UnitGraph& unit = model_.units[u];
-      kept_.push_back(DecideKept(unit, u == last(), options_.activations, layers));
-      unit_buffers_.push_back(std::make_unique<UnitBuffers>(unit, kept_[u], slots, writer_));
-      Tensor output, gradient;
-      if (unit.output >= 0) {
-        const Value& value = unit.values[unit.output];
-        output = writer_.AddTensor(value.name, BufferCategory::kActivationBoundaries, value.tensor, slots);
-        if (training()) {
-          gradient = writer_.AddTensor(absl::StrCat(value.name, ".gradient"), BufferCategory::kActivationBoundaries,
-                                       value.tensor, slots);
-        }
-      }
-      outputs_.push_back(output);
-      output_gradients_.push_back(gradient);
+      const std::vector<bool> nothing(unit.values.size(), false);
+      UnitPlan& plan = plans_.emplace_back();
+      plan.kept = places[u] == Place::kLast ? nothing : DecideKept(unit, u == last(), activations, layers);
+      plan.buffers = std::make_unique<UnitBuffers>(unit, plan.kept, slots, writer_);
+      const bool again = places[u] == Place::kInside;
+      if (again) plan.first_buffers = std::make_unique<UnitBuffers>(unit, nothing, slots, writer_);
+      if (unit.output < 0) continue;
+      const Value& value = unit.values[unit.output];
+      const auto boundary = [&](absl::string_view suffix) {
+        return writer_.AddTensor(absl::StrCat(value.name, suffix), BufferCategory::kActivationBoundaries, value.tensor,
+                                 slots);
+      };
+      plan.output = boundary("");
+      if (training()) plan.output_gradient = boundary(".gradient");
+      plan.output_again = again ? boundary(".again") : plan.output;
     }
   }
 
-  // Returns the uses of gathered parameters in order: the forward of every unit, which for the last unit includes its
-  // backward, and then the backward of the other units.
+  // Returns the uses of gathered parameters: one for each visit, in order.
   std::vector<GatherUse> GatherUses() const {
     std::vector<GatherUse> uses;
-    for (int u = 0; u < units(); ++u) {
-      const bool both = training() && u == last();
-      uses.push_back({u, Phase::kForward, GroupsRead(model_, model_.units[u], kept_[u], true, both)});
-    }
-    if (!training()) return uses;
-    for (int u = last() - 1; u >= 0; --u) {
-      uses.push_back({u, Phase::kBackward, GroupsRead(model_, model_.units[u], kept_[u], false, true)});
+    for (const auto& [u, work] : visits_) {
+      uses.push_back({u, PhaseOf(work), GroupsRead(model_, model_.units[u], plans_[u].kept, work)});
     }
     return uses;
   }
@@ -118,76 +124,56 @@ class StepCompiler {
     updater_.emplace(options_, state_, data_.hyper, data_.valid_tokens, writer_);
   }
 
-  // Emits the loop of SHARDED, NO_SYNC and programs without gradients: each iteration runs a micro-batch through all
-  // units.
-  void EmitBody() {
-    writer_.BeginLoop(options_.micro_batches);
-    int use = 0;
-    for (int u = 0; u < units(); ++u) {
+  // Emits the visits in order. In LAYERED each visit is a loop of its own, which runs all micro-batches through it.
+  // Else (SHARDED, NO_SYNC and programs without gradients) all visits are in one loop, whose iterations run one
+  // micro-batch each.
+  void EmitVisits() {
+    if (!layered_) writer_.BeginLoop(options_.micro_batches);
+    const int micro_batch = layered_ ? -1 : 0;  // That of the instructions before and after a visit.
+    for (int use = 0; use < std::ssize(visits_); ++use) {
+      const auto [u, work] = visits_[use];
+      if (layered_) writer_.BeginLoop(1);
       gatherer_->Prepare(use);
-      if (training() && u == last()) reducer_->BeginUnit(u, 0);
-      EmitForward(u, use++);
-      if (training() && u == last()) EndBackward(u, 0);
-    }
-    if (!training()) return;
-    for (int u = last() - 1; u >= 0; --u) {
-      gatherer_->Prepare(use);
-      reducer_->BeginUnit(u, 0);
-      EmitBackward(u, use++);
-      EndBackward(u, 0);
+      if (HasBackward(work)) reducer_->BeginUnit(u, micro_batch);
+      if (layered_) writer_.BeginLoop(options_.micro_batches);
+      EmitVisit(use);
+      if (layered_) writer_.BeginLoop(1);
+      if (HasBackward(work)) EndBackward(u, micro_batch);
     }
   }
 
-  // Emits the loops of LAYERED: each loop runs all micro-batches through one unit.
-  void EmitLayered() {
-    int use = 0;
-    const auto loop = [&](int u, bool backward) {
-      writer_.BeginLoop(1);
-      gatherer_->Prepare(use);
-      const bool gradients = backward || u == last();
-      if (gradients) reducer_->BeginUnit(u, -1);
-      writer_.BeginLoop(options_.micro_batches);
-      if (backward) {
-        EmitBackward(u, use++);
-      } else {
-        EmitForward(u, use++);
-      }
-      writer_.BeginLoop(1);
-      if (gradients) EndBackward(u, -1);
-    };
-    for (int u = 0; u < units(); ++u) loop(u, false);
-    for (int u = last() - 1; u >= 0; --u) loop(u, true);
-  }
-
-  void EmitForward(int u, int use) {
-    UnitEmitter emitter = MakeEmitter(u, use);
-    emitter.EmitForward();
-    if (training() && u == last()) emitter.EmitBackward();
-  }
-
-  void EmitBackward(int u, int use) { MakeEmitter(u, use).EmitBackward(); }
-
-  // Emits the reductions of a unit's gradients, and the updates that need not wait for the other units. `micro_batch`
-  // is -1 outside of a loop over micro-batches.
+  // Emits the reductions of a unit's gradients, and the updates that need not wait for the other units.
   void EndBackward(int u, int micro_batch) {
     updater_->BeginReductions();
-    updater_->EndReductions(reducer_->EndUnit(u, micro_batch), /*in_loop=*/micro_batch >= 0);
+    updater_->EndReductions(reducer_->EndUnit(u, micro_batch), /*in_loop=*/!layered_ && options_.micro_batches > 1);
   }
 
-  UnitEmitter MakeEmitter(int u, int use) {
-    return UnitEmitter(
-        model_.units[u], *unit_buffers_[u], u == last(), layered_ && options_.packs_once && options_.micro_batches > 1,
-        {.unit = u, .micro_batch = 0}, [this, u, use](const Value& value) { return Resolve(u, use, value); },
-        [this, u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); }, writer_);
+  void EmitVisit(int use) {
+    const auto [u, work] = visits_[use];
+    const UnitPlan& plan = plans_[u];
+    UnitBuffers& buffers = work == Work::kForward && plan.first_buffers ? *plan.first_buffers : *plan.buffers;
+    UnitEmitter emitter(
+        model_.units[u], buffers, u == last(), layered_ && options_.packs_once && options_.micro_batches > 1,
+        {.unit = u, .micro_batch = 0}, [this, use](const Value& value) { return Resolve(use, value); },
+        [this, u = u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
+        writer_);
+    emitter.Emit(work);
   }
 
-  Tensor Resolve(int u, int use, const Value& value) {
+  // Returns the output of a unit that a visit of it writes, or a visit of the next unit reads.
+  const Tensor& Output(int unit, Work work) const {
+    const UnitPlan& plan = plans_[unit];
+    return PhaseOf(work) == Phase::kForward ? plan.output : plan.output_again;
+  }
+
+  Tensor Resolve(int use, const Value& value) {
+    const auto [u, work] = visits_[use];
     const UnitGraph& unit = model_.units[u];
     switch (value.role) {
-      case ValueRole::kActivation: return outputs_[u];
-      case ValueRole::kUnitInput: return outputs_[u - 1];
-      case ValueRole::kOutputGradient: return output_gradients_[u];
-      case ValueRole::kGradient: return output_gradients_[u - 1];
+      case ValueRole::kActivation: return Output(u, work);
+      case ValueRole::kUnitInput: return Output(u - 1, work);
+      case ValueRole::kOutputGradient: return plans_[u].output_gradient;
+      case ValueRole::kGradient: return plans_[u - 1].output_gradient;
       case ValueRole::kParameter: {
         const Parameter& parameter = model_.parameters[value.parameter];
         const ShardLayout::Placement* p = state_.groups[parameter.group].layout().Find(parameter.name);
@@ -247,9 +233,8 @@ class StepCompiler {
   JobState state_;
   StepData data_;
   bool layered_ = false;
-  std::vector<std::vector<bool>> kept_;
-  std::vector<std::unique_ptr<UnitBuffers>> unit_buffers_;
-  std::vector<Tensor> outputs_, output_gradients_;  // By unit.
+  std::vector<UnitPlan> plans_;  // By unit.
+  std::vector<Visit> visits_;    // In order; each is a use of the gatherer.
   std::optional<Gatherer> gatherer_;
   std::optional<Reducer> reducer_;
   std::optional<Updater> updater_;  // Only in training.

@@ -8,7 +8,7 @@
 
 namespace shale {
 
-// One use of gathered parameters: the forward or the backward of a unit.
+// One use of gathered parameters: that of a visit of a unit (engine/step/visits.h).
 struct GatherUse {
   int unit = -1;
   Phase phase = Phase::kForward;

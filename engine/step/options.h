@@ -7,6 +7,7 @@
 
 #include "engine/optimizer/optimizer.h"
 #include "engine/step/options_enums.h"
+#include "engine/step/segments.h"
 #include "sharding/mesh.h"
 #include "sharding/placement.h"
 
@@ -20,10 +21,15 @@ struct ActivationOptions {
   int64_t every_nth = 1;
   int64_t first_layers = 0;
   int64_t last_layers = 0;
+  // Consecutive chosen blocks that keep one boundary together (engine/step/segments.h). 1: each keeps its own.
+  int64_t segment_blocks = 1;
   // Name patterns (engine/step/pattern.h) of further values to recompute, in any unit but the last.
   std::vector<std::string> patterns;
   // Name patterns of values that are kept in host memory until their backward (engine/step/offload.h).
   std::vector<std::string> offload;
+
+  // Returns the chosen blocks of a model with so many.
+  ChosenBlocks Chosen(int64_t layers) const { return {layers, every_nth, first_layers, last_layers}; }
 };
 
 struct StepOptions {

@@ -132,14 +132,20 @@ const Row kRows[] = {
      }},
 };
 
-std::string Describe(const Row& row, int64_t K) {
+// Gathers of a block that runs forward again in a segment, besides those of the table.
+int64_t GathersAgain(const Row& row, int64_t K) {
+  if (row.strategy != Strategy::kFullShard || !row.reshard) return 0;
+  return row.accumulation == Accumulation::kLayered ? 1 : K;
+}
+
+std::string Describe(const Row& row, int64_t K, int64_t segment_blocks) {
   return absl::StrCat(ToString(row.strategy), " ", ToString(row.accumulation), row.reshard ? "" : " kept gathered",
-                      row.tied ? " tied" : "", " K=", K);
+                      row.tied ? " tied" : "", " K=", K, " segments of ", segment_blocks);
 }
 
 TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
   for (const Row& row : kRows) {
-    for (int64_t K : {1, 2, 5}) {
+    for (const auto& [K, segment_blocks] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {2, 1}, {5, 1}, {2, 2}}) {
       constexpr int kRanks = 3;
       DecoderConfig model = SmallDecoder();
       model.tied_head = row.tied;
@@ -149,19 +155,22 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
       options.step.accumulation = row.accumulation;
       options.step.reshard_after_forward = row.reshard;
       options.step.mesh = {.shard = kRanks};
+      options.step.activations.segment_blocks = segment_blocks;
       std::vector<CollectiveTrace> traces(kRanks);
       options.wrap = [&](std::unique_ptr<Communicator> inner, int rank, StreamId stream) {
         return std::make_unique<TracingCommunicator>(std::move(inner), &traces[rank], std::string(ToString(stream)));
       };
       absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(K * kRanks, 7, model.vocabulary, 1));
-      ASSERT_TRUE(result.ok()) << Describe(row, K) << ": " << result.status();
+      ASSERT_TRUE(result.ok()) << Describe(row, K, segment_blocks) << ": " << result.status();
 
       // By bytes of the full vector. Blocks have equal sizes; the embedding and the head have other sizes.
       std::map<int64_t, Counts> expected;
       const bool replicated = row.strategy == Strategy::kDdp;
       for (const GroupState& g : result->step.state.groups) {
-        const bool block = g.layout().parameters()[0].name.rfind("blocks.", 0) == 0;
-        const Counts counts = block ? row.block(K) : row.end(K);
+        const std::string& name = g.layout().parameters()[0].name;
+        Counts counts = name.rfind("blocks.", 0) == 0 ? row.block(K) : row.end(K);
+        // The segments are blocks 0 and 1, and block 2. The last block of each runs in its backward only.
+        if (segment_blocks == 2 && name.rfind("blocks.0.", 0) == 0) counts.gathers += GathersAgain(row, K);
         Counts& sum = expected[g.layout().padded_elements() * 4];
         sum.gathers += counts.gathers;
         sum.reductions += counts.reductions;
@@ -176,13 +185,14 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
                      (replicated && record.dtype == DType::kFloat32)) {
             ++seen[record.bytes()].reductions;
           } else {
-            EXPECT_LE(record.bytes(), 24) << Describe(row, K);
+            EXPECT_LE(record.bytes(), 24) << Describe(row, K, segment_blocks);
             ++scalars;
           }
         }
-        EXPECT_EQ(traces[rank].records(), traces[0].records()) << Describe(row, K);
-        EXPECT_EQ(seen, expected) << Describe(row, K) << " rank " << rank;
-        EXPECT_EQ(scalars, 2) << Describe(row, K) << ": the count of valid tokens, and the packed totals";
+        EXPECT_EQ(traces[rank].records(), traces[0].records()) << Describe(row, K, segment_blocks);
+        EXPECT_EQ(seen, expected) << Describe(row, K, segment_blocks) << " rank " << rank;
+        EXPECT_EQ(scalars, 2) << Describe(row, K, segment_blocks)
+                              << ": the count of valid tokens, and the packed totals";
       }
     }
   }

@@ -179,6 +179,77 @@ TEST(StepLaws, EveryCheckpointingPresetAgreesToTheBit) {
   }
 }
 
+TEST(StepLaws, SegmentsChangeNoBits) {
+  using enum CheckpointingPreset;
+  const bool every = TestsEveryCombination();
+  DecoderConfig plain = SmallDecoder();
+  plain.layers = 4;
+  DecoderConfig parallel = plain;
+  parallel.parallel_block = true;
+  parallel.tied_head = true;
+  DecoderConfig normed = plain;
+  normed.qk_norm = true;
+  const Tokens tokens = RandomTokens(4, 11, plain.vocabulary, 4);
+  std::vector<ActivationOptions> kinds = {{.preset = kBlock, .segment_blocks = 2},
+                                          {.preset = kNone, .segment_blocks = 3},
+                                          {.preset = kCheap, .segment_blocks = 4}};
+  if (every) {
+    kinds.push_back({.preset = kNone, .segment_blocks = 2});
+    kinds.push_back({.preset = kSublayers, .segment_blocks = 3});
+    kinds.push_back({.preset = kBlock, .segment_blocks = 4});
+  }
+  int job = 0;
+  for (const DecoderConfig& model : {plain, parallel, normed}) {
+    for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+        for (int64_t ranks : {1, 2, 3}) {
+          if (!every && job++ % 11 != 0) continue;
+          RunOptions options = With({Strategy::kFullShard, accumulation}, ranks, 1);
+          options.model = model;
+          options.dtype = dtype;
+          options.steps = 2;
+          const RunResult alone = MustRun(options, tokens);
+          for (const ActivationOptions& kind : kinds) {
+            options.step.activations = kind;
+            ExpectEqualBits(MustRun(options, tokens), alone,
+                            absl::StrCat(ToString(kind.preset), ", segments of ", kind.segment_blocks, ", ",
+                                         ToString(dtype), " ", Name({Strategy::kFullShard, accumulation}, ranks, 1)));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(StepLaws, SegmentsGoWithEveryOtherSetting) {
+  DecoderConfig model = SmallDecoder();
+  model.layers = 5;
+  for (const Combination& c : Combinations()) {
+    for (const int64_t sequences : {2, 6}) {  // K = 1 and 3.
+      if (!TestsEveryCombination() && sequences == 2) continue;
+      const Tokens tokens = RandomTokens(sequences, 11, model.vocabulary, 4);
+      RunOptions options = With(c, 2, 1);
+      options.model = model;
+      options.steps = 2;
+      const RunResult alone = MustRun(options, tokens);
+      const ActivationOptions ends = {.first_layers = 3, .last_layers = 1, .segment_blocks = 2},
+                              named = {.segment_blocks = 3, .patterns = {"blocks.*.attention.lse", "blocks.1.ffn*"}},
+                              offloaded = {.segment_blocks = 4, .offload = {"*"}},
+                              inputs = {.preset = CheckpointingPreset::kBlock, .segment_blocks = 2, .offload = {"*"}};
+      for (const ActivationOptions& activations : {ends, named, offloaded, inputs}) {
+        options.step.activations = activations;
+        options.step.prefetch = activations.patterns.empty() ? 1 : 3;
+        options.step.reshard_after_forward = activations.first_layers == 0;
+        const RunResult run = MustRun(options, tokens);
+        ExpectEqualBits(run, alone, Name(c, 2, 1));
+        EXPECT_EQ(run.measured_peak_bytes, run.plan.peak_bytes) << Name(c, 2, 1);
+        if (activations.offload.empty()) continue;
+        EXPECT_GT(run.plan.host_bytes, 0) << Name(c, 2, 1);
+      }
+    }
+  }
+}
+
 TEST(StepLaws, OffloadChangesNoBits) {
   DecoderConfig model = SmallDecoder();
   model.layers = 4;

@@ -31,6 +31,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
   step.activations.preset = static_cast<CheckpointingPreset>(pick(6));
   if (pick(3) == 0) step.activations.every_nth = 2;
   if (pick(4) == 0) step.activations.first_layers = 1;
+  if (pick(2) == 0) step.activations.segment_blocks = 1 + pick(4);
   if (pick(3) == 0) step.activations.offload = {pick(2) ? "*" : "blocks.*.attention*"};
   if (pick(2) == 0) {
     options.dtype = DType::kBFloat16;
@@ -67,9 +68,10 @@ RunOptions RandomJob(std::mt19937_64& random) {
 
 std::string Describe(const RunOptions& o, int seed) {
   return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.accumulation), " ",
-                      ToString(o.step.activations.preset), o.step.activations.offload.empty() ? "" : ", offloaded",
-                      " W=", o.step.mesh.ranks(), " B=", o.micro_batch, " ", ToString(o.dtype), " ",
-                      EntryOf(o.step.optimizer.kind).name, " ", ToString(o.step.update));
+                      ToString(o.step.activations.preset), " in segments of ", o.step.activations.segment_blocks,
+                      o.step.activations.offload.empty() ? "" : ", offloaded", " W=", o.step.mesh.ranks(),
+                      " B=", o.micro_batch, " ", ToString(o.dtype), " ", EntryOf(o.step.optimizer.kind).name, " ",
+                      ToString(o.step.update));
 }
 
 TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {

@@ -35,6 +35,8 @@ TEST(OldWords, ThoseOfOtherTrainersAreAnsweredToo) {
   expect("batch.gradient_accumulation_steps=4", "did you mean batch.global_batch; the steps follow from it");
   expect("batch.per_device_train_batch_size=4", "did you mean batch.micro_batch?");
   expect("gradient_checkpointing=true", "did you mean activation_checkpointing.preset=BLOCK?");
+  expect("activation_checkpointing.recompute_num_layers=4", "did you mean activation_checkpointing.segment_blocks?");
+  expect("number_checkpoints=4", "did you mean activation_checkpointing.segment_blocks, the blocks for each of them?");
   expect("zero_stage=3", "did you mean sharding.strategy (ZERO1, ZERO2, or FULL_SHARD for stage 3)?");
   expect("sharding.no_sync=true", "did you mean sharding.accumulation=NO_SYNC?");
   expect("reshard_after_forward=true", "did you mean sharding.reshard_after_forward?");

@@ -97,6 +97,39 @@ INSTANTIATE_TEST_SUITE_P(
                           "activation_checkpointing.last_layers=3"},
                          ""}));
 
+// The model has 4 layers.
+INSTANTIATE_TEST_SUITE_P(
+    Segments, Rules,
+    testing::Values(
+        Rule{{"activation_checkpointing.segment_blocks=4"}, ""}, Rule{{"activation_checkpointing.segments=SQRT"}, ""},
+        Rule{{"activation_checkpointing={preset: BLOCK segment_blocks: 2 every_nth: 1}"}, ""},
+        // With segments a choice of blocks has an effect for NONE too.
+        Rule{{"activation_checkpointing={segment_blocks: 3 first_layers: 3}"}, ""},
+        Rule{{"activation_checkpointing.segment_blocks=0"},
+             "--set: activation_checkpointing.segment_blocks: found 0; allowed: 1 to 65536"},
+        Rule{{"activation_checkpointing.segment_blocks=5"},
+             "--set: activation_checkpointing.segment_blocks: a segment of 5 blocks is longer than the 4 consecutive "
+             "blocks that are chosen; give at most 4"},
+        Rule{{"activation_checkpointing={segment_blocks: 3 first_layers: 2 last_layers: 1}"},
+             "--set: activation_checkpointing.segment_blocks: a segment of 3 blocks is longer than the 2 consecutive "
+             "blocks that are chosen; give at most 2"},
+        Rule{{"activation_checkpointing={segments: SQRT first_layers: 1 last_layers: 1}"},
+             "--set: activation_checkpointing.segments: a segment needs two consecutive blocks, and no two are chosen; "
+             "leave segments out"},
+        Rule{{"activation_checkpointing={segments: SQRT segment_blocks: 2}"},
+             "--set: activation_checkpointing.segment_blocks: segment_blocks and segments are both given; keep one"},
+        Rule{{"activation_checkpointing={preset: BLOCK segment_blocks: 2 every_nth: 2}"},
+             "--set: activation_checkpointing.segment_blocks: a segment is a run of consecutive blocks, and every_nth "
+             "2 chooses no two of them; leave out every_nth, or segment_blocks"},
+        Rule{{"activation_checkpointing={preset: BLOCK segments: SQRT every_nth: 3}"},
+             "--set: activation_checkpointing.segments: a segment is a run of consecutive blocks, and every_nth 3 "
+             "chooses no two of them; leave out every_nth, or segments"},
+        Rule{{"activation_checkpointing.segments=CUBE"},
+             "--set: activation_checkpointing.segments: found \"CUBE\"; allowed: SQRT"},
+        Rule{{"model={mlp: {embedding: 8 hidden: 16 layers: 1}}", "activation_checkpointing.segments=SQRT"},
+             "--set: activation_checkpointing.segments: a segment needs two consecutive blocks, and no two are chosen; "
+             "leave segments out"}));
+
 INSTANTIATE_TEST_SUITE_P(
     Run, Rules,
     testing::Values(

@@ -50,6 +50,7 @@ activation_checkpointing {
   preset: BLOCK
   first_layers: 1
   last_layers: 2
+  segment_blocks: 2
   recompute: "blocks.*.ffn.up"
   recompute: 'tab "q" \\ back'
 }

@@ -81,7 +81,37 @@ TEST(Explain, PresetsShowWhatTheirOwnPlansNeed) {
     EXPECT_EQ(Row(text, "What each preset", std::string(ToString(preset))),
               absl::StrCat(ToString(preset), " ", FormatBytes(plan.arena_bytes), " ", saved, " ",
                            FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward),
-                           ")"));
+                           ") 0"));
+  }
+}
+
+TEST(Explain, SegmentsShowWhatTheirOwnPlansNeedAndGather) {
+  Job job = Named(Accumulation::kSharded);
+  const JobPlan keep_all = Plan(job);
+  const auto gathers = [&](const JobPlan& plan) {
+    return SummarizeCommunication(plan.train.step.program, plan.options.mesh).gathers;
+  };
+  for (int64_t own_blocks : {1, 3}) {
+    job.activation_checkpointing = {.preset = CheckpointingPreset::kCheap, .segment_blocks = own_blocks};
+    const std::string text = Explain(job);
+    for (const auto& [preset, blocks] :
+         std::vector<std::pair<CheckpointingPreset, int64_t>>{{CheckpointingPreset::kNone, 2},
+                                                              {CheckpointingPreset::kBlock, 2},
+                                                              {CheckpointingPreset::kBlock, own_blocks},
+                                                              {CheckpointingPreset::kCheap, own_blocks}}) {
+      Job other = job;
+      other.activation_checkpointing = {.preset = preset, .segment_blocks = blocks};
+      const JobPlan plan = Plan(other);
+      const FlopsSummary flops = SummarizeFlops(plan.train.step.program);
+      const int64_t saved = keep_all.arena_bytes - plan.arena_bytes;
+      const std::string name = absl::StrCat(ToString(preset), blocks > 1 ? absl::StrCat(", segments of ", blocks) : "");
+      EXPECT_EQ(Row(text, "What each preset", name),
+                absl::StrCat(
+                    name, " ", FormatBytes(plan.arena_bytes), " ",
+                    saved == 0 ? "the same" : absl::StrCat("saves ", FormatBytes(saved)), " ",
+                    FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward), ") ",
+                    gathers(plan) - gathers(keep_all), preset == CheckpointingPreset::kCheap ? " this job" : ""));
+    }
   }
 }
 

@@ -26,6 +26,18 @@ TEST(PlanText, NamesWhatWasDecided) {
   }
 }
 
+TEST(PlanText, NamesSegments) {
+  Job job = SmallDecoderJob(false);
+  const auto activations = [&] { return Flat(PlanText(job, Plan(job))); };
+  EXPECT_FALSE(absl::StrContains(activations(), "segments"));
+  job.activation_checkpointing = {.preset = CheckpointingPreset::kBlock, .segments = Segments::kSqrt};
+  EXPECT_TRUE(absl::StrContains(activations(), "activations BLOCK, in segments of 2 blocks memory")) << activations();
+  job.activation_checkpointing = {.first_layers = 3, .segment_blocks = 3};
+  EXPECT_TRUE(absl::StrContains(
+      activations(), "activations NONE for the first 3 and the last 0 blocks, in segments of 3 blocks memory"))
+      << activations();
+}
+
 TEST(PlanText, SaysWhatARankHasBesideItsArena) {
   const Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);

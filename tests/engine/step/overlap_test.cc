@@ -16,7 +16,7 @@ constexpr int64_t kLayers = 5;
 
 std::string Describe(const StepOptions& o) {
   return absl::StrCat(ToString(o.strategy), " ", ToString(o.accumulation), " K=", o.micro_batches, " ",
-                      ToString(o.activations.preset));
+                      ToString(o.activations.preset), " segments of ", o.activations.segment_blocks);
 }
 
 std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
@@ -28,11 +28,14 @@ std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
       for (const int64_t micro_batches : {1, 3}) {
         for (const CheckpointingPreset preset :
              {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kBlock}) {
-          all.push_back({.strategy = strategy,
-                         .accumulation = accumulation,
-                         .mesh = {.shard = 2},
-                         .micro_batches = micro_batches,
-                         .activations = {.preset = preset}});
+          for (const int64_t segment_blocks : {1, 2}) {
+            if (segment_blocks > 1 && preset == CheckpointingPreset::kCheap) continue;
+            all.push_back({.strategy = strategy,
+                           .accumulation = accumulation,
+                           .mesh = {.shard = 2},
+                           .micro_batches = micro_batches,
+                           .activations = {.preset = preset, .segment_blocks = segment_blocks}});
+          }
         }
       }
     }

@@ -312,6 +312,7 @@ std::vector<Change> Changes() {
       {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=ZERO1"}},
       {"OptimizerToGradients", {bf16, "sharding.strategy=ZERO1"}, {bf16, "sharding.strategy=ZERO2"}},
       {"ActivationCheckpointing", {fp32}, {fp32, "activation_checkpointing.preset=BLOCK"}},
+      {"Segments", {fp32}, {fp32, "activation_checkpointing.segments=SQRT"}},
       {"Accumulation", {fp32, "sharding.accumulation=SHARDED"}, {fp32, "sharding.accumulation=LAYERED"}},
       {"MicroBatch", {fp32}, {fp32, "batch.micro_batch=2"}},
       {"MastersToSplit", {bf16}, {bf16, split, "sharding.ranks=2"}},
