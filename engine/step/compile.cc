@@ -28,9 +28,9 @@ struct StepData {
 struct UnitPlan {
   std::vector<bool> kept;                      // What backward finds (DecideKept).
   std::unique_ptr<UnitBuffers> buffers;        // Of `kept`.
-  std::unique_ptr<UnitBuffers> first_buffers;  // Of the first forward, which keeps nothing, if there is a second one.
+  std::unique_ptr<UnitBuffers> first_buffers;  // Of a first forward that keeps nothing; null: forward runs once.
   Tensor output, output_gradient;
-  Tensor output_again;  // The output from the second forward on; without one, `output`.
+  Tensor output_again;  // The output of the second forward, which backward reads. `output` if forward runs once.
 };
 
 class StepCompiler {
