@@ -18,8 +18,7 @@ struct CompiledStep {
 // By the graph's mode: kTraining, the whole optimizer step; kEvaluation, the loss of `micro_batches` micro-batches;
 // kLogits, the logits of one micro-batch. All programs of a job must be compiled with the same options, micro_batches
 // apart: then their persistent buffers are the same. `ops` is asked for sizes only.
-// InvalidArgument for a pair of strategy and accumulation that does not exist; Unimplemented for a mesh with several
-// copies of the state.
+// InvalidArgument for a pair of strategy and accumulation that does not exist.
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops);
 
 // The program that copies what a checkpoint saves (GroupState::saved) to where it stays while the next steps run

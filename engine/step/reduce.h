@@ -11,7 +11,9 @@
 namespace shale {
 
 // One per program. A group's gradients either accumulate in its persistent buffer (one rank, or unsharded over the
-// step), or in a unit gradient that lives until it has been reduced into the rank's shard.
+// step), or in a unit gradient that lives until it has been reduced into the rank's shard. On a mesh with replicas and
+// shards, these reductions run along `shard`. Once a step, after the last of them, an all-reduce along `replicate` sums
+// the rank's shard of the group. It overlaps with the backward of earlier units like all reductions.
 class Reducer {
  public:
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
@@ -37,6 +39,8 @@ class Reducer {
   const std::vector<GroupId>& GroupsWritten(int unit) const { return groups_written_[unit]; }
   void ReduceUnitGradient(int unit, GroupId group, int micro_batch);
   void ReduceStepGradient(int unit, GroupId group, int micro_batch);
+  // Sums the gradient of a group over the replicas, in the last micro-batch. Emits nothing without replicas of shards.
+  void SumOverReplicas(int unit, GroupId group, int micro_batch);
 
   const ModelGraph& model_;
   const StepOptions& options_;
