@@ -10,10 +10,10 @@
 
 namespace shale {
 
-// The collectives that one rank takes part in during one step. Bytes are those of the full vectors; a rank's shard has
-// 1 / W of them. Counts and bytes stop at the largest int64.
+// The collectives that one rank takes part in during one step. Bytes are those of the full vectors; of gathers and
+// reductions, each of the N ranks of a group has 1 / N of them. Counts and bytes stop at the largest int64.
 struct CommunicationSummary {
-  int64_t gathers = 0, reductions = 0, all_reduces = 0;  // Includes the two all-reduces of scalars.
+  int64_t gathers = 0, reductions = 0, all_reduces = 0;  // Includes those of scalars.
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;
   // Bytes that one rank sends in rings: (N - 1) / N of the bytes gathered and reduced in a group of N ranks, twice that
   // of all-reduced bytes.

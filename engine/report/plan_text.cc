@@ -15,6 +15,7 @@
 #include "engine/step/pattern.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -41,6 +42,10 @@ std::string DescribeBatch(const Job& job) {
 std::string DescribeSharding(const JobPlan& plan) {
   const StepOptions& o = plan.options;
   std::string text(ToString(o.strategy));
+  if (o.mesh.replicate > 1) {
+    absl::StrAppend(&text, " in ", o.mesh.replicate, " groups of ", Plural(o.mesh.shard, "rank"),
+                    ", which hold copies of the state and sum their gradients once a step");
+  }
   if (o.placement().gathers_for_use()) {
     absl::StrAppend(&text, ", ", Plural(o.prefetch, "unit"), " gathered ahead, parameters ",
                     o.reshard_after_forward ? "freed" : "kept", " after forward");
@@ -110,7 +115,8 @@ std::string DescribeBudget(const JobPlan& plan) {
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
   int64_t bytes = 0;  // Values take 4 bytes per element in every form; the optimizer's states come on top.
   for (const GroupState& g : plan.train.step.state.groups) {
-    bytes += 4 * g.layout().shard_elements() + StateBytes(plan.options.optimizer.states(), g.layout().shard_elements());
+    const int64_t elements = CeilDivide(g.layout().shard_elements(), plan.options.mesh.replicate);
+    bytes += 4 * elements + StateBytes(plan.options.optimizer.states(), elements);
   }
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",

@@ -254,6 +254,22 @@ TEST_P(WaysOut, EverythingTogetherTakesBackWhatStandsInItsWay) {
   }
 }
 
+TEST(WaysOutOfHybridSharding, OffersTheSmallestLargerGroupThatFits) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.ranks = 8;
+  job.sharding.accumulation = Accumulation::kSharded;
+  job.sharding.shard_ranks = 4;
+  const int64_t four = Plan(job).arena_bytes;
+  job.sharding.shard_ranks = 1;
+  job.memory.budget_bytes = four;
+  const std::string message = Refusal(job);
+  EXPECT_TRUE(absl::StrContains(message, absl::StrCat("sharding.shard_ranks=4 (", FormatBytes(four), ")"))) << message;
+  job.sharding.shard_ranks = 4;
+  const JobPlan plan = Plan(job);
+  EXPECT_EQ(plan.options.mesh, (Mesh{.replicate = 2, .shard = 4}));
+  EXPECT_EQ(plan.options.micro_batches, AccumulationSteps(job.batch, 8));
+}
+
 TEST(WaysOutOfGraphs, OffersNothingThatTheJobRulesOut) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = DeviceType::kCuda;
