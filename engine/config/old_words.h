@@ -12,7 +12,8 @@ namespace shale {
 std::string TodaysField(absl::string_view name);
 
 // Returns the enum value that is called `name` elsewhere: for "KEEP_ALL" "NONE", for "FULL" and "zero-3" "FULL_SHARD".
-// Ignores case, "_" and "-". Empty if the name is not known. Does not know the enum, which may lack the value.
+// Advice may follow the value: for "HYBRID_SHARD" "FULL_SHARD with sharding.shard_ranks". Ignores case, "_" and "-".
+// Empty if the name is not known. Does not know the enum, which may lack the value.
 std::string TodaysValue(absl::string_view name);
 
 // Returns the value of an enum field that an earlier version recorded as this one names it: for "strategy" and "FULL"

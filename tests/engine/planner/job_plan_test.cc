@@ -268,6 +268,12 @@ TEST(WaysOutOfHybridSharding, OffersTheSmallestLargerGroupThatFits) {
   const JobPlan plan = Plan(job);
   EXPECT_EQ(plan.options.mesh, (Mesh{.replicate = 2, .shard = 4}));
   EXPECT_EQ(plan.options.micro_batches, AccumulationSteps(job.batch, 8));
+  // All ranks in one group is FULL_SHARD as without shard_ranks.
+  job.memory.budget_bytes = 0;
+  job.sharding.shard_ranks = 8;
+  const JobPlan all = Plan(job);
+  job.sharding.shard_ranks = 0;
+  EXPECT_EQ(DumpProgram(all.train.step.program), DumpProgram(Plan(job).train.step.program));
 }
 
 TEST(WaysOutOfGraphs, OffersNothingThatTheJobRulesOut) {
