@@ -29,7 +29,7 @@ TEST(PlanText, NamesWhatWasDecided) {
 TEST(PlanText, SaysWhichRanksHoldCopies) {
   Job job = SmallDecoderJob(false);
   job.sharding.ranks = 6;
-  EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "copies"));
+  EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "hold copies"));
   job.sharding.shard_ranks = 3;
   const std::string text = Flat(PlanText(job, Plan(job)));
   EXPECT_TRUE(absl::StrContains(text,
