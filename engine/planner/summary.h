@@ -18,6 +18,7 @@ struct CommunicationSummary {
   // Bytes that one rank sends in rings: (N - 1) / N of the bytes gathered and reduced in a group of N ranks, twice that
   // of all-reduced bytes.
   int64_t sent_bytes = 0;
+  int64_t sent_between_groups_bytes = 0;  // Those of sent_bytes that do not stay in a row of the mesh.
 };
 CommunicationSummary SummarizeCommunication(const StepProgram& program, const Mesh& mesh);
 

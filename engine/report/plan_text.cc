@@ -137,12 +137,15 @@ std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
           : absl::StrCat("; ", FormatBytes(kHfReadStagingBytes), " more while it reads model.hf_folder"));
 }
 
-std::string DescribeCommunication(const CommunicationSummary& c, int64_t ranks) {
-  if (ranks == 1) return "none, on one rank";
+std::string DescribeCommunication(const CommunicationSummary& c, const Mesh& mesh) {
+  if (mesh.ranks() == 1) return "none, on one rank";
   return absl::StrCat("a step: ", Plural(c.gathers, "gather"), " (", FormatBytes(c.gathered_bytes), "), ",
                       Plural(c.reductions, "reduction"), " (", FormatBytes(c.reduced_bytes), "), ",
                       Plural(c.all_reduces, "all-reduce"), " (", FormatBytes(c.all_reduced_bytes), "); one rank sends ",
-                      FormatBytes(c.sent_bytes));
+                      FormatBytes(c.sent_bytes),
+                      mesh.replicate > 1 && mesh.shard > 1
+                          ? absl::StrCat(", of which ", FormatBytes(c.sent_between_groups_bytes), " between groups")
+                          : "");
 }
 
 std::string DescribeGraphs(const StepProgram& program) {
@@ -178,8 +181,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"host memory", DescribeHostMemory(job, plan)},
       {"budget", DescribeBudget(plan)},
       {"checkpoints", DescribeCheckpoints(job, plan)},
-      {"communication",
-       DescribeCommunication(SummarizeCommunication(program, plan.options.mesh), plan.options.mesh.ranks())},
+      {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.mesh), plan.options.mesh)},
       {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", recomputed ",
                                   FormatFlops(flops.recompute), ", backward ", FormatFlops(flops.backward),
                                   "; MFU counts ", FormatFlops(per_token), " a token")},

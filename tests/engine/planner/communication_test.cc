@@ -180,6 +180,8 @@ TEST(Communication, ReplicasSumTheirShardsOnceAStep) {
     // Half of what goes around a row, three quarters, twice, of what goes around a column, and 7/8 around all ranks.
     EXPECT_EQ(four.sent_bytes,
               (four.gathered_bytes + four.reduced_bytes) / 2 + 2 * 4 * shards * 3 / 4 + 2 * (8 + 8) * 7 / 8);
+    EXPECT_EQ(four.sent_between_groups_bytes, 2 * 4 * shards * 3 / 4 + 2 * (8 + 8) * 7 / 8);
+    EXPECT_EQ(one.sent_between_groups_bytes, 0);
   }
 }
 

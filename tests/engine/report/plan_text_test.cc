@@ -36,6 +36,7 @@ TEST(PlanText, SaysWhichRanksHoldCopies) {
                                 "FULL_SHARD in 2 groups of 3 ranks, which hold copies of the state and sum their "
                                 "gradients once a step, 1 unit gathered ahead"))
       << text;
+  EXPECT_TRUE(absl::StrContains(text, " between groups")) << text;
 }
 
 TEST(PlanText, SaysWhatARankHasBesideItsArena) {
