@@ -42,11 +42,17 @@ struct ShardingConfig {
   Strategy strategy = Strategy::kFullShard;
   Accumulation accumulation = Accumulation::kAuto;
   int64_t ranks = 1;
+  int64_t shard_ranks = 0;            // Ranks that divide the state, a divisor of `ranks`. 0: all.
   int64_t prefetch = 1;               // Units gathered ahead of use. Only kFullShard reads it.
   bool reshard_after_forward = true;  // Only kFullShard reads it.
 
   bool operator==(const ShardingConfig&) const = default;
 };
+
+// Returns over how many ranks the state is sharded; ranks / that many groups hold copies of it.
+inline int64_t ShardRanks(const ShardingConfig& sharding) {
+  return sharding.shard_ranks > 0 ? sharding.shard_ranks : sharding.ranks;
+}
 
 // Returns how many micro-batches each rank runs in one optimizer step.
 inline int64_t AccumulationSteps(const BatchConfig& batch, int64_t ranks) {

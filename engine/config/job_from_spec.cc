@@ -31,6 +31,7 @@ ShardingConfig ShardingFromSpec(const proto::ShardingSpec& spec) {
   config.strategy = FromSpec(spec.strategy(), config.strategy);
   config.accumulation = FromSpec(spec.accumulation(), config.accumulation);
   if (spec.has_ranks()) config.ranks = spec.ranks();
+  config.shard_ranks = spec.shard_ranks();
   if (spec.has_prefetch()) config.prefetch = spec.prefetch();
   if (spec.has_reshard_after_forward()) config.reshard_after_forward = spec.reshard_after_forward();
   return config;

@@ -29,6 +29,7 @@ void Print(const ShardingConfig& config, proto::ShardingSpec& spec) {
   spec.set_strategy(ToSpec<proto::ShardingSpec::Strategy>(config.strategy));
   spec.set_accumulation(ToSpec<proto::ShardingSpec::Accumulation>(config.accumulation));
   spec.set_ranks(config.ranks);
+  if (config.shard_ranks != 0) spec.set_shard_ranks(config.shard_ranks);
   if (config.strategy != Strategy::kFullShard) return;
   spec.set_prefetch(config.prefetch);
   spec.set_reshard_after_forward(config.reshard_after_forward);

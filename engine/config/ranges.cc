@@ -32,6 +32,7 @@ constexpr IntRange kIntRanges[] = {
     {"batch.micro_batch", 1, 1 << 20},
     {"batch.sequence_length", 1, kMaxTokens, kRequired},
     {"sharding.ranks", 1, 1 << 20},
+    {"sharding.shard_ranks", 1, 1 << 20},
     {"sharding.prefetch", 0, kMaxLayers},
     {"activation_checkpointing.every_nth", 1, kMaxLayers},
     {"activation_checkpointing.first_layers", 0, kMaxLayers},

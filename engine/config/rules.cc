@@ -1,5 +1,6 @@
 #include "engine/config/rules.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "engine/config/model_spec.h"
 #include "engine/config/ranges.h"
 #include "engine/step/combination.h"
+#include "engine/text/numbers.h"
 #include "engine/text/quote.h"
 
 namespace shale {
@@ -41,6 +43,16 @@ void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& shardi
   const Strategy strategy = sharding.strategy;
   if (const absl::Status status = CheckCombination(strategy, sharding.accumulation); !status.ok()) {
     errors.AddRule({"sharding.accumulation", "sharding.strategy"}, status.message());
+  }
+  if (spec.has_shard_ranks() && strategy == Strategy::kDdp) {
+    errors.AddRule({"sharding.shard_ranks", "sharding.strategy"},
+                   "strategy DDP shards nothing; leave shard_ranks out, or use another strategy");
+  } else if (sharding.shard_ranks > 0 && sharding.ranks > 0 && sharding.ranks % sharding.shard_ranks != 0) {
+    int64_t divisor = std::min(sharding.shard_ranks, sharding.ranks);
+    while (sharding.ranks % divisor != 0) --divisor;
+    errors.AddRule({"sharding.shard_ranks", "sharding.ranks"},
+                   absl::StrCat("groups of ", sharding.shard_ranks, " cannot divide ", Plural(sharding.ranks, "rank"),
+                                "; use a divisor of ranks, such as ", divisor));
   }
   if (strategy == Strategy::kFullShard) return;
   const std::string only_full = absl::StrCat("only strategy FULL_SHARD gathers parameters for use, and this is ",

@@ -89,7 +89,7 @@ StepOptions StepOptionsFor(const Job& job) {
   StepOptions options;
   options.strategy = job.sharding.strategy;
   options.accumulation = job.sharding.accumulation;
-  options.mesh = {.shard = job.sharding.ranks};
+  options.mesh = {.replicate = job.sharding.ranks / ShardRanks(job.sharding), .shard = ShardRanks(job.sharding)};
   options.micro_batches = AccumulationSteps(job.batch, job.sharding.ranks);
   options.prefetch = job.sharding.prefetch;
   options.reshard_after_forward = job.sharding.reshard_after_forward;

@@ -65,7 +65,9 @@ CommunicationSummary SummarizeCommunication(const StepProgram& program, const Me
     }
   });
   for (const MeshAxis axis : {MeshAxis::kShard, MeshAxis::kReplicate, MeshAxis::kAll}) {
-    s.sent_bytes = SaturatedAdd(s.sent_bytes, RingBytes(mesh.size(axis), moved[static_cast<size_t>(axis)]));
+    const int64_t sent = RingBytes(mesh.size(axis), moved[static_cast<size_t>(axis)]);
+    s.sent_bytes = SaturatedAdd(s.sent_bytes, sent);
+    if (axis != MeshAxis::kShard) s.sent_between_groups_bytes = SaturatedAdd(s.sent_between_groups_bytes, sent);
   }
   return s;
 }

@@ -48,6 +48,7 @@ class WaysOut {
     AddFirst(Offload());
     AddAccumulation();
     AddFirst(Strategies());
+    AddFirst(ShardRanksOf());
     AddFirst(Simple());
     AddFirst(MicroBatches());
     AddFirst(Ranks());
@@ -118,7 +119,7 @@ class WaysOut {
     const auto add = [&](bool applies, absl::string_view setting, void (*set)(Job&)) {
       if (applies) switches.push_back({setting, set});
     };
-    const bool gathers = job.sharding.strategy == Strategy::kFullShard && job.sharding.ranks > 1;
+    const bool gathers = job.sharding.strategy == Strategy::kFullShard && ShardRanks(job.sharding) > 1;
     add(gathers && !job.sharding.reshard_after_forward, "sharding.reshard_after_forward=true",
         [](Job& job) { job.sharding.reshard_after_forward = true; });
     add(gathers && job.sharding.prefetch > 0, "sharding.prefetch=0", [](Job& job) { job.sharding.prefetch = 0; });
@@ -172,6 +173,8 @@ class WaysOut {
     }
     apply(job_.sharding.strategy != Strategy::kFullShard, "sharding.strategy=FULL_SHARD",
           [](Job& job) { job.sharding.strategy = Strategy::kFullShard; });
+    apply(ShardRanks(job_.sharding) < job_.sharding.ranks, absl::StrCat("sharding.shard_ranks=", job_.sharding.ranks),
+          [](Job& job) { job.sharding.shard_ranks = job.sharding.ranks; });
     apply(job_.sharding.accumulation != Accumulation::kAuto && job_.sharding.accumulation != Accumulation::kSharded,
           "sharding.accumulation=SHARDED", [](Job& job) { job.sharding.accumulation = Accumulation::kSharded; });
     apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
@@ -278,6 +281,18 @@ class WaysOut {
         change.job.sharding.accumulation = Accumulation::kAuto;
       }
       changes.push_back(std::move(change));
+    }
+    return changes;
+  }
+
+  // Returns the larger groups over which the state can be sharded, smallest first.
+  std::vector<Change> ShardRanksOf() const {
+    std::vector<Change> changes;
+    const int64_t ranks = job_.sharding.ranks;
+    for (int64_t shard = ShardRanks(job_.sharding) + 1; shard <= ranks; ++shard) {
+      if (ranks % shard != 0) continue;
+      changes.push_back({absl::StrCat("sharding.shard_ranks=", shard), job_});
+      changes.back().job.sharding.shard_ranks = shard;
     }
     return changes;
   }

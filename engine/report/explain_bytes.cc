@@ -44,8 +44,9 @@ std::string DescribeStates(const Optimizer& optimizer) {
 std::string Reason(const Alternatives& alternatives, BufferCategory category) {
   const JobPlan& plan = alternatives.plan();
   const StepOptions& o = plan.options;
-  const bool shared = alternatives.ranks() > 1;
-  const std::string mine = shared ? absl::StrCat("of this rank's 1/", alternatives.ranks()) : "of all parameters";
+  const int64_t shards = o.mesh.shard;
+  const bool shared = shards > 1;
+  const std::string mine = shared ? absl::StrCat("of this rank's 1/", shards) : "of all parameters";
   switch (category) {
     case BufferCategory::kParameterShards:
       return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : "of the whole model, on every rank");

@@ -245,11 +245,6 @@ class StepCompiler {
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
   SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
   SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
-  if (options.mesh.replicate > 1) {
-    return absl::UnimplementedError(absl::StrCat("a mesh of ", options.mesh.replicate, " x ", options.mesh.shard,
-                                                 " ranks: steps are compiled for one copy of the state, 1 x ",
-                                                 options.mesh.ranks()));
-  }
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
   return StepCompiler(model, options, ops).Compile();
 }

@@ -22,9 +22,8 @@ struct CompiledStep {
 // the same options, except for micro_batches, so that they have the same persistent buffers. `ops` is only asked for
 // sizes.
 //
-// Returns InvalidArgument if the accumulation does not exist for the strategy, and Unimplemented if the mesh has
-// several copies of the state. REQUIRES: options.accumulation is not kAuto, and options.micro_batches and both sizes of
-// the mesh are at least 1.
+// Returns InvalidArgument if the accumulation does not exist for the strategy. REQUIRES: options.accumulation is not
+// kAuto, and options.micro_batches and both sizes of the mesh are at least 1.
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops);
 
 // Compiles the program that copies the tensors that a checkpoint saves (GroupState::saved) to the buffers in which they

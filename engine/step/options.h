@@ -35,7 +35,7 @@ struct ActivationOptions {
 struct StepOptions {
   Strategy strategy = Strategy::kFullShard;
   Accumulation accumulation = Accumulation::kSharded;  // Not kAuto.
-  Mesh mesh;                                           // Its replicate axis has one rank.
+  Mesh mesh;                                           // Its rows hold copies of the state.
   int64_t micro_batches = 1;                           // K, accumulation steps.
   int64_t prefetch = 1;                                // Units gathered ahead of the one in use.
   bool reshard_after_forward = true;

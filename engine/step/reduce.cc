@@ -118,7 +118,17 @@ std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
       ReduceUnitGradient(unit, group, micro_batch);
     }
   }
+  for (GroupId group : complete) SumOverReplicas(unit, group, micro_batch);
   return complete;
+}
+
+void Reducer::SumOverReplicas(int unit, GroupId group, int micro_batch) {
+  const GroupState& g = state_.groups[group];
+  if (!g.placement.placement().sums_over_replicas()) return;
+  Instruction& instruction = writer_.Emit(
+      {.stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch},
+      Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kReplicate, .full = g.own_gradient});
+  instruction.last_iteration_only = micro_batch >= 0;
 }
 
 void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {

@@ -12,8 +12,10 @@
 namespace shale {
 
 // A program has one Reducer. If a group has a full gradient (one rank, or unsharded accumulation), backward accumulates
-// there. Otherwise the backward of a unit writes to a unit gradient, which lives until it has been reduced
-// into the rank's shard. Borrows the references that the constructor takes.
+// there. Otherwise the backward of a unit writes to a unit gradient, which lives until it has been reduced into the
+// rank's shard. On a mesh with replicas and shards, these reductions run along `shard`. Once a step, after the last of
+// them, an all-reduce along `replicate` sums the rank's shard of the group. It overlaps with the backward of earlier
+// units like all reductions. Borrows the references that the constructor takes.
 class Reducer {
  public:
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
@@ -41,6 +43,8 @@ class Reducer {
   const std::vector<GroupId>& GroupsWritten(int unit) const { return groups_written_[unit]; }
   void ReduceUnitGradient(int unit, GroupId group, int micro_batch);
   void ReduceStepGradient(int unit, GroupId group, int micro_batch);
+  // Sums the gradient of a group over the replicas, in the last micro-batch. Emits nothing without replicas of shards.
+  void SumOverReplicas(int unit, GroupId group, int micro_batch);
 
   const ModelGraph& model_;
   const StepOptions& options_;

@@ -29,6 +29,10 @@ void Updater::BeginReductions() {
   if (!in_backward_) return;
   for (GroupId group : waiting_) {
     EmitGroupTotals(group);
+    if (has_replicas()) {
+      CombineOverShards(TotalsOf(group), Phase::kUpdate);
+      continue;
+    }
     EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kUpdate}, TotalsOf(group), writer_);
     writer_.program().instructions.back().last_iteration_only = in_loop_;
   }
@@ -53,7 +57,11 @@ void Updater::Finish() {
   } else {
     for (size_t group = 0; group < state_.groups.size(); ++group) waiting_.push_back(static_cast<GroupId>(group));
     for (GroupId group : waiting_) EmitGroupTotals(group);
-    EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, group_totals_, writer_);
+    if (has_replicas()) {
+      for (GroupId group : waiting_) CombineOverShards(TotalsOf(group), Phase::kEnd);
+    } else {
+      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, group_totals_, writer_);
+    }
   }
   UpdateWaiting();
   Emit({.phase = Phase::kUpdate}, Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
@@ -62,11 +70,16 @@ void Updater::Finish() {
 void Updater::UpdateAllByOneNorm() {
   const EmitContext context{.phase = Phase::kUpdate};
   const int groups = static_cast<int>(state_.groups.size());
+  SumLoss(Phase::kEnd);
   for (GroupId group = 0; group < groups; ++group) {
     EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group > 0);
   }
   Emit(context, Op(FlagNonFinite{.totals_3 = state_.totals}));
-  EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals, writer_);
+  if (has_replicas()) {
+    CombineOverShards(state_.totals, Phase::kEnd);
+  } else {
+    EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals, writer_);
+  }
   const Tensor update = EmitPrepare(state_.totals, /*counts=*/true);
   for (GroupId group = 0; group < groups; ++group) EmitUpdate(group, update);
 }
@@ -97,13 +110,31 @@ void Updater::EmitSquares(GroupId group, const Tensor& total, bool accumulate) {
   const GroupState& g = state_.groups[group];
   const Placement& placement = g.placement.placement();
   // Each rank sums the squares of one shard, also of gradients that it holds in full.
-  const bool full = placement.state == Part::kFull && placement.reduces();
+  const bool full = placement.state == Part::kFull && placement.mesh.shard > 1;
   Emit({.phase = Phase::kUpdate}, Op(SumSquares{.x_N = full ? g.placement.ShardOf(g.own_gradient) : g.own_gradient,
                                                 .total_1 = total,
                                                 .accumulate = accumulate}));
 }
 
+void Updater::SumLoss(Phase phase) {
+  if (!has_replicas() || std::exchange(loss_is_summed_, true)) return;
+  Emit({.stream = StreamId::kReduce, .phase = phase}, Collective{.kind = CollectiveKind::kAllReduceSum,
+                                                                 .axis = MeshAxis::kAll,
+                                                                 .full = state_.totals.Slice(0, kTotalLoss, 1)});
+}
+
+void Updater::CombineOverShards(const Tensor& totals, Phase phase) {
+  const int64_t shards = options_.mesh.shard;
+  if (shards == 1) return;  // Each rank has summed the squares of all elements.
+  const Tensor by_shard = writer_.AddTensor("totals_by_shard", BufferCategory::kData,
+                                            Tensor::Contiguous(DType::kFloat64, {shards, kTotalSize}));
+  Emit({.stream = StreamId::kReduce, .phase = phase},
+       Collective{.kind = CollectiveKind::kAllGather, .local = totals, .full = by_shard});
+  Emit({.phase = phase}, Op(CombineTotals{.groups_G3 = by_shard, .totals_3 = totals}));
+}
+
 void Updater::EmitGroupTotals(GroupId group) {
+  SumLoss(Phase::kUpdate);
   const Tensor totals = TotalsOf(group);
   const EmitContext context{.phase = Phase::kUpdate};
   Emit(context, Op(Copy{.from = state_.totals, .to = totals}));  // For the loss.

@@ -9,6 +9,14 @@
 //
 // All groups share the totals of the step (Clipping::kGlobal), or each flat group has totals of its own, which decide
 // about its clipping and whether its gradient is finite (Clipping::kPerUnit, and always with IN_BACKWARD).
+//
+// [Note: totals over a mesh] Totals are {loss, squared norm, non-finite}. Without replicas an all-reduce sums all
+// three. Replicas hold equal gradients, whose squares must be counted once, but their losses differ. So on a mesh with
+// replicas
+//   1. an all-reduce of one number sums the loss over all ranks, before anything looks at it;
+//   2. an all-gather along `shard` brings the totals of each rank of a row together;
+//   3. CombineTotals takes the loss, sums the squared norms, and takes the largest flag.
+// All replicas sum in the same order, so that they agree about clipping to the bit, whatever the communicator.
 #pragma once
 
 #include <vector>
@@ -48,6 +56,10 @@ class Updater {
   // Emits the sum of squares of this rank's shard of a group's gradient.
   void EmitSquares(GroupId group, const Tensor& total, bool accumulate);
   void EmitGroupTotals(GroupId group);
+  // On a mesh with replicas, emit step 1, and steps 2 and 3, of [Note: totals over a mesh]. `totals` are a rank's own.
+  void SumLoss(Phase phase);
+  void CombineOverShards(const Tensor& totals, Phase phase);
+  bool has_replicas() const { return options_.mesh.replicate > 1; }
   Tensor EmitPrepare(const Tensor& totals, bool counts);
   void EmitUpdate(GroupId group, const Tensor& update);
   void UpdateWaiting();
@@ -62,6 +74,7 @@ class Updater {
   std::vector<GroupId> waiting_;  // Groups whose gradients are complete and which are not updated yet.
   int groups_updated_ = 0;
   bool in_loop_ = false;
+  bool loss_is_summed_ = false;  // By SumLoss.
 };
 
 }  // namespace shale

@@ -148,9 +148,10 @@ absl::StatusOr<StepReport> Session::Step() {
   const StepOutputs& out = train_->outputs(0);
   if (!IsFinite(out) && job_.optimizer.non_finite == NonFinite::kStop) {
     failed_ = true;
+    const bool hybrid = plan_.options.mesh.replicate > 1;  // Then the total is 1: see [Note: totals over a mesh].
     return absl::DataLossError(
-        absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ", out.totals[kTotalNonFinite],
-                     " of ", job_.sharding.ranks,
+        absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ", hybrid ? "at least " : "",
+                     out.totals[kTotalNonFinite], " of ", job_.sharding.ranks,
                      " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
                      "optimizer.non_finite=SKIP to skip such steps"));
   }

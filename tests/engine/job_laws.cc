@@ -95,6 +95,8 @@ INSTANTIATE_TEST_SUITE_P(
         JobCase{"OneRank", {"runtime.device=CUDA"}, 1e-4},
         JobCase{"Graphs", {"runtime={device: CUDA graphs: true}"}, 1e-4},
         JobCase{"ThreeRanks", {"runtime={device: CUDA ranks_per_device: 3}", "sharding.ranks=3"}, 1e-4},
+        JobCase{
+            "GroupsOfTwo", {"runtime={device: CUDA ranks_per_device: 4}", "sharding={ranks: 4 shard_ranks: 2}"}, 1e-4},
         JobCase{"Offload",
                 {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2", "memory.offload=*",
                  "model.decoder.layers=3"},

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -93,6 +96,87 @@ TEST(StepLaws, EveryStrategyScheduleAndWorldAgreesWithOneRank) {
     for (int64_t ranks : TestsEveryCombination() ? std::vector<int64_t>{1, 2, 3, 4, 8} : std::vector<int64_t>{2, 3}) {
       ExpectSame(MustRun(With(c, ranks, 1), tokens), one, kReordered, Name(c, ranks, 1));
     }
+  }
+}
+
+// Meshes of replicas and shards, and both of their borders.
+std::vector<Mesh> Meshes() {
+  if (TestsEveryCombination()) return {{2, 2}, {3, 2}, {2, 3}, {3, 1}, {1, 3}};
+  return {{2, 2}};
+}
+
+// Calls visit(options, name) for every mesh, and every strategy that shards with each of its accumulations.
+template <class Visit>
+void ForEachHybrid(Visit&& visit) {
+  for (const Mesh& mesh : Meshes()) {
+    for (const Combination& c : Combinations()) {
+      if (c.strategy == Strategy::kDdp) continue;
+      RunOptions options = With(c, 1, 1);
+      options.step.mesh = mesh;
+      visit(options, absl::StrCat(Name(c, mesh.ranks(), 1), " on ", mesh.replicate, " x ", mesh.shard));
+    }
+  }
+}
+
+TEST(StepLaws, EveryMeshAgreesWithOneRank) {
+  for (const int64_t per_rank : {1, 3}) {
+    if (per_rank == 1 && !TestsEveryCombination()) continue;
+    ForEachHybrid([&](const RunOptions& options, const std::string& name) {
+      // The last rank lacks a sequence in the last micro-batch.
+      const int64_t sequences = per_rank * options.step.mesh.ranks() - (per_rank > 1);
+      const Tokens tokens = RandomTokens(sequences, 11, SmallDecoder().vocabulary, 1);
+      const RunResult one = MustRun(With({Strategy::kFullShard, Accumulation::kSharded}, 1, sequences), tokens);
+      const RunResult result = MustRun(options, tokens);
+      ExpectSame(result, one, kReordered, name);
+      EXPECT_NEAR(result.norms[0], one.norms[0], kReordered * one.norms[0]) << name;
+      EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << name;
+    });
+  }
+}
+
+TEST(StepLaws, EveryMeshAgreesInBf16) {
+  const Tokens tokens = RandomTokens(13, 11, SmallDecoder().vocabulary, 1);
+  for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit}) {
+    if (master == MasterWeights::kFloat32 && !TestsEveryCombination()) continue;
+    RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 1, 1);
+    options.dtype = DType::kBFloat16;
+    options.step.master = master;
+    const RunResult one = MustRun(options, tokens);
+    ForEachHybrid([&](RunOptions other, const std::string& name) {
+      other.dtype = DType::kBFloat16;
+      other.step.master = master;
+      ExpectSame(MustRun(other, tokens), one, kReorderedBf16, name);
+    });
+  }
+}
+
+// Two units write gradients of one group, which is summed over the replicas after the second.
+TEST(StepLaws, EveryMeshAgreesWithATiedHead) {
+  const Tokens tokens = RandomTokens(11, 11, SmallDecoder().vocabulary, 6);
+  DecoderConfig model = SmallDecoder();
+  model.tied_head = true;
+  RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 1, 11);
+  options.model = model;
+  const RunResult one = MustRun(options, tokens);
+  ForEachHybrid([&](RunOptions other, const std::string& name) {
+    other.model = model;
+    ExpectSame(MustRun(other, tokens), one, kReordered, name);
+  });
+}
+
+// A mesh with one shard is a row of replicas, as with strategy DDP.
+TEST(StepLaws, OneShardIsDdpToTheBit) {
+  const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 3);
+  for (const Accumulation accumulation : {Accumulation::kNoSync, Accumulation::kLayered}) {
+    RunOptions hybrid = With({Strategy::kFullShard, accumulation}, 1, 1);
+    hybrid.step.mesh = {.replicate = 3, .shard = 1};
+    RunOptions ddp = With({Strategy::kDdp, accumulation}, 3, 1);
+    hybrid.steps = ddp.steps = 3;
+    hybrid.max_norm = ddp.max_norm = 0;  // The norm is summed in other parts.
+    const RunResult a = MustRun(hybrid, tokens), b = MustRun(ddp, tokens);
+    EXPECT_EQ(a.losses, b.losses) << ToString(accumulation);
+    EXPECT_EQ(a.gradients, b.gradients) << ToString(accumulation);
+    EXPECT_EQ(a.weights, b.weights) << ToString(accumulation);
   }
 }
 
@@ -293,6 +377,24 @@ TEST(StepLaws, PrefetchAndReshardChangeNoBits) {
   }
 }
 
+TEST(StepLaws, PrefetchAndReshardChangeNoBitsOnAMesh) {
+  const Tokens tokens = RandomTokens(9, 11, SmallDecoder().vocabulary, 5);
+  for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    if (accumulation != Accumulation::kLayered && !TestsEveryCombination()) continue;
+    RunOptions options = With({Strategy::kFullShard, accumulation}, 1, 1);
+    options.step.mesh = {.replicate = 2, .shard = 2};
+    options.steps = 2;
+    const RunResult base = MustRun(options, tokens);
+    for (int64_t prefetch : {0, 100}) {
+      for (bool reshard : {true, false}) {
+        options.step.prefetch = prefetch;
+        options.step.reshard_after_forward = reshard;
+        ExpectEqualBits(MustRun(options, tokens), base, absl::StrCat("prefetch ", prefetch, " reshard ", reshard));
+      }
+    }
+  }
+}
+
 TEST(StepLaws, TiedHeadAgreesOverStrategiesAndSchedules) {
   const Tokens tokens = RandomTokens(5, 11, SmallDecoder().vocabulary, 6);
   DecoderConfig model = SmallDecoder();
@@ -373,6 +475,24 @@ TEST(StepLaws, ANonFiniteValueOnOneRankSkipsTheUpdateOnAll) {
     EXPECT_TRUE(result.non_finite) << Name(c, 2, 1);
     EXPECT_EQ(result.weights, before) << Name(c, 2, 1);
   }
+}
+
+TEST(StepLaws, ANonFiniteValueOnOneReplicaSkipsTheUpdateOnAll) {
+  const Tokens tokens = RandomTokens(8, 11, SmallDecoder().vocabulary, 11, /*masks=*/false);
+  ForEachHybrid([&](RunOptions options, const std::string& name) {
+    for (const UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
+      options.step.update = update;
+      if (update == UpdateTime::kInBackward) options.max_norm = 0;
+      std::map<std::string, std::vector<float>> before;
+      options.edit_weights = [&](const std::string& parameter, std::vector<float>& values) {
+        if (parameter == "head.weight") values[3] = std::numeric_limits<float>::infinity();
+        before[parameter] = values;
+      };
+      const RunResult result = MustRun(options, tokens);
+      EXPECT_TRUE(result.non_finite) << name;
+      EXPECT_EQ(result.weights, before) << name;
+    }
+  });
 }
 
 TEST(StepLaws, ThreadsAndReferenceOpsAgree) {

@@ -15,8 +15,8 @@
 namespace shale::testing {
 namespace {
 
-// Returns a random valid job, with any strategy, accumulation, activation checkpointing, optimizer, model, dtype, W and
-// K, clipping and time of the update, whose gradients are kept or not.
+// Returns a random valid job, with any strategy, accumulation, mesh, activation checkpointing, optimizer, model, dtype
+// and K, clipping and time of the update, whose gradients are kept or not.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -26,6 +26,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
     step.accumulation = static_cast<Accumulation>(1 + pick(3));
   } while (!CheckCombination(step.strategy, step.accumulation).ok());
   step.mesh = {.shard = 1 + pick(4)};
+  if (step.strategy != Strategy::kDdp && pick(3) == 0) step.mesh = {.replicate = 2 + pick(2), .shard = 1 + pick(3)};
   step.prefetch = pick(4);
   step.reshard_after_forward = pick(4) != 0;
   step.activations.preset = static_cast<CheckpointingPreset>(pick(6));
@@ -69,9 +70,9 @@ RunOptions RandomJob(std::mt19937_64& random) {
 std::string Describe(const RunOptions& o, int seed) {
   return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.accumulation), " ",
                       ToString(o.step.activations.preset), " in segments of ", o.step.activations.segment_blocks,
-                      o.step.activations.offload.empty() ? "" : ", offloaded", " W=", o.step.mesh.ranks(),
-                      " B=", o.micro_batch, " ", ToString(o.dtype), " ", EntryOf(o.step.optimizer.kind).name, " ",
-                      ToString(o.step.update));
+                      o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate,
+                      " S=", o.step.mesh.shard, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
+                      EntryOf(o.step.optimizer.kind).name, " ", ToString(o.step.update));
 }
 
 TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {

@@ -58,25 +58,34 @@ void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& 
   EXPECT_EQ(a.weights, b.weights) << what;
 }
 
-// Calls visit(options, tokens, name) for models, combinations, ranks and micro-batches. The options run three steps,
+std::vector<Mesh> Meshes(Strategy strategy) {
+  std::vector<Mesh> meshes = {{1, 2}};
+  if (TestsEveryCombination()) meshes.insert(meshes.end(), {{1, 1}, {1, 3}});
+  if (strategy == Strategy::kDdp) return meshes;
+  meshes.push_back({2, 2});
+  if (TestsEveryCombination()) meshes.insert(meshes.end(), {{3, 1}, {2, 3}});
+  return meshes;
+}
+
+// Calls visit(options, tokens, name) for models, combinations, meshes and micro-batches. The options run three steps,
 // and keep no gradients.
 template <class Visit>
 void ForEachJob(Visit&& visit) {
   for (const DecoderConfig& model : {SmallDecoder(), TiedDecoder()}) {
     for (const Combination& c : Combinations()) {
-      for (int64_t ranks : TestsEveryCombination() ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{2}) {
+      for (const Mesh& mesh : Meshes(c.strategy)) {
         for (int64_t micro_batches : {1, 3}) {
           if (!TestsEveryCombination() && model.tied_head == (micro_batches == 1)) continue;
           RunOptions options;
           options.model = model;
           options.step.strategy = c.strategy;
           options.step.accumulation = c.accumulation;
-          options.step.mesh = {.shard = ranks};
+          options.step.mesh = mesh;
           options.steps = 3;
           options.reads_gradients = false;
-          visit(options, RandomTokens(ranks * micro_batches, 11, model.vocabulary, 14),
-                absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " W=", ranks, " K=", micro_batches,
-                             model.tied_head ? " tied" : ""));
+          visit(options, RandomTokens(mesh.ranks() * micro_batches, 11, model.vocabulary, 14),
+                absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " R=", mesh.replicate,
+                             " S=", mesh.shard, " K=", micro_batches, model.tied_head ? " tied" : ""));
         }
       }
     }

@@ -39,6 +39,12 @@ TEST(OldWords, ThoseOfOtherTrainersAreAnsweredToo) {
   expect("number_checkpoints=4", "did you mean activation_checkpointing.segment_blocks, the blocks for each of them?");
   expect("zero_stage=3", "did you mean sharding.strategy (ZERO1, ZERO2, or FULL_SHARD for stage 3)?");
   expect("sharding.no_sync=true", "did you mean sharding.accumulation=NO_SYNC?");
+  expect("sharding.hybrid_shard=true", "did you mean sharding.shard_ranks?");
+  expect("sharding.data_parallel_replicate_degree=2",
+         "did you mean sharding.shard_ranks, which is sharding.ranks / the degree?");
+  expect("zero_hpz_partition_size=8", "did you mean sharding.shard_ranks?");
+  expect("sharding.strategy=HYBRID_SHARD", "did you mean FULL_SHARD with sharding.shard_ranks?");
+  expect("sharding.strategy=_HYBRID_SHARD_ZERO2", "did you mean ZERO2 with sharding.shard_ranks?");
   expect("reshard_after_forward=true", "did you mean sharding.reshard_after_forward?");
   expect("bf16=true", "did you mean precision.compute=BF16?");
   expect("max_grad_norm=1", "did you mean optimizer.max_gradient_norm?");

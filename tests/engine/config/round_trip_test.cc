@@ -97,6 +97,8 @@ TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   EXPECT_EQ(decoder.rope_theta, 12345.678901234567);
   EXPECT_FALSE(decoder.tied_head);
   EXPECT_EQ(job.sharding.prefetch, 0);
+  EXPECT_EQ(job.sharding.shard_ranks, 3);
+  EXPECT_EQ(ShardRanks(job.sharding), 3);
   EXPECT_FALSE(job.sharding.reshard_after_forward);
   EXPECT_EQ(job.runtime.device, DeviceType::kCuda);
   EXPECT_EQ(job.runtime.ranks_per_device, 4);

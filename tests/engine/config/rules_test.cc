@@ -62,6 +62,18 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"sharding.strategy=DDP", "sharding.accumulation=NO_SYNC"}, ""},
         Rule{{"sharding.strategy=DDP", "sharding.accumulation=LAYERED"}, ""},
         Rule{{"sharding.strategy=FULL_SHARD", "sharding.accumulation=NO_SYNC"}, ""},
+        Rule{{"sharding.ranks=8", "sharding.shard_ranks=3"},
+             "--set: sharding.shard_ranks: groups of 3 cannot divide 8 ranks; use a divisor of ranks, such as 2"},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=7"},
+             "--set: sharding.shard_ranks: groups of 7 cannot divide 6 ranks; use a divisor of ranks, such as 6"},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=0"},
+             "--set: sharding.shard_ranks: found 0; allowed: 1 to 1048576"},
+        Rule{
+            {"sharding.ranks=4", "sharding.shard_ranks=2", "sharding.strategy=DDP"},
+            "--set: sharding.shard_ranks: strategy DDP shards nothing; leave shard_ranks out, or use another strategy"},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=6"}, ""},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=1", "sharding.strategy=ZERO1"}, ""},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=2", "sharding.strategy=ZERO2"}, ""},
         Rule{{"sharding.strategy=ZERO2", "sharding.prefetch=2"},
              "--set: sharding.prefetch: only strategy FULL_SHARD gathers parameters for use, and this is ZERO2; leave "
              "it "

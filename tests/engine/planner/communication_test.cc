@@ -158,6 +158,40 @@ TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
   EXPECT_EQ(c.sent_bytes, 4 * (gathered + reduced + 2 * (8 + 3 * 8)) / 5);
 }
 
+// Along `shard` as without replicas. Then one all-reduce of each group along `replicate`; and of numbers, those of the
+// count of valid tokens and the loss, and a gather of the totals.
+TEST(Communication, ReplicasSumTheirShardsOnceAStep) {
+  const ModelGraph graph = GraphOf(JobOf(Shape::kUntied));
+  for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    StepOptions options;
+    options.accumulation = accumulation;
+    options.micro_batches = 3;
+    options.mesh = {.shard = 2};
+    const CommunicationSummary one = Communicate(graph, options);
+    options.mesh = {.replicate = 4, .shard = 2};
+    const CommunicationSummary four = Communicate(graph, options);
+    EXPECT_EQ(four.gathers, one.gathers + 1);
+    EXPECT_EQ(four.gathered_bytes, one.gathered_bytes + 2 * 24);
+    EXPECT_EQ(four.reductions, one.reductions);
+    EXPECT_EQ(four.reduced_bytes, one.reduced_bytes);
+    EXPECT_EQ(four.all_reduces, Groups(Shape::kUntied) + 2);
+    int64_t shards = 0;  // Elements of the gradients of a rank.
+    for (const ParameterGroup& group : graph.groups) {
+      std::vector<ShardLayout::Entry> entries;
+      for (ParameterId id : group.parameters) {
+        entries.push_back({graph.parameters[id].name, graph.parameters[id].shape});
+      }
+      shards += ShardLayout::Create(entries, 2)->shard_elements();
+    }
+    EXPECT_EQ(four.all_reduced_bytes, 4 * shards + 8 + 8);
+    // Half of what goes around a row, three quarters, twice, of what goes around a column, and 7/8 around all ranks.
+    EXPECT_EQ(four.sent_bytes,
+              (four.gathered_bytes + four.reduced_bytes) / 2 + 2 * 4 * shards * 3 / 4 + 2 * (8 + 8) * 7 / 8);
+    EXPECT_EQ(four.sent_between_groups_bytes, 2 * 4 * shards * 3 / 4 + 2 * (8 + 8) * 7 / 8);
+    EXPECT_EQ(one.sent_between_groups_bytes, 0);
+  }
+}
+
 TEST(Communication, RefusedCombinationsNameTheRightOne) {
   const auto message = [](Strategy strategy, Accumulation accumulation) {
     return std::string(CheckCombination(strategy, accumulation).message());

@@ -144,15 +144,18 @@ TEST(Plan, EvaluationUsesTheSamePersistentBytes) {
   }
 }
 
-TEST(Plan, TakesTheSameMemoryForEveryNumberOfMicroBatches) {
+TEST(Plan, TakesTheSameMemoryForEveryNumberOfMicroBatchesAboveOneAndLessForOne) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync}) {
     Job job = SmallDecoderJob(false);
     job.sharding.accumulation = accumulation;
     job.batch.global_batch = 10;
     const int64_t one = Plan(job).arena_bytes;
-    for (int64_t k : {2, 3, 1000}) {
+    job.batch.global_batch = 20;
+    const int64_t two = Plan(job).arena_bytes;
+    EXPECT_LT(one, two) << ToString(accumulation);
+    for (int64_t k : {3, 1000}) {
       job.batch.global_batch = 10 * k;
-      EXPECT_EQ(Plan(job).arena_bytes, one) << ToString(accumulation) << " K = " << k;
+      EXPECT_EQ(Plan(job).arena_bytes, two) << ToString(accumulation) << " K = " << k;
     }
   }
 }
@@ -326,6 +329,28 @@ TEST(Plan, SegmentsOfADeepModelHoldTwiceTheSquareRootOfItsBoundaries) {
   EXPECT_GE(blocks, 126);
   EXPECT_LE(blocks, 128);
   EXPECT_LE(sqrt, 22 + 2);  // 2 sqrt(126) = 22.4.
+}
+
+TEST(WaysOutOfHybridSharding, OffersTheSmallestLargerGroupThatFits) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.ranks = 8;
+  job.sharding.accumulation = Accumulation::kSharded;
+  job.sharding.shard_ranks = 4;
+  const int64_t four = Plan(job).arena_bytes;
+  job.sharding.shard_ranks = 1;
+  job.memory.budget_bytes = four;
+  const std::string message = Refusal(job);
+  EXPECT_TRUE(absl::StrContains(message, absl::StrCat("sharding.shard_ranks=4 (", FormatBytes(four), ")"))) << message;
+  job.sharding.shard_ranks = 4;
+  const JobPlan plan = Plan(job);
+  EXPECT_EQ(plan.options.mesh, (Mesh{.replicate = 2, .shard = 4}));
+  EXPECT_EQ(plan.options.micro_batches, AccumulationSteps(job.batch, 8));
+  // All ranks in one group is FULL_SHARD as without shard_ranks.
+  job.memory.budget_bytes = 0;
+  job.sharding.shard_ranks = 8;
+  const JobPlan all = Plan(job);
+  job.sharding.shard_ranks = 0;
+  EXPECT_EQ(DumpProgram(all.train.step.program), DumpProgram(Plan(job).train.step.program));
 }
 
 TEST(WaysOutOfGraphs, OffersNothingThatTheJobRulesOut) {

@@ -188,6 +188,22 @@ TEST(Explain, AnOptimizerWithoutStatesKeepsOnlyItsCount) {
   EXPECT_TRUE(absl::EndsWith(without, " the count of updates: SGD keeps nothing else")) << without;
 }
 
+TEST(Explain, StrategiesAreComparedWithAHybridMesh) {
+  const std::string title = "What other strategies would need";
+  Job job = Named(Accumulation::kSharded);  // Five ranks: a prime has no groups.
+  EXPECT_FALSE(absl::StrContains(Explain(job), "shard_ranks"));
+  job.sharding.ranks = 4;
+  const std::string sharded = Explain(job);
+  EXPECT_TRUE(absl::EndsWith(Row(sharded, title, "FULL_SHARD"), " this job")) << sharded;
+  EXPECT_FALSE(Row(sharded, title, "FULL_SHARD, shard_ranks 2").empty()) << sharded;
+  job.sharding.shard_ranks = 2;
+  const std::string hybrid = Explain(job);
+  EXPECT_TRUE(absl::EndsWith(Row(hybrid, title, "FULL_SHARD, shard_ranks 2"), " this job")) << hybrid;
+  EXPECT_FALSE(Row(hybrid, title, "FULL_SHARD").empty()) << hybrid;
+  const std::string weights = Row(hybrid, "Where every byte goes", "optimizer state");
+  EXPECT_TRUE(absl::EndsWith(weights, "of this rank's 1/2")) << weights;
+}
+
 TEST(Explain, OneRankHasNobodyToSynchronizeWith) {
   Job job = SmallMlpJob();
   job.sharding.ranks = 1;

@@ -38,6 +38,19 @@ TEST(PlanText, NamesSegments) {
       << activations();
 }
 
+TEST(PlanText, SaysWhichRanksHoldCopies) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.ranks = 6;
+  EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "hold copies"));
+  job.sharding.shard_ranks = 3;
+  const std::string text = Flat(PlanText(job, Plan(job)));
+  EXPECT_TRUE(absl::StrContains(text,
+                                "FULL_SHARD in 2 groups of 3 ranks, which hold copies of the state and sum their "
+                                "gradients once a step, 1 unit gathered ahead"))
+      << text;
+  EXPECT_TRUE(absl::StrContains(text, " between groups")) << text;
+}
+
 TEST(PlanText, SaysWhatARankHasBesideItsArena) {
   const Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);
