@@ -104,8 +104,14 @@ class Search {
     }
     int64_t bad = start_;
     while (bad != worst_ && !Fits(good = Leap(bad, worst_))) bad = good;
-    if (bad == worst_) return NothingFits();
-    return Bisect(good, bad, best_);
+    if (bad != worst_) return Bisect(good, bad, best_);
+    if (field_ == FitField::kRanks) {
+      // With one micro-batch a step, gradients share bytes with activations. The fewest ranks with which that is so may
+      // fit, although fewer do not, nor more, because of their padding.
+      const int64_t one_micro_batch = CeilDivide(job_.batch.global_batch, job_.batch.micro_batch);
+      if (one_micro_batch < worst_ && Fits(one_micro_batch)) return Bisect(one_micro_batch, start_, best_);
+    }
+    return NothingFits();
   }
 
   // Returns the best value from `good`, which fits, towards `bad`, which does not, or a little beyond it, up to

@@ -31,10 +31,10 @@ TEST(PlanText, NamesSegments) {
   const auto activations = [&] { return Flat(PlanText(job, Plan(job))); };
   EXPECT_FALSE(absl::StrContains(activations(), "segments"));
   job.activation_checkpointing = {.preset = CheckpointingPreset::kBlock, .segments = Segments::kSqrt};
-  EXPECT_TRUE(absl::StrContains(activations(), "activations BLOCK, in segments of 2 blocks memory")) << activations();
+  EXPECT_TRUE(absl::StrContains(activations(), "activations BLOCK, in segments of 2 blocks optimizer")) << activations();
   job.activation_checkpointing = {.first_layers = 3, .segment_blocks = 3};
   EXPECT_TRUE(absl::StrContains(
-      activations(), "activations NONE for the first 3 and the last 0 blocks, in segments of 3 blocks memory"))
+      activations(), "activations NONE for the first 3 and the last 0 blocks, in segments of 3 blocks optimizer"))
       << activations();
 }
 
