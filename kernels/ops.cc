@@ -1,5 +1,5 @@
-// The functions of ops that go through all kinds of op. They are not inline: most sources include ops.h, and each
-// std::visit over 27 kinds takes compilers a while.
+// Defines the functions of ops.h that visit every kind of op. They are not inline, because most sources include ops.h
+// and each std::visit over 27 kinds is slow to compile.
 #include "kernels/ops.h"
 
 namespace shale {

@@ -460,11 +460,12 @@ struct FlagNonFinite {
   }
 };
 
-// Totals of a step whose groups of parameters have totals of their own, each summed over ranks: if no group is flagged,
-// the loss of group 0 and the sum of the squared norms in the order of the groups; else 0, 0 and the largest flag.
+// Combines G rows of totals into one: the rows of the flat groups of a step, or of the ranks in a row of the mesh. All
+// rows have the same loss. If no row is flagged, writes the loss of row 0, the sum of the squared norms in the order of
+// the rows, and flag 0. Otherwise writes 0, 0 and the largest flag.
 struct CombineTotals {
   static constexpr absl::string_view kName = "CombineTotals";
-  Tensor groups_G3;  // f64, a row of kTotal* for each group; at least one
+  Tensor groups_G3;  // f64, rows of kTotal*; at least one
   Tensor totals_3;   // f64, kTotal*
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
@@ -475,7 +476,7 @@ struct CombineTotals {
 
 // Decides whether this step updates the weights. Skips the update if no token is valid or a total is not finite.
 // Otherwise computes the values that an Update needs for update number n = update_count + 1, and then sets update_count
-// to n if `counts` is set; the factor on the gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
+// to n if `counts` is set. The factor on the gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
 struct PrepareUpdate {
   static constexpr absl::string_view kName = "PrepareUpdate";
   Tensor hyper_2;         // f32, kHyper*
@@ -485,7 +486,7 @@ struct PrepareUpdate {
   Tensor update_5;        // f32, kUpdate*
   double beta1 = 0.9;
   double beta2 = 0.95;
-  bool counts = true;  // Not set for all but the last of several groups that are updated in one step.
+  bool counts = true;  // If a step prepares an update for each group, only the last one counts.
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("hyper", op.hyper_2, Access::kRead);
@@ -530,7 +531,7 @@ using Op = std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackwar
                         SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
                         ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update>;
 
-// Call visitor(name, tensor, access) for every operand of an op, absent ones included.
+// Calls visitor(name, tensor, access) for every operand of an op, including absent ones.
 void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor);
 void VisitOperands(Op& op, absl::FunctionRef<void(absl::string_view, Tensor&, Access)> visitor);
 

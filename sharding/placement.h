@@ -54,7 +54,7 @@ struct Placement {
     return state == Part::kShard ? CollectiveKind::kReduceScatterSum : CollectiveKind::kAllReduceSum;
   }
 
-  // Whether the shards of gradients, summed over a row of the mesh, are summed over the rows once a step.
+  // Returns whether gradient shards, which are sums over a row of the mesh, are also summed over the rows, once a step.
   bool sums_over_replicas() const { return state == Part::kShard && mesh.replicate > 1; }
 
   bool operator==(const Placement&) const = default;
@@ -79,7 +79,7 @@ class GroupPlacement {
   // Returns the elements that `rank` updates, whose masters and optimizer states it holds.
   ElementRange Owned(int rank) const { return Range(placement_.state, rank); }
   // Returns the parts of parameters that `rank` saves in a checkpoint. Under every strategy these lie in its shard. The
-  // replicas of a shard divide it, so that the ranks together save every element once.
+  // replicas of a shard divide it among them, so that the ranks together save every element once.
   std::vector<ShardLayout::Piece> Saved(int rank) const {
     const Mesh& mesh = placement_.mesh;
     return layout_.ParameterPieces(Shard(rank), mesh.index(rank, MeshAxis::kReplicate),

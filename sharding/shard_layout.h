@@ -75,8 +75,8 @@ class ShardLayout {
   ElementRange ShardRange(int shard) const;
   // Returns the parts of parameters in a shard, in order of offset. Returns none if the shard is all padding.
   std::vector<Piece> ParameterPieces(int shard) const { return ParameterPieces(shard, 0, 1); }
-  // Returns those in part `part` of a shard that is divided into `parts`. The parts begin at multiples of the alignment
-  // of shards, so the last ones may be shorter than the others, or empty.
+  // Divides a shard into `parts` parts, and returns the parts of parameters in part number `part`. Each part begins at
+  // a multiple of the layout's alignment, so the last parts may be shorter than the others, or empty.
   std::vector<Piece> ParameterPieces(int shard, int part, int parts) const;
 
   // Returns the elements that belong to no parameter, including the padded tail, sorted.

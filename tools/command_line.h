@@ -31,7 +31,8 @@ class CommandLine {
   CommandLine(std::string program, std::string summary) : program_(std::move(program)), summary_(std::move(summary)) {}
 
   CommandLine& Text(std::string name, std::string value_name, std::string help, std::string* value);
-  // Also without a value, as --name: then sets `*value` to `alone`. Never takes the next argument as its value.
+  // Adds a flag that may also be given without a value, as --name, which sets `*value` to `alone`. A value must follow
+  // after `=`; the next argument is never taken as the value.
   CommandLine& OptionalText(std::string name, std::string value_name, std::string help, std::string alone,
                             std::string* value);
   // May be given several times. Each occurrence appends a value.
@@ -60,7 +61,7 @@ class CommandLine {
   struct Flag {
     std::string name;
     std::string value_name;                           // Empty for a switch.
-    std::optional<std::string> alone = std::nullopt;  // The value if none is given, if there need not be one.
+    std::optional<std::string> alone = std::nullopt;  // The value that --name alone sets, if it need not have one.
     std::string help;
     std::string default_text;
     bool required = false;

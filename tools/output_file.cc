@@ -12,7 +12,7 @@ absl::Status WriteOutput(const std::string& path, absl::string_view contents) {
   if (file == nullptr) return FileError(errno, "write", path);
   const bool written = std::fwrite(contents.data(), 1, contents.size(), file) == contents.size();
   const int write_error = errno;
-  const bool closed = std::fclose(file) == 0;  // Writes what is still buffered.
+  const bool closed = std::fclose(file) == 0;  // fclose writes what is still buffered.
   if (written && closed) return absl::OkStatus();
   return FileError(written ? errno : write_error, "write", path);
 }

@@ -1,4 +1,4 @@
-// Writes what a tool makes into a file that its command line names.
+// Writes the output of a tool to a file that its command line names.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace shale {
 
-// Writes `contents` to the file at `path`, replacing what is there. Unlike WriteFileDurably (engine/io/file.h), also
-// writes to what is not a regular file, such as /dev/stdout. The error is one line: "cannot write a/b.json: No such
+// Writes `contents` to the file at `path`, replacing what is there. Unlike WriteFileDurably (engine/io/file.h), it can
+// also write to files that are not regular, such as /dev/stdout. The error is one line: "cannot write a/b.json: No such
 // file or directory".
 absl::Status WriteOutput(const std::string& path, absl::string_view contents);
 

@@ -56,7 +56,7 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-// Refuses flags that would mix text into JSON, or ask for a plan where none is made.
+// Returns InvalidArgument for flags that would mix text into JSON, or that ask for a plan together with --fit.
 absl::Status CheckFlags(const Flags& flags) {
   const struct {
     absl::string_view name;
@@ -106,7 +106,7 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
   const absl::StatusOr<FitField> field = ParseFitField(flags.fit);
   if (!field.ok())
     return Fail(absl::InvalidArgumentError(absl::StrCat("--fit: ", field.status().message())), kExitUsage);
-  // Loads the job anew for each value, because defaults may depend on it.
+  // Loads the job again for each value, because defaults may depend on the value.
   const auto job_with = [&](int64_t value) -> absl::StatusOr<Job> {
     std::vector<std::string> overrides = flags.Overrides();
     overrides.push_back(absl::StrCat(ToString(*field), "=", value));
@@ -122,7 +122,7 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
   return kExitOk;
 }
 
-// Prints the plan, unless JSON takes its place.
+// Prints the plan as text, or as JSON if --json names no file.
 absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const std::string& remark, Backend& backend) {
   const StepProgram& program = resolved.plan.train.step.program;
   if (flags.json_is_printed()) {

@@ -42,14 +42,14 @@ struct ShardingConfig {
   Strategy strategy = Strategy::kFullShard;
   Accumulation accumulation = Accumulation::kAuto;
   int64_t ranks = 1;
-  int64_t shard_ranks = 0;            // Ranks that divide the state, a divisor of `ranks`. 0: all.
+  int64_t shard_ranks = 0;            // Ranks that divide the state: a divisor of `ranks`; 0: all.
   int64_t prefetch = 1;               // Units gathered ahead of use. Only kFullShard reads it.
   bool reshard_after_forward = true;  // Only kFullShard reads it.
 
   bool operator==(const ShardingConfig&) const = default;
 };
 
-// Returns over how many ranks the state is sharded; ranks / that many groups hold copies of it.
+// Returns the number of ranks over which the state is sharded. Each group of that many ranks holds a copy of the state.
 inline int64_t ShardRanks(const ShardingConfig& sharding) {
   return sharding.shard_ranks > 0 ? sharding.shard_ranks : sharding.ranks;
 }
@@ -85,11 +85,11 @@ struct ActivationCheckpointingConfig {
   int64_t every_nth = 1;       // n
   int64_t first_layers = 0;    // a
   int64_t last_layers = 0;     // b
-  int64_t segment_blocks = 1;  // Consecutive chosen blocks that keep one boundary. Ignored with kSqrt.
+  int64_t segment_blocks = 1;  // Chosen blocks in a row that keep one boundary. Ignored with kSqrt.
   Segments segments = Segments::kGiven;
   std::vector<std::string> recompute;  // Name patterns of further tensors to recompute; '*' matches any characters.
 
-  // Returns the blocks of a model with so many that the preset applies to.
+  // Returns the blocks that the preset applies to in a model of `layers` blocks.
   ChosenBlocks Chosen(int64_t layers) const { return {layers, every_nth, first_layers, last_layers}; }
 
   bool operator==(const ActivationCheckpointingConfig&) const = default;

@@ -173,7 +173,7 @@ std::string InTodaysWords(absl::string_view resolved_job) {
     } else if (text == "}") {
       --depth;
     } else if (depth == 1 && message == "telemetry" && absl::StartsWith(text, "evaluation_batches: ")) {
-      continue;  // What it counted depended on micro_batch and ranks. No result of the former run follows from it.
+      continue;  // It counted micro-batches of each rank, and no result of the former run depends on it.
     } else if (depth == 1 && (message == "sharding" || message == "memory")) {
       const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(text, absl::MaxSplits(": ", 1));
       const std::string value = RecordedValueInTodaysWords(field.first, field.second);

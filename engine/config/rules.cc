@@ -70,7 +70,7 @@ void CheckPrecision(const PrecisionConfig& precision, SpecErrors& errors) {
   }
 }
 
-// Returns `field`, if there is one, and the fields that say which blocks activation checkpointing applies to.
+// Returns the paths of `field` (unless it is empty), first_layers, last_layers and the layers of each kind of model.
 std::vector<std::string> ChoiceOfBlocks(const std::string& field) {
   std::vector<std::string> paths = {"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"};
   if (!field.empty()) paths.insert(paths.begin(), field);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr FitField kFields[] = {FitField::kMicroBatch, FitField::kSequenceLength, FitField::kRanks};
 
-// How many values beyond the first that does not fit are tried as well.
+// How many further values are tried beyond the first one that does not fit.
 constexpr int64_t kBeyond = 3;
 
 class Search {
@@ -36,10 +36,11 @@ class Search {
         break;
       case FitField::kSequenceLength:
         start_ = job.batch.sequence_length;
-        best_ = int64_t{1} << 40;  // job_with_ refuses smaller ones already.
+        best_ = int64_t{1} << 40;  // Never reached: job_with_ refuses smaller values already.
         break;
       case FitField::kRanks:
-        // One rank may need less than several, because it gathers nothing, and very many need more, as padding.
+        // One rank may need less memory than several, because it gathers nothing. Very many ranks need more again,
+        // because of padding.
         start_ = best_ = 1;
         worst_ = std::max(job.sharding.ranks, job.batch.global_batch);
         break;
@@ -60,7 +61,7 @@ class Search {
   }
 
  private:
-  // Doubles or halves `value`, in the direction of `limit` and not beyond it.
+  // Returns `value` doubled or halved towards `limit`, but not beyond `limit`.
   static int64_t Leap(int64_t value, int64_t limit) {
     return limit > value ? std::min(2 * value, limit) : std::max(value / 2, limit);
   }
@@ -94,7 +95,8 @@ class Search {
     return absl::OkStatus();
   }
 
-  // Returns the best value, if every value fits that is worse than one that fits.
+  // Returns the best value that fits. Assumes that every value worse than one that fits also fits. Returns
+  // ResourceExhausted if it finds none.
   absl::StatusOr<int64_t> FindAnywhere() {
     int64_t good = start_;
     if (Fits(start_)) {
@@ -114,8 +116,8 @@ class Search {
     return NothingFits();
   }
 
-  // Returns the best value from `good`, which fits, towards `bad`, which does not, or a little beyond it, up to
-  // `limit`.
+  // Returns the best value that fits, between `good`, which fits, and `bad`, which does not. Also tries a few values
+  // beyond the first one that does not fit, up to `limit`.
   int64_t Bisect(int64_t good, int64_t bad, int64_t limit) {
     while (std::abs(good - bad) > 1) {
       const int64_t middle = good + (bad - good) / 2;
@@ -131,8 +133,9 @@ class Search {
     return good;
   }
 
-  // Returns a micro-batch larger than `micro_batch` that fits because it makes fewer steps of accumulation, K, and
-  // LAYERED keeps all K micro-batches: of those with the same K the smallest needs least. Else returns `micro_batch`.
+  // Returns a micro-batch larger than `micro_batch` that fits, or `micro_batch` if there is none. A larger micro-batch
+  // may need less memory, because it makes fewer accumulation steps K, and LAYERED keeps all K micro-batches. Among the
+  // micro-batches with the same K the smallest one needs the least.
   int64_t LargerWithOtherSteps(int64_t micro_batch) {
     const Accumulation accumulation = job_.sharding.accumulation;
     if (accumulation != Accumulation::kLayered && accumulation != Accumulation::kAuto) return micro_batch;
@@ -140,7 +143,7 @@ class Search {
       const int64_t smallest = CeilDivide(best_, k);
       if (smallest <= micro_batch) return micro_batch;
       if (!Fits(smallest)) continue;
-      const int64_t steps = CeilDivide(best_, smallest);  // At most k: some numbers of steps no micro-batch makes.
+      const int64_t steps = CeilDivide(best_, smallest);  // May be less than k: no micro-batch makes some values of K.
       const int64_t largest = steps == 1 ? best_ : (best_ - 1) / (steps - 1);
       return Fits(largest) ? largest : Bisect(smallest, largest, largest);
     }
@@ -170,7 +173,7 @@ class Search {
   int64_t start_ = 1;
   int64_t best_ = 1, worst_ = 1;  // The ends of the values to search.
   std::map<int64_t, FitTrial> trials_;
-  std::unique_ptr<Ops> ops_;  // For `ops_ranks_` ranks.
+  std::unique_ptr<Ops> ops_;  // Created for `ops_ranks_` ranks.
   int64_t ops_ranks_ = 0;
 };
 

@@ -18,7 +18,7 @@ struct CommunicationSummary {
   // Bytes that one rank sends if collectives go around rings: in a group of N ranks, (N - 1) / N of the bytes gathered
   // and reduced, and twice that share of the bytes all-reduced.
   int64_t sent_bytes = 0;
-  int64_t sent_between_groups_bytes = 0;  // Those of sent_bytes that do not stay in a row of the mesh.
+  int64_t sent_between_groups_bytes = 0;  // The part of sent_bytes for collectives across rows of the mesh.
 };
 CommunicationSummary SummarizeCommunication(const StepProgram& program, const Mesh& mesh);
 

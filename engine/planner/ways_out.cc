@@ -77,7 +77,7 @@ class WaysOut {
     return {.preset = preset, .segments = segments, .recompute = job_.activation_checkpointing.recompute};
   }
 
-  // Returns the settings that make `wanted`, which is of all blocks, out of the job's activation checkpointing.
+  // Returns the settings that change the job's activation checkpointing to `wanted`, which applies to all blocks.
   std::string CheckpointingSettings(const ActivationCheckpointingConfig& wanted) const {
     const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
     std::vector<std::string> others;
@@ -94,11 +94,11 @@ class WaysOut {
                         absl::StrJoin(others, " and "));
   }
 
-  // Returns the activation checkpointing that needs the least memory: the job's own if that is it.
+  // Returns the activation checkpointing that needs the least memory. Returns the job's own if no other needs less.
   ActivationCheckpointingConfig LeastCheckpointing(bool offloads) const {
     const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
     const ActivationCheckpointingConfig block = Everywhere(CheckpointingPreset::kBlock);
-    // What is offloaded takes no room in the arena, but boundaries inside of a segment do.
+    // Offloaded boundaries take no room in the arena, but boundaries inside a segment are not offloaded.
     if (offloads || Layers(job_.model) < 2) return block;
     const ActivationCheckpointingConfig segments = Everywhere(CheckpointingPreset::kBlock, Segments::kSqrt);
     const ChosenBlocks all = {Layers(job_.model)};
@@ -210,8 +210,8 @@ class WaysOut {
     }
   }
 
-  // Adds the preset that fits with the least recomputation. If none does, adds the one that fits in segments: short
-  // ones recompute least where the activations of a block are several times its input, SQRT saves most.
+  // Adds the preset that fits with the least recomputation. If none fits, does the same with presets in segments. Short
+  // segments recompute least if a block's activations are several times its input; SQRT saves the most memory.
   void AddCheckpointing() {
     using enum CheckpointingPreset;
     std::vector<ActivationCheckpointingConfig> alone, in_segments;
@@ -228,7 +228,7 @@ class WaysOut {
     if (!AddCheapest(alone)) AddCheapest(in_segments);
   }
 
-  // Adds the one of these that fits with the least recomputation, if any does. Returns whether one does.
+  // Adds the one of `kinds` that fits with the least recomputation. Returns false if none fits.
   bool AddCheapest(const std::vector<ActivationCheckpointingConfig>& kinds) {
     std::optional<WayOut> best;
     for (const ActivationCheckpointingConfig& wanted : kinds) {
@@ -285,7 +285,7 @@ class WaysOut {
     return changes;
   }
 
-  // Returns the larger groups over which the state can be sharded, smallest first.
+  // Returns the changes of sharding.shard_ranks that shard the state over larger groups, smallest group first.
   std::vector<Change> ShardRanksOf() const {
     std::vector<Change> changes;
     const int64_t ranks = job_.sharding.ranks;

@@ -1,4 +1,4 @@
-// The bytes of the arena that are live at each instruction of a program.
+// Computes the bytes of the arena that are live at each instruction of a program.
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@ struct LiveBytes {
   std::array<int64_t, kBufferCategories> by_category = {};
   int64_t total = 0;
 
-  // Counts a buffer once more, or, with times = -1, once less.
+  // Adds the bytes of a buffer `times` times. With times = -1, subtracts them.
   void Add(const Buffer& buffer, int64_t times = 1) {
     by_category[static_cast<int>(buffer.category)] += times * buffer.size_bytes();
     total += times * buffer.size_bytes();
   }
 };
 
-// Returns what the persistent buffers hold, which is all that is live between steps.
+// Returns the bytes of the persistent buffers, which are all that is live between steps.
 LiveBytes PersistentBytes(const StepProgram& program);
 
 // The transient buffers of the arena whose lifetimes begin or end at one instruction.
@@ -32,11 +32,11 @@ struct LiveChange {
   std::vector<BufferId> ends;    // Live until this instruction has finished.
 };
 
-// Returns the changes at each instruction. `lifetimes` are those of ComputeLifetimes.
+// Returns the changes at each instruction, by InstructionId. `lifetimes` is the result of ComputeLifetimes.
 std::vector<LiveChange> LiveChanges(const StepProgram& program, const std::vector<Lifetime>& lifetimes);
 
-// Calls visitor(InstructionId, const LiveBytes&) for each instruction, in issue order. A loop's body appears once: the
-// same buffers are live in every iteration.
+// Calls visitor(InstructionId, const LiveBytes&) for each instruction, in issue order. Visits the body of a loop once,
+// because the same buffers are live in every iteration.
 template <class Visitor>
 void VisitLiveBytes(const StepProgram& program, Visitor&& visitor) {
   const std::vector<LiveChange> changes = LiveChanges(program, ComputeLifetimes(program));

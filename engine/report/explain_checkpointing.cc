@@ -13,15 +13,16 @@
 namespace shale {
 namespace {
 
-// A preset, and how many blocks a segment has.
+// A preset, and the number of blocks in a segment.
 struct Kind {
   CheckpointingPreset preset = CheckpointingPreset::kNone;
   int64_t segment_blocks = 1;
   bool operator==(const Kind&) const = default;
 };
 
-// Returns the kinds to compare, NONE first: all presets; then, if the job's blocks can form segments, NONE in short
-// ones, and NONE, BLOCK and the job's preset in segments of as many blocks as SQRT chooses and as the job says.
+// Returns the kinds to compare, without duplicates: first all presets, NONE at the front. If the chosen blocks can form
+// segments, adds NONE in segments of 2; NONE and BLOCK in segments of the sizes that SQRT chooses and that the job has;
+// and the job's preset in segments of the job's size.
 std::vector<Kind> KindsOf(const ActivationOptions& activations, int64_t layers) {
   std::vector<Kind> kinds;
   const auto add = [&](const Kind& kind) {

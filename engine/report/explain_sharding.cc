@@ -14,16 +14,16 @@
 namespace shale {
 namespace {
 
-// Returns the ranks of a group of hybrid sharding to compare a job of `ranks` with: the largest proper divisor of
-// `ranks` up to 8, the GPUs of a usual host. 1 if there is none.
+// Returns the group size of the hybrid sharding to which a job of `ranks` ranks is compared: the largest proper divisor
+// of `ranks` up to 8, the number of GPUs in a usual host. Returns 1 or less if no group is larger than one rank.
 int64_t GroupOf(int64_t ranks) {
   int64_t group = std::min<int64_t>(ranks / 2, 8);
   while (group > 1 && ranks % group != 0) --group;
   return std::max<int64_t>(group, 1);
 }
 
-// Returns what the table of strategies compares: every strategy, with the job's mesh where it shards anything, and
-// FULL_SHARD with a hybrid mesh and over all ranks.
+// Returns the rows of the table of strategies: DDP; each strategy that shards, with the job's mesh; and FULL_SHARD with
+// a second mesh: all ranks in one group if the job's sharding is hybrid, else a hybrid mesh, if there is one.
 std::vector<std::pair<Strategy, Mesh>> StrategiesAndMeshes(const StepOptions& options) {
   const Mesh own = options.mesh, all = {.shard = own.ranks()};
   std::vector<std::pair<Strategy, Mesh>> compared = {

@@ -52,8 +52,8 @@ class SnapshotWriter {
   // The viewer can't tell two live buffers at one address apart, so those without bytes are left out.
   bool Shown(BufferId b) const { return program_.buffers[b].size_bytes() > 0; }
 
-  // Writes the segment as it is after the step: the persistent buffers are live. Blocks lie one after another, and a
-  // block includes the bytes up to the next buffer, which alignment leaves unused.
+  // Writes the segment as it is after the step, when only the persistent buffers are live. The viewer expects blocks
+  // without gaps, so a block includes the unused bytes up to the next buffer.
   void WriteArena() {
     std::vector<BufferId> persistent;
     int64_t live = 0;
@@ -118,8 +118,8 @@ class SnapshotWriter {
     }
   }
 
-  // Returns whether the buffer is live in each iteration of the loop for itself. Otherwise it is live from the first
-  // iteration to the last.
+  // Returns whether each iteration of the loop allocates and frees the buffer. Otherwise the buffer stays live from the
+  // first iteration to the last.
   bool LivesAnew(BufferId b, const Loop& loop) const {
     const Lifetime& life = lifetimes_[b];
     return life.first >= loop.begin && life.last < loop.end && (life.first > loop.begin || life.last + 1 < loop.end);
@@ -141,7 +141,7 @@ class SnapshotWriter {
     pickle_.EndDict();
   }
 
-  // Without a buffer it is the arena; id -1: before the step.
+  // Writes the frames of an event. No buffer stands for the arena, and id -1 for the time before the step.
   void WriteFrames(std::optional<BufferId> buffer, InstructionId id) {
     pickle_.BeginList();
     pickle_.Item();
@@ -160,7 +160,7 @@ class SnapshotWriter {
     pickle_.EndList();
   }
 
-  // Writes a frame, or refers to it if `written` says where it was written before.
+  // Writes a frame and remembers it in `written`. If `written` is set already, refers to that frame.
   void WriteFrame(std::optional<uint32_t>& written, absl::string_view file, int64_t line, absl::string_view name) {
     if (written) return pickle_.Recall(*written);
     pickle_.BeginDict();

@@ -10,7 +10,7 @@ constexpr char kProto[] = "\x80\x02";
 constexpr char kEmptyDict = '}', kEmptyList = ']', kMark = '(', kSetItems = 'u', kAppends = 'e';
 constexpr char kBinInt = 'J', kLong1 = '\x8a', kBinUnicode = 'X', kLongBinPut = 'r', kLongBinGet = 'j', kStop = '.';
 
-// Readers may handle the items of one APPENDS as arguments of one call, of which there must not be too many.
+// Items of one APPENDS. Readers may pass all of them as arguments of one call, so their number is limited.
 constexpr int64_t kMostItems = 1000;
 
 }  // namespace

@@ -22,8 +22,8 @@ namespace shale {
 //   pickle.EndDict();
 //   std::string bytes = pickle.Finish();
 //
-// A dict is its keys, each followed by its value. Equal texts are stored once. Other values are stored once if the
-// caller remembers them.
+// Write a dict as its keys, each followed by its value. The pickle stores equal texts once. To store another value
+// once, use Remember and Recall.
 class PickleWriter {
  public:
   PickleWriter();
@@ -33,11 +33,12 @@ class PickleWriter {
   void BeginDict();
   void EndDict();
   void BeginList();
-  // Begins the next item of the innermost list, which the following call writes.
+  // Begins the next item of the innermost open list. The next call writes the item.
   PickleWriter& Item();
   void EndList();
 
-  // Gives the value that was written last, or ended last, a number with which Recall() writes it again.
+  // Remember returns a number for the value that was written or ended last. Recall writes the value with this number
+  // again, as a reference.
   uint32_t Remember();
   void Recall(uint32_t number);
 
@@ -48,7 +49,7 @@ class PickleWriter {
   void Little32(uint32_t value);
 
   std::string bytes_;
-  std::vector<int64_t> items_;  // Of each list that has not ended, the items since its last APPENDS.
+  std::vector<int64_t> items_;  // By open list: the number of items since its last APPENDS.
   std::map<std::string, uint32_t, std::less<>> texts_;
   uint32_t remembered_ = 0;
 };

@@ -24,7 +24,7 @@ constexpr int64_t kMostColumns = 2000;
 constexpr size_t kBuffersOfColumn = 6;
 constexpr size_t kMostRows = 2000;
 
-// The chart, in units of its view box.
+// Size of the chart and the edges of its plot, in units of the view box.
 constexpr double kWidth = 1200, kHeight = 470;
 constexpr double kLeft = 80, kRight = 1190, kTop = 24, kBottom = 420;
 
@@ -38,7 +38,7 @@ std::string Swatch(BufferCategory category) {
   return absl::StrCat("<span class=\"swatch\" style=\"background: var(--c", static_cast<int>(category), ")\"></span>");
 }
 
-// Returns a heading, and the beginning of a table up to the cells of its head. Keys can scroll a wide table.
+// Returns a heading and the beginning of a table, up to the cells of its head. A wide table scrolls, also by keyboard.
 std::string BeginTable(absl::string_view title) {
   return absl::StrCat("<h2>", title, "</h2>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", title,
                       "\"><table><thead><tr>");
@@ -56,7 +56,7 @@ class Page {
       if (columns_[i].live.total > columns_[peak_].live.total) peak_ = i;
       for (int c = 0; c < kBufferCategories; ++c) has_bytes_[c] |= columns_[i].live.by_category[c] > 0;
     }
-    // Above the areas is some room, and the line of the arena.
+    // The scale leaves some room above the areas and above the line that marks the size of the arena.
     scale_bytes_ = std::max<double>(
         1, 1.04 * static_cast<double>(std::max(plan.train.memory.lower_bound_bytes, plan.arena_bytes)));
   }
@@ -108,7 +108,7 @@ class Page {
     return static_cast<size_t>(it - columns_.begin());
   }
 
-  // Returns lines at round numbers of bytes.
+  // Returns horizontal lines at round numbers of bytes.
   std::string Grid() const {
     double step = 1;
     while (step * 6 < scale_bytes_) step *= 2;
@@ -123,14 +123,16 @@ class Page {
     return svg;
   }
 
-  // Returns an area for each category, stacked in the order of the enum: what is held between steps is at the bottom.
+  // Returns an area for each category, stacked in the order of the enum, so that state held between steps is at the
+  // bottom.
   std::string Areas() const {
     const size_t n = columns_.size();
     std::vector<int64_t> below(n, 0), above(n, 0);
     std::string svg;
     ForEachCategory([&](BufferCategory category) {
       for (size_t i = 0; i < n; ++i) above[i] = below[i] + columns_[i].live.by_category[static_cast<int>(category)];
-      // Goes along the top from left to right, and back along the bottom. Most columns continue the one before.
+      // The path goes along the top from left to right, and back along the bottom. Most columns have the height of the
+      // one before and need no step.
       std::string path = absl::StrCat("M", Number(X(0)), ",", Number(Y(above[0])));
       for (size_t i = 1; i < n; ++i) {
         if (above[i] != above[i - 1]) absl::StrAppend(&path, "H", Number(X(i)), "V", Number(Y(above[i])));
@@ -146,7 +148,7 @@ class Page {
     return svg;
   }
 
-  // Returns a bar below the chart for each loop that repeats, with the number of times where there is room for it.
+  // Returns a bar below the chart for each loop that repeats, labeled with its iterations if there is room.
   std::string Loops() const {
     std::string svg;
     for (const Loop& loop : program_.loops) {
@@ -254,7 +256,7 @@ class Page {
     return html;
   }
 
-  // Returns what the script reads; plan_page.h says its form.
+  // Returns the data that the script reads, in the form that plan_page.h describes.
   std::string Data() const {
     nlohmann::json columns = nlohmann::json::array(), buffers = nlohmann::json::array();
     nlohmann::json instructions = nlohmann::json::array(), categories = nlohmann::json::array();
@@ -284,7 +286,7 @@ class Page {
                                  {"left", kLeft},
                                  {"width", kRight - kLeft},
                                  {"peak", peak_}};
-    // A script element ends at the first "</script", also within JSON.
+    // A script element ends at the first "</script", even inside a JSON string, so "<" is escaped.
     return absl::StrReplaceAll(data.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace),
                                {{"<", "\\u003c"}});
   }

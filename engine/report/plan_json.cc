@@ -23,7 +23,7 @@ Json OrNull(absl::string_view text) { return text.empty() ? Json() : Json(Text(t
 Json LimitOrNull(int64_t bytes) { return bytes == kNoBudget ? Json() : Json(bytes); }
 Json IdOrNull(int32_t id) { return id < 0 ? Json() : Json(id); }
 
-// Returns "optimizer_state".
+// Returns the key of a category: "optimizer_state".
 std::string Key(BufferCategory category) { return absl::StrReplaceAll(ToString(category), {{" ", "_"}}); }
 
 Json CategoriesJson(const std::array<int64_t, kBufferCategories>& bytes) {
@@ -220,7 +220,7 @@ std::string PlanJson(const Job& job, const JobPlan& plan, bool instructions) {
                {"buffers", BuffersJson(program, plan.train.memory)},
                {"loops", LoopsJson(program)}};
   if (instructions) json["instructions"] = InstructionsJson(program);
-  // Text that is not UTF-8 is replaced, not refused with an exception.
+  // Replaces bytes that are not UTF-8. By default dump() would throw.
   return json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 

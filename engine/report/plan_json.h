@@ -1,4 +1,4 @@
-// A plan as JSON, for programs: `plan --json`.
+// Writes a plan as JSON for programs (`plan --json`).
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace shale {
 
-// Returns one JSON object. Its keys are stable: later versions may add some, and `version` changes if one changes its
-// meaning. Bytes and counts are integers of one rank and one step; null stands for "none" or "no limit".
+// Returns one JSON object. Its keys are stable: later versions of this code may add keys, and `version` changes if the
+// meaning of a key changes. Bytes and counts are integers, for one rank and one step. null means "none" or "no limit".
 //
 //   version          1
 //   name             of the job
@@ -27,16 +27,17 @@ namespace shale {
 //   offload          {tensors, offloaded_bytes, fetched_bytes}
 //   flops            {forward, recompute, backward, model_per_token}; model_per_token is what MFU counts
 //   candidates       [{accumulation, chosen, error, fits, arena_bytes, host_bytes, sent_bytes}]: the accumulations that
-//                    were compiled; with an error the others are null
+//                    were compiled; fits and the bytes are null if there is an error
 //   buffers          [{name, category, memory, bytes, slots, address, persistent, first, last}] by BufferId. memory is
-//                    "arena" or "host"; an address counts from its start. first and last instruction of the lifetime;
-//                    they and the address are null if the program does not use the buffer
+//                    "arena" or "host", and the address counts from its start; first and last are the instructions at
+//                    the ends of the lifetime. If the program does not use the buffer, first and last are null, and
+//                    so is the address unless the buffer is persistent
 //   loops            [{begin, end, repeat}]: instructions [begin, end) run `repeat` times
 //   instructions     only with `instructions`: [{name, stream, phase, unit, micro_batch, last_iteration_only, operands:
 //                    [{name, buffer, access}], waits: [instruction]}]; access is "read", "write" or "update"
 //
-// `categories` is an object with the bytes of each category that has some: "optimizer_state", "activations_kept".
-// Ends in a newline.
+// `categories` is an object with the bytes of each category that has any: "optimizer_state", "activations_kept". The
+// text ends with a newline.
 std::string PlanJson(const Job& job, const JobPlan& plan, bool instructions);
 
 }  // namespace shale

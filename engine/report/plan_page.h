@@ -1,10 +1,10 @@
-// The constant parts of the page of a plan (plan_html.h).
+// The style and the script of the page that PlanHtml writes (plan_html.h).
 #pragma once
 
 namespace shale {
 
-// Colors of categories are numbered in the order of BufferCategory: state is blue, gradients are red, gathered
-// parameters are violet, activations are green, workspaces are yellow and orange, the rest is gray.
+// Colors --c0, --c1, ... belong to the categories in the order of BufferCategory: state is blue, gradients are red,
+// gathered parameters are violet, activations are green, workspaces are yellow and orange, and the rest is gray.
 inline constexpr char kPlanStyle[] = R"(
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --quiet: #5b6470; --line: #d5dae0; --mark: #b3123c;
   --c0: #1f5fa8; --c1: #4b8fd0; --c2: #8dbce8; --c3: #c2452d; --c4: #ea9a86; --c5: #8256b5; --c6: #2c8049; --c7: #82bf90;
@@ -39,7 +39,7 @@ tr.peak td { color: var(--mark); font-weight: 600; }
   table { font-size: 7px; } th, td { padding-right: .4rem; } tr, figure { break-inside: avoid; } }
 )";
 
-// Expects `plan`: {columns: [[largest, begin, end, total, [category bytes], [buffer]]], categories: [name],
+// Reads the element `data`: {columns: [[largest, begin, end, total, [category bytes], [buffer]]], categories: [name],
 // buffers: [[name, bytes, category]], instructions: [text of a column's largest], left, width, peak: column}.
 inline constexpr char kPlanScript[] = R"(
 'use strict';

@@ -72,7 +72,7 @@ std::string ReachedAt(const StepProgram& program, const Moment& moment) {
 
 std::string TimelineText(const StepProgram& program, const std::vector<Moment>& moments) {
   const std::vector<BufferCategory> categories = CategoriesOf(moments);
-  // Headings are broken into lines, so that columns stay narrow.
+  // Breaks headings into lines, so that columns stay narrow.
   std::vector<std::vector<std::string>> headings = {{""}, {"total"}};
   for (BufferCategory category : categories) headings.push_back(absl::StrSplit(Wrap(ToString(category), 10), '\n'));
   headings.push_back({"reached at"});
@@ -81,7 +81,7 @@ std::string TimelineText(const StepProgram& program, const std::vector<Moment>& 
   std::vector<std::vector<std::string>> rows(lines);
   for (const auto& words : headings) {
     for (size_t line = 0; line < lines; ++line) {
-      // Shorter headings end on the last line.
+      // Aligns shorter headings with the last line.
       const size_t above = lines - words.size();
       rows[line].push_back(line < above ? "" : words[line - above]);
     }

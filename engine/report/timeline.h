@@ -1,4 +1,4 @@
-// The memory of a step over time, in the words that people use: held after load, peak of forward, and so on.
+// Summarizes the memory of a step over time: what is held after load, the peak of forward, and so on.
 #pragma once
 
 #include <string>
@@ -24,21 +24,21 @@ struct Moment {
 //   loss      forward while workspace of the loss is live: final norm, logits, and their gradient
 //   backward  recomputation and backward
 //   reduce    collectives and sums of gradients
-//   update    the gradient's norm and the optimizer
-//   end       totals, to the host
+//   update    norms of gradients, the optimizer, and gathers of updated weights
+//   end       collectives of the totals, and their copy to the host
 //
 // Parts that a program does not have are left out. The largest moment equals MemoryPlan::lower_bound_bytes. The bytes
 // follow from lifetimes; nothing is sampled.
 std::vector<Moment> TimelineOf(const StepProgram& program);
 
-// Returns the categories that have bytes at one of the moments, in the order of the enum.
+// Returns the categories that have bytes at any of the moments, in the order of the enum.
 std::vector<BufferCategory> CategoriesOf(const std::vector<Moment>& moments);
 
-// Returns where a moment is reached, "57 blocks.3 MatMul": instruction, unit and op. Empty for what is held between
-// steps.
+// Returns the instruction, unit and op at which a moment is reached: "57 blocks.3 MatMul". Returns "" for what is held
+// between steps.
 std::string ReachedAt(const StepProgram& program, const Moment& moment);
 
-// Returns the moments as a table for people, with a column for each of CategoriesOf.
+// Returns the moments as a table for people, with a column for each category of CategoriesOf.
 std::string TimelineText(const StepProgram& program, const std::vector<Moment>& moments);
 
 }  // namespace shale

@@ -34,8 +34,9 @@ double FlopsOf(const Instruction& instruction) {
   return op == nullptr ? 0 : FlopsOf(*op);
 }
 
-// Returns, for each instruction of the compute stream, the most live bytes since the one before: at it, or at one of
-// another stream that is issued between them. So no peak is lost, and times of one stream alone are needed.
+// Returns, by InstructionId, what a counter shows from each instruction of the compute stream on: the most live bytes
+// at this instruction or at one of another stream that is issued after the previous compute instruction. So no peak is
+// lost, although only the times of one stream are used.
 std::vector<LiveBytes> LiveAtCompute(const StepProgram& program) {
   std::vector<LiveBytes> shown(program.instructions.size());
   LiveBytes most;
@@ -50,7 +51,8 @@ std::vector<LiveBytes> LiveAtCompute(const StepProgram& program) {
   return shown;
 }
 
-// Returns counters of the arena's live bytes by category, which change when instructions of the compute stream begin.
+// Returns counter events of the arena's live bytes by category. A counter changes when an instruction of the compute
+// stream begins.
 std::string MemoryCounters(const StepProgram& program, int rank, absl::Span<const InstructionTime> times,
                            int64_t origin_ns) {
   const std::vector<LiveBytes> live = LiveAtCompute(program);
@@ -69,7 +71,7 @@ std::string MemoryCounters(const StepProgram& program, int rank, absl::Span<cons
     before = &now;
     absl::StrAppendFormat(&events, R"({"ph":"C","pid":%d,"ts":%.3f,"name":"planned memory","args":{)", rank,
                           static_cast<double>(time.begin_ns - origin_ns) * 1e-3);
-    // Every counter has the same categories, so that viewers stack them.
+    // Every event has the same categories, so that viewers can stack them.
     absl::string_view comma = "";
     for (int c = 0; c < kBufferCategories; ++c) {
       if (largest.by_category[c] == 0) continue;

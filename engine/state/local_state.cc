@@ -68,8 +68,8 @@ absl::Status LocalState::ReadGradient(ParameterId id, int64_t begin, absl::Span<
 
 absl::Status LocalState::Read(RankState::Values what, ParameterId id, int64_t begin, absl::Span<float> values) const {
   int64_t missing = std::ssize(values);
-  std::set<int> shards;  // The shards that have been read. Replicas of a shard hold the same values.
-  for (int local = 0; local < size() && missing > 0; ++local) {  // Ranks that hold the full group do, too.
+  std::set<int> shards;  // The shards that have been read. Replicas of a shard hold the same values, so one is enough.
+  for (int local = 0; local < size() && missing > 0; ++local) {  // One rank is enough if it holds all.
     if (!shards.insert(local_.mesh().index(local_.number(local), MeshAxis::kShard)).second) continue;
     SHALE_ASSIGN_OR_RETURN(const int64_t read, ranks_[local].Read(what, id, begin, values));
     missing -= read;

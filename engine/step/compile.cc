@@ -24,11 +24,11 @@ struct StepData {
   Tensor hyper, valid_tokens, loss_scale, logits;
 };
 
-// What is kept of a unit, and where that and its boundaries lie.
+// The activations that a unit keeps, with their buffers and those of the unit's boundaries.
 struct UnitPlan {
-  std::vector<bool> kept;                      // What backward finds (DecideKept).
-  std::unique_ptr<UnitBuffers> buffers;        // Of `kept`.
-  std::unique_ptr<UnitBuffers> first_buffers;  // Of a first forward that keeps nothing; null: forward runs once.
+  std::vector<bool> kept;                      // Activations that its backward finds (DecideKept).
+  std::unique_ptr<UnitBuffers> buffers;        // For `kept`.
+  std::unique_ptr<UnitBuffers> first_buffers;  // For a first forward, which keeps nothing. Null if forward runs once.
   Tensor output, output_gradient;
   Tensor output_again;  // The output of the second forward, which backward reads. `output` if forward runs once.
 };
@@ -62,7 +62,7 @@ class StepCompiler {
   bool training() const { return model_.mode == GraphMode::kTraining; }
 
   // Decides the order of visits and what each unit keeps, and adds the buffers between units. In LAYERED, these buffers
-  // and those of kept activations have a slot for every micro-batch.
+  // and those of kept activations have one slot per micro-batch.
   void PlanUnits() {
     layered_ = training() && options_.accumulation == Accumulation::kLayered;
     const int64_t slots = layered_ ? options_.micro_batches : 1;
@@ -124,12 +124,11 @@ class StepCompiler {
     updater_.emplace(options_, state_, data_.hyper, data_.valid_tokens, writer_);
   }
 
-  // Emits the visits in order. In LAYERED each visit is a loop of its own, which runs all micro-batches through it.
-  // Else (SHARDED, NO_SYNC and programs without gradients) all visits are in one loop, whose iterations run one
-  // micro-batch each.
+  // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches. Otherwise (SHARDED,
+  // NO_SYNC and programs without gradients) all visits are in one loop, and each iteration runs one micro-batch.
   void EmitVisits() {
     if (!layered_) writer_.BeginLoop(options_.micro_batches);
-    const int micro_batch = layered_ ? -1 : 0;  // That of the instructions before and after a visit.
+    const int micro_batch = layered_ ? -1 : 0;  // Micro-batch of the instructions before and after a visit.
     for (int use = 0; use < std::ssize(visits_); ++use) {
       const auto [u, work] = visits_[use];
       if (layered_) writer_.BeginLoop(1);
@@ -142,7 +141,7 @@ class StepCompiler {
     }
   }
 
-  // Emits the reductions of a unit's gradients, and the updates that need not wait for the other units.
+  // Emits the reductions of a unit's gradients and, with IN_BACKWARD, the updates that can run by then.
   void EndBackward(int u, int micro_batch) {
     updater_->BeginReductions();
     updater_->EndReductions(reducer_->EndUnit(u, micro_batch), /*in_loop=*/!layered_ && options_.micro_batches > 1);
@@ -160,7 +159,8 @@ class StepCompiler {
     emitter.Emit(work);
   }
 
-  // Returns the output of a unit that a visit of it writes, or a visit of the next unit reads.
+  // Returns the tensor of a unit's output in visits that do `work`: a visit of the unit, which writes it, or one of the
+  // next unit, which reads it.
   const Tensor& Output(int unit, Work work) const {
     const UnitPlan& plan = plans_[unit];
     return PhaseOf(work) == Phase::kForward ? plan.output : plan.output_again;
@@ -234,7 +234,7 @@ class StepCompiler {
   StepData data_;
   bool layered_ = false;
   std::vector<UnitPlan> plans_;  // By unit.
-  std::vector<Visit> visits_;    // In order; each is a use of the gatherer.
+  std::vector<Visit> visits_;    // In order. The gatherer's uses have the same numbers.
   std::optional<Gatherer> gatherer_;
   std::optional<Reducer> reducer_;
   std::optional<Updater> updater_;  // Only in training.

@@ -10,7 +10,7 @@
 
 namespace shale {
 
-// A compiled program, and where the persistent state lies in its buffers. The program has no waits yet: DeriveWaits
+// A compiled program, and where the state of the job lies in its buffers. The program has no waits yet: DeriveWaits
 // (engine/memory/waits.h) adds them after planning.
 struct CompiledStep {
   StepProgram program;

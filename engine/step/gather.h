@@ -8,7 +8,7 @@
 
 namespace shale {
 
-// One use of gathered parameters: that of a visit of a unit (engine/step/visits.h).
+// The gathered parameters that one visit of a unit uses (engine/step/visits.h).
 struct GatherUse {
   int unit = -1;
   Phase phase = Phase::kForward;

@@ -15,9 +15,9 @@ namespace shale {
 //
 // A visit is what the compute stream runs for one unit without interruption (engine/step/visits.h). The first buffer is
 // held for one more visit, so that no instruction has to wait for the copy, and the second is filled one visit ahead.
-// Neither is done in LAYERED, where each visit is a loop of its own. A tensor that is used again fewer than four visits
-// later (LAYERED: two) stays in the arena, because offloading it would save nothing. So does a tensor that backward
-// writes. In segments, a boundary is fetched for the visit that runs its block forward again.
+// In LAYERED, where each visit is a loop of its own, neither is done. A tensor stays in the arena if its next use is
+// fewer than four visits later (LAYERED: two), because offloading it would save nothing, or if backward writes it. The
+// boundary that a segment keeps is fetched for the visit in which the segment's first block runs forward again.
 //
 // Results do not change. Call it before WorkInPlace and before waits are derived. REQUIRES: CheckStructure accepts the
 // program (engine/program/structure.h).

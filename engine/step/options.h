@@ -21,14 +21,14 @@ struct ActivationOptions {
   int64_t every_nth = 1;
   int64_t first_layers = 0;
   int64_t last_layers = 0;
-  // Consecutive chosen blocks that keep one boundary together (engine/step/segments.h). 1: each keeps its own.
+  // Number of consecutive chosen blocks that keep one boundary together (engine/step/segments.h).
   int64_t segment_blocks = 1;
   // Name patterns (engine/step/pattern.h) of further values to recompute, in any unit but the last.
   std::vector<std::string> patterns;
   // Name patterns of values that are kept in host memory until their backward (engine/step/offload.h).
   std::vector<std::string> offload;
 
-  // Returns the chosen blocks of a model with so many.
+  // Returns the blocks that the preset applies to in a model of `layers` blocks.
   ChosenBlocks Chosen(int64_t layers) const { return {layers, every_nth, first_layers, last_layers}; }
 };
 
@@ -53,7 +53,7 @@ struct StepOptions {
   // (CompileSnapshot).
   bool snapshot = false;
   // Whether the reduced gradients of a step stay in memory until the next step, so that they can be read. If not, their
-  // buffers exist only from the first write to the update, and share bytes with what the rest of the step needs.
+  // buffers live only from the first write to the update, and share bytes with other buffers of the step.
   bool keep_gradients = false;
 
   // Returns how the strategy places the model's state on the mesh.

@@ -24,7 +24,7 @@ enum class CheckpointingPreset {
   kBlock,        // The whole block, from its input.
 };
 
-// Activation checkpointing: how many blocks a segment has (engine/step/segments.h).
+// How many blocks a segment of activation checkpointing has (engine/step/segments.h).
 enum class Segments {
   kGiven,  // As many as the job says, 1 by default.
   kSqrt,   // About the square root of the number of chosen blocks.
@@ -39,7 +39,7 @@ enum class MasterWeights {
 // When parameters are updated.
 enum class UpdateTime {
   kAfterBackward,  // After the backward of all units.
-  kInBackward,     // Each unit's as soon as its gradients are complete. They need no memory from then on.
+  kInBackward,     // Those of a unit as soon as their gradients are complete, which need no memory afterwards.
 };
 
 // Which gradients share a norm that clipping limits.

@@ -71,7 +71,7 @@ void Reducer::BeginUnit(int unit, int micro_batch) {
           Tensor::Contiguous(DType::kFloat32, {g.placement.elements(Part::kFull)}));
       writers = {unit};
     } else if (progress.units_done > 0) {
-      continue;  // The first of the units has zeroed what none of them writes.
+      continue;  // The group's first unit has zeroed what none of its units writes.
     }
     auto ranges = std::make_shared<std::vector<ElementRange>>(Unwritten(model_, writers, group, g.layout()));
     if (ranges->empty()) continue;

@@ -13,9 +13,9 @@ namespace shale {
 
 // A program has one Reducer. If a group has a full gradient (one rank, or unsharded accumulation), backward accumulates
 // there. Otherwise the backward of a unit writes to a unit gradient, which lives until it has been reduced into the
-// rank's shard. On a mesh with replicas and shards, these reductions run along `shard`. Once a step, after the last of
-// them, an all-reduce along `replicate` sums the rank's shard of the group. It overlaps with the backward of earlier
-// units like all reductions. Borrows the references that the constructor takes.
+// rank's shard. If the optimizer state is sharded, reductions run along `shard`. With replicas, an all-reduce along
+// `replicate` then sums the rank's shard of the group once a step, after its last reduction. Like all reductions, it
+// overlaps with the backward of the next unit. Borrows the references that the constructor takes.
 class Reducer {
  public:
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
@@ -29,21 +29,22 @@ class Reducer {
   // Sets whether an op of `unit` that writes the gradients of `parameters` overwrites them or adds to them. Call it in
   // the order in which the ops are emitted. Returns the value of Instruction::first_iteration_differs.
   bool SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters);
-  // Call after the backward of a unit. Emits its reductions, and returns the groups whose gradients are complete after
-  // them; in a loop over micro-batches, after its last iteration.
+  // Call after the backward of a unit. Emits its reductions. Returns the groups whose gradients are complete after
+  // these reductions (in a loop over micro-batches: in its last iteration).
   std::vector<GroupId> EndUnit(int unit, int micro_batch);
 
  private:
   struct GroupProgress {
     std::vector<int> units;  // Units that write gradients of the group.
     int units_done = 0;      // How many of them have had their backward emitted.
-    Tensor unit_gradient;    // That of the unit in progress.
+    Tensor unit_gradient;    // Unit gradient of the unit in progress.
   };
   // Returns the groups whose gradients the unit writes.
   const std::vector<GroupId>& GroupsWritten(int unit) const { return groups_written_[unit]; }
   void ReduceUnitGradient(int unit, GroupId group, int micro_batch);
   void ReduceStepGradient(int unit, GroupId group, int micro_batch);
-  // Sums the gradient of a group over the replicas, in the last micro-batch. Emits nothing without replicas of shards.
+  // Emits the all-reduce that sums a group's gradient shard over the replicas in the last micro-batch. Emits nothing if
+  // there are no replicas of shards.
   void SumOverReplicas(int unit, GroupId group, int micro_batch);
 
   const ModelGraph& model_;

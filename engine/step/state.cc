@@ -32,7 +32,7 @@ SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) 
   return saved;
 }
 
-// Adds the buffers in which gradients accumulate until the update.
+// Adds the buffers in which gradients accumulate until the update. They are persistent only with keep_gradients.
 void DeclareGradients(const ModelGraph& model, const StepOptions& options, JobState& state, ProgramWriter& writer) {
   state.keeps_gradients = options.keep_gradients;
   for (size_t i = 0; i < state.groups.size(); ++i) {

@@ -48,9 +48,9 @@ struct JobState {
   bool keeps_gradients = false;          // Whether gradients can be read after a step.
 };
 
-// Adds the persistent buffers to the program, and after them the buffers of gradients. Their order depends on the model
-// and the options only, so that all programs of a job have the same. Call it before adding any other buffer. Returns
-// InvalidArgument if a group has no valid layout (ShardLayout::Create).
+// Adds the persistent buffers to the program, and after them the buffers of gradients. Their order depends only on the
+// model and the options, so all programs of a job have the same buffers. Call it before adding any other buffer.
+// Returns InvalidArgument if a group has no valid layout (ShardLayout::Create).
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer);
 
 }  // namespace shale

@@ -73,7 +73,7 @@ int RecomputingNode(const UnitGraph& unit, int before, ValueId id) {
   return -1;
 }
 
-// By forward node: whether the unit's output or a value that is to be kept depends on it.
+// Returns, by forward node, whether the unit's output or a kept value depends on it.
 std::vector<bool> NodesToRunAgain(const UnitGraph& unit, const std::vector<bool>& kept) {
   std::vector<bool> runs(unit.forward.size(), false), seen(unit.values.size(), false);
   std::vector<ValueId> wanted = {unit.output};
@@ -199,7 +199,8 @@ void UnitEmitter::EmitForward() {
   for (const Node& node : unit_.forward) EmitNode(node.op, Phase::kForward);
 }
 
-// In the order of forward, so that each op finds a value that others update in place as it was in forward.
+// Emits the ops in the order of forward, so that each op reads a value that other ops update in place in the same state
+// as in forward.
 void UnitEmitter::EmitForwardAgain() {
   const std::vector<bool> runs = NodesToRunAgain(unit_, buffers_.kept());
   for (size_t node = 0; node < runs.size(); ++node) {

@@ -13,9 +13,9 @@ namespace shale {
 // The buffers of a unit's kept activations. The emitters of the unit's forward and of its backward share them.
 class UnitBuffers {
  public:
-  // `kept`: by ValueId, as DecideKept returns it: the activations that stay from forward, or from when it runs again,
-  // to backward. `slots`: K if all micro-batches run through a unit before the next unit, else 1. Borrows `unit` and
-  // `writer`.
+  // `kept`: the activations, by ValueId, that stay until backward, from forward or, in a segment, from the second
+  // forward (DecideKept). `slots`: K if all micro-batches run through a unit before the next unit, else 1. Borrows
+  // `unit` and `writer`.
   UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer);
 
   // Returns the buffer of a kept activation. The first call adds it to the program.
@@ -80,7 +80,8 @@ class UnitEmitter {
   std::vector<MatMul> packing_;   // Matmuls of this iteration that keep their b packed.
 };
 
-// Returns the groups whose parameters the unit reads in a visit. `kept`: what its backward finds.
+// Returns the groups whose parameters the unit reads in a visit that does `work`. `kept`: the activations that its
+// backward finds (DecideKept).
 std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
                                 Work work);
 

@@ -86,7 +86,7 @@ void Updater::UpdateAllByOneNorm() {
 
 void Updater::UpdateWaiting() {
   for (GroupId group : waiting_) {
-    // The last group counts the update: the others have used the same number.
+    // Only the last group counts the update, so that all groups use the same update number.
     const bool counts = ++groups_updated_ == std::ssize(state_.groups);
     EmitUpdate(group, EmitPrepare(TotalsOf(group), counts));
   }
@@ -109,7 +109,7 @@ Tensor Updater::TotalsOf(GroupId group) const {
 void Updater::EmitSquares(GroupId group, const Tensor& total, bool accumulate) {
   const GroupState& g = state_.groups[group];
   const Placement& placement = g.placement.placement();
-  // Each rank sums the squares of one shard, also of gradients that it holds in full.
+  // Each rank sums the squares of its shard, even if it holds the full gradient.
   const bool full = placement.state == Part::kFull && placement.mesh.shard > 1;
   Emit({.phase = Phase::kUpdate}, Op(SumSquares{.x_N = full ? g.placement.ShardOf(g.own_gradient) : g.own_gradient,
                                                 .total_1 = total,

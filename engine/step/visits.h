@@ -1,4 +1,4 @@
-// The order in which a step works through the units of a model.
+// Visit: one turn of a unit. PlanVisits decides the order of visits in a program.
 #pragma once
 
 #include <vector>
@@ -9,21 +9,21 @@
 
 namespace shale {
 
-// What a unit computes while the compute stream works for it.
+// What a unit computes in one visit.
 enum class Work {
   kForward,
   kForwardAndBackward,  // The last unit: its backward follows its forward at once.
-  kForwardAgain,        // What the backward of a segment (engine/step/segments.h) needs and forward did not keep.
-  kBackward,            // With what it computes again itself.
+  kForwardAgain,        // Computes what backward needs and forward did not keep, in a segment (engine/step/segments.h).
+  kBackward,            // Includes the recomputation that the unit's backward needs.
 };
 
-// Returns the phase in which `work` begins.
+// Returns the phase of a visit that does `work`. Returns kForward for kForwardAndBackward.
 Phase PhaseOf(Work work);
 
-// Whether `work` writes gradients.
+// Returns whether `work` writes gradients.
 inline bool HasBackward(Work work) { return work == Work::kForwardAndBackward || work == Work::kBackward; }
 
-// A unit in its turn, for one micro-batch or, in LAYERED, for all of them.
+// One turn of a unit on the compute stream, for one micro-batch or, in LAYERED, for all of them.
 struct Visit {
   int unit = -1;
   Work work = Work::kForward;
@@ -32,16 +32,17 @@ struct Visit {
 
 // Where a unit stands in a segment.
 enum class Place {
-  kOutside,  // It is in no segment, and its forward keeps what backward reads.
-  kInside,   // Another unit of its segment follows. It runs forward again, and that keeps what backward reads.
-  kLast,     // It is the last one of its segment. Its backward follows that, and computes it again from its input.
+  kOutside,  // In no segment. Its forward keeps what DecideKept says.
+  kInside,   // Followed by another unit of its segment. Runs forward again, and then keeps what DecideKept says.
+  kLast,     // Last in its segment. Keeps nothing: its backward recomputes what it reads from the unit's input.
 };
 
-// Returns the places of all units. A unit that is no block divides a segment, and the last unit is in none.
+// Returns the places of all units. A unit that is not a block divides a segment. The last unit is in no segment.
 std::vector<Place> PlacesOf(const ModelGraph& model, const std::vector<Segment>& segments);
 
-// Returns all visits of a program, by the places of its units: forward of all units; then, if `training`, backward from
-// the last unit to the first. Before the backward of a segment all its units but the last run forward again, in order:
+// Returns all visits of a program in order. `places` has the place of each unit. All units run forward; then, if
+// `training`, they run backward from the last to the first. Before the backward of a segment, all its units but the
+// last run forward again, in order:
 //
 //   units          E  0 1 2  3 4  H                with segments 0 1 2 and 3 4
 //   forward        E  0 1 2  3 4  H                keeps the inputs of 0 and 3, and what E and H keep

@@ -148,7 +148,8 @@ absl::StatusOr<StepReport> Session::Step() {
   const StepOutputs& out = train_->outputs(0);
   if (!IsFinite(out) && job_.optimizer.non_finite == NonFinite::kStop) {
     failed_ = true;
-    const bool hybrid = plan_.options.mesh.replicate > 1;  // Then the total is 1: see [Note: totals over a mesh].
+    // On a hybrid mesh the flag is the largest of a row, not a count of ranks: see [Note: totals over a mesh].
+    const bool hybrid = plan_.options.mesh.replicate > 1;
     return absl::DataLossError(
         absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ", hybrid ? "at least " : "",
                      out.totals[kTotalNonFinite], " of ", job_.sharding.ranks,

@@ -133,7 +133,7 @@ const Row kRows[] = {
      }},
 };
 
-// Gathers of a block that runs forward again in a segment, besides those of the table.
+// Returns how many gathers a block needs to run forward again in a segment, besides those of the table.
 int64_t GathersAgain(const Row& row, int64_t K) {
   if (row.strategy != Strategy::kFullShard || !row.reshard) return 0;
   return row.accumulation == Accumulation::kLayered ? 1 : K;
@@ -187,7 +187,7 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
       for (const GroupState& g : result->step.state.groups) {
         const std::string& name = g.layout().parameters()[0].name;
         Counts counts = name.rfind("blocks.", 0) == 0 ? row.block(K) : row.end(K);
-        // The segments are blocks 0 and 1, and block 2. The last block of each runs in its backward only.
+        // The segments are {0, 1} and {2}. The last block of a segment does not run forward again.
         if (segment_blocks == 2 && name.rfind("blocks.0.", 0) == 0) counts.gathers += GathersAgain(row, K);
         Counts& sum = expected[g.layout().padded_elements() * 4];
         sum.gathers += counts.gathers;
@@ -211,7 +211,7 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
         }
         EXPECT_EQ(traces[rank].records(), traces[0].records()) << what;
         EXPECT_EQ(seen, expected) << what << " rank " << rank;
-        // The count of valid tokens, and the packed totals; with replicas the loss comes separately.
+        // These are the count of valid tokens and the totals. With replicas the loss is all-reduced separately.
         EXPECT_EQ(scalars, hybrid ? 3 : 2) << what;
       }
     }

@@ -59,7 +59,7 @@ struct RunOptions {
   // Creates the observer of a rank. May be empty.
   std::function<std::unique_ptr<ExecutionObserver>(const StepProgram&, const MemoryPlan&, RankRuntime&)> observe;
   std::function<void(const std::string& name, std::vector<float>&)> edit_weights;  // Called before the first step.
-  // Sets StepOptions::keep_gradients and reads the gradients: of the first step, or else of the last step.
+  // Whether the run sets StepOptions::keep_gradients and reads the gradients, those of the last step or of the first.
   bool reads_gradients = true;
   bool gradients_of_first_step = false;
 };

@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
                  "optimizer.epsilon=", "optimizer.rule=SGD", "optimizer.nesterov=true"},
                 1e-4},
-        // The sign of Lion and the codes of 8-bit states may turn with the last bit of a sum.
+        // The last bit of a sum may change the sign that Lion takes, or the code of an 8-bit state.
         JobCase{"Lion",
                 {"runtime.device=CUDA", "optimizer.epsilon=", "optimizer.rule=LION", "optimizer.learning_rate=1e-3"},
                 1e-2},

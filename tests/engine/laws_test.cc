@@ -99,13 +99,13 @@ TEST(StepLaws, EveryStrategyScheduleAndWorldAgreesWithOneRank) {
   }
 }
 
-// Meshes of replicas and shards, and both of their borders.
+// Returns meshes with replicas and shards; if every combination is tested, also some with only one of the two.
 std::vector<Mesh> Meshes() {
   if (TestsEveryCombination()) return {{2, 2}, {3, 2}, {2, 3}, {3, 1}, {1, 3}};
   return {{2, 2}};
 }
 
-// Calls visit(options, name) for every mesh, and every strategy that shards with each of its accumulations.
+// Calls visit(options, name) for every mesh of Meshes(), every strategy that shards, and each of its accumulations.
 template <class Visit>
 void ForEachHybrid(Visit&& visit) {
   for (const Mesh& mesh : Meshes()) {
@@ -150,7 +150,7 @@ TEST(StepLaws, EveryMeshAgreesInBf16) {
   }
 }
 
-// Two units write gradients of one group, which is summed over the replicas after the second.
+// Two units write gradients of one group. The group is summed over the replicas after the second unit.
 TEST(StepLaws, EveryMeshAgreesWithATiedHead) {
   const Tokens tokens = RandomTokens(11, 11, SmallDecoder().vocabulary, 6);
   DecoderConfig model = SmallDecoder();
@@ -164,7 +164,7 @@ TEST(StepLaws, EveryMeshAgreesWithATiedHead) {
   });
 }
 
-// A mesh with one shard is a row of replicas, as with strategy DDP.
+// On a mesh with one shard every rank holds the full state, as with DDP.
 TEST(StepLaws, OneShardIsDdpToTheBit) {
   const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 3);
   for (const Accumulation accumulation : {Accumulation::kNoSync, Accumulation::kLayered}) {
@@ -172,7 +172,7 @@ TEST(StepLaws, OneShardIsDdpToTheBit) {
     hybrid.step.mesh = {.replicate = 3, .shard = 1};
     RunOptions ddp = With({Strategy::kDdp, accumulation}, 3, 1);
     hybrid.steps = ddp.steps = 3;
-    hybrid.max_norm = ddp.max_norm = 0;  // The norm is summed in other parts.
+    hybrid.max_norm = ddp.max_norm = 0;  // The parts of the norm are summed in another order.
     const RunResult a = MustRun(hybrid, tokens), b = MustRun(ddp, tokens);
     EXPECT_EQ(a.losses, b.losses) << ToString(accumulation);
     EXPECT_EQ(a.gradients, b.gradients) << ToString(accumulation);

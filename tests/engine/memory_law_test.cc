@@ -15,8 +15,8 @@
 namespace shale::testing {
 namespace {
 
-// Returns a random valid job, with any strategy, accumulation, mesh, activation checkpointing, optimizer, model, dtype
-// and K, clipping and time of the update, whose gradients are kept or not.
+// Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, clipping, update time,
+// model, dtype, K and keep_gradients vary.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -128,7 +128,7 @@ TEST(MemoryLaws, ThePeakOfShardedAndNoSyncIsTheSameForEveryKAboveOneAndLowerForO
         options.step.accumulation = accumulation;
         options.step.mesh = {.shard = ranks};
         DecoderConfig model = SmallDecoder();
-        model.max_positions = 60;  // Long sequences: the peak is where activations are.
+        model.max_positions = 60;  // Long sequences, so that activations make the peak.
         options.model = model;
         absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(micro_batches * ranks, 60, 19, 5));
         EXPECT_TRUE(result.ok()) << result.status();
@@ -145,8 +145,8 @@ TEST(MemoryLaws, ThePeakOfShardedAndNoSyncIsTheSameForEveryKAboveOneAndLowerForO
   }
 }
 
-// LAYERED accumulates in gradients of one unit, and reduces each unit once: what it holds of gradients does not grow
-// with K, and lives as in a step of one micro-batch.
+// LAYERED accumulates gradients one unit at a time, and reduces each unit once. So its gradients do not grow with K,
+// and have the same lifetimes as in a step of one micro-batch.
 TEST(MemoryLaws, LayeredHoldsGradientsOnlyFromTheirReductionToTheUpdate) {
   for (int64_t ranks : {1, 2}) {
     RunOptions options;

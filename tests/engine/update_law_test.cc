@@ -1,5 +1,5 @@
-// The laws of gradients and updates: when a parameter is updated, and how long its gradient lives, must not change what
-// an update computes.
+// Tests the laws of updates: when a parameter is updated, and how long its gradient lives, must not change what an
+// update computes.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -37,8 +37,8 @@ std::vector<Combination> Combinations() {
   return all;
 }
 
-// Returns a model whose table of positions has rows that no sequence of 11 tokens reaches, and whose embedding two
-// units share.
+// Returns a model whose position table has rows that no sequence of 11 tokens uses, and whose embedding is shared by
+// two units.
 DecoderConfig TiedDecoder() {
   DecoderConfig tied = SmallDecoder();
   tied.tied_head = true;
@@ -104,7 +104,7 @@ TEST(UpdateLaws, KeepingGradientsChangesNoBits) {
   });
 }
 
-// The norm of a unit is below the norm of the model, so 0.05 clips both, in other ways.
+// The limit of 0.05 clips each unit.
 TEST(UpdateLaws, UpdatingInBackwardChangesNoBitsIfUnitsAreClippedAlone) {
   ForEachJob([](RunOptions options, const Tokens& tokens, const std::string& name) {
     options.max_norm = 0.05;
@@ -118,7 +118,7 @@ TEST(UpdateLaws, UpdatingInBackwardChangesNoBitsIfUnitsAreClippedAlone) {
   });
 }
 
-// The norm is summed over groups and ranks in another order, in fp64: one rounding for each sum.
+// The norm is summed over groups and ranks in another order, in fp64, so it may differ by a rounding for each addition.
 TEST(UpdateLaws, UpdatingInBackwardChangesNoBitsWithoutClipping) {
   ForEachJob([](RunOptions options, const Tokens& tokens, const std::string& name) {
     options.max_norm = 0;
@@ -133,8 +133,8 @@ TEST(UpdateLaws, UpdatingInBackwardChangesNoBitsWithoutClipping) {
   });
 }
 
-// With LAYERED, or one micro-batch a step, no gradient of the model is ever held: one group's at a time on one rank, on
-// several that of the unit in backward and of the one being reduced and updated.
+// With LAYERED, or one micro-batch a step, the gradient of the entire model is never held. One rank holds that of one
+// group at a time; several ranks hold those of the unit in backward and of the one being reduced and updated.
 TEST(UpdateLaws, UpdatingInBackwardHoldsGradientsOfOneOrTwoUnits) {
   for (int64_t ranks : {1, 2}) {
     for (const auto& [accumulation, micro_batches] :

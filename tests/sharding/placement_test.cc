@@ -42,8 +42,8 @@ TEST(PlacementTest, OneRankHoldsEverythingAndCommunicatesNothing) {
   }
 }
 
-// Holds under every strategy, on a mesh with copies of every shard. The ranks save every parameter once. A rank updates
-// only weights that it holds, or the same elements. Tensors of a shard lie where the ranges say.
+// The following holds under every strategy, on a mesh with replicas of every shard. The ranks together save every
+// element once. A rank updates only elements whose weights it holds. Tensors of a shard lie where the ranges say.
 TEST(GroupPlacementTest, RangesTensorsAndSavedPiecesAgree) {
   const Mesh mesh{.replicate = 2, .shard = 3};
   const std::vector<ShardLayout::Entry> entries = {{"a", {200}}, {"b", {9, 10}}, {"c", {7}}};

@@ -131,8 +131,8 @@ TEST(ShardLayoutTest, PlacesParametersInOrderAtMultiplesOf256BytesOfBFloat16) {
   EXPECT_THAT(layout.ParameterPieces(2), ElementsAre(ShardLayout::Piece{1, {0, 90}, 0}));
 }
 
-// The parts of a shard cut its pieces where parts begin, and nowhere else. With more parts than blocks the last are
-// empty.
+// The pieces of a shard are divided where parts begin, and nowhere else. If there are more parts than blocks, the last
+// parts are empty.
 TEST(ShardLayoutTest, PartsOfAShardHaveItsElementsInOrder) {
   for (const int64_t block : {1, 256}) {
     for (const int parts : {1, 2, 3, 5, 64}) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests what plan writes for other programs, and what it finds: JSON, pages, memory snapshots, --fit."""
+"""Tests the files that plan writes (JSON, pages, memory snapshots) and --fit."""
 
 import json
 import os
@@ -56,7 +56,7 @@ class PlanFilesTest(unittest.TestCase):
         self.assertLessEqual({"AllGather", "AdamW"}, names)
 
     def test_memory_snapshot_is_the_plan(self):
-        # One job whose micro-batches repeat, and one with a slot for each.
+        # The first job loops over micro-batches in one slot; in the second, LAYERED, each micro-batch has a slot.
         for job, *flags in [("quickstart", "--set=batch.global_batch=64"),
                             ("quickstart", "--set=batch.global_batch=64", "--set=sharding.accumulation=LAYERED"),
                             ("gpt2_124m", "--ranks=3")]:

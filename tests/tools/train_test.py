@@ -155,7 +155,7 @@ class ToolsTest(unittest.TestCase):
                        if e["pid"] == rank and e["args"]["step"] == step] for rank in (0, 1)]
             self.assertEqual(issued[0], issued[1])
             self.assertEqual(len(issued[0]), len(set(issued[0])))
-        # The counters of memory reach the most live bytes of the plan.
+        # The largest value of the memory counters is the peak of live bytes in the plan.
         with open(self.path("snapshot.pickle"), "rb") as file:
             [planned] = pickle.load(file)["device_traces"]
         live, planned_most = 0, 0

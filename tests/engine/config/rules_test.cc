@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Rule{{"activation_checkpointing.segment_blocks=4"}, ""}, Rule{{"activation_checkpointing.segments=SQRT"}, ""},
         Rule{{"activation_checkpointing={preset: BLOCK segment_blocks: 2 every_nth: 1}"}, ""},
-        // With segments a choice of blocks has an effect for NONE too.
+        // With segments, a choice of blocks has an effect even with NONE.
         Rule{{"activation_checkpointing={segment_blocks: 3 first_layers: 3}"}, ""},
         Rule{{"activation_checkpointing.segment_blocks=0"},
              "--set: activation_checkpointing.segment_blocks: found 0; allowed: 1 to 65536"},

@@ -97,7 +97,7 @@ TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
             const std::string label = Label(row, options);
             EXPECT_EQ(c.gathers, kLayers * row.block_gathers + (tied ? row.tied_ends_gathers : row.ends_gathers))
                 << label;
-            // In segments of 2 the first of the three blocks runs forward again, and is gathered for it.
+            // In segments of 2, the first of the three blocks runs forward again and is gathered for this.
             options.activations.segment_blocks = 2;
             const int64_t again = row.strategy != Strategy::kFullShard || !row.reshard ? 0 : row.block_gathers / 2;
             const CommunicationSummary segments = Communicate(graph, options);
@@ -158,8 +158,8 @@ TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
   EXPECT_EQ(c.sent_bytes, 4 * (gathered + reduced + 2 * (8 + 3 * 8)) / 5);
 }
 
-// Along `shard` as without replicas. Then one all-reduce of each group along `replicate`; and of numbers, those of the
-// count of valid tokens and the loss, and a gather of the totals.
+// Collectives along `shard` are those of a job without replicas, and one gather of the totals. All-reduces are one of
+// each group along `replicate`, and those of two numbers: the count of valid tokens and the loss.
 TEST(Communication, ReplicasSumTheirShardsOnceAStep) {
   const ModelGraph graph = GraphOf(JobOf(Shape::kUntied));
   for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
@@ -184,7 +184,8 @@ TEST(Communication, ReplicasSumTheirShardsOnceAStep) {
       shards += ShardLayout::Create(entries, 2)->shard_elements();
     }
     EXPECT_EQ(four.all_reduced_bytes, 4 * shards + 8 + 8);
-    // Half of what goes around a row, three quarters, twice, of what goes around a column, and 7/8 around all ranks.
+    // In a ring of N ranks, a rank sends (N - 1) / N of the bytes, and twice that for an all-reduce. A row has 2 ranks,
+    // a column 4, and the mesh 8.
     EXPECT_EQ(four.sent_bytes,
               (four.gathered_bytes + four.reduced_bytes) / 2 + 2 * 4 * shards * 3 / 4 + 2 * (8 + 8) * 7 / 8);
     EXPECT_EQ(four.sent_between_groups_bytes, 2 * 4 * shards * 3 / 4 + 2 * (8 + 8) * 7 / 8);

@@ -30,7 +30,8 @@ absl::StatusOr<Fit> Find(FitField field, const Job& job, const Machine& machine 
       field, job, [&](int64_t value) { return With(field, job, value); }, machine);
 }
 
-// Returns the least bytes of the job with this value, with any accumulation; nothing if it cannot have the value.
+// Returns the bytes of the job with this value and the accumulation that needs least. Returns nothing if the job cannot
+// have the value.
 std::optional<int64_t> Needs(FitField field, Job job, int64_t value) {
   job.memory.budget_bytes = int64_t{1} << 40;
   const absl::StatusOr<Job> changed = With(field, job, value);
@@ -44,8 +45,8 @@ std::optional<int64_t> Needs(FitField field, Job job, int64_t value) {
   return least;
 }
 
-// For budgets that just hold, or just do not hold, each of the values [1, last]: what is found is what trying all of
-// them finds.
+// Expects FindFit to find what trying all values in [1, last] finds, for budgets that just hold, or just do not hold,
+// each of these values.
 void ExpectAsTryingAll(FitField field, Job job, int64_t last) {
   const bool fewest = field == FitField::kRanks;
   std::vector<std::optional<int64_t>> needs;  // By value.
@@ -92,8 +93,8 @@ TEST(Fit, MicroBatchIsTheLargestThatFits) {
   }
 }
 
-// With 11 sequences, micro-batches of 6 make two steps of accumulation, and so keep 12; those of 4 keep 12 too, in
-// three steps, and those of 5 keep 15.
+// With 11 sequences, micro-batches of 6 make two accumulation steps and keep 12 sequences. Micro-batches of 4 make
+// three steps and also keep 12, but micro-batches of 5 make three and keep 15.
 TEST(Fit, LargerMicroBatchesWithFewerStepsAreFound) {
   Job job = Named(Accumulation::kLayered);
   job.sharding.ranks = 1;
@@ -124,7 +125,7 @@ TEST(Fit, RanksAreTheFewestThatFit) {
     job.sharding.strategy = strategy;
     job.batch.global_batch = 20;
     auto& model = std::get<DecoderConfig>(job.model);
-    model.width = 96;  // Wide enough for shards of more than padding.
+    model.width = 96;  // Wide enough that shards are not mostly padding.
     model.hidden = 200;
     model.vocabulary = 300;
     ExpectAsTryingAll(FitField::kRanks, job, 20);
@@ -158,7 +159,7 @@ TEST(Fit, NeedsABudget) {
   EXPECT_TRUE(absl::IsInvalidArgument(Find(FitField::kMicroBatch, job).status()));
   const Machine machine = MachineOf([](int64_t) { return Budget{.bytes = int64_t{1} << 40, .origin = "all"}; });
   EXPECT_TRUE(Find(FitField::kMicroBatch, job, machine).ok());
-  // Ranks share the memory of a machine, so that fewer have more each.
+  // Ranks share the memory of a machine, so the default budget depends on their number.
   EXPECT_TRUE(absl::IsInvalidArgument(Find(FitField::kRanks, job, machine).status()));
 }
 

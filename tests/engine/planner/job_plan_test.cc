@@ -283,7 +283,7 @@ TEST_P(WaysOut, SegmentsAreProposedWherePresetsDoNotSuffice) {
     ASSERT_TRUE(changed.ok()) << changed.status();
     EXPECT_LE(Plan(*changed).arena_bytes, enough) << message;
   }
-  // A preset that fits by itself recomputes less.
+  // A preset that fits without segments recomputes less.
   job.activation_checkpointing.preset = CheckpointingPreset::kNone;
   job.memory.budget_bytes = Plan(DeepJob()).arena_bytes;
   EXPECT_FALSE(absl::StrContains(Refusal(job), "activation_checkpointing.segment"));
@@ -310,7 +310,7 @@ TEST_P(WaysOut, EverythingTogetherHasTheFewestBoundaries) {
     EXPECT_FALSE(absl::StrContains(hopeless({.preset = block, .segments = Segments::kSqrt}), "checkpointing"));
     EXPECT_FALSE(absl::StrContains(hopeless({.preset = block, .segment_blocks = 4}), "checkpointing"));
   } else {
-    // With everything on the host, only boundaries inside of segments would be in the arena.
+    // With everything offloaded, segments would only add their inner boundaries to the arena.
     EXPECT_FALSE(absl::StrContains(hopeless({.preset = block}), "segments"));
     EXPECT_TRUE(absl::StrContains(hopeless({.preset = block, .segments = Segments::kSqrt}),
                                   "activation_checkpointing.segments=, "));
@@ -325,7 +325,7 @@ TEST(Plan, SegmentsOfADeepModelHoldTwiceTheSquareRootOfItsBoundaries) {
     return Plan(*job).train.memory.bytes_at_peak[static_cast<int>(BufferCategory::kActivationBoundaries)] / boundary;
   };
   const int64_t blocks = boundaries("name=blocks"), sqrt = boundaries("activation_checkpointing.segments=SQRT");
-  // Besides those that wait for backward, two gradients of boundaries live at the peak.
+  // At the peak, two gradients of boundaries live besides the boundaries that wait for backward.
   EXPECT_GE(blocks, 126);
   EXPECT_LE(blocks, 128);
   EXPECT_LE(sqrt, 22 + 2);  // 2 sqrt(126) = 22.4.

@@ -62,7 +62,8 @@ TEST(Flops, SegmentsRunAllOfABlockAgainUnlessItIsTheirLast) {
       options.activations = {.preset = preset, .segment_blocks = 3};
       const FlopsSummary f =
           SummarizeFlops(CompileStep(GraphOf(SmallDecoderJob(false)), options, ScratchOnlyOps())->program);
-      // NONE keeps what the two blocks compute again. BLOCK recomputes it once more in their backward.
+      // Two blocks run forward again. NONE keeps their values; BLOCK recomputes them once more in backward. The last
+      // block recomputes in its backward.
       const double again = 2 * block + in_backward + (preset == CheckpointingPreset::kBlock ? 2 * in_backward : 0);
       EXPECT_DOUBLE_EQ(f.recompute, again) << ToString(accumulation) << " " << ToString(preset);
       const FlopsSummary keep = Flops(SmallDecoderJob(false), CheckpointingPreset::kNone);

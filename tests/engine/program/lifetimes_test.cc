@@ -140,7 +140,7 @@ TEST_F(Lifetimes, AreTheSameForEveryNumberOfMicroBatchesAboveOne) {
     b.Touch(kCompute, {b.Bytes(local)}, {}, {b.Bytes(carried)});
     b.Touch(kCompute, {}, {});
     const std::vector<Lifetime> lifetimes = ComputeLifetimes(b.Finish());
-    // A single iteration carries nothing over.
+    // A single iteration carries nothing over to another.
     EXPECT_EQ(lifetimes[carried], k == 1 ? (Lifetime{1, 1}) : (Lifetime{0, 2})) << k;
     EXPECT_EQ(lifetimes[local], (Lifetime{0, 1})) << k;
   }

@@ -7,7 +7,7 @@
 namespace shale {
 namespace {
 
-// The bytes are those of Python's pickle.loads: {"a": [1, -1, 2**40], "b": {"a": "a"}}.
+// Python's pickle.loads reads these bytes as {"a": [1, -1, 2**40], "b": {"a": "a"}}.
 TEST(PickleWriter, WritesProtocol2) {
   PickleWriter pickle;
   pickle.BeginDict();
@@ -39,7 +39,7 @@ TEST(PickleWriter, AppendsToLongListsInParts) {
   for (int i = 0; i < 2001; ++i) pickle.Item().Integer(i);
   pickle.EndList();
   const std::string bytes = pickle.Finish();
-  // Two parts end before the last one.
+  // 2001 items make two full APPENDS before the last one.
   EXPECT_EQ(bytes.size(), std::string("\x80\2](", 4).size() + 2001 * 5 + 2 * 2 + 2);
 }
 

@@ -17,7 +17,8 @@
 namespace shale {
 namespace {
 
-// Returns the names of elements that are open at the end, or a name that is closed without being open.
+// Returns the names of the elements that are still open at the end. Returns only "/name" if an end tag does not match
+// the innermost open element.
 std::vector<std::string> Unbalanced(const std::string& html) {
   std::vector<std::string> open;
   for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
@@ -31,7 +32,7 @@ std::vector<std::string> Unbalanced(const std::string& html) {
       open.pop_back();
     } else if (!empty && name != "!DOCTYPE" && name != "meta") {
       open.push_back(name);
-      // Style and script hold no elements.
+      // Style and script elements contain no elements.
       if (name == "style" || name == "script") at = html.find(absl::StrCat("</", name), end) - 1;
     }
   }

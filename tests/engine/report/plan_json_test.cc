@@ -34,7 +34,7 @@ int64_t SumOf(const Json& categories) {
   return sum;
 }
 
-// Readers depend on these keys: plan_json.h documents them.
+// Readers depend on these keys, which plan_json.h documents.
 TEST(PlanJson, HasItsKeys) {
   const Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);

@@ -22,8 +22,8 @@ inline JobPlan Plan(const Job& job) {
   return *std::move(plan);
 }
 
-// Returns small jobs of every strategy and accumulation, with different activation checkpointing, K and precision; some
-// offload, have one rank, or have room for a snapshot.
+// Returns small jobs of every strategy and accumulation, with different activation checkpointing, K and precision. Some
+// of them offload, have one rank, or have room for a snapshot.
 inline std::vector<Job> VariedJobs() {
   std::vector<Job> jobs;
   for (Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {

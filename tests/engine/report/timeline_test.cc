@@ -27,7 +27,7 @@ int64_t Largest(const std::vector<Moment>& moments) {
   return largest;
 }
 
-// Returns the moment with this name; one without bytes if there is none.
+// Returns the moment with this name, or one without bytes if there is none.
 Moment Find(const std::vector<Moment>& moments, absl::string_view name) {
   for (const Moment& moment : moments) {
     if (moment.name == name) return moment;

@@ -49,7 +49,7 @@ TEST(StepTrace, CountsBytes) {
   EXPECT_THAT(trace.Table(), AllOf(HasSubstr("Offload"), HasSubstr("Copy")));
 }
 
-// The counter shows the largest sum of live bytes, also if only another stream's instruction reaches it.
+// The counter shows the peak of live bytes even if only an instruction of another stream reaches it.
 TEST(StepTrace, CountsMemoryByCategory) {
   StepProgram program;
   program.buffers = {

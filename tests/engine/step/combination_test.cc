@@ -1,4 +1,4 @@
-// Tests what the step compiler refuses: pairs of strategy and accumulation that do not exist.
+// Tests that the step compiler refuses pairs of strategy and accumulation that do not exist.
 #include "engine/step/combination.h"
 
 #include <string>

@@ -98,7 +98,7 @@ TEST(Offload, TheInputsOfSegmentsComeBackWhenTheyRunForwardAgain) {
     const StepProgram program =
         Compile({.preset = CheckpointingPreset::kBlock, .segment_blocks = 3, .offload = {"*.out"}}, accumulation)
             .program;
-    // Not the boundaries inside the segments, blocks 0 to 2 and 3 to 5.
+    // The boundaries inside the segments (blocks 0 to 2 and 3 to 5) are not offloaded.
     const std::set<std::string> inputs = {"embedding.out", "blocks.2.out"};
     EXPECT_EQ(Set(Moved(program, true)), inputs) << ToString(accumulation);
     EXPECT_EQ(Set(Moved(program, false)), inputs) << ToString(accumulation);

@@ -95,8 +95,8 @@ TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
   }
 }
 
-// Each group's sum over the replicas is issued before the backward of the unit that comes next, and in the last
-// micro-batch only.
+// The all-reduce of each group over the replicas is issued before the backward of the next unit, and only in the last
+// micro-batch.
 TEST(Overlap, ReplicasSumTheGradientsOfAUnitDuringTheBackwardOfTheNext) {
   for (const StepOptions& options : AllOptions({Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard})) {
     if (options.mesh.replicate == 1) continue;

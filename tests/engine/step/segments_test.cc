@@ -1,4 +1,4 @@
-// Which blocks form segments, in which order units are visited, and what a program with segments holds and issues.
+// Tests which blocks form segments, the order of visits, and what a program with segments keeps and issues.
 #include "engine/step/segments.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,8 @@ std::string Names(const std::vector<Visit>& visits) {
   });
 }
 
-// Returns units like those of a decoder: the first and the last one are no blocks, and so are those in `others`.
+// Returns a model with units like those of a decoder. The first unit, the last unit, and the units in `others` are not
+// blocks.
 ModelGraph UnitsOf(int blocks, const std::vector<int>& others = {}) {
   ModelGraph model;
   model.units.emplace_back();
@@ -73,7 +74,7 @@ TEST(Visits, ASegmentRunsForwardAgainBeforeItsBackward) {
   EXPECT_EQ(visits(five, {{0, 3}, {3, 2}}), "0 1 2 3 4 5 6 4' 5< 4< 1' 2' 3< 2< 1< 0<");
   EXPECT_EQ(visits(five, {{1, 3}}), "0 1 2 3 4 5 6 5< 2' 3' 4< 3< 2< 1< 0<");
   EXPECT_EQ(visits(five, {{0, 3}, {3, 2}}, /*training=*/false), "0 1 2 3 4 5 6");
-  // A unit between blocks that is no block divides their segment.
+  // A unit between blocks that is not a block divides their segment.
   EXPECT_EQ(visits(UnitsOf(4, {3}), {{0, 4}}), "0 1 2 3 4 5 6 4' 5< 4< 3< 1' 2< 1< 0<");
 }
 
@@ -94,7 +95,7 @@ std::vector<std::string> VisitsOfBlocks(const StepProgram& program, StreamId str
     const std::string entry = absl::StrCat(ToString(instruction.phase), " ", unit);
     const std::string backward = absl::StrCat("backward ", unit), recompute = absl::StrCat("recompute ", unit);
     if (!work.empty() && work.back() == backward) continue;
-    // What comes before it was recomputed for it.
+    // The unit's recomputation just before its backward belongs to that backward.
     const bool recomputed = !work.empty() && entry == backward && work.back() == recompute;
     if (recomputed) work.back() = backward;
     if (work.empty() || work.back() != entry) work.push_back(entry);
@@ -184,7 +185,7 @@ TEST(Segments, OneBoundaryOfEachWaitsForBackward) {
     for (const char* block : {"blocks.0.", "blocks.1.", "blocks.3."}) {
       for (const std::string& name : waiting) EXPECT_FALSE(absl::StartsWith(name, block)) << name;
     }
-    // Boundaries inside a segment live from when it runs forward again.
+    // The boundaries inside a segment live only from its second forward on.
     EXPECT_EQ(MostAtOnce(program, BufferCategory::kActivationBoundaries, ".out.again"), 2);
   }
 }
@@ -196,7 +197,7 @@ TEST(Segments, HoldFewerBoundariesThanBlocks) {
     const Planned planned = PlanDecoder(With(options), kMany);
     return planned.plan.bytes_at_peak[static_cast<int>(BufferCategory::kActivationBoundaries)] / (2 * 64 * 8 * 4);
   };
-  // At the peak a block's backward has two gradients of boundaries besides.
+  // At the peak two gradients of boundaries live as well.
   EXPECT_LE(boundaries(SqrtSegmentBlocks({.layers = kMany})), BoundariesHeld({.layers = kMany}, 4) + 2);
   EXPECT_GE(boundaries(1), kMany);
 }
@@ -232,7 +233,8 @@ TEST(Segments, OfOneBlockAreNoSegments) {
             DumpProgram(PlanDecoder(With({}), 3, GraphMode::kEvaluation).program));
 }
 
-// Only the ops run again that the output of a block or what it keeps depends on: no op at all runs twice more.
+// In the second forward only those ops run on which the block's output or a kept value depends. With preset NONE no op
+// runs a third time.
 TEST(Segments, RunEachOpOnceAgain) {
   const auto count = [](const ActivationOptions& options) {
     std::map<std::string, int> ops;

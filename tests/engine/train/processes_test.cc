@@ -284,7 +284,7 @@ TEST_F(ProcessesTest, ParametersOfOtherProcessesCannotBeRead) {
   for (const Result& result : Run(MakeJob(), 2, "read", {.on_step = read})) EXPECT_TRUE(result.status.ok());
 }
 
-// Each of the processes holds one shard once and the other twice, and counts neither twice.
+// Each process holds one shard once and the other twice. A read must count each shard once.
 TEST_F(ProcessesTest, AProcessWithAllShardsReadsParametersWhicheverReplicasItHolds) {
   std::mutex mutex;
   std::map<int, std::vector<float>> values;  // By process.

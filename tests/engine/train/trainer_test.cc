@@ -159,7 +159,7 @@ TEST(Trainer, RunTellsOfStepsAndEvaluationsAndEndsWhenTold) {
   EXPECT_EQ(refused->steps_done(), 1);
 }
 
-// It counted micro-batches of each rank, so that another number of ranks evaluated other text.
+// An evaluation used to count micro-batches of each rank, so another number of ranks evaluated other text.
 TEST(Trainer, EvaluatesTheSameSequencesWithAnyRanksAndMicroBatch) {
   const std::string path = WriteText("evaluated", 120);
   absl::StatusOr<EvaluationReport> first = absl::NotFoundError("none yet");
