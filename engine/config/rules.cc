@@ -163,11 +163,13 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
                      "IN_BACKWARD updates a unit before the norm of all gradients is known; use clipping PER_UNIT, or "
                      "max_gradient_norm 0 for no clipping");
     }
-    if (optimizer.non_finite == NonFinite::kStop) {
-      errors.AddRule({"optimizer.update", "optimizer.non_finite"},
-                     "IN_BACKWARD updates a unit before it is known whether all gradients are finite, so a run cannot "
-                     "stop with the parameters of the step before; use non_finite SKIP");
-    }
+  }
+  const bool in_backward = optimizer.update == UpdateTime::kInBackward;
+  if (optimizer.non_finite == NonFinite::kStop && (in_backward || optimizer.clipping == Clipping::kPerUnit)) {
+    errors.AddRule({in_backward ? "optimizer.update" : "optimizer.clipping", "optimizer.non_finite"},
+                   absl::StrCat(in_backward ? "IN_BACKWARD" : "PER_UNIT",
+                                " updates a unit whether or not the gradients of others are finite, so a run cannot "
+                                "stop with the parameters of the step before; use non_finite SKIP"));
   }
   if (optimizer.clipping == Clipping::kPerUnit && optimizer.max_gradient_norm == 0) {
     errors.AddRule({"optimizer.clipping", "optimizer.max_gradient_norm"},

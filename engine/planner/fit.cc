@@ -203,6 +203,15 @@ absl::StatusOr<Fit> FindFit(FitField field, const Job& job,
     return absl::InvalidArgumentError(
         "sharding.ranks can only be found for a given budget; set memory.budget_bytes to what one rank has");
   }
+  if (field == FitField::kRanks && !job.memory.offload.empty() && job.memory.host_budget_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "sharding.ranks of a job that offloads can only be found for a given host budget; set "
+        "memory.host_budget_bytes to what one rank has");
+  }
+  if (field == FitField::kRanks && job.sharding.shard_ranks > 0) {
+    return absl::InvalidArgumentError(
+        "sharding.ranks is found for one group of all ranks; leave sharding.shard_ranks out");
+  }
   SHALE_ASSIGN_OR_RETURN(const Budget budget, BudgetOf(job, machine.default_budget));
   if (budget.bytes == kNoBudget) {
     return absl::InvalidArgumentError("there is no budget to fit; set memory.budget_bytes to what one rank has");

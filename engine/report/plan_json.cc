@@ -51,6 +51,7 @@ Json BatchJson(const Job& job, const JobPlan& plan) {
 Json OptionsJson(const Job& job, const JobPlan& plan) {
   const StepOptions& o = plan.options;
   return {{"ranks", o.mesh.ranks()},
+          {"shard_ranks", o.mesh.shard},
           {"strategy", Text(ToString(o.strategy))},
           {"accumulation", Text(ToString(o.accumulation))},
           {"accumulation_reason", plan.accumulation_reason},
@@ -60,12 +61,16 @@ Json OptionsJson(const Job& job, const JobPlan& plan) {
           {"compute", job.precision.compute == ComputePrecision::kBFloat16 ? "BF16" : "FP32"},
           {"master", Text(ToString(o.master))},
           {"optimizer", Text(EntryOf(o.optimizer.kind).name)},
+          {"clipping", Text(ToString(o.clipping))},
+          {"update", Text(ToString(o.update))},
+          {"keep_gradients", o.keep_gradients},
           {"asynchronous_checkpoints", o.snapshot},
           {"activation_checkpointing",
            {{"preset", Text(ToString(o.activations.preset))},
             {"every_nth", o.activations.every_nth},
             {"first_layers", o.activations.first_layers},
             {"last_layers", o.activations.last_layers},
+            {"segment_blocks", o.activations.segment_blocks},
             {"recompute", o.activations.patterns}}},
           {"offload", o.activations.offload}};
 }
@@ -110,7 +115,7 @@ Json CommunicationJson(const CommunicationSummary& c) {
   return {{"gathers", c.gathers},         {"gathered_bytes", c.gathered_bytes},
           {"reductions", c.reductions},   {"reduced_bytes", c.reduced_bytes},
           {"all_reduces", c.all_reduces}, {"all_reduced_bytes", c.all_reduced_bytes},
-          {"sent_bytes", c.sent_bytes}};
+          {"sent_bytes", c.sent_bytes},   {"sent_between_groups_bytes", c.sent_between_groups_bytes}};
 }
 
 Json OffloadJson(const OffloadSummary& offload) {

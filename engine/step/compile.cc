@@ -137,7 +137,11 @@ class StepCompiler {
       if (layered_) writer_.BeginLoop(options_.micro_batches);
       EmitVisit(use);
       if (layered_) writer_.BeginLoop(1);
-      if (HasBackward(work)) EndBackward(u, micro_batch);
+      if (HasBackward(work)) {
+        EndBackward(u, micro_batch);
+      } else {
+        reducer_->EndOverlap();
+      }
     }
   }
 

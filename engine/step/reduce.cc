@@ -105,9 +105,8 @@ bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& 
 }
 
 std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
-  // Hold the unit gradients of the previous unit up to here, so that their reduction may overlap this unit.
-  for (BufferId buffer : in_flight_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
-  in_flight_.clear();
+  // The reductions of the previous unit may overlap this unit.
+  EndOverlap();
   std::vector<GroupId> complete;
   for (GroupId group : GroupsWritten(unit)) {
     if (++progress_[group].units_done == std::ssize(progress_[group].units)) complete.push_back(group);
@@ -129,6 +128,11 @@ void Reducer::SumOverReplicas(int unit, GroupId group, int micro_batch) {
       {.stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch},
       Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kReplicate, .full = g.own_gradient});
   instruction.last_iteration_only = micro_batch >= 0;
+}
+
+void Reducer::EndOverlap() {
+  for (BufferId buffer : in_flight_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
+  in_flight_.clear();
 }
 
 void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {

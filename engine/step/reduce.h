@@ -32,6 +32,9 @@ class Reducer {
   // Call after the backward of a unit. Emits its reductions. Returns the groups whose gradients are complete after
   // these reductions (in a loop over micro-batches: in its last iteration).
   std::vector<GroupId> EndUnit(int unit, int micro_batch);
+  // Unit gradients are held while the next visit runs, so that it need not wait for their reductions. Ends that.
+  // EndUnit does so too; call it after a visit without a backward.
+  void EndOverlap();
 
  private:
   struct GroupProgress {

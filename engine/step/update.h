@@ -19,6 +19,9 @@
 //   3. CombineTotals takes the loss, sums the squared norms, and takes the largest flag.
 // With one shard, steps 2 and 3 are left out. All replicas sum in the same order, so their clipping agrees to the bit
 // with every communicator.
+//
+// With totals of its own for each group, the group that is updated last counts the update. If its gradient is not
+// finite, the step is not counted, although others were updated.
 #pragma once
 
 #include <vector>

@@ -162,11 +162,15 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.update: IN_BACKWARD updates a unit before the norm of all gradients is known; use "
              "clipping PER_UNIT, or max_gradient_norm 0 for no clipping"},
         Rule{{"optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT"},
-             "--set: optimizer.update: IN_BACKWARD updates a unit before it is known whether all gradients are finite, "
+             "--set: optimizer.update: IN_BACKWARD updates a unit whether or not the gradients of others are finite, "
              "so a run cannot stop with the parameters of the step before; use non_finite SKIP"},
+        Rule{{"optimizer.clipping=PER_UNIT"},
+             "--set: optimizer.clipping: PER_UNIT updates a unit whether or not the gradients of others are finite, so "
+             "a run cannot stop with the parameters of the step before; use non_finite SKIP"},
+        Rule{{"optimizer={clipping: PER_UNIT non_finite: SKIP}"}, ""},
         Rule{{"optimizer={update: IN_BACKWARD clipping: PER_UNIT non_finite: SKIP}"}, ""},
         Rule{{"optimizer={update: IN_BACKWARD max_gradient_norm: 0 non_finite: SKIP}"}, ""},
-        Rule{{"optimizer.clipping=PER_UNIT", "optimizer.max_gradient_norm=0"},
+        Rule{{"optimizer.clipping=PER_UNIT", "optimizer.non_finite=SKIP", "optimizer.max_gradient_norm=0"},
              "--set: optimizer.clipping: max_gradient_norm 0 clips nothing; give a norm, or leave clipping out"},
         Rule{{"optimizer.base_batch=8"},
              "--set: optimizer.base_batch: only scaling LINEAR or SQUARE_ROOT reads it; choose one, or leave it out"},

@@ -161,6 +161,20 @@ TEST(Fit, NeedsABudget) {
   EXPECT_TRUE(Find(FitField::kMicroBatch, job, machine).ok());
   // Ranks share the memory of a machine, so the default budget depends on their number.
   EXPECT_TRUE(absl::IsInvalidArgument(Find(FitField::kRanks, job, machine).status()));
+  job.memory.budget_bytes = int64_t{1} << 40;
+  EXPECT_TRUE(Find(FitField::kRanks, job, machine).ok());
+  job.memory.offload = {"*"};
+  EXPECT_EQ(Find(FitField::kRanks, job, machine).status().message(),
+            "sharding.ranks of a job that offloads can only be found for a given host budget; set "
+            "memory.host_budget_bytes to what one rank has");
+}
+
+TEST(Fit, RanksAreThoseOfOneGroup) {
+  Job job = Named(Accumulation::kSharded);
+  job.memory.budget_bytes = int64_t{1} << 40;
+  job.sharding.shard_ranks = 1;
+  EXPECT_EQ(Find(FitField::kRanks, job).status().message(),
+            "sharding.ranks is found for one group of all ranks; leave sharding.shard_ranks out");
 }
 
 TEST(Fit, OtherFieldsAreRefusedWithTheThree) {

@@ -59,6 +59,9 @@ TEST(PlanJson, SaysWhatThePlanSays) {
     const Json json = Parsed(PlanJson(job, plan, /*instructions=*/true));
     EXPECT_EQ(json["name"], job.name);
     EXPECT_EQ(json["options"]["ranks"], job.sharding.ranks);
+    EXPECT_EQ(json["options"]["shard_ranks"], plan.options.mesh.shard);
+    EXPECT_EQ(json["options"]["update"], std::string(ToString(plan.options.update)));
+    EXPECT_EQ(json["options"]["clipping"], std::string(ToString(plan.options.clipping)));
     EXPECT_EQ(json["options"]["accumulation"], std::string(ToString(plan.options.accumulation)));
     EXPECT_EQ(json["memory"]["arena_bytes"], plan.arena_bytes);
     EXPECT_EQ(json["memory"]["persistent_bytes"], plan.train.memory.persistent_bytes);

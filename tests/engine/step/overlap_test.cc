@@ -88,6 +88,9 @@ TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
     EXPECT_EQ(reductions, kLayers + 2) << Describe(options);
     VisitBackwardWaits(
         planned.program, StreamId::kReduce, [&](const Instruction& waiting, const Instruction& reduction) {
+          // Before the backward of the second block of a segment its first block runs forward again: the reduction
+          // overlaps with that.
+          if (options.activations.segment_blocks == 2 && waiting.unit % 2 == 0) return;
           EXPECT_NE(reduction.unit, waiting.unit + 1)
               << Describe(options) << ": " << NameOf(waiting) << " of " << planned.program.units[waiting.unit]
               << " waits for " << NameOf(reduction) << " of " << planned.program.units[reduction.unit];
