@@ -33,13 +33,7 @@ class Ops {
   virtual absl::Status Prepare(const Op& op) { return absl::OkStatus(); }
 
   // Enqueues a bound and valid op (see Validate). Nothing else may use `scratch` until the op has finished.
-  absl::Status Launch(const Op& op, Scratch scratch, Stream& stream) {
-    VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
-      if (t.present()) stream.Meter(t.data, t.extent_bytes());
-    });
-    stream.Meter(scratch.data, scratch.size_bytes);
-    return Enqueue(op, scratch, stream);
-  }
+  absl::Status Launch(const Op& op, Scratch scratch, Stream& stream);
 
  protected:
   // Does all that Launch does, apart from metering.

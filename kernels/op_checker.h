@@ -117,6 +117,7 @@ void Check(OpChecker& c, const Accumulate& op);
 void Check(OpChecker& c, const ZeroRanges& op);
 void Check(OpChecker& c, const LossScale& op);
 void Check(OpChecker& c, const FlagNonFinite& op);
+void Check(OpChecker& c, const CombineTotals& op);
 void Check(OpChecker& c, const PrepareUpdate& op);
 void Check(OpChecker& c, const Update& op);
 

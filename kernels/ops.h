@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "kernels/element_range.h"
 #include "kernels/tensor.h"
@@ -459,9 +460,23 @@ struct FlagNonFinite {
   }
 };
 
+// Combines G rows of totals into one: the rows of the flat groups of a step, or of the ranks in a row of the mesh. All
+// rows have the same loss. If no row is flagged, writes the loss of row 0, the sum of the squared norms in the order of
+// the rows, and flag 0. Otherwise writes 0, 0 and the largest flag.
+struct CombineTotals {
+  static constexpr absl::string_view kName = "CombineTotals";
+  Tensor groups_G3;  // f64, rows of kTotal*; at least one
+  Tensor totals_3;   // f64, kTotal*
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("groups", op.groups_G3, Access::kRead);
+    v("totals", op.totals_3, Access::kWrite);
+  }
+};
+
 // Decides whether this step updates the weights. Skips the update if no token is valid or a total is not finite.
-// Otherwise counts the update (update_count += 1) and computes the values that an Update needs; the factor on the
-// gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
+// Otherwise computes the values that an Update needs for update number n = update_count + 1, and then sets update_count
+// to n if `counts` is set. The factor on the gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
 struct PrepareUpdate {
   static constexpr absl::string_view kName = "PrepareUpdate";
   Tensor hyper_2;         // f32, kHyper*
@@ -471,12 +486,13 @@ struct PrepareUpdate {
   Tensor update_5;        // f32, kUpdate*
   double beta1 = 0.9;
   double beta2 = 0.95;
+  bool counts = true;  // If a step prepares an update for each group, only the last one counts.
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("hyper", op.hyper_2, Access::kRead);
     v("valid_tokens", op.valid_tokens_1, Access::kRead);
     v("totals", op.totals_3, Access::kRead);
-    v("update_count", op.update_count_1, Access::kReadWrite);
+    v("update_count", op.update_count_1, op.counts ? Access::kReadWrite : Access::kRead);
     v("update", op.update_5, Access::kWrite);
   }
 };
@@ -513,68 +529,33 @@ struct Update {
 using Op = std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
                         LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
                         SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
-                        ZeroRanges, LossScale, FlagNonFinite, PrepareUpdate, Update>;
+                        ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update>;
 
-template <class Visitor>
-void VisitOperands(Op& op, Visitor&& visitor) {
-  std::visit([&](auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
-}
-template <class Visitor>
-void VisitOperands(const Op& op, Visitor&& visitor) {
-  std::visit([&](const auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
-}
+// Calls visitor(name, tensor, access) for every operand of an op, including absent ones.
+void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor);
+void VisitOperands(Op& op, absl::FunctionRef<void(absl::string_view, Tensor&, Access)> visitor);
 
 // Sets `accumulate` of ops that have it, and leaves other ops alone.
-inline void SetAccumulate(Op& op, bool accumulate) {
-  std::visit(
-      [&](auto& o) {
-        if constexpr (requires { o.accumulate; }) o.accumulate = accumulate;
-      },
-      op);
-}
+void SetAccumulate(Op& op, bool accumulate);
 
 // Turns an op that continues a series into the first op of the series: it overwrites its output instead of adding to
 // it, and packs b instead of finding it packed.
-inline void MakeFirst(Op& op) {
-  SetAccumulate(op, false);
-  if (MatMul* matmul = std::get_if<MatMul>(&op)) matmul->b_is_packed = false;
-}
+void MakeFirst(Op& op);
 
 // Returns the ranges that an op writes if it writes only these elements of its kReadWrite operand and reads none of it.
 // Returns null for all other ops.
-inline const std::vector<ElementRange>* WrittenRanges(const Op& op) {
-  const auto* zero = std::get_if<ZeroRanges>(&op);
-  return zero == nullptr ? nullptr : zero->ranges.get();
-}
+const std::vector<ElementRange>* WrittenRanges(const Op& op);
 
 // Makes an op on one shard of a flat group work on shard `index`, which begins at element index x shard_stride. Leaves
 // other ops alone.
-inline void SetShard(Op& op, int64_t index) {
-  std::visit(
-      [&](auto& o) {
-        if constexpr (requires { o.shard_stride; }) o.shard_begin = index * o.shard_stride;
-      },
-      op);
-}
+void SetShard(Op& op, int64_t index);
 
 // Returns whether a library may compute an op. If one does, the backend loads the library and chooses an algorithm at
 // the op's first launch.
-inline bool UsesLibrary(const Op& op) {
-  return std::holds_alternative<MatMul>(op) || std::holds_alternative<AttentionForward>(op) ||
-         std::holds_alternative<AttentionBackward>(op);
-}
+bool UsesLibrary(const Op& op);
 
-inline absl::string_view NameOf(const Op& op) {
-  return std::visit(
-      [](const auto& o) -> absl::string_view {
-        if constexpr (requires { o.name(); }) {
-          return o.name();
-        } else {
-          return std::decay_t<decltype(o)>::kName;
-        }
-      },
-      op);
-}
+// Returns the name of an op: "MatMul".
+absl::string_view NameOf(const Op& op);
 
 // Returns the number of floating-point operations; a multiply-add counts as two. Counts matmuls and attention only:
 // everything else is bound by memory, not arithmetic.

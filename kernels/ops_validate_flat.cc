@@ -129,6 +129,12 @@ void Check(OpChecker& c, const FlagNonFinite& op) {
   c.Typed("totals", op.totals_3, DType::kFloat64, {&three});
 }
 
+void Check(OpChecker& c, const CombineTotals& op) {
+  Dim groups{"G"}, row{"totals", kTotalSize}, three{"totals", kTotalSize};
+  c.Typed("groups", op.groups_G3, DType::kFloat64, {&groups, &row});
+  c.Typed("totals", op.totals_3, DType::kFloat64, {&three});
+}
+
 void Check(OpChecker& c, const PrepareUpdate& op) {
   Dim one{"", 1}, hyper{"hyper", kHyperSize}, totals{"totals", kTotalSize}, update{"update", kUpdateSize};
   c.Typed("hyper", op.hyper_2, DType::kFloat32, {&hyper});

@@ -29,7 +29,8 @@ absl::string_view ToString(Strategy strategy);
 // The part of a flat group's vector that a rank holds.
 enum class Part : uint8_t { kFull, kShard };
 
-// How a strategy places the state of a model. On a mesh with one shard, every part is full.
+// How a strategy places the state of a model. On a mesh with one shard, every part is full. On a mesh with replicas,
+// each row of ranks holds a copy of the state, sharded over the row (hybrid sharding).
 struct Placement {
   Part weights = Part::kFull;    // Weights in the compute dtype, between steps.
   Part state = Part::kFull;      // Masters and optimizer states. The rank updates the elements of this part.
@@ -48,10 +49,13 @@ struct Placement {
   bool reduces() const { return mesh.ranks() > 1; }
   // Returns whether gradients accumulate over the step in a full vector, which is reduced once.
   bool reduces_full_gradients() const { return reduces() && gradients == Part::kFull; }
-  // Returns the collective that sums gradients.
+  // Returns the collective that sums gradients: over all ranks, or over a row of the mesh if sums_over_replicas().
   CollectiveKind reduction() const {
     return state == Part::kShard ? CollectiveKind::kReduceScatterSum : CollectiveKind::kAllReduceSum;
   }
+
+  // Returns whether gradient shards, which are sums over a row of the mesh, are also summed over the rows, once a step.
+  bool sums_over_replicas() const { return state == Part::kShard && mesh.replicate > 1; }
 
   bool operator==(const Placement&) const = default;
 };
@@ -74,9 +78,13 @@ class GroupPlacement {
   ElementRange Weights(int rank) const { return Range(placement_.weights, rank); }
   // Returns the elements that `rank` updates, whose masters and optimizer states it holds.
   ElementRange Owned(int rank) const { return Range(placement_.state, rank); }
-  // Returns the parts of parameters that `rank` saves in a checkpoint. Under every strategy these are the parts in its
-  // shard, so that the ranks of a row together save every element once.
-  std::vector<ShardLayout::Piece> Saved(int rank) const { return layout_.ParameterPieces(Shard(rank)); }
+  // Returns the parts of parameters that `rank` saves in a checkpoint. Under every strategy these lie in its shard. The
+  // replicas of a shard divide it among them, so that the ranks together save every element once.
+  std::vector<ShardLayout::Piece> Saved(int rank) const {
+    const Mesh& mesh = placement_.mesh;
+    return layout_.ParameterPieces(Shard(rank), mesh.index(rank, MeshAxis::kReplicate),
+                                   static_cast<int>(mesh.replicate));
+  }
 
   // Returns a tensor that stands for a shard of `full`: each rank that binds it gets its own shard (Location in
   // kernels/tensor.h). `full` is a vector with one element for every `block` elements of the group.

@@ -47,6 +47,7 @@ absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries,
   const int64_t alignment = std::max(kAlignment, block);
   ShardLayout layout;
   layout.shards_ = shards;
+  layout.alignment_ = alignment;
   int64_t end = 0;
   for (const Entry& entry : entries) {
     if (entry.name.empty()) {
@@ -83,9 +84,14 @@ ElementRange ShardLayout::ShardRange(int shard) const {
   return {shard * shard_elements_, (shard + 1) * shard_elements_};
 }
 
-std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int shard) const {
-  const ElementRange range = ShardRange(shard);
+std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int shard, int part, int parts) const {
+  SHALE_CHECK(part >= 0 && part < parts) << "part " << part << " of " << parts;
+  const ElementRange whole = ShardRange(shard);
+  const int64_t size = RoundUp(CeilDivide(shard_elements_, parts), alignment_);
+  const ElementRange range = {std::min(whole.begin + part * size, whole.end),
+                              std::min(whole.begin + (part + 1) * size, whole.end)};
   std::vector<Piece> pieces;
+  if (range.begin == range.end) return pieces;
   auto it = std::partition_point(parameters_.begin(), parameters_.end(),
                                  [&](const Placement& p) { return p.range().end <= range.begin; });
   for (; it != parameters_.end() && it->offset_elements < range.end; ++it) {
@@ -93,7 +99,7 @@ std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int shard) const {
     const int64_t end = std::min(range.end, it->range().end);
     pieces.push_back({.parameter = static_cast<int>(it - parameters_.begin()),
                       .range = {begin - it->offset_elements, end - it->offset_elements},
-                      .shard_offset = begin - range.begin});
+                      .shard_offset = begin - whole.begin});
   }
   return pieces;
 }

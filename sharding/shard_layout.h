@@ -74,7 +74,10 @@ class ShardLayout {
   // Returns the elements of the group that a shard has.
   ElementRange ShardRange(int shard) const;
   // Returns the parts of parameters in a shard, in order of offset. Returns none if the shard is all padding.
-  std::vector<Piece> ParameterPieces(int shard) const;
+  std::vector<Piece> ParameterPieces(int shard) const { return ParameterPieces(shard, 0, 1); }
+  // Divides a shard into `parts` parts, and returns the parts of parameters in part number `part`. Each part begins at
+  // a multiple of the layout's alignment, so the last parts may be shorter than the others, or empty.
+  std::vector<Piece> ParameterPieces(int shard, int part, int parts) const;
 
   // Returns the elements that belong to no parameter, including the padded tail, sorted.
   std::vector<ElementRange> gaps() const;
@@ -85,6 +88,7 @@ class ShardLayout {
   ShardLayout() = default;
 
   int shards_ = 1;
+  int64_t alignment_ = kAlignment;
   int64_t shard_elements_ = 0;
   std::vector<Placement> parameters_;  // In order of offset.
   absl::flat_hash_map<std::string, int> index_by_name_;

@@ -43,6 +43,13 @@ CommandLine& CommandLine::Text(std::string name, std::string value_name, std::st
               }});
 }
 
+CommandLine& CommandLine::OptionalText(std::string name, std::string value_name, std::string help, std::string alone,
+                                       std::string* value) {
+  Text(std::move(name), std::move(value_name), std::move(help), value);
+  flags_.back().alone = std::move(alone);
+  return *this;
+}
+
 CommandLine& CommandLine::List(std::string name, std::string value_name, std::string help,
                                std::vector<std::string>* values) {
   return Add({.name = std::move(name),
@@ -140,6 +147,8 @@ void CommandLine::ParseFlag(const std::vector<std::string>& arguments, size_t& i
   } else if (flag != nullptr && !has_value) {
     if (flag->value_name.empty()) {
       value = "true";
+    } else if (flag->alone) {
+      value = *flag->alone;
     } else if (i + 1 < arguments.size()) {
       value = arguments[++i];
     } else {
@@ -193,7 +202,8 @@ std::string CommandLine::HelpText() const {
     std::string help = flag.help;
     if (flag.required) absl::StrAppend(&help, " Required.");
     if (!flag.default_text.empty()) absl::StrAppend(&help, " Default: ", flag.default_text, ".");
-    row(absl::StrCat("--", flag.name, flag.value_name.empty() ? "" : "=", flag.value_name), help);
+    const std::string value = flag.value_name.empty() ? "" : absl::StrCat("=", flag.value_name);
+    row(absl::StrCat("--", flag.name, flag.alone ? absl::StrCat("[", value, "]") : value), help);
   }
   row("--help", "This text.");
   if (!footer_.empty()) absl::StrAppend(&out, "\n", footer_, "\n");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ class CommandLine {
   CommandLine(std::string program, std::string summary) : program_(std::move(program)), summary_(std::move(summary)) {}
 
   CommandLine& Text(std::string name, std::string value_name, std::string help, std::string* value);
+  // Adds a flag that may also be given without a value, as --name, which sets `*value` to `alone`. A value must follow
+  // after `=`; the next argument is never taken as the value.
+  CommandLine& OptionalText(std::string name, std::string value_name, std::string help, std::string alone,
+                            std::string* value);
   // May be given several times. Each occurrence appends a value.
   CommandLine& List(std::string name, std::string value_name, std::string help, std::vector<std::string>* values);
   CommandLine& Integer(std::string name, std::string help, int64_t minimum, int64_t maximum, int64_t* value);
@@ -55,7 +60,8 @@ class CommandLine {
  private:
   struct Flag {
     std::string name;
-    std::string value_name;  // Empty for a switch.
+    std::string value_name;                           // Empty for a switch.
+    std::optional<std::string> alone = std::nullopt;  // The value that --name alone sets, if it need not have one.
     std::string help;
     std::string default_text;
     bool required = false;

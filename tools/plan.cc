@@ -6,26 +6,48 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "engine/backends/job_backend.h"
 #include "engine/config/data_facts.h"
 #include "engine/config/parse.h"
+#include "engine/planner/fit.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/program/program.h"
 #include "engine/report/explain.h"
+#include "engine/report/memory_snapshot.h"
+#include "engine/report/plan_html.h"
+#include "engine/report/plan_json.h"
 #include "engine/report/plan_text.h"
+#include "engine/report/timeline.h"
 #include "engine/runtime/backend.h"
+#include "engine/text/numbers.h"
 #include "kernels/op_backend.h"
 #include "tools/command_line.h"
+#include "tools/output_file.h"
 
 namespace shale {
 namespace {
+
+constexpr absl::string_view kStandardOutput = "-";
 
 struct Flags {
   std::string job;
   std::vector<std::string> set;
   int64_t ranks = 0;
   bool explain = false;
+  bool timeline = false;
   bool dump_program = false;
+  std::string json;
+  std::string html;
+  std::string memory_snapshot;
+  std::string fit;
+
+  std::vector<std::string> Overrides() const {
+    std::vector<std::string> overrides = set;
+    if (ranks > 0) overrides.push_back(absl::StrCat("sharding.ranks=", ranks));
+    return overrides;
+  }
+  bool json_is_printed() const { return json == kStandardOutput; }
 };
 
 int Fail(const absl::Status& status, int exit_code) {
@@ -34,28 +56,125 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
+// Returns InvalidArgument for flags that would mix text into JSON, or that ask for a plan together with --fit.
+absl::Status CheckFlags(const Flags& flags) {
+  const struct {
+    absl::string_view name;
+    bool given, prints;
+  } others[] = {{"explain", flags.explain, true},
+                {"timeline", flags.timeline, true},
+                {"dump_program", flags.dump_program, false},
+                {"json", !flags.json.empty(), false},
+                {"html", !flags.html.empty(), false},
+                {"memory_snapshot", !flags.memory_snapshot.empty(), false}};
+  for (const auto& [name, given, prints] : others) {
+    if (!given) continue;
+    if (!flags.fit.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("--fit makes no plan of the job; leave out --", name));
+    }
+    if (prints && flags.json_is_printed()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--json and --", name, " both print to standard output; give --json=FILE"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Returns "batch.micro_batch=12 fits: SHARDED needs 31.2 GiB (33,500,000,000 bytes) per rank, budget 32.0 GiB; 13 needs
+// 33.5 GiB (36,000,000,000 bytes)".
+std::string FitText(FitField field, const Fit& fit) {
+  const auto bytes = [](const FitTrial& trial) {
+    return absl::StrCat(
+        FormatBytes(trial.arena_bytes), " (", WithCommas(trial.arena_bytes), " bytes)",
+        trial.host_bytes > 0 ? absl::StrCat(" and ", FormatBytes(trial.host_bytes), " of host memory") : "");
+  };
+  const std::string text =
+      absl::StrCat(ToString(field), "=", fit.best.value, " fits: ", ToString(fit.best.accumulation), " needs ",
+                   bytes(fit.best), " per rank, budget ", FormatBytes(fit.budget.bytes),
+                   fit.budget.origin.empty() ? "" : absl::StrCat(" (", fit.budget.origin, ")"), "; ");
+  if (!fit.next) {
+    return absl::StrCat(
+        text, field == FitField::kRanks ? "there are no fewer ranks" : "a rank has no more sequences in a step");
+  }
+  const absl::Status& status = fit.next->status;
+  if (status.ok()) return absl::StrCat(text, fit.next->value, " needs ", bytes(*fit.next));
+  return absl::StrCat(text, fit.next->value,
+                      " is not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
+}
+
+int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Machine& machine) {
+  const absl::StatusOr<FitField> field = ParseFitField(flags.fit);
+  if (!field.ok())
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--fit: ", field.status().message())), kExitUsage);
+  // Loads the job again for each value, because defaults may depend on the value.
+  const auto job_with = [&](int64_t value) -> absl::StatusOr<Job> {
+    std::vector<std::string> overrides = flags.Overrides();
+    overrides.push_back(absl::StrCat(ToString(*field), "=", value));
+    absl::StatusOr<Job> changed = LoadJob(flags.job, overrides);
+    if (!changed.ok()) return changed;
+    ApplyDataFacts(data, *changed);
+    if (const absl::Status status = ValidateJob(*changed); !status.ok()) return status;
+    return changed;
+  };
+  const absl::StatusOr<Fit> fit = FindFit(*field, job, job_with, machine);
+  if (!fit.ok()) return Fail(fit.status(), kExitUsage);
+  std::printf("%s\n", FitText(*field, *fit).c_str());
+  return kExitOk;
+}
+
+// Prints the plan as text, or as JSON if --json names no file.
+absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const std::string& remark, Backend& backend) {
+  const StepProgram& program = resolved.plan.train.step.program;
+  if (flags.json_is_printed()) {
+    std::fputs(PlanJson(resolved.job, resolved.plan, flags.dump_program).c_str(), stdout);
+    std::fputs(remark.c_str(), stderr);
+    return absl::OkStatus();
+  }
+  std::fputs(PlanText(resolved.job, resolved.plan).c_str(), stdout);
+  if (!remark.empty()) std::printf("\n%s", remark.c_str());
+  if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
+  if (flags.explain) {
+    const std::unique_ptr<Ops> ops = backend.CreateOps(resolved.job.sharding.ranks, /*device=*/nullptr);
+    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, *ops);
+    if (!text.ok()) return text.status();
+    std::printf("\n%s", text->c_str());
+  }
+  if (flags.dump_program) std::printf("\n%s", ProgramText(resolved.job, resolved.plan).c_str());
+  return absl::OkStatus();
+}
+
+// Writes the files that the flags name.
+absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved) {
+  const auto& [job, plan] = resolved;
+  absl::Status status;
+  const auto write = [&](const std::string& path, auto&& contents) {
+    if (status.ok() && !path.empty()) status = WriteOutput(path, contents());
+  };
+  if (!flags.json_is_printed()) write(flags.json, [&] { return PlanJson(job, plan, flags.dump_program); });
+  write(flags.html, [&] { return PlanHtml(job, plan); });
+  write(flags.memory_snapshot,
+        [&] { return MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes); });
+  return status;
+}
+
 int Run(const Flags& flags) {
-  std::vector<std::string> overrides = flags.set;
-  if (flags.ranks > 0) overrides.push_back(absl::StrCat("sharding.ranks=", flags.ranks));
-  const absl::StatusOr<Job> job = LoadJob(flags.job, overrides);
+  if (const absl::Status status = CheckFlags(flags); !status.ok()) return Fail(status, kExitUsage);
+  absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides());
   if (!job.ok()) return Fail(job.status(), kExitUsage);
   const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
   if (!data.ok()) return Fail(data.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
+  if (!flags.fit.empty()) {
+    ApplyDataFacts(*data, *job);
+    return RunFit(flags, *job, *data, (*backend)->machine());
+  }
   std::string remark;
   const absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, (*backend)->machine(), remark);
   if (!resolved.ok()) return Fail(resolved.status(), kExitUsage);
-  std::fputs(PlanText(resolved->job, resolved->plan).c_str(), stdout);
-  if (!remark.empty()) std::printf("\n%s", remark.c_str());
-  if (flags.explain) {
-    const std::unique_ptr<Ops> ops = (*backend)->CreateOps(job->sharding.ranks, /*device=*/nullptr);
-    const absl::StatusOr<std::string> text = ExplainText(resolved->job, resolved->plan, *ops);
-    if (!text.ok()) return Fail(text.status(), kExitFailed);
-    std::printf("\n%s", text->c_str());
-  }
-  if (flags.dump_program) std::printf("\n%s", ProgramText(resolved->job, resolved->plan).c_str());
-  return kExitOk;
+  absl::Status status = PrintPlan(flags, *resolved, remark, **backend);
+  if (status.ok()) status = WriteFiles(flags, *resolved);
+  return status.ok() ? kExitOk : Fail(status, kExitFailed);
 }
 
 }  // namespace
@@ -74,7 +193,23 @@ int main(int argc, char** argv) {
               "Also what micro-batches, the optimizer step, activation checkpointing, offload, no_sync and other "
               "strategies cost.",
               &flags.explain);
+  line.Switch("timeline",
+              "Also the memory over a step: held after load, peak of forward, loss, backward, reduce and update, held "
+              "after the step, by category.",
+              &flags.timeline);
   line.Switch("dump_program", "Also the training program, instruction by instruction.", &flags.dump_program);
+  line.OptionalText("json", "FILE",
+                    "Writes the plan as JSON, with instructions if --dump_program is given; without FILE prints it in "
+                    "place of the text. engine/report/plan_json.h documents its keys.",
+                    std::string(shale::kStandardOutput), &flags.json);
+  line.Text("html", "FILE", "Writes a web page that shows the memory of a step, instruction by instruction.",
+            &flags.html);
+  line.Text("memory_snapshot", "FILE", "Writes a step's allocations for PyTorch's viewer, pytorch.org/memory_viz.",
+            &flags.memory_snapshot);
+  line.Text("fit", "FIELD",
+            "Instead of a plan, finds the largest batch.micro_batch or batch.sequence_length, or the smallest "
+            "sharding.ranks, that fits the budget, and the next value, which does not.",
+            &flags.fit);
   line.Footer(
       "A job that does not fit memory.budget_bytes, or what it offloads memory.host_budget_bytes, is "
       "refused, with the settings that would make it fit.");

@@ -19,6 +19,7 @@
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/program/program.h"
+#include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
 #include "engine/text/numbers.h"
 #include "engine/train/peak_flops.h"
@@ -27,6 +28,7 @@
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
+#include "tools/output_file.h"
 #include "tools/passive_waiting.h"
 
 namespace shale {
@@ -139,6 +141,7 @@ struct Flags {
   std::string resume;
   bool overwrite = false;
   bool dump_program = false;
+  std::string memory_snapshot;
   TraceOptions trace;
 };
 
@@ -183,6 +186,11 @@ int Train(const Flags& flags) {
                                              " of this process, as measured: code, libraries, data buffers\n", devices);
   Print(plan_text);
   if (flags.dump_program) Print(ProgramText((*trainer)->job(), plan));
+  if (!flags.memory_snapshot.empty()) {
+    const absl::Status written = WriteOutput(
+        flags.memory_snapshot, MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes));
+    if (!written.ok()) return Fail(written, kExitUsage);
+  }
 
   const std::string job_text = ResolvedJobText((*trainer)->job());
   PrintResumed((*trainer)->resumed());
@@ -229,6 +237,8 @@ int main(int argc, char** argv) {
   line.Integer("trace_first_step", "The first step of this process to trace.", 1, 1000000000, &flags.trace.first_step);
   line.Integer("trace_steps", "How many steps to trace.", 1, 1000, &flags.trace.steps);
   line.Switch("dump_program", "Print the program of a step, instruction by instruction.", &flags.dump_program);
+  line.Text("memory_snapshot", "FILE",
+            "Write a step's planned allocations for PyTorch's viewer, pytorch.org/memory_viz.", &flags.memory_snapshot);
   line.Footer(shale::kFooter);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   shale::CatchSignals();

@@ -14,6 +14,7 @@
 #include "engine/optimizer/optimizer.h"
 #include "engine/runtime/ops_kind.h"
 #include "engine/step/options_enums.h"
+#include "engine/step/segments.h"
 #include "kernels/integers.h"
 
 namespace shale {
@@ -41,11 +42,17 @@ struct ShardingConfig {
   Strategy strategy = Strategy::kFullShard;
   Accumulation accumulation = Accumulation::kAuto;
   int64_t ranks = 1;
+  int64_t shard_ranks = 0;            // Ranks that divide the state: a divisor of `ranks`; 0: all.
   int64_t prefetch = 1;               // Units gathered ahead of use. Only kFullShard reads it.
   bool reshard_after_forward = true;  // Only kFullShard reads it.
 
   bool operator==(const ShardingConfig&) const = default;
 };
+
+// Returns the number of ranks over which the state is sharded. Each group of that many ranks holds a copy of the state.
+inline int64_t ShardRanks(const ShardingConfig& sharding) {
+  return sharding.shard_ranks > 0 ? sharding.shard_ranks : sharding.ranks;
+}
 
 // Returns how many micro-batches each rank runs in one optimizer step.
 inline int64_t AccumulationSteps(const BatchConfig& batch, int64_t ranks) {
@@ -66,6 +73,7 @@ struct MemoryConfig {
   std::vector<std::string> offload;  // Name patterns of tensors that wait for their backward in host memory.
   int64_t host_budget_bytes = 0;     // Bytes that one rank may offload; 0: derived from the machine's memory.
   int64_t budget_bytes = 0;          // Bytes that one rank may plan; 0: derived from the machine's memory.
+  bool keep_gradients = false;       // Whether a step's reduced gradients can be read until the next step.
   int64_t loss_chunk_tokens = 0;     // Tokens whose logits exist at once; 0: see LossChunkTokens.
 
   bool operator==(const MemoryConfig&) const = default;
@@ -74,10 +82,15 @@ struct MemoryConfig {
 struct ActivationCheckpointingConfig {
   CheckpointingPreset preset = CheckpointingPreset::kNone;
   // The blocks that the preset applies to. If a + b > 0, these are the first a and the last b; else 0, n, 2n, ...
-  int64_t every_nth = 1;               // n
-  int64_t first_layers = 0;            // a
-  int64_t last_layers = 0;             // b
+  int64_t every_nth = 1;       // n
+  int64_t first_layers = 0;    // a
+  int64_t last_layers = 0;     // b
+  int64_t segment_blocks = 1;  // Chosen blocks in a row that keep one boundary. Ignored with kSqrt.
+  Segments segments = Segments::kGiven;
   std::vector<std::string> recompute;  // Name patterns of further tensors to recompute; '*' matches any characters.
+
+  // Returns the blocks that the preset applies to in a model of `layers` blocks.
+  ChosenBlocks Chosen(int64_t layers) const { return {layers, every_nth, first_layers, last_layers}; }
 
   bool operator==(const ActivationCheckpointingConfig&) const = default;
 };
@@ -98,6 +111,8 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   std::vector<std::string> no_decay;  // Name patterns of parameters without decay. Vectors never decay.
   double max_gradient_norm = 1;       // 0: no clipping.
+  Clipping clipping = Clipping::kGlobal;
+  UpdateTime update = UpdateTime::kAfterBackward;
   NonFinite non_finite = NonFinite::kStop;
   LearningRateScaling scaling = LearningRateScaling::kConstant;
   int64_t base_batch = 0;  // In sequences; 0 if scaling is kConstant.
@@ -122,7 +137,7 @@ struct LearningRateConfig {
   // Length of the run. One of the two is positive, and the other is 0.
   int64_t steps = 0;  // In optimizer steps.
   double epochs = 0;  // In epochs (times through the data).
-  // Length of the linear warm-up from 0. At most one of the three is positive.
+  // Length of the linear warm-up. At most one of the three is positive.
   int64_t warmup_steps = 0;
   int64_t warmup_samples = 0;
   int64_t warmup_tokens = 0;
@@ -147,10 +162,10 @@ struct CheckpointConfig {
 
 struct TelemetryConfig {
   std::string run_folder;
-  int64_t print_every = 1;         // In steps.
-  int64_t evaluate_every = 0;      // In steps; 0: only at the end.
-  int64_t evaluation_batches = 8;  // Micro-batches per rank.
-  double peak_flops = 0;           // FLOP/s of one rank; 0: PeakFlops (engine/train/peak_flops.h) finds it.
+  int64_t print_every = 1;            // In steps.
+  int64_t evaluate_every = 0;         // In steps; 0: only at the end.
+  int64_t evaluation_sequences = 64;  // Sequences of one evaluation, over all ranks.
+  double peak_flops = 0;              // FLOP/s of one rank; 0: PeakFlops (engine/train/peak_flops.h) finds it.
 
   bool operator==(const TelemetryConfig&) const = default;
 };
@@ -211,6 +226,13 @@ inline int64_t LossChunkTokens(const Job& job) {
   // Rounds to a multiple of 64, because the matmul of the head's weight gradient sums over the tokens of a chunk.
   const int64_t tokens = RoundDown(kLogits / std::max<int64_t>(1, Vocabulary(job.model)), 64);
   return std::max(kLeastTokens, tokens);
+}
+
+// Returns how many consecutive blocks keep one boundary together (engine/step/segments.h); 1: each keeps its own.
+inline int64_t SegmentBlocks(const Job& job) {
+  const ActivationCheckpointingConfig& config = job.activation_checkpointing;
+  if (config.segments == Segments::kGiven) return config.segment_blocks;
+  return SqrtSegmentBlocks(config.Chosen(Layers(job.model)));
 }
 
 }  // namespace shale

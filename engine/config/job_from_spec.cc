@@ -31,6 +31,7 @@ ShardingConfig ShardingFromSpec(const proto::ShardingSpec& spec) {
   config.strategy = FromSpec(spec.strategy(), config.strategy);
   config.accumulation = FromSpec(spec.accumulation(), config.accumulation);
   if (spec.has_ranks()) config.ranks = spec.ranks();
+  config.shard_ranks = spec.shard_ranks();
   if (spec.has_prefetch()) config.prefetch = spec.prefetch();
   if (spec.has_reshard_after_forward()) config.reshard_after_forward = spec.reshard_after_forward();
   return config;
@@ -48,6 +49,7 @@ MemoryConfig MemoryFromSpec(const proto::MemorySpec& spec) {
   MemoryConfig config;
   config.offload.assign(spec.offload().begin(), spec.offload().end());
   config.host_budget_bytes = spec.host_budget_bytes();
+  config.keep_gradients = spec.keep_gradients();
   config.budget_bytes = spec.budget_bytes();
   config.loss_chunk_tokens = spec.loss_chunk_tokens();
   return config;
@@ -59,6 +61,8 @@ ActivationCheckpointingConfig CheckpointingFromSpec(const proto::ActivationCheck
   if (spec.has_every_nth()) config.every_nth = spec.every_nth();
   config.first_layers = spec.first_layers();
   config.last_layers = spec.last_layers();
+  if (spec.has_segment_blocks()) config.segment_blocks = spec.segment_blocks();
+  config.segments = static_cast<Segments>(spec.segments());
   config.recompute.assign(spec.recompute().begin(), spec.recompute().end());
   return config;
 }
@@ -76,6 +80,8 @@ OptimizerConfig OptimizerFromSpec(const proto::OptimizerSpec& spec) {
   config.weight_decay = spec.has_weight_decay() ? spec.weight_decay() : defaults.weight_decay;
   config.no_decay.assign(spec.no_decay().begin(), spec.no_decay().end());
   if (spec.has_max_gradient_norm()) config.max_gradient_norm = spec.max_gradient_norm();
+  config.clipping = FromSpec(spec.clipping(), config.clipping);
+  config.update = FromSpec(spec.update(), config.update);
   config.non_finite = FromSpec(spec.non_finite(), config.non_finite);
   config.scaling = FromSpec(spec.scaling(), config.scaling);
   config.base_batch = spec.base_batch();
@@ -110,7 +116,7 @@ TelemetryConfig TelemetryFromSpec(const proto::TelemetrySpec& spec, const std::s
   config.run_folder = spec.run_folder().empty() ? absl::StrCat("runs/", name) : spec.run_folder();
   if (spec.has_print_every()) config.print_every = spec.print_every();
   config.evaluate_every = spec.evaluate_every();
-  if (spec.has_evaluation_batches()) config.evaluation_batches = spec.evaluation_batches();
+  if (spec.has_evaluation_sequences()) config.evaluation_sequences = spec.evaluation_sequences();
   config.peak_flops = spec.peak_flops();
   return config;
 }

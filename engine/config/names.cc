@@ -42,7 +42,8 @@ std::string EnumMessage(const EnumDescriptor& type, absl::string_view found) {
     if (type.value(i)->number() != 0) allowed.push_back(type.value(i)->name());
   }
   const std::string today = TodaysValue(found);
-  const bool known = std::find(allowed.begin(), allowed.end(), today) != allowed.end();
+  const std::string value = today.substr(0, today.find(' '));
+  const bool known = std::find(allowed.begin(), allowed.end(), value) != allowed.end();
   return WithSuggestion(absl::StrCat("found ", Quoted(found), "; allowed: ", absl::StrJoin(allowed, ", ")),
                         known ? today : Nearest(found, allowed));
 }

@@ -23,9 +23,13 @@ struct Word {
 constexpr Word kFields[] = {
     {"retention", "activation_checkpointing.preset"},
     {"schedule", "lr_schedule, or sharding.accumulation"},
+    {"evaluation_batches", "telemetry.evaluation_sequences, counted over all ranks"},
     {"gradient_checkpointing", "activation_checkpointing.preset=BLOCK"},
     {"activation_checkpoint", "activation_checkpointing"},
     {"recompute_granularity", "activation_checkpointing.preset"},
+    {"recompute_method", "activation_checkpointing.segments"},
+    {"recompute_num_layers", "activation_checkpointing.segment_blocks"},
+    {"number_checkpoints", "activation_checkpointing.segment_blocks, the blocks for each of them"},
     {"gradient_accumulation_steps",
      "batch.global_batch; the steps follow from it: global_batch / (micro_batch x ranks)"},
     {"accumulation_steps", "batch.global_batch; the steps follow from it: global_batch / (micro_batch x ranks)"},
@@ -46,6 +50,12 @@ constexpr Word kFields[] = {
     {"ddp", "sharding.strategy=DDP"},
     {"no_sync", "sharding.accumulation=NO_SYNC"},
     {"reshard_after_forward_policy", "sharding.reshard_after_forward"},
+    {"hybrid_shard", "sharding.shard_ranks"},
+    {"hsdp", "sharding.shard_ranks"},
+    {"data_parallel_replicate_degree", "sharding.shard_ranks, which is sharding.ranks / the degree"},
+    {"dp_replicate", "sharding.shard_ranks, which is sharding.ranks / the degree"},
+    {"data_parallel_shard_degree", "sharding.shard_ranks"},
+    {"zero_hpz_partition_size", "sharding.shard_ranks"},
     {"world_size", "sharding.ranks"},
     {"nproc_per_node", "sharding.ranks"},
     {"bf16", "precision.compute=BF16"},
@@ -99,6 +109,9 @@ constexpr Word kValues[] = {
     {"FSDP", "FULL_SHARD"},
     {"FSDP2", "FULL_SHARD"},
     {"SHARDGRADOP", "ZERO2"},
+    {"HYBRIDSHARD", "FULL_SHARD with sharding.shard_ranks"},
+    {"HYBRIDSHARDZERO2", "ZERO2 with sharding.shard_ranks"},
+    {"HSDP", "FULL_SHARD with sharding.shard_ranks"},
     {"NOSHARD", "DDP"},
     {"OPTIM", "ZERO1"},
     {"OPTIMGRADS", "ZERO2"},
@@ -159,6 +172,8 @@ std::string InTodaysWords(absl::string_view resolved_job) {
       }
     } else if (text == "}") {
       --depth;
+    } else if (depth == 1 && message == "telemetry" && absl::StartsWith(text, "evaluation_batches: ")) {
+      continue;  // It counted micro-batches of each rank, and no result of the former run depends on it.
     } else if (depth == 1 && (message == "sharding" || message == "memory")) {
       const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(text, absl::MaxSplits(": ", 1));
       const std::string value = RecordedValueInTodaysWords(field.first, field.second);

@@ -13,8 +13,9 @@ namespace shale {
 std::string TodaysField(absl::string_view name);
 
 // Returns the enum value that is called `name` elsewhere: "NONE" for "KEEP_ALL", "FULL_SHARD" for "FULL" and for
-// "zero-3". Ignores case, "_" and "-". Returns "" if the name is not known. Does not look at any enum, so the caller
-// must check that its enum has the value.
+// "zero-3". The value may be followed by advice: "FULL_SHARD with sharding.shard_ranks" for "HYBRID_SHARD". Ignores
+// case, "_" and "-". Returns "" if the name is not known. Does not look at any enum, so the caller must check that its
+// enum has the value.
 std::string TodaysValue(absl::string_view name);
 
 // Returns today's name of an enum value that an earlier version recorded for `field`: "FULL_SHARD" for "strategy" and

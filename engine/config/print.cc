@@ -29,6 +29,7 @@ void Print(const ShardingConfig& config, proto::ShardingSpec& spec) {
   spec.set_strategy(ToSpec<proto::ShardingSpec::Strategy>(config.strategy));
   spec.set_accumulation(ToSpec<proto::ShardingSpec::Accumulation>(config.accumulation));
   spec.set_ranks(config.ranks);
+  if (config.shard_ranks != 0) spec.set_shard_ranks(config.shard_ranks);
   if (config.strategy != Strategy::kFullShard) return;
   spec.set_prefetch(config.prefetch);
   spec.set_reshard_after_forward(config.reshard_after_forward);
@@ -43,6 +44,7 @@ void Print(const PrecisionConfig& config, proto::PrecisionSpec& spec) {
 void Print(const MemoryConfig& config, proto::MemorySpec& spec) {
   for (const std::string& pattern : config.offload) spec.add_offload(pattern);
   if (config.host_budget_bytes != 0) spec.set_host_budget_bytes(config.host_budget_bytes);
+  if (config.keep_gradients) spec.set_keep_gradients(true);
   if (config.budget_bytes != 0) spec.set_budget_bytes(config.budget_bytes);
   if (config.loss_chunk_tokens != 0) spec.set_loss_chunk_tokens(config.loss_chunk_tokens);
 }
@@ -53,6 +55,11 @@ void Print(const ActivationCheckpointingConfig& config, proto::ActivationCheckpo
   if (config.first_layers != 0 || config.last_layers != 0) {
     spec.set_first_layers(config.first_layers);
     spec.set_last_layers(config.last_layers);
+  }
+  if (config.segments == Segments::kSqrt) {
+    spec.set_segments(proto::ActivationCheckpointingSpec::SQRT);
+  } else if (config.segment_blocks != 1) {
+    spec.set_segment_blocks(config.segment_blocks);
   }
   for (const std::string& pattern : config.recompute) spec.add_recompute(pattern);
 }
@@ -69,6 +76,8 @@ void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {
   spec.set_weight_decay(config.weight_decay);
   for (const std::string& pattern : config.no_decay) spec.add_no_decay(pattern);
   spec.set_max_gradient_norm(config.max_gradient_norm);
+  spec.set_clipping(ToSpec<proto::OptimizerSpec::Clipping>(config.clipping));
+  spec.set_update(ToSpec<proto::OptimizerSpec::UpdateTime>(config.update));
   spec.set_non_finite(ToSpec<proto::OptimizerSpec::NonFinite>(config.non_finite));
   spec.set_scaling(ToSpec<proto::OptimizerSpec::ScalingRule>(config.scaling));
   if (config.base_batch != 0) spec.set_base_batch(config.base_batch);
@@ -97,7 +106,7 @@ void Print(const TelemetryConfig& config, proto::TelemetrySpec& spec) {
   if (!config.run_folder.empty()) spec.set_run_folder(config.run_folder);
   spec.set_print_every(config.print_every);
   spec.set_evaluate_every(config.evaluate_every);
-  spec.set_evaluation_batches(config.evaluation_batches);
+  spec.set_evaluation_sequences(config.evaluation_sequences);
   if (config.peak_flops != 0) spec.set_peak_flops(config.peak_flops);
 }
 

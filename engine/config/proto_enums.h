@@ -38,6 +38,8 @@ static_assert(Same(MasterWeights::kSplit, proto::PrecisionSpec::SPLIT));
 static_assert(Same(CheckpointingPreset::kCheap, proto::ActivationCheckpointingSpec::CHEAP));
 static_assert(Same(CheckpointingPreset::kFeedForward, proto::ActivationCheckpointingSpec::FFN));
 static_assert(Same(CheckpointingPreset::kBlock, proto::ActivationCheckpointingSpec::BLOCK));
+static_assert(Same(UpdateTime::kInBackward, proto::OptimizerSpec::IN_BACKWARD));
+static_assert(Same(Clipping::kPerUnit, proto::OptimizerSpec::PER_UNIT));
 static_assert(Same(NonFinite::kSkip, proto::OptimizerSpec::SKIP));
 static_assert(Same(LearningRateScaling::kLinear, proto::OptimizerSpec::LINEAR));
 static_assert(Same(LearningRateScaling::kSquareRoot, proto::OptimizerSpec::SQUARE_ROOT));
@@ -50,6 +52,8 @@ static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
 // value for it.
 static_assert(static_cast<int>(DataFormat::kByContent) == proto::DataSpec::FORMAT_UNSPECIFIED);
 static_assert(static_cast<int>(kLastDataFormat) == proto::DataSpec::Format_MAX);
+static_assert(static_cast<int>(Segments::kGiven) == proto::ActivationCheckpointingSpec::SEGMENTS_UNSPECIFIED);
+static_assert(static_cast<int>(Segments::kSqrt) == proto::ActivationCheckpointingSpec::SQRT);
 static_assert(static_cast<int>(CollectivesKind::kAuto) == proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED);
 static_assert(static_cast<int>(CollectivesKind::kInProcess) == proto::RuntimeSpec::IN_PROCESS);
 

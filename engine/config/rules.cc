@@ -1,5 +1,6 @@
 #include "engine/config/rules.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "engine/config/model_spec.h"
 #include "engine/config/ranges.h"
 #include "engine/step/combination.h"
+#include "engine/text/numbers.h"
 #include "engine/text/quote.h"
 
 namespace shale {
@@ -42,6 +44,16 @@ void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& shardi
   if (const absl::Status status = CheckCombination(strategy, sharding.accumulation); !status.ok()) {
     errors.AddRule({"sharding.accumulation", "sharding.strategy"}, status.message());
   }
+  if (spec.has_shard_ranks() && strategy == Strategy::kDdp) {
+    errors.AddRule({"sharding.shard_ranks", "sharding.strategy"},
+                   "strategy DDP shards nothing; leave shard_ranks out, or use another strategy");
+  } else if (sharding.shard_ranks > 0 && sharding.ranks > 0 && sharding.ranks % sharding.shard_ranks != 0) {
+    int64_t divisor = std::min(sharding.shard_ranks, sharding.ranks);
+    while (sharding.ranks % divisor != 0) --divisor;
+    errors.AddRule({"sharding.shard_ranks", "sharding.ranks"},
+                   absl::StrCat("groups of ", sharding.shard_ranks, " cannot divide ", Plural(sharding.ranks, "rank"),
+                                "; use a divisor of ranks, such as ", divisor));
+  }
   if (strategy == Strategy::kFullShard) return;
   const std::string only_full = absl::StrCat("only strategy FULL_SHARD gathers parameters for use, and this is ",
                                              ToString(strategy), "; leave it out");
@@ -58,6 +70,40 @@ void CheckPrecision(const PrecisionConfig& precision, SpecErrors& errors) {
   }
 }
 
+// Returns the paths of `field` (unless it is empty), first_layers, last_layers and the layers of each kind of model.
+std::vector<std::string> ChoiceOfBlocks(const std::string& field) {
+  std::vector<std::string> paths = {"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"};
+  if (!field.empty()) paths.insert(paths.begin(), field);
+  ForEachModelKind([&](const auto& kind) { paths.push_back(absl::StrCat("model.", kind.kName, ".layers")); });
+  return paths;
+}
+
+void CheckSegments(const proto::ActivationCheckpointingSpec& spec, const ActivationCheckpointingConfig& config,
+                   int64_t layers, SpecErrors& errors) {
+  const bool sqrt = config.segments == Segments::kSqrt;
+  const std::string name = sqrt ? "segments" : "segment_blocks",
+                    field = absl::StrCat("activation_checkpointing.", name);
+  if (sqrt && spec.has_segment_blocks()) {
+    errors.AddRule({"activation_checkpointing.segment_blocks", field},
+                   "segment_blocks and segments are both given; keep one");
+  }
+  if (config.every_nth > 1) {
+    errors.AddRule({field, "activation_checkpointing.every_nth"},
+                   absl::StrCat("a segment is a run of consecutive blocks, and every_nth ", config.every_nth,
+                                " chooses no two of them; leave out every_nth, or ", name));
+  }
+  const int64_t longest = config.Chosen(layers).LongestRun();
+  if (sqrt && longest < 2) {
+    errors.AddRule(ChoiceOfBlocks(field),
+                   "a segment needs two consecutive blocks, and no two are chosen; leave segments out");
+  }
+  if (!sqrt && config.segment_blocks > longest) {
+    errors.AddRule(ChoiceOfBlocks(field),
+                   absl::StrCat("a segment of ", config.segment_blocks, " blocks is longer than the ", longest,
+                                " consecutive blocks that are chosen; give at most ", longest));
+  }
+}
+
 void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Job& job, SpecErrors& errors) {
   const ActivationCheckpointingConfig& config = job.activation_checkpointing;
   const bool has_ends = spec.has_first_layers() || spec.has_last_layers();
@@ -70,7 +116,8 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
     errors.AddRule({"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"},
                    "first_layers and last_layers choose no block; give a number, or leave both out for all blocks");
   }
-  if ((spec.has_every_nth() || has_ends) && config.preset == CheckpointingPreset::kNone) {
+  const bool has_segments = config.segments == Segments::kSqrt || config.segment_blocks > 1;
+  if ((spec.has_every_nth() || has_ends) && config.preset == CheckpointingPreset::kNone && !has_segments) {
     errors.AddRule({"activation_checkpointing.every_nth", "activation_checkpointing.first_layers",
                     "activation_checkpointing.last_layers", "activation_checkpointing.preset"},
                    "preset NONE recomputes nothing, so a choice of blocks has no effect; use another preset, or "
@@ -78,11 +125,11 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
   }
   const int64_t layers = Layers(job.model);
   if (config.first_layers + config.last_layers > layers) {
-    std::vector<std::string> paths = {"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"};
-    ForEachModelKind([&](const auto& kind) { paths.push_back(absl::StrCat("model.", kind.kName, ".layers")); });
-    errors.AddRule(paths, absl::StrCat("first_layers ", config.first_layers, " and last_layers ", config.last_layers,
-                                       " are more than the model's ", layers, " layers"));
+    errors.AddRule(ChoiceOfBlocks(""),
+                   absl::StrCat("first_layers ", config.first_layers, " and last_layers ", config.last_layers,
+                                " are more than the model's ", layers, " layers"));
   }
+  if (has_segments) CheckSegments(spec, config, layers, errors);
 }
 
 void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
@@ -109,6 +156,24 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
     errors.AddRule(
         {"optimizer.nesterov", "optimizer.momentum"},
         "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or leave nesterov out");
+  }
+  if (optimizer.update == UpdateTime::kInBackward) {
+    if (optimizer.max_gradient_norm > 0 && optimizer.clipping == Clipping::kGlobal) {
+      errors.AddRule({"optimizer.update", "optimizer.clipping", "optimizer.max_gradient_norm"},
+                     "IN_BACKWARD updates a unit before the norm of all gradients is known; use clipping PER_UNIT, or "
+                     "max_gradient_norm 0 for no clipping");
+    }
+  }
+  const bool in_backward = optimizer.update == UpdateTime::kInBackward;
+  if (optimizer.non_finite == NonFinite::kStop && (in_backward || optimizer.clipping == Clipping::kPerUnit)) {
+    errors.AddRule({in_backward ? "optimizer.update" : "optimizer.clipping", "optimizer.non_finite"},
+                   absl::StrCat(in_backward ? "IN_BACKWARD" : "PER_UNIT",
+                                " updates a unit whether or not the gradients of others are finite, so a run cannot "
+                                "stop with the parameters of the step before; use non_finite SKIP"));
+  }
+  if (optimizer.clipping == Clipping::kPerUnit && optimizer.max_gradient_norm == 0) {
+    errors.AddRule({"optimizer.clipping", "optimizer.max_gradient_norm"},
+                   "max_gradient_norm 0 clips nothing; give a norm, or leave clipping out");
   }
   const bool scales = optimizer.scaling != LearningRateScaling::kConstant;
   if (scales && optimizer.base_batch == 0) {

@@ -41,10 +41,11 @@ struct MemoryPlan {
   std::vector<BufferId> largest_at_peak;                      // The buffers live there, largest first, at most 12.
 };
 
-// Plans the memory of one program. Deterministic. The plan is the same for every K that leaves the buffers' sizes
-// unchanged. All programs of a job have the same persistent buffers, in the same order and of the same sizes. These get
-// the same addresses in every program, whether it uses them or not. Returns InvalidArgument if an option is out of
-// range, Internal if the program is malformed (see structure.h), and ResourceExhausted if its bytes do not fit int64.
+// Plans the memory of one program. Deterministic. The plan is the same for every K above 1 that leaves the buffers'
+// sizes unchanged. All programs of a job have the same persistent buffers, in the same order and of the same sizes.
+// These get the same addresses in every program, whether it uses them or not. Returns InvalidArgument if an option is
+// out of range, Internal if the program is malformed (see structure.h), and ResourceExhausted if its bytes do not fit
+// int64.
 absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options);
 
 }  // namespace shale

@@ -89,7 +89,7 @@ StepOptions StepOptionsFor(const Job& job) {
   StepOptions options;
   options.strategy = job.sharding.strategy;
   options.accumulation = job.sharding.accumulation;
-  options.mesh = {.shard = job.sharding.ranks};
+  options.mesh = {.replicate = job.sharding.ranks / ShardRanks(job.sharding), .shard = ShardRanks(job.sharding)};
   options.micro_batches = AccumulationSteps(job.batch, job.sharding.ranks);
   options.prefetch = job.sharding.prefetch;
   options.reshard_after_forward = job.sharding.reshard_after_forward;
@@ -98,10 +98,14 @@ StepOptions StepOptionsFor(const Job& job) {
                          .every_nth = job.activation_checkpointing.every_nth,
                          .first_layers = job.activation_checkpointing.first_layers,
                          .last_layers = job.activation_checkpointing.last_layers,
+                         .segment_blocks = SegmentBlocks(job),
                          .patterns = job.activation_checkpointing.recompute,
                          .offload = job.memory.offload};
   options.optimizer = MakeOptimizer(job.optimizer);
+  options.update = job.optimizer.update;
+  options.clipping = job.optimizer.clipping;
   options.no_decay_patterns = job.optimizer.no_decay;
+  options.keep_gradients = job.memory.keep_gradients;
   options.snapshot = job.checkpoint.every_steps > 0 && job.checkpoint.asynchronous;
   return options;
 }

@@ -5,11 +5,9 @@
 #include <limits>
 #include <set>
 #include <unordered_set>
-#include <vector>
 
-#include "engine/memory/plan.h"
 #include "engine/program/issues.h"
-#include "engine/program/lifetimes.h"
+#include "engine/program/live_bytes.h"
 
 namespace shale {
 namespace {
@@ -67,7 +65,9 @@ CommunicationSummary SummarizeCommunication(const StepProgram& program, const Me
     }
   });
   for (const MeshAxis axis : {MeshAxis::kShard, MeshAxis::kReplicate, MeshAxis::kAll}) {
-    s.sent_bytes = SaturatedAdd(s.sent_bytes, RingBytes(mesh.size(axis), moved[static_cast<size_t>(axis)]));
+    const int64_t sent = RingBytes(mesh.size(axis), moved[static_cast<size_t>(axis)]);
+    s.sent_bytes = SaturatedAdd(s.sent_bytes, sent);
+    if (axis != MeshAxis::kShard) s.sent_between_groups_bytes = SaturatedAdd(s.sent_between_groups_bytes, sent);
   }
   return s;
 }
@@ -105,21 +105,11 @@ FlopsSummary SummarizeFlops(const StepProgram& program) {
 }
 
 UpdateMemory MeasureUpdate(const StepProgram& program) {
-  const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
-  // By instruction: how many more bytes are live than at the instruction before.
-  std::vector<int64_t> change(program.instructions.size() + 1, 0);
-  for (size_t b = 0; b < lifetimes.size(); ++b) {
-    if (!lifetimes[b].used() || program.buffers[b].memory == MemoryKind::kHost) continue;
-    change[lifetimes[b].first] += program.buffers[b].size_bytes();
-    change[lifetimes[b].last + 1] -= program.buffers[b].size_bytes();
-  }
   UpdateMemory memory;
-  int64_t live = 0;
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    live += change[i];
-    int64_t& largest = program.instructions[i].phase == Phase::kUpdate ? memory.update_bytes : memory.elsewhere_bytes;
-    largest = std::max(largest, live);
-  }
+  VisitLiveBytes(program, [&](InstructionId id, const LiveBytes& live) {
+    int64_t& largest = program.instructions[id].phase == Phase::kUpdate ? memory.update_bytes : memory.elsewhere_bytes;
+    largest = std::max(largest, live.total);
+  });
   return memory;
 }
 

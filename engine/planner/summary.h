@@ -13,11 +13,12 @@ namespace shale {
 // The collectives that one rank takes part in during one step. Bytes are those of the full vectors; in a group of N
 // ranks, a shard has 1 / N of them. Counts and bytes stop at the largest int64.
 struct CommunicationSummary {
-  int64_t gathers = 0, reductions = 0, all_reduces = 0;  // all_reduces includes the two of scalars.
+  int64_t gathers = 0, reductions = 0, all_reduces = 0;  // Including those of scalars.
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;
   // Bytes that one rank sends if collectives go around rings: in a group of N ranks, (N - 1) / N of the bytes gathered
   // and reduced, and twice that share of the bytes all-reduced.
   int64_t sent_bytes = 0;
+  int64_t sent_between_groups_bytes = 0;  // The part of sent_bytes for collectives across rows of the mesh.
 };
 CommunicationSummary SummarizeCommunication(const StepProgram& program, const Mesh& mesh);
 

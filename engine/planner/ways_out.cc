@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/config/parse.h"
 #include "engine/step/combination.h"
+#include "engine/step/segments.h"
 #include "engine/text/numbers.h"
 
 namespace shale {
@@ -47,6 +48,7 @@ class WaysOut {
     AddFirst(Offload());
     AddAccumulation();
     AddFirst(Strategies());
+    AddFirst(ShardRanksOf());
     AddFirst(Simple());
     AddFirst(MicroBatches());
     AddFirst(Ranks());
@@ -70,17 +72,41 @@ class WaysOut {
   }
 
  private:
-  // Sets `preset` for all blocks, by resetting the fields that choose only some of them.
-  static void Recompute(CheckpointingPreset preset, Job& job) {
-    job.activation_checkpointing = {.preset = preset, .recompute = job.activation_checkpointing.recompute};
+  // Returns activation checkpointing of all blocks, with the job's name patterns.
+  ActivationCheckpointingConfig Everywhere(CheckpointingPreset preset, Segments segments = Segments::kGiven) const {
+    return {.preset = preset, .segments = segments, .recompute = job_.activation_checkpointing.recompute};
   }
-  // Returns the settings that do what Recompute does.
-  static std::string CheckpointingSettings(CheckpointingPreset preset, const ActivationCheckpointingConfig& now) {
-    const bool ends = now.first_layers + now.last_layers > 0;
-    return absl::StrCat(
-        "activation_checkpointing.preset=", ToString(preset),
-        now.every_nth != 1 ? " with activation_checkpointing.every_nth=" : "",
-        ends ? " with activation_checkpointing.first_layers= and activation_checkpointing.last_layers=" : "");
+
+  // Returns the settings that change the job's activation checkpointing to `wanted`, which applies to all blocks.
+  std::string CheckpointingSettings(const ActivationCheckpointingConfig& wanted) const {
+    const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
+    std::vector<std::string> others;
+    const auto set = [&](bool applies, absl::string_view setting) {
+      if (applies) others.push_back(absl::StrCat("activation_checkpointing.", setting));
+    };
+    set(now.every_nth != 1, "every_nth=");
+    set(now.first_layers + now.last_layers > 0, "first_layers=");
+    set(now.first_layers + now.last_layers > 0, "last_layers=");
+    const std::string blocks = wanted.segment_blocks == 1 ? "" : absl::StrCat(wanted.segment_blocks);
+    set(now.segment_blocks != wanted.segment_blocks, absl::StrCat("segment_blocks=", blocks));
+    set(now.segments != wanted.segments, wanted.segments == Segments::kSqrt ? "segments=SQRT" : "segments=");
+    return absl::StrCat("activation_checkpointing.preset=", ToString(wanted.preset), others.empty() ? "" : " with ",
+                        absl::StrJoin(others, " and "));
+  }
+
+  // Returns the activation checkpointing that needs the least memory. Returns the job's own if no other needs less.
+  ActivationCheckpointingConfig LeastCheckpointing(bool offloads) const {
+    const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
+    const ActivationCheckpointingConfig block = Everywhere(CheckpointingPreset::kBlock);
+    // Offloaded boundaries take no room in the arena, but boundaries inside a segment are not offloaded.
+    if (offloads || Layers(job_.model) < 2) return block;
+    const ActivationCheckpointingConfig segments = Everywhere(CheckpointingPreset::kBlock, Segments::kSqrt);
+    const ChosenBlocks all = {Layers(job_.model)};
+    const int64_t least = BoundariesHeld(all, SqrtSegmentBlocks(all));
+    ActivationCheckpointingConfig own = block;
+    own.segment_blocks = now.segment_blocks;
+    if (now == own && BoundariesHeld(all, own.segment_blocks) <= least) return now;
+    return least < all.layers ? segments : block;
   }
 
   // A setting that saves memory and costs little. Switches() returns those that `job` does not have yet.
@@ -93,7 +119,7 @@ class WaysOut {
     const auto add = [&](bool applies, absl::string_view setting, void (*set)(Job&)) {
       if (applies) switches.push_back({setting, set});
     };
-    const bool gathers = job.sharding.strategy == Strategy::kFullShard && job.sharding.ranks > 1;
+    const bool gathers = job.sharding.strategy == Strategy::kFullShard && ShardRanks(job.sharding) > 1;
     add(gathers && !job.sharding.reshard_after_forward, "sharding.reshard_after_forward=true",
         [](Job& job) { job.sharding.reshard_after_forward = true; });
     add(gathers && job.sharding.prefetch > 0, "sharding.prefetch=0", [](Job& job) { job.sharding.prefetch = 0; });
@@ -101,6 +127,11 @@ class WaysOut {
         [](Job& job) { job.memory.loss_chunk_tokens = 128; });
     add(job.precision.compute == ComputePrecision::kBFloat16 && job.precision.master == MasterWeights::kFloat32,
         "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
+    const bool updates_units_alone =
+        job.optimizer.non_finite == NonFinite::kSkip &&
+        (job.optimizer.max_gradient_norm == 0 || job.optimizer.clipping == Clipping::kPerUnit);
+    add(updates_units_alone && job.optimizer.update == UpdateTime::kAfterBackward, "optimizer.update=IN_BACKWARD",
+        [](Job& job) { job.optimizer.update = UpdateTime::kInBackward; });
     add(StepOptionsFor(job).snapshot, "checkpoint.asynchronous=false",
         [](Job& job) { job.checkpoint.asynchronous = false; });
     return switches;
@@ -133,16 +164,17 @@ class WaysOut {
       absl::StrAppend(&all.settings, all.settings.empty() ? "" : ", ", setting);
       set(all.job);
     };
-    const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
-    apply(now.preset != CheckpointingPreset::kBlock || now.every_nth != 1 || now.first_layers + now.last_layers > 0,
-          CheckpointingSettings(CheckpointingPreset::kBlock, now),
-          [](Job& job) { Recompute(CheckpointingPreset::kBlock, job); });
+    const ActivationCheckpointingConfig least = LeastCheckpointing(offload && job_.runtime.device != DeviceType::kCpu);
+    apply(job_.activation_checkpointing != least, CheckpointingSettings(least),
+          [&](Job& job) { job.activation_checkpointing = least; });
     for (const Change& change : Offload()) {
       apply(change.job.memory.offload.empty() != offload, change.settings,
             [&](Job& job) { job.memory.offload = change.job.memory.offload; });
     }
     apply(job_.sharding.strategy != Strategy::kFullShard, "sharding.strategy=FULL_SHARD",
           [](Job& job) { job.sharding.strategy = Strategy::kFullShard; });
+    apply(ShardRanks(job_.sharding) < job_.sharding.ranks, absl::StrCat("sharding.shard_ranks=", job_.sharding.ranks),
+          [](Job& job) { job.sharding.shard_ranks = job.sharding.ranks; });
     apply(job_.sharding.accumulation != Accumulation::kAuto && job_.sharding.accumulation != Accumulation::kSharded,
           "sharding.accumulation=SHARDED", [](Job& job) { job.sharding.accumulation = Accumulation::kSharded; });
     apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
@@ -178,23 +210,37 @@ class WaysOut {
     }
   }
 
-  // Adds the preset that fits with the least recomputation.
+  // Adds the preset that fits with the least recomputation. If none fits, does the same with presets in segments. Short
+  // segments recompute least if a block's activations are several times its input; SQRT saves the most memory.
   void AddCheckpointing() {
-    const bool everywhere = job_.activation_checkpointing.every_nth == 1 &&
-                            job_.activation_checkpointing.first_layers == 0 &&
-                            job_.activation_checkpointing.last_layers == 0;
+    using enum CheckpointingPreset;
+    std::vector<ActivationCheckpointingConfig> alone, in_segments;
+    for (CheckpointingPreset preset : {kCheap, kAttention, kFeedForward, kSublayers, kBlock}) {
+      alone.push_back(Everywhere(preset));
+    }
+    for (CheckpointingPreset preset : {kNone, kCheap, kSublayers, kBlock}) {
+      for (int64_t blocks = 2; blocks <= std::min<int64_t>(3, Layers(job_.model)); ++blocks) {
+        in_segments.push_back(Everywhere(preset));
+        in_segments.back().segment_blocks = blocks;
+      }
+      if (Layers(job_.model) >= 2) in_segments.push_back(Everywhere(preset, Segments::kSqrt));
+    }
+    if (!AddCheapest(alone)) AddCheapest(in_segments);
+  }
+
+  // Adds the one of `kinds` that fits with the least recomputation. Returns false if none fits.
+  bool AddCheapest(const std::vector<ActivationCheckpointingConfig>& kinds) {
     std::optional<WayOut> best;
-    for (CheckpointingPreset preset :
-         {CheckpointingPreset::kCheap, CheckpointingPreset::kAttention, CheckpointingPreset::kFeedForward,
-          CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
-      if (preset == job_.activation_checkpointing.preset && everywhere) continue;
-      Change change{CheckpointingSettings(preset, job_.activation_checkpointing), job_};
-      Recompute(preset, change.job);
+    for (const ActivationCheckpointingConfig& wanted : kinds) {
+      if (wanted == job_.activation_checkpointing) continue;
+      Change change{CheckpointingSettings(wanted), job_};
+      change.job.activation_checkpointing = wanted;
       bool fits = false;
       std::optional<WayOut> way = Try(change, fits);
       if (fits && (!best || way->recompute < best->recompute)) best = std::move(way);
     }
     if (best) Add(*best);
+    return best.has_value();
   }
 
   // Returns the changes of memory.offload: to everything, and to nothing, in case the host lacks the memory.
@@ -235,6 +281,18 @@ class WaysOut {
         change.job.sharding.accumulation = Accumulation::kAuto;
       }
       changes.push_back(std::move(change));
+    }
+    return changes;
+  }
+
+  // Returns the changes of sharding.shard_ranks that shard the state over larger groups, smallest group first.
+  std::vector<Change> ShardRanksOf() const {
+    std::vector<Change> changes;
+    const int64_t ranks = job_.sharding.ranks;
+    for (int64_t shard = ShardRanks(job_.sharding) + 1; shard <= ranks; ++shard) {
+      if (ranks % shard != 0) continue;
+      changes.push_back({absl::StrCat("sharding.shard_ranks=", shard), job_});
+      changes.back().job.sharding.shard_ranks = shard;
     }
     return changes;
   }

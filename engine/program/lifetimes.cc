@@ -36,24 +36,13 @@ void Write(RangeSet& written, const OperandBytes& operand) {
   }
 }
 
-// Returns whether a loop runs over the micro-batches, even if K = 1 and it runs once.
-bool RunsOverMicroBatches(const StepProgram& program, const Loop& loop) {
-  if (loop.repeat > 1) return true;
-  for (InstructionId id = loop.begin; id < loop.end; ++id) {
-    if (program.instructions[id].micro_batch >= 0) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::vector<Lifetime> ComputeLifetimes(const StepProgram& program) {
   std::vector<Use> uses(program.buffers.size());
   std::vector<int> loop_of(program.instructions.size(), -1);
-  std::vector<bool> over_micro_batches;  // By loop.
   for (size_t s = 0; s < program.loops.size(); ++s) {
     const Loop& loop = program.loops[s];
-    over_micro_batches.push_back(RunsOverMicroBatches(program, loop));
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
       loop_of[id] = static_cast<int>(s);
       // The first iteration accesses no other buffers than the later ones, and reads no more than they do.
@@ -84,8 +73,10 @@ std::vector<Lifetime> ComputeLifetimes(const StepProgram& program) {
       use.last_loop = loop_of[buffer.held_until];
     }
     if (use.first_loop != use.last_loop || use.read_first) {
-      if (over_micro_batches[use.first_loop]) use.span.first = program.loops[use.first_loop].begin;
-      if (over_micro_batches[use.last_loop]) use.span.last = program.loops[use.last_loop].end - 1;
+      const Loop& first = program.loops[use.first_loop];
+      const Loop& last = program.loops[use.last_loop];
+      if (first.repeat > 1) use.span.first = first.begin;
+      if (last.repeat > 1) use.span.last = last.end - 1;
     }
     lifetimes[b] = use.span;
   }

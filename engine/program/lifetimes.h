@@ -21,7 +21,8 @@ struct Lifetime {
 // Persistent buffers live for the whole program. Any other buffer lives from its first to its last access, or to
 // `held_until` if that is later. A buffer that is used in a loop that repeats may be needed by the next iteration too.
 // It therefore lives for the whole loop, unless it is used only inside that loop and every iteration writes all bytes
-// that it reads before it reads them. Loops over micro-batches follow this rule even when K = 1.
+// that it reads before it reads them. So a buffer in which micro-batches accumulate lives during their entire loop if
+// K > 1, but only from its first write on if K = 1.
 //
 // A strided operand counts as all bytes from its first to its last. When the parts of a [T, 3, H, D] buffer are written
 // one by one, they therefore cover the whole buffer. REQUIRES: CheckStructure (structure.h) accepts the program.

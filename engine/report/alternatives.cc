@@ -21,6 +21,7 @@ absl::StatusOr<Cost> Alternatives::CostOf(const StepOptions& options) const {
   const PlannedStep& train = choice.trial.train;
   return Cost{choice.options,
               choice.trial.arena_bytes(),
+              choice.communication.gathers,
               choice.communication.sent_bytes,
               train.memory.host_bytes,
               SummarizeOffload(train.step.program).offloaded_bytes,

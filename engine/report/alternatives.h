@@ -15,7 +15,7 @@ namespace shale {
 struct Cost {
   StepOptions options;
   int64_t bytes = 0;
-  int64_t sent_bytes = 0;
+  int64_t gathers = 0, sent_bytes = 0;
   int64_t host_bytes = 0, offloaded_bytes = 0;
   FlopsSummary flops;
   std::array<int64_t, kBufferCategories> at_peak = {};

@@ -44,8 +44,9 @@ std::string DescribeStates(const Optimizer& optimizer) {
 std::string Reason(const Alternatives& alternatives, BufferCategory category) {
   const JobPlan& plan = alternatives.plan();
   const StepOptions& o = plan.options;
-  const bool shared = alternatives.ranks() > 1;
-  const std::string mine = shared ? absl::StrCat("of this rank's 1/", alternatives.ranks()) : "of all parameters";
+  const int64_t shards = o.mesh.shard;
+  const bool shared = shards > 1;
+  const std::string mine = shared ? absl::StrCat("of this rank's 1/", shards) : "of all parameters";
   switch (category) {
     case BufferCategory::kParameterShards:
       return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : "of the whole model, on every rank");
@@ -58,7 +59,9 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
       }
       return absl::StrCat(DescribeStates(o.optimizer), ", ",
                           shared && o.placement().state == Part::kFull ? "of all" : mine);
-    case BufferCategory::kGradientShards: return absl::StrCat("fp32, where gradients accumulate, ", mine);
+    case BufferCategory::kGradientShards:
+      return absl::StrCat("fp32, where gradients accumulate, ", mine,
+                          o.update == UpdateTime::kInBackward ? ", until a unit is updated" : "");
     case BufferCategory::kUnshardedGradients:
       return o.placement().reduces_full_gradients() ? "fp32, of the whole model, until they are reduced once a step"
                                                     : "fp32, of the unit in backward and the one being reduced";

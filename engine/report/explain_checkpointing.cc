@@ -1,39 +1,80 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/report/explain_sections.h"
+#include "engine/step/segments.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"
 
 namespace shale {
+namespace {
+
+// A preset, and the number of blocks in a segment.
+struct Kind {
+  CheckpointingPreset preset = CheckpointingPreset::kNone;
+  int64_t segment_blocks = 1;
+  bool operator==(const Kind&) const = default;
+};
+
+// Returns the kinds to compare, without duplicates: first all presets, NONE at the front. If the chosen blocks can form
+// segments, adds NONE in segments of 2; NONE and BLOCK in segments of the sizes that SQRT chooses and that the job has;
+// and the job's preset in segments of the job's size.
+std::vector<Kind> KindsOf(const ActivationOptions& activations, int64_t layers) {
+  std::vector<Kind> kinds;
+  const auto add = [&](const Kind& kind) {
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+  };
+  for (CheckpointingPreset preset :
+       {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kAttention,
+        CheckpointingPreset::kFeedForward, CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
+    add({preset});
+  }
+  const ChosenBlocks chosen = activations.Chosen(layers);
+  if (chosen.LongestRun() < 2) return kinds;
+  add({CheckpointingPreset::kNone, 2});
+  for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
+    add({preset, SqrtSegmentBlocks(chosen)});
+    add({preset, activations.segment_blocks});
+  }
+  add({activations.preset, activations.segment_blocks});
+  return kinds;
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternatives) {
   const JobPlan& plan = alternatives.plan();
   const Cost& own = alternatives.own();
-  std::vector<std::vector<std::string>> rows = {{"preset", "needs", "against NONE", "recomputed", ""}};
-  int64_t keep_all = 0;
-  for (CheckpointingPreset preset :
-       {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kAttention,
-        CheckpointingPreset::kFeedForward, CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
+  const ActivationOptions& activations = plan.options.activations;
+  std::vector<std::vector<std::string>> rows = {{"preset", "needs", "against NONE", "recomputed", "gathers more", ""}};
+  Cost keep_all;
+  for (const Kind& kind : KindsOf(activations, Layers(alternatives.job().model))) {
     StepOptions options = plan.options;
-    options.activations.preset = preset;
+    options.activations.preset = kind.preset;
+    options.activations.segment_blocks = kind.segment_blocks;
     SHALE_ASSIGN_OR_RETURN(const Cost cost, alternatives.CostOf(options));
-    if (preset == CheckpointingPreset::kNone) keep_all = cost.bytes;
-    rows.push_back({std::string(ToString(preset)), Needs(cost), Difference(cost.bytes, keep_all),
+    if (rows.size() == 1) keep_all = cost;
+    const bool of_job = kind == Kind{activations.preset, activations.segment_blocks};
+    rows.push_back({absl::StrCat(ToString(kind.preset), kind.segment_blocks > 1 ? ", segments of " : "",
+                                 kind.segment_blocks > 1 ? absl::StrCat(kind.segment_blocks) : ""),
+                    Needs(cost), Difference(cost.bytes, keep_all.bytes),
                     absl::StrCat(FormatFlops(cost.flops.recompute), " (",
                                  Percent(cost.flops.recompute, cost.flops.forward + cost.flops.backward), ")"),
-                    preset == plan.options.activations.preset ? "this job" : alternatives.Fits(cost)});
+                    WithCommas(cost.gathers - keep_all.gathers), of_job ? "this job" : alternatives.Fits(cost)});
   }
   return absl::StrCat(
       "What each preset of activation checkpointing saves and costs\n",
       Paragraph(absl::StrCat(
           "Tensors that are not kept are recomputed in backward, from tensors that are kept and with the "
-          "same bits. The last number is what one rank recomputes in a step, relative to forward and backward (",
+          "same bits. Recomputed is what one rank computes again in a step, relative to forward and backward (",
           FormatFlops(own.flops.forward + own.flops.backward),
-          "). Matmuls and attention count; norms and activation functions only move bytes.")),
+          "). Matmuls and attention count; norms and activation functions only move bytes. In segments "
+          "(segment_blocks, or segments: SQRT) only the input of a segment's first block waits for backward; before "
+          "that, its blocks but the last run forward again, and sharded parameters are gathered for it once more.")),
       Table(rows), "\n");
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,31 @@
 #include "engine/text/numbers.h"
 
 namespace shale {
+namespace {
+
+// Returns the group size of the hybrid sharding to which a job of `ranks` ranks is compared: the largest proper divisor
+// of `ranks` up to 8, the number of GPUs in a usual host. Returns 1 or less if no group is larger than one rank.
+int64_t GroupOf(int64_t ranks) {
+  int64_t group = std::min<int64_t>(ranks / 2, 8);
+  while (group > 1 && ranks % group != 0) --group;
+  return std::max<int64_t>(group, 1);
+}
+
+// Returns the rows of the table of strategies: DDP; each strategy that shards, with the job's mesh; and FULL_SHARD with
+// a second mesh: all ranks in one group if the job's sharding is hybrid, else a hybrid mesh, if there is one.
+std::vector<std::pair<Strategy, Mesh>> StrategiesAndMeshes(const StepOptions& options) {
+  const Mesh own = options.mesh, all = {.shard = own.ranks()};
+  std::vector<std::pair<Strategy, Mesh>> compared = {
+      {Strategy::kDdp, all}, {Strategy::kZero1, own}, {Strategy::kZero2, own}, {Strategy::kFullShard, own}};
+  if (own != all) {
+    compared.push_back({Strategy::kFullShard, all});
+  } else if (const int64_t group = GroupOf(own.ranks()); group > 1) {
+    compared.insert(compared.end() - 1, {Strategy::kFullShard, {.replicate = own.ranks() / group, .shard = group}});
+  }
+  return compared;
+}
+
+}  // namespace
 
 std::string ExplainNoSync(const Alternatives& alternatives) {
   const JobPlan& plan = alternatives.plan();
@@ -46,7 +72,7 @@ std::string ExplainNoSync(const Alternatives& alternatives) {
       absl::StrCat("Skipping the reduction until the last micro-batch means holding the gradients of all ",
                    WithCommas(static_cast<int64_t>(parameters)), " parameters in fp32 on every rank, ",
                    FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))), ", not 1/",
-                   alternatives.ranks(), " of them. Here that is accumulation NO_SYNC: ");
+                   plan.options.mesh.shard, " of them. Here that is accumulation NO_SYNC: ");
   if (deferred.bytes == 0) {
     absl::StrAppend(&text, "it is too large to be planned.");
   } else {
@@ -63,18 +89,22 @@ std::string ExplainStrategies(const Alternatives& alternatives) {
   if (alternatives.ranks() == 1) return "";
   std::vector<std::vector<std::string>> rows = {
       {"strategy", "accumulation", "needs", "against this job", "one rank sends", ""}};
-  for (Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
+  for (const auto& [strategy, mesh] : StrategiesAndMeshes(plan.options)) {
     StepOptions options = plan.options;
-    if (strategy != options.strategy) options.accumulation = Accumulation::kAuto;
+    const bool this_job = strategy == options.strategy && mesh == options.mesh;
+    if (!this_job) options.accumulation = Accumulation::kAuto;
     options.strategy = strategy;
+    options.mesh = mesh;
+    const std::string name =
+        absl::StrCat(ToString(strategy), mesh.replicate > 1 ? absl::StrCat(", shard_ranks ", mesh.shard) : "");
     const absl::StatusOr<Cost> cost = alternatives.CostOf(options);
     if (!cost.ok()) {
-      rows.push_back({std::string(ToString(strategy)), "-", "-", "-", "-", "too large"});
+      rows.push_back({name, "-", "-", "-", "-", "too large"});
       continue;
     }
-    rows.push_back({std::string(ToString(strategy)), std::string(ToString(cost->options.accumulation)), Needs(*cost),
+    rows.push_back({name, std::string(ToString(cost->options.accumulation)), Needs(*cost),
                     Difference(cost->bytes, own.bytes), FormatBytes(cost->sent_bytes),
-                    strategy == plan.options.strategy ? "this job" : alternatives.Fits(*cost)});
+                    this_job ? "this job" : alternatives.Fits(*cost)});
   }
   return absl::StrCat("What other strategies would need\n",
                       Paragraph("Each with the accumulation that AUTO would take under this budget."), Table(rows),

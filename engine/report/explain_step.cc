@@ -27,6 +27,11 @@ absl::StatusOr<std::string> ExplainMicroBatches(const Alternatives& alternatives
     absl::StrAppend(&text,
                     "accumulating adds nothing. One micro-batch after the other uses the same activations, and "
                     "gradients add up in a buffer that a single micro-batch has too.");
+  } else if (many.bytes > one.bytes && many.options.accumulation != Accumulation::kLayered) {
+    absl::StrAppend(&text, "the first accumulation adds ", FormatBytes(many.bytes - one.bytes),
+                    ", and further micro-batches add nothing. With one micro-batch a gradient exists from its unit's "
+                    "backward to the update, and shares bytes with the activations of forward. With several, the "
+                    "gradients of a micro-batch must outlive the forward of the next one, to which they add up.");
   } else if (many.bytes > one.bytes) {
     absl::StrAppend(
         &text, "accumulating adds ", FormatBytes(many.bytes - one.bytes),
@@ -56,8 +61,22 @@ std::string ExplainUpdate(const Alternatives& alternatives) {
                    FormatBytes(memory.update_bytes), " are in use; before it, at most ",
                    FormatBytes(memory.elsewhere_bytes), ". It adds ", added == 0 ? "nothing" : FormatBytes(added),
                    ". It updates weights, masters and states in place, in one pass over the shard, from "
-                   "gradients that are there already, and the clipping factor is a scalar: no copy of "
-                   "anything the size of the model is made, in the first step or later.");
+                   "gradients that are there already, and the clipping factor is a scalar: the update makes no copy of "
+                   "anything the size of the model, in the first step or later.",
+                   plan.options.snapshot ? " (The copy for checkpoints is made after a step that is saved. Its bytes "
+                                           "are part of both numbers.)"
+                                         : "");
+  StepOptions other = plan.options;
+  const bool in_backward = other.update == UpdateTime::kInBackward;
+  other.update = in_backward ? UpdateTime::kAfterBackward : UpdateTime::kInBackward;
+  if (const absl::StatusOr<Cost> cost = alternatives.CostOf(other); cost.ok()) {
+    absl::StrAppend(
+        &text, in_backward ? " This job updates" : " If it updated",
+        " each unit in backward, as soon as its gradients are complete (optimizer.update=IN_BACKWARD, which "
+        "needs clipping PER_UNIT or none, and non_finite SKIP)",
+        in_backward ? "; after backward" : "", ", one rank would need ", FormatBytes(cost->bytes), " (",
+        Difference(cost->bytes, alternatives.own().bytes), ").");
+  }
   return absl::StrCat("What the optimizer step adds\n", Paragraph(text), "\n");
 }
 

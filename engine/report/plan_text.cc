@@ -15,6 +15,7 @@
 #include "engine/step/pattern.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -41,6 +42,10 @@ std::string DescribeBatch(const Job& job) {
 std::string DescribeSharding(const JobPlan& plan) {
   const StepOptions& o = plan.options;
   std::string text(ToString(o.strategy));
+  if (o.mesh.replicate > 1) {
+    absl::StrAppend(&text, " in ", o.mesh.replicate, " groups of ", Plural(o.mesh.shard, "rank"),
+                    ", which hold copies of the state and sum their gradients once a step");
+  }
   if (o.placement().gathers_for_use()) {
     absl::StrAppend(&text, ", ", Plural(o.prefetch, "unit"), " gathered ahead, parameters ",
                     o.reshard_after_forward ? "freed" : "kept", " after forward");
@@ -55,8 +60,22 @@ std::string DescribeCheckpointing(const ActivationOptions& r) {
   } else if (r.every_nth > 1) {
     absl::StrAppend(&text, " for every block whose index is a multiple of ", r.every_nth);
   }
+  if (r.segment_blocks > 1) absl::StrAppend(&text, ", in segments of ", r.segment_blocks, " blocks");
   if (!r.patterns.empty()) absl::StrAppend(&text, "; also recomputed: ", absl::StrJoin(r.patterns, ", "));
   return text;
+}
+
+std::string DescribeOptimizer(const Job& job, const JobPlan& plan) {
+  const double norm = job.optimizer.max_gradient_norm;
+  const bool in_backward = plan.options.update == UpdateTime::kInBackward;
+  return absl::StrCat(EntryOf(job.optimizer.kind).description, "; ",
+                      norm == 0 ? "gradients are not clipped"
+                                : absl::StrCat(plan.options.clipping == Clipping::kPerUnit
+                                                   ? "the gradients of each unit are clipped to a norm of "
+                                                   : "gradients are clipped to a global norm of ",
+                                               norm),
+                      "; ", in_backward ? "each unit is updated in backward" : "all units are updated after backward",
+                      plan.options.keep_gradients ? "; gradients are kept until the next step" : "");
 }
 
 std::string DescribeOffload(const Job& job, const StepProgram& program) {
@@ -97,7 +116,8 @@ std::string DescribeBudget(const JobPlan& plan) {
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
   int64_t bytes = 0;  // Values take 4 bytes per element in every form; the optimizer's states come on top.
   for (const GroupState& g : plan.train.step.state.groups) {
-    bytes += 4 * g.layout().shard_elements() + StateBytes(plan.options.optimizer.states(), g.layout().shard_elements());
+    const int64_t elements = CeilDivide(g.layout().shard_elements(), plan.options.mesh.replicate);
+    bytes += 4 * elements + StateBytes(plan.options.optimizer.states(), elements);
   }
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
@@ -118,12 +138,15 @@ std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
           : absl::StrCat("; ", FormatBytes(kHfReadStagingBytes), " more while it reads model.hf_folder"));
 }
 
-std::string DescribeCommunication(const CommunicationSummary& c, int64_t ranks) {
-  if (ranks == 1) return "none, on one rank";
+std::string DescribeCommunication(const CommunicationSummary& c, const Mesh& mesh) {
+  if (mesh.ranks() == 1) return "none, on one rank";
   return absl::StrCat("a step: ", Plural(c.gathers, "gather"), " (", FormatBytes(c.gathered_bytes), "), ",
                       Plural(c.reductions, "reduction"), " (", FormatBytes(c.reduced_bytes), "), ",
                       Plural(c.all_reduces, "all-reduce"), " (", FormatBytes(c.all_reduced_bytes), "); one rank sends ",
-                      FormatBytes(c.sent_bytes));
+                      FormatBytes(c.sent_bytes),
+                      mesh.replicate > 1 && mesh.shard > 1
+                          ? absl::StrCat(", of which ", FormatBytes(c.sent_between_groups_bytes), " between groups")
+                          : "");
 }
 
 std::string DescribeGraphs(const StepProgram& program) {
@@ -152,14 +175,14 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"strategy", DescribeSharding(plan)},
       {"accumulation", absl::StrCat(ToString(plan.options.accumulation), ": ", plan.accumulation_reason)},
       {"activations", DescribeCheckpointing(plan.options.activations)},
+      {"optimizer", DescribeOptimizer(job, plan)},
       {"memory", absl::StrCat("one arena a rank of ", FormatBytes(plan.arena_bytes), " (", WithCommas(plan.arena_bytes),
                               " bytes): training uses ", FormatBytes(plan.train.memory.peak_bytes),
                               " of it, evaluation ", FormatBytes(plan.evaluate.memory.peak_bytes))},
       {"host memory", DescribeHostMemory(job, plan)},
       {"budget", DescribeBudget(plan)},
       {"checkpoints", DescribeCheckpoints(job, plan)},
-      {"communication",
-       DescribeCommunication(SummarizeCommunication(program, plan.options.mesh), plan.options.mesh.ranks())},
+      {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.mesh), plan.options.mesh)},
       {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", recomputed ",
                                   FormatFlops(flops.recompute), ", backward ", FormatFlops(flops.backward),
                                   "; MFU counts ", FormatFlops(per_token), " a token")},

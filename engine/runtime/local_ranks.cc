@@ -52,6 +52,9 @@ absl::Status LocalRanks::CreateGroups(const Backend& backend, const LocalRanksOp
     std::set<std::vector<int>> groups;
     for (int rank : numbers_) groups.insert(mesh_.Group(rank, axis));
     for (const StreamId stream : {StreamId::kGather, StreamId::kReduce}) {
+      // The gather stream only has collectives along `shard`. Other axes get no communicator for it, because each takes
+      // device memory.
+      if (stream == StreamId::kGather && axis != MeshAxis::kShard) continue;
       for (const std::vector<int>& group : groups) {
         GroupMembers members{.name = absl::StrCat(ToString(axis), " of rank ", group[0], ", ", ToString(stream)),
                              .size = static_cast<int>(group.size())};

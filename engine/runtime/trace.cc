@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/program/issues.h"
+#include "engine/program/live_bytes.h"
 
 namespace shale {
 namespace {
@@ -32,6 +34,56 @@ double FlopsOf(const Instruction& instruction) {
   return op == nullptr ? 0 : FlopsOf(*op);
 }
 
+// Returns, by InstructionId, what a counter shows from each instruction of the compute stream on: the most live bytes
+// at this instruction or at one of another stream that is issued after the previous compute instruction. So no peak is
+// lost, although only the times of one stream are used.
+std::vector<LiveBytes> LiveAtCompute(const StepProgram& program) {
+  std::vector<LiveBytes> shown(program.instructions.size());
+  LiveBytes most;
+  LiveBytes* last = nullptr;
+  VisitLiveBytes(program, [&](InstructionId id, const LiveBytes& live) {
+    if (live.total > most.total) most = live;
+    if (program.instructions[id].stream != StreamId::kCompute) return;
+    last = &shown[id];
+    *last = std::exchange(most, LiveBytes());
+  });
+  if (last != nullptr && most.total > last->total) *last = most;
+  return shown;
+}
+
+// Returns counter events of the arena's live bytes by category. A counter changes when an instruction of the compute
+// stream begins.
+std::string MemoryCounters(const StepProgram& program, int rank, absl::Span<const InstructionTime> times,
+                           int64_t origin_ns) {
+  const std::vector<LiveBytes> live = LiveAtCompute(program);
+  LiveBytes largest;
+  for (const LiveBytes& bytes : live) {
+    for (int c = 0; c < kBufferCategories; ++c) {
+      largest.by_category[c] = std::max(largest.by_category[c], bytes.by_category[c]);
+    }
+  }
+  std::string events;
+  const LiveBytes* before = nullptr;
+  for (const InstructionTime& time : times) {
+    const LiveBytes& now = live[time.id];
+    if (program.instructions[time.id].stream != StreamId::kCompute) continue;
+    if (before != nullptr && before->by_category == now.by_category) continue;
+    before = &now;
+    absl::StrAppendFormat(&events, R"({"ph":"C","pid":%d,"ts":%.3f,"name":"planned memory","args":{)", rank,
+                          static_cast<double>(time.begin_ns - origin_ns) * 1e-3);
+    // Every event has the same categories, so that viewers can stack them.
+    absl::string_view comma = "";
+    for (int c = 0; c < kBufferCategories; ++c) {
+      if (largest.by_category[c] == 0) continue;
+      absl::StrAppendFormat(&events, R"(%s"%s":%d)", comma, ToString(static_cast<BufferCategory>(c)),
+                            now.by_category[c]);
+      comma = ",";
+    }
+    absl::StrAppend(&events, "}},\n");
+  }
+  return events;
+}
+
 }  // namespace
 
 void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Span<const InstructionTime> times) {
@@ -43,6 +95,7 @@ void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Sp
     end = std::max(end, time.end_ns);
   }
   if (origin_ns_ < 0) origin_ns_ = begin;
+  absl::StrAppend(&events_, MemoryCounters(program, rank, times, origin_ns_));
   for (const InstructionTime& time : times) {
     const Instruction& instruction = program.instructions[time.id];
     const std::string name = NameOf(instruction);

@@ -21,7 +21,8 @@ class StepTrace {
 
   // Returns the trace in Chrome's format (chrome://tracing, ui.perfetto.dev): a process for each rank, a thread for
   // each stream, and an event for each instruction, with step, unit, phase, micro-batch, FLOPs, and the bytes that it
-  // reads and writes.
+  // reads and writes. Each rank also has a counter of the arena's live bytes by category. Its values are those of the
+  // plan, and it changes when an instruction of the compute stream begins.
   std::string ChromeJson() const;
 
   // Returns a table for people about rank 0: time, FLOP/s and bytes/s by kind of instruction, longest first, and how

@@ -1,6 +1,7 @@
 #include "engine/state/local_state.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -67,9 +68,10 @@ absl::Status LocalState::ReadGradient(ParameterId id, int64_t begin, absl::Span<
 
 absl::Status LocalState::Read(RankState::Values what, ParameterId id, int64_t begin, absl::Span<float> values) const {
   int64_t missing = std::ssize(values);
-  for (const RankState& rank : ranks_) {
-    if (missing <= 0) break;  // Ranks that hold the full group all have the same values.
-    SHALE_ASSIGN_OR_RETURN(const int64_t read, rank.Read(what, id, begin, values));
+  std::set<int> shards;  // The shards that have been read. Replicas of a shard hold the same values, so one is enough.
+  for (int local = 0; local < size() && missing > 0; ++local) {  // One rank is enough if it holds all.
+    if (!shards.insert(local_.mesh().index(local_.number(local), MeshAxis::kShard)).second) continue;
+    SHALE_ASSIGN_OR_RETURN(const int64_t read, ranks_[local].Read(what, id, begin, values));
     missing -= read;
   }
   if (missing <= 0) return absl::OkStatus();

@@ -277,6 +277,10 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
   const ElementRange mine = Intersect(OfParameter(id, Owned(g)), {begin, begin + std::ssize(values)});
   const int64_t count = mine.end - mine.begin;
   if (count == 0) return 0;
+  if (what == Values::kGradient && !state_.keeps_gradients) {
+    return absl::FailedPreconditionError(
+        "the gradients of a step are gone after its update; to read them, set memory.keep_gradients");
+  }
   const int64_t element = g.layout().Find(parameter.name)->offset_elements + mine.begin - Owned(g).begin;
   float* const to = values.data() + (mine.begin - begin);
   if (what == Values::kGradient || JoinsFloats(g)) {

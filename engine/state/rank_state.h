@@ -46,7 +46,8 @@ class RankState {
   absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
   // Of the elements [begin, begin + values.size()) of a parameter, reads those that this rank updates. For kWeights it
   // reads the masters, or the weights if there are no masters; for kGradient the reduced gradient. Leaves the other
-  // values alone. Returns how many elements it read.
+  // values alone. Returns how many elements it read. Returns FailedPrecondition for kGradient if gradients are not kept
+  // (StepOptions::keep_gradients).
   enum class Values { kWeights, kGradient };
   absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
 

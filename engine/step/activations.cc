@@ -5,14 +5,6 @@
 namespace shale {
 namespace {
 
-bool AppliesTo(const ActivationOptions& options, int64_t layer, int64_t layers) {
-  if (layer < 0) return false;
-  if (options.first_layers > 0 || options.last_layers > 0) {
-    return layer < options.first_layers || layer >= layers - options.last_layers;
-  }
-  return layer % options.every_nth == 0;
-}
-
 bool PresetRecomputes(CheckpointingPreset preset, const Value& value) {
   switch (preset) {
     case CheckpointingPreset::kNone: return false;
@@ -31,7 +23,7 @@ bool MayKeep(const UnitGraph& unit, const Value& value, bool last_unit, const Ac
   for (const std::string& pattern : options.patterns) {
     if (MatchesPattern(pattern, value.name)) return false;
   }
-  return !AppliesTo(options, unit.layer, layers) || !PresetRecomputes(options.preset, value);
+  return !options.Chosen(layers).Includes(unit.layer) || !PresetRecomputes(options.preset, value);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ ValueId SumOf(const Node& node);
 // Returns, by ValueId, whether the value is an activation that is kept from forward to backward. These are the
 // activations that the unit's backward reads, directly or to recompute others, and that `options` allows to keep.
 // Backward recomputes the other activations that it reads from the kept ones and the unit's input. The last unit
-// recomputes nothing, because its backward follows its forward at once. `layers` is the number of blocks in the model.
+// recomputes nothing, because its backward follows its forward at once. A unit that runs forward again (in a segment)
+// keeps these values from that second forward to backward. `layers` is the number of blocks in the model.
 std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const ActivationOptions& options, int64_t layers);
 
 }  // namespace shale

@@ -13,13 +13,24 @@
 #include "engine/step/offload.h"
 #include "engine/step/reduce.h"
 #include "engine/step/unit_emitter.h"
+#include "engine/step/update.h"
+#include "engine/step/visits.h"
 
 namespace shale {
 namespace {
 
 // The buffers of a step that belong to no unit.
 struct StepData {
-  Tensor hyper, valid_tokens, loss_scale, update, logits;
+  Tensor hyper, valid_tokens, loss_scale, logits;
+};
+
+// The activations that a unit keeps, with their buffers and those of the unit's boundaries.
+struct UnitPlan {
+  std::vector<bool> kept;                      // Activations that its backward finds (DecideKept).
+  std::unique_ptr<UnitBuffers> buffers;        // For `kept`.
+  std::unique_ptr<UnitBuffers> first_buffers;  // For a first forward, which keeps nothing. Null if forward runs once.
+  Tensor output, output_gradient;
+  Tensor output_again;  // The output of the second forward, which backward reads. `output` if forward runs once.
 };
 
 class StepCompiler {
@@ -35,11 +46,7 @@ class StepCompiler {
     gatherer_.emplace(model_, options_, state_, GatherUses(), writer_);
     reducer_.emplace(model_, options_, state_, writer_);
     EmitBegin();
-    if (layered_) {
-      EmitLayered();
-    } else {
-      EmitBody();
-    }
+    EmitVisits();
     writer_.BeginLoop(1);
     EmitEnd();
     CompiledStep compiled;
@@ -51,46 +58,46 @@ class StepCompiler {
   }
 
  private:
-  int units() const { return static_cast<int>(model_.units.size()); }
-  int last() const { return units() - 1; }
+  int last() const { return static_cast<int>(model_.units.size()) - 1; }
   bool training() const { return model_.mode == GraphMode::kTraining; }
 
-  // Decides what each unit keeps, and adds the buffers between units. In LAYERED, these buffers and those of kept
-  // activations have a slot for every micro-batch.
+  // Decides the order of visits and what each unit keeps, and adds the buffers between units. In LAYERED, these buffers
+  // and those of kept activations have one slot per micro-batch.
   void PlanUnits() {
     layered_ = training() && options_.accumulation == Accumulation::kLayered;
     const int64_t slots = layered_ ? options_.micro_batches : 1;
     int64_t layers = 0;
     for (const UnitGraph& unit : model_.units) layers += unit.layer >= 0;
-    for (int u = 0; u < units(); ++u) {
+    const ActivationOptions& activations = options_.activations;
+    std::vector<Segment> segments;
+    if (training()) segments = SegmentsOf(activations.Chosen(layers), activations.segment_blocks);
+    const std::vector<Place> places = PlacesOf(model_, segments);
+    visits_ = PlanVisits(places, training());
+    for (int u = 0; u <= last(); ++u) {
       const UnitGraph& unit = model_.units[u];
-      kept_.push_back(DecideKept(unit, u == last(), options_.activations, layers));
-      unit_buffers_.push_back(std::make_unique<UnitBuffers>(unit, kept_[u], slots, writer_));
-      Tensor output, gradient;
-      if (unit.output >= 0) {
-        const Value& value = unit.values[unit.output];
-        output = writer_.AddTensor(value.name, BufferCategory::kActivationBoundaries, value.tensor, slots);
-        if (training()) {
-          gradient = writer_.AddTensor(absl::StrCat(value.name, ".gradient"), BufferCategory::kActivationBoundaries,
-                                       value.tensor, slots);
-        }
-      }
-      outputs_.push_back(output);
-      output_gradients_.push_back(gradient);
+      const std::vector<bool> nothing(unit.values.size(), false);
+      UnitPlan& plan = plans_.emplace_back();
+      plan.kept = places[u] == Place::kLast ? nothing : DecideKept(unit, u == last(), activations, layers);
+      plan.buffers = std::make_unique<UnitBuffers>(unit, plan.kept, slots, writer_);
+      const bool again = places[u] == Place::kInside;
+      if (again) plan.first_buffers = std::make_unique<UnitBuffers>(unit, nothing, slots, writer_);
+      if (unit.output < 0) continue;
+      const Value& value = unit.values[unit.output];
+      const auto boundary = [&](absl::string_view suffix) {
+        return writer_.AddTensor(absl::StrCat(value.name, suffix), BufferCategory::kActivationBoundaries, value.tensor,
+                                 slots);
+      };
+      plan.output = boundary("");
+      if (training()) plan.output_gradient = boundary(".gradient");
+      plan.output_again = again ? boundary(".again") : plan.output;
     }
   }
 
-  // Returns the uses of gathered parameters in order: the forward of every unit, which for the last unit includes its
-  // backward, and then the backward of the other units.
+  // Returns the uses of gathered parameters: one for each visit, in order.
   std::vector<GatherUse> GatherUses() const {
     std::vector<GatherUse> uses;
-    for (int u = 0; u < units(); ++u) {
-      const bool both = training() && u == last();
-      uses.push_back({u, Phase::kForward, GroupsRead(model_, model_.units[u], kept_[u], true, both)});
-    }
-    if (!training()) return uses;
-    for (int u = last() - 1; u >= 0; --u) {
-      uses.push_back({u, Phase::kBackward, GroupsRead(model_, model_.units[u], kept_[u], false, true)});
+    for (const auto& [u, work] : visits_) {
+      uses.push_back({u, PhaseOf(work), GroupsRead(model_, model_.units[u], plans_[u].kept, work)});
     }
     return uses;
   }
@@ -108,78 +115,69 @@ class StepCompiler {
     }
     data_.valid_tokens = data("valid_tokens", DType::kInt64, 1);
     writer_.Emit(copy, HostCopy{HostItem::kValidTokens, data_.valid_tokens});
-    EmitAllReduce({.stream = StreamId::kReduce}, data_.valid_tokens);
+    EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce}, data_.valid_tokens, writer_);
     data_.loss_scale = data("loss_scale", DType::kFloat32, 1);
     writer_.Emit({}, Op(LossScale{.valid_tokens_1 = data_.valid_tokens, .scale_1 = data_.loss_scale}));
     if (!training()) return;
     data_.hyper = data("hyper", DType::kFloat32, kHyperSize);
-    data_.update = data("update", DType::kFloat32, kUpdateSize);
     writer_.Emit(copy, HostCopy{HostItem::kHyper, data_.hyper});
+    updater_.emplace(options_, state_, data_.hyper, data_.valid_tokens, writer_);
   }
 
-  // Emits the loop of SHARDED, NO_SYNC and programs without gradients: each iteration runs a micro-batch through all
-  // units.
-  void EmitBody() {
-    writer_.BeginLoop(options_.micro_batches);
-    int use = 0;
-    for (int u = 0; u < units(); ++u) {
+  // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches. Otherwise (SHARDED,
+  // NO_SYNC and programs without gradients) all visits are in one loop, and each iteration runs one micro-batch.
+  void EmitVisits() {
+    if (!layered_) writer_.BeginLoop(options_.micro_batches);
+    const int micro_batch = layered_ ? -1 : 0;  // Micro-batch of the instructions before and after a visit.
+    for (int use = 0; use < std::ssize(visits_); ++use) {
+      const auto [u, work] = visits_[use];
+      if (layered_) writer_.BeginLoop(1);
       gatherer_->Prepare(use);
-      if (training() && u == last()) reducer_->BeginUnit(u, 0);
-      EmitForward(u, use++);
-      if (training() && u == last()) reducer_->EndUnit(u, 0);
-    }
-    if (!training()) return;
-    for (int u = last() - 1; u >= 0; --u) {
-      gatherer_->Prepare(use);
-      reducer_->BeginUnit(u, 0);
-      EmitBackward(u, use++);
-      reducer_->EndUnit(u, 0);
-    }
-  }
-
-  // Emits the loops of LAYERED: each loop runs all micro-batches through one unit.
-  void EmitLayered() {
-    int use = 0;
-    const auto loop = [&](int u, bool backward) {
-      writer_.BeginLoop(1);
-      gatherer_->Prepare(use);
-      const bool gradients = backward || u == last();
-      if (gradients) reducer_->BeginUnit(u, -1);
-      writer_.BeginLoop(options_.micro_batches);
-      if (backward) {
-        EmitBackward(u, use++);
+      if (HasBackward(work)) reducer_->BeginUnit(u, micro_batch);
+      if (layered_) writer_.BeginLoop(options_.micro_batches);
+      EmitVisit(use);
+      if (layered_) writer_.BeginLoop(1);
+      if (HasBackward(work)) {
+        EndBackward(u, micro_batch);
       } else {
-        EmitForward(u, use++);
+        reducer_->EndOverlap();
       }
-      writer_.BeginLoop(1);
-      if (gradients) reducer_->EndUnit(u, -1);
-    };
-    for (int u = 0; u < units(); ++u) loop(u, false);
-    for (int u = last() - 1; u >= 0; --u) loop(u, true);
+    }
   }
 
-  void EmitForward(int u, int use) {
-    UnitEmitter emitter = MakeEmitter(u, use);
-    emitter.EmitForward();
-    if (training() && u == last()) emitter.EmitBackward();
+  // Emits the reductions of a unit's gradients and, with IN_BACKWARD, the updates that can run by then.
+  void EndBackward(int u, int micro_batch) {
+    updater_->BeginReductions();
+    updater_->EndReductions(reducer_->EndUnit(u, micro_batch), /*in_loop=*/!layered_ && options_.micro_batches > 1);
   }
 
-  void EmitBackward(int u, int use) { MakeEmitter(u, use).EmitBackward(); }
-
-  UnitEmitter MakeEmitter(int u, int use) {
-    return UnitEmitter(
-        model_.units[u], *unit_buffers_[u], u == last(), layered_ && options_.packs_once && options_.micro_batches > 1,
-        {.unit = u, .micro_batch = 0}, [this, u, use](const Value& value) { return Resolve(u, use, value); },
-        [this, u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); }, writer_);
+  void EmitVisit(int use) {
+    const auto [u, work] = visits_[use];
+    const UnitPlan& plan = plans_[u];
+    UnitBuffers& buffers = work == Work::kForward && plan.first_buffers ? *plan.first_buffers : *plan.buffers;
+    UnitEmitter emitter(
+        model_.units[u], buffers, u == last(), layered_ && options_.packs_once && options_.micro_batches > 1,
+        {.unit = u, .micro_batch = 0}, [this, use](const Value& value) { return Resolve(use, value); },
+        [this, u = u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
+        writer_);
+    emitter.Emit(work);
   }
 
-  Tensor Resolve(int u, int use, const Value& value) {
+  // Returns the tensor of a unit's output in visits that do `work`: a visit of the unit, which writes it, or one of the
+  // next unit, which reads it.
+  const Tensor& Output(int unit, Work work) const {
+    const UnitPlan& plan = plans_[unit];
+    return PhaseOf(work) == Phase::kForward ? plan.output : plan.output_again;
+  }
+
+  Tensor Resolve(int use, const Value& value) {
+    const auto [u, work] = visits_[use];
     const UnitGraph& unit = model_.units[u];
     switch (value.role) {
-      case ValueRole::kActivation: return outputs_[u];
-      case ValueRole::kUnitInput: return outputs_[u - 1];
-      case ValueRole::kOutputGradient: return output_gradients_[u];
-      case ValueRole::kGradient: return output_gradients_[u - 1];
+      case ValueRole::kActivation: return Output(u, work);
+      case ValueRole::kUnitInput: return Output(u - 1, work);
+      case ValueRole::kOutputGradient: return plans_[u].output_gradient;
+      case ValueRole::kGradient: return plans_[u - 1].output_gradient;
       case ValueRole::kParameter: {
         const Parameter& parameter = model_.parameters[value.parameter];
         const ShardLayout::Placement* p = state_.groups[parameter.group].layout().Find(parameter.name);
@@ -224,63 +222,13 @@ class StepCompiler {
       return;
     }
     if (training()) {
-      EmitNorm();
-      EmitAllReduce({.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals);
-      EmitUpdate();
+      updater_->Finish();
     } else {
-      EmitAllReduce({.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals.Slice(0, kTotalLoss, 1));
+      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd},
+                    state_.totals.Slice(0, kTotalLoss, 1), writer_);
     }
     writer_.Emit(copy, HostCopy{HostItem::kTotals, state_.totals});
     writer_.Emit(copy, HostCopy{HostItem::kGlobalTokens, data_.valid_tokens});
-  }
-
-  // Emits the sum of scalars of the step over all ranks. Emits nothing if there is one rank.
-  void EmitAllReduce(const EmitContext& context, const Tensor& data) {
-    if (options_.mesh.ranks() == 1) return;
-    writer_.Emit(context, Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kAll, .full = data});
-  }
-
-  // Emits the squared norm of the gradients and the check for non-finite totals. Each rank sums the squares of one
-  // shard, even if it holds the full gradient, so that the all-reduce of the totals counts every element once.
-  void EmitNorm() {
-    const EmitContext context{.phase = Phase::kUpdate};
-    bool first = true;
-    for (const GroupState& g : state_.groups) {
-      const Placement& placement = g.placement.placement();
-      const bool full = placement.state == Part::kFull && placement.reduces();
-      writer_.Emit(context, Op(SumSquares{.x_N = full ? g.placement.ShardOf(g.own_gradient) : g.own_gradient,
-                                          .total_1 = state_.totals.Slice(0, kTotalSquaredNorm, 1),
-                                          .accumulate = !first}));
-      first = false;
-    }
-    writer_.Emit(context, Op(FlagNonFinite{.totals_3 = state_.totals}));
-  }
-
-  void EmitUpdate() {
-    const EmitContext context{.phase = Phase::kUpdate};
-    writer_.Emit(context, Op(PrepareUpdate{.hyper_2 = data_.hyper,
-                                           .valid_tokens_1 = data_.valid_tokens,
-                                           .totals_3 = state_.totals,
-                                           .update_count_1 = state_.update_count,
-                                           .update_5 = data_.update,
-                                           .beta1 = options_.optimizer.beta1,
-                                           .beta2 = options_.optimizer.beta2}));
-    for (const GroupState& g : state_.groups) {
-      Update update{.update_5 = data_.update,
-                    .gradient_P = g.own_gradient,
-                    .weight_P = g.own_weight,
-                    .master_P = g.master,
-                    .low_P = g.low,
-                    .rule = options_.optimizer.rule,
-                    .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                    .shard_stride = g.placement.owned_stride()};
-      SHALE_CHECK(g.states.size() <= update.states.size());
-      std::copy(g.states.begin(), g.states.end(), update.states.begin());
-      writer_.Emit(context, Op(std::move(update)));
-      if (!g.placement.placement().gathers_after_update()) continue;
-      writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
-                   Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
-    }
   }
 
   const ModelGraph& model_;
@@ -289,11 +237,11 @@ class StepCompiler {
   JobState state_;
   StepData data_;
   bool layered_ = false;
-  std::vector<std::vector<bool>> kept_;
-  std::vector<std::unique_ptr<UnitBuffers>> unit_buffers_;
-  std::vector<Tensor> outputs_, output_gradients_;  // By unit.
+  std::vector<UnitPlan> plans_;  // By unit.
+  std::vector<Visit> visits_;    // In order. The gatherer's uses have the same numbers.
   std::optional<Gatherer> gatherer_;
   std::optional<Reducer> reducer_;
+  std::optional<Updater> updater_;  // Only in training.
 };
 
 }  // namespace
@@ -301,11 +249,6 @@ class StepCompiler {
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
   SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
   SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
-  if (options.mesh.replicate > 1) {
-    return absl::UnimplementedError(absl::StrCat("a mesh of ", options.mesh.replicate, " x ", options.mesh.shard,
-                                                 " ranks: steps are compiled for one copy of the state, 1 x ",
-                                                 options.mesh.ranks()));
-  }
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
   return StepCompiler(model, options, ops).Compile();
 }

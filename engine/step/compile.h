@@ -6,10 +6,11 @@
 #include "engine/program/program.h"
 #include "engine/step/options.h"
 #include "engine/step/state.h"
+#include "kernels/op_backend.h"
 
 namespace shale {
 
-// A compiled program, and where the persistent state lies in its buffers. The program has no waits yet: DeriveWaits
+// A compiled program, and where the state of the job lies in its buffers. The program has no waits yet: DeriveWaits
 // (engine/memory/waits.h) adds them after planning.
 struct CompiledStep {
   StepProgram program;
@@ -21,9 +22,8 @@ struct CompiledStep {
 // the same options, except for micro_batches, so that they have the same persistent buffers. `ops` is only asked for
 // sizes.
 //
-// Returns InvalidArgument if the accumulation does not exist for the strategy, and Unimplemented if the mesh has
-// several copies of the state. REQUIRES: options.accumulation is not kAuto, and options.micro_batches and both sizes of
-// the mesh are at least 1.
+// Returns InvalidArgument if the accumulation does not exist for the strategy. REQUIRES: options.accumulation is not
+// kAuto, and options.micro_batches and both sizes of the mesh are at least 1.
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops);
 
 // Compiles the program that copies the tensors that a checkpoint saves (GroupState::saved) to the buffers in which they

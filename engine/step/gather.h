@@ -3,11 +3,12 @@
 
 #include <vector>
 
+#include "engine/program/program.h"
 #include "engine/step/state.h"
 
 namespace shale {
 
-// One use of gathered parameters: the forward or the backward of a unit.
+// The gathered parameters that one visit of a unit uses (engine/step/visits.h).
 struct GatherUse {
   int unit = -1;
   Phase phase = Phase::kForward;

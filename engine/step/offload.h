@@ -13,11 +13,11 @@ namespace shale {
 // use in backward, it is copied into a new buffer of the arena. Both copies run on the copy stream. Between them the
 // tensor takes no room in the arena.
 //
-// A visit is what the compute stream runs for one unit without interruption: its forward, its backward, or for the last
-// unit both. The first buffer is held for one more visit, so that no instruction has to wait for the copy, and the
-// second is filled one visit ahead. Neither is done in LAYERED, where each visit is a loop of its own. A tensor that is
-// used again fewer than four visits later (LAYERED: two) stays in the arena, because offloading it would save nothing.
-// So does a tensor that backward writes.
+// A visit is what the compute stream runs for one unit without interruption (engine/step/visits.h). The first buffer is
+// held for one more visit, so that no instruction has to wait for the copy, and the second is filled one visit ahead.
+// In LAYERED, where each visit is a loop of its own, neither is done. A tensor stays in the arena if its next use is
+// fewer than four visits later (LAYERED: two), because offloading it would save nothing, or if backward writes it. The
+// boundary that a segment keeps is fetched for the visit in which the segment's first block runs forward again.
 //
 // Results do not change. Call it before WorkInPlace and before waits are derived. REQUIRES: CheckStructure accepts the
 // program (engine/program/structure.h).

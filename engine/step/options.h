@@ -7,6 +7,7 @@
 
 #include "engine/optimizer/optimizer.h"
 #include "engine/step/options_enums.h"
+#include "engine/step/segments.h"
 #include "sharding/mesh.h"
 #include "sharding/placement.h"
 
@@ -20,16 +21,21 @@ struct ActivationOptions {
   int64_t every_nth = 1;
   int64_t first_layers = 0;
   int64_t last_layers = 0;
+  // Number of consecutive chosen blocks that keep one boundary together (engine/step/segments.h).
+  int64_t segment_blocks = 1;
   // Name patterns (engine/step/pattern.h) of further values to recompute, in any unit but the last.
   std::vector<std::string> patterns;
   // Name patterns of values that are kept in host memory until their backward (engine/step/offload.h).
   std::vector<std::string> offload;
+
+  // Returns the blocks that the preset applies to in a model of `layers` blocks.
+  ChosenBlocks Chosen(int64_t layers) const { return {layers, every_nth, first_layers, last_layers}; }
 };
 
 struct StepOptions {
   Strategy strategy = Strategy::kFullShard;
   Accumulation accumulation = Accumulation::kSharded;  // Not kAuto.
-  Mesh mesh;                                           // Its replicate axis has one rank.
+  Mesh mesh;                                           // Its rows hold copies of the state.
   int64_t micro_batches = 1;                           // K, accumulation steps.
   int64_t prefetch = 1;                                // Units gathered ahead of the one in use.
   bool reshard_after_forward = true;
@@ -39,11 +45,16 @@ struct StepOptions {
   MasterWeights master = MasterWeights::kFloat32;
   ActivationOptions activations;
   Optimizer optimizer;
+  UpdateTime update = UpdateTime::kAfterBackward;
+  Clipping clipping = Clipping::kGlobal;
   // Name patterns of parameters without weight decay. Vectors and scalars never decay.
   std::vector<std::string> no_decay_patterns;
   // Adds buffers for a copy of what a checkpoint saves, from which it is written while the next steps run
   // (CompileSnapshot).
   bool snapshot = false;
+  // Whether the reduced gradients of a step stay in memory until the next step, so that they can be read. If not, their
+  // buffers live only from the first write to the update, and share bytes with other buffers of the step.
+  bool keep_gradients = false;
 
   // Returns how the strategy places the model's state on the mesh.
   Placement placement() const { return Placement::Of(strategy, accumulation == Accumulation::kNoSync, mesh); }

@@ -24,10 +24,28 @@ enum class CheckpointingPreset {
   kBlock,        // The whole block, from its input.
 };
 
+// How many blocks a segment of activation checkpointing has (engine/step/segments.h).
+enum class Segments {
+  kGiven,  // As many as the job says, 1 by default.
+  kSqrt,   // About the square root of the number of chosen blocks.
+};
+
 // Where the optimizer keeps the bits of a weight that the compute dtype has no room for.
 enum class MasterWeights {
   kFloat32,  // In a second copy in fp32 (none if the compute dtype is fp32: the weight is its own master).
   kSplit,    // In 16 low bits beside the bf16 weight.
+};
+
+// When parameters are updated.
+enum class UpdateTime {
+  kAfterBackward,  // After the backward of all units.
+  kInBackward,     // Those of a unit as soon as their gradients are complete, which need no memory afterwards.
+};
+
+// Which gradients share a norm that clipping limits.
+enum class Clipping {
+  kGlobal,   // All gradients.
+  kPerUnit,  // The gradients of one flat group, which are those of a unit or of units that share parameters.
 };
 
 inline absl::string_view ToString(Accumulation accumulation) {
@@ -48,6 +66,22 @@ inline absl::string_view ToString(CheckpointingPreset preset) {
     case CheckpointingPreset::kFeedForward: return "FFN";
     case CheckpointingPreset::kSublayers: return "SUBLAYERS";
     case CheckpointingPreset::kBlock: return "BLOCK";
+  }
+  return "?";
+}
+
+inline absl::string_view ToString(UpdateTime update) {
+  switch (update) {
+    case UpdateTime::kAfterBackward: return "AFTER_BACKWARD";
+    case UpdateTime::kInBackward: return "IN_BACKWARD";
+  }
+  return "?";
+}
+
+inline absl::string_view ToString(Clipping clipping) {
+  switch (clipping) {
+    case Clipping::kGlobal: return "GLOBAL";
+    case Clipping::kPerUnit: return "PER_UNIT";
   }
   return "?";
 }

@@ -4,16 +4,17 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "engine/step/writer.h"
 
 namespace shale {
 namespace {
 
-// Returns the elements of a flat group whose gradients no op of the unit writes: gaps between parameters, parameters
-// that only another unit uses, and rows that the unit does not use (positions past the sequence length).
-std::vector<ElementRange> Unwritten(const ModelGraph& model, const UnitGraph& unit, GroupId group,
+// Returns the elements of a flat group whose gradients no op of `units` writes: gaps between parameters, parameters
+// that only other units use, and rows that none of the units uses (positions past the sequence length).
+std::vector<ElementRange> Unwritten(const ModelGraph& model, const std::vector<int>& units, GroupId group,
                                     const ShardLayout& layout) {
   std::vector<ElementRange> written;
-  const auto note = [&](const Op& op) {
+  const auto note = [&](const UnitGraph& unit, const Op& op) {
     VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
       if (!t.present()) return;
       const Value& value = unit.values[t.where.symbol];
@@ -23,8 +24,10 @@ std::vector<ElementRange> Unwritten(const ModelGraph& model, const UnitGraph& un
       written.push_back({begin, begin + t.extent()});
     });
   };
-  for (const Node& node : unit.forward) note(node.op);
-  for (const Node& node : unit.backward) note(node.op);
+  for (int u : units) {
+    for (const Node& node : model.units[u].forward) note(model.units[u], node.op);
+    for (const Node& node : model.units[u].backward) note(model.units[u], node.op);
+  }
   std::sort(written.begin(), written.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
   std::vector<ElementRange> unwritten;
   int64_t at = 0;
@@ -52,19 +55,25 @@ Reducer::Reducer(const ModelGraph& model, const StepOptions& options, const JobS
       if (value.role == ValueRole::kParameterGradient) groups.insert(model.parameters[value.parameter].group);
     }
     groups_written_[u].assign(groups.begin(), groups.end());
-    for (GroupId group : groups) ++progress_[group].units;
+    for (GroupId group : groups) progress_[group].units.push_back(static_cast<int>(u));
   }
 }
 
 void Reducer::BeginUnit(int unit, int micro_batch) {
   for (GroupId group : GroupsWritten(unit)) {
     const GroupState& g = state_.groups[group];
-    if (g.full_gradient.present()) continue;
-    Tensor& gradient = progress_[group].unit_gradient;
-    gradient = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".unit_gradient"),
-                                 BufferCategory::kUnshardedGradients,
-                                 Tensor::Contiguous(DType::kFloat32, {g.placement.elements(Part::kFull)}));
-    auto ranges = std::make_shared<std::vector<ElementRange>>(Unwritten(model_, model_.units[unit], group, g.layout()));
+    GroupProgress& progress = progress_[group];
+    Tensor gradient = g.full_gradient;
+    std::vector<int> writers = progress.units;
+    if (!gradient.present()) {
+      gradient = progress.unit_gradient = writer_.AddTensor(
+          absl::StrCat(model_.groups[group].name, ".unit_gradient"), BufferCategory::kUnshardedGradients,
+          Tensor::Contiguous(DType::kFloat32, {g.placement.elements(Part::kFull)}));
+      writers = {unit};
+    } else if (progress.units_done > 0) {
+      continue;  // The group's first unit has zeroed what none of its units writes.
+    }
+    auto ranges = std::make_shared<std::vector<ElementRange>>(Unwritten(model_, writers, group, g.layout()));
     if (ranges->empty()) continue;
     writer_.Emit({.phase = Phase::kBackward, .unit = unit, .micro_batch = micro_batch},
                  Op(ZeroRanges{.x_N = gradient, .ranges = std::move(ranges)}));
@@ -95,12 +104,12 @@ bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& 
   return first_writes > 0 && every_micro_batch;
 }
 
-void Reducer::EndUnit(int unit, int micro_batch) {
-  // Hold the unit gradients of the previous unit up to here, so that their reduction may overlap this unit.
-  for (BufferId buffer : in_flight_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
-  in_flight_.clear();
+std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
+  // The reductions of the previous unit may overlap this unit.
+  EndOverlap();
+  std::vector<GroupId> complete;
   for (GroupId group : GroupsWritten(unit)) {
-    ++progress_[group].units_done;
+    if (++progress_[group].units_done == std::ssize(progress_[group].units)) complete.push_back(group);
     if (!state_.groups[group].placement.placement().reduces()) continue;
     if (state_.groups[group].full_gradient.present()) {
       ReduceStepGradient(unit, group, micro_batch);
@@ -108,10 +117,26 @@ void Reducer::EndUnit(int unit, int micro_batch) {
       ReduceUnitGradient(unit, group, micro_batch);
     }
   }
+  for (GroupId group : complete) SumOverReplicas(unit, group, micro_batch);
+  return complete;
+}
+
+void Reducer::SumOverReplicas(int unit, GroupId group, int micro_batch) {
+  const GroupState& g = state_.groups[group];
+  if (!g.placement.placement().sums_over_replicas()) return;
+  Instruction& instruction = writer_.Emit(
+      {.stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch},
+      Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kReplicate, .full = g.own_gradient});
+  instruction.last_iteration_only = micro_batch >= 0;
+}
+
+void Reducer::EndOverlap() {
+  for (BufferId buffer : in_flight_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
+  in_flight_.clear();
 }
 
 void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
-  if (progress_[group].units_done < progress_[group].units) return;
+  if (progress_[group].units_done < std::ssize(progress_[group].units)) return;
   const GroupState& g = state_.groups[group];
   Collective reduce{.kind = g.placement.placement().reduction(), .full = g.full_gradient};
   if (reduce.kind == CollectiveKind::kReduceScatterSum) {
@@ -132,7 +157,7 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   in_flight_.push_back(full.where.symbol);
   // If the gradient is reduced once a step, the collective writes straight into the shard.
   const bool one_iteration = layered_ || options_.micro_batches == 1;
-  if (one_iteration && progress_[group].units == 1) {
+  if (one_iteration && progress_[group].units.size() == 1) {
     writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
     return;
   }

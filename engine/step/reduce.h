@@ -6,19 +6,22 @@
 #include <utility>
 #include <vector>
 
+#include "engine/program/program.h"
 #include "engine/step/state.h"
 
 namespace shale {
 
-// A program has one Reducer. If a group has a persistent full gradient (one rank, or unsharded accumulation), backward
-// accumulates there. Otherwise the backward of a unit writes to a unit gradient, which lives until it has been reduced
-// into the rank's shard. Borrows the references that the constructor takes.
+// A program has one Reducer. If a group has a full gradient (one rank, or unsharded accumulation), backward accumulates
+// there. Otherwise the backward of a unit writes to a unit gradient, which lives until it has been reduced into the
+// rank's shard. If the optimizer state is sharded, reductions run along `shard`. With replicas, an all-reduce along
+// `replicate` then sums the rank's shard of the group once a step, after its last reduction. Like all reductions, it
+// overlaps with the backward of the next unit. Borrows the references that the constructor takes.
 class Reducer {
  public:
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
 
   // Call before the backward of a unit, and for the last unit before its forward. Creates the unit gradients of groups
-  // without a full gradient, and zeroes the elements that no op of the unit writes. `micro_batch` is that of the
+  // without a full gradient, and zeroes the elements of gradients that no op writes. `micro_batch` is that of the
   // instructions, -1 outside the loop over micro-batches.
   void BeginUnit(int unit, int micro_batch);
   // Returns the tensor to which the unit's backward writes the gradient of a parameter.
@@ -26,19 +29,26 @@ class Reducer {
   // Sets whether an op of `unit` that writes the gradients of `parameters` overwrites them or adds to them. Call it in
   // the order in which the ops are emitted. Returns the value of Instruction::first_iteration_differs.
   bool SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters);
-  // Call after the backward of a unit. Emits its reductions.
-  void EndUnit(int unit, int micro_batch);
+  // Call after the backward of a unit. Emits its reductions. Returns the groups whose gradients are complete after
+  // these reductions (in a loop over micro-batches: in its last iteration).
+  std::vector<GroupId> EndUnit(int unit, int micro_batch);
+  // Unit gradients are held while the next visit runs, so that it need not wait for their reductions. Ends that.
+  // EndUnit does so too; call it after a visit without a backward.
+  void EndOverlap();
 
  private:
   struct GroupProgress {
-    int units = 0;         // Units that write gradients of the group.
-    int units_done = 0;    // Those of them whose backward has been emitted.
-    Tensor unit_gradient;  // That of the unit in progress.
+    std::vector<int> units;  // Units that write gradients of the group.
+    int units_done = 0;      // How many of them have had their backward emitted.
+    Tensor unit_gradient;    // Unit gradient of the unit in progress.
   };
   // Returns the groups whose gradients the unit writes.
   const std::vector<GroupId>& GroupsWritten(int unit) const { return groups_written_[unit]; }
   void ReduceUnitGradient(int unit, GroupId group, int micro_batch);
   void ReduceStepGradient(int unit, GroupId group, int micro_batch);
+  // Emits the all-reduce that sums a group's gradient shard over the replicas in the last micro-batch. Emits nothing if
+  // there are no replicas of shards.
+  void SumOverReplicas(int unit, GroupId group, int micro_batch);
 
   const ModelGraph& model_;
   const StepOptions& options_;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/step/pattern.h"
+#include "engine/step/writer.h"
 
 namespace shale {
 namespace {
@@ -29,6 +30,27 @@ SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) 
     saved.value = mine(g.master.present() ? g.master : g.own_weight);
   }
   return saved;
+}
+
+// Adds the buffers in which gradients accumulate until the update. They are persistent only with keep_gradients.
+void DeclareGradients(const ModelGraph& model, const StepOptions& options, JobState& state, ProgramWriter& writer) {
+  state.keeps_gradients = options.keep_gradients;
+  for (size_t i = 0; i < state.groups.size(); ++i) {
+    GroupState& g = state.groups[i];
+    const Placement& placement = g.placement.placement();
+    const auto add = [&](BufferCategory category, Part part) {
+      return writer.AddTensor(absl::StrCat(model.groups[i].name, ".gradient"), category,
+                              Tensor::Contiguous(DType::kFloat32, {g.placement.elements(part)}), 1,
+                              /*persistent=*/options.keep_gradients);
+    };
+    if (placement.reduces_full_gradients()) {
+      g.full_gradient = add(BufferCategory::kUnshardedGradients, Part::kFull);
+      g.own_gradient = g.placement.OwnedOf(g.full_gradient);
+    } else {
+      g.own_gradient = add(BufferCategory::kGradientShards, placement.state);
+      if (!placement.reduces()) g.full_gradient = g.own_gradient;
+    }
+  }
 }
 
 }  // namespace
@@ -65,13 +87,6 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     for (const UpdateState& s : options.optimizer.states()) {
       g.states.push_back(add(s.name, BufferCategory::kOptimizerState, s.dtype, own / s.block));
     }
-    if (placement.reduces_full_gradients()) {
-      g.full_gradient = add("gradient", BufferCategory::kUnshardedGradients, DType::kFloat32, full);
-      g.own_gradient = g.placement.OwnedOf(g.full_gradient);
-    } else {
-      g.own_gradient = add("gradient", BufferCategory::kGradientShards, DType::kFloat32, own);
-      if (!placement.reduces()) g.full_gradient = g.own_gradient;
-    }
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       if (!Decays(model.parameters[group.parameters[i]], options)) continue;
       g.decayed.push_back(g.layout().parameters()[i].range());
@@ -94,6 +109,7 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
                                         Tensor::Contiguous(DType::kInt64, {1}), 1, /*persistent=*/true);
   state.totals = writer.AddTensor("totals", BufferCategory::kData, Tensor::Contiguous(DType::kFloat64, {kTotalSize}), 1,
                                   /*persistent=*/true);
+  DeclareGradients(model, options, state, writer);
   return state;
 }
 

@@ -1,4 +1,4 @@
-// The persistent state of a job: where each parameter group's weights, masters, optimizer states and gradients lie.
+// The state of a job: where each parameter group's weights, masters, optimizer states and gradients lie.
 #pragma once
 
 #include <vector>
@@ -6,10 +6,11 @@
 #include "absl/status/statusor.h"
 #include "engine/graph/graph.h"
 #include "engine/step/options.h"
-#include "engine/step/writer.h"
 #include "sharding/placement.h"
 
 namespace shale {
+
+class ProgramWriter;
 
 // The part of a group that one rank saves in a checkpoint (GroupPlacement::Saved). Absent tensors are not saved.
 struct SavedTensors {
@@ -28,7 +29,7 @@ struct GroupState {
   Tensor master;                      // f32. Only with bf16 compute and fp32 masters.
   Tensor low;                         // i16. Only with SPLIT.
   std::vector<Tensor> states;         // Optimizer states, in the order of the rule.
-  Tensor own_gradient;                // f32. The update reads it.
+  Tensor own_gradient;                // f32. The update reads it. Persistent only with StepOptions::keep_gradients.
   Tensor full_gradient;               // f32. Sum over the step. Absent if gradients are reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
   SavedTensors saved;                 // Views of the above.
@@ -44,11 +45,12 @@ struct JobState {
   absl::Span<const UpdateState> states;  // Those that the optimizer declares, as in GroupState::states.
   Tensor update_count;                   // i64[1]. Updates applied so far.
   Tensor totals;                         // f64[kTotalSize].
+  bool keeps_gradients = false;          // Whether gradients can be read after a step.
 };
 
-// Adds the persistent buffers to the program. Their order depends on the model and the options only, so that all
-// programs of a job have the same. Call it before adding any other buffer. Returns InvalidArgument if a group has no
-// valid layout (ShardLayout::Create).
+// Adds the persistent buffers to the program, and after them the buffers of gradients. Their order depends only on the
+// model and the options, so all programs of a job have the same buffers. Call it before adding any other buffer.
+// Returns InvalidArgument if a group has no valid layout (ShardLayout::Create).
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer);
 
 }  // namespace shale

@@ -73,6 +73,28 @@ int RecomputingNode(const UnitGraph& unit, int before, ValueId id) {
   return -1;
 }
 
+// Returns, by forward node, whether the unit's output or a kept value depends on it.
+std::vector<bool> NodesToRunAgain(const UnitGraph& unit, const std::vector<bool>& kept) {
+  std::vector<bool> runs(unit.forward.size(), false), seen(unit.values.size(), false);
+  std::vector<ValueId> wanted = {unit.output};
+  for (ValueId id = 0; id < std::ssize(unit.values); ++id) {
+    if (kept[id]) wanted.push_back(id);
+  }
+  while (!wanted.empty()) {
+    const ValueId id = wanted.back();
+    wanted.pop_back();
+    if (seen[id]) continue;
+    seen[id] = true;
+    for (int node : unit.values[id].producers) {
+      runs[node] = true;
+      VisitOperands(unit.forward[node].op, [&](absl::string_view, const Tensor& t, Access access) {
+        if (t.present() && access != Access::kWrite) wanted.push_back(t.where.symbol);
+      });
+    }
+  }
+  return runs;
+}
+
 std::vector<bool> AvailableAtStartOfBackward(const UnitGraph& unit, const std::vector<bool>& kept) {
   std::vector<bool> available(unit.values.size(), true);
   for (size_t id = 0; id < unit.values.size(); ++id) {
@@ -115,7 +137,7 @@ Tensor UnitEmitter::Bind(ValueId id, Access access) {
       (value.role != ValueRole::kActivation && value.role != ValueRole::kGradient)) {
     return bound_[id] = resolver_(value);
   }
-  if (value.role == ValueRole::kActivation && buffers_.IsKept(id) && !last_unit_) {
+  if (value.role == ValueRole::kActivation && buffers_.kept()[id] && !last_unit_) {
     return bound_[id] = buffers_.Kept(id);
   }
   SHALE_CHECK(access != Access::kRead) << value.name << " is read before it is computed";
@@ -164,15 +186,31 @@ bool UnitEmitter::KeepPacked(MatMul& matmul) {
   return true;
 }
 
+void UnitEmitter::Emit(Work work) {
+  switch (work) {
+    case Work::kForward: return EmitForward();
+    case Work::kForwardAndBackward: EmitForward(); return EmitBackward();
+    case Work::kForwardAgain: return EmitForwardAgain();
+    case Work::kBackward: return EmitBackward();
+  }
+}
+
 void UnitEmitter::EmitForward() {
   for (const Node& node : unit_.forward) EmitNode(node.op, Phase::kForward);
 }
 
+// Emits the ops in the order of forward, so that each op reads a value that other ops update in place in the same state
+// as in forward.
+void UnitEmitter::EmitForwardAgain() {
+  const std::vector<bool> runs = NodesToRunAgain(unit_, buffers_.kept());
+  for (size_t node = 0; node < runs.size(); ++node) {
+    if (runs[node]) EmitNode(unit_.forward[node].op, Phase::kRecompute);
+  }
+}
+
 void UnitEmitter::EmitBackward() {
   if (!last_unit_) {
-    std::vector<bool> kept(unit_.values.size());
-    for (size_t id = 0; id < kept.size(); ++id) kept[id] = buffers_.IsKept(static_cast<ValueId>(id));
-    available_ = AvailableAtStartOfBackward(unit_, kept);
+    available_ = AvailableAtStartOfBackward(unit_, buffers_.kept());
     rerun_done_.assign(unit_.forward.size(), false);
     bound_.assign(unit_.values.size(), Tensor());
   }
@@ -219,7 +257,7 @@ void UnitEmitter::Rerun(int node) {
 }
 
 std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
-                                bool forward, bool backward) {
+                                Work work) {
   std::set<GroupId> groups;
   std::vector<bool> available = AvailableAtStartOfBackward(unit, kept), rerun_done(unit.forward.size(), false);
   const std::function<void(const Op&, bool)> visit = [&](const Op& op, bool recompute) {
@@ -232,10 +270,16 @@ std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, 
                       [&](int node) { visit(RerunOp(unit, available, node), true); });
     });
   };
-  if (forward) {
+  if (work == Work::kForward || work == Work::kForwardAndBackward) {
     for (const Node& node : unit.forward) visit(node.op, false);
   }
-  if (backward) {
+  if (work == Work::kForwardAgain) {
+    const std::vector<bool> runs = NodesToRunAgain(unit, kept);
+    for (size_t node = 0; node < runs.size(); ++node) {
+      if (runs[node]) visit(unit.forward[node].op, false);
+    }
+  }
+  if (HasBackward(work)) {
     for (const Node& node : unit.backward) visit(node.op, true);
   }
   return {groups.begin(), groups.end()};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/step/visits.h"
 #include "engine/step/writer.h"
 
 namespace shale {
@@ -12,13 +13,14 @@ namespace shale {
 // The buffers of a unit's kept activations. The emitters of the unit's forward and of its backward share them.
 class UnitBuffers {
  public:
-  // `kept`: by ValueId, as DecideKept returns it. `slots`: K if all micro-batches run through a unit before the next
-  // unit, else 1. Borrows `unit` and `writer`.
+  // `kept`: the activations, by ValueId, that stay until backward, from forward or, in a segment, from the second
+  // forward (DecideKept). `slots`: K if all micro-batches run through a unit before the next unit, else 1. Borrows
+  // `unit` and `writer`.
   UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer);
 
   // Returns the buffer of a kept activation. The first call adds it to the program.
   Tensor Kept(ValueId id);
-  bool IsKept(ValueId id) const { return kept_[id]; }
+  const std::vector<bool>& kept() const { return kept_; }
 
  private:
   const UnitGraph& unit_;
@@ -28,8 +30,7 @@ class UnitBuffers {
   std::vector<Tensor> buffers_;
 };
 
-// Emits one iteration of one unit: its forward, its backward, or both. Borrows the references that the constructor
-// takes.
+// Emits one iteration of one visit of a unit (engine/step/visits.h). Borrows the references that the constructor takes.
 class UnitEmitter {
  public:
   // Returns the tensor of a value that others use too: the unit's input and output, the gradients of these two,
@@ -44,10 +45,12 @@ class UnitEmitter {
   UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 
-  void EmitForward();
-  void EmitBackward();
+  void Emit(Work work);
 
  private:
+  void EmitForward();
+  void EmitForwardAgain();
+  void EmitBackward();
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);
   // Gives a matmul whose b is a parameter a buffer that keeps b packed, if the device uses one for it. Matmuls of this
@@ -77,8 +80,9 @@ class UnitEmitter {
   std::vector<MatMul> packing_;   // Matmuls of this iteration that keep their b packed.
 };
 
-// Returns the groups whose parameters the unit reads in forward, in backward (recomputation included), or in both.
+// Returns the groups whose parameters the unit reads in a visit that does `work`. `kept`: the activations that its
+// backward finds (DecideKept).
 std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
-                                bool forward, bool backward);
+                                Work work);
 
 }  // namespace shale

@@ -1,12 +1,10 @@
 // ProgramWriter: appends buffers, instructions and loops to a StepProgram.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
 
-#include "engine/program/issues.h"
 #include "engine/program/program.h"
 #include "kernels/op_backend.h"
 
@@ -44,21 +42,7 @@ class ProgramWriter {
 
   // Appends an instruction, with a buffer for the scratch that its op needs. `first_iteration_differs` is the field of
   // the instruction; if it is set, `action` is the op of the later iterations. The result is valid until the next Emit.
-  Instruction& Emit(const EmitContext& context, Action action, bool first_iteration_differs = false) {
-    Instruction instruction;
-    instruction.action = std::move(action);
-    instruction.first_iteration_differs = first_iteration_differs;
-    if (const int64_t bytes = ScratchBytes(instruction); bytes > 0) {
-      instruction.scratch =
-          AddTensor("scratch", BufferCategory::kLibraryWorkspace, Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}));
-    }
-    instruction.stream = context.stream;
-    instruction.phase = context.phase;
-    instruction.unit = context.unit;
-    instruction.micro_batch = context.micro_batch;
-    program_.instructions.push_back(std::move(instruction));
-    return program_.instructions.back();
-  }
+  Instruction& Emit(const EmitContext& context, Action action, bool first_iteration_differs = false);
 
   // Ends the open loop and begins one that runs `repeat` times. Loops without instructions are left out.
   void BeginLoop(int64_t repeat) {
@@ -77,11 +61,7 @@ class ProgramWriter {
 
  private:
   // Returns how many bytes of scratch the instruction's op needs in any iteration; 0 if its action is not an op.
-  int64_t ScratchBytes(const Instruction& instruction) const {
-    int64_t bytes = 0;
-    VisitForms(instruction, [&](const Op& form) { bytes = std::max(bytes, ops_.ScratchBytes(form)); });
-    return bytes;
-  }
+  int64_t ScratchBytes(const Instruction& instruction) const;
   void CloseLoop() {
     const InstructionId begin = program_.loops.empty() ? 0 : program_.loops.back().end;
     if (begin < next()) program_.loops.push_back({begin, next(), repeat_});

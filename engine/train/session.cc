@@ -148,9 +148,11 @@ absl::StatusOr<StepReport> Session::Step() {
   const StepOutputs& out = train_->outputs(0);
   if (!IsFinite(out) && job_.optimizer.non_finite == NonFinite::kStop) {
     failed_ = true;
+    // On a hybrid mesh the flag is the largest of a row, not a count of ranks: see [Note: totals over a mesh].
+    const bool hybrid = plan_.options.mesh.replicate > 1;
     return absl::DataLossError(
-        absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ", out.totals[kTotalNonFinite],
-                     " of ", job_.sharding.ranks,
+        absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ", hybrid ? "at least " : "",
+                     out.totals[kTotalNonFinite], " of ", job_.sharding.ranks,
                      " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
                      "optimizer.non_finite=SKIP to skip such steps"));
   }
@@ -169,7 +171,7 @@ absl::StatusOr<StepReport> Session::Step() {
                          .peak_bytes_measured = ranks_->measured_peak_bytes()});
 }
 
-absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t batches) {
+absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
   const BatchLoader* loader = data_->evaluation();
   if (loader == nullptr) {
     return absl::FailedPreconditionError(
@@ -177,12 +179,10 @@ absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t batches) {
   }
   HostBatch batch(*loader, 1, local_ranks_);
   const int64_t per_run = job_.batch.micro_batch * job_.sharding.ranks;
+  const int64_t end = std::min(sequences, loader->samples_per_epoch());
   EvaluationSum sum;
-  for (int64_t i = 0; i < batches; ++i) {
-    const int64_t begin = i * per_run;
-    const int64_t count = std::min(per_run, loader->samples_per_epoch() - begin);
-    if (count <= 0) break;
-    SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch.Fill({begin, count}));
+  for (int64_t begin = 0; begin < end; begin += per_run) {
+    SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch.Fill({begin, std::min(per_run, end - begin)}));
     if (absl::Status status = evaluate_->Run(inputs); !status.ok()) {
       failed_ = damaged_ = true;
       return status;

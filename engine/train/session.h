@@ -52,7 +52,7 @@ class Session : public CheckpointSaver {
   // Runs one step. FailedPrecondition if the session has failed. REQUIRES: !finished().
   absl::StatusOr<StepReport> Step();
   // See Trainer::Evaluate.
-  absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);
+  absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   // See Trainer::WriteTrace.
   absl::Status WriteTrace() const;
 

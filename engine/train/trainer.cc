@@ -89,7 +89,7 @@ class Trainer::Impl {
       const bool last = report.step == session_->data().total_steps();
       const bool due = last || (telemetry.evaluate_every > 0 && report.step % telemetry.evaluate_every == 0);
       if (!due || session_->data().evaluation() == nullptr || (done() && !last)) continue;
-      SHALE_ASSIGN_OR_RETURN(const EvaluationReport evaluation, session_->Evaluate(telemetry.evaluation_batches));
+      SHALE_ASSIGN_OR_RETURN(const EvaluationReport evaluation, session_->Evaluate(telemetry.evaluation_sequences));
       if (callbacks.on_evaluation) SHALE_RETURN_IF_ERROR(callbacks.on_evaluation(evaluation));
     }
     return absl::OkStatus();
@@ -118,7 +118,7 @@ int64_t Trainer::total_steps() const { return impl_->session().data().total_step
 int64_t Trainer::steps_done() const { return impl_->session().steps(); }
 bool Trainer::done() const { return impl_->done(); }
 absl::StatusOr<StepReport> Trainer::Step() { return impl_->Step(); }
-absl::StatusOr<EvaluationReport> Trainer::Evaluate(int64_t batches) { return impl_->session().Evaluate(batches); }
+absl::StatusOr<EvaluationReport> Trainer::Evaluate(int64_t sequences) { return impl_->session().Evaluate(sequences); }
 absl::Status Trainer::Run(const TrainCallbacks& callbacks) { return impl_->Run(callbacks); }
 bool Trainer::has_evaluation_data() const { return impl_->session().data().evaluation() != nullptr; }
 void Trainer::RequestStop() { impl_->RequestStop(); }

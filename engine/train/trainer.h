@@ -68,9 +68,9 @@ class Trainer {
   // Runs one optimizer step on the next global batch. Returns FailedPrecondition if done(), or if an earlier step
   // failed.
   absl::StatusOr<StepReport> Step();
-  // Returns the loss on at most `batches` micro-batches of evaluation data per rank. Returns FailedPrecondition if
-  // there is no evaluation data.
-  absl::StatusOr<EvaluationReport> Evaluate(int64_t batches);
+  // Returns the loss on the first `sequences` sequences of the evaluation data, or on all if there are fewer. Returns
+  // FailedPrecondition if there is no evaluation data.
+  absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   bool has_evaluation_data() const;
   // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last step of the job.
   // After RequestStop it evaluates only if that last step has run. With a checkpoint folder it saves as job.checkpoint
@@ -98,7 +98,8 @@ class Trainer {
   // many elements as the parameter. Reading returns FailedPrecondition if ranks of other processes hold some of them.
   absl::Status ReadParameter(absl::string_view name, absl::Span<float> values) const;
   absl::Status WriteParameter(absl::string_view name, absl::Span<const float> values);
-  // Reads the reduced gradient of the last step, before clipping.
+  // Reads the reduced gradient of the last step, before clipping. Returns FailedPrecondition unless the job keeps
+  // gradients (memory.keep_gradients).
   absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
   const std::vector<Parameter>& parameters() const;
 

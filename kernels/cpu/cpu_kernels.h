@@ -79,6 +79,7 @@ absl::Status Run(const Update& op, Scratch scratch, const Context& context);
 // Ops on a few scalars, whose code the reference shares.
 inline absl::Status Run(const LossScale& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const FlagNonFinite& op, Scratch, const Context&) { return RunOnHost(op); }
+inline absl::Status Run(const CombineTotals& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const PrepareUpdate& op, Scratch, const Context&) { return RunOnHost(op); }
 
 }  // namespace shale::cpu

@@ -22,8 +22,21 @@ SHALE_KERNEL FlagNonFiniteKernel(Global<double> totals) {
   totals.Store(kTotalSquaredNorm, 0.0);
 }
 
+SHALE_KERNEL CombineTotalsKernel(Global<double> groups, Global<double> totals, int64_t count) {
+  double squared_norm = 0, flag = 0;
+  for (int64_t g = 0; g < count; ++g) {
+    squared_norm += groups.Load(g * kTotalSize + kTotalSquaredNorm);
+    const double of_group = groups.Load(g * kTotalSize + kTotalNonFinite);
+    flag = flag < of_group ? of_group : flag;
+  }
+  totals.Store(kTotalLoss, flag == 0 ? groups.Load(kTotalLoss) : 0.0);
+  totals.Store(kTotalSquaredNorm, flag == 0 ? squared_norm : 0.0);
+  totals.Store(kTotalNonFinite, flag);
+}
+
 SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
-                                 Global<int64_t> update_count, Global<float> update, double beta1, double beta2) {
+                                 Global<int64_t> update_count, Global<float> update, double beta1, double beta2,
+                                 bool counts) {
   // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
   const double squared_norm = totals.Load(kTotalSquaredNorm);
   const bool finite = totals.Load(kTotalNonFinite) == 0 && IsFinite(totals.Load(kTotalLoss)) && IsFinite(squared_norm);
@@ -37,7 +50,7 @@ SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_toke
     return;
   }
   const int64_t count = update_count.Load(0) + 1;
-  update_count.Store(0, count);
+  if (counts) update_count.Store(0, count);
   const double n = static_cast<double>(count);
   update.Store(kUpdateCorrection1, static_cast<float>(1 - pow(beta1, n)));
   update.Store(kUpdateCorrection2, static_cast<float>(1 - pow(beta2, n)));
@@ -61,11 +74,16 @@ absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream) 
   return LaunchOne("FlagNonFinite", FlagNonFiniteKernel, stream, Whole<double>(op.totals_3, "totals"));
 }
 
+absl::Status Run(const CombineTotals& op, Scratch scratch, StreamHandle stream) {
+  return LaunchOne("CombineTotals", CombineTotalsKernel, stream, Whole<double>(op.groups_G3, "groups"),
+                   Whole<double>(op.totals_3, "totals"), op.groups_G3.dim(0));
+}
+
 absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream) {
   return LaunchOne("PrepareUpdate", PrepareUpdateKernel, stream, Whole<float>(op.hyper_2, "hyper"),
                    Whole<int64_t>(op.valid_tokens_1, "valid_tokens"), Whole<double>(op.totals_3, "totals"),
                    Whole<int64_t>(op.update_count_1, "update_count"), Whole<float>(op.update_5, "update"), op.beta1,
-                   op.beta2);
+                   op.beta2, op.counts);
 }
 
 }  // namespace shale::cuda

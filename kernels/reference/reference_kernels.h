@@ -42,6 +42,7 @@ absl::Status Reference(const Update& op);
 // The reference and the fast CPU backend share these functions.
 inline absl::Status Reference(const LossScale& op) { return RunOnHost(op); }
 inline absl::Status Reference(const FlagNonFinite& op) { return RunOnHost(op); }
+inline absl::Status Reference(const CombineTotals& op) { return RunOnHost(op); }
 inline absl::Status Reference(const PrepareUpdate& op) { return RunOnHost(op); }
 
 }  // namespace shale::reference

@@ -20,6 +20,20 @@ absl::Status RunOnHost(const FlagNonFinite& op) {
   return absl::OkStatus();
 }
 
+absl::Status RunOnHost(const CombineTotals& op) {
+  const double* groups = op.groups_G3.as<const double>();
+  double squared_norm = 0, flag = 0;
+  for (int64_t g = 0; g < op.groups_G3.dim(0); ++g) {
+    squared_norm += groups[g * kTotalSize + kTotalSquaredNorm];
+    flag = std::max(flag, groups[g * kTotalSize + kTotalNonFinite]);
+  }
+  double* totals = op.totals_3.as<double>();
+  totals[kTotalLoss] = flag == 0 ? groups[kTotalLoss] : 0;
+  totals[kTotalSquaredNorm] = flag == 0 ? squared_norm : 0;
+  totals[kTotalNonFinite] = flag;
+  return absl::OkStatus();
+}
+
 absl::Status RunOnHost(const PrepareUpdate& op) {
   const float* hyper = op.hyper_2.as<const float>();
   const double* totals = op.totals_3.as<const double>();
@@ -38,8 +52,8 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
     update[kUpdateGradientFactor] = 0;
     return absl::OkStatus();
   }
-  ++count;
-  const double n = static_cast<double>(count);
+  const double n = static_cast<double>(count + 1);
+  if (op.counts) ++count;
   update[kUpdateCorrection1] = static_cast<float>(1 - std::pow(op.beta1, n));
   update[kUpdateCorrection2] = static_cast<float>(1 - std::pow(op.beta2, n));
   const double max_norm = hyper[kHyperMaxNorm];

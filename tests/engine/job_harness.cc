@@ -83,6 +83,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   const Tokens& tokens = batches[0];
   const int64_t W = options.step.mesh.ranks();
   options.step.micro_batches = CeilDivide(tokens.sequences, W * options.micro_batch);
+  options.step.keep_gradients |= options.reads_gradients;
   GraphOptions graph_options{.compute_dtype = options.dtype,
                              .micro_batch = options.micro_batch,
                              .sequence_length = tokens.length,
@@ -165,9 +166,9 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
     result.norms.push_back(std::sqrt(out.totals[kTotalSquaredNorm]));
     result.global_tokens = out.global_tokens;
     result.non_finite = out.totals[kTotalNonFinite] != 0;
-    if (step == 0 && options.gradients_of_first_step) SHALE_RETURN_IF_ERROR(read_all(true, result.gradients));
+    const bool read = step == (options.gradients_of_first_step ? 0 : options.steps - 1);
+    if (read && options.reads_gradients) SHALE_RETURN_IF_ERROR(read_all(true, result.gradients));
   }
-  if (!options.gradients_of_first_step) SHALE_RETURN_IF_ERROR(read_all(true, result.gradients));
   SHALE_RETURN_IF_ERROR(read_all(false, result.weights));
   result.measured_peak_bytes = ranks->measured_peak_bytes();
   result.graphs = executors[0]->graphs();

@@ -59,7 +59,9 @@ struct RunOptions {
   // Creates the observer of a rank. May be empty.
   std::function<std::unique_ptr<ExecutionObserver>(const StepProgram&, const MemoryPlan&, RankRuntime&)> observe;
   std::function<void(const std::string& name, std::vector<float>&)> edit_weights;  // Called before the first step.
-  bool gradients_of_first_step = false;                                            // If false, of the last step.
+  // Whether the run sets StepOptions::keep_gradients and reads the gradients, those of the last step or of the first.
+  bool reads_gradients = true;
+  bool gradients_of_first_step = false;
 };
 
 struct RunResult {
@@ -69,7 +71,7 @@ struct RunResult {
   std::vector<double> norms;
   int64_t global_tokens = 0;                            // Of the last step.
   bool non_finite = false;                              // In the last step.
-  std::map<std::string, std::vector<float>> gradients;  // Reduced, not clipped.
+  std::map<std::string, std::vector<float>> gradients;  // Reduced, not clipped. Empty without reads_gradients.
   std::map<std::string, std::vector<float>> weights;    // After the last step.
   int64_t measured_peak_bytes = 0;
   size_t graphs = 0;  // Number captured by rank 0.

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -96,6 +99,87 @@ TEST(StepLaws, EveryStrategyScheduleAndWorldAgreesWithOneRank) {
   }
 }
 
+// Returns meshes with replicas and shards; if every combination is tested, also some with only one of the two.
+std::vector<Mesh> Meshes() {
+  if (TestsEveryCombination()) return {{2, 2}, {3, 2}, {2, 3}, {3, 1}, {1, 3}};
+  return {{2, 2}};
+}
+
+// Calls visit(options, name) for every mesh of Meshes(), every strategy that shards, and each of its accumulations.
+template <class Visit>
+void ForEachHybrid(Visit&& visit) {
+  for (const Mesh& mesh : Meshes()) {
+    for (const Combination& c : Combinations()) {
+      if (c.strategy == Strategy::kDdp) continue;
+      RunOptions options = With(c, 1, 1);
+      options.step.mesh = mesh;
+      visit(options, absl::StrCat(Name(c, mesh.ranks(), 1), " on ", mesh.replicate, " x ", mesh.shard));
+    }
+  }
+}
+
+TEST(StepLaws, EveryMeshAgreesWithOneRank) {
+  for (const int64_t per_rank : {1, 3}) {
+    if (per_rank == 1 && !TestsEveryCombination()) continue;
+    ForEachHybrid([&](const RunOptions& options, const std::string& name) {
+      // The last rank lacks a sequence in the last micro-batch.
+      const int64_t sequences = per_rank * options.step.mesh.ranks() - (per_rank > 1);
+      const Tokens tokens = RandomTokens(sequences, 11, SmallDecoder().vocabulary, 1);
+      const RunResult one = MustRun(With({Strategy::kFullShard, Accumulation::kSharded}, 1, sequences), tokens);
+      const RunResult result = MustRun(options, tokens);
+      ExpectSame(result, one, kReordered, name);
+      EXPECT_NEAR(result.norms[0], one.norms[0], kReordered * one.norms[0]) << name;
+      EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << name;
+    });
+  }
+}
+
+TEST(StepLaws, EveryMeshAgreesInBf16) {
+  const Tokens tokens = RandomTokens(13, 11, SmallDecoder().vocabulary, 1);
+  for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit}) {
+    if (master == MasterWeights::kFloat32 && !TestsEveryCombination()) continue;
+    RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 1, 1);
+    options.dtype = DType::kBFloat16;
+    options.step.master = master;
+    const RunResult one = MustRun(options, tokens);
+    ForEachHybrid([&](RunOptions other, const std::string& name) {
+      other.dtype = DType::kBFloat16;
+      other.step.master = master;
+      ExpectSame(MustRun(other, tokens), one, kReorderedBf16, name);
+    });
+  }
+}
+
+// Two units write gradients of one group. The group is summed over the replicas after the second unit.
+TEST(StepLaws, EveryMeshAgreesWithATiedHead) {
+  const Tokens tokens = RandomTokens(11, 11, SmallDecoder().vocabulary, 6);
+  DecoderConfig model = SmallDecoder();
+  model.tied_head = true;
+  RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 1, 11);
+  options.model = model;
+  const RunResult one = MustRun(options, tokens);
+  ForEachHybrid([&](RunOptions other, const std::string& name) {
+    other.model = model;
+    ExpectSame(MustRun(other, tokens), one, kReordered, name);
+  });
+}
+
+// On a mesh with one shard every rank holds the full state, as with DDP.
+TEST(StepLaws, OneShardIsDdpToTheBit) {
+  const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 3);
+  for (const Accumulation accumulation : {Accumulation::kNoSync, Accumulation::kLayered}) {
+    RunOptions hybrid = With({Strategy::kFullShard, accumulation}, 1, 1);
+    hybrid.step.mesh = {.replicate = 3, .shard = 1};
+    RunOptions ddp = With({Strategy::kDdp, accumulation}, 3, 1);
+    hybrid.steps = ddp.steps = 3;
+    hybrid.max_norm = ddp.max_norm = 0;  // The parts of the norm are summed in another order.
+    const RunResult a = MustRun(hybrid, tokens), b = MustRun(ddp, tokens);
+    EXPECT_EQ(a.losses, b.losses) << ToString(accumulation);
+    EXPECT_EQ(a.gradients, b.gradients) << ToString(accumulation);
+    EXPECT_EQ(a.weights, b.weights) << ToString(accumulation);
+  }
+}
+
 TEST(StepLaws, MicroBatchesEqualOneLargeBatch) {
   const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 2);
   const RunResult one = MustRun(With({Strategy::kFullShard, Accumulation::kSharded}, 1, 6), tokens);
@@ -179,6 +263,77 @@ TEST(StepLaws, EveryCheckpointingPresetAgreesToTheBit) {
   }
 }
 
+TEST(StepLaws, SegmentsChangeNoBits) {
+  using enum CheckpointingPreset;
+  const bool every = TestsEveryCombination();
+  DecoderConfig plain = SmallDecoder();
+  plain.layers = 4;
+  DecoderConfig parallel = plain;
+  parallel.parallel_block = true;
+  parallel.tied_head = true;
+  DecoderConfig normed = plain;
+  normed.qk_norm = true;
+  const Tokens tokens = RandomTokens(4, 11, plain.vocabulary, 4);
+  std::vector<ActivationOptions> kinds = {{.preset = kBlock, .segment_blocks = 2},
+                                          {.preset = kNone, .segment_blocks = 3},
+                                          {.preset = kCheap, .segment_blocks = 4}};
+  if (every) {
+    kinds.push_back({.preset = kNone, .segment_blocks = 2});
+    kinds.push_back({.preset = kSublayers, .segment_blocks = 3});
+    kinds.push_back({.preset = kBlock, .segment_blocks = 4});
+  }
+  int job = 0;
+  for (const DecoderConfig& model : {plain, parallel, normed}) {
+    for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+        for (int64_t ranks : {1, 2, 3}) {
+          if (!every && job++ % 11 != 0) continue;
+          RunOptions options = With({Strategy::kFullShard, accumulation}, ranks, 1);
+          options.model = model;
+          options.dtype = dtype;
+          options.steps = 2;
+          const RunResult alone = MustRun(options, tokens);
+          for (const ActivationOptions& kind : kinds) {
+            options.step.activations = kind;
+            ExpectEqualBits(MustRun(options, tokens), alone,
+                            absl::StrCat(ToString(kind.preset), ", segments of ", kind.segment_blocks, ", ",
+                                         ToString(dtype), " ", Name({Strategy::kFullShard, accumulation}, ranks, 1)));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(StepLaws, SegmentsGoWithEveryOtherSetting) {
+  DecoderConfig model = SmallDecoder();
+  model.layers = 5;
+  for (const Combination& c : Combinations()) {
+    for (const int64_t sequences : {2, 6}) {  // K = 1 and 3.
+      if (!TestsEveryCombination() && sequences == 2) continue;
+      const Tokens tokens = RandomTokens(sequences, 11, model.vocabulary, 4);
+      RunOptions options = With(c, 2, 1);
+      options.model = model;
+      options.steps = 2;
+      const RunResult alone = MustRun(options, tokens);
+      const ActivationOptions ends = {.first_layers = 3, .last_layers = 1, .segment_blocks = 2},
+                              named = {.segment_blocks = 3, .patterns = {"blocks.*.attention.lse", "blocks.1.ffn*"}},
+                              offloaded = {.segment_blocks = 4, .offload = {"*"}},
+                              inputs = {.preset = CheckpointingPreset::kBlock, .segment_blocks = 2, .offload = {"*"}};
+      for (const ActivationOptions& activations : {ends, named, offloaded, inputs}) {
+        options.step.activations = activations;
+        options.step.prefetch = activations.patterns.empty() ? 1 : 3;
+        options.step.reshard_after_forward = activations.first_layers == 0;
+        const RunResult run = MustRun(options, tokens);
+        ExpectEqualBits(run, alone, Name(c, 2, 1));
+        EXPECT_EQ(run.measured_peak_bytes, run.plan.peak_bytes) << Name(c, 2, 1);
+        if (activations.offload.empty()) continue;
+        EXPECT_GT(run.plan.host_bytes, 0) << Name(c, 2, 1);
+      }
+    }
+  }
+}
+
 TEST(StepLaws, OffloadChangesNoBits) {
   DecoderConfig model = SmallDecoder();
   model.layers = 4;
@@ -218,6 +373,24 @@ TEST(StepLaws, PrefetchAndReshardChangeNoBits) {
       options.step.prefetch = prefetch;
       options.step.reshard_after_forward = reshard;
       ExpectEqualBits(MustRun(options, tokens), base, absl::StrCat("prefetch ", prefetch, " reshard ", reshard));
+    }
+  }
+}
+
+TEST(StepLaws, PrefetchAndReshardChangeNoBitsOnAMesh) {
+  const Tokens tokens = RandomTokens(9, 11, SmallDecoder().vocabulary, 5);
+  for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    if (accumulation != Accumulation::kLayered && !TestsEveryCombination()) continue;
+    RunOptions options = With({Strategy::kFullShard, accumulation}, 1, 1);
+    options.step.mesh = {.replicate = 2, .shard = 2};
+    options.steps = 2;
+    const RunResult base = MustRun(options, tokens);
+    for (int64_t prefetch : {0, 100}) {
+      for (bool reshard : {true, false}) {
+        options.step.prefetch = prefetch;
+        options.step.reshard_after_forward = reshard;
+        ExpectEqualBits(MustRun(options, tokens), base, absl::StrCat("prefetch ", prefetch, " reshard ", reshard));
+      }
     }
   }
 }
@@ -302,6 +475,24 @@ TEST(StepLaws, ANonFiniteValueOnOneRankSkipsTheUpdateOnAll) {
     EXPECT_TRUE(result.non_finite) << Name(c, 2, 1);
     EXPECT_EQ(result.weights, before) << Name(c, 2, 1);
   }
+}
+
+TEST(StepLaws, ANonFiniteValueOnOneReplicaSkipsTheUpdateOnAll) {
+  const Tokens tokens = RandomTokens(8, 11, SmallDecoder().vocabulary, 11, /*masks=*/false);
+  ForEachHybrid([&](RunOptions options, const std::string& name) {
+    for (const UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
+      options.step.update = update;
+      if (update == UpdateTime::kInBackward) options.max_norm = 0;
+      std::map<std::string, std::vector<float>> before;
+      options.edit_weights = [&](const std::string& parameter, std::vector<float>& values) {
+        if (parameter == "head.weight") values[3] = std::numeric_limits<float>::infinity();
+        before[parameter] = values;
+      };
+      const RunResult result = MustRun(options, tokens);
+      EXPECT_TRUE(result.non_finite) << name;
+      EXPECT_EQ(result.weights, before) << name;
+    }
+  });
 }
 
 TEST(StepLaws, ThreadsAndReferenceOpsAgree) {

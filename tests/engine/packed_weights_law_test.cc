@@ -41,7 +41,8 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
       options.loss_chunk_tokens = ranks == 1 ? 600 : 512;
       options.step.strategy = Strategy::kFullShard;
       options.step.mesh = {.shard = ranks};
-      options.step.activations.preset = preset;
+      options.step.activations = {.preset = preset,
+                                  .segment_blocks = ranks};  // With two ranks, segments of two blocks.
       options.threads = 2;
       options.steps = 2;
       options.step.accumulation = Accumulation::kNoSync;

@@ -1,5 +1,6 @@
 // Tests that Validate looks at every operand of every op, and names what it refuses.
 #include <set>
+#include <type_traits>
 
 #include "gtest/gtest.h"
 #include "tests/kernels/op_conformance.h"
@@ -13,8 +14,9 @@ std::string Text(absl::string_view view) { return std::string(view.data(), view.
 // Calls body(number, name, tensor, access) for the present operands of `op`.
 template <class AnyOp, class Body>
 void ForOperands(AnyOp& op, const Body& body) {
+  using AnyTensor = std::conditional_t<std::is_const_v<AnyOp>, const Tensor, Tensor>;
   int number = 0;
-  VisitOperands(op, [&](absl::string_view name, auto& tensor, Access access) {
+  VisitOperands(op, [&](absl::string_view name, AnyTensor& tensor, Access access) {
     if (tensor.present()) body(number, Text(name), tensor, access);
     ++number;
   });

@@ -39,6 +39,15 @@ std::vector<OpCase> ScalarCases() {
     c.op = FlagNonFinite{.totals_3 = c.memory.Values(DType::kFloat64, {kTotalSize}, totals[i])};
     cases.push_back(std::move(c));
   }
+  const std::vector<std::vector<double>> rows = {
+      {2.5, 3, 0}, {2.5, 3, 0, 2.5, 0.25, 0, 2.5, 1e-20, 0}, {2.5, 3, 0, 0, 0, 2, 0, 0, 1}};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    OpCase c{.name = "CombineTotals_" + std::to_string(i)};
+    c.op = CombineTotals{
+        .groups_G3 = c.memory.Values(DType::kFloat64, {std::ssize(rows[i]) / kTotalSize, kTotalSize}, rows[i]),
+        .totals_3 = c.memory.Output(DType::kFloat64, {kTotalSize})};
+    cases.push_back(std::move(c));
+  }
   cases.push_back(PrepareUpdateCase("unclipped", 0, 5, {1, 1e6, 0}, 0));
   cases.push_back(PrepareUpdateCase("clipped", 1, 5, {1, 16, 0}, 1000));
   cases.push_back(PrepareUpdateCase("within_norm", 10, 5, {1, 16, 0}, 3));
@@ -75,6 +84,34 @@ TEST(PrepareUpdate, CountsClipsAndSkips) {
       EXPECT_NEAR(update[kUpdateCorrection1], want.correction1, 1e-6);
       EXPECT_NEAR(update[kUpdateGradientFactor], want.factor, 1e-6);
       EXPECT_EQ(update[kUpdateSkip], want.skip);
+    }
+  }
+}
+
+TEST(PrepareUpdate, UsesTheNumberOfTheUpdateWithoutCountingItIfToldSo) {
+  OpCase c = PrepareUpdateCase("x", /*max_norm=*/1, /*valid=*/5, {1, 16, 0}, /*count=*/1);
+  std::get<PrepareUpdate>(c.op).counts = false;
+  for (const TestBackend& backend : TestBackends()) {
+    SCOPED_TRACE(backend.name);
+    std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
+    const auto op = std::get<PrepareUpdate>(c.memory.Bind(c.op, image.data()));
+    EXPECT_EQ(*op.update_count_1.as<int64_t>(), 1);
+    EXPECT_NEAR(op.update_5.as<float>()[kUpdateCorrection1], 1 - 0.9 * 0.9, 1e-6);
+  }
+}
+
+TEST(CombineTotals, AddsNormsInOrderAndDropsSumsIfAGroupIsFlagged) {
+  for (const auto& [rows, want] : {std::pair<std::vector<double>, std::vector<double>>{{2, 3, 0, 2, 5, 0}, {2, 8, 0}},
+                                   {{2, 3, 0, 0, 0, 2}, {0, 0, 2}}}) {
+    OpCase c{.name = "x"};
+    c.op = CombineTotals{.groups_G3 = c.memory.Values(DType::kFloat64, {2, kTotalSize}, rows),
+                         .totals_3 = c.memory.Output(DType::kFloat64, {kTotalSize})};
+    for (const TestBackend& backend : TestBackends()) {
+      SCOPED_TRACE(backend.name);
+      std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
+      const auto op = std::get<CombineTotals>(c.memory.Bind(c.op, image.data()));
+      const double* totals = op.totals_3.as<double>();
+      EXPECT_EQ(std::vector<double>(totals, totals + kTotalSize), want);
     }
   }
 }

@@ -79,6 +79,7 @@ std::vector<Op> FlatOps() {
       ZeroRanges{Act({kN}), Ranges()},
       LossScale{New(kI64, {1}), Float({1})},
       FlagNonFinite{New(kF64, {kTotalSize})},
+      CombineTotals{New(kF64, {kN, kTotalSize}), New(kF64, {kTotalSize})},
       PrepareUpdate{Float({kHyperSize}), New(kI64, {1}), New(kF64, {kTotalSize}), New(kI64, {1}), Float({kUpdateSize})},
   };
   for (const UpdateRule& rule : DefaultRules()) ops.push_back(UpdateBy(rule));

@@ -131,6 +131,32 @@ TEST(ShardLayoutTest, PlacesParametersInOrderAtMultiplesOf256BytesOfBFloat16) {
   EXPECT_THAT(layout.ParameterPieces(2), ElementsAre(ShardLayout::Piece{1, {0, 90}, 0}));
 }
 
+// The pieces of a shard are divided where parts begin, and nowhere else. If there are more parts than blocks, the last
+// parts are empty.
+TEST(ShardLayoutTest, PartsOfAShardHaveItsElementsInOrder) {
+  for (const int64_t block : {1, 256}) {
+    for (const int parts : {1, 2, 3, 5, 64}) {
+      const ShardLayout layout = ShardLayout::Create(AwkwardEntries(), 2, block).value();
+      for (int shard = 0; shard < 2; ++shard) {
+        std::vector<ShardLayout::Piece> joined;
+        for (int part = 0; part < parts; ++part) {
+          for (const ShardLayout::Piece& piece : layout.ParameterPieces(shard, part, parts)) {
+            ASSERT_LT(piece.range.begin, piece.range.end);
+            if (joined.empty() || joined.back().parameter != piece.parameter) {
+              joined.push_back(piece);
+              continue;
+            }
+            ASSERT_EQ(joined.back().range.end, piece.range.begin);
+            ASSERT_EQ(piece.range.begin % block, 0);
+            joined.back().range.end = piece.range.end;
+          }
+        }
+        EXPECT_EQ(joined, layout.ParameterPieces(shard)) << parts << " parts of shard " << shard;
+      }
+    }
+  }
+}
+
 TEST(ShardLayoutTest, AShardMayHoldNoParameter) {
   const ShardLayout layout = Make({{"small", {10}}}, 8);
   EXPECT_EQ(layout.shard_elements(), 128);

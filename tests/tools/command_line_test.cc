@@ -46,6 +46,21 @@ TEST(CommandLineTest, FlagsTakeBothSpellingsAndListsGrow) {
   EXPECT_FALSE(v.dump_program);
 }
 
+TEST(CommandLineTest, AnOptionalValueIsNeverTheNextArgument) {
+  std::string json;
+  bool all = false;
+  CommandLine line("plan", "Plans.");
+  line.OptionalText("json", "FILE", "Prints.", "-", &json);
+  line.Switch("all", "All.", &all);
+  ASSERT_TRUE(line.Parse({"--json", "--all"}).ok());
+  EXPECT_EQ(json, "-");
+  EXPECT_TRUE(all);
+  ASSERT_TRUE(line.Parse({"--json=plan.json"}).ok());
+  EXPECT_EQ(json, "plan.json");
+  EXPECT_THAT(std::string(line.Parse({"--json", "plan.json"}).message()), HasSubstr("unexpected \"plan.json\""));
+  EXPECT_THAT(line.HelpText(), HasSubstr("--json[=FILE] "));
+}
+
 TEST(CommandLineTest, WhatIsNotGivenKeepsItsDefault) {
   Values v;
   ASSERT_TRUE(v.Line().Parse({"--job=x"}).ok());

@@ -144,7 +144,8 @@ class PlanTest(unittest.TestCase):
     def test_helps(self):
         result = self.call("--help")
         self.assertEqual(result.returncode, 0)
-        for flag in ["--job", "--set", "--ranks", "--explain", "--dump_program"]:
+        for flag in ["--job", "--set", "--ranks", "--explain", "--timeline", "--dump_program", "--json[=FILE]",
+                     "--html", "--memory_snapshot", "--fit"]:
             self.assertIn(flag, result.stdout)
 
 

@@ -71,7 +71,8 @@ class ScriptsTest(unittest.TestCase):
         code, said, calls = self.call("tools/test")
         self.assertEqual((code, said.splitlines()[-1]), (1, "0 passed, 0 failed"))
         self.assertEqual(len(calls), 1)
-        self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda_arch=90a //..."), calls)
+        self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda=false --test_tag_filters=-all_only "
+                                          "--build_tag_filters=-all_only //..."), calls)
         _, said, calls = self.call("tools/test", "--all")
         self.assertEqual(said.splitlines()[-1], "0 passed, 0 failed")
         self.assertEqual(len(calls), 3)

@@ -3,6 +3,7 @@
 
 import json
 import os
+import pickle
 import re
 import resource
 import signal
@@ -110,7 +111,8 @@ class ToolsTest(unittest.TestCase):
     def test_help_is_complete_and_unknown_flags_are_refused(self):
         for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program",
                                       "--resume=latest|auto|FOLDER",
-                                     "--trace=FILE", "--trace_first_step=N", "--trace_steps=N"]),
+                                     "--trace=FILE", "--trace_first_step=N", "--trace_steps=N",
+                                      "--memory_snapshot=FILE"]),
                             (_GENERATE, ["--run=FOLDER", "--prompt=TEXT", "--tokens=N", "--temperature=X", "--top_k=N",
                                          "--seed=N"])):
             result = self.call(tool, "--help")
@@ -136,7 +138,7 @@ class ToolsTest(unittest.TestCase):
     "--trace=trace.json",
     "--trace_first_step=2",
     "--trace_steps=3",
-     "--dump_program")
+     "--dump_program", "--memory_snapshot=snapshot.pickle")
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         events = json.loads(self.read("trace.json"))["traceEvents"]
         names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -153,6 +155,16 @@ class ToolsTest(unittest.TestCase):
                        if e["pid"] == rank and e["args"]["step"] == step] for rank in (0, 1)]
             self.assertEqual(issued[0], issued[1])
             self.assertEqual(len(issued[0]), len(set(issued[0])))
+        # The largest value of the memory counters is the peak of live bytes in the plan.
+        with open(self.path("snapshot.pickle"), "rb") as file:
+            [planned] = pickle.load(file)["device_traces"]
+        live, planned_most = 0, 0
+        for event in planned:
+            live += {"alloc": event["size"], "free_completed": -event["size"]}.get(event["action"], 0)
+            planned_most = max(planned_most, live)
+        for rank in (0, 1):
+            most = max(sum(e["args"].values()) for e in events if e["ph"] == "C" and e["pid"] == rank)
+            self.assertEqual(most, planned_most)
         matmuls = [e["args"] for e in ran if e["name"] == "MatMul"]
         self.assertTrue(matmuls)
         for args in matmuls:

@@ -5,8 +5,8 @@ precompiled header (//tools/build_defs:prefix) that has what most of them includ
 because other compilers get an empty header. -Winvalid-pch in .bazelrc makes gcc warn if it cannot use the precompiled
 form.
 
-A precompiled header holds for one level of optimization: gcc takes it at another one, and may crash. So there is one
-for sources that are always compiled with -O2, and sources with another level get none.
+A precompiled header is valid for one level of optimization. At another level gcc uses it all the same, and may crash.
+So sources that are always compiled with -O2 have one of their own, and sources with another level get none.
 """
 
 PREFIX_COPTS = ["-include", "tools/build_defs/prefix.h"]

@@ -19,6 +19,7 @@ TEST(OldWords, AreAnsweredWithTodays) {
   EXPECT_THAT(SetError({"sharding.schedule=LAYERED"}),
               HasSubstr("did you mean lr_schedule, or sharding.accumulation?"));
   EXPECT_THAT(SetError({"schedule.steps=5"}), HasSubstr("did you mean lr_schedule, or sharding.accumulation?"));
+  EXPECT_THAT(SetError({"telemetry.evaluation_batches=5"}), HasSubstr("did you mean telemetry.evaluation_sequences"));
   EXPECT_THAT(SetError({"sharding.strategy=FULL"}), HasSubstr("did you mean FULL_SHARD?"));
   EXPECT_THAT(SetError({"sharding.strategy=NONE"}), HasSubstr("did you mean DDP?"));
   EXPECT_THAT(SetError({"sharding.strategy=OPTIMIZER"}), HasSubstr("did you mean ZERO1?"));
@@ -34,8 +35,16 @@ TEST(OldWords, ThoseOfOtherTrainersAreAnsweredToo) {
   expect("batch.gradient_accumulation_steps=4", "did you mean batch.global_batch; the steps follow from it");
   expect("batch.per_device_train_batch_size=4", "did you mean batch.micro_batch?");
   expect("gradient_checkpointing=true", "did you mean activation_checkpointing.preset=BLOCK?");
+  expect("activation_checkpointing.recompute_num_layers=4", "did you mean activation_checkpointing.segment_blocks?");
+  expect("number_checkpoints=4", "did you mean activation_checkpointing.segment_blocks, the blocks for each of them?");
   expect("zero_stage=3", "did you mean sharding.strategy (ZERO1, ZERO2, or FULL_SHARD for stage 3)?");
   expect("sharding.no_sync=true", "did you mean sharding.accumulation=NO_SYNC?");
+  expect("sharding.hybrid_shard=true", "did you mean sharding.shard_ranks?");
+  expect("sharding.data_parallel_replicate_degree=2",
+         "did you mean sharding.shard_ranks, which is sharding.ranks / the degree?");
+  expect("zero_hpz_partition_size=8", "did you mean sharding.shard_ranks?");
+  expect("sharding.strategy=HYBRID_SHARD", "did you mean FULL_SHARD with sharding.shard_ranks?");
+  expect("sharding.strategy=_HYBRID_SHARD_ZERO2", "did you mean ZERO2 with sharding.shard_ranks?");
   expect("reshard_after_forward=true", "did you mean sharding.reshard_after_forward?");
   expect("bf16=true", "did you mean precision.compute=BF16?");
   expect("max_grad_norm=1", "did you mean optimizer.max_gradient_norm?");

@@ -73,6 +73,8 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "optimizer.rule=SGD",
                                "optimizer={rule: SGD momentum: 0.5 nesterov: true}",
                                "optimizer.rule=ADAMW_8BIT",
+                               "activation_checkpointing.segments=SQRT",
+                               "activation_checkpointing={segment_blocks: 3 first_layers: 3}",
                                "runtime.ops=REFERENCE",
                                "runtime={device: CUDA graphs: true}",
                                "name=b"}) {
@@ -95,12 +97,23 @@ TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   EXPECT_EQ(decoder.rope_theta, 12345.678901234567);
   EXPECT_FALSE(decoder.tied_head);
   EXPECT_EQ(job.sharding.prefetch, 0);
+  EXPECT_EQ(job.sharding.shard_ranks, 3);
+  EXPECT_EQ(ShardRanks(job.sharding), 3);
   EXPECT_FALSE(job.sharding.reshard_after_forward);
   EXPECT_EQ(job.runtime.device, DeviceType::kCuda);
   EXPECT_EQ(job.runtime.ranks_per_device, 4);
   EXPECT_EQ(job.runtime.collectives, CollectivesKind::kInProcess);
   EXPECT_EQ(job.runtime.tuning_table, "/tuning");
   EXPECT_FALSE(job.runtime.cudnn_attention);
+}
+
+TEST(RoundTrip, SegmentsSayHowManyBlocksTheyHave) {
+  EXPECT_EQ(SegmentBlocks(Parse(kDecoderJob)), 1);
+  EXPECT_EQ(SegmentBlocks(Parse(kFullJob)), 2);
+  const std::string sqrt = "activation_checkpointing.segments=SQRT";
+  EXPECT_EQ(SegmentBlocks(Parse(kDecoderJob, {sqrt})), 2);
+  EXPECT_EQ(SegmentBlocks(Parse(kDecoderJob, {sqrt, "model.decoder.layers=126"})), 11);
+  EXPECT_EQ(SegmentBlocks(Parse(kMlpJob, {sqrt, "model.mlp.layers=9"})), 3);
 }
 
 TEST(RoundTrip, BinaryAndTextAreTheSameJob) {

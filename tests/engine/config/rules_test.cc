@@ -62,6 +62,18 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"sharding.strategy=DDP", "sharding.accumulation=NO_SYNC"}, ""},
         Rule{{"sharding.strategy=DDP", "sharding.accumulation=LAYERED"}, ""},
         Rule{{"sharding.strategy=FULL_SHARD", "sharding.accumulation=NO_SYNC"}, ""},
+        Rule{{"sharding.ranks=8", "sharding.shard_ranks=3"},
+             "--set: sharding.shard_ranks: groups of 3 cannot divide 8 ranks; use a divisor of ranks, such as 2"},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=7"},
+             "--set: sharding.shard_ranks: groups of 7 cannot divide 6 ranks; use a divisor of ranks, such as 6"},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=0"},
+             "--set: sharding.shard_ranks: found 0; allowed: 1 to 1048576"},
+        Rule{
+            {"sharding.ranks=4", "sharding.shard_ranks=2", "sharding.strategy=DDP"},
+            "--set: sharding.shard_ranks: strategy DDP shards nothing; leave shard_ranks out, or use another strategy"},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=6"}, ""},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=1", "sharding.strategy=ZERO1"}, ""},
+        Rule{{"sharding.ranks=6", "sharding.shard_ranks=2", "sharding.strategy=ZERO2"}, ""},
         Rule{{"sharding.strategy=ZERO2", "sharding.prefetch=2"},
              "--set: sharding.prefetch: only strategy FULL_SHARD gathers parameters for use, and this is ZERO2; leave "
              "it "
@@ -97,6 +109,39 @@ INSTANTIATE_TEST_SUITE_P(
                           "activation_checkpointing.last_layers=3"},
                          ""}));
 
+// The model has 4 layers.
+INSTANTIATE_TEST_SUITE_P(
+    Segments, Rules,
+    testing::Values(
+        Rule{{"activation_checkpointing.segment_blocks=4"}, ""}, Rule{{"activation_checkpointing.segments=SQRT"}, ""},
+        Rule{{"activation_checkpointing={preset: BLOCK segment_blocks: 2 every_nth: 1}"}, ""},
+        // With segments, a choice of blocks has an effect even with NONE.
+        Rule{{"activation_checkpointing={segment_blocks: 3 first_layers: 3}"}, ""},
+        Rule{{"activation_checkpointing.segment_blocks=0"},
+             "--set: activation_checkpointing.segment_blocks: found 0; allowed: 1 to 65536"},
+        Rule{{"activation_checkpointing.segment_blocks=5"},
+             "--set: activation_checkpointing.segment_blocks: a segment of 5 blocks is longer than the 4 consecutive "
+             "blocks that are chosen; give at most 4"},
+        Rule{{"activation_checkpointing={segment_blocks: 3 first_layers: 2 last_layers: 1}"},
+             "--set: activation_checkpointing.segment_blocks: a segment of 3 blocks is longer than the 2 consecutive "
+             "blocks that are chosen; give at most 2"},
+        Rule{{"activation_checkpointing={segments: SQRT first_layers: 1 last_layers: 1}"},
+             "--set: activation_checkpointing.segments: a segment needs two consecutive blocks, and no two are chosen; "
+             "leave segments out"},
+        Rule{{"activation_checkpointing={segments: SQRT segment_blocks: 2}"},
+             "--set: activation_checkpointing.segment_blocks: segment_blocks and segments are both given; keep one"},
+        Rule{{"activation_checkpointing={preset: BLOCK segment_blocks: 2 every_nth: 2}"},
+             "--set: activation_checkpointing.segment_blocks: a segment is a run of consecutive blocks, and every_nth "
+             "2 chooses no two of them; leave out every_nth, or segment_blocks"},
+        Rule{{"activation_checkpointing={preset: BLOCK segments: SQRT every_nth: 3}"},
+             "--set: activation_checkpointing.segments: a segment is a run of consecutive blocks, and every_nth 3 "
+             "chooses no two of them; leave out every_nth, or segments"},
+        Rule{{"activation_checkpointing.segments=CUBE"},
+             "--set: activation_checkpointing.segments: found \"CUBE\"; allowed: SQRT"},
+        Rule{{"model={mlp: {embedding: 8 hidden: 16 layers: 1}}", "activation_checkpointing.segments=SQRT"},
+             "--set: activation_checkpointing.segments: a segment needs two consecutive blocks, and no two are chosen; "
+             "leave segments out"}));
+
 INSTANTIATE_TEST_SUITE_P(
     Run, Rules,
     testing::Values(
@@ -113,6 +158,20 @@ INSTANTIATE_TEST_SUITE_P(
             "--set: optimizer.nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; give one, "
             "or leave nesterov out"},
         Rule{{"optimizer={rule: SGD nesterov: true}"}, ""}, Rule{{"optimizer={rule: ADAMW_8BIT epsilon: 1e-6}"}, ""},
+        Rule{{"optimizer.update=IN_BACKWARD", "optimizer.non_finite=SKIP"},
+             "--set: optimizer.update: IN_BACKWARD updates a unit before the norm of all gradients is known; use "
+             "clipping PER_UNIT, or max_gradient_norm 0 for no clipping"},
+        Rule{{"optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT"},
+             "--set: optimizer.update: IN_BACKWARD updates a unit whether or not the gradients of others are finite, "
+             "so a run cannot stop with the parameters of the step before; use non_finite SKIP"},
+        Rule{{"optimizer.clipping=PER_UNIT"},
+             "--set: optimizer.clipping: PER_UNIT updates a unit whether or not the gradients of others are finite, so "
+             "a run cannot stop with the parameters of the step before; use non_finite SKIP"},
+        Rule{{"optimizer={clipping: PER_UNIT non_finite: SKIP}"}, ""},
+        Rule{{"optimizer={update: IN_BACKWARD clipping: PER_UNIT non_finite: SKIP}"}, ""},
+        Rule{{"optimizer={update: IN_BACKWARD max_gradient_norm: 0 non_finite: SKIP}"}, ""},
+        Rule{{"optimizer.clipping=PER_UNIT", "optimizer.non_finite=SKIP", "optimizer.max_gradient_norm=0"},
+             "--set: optimizer.clipping: max_gradient_norm 0 clips nothing; give a norm, or leave clipping out"},
         Rule{{"optimizer.base_batch=8"},
              "--set: optimizer.base_batch: only scaling LINEAR or SQUARE_ROOT reads it; choose one, or leave it out"},
         Rule{{"lr_schedule.epochs=1"}, "--set: lr_schedule.epochs: steps and epochs are both given; keep one"},

@@ -72,7 +72,7 @@ std::vector<Row> Table(int64_t k) {
 std::string Label(const Row& row, const StepOptions& o) {
   return absl::StrCat(ToString(row.strategy), " ", ToString(row.accumulation), row.reshard ? "" : ", not resharded",
                       ", K = ", o.micro_batches, ", W = ", o.mesh.ranks(), ", prefetch ", o.prefetch, ", ",
-                      ToString(o.activations.preset));
+                      ToString(o.activations.preset), ", segments of ", o.activations.segment_blocks);
 }
 
 class CollectivesTest : public testing::TestWithParam<Shape> {};
@@ -97,6 +97,12 @@ TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
             const std::string label = Label(row, options);
             EXPECT_EQ(c.gathers, kLayers * row.block_gathers + (tied ? row.tied_ends_gathers : row.ends_gathers))
                 << label;
+            // In segments of 2, the first of the three blocks runs forward again and is gathered for this.
+            options.activations.segment_blocks = 2;
+            const int64_t again = row.strategy != Strategy::kFullShard || !row.reshard ? 0 : row.block_gathers / 2;
+            const CommunicationSummary segments = Communicate(graph, options);
+            EXPECT_EQ(segments.gathers, c.gathers + again) << Label(row, options);
+            EXPECT_EQ(segments.reductions, c.reductions) << Label(row, options);
             EXPECT_EQ(c.reductions,
                       kLayers * row.block_reductions + (tied ? row.tied_ends_reductions : row.ends_reductions))
                 << label;
@@ -150,6 +156,41 @@ TEST(Communication, BytesAreThoseOfPaddedGroupsInTheirDtypes) {
   EXPECT_EQ(c.all_reduced_bytes, 8 + 3 * 8);  // An i64 count, three f64 totals.
   // In a ring of five, each rank sends four fifths of every vector, and twice as much for an all-reduce.
   EXPECT_EQ(c.sent_bytes, 4 * (gathered + reduced + 2 * (8 + 3 * 8)) / 5);
+}
+
+// Collectives along `shard` are those of a job without replicas, and one gather of the totals. All-reduces are one of
+// each group along `replicate`, and those of two numbers: the count of valid tokens and the loss.
+TEST(Communication, ReplicasSumTheirShardsOnceAStep) {
+  const ModelGraph graph = GraphOf(JobOf(Shape::kUntied));
+  for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    StepOptions options;
+    options.accumulation = accumulation;
+    options.micro_batches = 3;
+    options.mesh = {.shard = 2};
+    const CommunicationSummary one = Communicate(graph, options);
+    options.mesh = {.replicate = 4, .shard = 2};
+    const CommunicationSummary four = Communicate(graph, options);
+    EXPECT_EQ(four.gathers, one.gathers + 1);
+    EXPECT_EQ(four.gathered_bytes, one.gathered_bytes + 2 * 24);
+    EXPECT_EQ(four.reductions, one.reductions);
+    EXPECT_EQ(four.reduced_bytes, one.reduced_bytes);
+    EXPECT_EQ(four.all_reduces, Groups(Shape::kUntied) + 2);
+    int64_t shards = 0;  // Elements of the gradients of a rank.
+    for (const ParameterGroup& group : graph.groups) {
+      std::vector<ShardLayout::Entry> entries;
+      for (ParameterId id : group.parameters) {
+        entries.push_back({graph.parameters[id].name, graph.parameters[id].shape});
+      }
+      shards += ShardLayout::Create(entries, 2)->shard_elements();
+    }
+    EXPECT_EQ(four.all_reduced_bytes, 4 * shards + 8 + 8);
+    // In a ring of N ranks, a rank sends (N - 1) / N of the bytes, and twice that for an all-reduce. A row has 2 ranks,
+    // a column 4, and the mesh 8.
+    EXPECT_EQ(four.sent_bytes,
+              (four.gathered_bytes + four.reduced_bytes) / 2 + 2 * 4 * shards * 3 / 4 + 2 * (8 + 8) * 7 / 8);
+    EXPECT_EQ(four.sent_between_groups_bytes, 2 * 4 * shards * 3 / 4 + 2 * (8 + 8) * 7 / 8);
+    EXPECT_EQ(one.sent_between_groups_bytes, 0);
+  }
 }
 
 TEST(Communication, RefusedCombinationsNameTheRightOne) {

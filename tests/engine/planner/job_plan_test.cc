@@ -144,15 +144,18 @@ TEST(Plan, EvaluationUsesTheSamePersistentBytes) {
   }
 }
 
-TEST(Plan, TakesTheSameMemoryForEveryNumberOfMicroBatches) {
+TEST(Plan, TakesTheSameMemoryForEveryNumberOfMicroBatchesAboveOneAndLessForOne) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync}) {
     Job job = SmallDecoderJob(false);
     job.sharding.accumulation = accumulation;
     job.batch.global_batch = 10;
     const int64_t one = Plan(job).arena_bytes;
-    for (int64_t k : {2, 3, 1000}) {
+    job.batch.global_batch = 20;
+    const int64_t two = Plan(job).arena_bytes;
+    EXPECT_LT(one, two) << ToString(accumulation);
+    for (int64_t k : {3, 1000}) {
       job.batch.global_batch = 10 * k;
-      EXPECT_EQ(Plan(job).arena_bytes, one) << ToString(accumulation) << " K = " << k;
+      EXPECT_EQ(Plan(job).arena_bytes, two) << ToString(accumulation) << " K = " << k;
     }
   }
 }
@@ -252,6 +255,102 @@ TEST_P(WaysOut, EverythingTogetherTakesBackWhatStandsInItsWay) {
     EXPECT_EQ(all.options.activations.last_layers, 0);
     EXPECT_FALSE(all.options.snapshot);
   }
+}
+
+Job DeepJob(Segments segments = Segments::kGiven) {
+  Job job = SmallDecoderJob(false);
+  std::get<DecoderConfig>(job.model).layers = 16;
+  job.sharding.accumulation = Accumulation::kSharded;
+  job.activation_checkpointing = {.preset = CheckpointingPreset::kBlock, .segments = segments};
+  return job;
+}
+
+TEST_P(WaysOut, SegmentsAreProposedWherePresetsDoNotSuffice) {
+  Job job = DeepJob();
+  job.runtime.device = GetParam();
+  Job segments = DeepJob(Segments::kSqrt);
+  const int64_t enough = Plan(segments).arena_bytes;
+  ASSERT_LT(enough, Plan(job).arena_bytes);
+  for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
+    job.activation_checkpointing.preset = preset;
+    job.memory.budget_bytes = enough;
+    const std::string message = Refusal(job);
+    const std::vector<std::string> settings = SettingsIn(message);
+    ASSERT_GE(settings.size(), 2) << message;
+    EXPECT_TRUE(absl::StartsWith(settings[0], "activation_checkpointing.preset=")) << message;
+    EXPECT_TRUE(absl::StartsWith(settings[1], "activation_checkpointing.segment")) << message;
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", {settings[0], settings[1]});
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    EXPECT_LE(Plan(*changed).arena_bytes, enough) << message;
+  }
+  // A preset that fits without segments recomputes less.
+  job.activation_checkpointing.preset = CheckpointingPreset::kNone;
+  job.memory.budget_bytes = Plan(DeepJob()).arena_bytes;
+  EXPECT_FALSE(absl::StrContains(Refusal(job), "activation_checkpointing.segment"));
+}
+
+TEST_P(WaysOut, EverythingTogetherHasTheFewestBoundaries) {
+  const auto hopeless = [&](const ActivationCheckpointingConfig& config) {
+    Job job = DeepJob();
+    job.runtime.device = GetParam();
+    job.sharding.ranks = 1;
+    job.memory.budget_bytes = 1;
+    job.activation_checkpointing = config;
+    return Refusal(job);
+  };
+  const CheckpointingPreset block = CheckpointingPreset::kBlock;
+  const std::string sqrt = "activation_checkpointing.preset=BLOCK with activation_checkpointing.segments=SQRT, ";
+  const std::string shorter =
+      "activation_checkpointing.preset=BLOCK with activation_checkpointing.segment_blocks= and "
+      "activation_checkpointing.segments=SQRT, ";
+  if (GetParam() == DeviceType::kCpu) {
+    EXPECT_TRUE(absl::StrContains(hopeless({.preset = block}), sqrt)) << hopeless({.preset = block});
+    EXPECT_TRUE(absl::StrContains(hopeless({.preset = block, .segment_blocks = 2}), shorter));
+    // 16 blocks hold the fewest boundaries in segments of 4.
+    EXPECT_FALSE(absl::StrContains(hopeless({.preset = block, .segments = Segments::kSqrt}), "checkpointing"));
+    EXPECT_FALSE(absl::StrContains(hopeless({.preset = block, .segment_blocks = 4}), "checkpointing"));
+  } else {
+    // With everything offloaded, segments would only add their inner boundaries to the arena.
+    EXPECT_FALSE(absl::StrContains(hopeless({.preset = block}), "segments"));
+    EXPECT_TRUE(absl::StrContains(hopeless({.preset = block, .segments = Segments::kSqrt}),
+                                  "activation_checkpointing.segments=, "));
+  }
+}
+
+TEST(Plan, SegmentsOfADeepModelHoldTwiceTheSquareRootOfItsBoundaries) {
+  const auto boundaries = [](const std::string& setting) {
+    const absl::StatusOr<Job> job = LoadJob("tools/jobs/llama3_405b.textproto", {setting});
+    EXPECT_TRUE(job.ok()) << job.status();
+    const int64_t boundary = job->batch.sequence_length * std::get<DecoderConfig>(job->model).width * 2;
+    return Plan(*job).train.memory.bytes_at_peak[static_cast<int>(BufferCategory::kActivationBoundaries)] / boundary;
+  };
+  const int64_t blocks = boundaries("name=blocks"), sqrt = boundaries("activation_checkpointing.segments=SQRT");
+  // At the peak, two gradients of boundaries live besides the boundaries that wait for backward.
+  EXPECT_GE(blocks, 126);
+  EXPECT_LE(blocks, 128);
+  EXPECT_LE(sqrt, 22 + 2);  // 2 sqrt(126) = 22.4.
+}
+
+TEST(WaysOutOfHybridSharding, OffersTheSmallestLargerGroupThatFits) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.ranks = 8;
+  job.sharding.accumulation = Accumulation::kSharded;
+  job.sharding.shard_ranks = 4;
+  const int64_t four = Plan(job).arena_bytes;
+  job.sharding.shard_ranks = 1;
+  job.memory.budget_bytes = four;
+  const std::string message = Refusal(job);
+  EXPECT_TRUE(absl::StrContains(message, absl::StrCat("sharding.shard_ranks=4 (", FormatBytes(four), ")"))) << message;
+  job.sharding.shard_ranks = 4;
+  const JobPlan plan = Plan(job);
+  EXPECT_EQ(plan.options.mesh, (Mesh{.replicate = 2, .shard = 4}));
+  EXPECT_EQ(plan.options.micro_batches, AccumulationSteps(job.batch, 8));
+  // All ranks in one group is FULL_SHARD as without shard_ranks.
+  job.memory.budget_bytes = 0;
+  job.sharding.shard_ranks = 8;
+  const JobPlan all = Plan(job);
+  job.sharding.shard_ranks = 0;
+  EXPECT_EQ(DumpProgram(all.train.step.program), DumpProgram(Plan(job).train.step.program));
 }
 
 TEST(WaysOutOfGraphs, OffersNothingThatTheJobRulesOut) {

@@ -52,6 +52,27 @@ TEST(Flops, PresetBlockRunsABlockAgainUpToWhatBackwardReads) {
   }
 }
 
+TEST(Flops, SegmentsRunAllOfABlockAgainUnlessItIsTheirLast) {
+  const double block = kTokens * (2 * (kQkv + kProjection + kUp + kDown) + kAttentionForward);
+  const double in_backward = block - kTokens * 2 * kDown;  // Up to what backward reads.
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
+    for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
+      StepOptions options = StepOptionsFor(SmallDecoderJob(false));
+      options.accumulation = accumulation;
+      options.activations = {.preset = preset, .segment_blocks = 3};
+      const FlopsSummary f =
+          SummarizeFlops(CompileStep(GraphOf(SmallDecoderJob(false)), options, ScratchOnlyOps())->program);
+      // Two blocks run forward again. NONE keeps their values; BLOCK recomputes them once more in backward. The last
+      // block recomputes in its backward.
+      const double again = 2 * block + in_backward + (preset == CheckpointingPreset::kBlock ? 2 * in_backward : 0);
+      EXPECT_DOUBLE_EQ(f.recompute, again) << ToString(accumulation) << " " << ToString(preset);
+      const FlopsSummary keep = Flops(SmallDecoderJob(false), CheckpointingPreset::kNone);
+      EXPECT_DOUBLE_EQ(f.forward, keep.forward);
+      EXPECT_DOUBLE_EQ(f.backward, keep.backward);
+    }
+  }
+}
+
 TEST(Flops, PresetCheapRunsNoMatmulAgain) {
   EXPECT_EQ(Flops(SmallDecoderJob(false), CheckpointingPreset::kCheap).recompute, 0);
 }

@@ -37,10 +37,24 @@ Job Named(Accumulation accumulation) {
   return job;
 }
 
-TEST(Explain, MicroBatchesAddNothingUnlessLayered) {
+TEST(Explain, TheFirstAccumulationAddsWhatGradientsSharedWithForwardAndFurtherOnesNothing) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync}) {
-    EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(accumulation))), "accumulating adds nothing"));
+    Job job = Named(accumulation);
+    const int64_t four = Plan(job).arena_bytes;
+    const std::string text = Flat(Explain(job));
+    job.batch.global_batch = 20;
+    EXPECT_EQ(Plan(job).arena_bytes, four) << "K = 2";
+    job.batch.global_batch = 10;
+    const int64_t one = Plan(job).arena_bytes;
+    EXPECT_LT(one, four);
+    EXPECT_TRUE(absl::StrContains(
+        text, absl::StrCat("With K = 4 micro-batches a step one rank needs ", FormatBytes(four), ", with one ",
+                           FormatBytes(one), ": the first accumulation adds ", FormatBytes(four - one))))
+        << text;
   }
+}
+
+TEST(Explain, LayeredKeepsTensorsForEachMicroBatch) {
   Job job = Named(Accumulation::kLayered);
   const int64_t four = Plan(job).arena_bytes;
   const std::string text = Flat(Explain(job));
@@ -67,7 +81,37 @@ TEST(Explain, PresetsShowWhatTheirOwnPlansNeed) {
     EXPECT_EQ(Row(text, "What each preset", std::string(ToString(preset))),
               absl::StrCat(ToString(preset), " ", FormatBytes(plan.arena_bytes), " ", saved, " ",
                            FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward),
-                           ")"));
+                           ") 0"));
+  }
+}
+
+TEST(Explain, SegmentsShowWhatTheirOwnPlansNeedAndGather) {
+  Job job = Named(Accumulation::kSharded);
+  const JobPlan keep_all = Plan(job);
+  const auto gathers = [&](const JobPlan& plan) {
+    return SummarizeCommunication(plan.train.step.program, plan.options.mesh).gathers;
+  };
+  for (int64_t own_blocks : {1, 3}) {
+    job.activation_checkpointing = {.preset = CheckpointingPreset::kCheap, .segment_blocks = own_blocks};
+    const std::string text = Explain(job);
+    for (const auto& [preset, blocks] :
+         std::vector<std::pair<CheckpointingPreset, int64_t>>{{CheckpointingPreset::kNone, 2},
+                                                              {CheckpointingPreset::kBlock, 2},
+                                                              {CheckpointingPreset::kBlock, own_blocks},
+                                                              {CheckpointingPreset::kCheap, own_blocks}}) {
+      Job other = job;
+      other.activation_checkpointing = {.preset = preset, .segment_blocks = blocks};
+      const JobPlan plan = Plan(other);
+      const FlopsSummary flops = SummarizeFlops(plan.train.step.program);
+      const int64_t saved = keep_all.arena_bytes - plan.arena_bytes;
+      const std::string name = absl::StrCat(ToString(preset), blocks > 1 ? absl::StrCat(", segments of ", blocks) : "");
+      EXPECT_EQ(Row(text, "What each preset", name),
+                absl::StrCat(
+                    name, " ", FormatBytes(plan.arena_bytes), " ",
+                    saved == 0 ? "the same" : absl::StrCat("saves ", FormatBytes(saved)), " ",
+                    FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward), ") ",
+                    gathers(plan) - gathers(keep_all), preset == CheckpointingPreset::kCheap ? " this job" : ""));
+    }
   }
 }
 
@@ -142,6 +186,22 @@ TEST(Explain, AnOptimizerWithoutStatesKeepsOnlyItsCount) {
   job.optimizer.momentum = 0;
   const std::string without = Row(Explain(job), "Where every byte goes", "optimizer state");
   EXPECT_TRUE(absl::EndsWith(without, " the count of updates: SGD keeps nothing else")) << without;
+}
+
+TEST(Explain, StrategiesAreComparedWithAHybridMesh) {
+  const std::string title = "What other strategies would need";
+  Job job = Named(Accumulation::kSharded);  // Five ranks: a prime has no groups.
+  EXPECT_FALSE(absl::StrContains(Explain(job), "shard_ranks"));
+  job.sharding.ranks = 4;
+  const std::string sharded = Explain(job);
+  EXPECT_TRUE(absl::EndsWith(Row(sharded, title, "FULL_SHARD"), " this job")) << sharded;
+  EXPECT_FALSE(Row(sharded, title, "FULL_SHARD, shard_ranks 2").empty()) << sharded;
+  job.sharding.shard_ranks = 2;
+  const std::string hybrid = Explain(job);
+  EXPECT_TRUE(absl::EndsWith(Row(hybrid, title, "FULL_SHARD, shard_ranks 2"), " this job")) << hybrid;
+  EXPECT_FALSE(Row(hybrid, title, "FULL_SHARD").empty()) << hybrid;
+  const std::string weights = Row(hybrid, "Where every byte goes", "optimizer state");
+  EXPECT_TRUE(absl::EndsWith(weights, "of this rank's 1/2")) << weights;
 }
 
 TEST(Explain, OneRankHasNobodyToSynchronizeWith) {

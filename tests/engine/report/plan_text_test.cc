@@ -26,6 +26,32 @@ TEST(PlanText, NamesWhatWasDecided) {
   }
 }
 
+TEST(PlanText, NamesSegments) {
+  Job job = SmallDecoderJob(false);
+  const auto activations = [&] { return Flat(PlanText(job, Plan(job))); };
+  EXPECT_FALSE(absl::StrContains(activations(), "segments"));
+  job.activation_checkpointing = {.preset = CheckpointingPreset::kBlock, .segments = Segments::kSqrt};
+  EXPECT_TRUE(absl::StrContains(activations(), "activations BLOCK, in segments of 2 blocks optimizer"))
+      << activations();
+  job.activation_checkpointing = {.first_layers = 3, .segment_blocks = 3};
+  EXPECT_TRUE(absl::StrContains(
+      activations(), "activations NONE for the first 3 and the last 0 blocks, in segments of 3 blocks optimizer"))
+      << activations();
+}
+
+TEST(PlanText, SaysWhichRanksHoldCopies) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.ranks = 6;
+  EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "hold copies"));
+  job.sharding.shard_ranks = 3;
+  const std::string text = Flat(PlanText(job, Plan(job)));
+  EXPECT_TRUE(absl::StrContains(text,
+                                "FULL_SHARD in 2 groups of 3 ranks, which hold copies of the state and sum their "
+                                "gradients once a step, 1 unit gathered ahead"))
+      << text;
+  EXPECT_TRUE(absl::StrContains(text, " between groups")) << text;
+}
+
 TEST(PlanText, SaysWhatARankHasBesideItsArena) {
   const Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);
@@ -34,6 +60,20 @@ TEST(PlanText, SaysWhatARankHasBesideItsArena) {
       absl::StrCat("beside its arena a rank has ", FormatBytes(host.total_bytes()), " (",
                    WithCommas(host.total_bytes()), " bytes): 12.0 MiB of staging for checkpoints");
   EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, plan)), wanted)) << PlanText(job, plan);
+}
+
+TEST(PlanText, SaysWhenUnitsAreUpdatedAndHowTheyAreClipped) {
+  Job job = SmallDecoderJob(false);
+  EXPECT_TRUE(absl::StrContains(
+      Flat(PlanText(job, Plan(job))),
+      "optimizer AdamW; gradients are clipped to a global norm of 1; all units are updated after backward"));
+  job.optimizer.clipping = Clipping::kPerUnit;
+  job.optimizer.update = UpdateTime::kInBackward;
+  job.optimizer.non_finite = NonFinite::kSkip;
+  job.memory.keep_gradients = true;
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))),
+                                "optimizer AdamW; the gradients of each unit are clipped to a norm of 1; each unit is "
+                                "updated in backward; gradients are kept until the next step"));
 }
 
 TEST(PlanText, SaysWhatIsOffloaded) {

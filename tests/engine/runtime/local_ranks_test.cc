@@ -103,7 +103,7 @@ TEST(LocalRanksTest, AGroupThatSpansProcessesIsRefusedByABackendOfOneProcess) {
   const auto ranks = LocalRanks::Create(*CreateCpuBackend(), {.mesh = mesh, .ranks = {2, 3}}, 4096);
   EXPECT_EQ(ranks.status().code(), absl::StatusCode::kUnimplemented) << ranks.status();
   EXPECT_THAT(std::string(ranks.status().message()),
-              HasSubstr("group replicate of rank 0, gather has 2 ranks, 1 of them in this process"));
+              HasSubstr("group replicate of rank 0, reduce has 2 ranks, 1 of them in this process"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -23,6 +24,9 @@ Tensor Vector(BufferId buffer, int64_t elements) {
 TEST(StepTrace, CountsBytes) {
   StepProgram program;
   program.units = {"embedding"};
+  program.buffers = {{.name = "a", .slot_bytes = 4000},
+                     {.name = "b", .slot_bytes = 4000},
+                     {.name = "offloaded", .slot_bytes = 4000, .memory = MemoryKind::kHost}};
   program.instructions = {
       {.action = Op(Copy{Vector(0, 1000), Vector(1, 1000)}), .unit = 0, .micro_batch = 0},
       {.action = Transfer{Vector(1, 1000), Vector(2, 1000), true}, .stream = StreamId::kCopy, .unit = 0},
@@ -43,6 +47,37 @@ TEST(StepTrace, CountsBytes) {
   EXPECT_THAT(json, HasSubstr(R"("name":"ToDevice inputs","cat":"forward","args":{"step":7,"instruction":2,)"
                               R"("unit":"embedding","bytes":4000,)"));
   EXPECT_THAT(trace.Table(), AllOf(HasSubstr("Offload"), HasSubstr("Copy")));
+}
+
+// The counter shows the peak of live bytes even if only an instruction of another stream reaches it.
+TEST(StepTrace, CountsMemoryByCategory) {
+  StepProgram program;
+  program.buffers = {
+      {.name = "state", .category = BufferCategory::kOptimizerState, .slot_bytes = 100, .persistent = true},
+      {.name = "kept", .category = BufferCategory::kActivations, .slot_bytes = 40},
+      {.name = "gathered", .category = BufferCategory::kGatheredParameters, .slot_bytes = 4000}};
+  program.instructions = {
+      {.action = Op(Copy{Vector(0, 10), Vector(1, 10)})},
+      {.action = Op(Copy{Vector(0, 25), Vector(2, 25)}), .stream = StreamId::kGather},
+      {.action = Op(Copy{Vector(1, 10), Vector(0, 10)})},
+      {.action = Op(Copy{Vector(0, 10), Vector(0, 10)})},
+  };
+  program.loops = {{0, 4, 1}};
+  StepTrace trace;
+  const std::vector<InstructionTime> times = {{.id = 0, .begin_ns = 1000, .end_ns = 3000},
+                                              {.id = 1, .begin_ns = 1000, .end_ns = 2000},
+                                              {.id = 2, .begin_ns = 4000, .end_ns = 5000},
+                                              {.id = 3, .begin_ns = 6000, .end_ns = 7000}};
+  trace.Add(program, 7, 1, times);
+  const std::string json = trace.ChromeJson();
+  const auto counter = [](const char* time, int gathered, int kept) {
+    return absl::StrCat(R"({"ph":"C","pid":1,"ts":)", time,
+                        R"(,"name":"planned memory","args":{"optimizer state":100,)", R"("gathered parameters":)",
+                        gathered, R"(,"activations kept":)", kept, "}}");
+  };
+  EXPECT_THAT(json, HasSubstr(counter("0.000", 0, 40)));
+  EXPECT_THAT(json, HasSubstr(counter("3.000", 4000, 40)));
+  EXPECT_THAT(json, HasSubstr(counter("5.000", 0, 0)));
 }
 
 }  // namespace

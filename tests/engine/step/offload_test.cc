@@ -93,6 +93,26 @@ TEST(Offload, BlockInputsGoToo) {
   }
 }
 
+TEST(Offload, TheInputsOfSegmentsComeBackWhenTheyRunForwardAgain) {
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
+    const StepProgram program =
+        Compile({.preset = CheckpointingPreset::kBlock, .segment_blocks = 3, .offload = {"*.out"}}, accumulation)
+            .program;
+    // The boundaries inside the segments (blocks 0 to 2 and 3 to 5) are not offloaded.
+    const std::set<std::string> inputs = {"embedding.out", "blocks.2.out"};
+    EXPECT_EQ(Set(Moved(program, true)), inputs) << ToString(accumulation);
+    EXPECT_EQ(Set(Moved(program, false)), inputs) << ToString(accumulation);
+    const std::vector<Instruction>& all = program.instructions;
+    std::set<std::string> first_readers;
+    for (InstructionId id = 0; id < std::ssize(all); ++id) {
+      const auto* fetch = std::get_if<Transfer>(&all[id].action);
+      if (fetch == nullptr || fetch->to_host || all[id].phase != Phase::kRecompute) continue;
+      first_readers.insert(program.units[all[id].unit]);
+    }
+    EXPECT_EQ(first_readers, (std::set<std::string>{"blocks.0", "blocks.3"})) << ToString(accumulation);
+  }
+}
+
 TEST(Offload, CopiesRunBesideTheUnitsThatComeBetween) {
   const Planned planned = Compile({.offload = {"blocks.2.ffn.gate_up"}});
   const std::vector<Instruction>& all = planned.program.instructions;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/step/combination.h"
 #include "engine/step/compile.h"
 #include "tests/engine/step/planned_decoder.h"
 
@@ -15,8 +16,9 @@ namespace {
 constexpr int64_t kLayers = 5;
 
 std::string Describe(const StepOptions& o) {
-  return absl::StrCat(ToString(o.strategy), " ", ToString(o.accumulation), " K=", o.micro_batches, " ",
-                      ToString(o.activations.preset));
+  return absl::StrCat(ToString(o.strategy), " ", ToString(o.accumulation), " R=", o.mesh.replicate,
+                      " K=", o.micro_batches, " ", ToString(o.activations.preset), " segments of ",
+                      o.activations.segment_blocks);
 }
 
 std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
@@ -28,11 +30,14 @@ std::vector<StepOptions> AllOptions(const std::vector<Strategy>& strategies) {
       for (const int64_t micro_batches : {1, 3}) {
         for (const CheckpointingPreset preset :
              {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kBlock}) {
-          all.push_back({.strategy = strategy,
-                         .accumulation = accumulation,
-                         .mesh = {.shard = 2},
-                         .micro_batches = micro_batches,
-                         .activations = {.preset = preset}});
+          for (const auto& [segment_blocks, replicas] : {std::pair<int64_t, int64_t>{1, 1}, {2, 1}, {1, 3}}) {
+            if (segment_blocks > 1 && preset == CheckpointingPreset::kCheap) continue;
+            all.push_back({.strategy = strategy,
+                           .accumulation = accumulation,
+                           .mesh = {.replicate = replicas, .shard = 2},
+                           .micro_batches = micro_batches,
+                           .activations = {.preset = preset, .segment_blocks = segment_blocks}});
+          }
         }
       }
     }
@@ -83,10 +88,36 @@ TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
     EXPECT_EQ(reductions, kLayers + 2) << Describe(options);
     VisitBackwardWaits(
         planned.program, StreamId::kReduce, [&](const Instruction& waiting, const Instruction& reduction) {
+          // Before the backward of the second block of a segment its first block runs forward again: the reduction
+          // overlaps with that.
+          if (options.activations.segment_blocks == 2 && waiting.unit % 2 == 0) return;
           EXPECT_NE(reduction.unit, waiting.unit + 1)
               << Describe(options) << ": " << NameOf(waiting) << " of " << planned.program.units[waiting.unit]
               << " waits for " << NameOf(reduction) << " of " << planned.program.units[reduction.unit];
         });
+  }
+}
+
+// The all-reduce of each group over the replicas is issued before the backward of the next unit, and only in the last
+// micro-batch.
+TEST(Overlap, ReplicasSumTheGradientsOfAUnitDuringTheBackwardOfTheNext) {
+  for (const StepOptions& options : AllOptions({Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard})) {
+    if (options.mesh.replicate == 1) continue;
+    if (!CheckCombination(options.strategy, options.accumulation).ok()) continue;
+    const StepProgram program = PlanDecoder(options, kLayers).program;
+    std::set<int> summed;  // Units.
+    for (const Instruction& instruction : program.instructions) {
+      const auto* collective = std::get_if<Collective>(&instruction.action);
+      if (collective != nullptr && collective->axis == MeshAxis::kReplicate) {
+        EXPECT_EQ(instruction.stream, StreamId::kReduce) << Describe(options);
+        EXPECT_EQ(instruction.last_iteration_only, options.accumulation != Accumulation::kLayered) << Describe(options);
+        EXPECT_TRUE(summed.insert(instruction.unit).second) << Describe(options);
+      } else if (instruction.stream == StreamId::kCompute && instruction.phase == Phase::kBackward &&
+                 instruction.unit < kLayers + 1) {
+        EXPECT_TRUE(summed.contains(instruction.unit + 1)) << Describe(options) << ": " << instruction.unit;
+      }
+    }
+    EXPECT_EQ(std::ssize(summed), kLayers + 2) << Describe(options);
   }
 }
 

@@ -62,9 +62,11 @@ TEST(Recompute, AnActivationComesFromItsBackwardWhereThatMayGoFirst) {
 TEST(Recompute, TheWeightGradientThatReadsItComesAfterIt) {
   const std::vector<std::string> lines =
       BackwardOf(PlanDecoder(With(CheckpointingPreset::kCheap), kLayers).program, "blocks.1");
-  // The two matmuls are the gradients of the down projection's input and weight, in this order.
-  const std::vector<std::string> begin(lines.begin(), lines.begin() + 3);
-  EXPECT_EQ(begin, (std::vector<std::string>{"backward MatMul", "backward SwiGluBackward", "backward MatMul"}));
+  // First the gaps of the unit's gradient are zeroed. The two matmuls are the gradients of the down projection's input
+  // and weight, in this order.
+  const std::vector<std::string> begin(lines.begin(), lines.begin() + 4);
+  EXPECT_EQ(begin, (std::vector<std::string>{"backward ZeroRanges", "backward MatMul", "backward SwiGluBackward",
+                                             "backward MatMul"}));
 }
 
 TEST(Recompute, WhatWasKeptIsNotComputedAgain) {

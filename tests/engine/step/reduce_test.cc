@@ -24,7 +24,8 @@ Reductions ReductionsOf(const StepOptions& options) {
     if (collective == nullptr || collective->kind != CollectiveKind::kReduceScatterSum) continue;
     const bool in_place = collective->local.where.symbol == collective->full.where.symbol;
     found.in_place += in_place;
-    found.into_shards += !in_place && planned.program.buffers[collective->local.where.symbol].persistent;
+    const Buffer& local = planned.program.buffers[collective->local.where.symbol];
+    found.into_shards += !in_place && local.category == BufferCategory::kGradientShards;
   }
   return found;
 }

@@ -187,7 +187,9 @@ data { evaluation_fraction: 0.2 path: ")",
 TEST_F(ProcessesTest, SeveralProcessesComputeAndSaveWhatOneDoes) {
   for (const char* sharding : {"sharding={ranks: 5 strategy: FULL_SHARD accumulation: SHARDED}",
                                "sharding={ranks: 5 strategy: ZERO1 accumulation: NO_SYNC}",
-                               "sharding={ranks: 5 strategy: DDP accumulation: LAYERED}"}) {
+                               "sharding={ranks: 5 strategy: DDP accumulation: LAYERED}",
+                               "sharding={ranks: 6 shard_ranks: 2 accumulation: SHARDED}",
+                               "sharding={ranks: 6 shard_ranks: 3 accumulation: NO_SYNC}"}) {
     SCOPED_TRACE(sharding);
     const Job job = MakeJob({sharding});
     const std::string one = absl::StrCat("one", sharding + 20), several = absl::StrCat("several", sharding + 20);
@@ -280,6 +282,25 @@ TEST_F(ProcessesTest, ParametersOfOtherProcessesCannotBeRead) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("ranks of other processes hold"));
   };
   for (const Result& result : Run(MakeJob(), 2, "read", {.on_step = read})) EXPECT_TRUE(result.status.ok());
+}
+
+// Each process holds one shard once and the other twice. A read must count each shard once.
+TEST_F(ProcessesTest, AProcessWithAllShardsReadsParametersWhicheverReplicasItHolds) {
+  std::mutex mutex;
+  std::map<int, std::vector<float>> values;  // By process.
+  const auto read = [&](int process, int64_t step, Trainer& trainer) {
+    if (step > 1) return;
+    const Parameter& parameter = trainer.parameters()[0];
+    std::vector<float> mine(parameter.elements());
+    const absl::Status status = trainer.ReadParameter(parameter.name, absl::MakeSpan(mine));
+    EXPECT_TRUE(status.ok()) << status;
+    const std::lock_guard<std::mutex> lock(mutex);
+    values[process] = std::move(mine);
+  };
+  const Job job = MakeJob({"sharding={ranks: 6 shard_ranks: 2}"});
+  for (const Result& result : Run(job, 2, "read", {.on_step = read})) EXPECT_TRUE(result.status.ok()) << result.status;
+  ASSERT_EQ(values.size(), 2);
+  EXPECT_EQ(values[0], values[1]);
 }
 
 }  // namespace

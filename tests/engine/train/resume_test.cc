@@ -199,6 +199,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, SameBits,
 
 constexpr char kNesterov[] = "optimizer={rule: SGD learning_rate: 0.05 nesterov: true}";
 constexpr char kLion[] = "optimizer={rule: LION learning_rate: 1e-3}";
+constexpr char kGroupsOfTwo[] = "sharding={ranks: 4 shard_ranks: 2}";
 constexpr char kAdamW8Bit[] = "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2}";
 
 // Jobs that differ from those above in something other than their sharding.
@@ -242,6 +243,10 @@ std::vector<Variation> Variations() {
           {"SgdWithoutMomentum", kLlama, {fp32, "optimizer={rule: SGD momentum: 0}"}},
           {"LionSplit", kLlama, {bf16, split, kLion}},
           {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
+          {"GroupsOfTwo", kGpt2, {fp32, kGroupsOfTwo}},
+          {"GroupsOfTwoSplitLayered", kLlama, {bf16, kGroupsOfTwo, split, layered}},
+          {"GroupsOfOne", kGpt2, {bf16, "sharding.shard_ranks=1"}},
+          {"AdamW8BitGroupsOfTwo", kLlama, {fp32, kAdamW8Bit, kGroupsOfTwo, gradients}},
           {"AdamW8Bit", kGpt2, {fp32, kAdamW8Bit}},
           {"AdamW8BitSplitLayered", kLlama, {bf16, split, layered, kAdamW8Bit}},
           {"AdamW8BitBlocking", kMlp, {bf16, gradients, kAdamW8Bit, "checkpoint.asynchronous=false"}},
@@ -312,6 +317,7 @@ std::vector<Change> Changes() {
       {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=ZERO1"}},
       {"OptimizerToGradients", {bf16, "sharding.strategy=ZERO1"}, {bf16, "sharding.strategy=ZERO2"}},
       {"ActivationCheckpointing", {fp32}, {fp32, "activation_checkpointing.preset=BLOCK"}},
+      {"Segments", {fp32}, {fp32, "activation_checkpointing.segments=SQRT"}},
       {"Accumulation", {fp32, "sharding.accumulation=SHARDED"}, {fp32, "sharding.accumulation=LAYERED"}},
       {"MicroBatch", {fp32}, {fp32, "batch.micro_batch=2"}},
       {"MastersToSplit", {bf16}, {bf16, split, "sharding.ranks=2"}},
@@ -321,6 +327,16 @@ std::vector<Change> Changes() {
       {"SplitToFp32", {bf16, split}, {fp32, "sharding.ranks=4"}},
       {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=ZERO1"}},
       {"Fp32ToSplit", {fp32}, {bf16, split, "sharding.ranks=2"}},
+      {"FourToTwoGroupsOfTwo", {fp32, "sharding.ranks=4"}, {fp32, kGroupsOfTwo}},
+      {"TwoGroupsOfTwoToFour", {fp32, kGroupsOfTwo}, {fp32, "sharding.ranks=4"}},
+      {"TwoGroupsOfTwoToFourOfOne", {fp32, kGroupsOfTwo}, {fp32, "sharding.ranks=4", "sharding.shard_ranks=1"}},
+      {"FourGroupsOfOneToOneRank", {fp32, "sharding.ranks=4", "sharding.shard_ranks=1"}, {fp32, "sharding.ranks=1"}},
+      {"OneRankToTwoGroupsOfTwo", {fp32, "sharding.ranks=1"}, {fp32, kGroupsOfTwo}},
+      {"TwoGroupsOfTwoToDdp", {bf16, kGroupsOfTwo}, {bf16, split, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"ThreeGroupsOfTwoSplitToZero2",
+       {bf16, split, "sharding={ranks: 6 shard_ranks: 2}"},
+       {bf16, "sharding.strategy=ZERO2", kGroupsOfTwo}},
+      {"AdamW8BitTwoGroupsOfTwo", {fp32, kAdamW8Bit, kGroupsOfTwo}, {fp32, kAdamW8Bit, "sharding.ranks=3"}},
       {"SgdTwoRanks", {fp32, kNesterov}, {fp32, kNesterov, "sharding.ranks=2"}},
       {"LionSplitToMasters", {bf16, split, kLion}, {bf16, kLion, "sharding.ranks=5"}},
       {"AdamW8BitFourRanks", {fp32, kAdamW8Bit}, {fp32, kAdamW8Bit, "sharding.ranks=4"}},

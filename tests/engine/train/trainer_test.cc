@@ -134,7 +134,7 @@ TEST(Trainer, RefusesEvaluationDataOfAnotherTokenizer) {
 }
 
 TEST(Trainer, RunTellsOfStepsAndEvaluationsAndEndsWhenTold) {
-  const Job job = SmallJob(WriteText("run", 60), {"telemetry.evaluate_every=4", "telemetry.evaluation_batches=1"});
+  const Job job = SmallJob(WriteText("run", 60), {"telemetry.evaluate_every=4", "telemetry.evaluation_sequences=4"});
   auto trainer = MustCreate(job);
   ASSERT_NE(trainer, nullptr);
   std::vector<int64_t> steps, evaluations;
@@ -157,6 +157,24 @@ TEST(Trainer, RunTellsOfStepsAndEvaluationsAndEndsWhenTold) {
   callbacks.on_step = [](const StepReport&) { return absl::CancelledError("enough"); };
   EXPECT_EQ(refused->Run(callbacks).message(), "enough");
   EXPECT_EQ(refused->steps_done(), 1);
+}
+
+// An evaluation used to count micro-batches of each rank, so another number of ranks evaluated other text.
+TEST(Trainer, EvaluatesTheSameSequencesWithAnyRanksAndMicroBatch) {
+  const std::string path = WriteText("evaluated", 120);
+  absl::StatusOr<EvaluationReport> first = absl::NotFoundError("none yet");
+  for (const char* ranks : {"sharding.ranks=1", "sharding.ranks=2", "sharding.ranks=3"}) {
+    for (const char* micro_batch : {"batch.micro_batch=1", "batch.micro_batch=2", "batch.micro_batch=5"}) {
+      auto trainer = MustCreate(SmallJob(path, {ranks, micro_batch}));
+      ASSERT_NE(trainer, nullptr);
+      const absl::StatusOr<EvaluationReport> report = trainer->Evaluate(7);
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_EQ(report->tokens, 7 * 24) << ranks << " " << micro_batch;
+      if (!first.ok()) first = report;
+      // The sum over 168 tokens in fp64 of fp32 losses, each near 5.5.
+      EXPECT_NEAR(report->loss, first->loss, 1e-5) << ranks << " " << micro_batch;
+    }
+  }
 }
 
 TEST(Trainer, EvaluationChangesNothingOfTheTraining) {

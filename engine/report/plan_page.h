@@ -1,0 +1,103 @@
+// The style and the script of the page that PlanHtml writes (plan_html.h).
+#pragma once
+
+namespace shale {
+
+// Colors --c0, --c1, ... belong to the categories in the order of BufferCategory: state is blue, gradients are red,
+// gathered parameters are violet, activations are green, workspaces are yellow and orange, and the rest is gray.
+inline constexpr char kPlanStyle[] = R"(
+:root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --quiet: #5b6470; --line: #d5dae0; --mark: #b3123c;
+  --c0: #1f5fa8; --c1: #4b8fd0; --c2: #8dbce8; --c3: #c2452d; --c4: #ea9a86; --c5: #8256b5; --c6: #2c8049; --c7: #82bf90;
+  --c8: #d9a514; --c9: #b5651d; --c10: #efd27a; --c11: #8a939e; --c12: #bcc3cb; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14171b; --ink: #e6e9ed; --quiet: #9aa4b0; --line: #343b44; --mark: #ff7d9a;
+    --c0: #3f83d0; --c1: #6ba6e0; --c2: #a3cbf0; --c3: #d9583f; --c4: #f0a592; --c5: #a27dd2; --c6: #3f9c60;
+    --c7: #8fce9e; --c8: #e0b02e; --c9: #c77b35; --c10: #f2da90; --c11: #818b97; --c12: #b0b8c2; } }
+* { box-sizing: border-box; }
+body { background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 76rem;
+  margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+p { margin: .25rem 0; max-width: 60rem; } .quiet { color: var(--quiet); }
+figure { margin: 1rem 0 0; } svg { display: block; width: 100%; height: auto; }
+svg text { fill: var(--quiet); font: 12px system-ui, sans-serif; } svg .peak { fill: var(--mark); font-weight: 600; }
+#chart { outline-offset: 3px; } #chart:focus-visible { outline: 2px solid var(--mark); }
+.grid { stroke: var(--line); } .loop { fill: var(--line); }
+.limit { stroke: var(--ink); stroke-dasharray: 5 4; } .mark { stroke: var(--mark); stroke-width: 1.5; }
+#cursor { stroke: var(--ink); stroke-width: 1.5; visibility: hidden; }
+#moment { min-height: 10.5rem; border-left: 3px solid var(--line); padding-left: .75rem; margin-top: .75rem; }
+#moment ol { margin: .25rem 0; padding-left: 1.5rem; }
+.legend { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; padding: 0; margin: .5rem 0 0; list-style: none; }
+.swatch { display: inline-block; width: .8em; height: .8em; margin-right: .4em; border-radius: 2px; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .75rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: bottom; }
+td { white-space: nowrap; } th { font-weight: 600; } .n { text-align: right; }
+tr.peak td { color: var(--mark); font-weight: 600; }
+@media print {
+  :root { --page: #ffffff; --ink: #000000; --quiet: #444444; --line: #bbbbbb; --mark: #b3123c; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  .screen, #cursor { display: none; } .scroll { overflow: visible; } body { max-width: none; padding: 0; }
+  table { font-size: 7px; } th, td { padding-right: .4rem; } tr, figure { break-inside: avoid; } }
+)";
+
+// Reads the element `data`: {columns: [[largest, begin, end, total, [category bytes], [buffer]]], categories: [name],
+// buffers: [[name, bytes, category]], instructions: [text of a column's largest], left, width, peak: column}.
+inline constexpr char kPlanScript[] = R"(
+'use strict';
+const plan = JSON.parse(document.getElementById('data').textContent);
+const chart = document.getElementById('chart'), cursor = document.getElementById('cursor');
+const moment = document.getElementById('moment');
+let at = plan.peak;
+function bytes(n) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
+  let u = 0;
+  while (n >= 1000 && u + 1 < units.length) { n /= 1024; ++u; }
+  const text = u === 0 || n >= 99.95 ? n.toFixed(0) : n >= 9.995 ? n.toFixed(1) : n.toFixed(2).replace(/0$/, '');
+  return text + ' ' + units[u];
+}
+function line(tag, text, parent) {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  parent.appendChild(element);
+}
+function show(column) {
+  at = Math.max(0, Math.min(plan.columns.length - 1, column));
+  const [largest, begin, end, total, live, buffers] = plan.columns[at];
+  const x = plan.left + (at + 0.5) / plan.columns.length * plan.width;
+  cursor.setAttribute('x1', x);
+  cursor.setAttribute('x2', x);
+  cursor.style.visibility = 'visible';
+  moment.textContent = '';
+  line('strong', plan.instructions[at] + (at === plan.peak ? ': the peak' : ''), moment);
+  if (end - begin > 1) line('p', 'The most of instructions ' + begin + ' to ' + (end - 1) + '.', moment);
+  const parts = plan.categories.map((name, c) => [live[c], name]).filter(part => part[0] > 0);
+  parts.sort((a, b) => b[0] - a[0]);
+  line('p', bytes(total) + ': ' + parts.map(part => part[1] + ' ' + bytes(part[0])).join(', '), moment);
+  const list = document.createElement('ol');
+  for (const b of buffers) {
+    const [name, size, category] = plan.buffers[b];
+    line('li', bytes(size) + '  ' + name + ', ' + category, list);
+  }
+  moment.appendChild(list);
+  chart.setAttribute('aria-valuenow', at);
+  chart.setAttribute('aria-valuetext', plan.instructions[at] + ', ' + bytes(total));
+}
+function columnOf(event) {
+  const box = chart.getBoundingClientRect();
+  const x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
+  return Math.floor((x - plan.left) / plan.width * plan.columns.length);
+}
+chart.addEventListener('pointermove', event => show(columnOf(event)));
+chart.addEventListener('pointerdown', event => show(columnOf(event)));
+chart.addEventListener('focus', () => show(at));
+chart.addEventListener('keydown', event => {
+  const page = Math.max(1, Math.round(plan.columns.length / 20));
+  const steps = {ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - page, PageDown: at + page, Home: 0,
+                 End: plan.columns.length - 1, p: plan.peak};
+  if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in steps)) return;
+  event.preventDefault();
+  show(steps[event.key]);
+});
+show(at);
+)";
+
+}  // namespace shale

@@ -1,0 +1,177 @@
+#include "engine/step/update.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace shale {
+
+void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer) {
+  if (mesh.ranks() == 1) return;
+  writer.Emit(context, Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kAll, .full = data});
+}
+
+Updater::Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const Tensor& valid_tokens,
+                 ProgramWriter& writer)
+    : options_(options),
+      state_(state),
+      hyper_(hyper),
+      valid_tokens_(valid_tokens),
+      writer_(writer),
+      by_group_(options.update == UpdateTime::kInBackward || options.clipping == Clipping::kPerUnit),
+      in_backward_(options.update == UpdateTime::kInBackward) {
+  if (!by_group_) return;
+  group_totals_ = writer.AddTensor("group_totals", BufferCategory::kData,
+                                   Tensor::Contiguous(DType::kFloat64, {std::ssize(state.groups), kTotalSize}));
+}
+
+void Updater::BeginReductions() {
+  if (!in_backward_) return;
+  for (GroupId group : waiting_) {
+    EmitGroupTotals(group);
+    if (has_replicas()) {
+      CombineOverShards(TotalsOf(group), Phase::kUpdate);
+      continue;
+    }
+    EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kUpdate}, TotalsOf(group), writer_);
+    writer_.program().instructions.back().last_iteration_only = in_loop_;
+  }
+}
+
+void Updater::EndReductions(const std::vector<GroupId>& complete, bool in_loop) {
+  in_loop_ = in_loop;
+  if (!in_backward_) return;
+  UpdateWaiting();
+  waiting_ = complete;
+  if (options_.mesh.ranks() > 1) return;
+  // One rank has nothing to wait for.
+  BeginReductions();
+  UpdateWaiting();
+}
+
+void Updater::Finish() {
+  in_loop_ = false;
+  if (!by_group_) return UpdateAllByOneNorm();
+  if (in_backward_) {
+    BeginReductions();
+  } else {
+    for (size_t group = 0; group < state_.groups.size(); ++group) waiting_.push_back(static_cast<GroupId>(group));
+    for (GroupId group : waiting_) EmitGroupTotals(group);
+    if (has_replicas()) {
+      for (GroupId group : waiting_) CombineOverShards(TotalsOf(group), Phase::kEnd);
+    } else {
+      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, group_totals_, writer_);
+    }
+  }
+  UpdateWaiting();
+  Emit({.phase = Phase::kUpdate}, Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
+}
+
+void Updater::UpdateAllByOneNorm() {
+  const EmitContext context{.phase = Phase::kUpdate};
+  const int groups = static_cast<int>(state_.groups.size());
+  SumLoss(Phase::kEnd);
+  for (GroupId group = 0; group < groups; ++group) {
+    EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group > 0);
+  }
+  Emit(context, Op(FlagNonFinite{.totals_3 = state_.totals}));
+  if (has_replicas()) {
+    CombineOverShards(state_.totals, Phase::kEnd);
+  } else {
+    EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals, writer_);
+  }
+  const Tensor update = EmitPrepare(state_.totals, /*counts=*/true);
+  for (GroupId group = 0; group < groups; ++group) EmitUpdate(group, update);
+}
+
+void Updater::UpdateWaiting() {
+  for (GroupId group : waiting_) {
+    // Only the last group counts the update, so that all groups use the same update number.
+    const bool counts = ++groups_updated_ == std::ssize(state_.groups);
+    EmitUpdate(group, EmitPrepare(TotalsOf(group), counts));
+  }
+  waiting_.clear();
+}
+
+Instruction& Updater::Emit(const EmitContext& context, Action action) {
+  Instruction& instruction = writer_.Emit(context, std::move(action));
+  instruction.last_iteration_only = in_loop_;
+  return instruction;
+}
+
+Tensor Updater::TotalsOf(GroupId group) const {
+  Tensor row = Tensor::Contiguous(DType::kFloat64, {kTotalSize});
+  row.where = group_totals_.where;
+  row.where.offset_bytes += group * row.extent_bytes();
+  return row;
+}
+
+void Updater::EmitSquares(GroupId group, const Tensor& total, bool accumulate) {
+  const GroupState& g = state_.groups[group];
+  const Placement& placement = g.placement.placement();
+  // Each rank sums the squares of its shard, even if it holds the full gradient.
+  const bool full = placement.state == Part::kFull && placement.mesh.shard > 1;
+  Emit({.phase = Phase::kUpdate}, Op(SumSquares{.x_N = full ? g.placement.ShardOf(g.own_gradient) : g.own_gradient,
+                                                .total_1 = total,
+                                                .accumulate = accumulate}));
+}
+
+void Updater::SumLoss(Phase phase) {
+  if (!has_replicas() || std::exchange(loss_is_summed_, true)) return;
+  Emit({.stream = StreamId::kReduce, .phase = phase}, Collective{.kind = CollectiveKind::kAllReduceSum,
+                                                                 .axis = MeshAxis::kAll,
+                                                                 .full = state_.totals.Slice(0, kTotalLoss, 1)});
+}
+
+void Updater::CombineOverShards(const Tensor& totals, Phase phase) {
+  const int64_t shards = options_.mesh.shard;
+  if (shards == 1) return;  // Each rank has summed the squares of all elements.
+  const Tensor by_shard = writer_.AddTensor("totals_by_shard", BufferCategory::kData,
+                                            Tensor::Contiguous(DType::kFloat64, {shards, kTotalSize}));
+  Emit({.stream = StreamId::kReduce, .phase = phase},
+       Collective{.kind = CollectiveKind::kAllGather, .local = totals, .full = by_shard});
+  Emit({.phase = phase}, Op(CombineTotals{.groups_G3 = by_shard, .totals_3 = totals}));
+}
+
+void Updater::EmitGroupTotals(GroupId group) {
+  SumLoss(Phase::kUpdate);
+  const Tensor totals = TotalsOf(group);
+  const EmitContext context{.phase = Phase::kUpdate};
+  Emit(context, Op(Copy{.from = state_.totals, .to = totals}));  // For the loss.
+  EmitSquares(group, totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/false);
+  Emit(context, Op(FlagNonFinite{.totals_3 = totals}));
+}
+
+Tensor Updater::EmitPrepare(const Tensor& totals, bool counts) {
+  const Tensor update =
+      writer_.AddTensor("update", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {kUpdateSize}));
+  Emit({.phase = Phase::kUpdate}, Op(PrepareUpdate{.hyper_2 = hyper_,
+                                                   .valid_tokens_1 = valid_tokens_,
+                                                   .totals_3 = totals,
+                                                   .update_count_1 = state_.update_count,
+                                                   .update_5 = update,
+                                                   .beta1 = options_.optimizer.beta1,
+                                                   .beta2 = options_.optimizer.beta2,
+                                                   .counts = counts}));
+  return update;
+}
+
+void Updater::EmitUpdate(GroupId group, const Tensor& update) {
+  const GroupState& g = state_.groups[group];
+  Update op{.update_5 = update,
+            .gradient_P = g.own_gradient,
+            .weight_P = g.own_weight,
+            .master_P = g.master,
+            .low_P = g.low,
+            .rule = options_.optimizer.rule,
+            .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
+            .shard_stride = g.placement.owned_stride()};
+  SHALE_CHECK(g.states.size() <= op.states.size());
+  std::copy(g.states.begin(), g.states.end(), op.states.begin());
+  Emit({.phase = Phase::kUpdate}, Op(std::move(op)));
+  if (!g.placement.placement().gathers_after_update()) return;
+  Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
+       Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
+}
+
+}  // namespace shale

@@ -1,0 +1,87 @@
+// Updater: emits the instructions that turn the gradients of a step into new parameters: norms and updates.
+//
+//   AFTER_BACKWARD                              IN_BACKWARD
+//     backward of all units                       backward of unit u
+//     squared norms of all groups                 squared norms of the groups of unit u + 1, summed over ranks
+//     sum of the totals over ranks                reductions of unit u
+//     updates of all groups                       updates of the groups of unit u + 1, whose gradients end here
+//                                                 ...
+//
+// With Clipping::kGlobal and AFTER_BACKWARD all groups share the totals of the step. With Clipping::kPerUnit, and
+// always with IN_BACKWARD, each flat group has totals of its own. They decide how its gradient is clipped, and whether
+// its update is skipped because the gradient is not finite.
+//
+// [Note: totals over a mesh] Totals are {loss, squared norm, non-finite}. Without replicas an all-reduce sums all
+// three. Replicas hold equal gradients, whose squares must be counted once, but their losses differ. So on a mesh with
+// replicas
+//   1. an all-reduce of one number sums the loss over all ranks, before any op reads it;
+//   2. an all-gather along `shard` brings the totals of the ranks of a row together;
+//   3. CombineTotals takes the loss, sums the squared norms, and takes the largest flag.
+// With one shard, steps 2 and 3 are left out. All replicas sum in the same order, so their clipping agrees to the bit
+// with every communicator.
+//
+// With totals of its own for each group, the group that is updated last counts the update. If its gradient is not
+// finite, the step is not counted, although others were updated.
+#pragma once
+
+#include <vector>
+
+#include "engine/step/options.h"
+#include "engine/step/state.h"
+#include "engine/step/writer.h"
+
+namespace shale {
+
+// Emits an all-reduce of `data`, a few numbers, over all ranks. Emits nothing if there is one rank.
+void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer);
+
+// Emits norms and updates. A training program has one. Borrows the references that the constructor takes.
+class Updater {
+ public:
+  // `hyper` and `valid_tokens` must be on the device before the first unit begins.
+  Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const Tensor& valid_tokens,
+          ProgramWriter& writer);
+
+  // Call after the backward of a unit and before its reductions. With IN_BACKWARD, emits the norms of the groups that
+  // wait for their update. The collectives of these norms are then ahead of the unit's reductions on the reduce stream,
+  // so the updates of the waiting groups do not wait for the reductions.
+  void BeginReductions();
+  // Call after the reductions of a unit, with the groups whose gradients are complete now. With IN_BACKWARD, emits the
+  // updates of the groups whose norms BeginReductions has emitted, and lets the groups in `complete` wait while the
+  // next unit runs (on one rank, updates them at once). `in_loop`: the instructions run only in the last iteration of
+  // the open loop.
+  void EndReductions(const std::vector<GroupId>& complete, bool in_loop);
+  // Call after the last unit. Emits the remaining updates, and the instructions that write the totals of the step,
+  // summed over all ranks, to JobState::totals.
+  void Finish();
+
+ private:
+  Instruction& Emit(const EmitContext& context, Action action);
+  // Returns the totals of a group, a row of `group_totals_`.
+  Tensor TotalsOf(GroupId group) const;
+  // Emits the sum of squares of this rank's shard of a group's gradient.
+  void EmitSquares(GroupId group, const Tensor& total, bool accumulate);
+  void EmitGroupTotals(GroupId group);
+  // SumLoss emits step 1, and CombineOverShards steps 2 and 3, of [Note: totals over a mesh]. SumLoss emits nothing
+  // without replicas, or if it has been called before. `totals` are a rank's own.
+  void SumLoss(Phase phase);
+  void CombineOverShards(const Tensor& totals, Phase phase);
+  bool has_replicas() const { return options_.mesh.replicate > 1; }
+  Tensor EmitPrepare(const Tensor& totals, bool counts);
+  void EmitUpdate(GroupId group, const Tensor& update);
+  void UpdateWaiting();
+  void UpdateAllByOneNorm();
+
+  const StepOptions& options_;
+  const JobState& state_;
+  const Tensor hyper_, valid_tokens_;
+  ProgramWriter& writer_;
+  const bool by_group_, in_backward_;
+  Tensor group_totals_;           // f64 [G, kTotalSize]; absent if all groups share the totals of the step.
+  std::vector<GroupId> waiting_;  // Groups whose gradients are complete and which are not updated yet.
+  int groups_updated_ = 0;
+  bool in_loop_ = false;
+  bool loss_is_summed_ = false;  // By SumLoss.
+};
+
+}  // namespace shale

@@ -1,0 +1,51 @@
+#include "engine/step/visits.h"
+
+#include <cstdint>
+#include <iterator>
+
+namespace shale {
+
+Phase PhaseOf(Work work) {
+  switch (work) {
+    case Work::kForward:
+    case Work::kForwardAndBackward: return Phase::kForward;
+    case Work::kForwardAgain: return Phase::kRecompute;
+    case Work::kBackward: return Phase::kBackward;
+  }
+  return Phase::kForward;
+}
+
+std::vector<Place> PlacesOf(const ModelGraph& model, const std::vector<Segment>& segments) {
+  const int64_t last = std::ssize(model.units) - 1;
+  const auto in_segment = [&](int64_t u, const Segment& segment) {
+    const int64_t layer = model.units[u].layer;
+    return u < last && segment.first <= layer && layer < segment.first + segment.blocks;
+  };
+  std::vector<Place> places(model.units.size(), Place::kOutside);
+  auto segment = segments.begin();  // Blocks stand in order.
+  for (int64_t u = 0; u < last && segment != segments.end(); ++u) {
+    if (!in_segment(u, *segment)) continue;
+    places[u] = in_segment(u + 1, *segment) ? Place::kInside : Place::kLast;
+    if (model.units[u].layer + 1 == segment->first + segment->blocks) ++segment;
+  }
+  return places;
+}
+
+std::vector<Visit> PlanVisits(const std::vector<Place>& places, bool training) {
+  const int last = static_cast<int>(places.size()) - 1;
+  std::vector<Visit> visits;
+  for (int u = 0; u < last; ++u) visits.push_back({u, Work::kForward});
+  visits.push_back({last, training ? Work::kForwardAndBackward : Work::kForward});
+  if (!training) return visits;
+  for (int u = last - 1; u >= 0; --u) {
+    if (places[u] == Place::kLast) {
+      int first = u;
+      while (first > 0 && places[first - 1] == Place::kInside) --first;
+      for (int again = first; again < u; ++again) visits.push_back({again, Work::kForwardAgain});
+    }
+    visits.push_back({u, Work::kBackward});
+  }
+  return visits;
+}
+
+}  // namespace shale
