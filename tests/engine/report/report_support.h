@@ -5,22 +5,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/planner/job_plan.h"
 #include "engine/step/combination.h"
-#include "gtest/gtest.h"
-#include "tests/engine/planner/planner_jobs.h"
+#include "tests/engine/planner/plans.h"
 
 namespace shale {
-
-// Returns the plan of a job that has one.
-inline JobPlan Plan(const Job& job) {
-  absl::StatusOr<JobPlan> plan = PlanJob(job, MachineOf());
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *std::move(plan);
-}
 
 // Returns small jobs of every strategy and accumulation, with different activation checkpointing, K and precision. Some
 // of them offload, have one rank, or have room for a snapshot.
