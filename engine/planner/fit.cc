@@ -23,6 +23,8 @@ constexpr FitField kFields[] = {FitField::kMicroBatch, FitField::kSequenceLength
 
 // How many further values are tried beyond the first one that does not fit.
 constexpr int64_t kBeyond = 3;
+// The most steps of accumulation for which larger micro-batches are tried: each takes the time of a plan.
+constexpr int64_t kMostSteps = 64;
 
 class Search {
  public:
@@ -139,7 +141,7 @@ class Search {
   int64_t LargerWithOtherSteps(int64_t micro_batch) {
     const Accumulation accumulation = job_.sharding.accumulation;
     if (accumulation != Accumulation::kLayered && accumulation != Accumulation::kAuto) return micro_batch;
-    for (int64_t k = 1;; ++k) {
+    for (int64_t k = 1; k <= kMostSteps; ++k) {
       const int64_t smallest = CeilDivide(best_, k);
       if (smallest <= micro_batch) return micro_batch;
       if (!Fits(smallest)) continue;
@@ -147,6 +149,7 @@ class Search {
       const int64_t largest = steps == 1 ? best_ : (best_ - 1) / (steps - 1);
       return Fits(largest) ? largest : Bisect(smallest, largest, largest);
     }
+    return micro_batch;
   }
 
   absl::Status NothingFits() {

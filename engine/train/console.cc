@@ -35,7 +35,7 @@ std::optional<std::string> Console::Step(const StepReport& report) {
                   FormatDuration(SecondsLeft(report.step)));
   if (!report.updated) {
     absl::StrAppend(&line,
-                    report.step_tokens == 0 ? "  (no valid token: weights unchanged)" : "  (not finite: step skipped)");
+                    report.step_tokens == 0 ? "  (no valid token: weights unchanged)" : "  (not finite: update skipped)");
   }
   tokens_ = 0;
   seconds_ = mfu_seconds_ = 0;

@@ -10,7 +10,7 @@ from bench.train import textproto, workloads
 from gpu import child, store
 
 # Selects the ops on flat vectors, for runs of the ops bench in f32. Runs in bf16 do not have their f32 forms.
-FLAT = "^(sum|sumsquares|accumulate|copy|adamw)( |$)"
+FLAT = "^(sum|sumsquares|accumulate|copy|adamw|adamw8bit|sgd|lion)( |$)"
 
 _SANITIZER_ERROR = 97
 

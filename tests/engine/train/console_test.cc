@@ -70,7 +70,7 @@ TEST(ConsoleTest, AStepThatChangedNothingSaysWhyAlthoughItIsNotDue) {
   StepReport report = Report(2);
   report.updated = false;
   report.loss = report.gradient_norm = std::nan("");
-  EXPECT_THAT(*console.Step(report), EndsWith("(not finite: step skipped)"));
+  EXPECT_THAT(*console.Step(report), EndsWith("(not finite: update skipped)"));
   report.step = 3;
   report.loss = report.gradient_norm = 0;
   report.step_tokens = 0;
