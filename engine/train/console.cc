@@ -34,8 +34,8 @@ std::optional<std::string> Console::Step(const StepReport& report) {
   absl::StrAppend(&line, "  memory ", FormatBytes(report.peak_bytes_measured), "  eta ",
                   FormatDuration(SecondsLeft(report.step)));
   if (!report.updated) {
-    absl::StrAppend(&line,
-                    report.step_tokens == 0 ? "  (no valid token: weights unchanged)" : "  (not finite: update skipped)");
+    absl::StrAppend(
+        &line, report.step_tokens == 0 ? "  (no valid token: weights unchanged)" : "  (not finite: update skipped)");
   }
   tokens_ = 0;
   seconds_ = mfu_seconds_ = 0;
