@@ -4,6 +4,13 @@
 
 namespace shale {
 
+Op::Op() = default;
+Op::Op(const Op& other) = default;
+Op::Op(Op&& other) noexcept = default;
+Op& Op::operator=(const Op& other) = default;
+Op& Op::operator=(Op&& other) noexcept = default;
+Op::~Op() = default;
+
 void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor) {
   std::visit([&](const auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
 }

@@ -16,6 +16,8 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -526,10 +528,26 @@ struct Update {
   }
 };
 
-using Op = std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
-                        LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
-                        SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
-                        ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update>;
+using OpVariant =
+    std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
+                 LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
+                 SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
+                 ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update>;
+
+// An op of any kind. It is a std::variant, so std::get_if, std::holds_alternative and std::visit work on it. It is a
+// class of its own so that only ops.cc compiles how 27 kinds are copied, moved and destroyed.
+class Op : public OpVariant {
+ public:
+  Op();  // An EmbeddingForward with absent tensors.
+  template <class Kind>
+  requires std::is_constructible_v<OpVariant, std::in_place_type_t<Kind>, Kind> Op(Kind op)
+      : OpVariant(std::in_place_type<Kind>, std::move(op)) {}
+  Op(const Op& other);
+  Op(Op&& other) noexcept;
+  Op& operator=(const Op& other);
+  Op& operator=(Op&& other) noexcept;
+  ~Op();
+};
 
 // Calls visitor(name, tensor, access) for every operand of an op, including absent ones.
 void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor);

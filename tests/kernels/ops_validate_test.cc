@@ -38,7 +38,7 @@ TEST(Validate, AcceptsOneOfEveryOp) {
     EXPECT_TRUE(Validate(op).ok()) << Validate(op);
     kinds.insert(op.index());
   }
-  EXPECT_EQ(kinds.size(), std::variant_size_v<Op>);
+  EXPECT_EQ(kinds.size(), std::variant_size_v<OpVariant>);
 }
 
 TEST(Validate, NamesAnOperandOfTheWrongRank) {

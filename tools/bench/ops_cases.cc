@@ -346,7 +346,7 @@ void AddMatMuls(Maker& m, std::vector<OpCase>& cases) {
 // Returns the name of every alternative of `Variant`, taken from a default value.
 template <class Variant, size_t... kIndices>
 std::vector<std::string> NamesOf(std::index_sequence<kIndices...>) {
-  return {Text(NameOf(Variant(std::in_place_index<kIndices>)))...};
+  return {Text(NameOf(std::variant_alternative_t<kIndices, Variant>()))...};
 }
 template <class Variant>
 std::vector<std::string> NamesOf() {
@@ -420,7 +420,7 @@ std::vector<std::string> OpsWithoutCase(const std::vector<OpCase>& cases) {
   }
   std::vector<std::string> missing;
   // An Update has the name of its rule.
-  for (const std::vector<std::string>& names : {NamesOf<Op>(), NamesOf<UpdateRule>()}) {
+  for (const std::vector<std::string>& names : {NamesOf<OpVariant>(), NamesOf<UpdateRule>()}) {
     for (const std::string& name : names) {
       if (covered.count(name) == 0) missing.push_back(name);
     }
