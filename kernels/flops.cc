@@ -34,7 +34,7 @@ double Flops(const OpType&) {
 }  // namespace
 
 double FlopsOf(const Op& op) {
-  return std::visit([](const auto& o) { return Flops(o); }, op);
+  return std::visit([](const auto& o) { return Flops(o); }, op.kinds());
 }
 
 }  // namespace shale

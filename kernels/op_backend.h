@@ -5,9 +5,11 @@
 
 #include "absl/status/status.h"
 #include "kernels/device/device.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
 
 namespace shale {
+
+struct MatMul;  // kernels/ops.h
 
 // Memory that one launch may overwrite, aligned to 256 bytes. Its contents are undefined before and after the launch.
 struct Scratch {

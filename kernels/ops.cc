@@ -1,22 +1,27 @@
-// Defines the functions of ops.h that visit every kind of op. They are not inline, because most sources include ops.h
-// and each std::visit over 27 kinds is slow to compile.
+// Defines the functions of op.h, which visit every kind of op.
 #include "kernels/ops.h"
+
+#include "kernels/op.h"
 
 namespace shale {
 
+OpKinds::OpKinds(const OpKinds& other) = default;
+OpKinds& OpKinds::operator=(const OpKinds& other) = default;
+OpKinds::~OpKinds() = default;
+
 Op::Op() = default;
-Op::Op(const Op& other) = default;
+Op::Op(const Op& other) : kinds_(other.kinds_ == nullptr ? nullptr : std::make_unique<OpKinds>(*other.kinds_)) {}
 Op::Op(Op&& other) noexcept = default;
-Op& Op::operator=(const Op& other) = default;
 Op& Op::operator=(Op&& other) noexcept = default;
+Op& Op::operator=(const Op& other) { return *this = Op(other); }
 Op::~Op() = default;
 
 void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor) {
-  std::visit([&](const auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
+  std::visit([&](const auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op.kinds());
 }
 
 void VisitOperands(Op& op, absl::FunctionRef<void(absl::string_view, Tensor&, Access)> visitor) {
-  std::visit([&](auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op);
+  std::visit([&](auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op.kinds());
 }
 
 void SetAccumulate(Op& op, bool accumulate) {
@@ -24,16 +29,16 @@ void SetAccumulate(Op& op, bool accumulate) {
       [&](auto& o) {
         if constexpr (requires { o.accumulate; }) o.accumulate = accumulate;
       },
-      op);
+      op.kinds());
 }
 
 void MakeFirst(Op& op) {
   SetAccumulate(op, false);
-  if (MatMul* matmul = std::get_if<MatMul>(&op)) matmul->b_is_packed = false;
+  if (MatMul* matmul = op.As<MatMul>()) matmul->b_is_packed = false;
 }
 
 const std::vector<ElementRange>* WrittenRanges(const Op& op) {
-  const auto* zero = std::get_if<ZeroRanges>(&op);
+  const auto* zero = op.As<ZeroRanges>();
   return zero == nullptr ? nullptr : zero->ranges.get();
 }
 
@@ -42,13 +47,10 @@ void SetShard(Op& op, int64_t index) {
       [&](auto& o) {
         if constexpr (requires { o.shard_stride; }) o.shard_begin = index * o.shard_stride;
       },
-      op);
+      op.kinds());
 }
 
-bool UsesLibrary(const Op& op) {
-  return std::holds_alternative<MatMul>(op) || std::holds_alternative<AttentionForward>(op) ||
-         std::holds_alternative<AttentionBackward>(op);
-}
+bool UsesLibrary(const Op& op) { return op.Is<MatMul>() || op.Is<AttentionForward>() || op.Is<AttentionBackward>(); }
 
 absl::string_view NameOf(const Op& op) {
   return std::visit(
@@ -59,7 +61,7 @@ absl::string_view NameOf(const Op& op) {
           return std::decay_t<decltype(o)>::kName;
         }
       },
-      op);
+      op.kinds());
 }
 
 }  // namespace shale

@@ -9,8 +9,9 @@
 // optional operand that was not given. Gradients of parameters are f32. If `accumulate` is set, an op adds to its
 // output, else it overwrites it; formulas write both as (+)=.
 //
-// VisitOperands(op, visitor) calls visitor(name, tensor, access) for every operand, absent ones included, in a fixed
-// order. Binding, validation, metering and dependency analysis are all built on it.
+// Visit calls visitor(name, tensor, access) for every operand, absent ones included, in a fixed order. Binding,
+// validation, metering and dependency analysis are all built on it. Code that does not look into an op includes only
+// op.h.
 #pragma once
 
 #include <array>
@@ -21,15 +22,14 @@
 #include <variant>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "kernels/element_range.h"
+#include "kernels/op.h"
+#include "kernels/step_scalars.h"
 #include "kernels/tensor.h"
 #include "kernels/update_rules.h"
 
 namespace shale {
-
-enum class Access : uint8_t { kRead, kWrite, kReadWrite };
 
 // out[t] = weight[tokens[t]] + positions[t mod S]. Tokens lie in [0, V).
 struct EmbeddingForward {
@@ -419,25 +419,6 @@ struct ZeroRanges {
   }
 };
 
-// Values that the host sets for each step, f32: [0] learning rate, [1] largest gradient norm (0: no clipping).
-inline constexpr int kHyperLearningRate = 0;
-inline constexpr int kHyperMaxNorm = 1;
-inline constexpr int kHyperSize = 2;
-// Totals that each step sums over the ranks, f64: [0] sum of the losses, [1] squared norm of the gradient, [2] number
-// of ranks whose loss or norm is not finite.
-inline constexpr int kTotalLoss = 0;
-inline constexpr int kTotalSquaredNorm = 1;
-inline constexpr int kTotalNonFinite = 2;
-inline constexpr int kTotalSize = 3;
-// Values that an Update reads, f32, where n is the update count: [0] learning rate, [1] 1 - beta1^n, [2] 1 - beta2^n,
-// [3] factor on the gradient (clipping), [4] 1 to skip the update, else 0.
-inline constexpr int kUpdateLearningRate = 0;
-inline constexpr int kUpdateCorrection1 = 1;
-inline constexpr int kUpdateCorrection2 = 2;
-inline constexpr int kUpdateGradientFactor = 3;
-inline constexpr int kUpdateSkip = 4;
-inline constexpr int kUpdateSize = 5;
-
 // scale = 1 / valid_tokens, or 0 if no token is valid.
 struct LossScale {
   static constexpr absl::string_view kName = "LossScale";
@@ -528,60 +509,31 @@ struct Update {
   }
 };
 
-using OpVariant =
-    std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
-                 LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
-                 SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
-                 ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update>;
-
-// An op of any kind. It is a std::variant, so std::get_if, std::holds_alternative and std::visit work on it. It is a
-// class of its own so that only ops.cc compiles how 27 kinds are copied, moved and destroyed.
-class Op : public OpVariant {
- public:
-  Op();  // An EmbeddingForward with absent tensors.
+// An op of one of these kinds. What is not inline is compiled only in ops.cc: how 27 kinds are copied and destroyed is
+// slow to compile.
+struct OpKinds
+    : std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
+                   LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
+                   SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
+                   ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update> {
   template <class Kind>
-  requires std::is_constructible_v<OpVariant, std::in_place_type_t<Kind>, Kind> Op(Kind op)
-      : OpVariant(std::in_place_type<Kind>, std::move(op)) {}
-  Op(const Op& other);
-  Op(Op&& other) noexcept;
-  Op& operator=(const Op& other);
-  Op& operator=(Op&& other) noexcept;
-  ~Op();
+  explicit OpKinds(std::in_place_type_t<Kind> kind, Kind op) : variant(kind, std::move(op)) {}
+  OpKinds(const OpKinds& other);
+  OpKinds& operator=(const OpKinds& other);
+  ~OpKinds();
 };
 
-// Calls visitor(name, tensor, access) for every operand of an op, including absent ones.
-void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor);
-void VisitOperands(Op& op, absl::FunctionRef<void(absl::string_view, Tensor&, Access)> visitor);
+template <class Kind>
+requires IsOpKind<Kind> Op::Op(Kind op) : kinds_(new OpKinds(std::in_place_type<Kind>, std::move(op))) {}
 
-// Sets `accumulate` of ops that have it, and leaves other ops alone.
-void SetAccumulate(Op& op, bool accumulate);
+template <class Kind>
+const Kind* Op::As() const {
+  return std::get_if<Kind>(kinds_.get());
+}
 
-// Turns an op that continues a series into the first op of the series: it overwrites its output instead of adding to
-// it, and packs b instead of finding it packed.
-void MakeFirst(Op& op);
-
-// Returns the ranges that an op writes if it writes only these elements of its kReadWrite operand and reads none of it.
-// Returns null for all other ops.
-const std::vector<ElementRange>* WrittenRanges(const Op& op);
-
-// Makes an op on one shard of a flat group work on shard `index`, which begins at element index x shard_stride. Leaves
-// other ops alone.
-void SetShard(Op& op, int64_t index);
-
-// Returns whether a library may compute an op. If one does, the backend loads the library and chooses an algorithm at
-// the op's first launch.
-bool UsesLibrary(const Op& op);
-
-// Returns the name of an op: "MatMul".
-absl::string_view NameOf(const Op& op);
-
-// Returns the number of floating-point operations; a multiply-add counts as two. Counts matmuls and attention only:
-// everything else is bound by memory, not arithmetic.
-double FlopsOf(const Op& op);
-
-// Returns InvalidArgument for wrong shapes, dtypes, strides or aliasing. The message names the op and the operand, what
-// was wanted and what was found. Does not read the tensors' memory, so symbolic ops can be checked while a program is
-// compiled.
-absl::Status Validate(const Op& op);
+template <class Kind>
+Kind* Op::As() {
+  return std::get_if<Kind>(kinds_.get());
+}
 
 }  // namespace shale

@@ -11,7 +11,7 @@ absl::Status Validate(const Op& op) {
         checker.NoOtherOverlaps(o);
         return checker.status();
       },
-      op);
+      op.kinds());
 }
 
 }  // namespace shale

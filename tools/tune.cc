@@ -21,6 +21,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/tuner.h"
 #include "kernels/device/cuda/cudart.h"
+#include "kernels/ops.h"
 #include "tools/command_line.h"
 
 namespace shale {
@@ -50,7 +51,7 @@ absl::Status AddMatMuls(const Job& job, const DataFacts& data, std::map<MatMulKe
   for (const PlannedProgram* program : {&resolved.plan.train, &resolved.plan.evaluate}) {
     for (const Instruction& instruction : program->step.program.instructions) {
       VisitForms(instruction, [&](const Op& form) {
-        if (const MatMul* matmul = std::get_if<MatMul>(&form)) add(*matmul);
+        if (const MatMul* matmul = form.As<MatMul>()) add(*matmul);
       });
     }
   }

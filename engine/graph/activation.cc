@@ -1,4 +1,5 @@
 #include "engine/graph/layers.h"
+#include "kernels/ops.h"
 
 namespace shale {
 

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "engine/graph/layers.h"
+#include "kernels/ops.h"
 
 namespace shale {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/op.h"
 
 namespace shale {
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "engine/graph/builder.h"
+#include "kernels/ops.h"
 
 namespace shale {
 

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/graph/layers.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {

@@ -1,5 +1,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/graph/layers.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {

@@ -13,6 +13,7 @@
 #include "engine/program/range_set.h"
 #include "engine/program/structure.h"
 #include "kernels/check.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {
@@ -142,7 +143,7 @@ class Checker {
       }
       if (const auto* op = std::get_if<Op>(&instruction.action); op != nullptr && access == Access::kReadWrite) {
         // Although this access is kReadWrite, ZeroRanges writes only its ranges and reads nothing.
-        if (const auto* zero = std::get_if<ZeroRanges>(op)) operand.ranges = zero->ranges.get();
+        if (const auto* zero = op->As<ZeroRanges>()) operand.ranges = zero->ranges.get();
         operand.element_bytes = SizeOf(t.dtype);
       }
       if (t.extent_bytes() > 0) operands.push_back(operand);

@@ -8,6 +8,7 @@
 
 #include "engine/program/issues.h"
 #include "engine/program/live_bytes.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {
@@ -38,7 +39,7 @@ std::unordered_set<BufferId> LogitsGradients(const StepProgram& program) {
   std::unordered_set<BufferId> buffers;
   for (const Instruction& instruction : program.instructions) {
     const Op* op = std::get_if<Op>(&instruction.action);
-    const CrossEntropy* loss = op == nullptr ? nullptr : std::get_if<CrossEntropy>(op);
+    const CrossEntropy* loss = op == nullptr ? nullptr : op->As<CrossEntropy>();
     if (loss != nullptr && loss->gradient) buffers.insert(loss->logits_TV.where.symbol);
   }
   return buffers;
@@ -91,7 +92,7 @@ FlopsSummary SummarizeFlops(const StepProgram& program) {
     const Op* op = std::get_if<Op>(&instruction.action);
     if (op == nullptr) return;
     const double flops = FlopsOf(*op) * static_cast<double>(times);
-    const auto* matmul = std::get_if<MatMul>(op);
+    const auto* matmul = op->As<MatMul>();
     if (instruction.phase == Phase::kRecompute) {
       s.recompute += flops;
     } else if (instruction.phase == Phase::kForward &&
@@ -123,7 +124,7 @@ double ModelFlopsPerToken(const Job& job, const ModelGraph& graph) {
   std::set<ParameterId> computed;
   for (const UnitGraph& unit : graph.units) {
     for (const Node& node : unit.forward) {
-      if (std::holds_alternative<EmbeddingForward>(node.op)) continue;
+      if (node.op.Is<EmbeddingForward>()) continue;
       VisitOperands(node.op, [&](absl::string_view, const Tensor& t, Access) {
         if (!t.present()) return;
         const Value& value = unit.values[t.where.symbol];

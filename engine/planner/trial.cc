@@ -7,6 +7,7 @@
 #include "engine/model/model.h"
 #include "engine/planner/limits.h"
 #include "engine/step/combination.h"
+#include "kernels/ops.h"
 
 namespace shale {
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode) {
@@ -44,7 +45,7 @@ absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& ev
 bool PacksOnce(const StepProgram& program) {
   return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
     const Op* op = std::get_if<Op>(&instruction.action);
-    const MatMul* matmul = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+    const MatMul* matmul = op == nullptr ? nullptr : op->As<MatMul>();
     return matmul != nullptr && matmul->packed_b.present();
   });
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/program/operands.h"
 #include "engine/program/program.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {
@@ -60,7 +61,7 @@ void AppendInstruction(const StepProgram& program, InstructionId id, int unit_wi
                         ActionText(instruction), OperandsText(program, instruction));
   if (instruction.last_iteration_only) absl::StrAppend(&text, "; in the last iteration only");
   if (instruction.first_iteration_differs) {
-    const auto* matmul = std::get_if<MatMul>(&std::get<Op>(instruction.action));
+    const auto* matmul = std::get<Op>(instruction.action).As<MatMul>();
     const bool packs = matmul != nullptr && matmul->b_is_packed;
     absl::StrAppend(&text, packs ? "; packs b in the first iteration" : "; overwrites in the first iteration");
   }

@@ -14,7 +14,7 @@
 
 #include "engine/program/operands.h"
 #include "engine/program/program.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
 
 namespace shale {
 

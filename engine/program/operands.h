@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "engine/program/program.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
 
 namespace shale {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
 #include "sharding/comm/collective_kind.h"
 #include "sharding/mesh.h"
 
@@ -84,9 +84,9 @@ enum class HostItem : uint8_t {
   kInputs,        // Input tokens of the instruction's micro-batch, [B, S] i32, to the device.
   kTargets,       // Target tokens of the same micro-batch, [B, S] i32, to the device.
   kRows,          // [B] i32, to the device.
-  kHyper,         // The kHyper* values of kernels/ops.h, to the device.
+  kHyper,         // The kHyper* values of kernels/step_scalars.h, to the device.
   kValidTokens,   // This rank's count over all micro-batches of the step, i64, to the device.
-  kTotals,        // The kTotal* values of kernels/ops.h, to the host.
+  kTotals,        // The kTotal* values of kernels/step_scalars.h, to the host.
   kGlobalTokens,  // Valid tokens summed over all ranks, i64, to the host.
   kLogits,        // [B, V], to the host.
 };

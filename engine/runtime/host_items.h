@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "engine/memory/host_plan.h"
 #include "engine/program/program.h"
-#include "kernels/ops.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 

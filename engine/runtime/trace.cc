@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/program/issues.h"
 #include "engine/program/live_bytes.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {
@@ -19,7 +20,7 @@ int64_t BytesMoved(const Instruction& instruction, int64_t iteration) {
   Instruction issued = instruction;
   TakeForm(issued, iteration == 0);
   const Op* op = std::get_if<Op>(&issued.action);
-  const MatMul* matmul = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+  const MatMul* matmul = op == nullptr ? nullptr : op->As<MatMul>();
   const bool reads_packed = matmul != nullptr && matmul->b_is_packed;
   int64_t bytes = 0;
   VisitInstruction(instruction, iteration == 0, [&](absl::string_view name, const Tensor& t, Access access) {

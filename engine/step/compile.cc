@@ -15,6 +15,7 @@
 #include "engine/step/unit_emitter.h"
 #include "engine/step/update.h"
 #include "engine/step/visits.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {

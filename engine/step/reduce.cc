@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/step/writer.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/step/pattern.h"
 #include "engine/step/writer.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 namespace {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/step/activations.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {
@@ -147,7 +148,7 @@ Tensor UnitEmitter::Bind(ValueId id, Access access) {
 
 void UnitEmitter::EmitNode(Op op, Phase phase) {
   std::vector<const Value*> accumulated;
-  MatMul* const matmul = packs_once_ ? std::get_if<MatMul>(&op) : nullptr;
+  MatMul* const matmul = packs_once_ ? op.As<MatMul>() : nullptr;
   const bool keeps_packed = matmul != nullptr && unit_.values[matmul->b.where.symbol].role == ValueRole::kParameter;
   // An op lists the operands that it reads first, so Bind detects a value that is read before any op has written it.
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {

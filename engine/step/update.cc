@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/ops.h"
+
 namespace shale {
 
 void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/ops.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 

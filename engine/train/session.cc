@@ -16,6 +16,7 @@
 #include "engine/train/host_batch.h"
 #include "engine/train/initial_weights.h"
 #include "kernels/check.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 namespace {

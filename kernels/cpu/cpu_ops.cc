@@ -14,14 +14,14 @@ class CpuOps : public HostOps {
       : context_{.threads = options.threads, .matmuls = std::make_shared<cpu::OneDnnMatMuls>(options.threads)} {}
 
   int64_t ScratchBytes(const Op& op) const override {
-    return std::visit([&](const auto& o) { return cpu::ScratchBytesOf(o, context_); }, op);
+    return std::visit([&](const auto& o) { return cpu::ScratchBytesOf(o, context_); }, op.kinds());
   }
   int64_t PackedBytes(const MatMul& op) const override { return cpu::PackedBytesOf(op, context_); }
   absl::Status Prepare(const Op& op) override {
-    return std::visit([&](const auto& o) { return cpu::PrepareOp(o, context_); }, op);
+    return std::visit([&](const auto& o) { return cpu::PrepareOp(o, context_); }, op.kinds());
   }
   absl::Status Run(const Op& op, Scratch scratch) const override {
-    return std::visit([&](const auto& o) { return cpu::Run(o, scratch, context_); }, op);
+    return std::visit([&](const auto& o) { return cpu::Run(o, scratch, context_); }, op.kinds());
   }
 
  private:

@@ -24,18 +24,19 @@ class CudaOps : public Ops {
   explicit CudaOps(CudaOpsOptions options) : options_(std::move(options)) {}
 
   int64_t ScratchBytes(const Op& op) const override {
-    return std::visit([&](const auto& o) { return ScratchOf(o); }, op);
+    return std::visit([&](const auto& o) { return ScratchOf(o); }, op.kinds());
   }
   absl::Status Prepare(const Op& op) override {
     if (options_.use_device) SHALE_RETURN_IF_ERROR(options_.use_device());
-    return std::visit([&](const auto& o) { return PrepareOp(o); }, op);
+    return std::visit([&](const auto& o) { return PrepareOp(o); }, op.kinds());
   }
 
  protected:
   absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) override {
     SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(stream));
-    return cuda_stream->Enqueue(
-        [&](StreamHandle handle) { return std::visit([&](const auto& o) { return Start(o, scratch, handle); }, op); });
+    return cuda_stream->Enqueue([&](StreamHandle handle) {
+      return std::visit([&](const auto& o) { return Start(o, scratch, handle); }, op.kinds());
+    });
   }
 
  private:

@@ -17,7 +17,7 @@ class ReferenceOps : public HostOps {
 std::unique_ptr<Ops> CreateReferenceOps() { return std::make_unique<ReferenceOps>(); }
 
 absl::Status RunReference(const Op& op) {
-  return std::visit([](const auto& o) { return reference::Reference(o); }, op);
+  return std::visit([](const auto& o) { return reference::Reference(o); }, op.kinds());
 }
 
 }  // namespace shale

@@ -11,6 +11,7 @@
 #include "engine/state/initial_values.h"
 #include "engine/state/local_state.h"
 #include "kernels/integers.h"
+#include "kernels/step_scalars.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/ops.h"
 #include "tests/engine/job_harness.h"
 
 namespace shale::testing {
@@ -15,7 +16,7 @@ int PackedMatMuls(const StepProgram& program) {
   int matmuls = 0;
   for (const Instruction& instruction : program.instructions) {
     const Op* op = std::get_if<Op>(&instruction.action);
-    const MatMul* matmul = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+    const MatMul* matmul = op == nullptr ? nullptr : op->As<MatMul>();
     matmuls += matmul != nullptr && matmul->packed_b.present();
   }
   return matmuls;

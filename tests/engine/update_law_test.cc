@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/lifetimes.h"
+#include "kernels/ops.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"
 
@@ -168,7 +169,7 @@ class Poisoner : public ExecutionObserver {
   Poisoner(BufferId gradient, RankRuntime& runtime) : gradient_(gradient), runtime_(runtime) {}
   void Before(InstructionId, int64_t, const Instruction& instruction) override {
     const auto* op = std::get_if<Op>(&instruction.action);
-    const auto* squares = op == nullptr ? nullptr : std::get_if<SumSquares>(op);
+    const auto* squares = op == nullptr ? nullptr : op->As<SumSquares>();
     if (runtime_.rank() != 1 || squares == nullptr || squares->x_N.where.symbol != gradient_) return;
     const float infinity = std::numeric_limits<float>::infinity();
     EXPECT_TRUE(runtime_.Write(static_cast<std::byte*>(squares->x_N.data), &infinity, sizeof(infinity)).ok());

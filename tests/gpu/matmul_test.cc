@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/ops.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/gpu_tensor.h"
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"

@@ -1,5 +1,6 @@
 // Tests EmbeddingForward and EmbeddingBackward.
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/run_errors.h"

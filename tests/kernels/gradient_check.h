@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/op.h"
 #include "tests/kernels/test_memory.h"
 
 namespace shale::testing {

@@ -1,5 +1,6 @@
 // Tests MatMul. BUILD runs this file again with oneDNN limited to older processors, where bf16 is widened.
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
 

@@ -1,5 +1,6 @@
 // Tests RMSNorm and LayerNorm.
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
 #include "tests/kernels/test_memory.h"
 
 namespace shale::testing {

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/valid_ops.h"
 
@@ -36,9 +37,9 @@ TEST(Validate, AcceptsOneOfEveryOp) {
   std::set<size_t> kinds;
   for (const Op& op : ValidOps()) {
     EXPECT_TRUE(Validate(op).ok()) << Validate(op);
-    kinds.insert(op.index());
+    kinds.insert(op.kinds().index());
   }
-  EXPECT_EQ(kinds.size(), std::variant_size_v<OpVariant>);
+  EXPECT_EQ(kinds.size(), std::variant_size_v<OpKinds::variant>);
 }
 
 TEST(Validate, NamesAnOperandOfTheWrongRank) {
@@ -53,7 +54,7 @@ TEST(Validate, NamesAnOperandOfTheWrongRank) {
         }
       });
       // Copy and Add take any rank, and the rank of x tells a norm whether rows have heads.
-      const bool free = std::holds_alternative<Copy>(op) || std::holds_alternative<Add>(op);
+      const bool free = op.Is<Copy>() || op.Is<Add>();
       ExpectRefused(wrong, free || name == "x" ? std::vector<std::string>{} : std::vector<std::string>{name + " is "});
     });
   }
@@ -217,7 +218,7 @@ TEST(Validate, RefusesContradictions) {
   const std::vector<Op> ops = ValidOps();
   const auto valid = [&](auto wanted) {
     for (const Op& op : ops) {
-      if (const auto* found = std::get_if<decltype(wanted)>(&op)) return *found;
+      if (const auto* found = op.As<decltype(wanted)>()) return *found;
     }
     return wanted;
   };
@@ -266,8 +267,7 @@ TEST(Validate, RefusesContradictions) {
 
 TEST(Flops, CountMatMulsAndAttentionOnly) {
   for (const Op& op : ValidOps()) {
-    const bool counted = std::holds_alternative<MatMul>(op) || std::holds_alternative<AttentionForward>(op) ||
-                         std::holds_alternative<AttentionBackward>(op);
+    const bool counted = op.Is<MatMul>() || op.Is<AttentionForward>() || op.Is<AttentionBackward>();
     EXPECT_EQ(FlopsOf(op) > 0, counted) << Text(shale::NameOf(op));
   }
   MatMul matmul;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/op.h"
 #include "tests/kernels/test_memory.h"
 
 namespace shale::testing {

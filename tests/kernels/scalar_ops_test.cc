@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
 
@@ -77,7 +78,7 @@ TEST(PrepareUpdate, CountsClipsAndSkips) {
     for (const TestBackend& backend : TestBackends()) {
       SCOPED_TRACE(backend.name);
       std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
-      const auto op = std::get<PrepareUpdate>(c.memory.Bind(c.op, image.data()));
+      const auto op = *c.memory.Bind(c.op, image.data()).As<PrepareUpdate>();
       EXPECT_EQ(*op.update_count_1.as<int64_t>(), static_cast<int64_t>(want.count));
       const float* update = op.update_5.as<float>();
       EXPECT_EQ(update[kUpdateLearningRate], 3e-4f);
@@ -90,11 +91,11 @@ TEST(PrepareUpdate, CountsClipsAndSkips) {
 
 TEST(PrepareUpdate, UsesTheNumberOfTheUpdateWithoutCountingItIfToldSo) {
   OpCase c = PrepareUpdateCase("x", /*max_norm=*/1, /*valid=*/5, {1, 16, 0}, /*count=*/1);
-  std::get<PrepareUpdate>(c.op).counts = false;
+  c.op.As<PrepareUpdate>()->counts = false;
   for (const TestBackend& backend : TestBackends()) {
     SCOPED_TRACE(backend.name);
     std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
-    const auto op = std::get<PrepareUpdate>(c.memory.Bind(c.op, image.data()));
+    const auto op = *c.memory.Bind(c.op, image.data()).As<PrepareUpdate>();
     EXPECT_EQ(*op.update_count_1.as<int64_t>(), 1);
     EXPECT_NEAR(op.update_5.as<float>()[kUpdateCorrection1], 1 - 0.9 * 0.9, 1e-6);
   }
@@ -109,7 +110,7 @@ TEST(CombineTotals, AddsNormsInOrderAndDropsSumsIfAGroupIsFlagged) {
     for (const TestBackend& backend : TestBackends()) {
       SCOPED_TRACE(backend.name);
       std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
-      const auto op = std::get<CombineTotals>(c.memory.Bind(c.op, image.data()));
+      const auto op = *c.memory.Bind(c.op, image.data()).As<CombineTotals>();
       const double* totals = op.totals_3.as<double>();
       EXPECT_EQ(std::vector<double>(totals, totals + kTotalSize), want);
     }

@@ -89,7 +89,7 @@ Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, Masters form, cons
 }
 
 std::vector<float> MastersOf(const Update& symbolic, const TestMemory& memory, std::vector<std::byte>& image) {
-  const Update op = std::get<Update>(memory.Bind(symbolic, image.data()));
+  const Update op = *memory.Bind(symbolic, image.data()).As<Update>();
   std::vector<float> masters;
   for (int64_t i = 0; i < op.weight_P.dim(0); ++i) {
     masters.push_back(op.master_P.present() ? op.master_P.as<float>()[i]

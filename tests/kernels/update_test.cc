@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
 #include "tests/kernels/update_ops.h"

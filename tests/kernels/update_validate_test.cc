@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/valid_ops.h"
 
@@ -11,7 +12,7 @@ namespace {
 TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
   std::vector<Update> updates;  // In the order AdamW, SGD, Lion, AdamW8Bit.
   for (const Op& op : ValidOps()) {
-    if (const auto* update = std::get_if<Update>(&op)) updates.push_back(*update);
+    if (const auto* update = op.As<Update>()) updates.push_back(*update);
   }
   ASSERT_EQ(updates.size(), std::variant_size_v<UpdateRule>);
   const Update adamw = updates[0], sgd = updates[1], lion = updates[2], quantized = updates[3];

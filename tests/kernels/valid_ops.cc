@@ -1,6 +1,7 @@
 #include "tests/kernels/valid_ops.h"
 
 #include "kernels/integers.h"
+#include "kernels/ops.h"
 
 namespace shale::testing {
 namespace {

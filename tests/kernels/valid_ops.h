@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/op.h"
 
 namespace shale::testing {
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
+#include "kernels/ops.h"
 #include "tools/bench/support.h"
 
 namespace shale {
@@ -420,7 +421,7 @@ std::vector<std::string> OpsWithoutCase(const std::vector<OpCase>& cases) {
   }
   std::vector<std::string> missing;
   // An Update has the name of its rule.
-  for (const std::vector<std::string>& names : {NamesOf<OpVariant>(), NamesOf<UpdateRule>()}) {
+  for (const std::vector<std::string>& names : {NamesOf<OpKinds::variant>(), NamesOf<UpdateRule>()}) {
     for (const std::string& name : names) {
       if (covered.count(name) == 0) missing.push_back(name);
     }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
 
 namespace shale {
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <vector>
 
+#include "kernels/ops.h"
 #include "tools/bench/ops_cases.h"
 
 namespace shale {

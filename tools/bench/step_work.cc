@@ -23,8 +23,8 @@ std::optional<AttentionSize> AttentionOf(const Op& any) {
                          .backward = backward,
                          .dtype = q.dtype};
   };
-  if (const auto* forward = std::get_if<AttentionForward>(&any)) return size(*forward, false);
-  if (const auto* backward = std::get_if<AttentionBackward>(&any)) return size(*backward, true);
+  if (const auto* forward = any.As<AttentionForward>()) return size(*forward, false);
+  if (const auto* backward = any.As<AttentionBackward>()) return size(*backward, true);
   return std::nullopt;
 }
 
@@ -80,7 +80,7 @@ StepWork WorkOf(const StepProgram& program) {
             if (packed.Add(op.b, op.transpose_b, slot(op.b, iteration))) work.packed_bytes += 2 * SizeBytes(op.b);
           }
         },
-        any);
+        any.kinds());
     if (work.order.size() > before) return;
     if (const std::optional<AttentionSize> attention = AttentionOf(any); attention.has_value()) {
       ++work.attention[*attention];

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/step_scalars.h"
+
 namespace shale::testing {
 namespace {
 

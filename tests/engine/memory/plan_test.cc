@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "absl/strings/match.h"
+#include "kernels/ops.h"
 #include "tests/engine/memory/program_builder.h"
 #include "tests/engine/memory/random_program.h"
 
@@ -186,7 +187,7 @@ TEST(PlanMemory, RefusesMalformedPrograms) {
     return std::string(PlanMemory(program, {}).status().message());
   };
   const auto y = [](StepProgram& p) -> Tensor& {
-    return std::get<LayerNormForward>(std::get<Op>(p.instructions[0].action)).sum;
+    return std::get<Op>(p.instructions[0].action).As<LayerNormForward>()->sum;
   };
   EXPECT_EQ(
       message([&](StepProgram& p) { y(p).where.symbol = 1; }),

@@ -7,6 +7,7 @@
 
 #include "engine/program/program.h"
 #include "kernels/check.h"
+#include "kernels/ops.h"
 
 namespace shale::testing {
 

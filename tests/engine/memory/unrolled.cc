@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/operands.h"
+#include "kernels/ops.h"
 
 namespace shale::testing {
 namespace {
@@ -100,7 +101,7 @@ std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& 
           if (buffer.slots > 1 || t.where.shard_stride_bytes != 0) a.touched = {address, address + buffer.size_bytes()};
           a.in_slot = {{begin, begin + t.extent_bytes()}};
           const Op* op = std::get_if<Op>(&instruction.action);
-          const ZeroRanges* zero = op == nullptr ? nullptr : std::get_if<ZeroRanges>(op);
+          const ZeroRanges* zero = op == nullptr ? nullptr : op->As<ZeroRanges>();
           if (zero != nullptr && &zero->x_N == &t) {
             a.reads = false;
             a.in_slot.clear();

@@ -8,6 +8,7 @@
 #include "engine/config/job.h"
 #include "engine/memory/machine.h"
 #include "kernels/op_backend.h"
+#include "kernels/ops.h"
 
 namespace shale {
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale::testing {
@@ -75,7 +76,7 @@ TEST_F(IssuesTest, FormsAreThatOfLaterIterationsAndIfItDiffersThatOfTheFirst) {
   const auto accumulates = [](const Instruction& instruction) {
     std::vector<bool> forms;
     VisitForms(instruction, [&](const Op& op) {
-      const Accumulate* accumulate = std::get_if<Accumulate>(&op);
+      const Accumulate* accumulate = op.As<Accumulate>();
       forms.push_back(accumulate != nullptr && accumulate->accumulate);
     });
     return forms;
@@ -84,7 +85,7 @@ TEST_F(IssuesTest, FormsAreThatOfLaterIterationsAndIfItDiffersThatOfTheFirst) {
   EXPECT_THAT(accumulates(program_.instructions[0]), ElementsAre(false));
   Instruction first = program_.instructions[1];
   TakeForm(first, /*first_iteration=*/true);
-  EXPECT_THAT(std::get<Accumulate>(std::get<Op>(first.action)).accumulate, false);
+  EXPECT_THAT(std::get<Op>(first.action).As<Accumulate>()->accumulate, false);
 }
 
 TEST_F(IssuesTest, SlotsMakeAddressesDependOnTheIteration) {

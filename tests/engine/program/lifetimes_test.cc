@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "kernels/ops.h"
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale {

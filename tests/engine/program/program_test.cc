@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/operands.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {

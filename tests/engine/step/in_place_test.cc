@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/program/operands.h"
+#include "kernels/ops.h"
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale::testing {
@@ -37,7 +38,7 @@ class WorkInPlaceTest : public ::testing::Test {
     BufferId found = -1;
     for (const Instruction& instruction : program.instructions) {
       const Op& op = std::get<Op>(instruction.action);
-      if (const auto* swiglu = std::get_if<SwiGluBackward>(&op)) found = swiglu->d_gate_up_T2F.where.symbol;
+      if (const auto* swiglu = op.As<SwiGluBackward>()) found = swiglu->d_gate_up_T2F.where.symbol;
     }
     return found;
   }
@@ -134,7 +135,7 @@ TEST_F(WorkInPlaceTest, LeavesOpsThatCannot) {
   Read(Narrow(y));
   StepProgram program = builder_.Finish();
   WorkInPlace(program);
-  EXPECT_EQ(std::get<GeluForward>(std::get<Op>(program.instructions[1].action)).y_TF.where.symbol, y);
+  EXPECT_EQ(std::get<Op>(program.instructions[1].action).As<GeluForward>()->y_TF.where.symbol, y);
 }
 
 // An output takes over the buffer of one input only.
@@ -152,7 +153,7 @@ TEST_F(WorkInPlaceTest, GivesABufferToOneOutput) {
   Read(flat(out));
   StepProgram program = builder_.Finish();
   WorkInPlace(program);
-  const Add& add = std::get<Add>(std::get<Op>(program.instructions[2].action));
+  const Add& add = *std::get<Op>(program.instructions[2].action).As<Add>();
   EXPECT_EQ(add.out.where.symbol, a);
   EXPECT_EQ(add.b.where.symbol, b);
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "kernels/ops.h"
 #include "tests/engine/step/planned_decoder.h"
 
 namespace shale::testing {
@@ -26,7 +27,7 @@ std::map<BufferId, std::vector<InstructionId>> PackedMatMuls(const StepProgram& 
   std::map<BufferId, std::vector<InstructionId>> matmuls;
   for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
     const Op* op = std::get_if<Op>(&program.instructions[id].action);
-    const MatMul* matmul = op == nullptr ? nullptr : std::get_if<MatMul>(op);
+    const MatMul* matmul = op == nullptr ? nullptr : op->As<MatMul>();
     if (matmul != nullptr && matmul->packed_b.present()) matmuls[matmul->packed_b.where.symbol].push_back(id);
   }
   return matmuls;
@@ -57,11 +58,11 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
         std::map<int, size_t> places, matmuls;  // By unit.
         for (const auto& [place, ids] : PackedMatMuls(planned.program)) {
           const Instruction& first = planned.program.instructions[ids.front()];
-          const auto& packer = std::get<MatMul>(std::get<Op>(first.action));
+          const auto& packer = *std::get<Op>(first.action).As<MatMul>();
           EXPECT_TRUE(first.first_iteration_differs);
           for (const InstructionId id : ids) {
             const Instruction& instruction = planned.program.instructions[id];
-            const auto& matmul = std::get<MatMul>(std::get<Op>(instruction.action));
+            const auto& matmul = *std::get<Op>(instruction.action).As<MatMul>();
             EXPECT_TRUE(matmul.b_is_packed);
             EXPECT_EQ(matmul.b.where, packer.b.where);
             EXPECT_EQ(matmul.transpose_b, packer.transpose_b);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/ops.h"
 #include "tests/engine/step/planned_decoder.h"
 
 namespace shale::testing {
@@ -31,7 +32,7 @@ int WithValue(const StepProgram& program) {
   int count = 0;
   for (const Instruction& instruction : program.instructions) {
     const Op* op = std::get_if<Op>(&instruction.action);
-    const auto* backward = op == nullptr ? nullptr : std::get_if<Backward>(op);
+    const auto* backward = op == nullptr ? nullptr : op->As<Backward>();
     count += backward != nullptr && backward->y_TF.present();
   }
   return count;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/step/compile.h"
+#include "kernels/ops.h"
 #include "tests/engine/step/planned_decoder.h"
 
 namespace shale::testing {
@@ -18,7 +19,7 @@ Reductions ReductionsOf(const StepOptions& options) {
   Reductions found;
   for (const Instruction& instruction : planned.program.instructions) {
     if (const Op* op = std::get_if<Op>(&instruction.action); op != nullptr) {
-      found.accumulated += std::holds_alternative<Accumulate>(*op);
+      found.accumulated += op->Is<Accumulate>();
     }
     const Collective* collective = std::get_if<Collective>(&instruction.action);
     if (collective == nullptr || collective->kind != CollectiveKind::kReduceScatterSum) continue;

@@ -6,6 +6,7 @@
 #include "engine/step/compile.h"
 #include "gtest/gtest.h"
 #include "kernels/op_backend.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {
@@ -20,7 +21,7 @@ class PickyOps : public Ops {
           if constexpr (requires { o.accumulate; }) return o.accumulate;
           return false;
         },
-        op);
+        op.kinds());
     return adds ? adds_ : writes_;
   }
 

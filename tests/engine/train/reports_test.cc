@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/ops.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 namespace {

@@ -9,6 +9,7 @@
 #include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/integers.h"
+#include "kernels/ops.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/device/cuda/device_on_stand_in.h"
 #include "tests/kernels/valid_ops.h"
@@ -84,8 +85,8 @@ class CountingAttention : public cuda::AttentionBackend {
 
 TEST_F(CudaOpsTest, AttentionGoesToTheLibraryIfThatTakesIt) {
   for (const Op& op : ValidOps()) {
-    const auto* forward = std::get_if<AttentionForward>(&op);
-    const auto* backward = std::get_if<AttentionBackward>(&op);
+    const auto* forward = op.As<AttentionForward>();
+    const auto* backward = op.As<AttentionBackward>();
     if (forward == nullptr && backward == nullptr) continue;
     const int64_t width = forward != nullptr ? forward->q_BSHD.dim(-1) : backward->q_BSHD.dim(-1);
     int started = 0;

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/ops.h"
 
 namespace shale::cuda {
 namespace {

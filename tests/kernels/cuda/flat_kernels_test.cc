@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/ops.h"
 #include "tests/kernels/cuda/run_cuda.h"
 
 namespace shale::testing {

@@ -39,7 +39,7 @@ class CudnnAttentionTest : public ::testing::Test {
     const AlignedBytes bytes(memory.image());
     const int64_t scratch_bytes = backend.ScratchBytes(op);
     const AlignedBytes scratch(std::vector<std::byte>(scratch_bytes + 64, std::byte{0x5E}));
-    const auto bound = std::get<OpType>(memory.Bind(shale::Op(op), bytes.data()));
+    const auto bound = *memory.Bind(shale::Op(op), bytes.data()).As<OpType>();
     EXPECT_TRUE(backend.Takes(op));
     EXPECT_TRUE(backend.Takes(bound));
     EXPECT_TRUE(backend.Prepare(op).ok());
@@ -133,7 +133,7 @@ TEST_F(CudnnAttentionTest, WhatFailsFailsTheOpAndMayWorkLater) {
   TestMemory memory;
   const AttentionBackward op = RandomAttention(memory, {.batch = 2, .length = 8, .heads = 2});
   const AlignedBytes bytes(memory.image());
-  const auto bound = std::get<AttentionBackward>(memory.Bind(shale::Op(op), bytes.data()));
+  const auto bound = *memory.Bind(shale::Op(op), bytes.data()).As<AttentionBackward>();
   AttentionBackend& backend = Backend();
   const AlignedBytes scratch(std::vector<std::byte>(backend.ScratchBytes(op)));
   const auto run = [&] { return backend.Enqueue(bound, {scratch.data(), backend.ScratchBytes(op)}, nullptr); };

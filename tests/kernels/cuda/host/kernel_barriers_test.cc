@@ -2,6 +2,7 @@
 // removed in turn.
 #include <vector>
 
+#include "kernels/ops.h"
 #include "tests/kernels/cuda/host/run_kernel.h"
 
 namespace shale::testing {

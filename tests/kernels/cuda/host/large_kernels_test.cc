@@ -13,6 +13,7 @@
 #include "kernels/cuda/host/stream.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/integers.h"
+#include "kernels/ops.h"
 #include "tests/kernels/test_memory.h"
 
 namespace shale::testing {

@@ -22,7 +22,7 @@ absl::Status RunKernel(const TestMemory& memory, const OpType& op, cuda_on_host:
   SHALE_RETURN_IF_ERROR(Validate(bound));
   const int64_t scratch_bytes = cuda::ScratchBytesOf(op);
   const AlignedBytes scratch(std::vector<std::byte>(std::max<int64_t>(1, scratch_bytes), std::byte{0xFF}));
-  const absl::Status status = cuda::Run(std::get<OpType>(bound), Scratch{scratch.data(), scratch_bytes}, &stream);
+  const absl::Status status = cuda::Run(*bound.As<OpType>(), Scratch{scratch.data(), scratch_bytes}, &stream);
   image.assign(bytes.data(), bytes.data() + memory.image().size());
   return status;
 }
