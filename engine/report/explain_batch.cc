@@ -88,24 +88,30 @@ absl::StatusOr<std::string> ExplainHeadroom(const Alternatives& alternatives) {
     return absl::StrCat(title, Paragraph("There is no budget; memory.budget_bytes sets one."), "\n");
   }
   const int64_t own = alternatives.job().batch.micro_batch;
+  const Accumulation accumulation = alternatives.plan().options.accumulation;
   SHALE_ASSIGN_OR_RETURN(const Fit fit, alternatives.LargestMicroBatch());
-  std::string text = fit.best.value > own ? absl::StrCat("micro_batch ", WithCommas(fit.best.value),
-                                                         " would fit: it needs ", FormatBytes(fit.best.arena_bytes))
-                                          : absl::StrCat("micro_batch ", WithCommas(own),
-                                                         ", this job's, is the largest that fits: it needs ",
-                                                         FormatBytes(alternatives.own().bytes));
-  absl::StrAppend(&text, " of ", FormatBytes(budget.bytes), " with accumulation ",
-                  ToString(alternatives.plan().options.accumulation), ". ");
+  std::string text = absl::StrCat("micro_batch ", WithCommas(fit.best.value));
+  absl::StrAppend(&text, fit.best.value > own ? " would fit: it" : ", this job's,", " needs ",
+                  FormatBytes(fit.best.arena_bytes), " of ", FormatBytes(budget.bytes), " with accumulation ",
+                  ToString(accumulation), ". ");
   if (!fit.next) {
     absl::StrAppend(&text, "A rank has no more sequences in a step.");
-  } else if (fit.next->status.ok()) {
-    absl::StrAppend(&text, "micro_batch ", WithCommas(fit.next->value), " needs ", FormatBytes(fit.next->arena_bytes),
-                    fit.next->host_bytes > budget.host_bytes
-                        ? absl::StrCat(" and ", FormatBytes(fit.next->host_bytes), " of host memory")
-                        : "",
-                    ".");
   } else {
-    absl::StrAppend(&text, "micro_batch ", WithCommas(fit.next->value), " is too large to be planned.");
+    absl::StrAppend(&text, "micro_batch ", WithCommas(fit.next->value), " ");
+    if (!fit.next->status.ok()) {
+      absl::StrAppend(&text, "is too large to be planned.");
+    } else {
+      absl::StrAppend(&text, "does not fit: it needs ", FormatBytes(fit.next->arena_bytes),
+                      fit.next->host_bytes > budget.host_bytes
+                          ? absl::StrCat(" and ", FormatBytes(fit.next->host_bytes), " of host memory")
+                          : "",
+                      ".");
+    }
+    if (accumulation == Accumulation::kLayered) {
+      absl::StrAppend(&text,
+                      " With LAYERED a much larger one may fit again, because it makes fewer micro-batches; plan "
+                      "--fit=batch.micro_batch tries these too.");
+    }
   }
   return absl::StrCat(title, Paragraph(text), "\n");
 }
