@@ -237,7 +237,7 @@ def _memory_contestants():
             both["torch"] = Torch("memory: the same in PyTorch, which returns freed memory to the system",
                                   more=memory.settings(row), returns_memory=True)
         for side, contestant in both.items():
-            contestant.extra, contestant.group, contestant.only_on = True, "memory", memory.WORKLOADS
+            contestant.extra, contestant.group, contestant.only_on = True, "memory", about.workloads
             yield memory.contestant(side, row), contestant
 
 

@@ -20,6 +20,8 @@ class MemoryTest(unittest.TestCase):
         self.assertFalse(set(names) & set(options.parse([]).contestants))
         plan = main.plan_of(chosen)
         self.assertEqual({workload.name for workload, _ in plan}, set(memory.WORKLOADS))
+        self.assertFalse([workload.name for workload, some in plan
+                          if "torch-memory-one-piece" in some and workload.name != workloads.FIRST])
         # Both sides take turns where memory holds them.
         self.assertIn(["shale-memory-block", "torch-memory-block"],
                       [some for workload, some in plan if workload.name == workloads.FIRST])
