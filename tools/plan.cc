@@ -123,7 +123,8 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
 }
 
 // Prints the plan as text, or as JSON if --json names no file.
-absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const std::string& remark, Backend& backend) {
+absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const std::string& remark,
+                       const Machine& machine) {
   const StepProgram& program = resolved.plan.train.step.program;
   if (flags.json_is_printed()) {
     std::fputs(PlanJson(resolved.job, resolved.plan, flags.dump_program).c_str(), stdout);
@@ -134,8 +135,7 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const st
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {
-    const std::unique_ptr<Ops> ops = backend.CreateOps(resolved.job.sharding.ranks, /*device=*/nullptr);
-    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, *ops);
+    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, machine);
     if (!text.ok()) return text.status();
     std::printf("\n%s", text->c_str());
   }
@@ -172,7 +172,7 @@ int Run(const Flags& flags) {
   std::string remark;
   const absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, (*backend)->machine(), remark);
   if (!resolved.ok()) return Fail(resolved.status(), kExitUsage);
-  absl::Status status = PrintPlan(flags, *resolved, remark, **backend);
+  absl::Status status = PrintPlan(flags, *resolved, remark, (*backend)->machine());
   if (status.ok()) status = WriteFiles(flags, *resolved);
   return status.ok() ? kExitOk : Fail(status, kExitFailed);
 }
@@ -190,8 +190,9 @@ int main(int argc, char** argv) {
   line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.", &flags.set);
   line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
   line.Switch("explain",
-              "Also what micro-batches, the optimizer step, activation checkpointing, offload, no_sync and other "
-              "strategies cost.",
+              "Also what attention scores would take, what micro-batches and one large one need, which micro-batch "
+              "would fit, the learning rate, and what the optimizer step, activation checkpointing, offload, no_sync "
+              "and other strategies cost.",
               &flags.explain);
   line.Switch("timeline",
               "Also the memory over a step: held after load, peak of forward, loss, backward, reduce and update, held "

@@ -96,7 +96,7 @@ struct ActivationCheckpointingConfig {
 };
 
 enum class NonFinite { kStop, kSkip };
-// How the learning rate depends on the global batch (engine/train/learning_rate.h has the formulas).
+// How the learning rate depends on the global batch (engine/config/learning_rate.h has the formulas).
 enum class LearningRateScaling { kConstant, kLinear, kSquareRoot };
 
 struct OptimizerConfig {

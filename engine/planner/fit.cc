@@ -29,8 +29,8 @@ constexpr int64_t kMostSteps = 64;
 class Search {
  public:
   Search(FitField field, const Job& job, absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with,
-         const Machine& machine)
-      : field_(field), job_(job), job_with_(job_with), machine_(machine) {
+         const Machine& machine, FitEffort effort)
+      : field_(field), job_(job), job_with_(job_with), machine_(machine), effort_(effort) {
     switch (field) {
       case FitField::kMicroBatch:
         start_ = job.batch.micro_batch;
@@ -54,7 +54,7 @@ class Search {
     const absl::Status& own = Try(field_ == FitField::kRanks ? job_.sharding.ranks : start_).status;
     if (absl::IsInvalidArgument(own)) return own;
     SHALE_ASSIGN_OR_RETURN(int64_t value, FindAnywhere());
-    if (field_ == FitField::kMicroBatch) value = LargerWithOtherSteps(value);
+    if (field_ == FitField::kMicroBatch && effort_ == FitEffort::kThorough) value = LargerWithOtherSteps(value);
     Fit fit{.best = Try(value)};
     if (value != best_) fit.next = Try(field_ == FitField::kRanks ? value - 1 : value + 1);
     SHALE_ASSIGN_OR_RETURN(const Job job, job_with_(value));
@@ -118,13 +118,14 @@ class Search {
     return NothingFits();
   }
 
-  // Returns the best value that fits, between `good`, which fits, and `bad`, which does not. Also tries a few values
-  // beyond the first one that does not fit, up to `limit`.
+  // Returns the best value that fits, between `good`, which fits, and `bad`, which does not. A thorough search also
+  // tries a few values beyond the first one that does not fit, up to `limit`.
   int64_t Bisect(int64_t good, int64_t bad, int64_t limit) {
     while (std::abs(good - bad) > 1) {
       const int64_t middle = good + (bad - good) / 2;
       (Fits(middle) ? good : bad) = middle;
     }
+    if (effort_ == FitEffort::kQuick) return good;
     const int64_t step = bad - good;
     for (int64_t i = 0; i < kBeyond && bad != limit; ++i) {
       bad += step;
@@ -173,6 +174,7 @@ class Search {
   const Job& job_;
   const absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with_;
   const Machine& machine_;
+  const FitEffort effort_;
   int64_t start_ = 1;
   int64_t best_ = 1, worst_ = 1;  // The ends of the values to search.
   std::map<int64_t, FitTrial> trials_;
@@ -201,7 +203,8 @@ absl::StatusOr<FitField> ParseFitField(absl::string_view path) {
 }
 
 absl::StatusOr<Fit> FindFit(FitField field, const Job& job,
-                            absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with, const Machine& machine) {
+                            absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with, const Machine& machine,
+                            FitEffort effort) {
   if (field == FitField::kRanks && job.memory.budget_bytes == 0) {
     return absl::InvalidArgumentError(
         "sharding.ranks can only be found for a given budget; set memory.budget_bytes to what one rank has");
@@ -219,7 +222,7 @@ absl::StatusOr<Fit> FindFit(FitField field, const Job& job,
   if (budget.bytes == kNoBudget) {
     return absl::InvalidArgumentError("there is no budget to fit; set memory.budget_bytes to what one rank has");
   }
-  return Search(field, job, job_with, machine).Run();
+  return Search(field, job, job_with, machine, effort).Run();
 }
 
 }  // namespace shale

@@ -37,6 +37,12 @@ struct Fit {
   Budget budget;
 };
 
+// How many values a search tries. Each takes the time of a plan.
+enum class FitEffort {
+  kThorough,  // As the comment of FindFit says.
+  kQuick,     // Bisection alone: assumes that the bytes grow with the batch and shrink with more ranks.
+};
+
 // Returns the best value of `field` with which the job fits. `job_with` returns the job with another value of the
 // field, checked like `job` itself. A value for which it returns an error, such as a sequence longer than the model has
 // positions, counts as one that does not fit. FindFit does not try more ranks than the larger of global_batch and the
@@ -53,6 +59,7 @@ struct Fit {
 //   ResourceExhausted  No value fits.
 //   The errors of PlanJob for `job` whose cause is not its memory.
 absl::StatusOr<Fit> FindFit(FitField field, const Job& job,
-                            absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with, const Machine& machine);
+                            absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with, const Machine& machine,
+                            FitEffort effort = FitEffort::kThorough);
 
 }  // namespace shale

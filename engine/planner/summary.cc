@@ -114,6 +114,26 @@ UpdateMemory MeasureUpdate(const StepProgram& program) {
   return memory;
 }
 
+int64_t MeasureActivations(const StepProgram& program) {
+  int64_t largest = 0;
+  VisitLiveBytes(program, [&](InstructionId, const LiveBytes& live) {
+    largest = std::max(largest, live.by_category[static_cast<int>(BufferCategory::kActivations)] +
+                                    live.by_category[static_cast<int>(BufferCategory::kActivationBoundaries)]);
+  });
+  return largest;
+}
+
+int64_t AllReducedGradientBytes(const StepProgram& program) {
+  int64_t bytes = 0;
+  VisitWithTimes(program, [&](const Instruction& instruction, int64_t times) {
+    const auto* collective = std::get_if<Collective>(&instruction.action);
+    if (collective == nullptr || collective->kind != CollectiveKind::kAllReduceSum) return;
+    if (instruction.phase != Phase::kReduce) return;
+    bytes = SaturatedAdd(bytes, SaturatedMultiply(collective->full.extent_bytes(), times));
+  });
+  return bytes;
+}
+
 int64_t CountParameters(const ModelGraph& graph) {
   int64_t count = 0;
   for (const Parameter& parameter : graph.parameters) count = SaturatedAdd(count, parameter.elements());

@@ -44,6 +44,14 @@ struct UpdateMemory {
 };
 UpdateMemory MeasureUpdate(const StepProgram& program);
 
+// Returns the largest number of bytes of activations that are live in the arena at once: what is kept from forward to
+// backward, and the inputs and outputs of units with their gradients.
+int64_t MeasureActivations(const StepProgram& program);
+
+// Returns the bytes of gradients that one rank all-reduces in a step, without the scalars. They stop at the largest
+// int64.
+int64_t AllReducedGradientBytes(const StepProgram& program);
+
 // Returns the floating point operations that a model needs for one target token, forward and backward, as MFU counts
 // them: 6 x parameters (without embedding tables that are only looked up, with the head) + 6 x layers x attention width
 // x sequence length (causal attention needs half of all pairs; a window shortens it). Recomputation does not count.

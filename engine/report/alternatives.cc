@@ -9,24 +9,51 @@
 
 namespace shale {
 
-absl::StatusOr<Alternatives> Alternatives::Create(const Job& job, const JobPlan& plan, const Ops& ops) {
-  Alternatives alternatives(job, plan, ops);
+absl::StatusOr<Alternatives> Alternatives::Create(const Job& job, const JobPlan& plan, const Machine& machine) {
+  Alternatives alternatives(job, plan, machine);
   SHALE_ASSIGN_OR_RETURN(alternatives.own_, alternatives.CostOf(plan.options));
   return alternatives;
 }
 
 absl::StatusOr<Cost> Alternatives::CostOf(const StepOptions& options) const {
-  SHALE_ASSIGN_OR_RETURN(Choice choice,
-                         ChooseAccumulation(plan_.train.graph, plan_.evaluate.graph, options, plan_.budget, ops_));
-  const PlannedStep& train = choice.trial.train;
-  return Cost{choice.options,
-              choice.trial.arena_bytes(),
-              choice.communication.gathers,
-              choice.communication.sent_bytes,
-              train.memory.host_bytes,
-              SummarizeOffload(train.step.program).offloaded_bytes,
-              SummarizeFlops(train.step.program),
-              train.memory.bytes_at_peak};
+  return CostOf(plan_.train.graph, plan_.evaluate.graph, options);
+}
+
+absl::StatusOr<Cost> Alternatives::CostOf(const ModelGraph& train, const ModelGraph& evaluate,
+                                          const StepOptions& options) const {
+  SHALE_ASSIGN_OR_RETURN(const Choice choice, ChooseAccumulation(train, evaluate, options, plan_.budget, *ops_));
+  const StepProgram& program = choice.trial.train.step.program;
+  return Cost{.options = choice.options,
+              .bytes = choice.trial.arena_bytes(),
+              .activation_bytes = MeasureActivations(program),
+              .gathers = choice.communication.gathers,
+              .sent_bytes = choice.communication.sent_bytes,
+              .host_bytes = choice.trial.train.memory.host_bytes,
+              .offloaded_bytes = SummarizeOffload(program).offloaded_bytes,
+              .flops = SummarizeFlops(program),
+              .at_peak = choice.trial.train.memory.bytes_at_peak};
+}
+
+Job Alternatives::WithMicroBatch(int64_t micro_batch) const {
+  Job job = job_;
+  job.batch.micro_batch = micro_batch;
+  job.sharding.accumulation = plan_.options.accumulation;
+  return job;
+}
+
+absl::StatusOr<Cost> Alternatives::CostOfMicroBatch(int64_t micro_batch) const {
+  const Job job = WithMicroBatch(micro_batch);
+  SHALE_ASSIGN_OR_RETURN(const JobGraphs graphs, BuildGraphs(job));
+  return CostOf(graphs.train, graphs.evaluate, StepOptionsFor(job));
+}
+
+absl::StatusOr<Fit> Alternatives::LargestMicroBatch() const {
+  Machine machine = machine_;
+  machine.default_budget = [this](int64_t) -> absl::StatusOr<Budget> { return plan_.budget; };
+  const Job job = WithMicroBatch(job_.batch.micro_batch);
+  return FindFit(
+      FitField::kMicroBatch, job, [this](int64_t micro_batch) { return WithMicroBatch(micro_batch); }, machine,
+      FitEffort::kQuick);
 }
 
 std::string Alternatives::Fits(const Cost& cost) const {

@@ -3,9 +3,12 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/memory/machine.h"
+#include "engine/planner/fit.h"
 #include "engine/planner/job_plan.h"
 #include "engine/planner/summary.h"
 
@@ -15,6 +18,7 @@ namespace shale {
 struct Cost {
   StepOptions options;
   int64_t bytes = 0;
+  int64_t activation_bytes = 0;  // MeasureActivations of the training program.
   int64_t gathers = 0, sent_bytes = 0;
   int64_t host_bytes = 0, offloaded_bytes = 0;
   FlopsSummary flops;
@@ -24,8 +28,8 @@ struct Cost {
 // A plan, its cost, and the costs of other options for the same job. Borrows what it is created from.
 class Alternatives {
  public:
-  // `ops` are the ops of one of the job's ranks (Machine::create_ops).
-  static absl::StatusOr<Alternatives> Create(const Job& job, const JobPlan& plan, const Ops& ops);
+  // The plan's budget counts, not that of `machine`.
+  static absl::StatusOr<Alternatives> Create(const Job& job, const JobPlan& plan, const Machine& machine);
 
   const Job& job() const { return job_; }
   const JobPlan& plan() const { return plan_; }
@@ -35,15 +39,26 @@ class Alternatives {
   // Compiles and plans the job with `options`. If their accumulation is AUTO, chooses it as PlanJob does.
   absl::StatusOr<Cost> CostOf(const StepOptions& options) const;
 
+  // Does the same with the plan's own options and `micro_batch` sequences in a micro-batch of the same global batch.
+  absl::StatusOr<Cost> CostOfMicroBatch(int64_t micro_batch) const;
+
+  // Returns the largest micro-batch that fits the budget of the plan, found with few trials (FitEffort::kQuick).
+  absl::StatusOr<Fit> LargestMicroBatch() const;
+
   // Returns "does not fit", or an empty string if the budget of the plan holds `cost`.
   std::string Fits(const Cost& cost) const;
 
  private:
-  Alternatives(const Job& job, const JobPlan& plan, const Ops& ops) : job_(job), plan_(plan), ops_(ops) {}
+  Alternatives(const Job& job, const JobPlan& plan, const Machine& machine)
+      : job_(job), plan_(plan), machine_(machine), ops_(machine.create_ops(job.sharding.ranks)) {}
+
+  absl::StatusOr<Cost> CostOf(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options) const;
+  Job WithMicroBatch(int64_t micro_batch) const;
 
   const Job& job_;
   const JobPlan& plan_;
-  const Ops& ops_;
+  const Machine& machine_;
+  std::unique_ptr<Ops> ops_;
   Cost own_;
 };
 

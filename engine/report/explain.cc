@@ -7,13 +7,16 @@
 
 namespace shale {
 
-absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Ops& ops) {
-  SHALE_ASSIGN_OR_RETURN(const Alternatives alternatives, Alternatives::Create(job, plan, ops));
+absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Machine& machine) {
+  SHALE_ASSIGN_OR_RETURN(const Alternatives alternatives, Alternatives::Create(job, plan, machine));
   SHALE_ASSIGN_OR_RETURN(const std::string micro_batches, ExplainMicroBatches(alternatives));
+  SHALE_ASSIGN_OR_RETURN(const std::string headroom, ExplainHeadroom(alternatives));
+  SHALE_ASSIGN_OR_RETURN(const std::string learning_rate, ExplainLearningRate(job));
   SHALE_ASSIGN_OR_RETURN(const std::string checkpointing, ExplainCheckpointing(alternatives));
   SHALE_ASSIGN_OR_RETURN(const std::string offload, ExplainOffload(alternatives));
-  return absl::StrCat(ExplainWhereBytesGo(alternatives), micro_batches, ExplainUpdate(alternatives), checkpointing,
-                      offload, ExplainNoSync(alternatives), ExplainStrategies(alternatives));
+  return absl::StrCat(ExplainWhereBytesGo(alternatives), ExplainAttention(alternatives), micro_batches,
+                      ExplainOnePiece(alternatives), headroom, learning_rate, ExplainUpdate(alternatives),
+                      checkpointing, offload, ExplainNoSync(alternatives), ExplainStrategies(alternatives));
 }
 
 }  // namespace shale

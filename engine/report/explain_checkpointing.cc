@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/report/explain_sections.h"
 #include "engine/step/segments.h"
 #include "engine/text/layout.h"
@@ -50,7 +51,8 @@ absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternative
   const JobPlan& plan = alternatives.plan();
   const Cost& own = alternatives.own();
   const ActivationOptions& activations = plan.options.activations;
-  std::vector<std::vector<std::string>> rows = {{"preset", "needs", "against NONE", "recomputed", "gathers more", ""}};
+  std::vector<std::vector<std::string>> rows = {
+      {"preset", "needs", "against NONE", "activations", "x NONE", "recomputed", "gathers more", ""}};
   Cost keep_all;
   for (const Kind& kind : KindsOf(activations, Layers(alternatives.job().model))) {
     StepOptions options = plan.options;
@@ -61,7 +63,9 @@ absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternative
     const bool of_job = kind == Kind{activations.preset, activations.segment_blocks};
     rows.push_back({absl::StrCat(ToString(kind.preset), kind.segment_blocks > 1 ? ", segments of " : "",
                                  kind.segment_blocks > 1 ? absl::StrCat(kind.segment_blocks) : ""),
-                    Needs(cost), Difference(cost.bytes, keep_all.bytes),
+                    Needs(cost), Difference(cost.bytes, keep_all.bytes), FormatBytes(cost.activation_bytes),
+                    absl::StrFormat("%.3f", static_cast<double>(cost.activation_bytes) /
+                                                static_cast<double>(keep_all.activation_bytes)),
                     absl::StrCat(FormatFlops(cost.flops.recompute), " (",
                                  Percent(cost.flops.recompute, cost.flops.forward + cost.flops.backward), ")"),
                     WithCommas(cost.gathers - keep_all.gathers), of_job ? "this job" : alternatives.Fits(cost)});
@@ -70,7 +74,9 @@ absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternative
       "What each preset of activation checkpointing saves and costs\n",
       Paragraph(absl::StrCat(
           "Tensors that are not kept are recomputed in backward, from tensors that are kept and with the "
-          "same bits. Recomputed is what one rank computes again in a step, relative to forward and backward (",
+          "same bits. Activations are those that wait for backward, and the inputs of units with their gradients, at "
+          "the moment when they are most; x NONE is their factor against NONE. Recomputed is what one rank computes "
+          "again in a step, relative to forward and backward (",
           FormatFlops(own.flops.forward + own.flops.backward),
           "). Matmuls and attention count; norms and activation functions only move bytes. In segments "
           "(segment_blocks, or segments: SQRT) only the input of a segment's first block waits for backward; before "

@@ -10,7 +10,14 @@
 namespace shale {
 
 std::string ExplainWhereBytesGo(const Alternatives& alternatives);
+std::string ExplainAttention(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainMicroBatches(const Alternatives& alternatives);
+
+// Compares K micro-batches with the same global batch as one micro-batch. For a job with K = 1, compares it with
+// micro-batches of one sequence.
+std::string ExplainOnePiece(const Alternatives& alternatives);
+absl::StatusOr<std::string> ExplainHeadroom(const Alternatives& alternatives);
+absl::StatusOr<std::string> ExplainLearningRate(const Job& job);
 std::string ExplainUpdate(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainOffload(const Alternatives& alternatives);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,7 +80,16 @@ std::string ExplainNoSync(const Alternatives& alternatives) {
     absl::StrAppend(&text, "it needs ", FormatBytes(deferred.bytes), " and sends ", FormatBytes(deferred.sent_bytes),
                     " a step, this job's ", FormatBytes(own.bytes), " and ", FormatBytes(own.sent_bytes), ".");
   }
-  if (plan.options.micro_batches == 1) absl::StrAppend(&text, " With one micro-batch a step it saves no reduction.");
+  const int64_t k = plan.options.micro_batches;
+  if (plan.options.strategy == Strategy::kDdp && k > 1) {
+    const int64_t once = AllReducedGradientBytes(plan.train.step.program);
+    absl::StrAppend(
+        &text, " This job all-reduces gradients of ", FormatBytes(once),
+        " once a step; reducing after every micro-batch would all-reduce them ", WithCommas(k), " times, ",
+        FormatBytes(once > std::numeric_limits<int64_t>::max() / k ? std::numeric_limits<int64_t>::max() : k * once),
+        " a step.");
+  }
+  if (k == 1) absl::StrAppend(&text, " With one micro-batch a step it saves no reduction.");
   return absl::StrCat(title, Paragraph(text), Table(rows), "\n");
 }
 

@@ -88,7 +88,10 @@ class PlanTest(unittest.TestCase):
         text = self.plan("quickstart", "--explain")
         for part in [
     "Where every byte goes",
+    "What attention does not store",
     "What K micro-batches add",
+    "Which micro-batch would fit",
+    "What the batch makes of the learning rate",
     "What the optimizer step adds",
     "What each preset of activation checkpointing saves",
     "no_sync",

@@ -140,9 +140,40 @@ class Tokens:
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
-def make_optimizer(model, spec):
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() <= 1]
+def make_optimizer(parameters, spec):
+    parameters = list(parameters)
+    matrices = [p for p in parameters if p.dim() > 1]
+    vectors = [p for p in parameters if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": spec["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=spec["learning_rate"], betas=(spec["beta1"], spec["beta2"]),
                              eps=spec["epsilon"], fused=True)
+
+
+def update_in_backward(model, spec):
+    """Updates each parameter as soon as backward has its gradient, and frees the gradient. Each has an optimizer of its
+    own."""
+    for parameter in model.parameters():
+        def update(_, optimizer=make_optimizer([parameter], spec)):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        parameter.register_post_accumulate_grad_hook(update)
+
+
+class Segment(nn.Module):
+    """Consecutive blocks."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x, cos, sin):
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        return x
+
+
+def sqrt_segment_blocks(layers):
+    """Returns the number of blocks in a segment, at least 2, with which the fewest inputs are held: one of each
+    segment, and those between the blocks of one. Among equals, returns the nearest to the square root, as
+    SqrtSegmentBlocks does (engine/step/segments.h)."""
+    return min(range(2, layers + 1), key=lambda n: (-(-layers // n) + n - 1, abs(n - math.sqrt(layers))))

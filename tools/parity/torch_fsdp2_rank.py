@@ -117,7 +117,7 @@ def train(options, order, configuration):
     parameters, flops = sum(p.numel() for p in model.parameters()), flops_per_token(model, options.sequence)
     vocabulary = model.shape.vocabulary
     model = shard(model, options, configuration, ranks)
-    optimizer = make_optimizer(model, options.job["optimizer"])
+    optimizer = make_optimizer(model.parameters(), options.job["optimizer"])
     tokens = Tokens(options.tokens) if options.tokens else _RandomTokens(vocabulary)
     sequences = order["tokens_per_step"] // options.sequence
     share = sequences // ranks

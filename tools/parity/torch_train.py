@@ -2,7 +2,8 @@
 
 Compiles blocks one by one, and uses scaled_dot_product_attention, fused AdamW, gradients set to None, and bf16 through
 autocast. Several ranks use FSDP2 (fully_shard of each block) over Gloo, with bf16 through its mixed precision policy.
-The environment tunes allocator and MKL (tools/bench/train/contestants.py). Job and token ids are the engine's.
+Updates parameters in backward (optimizer.update IN_BACKWARD) from hooks. The environment tunes allocator and MKL
+(tools/bench/train/contestants.py). Job and token ids are the engine's.
 
     torch_train.py --job=JSON --tokens=FILE --steps=N --threads=N [--compile=WHAT] [--rank=N --store=FILE]
 
@@ -20,7 +21,7 @@ import torch
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from models import Shape
-from torch_decoder import Decoder, Tokens, make_optimizer
+from torch_decoder import Decoder, Segment, Tokens, make_optimizer, sqrt_segment_blocks, update_in_backward
 
 
 def build(job, options):
@@ -35,9 +36,21 @@ def build(job, options):
         if options.compile == "blocks":
             block = torch.compile(block)
         model.blocks[i] = block
+    if job["activation_checkpointing"].get("segments") == "SQRT":
+        in_segments(model, options)
     if options.store:
         shard(model, job, options)
     return torch.compile(model) if options.compile == "model" else model, parameters
+
+
+def in_segments(model, options):
+    """Replaces the blocks by segments of blocks. A segment keeps its input alone, and runs forward again in
+    backward."""
+    if options.store:
+        raise SystemExit("segments are not sharded")
+    size = sqrt_segment_blocks(len(model.blocks))
+    segments = [Segment(model.blocks[at:at + size]) for at in range(0, len(model.blocks), size)]
+    model.blocks = torch.nn.ModuleList(checkpoint_wrapper(one, preserve_rng_state=False) for one in segments)
 
 
 def shard(model, job, options):
@@ -56,11 +69,17 @@ def shard(model, job, options):
 
 def train(job, options):
     model, parameters = build(job, options)
-    optimizer = make_optimizer(model, job["optimizer"])
+    in_backward = job["optimizer"].get("update") == "IN_BACKWARD"
+    optimizer = None if in_backward else make_optimizer(model.parameters(), job["optimizer"])
     tokens = Tokens(options.tokens)
     batch, ranks = job["batch"], job["sharding"]["ranks"]
     length, micro_batch = batch["sequence_length"], batch["micro_batch"]
     accumulate = batch["global_batch"] // (micro_batch * ranks)
+    max_norm = job["optimizer"]["max_gradient_norm"]
+    if in_backward:
+        if accumulate > 1 or ranks > 1 or max_norm > 0:
+            raise SystemExit("IN_BACKWARD needs one micro-batch, one rank and no clipping")
+        update_in_backward(model, job["optimizer"])
     autocast = contextlib.nullcontext()
     if job["precision"]["compute"] == "BF16" and not options.store:
         autocast = torch.autocast("cpu", torch.bfloat16)
@@ -78,9 +97,11 @@ def train(job, options):
                 part = model(inputs, targets) / accumulate
             part.backward()
             loss += part.detach()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), job["optimizer"]["max_gradient_norm"])
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        if max_norm > 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        if optimizer:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
         seconds.append(time.perf_counter() - begin)
         print(f"step {step + 1}", flush=True)

@@ -85,6 +85,25 @@ Job Named(Accumulation accumulation) {
   return job;
 }
 
+TEST(Fit, QuickFindsAMicroBatchWhoseNextDoesNotFit) {
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
+    Job job = Named(accumulation);
+    for (int64_t exact = 2; exact <= 8; ++exact) {
+      job.memory.budget_bytes = *Needs(FitField::kMicroBatch, job, exact);
+      const auto job_with = [&](int64_t value) { return With(FitField::kMicroBatch, job, value); };
+      const absl::StatusOr<Fit> thorough = FindFit(FitField::kMicroBatch, job, job_with, MachineOf());
+      const absl::StatusOr<Fit> quick = FindFit(FitField::kMicroBatch, job, job_with, MachineOf(), FitEffort::kQuick);
+      ASSERT_TRUE(quick.ok()) << quick.status();
+      EXPECT_TRUE(quick->best.fits);
+      EXPECT_TRUE(!quick->next || !quick->next->fits);
+      EXPECT_LE(quick->best.value, thorough->best.value);
+      if (accumulation == Accumulation::kSharded) {
+        EXPECT_EQ(quick->best.value, thorough->best.value);
+      }
+    }
+  }
+}
+
 TEST(Fit, MicroBatchIsTheLargestThatFits) {
   for (Accumulation accumulation :
        {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered, Accumulation::kAuto}) {

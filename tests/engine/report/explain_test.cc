@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "engine/planner/summary.h"
 #include "engine/text/numbers.h"
@@ -16,7 +17,7 @@ namespace shale {
 namespace {
 
 std::string Explain(const Job& job) {
-  absl::StatusOr<std::string> text = ExplainText(job, Plan(job), ScratchOnlyOps());
+  absl::StatusOr<std::string> text = ExplainText(job, Plan(job), MachineOf());
   EXPECT_TRUE(text.ok()) << text.status();
   return *std::move(text);
 }
@@ -29,6 +30,10 @@ std::string Row(const std::string& text, absl::string_view title, absl::string_v
     if (found && absl::StartsWith(line, absl::StrCat("  ", name, " "))) return Flat(std::string(line));
   }
   return "";
+}
+
+std::string Ratio(int64_t bytes, int64_t of) {
+  return absl::StrFormat("%.3f", static_cast<double>(bytes) / static_cast<double>(of));
 }
 
 Job Named(Accumulation accumulation) {
@@ -69,7 +74,8 @@ TEST(Explain, LayeredKeepsTensorsForEachMicroBatch) {
 TEST(Explain, PresetsShowWhatTheirOwnPlansNeed) {
   Job job = Named(Accumulation::kSharded);
   const std::string text = Explain(job);
-  const int64_t keep_all = Plan(job).arena_bytes;
+  const JobPlan none = Plan(job);
+  const int64_t keep_all = none.arena_bytes, all_activations = MeasureActivations(none.train.step.program);
   for (CheckpointingPreset preset :
        {CheckpointingPreset::kCheap, CheckpointingPreset::kAttention, CheckpointingPreset::kFeedForward,
         CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
@@ -78,10 +84,12 @@ TEST(Explain, PresetsShowWhatTheirOwnPlansNeed) {
     const FlopsSummary flops = SummarizeFlops(plan.train.step.program);
     const std::string saved =
         plan.arena_bytes == keep_all ? "the same" : absl::StrCat("saves ", FormatBytes(keep_all - plan.arena_bytes));
-    EXPECT_EQ(Row(text, "What each preset", std::string(ToString(preset))),
-              absl::StrCat(ToString(preset), " ", FormatBytes(plan.arena_bytes), " ", saved, " ",
-                           FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward),
-                           ") 0"));
+    const int64_t activations = MeasureActivations(plan.train.step.program);
+    EXPECT_EQ(
+        Row(text, "What each preset", std::string(ToString(preset))),
+        absl::StrCat(ToString(preset), " ", FormatBytes(plan.arena_bytes), " ", saved, " ", FormatBytes(activations),
+                     " ", Ratio(activations, all_activations), " ", FormatFlops(flops.recompute), " (",
+                     Percent(flops.recompute, flops.forward + flops.backward), ") 0"));
   }
 }
 
@@ -109,10 +117,117 @@ TEST(Explain, SegmentsShowWhatTheirOwnPlansNeedAndGather) {
                 absl::StrCat(
                     name, " ", FormatBytes(plan.arena_bytes), " ",
                     saved == 0 ? "the same" : absl::StrCat("saves ", FormatBytes(saved)), " ",
-                    FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward), ") ",
-                    gathers(plan) - gathers(keep_all), preset == CheckpointingPreset::kCheap ? " this job" : ""));
+                    FormatBytes(MeasureActivations(plan.train.step.program)), " ",
+                    Ratio(MeasureActivations(plan.train.step.program), MeasureActivations(keep_all.train.step.program)),
+                    " ", FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward),
+                    ") ", gathers(plan) - gathers(keep_all), preset == CheckpointingPreset::kCheap ? " this job" : ""));
     }
   }
+}
+
+// B = 2 sequences of S = 7 tokens, width 12, 2 heads, fp32. The three blocks have four boundaries, the embedding's
+// output and their own.
+TEST(Explain, ActivationsOfBlocksAreTheirBoundaries) {
+  Job job = Named(Accumulation::kSharded);
+  job.activation_checkpointing.preset = CheckpointingPreset::kBlock;
+  const std::string row = Row(Explain(job), "What each preset", "BLOCK");
+  const int64_t boundary = 2 * 7 * 12 * 4;
+  EXPECT_TRUE(absl::StrContains(row, absl::StrCat(" ", FormatBytes(4 * boundary), " "))) << row;
+}
+
+TEST(Explain, AttentionScoresAreCountedAndNotStored) {
+  const Job job = Named(Accumulation::kSharded);
+  const int64_t scores = 2 * 2 * 7 * 7 * 4, lse = 2 * 2 * 7 * 4;
+  const std::string text = Flat(Explain(job));
+  EXPECT_TRUE(absl::StrContains(
+      text, absl::StrCat("B x H x S x S = 2 x 2 x 7 x 7 in f32, would take ", FormatBytes(scores),
+                         " for one micro-batch, and ", FormatBytes(3 * scores), " for all 3 layers.")))
+      << text;
+  EXPECT_TRUE(absl::StrContains(text, absl::StrCat("instead, ", FormatBytes(lse), " a layer."))) << text;
+  for (const Buffer& buffer : Plan(job).train.step.program.buffers) EXPECT_NE(buffer.size_bytes(), scores);
+  EXPECT_FALSE(absl::StrContains(Explain(SmallMlpJob()), "attention scores"));
+}
+
+TEST(Explain, OnePieceIsTheSameJobWithItsBatchInOneMicroBatch) {
+  const std::string title = "What the same global batch needs in one piece";
+  Job job = Named(Accumulation::kSharded);  // K = 4 micro-batches of 2 sequences.
+  const JobPlan pieces = Plan(job);
+  const std::string four = Row(Explain(job), title, "K = 1");
+  job.batch.micro_batch = 8;
+  const JobPlan piece = Plan(job);
+  const auto row = [](const JobPlan& plan, int64_t micro_batch) {
+    return absl::StrCat("K = ", plan.options.micro_batches, " ", micro_batch, " ",
+                        FormatBytes(MeasureActivations(plan.train.step.program)), " ", FormatBytes(plan.arena_bytes));
+  };
+  EXPECT_EQ(four, absl::StrCat(row(piece, 8), " adds ", FormatBytes(piece.arena_bytes - pieces.arena_bytes)));
+  // Every activation has one row per token, so the factor is that of the tokens.
+  EXPECT_EQ(MeasureActivations(piece.train.step.program), 4 * MeasureActivations(pieces.train.step.program));
+  const std::string one = Explain(job);
+  EXPECT_EQ(Row(one, title, "K = 1"), row(piece, 8) + " the same this job");
+  job.batch.micro_batch = 1;
+  const JobPlan ones = Plan(job);
+  EXPECT_EQ(Row(one, title, "K = 8"),
+            absl::StrCat(row(ones, 1), " saves ", FormatBytes(piece.arena_bytes - ones.arena_bytes)));
+  job.batch.global_batch = 5;
+  EXPECT_FALSE(absl::StrContains(Explain(job), title));
+}
+
+TEST(Explain, HeadroomIsTheLargestMicroBatchThatFits) {
+  Job job = Named(Accumulation::kSharded);
+  job.batch.micro_batch = 6;  // K = 2, as with 4, 5 and 7 sequences.
+  const int64_t six = Plan(job).arena_bytes;
+  job.batch.micro_batch = 7;
+  const int64_t seven = Plan(job).arena_bytes;
+  ASSERT_LT(six, seven);
+  const std::string next =
+      absl::StrCat("with accumulation SHARDED. micro_batch 7 does not fit: it needs ", FormatBytes(seven), ".");
+  for (int64_t budget : {six, seven - 1}) {
+    job.memory.budget_bytes = budget;
+    job.batch.micro_batch = 2;
+    const std::string text = Flat(Explain(job));
+    EXPECT_TRUE(absl::StrContains(text, absl::StrCat("micro_batch 6 would fit: it needs ", FormatBytes(six), " of ",
+                                                     FormatBytes(budget), " ", next)))
+        << text;
+    job.batch.micro_batch = 6;
+    EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "micro_batch 6, this job's, needs "));
+  }
+  job.memory.budget_bytes = int64_t{1} << 40;
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "micro_batch 8 would fit: "));
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "A rank has no more sequences in a step."));
+  job.memory.budget_bytes = 0;
+  EXPECT_TRUE(absl::StrContains(Explain(job), "There is no budget; memory.budget_bytes sets one."));
+}
+
+TEST(Explain, TheLearningRateFollowsTheGlobalBatch) {
+  Job job = Named(Accumulation::kSharded);
+  job.optimizer.learning_rate = 1e-3;
+  job.lr_schedule = {.epochs = 2, .warmup_steps = 30};
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)),
+                                "The peak is 0.001: it does not depend on the global batch (optimizer.scaling "
+                                "CONSTANT). Warm-up takes 30 steps."));
+  job.optimizer.base_batch = 10;  // A quarter of the global batch.
+  job.optimizer.scaling = LearningRateScaling::kSquareRoot;
+  job.lr_schedule = {.epochs = 2, .warmup_samples = 1001};
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "The peak is 0.002: 0.001 x sqrt(40 / 10), "));
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "Warm-up takes 26 steps, 1,001 sequences at 40 a step."));
+  job.optimizer.scaling = LearningRateScaling::kLinear;
+  job.lr_schedule = {.steps = 1, .warmup_tokens = 2800};
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "The peak is 0.004: 0.001 x 40 / 10, "));
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "Warm-up takes 10 steps, 2,800 tokens at 280 a step."));
+}
+
+TEST(Explain, DdpAllReducesOnceInsteadOfForEveryMicroBatch) {
+  Job job = Named(Accumulation::kNoSync);
+  job.sharding.strategy = Strategy::kDdp;
+  const std::string text = Flat(Explain(job));
+  int64_t gradients = 0;  // Of all flat groups, with their padding.
+  for (const GroupState& g : Plan(job).train.step.state.groups) gradients += 4 * g.layout().padded_elements();
+  EXPECT_TRUE(
+      absl::StrContains(text, absl::StrCat("all-reduces gradients of ", FormatBytes(gradients), " once a step; ")))
+      << text;
+  EXPECT_TRUE(absl::StrContains(text, absl::StrCat("4 times, ", FormatBytes(4 * gradients), " a step."))) << text;
+  job.sharding.strategy = Strategy::kZero1;
+  EXPECT_FALSE(absl::StrContains(Explain(job), "all-reduces gradients"));
 }
 
 TEST(Explain, OffloadShowsWhatItsOwnPlansNeedWhereItSaves) {

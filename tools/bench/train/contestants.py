@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 
-from bench.train import process
+from bench.train import memory, process, workloads
 
 # Tells the allocator to use huge pages, and never to return memory to the system.
 _ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "536870912",
@@ -21,10 +21,16 @@ _ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", 
 class Contestant:
     """One of the programs that are compared, with its settings. `about` is its line in --list. `first_only` contestants
     compare variants of the engine and run only on the first workload. `extra` contestants belong to no target and run
-    only when --only names them."""
+    only when --only names them, or their `group`. If `only_on` is set, it lists the workloads that they run on."""
     about = ""
     first_only = False
     extra = False
+    group = ""
+    only_on = ()
+
+    def runs_on(self, workload):
+        """Returns whether the contestant is measured on the workload of this name."""
+        return (not self.first_only or workload == workloads.FIRST) and (not self.only_on or workload in self.only_on)
 
     def run(self, workload, place, steps, warmup, name, turn=None):
         """Measures once and returns a result. Names its files by `name`. Takes turns with others if `turn` is given.
@@ -116,12 +122,15 @@ def update_seconds(trace):
 class Torch(Contestant):
     """Runs tools/parity/torch_train.py, with one process per rank."""
 
-    def __init__(self, about, ranks=1, tuned=True, compiled="blocks", extra=False):
-        self.about, self.extra = about, extra
+    def __init__(self, about, ranks=1, tuned=True, compiled="blocks", extra=False, more=(), returns_memory=False):
+        """With `returns_memory`, the allocator stays as installed, even if `tuned`, and returns freed memory to the
+        system."""
+        self.about, self.extra, self.more = about, extra, more
         self.ranks, self.tuned, self.compiled = ranks, tuned, compiled
+        self.tunes_allocator = tuned and not returns_memory
 
     def run(self, workload, place, steps, warmup, name, turn=None):
-        job = workload.job(workload.settings(place.threads, self.ranks))
+        job = workload.job(workload.settings(place.threads, self.ranks, more=self.more))
         threads = place.threads // self.ranks
         environment = {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": place.path("inductor"),
                        # Otherwise the compiler's worker processes stay, and take memory and cores from the measured
@@ -145,9 +154,9 @@ class Torch(Contestant):
             return process.run(commands, place.environment({**environment, **allocator}), place.logs, name, turn)
         kept = True
         try:
-            group = train(_ALLOCATOR if self.tuned else {})
+            group = train(_ALLOCATOR if self.tunes_allocator else {})
         except process.Killed:
-            if turn or not self.tuned:
+            if turn or not self.tunes_allocator:
                 raise
             # The tuned allocator never returns memory, so it needs more. Measures with the installed one instead.
             kept = False
@@ -218,11 +227,28 @@ ALL = {
     "torch-eager": Torch("as torch-best, but nothing compiled", compiled="nothing", extra=True),
 }
 
+
+
+def _memory_contestants():
+    """Yields the names and contestants of --only=memory."""
+    for row, about in memory.ROWS.items():
+        both = {"shale": Shale(f"memory: {about.about}", more=memory.settings(row))}
+        if about.torch:
+            both["torch"] = Torch("memory: the same in PyTorch, which returns freed memory to the system",
+                                  more=memory.settings(row), returns_memory=True)
+        for side, contestant in both.items():
+            contestant.extra, contestant.group, contestant.only_on = True, "memory", about.workloads
+            yield memory.contestant(side, row), contestant
+
+
+ALL.update(_memory_contestants())
+
 # Sets of contestants that a ratio compares. They take turns, step by step, if memory holds them at the same time.
 SETS = (("shale", "torch-best", "matmuls", "torch-installed", "shale-2ranks", "matmuls-2ranks", "fsdp2-best"),
         ("shale-k8", "shale-8-steps"),
         ("shale-keep-all", "shale-block"),
-        ("shale-sharded", "shale-no-sync", "shale-layered"))
+        ("shale-sharded", "shale-no-sync", "shale-layered"),
+        *(tuple(memory.contestant(side, row) for side in ("shale", "torch")) for row in memory.ROWS))
 
 
 def in_sets(names, most):

@@ -25,7 +25,7 @@ def plan_of(chosen):
     """Returns a round's list of (workload, names of contestants that take turns), in order."""
     plan = []
     for name in chosen.workloads:
-        names = [one for one in chosen.contestants if name == workloads.FIRST or not contestants.ALL[one].first_only]
+        names = [one for one in chosen.contestants if contestants.ALL[one].runs_on(name)]
         for workload in [workloads.Workload(name, precision) for precision in chosen.precisions]:
             plan += [(workload, some) for some in contestants.in_sets(names, 1 if chosen.apart else workload.together)]
     return plan

@@ -22,6 +22,8 @@ examples:
   tools/bench_train --only=llama34m                              the shape that the targets were set for
   tools/bench_train --only=llama34m,bf16,shale,torch-best        two contestants, one precision
   tools/bench_train --rounds=1 --steps=3 --warmup=1              whether everything works
+  tools/bench_train --only=memory,llama34m,fp32 --rounds=1 --steps=2 --warmup=1
+                                                                 peak RSS of settings, in less than 20 minutes
   tools/bench_train --keep=two-cores                             the table also goes to tools/bench/results/
 
 exit codes: 0 measured (targets met or not); 1 something failed; 2 wrong command line.
@@ -34,7 +36,8 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="bench_train", description=_ABOUT, epilog=_FOOTER, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="NAME,...",
-                        help="workloads, precisions and contestants to measure (see --list; default: all of each kind)")
+                        help="workloads, precisions and contestants to measure; memory: all contestants that compare "
+                             "memory (see --list; default: all of each kind)")
     parser.add_argument("--list", action="store_true", help="print the names and exit")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often each is measured (default 3)")
     parser.add_argument(
@@ -76,13 +79,16 @@ def parse(arguments):
             workloads.PRECISIONS), "contestants": list(
                 contestants.ALL)}
     extra = {name for name, contestant in contestants.ALL.items() if contestant.extra}
-    names = [name for names in options.only for name in names.split(",")]
+    groups = {contestant.group for contestant in contestants.ALL.values() if contestant.group}
+    given = [name for names in options.only for name in names.split(",")]
+    names = [name for name in given if name not in groups]
+    names += [name for name, contestant in contestants.ALL.items() if contestant.group and contestant.group in given]
     for kind, known in kinds.items():
         setattr(options, kind, [name for name in known if name in names] or [n for n in known if n not in extra])
     unknown = [name for name in names if not any(name in known for known in kinds.values())]
     if unknown:
         parser.error(f"argument --only: found {', '.join(map(repr, unknown))}; known are "
-                     + "; ".join(", ".join(known) for known in kinds.values()))
+                     + "; ".join(", ".join(known) for known in (*kinds.values(), sorted(groups))))
     return options
 
 
@@ -97,7 +103,9 @@ def list_text():
              "contestants:"]
     for name, contestant in contestants.ALL.items():
         only = ""
-        if contestant.first_only:
+        if contestant.group:
+            only = f" (only when named, or {contestant.group}; {' and '.join(contestant.only_on)} only)"
+        elif contestant.first_only:
             only = f" ({workloads.FIRST} only)"
         elif contestant.extra:
             only = " (only when named)"

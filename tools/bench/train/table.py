@@ -2,7 +2,7 @@
 
 import math
 
-from bench.train import claims, contestants, workloads
+from bench.train import claims, contestants, memory, workloads
 
 _BUSY_CORES = 0.1  # More than this counts as a disturbance.
 
@@ -13,7 +13,8 @@ def markdown(results):
         precisions = [p for p in workloads.PRECISIONS if any(results.of(workload, p, c) for c in contestants.ALL)]
         if precisions:
             parts += [f"## {workload}", _targets(results, workload, precisions), _floors(results, workload, precisions),
-                      _medians(results, workload, precisions), _losses(results, workload, precisions)]
+                      _memory(results, workload, precisions), _medians(results, workload, precisions),
+                      _losses(results, workload, precisions)]
     parts.append(_remarks(results))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -34,6 +35,8 @@ def _head(results):
     onednn = {r["onednn"] for r in results.records if "onednn" in r}
     info = {**results.info, **({"oneDNN": ", ".join(sorted(onednn))} if onednn else {})}
     met, undecided, out_of_reach, measured = summary(results)
+    if measured == 0:
+        return "\n".join(["# Training steps on the CPU", "", *(f"- {name}: {text}" for name, text in info.items())])
     return "\n".join(["# Training steps on the CPU", "", *(f"- {name}: {text}" for name, text in info.items()), "",
                       f"{met} of the {measured} targets measured are met" +
                       (" by the median of the rounds (values of single rounds in parentheses)"
@@ -46,7 +49,19 @@ def _table(header, rows):
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
 
 
+def _memory(results, workload, precisions):
+    tables = [_table(header, rows) for header, rows in memory.tables(results, workload, precisions)]
+    if not tables:
+        return ""
+    about = ("Peak RSS and seconds a step, medians of the same run, with 2,048 tokens a sequence. Ratios are of the "
+             "engine over PyTorch, and of the first setting over the second.")
+    return "\n\n".join([about, *tables])
+
+
 def _targets(results, workload, precisions):
+    if all(claim.value(results, workload, precision) is None
+           for claim in claims.of(workload) for precision in precisions):
+        return ""
     rows = []
     for claim in claims.of(workload):
         row = [claim.label]

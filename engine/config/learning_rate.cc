@@ -1,4 +1,4 @@
-#include "engine/train/learning_rate.h"
+#include "engine/config/learning_rate.h"
 
 #include <algorithm>
 #include <cmath>

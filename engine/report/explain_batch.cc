@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/config/learning_rate.h"
+#include "engine/report/explain_sections.h"
+#include "engine/text/layout.h"
+#include "engine/text/numbers.h"
+#include "kernels/check.h"
+#include "kernels/integers.h"
+
+namespace shale {
+namespace {
+
+std::string FormatRate(double rate) { return absl::StrFormat("%.3g", rate); }
+
+// Returns how the peak of the learning rate follows from the job's own.
+std::string DescribeScaling(const Job& job) {
+  const OptimizerConfig& o = job.optimizer;
+  const std::string ratio = absl::StrCat(WithCommas(job.batch.global_batch), " / ", WithCommas(o.base_batch));
+  switch (o.scaling) {
+    case LearningRateScaling::kConstant: return "it does not depend on the global batch (optimizer.scaling CONSTANT)";
+    case LearningRateScaling::kLinear:
+      return absl::StrCat(FormatRate(o.learning_rate), " x ", ratio, ", global batch over base_batch (LINEAR)");
+    case LearningRateScaling::kSquareRoot:
+      return absl::StrCat(FormatRate(o.learning_rate), " x sqrt(", ratio,
+                          "), global batch over base_batch (SQUARE_ROOT)");
+  }
+  return "";
+}
+
+// Returns what the warm-up's length in steps follows from; empty if the job gives it in steps.
+std::string DescribeWarmup(const Job& job) {
+  const LearningRateConfig& schedule = job.lr_schedule;
+  if (schedule.warmup_samples > 0) {
+    return absl::StrCat(", ", WithCommas(schedule.warmup_samples), " sequences at ", WithCommas(job.batch.global_batch),
+                        " a step");
+  }
+  if (schedule.warmup_tokens > 0) {
+    return absl::StrCat(", ", WithCommas(schedule.warmup_tokens), " tokens at ",
+                        WithCommas(job.batch.global_batch * job.batch.sequence_length), " a step");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string ExplainOnePiece(const Alternatives& alternatives) {
+  const Job& job = alternatives.job();
+  const Cost& own = alternatives.own();
+  const int64_t of_rank = CeilDivide(job.batch.global_batch, job.sharding.ranks);
+  if (of_rank == 1) return "";
+  const int64_t k = alternatives.plan().options.micro_batches;
+  const int64_t other_micro_batch = k > 1 ? of_rank : 1;
+  const auto row = [&](int64_t micro_batch, const Cost& cost) -> std::vector<std::string> {
+    const bool of_job = micro_batch == job.batch.micro_batch;
+    return {absl::StrCat("K = ", WithCommas(cost.options.micro_batches)),
+            WithCommas(micro_batch),
+            FormatBytes(cost.activation_bytes),
+            Needs(cost),
+            Difference(cost.bytes, own.bytes),
+            of_job ? "this job" : alternatives.Fits(cost)};
+  };
+  std::vector<std::vector<std::string>> rows = {{"", "micro_batch", "activations", "needs", "against this job", ""},
+                                                row(job.batch.micro_batch, own)};
+  const absl::StatusOr<Cost> other = alternatives.CostOfMicroBatch(other_micro_batch);
+  if (other.ok()) {
+    rows.push_back(row(other_micro_batch, *other));
+  } else {
+    rows.push_back({absl::StrCat("K = ", WithCommas(CeilDivide(of_rank, other_micro_batch))),
+                    WithCommas(other_micro_batch), "-", "-", "-", "too large"});
+  }
+  return absl::StrCat("What the same global batch needs in one piece\n",
+                      Paragraph(absl::StrCat("A rank has ", Plural(of_rank, "sequence"),
+                                             " in a step, in one micro-batch or in K of them. Activations are those "
+                                             "that wait for backward, and the inputs of units with their gradients, "
+                                             "at the moment when they are most.")),
+                      Table(rows), "\n");
+}
+
+absl::StatusOr<std::string> ExplainHeadroom(const Alternatives& alternatives) {
+  const Budget& budget = alternatives.plan().budget;
+  const absl::string_view title = "Which micro-batch would fit\n";
+  if (budget.bytes == kNoBudget) {
+    return absl::StrCat(title, Paragraph("There is no budget; memory.budget_bytes sets one."), "\n");
+  }
+  const int64_t own = alternatives.job().batch.micro_batch;
+  const Accumulation accumulation = alternatives.plan().options.accumulation;
+  SHALE_ASSIGN_OR_RETURN(const Fit fit, alternatives.LargestMicroBatch());
+  std::string text = absl::StrCat("micro_batch ", WithCommas(fit.best.value));
+  absl::StrAppend(&text, fit.best.value > own ? " would fit: it" : ", this job's,", " needs ",
+                  FormatBytes(fit.best.arena_bytes), " of ", FormatBytes(budget.bytes), " with accumulation ",
+                  ToString(accumulation), ". ");
+  if (!fit.next) {
+    absl::StrAppend(&text, "A rank has no more sequences in a step.");
+  } else {
+    absl::StrAppend(&text, "micro_batch ", WithCommas(fit.next->value), " ");
+    if (!fit.next->status.ok()) {
+      absl::StrAppend(&text, "is too large to be planned.");
+    } else {
+      absl::StrAppend(&text, "does not fit: it needs ", FormatBytes(fit.next->arena_bytes),
+                      fit.next->host_bytes > budget.host_bytes
+                          ? absl::StrCat(" and ", FormatBytes(fit.next->host_bytes), " of host memory")
+                          : "",
+                      ".");
+    }
+    if (accumulation == Accumulation::kLayered) {
+      absl::StrAppend(&text,
+                      " With LAYERED a much larger one may fit again, because it makes fewer micro-batches; plan "
+                      "--fit=batch.micro_batch tries these too.");
+    }
+  }
+  return absl::StrCat(title, Paragraph(text), "\n");
+}
+
+absl::StatusOr<std::string> ExplainLearningRate(const Job& job) {
+  // Neither peak nor warm-up depends on the length of the run, which only the data tells if it is given in epochs.
+  LearningRateOptions options = LearningRateOptionsFor(job, std::max<int64_t>(job.lr_schedule.steps, 1));
+  options.shape = LearningRateShape::kConstant;
+  SHALE_ASSIGN_OR_RETURN(const LearningRateSchedule schedule, LearningRateSchedule::Create(options));
+  return absl::StrCat(
+      "What the batch makes of the learning rate\n",
+      Paragraph(absl::StrCat("The peak is ", FormatRate(schedule.peak()), ": ", DescribeScaling(job),
+                             ". Warm-up takes ", Plural(schedule.warmup_steps(), "step"), DescribeWarmup(job), ".")),
+      "\n");
+}
+
+}  // namespace shale

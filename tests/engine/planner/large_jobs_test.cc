@@ -1,0 +1,117 @@
+// Tests the plans of full fine-tuning of large models on few GPUs, to the byte: what fits, and the arithmetic of what
+// does not. The ops need what they need on a GPU, but nothing runs.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/config/data_facts.h"
+#include "engine/config/parse.h"
+#include "engine/planner/resolve_job.h"
+#include "engine/planner/summary.h"
+#include "engine/text/numbers.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cudnn/cudnn_attention.h"
+
+namespace shale {
+namespace {
+
+// Needs as much scratch as cuBLASLt may use.
+class MatMulsOfSize : public cuda::MatMulBackend {
+ public:
+  int64_t ScratchBytes(const MatMul&) const override { return int64_t{32} << 20; }
+  absl::Status Prepare(const MatMul&) override { return NotToBeRun(); }
+  absl::Status Enqueue(const MatMul&, Scratch, cuda::StreamHandle) override { return NotToBeRun(); }
+  static absl::Status NotToBeRun() { return absl::UnimplementedError("not to be run"); }
+};
+
+std::unique_ptr<Ops> CreateSizedOps(int64_t) {
+  return CreateCudaOps({.matmuls = std::make_unique<MatMulsOfSize>(),
+                        .attention = cuda::CreateCudnnAttention([] {
+                          return absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>>(MatMulsOfSize::NotToBeRun());
+                        })});
+}
+
+// Six bytes a parameter besides the gradients: 16-bit weights, the lower 16 bits of their masters, two 8-bit moments.
+const std::vector<std::string> kSixBytes = {"optimizer.rule=ADAMW_8BIT", "precision.master=SPLIT"};
+// No gradient outlives the backward of its unit.
+const std::vector<std::string> kInBackward = {"optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT",
+                                              "optimizer.non_finite=SKIP"};
+const std::vector<std::string> kSqrtSegments = {"activation_checkpointing.segments=SQRT"};
+
+// Plans a job of tools/jobs with the given settings, one sequence for each rank in a step.
+absl::StatusOr<ResolvedJob> Resolve(const std::string& name, int64_t ranks,
+                                    const std::vector<std::vector<std::string>>& sets,
+                                    int64_t budget_bytes = 80'000'000'000) {
+  std::vector<std::string> settings = {"runtime.device=CUDA", absl::StrCat("sharding.ranks=", ranks),
+                                       absl::StrCat("batch.global_batch=", ranks), "batch.micro_batch=1",
+                                       absl::StrCat("memory.budget_bytes=", budget_bytes)};
+  for (const std::vector<std::string>& set : sets) settings.insert(settings.end(), set.begin(), set.end());
+  const absl::StatusOr<Job> job = LoadJob(absl::StrCat("tools/jobs/", name, ".textproto"), settings);
+  if (!job.ok()) return job.status();
+  const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
+  if (!data.ok()) return data.status();
+  return ResolveJob(*job, *data, {.create_ops = CreateSizedOps});
+}
+
+// Checks that the job fits 80 GB and needs exactly `bytes`.
+void ExpectFits(int64_t bytes, const absl::StatusOr<ResolvedJob>& resolved) {
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->plan.options.micro_batches, 1);
+  EXPECT_EQ(resolved->plan.arena_bytes, bytes) << FormatBytes(resolved->plan.arena_bytes);
+  EXPECT_LE(resolved->plan.arena_bytes, 80'000'000'000);
+}
+
+// Checks that the job is refused for its memory, and that the message starts with `arithmetic`.
+void ExpectRefused(const std::string& arithmetic, const absl::StatusOr<ResolvedJob>& resolved) {
+  EXPECT_EQ(resolved.status().code(), absl::StatusCode::kResourceExhausted) << resolved.status();
+  EXPECT_TRUE(absl::StartsWith(resolved.status().message(), arithmetic)) << resolved.status();
+}
+
+TEST(LargeJobs, Llama2Of7BOnOneGpu) {
+  ExpectFits(43'097'434'624, Resolve("llama2_7b", 1, {kSixBytes, kInBackward}));
+  ExpectFits(67'677'086'984, Resolve("llama2_7b", 1, {kSixBytes}));
+  // Weights of 16 bits, and masters, two moments and gradients of 32 bits are 18 bytes a parameter.
+  ExpectRefused("needs 113 GiB per rank, budget 74.5 GiB, 38.5 GiB too little; ", Resolve("llama2_7b", 1, {}));
+}
+
+TEST(LargeJobs, Falcon40BOnFourAndEightGpus) {
+  ExpectFits(74'919'730'688, Resolve("falcon_40b", 4, {kSixBytes, kInBackward}));
+  ExpectRefused("needs 103 GiB per rank, budget 74.5 GiB, 28.7 GiB too little; ",
+                Resolve("falcon_40b", 4, {kSixBytes}));
+  ExpectFits(43'780'926'976, Resolve("falcon_40b", 8, {kSixBytes, kInBackward}));
+  ExpectFits(59'726'433'544, Resolve("falcon_40b", 8, {kSixBytes}));
+}
+
+TEST(LargeJobs, Llama2Of70BOnEightGpus) {
+  ExpectFits(68'730'127'624, Resolve("llama2_70b", 8, {kSixBytes, kInBackward}));
+  ExpectRefused("needs 90.4 GiB per rank, budget 74.5 GiB, 15.9 GiB too little; ",
+                Resolve("llama2_70b", 8, {kSixBytes}));
+}
+
+// Six bytes of each of 69 billion parameters are 414 GB. That is more than four GPUs of 80 GB have, or eight of 40 GB,
+// before the first activation.
+TEST(LargeJobs, Llama2Of70BDoesNotFitWhereItsStateDoesNot) {
+  const absl::StatusOr<ResolvedJob> fits = Resolve("llama2_70b", 8, {kSixBytes, kInBackward});
+  ASSERT_TRUE(fits.ok()) << fits.status();
+  const int64_t parameters = CountParameters(fits->plan.train.graph);
+  EXPECT_EQ(parameters, 68'976'648'192);
+  EXPECT_GT(6 * parameters / 4, 80'000'000'000);
+  EXPECT_GT(6 * parameters / 8, 40'000'000'000);
+  ExpectRefused("needs 112 GiB per rank, budget 74.5 GiB, 37.9 GiB too little; ",
+                Resolve("llama2_70b", 4, {kSixBytes, kInBackward}));
+  ExpectRefused("needs 64.0 GiB per rank, budget 37.3 GiB, 26.8 GiB too little; ",
+                Resolve("llama2_70b", 8, {kSixBytes, kInBackward}, 40'000'000'000));
+}
+
+TEST(LargeJobs, Llama3Of405BOn512Gpus) {
+  ExpectFits(59'429'068'296, Resolve("llama3_405b", 512, {kSqrtSegments}));
+  ExpectFits(52'727'547'144, Resolve("llama3_405b", 512, {kSixBytes, kInBackward, kSqrtSegments}));
+}
+
+}  // namespace
+}  // namespace shale
