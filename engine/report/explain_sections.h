@@ -11,6 +11,7 @@ namespace shale {
 
 std::string ExplainWhereBytesGo(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainMicroBatches(const Alternatives& alternatives);
+std::string ExplainState(const Alternatives& alternatives);
 std::string ExplainUpdate(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainOffload(const Alternatives& alternatives);

@@ -67,8 +67,12 @@ class Updater {
   void SumLoss(Phase phase);
   void CombineOverShards(const Tensor& totals, Phase phase);
   bool has_replicas() const { return options_.mesh.replicate > 1; }
-  Tensor EmitPrepare(const Tensor& totals, bool counts);
-  void EmitUpdate(GroupId group, const Tensor& update);
+  // The outputs of a PrepareUpdate. `number` is absent if the updates round nothing stochastically.
+  struct Prepared {
+    Tensor update, number;
+  };
+  Prepared EmitPrepare(const Tensor& totals, bool counts);
+  void EmitUpdate(GroupId group, const Prepared& prepared);
   void UpdateWaiting();
   void UpdateAllByOneNorm();
 
