@@ -163,6 +163,11 @@ absl::StatusOr<std::vector<SavedFile>> ParseFiles(absl::string_view bytes) {
   return FilesOf(m);
 }
 
+bool Convertible(const SavedState& a, const SavedState& b) {
+  const auto is_float = [](DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; };
+  return a.name == b.name && a.block == b.block && (a.dtype == b.dtype || (is_float(a.dtype) && is_float(b.dtype)));
+}
+
 int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states) {
   switch (part) {
     case SavedPart::kValue: return 4;

@@ -49,6 +49,9 @@ struct SavedState {
 
   bool operator==(const SavedState&) const = default;
 };
+// Returns whether one state can be converted into the other: whether they have the same name and block, and the same
+// dtype, or f32 and bf16.
+bool Convertible(const SavedState& a, const SavedState& b);
 // Returns the bytes per element of a part, or 0 if there is no such part. `states` are Manifest::states.
 int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states);
 // Returns "value", "high bits", "low bits", or the name of the state.

@@ -1,11 +1,10 @@
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/report/explain_sections.h"
 #include "engine/text/layout.h"
-#include "engine/text/numbers.h"
 
 namespace shale {
 namespace {
@@ -41,7 +40,7 @@ std::string ExplainState(const Alternatives& alternatives) {
   std::vector<std::vector<std::string>> rows;
   for (const Form& form : forms) {
     const bool own = form.master == job.precision.master && form.moments == job.optimizer.moments;
-    rows.push_back({form.settings, absl::StrCat(NumberText(BytesOf(form, job.optimizer)), " bytes a parameter"),
+    rows.push_back({form.settings, absl::StrFormat("%.4g bytes a parameter", BytesOf(form, job.optimizer)),
                     own ? "this job" : ""});
   }
   return absl::StrCat("What a parameter costs\n",

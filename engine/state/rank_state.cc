@@ -51,12 +51,7 @@ SavedValues SavedValuesOf(const JobState& state) {
 }
 
 bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states) {
-  const auto is_float = [](DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; };
-  return std::equal(saved.begin(), saved.end(), states.begin(), states.end(),
-                    [&](const SavedState& a, const SavedState& b) {
-                      return a.name == b.name && a.block == b.block &&
-                             (a.dtype == b.dtype || (is_float(a.dtype) && is_float(b.dtype)));
-                    });
+  return std::equal(saved.begin(), saved.end(), states.begin(), states.end(), Convertible);
 }
 
 RankState::RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime)

@@ -21,8 +21,7 @@ std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
 
 // Returns the form in which a checkpoint of this state has the values of parameters.
 SavedValues SavedValuesOf(const JobState& state);
-// Returns whether states can be restored from a checkpoint that has `saved`: those of the same names and blocks, where
-// f32 and bf16 are converted into each other.
+// Returns whether states can be restored from a checkpoint that has `saved`: whether each is convertible.
 bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states);
 
 // Saves, restores, reads and writes the persistent state of one rank. Borrows everything it is given. REQUIRES: no
