@@ -21,7 +21,8 @@
 // with every communicator.
 //
 // With totals of its own for each group, the group that is updated last counts the update. If its gradient is not
-// finite, the step is not counted, although others were updated.
+// finite, the step is not counted, although others were updated. The next step then has the same number, and rounds
+// stochastically with the same random bits.
 #pragma once
 
 #include <vector>

@@ -67,6 +67,7 @@ TEST_P(WaysOut, LeanStateIsProposedWithItsPrice) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = GetParam();
   job.precision.compute = ComputePrecision::kBFloat16;
+  job.sharding.accumulation = Accumulation::kSharded;
   for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit}) {
     job.precision.master = master;
     Job lean = job;
