@@ -37,10 +37,10 @@ class RankState {
 
   // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, any strategy
   // and any kind of masters, but its parameters must be those of the model, in the same order. With `values_only`, sets
-  // the values and the count of updates, and leaves the optimizer's states as they are. REQUIRES: otherwise
-  // CanRestoreStates of the checkpoint's states and the optimizer's. bf16 values and states are rounded to nearest.
-  // Reads each byte that it needs once, through `staging` (pinned, at least kReadStagingBytes). After an error the
-  // state is undefined; a second Restore may repair it.
+  // the values and the count of updates, and leaves the optimizer's states as they are; otherwise
+  // CanRestoreStates(checkpoint.manifest().states, the optimizer's) must hold. Rounds to the nearest bf16 number what
+  // this rank holds in bf16. Reads each byte that it needs once, through `staging` (pinned, at least
+  // kReadStagingBytes). After an error the state is undefined; a second Restore may repair it.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
   // Stores elements [begin, begin + out.size()) of a parameter in `out`.
