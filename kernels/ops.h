@@ -460,6 +460,7 @@ struct CombineTotals {
 // Decides whether this step updates the weights. Skips the update if no token is valid or a total is not finite.
 // Otherwise computes the values that an Update needs for update number n = update_count + 1, and then sets update_count
 // to n if `counts` is set. The factor on the gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
+// Writes n to `number`, even if it skips the update.
 struct PrepareUpdate {
   static constexpr absl::string_view kName = "PrepareUpdate";
   Tensor hyper_2;         // f32, kHyper*
@@ -467,6 +468,7 @@ struct PrepareUpdate {
   Tensor totals_3;        // f64, kTotal*, summed over ranks
   Tensor update_count_1;  // i64, persistent
   Tensor update_5;        // f32, kUpdate*
+  Tensor number_1;        // i64, optional
   double beta1 = 0.9;
   double beta2 = 0.95;
   bool counts = true;  // If a step prepares an update for each group, only the last one counts.
@@ -477,14 +479,20 @@ struct PrepareUpdate {
     v("totals", op.totals_3, Access::kRead);
     v("update_count", op.update_count_1, op.counts ? Access::kReadWrite : Access::kRead);
     v("update", op.update_5, Access::kWrite);
+    v("number", op.number_1, Access::kWrite);
   }
 };
 
 // Applies an update rule (kernels/update_rules.h) to a rank's shard of a flat group, in fp32. The master p is `master`
-// (f32), or `weight` joined with `low` (SPLIT), or `weight` itself if it is f32 and neither is given. A bf16 weight
+// (f32), or `weight` joined with `low` (SPLIT), or `weight` itself if neither is given. A bf16 weight with a master
 // becomes RoundMaster(p). Does nothing if update[kUpdateSkip] is set. Element i of the shard is element `shard_begin +
 // i` of the group; shard_begin is a multiple of BlockOf(rule), and so is P unless the shard is the group's last.
 // `decayed` lists the ranges of the group that have weight decay; null: none has.
+//
+// bf16 states, and a bf16 weight that is its own master, are rounded stochastically from their fp32 values, by the bits
+// of a RoundingStream (kernels/counter_random.h) of `seed`, `number`, `group` and the tensor. The states of this update
+// enter p before they are rounded. `number` is given if and only if something is rounded so, and shard_begin is then a
+// multiple of kRandomBlock.
 struct Update {
   Tensor update_5;    // f32
   Tensor gradient_P;  // f32
@@ -496,10 +504,18 @@ struct Update {
   std::shared_ptr<const std::vector<ElementRange>> decayed;
   int64_t shard_begin = 0;
   int64_t shard_stride = 0;  // SetShard sets shard_begin to index x shard_stride. 0: every rank updates the full group.
+  Tensor number_1;           // i64, optional: the update's number, from PrepareUpdate.
+  uint64_t seed = 0;
+  int32_t group = 0;
   absl::string_view name() const { return NameOf(rule); }
+  bool is_own_master() const { return !master_P.present() && !low_P.present(); }
+  bool rounds_stochastically() const {
+    return (is_own_master() && weight_P.dtype == DType::kBFloat16) || HasBFloat16States(rule);
+  }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("update", op.update_5, Access::kRead);
+    v("number", op.number_1, Access::kRead);
     v("gradient", op.gradient_P, Access::kRead);
     v("weight", op.weight_P, Access::kReadWrite);
     v("master", op.master_P, Access::kReadWrite);

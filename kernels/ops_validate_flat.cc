@@ -2,6 +2,7 @@
 // elements of a group.
 #include <variant>
 
+#include "kernels/counter_random.h"
 #include "kernels/integers.h"
 #include "kernels/op_checker.h"
 
@@ -69,6 +70,10 @@ class RuleChecker {
   }
   void NotNegative(absl::string_view name, float value) {
     c_.Require(value >= 0, name, " is ", value, "; wanted 0 or more");
+  }
+  void StateDType(DType dtype) {
+    c_.Require(dtype == DType::kFloat32 || dtype == DType::kBFloat16, "state_dtype is ", ToString(dtype),
+               "; wanted f32 or bf16");
   }
 
  private:
@@ -142,18 +147,25 @@ void Check(OpChecker& c, const PrepareUpdate& op) {
   c.Typed("totals", op.totals_3, DType::kFloat64, {&totals});
   c.Typed("update_count", op.update_count_1, DType::kInt64, {&one});
   c.Typed("update", op.update_5, DType::kFloat32, {&update});
+  if (op.number_1.present()) c.Typed("number", op.number_1, DType::kInt64, {&one});
 }
 
 void Check(OpChecker& c, const Update& op) {
-  Dim P = Flat("P"), update{"update", kUpdateSize};
+  Dim P = Flat("P"), update{"update", kUpdateSize}, one{"", 1};
   c.Typed("update", op.update_5, DType::kFloat32, {&update});
   c.Typed("gradient", op.gradient_P, DType::kFloat32, {&P});
   c.Act("weight", op.weight_P, {&P});
   const bool wide = op.weight_P.dtype == DType::kFloat32;
   c.Require(!(op.master_P.present() && op.low_P.present()), "master and low are both given; wanted one of them");
   c.Require(!(wide && op.low_P.present()), "low is given for an f32 weight; wanted a bf16 weight, or no low");
-  c.Require(wide || op.master_P.present() || op.low_P.present(),
-            "weight is bf16 and neither master nor low is given; wanted one of them");
+  c.Require(op.number_1.present() == op.rounds_stochastically(),
+            op.number_1.present() ? "number is given, and nothing is rounded stochastically; wanted no number"
+                                  : "bf16 states, or a bf16 weight without master and low, need number; it is missing");
+  if (op.number_1.present()) {
+    c.Typed("number", op.number_1, DType::kInt64, {&one});
+    c.Require(op.shard_begin % kRandomBlock == 0, "shard_begin is ", op.shard_begin, "; wanted a multiple of ",
+              kRandomBlock, ", the elements that a block of random bits rounds");
+  }
   if (op.master_P.present()) c.Typed("master", op.master_P, DType::kFloat32, {&P});
   if (op.low_P.present()) c.Typed("low", op.low_P, DType::kInt16, {&P});
   CheckStates(c, op, P.size);

@@ -5,10 +5,11 @@
 // over the declared states. A new rule is a struct here, with its place in UpdateRule and SHALE_EACH_UPDATE_RULE, a
 // file update_<rule> of kernels in reference/, cpu/ and cuda/, and a file of tests/kernels. A rule has
 //   kName                its name in messages
-//   states()             the states that it keeps
+//   states()             the states that it keeps. Rules whose states have one element for each weight have a
+//                        `state_dtype`, f32 or bf16 (half the memory; stochastic rounding, see Update)
 //   Check(checker)       checks that each hyper-parameter is in its range. checker.DecayRate(name, value) requires a
 //                        value in [0, 1), checker.NotNegative(name, value) a value of 0 or more, and
-//                        checker.Require(condition, message) any condition
+//                        checker.StateDType(dtype) f32 or bf16, checker.Require(condition, message) any condition
 //
 // Two kinds of rules are not supported yet. Factored states (Adafactor) need a state whose `block` is a row of the
 // parameter, and a second pass over the group. Updates of whole matrices (Muon) need a layout that keeps each matrix on
@@ -46,6 +47,19 @@ inline constexpr int64_t kQuantizedBlock = 256;
 // No rule has more states than this.
 inline constexpr int kMaxUpdateStates = 4;
 
+// A rule's states in fp32, and the same states in bf16.
+template <size_t kCount>
+struct StatePair {
+  std::array<UpdateState, kCount> wide, narrow;
+  explicit constexpr StatePair(const std::array<absl::string_view, kCount>& names) {
+    for (size_t i = 0; i < kCount; ++i) {
+      wide[i] = {names[i]};
+      narrow[i] = {names[i], DType::kBFloat16};
+    }
+  }
+  absl::Span<const UpdateState> Of(DType dtype) const { return dtype == DType::kBFloat16 ? narrow : wide; }
+};
+
 // In the formulas g is the clipped gradient, p the master weight, lr the learning rate, and decay is weight_decay for
 // elements that decay and 0 for others. All arithmetic is fp32.
 
@@ -54,17 +68,19 @@ inline constexpr int kMaxUpdateStates = 4;
 //   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + epsilon).
 struct AdamWRule {
   static constexpr absl::string_view kName = "AdamW";
-  static constexpr UpdateState kStates[] = {{"m"}, {"v"}};
-  absl::Span<const UpdateState> states() const { return kStates; }
+  static constexpr StatePair<2> kStates{{"m", "v"}};
+  absl::Span<const UpdateState> states() const { return kStates.Of(state_dtype); }
   template <class Checker>
   void Check(Checker& c) const {
     c.DecayRate("beta1", beta1);
     c.DecayRate("beta2", beta2);
     c.NotNegative("epsilon", epsilon);
     c.NotNegative("weight_decay", weight_decay);
+    c.StateDType(state_dtype);
   }
 
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
+  DType state_dtype = DType::kFloat32;
   bool operator==(const AdamWRule&) const = default;
 };
 
@@ -73,19 +89,21 @@ struct AdamWRule {
 // Without momentum (mu = 0) it has no state and p -= lr * d.
 struct SgdRule {
   static constexpr absl::string_view kName = "SGD";
-  static constexpr UpdateState kStates[] = {{"momentum"}};
+  static constexpr StatePair<1> kStates{{"momentum"}};
   absl::Span<const UpdateState> states() const {
-    return momentum == 0 ? absl::Span<const UpdateState>() : absl::Span<const UpdateState>(kStates);
+    return momentum == 0 ? absl::Span<const UpdateState>() : kStates.Of(state_dtype);
   }
   template <class Checker>
   void Check(Checker& c) const {
     c.DecayRate("momentum", momentum);
     c.NotNegative("weight_decay", weight_decay);
     c.Require(!nesterov || momentum != 0, "nesterov is set and momentum is 0; wanted momentum, or no nesterov");
+    c.StateDType(state_dtype);
   }
 
   float momentum = 0.9f, weight_decay = 0.0f;
   bool nesterov = false;  // Only with momentum.
+  DType state_dtype = DType::kFloat32;
   bool operator==(const SgdRule&) const = default;
 };
 
@@ -93,16 +111,18 @@ struct SgdRule {
 //   p -= lr * decay * p; p -= lr * sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g.
 struct LionRule {
   static constexpr absl::string_view kName = "Lion";
-  static constexpr UpdateState kStates[] = {{"m"}};
-  absl::Span<const UpdateState> states() const { return kStates; }
+  static constexpr StatePair<1> kStates{{"m"}};
+  absl::Span<const UpdateState> states() const { return kStates.Of(state_dtype); }
   template <class Checker>
   void Check(Checker& c) const {
     c.DecayRate("beta1", beta1);
     c.DecayRate("beta2", beta2);
     c.NotNegative("weight_decay", weight_decay);
+    c.StateDType(state_dtype);
   }
 
   float beta1 = 0.9f, beta2 = 0.99f, weight_decay = 0.1f;
+  DType state_dtype = DType::kFloat32;
   bool operator==(const LionRule&) const = default;
 };
 
@@ -160,6 +180,13 @@ inline absl::Span<const UpdateState> StatesOf(const UpdateRule& rule) {
 
 inline absl::string_view NameOf(const UpdateRule& rule) {
   return std::visit([](const auto& r) { return r.kName; }, rule);
+}
+
+inline bool HasBFloat16States(const UpdateRule& rule) {
+  for (const UpdateState& state : StatesOf(rule)) {
+    if (state.dtype == DType::kBFloat16) return true;
+  }
+  return false;
 }
 
 // Returns the largest block of any state of the rule. Shards and parameters must begin at multiples of it, so that no

@@ -160,7 +160,8 @@ std::vector<CommonPart> MatchParts(const Manifest& a, const Manifest& b, Checkpo
   std::vector<CommonPart> parts = {{}};
   difference.parts = {"value"};
   for (int64_t i = 0; i < std::ssize(a.states); ++i) {
-    const auto other = std::find(b.states.begin(), b.states.end(), a.states[i]);
+    const auto other = std::find_if(b.states.begin(), b.states.end(),
+                                    [&](const SavedState& state) { return Convertible(state, a.states[i]); });
     if (other == b.states.end()) continue;
     parts.push_back({StatePart(i), StatePart(other - b.states.begin())});
     difference.parts.push_back(a.states[i].name);

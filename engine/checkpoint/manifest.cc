@@ -77,6 +77,13 @@ absl::StatusOr<SavedState> ParseState(const proto::StateRecord& record) {
                 "; known are f32, bf16 and u8");
 }
 
+absl::StatusOr<SavedValues> ParseValues(absl::string_view name) {
+  for (SavedValues values : {SavedValues::kFloat32, SavedValues::kSplit, SavedValues::kBFloat16}) {
+    if (name == ToString(values)) return values;
+  }
+  return Refuse("its values are saved as ", Quoted(name), "; known are FP32, SPLIT and BF16");
+}
+
 absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
   if (const std::string expected = ShardFileName(rank, ranks); file.name != expected) {
     return Refuse("file ", rank, " is named ", Quoted(file.name), "; expected ", expected);
@@ -156,6 +163,11 @@ absl::StatusOr<std::vector<SavedFile>> ParseFiles(absl::string_view bytes) {
   return FilesOf(m);
 }
 
+bool Convertible(const SavedState& a, const SavedState& b) {
+  const auto is_float = [](DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; };
+  return a.name == b.name && a.block == b.block && (a.dtype == b.dtype || (is_float(a.dtype) && is_float(b.dtype)));
+}
+
 int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states) {
   switch (part) {
     case SavedPart::kValue: return 4;
@@ -178,7 +190,14 @@ std::string NameOf(SavedPart part, absl::Span<const SavedState> states) {
 
 std::vector<SavedState> AdamWStates() { return {{.name = "m"}, {.name = "v"}}; }
 
-absl::string_view ToString(SavedValues values) { return values == SavedValues::kSplit ? "SPLIT" : "FP32"; }
+absl::string_view ToString(SavedValues values) {
+  switch (values) {
+    case SavedValues::kFloat32: return "FP32";
+    case SavedValues::kSplit: return "SPLIT";
+    case SavedValues::kBFloat16: return "BF16";
+  }
+  return "?";
+}
 
 std::vector<PartSpec> PartsOf(SavedValues values, absl::Span<const SavedState> states) {
   std::vector<PartSpec> parts;
@@ -189,6 +208,8 @@ std::vector<PartSpec> PartsOf(SavedValues values, absl::Span<const SavedState> s
     parts.push_back({SavedPart::kValue, NameOf(SavedPart::kValue, states), DType::kFloat32});
   } else {
     parts.push_back({SavedPart::kHigh, NameOf(SavedPart::kHigh, states), DType::kBFloat16});
+  }
+  if (values == SavedValues::kSplit) {
     parts.push_back({SavedPart::kLow, NameOf(SavedPart::kLow, states), DType::kInt16});
   }
   std::stable_sort(parts.begin(), parts.end(),
@@ -274,10 +295,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   manifest.ranks = m.layout().ranks();
   manifest.strategy = m.layout().strategy();
   manifest.accumulation = m.layout().accumulation();
-  if (m.layout().values() != ToString(SavedValues::kFloat32) && m.layout().values() != ToString(SavedValues::kSplit)) {
-    return Refuse("its values are saved as ", Quoted(m.layout().values()), "; known are FP32 and SPLIT");
-  }
-  manifest.values = m.layout().values() == ToString(SavedValues::kSplit) ? SavedValues::kSplit : SavedValues::kFloat32;
+  SHALE_ASSIGN_OR_RETURN(manifest.values, ParseValues(m.layout().values()));
   if (m.has_states()) {
     manifest.states.clear();
     for (const proto::StateRecord& record : m.states().state()) {

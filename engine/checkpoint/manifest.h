@@ -29,7 +29,7 @@ inline constexpr int64_t kCheckpointChunkBytes = int64_t{4} << 20;
 // The parts of a parameter, each saved element by element. The numbers are part of the file format.
 enum class SavedPart : uint8_t {
   kValue = 1,       // f32: the master weight, or the weight of a run in fp32.
-  kHigh = 2,        // bf16: the weight under SPLIT masters.
+  kHigh = 2,        // bf16: the weight under SPLIT masters, or without masters.
   kLow = 3,         // i16: the bits below kHigh (JoinMaster in kernels/dtype.h).
   kFirstState = 4,  // This and the following numbers: the optimizer's states, in the order of Manifest::states.
 };
@@ -49,6 +49,9 @@ struct SavedState {
 
   bool operator==(const SavedState&) const = default;
 };
+// Returns whether one state can be converted into the other: whether they have the same name and block, and the same
+// dtype, or f32 and bf16.
+bool Convertible(const SavedState& a, const SavedState& b);
 // Returns the bytes per element of a part, or 0 if there is no such part. `states` are Manifest::states.
 int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states);
 // Returns "value", "high bits", "low bits", or the name of the state.
@@ -61,8 +64,9 @@ inline constexpr int kMaxSavedStates = 16;
 
 // The form in which the values of all parameters of a checkpoint are saved.
 enum class SavedValues : uint8_t {
-  kFloat32,  // kValue.
-  kSplit,    // kHigh and kLow.
+  kFloat32,   // kValue.
+  kSplit,     // kHigh and kLow.
+  kBFloat16,  // kHigh.
 };
 absl::string_view ToString(SavedValues values);
 

@@ -105,6 +105,7 @@ absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter,
         const auto* high = reinterpret_cast<const BFloat16*>(bytes);
         for (int64_t i = 0; i < count; ++i) out[at + i] = ToFloat(high[i]);
       }));
+  if (reader_.manifest().values == SavedValues::kBFloat16) return absl::OkStatus();
   return ReadPart(SavedPart::kLow, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
     const auto* low = reinterpret_cast<const int16_t*>(bytes);
     for (int64_t i = 0; i < count; ++i) {

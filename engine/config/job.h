@@ -96,6 +96,8 @@ struct ActivationCheckpointingConfig {
 };
 
 enum class NonFinite { kStop, kSkip };
+// The dtype of an optimizer's states.
+enum class Moments { kFloat32, kBFloat16 };
 // How the learning rate depends on the global batch (engine/config/learning_rate.h has the formulas).
 enum class LearningRateScaling { kConstant, kLinear, kSquareRoot };
 
@@ -109,6 +111,7 @@ struct OptimizerConfig {
   double momentum = 0;
   bool nesterov = false;
   double weight_decay = 0.1;
+  Moments moments = Moments::kFloat32;
   std::vector<std::string> no_decay;  // Name patterns of parameters without decay. Vectors never decay.
   double max_gradient_norm = 1;       // 0: no clipping.
   Clipping clipping = Clipping::kGlobal;
@@ -122,12 +125,19 @@ struct OptimizerConfig {
 
 // Returns the optimizer of a job with its hyper-parameters.
 inline Optimizer MakeOptimizer(const OptimizerConfig& config) {
-  return MakeOptimizer(config.kind, {.beta1 = config.beta1,
-                                     .beta2 = config.beta2,
-                                     .epsilon = config.epsilon,
-                                     .momentum = config.momentum,
-                                     .nesterov = config.nesterov,
-                                     .weight_decay = config.weight_decay});
+  return MakeOptimizer(config.kind,
+                       {.beta1 = config.beta1,
+                        .beta2 = config.beta2,
+                        .epsilon = config.epsilon,
+                        .momentum = config.momentum,
+                        .nesterov = config.nesterov,
+                        .weight_decay = config.weight_decay,
+                        .moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32});
+}
+
+// Chooses the moments of optimizer.state LEAN: bf16, unless the optimizer's states are smaller already.
+inline void SetLeanMoments(OptimizerConfig& config) {
+  if (EntryOf(config.kind).Reads("moments")) config.moments = Moments::kBFloat16;
 }
 
 enum class LearningRateShape { kConstant, kLinear, kCosine, kWarmupStableDecay };

@@ -37,8 +37,10 @@ ShardingConfig ShardingFromSpec(const proto::ShardingSpec& spec) {
   return config;
 }
 
-PrecisionConfig PrecisionFromSpec(const proto::PrecisionSpec& spec) {
+// LEAN chooses the leanest form of what the job leaves open.
+PrecisionConfig PrecisionFromSpec(const proto::PrecisionSpec& spec, bool lean) {
   PrecisionConfig config;
+  if (lean) config.master = MasterWeights::kNone;
   config.compute = FromSpec(spec.compute(), config.compute);
   config.master = FromSpec(spec.master(), config.master);
   config.allow_tf32 = spec.allow_tf32();
@@ -67,9 +69,11 @@ ActivationCheckpointingConfig CheckpointingFromSpec(const proto::ActivationCheck
   return config;
 }
 
-OptimizerConfig OptimizerFromSpec(const proto::OptimizerSpec& spec) {
+OptimizerConfig OptimizerFromSpec(const proto::OptimizerSpec& spec, bool lean) {
   OptimizerConfig config;
   config.kind = FromSpec(spec.rule(), config.kind);
+  if (lean) SetLeanMoments(config);
+  config.moments = FromSpec(spec.moments(), config.moments);
   const Hyperparameters& defaults = EntryOf(config.kind).defaults;
   config.learning_rate = spec.has_learning_rate() ? spec.learning_rate() : defaults.learning_rate;
   config.beta1 = spec.has_beta1() ? spec.beta1() : defaults.beta1;
@@ -147,10 +151,11 @@ Job JobFromSpec(const proto::Job& spec) {
   job.data = DataFromSpec(spec.data());
   job.batch = BatchFromSpec(spec.batch());
   job.sharding = ShardingFromSpec(spec.sharding());
-  job.precision = PrecisionFromSpec(spec.precision());
+  const bool lean = spec.optimizer().state() == proto::OptimizerSpec::LEAN;
+  job.precision = PrecisionFromSpec(spec.precision(), lean);
   job.memory = MemoryFromSpec(spec.memory());
   job.activation_checkpointing = CheckpointingFromSpec(spec.activation_checkpointing());
-  job.optimizer = OptimizerFromSpec(spec.optimizer());
+  job.optimizer = OptimizerFromSpec(spec.optimizer(), lean);
   job.lr_schedule = LearningRateFromSpec(spec.lr_schedule());
   job.checkpoint = CheckpointFromSpec(spec.checkpoint());
   job.telemetry = TelemetryFromSpec(spec.telemetry(), job.name);

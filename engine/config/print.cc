@@ -74,6 +74,7 @@ void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {
   if (entry.Reads("momentum")) spec.set_momentum(config.momentum);
   if (entry.Reads("nesterov")) spec.set_nesterov(config.nesterov);
   spec.set_weight_decay(config.weight_decay);
+  if (config.moments != Moments::kFloat32) spec.set_moments(ToSpec<proto::OptimizerSpec::Moments>(config.moments));
   for (const std::string& pattern : config.no_decay) spec.add_no_decay(pattern);
   spec.set_max_gradient_norm(config.max_gradient_norm);
   spec.set_clipping(ToSpec<proto::OptimizerSpec::Clipping>(config.clipping));

@@ -63,10 +63,17 @@ void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& shardi
   }
 }
 
-void CheckPrecision(const PrecisionConfig& precision, SpecErrors& errors) {
-  if (precision.master == MasterWeights::kSplit && precision.compute != ComputePrecision::kBFloat16) {
+void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, SpecErrors& errors) {
+  if (precision.compute == ComputePrecision::kBFloat16) return;
+  if (spec.optimizer().state() == proto::OptimizerSpec::LEAN) {
+    errors.AddRule({"optimizer.state", "precision.compute"},
+                   "LEAN keeps bf16 weights without masters; use compute BF16, or state FULL");
+  } else if (precision.master == MasterWeights::kSplit) {
     errors.AddRule({"precision.master", "precision.compute"},
                    "SPLIT keeps the low bits of bf16 weights; use compute BF16, or master MASTER_FP32");
+  } else if (precision.master == MasterWeights::kNone) {
+    errors.AddRule({"precision.master", "precision.compute"},
+                   "NONE rounds bf16 weights stochastically; use compute BF16, or master MASTER_FP32");
   }
 }
 
@@ -137,11 +144,10 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
   const struct {
     const char* field;
     bool given;
-  } fields[] = {{"beta1", spec.has_beta1()},
-                {"beta2", spec.has_beta2()},
-                {"epsilon", spec.has_epsilon()},
-                {"momentum", spec.has_momentum()},
-                {"nesterov", spec.has_nesterov()}};
+  } fields[] = {
+      {"beta1", spec.has_beta1()},       {"beta2", spec.has_beta2()},
+      {"epsilon", spec.has_epsilon()},   {"momentum", spec.has_momentum()},
+      {"nesterov", spec.has_nesterov()}, {"moments", spec.moments() != proto::OptimizerSpec::MOMENTS_UNSPECIFIED}};
   for (const auto& [field, given] : fields) {
     if (!given || entry.Reads(field)) continue;
     std::vector<std::string> readers;
@@ -290,7 +296,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckModelRules(spec.model(), job.model, job.batch.sequence_length, errors);
   CheckData(job, *errors);
   CheckSharding(spec.sharding(), job.sharding, *errors);
-  CheckPrecision(job.precision, *errors);
+  CheckPrecision(spec, job.precision, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(spec.optimizer(), job.optimizer, *errors);
   CheckLearningRate(spec.lr_schedule(), job, *errors);

@@ -3,7 +3,7 @@
 namespace shale {
 
 OptimizerEntry MakeEntry(const AdamWRule&) {
-  static constexpr absl::string_view kFields[] = {"beta1", "beta2", "epsilon"};
+  static constexpr absl::string_view kFields[] = {"beta1", "beta2", "epsilon", "moments"};
   return {.kind = OptimizerKind::kAdamW,
           .name = "ADAMW",
           .description = "AdamW",
@@ -14,7 +14,8 @@ OptimizerEntry MakeEntry(const AdamWRule&) {
             return AdamWRule{.beta1 = static_cast<float>(h.beta1),
                              .beta2 = static_cast<float>(h.beta2),
                              .epsilon = static_cast<float>(h.epsilon),
-                             .weight_decay = static_cast<float>(h.weight_decay)};
+                             .weight_decay = static_cast<float>(h.weight_decay),
+                             .state_dtype = h.moments};
           }};
 }
 

@@ -3,7 +3,7 @@
 namespace shale {
 
 OptimizerEntry MakeEntry(const LionRule&) {
-  static constexpr absl::string_view kFields[] = {"beta1", "beta2"};
+  static constexpr absl::string_view kFields[] = {"beta1", "beta2", "moments"};
   return {.kind = OptimizerKind::kLion,
           .name = "LION",
           .description = "Lion",
@@ -12,7 +12,8 @@ OptimizerEntry MakeEntry(const LionRule&) {
           .rule = [](const Hyperparameters& h) -> UpdateRule {
             return LionRule{.beta1 = static_cast<float>(h.beta1),
                             .beta2 = static_cast<float>(h.beta2),
-                            .weight_decay = static_cast<float>(h.weight_decay)};
+                            .weight_decay = static_cast<float>(h.weight_decay),
+                            .state_dtype = h.moments};
           }};
 }
 

@@ -23,6 +23,7 @@ struct Hyperparameters {
   double momentum = 0;
   bool nesterov = false;
   double weight_decay = 0;
+  DType moments = DType::kFloat32;  // Of the states: f32 or bf16.
 };
 
 // What the engine knows about one kind of optimizer.

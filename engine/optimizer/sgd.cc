@@ -3,7 +3,7 @@
 namespace shale {
 
 OptimizerEntry MakeEntry(const SgdRule&) {
-  static constexpr absl::string_view kFields[] = {"momentum", "nesterov"};
+  static constexpr absl::string_view kFields[] = {"momentum", "nesterov", "moments"};
   return {.kind = OptimizerKind::kSgd,
           .name = "SGD",
           .description = "SGD",
@@ -12,7 +12,8 @@ OptimizerEntry MakeEntry(const SgdRule&) {
           .rule = [](const Hyperparameters& h) -> UpdateRule {
             return SgdRule{.momentum = static_cast<float>(h.momentum),
                            .weight_decay = static_cast<float>(h.weight_decay),
-                           .nesterov = h.nesterov};
+                           .nesterov = h.nesterov,
+                           .state_dtype = h.moments};
           }};
 }
 

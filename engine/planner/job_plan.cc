@@ -102,6 +102,7 @@ StepOptions StepOptionsFor(const Job& job) {
                          .patterns = job.activation_checkpointing.recompute,
                          .offload = job.memory.offload};
   options.optimizer = MakeOptimizer(job.optimizer);
+  options.seed = job.runtime.seed;
   options.update = job.optimizer.update;
   options.clipping = job.optimizer.clipping;
   options.no_decay_patterns = job.optimizer.no_decay;

@@ -22,19 +22,21 @@ namespace {
 struct Change {
   std::string settings;
   Job job;
+  std::string caveat = "";
 };
 
 struct WayOut {
   std::string settings;
   int64_t bytes = 0, host_bytes = 0;
   double recompute = 0;  // FLOPs of one step.
+  std::string caveat = "";
 };
 
 // Returns "activation_checkpointing.preset=BLOCK (9.83 GiB, and 11.8 GiB of host memory)".
 std::string Describe(const WayOut& way) {
   return absl::StrCat(way.settings, " (", FormatBytes(way.bytes),
                       way.host_bytes > 0 ? absl::StrCat(", and ", FormatBytes(way.host_bytes), " of host memory") : "",
-                      ")");
+                      way.caveat.empty() ? "" : absl::StrCat("; ", way.caveat), ")");
 }
 
 class WaysOut {
@@ -50,6 +52,7 @@ class WaysOut {
     AddFirst(Strategies());
     AddFirst(ShardRanksOf());
     AddFirst(Simple());
+    AddFirst(LeanState());
     AddFirst(MicroBatches());
     AddFirst(Ranks());
     return std::move(found_);
@@ -190,7 +193,7 @@ class WaysOut {
     fits = choice && choice->fits;
     if (!choice) return std::nullopt;
     return WayOut{change.settings, choice->trial.arena_bytes(), choice->trial.host_bytes(),
-                  SummarizeFlops(choice->trial.train.step.program).recompute};
+                  SummarizeFlops(choice->trial.train.step.program).recompute, change.caveat};
   }
 
   void Add(const WayOut& way) { found_.push_back(Describe(way)); }
@@ -304,6 +307,18 @@ class WaysOut {
       one.set(changes.back().job);
     }
     return changes;
+  }
+
+  // Returns the change to optimizer.state LEAN, which changes what is computed, or nothing if it would save nothing.
+  std::vector<Change> LeanState() const {
+    if (job_.precision.compute != ComputePrecision::kBFloat16) return {};
+    Change change{"optimizer.state=LEAN", job_, "bf16 state with stochastic rounding, which may cost quality"};
+    // A job that names its masters keeps them under LEAN.
+    if (job_.precision.master == MasterWeights::kSplit) change.settings += " with precision.master=NONE";
+    change.job.precision.master = MasterWeights::kNone;
+    SetLeanMoments(change.job.optimizer);
+    if (change.job.precision == job_.precision && change.job.optimizer == job_.optimizer) return {};
+    return {change};
   }
 
   // Returns the changes that halve the micro-batch again and again, largest first, or nothing if even one sequence at a

@@ -15,8 +15,9 @@ absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, con
   SHALE_ASSIGN_OR_RETURN(const std::string checkpointing, ExplainCheckpointing(alternatives));
   SHALE_ASSIGN_OR_RETURN(const std::string offload, ExplainOffload(alternatives));
   return absl::StrCat(ExplainWhereBytesGo(alternatives), ExplainAttention(alternatives), micro_batches,
-                      ExplainOnePiece(alternatives), headroom, learning_rate, ExplainUpdate(alternatives),
-                      checkpointing, offload, ExplainNoSync(alternatives), ExplainStrategies(alternatives));
+                      ExplainOnePiece(alternatives), headroom, learning_rate, ExplainState(alternatives),
+                      ExplainUpdate(alternatives), checkpointing, offload, ExplainNoSync(alternatives),
+                      ExplainStrategies(alternatives));
 }
 
 }  // namespace shale

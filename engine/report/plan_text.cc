@@ -22,9 +22,12 @@ namespace {
 
 std::string DescribePrecision(const Job& job) {
   if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
-  return absl::StrCat("bf16, ", job.precision.master == MasterWeights::kSplit
-                                    ? "masters with 16 more bits per weight (SPLIT)"
-                                    : "fp32 masters");
+  switch (job.precision.master) {
+    case MasterWeights::kFloat32: return "bf16, fp32 masters";
+    case MasterWeights::kSplit: return "bf16, masters with 16 more bits per weight (SPLIT)";
+    case MasterWeights::kNone: return "bf16, no masters, stochastic rounding";
+  }
+  return "?";
 }
 
 std::string DescribeBatch(const Job& job) {

@@ -44,6 +44,16 @@ std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states) {
   return saved;
 }
 
+SavedValues SavedValuesOf(const JobState& state) {
+  const SavedTensors& saved = state.groups[0].saved;
+  if (saved.value.present()) return SavedValues::kFloat32;
+  return saved.low.present() ? SavedValues::kSplit : SavedValues::kBFloat16;
+}
+
+bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states) {
+  return std::equal(saved.begin(), saved.end(), states.begin(), states.end(), Convertible);
+}
+
 RankState::RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime)
     : model_(model), state_(state), plan_(plan), runtime_(runtime), states_(SavedStatesOf(state.states)) {}
 
@@ -68,8 +78,7 @@ ElementRange RankState::OfParameter(ParameterId id, ElementRange of_group) const
 
 std::vector<PieceSource> RankState::Pieces(Source source) const {
   std::vector<PieceSource> pieces;
-  const SavedValues values = state_.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
-  for (const PartSpec& spec : PartsOf(values, states_)) {
+  for (const PartSpec& spec : PartsOf(SavedValuesOf(state_), states_)) {
     for (size_t group = 0; group < state_.groups.size(); ++group) {
       const GroupState& g = state_.groups[group];
       const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, spec.part);
@@ -114,26 +123,27 @@ absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
     return absl::OkStatus();
   };
   SHALE_RETURN_IF_ERROR(zero(g.master, Owned(g)));
+  SHALE_RETURN_IF_ERROR(zero(g.low, Owned(g)));
   if (g.own_weight.dtype != DType::kFloat32) return absl::OkStatus();
   return zero(g.weights(), Weights(g));
 }
 
 absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging) {
   SHALE_CHECK(checkpoint.manifest().parameters.size() == model_.parameters.size());
-  SHALE_CHECK(values_only || checkpoint.manifest().states == states_);
+  SHALE_CHECK(values_only || CanRestoreStates(checkpoint.manifest().states, states_));
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
   MakeResident(/*states=*/!values_only);
   char* const work = staging.data() + kCheckpointChunkBytes;
-  if (checkpoint.manifest().values == SavedValues::kSplit) {
-    for (const GroupState& g : state_.groups) {
-      if (JoinsFloats(g)) SHALE_RETURN_IF_ERROR(ZeroValues(g, work));
-    }
+  if (checkpoint.manifest().values != SavedValues::kFloat32) {
+    // What follows adds the halves of a float, and sets no low bits if the checkpoint has none.
+    for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(ZeroValues(g, work));
   }
   const auto wanted = [&](const ShardPiece& piece) -> ElementRange {
     const GroupState& g = state_.groups[model_.parameters[piece.parameter].group];
     switch (piece.part) {
       // A bf16 weight is the upper half alone: only masters and fp32 weights need the lower half.
       case SavedPart::kLow:
+        if (!JoinsFloats(g) && !g.low.present()) return {};
         return OfParameter(piece.parameter, g.own_weight.dtype == DType::kFloat32 ? Weights(g) : Owned(g));
       case SavedPart::kValue:
       case SavedPart::kHigh: return OfParameter(piece.parameter, Weights(g));
@@ -142,7 +152,9 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
         return Blocks(OfParameter(piece.parameter, Owned(g)), states_[StateOf(piece.part)].block);
     }
   };
-  const auto sink = [&](const ShardPiece& piece, const char* bytes) { return Put(piece, bytes, work); };
+  const auto sink = [&](const ShardPiece& piece, const char* bytes) {
+    return Put(checkpoint.manifest(), piece, bytes, work);
+  };
   SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
   if (!values_only) SHALE_RETURN_IF_ERROR(ZeroCodesBetweenParameters(work));
   std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
@@ -166,7 +178,7 @@ absl::Status RankState::ZeroCodesBetweenParameters(char* work) {
   return absl::OkStatus();
 }
 
-absl::Status RankState::Put(const ShardPiece& piece, const char* bytes, char* work) {
+absl::Status RankState::Put(const Manifest& saved, const ShardPiece& piece, const char* bytes, char* work) {
   const Parameter& parameter = model_.parameters[piece.parameter];
   const GroupState& g = state_.groups[parameter.group];
   const int64_t offset = g.layout().Find(parameter.name)->offset_elements, flat = offset + piece.range.begin;
@@ -178,9 +190,27 @@ absl::Status RankState::Put(const ShardPiece& piece, const char* bytes, char* wo
     default: {
       // Parameters and shards begin at whole blocks.
       const int64_t state = StateOf(piece.part), block = states_[state].block;
-      return Store(g.states[state], (offset - Owned(g).begin) / block + piece.range.begin, bytes, count);
+      return PutState(g.states[state], (offset - Owned(g).begin) / block + piece.range.begin, saved.states[state].dtype,
+                      bytes, count, work);
     }
   }
+}
+
+absl::Status RankState::PutState(const Tensor& to, int64_t element, DType saved, const char* bytes, int64_t count,
+                                 char* work) {
+  if (saved == to.dtype) return Store(to, element, bytes, count);
+  for (int64_t begin = 0; begin < count; begin += kWorkFloats) {
+    const int64_t size = std::min(kWorkFloats, count - begin);
+    if (saved == DType::kFloat32) {
+      const auto* values = reinterpret_cast<const float*>(bytes) + begin;
+      std::transform(values, values + size, reinterpret_cast<BFloat16*>(work), RoundToBFloat16);
+    } else {
+      const auto* values = reinterpret_cast<const BFloat16*>(bytes) + begin;
+      std::transform(values, values + size, reinterpret_cast<float*>(work), [](BFloat16 v) { return ToFloat(v); });
+    }
+    SHALE_RETURN_IF_ERROR(Store(to, element + begin, work, size));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work) {
@@ -289,9 +319,9 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
     return count;
   }
   std::vector<BFloat16> high(count);
-  std::vector<int16_t> low(count);
+  std::vector<int16_t> low(count);  // Without low bits, the weight is JoinMaster(weight, 0).
   SHALE_RETURN_IF_ERROR(Load(g.own_weight, element, high.data(), count));
-  SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
+  if (g.low.present()) SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
   for (int64_t i = 0; i < count; ++i) to[i] = JoinMaster(high[i], low[i]);
   return count;
 }

@@ -19,6 +19,11 @@ namespace shale {
 // Returns the states of an optimizer as a manifest records them.
 std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
 
+// Returns the form in which a checkpoint of this state has the values of parameters.
+SavedValues SavedValuesOf(const JobState& state);
+// Returns whether states can be restored from a checkpoint that has `saved`: whether each is convertible.
+bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states);
+
 // Saves, restores, reads and writes the persistent state of one rank. Borrows everything it is given. REQUIRES: no
 // program that touches the same bytes runs meanwhile. Each rank's state may be used by a thread of its own.
 class RankState {
@@ -32,8 +37,9 @@ class RankState {
 
   // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, any strategy
   // and any kind of masters, but its parameters must be those of the model, in the same order. With `values_only`, sets
-  // the values and the count of updates, and leaves the optimizer's states as they are; otherwise the checkpoint's
-  // states must be those of the optimizer. Reads each byte that it needs once, through `staging` (pinned, at least
+  // the values and the count of updates, and leaves the optimizer's states as they are; otherwise
+  // CanRestoreStates(checkpoint.manifest().states, the optimizer's) must hold. Rounds to the nearest bf16 number what
+  // this rank holds in bf16. Reads each byte that it needs once, through `staging` (pinned, at least
   // kReadStagingBytes). After an error the state is undefined; a second Restore may repair it.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
@@ -71,10 +77,11 @@ class RankState {
   // The functions below set state on the device. `work` points to kWorkBytes bytes, preferably pinned, for elements on
   // their way there.
   absl::Status ZeroValues(const GroupState& g, char* work);
+  absl::Status PutState(const Tensor& to, int64_t element, DType saved, const char* bytes, int64_t count, char* work);
   // Sets the codes of 8-bit states in the gaps between parameters to those that an update leaves there. No checkpoint
   // holds these codes.
   absl::Status ZeroCodesBetweenParameters(char* work);
-  absl::Status Put(const ShardPiece& piece, const char* bytes, char* work);
+  absl::Status Put(const Manifest& saved, const ShardPiece& piece, const char* bytes, char* work);
   absl::Status PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work);
   absl::Status PutHalf(const GroupState& g, int64_t flat, SavedPart half, const uint16_t* bits, int64_t count,
                        char* work);

@@ -45,6 +45,8 @@ struct StepOptions {
   MasterWeights master = MasterWeights::kFloat32;
   ActivationOptions activations;
   Optimizer optimizer;
+  // Seed of stochastic rounding. Only programs whose updates round so depend on it.
+  uint64_t seed = 1;
   UpdateTime update = UpdateTime::kAfterBackward;
   Clipping clipping = Clipping::kGlobal;
   // Name patterns of parameters without weight decay. Vectors and scalars never decay.

@@ -34,6 +34,7 @@ enum class Segments {
 enum class MasterWeights {
   kFloat32,  // In a second copy in fp32 (none if the compute dtype is fp32: the weight is its own master).
   kSplit,    // In 16 low bits beside the bf16 weight.
+  kNone,     // Nowhere: the update rounds the bf16 weight stochastically. Only with bf16 compute.
 };
 
 // When parameters are updated.
@@ -90,6 +91,7 @@ inline absl::string_view ToString(MasterWeights master) {
   switch (master) {
     case MasterWeights::kFloat32: return "MASTER_FP32";
     case MasterWeights::kSplit: return "SPLIT";
+    case MasterWeights::kNone: return "NONE";
   }
   return "?";
 }

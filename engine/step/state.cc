@@ -24,11 +24,11 @@ SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) 
   };
   SavedTensors saved;
   for (size_t i = 0; i < states.size(); ++i) saved.states.push_back(mine(g.states[i], states[i].block));
-  if (g.low.present()) {
+  if (g.master.present() || g.own_weight.dtype == DType::kFloat32) {
+    saved.value = mine(g.master.present() ? g.master : g.own_weight);
+  } else {
     saved.high = mine(g.own_weight);
     saved.low = mine(g.low);
-  } else {
-    saved.value = mine(g.master.present() ? g.master : g.own_weight);
   }
   return saved;
 }
@@ -60,7 +60,6 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
   JobState state{.states = options.optimizer.states()};
   const Placement placement = options.placement();
   const DType compute = model.compute_dtype;
-  const bool split = options.master == MasterWeights::kSplit;
   for (const ParameterGroup& group : model.groups) {
     std::vector<ShardLayout::Entry> entries;
     for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
@@ -79,10 +78,12 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
       g.own_weight = g.placement.OwnedOf(g.full_weight);
     }
     if (compute != DType::kFloat32) {
-      if (split) {
-        g.low = add("low_bits", BufferCategory::kMasterWeights, DType::kInt16, own);
-      } else {
-        g.master = add("masters", BufferCategory::kMasterWeights, DType::kFloat32, own);
+      switch (options.master) {
+        case MasterWeights::kFloat32:
+          g.master = add("masters", BufferCategory::kMasterWeights, DType::kFloat32, own);
+          break;
+        case MasterWeights::kSplit: g.low = add("low_bits", BufferCategory::kMasterWeights, DType::kInt16, own); break;
+        case MasterWeights::kNone: break;
       }
     }
     for (const UpdateState& s : options.optimizer.states()) {

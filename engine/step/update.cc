@@ -82,8 +82,8 @@ void Updater::UpdateAllByOneNorm() {
   } else {
     EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals, writer_);
   }
-  const Tensor update = EmitPrepare(state_.totals, /*counts=*/true);
-  for (GroupId group = 0; group < groups; ++group) EmitUpdate(group, update);
+  const Prepared prepared = EmitPrepare(state_.totals, /*counts=*/true);
+  for (GroupId group = 0; group < groups; ++group) EmitUpdate(group, prepared);
 }
 
 void Updater::UpdateWaiting() {
@@ -144,30 +144,40 @@ void Updater::EmitGroupTotals(GroupId group) {
   Emit(context, Op(FlagNonFinite{.totals_3 = totals}));
 }
 
-Tensor Updater::EmitPrepare(const Tensor& totals, bool counts) {
+Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
   const Tensor update =
       writer_.AddTensor("update", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {kUpdateSize}));
+  const bool bf16_alone =
+      options_.master == MasterWeights::kNone && state_.groups[0].own_weight.dtype == DType::kBFloat16;
+  Tensor number;
+  if (bf16_alone || HasBFloat16States(options_.optimizer.rule)) {
+    number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
+  }
   Emit({.phase = Phase::kUpdate}, Op(PrepareUpdate{.hyper_2 = hyper_,
                                                    .valid_tokens_1 = valid_tokens_,
                                                    .totals_3 = totals,
                                                    .update_count_1 = state_.update_count,
                                                    .update_5 = update,
+                                                   .number_1 = number,
                                                    .beta1 = options_.optimizer.beta1,
                                                    .beta2 = options_.optimizer.beta2,
                                                    .counts = counts}));
-  return update;
+  return {update, number};
 }
 
-void Updater::EmitUpdate(GroupId group, const Tensor& update) {
+void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
   const GroupState& g = state_.groups[group];
-  Update op{.update_5 = update,
+  Update op{.update_5 = prepared.update,
             .gradient_P = g.own_gradient,
             .weight_P = g.own_weight,
             .master_P = g.master,
             .low_P = g.low,
             .rule = options_.optimizer.rule,
             .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-            .shard_stride = g.placement.owned_stride()};
+            .shard_stride = g.placement.owned_stride(),
+            .number_1 = prepared.number,
+            .seed = options_.seed,
+            .group = group};
   SHALE_CHECK(g.states.size() <= op.states.size());
   std::copy(g.states.begin(), g.states.end(), op.states.begin());
   Emit({.phase = Phase::kUpdate}, Op(std::move(op)));

@@ -21,7 +21,8 @@
 // with every communicator.
 //
 // With totals of its own for each group, the group that is updated last counts the update. If its gradient is not
-// finite, the step is not counted, although others were updated.
+// finite, the step is not counted, although others were updated. The next step then has the same number, and rounds
+// stochastically with the same random bits.
 #pragma once
 
 #include <vector>
@@ -67,8 +68,12 @@ class Updater {
   void SumLoss(Phase phase);
   void CombineOverShards(const Tensor& totals, Phase phase);
   bool has_replicas() const { return options_.mesh.replicate > 1; }
-  Tensor EmitPrepare(const Tensor& totals, bool counts);
-  void EmitUpdate(GroupId group, const Tensor& update);
+  // The outputs of a PrepareUpdate. `number` is absent if the updates round nothing stochastically.
+  struct Prepared {
+    Tensor update, number;
+  };
+  Prepared EmitPrepare(const Tensor& totals, bool counts);
+  void EmitUpdate(GroupId group, const Prepared& prepared);
   void UpdateWaiting();
   void UpdateAllByOneNorm();
 

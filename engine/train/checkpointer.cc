@@ -64,7 +64,7 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
   manifest.strategy = std::string(ToString(plan_.options.strategy));
   manifest.accumulation = std::string(ToString(plan_.options.accumulation));
   manifest.states = SavedStatesOf(plan_.train.step.state.states);
-  manifest.values = plan_.train.step.state.groups[0].low.present() ? SavedValues::kSplit : SavedValues::kFloat32;
+  manifest.values = SavedValuesOf(plan_.train.step.state);
   const absl::StatusOr<int64_t> updates = state_[0].ReadUpdateCount();
   SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, updates.status()));
   manifest.update_count = *updates;

@@ -126,7 +126,7 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
                    "weights (export them, and give the folder as model.hf_folder)");
   }
   if (const std::vector<SavedState> states = SavedStatesOf(MakeOptimizer(job.optimizer).states());
-      manifest.states != states) {
+      !CanRestoreStates(manifest.states, states)) {
     return Differs("it has ", manifest.states.size(), " states of its optimizer, the job's optimizer keeps ",
                    states.size(), "; SGD keeps one with optimizer.momentum above 0, and none without");
   }

@@ -17,11 +17,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// Updates elements [begin, end) of the shard by AdamWRule or AdamW8BitRule. `ms` and `vs` hold the states of these
-// elements in fp32. All of the elements have weight decay, or none has.
-template <class Rule, class Master>
-HWY_INLINE void AdamWRun(const Rule& rule, const Update& op, const Master& master, int64_t begin, int64_t end,
-                         bool decays, float* ms, float* vs) {
+// Updates elements [begin, end) of the shard by AdamWRule or AdamW8BitRule. `states` stores m and v as states 0 and 1
+// (update-inl.h). All of the elements have weight decay, or none has.
+template <class Rule, class Master, class States>
+HWY_INLINE void AdamWRun(const Rule& rule, const Update& op, const Master& master, const States& states, int64_t begin,
+                         int64_t end, bool decays) {
   const float* update = op.update_5.as<const float>();
   const float* gradient = op.gradient_P.as<const float>();
   const Vector factor = Splat(update[kUpdateGradientFactor]);
@@ -35,11 +35,11 @@ HWY_INLINE void AdamWRun(const Rule& rule, const Update& op, const Master& maste
     const Vector g = hn::Mul(lanes.Load(gradient + i), factor);
     Vector p = master.Load(lanes, i);
     p = hn::NegMulAdd(shrink, p, p);
-    Vector m = lanes.Load(ms + offset);
+    Vector m = states.Load(lanes, 0, i);
     m = hn::MulAdd(rest1, hn::Sub(g, m), m);
-    const Vector v = hn::MulAdd(hn::Mul(rest2, g), g, hn::Mul(beta2, lanes.Load(vs + offset)));
-    lanes.Store(m, ms + offset);
-    lanes.Store(v, vs + offset);
+    const Vector v = hn::MulAdd(hn::Mul(rest2, g), g, hn::Mul(beta2, states.Load(lanes, 1, i)));
+    states.Store(lanes, m, 0, i);
+    states.Store(lanes, v, 1, i);
     const Vector denominator = hn::Add(hn::Div(hn::Sqrt(v), root_correction), epsilon);
     master.Store(lanes, hn::Sub(p, hn::Div(hn::Mul(step, m), denominator)), i);
   });

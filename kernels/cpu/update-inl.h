@@ -1,5 +1,5 @@
-// Structs for the ways to store master weights, and the loop over a part of a shard, for the Highway kernels of update
-// rules.
+// Structs for the ways to store master weights and states, and the loops over a part of a shard, for the Highway
+// kernels of update rules.
 
 #if defined(SHALE_KERNELS_CPU_UPDATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_UPDATE_INL_H_
@@ -8,9 +8,11 @@
 #define SHALE_KERNELS_CPU_UPDATE_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/random-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/update.h"
 #include "kernels/ops.h"
@@ -100,14 +102,106 @@ struct SplitMaster {  // bf16 weight and 16 low bits.
   }
 };
 
+// bf16 weight alone. `random` has the random bits of element `first` and the following ones.
+struct RoundedWeight {
+  BFloat16* weight;
+  const uint16_t* random;
+  int64_t first;
+  template <class Lanes>
+  HWY_INLINE Vector Load(Lanes lanes, int64_t i) const {
+    return lanes.Load(weight + i);
+  }
+  template <class Lanes>
+  HWY_INLINE void Store(Lanes lanes, Vector p, int64_t i) const {
+    StoreStochastically(lanes, p, random + (i - first), weight + i);
+  }
+};
+
+// The following structs are the ways to store states that have one element for each weight. Each loads and stores
+// element i of state s.
+struct FloatStates {
+  float* at[kMaxUpdateStates];
+  int64_t first = 0;  // The element that `at` points to.
+  template <class Lanes>
+  HWY_INLINE Vector Load(Lanes lanes, int s, int64_t i) const {
+    return lanes.Load(at[s] + (i - first));
+  }
+  template <class Lanes>
+  HWY_INLINE void Store(Lanes lanes, Vector v, int s, int64_t i) const {
+    lanes.Store(v, at[s] + (i - first));
+  }
+};
+
+// `random` has the random bits of element `first` and the following ones, for each state.
+struct RoundedStates {
+  BFloat16* at[kMaxUpdateStates];
+  const uint16_t* random[kMaxUpdateStates];
+  int64_t first;
+  template <class Lanes>
+  HWY_INLINE Vector Load(Lanes lanes, int s, int64_t i) const {
+    return lanes.Load(at[s] + i);
+  }
+  template <class Lanes>
+  HWY_INLINE void Store(Lanes lanes, Vector v, int s, int64_t i) const {
+    StoreStochastically(lanes, v, random[s] + (i - first), at[s] + i);
+  }
+};
+
+HWY_INLINE FloatStates FloatStatesOf(const Update& op) {
+  FloatStates states = {};
+  for (size_t s = 0; s < StatesOf(op.rule).size(); ++s) states.at[s] = op.states[s].as<float>();
+  return states;
+}
+
+// The random bits with which an update rounds a chunk of elements.
+template <int kStates>
+class RandomChunk {
+ public:
+  explicit RandomChunk(const Update& op) : op_(op) {
+    stream_ = {.seed = op.seed, .number = *op.number_1.as<const int64_t>(), .group = op.group};
+  }
+
+  // Moves to the elements [begin, begin + count) of the shard. REQUIRES: as for StoreRandomBits
+  HWY_INLINE void MoveTo(int64_t begin, int64_t count) {
+    first_ = begin;
+    if (op_.is_own_master()) Fill(kWeightStream, count, weights_);
+    if (!HasBFloat16States(op_.rule)) return;
+    for (int s = 0; s < kStates; ++s) Fill(StateStream(s), count, states_[s]);
+  }
+
+  RoundedWeight Weight() const { return {op_.weight_P.as<BFloat16>(), weights_, first_}; }
+  RoundedStates States() const {
+    RoundedStates states = {.first = first_};
+    for (int s = 0; s < kStates; ++s) {
+      states.at[s] = op_.states[s].as<BFloat16>();
+      states.random[s] = states_[s];
+    }
+    return states;
+  }
+
+ private:
+  HWY_INLINE void Fill(uint32_t tensor, int64_t count, uint16_t* to) {
+    stream_.tensor = tensor;
+    StoreRandomBits(stream_, op_.shard_begin + first_, count, to);
+  }
+
+  const Update& op_;
+  RoundingStream stream_;
+  int64_t first_ = 0;
+  HWY_ALIGN uint16_t weights_[kRandomChunk];
+  HWY_ALIGN uint16_t states_[kStates > 0 ? kStates : 1][kRandomChunk];
+};
+
 // Calls run(master, begin, end, decays) for the runs of elements in [begin, end) that all have weight decay or all have
-// none, where `master` is the struct that stores their masters.
+// none, where `master` is the struct that stores their masters. Only a bf16 weight alone needs `rounded`.
 template <class Run>
-HWY_INLINE void ForRuns(const Update& op, int64_t begin, int64_t end, const Run& run) {
+HWY_INLINE void ForRuns(const Update& op, const RoundedWeight& rounded, int64_t begin, int64_t end, const Run& run) {
   while (begin < end) {
     const DecayRun next = DecayRunAt(op, begin, end);
     if (op.low_P.present()) {
       run(SplitMaster(op), begin, next.end, next.decays);
+    } else if (!op.master_P.present() && op.weight_P.dtype == DType::kBFloat16) {
+      run(rounded, begin, next.end, next.decays);
     } else if (!op.master_P.present()) {
       run(WeightItself(op), begin, next.end, next.decays);
     } else if (op.weight_P.dtype == DType::kFloat32) {
@@ -120,6 +214,34 @@ HWY_INLINE void ForRuns(const Update& op, int64_t begin, int64_t end, const Run&
       run(FloatMaster<false>(op), begin, next.end, next.decays);
     }
     begin = next.end;
+  }
+}
+
+// Calls run(master, states, begin, end, decays) for runs of elements as ForRuns does, where `states` is the struct that
+// stores their states, of which the rule has kStates with one element for each weight. `begin` is a multiple of
+// kRandomBlock.
+template <int kStates, class Run>
+HWY_INLINE void ForElements(const Update& op, int64_t begin, int64_t end, const Run& run) {
+  if (!op.number_1.present()) {
+    const FloatStates states = FloatStatesOf(op);
+    return ForRuns(op, {}, begin, end, [&](const auto& master, int64_t from, int64_t to, bool decays) HWY_ATTR {
+      run(master, states, from, to, decays);
+    });
+  }
+  RandomChunk<kStates> random(op);
+  for (int64_t at = begin; at < end; at += kRandomChunk) {
+    const int64_t chunk_end = std::min(end, at + kRandomChunk);
+    random.MoveTo(at, chunk_end - at);
+    const auto for_runs = [&](const auto& states) HWY_ATTR {
+      ForRuns(op, random.Weight(), at, chunk_end,
+              [&](const auto& master, int64_t from, int64_t to, bool decays)
+                  HWY_ATTR { run(master, states, from, to, decays); });
+    };
+    if (HasBFloat16States(op.rule)) {
+      for_runs(random.States());
+    } else {
+      for_runs(FloatStatesOf(op));
+    }
   }
 }
 

@@ -11,10 +11,9 @@ HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
 void AdamWElements(const AdamWRule& rule, const Update& op, int64_t begin, int64_t end) {
-  float *ms = op.states[0].as<float>(), *vs = op.states[1].as<float>();
-  ForRuns(op, begin, end, [&](const auto& master, int64_t from, int64_t to, bool decays) HWY_ATTR {
-    AdamWRun(rule, op, master, from, to, decays, ms + from, vs + from);
-  });
+  ForElements<2>(op, begin, end,
+                 [&](const auto& master, const auto& states, int64_t from, int64_t to, bool decays)
+                     HWY_ATTR { AdamWRun(rule, op, master, states, from, to, decays); });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

@@ -22,6 +22,7 @@ using Bytes = hn::Rebind<uint8_t, Floats>;
 
 // The loops below go over whole blocks, even if the last block of a shard is short: its other elements are zeros.
 static_assert(kQuantizedBlock % (HWY_MAX_BYTES / sizeof(float)) == 0);
+static_assert(kQuantizedBlock <= kRandomChunk);
 
 // Sets values = Map[codes] * scale.
 template <class Map>
@@ -88,9 +89,16 @@ void AdamW8BitElements(const AdamW8BitRule& rule, const Update& op, int64_t begi
     float ms[kQuantizedBlock], vs[kQuantizedBlock];
     Widen<SignedMap>(m_codes + at, m_scales[block], count, ms);
     Widen<UnsignedMap>(v_codes + at, v_scales[block], count, vs);
-    ForRuns(op, at, at + count, [&](const auto& master, int64_t from, int64_t to, bool decays) HWY_ATTR {
-      AdamWRun(rule, op, master, from, to, decays, ms + (from - at), vs + (from - at));
-    });
+    const FloatStates states = {.at = {ms, vs}, .first = at};
+    const auto run = [&](const auto& master, int64_t from, int64_t to, bool decays)
+                         HWY_ATTR { AdamWRun(rule, op, master, states, from, to, decays); };
+    if (op.number_1.present()) {
+      RandomChunk<0> random(op);
+      random.MoveTo(at, count);
+      ForRuns(op, random.Weight(), at, at + count, run);
+    } else {
+      ForRuns(op, {}, at, at + count, run);
+    }
     m_scales[block] = Quantize<SignedMap>(ms, count, m_codes + at);
     v_scales[block] = Quantize<UnsignedMap>(vs, count, v_codes + at);
   }

@@ -13,12 +13,11 @@ namespace shale::cpu::HWY_NAMESPACE {
 enum class Momentum { kNone, kHeavyBall, kNesterov };
 
 // Updates elements [begin, end) of the shard. All of them have weight decay, or none has.
-template <Momentum kMomentum, class Master>
-HWY_INLINE void SgdRun(const SgdRule& rule, const Update& op, const Master& master, int64_t begin, int64_t end,
-                       bool decays) {
+template <Momentum kMomentum, class Master, class States>
+HWY_INLINE void SgdRun(const SgdRule& rule, const Update& op, const Master& master, const States& states, int64_t begin,
+                       int64_t end, bool decays) {
   const float* update = op.update_5.as<const float>();
   const float* gradient = op.gradient_P.as<const float>();
-  float* momentums = op.states[0].as<float>();
   const Vector factor = Splat(update[kUpdateGradientFactor]), rate = Splat(update[kUpdateLearningRate]);
   const Vector decay = Splat(decays ? rule.weight_decay : 0.0f), mu = Splat(rule.momentum);
   ForVectors(end - begin, [&](int64_t offset, auto lanes) HWY_ATTR {
@@ -27,8 +26,8 @@ HWY_INLINE void SgdRun(const SgdRule& rule, const Update& op, const Master& mast
     const Vector d = hn::MulAdd(decay, p, hn::Mul(lanes.Load(gradient + i), factor));
     Vector direction = d;
     if constexpr (kMomentum != Momentum::kNone) {
-      const Vector momentum = hn::MulAdd(mu, lanes.Load(momentums + i), d);
-      lanes.Store(momentum, momentums + i);
+      const Vector momentum = hn::MulAdd(mu, states.Load(lanes, 0, i), d);
+      states.Store(lanes, momentum, 0, i);
       direction = kMomentum == Momentum::kNesterov ? hn::MulAdd(mu, momentum, d) : momentum;
     }
     master.Store(lanes, hn::NegMulAdd(rate, direction, p), i);
@@ -36,11 +35,12 @@ HWY_INLINE void SgdRun(const SgdRule& rule, const Update& op, const Master& mast
 }
 
 void SgdElements(const SgdRule& rule, const Update& op, int64_t begin, int64_t end) {
-  ForRuns(op, begin, end, [&](const auto& master, int64_t from, int64_t to, bool decays) HWY_ATTR {
-    if (rule.momentum == 0) return SgdRun<Momentum::kNone>(rule, op, master, from, to, decays);
-    if (!rule.nesterov) return SgdRun<Momentum::kHeavyBall>(rule, op, master, from, to, decays);
-    SgdRun<Momentum::kNesterov>(rule, op, master, from, to, decays);
-  });
+  ForElements<1>(op, begin, end,
+                 [&](const auto& master, const auto& states, int64_t from, int64_t to, bool decays) HWY_ATTR {
+                   if (rule.momentum == 0) return SgdRun<Momentum::kNone>(rule, op, master, states, from, to, decays);
+                   if (!rule.nesterov) return SgdRun<Momentum::kHeavyBall>(rule, op, master, states, from, to, decays);
+                   SgdRun<Momentum::kNesterov>(rule, op, master, states, from, to, decays);
+                 });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

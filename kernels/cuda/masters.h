@@ -1,10 +1,11 @@
-// Structs for the ways to store master weights, for kernels of update rules. Load and Store access N masters from
-// element i on.
+// Structs for the ways to store master weights and bf16 states, for kernels of update rules. Load and Store access N
+// elements from element i on.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/counter_random.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
@@ -24,6 +25,42 @@ SHALE_DEVICE int16_t LowBits(float p, BFloat16 weight) {
 SHALE_DEVICE float Joined(BFloat16 weight, int16_t low) {
   return __uint_as_float((static_cast<unsigned>(weight.bits) << 16) + static_cast<unsigned>(static_cast<int>(low)));
 }
+
+// A bf16 tensor of an update that is rounded stochastically. One block of random bits serves a pack of N elements,
+// since packs and shards begin at multiples of kRandomBlock.
+struct Rounded {
+  Global<BFloat16> at;
+  Global<int64_t> number;
+  uint64_t seed;
+  int64_t shard_begin;
+  int32_t group;
+  uint32_t tensor;
+  Rounded(const Update& op, const Tensor& t, const char* name, uint32_t tensor)
+      : at(Whole<BFloat16>(t, name)),
+        number(Whole<int64_t>(op.number_1, "number")),
+        seed(op.seed),
+        shard_begin(op.shard_begin),
+        group(op.group),
+        tensor(tensor) {}
+  template <int N>
+  SHALE_DEVICE Floats<N> Load(int64_t i) const {
+    return LoadFloats<N>(at, i);
+  }
+  template <int N>
+  SHALE_DEVICE void Store(int64_t i, const Floats<N>& values) const {
+    static_assert(N == 1 || N == kRandomBlock);
+    const int64_t element = shard_begin + i;
+    const RoundingStream stream = {seed, number.Load(0), group, tensor};
+    const RandomBlock random = stream.At(element / kRandomBlock);
+    Pack<BFloat16, N> pack;
+    SHALE_UNROLL
+    for (int k = 0; k < N; ++k) {
+      const uint32_t half = random.Half(N == 1 ? element % kRandomBlock : k);
+      pack.at[k] = {RoundStochastically(__float_as_uint(values.at[k]), half)};
+    }
+    at.template Store<N>(i, pack);
+  }
+};
 
 struct WeightItself {  // fp32 weight alone.
   Global<float> weight;
@@ -101,6 +138,9 @@ struct SplitMaster {  // bf16 weight and 16 low bits.
 template <class Run>
 absl::Status WithMaster(const Update& op, const Run& run) {
   if (op.low_P.present()) return run(SplitMaster(op));
+  if (op.is_own_master() && op.weight_P.dtype == DType::kBFloat16) {
+    return run(Rounded(op, op.weight_P, "weight", kWeightStream));
+  }
   if (!op.master_P.present()) return run(WeightItself(op));
   if (op.weight_P.dtype == DType::kFloat32) return run(WideMaster(op));
   return run(FloatMaster(op));

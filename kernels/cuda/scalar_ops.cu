@@ -35,12 +35,14 @@ SHALE_KERNEL CombineTotalsKernel(Global<double> groups, Global<double> totals, i
 }
 
 SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
-                                 Global<int64_t> update_count, Global<float> update, double beta1, double beta2,
-                                 bool counts) {
+                                 Global<int64_t> update_count, Global<float> update, Global<int64_t> number,
+                                 double beta1, double beta2, bool counts) {
   // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
   const double squared_norm = totals.Load(kTotalSquaredNorm);
   const bool finite = totals.Load(kTotalNonFinite) == 0 && IsFinite(totals.Load(kTotalLoss)) && IsFinite(squared_norm);
   const bool skip = !finite || valid_tokens.Load(0) <= 0;
+  const int64_t count = update_count.Load(0) + 1;
+  if (number.present()) number.Store(0, count);
   update.Store(kUpdateLearningRate, hyper.Load(kHyperLearningRate));
   update.Store(kUpdateSkip, skip ? 1.0f : 0.0f);
   if (skip) {
@@ -49,7 +51,6 @@ SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_toke
     update.Store(kUpdateGradientFactor, 0.0f);
     return;
   }
-  const int64_t count = update_count.Load(0) + 1;
   if (counts) update_count.Store(0, count);
   const double n = static_cast<double>(count);
   update.Store(kUpdateCorrection1, static_cast<float>(1 - pow(beta1, n)));
@@ -82,8 +83,8 @@ absl::Status Run(const CombineTotals& op, Scratch scratch, StreamHandle stream) 
 absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream) {
   return LaunchOne("PrepareUpdate", PrepareUpdateKernel, stream, Whole<float>(op.hyper_2, "hyper"),
                    Whole<int64_t>(op.valid_tokens_1, "valid_tokens"), Whole<double>(op.totals_3, "totals"),
-                   Whole<int64_t>(op.update_count_1, "update_count"), Whole<float>(op.update_5, "update"), op.beta1,
-                   op.beta2, op.counts);
+                   Whole<int64_t>(op.update_count_1, "update_count"), Whole<float>(op.update_5, "update"),
+                   Whole<int64_t>(op.number_1, "number"), op.beta1, op.beta2, op.counts);
 }
 
 }  // namespace shale::cuda

@@ -26,6 +26,7 @@ Update PartOf(Update op, int64_t begin, int64_t end) {
   for (Tensor* t : {&op.gradient_P, &op.weight_P, &op.master_P, &op.low_P}) {
     if (t->present()) *t = t->Slice(0, begin, end - begin);
   }
+  op.shard_begin += begin;
   const absl::Span<const UpdateState> states = StatesOf(op.rule);
   for (size_t i = 0; i < states.size(); ++i) {
     const int64_t block = states[i].block;

@@ -1,6 +1,6 @@
 // Code that the kernels of update rules share. A rule needs an overload of StartUpdate, in a file of its own.
 //
-// [Note: elementwise rules] A rule whose states are fp32 and have one element for each weight is a struct of its rates.
+// [Note: elementwise rules] A rule whose states have one element for each weight is a struct of its rates.
 // UpdateKernel does the rest. It makes one pass and is bound by memory. A thread owns eight adjacent elements, in packs
 // of 16 bytes, and reads them from all tensors before it writes. Operands that do not begin at 16-byte addresses go
 // element by element. The struct has
@@ -100,24 +100,37 @@ absl::Status ForParts(const Update& op, const Start& start) {
 inline constexpr int kUpdatePack = kPackOf<BFloat16>;
 using LaunchEdges = DecayEdges<128>;
 
-// The states of an elementwise rule.
-template <int kStates>
-struct StateArrays {
-  Global<float> at[kStates];
+// A state in fp32.
+struct FloatState {
+  Global<float> at;
+  template <int N>
+  SHALE_DEVICE Floats<N> Load(int64_t i) const {
+    return LoadFloats<N>(at, i);
+  }
+  template <int N>
+  SHALE_DEVICE void Store(int64_t i, const Floats<N>& values) const {
+    StoreFloats(at, i, values);
+  }
 };
-template <>
-struct StateArrays<0> {};
+
+// The states of an elementwise rule, each a FloatState or each Rounded.
+template <class State, int kStates>
+struct StateArrays {
+  State at[kStates];
+};
+template <class State>
+struct StateArrays<State, 0> {};
 
 // Updates elements [i, i + N). See [Note: elementwise rules].
-template <int N, class Master, class Rule>
+template <int N, class Master, class State, class Rule>
 SHALE_DEVICE void UpdatePiece(const Master& master, const Global<float>& update, const Global<float>& gradient,
-                              const StateArrays<Rule::kStates>& states, const Rule& rule, const LaunchEdges& edges,
-                              int64_t i) {
+                              const StateArrays<State, Rule::kStates>& states, const Rule& rule,
+                              const LaunchEdges& edges, int64_t i) {
   constexpr int kStates = Rule::kStates;
   const Floats<N> gradients = LoadFloats<N>(gradient, i);
   Floats<N> p = master.template Load<N>(i), own[std::max(1, kStates)];
   if constexpr (kStates > 0) {
-    for (int s = 0; s < kStates; ++s) own[s] = LoadFloats<N>(states.at[s], i);
+    for (int s = 0; s < kStates; ++s) own[s] = states.at[s].template Load<N>(i);
   }
   if (update.Load(kUpdateSkip) != 0) return;
   const typename Rule::Step step = rule.StepOf(update);
@@ -131,14 +144,14 @@ SHALE_DEVICE void UpdatePiece(const Master& master, const Global<float>& update,
     for (int s = 0; s < kStates; ++s) own[s].at[k] = element[s];
   }
   if constexpr (kStates > 0) {
-    for (int s = 0; s < kStates; ++s) StoreFloats(states.at[s], i, own[s]);
+    for (int s = 0; s < kStates; ++s) states.at[s].template Store<N>(i, own[s]);
   }
   master.template Store<N>(i, p);
 }
 
-template <class Master, class Rule, int N>
+template <class Master, class State, class Rule, int N>
 SHALE_KERNEL UpdateKernel(Master master, Global<float> update, Global<float> gradient,
-                          StateArrays<Rule::kStates> states, Rule rule, LaunchEdges edges, int64_t n) {
+                          StateArrays<State, Rule::kStates> states, Rule rule, LaunchEdges edges, int64_t n) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kFlatThreads + threadIdx.x) * N;
   if (i + N <= n) {
     UpdatePiece<N>(master, update, gradient, states, rule, edges, i);
@@ -151,28 +164,40 @@ SHALE_KERNEL UpdateKernel(Master master, Global<float> update, Global<float> gra
 // addresses.
 bool HasPacks(const Update& op);
 
-// Returns the states of `op`, which has sizeof...(kIndices) of them.
-template <size_t... kIndices>
-StateArrays<sizeof...(kIndices)> StatesFor(const Update& op, std::index_sequence<kIndices...>) {
-  return {{Whole<float>(op.states[kIndices], StatesOf(op.rule)[kIndices].name.data())...}};
+// Call run(states) with the states of `op`, which has sizeof...(kIndices) of them.
+template <class Run, size_t... kIndices>
+absl::Status WithStates(const Update& op, std::index_sequence<kIndices...>, const Run& run) {
+  constexpr int kStates = sizeof...(kIndices);
+  const auto name = [&](size_t s) { return StatesOf(op.rule)[s].name.data(); };
+  if (HasBFloat16States(op.rule)) {
+    return run(
+        StateArrays<Rounded, kStates>{{Rounded(op, op.states[kIndices], name(kIndices), StateStream(kIndices))...}});
+  }
+  return run(StateArrays<FloatState, kStates>{{FloatState{Whole<float>(op.states[kIndices], name(kIndices))}...}});
 }
-inline StateArrays<0> StatesFor(const Update&, std::index_sequence<>) { return {}; }
+template <class Run>
+absl::Status WithStates(const Update&, std::index_sequence<>, const Run& run) {
+  return run(StateArrays<FloatState, 0>());
+}
 
 // Updates the shard by an elementwise rule.
 template <class Rule>
 absl::Status StartElementwise(const char* name, const Update& op, const Rule& rule, StreamHandle stream) {
   return ForParts<LaunchEdges, kUpdatePack>(op, [&](const Update& part, const LaunchEdges& edges) {
+    const int64_t n = part.weight_P.elements();
+    const bool packs = HasPacks(part);
+    const int64_t per_block = kFlatThreads * (packs ? kUpdatePack : 1);
+    const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(n, per_block))),
+                               .block = dim3(kFlatThreads)};
     return WithMaster(part, [&](const auto& master) {
-      using Master = std::decay_t<decltype(master)>;
-      const int64_t n = part.weight_P.elements();
-      const bool packs = HasPacks(part);
-      const int64_t per_block = kFlatThreads * (packs ? kUpdatePack : 1);
-      const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(n, per_block))),
-                                 .block = dim3(kFlatThreads)};
-      const auto kernel = packs ? UpdateKernel<Master, Rule, kUpdatePack> : UpdateKernel<Master, Rule, 1>;
-      return Launch(name, kernel, shape, stream, master, Whole<float>(part.update_5, "update"),
-                    Whole<float>(part.gradient_P, "gradient"),
-                    StatesFor(part, std::make_index_sequence<Rule::kStates>()), rule, edges, n);
+      return WithStates(part, std::make_index_sequence<Rule::kStates>(),
+                        [&]<class State>(const StateArrays<State, Rule::kStates>& states) {
+                          using Master = std::decay_t<decltype(master)>;
+                          const auto kernel = packs ? UpdateKernel<Master, State, Rule, kUpdatePack>
+                                                    : UpdateKernel<Master, State, Rule, 1>;
+                          return Launch(name, kernel, shape, stream, master, Whole<float>(part.update_5, "update"),
+                                        Whole<float>(part.gradient_P, "gradient"), states, rule, edges, n);
+                        });
     });
   });
 }

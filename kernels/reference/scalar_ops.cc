@@ -44,6 +44,7 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
   const bool finite =
       totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
   const bool skip = !finite || *op.valid_tokens_1.as<const int64_t>() <= 0;
+  if (op.number_1.present()) *op.number_1.as<int64_t>() = count + 1;
   update[kUpdateLearningRate] = hyper[kHyperLearningRate];
   update[kUpdateSkip] = skip ? 1.0f : 0.0f;
   if (skip) {

@@ -1,8 +1,10 @@
 #include "kernels/reference/update.h"
 
 #include <algorithm>
+#include <bit>
 #include <variant>
 
+#include "kernels/counter_random.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_kernels.h"
 
@@ -14,16 +16,37 @@ double Master(const Update& op, int64_t i) {
   return Get(op.weight_P, i);
 }
 
+namespace {
+
+// Returns the bf16 number to which element i of a tensor is rounded (RoundingStream::tensor).
+BFloat16 Rounded(const Update& op, uint32_t tensor, int64_t i, float value) {
+  const RoundingStream stream = {
+      .seed = op.seed, .number = *op.number_1.as<const int64_t>(), .group = op.group, .tensor = tensor};
+  const int64_t element = op.shard_begin + i;
+  const uint32_t half = stream.At(element / kRandomBlock).Half(element % kRandomBlock);
+  return {RoundStochastically(std::bit_cast<uint32_t>(value), half)};
+}
+
+}  // namespace
+
 void PutMaster(const Update& op, int64_t i, double value) {
   const float p = static_cast<float>(value);
   if (op.master_P.present()) Put(op.master_P, i, value);
   if (op.weight_P.dtype == DType::kBFloat16) {
-    const BFloat16 weight = RoundMaster(p);
+    const BFloat16 weight = op.is_own_master() ? Rounded(op, kWeightStream, i, p) : RoundMaster(p);
     op.weight_P.as<BFloat16>()[i] = weight;
     if (op.low_P.present()) op.low_P.as<int16_t>()[i] = MasterLowBits(p, weight);
   } else {
     Put(op.weight_P, i, value);
   }
+}
+
+double PutState(const Update& op, int state, int64_t i, double value) {
+  const Tensor& to = op.states[state];
+  if (to.dtype != DType::kBFloat16) return Put(to, i, value);
+  const float wide = static_cast<float>(value);
+  to.as<BFloat16>()[i] = Rounded(op, StateStream(state), i, wide);
+  return wide;
 }
 
 bool Decays(const Update& op, int64_t i) {

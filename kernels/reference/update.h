@@ -17,6 +17,9 @@ struct UpdateStep {
 double Master(const Update& op, int64_t i);
 // Stores the master weight of element i, rounded to f32, and the weight that follows from it.
 void PutMaster(const Update& op, int64_t i, double value);
+// Stores element i of a state. Returns its value in fp32 (or fp64), which the update goes on with: a state in bf16 is
+// rounded only as it is stored.
+double PutState(const Update& op, int state, int64_t i, double value);
 // Returns whether element i of the shard has weight decay.
 bool Decays(const Update& op, int64_t i);
 

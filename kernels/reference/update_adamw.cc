@@ -14,8 +14,8 @@ void Apply(const AdamWRule& rule, const Update& op, const UpdateStep& step) {
   const double beta1 = rule.beta1, beta2 = rule.beta2;
   for (int64_t i = 0; i < op.weight_P.dim(0); ++i) {
     const double g = Get(op.gradient_P, i) * step.gradient_factor;
-    const double m = Put(m_P, i, Get(m_P, i) + (1 - beta1) * (g - Get(m_P, i)));
-    const double v = Put(v_P, i, beta2 * Get(v_P, i) + (1 - beta2) * g * g);
+    const double m = PutState(op, 0, i, Get(m_P, i) + (1 - beta1) * (g - Get(m_P, i)));
+    const double v = PutState(op, 1, i, beta2 * Get(v_P, i) + (1 - beta2) * g * g);
     PutMaster(op, i, DecayedMaster(op, i, step, rule.weight_decay) - AdamWStep(step, rule.epsilon, m, v));
   }
 }

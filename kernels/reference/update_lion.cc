@@ -16,7 +16,7 @@ void Apply(const LionRule& rule, const Update& op, const UpdateStep& step) {
     const double g = Get(op.gradient_P, i) * step.gradient_factor, m = Get(m_P, i);
     const double p = DecayedMaster(op, i, step, rule.weight_decay);
     PutMaster(op, i, p - step.rate * Sign(beta1 * m + (1 - beta1) * g));
-    Put(m_P, i, beta2 * m + (1 - beta2) * g);
+    PutState(op, 0, i, beta2 * m + (1 - beta2) * g);
   }
 }
 

@@ -10,7 +10,7 @@ void Apply(const SgdRule& rule, const Update& op, const UpdateStep& step) {
     const double d = Get(op.gradient_P, i) * step.gradient_factor + (Decays(op, i) ? rule.weight_decay * p : 0);
     double direction = d;
     if (mu != 0) {
-      const double momentum = Put(op.states[0], i, mu * Get(op.states[0], i) + d);
+      const double momentum = PutState(op, 0, i, mu * Get(op.states[0], i) + d);
       direction = rule.nesterov ? d + mu * momentum : momentum;
     }
     PutMaster(op, i, p - step.rate * direction);

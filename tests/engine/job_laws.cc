@@ -110,6 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT", "optimizer.non_finite=SKIP"},
                 1e-4},
         JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1},
+        JobCase{"Lean", {"runtime.device=CUDA", "precision.compute=BF16", "optimizer.state=LEAN"}, 0.1},
         JobCase{"Sgd",
                 {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
                  "optimizer.epsilon=", "optimizer.rule=SGD", "optimizer.nesterov=true"},

@@ -192,7 +192,7 @@ TEST(StepLaws, MicroBatchesEqualOneLargeBatch) {
 
 TEST(StepLaws, EveryWorldAgreesInBf16) {
   const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 1);
-  for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit}) {
+  for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit, MasterWeights::kNone}) {
     RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 1, 1);
     options.dtype = DType::kBFloat16;
     options.step.master = master;

@@ -15,8 +15,8 @@
 namespace shale::testing {
 namespace {
 
-// Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, clipping, update time,
-// model, dtype, K and keep_gradients vary.
+// Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
+// update time, model, dtype, masters, K and keep_gradients vary.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -36,11 +36,13 @@ RunOptions RandomJob(std::mt19937_64& random) {
   if (pick(3) == 0) step.activations.offload = {pick(2) ? "*" : "blocks.*.attention*"};
   if (pick(2) == 0) {
     options.dtype = DType::kBFloat16;
-    if (pick(2) == 0) step.master = MasterWeights::kSplit;
+    step.master = static_cast<MasterWeights>(pick(3));
   }
   if (pick(2) == 0) {
     const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
-    step.optimizer = MakeOptimizer(entry.kind, entry.defaults);
+    Hyperparameters h = entry.defaults;
+    if (pick(2) == 0) h.moments = DType::kBFloat16;  // Some optimizers do not read it.
+    step.optimizer = MakeOptimizer(entry.kind, h);
   }
   options.reads_gradients = pick(2);
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
@@ -72,7 +74,8 @@ std::string Describe(const RunOptions& o, int seed) {
                       ToString(o.step.activations.preset), " in segments of ", o.step.activations.segment_blocks,
                       o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate,
                       " S=", o.step.mesh.shard, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
-                      EntryOf(o.step.optimizer.kind).name, " ", ToString(o.step.update));
+                      ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
+                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update));
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.

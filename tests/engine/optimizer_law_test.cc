@@ -26,6 +26,11 @@ std::vector<Named> AllOptimizers() {
     Hyperparameters h = entry.defaults;
     h.weight_decay = 0.1;
     all.push_back({std::string(entry.name), MakeOptimizer(entry.kind, h), 1e-2});
+    if (entry.Reads("moments")) {
+      Hyperparameters bf16 = h;
+      bf16.moments = DType::kBFloat16;
+      all.push_back({absl::StrCat(entry.name, ", bf16 moments"), MakeOptimizer(entry.kind, bf16), 1e-2});
+    }
     if (entry.kind != OptimizerKind::kSgd) continue;
     h.nesterov = true;
     all.push_back({"SGD, Nesterov", MakeOptimizer(entry.kind, h), 1e-2});
@@ -61,7 +66,8 @@ TEST(OptimizerLaws, EveryStrategyUpdatesTheSameBits) {
   for (const Named& named : AllOptimizers()) {
     for (const auto& [dtype, master] : {std::pair(DType::kFloat32, MasterWeights::kFloat32),
                                         {DType::kBFloat16, MasterWeights::kFloat32},
-                                        {DType::kBFloat16, MasterWeights::kSplit}}) {
+                                        {DType::kBFloat16, MasterWeights::kSplit},
+                                        {DType::kBFloat16, MasterWeights::kNone}}) {
       const RunResult replicated = MustRun(With(named, Strategy::kDdp, 3, dtype, master), tokens);
       ASSERT_EQ(replicated.losses.size(), 3);
       for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
@@ -74,6 +80,20 @@ TEST(OptimizerLaws, EveryStrategyUpdatesTheSameBits) {
         }
       }
     }
+  }
+}
+
+// Stochastic rounding depends on the seed, so another seed trains another run.
+TEST(OptimizerLaws, TheSeedChangesStochasticRoundingAndNothingElse) {
+  const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 22);
+  const Named adamw = AllOptimizers()[0];
+  for (MasterWeights master : {MasterWeights::kSplit, MasterWeights::kNone}) {
+    RunOptions options = With(adamw, Strategy::kFullShard, 2, DType::kBFloat16, master);
+    const RunResult one = MustRun(options, tokens);
+    options.step.seed = 2;
+    const RunResult other = MustRun(options, tokens);
+    EXPECT_EQ(one.losses.front(), other.losses.front());
+    EXPECT_EQ(one.weights == other.weights, master == MasterWeights::kSplit);
   }
 }
 
@@ -125,24 +145,41 @@ TEST(OptimizerLaws, EveryOptimizerLearns) {
   }
 }
 
+// Many of these updates are below half a bf16 step of their weight, so rounding to nearest would lose them.
+TEST(OptimizerLaws, EveryOptimizerLearnsWithoutMasters) {
+  const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 24, /*masks=*/false);
+  for (const Named& named : AllOptimizers()) {
+    RunOptions options = With(named, Strategy::kFullShard, 2, DType::kBFloat16, MasterWeights::kNone);
+    options.steps = 30;
+    if (named.optimizer.kind == OptimizerKind::kSgd) options.learning_rate = 0.3;
+    const RunResult result = MustRun(options, tokens);
+    ASSERT_EQ(result.losses.size(), 30);
+    EXPECT_LT(result.losses.back(), 0.8 * result.losses.front()) << named.name;
+  }
+}
+
 TEST(OptimizerLaws, ThePlanHasTheBytesOfTheDeclaredStates) {
   const Tokens tokens = RandomTokens(3, 11, SmallDecoder().vocabulary, 25);
   for (const Named& named : AllOptimizers()) {
-    RunOptions options = With(named, Strategy::kFullShard, 3, DType::kBFloat16, MasterWeights::kSplit);
-    options.step.snapshot = true;
-    const RunResult result = MustRun(options, tokens);
-    int64_t states = sizeof(int64_t);  // The update count.
-    int64_t values = 0;
-    for (const GroupState& g : result.step.state.groups) {
-      const int64_t shard = g.layout().shard_elements();
-      EXPECT_EQ(shard % BlockOf(named.optimizer.rule), 0) << named.name;
-      for (const UpdateState& state : named.optimizer.states()) states += shard / state.block * SizeOf(state.dtype);
-      values += 4 * shard;
+    for (MasterWeights master : {MasterWeights::kSplit, MasterWeights::kNone}) {
+      RunOptions options = With(named, Strategy::kFullShard, 3, DType::kBFloat16, master);
+      options.step.snapshot = true;
+      const RunResult result = MustRun(options, tokens);
+      int64_t states = sizeof(int64_t);  // The update count.
+      int64_t values = 0;
+      for (const GroupState& g : result.step.state.groups) {
+        const int64_t shard = g.layout().shard_elements();
+        EXPECT_EQ(shard % BlockOf(named.optimizer.rule), 0) << named.name;
+        for (const UpdateState& state : named.optimizer.states()) states += shard / state.block * SizeOf(state.dtype);
+        values += (master == MasterWeights::kSplit ? 4 : 2) * shard;
+      }
+      const auto bytes = [&](BufferCategory category) { return result.plan.bytes_at_peak[static_cast<int>(category)]; };
+      EXPECT_EQ(bytes(BufferCategory::kOptimizerState), states) << named.name;
+      EXPECT_EQ(bytes(BufferCategory::kSnapshot), states - static_cast<int64_t>(sizeof(int64_t)) + values)
+          << named.name;
+      EXPECT_EQ(bytes(BufferCategory::kMasterWeights), master == MasterWeights::kSplit ? values / 2 : 0) << named.name;
+      EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << named.name;
     }
-    const auto bytes = [&](BufferCategory category) { return result.plan.bytes_at_peak[static_cast<int>(category)]; };
-    EXPECT_EQ(bytes(BufferCategory::kOptimizerState), states) << named.name;
-    EXPECT_EQ(bytes(BufferCategory::kSnapshot), states - static_cast<int64_t>(sizeof(int64_t)) + values) << named.name;
-    EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << named.name;
   }
 }
 

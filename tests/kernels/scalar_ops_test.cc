@@ -92,11 +92,13 @@ TEST(PrepareUpdate, CountsClipsAndSkips) {
 TEST(PrepareUpdate, UsesTheNumberOfTheUpdateWithoutCountingItIfToldSo) {
   OpCase c = PrepareUpdateCase("x", /*max_norm=*/1, /*valid=*/5, {1, 16, 0}, /*count=*/1);
   c.op.As<PrepareUpdate>()->counts = false;
+  c.op.As<PrepareUpdate>()->number_1 = c.memory.Output(DType::kInt64, {1});
   for (const TestBackend& backend : TestBackends()) {
     SCOPED_TRACE(backend.name);
     std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
     const auto op = *c.memory.Bind(c.op, image.data()).As<PrepareUpdate>();
     EXPECT_EQ(*op.update_count_1.as<int64_t>(), 1);
+    EXPECT_EQ(*op.number_1.as<int64_t>(), 2);
     EXPECT_NEAR(op.update_5.as<float>()[kUpdateCorrection1], 1 - 0.9 * 0.9, 1e-6);
   }
 }

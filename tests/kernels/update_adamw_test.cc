@@ -16,6 +16,10 @@ constexpr UpdateTolerances kTolerances = {.state = {.absolute = 4 * kUnit32},
 
 INSTANTIATE_TEST_SUITE_P(AdamW, OpConformance,
                          ::testing::ValuesIn(UpdateCases(AdamWRule{.weight_decay = 0.5f}, kTolerances)), CaseName);
+INSTANTIATE_TEST_SUITE_P(
+    AdamWInBf16, OpConformance,
+    ::testing::ValuesIn(UpdateCases(AdamWRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16}, kTolerances)),
+    CaseName);
 
 // Computes the second step of torch.optim.AdamW's algorithm for lr 0.1, betas (0.9, 0.99), decay 0.1, eps 1e-8.
 TEST(AdamW, FollowsTheTextbook) {

@@ -16,6 +16,10 @@ constexpr UpdateTolerances kTolerances = {.state = {.absolute = 0.4 * kUnit32},
 
 INSTANTIATE_TEST_SUITE_P(Lion, OpConformance,
                          ::testing::ValuesIn(UpdateCases(LionRule{.weight_decay = 0.5f}, kTolerances)), CaseName);
+INSTANTIATE_TEST_SUITE_P(
+    LionInBf16, OpConformance,
+    ::testing::ValuesIn(UpdateCases(LionRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16}, kTolerances)),
+    CaseName);
 
 // Element 0: 0.9 x -0.01 + 0.1 x 0.2 > 0. Element 1: 0.9 x 0.1 - 0.1 x 1.5 < 0, after a decay of 0.1 x 0.1 x 2.
 TEST(Lion, FollowsTheTextbook) {

@@ -26,6 +26,7 @@ std::string Name(Masters masters) {
     case Masters::kFloatWide: return "wide_master";
     case Masters::kFloat: return "master";
     case Masters::kSplit: return "split";
+    case Masters::kNone: return "bf16_weight";
   }
   return "";
 }
@@ -38,6 +39,9 @@ std::vector<UpdateRule> AllRules() {
   }
   rules.push_back(SgdRule{.weight_decay = 0.5f, .nesterov = true});
   rules.push_back(SgdRule{.momentum = 0, .weight_decay = 0.5f});
+  rules.push_back(AdamWRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16});
+  rules.push_back(SgdRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16});
+  rules.push_back(LionRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16});
   return rules;
 }
 
@@ -47,6 +51,7 @@ std::string Name(const UpdateRule& rule) {
   if (const auto* sgd = std::get_if<SgdRule>(&rule)) {
     name += sgd->nesterov ? "_nesterov" : sgd->momentum != 0 ? "_momentum" : "";
   }
+  if (HasBFloat16States(rule)) name += "_bf16";
   return name;
 }
 
@@ -85,6 +90,11 @@ Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, Masters form, cons
   if (form == Masters::kFloat || form == Masters::kFloatWide) {
     op.master_P = memory.Values(DType::kFloat32, {n}, masters);
   }
+  if (op.rounds_stochastically()) {
+    op.number_1 = memory.Values(DType::kInt64, {1}, {1000003});
+    op.seed = 0x123456789abcdef;
+    op.group = 3;
+  }
   return op;
 }
 
@@ -94,7 +104,7 @@ std::vector<float> MastersOf(const Update& symbolic, const TestMemory& memory, s
   for (int64_t i = 0; i < op.weight_P.dim(0); ++i) {
     masters.push_back(op.master_P.present() ? op.master_P.as<float>()[i]
                       : op.low_P.present()  ? JoinMaster(op.weight_P.as<BFloat16>()[i], op.low_P.as<int16_t>()[i])
-                                            : op.weight_P.as<float>()[i]);
+                                            : static_cast<float>(ElementOf(op.weight_P, i)));
   }
   return masters;
 }

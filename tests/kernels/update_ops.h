@@ -10,13 +10,14 @@
 
 namespace shale::testing {
 
-// The forms of master weights: the fp32 weight itself, an fp32 master with an fp32 or a bf16 weight, and a bf16 weight
-// with 16 low bits.
-enum class Masters { kWeight, kFloatWide, kFloat, kSplit };
-inline constexpr Masters kAllMasters[] = {Masters::kWeight, Masters::kFloatWide, Masters::kFloat, Masters::kSplit};
+// The forms of master weights: the fp32 weight itself, an fp32 master with an fp32 or a bf16 weight, a bf16 weight with
+// 16 low bits, and a bf16 weight alone.
+enum class Masters { kWeight, kFloatWide, kFloat, kSplit, kNone };
+inline constexpr Masters kAllMasters[] = {Masters::kWeight, Masters::kFloatWide, Masters::kFloat, Masters::kSplit,
+                                          Masters::kNone};
 std::string Name(Masters masters);
 
-// Returns one of each rule, and of each variant of SGD.
+// Returns one of each rule, with fp32 and with bf16 states, and of each variant of SGD.
 std::vector<UpdateRule> AllRules();
 // Returns a name that tells variants of a rule apart: "SGD_nesterov".
 std::string Name(const UpdateRule& rule);
@@ -28,8 +29,8 @@ std::shared_ptr<const std::vector<ElementRange>> Ranges(std::vector<ElementRange
 // Returns `n` numbers in [-1, 1) that fp32 holds.
 std::vector<double> RandomMasters(int64_t n);
 
-// Returns an update whose masters are the fp32 values of `masters`, whatever their form. Gradients lie in [-1, 1),
-// which the update multiplies by 0.75; m and momentum lie in [-0.1, 0.1) and v in [0.01, 0.2).
+// Returns an update whose masters are the fp32 values of `masters`, rounded to bf16 for kNone. Gradients lie in [-1,
+// 1), which the update multiplies by 0.75; m and momentum lie in [-0.1, 0.1) and v in [0.01, 0.2).
 Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, Masters form, const std::vector<double>& masters);
 
 // Returns the masters of `symbolic` in an image.

@@ -113,29 +113,110 @@ TEST(Update, NaNsStayNaNs) {
 }
 
 // Threads may divide an update, and a shard may lie anywhere in its group. Neither changes an element.
-TEST(Update, PartsOfAShardAgreeWithTheWhole) {
+void ExpectPartsAgree(const UpdateRule& rule, Masters form) {
   constexpr int64_t kSize = 2000, kCut = 768;
+  for (const TestBackend& backend : TestBackends()) {
+    SCOPED_TRACE(backend.name + " " + Name(rule) + " " + Name(form));
+    TestMemory memory;
+    Update whole = MakeUpdate(memory, rule, form, RandomMasters(kSize));
+    whole.decayed = Ranges({{700, 900}});
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, whole);
+    const std::vector<float> want = MastersOf(whole, memory, image);
+    Update part = whole;
+    part.shard_begin = kCut;
+    for (Tensor* t : {&part.gradient_P, &part.weight_P, &part.master_P}) {
+      if (t->present()) *t = t->Slice(0, kCut, kSize - kCut);
+    }
+    const absl::Span<const UpdateState> states = StatesOf(rule);
+    for (size_t i = 0; i < states.size(); ++i) {
+      const int64_t begin = kCut / states[i].block;
+      part.states[i] = part.states[i].Slice(0, begin, part.states[i].dim(0) - begin);
+    }
+    std::vector<std::byte> part_image = RunOnBackend(backend.name, memory, part);
+    const std::vector<float> got = MastersOf(part, memory, part_image);
+    for (int64_t i = kCut; i < kSize; ++i) ASSERT_EQ(got[i - kCut], want[i]) << i;
+  }
+}
+
+TEST(Update, PartsOfAShardAgreeWithTheWhole) {
   for (const UpdateRule& rule : AllRules()) {
+    for (const Masters form : {Masters::kFloat, Masters::kNone}) ExpectPartsAgree(rule, form);
+  }
+}
+
+// Returns an update of `n` bf16 weights of 1 that adds 2^-k to each in exact arithmetic. A bf16 step is 2^-7 there.
+Update AddsToOnes(TestMemory& memory, int64_t n, int k) {
+  Update op = MakeUpdate(memory, SgdRule{.momentum = 0}, Masters::kNone, std::vector<double>(n, 1.0));
+  op.update_5 = memory.Values(DType::kFloat32, {kUpdateSize}, {1, 1, 1, 1, 0});
+  op.gradient_P = memory.Values(DType::kFloat32, {n}, std::vector<double>(n, -std::ldexp(1, -k)));
+  return op;
+}
+
+// Each weight of 1 + x rounds up by a step s = 2^-7 with probability x / s. The mean of n has a standard deviation of
+// at most s / 2 / sqrt(n), and six of them are never exceeded in practice. Rounding to nearest would leave every weight
+// at
+// 1. All backends compute 1 + x exactly, so they round to the same bits.
+TEST(Update, StochasticRoundingIsRightOnAverage) {
+  constexpr int64_t kSize = 20000;
+  for (const int k : {8, 10, 13}) {
+    TestMemory memory;
+    const Update op = AddsToOnes(memory, kSize, k);
+    std::vector<std::byte> reference = RunOnReference(memory, op);
+    const std::vector<float> want = MastersOf(op, memory, reference);
+    double sum = 0;
+    for (const float p : want) sum += p - 1;
+    EXPECT_NEAR(sum / kSize, std::ldexp(1, -k), 6 * 0x1p-8 / std::sqrt(kSize)) << k;
     for (const TestBackend& backend : TestBackends()) {
-      SCOPED_TRACE(backend.name + " " + Name(rule));
-      TestMemory memory;
-      Update whole = MakeUpdate(memory, rule, Masters::kFloat, RandomMasters(kSize));
-      whole.decayed = Ranges({{700, 900}});
-      std::vector<std::byte> image = RunOnBackend(backend.name, memory, whole);
-      const std::vector<float> want = MastersOf(whole, memory, image);
-      Update part = whole;
-      part.shard_begin = kCut;
-      for (Tensor* t : {&part.gradient_P, &part.weight_P, &part.master_P}) *t = t->Slice(0, kCut, kSize - kCut);
-      const absl::Span<const UpdateState> states = StatesOf(rule);
-      for (size_t i = 0; i < states.size(); ++i) {
-        const int64_t begin = kCut / states[i].block;
-        part.states[i] = part.states[i].Slice(0, begin, part.states[i].dim(0) - begin);
-      }
-      std::vector<std::byte> part_image = RunOnBackend(backend.name, memory, part);
-      const std::vector<float> got = MastersOf(part, memory, part_image);
-      for (int64_t i = kCut; i < kSize; ++i) ASSERT_EQ(got[i - kCut], want[i]) << i;
+      std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+      EXPECT_EQ(MastersOf(op, memory, image), want) << backend.name;
     }
   }
+}
+
+TEST(Update, StochasticRoundingDependsOnSeedNumberAndGroup) {
+  constexpr int64_t kSize = 300;
+  for (const TestBackend& backend : TestBackends()) {
+    TestMemory memory;
+    const Update op = AddsToOnes(memory, kSize, 8);
+    const auto run = [&](const Update& changed) {
+      std::vector<std::byte> image = RunOnBackend(backend.name, memory, changed);
+      return MastersOf(changed, memory, image);
+    };
+    Update seed = op, number = op, group = op;
+    ++seed.seed;
+    ++group.group;
+    number.number_1 = memory.Values(DType::kInt64, {1}, {1000004});
+    const std::vector<float> plain = run(op);
+    for (const Update& other : {seed, number, group}) EXPECT_NE(run(other), plain) << backend.name;
+    EXPECT_EQ(run(op), plain) << backend.name;
+  }
+}
+
+// v moves by 2^-10 of its distance to g^2 in a step, which is less than half a bf16 step, so rounding to nearest would
+// freeze it near g^2 / 4.
+TEST(Update, Bf16MomentsDoNotFreeze) {
+  constexpr int64_t kSize = 64;
+  constexpr int kSteps = 2000;
+  std::vector<double> m(kSize), v(kSize);
+  for (int step = 1; step <= kSteps; ++step) {
+    TestMemory memory;
+    Update op = MakeUpdate(memory, AdamWRule{.beta2 = 1 - 0x1p-10f, .state_dtype = DType::kBFloat16}, Masters::kNone,
+                           std::vector<double>(kSize, 1.0));
+    op.update_5 = memory.Values(DType::kFloat32, {kUpdateSize}, {0, 1, 1, 1, 0});
+    op.gradient_P = memory.Values(DType::kFloat32, {kSize}, std::vector<double>(kSize, 1.0));
+    op.states[0] = memory.Values(DType::kBFloat16, {kSize}, m);
+    op.states[1] = memory.Values(DType::kBFloat16, {kSize}, v);
+    op.number_1 = memory.Values(DType::kInt64, {1}, {static_cast<double>(step)});
+    std::vector<std::byte> image = RunOnReference(memory, op);
+    for (int64_t i = 0; i < kSize; ++i) {
+      m[i] = ElementOf(memory.Bind(op.states[0], image.data()), i);
+      v[i] = ElementOf(memory.Bind(op.states[1], image.data()), i);
+    }
+  }
+  double mean = 0;
+  for (const double x : v) mean += x / kSize;
+  // A step of v, at most 2^-8, adds a variance of a quarter of its square, and 2^9 steps count: 0.044 for one v.
+  EXPECT_NEAR(mean, 1 - std::pow(1 - 0x1p-10, kSteps), 6 * 0.044 / std::sqrt(kSize));
 }
 
 }  // namespace

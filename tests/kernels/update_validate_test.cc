@@ -21,7 +21,7 @@ TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
     ExpectRefused(op, parts);
   };
   expect_refused(adamw, [](Update& op) { op.master_P = op.states[0]; }, {"AdamW: master and low are both given"});
-  expect_refused(adamw, [](Update& op) { op.low_P = Tensor(); }, {"neither master nor low"});
+  expect_refused(adamw, [](Update& op) { op.low_P = Tensor(); }, {"bf16 weight without master and low", "number"});
   expect_refused(adamw, [](Update& op) { op.weight_P.dtype = DType::kFloat32; }, {"low is given for an f32 weight"});
   expect_refused(
       adamw,
@@ -49,6 +49,20 @@ TEST(Validate, RefusesUpdatesThatContradictTheirRule) {
   apart = adamw;
   apart.shard_begin = 7;
   EXPECT_TRUE(Validate(apart).ok()) << Validate(apart);
+
+  // Stochastic rounding needs the update's number, and shards at whole blocks of random bits.
+  Update alone = adamw;
+  alone.low_P = Tensor();
+  alone.number_1 = Tensor::Contiguous(DType::kInt64, {1});
+  alone.number_1.where.symbol = 100;
+  EXPECT_TRUE(Validate(alone).ok()) << Validate(alone);
+  expect_refused(alone, [](Update& op) { op.shard_begin = 12; }, {"shard_begin is 12", "a multiple of 8"});
+  expect_refused(alone, [](Update& op) { op.number_1.dtype = DType::kInt32; }, {"number is i32[1]", "wanted i64"});
+  expect_refused(adamw, [&](Update& op) { op.number_1 = alone.number_1; }, {"nothing is rounded stochastically"});
+  expect_refused(adamw, [](Update& op) { op.rule = AdamWRule{.state_dtype = DType::kBFloat16}; },
+                 {"bf16 states", "number"});
+  expect_refused(adamw, [](Update& op) { op.rule = AdamWRule{.state_dtype = DType::kUInt8}; },
+                 {"state_dtype is u8", "wanted f32 or bf16"});
 
   // Wrong hyper-parameters.
   const float nan = std::numeric_limits<float>::quiet_NaN();

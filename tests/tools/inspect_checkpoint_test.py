@@ -46,6 +46,8 @@ class InspectCheckpointTest(unittest.TestCase):
                 ["--set=telemetry.run_folder=runs/three", "--set=sharding.ranks=3", "--set=lr_schedule.steps=2"],
                 ["--set=telemetry.run_folder=runs/split", "--set=precision.compute=BF16",
                  "--set=precision.master=SPLIT", "--set=lr_schedule.steps=2"],
+                ["--set=telemetry.run_folder=runs/lean", "--set=precision.compute=BF16",
+                 "--set=optimizer.state=LEAN", "--set=lr_schedule.steps=2"],
                 ["--set=telemetry.run_folder=runs/masters", "--set=precision.compute=BF16",
                  "--set=lr_schedule.steps=2"],
                 ["--set=telemetry.run_folder=runs/wide", "--set=model.decoder.width=64", "--set=lr_schedule.steps=2"]):
@@ -88,6 +90,7 @@ class InspectCheckpointTest(unittest.TestCase):
             size = os.path.getsize(self.path(os.path.join(_STEP_2, name)))
             self.assertRegex(output, r"\n  %s +%s  bytes, 1 checksum\n" % (name, format(size, ",")))
         self.assertIn("values in SPLIT", self.inspect(0, "runs/split")[0])
+        self.assertIn("values in BF16", self.inspect(0, "runs/lean", "--verify")[0])
 
     # Regression: the tool printed strategy FULL, which no job may name today.
     def test_it_shows_an_old_checkpoint_in_todays_words(self):
@@ -146,6 +149,12 @@ class InspectCheckpointTest(unittest.TestCase):
         output, _ = self.inspect(0, "runs/masters", "--compare=runs/split")
         self.assertIn("  values: FP32 | SPLIT\n", output)
         self.assertRegex(output, r"\n  embedding\.weight \[256, 32\] +equal bits +equal bits +equal bits\n")
+
+    def test_compare_takes_lean_state(self):
+        output, _ = self.inspect(1, "runs/masters", "--compare=runs/lean")
+        self.assertIn("  values: FP32 | BF16\n", output)
+        self.assertIn("m (f32), v (f32) | m (bf16), v (bf16)", output)
+        self.assertRegex(output, r"\n  head\.weight \[256, 32\] +\S+ \(\S+\) +\S+ \(\S+\) +\S+ \(\S+\)\n")
 
     def test_compare_measures_differences(self):
         output, _ = self.inspect(1, _STEP_2, "--compare=runs/three")

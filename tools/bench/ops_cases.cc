@@ -284,7 +284,7 @@ void AddFlat(Maker& m, std::vector<OpCase>& cases) {
   }
 }
 
-// Adds every update rule on the flat vectors of a unit, in bf16 with every form of masters.
+// Adds every update rule on the flat vectors of a unit, in bf16 with every form of masters, and with lean state.
 void AddUpdates(Maker& m, std::vector<OpCase>& cases) {
   const int64_t p = m.s.parameters;
   const auto all = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, p});
@@ -315,6 +315,14 @@ void AddUpdates(Maker& m, std::vector<OpCase>& cases) {
     op = make(rule);
     op.low_P = m.New(DType::kInt16, {p});
     cases.push_back(m.Finish(op, prefix + "split masters", Shape(op.weight_P)));
+  }
+  if (m.act == DType::kFloat32) return;
+  for (const UpdateRule& rule :
+       {UpdateRule(AdamWRule{.state_dtype = DType::kBFloat16}), UpdateRule(SgdRule{.state_dtype = DType::kBFloat16}),
+        UpdateRule(LionRule{.state_dtype = DType::kBFloat16}), UpdateRule(AdamW8BitRule())}) {
+    Update op = make(rule);
+    op.number_1 = m.New(DType::kInt64, {1});
+    cases.push_back(m.Finish(op, "lean", Shape(op.weight_P)));
   }
 }
 

@@ -42,7 +42,8 @@ void FillOperand(absl::string_view name, const Tensor& t, int64_t vocabulary) {
                                  static_cast<int32_t>(vocabulary) - 1);
       });
     case DType::kInt16: return Fill<int16_t>(t, [](float x) { return static_cast<int16_t>(x * 32767); });
-    case DType::kBFloat16: return Fill<BFloat16>(t, [](float x) { return RoundToBFloat16(x); });
+    case DType::kBFloat16:
+      return Fill<BFloat16>(t, [&](float x) { return RoundToBFloat16(name == "v" ? std::abs(x) + 0.5f : x); });
     case DType::kUInt8: return Fill<uint8_t>(t, [](float x) { return static_cast<uint8_t>(127 + x * 127); });
     case DType::kFloat32: break;
     default: std::memset(t.data, 0, static_cast<size_t>(t.extent_bytes())); return;

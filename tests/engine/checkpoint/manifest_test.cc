@@ -282,7 +282,7 @@ TEST(ManifestTest, ParametersWithoutAUsableNameAreRefused) {
 
 TEST(ManifestTest, ValuesInAnotherFormAreRefused) {
   EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.mutable_layout()->set_values("FP64"); }),
-              HasSubstr("saved as \"FP64\"; known are FP32 and SPLIT"));
+              HasSubstr("saved as \"FP64\"; known are FP32, SPLIT and BF16"));
   EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.mutable_layout()->clear_values(); }),
               HasSubstr("saved as \"\""));
 }

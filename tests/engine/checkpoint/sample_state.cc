@@ -67,7 +67,8 @@ void SampleState::Set(SavedPart part, int parameter, int64_t element, float valu
 }
 
 float SampleState::AsRead(float value, SavedValues values) {
-  return values == SavedValues::kSplit && std::isnan(value) ? ToFloat(RoundMaster(value)) : value;
+  const bool rounds = values == SavedValues::kBFloat16 || (values == SavedValues::kSplit && std::isnan(value));
+  return rounds ? ToFloat(RoundMaster(value)) : value;
 }
 
 const std::byte* SampleState::Data(SavedPart part, int parameter, int64_t element) const {

@@ -26,8 +26,8 @@ class SampleState {
   // Returns the elements of one part of a parameter: kValue, StatePart(0) (m) or StatePart(1) (v).
   const std::vector<float>& Elements(SavedPart part, int parameter) const;
   void Set(SavedPart part, int parameter, int64_t element, float value);
-  // Returns what a reader must get where `value` was saved as kValue. A NaN that was saved as kSplit becomes quiet and
-  // loses its low bits.
+  // Returns what a reader must get where `value` was saved in this form. A NaN that was saved as kSplit becomes quiet
+  // and loses its low bits.
   static float AsRead(float value, SavedValues values);
 
   // Returns a manifest without `ranks` and `files`.

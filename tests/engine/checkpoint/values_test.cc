@@ -52,6 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, ValuesTest,
                          ::testing::Values(SampleForm{.ranks = 1, .values = SavedValues::kFloat32},
                                            SampleForm{.ranks = 1, .values = SavedValues::kSplit},
                                            SampleForm{.ranks = 3, .values = SavedValues::kFloat32},
+                                           SampleForm{.ranks = 3, .values = SavedValues::kBFloat16},
                                            SampleForm{.ranks = 3, .values = SavedValues::kSplit}),
                          [](const auto& info) {
                            return absl::StrCat(ToString(info.param.values), "On", info.param.ranks);

@@ -47,6 +47,9 @@ TEST(OldWords, ThoseOfOtherTrainersAreAnsweredToo) {
   expect("sharding.strategy=_HYBRID_SHARD_ZERO2", "did you mean ZERO2 with sharding.shard_ranks?");
   expect("reshard_after_forward=true", "did you mean sharding.reshard_after_forward?");
   expect("bf16=true", "did you mean precision.compute=BF16?");
+  expect("bf16_stochastic_rounding=true", "did you mean precision.master=NONE, or optimizer.state=LEAN?");
+  expect("use_bf16_optimizer_states=true", "did you mean optimizer.moments=BF16?");
+  expect("fp32_master_weights=false", "did you mean precision.master?");
   expect("max_grad_norm=1", "did you mean optimizer.max_gradient_norm?");
   expect("lr_schedule.warmup_ratio=0.1", "did you mean lr_schedule.warmup_steps; a ratio times lr_schedule.steps?");
   expect("optimizer.lr=1", "did you mean optimizer.learning_rate?");

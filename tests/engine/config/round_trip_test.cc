@@ -42,7 +42,8 @@ TEST(RoundTrip, EveryHyperparameterReachesTheRule) {
     const Job usual = Parse(kDecoderJob, {rule});
     std::vector<std::string> settings = {"weight_decay=0.015625"};
     for (const absl::string_view field : entry.fields) {
-      settings.push_back(std::string(field.data(), field.size()) + (field == "nesterov" ? "=true" : "=0.015625"));
+      const std::string value = field == "nesterov" ? "=true" : field == "moments" ? "=BF16" : "=0.015625";
+      settings.push_back(std::string(field.data(), field.size()) + value);
     }
     for (const std::string& setting : settings) {
       const Job job = Parse(kDecoderJob, {rule, "optimizer." + setting});

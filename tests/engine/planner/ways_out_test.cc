@@ -63,6 +63,30 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
   }
 }
 
+TEST_P(WaysOut, LeanStateIsProposedWithItsPrice) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.precision.compute = ComputePrecision::kBFloat16;
+  job.sharding.accumulation = Accumulation::kSharded;
+  for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit}) {
+    job.precision.master = master;
+    Job lean = job;
+    lean.precision.master = MasterWeights::kNone;
+    SetLeanMoments(lean.optimizer);
+    job.memory.budget_bytes = Plan(lean).arena_bytes;
+    const std::string message = Refusal(job);
+    EXPECT_TRUE(absl::StrContains(
+        message,
+        absl::StrCat("optimizer.state=LEAN", master == MasterWeights::kSplit ? " with precision.master=NONE" : "", " (",
+                     FormatBytes(job.memory.budget_bytes),
+                     "; bf16 state with stochastic rounding, which may cost quality)")))
+        << message;
+    lean.memory.budget_bytes = 1;
+    EXPECT_FALSE(absl::StrContains(Refusal(lean), "LEAN"));
+    job.memory.budget_bytes = int64_t{1} << 40;
+  }
+}
+
 TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = GetParam();

@@ -59,6 +59,25 @@ TEST(Explain, TheFirstAccumulationAddsWhatGradientsSharedWithForwardAndFurtherOn
   }
 }
 
+TEST(Explain, LeanStateIsComparedWithTheOtherForms) {
+  Job job = SmallDecoderJob(false);
+  constexpr absl::string_view kTitle = "What a parameter costs";
+  EXPECT_FALSE(absl::StrContains(Explain(job), kTitle)) << "fp32 has no such choice";
+  job.precision.compute = ComputePrecision::kBFloat16;
+  const auto expect = [&](absl::string_view setting, absl::string_view wanted) {
+    EXPECT_TRUE(absl::StrContains(Row(Explain(job), kTitle, setting), wanted)) << setting << "\n" << Explain(job);
+  };
+  expect("precision.master=MASTER_FP32", "14 bytes a parameter this job");
+  expect("precision.master=SPLIT", "12 bytes a parameter");
+  expect("optimizer.state=LEAN", "6 bytes a parameter");
+  job.precision.master = MasterWeights::kNone;
+  SetLeanMoments(job.optimizer);
+  expect("optimizer.state=LEAN", "6 bytes a parameter this job");
+  job.optimizer.kind = OptimizerKind::kAdamW8Bit;
+  job.optimizer.moments = Moments::kFloat32;
+  expect("optimizer.state=LEAN", "4.031 bytes a parameter this job");
+}
+
 TEST(Explain, LayeredKeepsTensorsForEachMicroBatch) {
   Job job = Named(Accumulation::kLayered);
   const int64_t four = Plan(job).arena_bytes;

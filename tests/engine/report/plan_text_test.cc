@@ -26,6 +26,14 @@ TEST(PlanText, NamesWhatWasDecided) {
   }
 }
 
+TEST(PlanText, NamesLeanState) {
+  Job job = SmallDecoderJob(false);
+  job.precision = {.compute = ComputePrecision::kBFloat16, .master = MasterWeights::kNone};
+  SetLeanMoments(job.optimizer);
+  const std::string text = Flat(PlanText(job, Plan(job)));
+  EXPECT_TRUE(absl::StrContains(text, "bf16, no masters, stochastic rounding")) << text;
+}
+
 TEST(PlanText, NamesSegments) {
   Job job = SmallDecoderJob(false);
   const auto activations = [&] { return Flat(PlanText(job, Plan(job))); };

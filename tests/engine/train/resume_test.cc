@@ -199,6 +199,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, SameBits,
 
 constexpr char kNesterov[] = "optimizer={rule: SGD learning_rate: 0.05 nesterov: true}";
 constexpr char kLion[] = "optimizer={rule: LION learning_rate: 1e-3}";
+constexpr char kLean[] = "optimizer.state=LEAN";
 constexpr char kGroupsOfTwo[] = "sharding={ranks: 4 shard_ranks: 2}";
 constexpr char kAdamW8Bit[] = "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2}";
 
@@ -229,29 +230,36 @@ std::vector<Variation> Variations() {
   // third batch lies in the second epoch.
   const std::string batch = "batch.global_batch=85";
   static constexpr char kEpochs[] = "epochs: 2.5";
-  return {{"Llama", kLlama, {fp32}},
-          {"LlamaSplit", kLlama, {bf16, split}},
-          {"LlamaLayered", kLlama, {bf16, layered}},
-          {"LlamaReplicated", kLlama, {bf16, split, gradients}},
-          {"Mlp", kMlp, {fp32}},
-          {"MlpSplit", kMlp, {bf16, split, gradients}},
-          {"Block", kGpt2, {bf16, block}},
-          {"BlockLayered", kLlama, {bf16, split, block, layered}},
-          {"Evaluation", kGpt2, {bf16, held_out, evaluate}},
-          {"EvaluationSplit", kLlama, {bf16, split, held_out, evaluate, gradients}},
-          {"Sgd", kGpt2, {bf16, kNesterov}},
-          {"SgdWithoutMomentum", kLlama, {fp32, "optimizer={rule: SGD momentum: 0}"}},
-          {"LionSplit", kLlama, {bf16, split, kLion}},
-          {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
-          {"GroupsOfTwo", kGpt2, {fp32, kGroupsOfTwo}},
-          {"GroupsOfTwoSplitLayered", kLlama, {bf16, kGroupsOfTwo, split, layered}},
-          {"GroupsOfOne", kGpt2, {bf16, "sharding.shard_ranks=1"}},
-          {"AdamW8BitGroupsOfTwo", kLlama, {fp32, kAdamW8Bit, kGroupsOfTwo, gradients}},
-          {"AdamW8Bit", kGpt2, {fp32, kAdamW8Bit}},
-          {"AdamW8BitSplitLayered", kLlama, {bf16, split, layered, kAdamW8Bit}},
-          {"AdamW8BitBlocking", kMlp, {bf16, gradients, kAdamW8Bit, "checkpoint.asynchronous=false"}},
-          {"Epochs", kGpt2, {fp32, batch}, kEpochs},
-          {"EpochsSplit", kLlama, {bf16, split, batch, "batch.micro_batch=3"}, kEpochs}};
+  return {
+      {"Llama", kLlama, {fp32}},
+      {"LlamaSplit", kLlama, {bf16, split}},
+      {"LlamaLayered", kLlama, {bf16, layered}},
+      {"LlamaReplicated", kLlama, {bf16, split, gradients}},
+      {"Mlp", kMlp, {fp32}},
+      {"MlpSplit", kMlp, {bf16, split, gradients}},
+      {"Block", kGpt2, {bf16, block}},
+      {"BlockLayered", kLlama, {bf16, split, block, layered}},
+      {"Evaluation", kGpt2, {bf16, held_out, evaluate}},
+      {"EvaluationSplit", kLlama, {bf16, split, held_out, evaluate, gradients}},
+      {"Sgd", kGpt2, {bf16, kNesterov}},
+      {"SgdWithoutMomentum", kLlama, {fp32, "optimizer={rule: SGD momentum: 0}"}},
+      {"LionSplit", kLlama, {bf16, split, kLion}},
+      {"Lean", kGpt2, {bf16, kLean}},
+      {"LeanLayeredOneRank", kLlama, {bf16, kLean, layered, "sharding.ranks=1"}},
+      {"LeanReplicatedBlocking", kMlp, {bf16, kLean, "sharding.strategy=DDP", "checkpoint.asynchronous=false"}},
+      {"LeanLionGroupsOfTwo", kGpt2, {bf16, "optimizer={rule: LION learning_rate: 1e-3 state: LEAN}", kGroupsOfTwo}},
+      {"LeanAdamW8Bit", kLlama, {bf16, "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2 state: LEAN}", gradients}},
+      {"Bf16Moments", kLlama, {fp32, "optimizer.moments=BF16"}},
+      {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
+      {"GroupsOfTwo", kGpt2, {fp32, kGroupsOfTwo}},
+      {"GroupsOfTwoSplitLayered", kLlama, {bf16, kGroupsOfTwo, split, layered}},
+      {"GroupsOfOne", kGpt2, {bf16, "sharding.shard_ranks=1"}},
+      {"AdamW8BitGroupsOfTwo", kLlama, {fp32, kAdamW8Bit, kGroupsOfTwo, gradients}},
+      {"AdamW8Bit", kGpt2, {fp32, kAdamW8Bit}},
+      {"AdamW8BitSplitLayered", kLlama, {bf16, split, layered, kAdamW8Bit}},
+      {"AdamW8BitBlocking", kMlp, {bf16, gradients, kAdamW8Bit, "checkpoint.asynchronous=false"}},
+      {"Epochs", kGpt2, {fp32, batch}, kEpochs},
+      {"EpochsSplit", kLlama, {bf16, split, batch, "batch.micro_batch=3"}, kEpochs}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Variations, SameBitsToo, ::testing::ValuesIn(Variations()),
@@ -326,6 +334,12 @@ std::vector<Change> Changes() {
       {"SplitToNone", {bf16, split}, {bf16, split, "sharding.strategy=DDP"}},
       {"SplitToFp32", {bf16, split}, {fp32, "sharding.ranks=4"}},
       {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=ZERO1"}},
+      {"LeanTwoRanks", {bf16, kLean}, {bf16, kLean, "sharding.ranks=2"}},
+      {"LeanToMasters", {bf16, kLean}, {bf16, "sharding.ranks=2"}},
+      {"LeanToSplit", {bf16, kLean}, {bf16, split}},
+      {"LeanToReplicatedSplit", {bf16, kLean}, {bf16, split, "sharding.strategy=DDP"}},
+      {"LeanToFp32", {bf16, kLean}, {fp32, "sharding.strategy=ZERO1"}},
+      {"LeanToBf16Moments", {bf16, kLean}, {bf16, "optimizer.moments=BF16", "sharding.ranks=1"}},
       {"Fp32ToSplit", {fp32}, {bf16, split, "sharding.ranks=2"}},
       {"FourToTwoGroupsOfTwo", {fp32, "sharding.ranks=4"}, {fp32, kGroupsOfTwo}},
       {"TwoGroupsOfTwoToFour", {fp32, kGroupsOfTwo}, {fp32, "sharding.ranks=4"}},
@@ -350,6 +364,32 @@ std::vector<Change> Changes() {
 
 INSTANTIATE_TEST_SUITE_P(Changes, SameState, ::testing::ValuesIn(Changes()),
                          [](const auto& test) { return std::string(test.param.name); });
+
+// Values and moments are rounded to the nearest bf16 number.
+TEST_F(ResumeTest, LeanStateIsRestoredFromCheckpointsWithMoreBits) {
+  const std::string bf16 = "precision.compute=BF16";
+  const std::vector<std::string> fuller[] = {{}, {bf16}, {bf16, "precision.master=SPLIT"}};
+  for (const std::vector<std::string>& overrides : fuller) {
+    const std::string folder = absl::StrCat("full", overrides.size());
+    ASSERT_TRUE(Train(MakeJob(overrides), folder).status.ok());
+    const Job lean = MakeJob({bf16, "optimizer.state=LEAN", "sharding.ranks=2"});
+    auto trainer = Trainer::Create(lean, {.backend = CreateBackend(lean)->get(),
+                                          .checkpoint_folder = Path(folder + "_lean"),
+                                          .resume = From(folder, 3)});
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    const absl::StatusOr<std::string> again = (*trainer)->SaveCheckpoint();
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(CheckpointReader::Open(*again)->manifest().values, SavedValues::kBFloat16);
+    const auto before = State(Checkpoint(folder, 3)), after = State(*again);
+    ASSERT_EQ(before.size(), after.size());
+    for (const auto& [name, values] : before) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        const float rounded = after.at(name)[i];
+        ASSERT_LE(std::abs(rounded - values[i]), 0x1p-8 * std::abs(values[i])) << name;
+      }
+    }
+  }
+}
 
 TEST_F(ResumeTest, TheNewestWholeCheckpointIsTakenAndADamagedOneNamed) {
   const Job job = MakeJob({});

@@ -102,6 +102,7 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(moved["SGD f32 masters", "bf16"], 24 * 101 + 20)
         self.assertEqual(moved["SGD without momentum", "f32"], 12 * 101 + 20)
         self.assertEqual(moved["Lion split masters", "bf16"], 20 * 101 + 20)
+        self.assertEqual(moved["Lion lean", "bf16"], 12 * 101 + 20 + 8)
         self.assertEqual(moved["AdamW8Bit", "f32"], 16 * 101 + 2 * 2 * 4 + 20)
         self.assertEqual(moved["Accumulate accumulate", "f32"], 12 * 101)
         # All rows are written. With accumulation, the rows of eight tokens are read and written.
