@@ -16,7 +16,7 @@ namespace shale::testing {
 namespace {
 
 // Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, clipping, update time,
-// model, dtype, K and keep_gradients vary.
+// model, dtype, offloaded state, K and keep_gradients vary.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -41,6 +41,11 @@ RunOptions RandomJob(std::mt19937_64& random) {
   if (pick(2) == 0) {
     const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
     step.optimizer = MakeOptimizer(entry.kind, entry.defaults);
+  }
+  if (pick(2) == 0) {
+    step.offload_state = {.moments = pick(2) && !step.optimizer.states().empty(),
+                          .masters = pick(2) && options.dtype != DType::kFloat32,
+                          .parameters = pick(2) && step.strategy == Strategy::kFullShard};
   }
   options.reads_gradients = pick(2);
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
@@ -72,7 +77,8 @@ std::string Describe(const RunOptions& o, int seed) {
                       ToString(o.step.activations.preset), " in segments of ", o.step.activations.segment_blocks,
                       o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate,
                       " S=", o.step.mesh.shard, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
-                      EntryOf(o.step.optimizer.kind).name, " ", ToString(o.step.update));
+                      EntryOf(o.step.optimizer.kind).name, " ", ToString(o.step.update),
+                      " on host: ", ToString(o.step.offload_state));
 }
 
 TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {
