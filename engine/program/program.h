@@ -99,8 +99,8 @@ struct HostCopy {
 };
 
 // Copies a tensor between the arena and the rank's host memory, which holds offloaded activations until their backward
-// (engine/step/offload.h) and offloaded state between its uses (engine/step/state_slots.h). Both tensors are contiguous
-// and have the same size.
+// (engine/step/offload.h) and offloaded state between its uses (engine/step/state.h). Both tensors are contiguous and
+// have the same size.
 struct Transfer {
   Tensor device;
   Tensor host;

@@ -19,12 +19,14 @@ absl::StatusOr<Cost> Alternatives::CostOf(const StepOptions& options) const {
   SHALE_ASSIGN_OR_RETURN(Choice choice,
                          ChooseAccumulation(plan_.train.graph, plan_.evaluate.graph, options, plan_.budget, ops_));
   const PlannedStep& train = choice.trial.train;
+  const OffloadSummary offload = SummarizeOffload(train.step.program);
   return Cost{choice.options,
               choice.trial.arena_bytes(),
               choice.communication.gathers,
               choice.communication.sent_bytes,
               train.memory.host_bytes,
-              SummarizeOffload(train.step.program).offloaded_bytes,
+              offload.offloaded_bytes,
+              offload.state_fetched_bytes + offload.state_returned_bytes,
               SummarizeFlops(train.step.program),
               train.memory.bytes_at_peak};
 }

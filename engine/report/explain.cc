@@ -12,8 +12,9 @@ absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, con
   SHALE_ASSIGN_OR_RETURN(const std::string micro_batches, ExplainMicroBatches(alternatives));
   SHALE_ASSIGN_OR_RETURN(const std::string checkpointing, ExplainCheckpointing(alternatives));
   SHALE_ASSIGN_OR_RETURN(const std::string offload, ExplainOffload(alternatives));
+  SHALE_ASSIGN_OR_RETURN(const std::string state_offload, ExplainStateOffload(alternatives));
   return absl::StrCat(ExplainWhereBytesGo(alternatives), micro_batches, ExplainUpdate(alternatives), checkpointing,
-                      offload, ExplainNoSync(alternatives), ExplainStrategies(alternatives));
+                      offload, state_offload, ExplainNoSync(alternatives), ExplainStrategies(alternatives));
 }
 
 }  // namespace shale

@@ -9,8 +9,8 @@
 namespace shale {
 
 // Returns a report that says where every byte goes, what K micro-batches add and why, what the optimizer step adds,
-// what each preset of activation checkpointing saves and costs in FLOPs, what offload would save and move, what
-// accumulating unsharded (no_sync) would cost, and what other strategies would need. Compiles and plans the
+// what each preset of activation checkpointing saves and costs in FLOPs, what offload and offload_state would save and
+// move, what accumulating unsharded (no_sync) would cost, and what other strategies would need. Compiles and plans the
 // alternatives, which takes seconds for the largest models. `ops` are the ops of one of the job's ranks
 // (Machine::create_ops). The report ends in a newline.
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Ops& ops);
