@@ -108,7 +108,7 @@ absl::StatusOr<std::string> ExplainStateOffload(const Alternatives& alternatives
   StepOptions options = own;
   options.offload_state = {};
   std::vector<std::vector<std::string>> rows = {
-      {"in host memory", "needs", "against this job", "in host memory", "a step moves", ""}};
+      {"parts", "needs", "against this job", "in host memory", "a step moves", ""}};
   const auto add = [&](bool exists, bool StateOffload::*part) -> absl::Status {
     if (!exists) return absl::OkStatus();
     options.offload_state.*part = true;

@@ -61,7 +61,8 @@ TEST(StateOffload, CopiesRunBesideTheUpdateBefore) {
     ++updates;
     if (previous >= 0) {
       for (const InstructionId wait : all[id].waits) {
-        if (all[wait].stream == StreamId::kCopy) EXPECT_LT(wait, previous) << id;
+        if (all[wait].stream != StreamId::kCopy) continue;
+        EXPECT_LT(wait, previous) << id;
       }
     }
     previous = id;
@@ -87,7 +88,9 @@ TEST(StateOffload, ShardsAreCopiedInOneUseAheadOfTheirGather) {
         if (fetch != nullptr && fetch->device.where.symbol == gather->local.where.symbol) copy = other;
       }
       ASSERT_GE(copy, 0) << id;
-      if (previous >= 0) EXPECT_LT(copy, previous) << "prefetch " << prefetch << ", gather " << id;
+      if (previous >= 0) {
+        EXPECT_LT(copy, previous) << "prefetch " << prefetch << ", gather " << id;
+      }
       previous = id;
     }
     EXPECT_GE(previous, 0);
