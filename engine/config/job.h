@@ -71,6 +71,7 @@ struct PrecisionConfig {
 
 struct MemoryConfig {
   std::vector<std::string> offload;  // Name patterns of tensors that wait for their backward in host memory.
+  StateOffload offload_state;        // Parts of the state that lie in host memory.
   int64_t host_budget_bytes = 0;     // Bytes that one rank may offload; 0: derived from the machine's memory.
   int64_t budget_bytes = 0;          // Bytes that one rank may plan; 0: derived from the machine's memory.
   bool keep_gradients = false;       // Whether a step's reduced gradients can be read until the next step.

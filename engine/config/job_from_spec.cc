@@ -50,6 +50,11 @@ PrecisionConfig PrecisionFromSpec(const proto::PrecisionSpec& spec, bool lean) {
 MemoryConfig MemoryFromSpec(const proto::MemorySpec& spec) {
   MemoryConfig config;
   config.offload.assign(spec.offload().begin(), spec.offload().end());
+  for (const int part : spec.offload_state()) {
+    config.offload_state.moments |= part == proto::MemorySpec::MOMENTS;
+    config.offload_state.masters |= part == proto::MemorySpec::MASTERS;
+    config.offload_state.parameters |= part == proto::MemorySpec::PARAMETERS;
+  }
   config.host_budget_bytes = spec.host_budget_bytes();
   config.keep_gradients = spec.keep_gradients();
   config.budget_bytes = spec.budget_bytes();

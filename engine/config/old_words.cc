@@ -93,7 +93,17 @@ constexpr Word kFields[] = {
     {"logging_steps", "telemetry.print_every"},
     {"output_dir", "telemetry.run_folder"},
     {"model_name_or_path", "model.hf_folder"},
-    {"offload_optimizer", "memory.offload, for activations; optimizer states stay on the device"},
+    {"offload_optimizer", "memory.offload_state=[MOMENTS, MASTERS]"},
+    {"offload_optimizer_device", "memory.offload_state=[MOMENTS, MASTERS]"},
+    {"optimizer_cpu_offload", "memory.offload_state=[MOMENTS, MASTERS]"},
+    {"optimizer_offload", "memory.offload_state=[MOMENTS, MASTERS]"},
+    {"offload_param", "memory.offload_state=PARAMETERS"},
+    {"offload_param_device", "memory.offload_state=PARAMETERS"},
+    {"offload_params", "memory.offload_state=PARAMETERS"},
+    {"cpu_offload", "memory.offload_state=[MOMENTS, MASTERS, PARAMETERS]"},
+    {"fsdp_offload_params", "memory.offload_state=[MOMENTS, MASTERS, PARAMETERS]"},
+    {"activation_offloading", "memory.offload=*"},
+    {"activation_cpu_offload", "memory.offload=*"},
     {"torch_compile", "nothing: every step is compiled"},
 };
 

@@ -43,6 +43,9 @@ void Print(const PrecisionConfig& config, proto::PrecisionSpec& spec) {
 
 void Print(const MemoryConfig& config, proto::MemorySpec& spec) {
   for (const std::string& pattern : config.offload) spec.add_offload(pattern);
+  if (config.offload_state.moments) spec.add_offload_state(proto::MemorySpec::MOMENTS);
+  if (config.offload_state.masters) spec.add_offload_state(proto::MemorySpec::MASTERS);
+  if (config.offload_state.parameters) spec.add_offload_state(proto::MemorySpec::PARAMETERS);
   if (config.host_budget_bytes != 0) spec.set_host_budget_bytes(config.host_budget_bytes);
   if (config.keep_gradients) spec.set_keep_gradients(true);
   if (config.budget_bytes != 0) spec.set_budget_bytes(config.budget_bytes);

@@ -148,6 +148,15 @@ class FieldChecker {
 
   void CheckEnum(Message* message, const FieldDescriptor& field, const std::string& path) {
     const Reflection& reflection = *message->GetReflection();
+    if (field.is_repeated()) {
+      // An element of a list cannot be left out, so it has no value 0.
+      for (int i = 0; i < reflection.FieldSize(*message, &field); ++i) {
+        const int number = reflection.GetRepeatedEnumValue(*message, &field, i);
+        if (number != 0 && field.enum_type()->FindValueByNumber(number) != nullptr) continue;
+        errors_.Add(absl::StrCat(path, "[", i, "]"), EnumMessage(*field.enum_type(), absl::StrCat(number)));
+      }
+      return;
+    }
     const int number = reflection.GetEnumValue(*message, &field);
     if (field.enum_type()->FindValueByNumber(number) != nullptr) return;
     errors_.Add(path, EnumMessage(*field.enum_type(), absl::StrCat(number)));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/config/model_spec.h"
@@ -75,6 +76,20 @@ void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, Sp
     errors.AddRule({"precision.master", "precision.compute"},
                    "NONE rounds bf16 weights stochastically; use compute BF16, or master MASTER_FP32");
   }
+}
+
+void CheckOffloadedState(const Job& job, SpecErrors& errors) {
+  const StateOffload& offload = job.memory.offload_state;
+  const bool no_masters = job.precision.master == MasterWeights::kNone;
+  const bool has_masters = job.precision.compute != ComputePrecision::kFloat32 && !no_masters;
+  const absl::Status status =
+      CheckStateOffload(offload, job.sharding.strategy, !MakeOptimizer(job.optimizer).states().empty(), has_masters);
+  if (status.ok()) return;
+  const std::string other = absl::StartsWith(status.message(), "MASTERS")
+                                ? (no_masters ? "precision.master" : "precision.compute")
+                            : absl::StartsWith(status.message(), "MOMENTS") ? "optimizer.rule"
+                                                                            : "sharding.strategy";
+  errors.AddRule({"memory.offload_state[0]", other}, std::string(status.message()));
 }
 
 // Returns the paths of `field` (unless it is empty), first_layers, last_layers and the layers of each kind of model.
@@ -247,6 +262,7 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
     } cuda_only[] = {
         {"precision.allow_tf32", spec.precision().allow_tf32()},
         {"memory.offload[0]", spec.memory().offload_size() > 0},
+        {"memory.offload_state[0]", spec.memory().offload_state_size() > 0},
         {"memory.host_budget_bytes", spec.memory().has_host_budget_bytes()},
         {"runtime.ranks_per_device", given.has_ranks_per_device()},
         {"runtime.collectives", given.collectives() != proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED},
@@ -297,6 +313,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckData(job, *errors);
   CheckSharding(spec.sharding(), job.sharding, *errors);
   CheckPrecision(spec, job.precision, *errors);
+  CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(spec.optimizer(), job.optimizer, *errors);
   CheckLearningRate(spec.lr_schedule(), job, *errors);

@@ -75,9 +75,10 @@ void FindPeak(const StepProgram& program, const std::vector<Lifetime>& lifetimes
   int64_t live = 0;
   for (size_t b = 0; b < lifetimes.size(); ++b) {
     const int64_t bytes = program.buffers[b].size_bytes();
+    if (program.buffers[b].memory == MemoryKind::kHost) continue;
     if (program.buffers[b].persistent) {
       live += bytes;
-    } else if (lifetimes[b].used() && program.buffers[b].memory == MemoryKind::kDevice) {
+    } else if (lifetimes[b].used()) {
       change[lifetimes[b].first] += bytes;
       change[lifetimes[b].last + 1] -= bytes;
     }
@@ -112,11 +113,14 @@ absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPl
   plan.addresses.assign(program.buffers.size(), 0);
   for (size_t b = 0; b < footprints.size(); ++b) {
     if (!program.buffers[b].persistent) continue;
-    plan.addresses[b] = plan.persistent_bytes;
-    plan.persistent_bytes += footprints[b];
+    const bool host = program.buffers[b].memory == MemoryKind::kHost;
+    int64_t& end = host ? plan.persistent_host_bytes : plan.persistent_bytes;
+    plan.addresses[b] = (host ? kHostMemoryBegin : 0) + end;
+    end += footprints[b];
   }
   PlaceTransients(program, lifetimes, footprints, MemoryKind::kDevice, plan.persistent_bytes, plan);
-  PlaceTransients(program, lifetimes, footprints, MemoryKind::kHost, kHostMemoryBegin, plan);
+  PlaceTransients(program, lifetimes, footprints, MemoryKind::kHost, kHostMemoryBegin + plan.persistent_host_bytes,
+                  plan);
   for (size_t b = 0; b < footprints.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
     if (!buffer.persistent && !lifetimes[b].used()) continue;

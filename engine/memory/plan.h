@@ -28,11 +28,13 @@ inline constexpr int64_t kHostMemoryBegin = int64_t{1} << 62;
 
 struct MemoryPlan {
   // By BufferId. In the arena: bytes from its start. In host memory: kHostMemoryBegin plus bytes from the start of the
-  // rank's memory for offloaded tensors. 0 for transient buffers that are never used.
+  // rank's memory for offloaded tensors and state. 0 for transient buffers that are never used.
   std::vector<int64_t> addresses;
   int64_t persistent_bytes = 0;  // Bytes [0, persistent_bytes) are the same in all programs of a job.
   int64_t peak_bytes = 0;        // One past the last byte of the highest buffer in the arena.
-  int64_t host_bytes = 0;        // The same for host memory.
+  // The same for host memory.
+  int64_t persistent_host_bytes = 0;
+  int64_t host_bytes = 0;
   // The largest sum of live buffers in the arena at one instruction, without alignment and red zones. No plan can be
   // smaller.
   int64_t lower_bound_bytes = 0;

@@ -78,8 +78,10 @@ OffloadSummary SummarizeOffload(const StepProgram& program) {
   VisitWithTimes(program, [&](const Instruction& instruction, int64_t times) {
     const auto* transfer = std::get_if<Transfer>(&instruction.action);
     if (transfer == nullptr) return;
-    s.tensors += transfer->to_host;
-    int64_t& bytes = transfer->to_host ? s.offloaded_bytes : s.fetched_bytes;
+    const bool state = program.buffers[transfer->host.where.symbol].persistent;
+    s.tensors += transfer->to_host && !state;
+    int64_t& bytes = transfer->to_host ? (state ? s.state_returned_bytes : s.offloaded_bytes)
+                                       : (state ? s.state_fetched_bytes : s.fetched_bytes);
     bytes = SaturatedAdd(bytes, SaturatedMultiply(transfer->device.extent_bytes(), times));
   });
   return s;

@@ -24,8 +24,10 @@ CommunicationSummary SummarizeCommunication(const StepProgram& program, const Me
 
 // The bytes that one rank moves to host memory and back in one step. They stop at the largest int64.
 struct OffloadSummary {
-  int64_t tensors = 0;  // Tensors of one micro-batch that are offloaded.
+  int64_t tensors = 0;  // Activations of one micro-batch that are offloaded.
   int64_t offloaded_bytes = 0, fetched_bytes = 0;
+  // What a step moves of the state that lies in host memory: to the arena for its uses, and back after updates.
+  int64_t state_fetched_bytes = 0, state_returned_bytes = 0;
 };
 OffloadSummary SummarizeOffload(const StepProgram& program);
 

@@ -48,6 +48,7 @@ class WaysOut {
   std::vector<std::string> Single() {
     AddCheckpointing();
     AddFirst(Offload());
+    AddFirst(StateOffloads());
     AddAccumulation();
     AddFirst(Strategies());
     AddFirst(ShardRanksOf());
@@ -174,6 +175,10 @@ class WaysOut {
       apply(change.job.memory.offload.empty() != offload, change.settings,
             [&](Job& job) { job.memory.offload = change.job.memory.offload; });
     }
+    for (const Change& change : StateOffloads()) {
+      apply(change.job.memory.offload_state.any() == offload, change.settings,
+            [&](Job& job) { job.memory.offload_state = change.job.memory.offload_state; });
+    }
     apply(job_.sharding.strategy != Strategy::kFullShard, "sharding.strategy=FULL_SHARD",
           [](Job& job) { job.sharding.strategy = Strategy::kFullShard; });
     apply(ShardRanks(job_.sharding) < job_.sharding.ranks, absl::StrCat("sharding.shard_ranks=", job_.sharding.ranks),
@@ -257,6 +262,21 @@ class WaysOut {
     if (!job_.memory.offload.empty()) {
       changes.push_back({"memory.offload=[]", job_});
       changes.back().job.memory.offload.clear();
+    }
+    return changes;
+  }
+
+  // Returns the changes of memory.offload_state: the moments too, and nothing.
+  std::vector<Change> StateOffloads() const {
+    std::vector<Change> changes;
+    const StateOffload& now = job_.memory.offload_state;
+    if (job_.runtime.device != DeviceType::kCpu && !now.moments && !MakeOptimizer(job_.optimizer).states().empty()) {
+      changes.push_back({"memory.offload_state=MOMENTS", job_});
+      changes.back().job.memory.offload_state.moments = true;
+    }
+    if (now.any()) {
+      changes.push_back({"memory.offload_state=[]", job_});
+      changes.back().job.memory.offload_state = {};
     }
     return changes;
   }

@@ -5,7 +5,7 @@ namespace shale {
 LiveBytes PersistentBytes(const StepProgram& program) {
   LiveBytes live;
   for (const Buffer& buffer : program.buffers) {
-    if (buffer.persistent) live.Add(buffer);
+    if (buffer.persistent && buffer.memory == MemoryKind::kDevice) live.Add(buffer);
   }
   return live;
 }

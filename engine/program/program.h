@@ -56,7 +56,7 @@ struct Buffer {
   int64_t slot_bytes = 0;
   int64_t slots = 1;  // If > 1: one slot per micro-batch. An instruction uses that of its micro-batch.
   bool persistent = false;
-  MemoryKind memory = MemoryKind::kDevice;  // Persistent buffers are always on the device.
+  MemoryKind memory = MemoryKind::kDevice;
   // The buffer keeps its bytes until this instruction, although its last access may be earlier, so that the next unit
   // does not have to wait for the collective or transfer that reads them. -1: the lifetime ends with the last access.
   InstructionId held_until = -1;
@@ -99,7 +99,8 @@ struct HostCopy {
 };
 
 // Copies a tensor between the arena and the rank's host memory, which holds offloaded activations until their backward
-// (engine/step/offload.h). Both tensors are contiguous and have the same size.
+// (engine/step/offload.h) and offloaded state between its uses (engine/step/state.h). Both tensors are contiguous and
+// have the same size.
 struct Transfer {
   Tensor device;
   Tensor host;

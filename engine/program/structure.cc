@@ -38,11 +38,6 @@ absl::Status CheckBuffer(const StepProgram& program, const Buffer& buffer) {
     return absl::ResourceExhaustedError(absl::StrCat("buffer ", buffer.name, " needs ", buffer.slots, " slots of ",
                                                      buffer.slot_bytes, " bytes: more than 2^63 bytes"));
   }
-  if (buffer.persistent && buffer.memory == MemoryKind::kHost) {
-    return absl::InternalError(absl::StrCat("buffer ", buffer.name,
-                                            " is persistent in host memory; wanted one that "
-                                            "lies on the device, or is transient"));
-  }
   if (buffer.held_until >= std::ssize(program.instructions)) {
     return absl::InternalError(absl::StrCat("buffer ", buffer.name, " is held until instruction ", buffer.held_until,
                                             " of ", program.instructions.size()));

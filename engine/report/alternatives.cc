@@ -23,13 +23,15 @@ absl::StatusOr<Cost> Alternatives::CostOf(const ModelGraph& train, const ModelGr
                                           const StepOptions& options) const {
   SHALE_ASSIGN_OR_RETURN(const Choice choice, ChooseAccumulation(train, evaluate, options, plan_.budget, *ops_));
   const StepProgram& program = choice.trial.train.step.program;
+  const OffloadSummary offload = SummarizeOffload(program);
   return Cost{.options = choice.options,
               .bytes = choice.trial.arena_bytes(),
               .activation_bytes = MeasureActivations(program),
               .gathers = choice.communication.gathers,
               .sent_bytes = choice.communication.sent_bytes,
               .host_bytes = choice.trial.train.memory.host_bytes,
-              .offloaded_bytes = SummarizeOffload(program).offloaded_bytes,
+              .offloaded_bytes = offload.offloaded_bytes,
+              .state_moved_bytes = offload.state_fetched_bytes + offload.state_returned_bytes,
               .flops = SummarizeFlops(program),
               .at_peak = choice.trial.train.memory.bytes_at_peak};
 }

@@ -21,6 +21,7 @@ struct Cost {
   int64_t activation_bytes = 0;  // MeasureActivations of the training program.
   int64_t gathers = 0, sent_bytes = 0;
   int64_t host_bytes = 0, offloaded_bytes = 0;
+  int64_t state_moved_bytes = 0;  // Offloaded state, both ways.
   FlopsSummary flops;
   std::array<int64_t, kBufferCategories> at_peak = {};
 };

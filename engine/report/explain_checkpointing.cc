@@ -108,4 +108,36 @@ absl::StatusOr<std::string> ExplainOffload(const Alternatives& alternatives) {
       Table(rows), "\n");
 }
 
+absl::StatusOr<std::string> ExplainStateOffload(const Alternatives& alternatives) {
+  if (alternatives.job().runtime.device == DeviceType::kCpu) return "";  // A CPU's arena is in host memory already.
+  const StepOptions& own = alternatives.plan().options;
+  StepOptions options = own;
+  options.offload_state = {};
+  std::vector<std::vector<std::string>> rows = {
+      {"parts", "needs", "against this job", "in host memory", "a step moves", ""}};
+  const auto add = [&](bool exists, bool StateOffload::*part) -> absl::Status {
+    if (!exists) return absl::OkStatus();
+    options.offload_state.*part = true;
+    SHALE_ASSIGN_OR_RETURN(const Cost cost, alternatives.CostOf(options));
+    rows.push_back({ToString(options.offload_state), FormatBytes(cost.bytes),
+                    Difference(cost.bytes, alternatives.own().bytes), FormatBytes(cost.host_bytes),
+                    FormatBytes(cost.state_moved_bytes),
+                    options.offload_state == own.offload_state ? "this job" : alternatives.Fits(cost)});
+    return absl::OkStatus();
+  };
+  SHALE_RETURN_IF_ERROR(add(!own.optimizer.states().empty(), &StateOffload::moments));
+  SHALE_RETURN_IF_ERROR(
+      add(alternatives.job().precision.compute != ComputePrecision::kFloat32, &StateOffload::masters));
+  SHALE_RETURN_IF_ERROR(add(own.strategy == Strategy::kFullShard, &StateOffload::parameters));
+  if (rows.size() == 1) return "";
+  return absl::StrCat(
+      "What memory.offload_state would save and move\n",
+      Paragraph(
+          "The named parts of the state lie in pinned host memory. The arena holds the moments and masters of two "
+          "units at most: while one is updated, those of the next are copied in and those of the one before are "
+          "copied back. PARAMETERS are copied in before each gather too. A step moves the last number of bytes, "
+          "both ways together; this costs time if the link to the host takes longer than the arithmetic."),
+      Table(rows), "\n");
+}
+
 }  // namespace shale

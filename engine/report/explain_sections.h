@@ -22,6 +22,7 @@ std::string ExplainState(const Alternatives& alternatives);
 std::string ExplainUpdate(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainOffload(const Alternatives& alternatives);
+absl::StatusOr<std::string> ExplainStateOffload(const Alternatives& alternatives);
 
 // Describes what other trainers call no_sync, which is accumulation NO_SYNC here. ZERO2 has no NO_SYNC, so the section
 // then shows NO_SYNC with strategy ZERO1.

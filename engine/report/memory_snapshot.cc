@@ -50,7 +50,9 @@ class SnapshotWriter {
   }
 
   // The viewer can't tell two live buffers at one address apart, so those without bytes are left out.
-  bool Shown(BufferId b) const { return program_.buffers[b].size_bytes() > 0; }
+  bool Shown(BufferId b) const {
+    return program_.buffers[b].size_bytes() > 0 && program_.buffers[b].memory == MemoryKind::kDevice;
+  }
 
   // Writes the segment as it is after the step, when only the persistent buffers are live. The viewer expects blocks
   // without gaps, so a block includes the unused bytes up to the next buffer.
@@ -98,7 +100,7 @@ class SnapshotWriter {
   void WriteStep() {
     WriteEvent("segment_alloc", 0, arena_bytes_, std::nullopt, -1);
     for (BufferId b = 0; b < static_cast<BufferId>(program_.buffers.size()); ++b) {
-      if (program_.buffers[b].persistent) WriteEvent("alloc", b, -1);
+      if (program_.buffers[b].persistent && Shown(b)) WriteEvent("alloc", b, -1);
     }
     const std::vector<LiveChange> changes = LiveChanges(program_, lifetimes_);
     for (const Loop& loop : program_.loops) {

@@ -323,7 +323,8 @@ std::vector<ChartColumn> ChartColumns(const StepProgram& program, int64_t most, 
   std::set<std::pair<int64_t, BufferId>> live;
   const auto key = [&](BufferId b) { return std::make_pair(-program.buffers[b].size_bytes(), b); };
   for (size_t b = 0; b < program.buffers.size(); ++b) {
-    if (program.buffers[b].persistent) live.insert(key(static_cast<BufferId>(b)));
+    const Buffer& buffer = program.buffers[b];
+    if (buffer.persistent && buffer.memory == MemoryKind::kDevice) live.insert(key(static_cast<BufferId>(b)));
   }
   const std::vector<LiveChange> changes = LiveChanges(program, ComputeLifetimes(program));
   at = 0;

@@ -72,13 +72,15 @@ Json OptionsJson(const Job& job, const JobPlan& plan) {
             {"last_layers", o.activations.last_layers},
             {"segment_blocks", o.activations.segment_blocks},
             {"recompute", o.activations.patterns}}},
-          {"offload", o.activations.offload}};
+          {"offload", o.activations.offload},
+          {"offload_state", ToString(o.offload_state)}};
 }
 
 Json MemoryJson(const JobPlan& plan) {
   const MemoryPlan& train = plan.train.memory;
   return {{"arena_bytes", plan.arena_bytes},
           {"persistent_bytes", train.persistent_bytes},
+          {"persistent_host_bytes", train.persistent_host_bytes},
           {"peak_bytes", train.peak_bytes},
           {"lower_bound_bytes", train.lower_bound_bytes},
           {"evaluate_peak_bytes", plan.evaluate.memory.peak_bytes},
@@ -121,7 +123,9 @@ Json CommunicationJson(const CommunicationSummary& c) {
 Json OffloadJson(const OffloadSummary& offload) {
   return {{"tensors", offload.tensors},
           {"offloaded_bytes", offload.offloaded_bytes},
-          {"fetched_bytes", offload.fetched_bytes}};
+          {"fetched_bytes", offload.fetched_bytes},
+          {"state_fetched_bytes", offload.state_fetched_bytes},
+          {"state_returned_bytes", offload.state_returned_bytes}};
 }
 
 Json FlopsJson(const Job& job, const PlannedProgram& train) {

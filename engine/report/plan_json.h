@@ -17,15 +17,16 @@ namespace shale {
 //   options          as decided: {ranks, shard_ranks, strategy, accumulation, accumulation_reason, prefetch,
 //                    reshard_after_forward, packs_once, compute, master, optimizer, clipping, update, keep_gradients,
 //                    asynchronous_checkpoints, activation_checkpointing: {preset, every_nth, first_layers,
-//                    last_layers, segment_blocks, recompute: [pattern]}, offload: [pattern]}
-//   memory           {arena_bytes, persistent_bytes, peak_bytes, lower_bound_bytes, evaluate_peak_bytes,
-//                    at_peak: {instruction, categories}}; peak and lower bound are those of the training program
+//                    last_layers, segment_blocks, recompute: [pattern]}, offload: [pattern], offload_state: text}
+//   memory           {arena_bytes, persistent_bytes, persistent_host_bytes, peak_bytes, lower_bound_bytes,
+//                    evaluate_peak_bytes, at_peak: {instruction, categories}}; peak and lower bound are those of the
+//                    training program
 //   host_memory      {total_bytes, staging_bytes, items_bytes, transfer_bytes, offload_bytes}
 //   budget           {bytes, origin, host_bytes, host_origin}; an origin is null if the job sets the budget
 //   timeline         [{moment, bytes, instruction, categories}] (engine/report/timeline.h)
 //   communication    {gathers, gathered_bytes, reductions, reduced_bytes, all_reduces, all_reduced_bytes, sent_bytes,
 //                    sent_between_groups_bytes}
-//   offload          {tensors, offloaded_bytes, fetched_bytes}
+//   offload          {tensors, offloaded_bytes, fetched_bytes, state_fetched_bytes, state_returned_bytes}
 //   flops            {forward, recompute, backward, model_per_token}; model_per_token is what MFU counts
 //   candidates       [{accumulation, chosen, error, fits, arena_bytes, host_bytes, sent_bytes}]: the accumulations that
 //                    were compiled; fits and the bytes are null if there is an error

@@ -91,7 +91,7 @@ std::string DescribeOffload(const Job& job, const StepProgram& program) {
   std::vector<std::string> unmatched;
   for (const std::string& name : job.memory.offload) {
     const bool matches = std::any_of(program.buffers.begin(), program.buffers.end(), [&](const Buffer& buffer) {
-      return buffer.memory == MemoryKind::kHost && MatchesPattern(name, buffer.name);
+      return buffer.memory == MemoryKind::kHost && !buffer.persistent && MatchesPattern(name, buffer.name);
     });
     if (!matches) unmatched.push_back(name);
   }
@@ -99,6 +99,24 @@ std::string DescribeOffload(const Job& job, const StepProgram& program) {
                       FormatBytes(offload.offloaded_bytes), " of one rank to host memory and ",
                       FormatBytes(offload.fetched_bytes), " back",
                       unmatched.empty() ? "" : absl::StrCat("; nothing for ", absl::StrJoin(unmatched, ", ")));
+}
+
+std::string DescribeStateOffload(const JobPlan& plan) {
+  const OffloadSummary offload = SummarizeOffload(plan.train.step.program);
+  std::vector<std::string> parts;
+  for (int category = 0; category < kBufferCategories; ++category) {
+    int64_t bytes = 0;
+    for (const Buffer& buffer : plan.train.step.program.buffers) {
+      const bool counts = buffer.persistent && buffer.memory == MemoryKind::kHost;
+      if (counts && static_cast<int>(buffer.category) == category) bytes += buffer.size_bytes();
+    }
+    if (bytes == 0) continue;
+    parts.push_back(absl::StrCat(FormatBytes(bytes), " of ", ToString(static_cast<BufferCategory>(category))));
+  }
+  return absl::StrCat(absl::StrJoin(parts, ", "), " in the host memory of a rank (",
+                      ToString(plan.options.offload_state), "); a step moves ",
+                      FormatBytes(offload.state_fetched_bytes), " of it to the arena and ",
+                      FormatBytes(offload.state_returned_bytes), " back");
 }
 
 std::string DescribeBudget(const JobPlan& plan) {
@@ -125,7 +143,9 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
                       FormatBytes(bytes), " a rank",
-                      plan.snapshot ? ", from a copy in the arena while training goes on" : ", while training waits");
+                      !plan.snapshot                     ? ", while training waits"
+                      : plan.options.offload_state.any() ? ", from a copy beside the state while training goes on"
+                                                         : ", from a copy in the arena while training goes on");
 }
 
 std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
@@ -196,6 +216,11 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
     const auto activations =
         std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "activations"; });
     facts.insert(activations + 1, {"offload", DescribeOffload(job, program)});
+  }
+  if (job.memory.offload_state.any()) {
+    const auto memory =
+        std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "memory"; });
+    facts.insert(memory + 1, {"state", DescribeStateOffload(plan)});
   }
   if (job.runtime.graphs) facts.push_back({"graphs", DescribeGraphs(program)});
   std::vector<std::vector<std::string>> rows;

@@ -62,14 +62,15 @@ class RankRuntime {
   absl::Span<std::byte> staging() {
     return {pinned_->base() + host_memory_.transfer_bytes, static_cast<size_t>(host_memory_.staging_bytes)};
   }
-  // Returns the part of the pinned memory for the tensors that the running program offloads.
+  // Returns the part of the pinned memory for the rank's offloaded state, and for the tensors that the running program
+  // offloads.
   absl::Span<std::byte> offloaded() { return {host_items().end(), static_cast<size_t>(host_memory_.offload_bytes)}; }
   Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
   // Returns the address at which this rank has a tensor of a program with this plan.
   std::byte* Address(const MemoryPlan& plan, const Location& where);
-  // Copy between the arena and any host memory, and wait for the copies. Memory that is not pinned is copied through
-  // pinned memory, a part at a time. Call them only while no program runs, on the rank's launching thread or on a
-  // thread that acts in its place.
+  // Copy between the rank's memory (the arena or offloaded()) and any host memory, and wait for the copies. Memory that
+  // is not pinned is copied through pinned memory, a part at a time. Call them only while no program runs, on the
+  // rank's launching thread or on a thread that acts in its place.
   absl::Status Read(const std::byte* from, void* to, int64_t bytes);
   absl::Status Write(std::byte* to, const void* from, int64_t bytes);
   // Returns the communicator for collectives along `axis` on a stream, or null if there is none.

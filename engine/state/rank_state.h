@@ -31,7 +31,8 @@ class RankState {
   RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime);
 
   // Returns the pieces that this rank saves, either of the state itself or of its snapshot (StepOptions::snapshot).
-  // Parts with wide elements come first. Parameters are numbered by ParameterId. The pieces point to device memory.
+  // Parts with wide elements come first. Parameters are numbered by ParameterId. The pieces point to the arena, or to
+  // the rank's pinned memory if their state is offloaded.
   enum class Source { kState, kSnapshot };
   std::vector<PieceSource> Pieces(Source source) const;
 

@@ -22,4 +22,23 @@ absl::Status CheckCombination(Strategy strategy, Accumulation accumulation) {
   return absl::OkStatus();
 }
 
+absl::Status CheckStateOffload(const StateOffload& offload, Strategy strategy, bool has_moments, bool has_masters) {
+  const auto refuse = [](absl::string_view part, const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat(part, " cannot be offloaded: ", why...));
+  };
+  if (offload.moments && !has_moments) {
+    return refuse("MOMENTS", "the optimizer keeps no states; leave it out");
+  }
+  if (offload.masters && !has_masters) {
+    return refuse(
+        "MASTERS",
+        "the weights are their own masters; leave it out, or use compute BF16 with master MASTER_FP32 or SPLIT");
+  }
+  if (offload.parameters && strategy != Strategy::kFullShard) {
+    return refuse("PARAMETERS", "strategy ", ToString(strategy),
+                  " uses the weights where they lie; use FULL_SHARD, which gathers them for each use, or leave it out");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace shale

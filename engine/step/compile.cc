@@ -61,6 +61,8 @@ class StepCompiler {
  private:
   int last() const { return static_cast<int>(model_.units.size()) - 1; }
   bool training() const { return model_.mode == GraphMode::kTraining; }
+  // Returns whether updates in backward stand in the loop over micro-batches.
+  bool UpdatesInLoop() const { return !layered_ && options_.micro_batches > 1; }
 
   // Decides the order of visits and what each unit keeps, and adds the buffers between units. In LAYERED, these buffers
   // and those of kept activations have one slot per micro-batch.
@@ -134,7 +136,10 @@ class StepCompiler {
       const auto [u, work] = visits_[use];
       if (layered_) writer_.BeginLoop(1);
       gatherer_->Prepare(use);
-      if (HasBackward(work)) reducer_->BeginUnit(u, micro_batch);
+      if (HasBackward(work)) {
+        reducer_->BeginUnit(u, micro_batch);
+        updater_->BeginUnit(reducer_->Completing(u), UpdatesInLoop());
+      }
       if (layered_) writer_.BeginLoop(options_.micro_batches);
       EmitVisit(use);
       if (layered_) writer_.BeginLoop(1);
@@ -149,7 +154,7 @@ class StepCompiler {
   // Emits the reductions of a unit's gradients and, with IN_BACKWARD, the updates that can run by then.
   void EndBackward(int u, int micro_batch) {
     updater_->BeginReductions();
-    updater_->EndReductions(reducer_->EndUnit(u, micro_batch), /*in_loop=*/!layered_ && options_.micro_batches > 1);
+    updater_->EndReductions(reducer_->EndUnit(u, micro_batch), UpdatesInLoop());
   }
 
   void EmitVisit(int use) {
@@ -251,6 +256,9 @@ absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOpti
   SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
   SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
+  SHALE_RETURN_IF_ERROR(
+      CheckStateOffload(options.offload_state, options.strategy, !options.optimizer.states().empty(),
+                        model.compute_dtype != DType::kFloat32 && options.master != MasterWeights::kNone));
   return StepCompiler(model, options, ops).Compile();
 }
 
@@ -260,7 +268,14 @@ absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const Step
   CompiledStep compiled;
   SHALE_ASSIGN_OR_RETURN(compiled.state, DeclareState(model, options, writer));
   const auto copy = [&](const Tensor& from, const Tensor& to) {
-    if (from.present()) writer.Emit({.stream = StreamId::kCopy, .phase = Phase::kEnd}, Op(Copy{from, to}));
+    if (!from.present()) return;
+    const EmitContext context{.stream = StreamId::kCopy, .phase = Phase::kEnd};
+    if (writer.IsOnHost(from)) {
+      // Only transfers reach host memory, so the copy goes through the arena, one tensor at a time.
+      writer.EmitReturn(context, writer.EmitFetch(context, from), to);
+    } else {
+      writer.Emit(context, Op(Copy{from, to}));
+    }
   };
   for (const GroupState& g : compiled.state.groups) {
     for (size_t i = 0; i < g.saved.states.size(); ++i) copy(g.saved.states[i], g.snapshot.states[i]);

@@ -15,19 +15,38 @@ Gatherer::Gatherer(const ModelGraph& model, const StepOptions& options, const Jo
       writer_(writer),
       uses_(std::move(uses)),
       gathered_(uses_.size()),
-      kept_(model.groups.size()) {}
+      kept_(model.groups.size()),
+      fetched_(uses_.size()),
+      fetches_no_more_(model.groups.size(), false) {}
 
 void Gatherer::Prepare(int index) {
   const int last = static_cast<int>(std::min<int64_t>(index + options_.prefetch, std::ssize(uses_) - 1));
-  for (; issued_ <= last; ++issued_) Issue(issued_);
+  for (; issued_ <= last; ++issued_) {
+    for (; copied_ < std::min<int64_t>(issued_ + 2, std::ssize(uses_)); ++copied_) Fetch(copied_);
+    Issue(issued_);
+  }
+}
+
+void Gatherer::Fetch(int index) {
+  const GatherUse& use = uses_[index];
+  for (GroupId group : use.groups) {
+    const GroupState& g = state_.groups[group];
+    Tensor& copy = fetched_[index].emplace_back();
+    if (!g.placement.placement().gathers_for_use() || !writer_.IsOnHost(g.own_weight)) continue;
+    if (fetches_no_more_[group]) continue;
+    copy = writer_.EmitFetch({.phase = use.phase, .unit = use.unit}, g.own_weight);
+    fetches_no_more_[group] = !options_.reshard_after_forward;
+  }
 }
 
 void Gatherer::Issue(int index) {
   const GatherUse& use = uses_[index];
-  for (GroupId group : use.groups) {
+  const EmitContext context{.stream = StreamId::kGather, .phase = use.phase, .unit = use.unit};
+  for (size_t i = 0; i < use.groups.size(); ++i) {
+    const GroupId group = use.groups[i];
     const GroupState& g = state_.groups[group];
     Tensor& full = gathered_[index].emplace_back();
-    if (!g.placement.placement().gathers_for_use()) {
+    if (g.full_weight.present()) {
       full = g.full_weight;
       continue;
     }
@@ -37,8 +56,14 @@ void Gatherer::Issue(int index) {
     }
     full = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".gathered"), BufferCategory::kGatheredParameters,
                              Tensor::Contiguous(model_.compute_dtype, {g.placement.elements(Part::kFull)}));
-    writer_.Emit({.stream = StreamId::kGather, .phase = use.phase, .unit = use.unit},
-                 Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = full});
+    if (g.placement.placement().gathers_for_use()) {
+      const Tensor& copy = fetched_[index][i];
+      writer_.Emit(
+          context,
+          Collective{.kind = CollectiveKind::kAllGather, .local = copy.present() ? copy : g.own_weight, .full = full});
+    } else {
+      writer_.EmitFetch(context, g.own_weight, full);
+    }
     if (!options_.reshard_after_forward) kept_[group] = full;
   }
 }

@@ -17,8 +17,12 @@ struct GatherUse {
 
 // Emits the all-gathers for a fixed list of uses. Before use i it emits those of all uses up to i + prefetch, so that
 // the gather stream works up to `prefetch` uses ahead of the compute stream. A gathered buffer lives from its
-// all-gather to its last use, so `prefetch` also decides how many gathered units exist at once. Borrows the references
-// that the constructor takes.
+// all-gather to its last use, so `prefetch` also decides how many gathered units exist at once.
+//
+// Weights in host memory (StepOptions::offload_state) are copied into the arena before each all-gather, on the copy
+// stream, one use ahead of it. On one shard, where nothing is gathered, that copy takes the place of the all-gather.
+//
+// Borrows the references that the constructor takes.
 class Gatherer {
  public:
   Gatherer(const ModelGraph& model, const StepOptions& options, const JobState& state, std::vector<GatherUse> uses,
@@ -32,6 +36,8 @@ class Gatherer {
   const Tensor& Full(int index, GroupId group) const;
 
  private:
+  // Emits the copies of weights in host memory that use `index` gathers.
+  void Fetch(int index);
   void Issue(int index);
 
   const ModelGraph& model_;
@@ -42,7 +48,10 @@ class Gatherer {
   std::vector<std::vector<Tensor>> gathered_;  // By use, in the order of its `groups`.
   // By group: the tensor that was gathered first, if reshard_after_forward is off. All later uses read it too.
   std::vector<Tensor> kept_;
-  int issued_ = 0;  // Uses whose all-gathers were emitted.
+  std::vector<std::vector<Tensor>> fetched_;  // By use, in the order of its `groups`: absent if there is no copy.
+  std::vector<bool> fetches_no_more_;         // By group: whether its gathered tensor is kept and has been fetched.
+  int issued_ = 0;                            // Uses whose all-gathers were emitted.
+  int copied_ = 0;                            // Uses whose copies were emitted.
 };
 
 }  // namespace shale

@@ -126,7 +126,11 @@ class Offloader {
     Buffer& kept = program_.buffers[buffer];
     if (loops_[uses.front().id] == loops_[last]) kept.slots = 1;
     const InstructionId release = visits_[visit_of_[last] + 1].end;
-    if (loops_[release] == loops_[last]) kept.held_until = release;
+    if (loops_[release] == loops_[last]) {
+      kept.held_until = release;
+    } else if (loops_[uses.front().id] == loops_[last]) {
+      held_through_.emplace_back(buffer, loops_[last]);
+    }
 
     for (size_t i = next; i < uses.size(); ++i) {
       const InstructionId user = uses[i].id;
@@ -135,7 +139,9 @@ class Offloader {
                                             .category = waiting.category,
                                             .slot_bytes = waiting.slot_bytes});
         const InstructionId ahead = visits_[visit_of_[user] - 1].begin;
-        const InstructionId at = loops_[ahead] == loops_[user] ? ahead : loops_[user]->begin;
+        const bool fetched_ahead = loops_[ahead] == loops_[user];
+        const InstructionId at = fetched_ahead ? ahead : loops_[user]->begin;
+        if (!fetched_ahead) held_through_.emplace_back(fetched, loops_[user]);
         before_[at].push_back(Copy(fetched, host, dtype, user, /*to_host=*/false));
       }
       RenameBuffer(program_.instructions[user], buffer, static_cast<BufferId>(program_.buffers.size()) - 1);
@@ -164,14 +170,17 @@ class Offloader {
     for (Buffer& buffer : program_.buffers) {
       if (buffer.held_until >= 0) buffer.held_until = moved_to[buffer.held_until];
     }
+    // The step ends with a loop of its own, so there is always a next one.
+    for (const auto& [buffer, loop] : held_through_) program_.buffers[buffer].held_until = loop->end;
   }
 
   StepProgram& program_;
-  std::vector<const Loop*> loops_;                        // By instruction.
-  std::vector<Visit> visits_;                             // In issue order.
-  std::vector<int> visit_of_;                             // By instruction: index of the latest visit that has begun.
-  std::vector<std::vector<Use>> uses_;                    // By buffer.
-  std::vector<std::vector<Instruction>> before_, after_;  // By instruction: what to insert around it.
+  std::vector<const Loop*> loops_;      // By instruction.
+  std::vector<Visit> visits_;           // In issue order.
+  std::vector<int> visit_of_;           // By instruction: index of the latest visit that has begun.
+  std::vector<std::vector<Use>> uses_;  // By buffer.
+  std::vector<std::pair<BufferId, const Loop*>> held_through_;  // Buffers that are held into the loop after it.
+  std::vector<std::vector<Instruction>> before_, after_;        // By instruction: what to insert around it.
 };
 
 }  // namespace

@@ -15,7 +15,9 @@ namespace shale {
 //
 // A visit is what the compute stream runs for one unit without interruption (engine/step/visits.h). The first buffer is
 // held for one more visit, so that no instruction has to wait for the copy, and the second is filled one visit ahead.
-// In LAYERED, where each visit is a loop of its own, neither is done. A tensor stays in the arena if its next use is
+// In LAYERED each visit is a loop of its own over the micro-batches. There, both buffers keep their bytes into the next
+// loop. So the copy of one micro-batch runs beside the work of the next one, up to the instruction that writes the
+// tensor again (or, for the copy back, from the one that reads it last). A tensor stays in the arena if its next use is
 // fewer than four visits later (LAYERED: two), because offloading it would save nothing, or if backward writes it. The
 // boundary that a segment keeps is fetched for the visit in which the segment's first block runs forward again.
 //

@@ -43,6 +43,7 @@ struct StepOptions {
   // each matmul packs its weights again, in scratch.
   bool packs_once = true;
   MasterWeights master = MasterWeights::kFloat32;
+  StateOffload offload_state;  // What CheckStateOffload accepts (engine/step/combination.h).
   ActivationOptions activations;
   Optimizer optimizer;
   // Seed of stochastic rounding. Only programs whose updates round so depend on it.

@@ -1,6 +1,9 @@
 // The choices that shape a training step, and the names that job files and reports give them.
 #pragma once
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "sharding/placement.h"
 
@@ -35,6 +38,16 @@ enum class MasterWeights {
   kFloat32,  // In a second copy in fp32 (none if the compute dtype is fp32: the weight is its own master).
   kSplit,    // In 16 low bits beside the bf16 weight.
   kNone,     // Nowhere: the update rounds the bf16 weight stochastically. Only with bf16 compute.
+};
+
+// Which parts of a rank's state lie in its host memory instead of the arena.
+struct StateOffload {
+  bool moments = false;     // The optimizer's states.
+  bool masters = false;     // fp32 masters, or the low bits of SPLIT.
+  bool parameters = false;  // The rank's shard of the weights. Only with Strategy::kFullShard.
+
+  bool any() const { return moments || masters || parameters; }
+  bool operator==(const StateOffload&) const = default;
 };
 
 // When parameters are updated.
@@ -85,6 +98,18 @@ inline absl::string_view ToString(Clipping clipping) {
     case Clipping::kPerUnit: return "PER_UNIT";
   }
   return "?";
+}
+
+// Returns the names of the parts, for example "MOMENTS, MASTERS"; "" if there are none.
+inline std::string ToString(const StateOffload& offload) {
+  std::string names;
+  const auto add = [&](bool part, absl::string_view name) {
+    if (part) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+  };
+  add(offload.moments, "MOMENTS");
+  add(offload.masters, "MASTERS");
+  add(offload.parameters, "PARAMETERS");
+  return names;
 }
 
 inline absl::string_view ToString(MasterWeights master) {

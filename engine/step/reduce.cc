@@ -105,12 +105,20 @@ bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& 
   return first_writes > 0 && every_micro_batch;
 }
 
+std::vector<GroupId> Reducer::Completing(int unit) const {
+  std::vector<GroupId> completing;
+  for (GroupId group : GroupsWritten(unit)) {
+    if (progress_[group].units_done + 1 == std::ssize(progress_[group].units)) completing.push_back(group);
+  }
+  return completing;
+}
+
 std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
   // The reductions of the previous unit may overlap this unit.
   EndOverlap();
-  std::vector<GroupId> complete;
+  const std::vector<GroupId> complete = Completing(unit);
   for (GroupId group : GroupsWritten(unit)) {
-    if (++progress_[group].units_done == std::ssize(progress_[group].units)) complete.push_back(group);
+    ++progress_[group].units_done;
     if (!state_.groups[group].placement.placement().reduces()) continue;
     if (state_.groups[group].full_gradient.present()) {
       ReduceStepGradient(unit, group, micro_batch);

@@ -24,6 +24,8 @@ class Reducer {
   // without a full gradient, and zeroes the elements of gradients that no op writes. `micro_batch` is that of the
   // instructions, -1 outside the loop over micro-batches.
   void BeginUnit(int unit, int micro_batch);
+  // Returns the groups that EndUnit will return for the next backward of `unit`.
+  std::vector<GroupId> Completing(int unit) const;
   // Returns the tensor to which the unit's backward writes the gradient of a parameter.
   Tensor Gradient(int unit, ParameterId parameter);
   // Sets whether an op of `unit` that writes the gradients of `parameters` overwrites them or adds to them. Call it in

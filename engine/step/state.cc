@@ -67,12 +67,14 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
                                                                    BlockOf(options.optimizer.rule)));
     GroupState g{.placement = GroupPlacement(std::move(layout), placement)};
     const int64_t full = g.placement.elements(Part::kFull), own = g.placement.elements(placement.state);
-    const auto add = [&](absl::string_view what, BufferCategory category, DType dtype, int64_t elements) {
+    const auto add = [&](absl::string_view what, BufferCategory category, DType dtype, int64_t elements,
+                         bool on_host = false) {
       return writer.AddTensor(absl::StrCat(group.name, ".", what), category, Tensor::Contiguous(dtype, {elements}), 1,
-                              /*persistent=*/true);
+                              /*persistent=*/true, on_host ? MemoryKind::kHost : MemoryKind::kDevice);
     };
-    if (placement.gathers_for_use()) {
-      g.own_weight = add("weights", BufferCategory::kParameterShards, compute, own);
+    const StateOffload& offload = options.offload_state;
+    if (placement.gathers_for_use() || offload.parameters) {
+      g.own_weight = add("weights", BufferCategory::kParameterShards, compute, own, offload.parameters);
     } else {
       g.full_weight = add("weights", BufferCategory::kParameterShards, compute, full);
       g.own_weight = g.placement.OwnedOf(g.full_weight);
@@ -80,14 +82,16 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     if (compute != DType::kFloat32) {
       switch (options.master) {
         case MasterWeights::kFloat32:
-          g.master = add("masters", BufferCategory::kMasterWeights, DType::kFloat32, own);
+          g.master = add("masters", BufferCategory::kMasterWeights, DType::kFloat32, own, offload.masters);
           break;
-        case MasterWeights::kSplit: g.low = add("low_bits", BufferCategory::kMasterWeights, DType::kInt16, own); break;
+        case MasterWeights::kSplit:
+          g.low = add("low_bits", BufferCategory::kMasterWeights, DType::kInt16, own, offload.masters);
+          break;
         case MasterWeights::kNone: break;
       }
     }
     for (const UpdateState& s : options.optimizer.states()) {
-      g.states.push_back(add(s.name, BufferCategory::kOptimizerState, s.dtype, own / s.block));
+      g.states.push_back(add(s.name, BufferCategory::kOptimizerState, s.dtype, own / s.block, offload.moments));
     }
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       if (!Decays(model.parameters[group.parameters[i]], options)) continue;
@@ -96,8 +100,9 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     g.saved = SavedOf(g, options.optimizer.states());
     if (options.snapshot) {
       const auto copy = [&](absl::string_view what, const Tensor& t) {
-        return t.present() ? add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements())
-                           : Tensor();
+        if (!t.present()) return Tensor();
+        return add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements(),
+                   writer.IsOnHost(t));
       };
       g.snapshot = {
           .value = copy("value", g.saved.value), .high = copy("high", g.saved.high), .low = copy("low", g.saved.low)};

@@ -20,8 +20,9 @@ struct SavedTensors {
 };
 
 // The state of one flat group. Tensors name the program's buffers and have no addresses. A tensor is absent if it does
-// not exist under the given options. "Own" names the part that this rank updates (GroupPlacement::Owned): its shard of
-// the group, or the full group if the optimizer state is not sharded.
+// not exist under the given options. With StepOptions::offload_state, weights, masters and states may lie in host
+// memory. "Own" names the part that this rank updates (GroupPlacement::Owned): its shard of the group, or the full
+// group if the optimizer state is not sharded.
 struct GroupState {
   GroupPlacement placement;
   Tensor own_weight;                  // Compute dtype. A view of full_weight, if there is one.
@@ -33,7 +34,7 @@ struct GroupState {
   Tensor full_gradient;               // f32. Sum over the step. Absent if gradients are reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
   SavedTensors saved;                 // Views of the above.
-  SavedTensors snapshot;              // A copy of `saved`; absent without StepOptions::snapshot.
+  SavedTensors snapshot;              // A copy of `saved` in the same memory; absent without StepOptions::snapshot.
 
   const ShardLayout& layout() const { return placement.layout(); }
   // Returns the weights that this rank holds between steps (GroupPlacement::Weights).

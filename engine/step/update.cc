@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "kernels/ops.h"
@@ -21,10 +22,20 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
       valid_tokens_(valid_tokens),
       writer_(writer),
       by_group_(options.update == UpdateTime::kInBackward || options.clipping == Clipping::kPerUnit),
-      in_backward_(options.update == UpdateTime::kInBackward) {
+      in_backward_(options.update == UpdateTime::kInBackward),
+      fetched_(state.groups.size()),
+      is_fetched_(state.groups.size(), false),
+      all_groups_(state.groups.size()) {
+  std::iota(all_groups_.begin(), all_groups_.end(), 0);
   if (!by_group_) return;
   group_totals_ = writer.AddTensor("group_totals", BufferCategory::kData,
                                    Tensor::Contiguous(DType::kFloat64, {std::ssize(state.groups), kTotalSize}));
+}
+
+void Updater::BeginUnit(const std::vector<GroupId>& completing, bool in_loop) {
+  if (!in_backward_) return;
+  in_loop_ = in_loop;
+  FetchState(options_.mesh.ranks() > 1 ? waiting_ : completing, 0);
 }
 
 void Updater::BeginReductions() {
@@ -53,11 +64,12 @@ void Updater::EndReductions(const std::vector<GroupId>& complete, bool in_loop) 
 
 void Updater::Finish() {
   in_loop_ = false;
+  if (!in_backward_) waiting_ = all_groups_;
+  FetchState(waiting_, 0);
   if (!by_group_) return UpdateAllByOneNorm();
   if (in_backward_) {
     BeginReductions();
   } else {
-    for (size_t group = 0; group < state_.groups.size(); ++group) waiting_.push_back(static_cast<GroupId>(group));
     for (GroupId group : waiting_) EmitGroupTotals(group);
     if (has_replicas()) {
       for (GroupId group : waiting_) CombineOverShards(TotalsOf(group), Phase::kEnd);
@@ -71,9 +83,8 @@ void Updater::Finish() {
 
 void Updater::UpdateAllByOneNorm() {
   const EmitContext context{.phase = Phase::kUpdate};
-  const int groups = static_cast<int>(state_.groups.size());
   SumLoss(Phase::kEnd);
-  for (GroupId group = 0; group < groups; ++group) {
+  for (GroupId group : waiting_) {
     EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group > 0);
   }
   Emit(context, Op(FlagNonFinite{.totals_3 = state_.totals}));
@@ -83,14 +94,19 @@ void Updater::UpdateAllByOneNorm() {
     EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals, writer_);
   }
   const Prepared prepared = EmitPrepare(state_.totals, /*counts=*/true);
-  for (GroupId group = 0; group < groups; ++group) EmitUpdate(group, prepared);
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    FetchState(waiting_, i);
+    EmitUpdate(waiting_[i], prepared);
+  }
+  waiting_.clear();
 }
 
 void Updater::UpdateWaiting() {
-  for (GroupId group : waiting_) {
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    FetchState(waiting_, i);
     // Only the last group counts the update, so that all groups use the same update number.
     const bool counts = ++groups_updated_ == std::ssize(state_.groups);
-    EmitUpdate(group, EmitPrepare(TotalsOf(group), counts));
+    EmitUpdate(waiting_[i], EmitPrepare(TotalsOf(waiting_[i]), counts));
   }
   waiting_.clear();
 }
@@ -165,22 +181,48 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
   return {update, number};
 }
 
+void Updater::FetchState(const std::vector<GroupId>& groups, size_t index) {
+  for (size_t i = index; i < std::min(index + 2, groups.size()); ++i) {
+    const GroupId group = groups[i];
+    if (is_fetched_[group]) continue;
+    is_fetched_[group] = true;
+    const GroupState& g = state_.groups[group];
+    std::vector<Tensor> tensors = {g.own_weight, g.master, g.low};
+    tensors.insert(tensors.end(), g.states.begin(), g.states.end());
+    for (const Tensor& host : tensors) {
+      if (!writer_.IsOnHost(host)) continue;
+      fetched_[group].push_back({host, writer_.EmitFetch({.phase = Phase::kUpdate}, host)});
+      writer_.program().instructions.back().last_iteration_only = in_loop_;
+    }
+  }
+}
+
 void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
   const GroupState& g = state_.groups[group];
-  Update op{.update_5 = prepared.update,
-            .gradient_P = g.own_gradient,
-            .weight_P = g.own_weight,
-            .master_P = g.master,
-            .low_P = g.low,
-            .rule = options_.optimizer.rule,
-            .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-            .shard_stride = g.placement.owned_stride(),
-            .number_1 = prepared.number,
-            .seed = options_.seed,
-            .group = group};
-  SHALE_CHECK(g.states.size() <= op.states.size());
-  std::copy(g.states.begin(), g.states.end(), op.states.begin());
-  Emit({.phase = Phase::kUpdate}, Op(std::move(op)));
+  Op op = Update{.update_5 = prepared.update,
+                 .gradient_P = g.own_gradient,
+                 .weight_P = g.own_weight,
+                 .master_P = g.master,
+                 .low_P = g.low,
+                 .rule = options_.optimizer.rule,
+                 .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
+                 .shard_stride = g.placement.owned_stride(),
+                 .number_1 = prepared.number,
+                 .seed = options_.seed,
+                 .group = group};
+  std::array<Tensor, kMaxUpdateStates>& states = op.As<Update>()->states;
+  SHALE_CHECK(g.states.size() <= states.size());
+  std::copy(g.states.begin(), g.states.end(), states.begin());
+  VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
+    if (!t.present()) return;
+    for (const Fetched& copy : fetched_[group]) {
+      if (t.where.symbol == copy.host.where.symbol) t = copy.device;
+    }
+  });
+  Emit({.phase = Phase::kUpdate}, std::move(op));
+  for (const Fetched& copy : fetched_[group]) {
+    writer_.EmitReturn({.phase = Phase::kUpdate}, copy.device, copy.host).last_iteration_only = in_loop_;
+  }
   if (!g.placement.placement().gathers_after_update()) return;
   Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
        Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});

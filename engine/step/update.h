@@ -20,6 +20,14 @@
 // With one shard, steps 2 and 3 are left out. All replicas sum in the same order, so their clipping agrees to the bit
 // with every communicator.
 //
+// [Note: state in host memory] Tensors of a group that StepOptions::offload_state keeps in host memory are copied into
+// the arena for the update and copied back after it, on the copy stream. With AFTER_BACKWARD the copies in of the first
+// two groups begin before the norms, and those of group g + 1 before the update of group g. With IN_BACKWARD those of a
+// group begin before the backward that runs ahead of its update. So the arena holds such tensors of at most two groups:
+//
+//   copy       in 0, in 1            out 0, in 2   out 1, in 3   ...
+//   compute    norms ..... update 0  update 1      update 2      ...
+//
 // With totals of its own for each group, the group that is updated last counts the update. If its gradient is not
 // finite, the step is not counted, although others were updated. The next step then has the same number, and rounds
 // stochastically with the same random bits.
@@ -43,6 +51,9 @@ class Updater {
   Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const Tensor& valid_tokens,
           ProgramWriter& writer);
 
+  // Call before the backward of a unit, with the groups whose gradients it completes. With IN_BACKWARD, fetches the
+  // offloaded state of the groups that are updated after this backward. `in_loop` is as in EndReductions.
+  void BeginUnit(const std::vector<GroupId>& completing, bool in_loop);
   // Call after the backward of a unit and before its reductions. With IN_BACKWARD, emits the norms of the groups that
   // wait for their update. The collectives of these norms are then ahead of the unit's reductions on the reduce stream,
   // so the updates of the waiting groups do not wait for the reductions.
@@ -73,7 +84,11 @@ class Updater {
     Tensor update, number;
   };
   Prepared EmitPrepare(const Tensor& totals, bool counts);
+  // Emits the update of a group, and the copies of its state back to host memory.
   void EmitUpdate(GroupId group, const Prepared& prepared);
+  // Emits the copies of the offloaded state of groups `index` and `index` + 1 of `groups` into the arena, unless they
+  // were emitted before.
+  void FetchState(const std::vector<GroupId>& groups, size_t index);
   void UpdateWaiting();
   void UpdateAllByOneNorm();
 
@@ -82,7 +97,14 @@ class Updater {
   const Tensor hyper_, valid_tokens_;
   ProgramWriter& writer_;
   const bool by_group_, in_backward_;
-  Tensor group_totals_;           // f64 [G, kTotalSize]; absent if all groups share the totals of the step.
+  Tensor group_totals_;  // f64 [G, kTotalSize]; absent if all groups share the totals of the step.
+  // A tensor in host memory, and its copy in the arena.
+  struct Fetched {
+    Tensor host, device;
+  };
+  std::vector<std::vector<Fetched>> fetched_;  // By group: copies that its update reads.
+  std::vector<bool> is_fetched_;               // By group.
+  std::vector<GroupId> all_groups_;
   std::vector<GroupId> waiting_;  // Groups whose gradients are complete and which are not updated yet.
   int groups_updated_ = 0;
   bool in_loop_ = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "engine/program/issues.h"
 
 namespace shale {
@@ -20,6 +21,26 @@ Instruction& ProgramWriter::Emit(const EmitContext& context, Action action, bool
   instruction.micro_batch = context.micro_batch;
   program_.instructions.push_back(std::move(instruction));
   return program_.instructions.back();
+}
+
+Tensor ProgramWriter::EmitFetch(const EmitContext& context, const Tensor& host) {
+  const Buffer& buffer = program_.buffers[host.where.symbol];
+  const BufferCategory category = buffer.category;
+  const Tensor device = AddTensor(absl::StrCat(buffer.name, ".fetched"), category, host);
+  EmitFetch(context, host, device);
+  return device;
+}
+
+void ProgramWriter::EmitFetch(const EmitContext& context, const Tensor& host, const Tensor& device) {
+  EmitContext copy = context;
+  copy.stream = StreamId::kCopy;
+  Emit(copy, Transfer{.device = device, .host = host, .to_host = false});
+}
+
+Instruction& ProgramWriter::EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host) {
+  EmitContext copy = context;
+  copy.stream = StreamId::kCopy;
+  return Emit(copy, Transfer{.device = device, .host = host, .to_host = true});
 }
 
 int64_t ProgramWriter::ScratchBytes(const Instruction& instruction) const {

@@ -26,23 +26,37 @@ class ProgramWriter {
 
   // Adds a buffer and returns its number.
   BufferId AddBuffer(std::string name, BufferCategory category, int64_t slot_bytes, int64_t slots = 1,
-                     bool persistent = false) {
+                     bool persistent = false, MemoryKind memory = MemoryKind::kDevice) {
     program_.buffers.push_back({.name = std::move(name),
                                 .category = category,
                                 .slot_bytes = slot_bytes,
                                 .slots = slots,
-                                .persistent = persistent});
+                                .persistent = persistent,
+                                .memory = memory});
     return static_cast<BufferId>(program_.buffers.size()) - 1;
   }
   // Adds a buffer whose slots have the size of `like`, and returns `like` placed at its start.
-  Tensor AddTensor(std::string name, BufferCategory category, Tensor like, int64_t slots = 1, bool persistent = false) {
-    like.where = {.symbol = AddBuffer(std::move(name), category, like.extent_bytes(), slots, persistent)};
+  Tensor AddTensor(std::string name, BufferCategory category, Tensor like, int64_t slots = 1, bool persistent = false,
+                   MemoryKind memory = MemoryKind::kDevice) {
+    like.where = {.symbol = AddBuffer(std::move(name), category, like.extent_bytes(), slots, persistent, memory)};
     return like;
   }
 
   // Appends an instruction, with a buffer for the scratch that its op needs. `first_iteration_differs` is the field of
   // the instruction; if it is set, `action` is the op of the later iterations. The result is valid until the next Emit.
   Instruction& Emit(const EmitContext& context, Action action, bool first_iteration_differs = false);
+
+  // Appends the copy of a tensor in host memory to the arena, on the copy stream, and returns the new tensor there. The
+  // copy has the phase, the unit and the micro-batch of `context`.
+  Tensor EmitFetch(const EmitContext& context, const Tensor& host);
+  // Appends the same copy to the tensor `device`.
+  void EmitFetch(const EmitContext& context, const Tensor& host, const Tensor& device);
+  // Appends the copy of `device` back to `host`.
+  Instruction& EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host);
+  // Returns whether a tensor lies in host memory. An absent one does not.
+  bool IsOnHost(const Tensor& t) const {
+    return t.present() && program_.buffers[t.where.symbol].memory == MemoryKind::kHost;
+  }
 
   // Ends the open loop and begins one that runs `repeat` times. Loops without instructions are left out.
   void BeginLoop(int64_t repeat) {

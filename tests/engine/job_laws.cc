@@ -55,7 +55,8 @@ data { path: ")",
     const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
       losses.push_back(report.loss);
       EXPECT_EQ(report.peak_bytes_measured, (*trainer)->plan().train.memory.peak_bytes);
-      EXPECT_EQ((*trainer)->plan().host_memory.offload_bytes > 0, !job.memory.offload.empty());
+      EXPECT_EQ((*trainer)->plan().host_memory.offload_bytes > 0,
+                !job.memory.offload.empty() || job.memory.offload_state.any());
       return absl::OkStatus();
     }});
     EXPECT_TRUE(status.ok()) << status;
@@ -71,6 +72,7 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
   on_cpu.runtime = {};
   on_cpu.precision = {};
   on_cpu.memory.offload = {};
+  on_cpu.memory.offload_state = {};
   const std::vector<double> cpu = Losses(on_cpu, {.backend = CreateReferenceBackend().get()});
   const auto tested = TestedBackend(OpsKind::kFast, /*threads=*/1);
   const std::vector<double> straight =
@@ -82,6 +84,18 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
       job,
       {.backend = tested.get(), .resume = {.from = ResumeFrom::kPath, .path = path_ + ".checkpoints/step-0000000002"}});
   EXPECT_EQ(resumed, std::vector<double>(straight.begin() + 2, straight.end()));
+  if (job.memory.offload_state.any()) {
+    // Where the state lies has no trace in results or in checkpoints.
+    Job on_device = job;
+    on_device.memory.offload_state = {};
+    EXPECT_EQ(Losses(on_device, {.backend = tested.get(), .checkpoint_folder = path_ + ".on_device"}), straight);
+    const auto resume = [&](const Job& resumed_job, const std::string& folder) {
+      return Losses(resumed_job, {.backend = tested.get(),
+                                  .resume = {.from = ResumeFrom::kPath, .path = path_ + folder + "/step-0000000002"}});
+    };
+    EXPECT_EQ(resume(on_device, ".checkpoints"), resumed);
+    EXPECT_EQ(resume(job, ".on_device"), resumed);
+  }
   if (!job.runtime.graphs) return;
   Job one_by_one = job;
   one_by_one.runtime.graphs = false;
@@ -105,6 +119,22 @@ INSTANTIATE_TEST_SUITE_P(
                 {"runtime={device: CUDA graphs: true}", "activation_checkpointing.preset=BLOCK", "memory.offload=*",
                  "model.decoder.layers=3"},
                 1e-4},
+        JobCase{"State",
+                {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
+                 "memory.offload_state=[MOMENTS, PARAMETERS]", "checkpoint.asynchronous=true"},
+                1e-4},
+        JobCase{"StateSplit",
+                {"runtime={device: CUDA ranks_per_device: 4}", "sharding={ranks: 4 shard_ranks: 2}",
+                 "precision={compute: BF16 master: SPLIT}", "memory.offload_state=[MOMENTS, MASTERS, PARAMETERS]",
+                 "memory.offload=*", "checkpoint.asynchronous=false"},
+                0.1},
+        JobCase{"StateReplicated",
+                {"runtime={device: CUDA ranks_per_device: 2}", "sharding={ranks: 2 strategy: DDP}",
+                 "sharding.accumulation=LAYERED", "precision.compute=BF16", "memory.offload_state=[MASTERS, MOMENTS]",
+                 "checkpoint.asynchronous=true"},
+                0.1},
+        JobCase{
+            "StateGraphs", {"runtime={device: CUDA graphs: true}", "memory.offload_state=[MOMENTS, PARAMETERS]"}, 1e-4},
         JobCase{"InBackward",
                 {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2", "sharding.accumulation=LAYERED",
                  "optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT", "optimizer.non_finite=SKIP"},

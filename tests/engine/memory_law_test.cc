@@ -16,7 +16,7 @@ namespace shale::testing {
 namespace {
 
 // Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
-// update time, model, dtype, masters, K and keep_gradients vary.
+// update time, model, dtype, masters, offloaded state, K and keep_gradients vary.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -43,6 +43,11 @@ RunOptions RandomJob(std::mt19937_64& random) {
     Hyperparameters h = entry.defaults;
     if (pick(2) == 0) h.moments = DType::kBFloat16;  // Some optimizers do not read it.
     step.optimizer = MakeOptimizer(entry.kind, h);
+  }
+  if (pick(2) == 0) {
+    step.offload_state = {.moments = pick(2) && !step.optimizer.states().empty(),
+                          .masters = pick(2) && options.dtype != DType::kFloat32 && step.master != MasterWeights::kNone,
+                          .parameters = pick(2) && step.strategy == Strategy::kFullShard};
   }
   options.reads_gradients = pick(2);
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
@@ -75,7 +80,8 @@ std::string Describe(const RunOptions& o, int seed) {
                       o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate,
                       " S=", o.step.mesh.shard, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
                       ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
-                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update));
+                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update),
+                      " on host: ", ToString(o.step.offload_state));
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.

@@ -256,6 +256,21 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"precision.allow_tf32=true"},
              "--set: precision.allow_tf32: only device CUDA reads it; choose that, or leave it out"},
         Rule{{"memory.offload=*"}, "--set: memory.offload[0]: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"memory.offload_state=MOMENTS"},
+             "--set: memory.offload_state[0]: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"runtime.device=CUDA", "memory.offload_state=MASTERS"},
+             "--set: memory.offload_state[0]: MASTERS cannot be offloaded: the weights are their own masters; leave it "
+             "out, or use compute BF16 with master MASTER_FP32 or SPLIT"},
+        Rule{{"runtime.device=CUDA", "precision.compute=BF16", "precision.master=NONE", "memory.offload_state=MASTERS"},
+             "--set: memory.offload_state[0]: MASTERS cannot be offloaded: the weights are their own masters; leave it "
+             "out, or use compute BF16 with master MASTER_FP32 or SPLIT"},
+        Rule{{"runtime.device=CUDA", "sharding.strategy=DDP", "sharding.accumulation=NO_SYNC",
+              "memory.offload_state=[PARAMETERS]"},
+             "--set: memory.offload_state[0]: PARAMETERS cannot be offloaded: strategy DDP uses the weights where they "
+             "lie; use FULL_SHARD, which gathers them for each use, or leave it out"},
+        Rule{
+            {"runtime.device=CUDA", "optimizer={rule: SGD momentum: 0}", "memory.offload_state=MOMENTS"},
+            "--set: memory.offload_state[0]: MOMENTS cannot be offloaded: the optimizer keeps no states; leave it out"},
         Rule{{"memory.host_budget_bytes=1000"},
              "--set: memory.host_budget_bytes: only device CUDA reads it; choose that, or leave it out"},
         Rule{{"runtime.device=CUDA", "runtime.ops=REFERENCE"},

@@ -43,7 +43,7 @@ batch { global_batch: 100 micro_batch: 3 sequence_length: 48 }
 sharding { strategy: FULL_SHARD accumulation: LAYERED ranks: 6 prefetch: 0 reshard_after_forward: false shard_ranks: 3 }
 precision { compute: BF16 master: SPLIT allow_tf32: true }
 memory {
-  offload: "blocks.*.attention.*" host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
+  offload: "blocks.*.attention.*" offload_state: [MOMENTS, PARAMETERS] host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
   keep_gradients: true
 }
 activation_checkpointing {

@@ -106,6 +106,35 @@ TEST(PlanMemory, PersistentBuffersLieAtTheSameAddressesInAllPrograms) {
   EXPECT_EQ(a.lower_bound_bytes, 1408);
 }
 
+TEST(PlanMemory, PersistentBuffersInHostMemoryComeBeforeTheTransientOnes) {
+  ProgramBuilder b;
+  const BufferId first = b.AddPersistent("p", 100), kept = b.AddHostBuffer("h", 300), second = b.AddPersistent("q", 50);
+  StepProgram program = b.Finish();
+  program.buffers[kept].persistent = true;
+  EXPECT_EQ(Plan(program).persistent_bytes, 512);
+  EXPECT_EQ(Plan(program).persistent_host_bytes, 512);
+
+  ProgramBuilder c;
+  for (const char* name : {"p", "h", "q"}) c.AddPersistent(name, name[0] == 'h' ? 300 : name[0] == 'p' ? 100 : 50);
+  const BufferId x = c.AddBuffer("x", 40), host = c.AddHostBuffer("y", 40);
+  c.Touch(kCompute, {}, {c.Bytes(x)});
+  program = c.Finish();
+  program.buffers[kept].memory = MemoryKind::kHost;
+  program.instructions.push_back(
+      {.action = Transfer{.device = c.Bytes(x), .host = c.Bytes(host), .to_host = true}, .stream = StreamId::kCopy});
+  program.loops.back().end += 1;
+  const MemoryPlan plan = Plan(program);
+  EXPECT_EQ(plan.addresses[first], 0);
+  EXPECT_EQ(plan.addresses[second], 256);
+  EXPECT_EQ(plan.addresses[x], 512);
+  EXPECT_EQ(plan.addresses[kept], kHostMemoryBegin);
+  EXPECT_EQ(plan.addresses[host], kHostMemoryBegin + 512);
+  EXPECT_EQ(plan.host_bytes, 552);
+  EXPECT_EQ(plan.peak_bytes, 552);
+  // Host memory takes no room in the arena.
+  EXPECT_EQ(plan.lower_bound_bytes, 190);
+}
+
 TEST(PlanMemory, BuffersThatNobodyUsesTakeNothing) {
   ProgramBuilder b;
   b.AddBuffer("unused", kMost - 1000);

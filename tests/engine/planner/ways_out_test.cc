@@ -44,7 +44,10 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
   const std::vector<std::string> settings = SettingsIn(message);
   std::vector<std::string> fields = {"activation_checkpointing.preset=", "sharding.accumulation=",
                                      "sharding.strategy=FULL_SHARD", "batch.micro_batch=1"};
-  if (job.runtime.device == DeviceType::kCuda) fields.push_back("memory.offload=*");
+  if (job.runtime.device == DeviceType::kCuda) {
+    fields.push_back("memory.offload=*");
+    fields.push_back("memory.offload_state=MOMENTS");
+  }
   for (const std::string& field : fields) {
     EXPECT_TRUE(
         std::any_of(settings.begin(), settings.end(), [&](const std::string& s) { return absl::StartsWith(s, field); }))
@@ -260,6 +263,20 @@ TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
     ASSERT_TRUE(changed.ok()) << setting << ": " << changed.status();
     EXPECT_TRUE(PlanJob(*changed, MachineOf(HostOf(offloads - 1))).ok()) << setting;
   }
+  // The same for state.
+  Job state = job;
+  state.memory.offload = {};
+  state.memory.offload_state = {.moments = true};
+  const int64_t moments = Plan(state).train.memory.host_bytes;
+  const std::string refusal(PlanJob(state, MachineOf(HostOf(moments - 1))).status().message());
+  EXPECT_TRUE(absl::StartsWith(
+      refusal,
+      absl::StrCat("offloads ", FormatBytes(moments), " to host memory per rank, host budget ",
+                   FormatBytes(moments - 1),
+                   " (a machine's memory; memory.host_budget_bytes sets another), 1 B too little; fits with ")))
+      << refusal;
+  EXPECT_TRUE(absl::StrContains(refusal, "memory.offload_state=[] (")) << refusal;
+
   Job named = job;
   named.memory.host_budget_bytes = offloads;
   EXPECT_TRUE(PlanJob(named, MachineOf(HostOf(1))).ok());
@@ -296,7 +313,9 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
         << hopeless;
     // All settings except offload.
     std::vector<std::string> settings = SettingsIn(hopeless);
-    settings.erase(std::remove(settings.begin(), settings.end(), "memory.offload=*"), settings.end());
+    for (const char* host : {"memory.offload=*", "memory.offload_state=MOMENTS"}) {
+      settings.erase(std::remove(settings.begin(), settings.end(), host), settings.end());
+    }
     settings.push_back("memory.budget_bytes=");
     const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", settings);
     ASSERT_TRUE(changed.ok()) << changed.status();
@@ -305,6 +324,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
     const std::string message = Refusal(job);
     EXPECT_TRUE(absl::StrContains(message, "these together do: ")) << message;
     EXPECT_FALSE(absl::StrContains(message, "memory.offload=*")) << message;
+    EXPECT_FALSE(absl::StrContains(message, "memory.offload_state")) << message;
     EXPECT_EQ(absl::StrContains(message, "memory.offload=[]"), !offload.empty()) << message;
   }
 }

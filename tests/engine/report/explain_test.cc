@@ -266,6 +266,24 @@ TEST(Explain, OffloadShowsWhatItsOwnPlansNeedWhereItSaves) {
   }
 }
 
+TEST(Explain, StateOffloadShowsWhatItsOwnPlansNeedAndMove) {
+  Job job = Named(Accumulation::kSharded);
+  EXPECT_FALSE(absl::StrContains(Explain(job), "memory.offload_state"));
+  job.runtime.device = DeviceType::kCuda;
+  const std::string text = Explain(job);
+  const int64_t own = Plan(job).arena_bytes;
+  job.memory.offload_state = {.moments = true};
+  const JobPlan plan = Plan(job);
+  const OffloadSummary moves = SummarizeOffload(plan.train.step.program);
+  const int64_t saved = own - plan.arena_bytes;
+  EXPECT_EQ(Row(text, "What memory.offload_state", "MOMENTS"),
+            absl::StrCat("MOMENTS ", FormatBytes(plan.arena_bytes), " ",
+                         saved == 0 ? "the same" : absl::StrCat("saves ", FormatBytes(saved)), " ",
+                         FormatBytes(plan.train.memory.host_bytes), " ",
+                         FormatBytes(moves.state_fetched_bytes + moves.state_returned_bytes)));
+  EXPECT_TRUE(absl::StrContains(Explain(job), "this job"));
+}
+
 TEST(Explain, NoSyncHoldsTheGradientsOfTheWholeModel) {
   Job job = Named(Accumulation::kSharded);
   const JobPlan own = Plan(job);

@@ -44,8 +44,9 @@ TEST(PlanJson, HasItsKeys) {
   const Json json = Parsed(PlanJson(job, plan, /*instructions=*/false));
   EXPECT_EQ(KeysOf(json), keys);
   EXPECT_EQ(json["version"], 1);
-  EXPECT_EQ(KeysOf(json["memory"]), (std::vector<std::string>{"arena_bytes", "persistent_bytes", "peak_bytes",
-                                                              "lower_bound_bytes", "evaluate_peak_bytes", "at_peak"}));
+  EXPECT_EQ(KeysOf(json["memory"]),
+            (std::vector<std::string>{"arena_bytes", "persistent_bytes", "persistent_host_bytes", "peak_bytes",
+                                      "lower_bound_bytes", "evaluate_peak_bytes", "at_peak"}));
   EXPECT_EQ(KeysOf(json["buffers"][0]), (std::vector<std::string>{"name", "category", "memory", "bytes", "slots",
                                                                   "address", "persistent", "first", "last"}));
   keys.push_back("instructions");
@@ -83,7 +84,9 @@ TEST(PlanJson, SaysWhatThePlanSays) {
     for (const Json& buffer : json["buffers"]) {
       if (buffer["memory"] == "host" || buffer["address"].is_null()) continue;
       EXPECT_LE(buffer["address"].get<int64_t>() + buffer["bytes"].get<int64_t>(), plan.arena_bytes);
-      EXPECT_EQ(buffer["persistent"], buffer["address"] < plan.train.memory.persistent_bytes) << buffer;
+      const int64_t persistent =
+          buffer["memory"] == "host" ? plan.train.memory.persistent_host_bytes : plan.train.memory.persistent_bytes;
+      EXPECT_EQ(buffer["persistent"], buffer["address"] < persistent) << buffer;
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/planner/summary.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"
 #include "kernels/integers.h"
@@ -82,6 +83,27 @@ TEST(PlanText, SaysWhenUnitsAreUpdatedAndHowTheyAreClipped) {
   EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))),
                                 "optimizer AdamW; the gradients of each unit are clipped to a norm of 1; each unit is "
                                 "updated in backward; gradients are kept until the next step"));
+}
+
+TEST(PlanText, SaysWhichStateLiesInHostMemory) {
+  Job job = SmallDecoderJob(true);
+  job.runtime.device = DeviceType::kCuda;
+  EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "in the host memory of a rank"));
+  job.memory.offload_state = {.moments = true};
+  const JobPlan plan = Plan(job);
+  const OffloadSummary offload = SummarizeOffload(plan.train.step.program);
+  // Both directions move each moment once a step.
+  EXPECT_GT(offload.state_fetched_bytes, 0);
+  EXPECT_EQ(offload.state_returned_bytes, offload.state_fetched_bytes);
+  EXPECT_EQ(offload.tensors, 0);
+  const std::string text = PlanText(job, plan);
+  EXPECT_TRUE(
+      absl::StrContains(Flat(text), absl::StrCat(FormatBytes(offload.state_fetched_bytes),
+                                                 " of optimizer state in the host memory of a "
+                                                 "rank (MOMENTS); a step moves ",
+                                                 FormatBytes(offload.state_fetched_bytes), " of it to the arena and ",
+                                                 FormatBytes(offload.state_returned_bytes), " back")))
+      << text;
 }
 
 TEST(PlanText, SaysWhatIsOffloaded) {

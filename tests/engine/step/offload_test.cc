@@ -151,6 +151,35 @@ TEST(Offload, CopiesRunBesideTheUnitsThatComeBetween) {
   }
 }
 
+// In LAYERED the copy of a micro-batch runs beside the next one: only what writes a tensor again waits for its copy,
+// and a copy back waits only for what reads the tensor of the micro-batch before.
+TEST(Offload, LayeredCopiesRunBesideTheNextMicroBatch) {
+  const StepProgram program = Compile({.offload = {"blocks.*"}}, Accumulation::kLayered).program;
+  const auto touches = [&](InstructionId id, BufferId buffer) {
+    bool found = false;
+    VisitInstruction(program.instructions[id], false,
+                     [&](absl::string_view, const Tensor& t, Access) { found |= t.where.symbol == buffer; });
+    return found;
+  };
+  int waits = 0;
+  for (const Loop& loop : program.loops) {
+    if (loop.repeat == 1) continue;
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
+      for (const InstructionId wait : program.instructions[id].waits) {
+        if (wait <= id || wait >= loop.end) continue;  // Not an instruction of the iteration before.
+        const InstructionId copies[] = {id, wait};
+        for (const InstructionId copy : copies) {
+          const auto* transfer = std::get_if<Transfer>(&program.instructions[copy].action);
+          if (transfer == nullptr) continue;
+          ++waits;
+          EXPECT_TRUE(touches(copy == id ? wait : id, transfer->device.where.symbol)) << id << " waits for " << wait;
+        }
+      }
+    }
+  }
+  EXPECT_GT(waits, 0);
+}
+
 TEST(Offload, NothingGoesThatIsNotNamedOrNotKeptForLong) {
   EXPECT_THAT(Moved(Compile({.offload = {"block.*", "*.ffn"}}).program, true), IsEmpty());
   // Gradients, weights and tensors used within one unit only are not activations that wait for backward.

@@ -1,0 +1,217 @@
+// The laws of state in host memory: where the state lies between its uses must not change what a step computes, and the
+// arena holds the state of at most two groups at a time.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/program/lifetimes.h"
+#include "tests/engine/job_harness.h"
+#include "tests/engine/tested_backend.h"
+
+namespace shale::testing {
+namespace {
+
+struct Combination {
+  Strategy strategy;
+  Accumulation accumulation;
+};
+
+std::vector<Combination> Combinations() {
+  std::vector<Combination> all = {{Strategy::kDdp, Accumulation::kLayered},
+                                  {Strategy::kZero2, Accumulation::kSharded},
+                                  {Strategy::kFullShard, Accumulation::kSharded},
+                                  {Strategy::kFullShard, Accumulation::kLayered}};
+  if (TestsEveryCombination()) {
+    for (const Combination& c : {Combination{Strategy::kDdp, Accumulation::kNoSync},
+                                 {Strategy::kZero1, Accumulation::kNoSync},
+                                 {Strategy::kZero1, Accumulation::kLayered},
+                                 {Strategy::kZero2, Accumulation::kLayered},
+                                 {Strategy::kFullShard, Accumulation::kNoSync}}) {
+      all.push_back(c);
+    }
+  }
+  return all;
+}
+
+// How weights are stored.
+struct Weights {
+  DType dtype;
+  MasterWeights master;
+};
+constexpr Weights kWeights[] = {{DType::kFloat32, MasterWeights::kFloat32},
+                                {DType::kBFloat16, MasterWeights::kFloat32},
+                                {DType::kBFloat16, MasterWeights::kSplit}};
+
+// Returns what the options can offload, all at once and part by part.
+std::vector<StateOffload> Offloads(const RunOptions& options) {
+  const bool masters = options.dtype != DType::kFloat32, parameters = options.step.strategy == Strategy::kFullShard;
+  std::vector<StateOffload> offloads = {{true, masters, parameters}};
+  if (!TestsEveryCombination()) return offloads;
+  if (masters || parameters) offloads.push_back({.moments = true});
+  if (masters) offloads.push_back({.masters = true});
+  if (parameters) offloads.push_back({.parameters = true});
+  return offloads;
+}
+
+RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
+  absl::StatusOr<RunResult> result = RunJob(options, tokens);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? *std::move(result) : RunResult();
+}
+
+DecoderConfig TiedDecoder() {
+  DecoderConfig tied = SmallDecoder();
+  tied.tied_head = true;
+  return tied;
+}
+
+TEST(StateOffloadLaws, StateInHostMemoryChangesNoBits) {
+  int job = 0;
+  for (const Combination& c : Combinations()) {
+    for (const Mesh& mesh : {Mesh{1, 1}, {1, 2}, {1, 3}, {2, 2}}) {
+      if (c.strategy == Strategy::kDdp && mesh.replicate > 1) continue;
+      for (const Weights& weights : kWeights) {
+        for (UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
+          for (int64_t micro_batches : {1, 3}) {
+            // Without all combinations, one job in eleven.
+            if (++job % 11 != 0 && !TestsEveryCombination()) continue;
+            RunOptions options;
+            options.model = job % 2 == 0 ? SmallDecoder() : TiedDecoder();
+            options.dtype = weights.dtype;
+            options.step.master = weights.master;
+            options.step.strategy = c.strategy;
+            options.step.accumulation = c.accumulation;
+            options.step.mesh = mesh;
+            options.step.update = update;
+            options.step.clipping = job % 5 < 2 ? Clipping::kGlobal : Clipping::kPerUnit;
+            options.step.reshard_after_forward = job % 4 != 0;
+            options.steps = 2;
+            options.reads_gradients = false;
+            const Tokens tokens = RandomTokens(mesh.ranks() * micro_batches, 11, SmallDecoder().vocabulary, 31);
+            const RunResult on_device = MustRun(options, tokens);
+            for (const StateOffload& offload : Offloads(options)) {
+              options.step.offload_state = offload;
+              const RunResult offloaded = MustRun(options, tokens);
+              const std::string what =
+                  absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " R=", mesh.replicate,
+                               " S=", mesh.shard, " K=", micro_batches, " ", ToString(weights.dtype), " ",
+                               ToString(weights.master), " ", ToString(update), " ", ToString(offload));
+              ASSERT_EQ(on_device.losses.size(), 2) << what;
+              EXPECT_EQ(offloaded.losses, on_device.losses) << what;
+              EXPECT_EQ(offloaded.norms, on_device.norms) << what;
+              EXPECT_EQ(offloaded.weights, on_device.weights) << what;
+              EXPECT_EQ(offloaded.measured_peak_bytes, offloaded.plan.peak_bytes) << what;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(StateOffloadLaws, AllOptimizersUpdateTheSameBits) {
+  for (const OptimizerEntry& entry : Optimizers()) {
+    RunOptions options;
+    options.dtype = DType::kBFloat16;
+    options.step.master = MasterWeights::kSplit;
+    options.step.mesh = {.shard = 3};
+    Hyperparameters h = entry.defaults;
+    h.weight_decay = 0.1;
+    options.step.optimizer = MakeOptimizer(entry.kind, h);
+    options.steps = 3;
+    const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 32);
+    const RunResult on_device = MustRun(options, tokens);
+    ASSERT_EQ(on_device.losses.size(), 3);
+    options.step.offload_state = {.moments = !options.step.optimizer.states().empty(), .masters = true};
+    const RunResult offloaded = MustRun(options, tokens);
+    EXPECT_EQ(offloaded.losses, on_device.losses) << entry.name;
+    EXPECT_EQ(offloaded.weights, on_device.weights) << entry.name;
+  }
+}
+
+// Returns the group of each buffer that a fetch of state writes, -1 for other buffers.
+std::vector<int> GroupsOfFetched(const RunResult& result) {
+  std::vector<int> groups(result.step.program.buffers.size(), -1);
+  for (const Instruction& instruction : result.step.program.instructions) {
+    const auto* transfer = std::get_if<Transfer>(&instruction.action);
+    if (transfer == nullptr || transfer->to_host || instruction.phase != Phase::kUpdate) continue;
+    for (size_t i = 0; i < result.step.state.groups.size(); ++i) {
+      const GroupState& g = result.step.state.groups[i];
+      const auto is = [&](const Tensor& t) { return t.present() && t.where.symbol == transfer->host.where.symbol; };
+      if (is(g.own_weight) || is(g.master) || is(g.low) || std::any_of(g.states.begin(), g.states.end(), is)) {
+        groups[transfer->device.where.symbol] = static_cast<int>(i);
+      }
+    }
+  }
+  return groups;
+}
+
+TEST(StateOffloadLaws, TheArenaHoldsTheStateOfAtMostTwoGroups) {
+  for (UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
+    for (int64_t ranks : {1, 2}) {
+      RunOptions options;
+      DecoderConfig model = SmallDecoder();
+      model.layers = 6;
+      options.model = model;
+      options.dtype = DType::kBFloat16;
+      options.step.accumulation = Accumulation::kLayered;
+      options.step.mesh = {.shard = ranks};
+      options.step.update = update;
+      options.reads_gradients = false;
+      const Tokens tokens = RandomTokens(2 * ranks, 11, model.vocabulary, 33);
+      const RunResult on_device = MustRun(options, tokens);
+      options.step.offload_state = {.moments = true, .masters = true};
+      const RunResult offloaded = MustRun(options, tokens);
+      ASSERT_FALSE(offloaded.losses.empty());
+      // What left the arena came to host memory, to the byte.
+      EXPECT_GT(offloaded.plan.persistent_host_bytes, 0);
+      EXPECT_EQ(offloaded.plan.persistent_bytes + offloaded.plan.persistent_host_bytes,
+                on_device.plan.persistent_bytes);
+      const std::vector<int> groups = GroupsOfFetched(offloaded);
+      const std::vector<Lifetime> lifetimes = ComputeLifetimes(offloaded.step.program);
+      std::vector<std::vector<size_t>> fetched(offloaded.step.state.groups.size());
+      for (size_t b = 0; b < groups.size(); ++b) {
+        if (groups[b] >= 0) fetched[groups[b]].push_back(b);
+      }
+      for (const std::vector<size_t>& buffers : fetched) EXPECT_EQ(buffers.size(), 3);  // Masters, m and v.
+      for (size_t id = 0; id < offloaded.step.program.instructions.size(); ++id) {
+        int held = 0;
+        for (const std::vector<size_t>& buffers : fetched) {
+          held += std::any_of(buffers.begin(), buffers.end(), [&](size_t b) {
+            return lifetimes[b].first <= static_cast<InstructionId>(id) &&
+                   static_cast<InstructionId>(id) <= lifetimes[b].last;
+          });
+        }
+        EXPECT_LE(held, 2) << ToString(update) << " W=" << ranks << " instruction " << id;
+      }
+      EXPECT_LT(offloaded.plan.peak_bytes, on_device.plan.peak_bytes) << ToString(update) << " W=" << ranks;
+    }
+  }
+}
+
+TEST(StateOffloadLaws, WhatAJobDoesNotHaveIsRefused) {
+  const Tokens tokens = RandomTokens(2, 11, SmallDecoder().vocabulary, 34);
+  const auto refusal = [&](const RunOptions& options) { return RunJob(options, tokens).status(); };
+  RunOptions options;
+  options.step.offload_state = {.masters = true};
+  EXPECT_EQ(refusal(options), absl::InvalidArgumentError(
+                                  "MASTERS cannot be offloaded: the weights are their own masters; leave it out, or "
+                                  "use compute BF16 with master MASTER_FP32 or SPLIT"));
+  options.step.offload_state = {.parameters = true};
+  options.step.strategy = Strategy::kZero2;
+  EXPECT_EQ(refusal(options),
+            absl::InvalidArgumentError("PARAMETERS cannot be offloaded: strategy ZERO2 uses the weights where they "
+                                       "lie; use FULL_SHARD, which gathers them for each use, or leave it out"));
+  options.step.offload_state = {.moments = true};
+  Hyperparameters h = EntryOf(OptimizerKind::kSgd).defaults;
+  h.momentum = 0;
+  options.step.optimizer = MakeOptimizer(OptimizerKind::kSgd, h);
+  EXPECT_EQ(refusal(options),
+            absl::InvalidArgumentError("MOMENTS cannot be offloaded: the optimizer keeps no states; leave it out"));
+}
+
+}  // namespace
+}  // namespace shale::testing
