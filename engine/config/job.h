@@ -66,6 +66,8 @@ struct PrecisionConfig {
   MasterWeights master = MasterWeights::kFloat32;
   bool allow_tf32 = false;  // Lets fp32 matmuls round their operands to TF32. Only kCuda reads it.
 
+  // Returns whether masters, or low bits of them, are stored beside the weights.
+  bool has_masters() const { return compute != ComputePrecision::kFloat32 && master != MasterWeights::kNone; }
   bool operator==(const PrecisionConfig&) const = default;
 };
 

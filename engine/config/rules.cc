@@ -79,16 +79,15 @@ void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, Sp
 }
 
 void CheckOffloadedState(const Job& job, SpecErrors& errors) {
-  const StateOffload& offload = job.memory.offload_state;
-  const bool no_masters = job.precision.master == MasterWeights::kNone;
-  const bool has_masters = job.precision.compute != ComputePrecision::kFloat32 && !no_masters;
   const absl::Status status =
-      CheckStateOffload(offload, job.sharding.strategy, !MakeOptimizer(job.optimizer).states().empty(), has_masters);
+      CheckStateOffload(job.memory.offload_state, job.sharding.strategy, !MakeOptimizer(job.optimizer).states().empty(),
+                        job.precision.has_masters());
   if (status.ok()) return;
-  const std::string other = absl::StartsWith(status.message(), "MASTERS")
-                                ? (no_masters ? "precision.master" : "precision.compute")
-                            : absl::StartsWith(status.message(), "MOMENTS") ? "optimizer.rule"
-                                                                            : "sharding.strategy";
+  const auto refuses = [&](absl::string_view part) { return absl::StartsWith(status.message(), part); };
+  const bool fp32 = job.precision.compute == ComputePrecision::kFloat32;
+  const std::string other = refuses("MASTERS")   ? (fp32 ? "precision.compute" : "precision.master")
+                            : refuses("MOMENTS") ? "optimizer.rule"
+                                                 : "sharding.strategy";
   errors.AddRule({"memory.offload_state[0]", other}, std::string(status.message()));
 }
 

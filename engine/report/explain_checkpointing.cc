@@ -126,8 +126,7 @@ absl::StatusOr<std::string> ExplainStateOffload(const Alternatives& alternatives
     return absl::OkStatus();
   };
   SHALE_RETURN_IF_ERROR(add(!own.optimizer.states().empty(), &StateOffload::moments));
-  SHALE_RETURN_IF_ERROR(
-      add(alternatives.job().precision.compute != ComputePrecision::kFloat32, &StateOffload::masters));
+  SHALE_RETURN_IF_ERROR(add(alternatives.job().precision.has_masters(), &StateOffload::masters));
   SHALE_RETURN_IF_ERROR(add(own.strategy == Strategy::kFullShard, &StateOffload::parameters));
   if (rows.size() == 1) return "";
   return absl::StrCat(

@@ -114,21 +114,25 @@ TEST(StateOffloadLaws, StateInHostMemoryChangesNoBits) {
 
 TEST(StateOffloadLaws, AllOptimizersUpdateTheSameBits) {
   for (const OptimizerEntry& entry : Optimizers()) {
-    RunOptions options;
-    options.dtype = DType::kBFloat16;
-    options.step.master = MasterWeights::kSplit;
-    options.step.mesh = {.shard = 3};
-    Hyperparameters h = entry.defaults;
-    h.weight_decay = 0.1;
-    options.step.optimizer = MakeOptimizer(entry.kind, h);
-    options.steps = 3;
-    const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 32);
-    const RunResult on_device = MustRun(options, tokens);
-    ASSERT_EQ(on_device.losses.size(), 3);
-    options.step.offload_state = {.moments = !options.step.optimizer.states().empty(), .masters = true};
-    const RunResult offloaded = MustRun(options, tokens);
-    EXPECT_EQ(offloaded.losses, on_device.losses) << entry.name;
-    EXPECT_EQ(offloaded.weights, on_device.weights) << entry.name;
+    for (bool lean : {false, true}) {
+      RunOptions options;
+      options.dtype = DType::kBFloat16;
+      options.step.master = lean ? MasterWeights::kNone : MasterWeights::kSplit;
+      options.step.mesh = {.shard = 3};
+      Hyperparameters h = entry.defaults;
+      h.weight_decay = 0.1;
+      if (lean) h.moments = DType::kBFloat16;  // ADAMW_8BIT does not read it.
+      options.step.optimizer = MakeOptimizer(entry.kind, h);
+      options.steps = 3;
+      const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 32);
+      const RunResult on_device = MustRun(options, tokens);
+      ASSERT_EQ(on_device.losses.size(), 3);
+      options.step.offload_state = {
+          .moments = !options.step.optimizer.states().empty(), .masters = !lean, .parameters = lean};
+      const RunResult offloaded = MustRun(options, tokens);
+      EXPECT_EQ(offloaded.losses, on_device.losses) << entry.name << " " << lean;
+      EXPECT_EQ(offloaded.weights, on_device.weights) << entry.name << " " << lean;
+    }
   }
 }
 
