@@ -6,6 +6,7 @@
 #include "engine/report/explain_sections.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {
@@ -20,7 +21,7 @@ Attention AttentionOf(const ModelGraph& graph) {
   Attention attention;
   for (const UnitGraph& unit : graph.units) {
     for (const Node& node : unit.forward) {
-      const auto* op = std::get_if<AttentionForward>(&node.op);
+      const auto* op = node.op.As<AttentionForward>();
       if (op == nullptr) continue;
       ++attention.layers;
       attention.q_BSHD = op->q_BSHD;
